@@ -52,10 +52,7 @@ BUSY_NETWORK = 100e3
 class JupyterClient:
  def __init__(self, url, token=""):
   if urllib.parse.urlsplit(url).hostname not in ("localhost", "127.0.0.1"):
-   raise SystemExit(
-    "error: --url %s: give an address of this machine, such as https://localhost:8443"
-    % url
-   )
+   raise SystemExit("error: --url %s: give an address of this machine, such as https://localhost:8443" % url)
   self.url, self.token = url.rstrip("/"), token
   self.last_use = {"kernels": [], "terminals": []}
   context = ssl.create_default_context()
@@ -77,8 +74,7 @@ class JupyterClient:
     continue
    busy += [item.get("name") for item in items if item.get("execution_state") == "busy"]
    self.last_use[kind] = sorted(
-    [(item.get("id") or item.get("name"), item.get("last_activity")) for item in items],
-    key=str,
+    [(item.get("id") or item.get("name"), item.get("last_activity")) for item in items], key=str
    )
   return ("kernel %s is busy" % busy[0] if busy else None), list(self.last_use.values())
 class ProcessActivity:
@@ -88,10 +84,7 @@ class ProcessActivity:
   processes, tick = {}, os.sysconf("SC_CLK_TCK")
   for pid in filter(str.isdigit, os.listdir(self.proc)):
    try:
-    if (
-     os.stat(os.path.join(self.proc, pid)).st_uid != os.getuid()
-     or int(pid) == os.getpid()
-    ):
+    if os.stat(os.path.join(self.proc, pid)).st_uid != os.getuid() or int(pid) == os.getpid():
      continue
     with open(os.path.join(self.proc, pid, "stat")) as stat:
      name, _, rest = stat.read().partition("(")[2].rpartition(")")
@@ -103,10 +96,7 @@ class ProcessActivity:
  def find_activity(self, now):
   processes = self.cpu_seconds()
   elapsed = now - self.checked_at if self.checked_at is not None else 0.0
-  used = {
-   key: total - self.previous.get(key, (0.0, ""))[0]
-   for key, (total, _) in processes.items()
-  }
+  used = {key: total - self.previous.get(key, (0.0, ""))[0] for key, (total, _) in processes.items()}
   self.previous, self.checked_at = processes, now
   if not used or elapsed <= 0:
    return None
@@ -123,9 +113,7 @@ class GPUActivity:
    return None
   query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
   try:
-   self.process = subprocess.Popen(
-    query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-   )
+   self.process = subprocess.Popen(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
    output = self.process.communicate(timeout=self.timeout)[0]
   except OSError:
    return None
@@ -194,21 +182,11 @@ def stop_notebook():
   subprocess.run(command, check=True, timeout=120)
 def main():
  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+ parser.add_argument("--minutes", type=float, required=True, help="stop after so long without use")
  parser.add_argument(
-  "--minutes", type=float, required=True, help="stop after so long without use"
+  "--every", type=float, default=60, metavar="SECONDS", help="between two looks (default: %(default)s)"
  )
- parser.add_argument(
-  "--every",
-  type=float,
-  default=60,
-  metavar="SECONDS",
-  help="between two looks (default: %(default)s)",
- )
- parser.add_argument(
-  "--url",
-  default="https://localhost:8443",
-  help="where Jupyter answers (default: %(default)s)",
- )
+ parser.add_argument("--url", default="https://localhost:8443", help="where Jupyter answers (default: %(default)s)")
  options = parser.parse_args()
  jupyter = JupyterClient(options.url, os.environ.get("JUPYTER_TOKEN", ""))
  timer = IdleTimer(jupyter, ProcessActivity(), GPUActivity(), NetworkActivity())

@@ -10,16 +10,9 @@ import botocore.session
 import regex  # the patterns are Java's: the standard library's re has no \p{L}
 
 TYPES = {
-    "string": str,
-    "integer": int,
-    "long": int,
-    "float": (int, float),
-    "double": (int, float),
-    "boolean": bool,
-    "list": list,
-    "map": dict,
-    "structure": dict,
-}
+    "string": str, "integer": int, "long": int, "float": (int, float), "double": (int, float), "boolean": bool,
+    "list": list, "map": dict, "structure": dict,
+}  # fmt: skip
 
 
 @functools.lru_cache(maxsize=None)
@@ -61,7 +54,7 @@ def find_limit_faults(shape, value, path):
         yield f"{path}: {quantity} {size} is above {limits['max']}"
     if isinstance(value, str):
         if "enum" in limits and value not in limits["enum"]:
-            yield (f"{path}: {value!r} is none of {', '.join(limits['enum'][:8])}{', ...' * (len(limits['enum']) > 8)}")
+            yield f"{path}: {value!r} is none of {', '.join(limits['enum'][:8])}{', ...' * (len(limits['enum']) > 8)}"
         # The service means the whole text, whatever anchors the pattern has.
         if "pattern" in limits and not regex.fullmatch(limits["pattern"], value):
             yield f"{path}: {value!r} does not match {limits['pattern']}"

@@ -28,36 +28,20 @@ RESOURCES = {
     "AWS::SageMaker::NotebookInstance": ("sagemaker", "CreateNotebookInstance"),
     "AWS::SageMaker::NotebookInstanceLifecycleConfig": ("sagemaker", "CreateNotebookInstanceLifecycleConfig"),
 }
+BUCKET = {"Bucket": "my-bucket"}
 # Valid parameters of the template. The tests cover invalid parameters.
 STACKS = {
     "repository": {"Repository": "https://example.com/gluonlab.git"},
-    "bucket": {
-        "Bucket": "my-bucket",
-        "TrainingJobs": "yes",
-        "InstanceType": "ml.p4d.24xlarge",
-        "VolumeSizeInGB": 16384,
-    },
-    "subnet": {
-        "Bucket": "my-bucket",
-        "SubnetId": "subnet-0123456789abcdef0",
-        "SecurityGroupIds": "sg-01234567,sg-89abcdef",
-    },
-    "key": {"Bucket": "my-bucket", "KmsKeyId": "arn:aws:kms:eu-west-1:111122223333:key/0123", "IdleMinutes": 0},
-    "forced": {
-        "Bucket": "my-bucket",
-        "InstanceType": "ml.p3.16xlarge",
-        "Platform": "notebook-al2-v3",
-        "ForceDeadPair": "yes",
-    },
-    "budget": {"Bucket": "my-bucket", "BudgetEmail": "ada@example.com", "BudgetAmount": 30},
+    "bucket": {**BUCKET, "TrainingJobs": "yes", "InstanceType": "ml.p4d.24xlarge", "VolumeSizeInGB": 16384},
+    "subnet": {**BUCKET, "SubnetId": "subnet-0123456789abcdef0", "SecurityGroupIds": "sg-01234567,sg-89abcdef"},
+    "key": {**BUCKET, "KmsKeyId": "arn:aws:kms:eu-west-1:111122223333:key/0123", "IdleMinutes": 0},
+    "forced": {**BUCKET, "InstanceType": "ml.p3.16xlarge", "Platform": "notebook-al2-v3", "ForceDeadPair": "yes"},
+    "budget": {**BUCKET, "BudgetEmail": "ada@example.com", "BudgetAmount": 30},
     "longest": {
-        "Repository": "https://" + "a" * 504,
-        "Environment": "A=" + "a" * 510,
-        "Bucket": "b" * 63,
-        "NotebookName": "n" * 63,
-        "IdleMinutes": 10080,
+        "Repository": "https://" + "a" * 504, "Environment": "A=" + "a" * 510, "Bucket": "b" * 63,
+        "NotebookName": "n" * 63, "IdleMinutes": 10080,
     },
-}
+}  # fmt: skip
 
 
 def load_module(folder, name):
@@ -128,7 +112,7 @@ def check_training(request):
         try:
             values[name] = json.loads(text)
         except (TypeError, ValueError):
-            yield (f"HyperParameters.{name}: {text!r} is not JSON: a text needs quotes inside its quotes")
+            yield f"HyperParameters.{name}: {text!r} is not JSON: a text needs quotes inside its quotes"
     for name in ("sagemaker_program", "sagemaker_submit_directory"):
         if name not in values:
             yield f"HyperParameters.{name}: required, and missing"
@@ -138,7 +122,7 @@ def check_training(request):
     yield from check_disk(request.get("ResourceConfig") or {})
     yield from check_spot_settings(request, values)
     if "sagemaker_mpi_enabled" in ways and not values.get("sagemaker_mpi_num_of_processes_per_host"):
-        yield ("HyperParameters.sagemaker_mpi_num_of_processes_per_host: required for MPI, and missing")
+        yield "HyperParameters.sagemaker_mpi_num_of_processes_per_host: required for MPI, and missing"
 
 
 def check_disk(resources):
@@ -183,7 +167,7 @@ def check_table(folder):
         if (request.get("InstanceType"), request.get("PlatformIdentifier")) != (name, about["platform"]):
             yield f"instances.json: {name}: {about['request']} asks for another pair"
         if (about["status"] == "dead") != bool(pairs.dead_reason(name, about["platform"])):
-            yield (f"instances.json: {name}: its status {about['status']} is not what its platform says")
+            yield f"instances.json: {name}: its status {about['status']} is not what its platform says"
         if (about["gpus"] == 1) != (about["links"] == "one GPU"):
             yield f"instances.json: {name}: links {about['links']!r} of {about['gpus']} GPUs"
         if not 1 <= about["use_gpus"] <= about["gpus"]:
@@ -284,17 +268,12 @@ def _run_checker(command, folder, **environment):
     if program is None:
         return [f"{command[0]} is not installed: make check-sagemaker installs it"]
     environment = {**locale, "PATH": path, "HOME": str(folder), **environment}
-    done = subprocess.run(
-        [program, *command[1:]],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=600,
-    )
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    return (lines or [f"status {done.returncode}"]) if done.returncode else []
+    process = subprocess.run(
+        [program, *command[1:]], cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+        encoding="utf-8", timeout=600,
+    )  # fmt: skip
+    lines = [line for line in (process.stdout + process.stderr).splitlines() if line.strip()]
+    return (lines or [f"status {process.returncode}"]) if process.returncode else []
 
 
 def check_with_cfn_lint(folder):
@@ -318,29 +297,18 @@ def check_with_aws(folder):
     commands = {"CreateNotebookInstance": "create-notebook-instance", "CreateTrainingJob": "create-training-job"}
     for path, operation in list_requests(folder):
         command = [
-            "aws",
-            "sagemaker",
-            commands[operation],
-            "--cli-input-json",
-            f"file://{path}",
-            "--generate-cli-skeleton",
-            "output",
-        ]
+            "aws", "sagemaker", commands[operation], "--cli-input-json", f"file://{path}",
+            "--generate-cli-skeleton", "output",
+        ]  # fmt: skip
         yield from (
             f"aws: {path.relative_to(folder)}: {line}" for line in _run_checker(command, folder, **fake_credentials)
         )
 
 
 CHECKS = [
-    check_requests,
-    check_table,
-    check_template,
-    check_scripts,
-    check_base64,
-    check_with_cfn_lint,
-    check_with_shellcheck,
-    check_with_aws,
-]
+    check_requests, check_table, check_template, check_scripts, check_base64, check_with_cfn_lint,
+    check_with_shellcheck, check_with_aws,
+]  # fmt: skip
 
 
 def find_faults(folder=SAGEMAKER, checks=CHECKS):
@@ -350,11 +318,8 @@ def find_faults(folder=SAGEMAKER, checks=CHECKS):
 def main():
     folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else SAGEMAKER
     faults = find_faults(folder)
-    print(
-        "\n".join(faults)
-        if faults
-        else (f"{folder.name}: {len(list_requests(folder))} requests, the template and the scripts are sound")
-    )
+    sound = f"{folder.name}: {len(list_requests(folder))} requests, the template and the scripts are sound"
+    print("\n".join(faults) or sound)
     sys.exit(bool(faults))
 
 

@@ -29,21 +29,17 @@ BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->\n
 RIGHT, LEFT = "---:", "---"
 
 LABELS = {
-    "classic": "the classic lab's loop, 2 devices, MXNet as it comes",
-    "torch-eager": "PyTorch, 2 threads",
+    "classic": "the classic lab's loop, 2 devices, MXNet as it comes", "torch-eager": "PyTorch, 2 threads",
     "torch-channels-last": "PyTorch, 2 threads, channels last",
-    "torch-compile": "PyTorch, 2 threads, torch.compile",
-    "torch-ddp": "PyTorch DDP, gloo, 2 processes",
+    "torch-compile": "PyTorch, 2 threads, torch.compile", "torch-ddp": "PyTorch DDP, gloo, 2 processes",
     "gluonlab-2x1": "gluonlab, 2 devices",
     "gluonlab-2x1-sharded-optimizer": "gluonlab, 2 devices, `sharded-optimizer`",
-    "gluonlab-1x2": "gluonlab, 1 device, 2 threads",
-    "gluonlab-1x1": "gluonlab, 1 device, 1 thread",
-    "decoders": "gluonlab, 2 decoders",
-    "packed": "gluonlab, packed",
+    "gluonlab-1x2": "gluonlab, 1 device, 2 threads", "gluonlab-1x1": "gluonlab, 1 device, 1 thread",
+    "decoders": "gluonlab, 2 decoders", "packed": "gluonlab, packed",
     "record": "MXNet's ImageRecordIter, a .rec of the JPEGs",
     "gluon": "gluon's DataLoader, 2 workers, gluonlab's way to decode",
     "torch": "PyTorch's DataLoader, 2 workers, Pillow",
-}
+}  # fmt: skip
 
 
 def format_table(heads, rows, right_from=1):
@@ -321,35 +317,24 @@ def measurement_day(record):
 
 
 TABLES = {
-    "peers-lenet": peers_table,
-    "peers-resnet18": peers_table,
-    "optimize": optimize_table,
-    "host": captioned_tables(host_table),
-    "images": captioned_tables(images_table),
-    "gradients": captioned_tables(gradients_table),
-    "threads": captioned_tables(threads_table),
-    "splits": captioned_tables(splits_table),
-    "checkpoints": captioned_tables(checkpoints_table),
+    "peers-lenet": peers_table, "peers-resnet18": peers_table, "optimize": optimize_table,
+    "host": captioned_tables(host_table), "images": captioned_tables(images_table),
+    "gradients": captioned_tables(gradients_table), "threads": captioned_tables(threads_table),
+    "splits": captioned_tables(splits_table), "checkpoints": captioned_tables(checkpoints_table),
     **dict.fromkeys(("scaling-lenet", "scaling-resnet18", "scaling-strong"), captioned_tables(scaling_table)),
-}
+}  # fmt: skip
 
 # The rows of the overview. "overlap" has no record, only the table in the text.
 OVERVIEW = "overview"
 TITLES = {
-    "peers-lenet": "LeNet compared with its peers",
-    "peers-resnet18": "ResNet-18 compared with its peers",
-    "optimize": "Tutorials' networks, optimized",
-    "overlap": "Sums beside backward",
-    "host": "Cost of a step for the host",
-    "gradients": "The sum of gradients",
-    "splits": "Splits of a network",
-    "checkpoints": "Checkpoints",
-    "scaling-lenet": "LeNet by several processes",
-    "scaling-resnet18": "ResNet-18 by several processes",
-    "scaling-strong": "LeNet by several processes, strong scaling",
-    "threads": "Idle threads of OpenMP",
+    "peers-lenet": "LeNet compared with its peers", "peers-resnet18": "ResNet-18 compared with its peers",
+    "optimize": "Tutorials' networks, optimized", "overlap": "Sums beside backward",
+    "host": "Cost of a step for the host", "gradients": "The sum of gradients",
+    "splits": "Splits of a network", "checkpoints": "Checkpoints",
+    "scaling-lenet": "LeNet by several processes", "scaling-resnet18": "ResNet-18 by several processes",
+    "scaling-strong": "LeNet by several processes, strong scaling", "threads": "Idle threads of OpenMP",
     "images": "Decoding of JPEGs",
-}
+}  # fmt: skip
 # Columns that the overview has at least, and figures that the text of docs gives without a record.
 KINDS = (ZEN_4, ZEN_4_AVX2, CASCADE_LAKE, ZEN_3)
 QUOTED = {("peers-lenet", CASCADE_LAKE), ("peers-lenet", ZEN_3)}

@@ -36,19 +36,13 @@ LINES = {"AMD EPYC": "AMD EPYC", "Intel(R) Xeon(R)": "Intel Xeon"}  # by the mod
 INSTRUCTIONS = {"AVX512_CORE": "AVX-512", "SSE41": "SSE4.1"}
 # Generations by vendor, family and first and last model (AMD's and Intel's lists of CPUIDs).
 GENERATIONS = {
-    ("AuthenticAMD", 23, 0x00, 0x2F): "Zen",
-    ("AuthenticAMD", 23, 0x30, 0xFF): "Zen 2",
-    ("AuthenticAMD", 25, 0x00, 0x0F): "Zen 3",
-    ("AuthenticAMD", 25, 0x10, 0x1F): "Zen 4",
-    ("AuthenticAMD", 25, 0x20, 0x5F): "Zen 3",
-    ("AuthenticAMD", 25, 0x60, 0xAF): "Zen 4",
-    ("AuthenticAMD", 26, 0x00, 0xFF): "Zen 5",
-    ("GenuineIntel", 6, 79, 79): "Broadwell",
-    ("GenuineIntel", 6, 85, 85): "Skylake",
-    ("GenuineIntel", 6, 106, 108): "Ice Lake",
-    ("GenuineIntel", 6, 143, 143): "Sapphire Rapids",
-    ("GenuineIntel", 6, 207, 207): "Emerald Rapids",
-}
+    ("AuthenticAMD", 23, 0x00, 0x2F): "Zen", ("AuthenticAMD", 23, 0x30, 0xFF): "Zen 2",
+    ("AuthenticAMD", 25, 0x00, 0x0F): "Zen 3", ("AuthenticAMD", 25, 0x10, 0x1F): "Zen 4",
+    ("AuthenticAMD", 25, 0x20, 0x5F): "Zen 3", ("AuthenticAMD", 25, 0x60, 0xAF): "Zen 4",
+    ("AuthenticAMD", 26, 0x00, 0xFF): "Zen 5", ("GenuineIntel", 6, 79, 79): "Broadwell",
+    ("GenuineIntel", 6, 85, 85): "Skylake", ("GenuineIntel", 6, 106, 108): "Ice Lake",
+    ("GenuineIntel", 6, 143, 143): "Sapphire Rapids", ("GenuineIntel", 6, 207, 207): "Emerald Rapids",
+}  # fmt: skip
 CASCADE_LAKE_FLAG = "avx512_vnni"  # its numbers are Skylake's
 
 ZEN_4 = CpuKind("AMD EPYC", "Zen 4", "AVX-512")

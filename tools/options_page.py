@@ -22,10 +22,7 @@ All options of all commands, as `--help-all` prints them. An option with two nam
 
 <!-- made by tools/options_page.py; a test compares -->
 """
-MODULES = [
-    "run", "predict", "data", "launch", "report", "doctor", "study", "bench", "exercises", "labs",
-    "scratch",
-]  # fmt: skip
+MODULES = ["run", "predict", "data", "launch", "report", "doctor", "study", "bench", "exercises", "labs", "scratch"]
 
 
 def module_commands(name):

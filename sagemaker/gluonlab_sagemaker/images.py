@@ -16,25 +16,14 @@ _MAIN_REGIONS = """
 ap-northeast-1 ap-northeast-2 ap-south-1 ap-southeast-1 ap-southeast-2 ca-central-1 eu-central-1
 eu-north-1 eu-west-1 eu-west-2 eu-west-3 sa-east-1 us-east-1 us-east-2 us-west-1 us-west-2"""
 ACCOUNTS = {
-    **dict.fromkeys(_MAIN_REGIONS.split(), "763104351884"),
-    "af-south-1": "626614931356",
-    "ap-east-1": "871362719292",
-    "ap-northeast-3": "364406365360",
-    "ap-south-2": "772153158452",
-    "ap-southeast-3": "907027046896",
-    "ap-southeast-4": "457447274322",
-    "ca-west-1": "204538143572",
-    "cn-north-1": "727897471807",
-    "cn-northwest-1": "727897471807",
-    "eu-central-2": "380420809688",
-    "eu-south-1": "692866216735",
-    "eu-south-2": "503227376785",
-    "il-central-1": "780543022126",
-    "me-central-1": "914824155844",
-    "me-south-1": "217643126080",
-    "us-gov-east-1": "446045086412",
+    **dict.fromkeys(_MAIN_REGIONS.split(), "763104351884"), "af-south-1": "626614931356",
+    "ap-east-1": "871362719292", "ap-northeast-3": "364406365360", "ap-south-2": "772153158452",
+    "ap-southeast-3": "907027046896", "ap-southeast-4": "457447274322", "ca-west-1": "204538143572",
+    "cn-north-1": "727897471807", "cn-northwest-1": "727897471807", "eu-central-2": "380420809688",
+    "eu-south-1": "692866216735", "eu-south-2": "503227376785", "il-central-1": "780543022126",
+    "me-central-1": "914824155844", "me-south-1": "217643126080", "us-gov-east-1": "446045086412",
     "us-gov-west-1": "442386744353",
-}
+}  # fmt: skip
 
 
 def image_uri(region: Optional[str]) -> str:

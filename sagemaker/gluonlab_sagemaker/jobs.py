@@ -185,14 +185,9 @@ def follow_log(caller: Caller, name: str, sleep: Callable[[float], None]) -> Ite
 def list_jobs(caller: Caller, status: Optional[str] = None) -> List[Response]:
     """Return the summaries of gluonlab's jobs, newest first."""
     jobs = caller.list_all(
-        "sagemaker",
-        "ListTrainingJobs",
-        "TrainingJobSummaries",
-        NameContains=JOB_NAME_PREFIX,
-        SortBy="CreationTime",
-        SortOrder="Descending",
-        **({} if status is None else {"StatusEquals": status}),
-    )
+        "sagemaker", "ListTrainingJobs", "TrainingJobSummaries", NameContains=JOB_NAME_PREFIX,
+        SortBy="CreationTime", SortOrder="Descending", **({} if status is None else {"StatusEquals": status}),
+    )  # fmt: skip
     return [job for job in jobs if job["TrainingJobName"].startswith(JOB_NAME_PREFIX)]
 
 

@@ -17,16 +17,10 @@ from gluonlab_sagemaker.errors import AWSError, RefusedError
 MAX_ROLE_NAME_LENGTH = 64
 POLICY_NAME = "gluonlab"
 NETWORK_ACTIONS = [
-    "ec2:CreateNetworkInterface",
-    "ec2:CreateNetworkInterfacePermission",
-    "ec2:DeleteNetworkInterface",
-    "ec2:DeleteNetworkInterfacePermission",
-    "ec2:DescribeDhcpOptions",
-    "ec2:DescribeNetworkInterfaces",
-    "ec2:DescribeSecurityGroups",
-    "ec2:DescribeSubnets",
-    "ec2:DescribeVpcs",
-]
+    "ec2:CreateNetworkInterface", "ec2:CreateNetworkInterfacePermission", "ec2:DeleteNetworkInterface",
+    "ec2:DeleteNetworkInterfacePermission", "ec2:DescribeDhcpOptions", "ec2:DescribeNetworkInterfaces",
+    "ec2:DescribeSecurityGroups", "ec2:DescribeSubnets", "ec2:DescribeVpcs",
+]  # fmt: skip
 
 
 def notebook_role_name(name: str, region: Optional[str]) -> str:

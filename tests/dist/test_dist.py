@@ -42,10 +42,10 @@ def tracked(*folders):
         listed = subprocess.check_output(["git", "ls-files", "-z", *folders], cwd=ROOT)
         return {name for name in listed.decode().split("\0") if name}
     except (OSError, subprocess.CalledProcessError):
-        found = (path for folder in folders for path in (ROOT / folder).rglob("*"))
+        result = (path for folder in folders for path in (ROOT / folder).rglob("*"))
         return {
             str(path.relative_to(ROOT))
-            for path in found
+            for path in result
             if path.is_file() and not MADE.match(str(path.relative_to(ROOT)))
         }
 

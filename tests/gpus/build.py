@@ -26,8 +26,8 @@ def build(folder):
         )
     arguments = [f"OUT={Path(folder).resolve()}", f"MXNET={mxnet}", f"PYTHON={sys.executable}"]
     arguments.append("INCLUDES=" + " ".join(map(str, includes)))
-    ended = subprocess.run(["make", "--silent", "-C", str(HERE), f"-j{os.cpu_count()}", *arguments], check=False)
-    sys.exit(ended.returncode)
+    process = subprocess.run(["make", "--silent", "-C", str(HERE), f"-j{os.cpu_count()}", *arguments], check=False)
+    sys.exit(process.returncode)
 
 
 if __name__ == "__main__":

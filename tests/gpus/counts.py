@@ -1,4 +1,4 @@
-"""How often a step of training launches, waits and copies.
+"""Counts of the kernel launches, waits and copies of a training step.
 
 As a command: the tables of docs/performance.md, of the stores that are named.
 
@@ -19,7 +19,7 @@ from mxnet import gluon, nd
 import gluonlab  # noqa: F401  before MXNet
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.data.loading.augmentation import make_input_transform
+from gluonlab.data.loading.augmentation import make_input
 from gluonlab.data.loading.split_batch import make_local_batch
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
@@ -33,18 +33,16 @@ STORES = ("device", "local", "nccl", *ALGORITHMS, "sharded-optimizer")
 STEPS = 2
 
 
-def network(name, ctxs, shape, classes=10):
-    """One of gluonlab's, on these devices."""
+def make_network(name, ctxs, shape, classes=10):
+    """Return a network of gluonlab on these devices."""
     net = get_model(name, classes, ctxs)
     net.initialize(mx.init.Xavier(), ctx=ctxs)
     complete_initialization(net, name, shape, classes)
     return net
 
 
-def counts_of(net, ctxs, store, shape, **settings):
-    """Of a step of SGD with momentum on two images for each device; ``buckets``: how many there
-    are.
-    """
+def count_operations(net, ctxs, store, shape, **settings):
+    """Count a step of SGD with momentum on two images per device, and the trainer's buckets."""
     trainer = BucketedTrainer(
         net.collect_params(),
         "sgd",
@@ -52,12 +50,12 @@ def counts_of(net, ctxs, store, shape, **settings):
         store and make_kvstore(store, ctxs),
         **settings,
     )
-    step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input_transform(None))
-    return SimpleNamespace(**counts_of_step(step, ctxs, shape), buckets=len(trainer.buckets))
+    step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None))
+    return SimpleNamespace(**count_step(step, ctxs, shape), buckets=len(trainer.buckets))
 
 
-def counts_of_step(step, ctxs, shape):
-    """What a call of ``step`` does once it has been called some times."""
+def count_step(step, ctxs, shape):
+    """Count what a call of ``step`` does, after the first calls."""
     xs = [nd.zeros((2, *shape), ctx=ctx, dtype="uint8") for ctx in ctxs]
     ys = [nd.zeros((2,), ctx=ctx, dtype="int32") for ctx in ctxs]
     for _ in range(2):
@@ -65,27 +63,25 @@ def counts_of_step(step, ctxs, shape):
     with counting() as happened:
         for _ in range(STEPS):
             step(make_local_batch(xs, ys))
-    found = {name: getattr(happened, name) / STEPS for name in COUNTED}
-    assert all(count == int(count) for count in found.values()), f"steps differ: {found}"
-    return {name: int(count) for name, count in found.items()}
+    result = {name: getattr(happened, name) / STEPS for name in COUNTED}
+    assert all(count == int(count) for count in result.values()), f"steps differ: {result}"
+    return {name: int(count) for name, count in result.items()}
 
 
-def gluon_counts(net, ctxs, store, shape):
-    """The same under gluon.Trainer and the network's own compiled passes, with its parameters in
-    place of buckets.
-    """
+def count_gluon_operations(net, ctxs, store, shape):
+    """Count a step under gluon.Trainer, with a compiled network; its parameters replace buckets."""
     net.hybridize(static_alloc=True)
-    counts = counts_of_step(gluon_step(net, ctxs, store), ctxs, shape)
+    counts = count_step(make_gluon_step(net, ctxs, store), ctxs, shape)
     learned = [param for param in net.collect_params().values() if param.grad_req != "null"]
     return SimpleNamespace(**counts, buckets=len(learned))
 
 
-def gluon_step(net, ctxs, store):
-    """A step under gluon.Trainer."""
+def make_gluon_step(net, ctxs, store):
+    """Return a step under gluon.Trainer."""
     trainer = gluon.Trainer(
         net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, store and make_kvstore(store, ctxs)
     )
-    loss, preprocess = make_loss(), make_input_transform(None)
+    loss, preprocess = make_loss(), make_input(None)
 
     def step(batch):
         with mx.autograd.record():
@@ -103,16 +99,16 @@ def main():
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--gluon", action="store_true")
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args()
-    shape = (1, 28, 28) if asked.model == "lenet" else (3, 32, 32)
-    ctxs = [mx.gpu(device) for device in range(asked.gpus)]
-    count = gluon_counts if asked.gluon else counts_of
-    net = network(asked.model, ctxs, shape)
-    found = {store: count(net, ctxs, store, shape) for store in asked.stores}
-    if asked.json:
-        print(json.dumps({store: vars(counts) for store, counts in found.items()}))
+    options = parser.parse_args()
+    shape = (1, 28, 28) if options.model == "lenet" else (3, 32, 32)
+    ctxs = [mx.gpu(device) for device in range(options.gpus)]
+    count = count_gluon_operations if options.gluon else count_operations
+    net = make_network(options.model, ctxs, shape)
+    result = {store: count(net, ctxs, store, shape) for store in options.stores}
+    if options.json:
+        print(json.dumps({store: vars(counts) for store, counts in result.items()}))
         return
-    for store, counts in found.items():
+    for store, counts in result.items():
         cells = [f"{getattr(counts, name):,}" for name in COUNTED]
         print("|".join(["", f" `{store}` ", f" {counts.buckets} ", *(f" {cell} " for cell in cells), ""]))
 

@@ -1,6 +1,4 @@
-"""The CUDA runtime of the simulated machine, called as a program in C would: what tests of the
-machine itself use.
-"""
+"""The CUDA runtime of the simulated machine, called through ctypes as a C program would."""
 
 import ctypes
 from contextlib import contextmanager
@@ -13,21 +11,21 @@ ANY_DIRECTION = 4  # cudaMemcpyDefault
 
 
 class CudaError(Exception):
-    """``number``: what a call returned."""
+    """An error of the CUDA runtime; ``number``: what the call returned."""
 
     def __init__(self, number):
         super().__init__(f"CUDA error {number}")
         self.number = number
 
 
-def _checked(number, *_):
+def _raise_on_error(number, *_):
     if number != SUCCESS:
         raise CudaError(number)
     return number
 
 
-def runtime():
-    """The library; each function raises CudaError for what is no success."""
+def load_runtime():
+    """Return the library; its functions raise CudaError."""
     library = ctypes.CDLL("libcudart.so.11.0")
     for name in (
         "cudaSetDevice", "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaFreeHost",
@@ -36,17 +34,17 @@ def runtime():
         "cudaStreamWaitEvent", "cudaEventDestroy", "cudaDeviceEnablePeerAccess",
         "cudaDeviceDisablePeerAccess", "cudaLaunchKernel",
     ):  # fmt: skip
-        getattr(library, name).restype = _checked
+        getattr(library, name).restype = _raise_on_error
     return library
 
 
-CUDA = runtime()
+CUDA = load_runtime()
 TEST = ctypes.CDLL("libsimulated_gpus.so")
 TEST.gpus_hold.restype = ctypes.c_void_p
 
 
 class Memory:
-    """``count`` float32 of a GPU."""
+    """Memory of a GPU for ``count`` float32."""
 
     def __init__(self, count, device=0):
         self.bytes, self.device, self.address = 4 * count, device, ctypes.c_void_p()
@@ -56,15 +54,15 @@ class Memory:
     def free(self):
         CUDA.cudaFree(self.address)
 
-    def at(self, place):
-        """The address of an element."""
+    def address_of(self, place):
+        """Return the address of an element."""
         return ctypes.c_void_p(self.address.value + 4 * place)
 
 
 class Stream:
     """A stream of a GPU.
 
-    Between ``hold()`` and ``let_go()`` nothing that is queued on it begins.
+    Work that is queued after ``hold()`` waits for ``release()``.
     """
 
     def __init__(self, device=0, blocking=True):
@@ -76,21 +74,19 @@ class Stream:
         self._use()
         self._held = TEST.gpus_hold(self.handle)
 
-    def let_go(self):
+    def release(self):
         TEST.gpus_let_go(ctypes.c_void_p(self._held))
 
     def copy(self, target, source, count):
-        """Queue a copy of float32; ``target`` and ``source``: Memory, or numpy arrays of the
-        host.
-        """
+        """Queue a copy of float32; ``target`` and ``source``: Memory, or numpy arrays of the host."""
         self._use()
-        to, origin = _address(target), _address(source)
+        to, origin = _address_of(target), _address_of(source)
         CUDA.cudaMemcpyAsync(to, origin, ctypes.c_size_t(4 * count), ANY_DIRECTION, self.handle)
 
     def fill(self, target, byte, count):
         """Queue a memset of float32."""
         self._use()
-        CUDA.cudaMemsetAsync(_address(target), byte, ctypes.c_size_t(4 * count), self.handle)
+        CUDA.cudaMemsetAsync(_address_of(target), byte, ctypes.c_size_t(4 * count), self.handle)
 
     def synchronise(self):
         CUDA.cudaStreamSynchronize(self.handle)
@@ -104,41 +100,39 @@ class Stream:
         CUDA.cudaStreamWaitEvent(self.handle, event, 0)
 
     def read(self, source, count):
-        """What is there when all that was queued is done."""
-        found = np.zeros(count, "float32")
-        self.copy(found, source, count)
+        """Return the content once all queued work is done."""
+        result = np.zeros(count, "float32")
+        self.copy(result, source, count)
         self.synchronise()
-        return found
+        return result
 
     def _use(self):
         CUDA.cudaSetDevice(self.device)
 
-    def end(self):
+    def destroy(self):
         CUDA.cudaStreamDestroy(self.handle)
 
 
 @contextmanager
 def stream(device=0, blocking=True):
-    """A stream, for a while."""
-    made = Stream(device, blocking)
-    yield made
-    made.synchronise()
-    made.end()
+    """Yield a stream; destroy it at the end."""
+    new = Stream(device, blocking)
+    yield new
+    new.synchronise()
+    new.destroy()
 
 
 @contextmanager
 def memory(count, device=0):
-    """Memory, for a while."""
-    made = Memory(count, device)
-    yield made
-    made.free()
+    """Yield memory; free it at the end."""
+    block = Memory(count, device)
+    yield block
+    block.free()
 
 
 @contextmanager
 def no_peer_access(device, other):
-    """``device`` has no access to the memory of ``other`` for a while, whoever asked for it
-    before.
-    """
+    """Disable the access of ``device`` to the memory of ``other`` until the block ends."""
     CUDA.cudaSetDevice(device)
     try:
         CUDA.cudaDeviceDisablePeerAccess(other)
@@ -155,14 +149,14 @@ def no_peer_access(device, other):
 
 @contextmanager
 def event():
-    """An event, for a while."""
-    made = ctypes.c_void_p()
-    CUDA.cudaEventCreateWithFlags(ctypes.byref(made), 2)
-    yield made
-    CUDA.cudaEventDestroy(made)
+    """Yield an event; destroy it at the end."""
+    handle = ctypes.c_void_p()
+    CUDA.cudaEventCreateWithFlags(ctypes.byref(handle), 2)
+    yield handle
+    CUDA.cudaEventDestroy(handle)
 
 
-def _address(place):
+def _address_of(place):
     if isinstance(place, np.ndarray):
         return ctypes.c_void_p(place.ctypes.data)
     return place.address if isinstance(place, Memory) else place

@@ -1,5 +1,4 @@
-"""A plugin of pytest, for a process on a simulated machine: a test fails if the machine finds a
-fault, or if memory is left over.
+"""Plugin of pytest: a test fails if the simulated machine finds a fault, or if memory is left over.
 
 MXNet's pool keeps what is freed, and hands it out again with what was in it. Without it every array
 is memory of its own, full of NaN when it is new and again when it is freed, so that whoever reads
@@ -17,7 +16,7 @@ os.environ["MXNET_GPU_MEM_POOL_TYPE"] = "Unpooled"
 
 
 def bytes_in_use():
-    """Of every GPU, once everything that is queued is done and what nobody holds is given up."""
+    """Return the allocated bytes of each GPU, after all queued work and a garbage collection."""
     if "mxnet" not in sys.modules:
         return []
     import mxnet as mx
@@ -29,9 +28,9 @@ def bytes_in_use():
 
 @pytest.fixture(scope="session", autouse=True)
 def scratch_memory():
-    """MXNet keeps a piece of scratch memory for each device, as large as ever was wanted, and four
-    states of Dropout's random numbers. Here they are before a test begins, which would seem to
-    leave them over.
+    """Allocate what MXNet keeps for each device, so that no test appears to leak it.
+
+    This is scratch memory of the largest size so far, and four states of Dropout.
     """
     if "mxnet" not in sys.modules:
         return
@@ -47,7 +46,7 @@ def scratch_memory():
 
 
 @pytest.fixture(autouse=True)
-def faultless():
+def fail_on_faults():
     simulated.forget_faults()
     before = bytes_in_use()
     yield
@@ -62,12 +61,12 @@ def faultless():
 
 
 @pytest.fixture
-def planted():
-    """``planted()``: the faults so far, which are expected then, and forgotten."""
+def take_faults():
+    """Return a function that returns the faults so far, and forgets them, since they are expected."""
 
     def take():
-        found = simulated.faults()
+        result = simulated.faults()
         simulated.forget_faults()
-        return found
+        return result
 
     return take

@@ -1,4 +1,4 @@
-"""Short runs as `gluonlab.run` makes them, on any devices: what is left of them can be compared.
+"""Short runs of `gluonlab.run` on any devices, whose results can be compared.
 
 As a program, for `five_steps_without_onednn`: python five_steps.py DEVICES SETTINGS FILE, where
 SETTINGS are JSON.
@@ -24,8 +24,8 @@ BATCH = 16
 IMAGES = 4 * BATCH + 5  # five steps; in the last one some of eight devices have no image
 
 
-def noise(images=IMAGES, shape=(1, 28, 28), classes=10):
-    """Images by chance: max pooling has no ties, which the order of a sum would decide."""
+def random_dataset(images=IMAGES, shape=(1, 28, 28), classes=10):
+    """Return random images: max pooling then has no ties, which the order of a sum would decide."""
     random = np.random.RandomState(images)
 
     def split(count):
@@ -35,59 +35,55 @@ def noise(images=IMAGES, shape=(1, 28, 28), classes=10):
     return Dataset("digits", split(images), split(BATCH), tuple(map(str, range(classes))), Defaults())
 
 
-def named(kind, count):
-    """``gpu:0,1`` or ``cpu:0,1``."""
+def device_names(kind, count):
+    """Return names of devices, such as ``gpu:0,1``."""
     return f"{kind}:" + ",".join(map(str, range(count)))
 
 
-def outcome(devices, dataset=None, **settings):
-    """What a run leaves: parameters, whether all devices have the same bits, losses, accuracy."""
+def train_and_collect(devices, dataset=None, **settings):
+    """Train; return parameters, losses, accuracy, and whether all devices have the same bits."""
     with tempfile.TemporaryDirectory() as folder:
         config = TrainConfig(devices=devices, out=f"{folder}/run", **settings)
         result = train(config, reporter=Reporter(), dataset=dataset)
     return SimpleNamespace(
         parameters=parameter_arrays(result.net),
-        alike=alike(result.net),
+        alike=replicas_are_equal(result.net),
         losses=[epoch.loss for epoch in result.history],
         accuracy=result.accuracy,
         steps=result.history[-1].step,
     )
 
 
-def alike(net):
-    """Whether all devices have the same bits in what is trained: running statistics are their
-    own.
-    """
+def replicas_are_equal(net):
+    """Return whether all devices have the same bits of trained parameters, without running statistics."""
     trained = [param for param in net.collect_params().values() if param.grad_req != "null"]
     copies = [[array.asnumpy() for array in param.list_data()] for param in trained]
     return all(np.array_equal(copy, first) for first, *others in copies for copy in others)
 
 
-def five_steps(devices, **settings):
+def train_five_steps(devices, **settings):
     """A run of one epoch over `noise`."""
     batch = settings.pop("global_batch_size", BATCH)
     settings = {"model": "lenet", "optimizer": "sgd", "lr": 0.1, **settings}
-    found = outcome(devices, noise(), global_batch_size=batch, epochs=1, **settings)
-    assert found.steps == math.ceil(IMAGES / batch)
-    return found
+    result = train_and_collect(devices, random_dataset(), global_batch_size=batch, epochs=1, **settings)
+    assert result.steps == math.ceil(IMAGES / batch)
+    return result
 
 
-def five_steps_without_onednn(devices, **settings):
-    """The same on CPU devices by MXNet's own loops, in another process: as right as oneDNN, and
-    rounded otherwise.
-    """
+def train_five_steps_without_onednn(devices, **settings):
+    """Train the same on CPU devices without oneDNN, in another process: it rounds differently."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "found.npz")
         command = [sys.executable, __file__, devices, json.dumps(settings), str(file)]
         path = os.pathsep.join(filter(None, sys.path))
         subprocess.run(command, env={**os.environ, "MXNET_MKLDNN_ENABLED": "0", "PYTHONPATH": path}, check=True)
-        with np.load(file, allow_pickle=False) as found:
-            losses = found["losses"].tolist()
-            parameters = [found[name] for name in found.files if name != "losses"]
+        with np.load(file, allow_pickle=False) as result:
+            losses = result["losses"].tolist()
+            parameters = [result[name] for name in result.files if name != "losses"]
     return SimpleNamespace(parameters=parameters, losses=losses)
 
 
 if __name__ == "__main__":
     _, on, asked, into = sys.argv
-    ran = five_steps(on, **json.loads(asked))
+    ran = train_five_steps(on, **json.loads(asked))
     np.savez(into, *ran.parameters, losses=np.array(ran.losses))

@@ -11,7 +11,7 @@ from pathlib import Path
 TAG = "exercise-"
 
 
-def sources(notebook, solutions=None):
+def cell_sources(notebook, solutions=None):
     """The code of each cell, or of the file in ``solutions`` that takes its place."""
     for cell in json.loads(Path(notebook).read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "code":
@@ -27,7 +27,7 @@ def main():
     from IPython.core.interactiveshell import InteractiveShell
 
     shell = InteractiveShell.instance(colors="nocolor")
-    for source in [*sources(*sys.argv[1:]), sys.stdin.read()]:
+    for source in [*cell_sources(*sys.argv[1:]), sys.stdin.read()]:
         done = shell.run_cell(source)
         if not done.success:  # it has been printed
             sys.exit(1)

@@ -1,4 +1,4 @@
-"""Made-up machines with GPUs, and what a process needs in its environment to find itself on one."""
+"""Descriptions of simulated machines with GPUs, and the environment of a process on one."""
 
 import os
 import sys
@@ -69,7 +69,7 @@ class Machine(NamedTuple):
 
 
 def v100s(count, **others):
-    """GPUs with nothing special about them: all may read each other's memory."""
+    """Return a machine of V100s that may all read each other's memory."""
     return Machine((V100,) * count, **others)
 
 
@@ -79,9 +79,7 @@ G4DN_12XLARGE = Machine((T4,) * 4, peers=())
 
 
 def libraries():
-    """The folder that build.py has filled: GLUONLAB_SIMULATED_GPUS, or gpus in this Python's
-    environment.
-    """
+    """Return the folder of the libraries: GLUONLAB_SIMULATED_GPUS, or gpus in this environment."""
     folder = Path(os.environ.get("GLUONLAB_SIMULATED_GPUS", Path(sys.prefix) / "gpus"))
     if not (folder / "libcuda.so.1").is_file():
         sys.exit(f"error: no simulated GPUs in {folder}: python tests/gpus/build.py {folder}")
@@ -89,9 +87,7 @@ def libraries():
 
 
 def environment(machine, folder):
-    """Variables of a process that is to run on ``machine``, which is described in a file in
-    ``folder``.
-    """
+    """Describe ``machine`` in a file in ``folder``; return the variables of a process on it."""
     file = Path(folder) / "machine.txt"
     file.write_text("\n".join(machine.lines()) + "\n", encoding="utf-8")
     return {"LD_LIBRARY_PATH": str(libraries()), "SIMULATED_GPUS": str(file)}

@@ -14,7 +14,7 @@ NOT_SUPPORTED = {"libcudart.so.11.0": 801, "libcuda.so.1": 801, "libcudnn.so.8":
 UNVERSIONED = {"libcuda.so.1": "cu", "libnccl.so.2": "nccl"}
 
 
-def wanted(library, path):
+def required_symbols(library, path):
     """Lines of nm: ``U cudaMalloc@libcudart.so.11.0``, ``U cuModuleLoadData``."""
     with open(path, encoding="utf-8") as lines:
         symbols = [line.split()[-1] for line in lines]
@@ -24,7 +24,7 @@ def wanted(library, path):
     return {name.partition("@")[0] for name in symbols if name.endswith("@" + library)}
 
 
-def defined(objects):
+def defined_symbols(objects):
     if not objects:
         return set()
     lines = subprocess.run(
@@ -35,7 +35,7 @@ def defined(objects):
 
 def main(library, path, *objects):
     print('extern "C" void gpus_missing(const char* name);')
-    for name in sorted(wanted(library, path) - defined(objects)):
+    for name in sorted(required_symbols(library, path) - defined_symbols(objects)):
         status = NOT_SUPPORTED.get(library, 1)
         print(f'extern "C" long {name}() {{ gpus_missing("{name}"); return {status}; }}')
 

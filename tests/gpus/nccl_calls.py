@@ -1,4 +1,4 @@
-"""NCCL's communicators, called as a program in C would."""
+"""NCCL, called through ctypes as a C program would."""
 
 import ctypes
 from contextlib import contextmanager
@@ -10,24 +10,24 @@ OPERATIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3}
 
 @contextmanager
 def communicators(devices):
-    """One for each device, in the order of ranks."""
-    made = (ctypes.c_void_p * len(devices))()
-    assert NCCL.ncclCommInitAll(made, len(devices), (ctypes.c_int * len(devices))(*devices)) == 0
-    yield [ctypes.c_void_p(one) for one in made]
-    for one in made:
-        NCCL.ncclCommDestroy(ctypes.c_void_p(one))
+    """Yield a communicator for each device, in the order of ranks."""
+    handles = (ctypes.c_void_p * len(devices))()
+    assert NCCL.ncclCommInitAll(handles, len(devices), (ctypes.c_int * len(devices))(*devices)) == 0
+    yield [ctypes.c_void_p(handle) for handle in handles]
+    for handle in handles:
+        NCCL.ncclCommDestroy(ctypes.c_void_p(handle))
 
 
 @contextmanager
 def group():
-    """Calls for several ranks from one thread."""
+    """Group the calls of several ranks by one thread."""
     NCCL.ncclGroupStart()
     yield
     assert NCCL.ncclGroupEnd() == 0
 
 
 def reduce(send, receive, count, dtype, operation, root, communicator, stream):
-    """``send``, ``receive``: addresses; None where a rank receives nothing."""
+    """Queue a reduction; ``receive`` is None for a rank that receives nothing."""
     number = ctypes.c_size_t(count)
     return NCCL.ncclReduce(
         send, receive, number, TYPES[dtype], OPERATIONS[operation], root, communicator, stream.handle
@@ -35,5 +35,5 @@ def reduce(send, receive, count, dtype, operation, root, communicator, stream):
 
 
 def broadcast(buffer, count, dtype, root, communicator, stream):
-    """In place."""
+    """Queue a broadcast in place."""
     return NCCL.ncclBcast(buffer, ctypes.c_size_t(count), TYPES[dtype], root, communicator, stream.handle)

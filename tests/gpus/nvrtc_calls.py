@@ -1,6 +1,4 @@
-"""NVRTC called as a program in C would: the simulated one in this process, the wheel's in a process
-of its own.
-"""
+"""NVRTC, called as a C program would: the simulated one here, NVIDIA's in another process."""
 
 import ctypes
 import json
@@ -22,10 +20,8 @@ class Program(NamedTuple):
     name: str = "made_up.cu"
 
 
-def compiled(library, program):
-    """What a library says of a program: status, log, the directives of the PTX, and the names of
-    kernels.
-    """
+def compile_program(library, program):
+    """Compile a program; return status, log, PTX, its directives, and the kernels' lowered names."""
     library = ctypes.CDLL(library)
     handle, size, name = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_char_p()
     library.nvrtcCreateProgram(ctypes.byref(handle), program.source.encode(), program.name.encode(), 0, None, None)
@@ -43,29 +39,28 @@ def compiled(library, program):
 
     lowered = []
     for expression in program.expressions:
-        found = library.nvrtcGetLoweredName(handle, expression.encode(), ctypes.byref(name))
-        lowered.append([found, name.value.decode() if found == 0 else ""])
+        result = library.nvrtcGetLoweredName(handle, expression.encode(), ctypes.byref(name))
+        lowered.append([result, name.value.decode() if result == 0 else ""])
     ptx, log = text("PTX"), text("ProgramLog")
     directives = [line for line in ptx.splitlines() if line.startswith((".version", ".target", ".address_size"))]
     library.nvrtcDestroyProgram(ctypes.byref(handle))
     return {"status": status, "log": log, "directives": directives, "lowered": lowered, "ptx": ptx}
 
 
-def by_the_simulated(program):
-    return compiled(SONAME, program)
+def compile_simulated(program):
+    return compile_program(SONAME, program)
 
 
-def by_the_real(programs):
-    """The wheel's, of all programs in one process, which has the real libraries only."""
+def compile_with_nvidia(programs):
+    """Compile all programs by NVIDIA's library, in a process that has real libraries only."""
     library = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cuda_nvrtc" / "lib" / SONAME
     environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
-    ended = subprocess.run(
-        [sys.executable, __file__, str(library)],
-        input=json.dumps(programs), stdout=subprocess.PIPE, env=environment, check=True,
-        encoding="utf-8", timeout=300,
+    process = subprocess.run(
+        [sys.executable, __file__, str(library)], input=json.dumps(programs), stdout=subprocess.PIPE, env=environment,
+        check=True, encoding="utf-8", timeout=300,
     )  # fmt: skip
-    return json.loads(ended.stdout)
+    return json.loads(process.stdout)
 
 
 if __name__ == "__main__":
-    print(json.dumps([compiled(sys.argv[1], Program(*program)) for program in json.load(sys.stdin)]))
+    print(json.dumps([compile_program(sys.argv[1], Program(*program)) for program in json.load(sys.stdin)]))

@@ -1,4 +1,4 @@
-"""What the simulated GPUs of this process have counted, and what they found wrong."""
+"""Counters and faults of the simulated GPUs of this process."""
 
 import ctypes
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ def _text(function):
 
 
 def faults():
-    """What was wrong so far, since `forget_faults`: one text for each."""
+    """Return a text for each fault since `forget_faults`."""
     return _text(_library().gpus_faults).splitlines()
 
 
@@ -28,31 +28,27 @@ def forget_faults():
 
 
 def counters():
-    """How often what has happened since the process began: ``launches``,
-    ``stream_synchronisations``, ``copies_staged``, ...
-    """
+    """Return the counters since the process began, such as ``launches`` and ``copies_staged``."""
     library = _library()
     library.gpus_counter.restype = ctypes.c_long
     return {name: library.gpus_counter(name.encode()) for name in _text(library.gpus_counters).splitlines()}
 
 
 def names():
-    """How often each kernel and each library call ran, by its name."""
+    """Return {name: times} of all kernels and library calls."""
     lines = (line.partition(" ") for line in _text(_library().gpus_names).splitlines())
     return {name: int(times) for times, _, name in lines}
 
 
 def bytes_in_use(device):
-    """The bytes that are allocated on a GPU."""
+    """Return the allocated bytes of a GPU."""
     library = _library()
     library.gpus_bytes_in_use.restype = ctypes.c_long
     return library.gpus_bytes_in_use(device)
 
 
 def bytes_left(device, expected, patience_s=1):
-    """The bytes that are allocated on a GPU, once they are no more than ``expected``, or after
-    ``patience_s``.
-    """
+    """Wait at most ``patience_s`` until a GPU has ``expected`` allocated bytes or fewer; return them."""
     library = _library()
     library.gpus_bytes_left.restype = ctypes.c_long
     return library.gpus_bytes_left(device, ctypes.c_long(expected), ctypes.c_long(int(patience_s * 1000)))
@@ -60,7 +56,7 @@ def bytes_left(device, expected, patience_s=1):
 
 @contextmanager
 def delays(most_us, seed):
-    """Everything that is queued meanwhile begins up to so much later, at random."""
+    """Delay all work that is queued in the block by a random time, ``most_us`` at most."""
     _library().gpus_delay(most_us, ctypes.c_uint(seed))
     try:
         yield
@@ -70,9 +66,7 @@ def delays(most_us, seed):
 
 @contextmanager
 def counting():
-    """``with counting() as happened: ...`` then ``happened.launches`` and the like, of this while,
-    and ``happened.names``.
-    """
+    """Yield a namespace that gets the counters of the block at its end, and ``names``."""
     import mxnet as mx
 
     mx.nd.waitall()

@@ -26,18 +26,18 @@ def main():
     parser.add_argument("--tf32", action="store_true")
     parser.add_argument("--promise-peers", action="store_true", help="a copy through the host between peers is a fault")
     parser.add_argument("command", nargs=argparse.REMAINDER)
-    asked = parser.parse_args()
-    machine = MACHINES[asked.machine] if asked.machine else Machine((KINDS[asked.kind],) * asked.gpus)
+    options = parser.parse_args()
+    machine = MACHINES[options.machine] if options.machine else Machine((KINDS[options.kind],) * options.gpus)
     machine = machine._replace(
-        driver=asked.driver, delay_us=asked.delay_us, seed=asked.seed,
-        computes=not asked.counts_only, tf32=asked.tf32, promises_peers=asked.promise_peers,
+        driver=options.driver, delay_us=options.delay_us, seed=options.seed,
+        computes=not options.counts_only, tf32=options.tf32, promises_peers=options.promise_peers,
     )  # fmt: skip
     folder = tempfile.mkdtemp(prefix="gluonlab-machine-")
     os.environ.update(environment(machine, folder))
     tests = str(Path(__file__).resolve().parents[1])  # programs here share helpers with the tests
     paths = filter(None, [tests, os.environ.get("PYTHONPATH")])
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    os.execvp(asked.command[0], asked.command)
+    os.execvp(options.command[0], options.command)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gpus.compared import assert_close, assert_same, drawn, results
+from gpus.compared import assert_close, assert_same, draw_array, output_and_gradients
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd, cpu, gpu, nd
@@ -13,15 +13,15 @@ SHAPES = st.lists(st.integers(1, 6), min_size=1, max_size=5)
 
 @given(shape=SHAPES, kind=st.sampled_from(["relu", "sigmoid", "tanh"]), dtype=DTYPES)
 def test_activations_and_their_gradients(shape, kind, dtype):
-    assert_same(lambda x: nd.Activation(x, act_type=kind), drawn(*shape), dtype=dtype)
+    assert_same(lambda x: nd.Activation(x, act_type=kind), draw_array(*shape), dtype=dtype)
 
 
 @given(shape=st.tuples(*[st.integers(1, 5)] * 4), channels=st.booleans())
 def test_softmax_and_its_gradient(shape, channels):
     if channels:
-        assert_same(lambda x: nd.SoftmaxActivation(x, mode="channel"), drawn(*shape))
+        assert_same(lambda x: nd.SoftmaxActivation(x, mode="channel"), draw_array(*shape))
     else:
-        assert_same(lambda x: nd.SoftmaxActivation(x), drawn(*shape[:2]))
+        assert_same(lambda x: nd.SoftmaxActivation(x), draw_array(*shape[:2]))
 
 
 @given(size=st.integers(1, 2000), share=st.sampled_from([0.1, 0.3, 0.9]), dtype=DTYPES)
@@ -52,10 +52,10 @@ def test_mxnet_writes_some_gradients_that_are_to_be_added(operator):
 
     The CPU's operators do.
     """
-    data = [drawn(1, 2, 4, 4).astype("float16")]
-    written = results(gpu(0), operator, data)[1]
-    assert_close(results(gpu(0), operator, data, request="add")[1], written)
-    assert_close(results(cpu(), operator, data, request="add")[1], written + 1)
+    data = [draw_array(1, 2, 4, 4).astype("float16")]
+    written = output_and_gradients(gpu(0), operator, data)[1]
+    assert_close(output_and_gradients(gpu(0), operator, data, request="add")[1], written)
+    assert_close(output_and_gradients(cpu(), operator, data, request="add")[1], written + 1)
 
 
 def test_dropout_drops_others_each_time():

@@ -3,19 +3,16 @@ or differ.
 """
 
 import json
-import subprocess
-import sys
 from contextlib import ExitStack
 from functools import reduce as folded
-from pathlib import Path
 
 import numpy as np
 from gpus import nccl_calls
+from gpus.commands import run_python
 from gpus.cuda_calls import memory, stream
-from gpus.machines import environment, v100s
+from gpus.machines import v100s
 from hypothesis import given
 from hypothesis import strategies as st
-from support.processes import clean_environment
 
 DEVICES = st.lists(st.integers(0, 7), min_size=1, max_size=4, unique=True)
 FOLDS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -58,16 +55,16 @@ def test_reductions_and_broadcasts_of_all_types(devices, count, dtype, operation
             for rank, (communicator, own, send, _) in ranks.each():
                 receive = places[rank].address if rank == root else None
                 assert nccl_calls.reduce(send.address, receive, count, dtype, operation, root, communicator, own) == 0
-        wanted = folded(FOLDS[operation], values)
-        np.testing.assert_array_equal(ranks.read(root, places[root]), wanted)
+        expected = folded(FOLDS[operation], values)
+        np.testing.assert_array_equal(ranks.read(root, places[root]), expected)
         with nccl_calls.group():
             for rank, (communicator, own, _, _) in ranks.each():
                 assert nccl_calls.broadcast(places[rank].address, count, dtype, root, communicator, own) == 0
         for rank in range(len(devices)):
-            np.testing.assert_array_equal(ranks.read(rank, places[rank]), wanted)
+            np.testing.assert_array_equal(ranks.read(rank, places[rank]), expected)
 
 
-def test_ranks_that_call_different_things_are_found(planted):
+def test_ranks_that_call_different_things_are_found(take_faults):
     with ExitStack() as stack:
         ranks = Ranks(stack, [0, 1], [np.ones(4, "float32")] * 2)
         with nccl_calls.group():
@@ -75,16 +72,16 @@ def test_ranks_that_call_different_things_are_found(planted):
                 nccl_calls.broadcast(place.address, 4 - rank, "float32", 0, communicator, own)
         for own in ranks.streams:
             own.synchronise()
-    assert any("differs from what other ranks call" in fault for fault in planted())
+    assert any("differs from what other ranks call" in fault for fault in take_faults())
 
 
-def test_memory_of_another_gpu_is_no_rank_s_own(planted):
+def test_memory_of_another_gpu_is_no_rank_s_own(take_faults):
     with ExitStack() as stack:
         ranks = Ranks(stack, [4, 6], [np.ones(4, "float32")] * 2)
         with nccl_calls.group():
             for rank, (communicator, own, _, _) in ranks.each():
                 nccl_calls.broadcast(ranks.memories[1 - rank].address, 4, "float32", 0, communicator, own)
-    assert any("illegal access: ncclBcast" in fault for fault in planted())
+    assert any("illegal access: ncclBcast" in fault for fault in take_faults())
 
 
 LEAVES_ONE_OUT = """
@@ -101,8 +98,5 @@ simulated.forget_faults()
 
 
 def test_a_rank_that_does_not_come_is_named(tmp_path):
-    surroundings = {**clean_environment(), **environment(v100s(2, patience_s=0.1), tmp_path)}
-    surroundings["PYTHONPATH"] = str(Path(__file__).parent)
-    program = [sys.executable, "-c", LEAVES_ONE_OUT]
-    ended = subprocess.run(program, env=surroundings, stdout=subprocess.PIPE, check=True, encoding="utf-8")
-    assert json.loads(ended.stdout) == ["ncclBcast of rank 0 waits for ever, as it is not called by rank 1"]
+    process = run_python(v100s(2, patience_s=0.1), tmp_path, "-c", LEAVES_ONE_OUT)
+    assert json.loads(process.stdout) == ["ncclBcast of rank 0 waits for ever, as it is not called by rank 1"]

@@ -4,7 +4,7 @@ NVIDIA says of them.
 
 import numpy as np
 import pytest
-from gpus.compared import assert_same, drawn, results
+from gpus.compared import assert_same, draw_array, output_and_gradients
 from gpus.simulated import counting
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,7 +37,7 @@ def convolutions(draw, most_axes=3):
 @given(drawn_one=convolutions(), dtype=DTYPES, request=REQUESTS)
 def test_convolutions_and_their_gradients(drawn_one, dtype, request):
     attributes, data, weight, biased = drawn_one
-    arrays = [drawn(*data), drawn(*weight)] + [drawn(attributes["num_filter"])] * biased
+    arrays = [draw_array(*data), draw_array(*weight)] + [draw_array(attributes["num_filter"])] * biased
     assert_same(
         lambda *them: nd.Convolution(*them, no_bias=not biased, **attributes), *arrays, dtype=dtype, request=request
     )
@@ -48,13 +48,15 @@ def test_transposed_convolutions_and_their_gradients(drawn_one, dtype):
     attributes, data, (filters, part, *kernel), biased = drawn_one
     groups = attributes["num_group"]
     attributes = {**attributes, "num_filter": part * groups, "pad": tuple(0 for _ in kernel)}
-    arrays = [drawn(data[0], filters, *data[2:]), drawn(filters, part, *kernel)] + [drawn(part * groups)] * biased
+    arrays = [draw_array(data[0], filters, *data[2:]), draw_array(filters, part, *kernel)] + [
+        draw_array(part * groups)
+    ] * biased
     assert_same(lambda *them: nd.Deconvolution(*them, no_bias=not biased, **attributes), *arrays, dtype=dtype)
 
 
 def test_channels_may_come_last():
     # NHWC, and (filters, height, width, channels)
-    data, weight = drawn(2, 5, 6, 3), drawn(4, 3, 2, 3)
+    data, weight = draw_array(2, 5, 6, 3), draw_array(4, 3, 2, 3)
 
     def last(x, w):
         return nd.Convolution(x, w, kernel=(3, 2), num_filter=4, no_bias=True, layout="NHWC")
@@ -63,23 +65,25 @@ def test_channels_may_come_last():
         x, w = x.transpose((0, 3, 1, 2)), w.transpose((0, 3, 1, 2))
         return nd.Convolution(x, w, kernel=(3, 2), num_filter=4, no_bias=True).transpose((0, 2, 3, 1))
 
-    for found, wanted in zip(results(gpu(0), last, [data, weight]), results(cpu(), first, [data, weight])):
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    for result, expected in zip(
+        output_and_gradients(gpu(0), last, [data, weight]), output_and_gradients(cpu(), first, [data, weight])
+    ):
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
 # Several images at once go through one product; more than one block of them, too.
 @pytest.mark.parametrize("shape", [(70, 3, 40, 40), (1, 1, 1, 1)])
 def test_images_in_blocks(shape):
     size = min(3, shape[2])
-    weight = drawn(2, shape[1], size, size)
+    weight = draw_array(2, shape[1], size, size)
     convolve = lambda x, w: nd.Convolution(x, w, kernel=(size, size), num_filter=2, no_bias=True)  # noqa: E731
-    assert_same(convolve, drawn(*shape), weight)
+    assert_same(convolve, draw_array(*shape), weight)
 
 
 def gradients(weights=(32, 16, 3, 3)):
-    arrays = [drawn(8, 16, 9, 9), drawn(*weights)]
+    arrays = [draw_array(8, 16, 9, 9), draw_array(*weights)]
     convolve = lambda x, w: nd.Convolution(x, w, kernel=(3, 3), num_filter=32, no_bias=True)  # noqa: E731
-    return [found.tobytes() for found in results(gpu(0), convolve, arrays)]
+    return [result.tobytes() for result in output_and_gradients(gpu(0), convolve, arrays)]
 
 
 def test_a_gradient_has_other_bits_each_time_unless_determinism_is_enforced(monkeypatch):

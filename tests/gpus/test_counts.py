@@ -4,19 +4,17 @@ network's own work.
 
 import json
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import mxnet as mx
 import numpy as np
 import pytest
-from gpus.counts import COUNTED, STORES, counts_of, gluon_counts
-from gpus.machines import environment, v100s
+from gpus.commands import HERE, run_python
+from gpus.counts import COUNTED, STORES, count_gluon_operations, count_operations
+from gpus.machines import v100s
 from gpus.simulated import counting, delays
 from mxnet import nd
 from mxnet.gluon import nn
-from support.processes import REPOSITORY, clean_environment
+from support.processes import REPOSITORY
 
 from gluonlab.bucketed_trainer.buckets import GPU_BUCKET_BYTES
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -44,23 +42,25 @@ def dense(ctxs, widths=(24, 24, 24, 10)):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def trained_once():
+def train_once():
     """MXNet takes scratch memory for a GPU when it first trains there, and keeps it."""
-    counts_of(dense(GPUS), GPUS, "ring", SHAPE)
+    count_operations(dense(GPUS), GPUS, "ring", SHAPE)
 
 
-def counted(folder, gpus, *options):
+def count_in_process(folder, gpus, *options):
     """What counts.py prints as JSON, of a process of its own in which nothing is computed."""
-    variables = environment(v100s(gpus, computes=False, promises_peers=True), folder)
-    command = [sys.executable, str(Path(__file__).parent / "counts.py"), "--json", "--gpus", str(gpus), *options]
-    run = subprocess.run(
-        command, env=clean_environment(**variables), capture_output=True, encoding="utf-8", timeout=600
-    )
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    machine = v100s(gpus, computes=False, promises_peers=True)
+    command = [f"{HERE}/counts.py", "--json", "--gpus", str(gpus), *options]
+    process = run_python(machine, folder, *command, timeout=600)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
 
 
-def the_schedules(name, world_size):
+def numbers_in(cells):
+    return [int(cell.replace(",", "")) for cell in cells]
+
+
+def count_transfers(name, world_size):
     """Its additions, and its messages: all that one rank sends another in a step."""
     schedule = make_schedule(name, world_size)
     additions = sum(transfer.op == "add" for step in schedule.steps for transfer in step)
@@ -71,21 +71,23 @@ def the_schedules(name, world_size):
 @pytest.mark.parametrize("store", [*sorted(ALGORITHMS), "sharded-optimizer"])
 def test_beyond_the_networks_own_work_are_the_schedules_additions_and_messages(store, world_size):
     """The network's own work is that of as many devices alone, each with all of the update."""
-    own = counts_of(dense(GPUS[:1]), GPUS[:1], None, SHAPE, bucket_bytes=2400)
-    found = counts_of(dense(GPUS[:world_size]), GPUS[:world_size], store, SHAPE, bucket_bytes=2400)
-    additions, messages = the_schedules("sharded" if store == "sharded-optimizer" else store, world_size)
-    assert found.buckets == own.buckets >= 3
-    assert found.launches - world_size * own.launches <= found.buckets * additions
-    assert 0 < found.copies_direct <= found.buckets * messages
-    assert found.copies_staged == 0
-    waits = found.stream_synchronisations - world_size * own.stream_synchronisations
-    assert waits <= found.buckets * (additions + messages)
+    own = count_operations(dense(GPUS[:1]), GPUS[:1], None, SHAPE, bucket_bytes=2400)
+    result = count_operations(dense(GPUS[:world_size]), GPUS[:world_size], store, SHAPE, bucket_bytes=2400)
+    additions, messages = count_transfers("sharded" if store == "sharded-optimizer" else store, world_size)
+    assert result.buckets == own.buckets >= 3
+    assert result.launches - world_size * own.launches <= result.buckets * additions
+    assert 0 < result.copies_direct <= result.buckets * messages
+    assert result.copies_staged == 0
+    waits = result.stream_synchronisations - world_size * own.stream_synchronisations
+    assert waits <= result.buckets * (additions + messages)
 
 
 def test_one_kernel_adds_three_arrays_to_a_fourth():
     """Each of 8 devices adds 7 parts to its own: by 3 kernels."""
-    own, found = (counts_of(dense(GPUS[:n]), GPUS[:n], store, SHAPE) for n, store in ((1, None), (8, "sharded")))
-    assert found.launches - 8 * own.launches == 8 * 3
+    own, result = (
+        count_operations(dense(GPUS[:n]), GPUS[:n], store, SHAPE) for n, store in ((1, None), (8, "sharded"))
+    )
+    assert result.launches - 8 * own.launches == 8 * 3
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +96,7 @@ def resnet50(tmp_path_factory):
 
     Nothing is computed, in a process of its own.
     """
-    return counted(tmp_path_factory.mktemp("machine"), 8)
+    return count_in_process(tmp_path_factory.mktemp("machine"), 8)
 
 
 def test_resnet50_under_a_ring_costs_little_more_than_the_device_store_once_did(resnet50):
@@ -109,10 +111,10 @@ def test_the_page_has_these_counts(resnet50):
     """python tests/gpus/counts.py, as its first lines say, prints the rows."""
     text = (REPOSITORY / "docs" / "performance.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z_-]+)` \|((?: [\d,]+ → [\d,]+ \|){5})$", text, re.MULTILINE)
-    told = {store: [int(now.replace(",", "")) for now in re.findall(r"→ ([\d,]+)", cells)] for store, cells in rows}
+    documented = {store: numbers_in(re.findall(r"→ ([\d,]+)", cells)) for store, cells in rows}
     now = {store: [counts[name] for name in ("buckets", *COUNTED)] for store, counts in resnet50.items()}
-    assert set(told) == set(STORES)
-    assert told == now
+    assert set(documented) == set(STORES)
+    assert documented == now
 
 
 @pytest.mark.parametrize("world_size", [2, 8])
@@ -121,19 +123,19 @@ def test_under_gluons_trainer_each_parameter_costs_additions_and_messages(store,
     """On top of what the devices do alone; the owners of a sharded optimizer update each parameter
     by itself.
     """
-    own = gluon_counts(dense(GPUS[:1]), GPUS[:1], None, SHAPE)
-    found = gluon_counts(dense(GPUS[:world_size]), GPUS[:world_size], store, SHAPE)
+    own = count_gluon_operations(dense(GPUS[:1]), GPUS[:1], None, SHAPE)
+    result = count_gluon_operations(dense(GPUS[:world_size]), GPUS[:world_size], store, SHAPE)
     sharded = store == "sharded-optimizer"
-    additions, messages = the_schedules("sharded" if sharded else store, world_size)
+    additions, messages = count_transfers("sharded" if sharded else store, world_size)
     updates = world_size if sharded else 0
     if (store, world_size) == ("bidirectional_ring", 2):
         messages *= 2  # both rings are the same pair, and their chunks no neighbours
-    assert found.buckets == own.buckets == 8
-    assert found.launches - world_size * own.launches <= found.buckets * (additions + updates)
-    assert 0 < found.copies_direct <= found.buckets * messages
-    assert found.copies_staged == 0
-    waits = found.stream_synchronisations - world_size * own.stream_synchronisations
-    assert waits <= found.buckets * (additions + messages + updates)
+    assert result.buckets == own.buckets == 8
+    assert result.launches - world_size * own.launches <= result.buckets * (additions + updates)
+    assert 0 < result.copies_direct <= result.buckets * messages
+    assert result.copies_staged == 0
+    waits = result.stream_synchronisations - world_size * own.stream_synchronisations
+    assert waits <= result.buckets * (additions + messages + updates)
 
 
 @pytest.mark.parametrize("name", sorted(HALVES))
@@ -159,13 +161,13 @@ def test_the_page_has_the_counts_of_gluons_trainer(tmp_path_factory):
     8 GPUs.
     """
     text = (REPOSITORY / "docs" / "performance.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| `([a-z_-]+)` \|((?: [\d,]+ \|){6})$", text, re.MULTILINE))
-    told = {store: [int(cell.replace(",", "")) for cell in cells.split("|")[:-1]] for store, cells in rows.items()}
+    rows = re.findall(r"^\| `([a-z_-]+)` \|((?: [\d,]+ \|){6})$", text, re.MULTILINE)
+    documented = {store: numbers_in(cells.split("|")[:-1]) for store, cells in rows}
     folders = {gpus: tmp_path_factory.mktemp("machine") for gpus in (2, 8)}
-    found = [counted(folder, gpus, "--gluon", "--model", "resnet8") for gpus, folder in folders.items()]
-    assert all(counts["copies_staged"] == 0 for of_stores in found for counts in of_stores.values())
-    now = {store: [of[store][name] for of in found for name in COUNTED[:3]] for store in STORES}
-    assert told == now
+    result = [count_in_process(folder, gpus, "--gluon", "--model", "resnet8") for gpus, folder in folders.items()]
+    assert all(counts["copies_staged"] == 0 for of_stores in result for counts in of_stores.values())
+    now = {store: [of[store][name] for of in result for name in COUNTED[:3]] for store in STORES}
+    assert documented == now
 
 
 def test_buckets_are_large_on_gpus_and_small_on_cpu_devices():
@@ -184,10 +186,10 @@ def test_the_device_store_has_a_bucket_for_each_gpu_to_sum(store, least):
     net = dense(GPUS[:4], (1024, 1024, 1024, 1024, 1024))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {}, store)
     assert least <= len(trainer.buckets) <= 2 * least - 1
-    asked = BucketedTrainer(
+    options = BucketedTrainer(
         dense(GPUS[:4], (1024, 1024, 1024)).collect_params(), "sgd", {}, store, bucket_bytes=GPU_BUCKET_BYTES
     )
-    assert len(asked.buckets) == 1
+    assert len(options.buckets) == 1
     nd.waitall()  # what still copies weights when a store goes keeps its memory a little longer
 
 
@@ -230,8 +232,8 @@ def test_crops_and_flips_come_from_pinned_memory_as_they_are():
         with delays(300, seed=1), counting() as happened:
             batches = list(ours)
         assert (happened.copies_from_pageable, happened.copies_from_pinned) == (0, 7 * 3 * 4)
-        for (xs, _), (wanted, _) in zip(batches, theirs):
-            assert (np.concatenate([x.asnumpy() for x in xs]) == wanted[0].asnumpy()).all()
+        for (xs, _), (expected, _) in zip(batches, theirs):
+            assert (np.concatenate([x.asnumpy() for x in xs]) == expected[0].asnumpy()).all()
 
 
 def test_two_iterations_side_by_side_do_not_write_into_each_others_memory():

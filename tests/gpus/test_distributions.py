@@ -31,19 +31,14 @@ def scratch_memory():
 
 # Of mx.np.random: what each is given, its mean and its deviation.
 DISTRIBUTIONS = {
-    "uniform": ((-1, 3), 1, 4 / 12**0.5),
-    "normal": ((2, 3), 2, 3),
-    "logistic": ((2, 3), 2, 3 * np.pi / 3**0.5),
-    "gumbel": ((2, 3), 2 + 3 * EULER, 3 * np.pi / 6**0.5),
-    "gamma": ((3, 2), 6, 12**0.5),
-    "beta": ((2, 3), 0.4, 0.2),
-    "lognormal": ((0, 0.5), np.exp(0.125), np.exp(0.125) * np.expm1(0.25) ** 0.5),
-    "exponential": ((2,), 2, 2),
+    "uniform": ((-1, 3), 1, 4 / 12**0.5), "normal": ((2, 3), 2, 3),
+    "logistic": ((2, 3), 2, 3 * np.pi / 3**0.5), "gumbel": ((2, 3), 2 + 3 * EULER, 3 * np.pi / 6**0.5),
+    "gamma": ((3, 2), 6, 12**0.5), "beta": ((2, 3), 0.4, 0.2),
+    "lognormal": ((0, 0.5), np.exp(0.125), np.exp(0.125) * np.expm1(0.25) ** 0.5), "exponential": ((2,), 2, 2),
     "rayleigh": ((2,), 2 * (np.pi / 2) ** 0.5, 2 * (2 - np.pi / 2) ** 0.5),
-    "weibull": ((2,), (np.pi / 4) ** 0.5, (1 - np.pi / 4) ** 0.5),
-    "pareto": ((5,), 0.25, (5 / 48) ** 0.5),
+    "weibull": ((2,), (np.pi / 4) ** 0.5, (1 - np.pi / 4) ** 0.5), "pareto": ((5,), 0.25, (5 / 48) ** 0.5),
     "power": ((2,), 2 / 3, 18**-0.5),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("arrays", [False, True])
@@ -94,8 +89,8 @@ def test_gradients_of_parameters_are_those_of_what_was_drawn(name, rows, columns
     with autograd.record():
         drawn = getattr(mx.np.random, name)(*arguments, size=(rows, columns), ctx=gpu(0))
     drawn.backward()
-    wanted = SLOPES[name](drawn.asnumpy().astype("float64"), *values)
-    for argument, slope in zip(arguments, wanted):
+    expected = SLOPES[name](drawn.asnumpy().astype("float64"), *values)
+    for argument, slope in zip(arguments, expected):
         np.testing.assert_allclose(argument.grad.asnumpy(), slope.sum(axis=0), rtol=1e-3, atol=1e-3)
 
 
@@ -129,11 +124,11 @@ def test_choices_come_as_often_as_their_weights_say(weights):
     count, shares = 20_000, np.array(weights)
     on_gpu = mx.np.array(weights, ctx=gpu(0))
     rows = nd.array([weights, weights[::-1]], ctx=gpu(0))
-    found = [counts_of(mx.np.random.choice(4, (count,), p=on_gpu, ctx=gpu(0)), 4)]
-    found += [counts_of(nd.random.multinomial(rows, shape=count, dtype=dtype)[0], 4) for dtype in ("int32", "float32")]
+    result = [counts_of(mx.np.random.choice(4, (count,), p=on_gpu, ctx=gpu(0)), 4)]
+    result += [counts_of(nd.random.multinomial(rows, shape=count, dtype=dtype)[0], 4) for dtype in ("int32", "float32")]
     if weights[0] == weights[1]:
-        found.append(counts_of(mx.np.random.choice(4, (count,), ctx=gpu(0)), 4))
-    for times in found:
+        result.append(counts_of(mx.np.random.choice(4, (count,), ctx=gpu(0)), 4))
+    for times in result:
         assert (abs(times - count * shares) <= 5 * np.sqrt(count * shares * (1 - shares))).all()
 
 
@@ -155,8 +150,8 @@ def test_the_gradient_of_a_drawn_logarithm_adds_up_what_was_drawn(rows, columns,
         drawn, logarithms = nd.random.multinomial(array, shape=times, get_prob=True)
     logarithms.backward()
     drawn = drawn.asnumpy().reshape(rows, times)
-    wanted = np.stack([np.bincount(row, minlength=columns) for row in drawn]) / probabilities
-    np.testing.assert_allclose(array.grad.asnumpy(), wanted, rtol=1e-5)
+    expected = np.stack([np.bincount(row, minlength=columns) for row in drawn]) / probabilities
+    np.testing.assert_allclose(array.grad.asnumpy(), expected, rtol=1e-5)
     np.testing.assert_allclose(
         logarithms.asnumpy().reshape(rows, times),
         np.log(np.take_along_axis(probabilities, drawn, axis=1)),

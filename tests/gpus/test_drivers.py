@@ -5,7 +5,7 @@ driver runs what NVRTC compiles.
 import json
 
 import pytest
-from gpus.commands import on
+from gpus.commands import run_python
 from gpus.machines import v100s
 
 # A driver's branch, the newest CUDA that it knows, and the newest PTX (NVIDIA, PTX ISA, release
@@ -52,53 +52,40 @@ print(json.dumps({"apart": apart, **counts, "faults": faults()}))
 def test_a_driver_refuses_ptx_that_is_newer_than_its_cuda(driver, tmp_path):
     cuda, newest = DRIVERS[driver]
     major, minor = map(int, newest.split("."))
-    (tmp_path / "load.py").write_text(LOAD)
     versions = ["6.5", newest, f"{major}.{minor + 1}", f"{major + 1}.0"]
-    version, told = json.loads(on(v100s(1, driver=driver), tmp_path, "load", json.dumps(versions)).stdout)
+    version, report = json.loads(run_python(v100s(1, driver=driver), tmp_path, "-c", LOAD, json.dumps(versions)).stdout)
     assert version == int(cuda.split(".")[0]) * 1000 + int(cuda.split(".")[1]) * 10
-    assert [status == 222 for status, _ in told] == [False, False, True, True]
-    assert {words for status, words in told if status == 222} == {UNSUPPORTED}
+    assert [status == 222 for status, _ in report] == [False, False, True, True]
+    assert {words for status, words in report if status == 222} == {UNSUPPORTED}
 
 
 @pytest.mark.parametrize("driver", TRAINED)
 def test_a_step_trains_on_every_driver_and_fuses_where_it_can(driver, tmp_path):
-    (tmp_path / "step.py").write_text(STEP)
-    ended = on(v100s(2, driver=driver), tmp_path, "step")
-    assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
-    assert told["apart"] <= 1e-5 and told["faults"] == []
-    assert (told["fused"] > 0) == (driver in FUSES)
+    process = run_python(v100s(2, driver=driver), tmp_path, "-c", STEP)
+    assert process.returncode == 0, process.stderr
+    report = json.loads(process.stdout)
+    assert report["apart"] <= 1e-5 and report["faults"] == []
+    assert (report["fused"] > 0) == (driver in FUSES)
 
 
 @pytest.mark.parametrize("driver", ["470.57.02", "535.54.03"])
 def test_a_run_ends_well(driver, tmp_path):
-    ended = on(
-        v100s(2, driver=driver),
-        tmp_path,
-        "gluonlab.run",
-        "--gpus",
-        "2",
-        "--model",
-        "mlp",
-        "--epochs",
-        "1",
-        "--require-gpu",
-    )
-    assert ended.returncode == 0, ended.stderr
+    options = ["--gpus", "2", "--model", "mlp", "--epochs", "1", "--require-gpu"]
+    process = run_python(v100s(2, driver=driver), tmp_path, "-m", "gluonlab.run", *options)
+    assert process.returncode == 0, process.stderr
 
 
 def test_who_wants_fusion_where_the_driver_refuses_it_is_warned_and_gets_the_drivers_words(tmp_path):
-    (tmp_path / "step.py").write_text(STEP)
-    ended = on(v100s(2, driver="470.57.02"), tmp_path, "step", MXNET_USE_FUSION="1")
-    assert ended.returncode != 0 and UNSUPPORTED in ended.stderr
-    [warned] = [line for line in ended.stderr.splitlines() if "MXNET_USE_FUSION=1 is obeyed" in line]
+    process = run_python(v100s(2, driver="470.57.02"), tmp_path, "-c", STEP, MXNET_USE_FUSION="1")
+    assert process.returncode != 0 and UNSUPPORTED in process.stderr
+    [warned] = [line for line in process.stderr.splitlines() if "MXNET_USE_FUSION=1 is obeyed" in line]
     assert "the driver knows CUDA 11.4 and does not run what NVRTC 11.8 compiles" in warned
 
 
 @pytest.mark.parametrize(("driver", "status"), [("515.43.04", "warning"), ("520.61.05", "ok")])
 def test_the_doctor_has_a_line_about_it_and_its_step_computes_what_a_run_computes(driver, status, tmp_path):
-    ended = on(v100s(2, driver=driver), tmp_path, "gluonlab.doctor", "--train", "--json")
-    found = {finding["check"]: finding for finding in json.loads(ended.stdout)["findings"]}
-    assert found["fusion"]["status"] == status
-    assert f"the driver knows CUDA {DRIVERS[driver][0]}" in found["fusion"]["what"] + found["fusion"]["cause"]
-    assert found["train"]["status"] == "ok", found["train"]
+    process = run_python(v100s(2, driver=driver), tmp_path, "-m", "gluonlab.doctor", "--train", "--json")
+    result = {finding["check"]: finding for finding in json.loads(process.stdout)["findings"]}
+    assert result["fusion"]["status"] == status
+    assert f"the driver knows CUDA {DRIVERS[driver][0]}" in result["fusion"]["what"] + result["fusion"]["cause"]
+    assert result["train"]["status"] == "ok", result["train"]

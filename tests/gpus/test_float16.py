@@ -44,7 +44,7 @@ class Network(NamedTuple):
     colours: int
     layers: Tuple[Layer, ...]
 
-    def made(self, ctxs, dtype="float32"):
+    def build(self, ctxs, dtype="float32"):
         net = nn.HybridSequential(prefix="net_")
         with net.name_scope():
             for layer in self.layers:
@@ -70,10 +70,10 @@ def networks(draw):
     return Network(draw(st.integers(1, 3)), tuple(draw(st.lists(layer, min_size=1, max_size=2))))
 
 
-def on_gpus(network, k, batches, convert, sync_bn):
+def train_on_gpus(network, k, batches, convert, sync_bn):
     """(parameters on each GPU, the sums of losses) after a step for each batch."""
     ctxs = [mx.gpu(device) for device in range(k)]
-    net = network.made(ctxs)
+    net = network.build(ctxs)
     store = make_kvstore("device", ctxs) if k > 1 else None
     scale = None if convert is keep_float32 else LossScale(SCALE)
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": RATE}, store, loss_scale=scale)
@@ -81,15 +81,15 @@ def on_gpus(network, k, batches, convert, sync_bn):
     step = DataParallelStep(net, loss, trainer, ctxs, identity, sync_bn=sync_bn, convert=convert)
     losses = []
     for images, labels in batches:
-        found = step(make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)))
-        losses.append(sum(float(loss.asscalar()) for loss in found))
+        result = step(make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)))
+        losses.append(sum(float(loss.asscalar()) for loss in result))
     assert scale is None or scale.skipped == 0
-    return [trained(net, ctx) for ctx in ctxs], losses
+    return [trained_arrays(net, ctx) for ctx in ctxs], losses
 
 
-def on_the_cpu(network, batches, dtype="float32", convert=None):
+def train_on_cpu(network, batches, dtype="float32", convert=None):
     """The same by Gluon's own recording; ``convert``: of the network's graph."""
-    net = network.made([mx.cpu()], dtype)
+    net = network.build([mx.cpu()], dtype)
     called, scale = net, 1.0
     if convert is not None:
         data = mx.sym.var("data", dtype="float32")
@@ -104,10 +104,10 @@ def on_the_cpu(network, batches, dtype="float32", convert=None):
         scaled.backward()
         trainer.step(len(images) * scale)
         losses.append(float(total.asscalar()))
-    return trained(net), losses
+    return trained_arrays(net), losses
 
 
-def trained(net, ctx=None):
+def trained_arrays(net, ctx=None):
     return [
         array
         for array, param in zip(parameter_arrays(net, ctx), net.collect_params().values())
@@ -115,7 +115,7 @@ def trained(net, ctx=None):
     ]
 
 
-def rounded(graph, shape):
+def round_products(graph, shape):
     """A graph of mixed precision whose products are of float32, of factors that float16 holds, and
     then rounded to float16.
     """
@@ -130,9 +130,9 @@ def rounded(graph, shape):
     return replace_nodes(graph, {"data": shape}, choose)
 
 
-def moved_otherwise(found, wanted, start):
+def relative_deviation(result, expected, start):
     """How far all parameters together have gone elsewhere, beside how far they were to go."""
-    ours, theirs, before = (np.concatenate([array.ravel() for array in arrays]) for arrays in (found, wanted, start))
+    ours, theirs, before = (np.concatenate([array.ravel() for array in arrays]) for arrays in (result, expected, start))
     return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs - before)
 
 
@@ -148,17 +148,19 @@ def test_k_gpus_train_as_one_cpu_that_rounds_what_goes_into_products_and_comes_o
     sync_bn = network.layers[0].norm and k > 1
     convert = mixed_precision_for_sync_bn if sync_bn else mixed_precision
     batches = random_batches(sizes, shape=(network.colours, 8, 8))
-    start = trained(network.made([mx.cpu()]))
-    devices, losses = on_gpus(network, k, batches, convert, sync_bn)
+    start = trained_arrays(network.build([mx.cpu()]))
+    devices, losses = train_on_gpus(network, k, batches, convert, sync_bn)
     shape = (1, network.colours, 8, 8)
-    wanted, wanted_losses = on_the_cpu(network, batches, convert=lambda graph: rounded(convert(graph), shape))
-    exact, exact_losses = on_the_cpu(network, batches, "float64")
+    expected, wanted_losses = train_on_cpu(
+        network, batches, convert=lambda graph: round_products(convert(graph), shape)
+    )
+    exact, exact_losses = train_on_cpu(network, batches, "float64")
     np.testing.assert_allclose(losses, wanted_losses, rtol=1e-3)
     np.testing.assert_allclose(losses, exact_losses, rtol=1e-3)
     smooth = all(layer.act == "tanh" for layer in network.layers)
-    for found in devices:
-        assert moved_otherwise(found, wanted, start) <= (0.004 if smooth else 0.03)
-        assert moved_otherwise(found, exact, start) <= (0.004 if smooth else 0.03)
+    for result in devices:
+        assert relative_deviation(result, expected, start) <= (0.004 if smooth else 0.03)
+        assert relative_deviation(result, exact, start) <= (0.004 if smooth else 0.03)
 
 
 @pytest.mark.parametrize("settings", [{"loss_scale": True}, {"clip_norm": 1.0}], ids=str)
@@ -167,13 +169,13 @@ def test_what_a_fused_operator_writes_beyond_a_gradient_stops_no_step(settings, 
     """MXNet stores vectors there, of whatever lay behind the operator's inputs."""
     network = Network(1, (Layer(3, False, "relu", False),))
     batches = random_batches([6], shape=(1, 8, 8))
-    found = []
+    result = []
     for beyond in (0.0, np.nan):  # as it may be
         ctxs = [mx.gpu(device) for device in range(k)]
-        net = network.made(ctxs)
-        given_now = {**settings, **({"loss_scale": LossScale(SCALE)} if "loss_scale" in settings else {})}
+        net = network.build(ctxs)
+        arguments = {**settings, **({"loss_scale": LossScale(SCALE)} if "loss_scale" in settings else {})}
         kvstore = store and make_kvstore(store, ctxs)
-        trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": RATE}, kvstore, **given_now)
+        trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": RATE}, kvstore, **arguments)
         step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, identity)
         for _ in range(2):
             for bucket in trainer.buckets:
@@ -184,12 +186,12 @@ def test_what_a_fused_operator_writes_beyond_a_gradient_stops_no_step(settings, 
             for images, labels in batches:
                 step(make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)))
         assert trainer.loss_scale is None or trainer.loss_scale.skipped == 0
-        found.append(trained(net))
-    for clean, other in zip(*found):
+        result.append(trained_arrays(net))
+    for clean, other in zip(*result):
         np.testing.assert_allclose(other, clean, rtol=1e-5, atol=1e-7)
 
 
-def step_of(net, convert):
+def count_step(net, convert):
     """What a step of LeNet on one GPU takes."""
     ctxs = [mx.gpu(0)]
     net.initialize(mx.init.Xavier(), ctx=ctxs)
@@ -206,10 +208,10 @@ def step_of(net, convert):
 def test_channels_are_left_as_they_are_because_the_libraries_take_any_to_tensor_cores():
     """LeNet's 1, 20, 50 and 10: each product of float16 is one that may run there."""
     assert choose_padding(mx.gpu(0)) == Padding()
-    plain = step_of(LeNet(10), mixed_precision)
+    plain = count_step(LeNet(10), mixed_precision)
     convolutions = {"Forward": 2, "BackwardFilter": 2, "BackwardData": 1}
     products = {"cublasGemmEx": 6, **{f"cudnnConvolution{name}": count for name, count in convolutions.items()}}
     for name, count in products.items():
         assert plain.names[name] == plain.names[f"{name} on tensor cores"] == count
-    exact = step_of(LeNet(10), keep_float32)
+    exact = count_step(LeNet(10), keep_float32)
     assert not any("on tensor cores" in name for name in exact.names)

@@ -1,11 +1,8 @@
 """A GPU whose memory is full ends a run in one line, which names it and what takes less."""
 
-import subprocess
-import sys
-
 import pytest
-from gpus.machines import Machine, environment
-from support.processes import clean_environment
+from gpus.commands import run_python
+from gpus.machines import Machine
 from support.run_files import read_metrics
 
 MEMORY = 128 * 2**20  # of each GPU
@@ -14,14 +11,10 @@ MEMORY = 128 * 2**20  # of each GPU
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_run_that_needs_more_than_a_gpu_has_says_so(tmp_path, count):
     machine = Machine((("Tesla T4", (7, 5), MEMORY),) * count)
-    words = ["--gpus", str(count), "--model", "resnet18", "--batch-size", "512", "--quiet"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "gluonlab.run", *words, "--out", "run"], cwd=tmp_path,
-        env=clean_environment(**environment(machine, tmp_path)), stdin=subprocess.DEVNULL,
-        capture_output=True, encoding="utf-8", timeout=300, check=False,
-    )  # fmt: skip
-    assert (ended.returncode, ended.stdout) == (1, "")
-    [line] = [line for line in ended.stderr.splitlines() if not line.startswith("warning: ")]
+    options = f"--gpus {count} --model resnet18 --batch-size 512 --quiet --out run".split()
+    process = run_python(machine, tmp_path, "-m", "gluonlab.run", *options)
+    assert (process.returncode, process.stdout) == (1, "")
+    [line] = [line for line in process.stderr.splitlines() if not line.startswith("warning: ")]
     assert line == (
         "error: there is not enough memory: a GPU's is full; choose a smaller --batch-size or more "
         "--microbatches, or look with --find-batch-size BYTES for what fits"

@@ -17,19 +17,18 @@ from support.reference import relative_distance
 
 # Each is smooth where its operands are: between 1/4 and 3/4, or between -1 and 1 of the sums below.
 ONE = {
-    "relu": lambda F, x: F.relu(x), "sigmoid": lambda F, x: F.sigmoid(x), "tanh": lambda F,
-    x: F.tanh(x), "softsign": lambda F, x: F.softsign(x), "softrelu": lambda F,
-    x: F.Activation(x, act_type="softrelu"), "gelu": lambda F, x: F.LeakyReLU(x, act_type="gelu"),
-    "exp": lambda F, x: F.exp(x), "expm1": lambda F, x: F.expm1(x), "log": lambda F,
-    x: F.log(x * x + 1), "log1p": lambda F, x: F.log1p(x * x), "sin": lambda F, x: F.sin(x),
-    "arctan": lambda F, x: F.arctan(x), "sqrt": lambda F, x: F.sqrt(x * x + 1), "rsqrt": lambda F,
-    x: F.rsqrt(x * x + 1), "rcbrt": lambda F, x: F.rcbrt(x * x + 1), "cbrt": lambda F,
-    x: F.cbrt(x * x + 1), "square": lambda F, x: F.square(x), "erf": lambda F, x: F.erf(x),
+    "relu": lambda F, x: F.relu(x), "sigmoid": lambda F, x: F.sigmoid(x), "tanh": lambda F, x: F.tanh(x),
+    "softsign": lambda F, x: F.softsign(x), "softrelu": lambda F, x: F.Activation(x, act_type="softrelu"),
+    "gelu": lambda F, x: F.LeakyReLU(x, act_type="gelu"), "exp": lambda F, x: F.exp(x),
+    "expm1": lambda F, x: F.expm1(x), "log": lambda F, x: F.log(x * x + 1), "log1p": lambda F, x: F.log1p(x * x),
+    "sin": lambda F, x: F.sin(x), "arctan": lambda F, x: F.arctan(x), "sqrt": lambda F, x: F.sqrt(x * x + 1),
+    "rsqrt": lambda F, x: F.rsqrt(x * x + 1), "rcbrt": lambda F, x: F.rcbrt(x * x + 1),
+    "cbrt": lambda F, x: F.cbrt(x * x + 1), "square": lambda F, x: F.square(x), "erf": lambda F, x: F.erf(x),
     "erfinv": lambda F, x: F.erfinv(F.tanh(x) * 0.5), "clip": lambda F, x: F.clip(x, -0.4, 0.6),
-    "abs": lambda F, x: F.abs(x), "scaled": lambda F, x: 3 * x - 1, "power": lambda F,
-    x: (x * x + 1) ** 1.5, "from_scalar": lambda F, x: 2 / (x * x + 1) - (1 - x),
-    "smooth": lambda F, x: F.smooth_l1(x, scalar=1.0), "negative": lambda F, x: -x,
-    "reciprocal": lambda F, x: F.reciprocal(x * x + 1), "arcsinh": lambda F, x: F.arcsinh(x),
+    "abs": lambda F, x: F.abs(x), "scaled": lambda F, x: 3 * x - 1, "power": lambda F, x: (x * x + 1) ** 1.5,
+    "from_scalar": lambda F, x: 2 / (x * x + 1) - (1 - x), "smooth": lambda F, x: F.smooth_l1(x, scalar=1.0),
+    "negative": lambda F, x: -x, "reciprocal": lambda F, x: F.reciprocal(x * x + 1),
+    "arcsinh": lambda F, x: F.arcsinh(x),
 }  # fmt: skip
 TWO = {
     "add": lambda F, x, y: x + y, "sub": lambda F, x, y: x - y, "mul": lambda F, x, y: x * y,
@@ -56,7 +55,7 @@ class Graph(gluon.HybridBlock):
         return F.tanh(F.add_n(*values[2:]))
 
 
-def run(graph, arrays, ctx, dtype, request="write"):
+def run_graph(graph, arrays, ctx, dtype, request="write"):
     """The output, and the gradients of all inputs, added twice with ``request`` add."""
     inputs = [nd.array(array, ctx=ctx, dtype=dtype) for array in arrays]
     for array in inputs:
@@ -76,25 +75,25 @@ def without_fusion(monkeypatch):
         yield
 
 
-def compared(make_graph, arrays, dtype, monkeypatch, request="write"):
+def assert_fused_is_same(make_graph, arrays, dtype, monkeypatch, request="write"):
     """What is fused on a GPU is what a CPU computes in float32 and, in float32, what the operators
     compute one by one.
     """
     with counting() as fused:
-        found = run(make_graph(), arrays, mx.gpu(0), dtype, request)
+        result = run_graph(make_graph(), arrays, mx.gpu(0), dtype, request)
     assert fused.fused_launches > 0
-    references = [run(make_graph(), arrays, mx.cpu(0), "float32", request)]
+    references = [run_graph(make_graph(), arrays, mx.cpu(0), "float32", request)]
     if dtype == "float32":
         with without_fusion(monkeypatch), counting() as single:
-            references.append(run(make_graph(), arrays, mx.gpu(0), dtype, request))
+            references.append(run_graph(make_graph(), arrays, mx.gpu(0), dtype, request))
         assert single.fused_launches == 0 and single.launches > fused.launches + fused.fused_launches
     for reference in references:
-        for own, wanted in zip(found, reference):
+        for own, expected in zip(result, reference):
             assert own.dtype == dtype and np.isfinite(own).all()
-            assert relative_distance(own.astype("float32"), wanted) <= TOLERANCE[dtype]
+            assert relative_distance(own.astype("float32"), expected) <= TOLERANCE[dtype]
 
 
-def drawn(*shapes, seed=0):
+def draw_arrays(*shapes, seed=0):
     random = np.random.RandomState(seed)
     return [random.uniform(-1, 1, shape).astype("float16").astype("float32") for shape in shapes]
 
@@ -106,7 +105,7 @@ SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
 @given(STEPS, SHAPES, st.sampled_from(list(TOLERANCE)), st.sampled_from(["write", "add"]))
 def test_a_fused_graph_computes_what_its_operators_compute(steps, shape, dtype, request):
     with pytest.MonkeyPatch.context() as monkeypatch:
-        compared(lambda: Graph(steps), drawn(shape, shape), dtype, monkeypatch, request)
+        assert_fused_is_same(lambda: Graph(steps), draw_arrays(shape, shape), dtype, monkeypatch, request)
 
 
 class Sliced(gluon.HybridBlock):
@@ -120,8 +119,8 @@ class Sliced(gluon.HybridBlock):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("columns", [2, 3, 4, 8])
 def test_parts_and_repeated_rows_are_read_where_they_lie(dtype, columns, monkeypatch):
-    arrays = drawn((3, columns), (3, columns + 2), (1, columns))
-    compared(Sliced, arrays, dtype, monkeypatch)
+    arrays = draw_arrays((3, columns), (3, columns + 2), (1, columns))
+    assert_fused_is_same(Sliced, arrays, dtype, monkeypatch)
 
 
 # Operators that MXNet cannot fuse with what stands beside them: array (3, 4) -> array (3, 4).
@@ -130,15 +129,13 @@ UNFUSIBLE = {
     "slice": lambda F, x: F.slice(x, begin=(None, 0), end=(None, None)),
     "slice beyond the end": lambda F, x: F.slice(x, begin=(0, 0), end=(3, 9)),
     "slice by one number": lambda F, x: F.slice(x, begin=(0,), end=(3,)),
-    "slice by lists": lambda F, x: F.slice(x, begin=[0, 0], end=[3, 4]),
-    "slice_like": lambda F, x: F.slice_like(x, x), "broadcast_like": lambda F,
-    x: F.broadcast_like(x, x), "leaky": lambda F, x: F.LeakyReLU(x), "clip": lambda F,
-    x: F.clip(x, -np.inf, 0.4),
+    "slice by lists": lambda F, x: F.slice(x, begin=[0, 0], end=[3, 4]), "slice_like": lambda F, x: F.slice_like(x, x),
+    "broadcast_like": lambda F, x: F.broadcast_like(x, x), "leaky": lambda F, x: F.LeakyReLU(x),
+    "clip": lambda F, x: F.clip(x, -np.inf, 0.4),
 }  # fmt: skip
 BESIDE = {
     "mul": lambda F, x, y: x * F.sigmoid(y), "add_n": lambda F, x, y: F.add_n(x, F.exp(x), y),
-    "alone": lambda F, x, y: F.exp(y) + 1, "activation": lambda F, x,
-    y: F.Activation(x, act_type="tanh") + y,
+    "alone": lambda F, x, y: F.exp(y) + 1, "activation": lambda F, x, y: F.Activation(x, act_type="tanh") + y,
 }  # fmt: skip
 
 
@@ -161,34 +158,32 @@ class Beside(gluon.HybridBlock):
     st.sampled_from(["write", "add"]),
 )
 def test_what_mxnet_cannot_fuse_is_computed_one_by_one(unfusible, beside, dtype, request):
-    arrays = drawn((3, 4))
-    found = run(Beside(unfusible, beside), arrays, mx.gpu(0), dtype, request)
-    for own, wanted in zip(found, run(Beside(unfusible, beside), arrays, mx.cpu(0), "float32", request)):
-        assert own.dtype == dtype and relative_distance(own.astype("float32"), wanted) <= TOLERANCE[dtype]
+    arrays = draw_arrays((3, 4))
+    result = run_graph(Beside(unfusible, beside), arrays, mx.gpu(0), dtype, request)
+    for own, expected in zip(result, run_graph(Beside(unfusible, beside), arrays, mx.cpu(0), "float32", request)):
+        assert own.dtype == dtype and relative_distance(own.astype("float32"), expected) <= TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("method", ["bind", "simple_bind"])
 def test_executors_of_such_graphs_are_not_fused_and_others_are(method):
     """Whoever binds them, and on both sides of an executor that is fused."""
-    [array] = drawn((3, 4))
+    [array] = draw_arrays((3, 4))
     wrong, right = (block(mx.sym.var("x")) for block in (Beside("slice_axis", "mul"), Bytes()))
     for graph, fused in ((right, 1), (wrong, 0), (right, 1)):
-        given_now = {"x": nd.array(array, ctx=mx.gpu(0))} if method == "bind" else {}
+        arguments = {"x": nd.array(array, ctx=mx.gpu(0))} if method == "bind" else {}
         shape = {} if method == "bind" else {"x": array.shape}
-        executor = getattr(graph, method)(mx.gpu(0), **({"args": given_now} if given_now else shape))
+        executor = getattr(graph, method)(mx.gpu(0), **({"args": arguments} if arguments else shape))
         with counting() as happened:
-            found = executor.forward(x=nd.array(array, ctx=mx.gpu(0)))[0].asnumpy()
+            result = executor.forward(x=nd.array(array, ctx=mx.gpu(0)))[0].asnumpy()
         assert (happened.fused_launches > 0) == bool(fused)
-        assert relative_distance(found, graph.bind(mx.cpu(), {"x": nd.array(array)}).forward()[0].asnumpy()) <= 1e-6
+        assert relative_distance(result, graph.bind(mx.cpu(), {"x": nd.array(array)}).forward()[0].asnumpy()) <= 1e-6
         if method == "simple_bind":
             fewer = nd.array(array[:2], ctx=mx.gpu(0))
-            assert relative_distance(executor.reshape(x=fewer.shape).forward(x=fewer)[0].asnumpy(), found[:2]) <= 1e-6
+            assert relative_distance(executor.reshape(x=fewer.shape).forward(x=fewer)[0].asnumpy(), result[:2]) <= 1e-6
 
 
 class Turned(gluon.HybridBlock):
-    """A transposition is no pointwise operator: what is fused ends before it and begins after
-    it.
-    """
+    """A transposition is no pointwise operator: what is fused ends before it and begins after it."""
 
     def hybrid_forward(self, F, x, y):
         return F.exp(F.transpose(F.relu(x) * 3) - y).reshape((-1,)) + 1
@@ -196,7 +191,7 @@ class Turned(gluon.HybridBlock):
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_what_lies_between_fused_parts_is_done_in_order(dtype, monkeypatch):
-    compared(Turned, drawn((3, 5), (5, 3)), dtype, monkeypatch)
+    assert_fused_is_same(Turned, draw_arrays((3, 5), (5, 3)), dtype, monkeypatch)
 
 
 class Halves(gluon.HybridBlock):
@@ -245,6 +240,6 @@ def test_bytes_are_read_four_at_once(size):
     block = Bytes()
     block.hybridize(static_alloc=True, static_shape=True)
     with counting() as happened:
-        found = block(nd.array(images, ctx=mx.gpu(0), dtype="uint8")).asnumpy()
+        result = block(nd.array(images, ctx=mx.gpu(0), dtype="uint8")).asnumpy()
     assert happened.fused_launches == 1 and happened.launches == 0
-    assert relative_distance(found, images / np.float32(255) - np.float32(0.5)) <= 1e-6
+    assert relative_distance(result, images / np.float32(255) - np.float32(0.5)) <= 1e-6

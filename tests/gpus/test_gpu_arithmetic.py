@@ -3,13 +3,11 @@ there.
 """
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from gpus.machines import A100, P3_16XLARGE, Machine, environment
-from support.processes import clean_environment
+from gpus.commands import run_python
+from gpus.machines import A100, P3_16XLARGE, Machine
 
 RUN = """
 import json, sys
@@ -28,37 +26,31 @@ print(json.dumps({"weights": weights, "names": simulated.names(), "used": used})
 
 
 @pytest.fixture
-def on_machine(tmp_path):
-    def run(machine, **config):
-        variables = environment(machine, tmp_path)
-        ended = subprocess.run(
-            [sys.executable, "-c", RUN, json.dumps({"model": "mlp", "gpus": 1, "out": "run", **config})],
-            cwd=tmp_path,
-            env=clean_environment(**variables),
-            capture_output=True,
-            encoding="utf-8",
-            timeout=300,
-            check=False,
-        )
-        assert ended.returncode == 0, ended.stderr
-        return json.loads(ended.stdout), ended.stderr
+def train_on(tmp_path):
+    """Return a function that trains on a machine; it returns what RUN prints, and the standard error."""
 
-    return run
+    def train_on_machine(machine, **config):
+        settings = json.dumps({"model": "mlp", "gpus": 1, "out": "run", **config})
+        process = run_python(machine, tmp_path, "-c", RUN, settings)
+        assert process.returncode == 0, process.stderr
+        return json.loads(process.stdout), process.stderr
+
+    return train_on_machine
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_algorithms_are_tuned_by_time_unless_bits_shall_repeat(on_machine, deterministic):
-    found, said = on_machine(P3_16XLARGE, model="lenet", gpus=2, deterministic=deterministic)
-    tuned = [name for name in found["names"] if name.startswith("cudnnFind")]
+def test_algorithms_are_tuned_by_time_unless_bits_shall_repeat(train_on, deterministic):
+    result, said = train_on(P3_16XLARGE, model="lenet", gpus=2, deterministic=deterministic)
+    tuned = [name for name in result["names"] if name.startswith("cudnnFind")]
     assert bool(tuned) != deterministic
-    assert found["used"] == {"deterministic": deterministic, "tf32": False}
+    assert result["used"] == {"deterministic": deterministic, "tf32": False}
     assert said == ""  # nothing of cuDNN's release or tuning, nor of pairs without access
 
 
-def test_products_are_exact_on_an_a100_unless_tf32_is_asked_for(on_machine):
+def test_products_are_exact_on_an_a100_unless_tf32_is_asked_for(train_on):
     machine = Machine((A100,), tf32=True)
-    exact, rounded = (on_machine(machine, tf32=tf32, out=f"{tf32}")[0] for tf32 in (None, True))
-    plain = on_machine(Machine((A100,)), out="plain")[0]
+    exact, rounded = (train_on(machine, tf32=tf32, out=f"{tf32}")[0] for tf32 in (None, True))
+    plain = train_on(Machine((A100,)), out="plain")[0]
     difference = [
         max(np.max(np.abs(np.subtract(a, b))) for a, b in zip(each["weights"], plain["weights"]))
         for each in (exact, rounded)

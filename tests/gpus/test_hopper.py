@@ -4,7 +4,7 @@ import json
 
 import mxnet as mx
 import pytest
-from gpus.commands import on
+from gpus.commands import run_python
 from gpus.machines import A10G, H100, V100, Machine
 from gpus.simulated import counters
 
@@ -25,18 +25,18 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_says_in_one_line_that_there_is_no_code(command, tmp_path):
-    ended = on(Machine((H100,)), tmp_path, *COMMANDS[command])
-    said = [line for line in ended.stderr.splitlines() if "error:" in line]
-    assert ended.returncode == 2 and ended.stdout == ""
+    process = run_python(Machine((H100,)), tmp_path, "-m", *COMMANDS[command])
+    said = [line for line in process.stderr.splitlines() if "error:" in line]
+    assert process.returncode == 2 and process.stdout == ""
     [line] = said
     assert line.startswith(f"error: gpu:0 is an NVIDIA H100 80GB HBM3 (sm_90), {HELD}a V100, T4,")
     assert line.endswith("or CPU devices: --devices 'cpu*2'")
-    assert "unknown kernel" not in ended.stderr and not list(tmp_path.glob("runs"))
+    assert "unknown kernel" not in process.stderr and not list(tmp_path.glob("runs"))
 
 
 def test_cpu_devices_of_such_a_machine_train(tmp_path):
-    ended = on(Machine((H100,)), tmp_path, "gluonlab.run", "--devices", "cpu*2", "--epochs", "1")
-    assert ended.returncode == 0, ended.stderr
+    process = run_python(Machine((H100,)), tmp_path, "-m", "gluonlab.run", "--devices", "cpu*2", "--epochs", "1")
+    assert process.returncode == 0, process.stderr
 
 
 FIND = """
@@ -51,15 +51,16 @@ for spec in json.loads(sys.argv[1]):
 """
 
 
-def found(machine, folder, *specs):
-    (folder / "find.py").write_text(FIND)
-    ended = on(machine, folder, "find", json.dumps(specs), CUDA_DEVICE_ORDER="PCI_BUS_ID")
-    assert ended.returncode == 0, ended.stderr
-    return [json.loads(line) for line in ended.stdout.splitlines()]
+def find_devices(machine, folder, *specs):
+    process = run_python(machine, folder, "-c", FIND, json.dumps(specs), CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    assert process.returncode == 0, process.stderr
+    return [json.loads(line) for line in process.stdout.splitlines()]
 
 
 def test_of_a_mixed_machine_only_the_gpus_in_use_matter(tmp_path):
-    one, all_of_them, those, new = found(Machine((V100, H100, A10G, H100)), tmp_path, 1, "gpu:*", "gpu:0,2", "gpu:1")
+    one, all_of_them, those, new = find_devices(
+        Machine((V100, H100, A10G, H100)), tmp_path, 1, "gpu:*", "gpu:0,2", "gpu:1"
+    )
     assert one == ["gpu(0)"] and those == ["gpu(0)", "gpu(2)"]
     assert all_of_them.startswith(
         f"gpu:1 and gpu:3 are each an NVIDIA H100 80GB HBM3 (sm_90), {HELD}gpu:0 or gpu:2 of this machine"
@@ -70,8 +71,8 @@ def test_of_a_mixed_machine_only_the_gpus_in_use_matter(tmp_path):
 
 
 def test_gpus_that_are_too_old_are_named_likewise(tmp_path):
-    [told] = found(Machine((K80,)), tmp_path, "gpu")
-    assert told.startswith(f"gpu:0 is a Tesla K80 (sm_37), {HELD}a V100")
+    [report] = find_devices(Machine((K80,)), tmp_path, "gpu")
+    assert report.startswith(f"gpu:0 is a Tesla K80 (sm_37), {HELD}a V100")
 
 
 def test_the_look_allocates_and_launches_nothing():
@@ -81,8 +82,8 @@ def test_the_look_allocates_and_launches_nothing():
 
 
 def test_the_doctor_names_them_and_its_step_of_training_does_not_crash(tmp_path):
-    ended = on(Machine((H100,)), tmp_path, "gluonlab.doctor", "--train", "--json")
-    told = json.loads(ended.stdout)["findings"]
-    faults = {finding["check"]: finding for finding in told if finding["status"] == FAULT}
-    assert set(faults) == {"capability", "train"} and "crashed" not in json.dumps(told)
+    process = run_python(Machine((H100,)), tmp_path, "-m", "gluonlab.doctor", "--train", "--json")
+    report = json.loads(process.stdout)["findings"]
+    faults = {finding["check"]: finding for finding in report if finding["status"] == FAULT}
+    assert set(faults) == {"capability", "train"} and "crashed" not in json.dumps(report)
     assert "sm_90" in faults["train"]["cause"] and "sm_90" in faults["capability"]["what"]

@@ -3,16 +3,15 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from gpus.compared import REALS, assert_alike, drawn, upto
+from gpus.compared import REALS, assert_alike, draw_array, integers_up_to
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import gpu, nd
 
 OPTIMIZERS = {
-    "sgd": {}, "momentum": {"momentum": 0.9}, "nag": {"momentum": 0.9}, "signum": {"momentum": 0.9},
-    "ftml": {}, "lamb": {}, "lars": {"momentum": 0.9}, "dcasgd": {}, "adam": {}, "adagrad": {},
-    "rmsprop": {}, "centred": {"centered": True}, "adadelta": {}, "ftrl": {}, "adamax": {},
-    "nadam": {},
+    "sgd": {}, "momentum": {"momentum": 0.9}, "nag": {"momentum": 0.9}, "signum": {"momentum": 0.9}, "ftml": {},
+    "lamb": {}, "lars": {"momentum": 0.9}, "dcasgd": {}, "adam": {}, "adagrad": {}, "rmsprop": {},
+    "centred": {"centered": True}, "adadelta": {}, "ftrl": {}, "adamax": {}, "nadam": {},
 }  # fmt: skip
 MXNETS_NAME = {"momentum": "sgd", "centred": "rmsprop"}
 # whose states MXNet makes of this type
@@ -28,7 +27,7 @@ def assert_updates_alike(name, shapes, kind, steps=3, **arguments):
 
     def updated(ctx):
         def arrays(seeds):
-            return [nd.array(drawn(*shape, seed=seed), ctx=ctx, dtype=dtype) for shape, seed in zip(shapes, seeds)]
+            return [nd.array(draw_array(*shape, seed=seed), ctx=ctx, dtype=dtype) for shape, seed in zip(shapes, seeds)]
 
         optimizer = mx.optimizer.create(MXNETS_NAME.get(name, name), learning_rate=0.05, **arguments)
         updater, weights = mx.optimizer.get_updater(optimizer), arrays(range(len(shapes)))
@@ -50,32 +49,31 @@ def test_updates(name, kind):
 
 @settings(max_examples=12)
 @given(
-    sizes=st.lists(upto(40), min_size=1, max_size=9), kind=st.sampled_from(["float32", "mixed"]),
+    sizes=st.lists(integers_up_to(40), min_size=1, max_size=9),
+    kind=st.sampled_from(["float32", "mixed"]),
     first=st.sampled_from(["momentum", "sgd"]),
-)  # fmt: skip
+)
 def test_many_parameters_at_once(sizes, kind, first):
-    """multi_sgd_update and the like; lars asks for norms of all, and has its rates on the
-    device.
-    """
+    """multi_sgd_update and the like; lars asks for norms of all, and has its rates on the device."""
     for name in (first, "lars", "lamb"):
         assert_updates_alike(name, [(size,) for size in sizes], kind, steps=2)
 
 
-@given(sizes=st.lists(upto(70_000), min_size=1, max_size=4), dtype=st.sampled_from(["float32", "float16"]))
+@given(sizes=st.lists(integers_up_to(70_000), min_size=1, max_size=4), dtype=st.sampled_from(["float32", "float16"]))
 def test_squares_of_norms_of_many_arrays(sizes, dtype):
-    arrays = [drawn(size).astype(dtype) for size in sizes]
+    arrays = [draw_array(size).astype(dtype) for size in sizes]
     on_gpu = [nd.array(array, ctx=gpu(0), dtype=dtype) for array in arrays]
-    found = nd.multi_sum_sq(*on_gpu, num_arrays=len(arrays)).asnumpy()
-    wanted = [np.square(array.astype("float64")).sum() for array in arrays]
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    result = nd.multi_sum_sq(*on_gpu, num_arrays=len(arrays)).asnumpy()
+    expected = [np.square(array.astype("float64")).sum() for array in arrays]
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
 @given(
-    sizes=st.lists(upto(300), min_size=1, max_size=8), dtype=REALS,
+    sizes=st.lists(integers_up_to(300), min_size=1, max_size=8), dtype=REALS,
     wrong=st.sampled_from([None, np.nan, np.inf, -np.inf]),
 )  # fmt: skip
 def test_whether_all_are_finite(sizes, dtype, wrong):
-    arrays = [drawn(size) for size in sizes]
+    arrays = [draw_array(size) for size in sizes]
     if wrong is not None:
         arrays[-1][sizes[-1] // 2] = wrong
     arrays = [nd.array(array, ctx=gpu(0), dtype=dtype) for array in arrays]
@@ -83,7 +81,7 @@ def test_whether_all_are_finite(sizes, dtype, wrong):
     assert nd.all_finite(arrays[-1]).asscalar() == (wrong is None)
 
 
-@given(size=upto(200), threshold=st.sampled_from([0.25, 0.5, 1.0]), steps=upto(3))
+@given(size=integers_up_to(200), threshold=st.sampled_from([0.25, 0.5, 1.0]), steps=integers_up_to(3))
 def test_gradients_in_two_bits(size, threshold, steps):
     """Two devices send -threshold, 0 or threshold, and keep what is left: a closed form."""
     store = mx.kv.create("device")
@@ -91,7 +89,7 @@ def test_gradients_in_two_bits(size, threshold, steps):
     store.init("w", nd.zeros((size,), ctx=gpu(0)))
     left = np.zeros((2, size), dtype="float32")
     for step in range(steps):
-        gradients = [drawn(size, seed=step + 2 * device).astype("float32") for device in range(2)]
+        gradients = [draw_array(size, seed=step + 2 * device).astype("float32") for device in range(2)]
         outs = [nd.zeros((size,), ctx=gpu(device)) for device in range(2)]
         sent = [nd.array(own, ctx=gpu(device)) for device, own in enumerate(gradients)]
         store.pushpull("w", sent, out=outs)

@@ -32,13 +32,13 @@ def test_sorts_of_rows(rows, columns, dtype, ascends):
         [np.random.RandomState(row + columns).permutation(columns) for row in range(rows)]
     ) - columns // 2 * (dtype != "uint8")
     array = nd.array(values, ctx=gpu(0), dtype=dtype)
-    wanted = np.sort(values, axis=1)[:, :: 1 if ascends else -1]
+    expected = np.sort(values, axis=1)[:, :: 1 if ascends else -1]
     places = np.argsort(values, axis=1)[:, :: 1 if ascends else -1]
-    np.testing.assert_array_equal(nd.sort(array, is_ascend=ascends).asnumpy(), wanted)
+    np.testing.assert_array_equal(nd.sort(array, is_ascend=ascends).asnumpy(), expected)
     np.testing.assert_array_equal(nd.argsort(array, is_ascend=ascends).asnumpy(), places)
     for most in {1, min(3, columns), columns}:
         np.testing.assert_array_equal(
-            nd.topk(array, k=most, ret_typ="value", is_ascend=ascends).asnumpy(), wanted[:, :most]
+            nd.topk(array, k=most, ret_typ="value", is_ascend=ascends).asnumpy(), expected[:, :most]
         )
         np.testing.assert_array_equal(nd.topk(array, k=most, is_ascend=ascends).asnumpy(), places[:, :most])
 

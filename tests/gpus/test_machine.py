@@ -4,13 +4,11 @@ pass. CUDA's own calls, no MXNet.
 
 import ctypes
 import json
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
+from gpus.commands import run_python
 from gpus.cuda_calls import (
     ALREADY_ENABLED,
     CUDA,
@@ -24,16 +22,15 @@ from gpus.cuda_calls import (
     no_peer_access,
     stream,
 )
-from gpus.machines import P3_16XLARGE, V100, environment, v100s
+from gpus.machines import P3_16XLARGE, V100, v100s
 from gpus.simulated import bytes_in_use, faults, forget_faults
 from hypothesis import given
 from hypothesis import strategies as st
-from support.processes import clean_environment
 
 NUMBERS = np.arange(16, dtype="float32")
 
 
-def written(target, numbers=NUMBERS):
+def write_numbers(target, numbers=NUMBERS):
     with stream(target.device) as writer:
         writer.copy(target, numbers, len(numbers))
 
@@ -48,7 +45,7 @@ def test_what_is_queued_on_a_stream_happens_in_order_and_later():
         first.hold()
         first.copy(target, NUMBERS, 16)
         assert np.isnan(other.read(target, 16)).all()  # another stream waits for nobody
-        first.let_go()
+        first.release()
         first.synchronise()
         assert (other.read(target, 16) == NUMBERS).all()
 
@@ -64,7 +61,7 @@ def test_a_stream_that_waits_for_an_event_reads_what_was_written_and_one_that_do
             reader.copy(copied, written_late, 16)
             if not waits:
                 reader.synchronise()
-            writer.let_go()
+            writer.release()
             writer.synchronise()
             assert (reader.read(copied, 16) == NUMBERS).all() == waits
 
@@ -90,7 +87,7 @@ def test_the_default_stream_waits_for_streams_but_for_those_that_are_non_blockin
         reading.start()
         reading.join(0.05 if blocking else 20)
         assert reading.is_alive() == blocking
-        other.let_go()
+        other.release()
         reading.join(20)
         assert np.isnan(read).all() != blocking
 
@@ -101,7 +98,7 @@ def test_memory_of_the_host_is_read_before_the_call_returns_and_written_before_i
         other.hold()
         other.copy(target, numbers, 16)
         numbers[:] = -1
-        other.let_go()
+        other.release()
         read = np.zeros(16, "float32")
         other.copy(read, target, 16)
         assert (read == NUMBERS).all()
@@ -127,29 +124,29 @@ def test_more_memory_than_a_gpu_has_is_refused():
     assert refused.value.number == OUT_OF_MEMORY
 
 
-def test_freed_memory_is_no_longer_there(planted):
+def test_freed_memory_is_no_longer_there(take_faults):
     gone = Memory(16)
-    written(gone)
+    write_numbers(gone)
     gone.free()
     with stream() as reader:
         reader.fill(gone, 0, 16)
-    [fault] = planted()
+    [fault] = take_faults()
     assert "memory of gpu 0 that is freed" in fault
 
 
-def test_memory_is_freed_once(planted):
+def test_memory_is_freed_once(take_faults):
     gone = Memory(16)
     gone.free()
     gone.free()
-    assert planted() == ["memory is freed twice"]
+    assert take_faults() == ["memory is freed twice"]
 
 
-def test_work_that_goes_beyond_its_memory_is_a_fault(planted):
+def test_work_that_goes_beyond_its_memory_is_a_fault(take_faults):
     with memory(16) as short, stream() as writer:
-        writer.fill(short.at(1), 0, 15)
-        assert planted() == []
-        writer.fill(short.at(1), 0, 16)
-    [fault] = planted()
+        writer.fill(short.address_of(1), 0, 15)
+        assert take_faults() == []
+        writer.fill(short.address_of(1), 0, 16)
+    [fault] = take_faults()
     assert "64 bytes, of which there are fewer in its block" in fault
 
 
@@ -158,49 +155,49 @@ def test_not_a_byte_behind_a_block_belongs_to_it(size, more):
     address = ctypes.c_void_p()
     CUDA.cudaSetDevice(0)
     CUDA.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(size))
-    for wanted, count in ((size, 0), (size + more, 1)):
-        CUDA.cudaMemsetAsync(address, 0, ctypes.c_size_t(wanted), None)
-        found = faults()
+    for expected, count in ((size, 0), (size + more, 1)):
+        CUDA.cudaMemsetAsync(address, 0, ctypes.c_size_t(expected), None)
+        result = faults()
         forget_faults()
-        assert len(found) == count
+        assert len(result) == count
     CUDA.cudaFree(address)
 
 
-def test_a_gpu_reaches_no_other_ones_memory_without_peer_access(planted):
+def test_a_gpu_reaches_no_other_ones_memory_without_peer_access(take_faults):
     with no_peer_access(2, 3), memory(16, device=3) as others, stream(device=2) as writer:
         writer.fill(others, 0, 16)
-    [fault] = planted()
+    [fault] = take_faults()
     assert fault == "illegal access: cudaMemsetAsync on gpu 2 reaches memory of gpu 3 without peer access"
 
 
-def test_memory_of_the_host_is_no_gpus(planted):
+def test_memory_of_the_host_is_no_gpus(take_faults):
     with stream() as writer:
         host = np.zeros(16, "float32")
         writer.fill(host, 0, 16)
-    [fault] = planted()
+    [fault] = take_faults()
     assert "pageable memory of the host" in fault
 
 
-def test_a_kernel_belongs_on_a_stream_of_its_gpu_and_a_copy_on_any(planted):
+def test_a_kernel_belongs_on_a_stream_of_its_gpu_and_a_copy_on_any(take_faults):
     with memory(16, device=1) as target, stream(device=0) as other:
         CUDA.cudaSetDevice(1)
         CUDA.cudaMemsetAsync(target.address, 0, ctypes.c_size_t(64), other.handle)
-        assert planted() == []
+        assert take_faults() == []
         with event() as done:
             CUDA.cudaEventRecord(done, other.handle)
-    [fault] = planted()
+    [fault] = take_faults()
     assert fault == "cudaEventRecord on gpu 1 is given a stream of gpu 0"
 
 
-def test_an_unknown_kernel_is_named(planted):
+def test_an_unknown_kernel_is_named(take_faults):
     launch_unknown()
-    [fault] = planted()
+    [fault] = take_faults()
     assert fault == "unknown kernel: void mxnet::op::no_such_kernel<float>(int, float*)"
 
 
 def test_an_unknown_kernel_is_a_fault_where_nothing_is_computed_too(tmp_path):
-    ended = on_machine(v100s(1, computes=False), tmp_path, "launch_unknown()")
-    assert ended.returncode == 86 and "unknown kernel: void mxnet::op::no_such_kernel" in ended.stderr
+    process = run_script(v100s(1, computes=False), tmp_path, "launch_unknown()")
+    assert process.returncode == 86 and "unknown kernel: void mxnet::op::no_such_kernel" in process.stderr
 
 
 IMPORTS = """
@@ -209,14 +206,9 @@ from simulated import counters
 """
 
 
-def on_machine(machine, folder, script):
-    """A process that runs the script on such a machine, to its end."""
-    variables = environment(machine, folder)
-    return subprocess.run(
-        [sys.executable, "-c", IMPORTS + script],
-        env=clean_environment(path=[str(Path(__file__).parent)], **variables), capture_output=True,
-        encoding="utf-8", timeout=300,
-    )  # fmt: skip
+def run_script(machine, folder, script):
+    """Run a script that may call CUDA on a machine; return the finished process."""
+    return run_python(machine, folder, "-c", IMPORTS + script)
 
 
 COPY_BETWEEN = """
@@ -230,16 +222,16 @@ ENABLE = "CUDA.cudaSetDevice(0); CUDA.cudaDeviceEnablePeerAccess(1, 0)"
 
 
 def test_copies_between_gpus_are_direct_with_peer_access_and_staged_without(tmp_path):
-    assert on_machine(v100s(2), tmp_path, COPY_BETWEEN.format(enable=ENABLE)).stdout.split() == ["1", "64", "0", "0"]
-    assert on_machine(v100s(2), tmp_path, COPY_BETWEEN.format(enable="")).stdout.split() == ["0", "0", "1", "64"]
+    assert run_script(v100s(2), tmp_path, COPY_BETWEEN.format(enable=ENABLE)).stdout.split() == ["1", "64", "0", "0"]
+    assert run_script(v100s(2), tmp_path, COPY_BETWEEN.format(enable="")).stdout.split() == ["0", "0", "1", "64"]
 
 
 def test_a_process_with_faults_that_nobody_asked_for_does_not_end_well_and_names_them(tmp_path):
     promising = v100s(2, promises_peers=True)
-    ended = on_machine(promising, tmp_path, COPY_BETWEEN.format(enable=""))
-    assert ended.returncode == 86
-    assert "a copy from gpu 0 to gpu 1 goes through the host, as no peer access is enabled" in ended.stderr
-    assert on_machine(promising, tmp_path, COPY_BETWEEN.format(enable=ENABLE)).returncode == 0
+    process = run_script(promising, tmp_path, COPY_BETWEEN.format(enable=""))
+    assert process.returncode == 86
+    assert "a copy from gpu 0 to gpu 1 goes through the host, as no peer access is enabled" in process.stderr
+    assert run_script(promising, tmp_path, COPY_BETWEEN.format(enable=ENABLE)).returncode == 0
 
 
 def test_only_gpus_with_a_link_are_peers_on_a_p3_16xlarge(tmp_path):
@@ -252,12 +244,12 @@ def enabled(a, b):
 print([[enabled(a, b) for b in range(8)] for a in range(8)])
 print(enabled(0, 3))
 """
-    told, again = on_machine(P3_16XLARGE, tmp_path, script).stdout.splitlines()
-    found = {(a, b): number for a, row in enumerate(json.loads(told)) for b, number in enumerate(row)}
-    assert {pair for pair, number in found.items() if number == 0} == {
+    report, again = run_script(P3_16XLARGE, tmp_path, script).stdout.splitlines()
+    result = {(a, b): number for a, row in enumerate(json.loads(report)) for b, number in enumerate(row)}
+    assert {pair for pair, number in result.items() if number == 0} == {
         pair for a, b in P3_16XLARGE.nvlinks for pair in ((a, b), (b, a))
     }
-    assert {number for number in found.values() if number} == {NO_PEERS}
+    assert {number for number in result.values() if number} == {NO_PEERS}
     assert int(again) == ALREADY_ENABLED
 
 
@@ -276,8 +268,8 @@ for step in range(40):
 assert (streams[0].read(blocks[0], 64) == numbers).all()
 """
     for seed in range(3):
-        ended = on_machine(v100s(2, delay_us=300, seed=seed), tmp_path, script)
-        assert ended.returncode == 0, ended.stderr
+        process = run_script(v100s(2, delay_us=300, seed=seed), tmp_path, script)
+        assert process.returncode == 0, process.stderr
 
 
 def test_counters_count(tmp_path):
@@ -292,8 +284,8 @@ with memory(16) as target, stream() as writer:
     writer.synchronise()
 print(json.dumps({name: count - before[name] for name, count in counters().items()}))
 """
-    told = json.loads(on_machine(v100s(1), tmp_path, script).stdout)
-    assert {name: count for name, count in told.items() if count} == {
+    report = json.loads(run_script(v100s(1), tmp_path, script).stdout)
+    assert {name: count for name, count in report.items() if count} == {
         "allocations": 1, "frees": 1, "memsets": 1, "copies_from_pageable": 1,
         "bytes_from_host": 64, "stream_synchronisations": 2,
     }  # fmt: skip

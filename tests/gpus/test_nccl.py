@@ -30,7 +30,7 @@ def scratch_memory():
     train_small_net(gluon.Trainer, make_kvstore("nccl", GPUS[:3]), "sgd", GPUS[:3])
 
 
-def drawn(shape, ctxs, dtype="float32", seed=0):
+def draw_numbers(shape, ctxs, dtype="float32", seed=0):
     """Whole numbers, of which every order of additions makes the same sum."""
     random = np.random.RandomState(seed)
     numbers = [random.randint(0, 9, shape).astype(dtype) for _ in ctxs]
@@ -53,7 +53,7 @@ def test_any_key_may_come_at_any_time_with_any_shape_on_any_devices(calls):
     """
     store = make_kvstore("nccl", GPUS)
     for turn, (key, shape, order, count) in enumerate(calls):
-        numbers, arrays = drawn(shape, order[:count], seed=turn)
+        numbers, arrays = draw_numbers(shape, order[:count], seed=turn)
         store.pushpull(key, arrays)
         assert all_hold(arrays, np.asarray(sum(numbers), "float32"))
 
@@ -62,17 +62,17 @@ def test_any_key_may_come_at_any_time_with_any_shape_on_any_devices(calls):
 def test_sums_are_of_the_arrays_own_type(dtype):
     store = make_kvstore("nccl", GPUS)
     for _ in range(2):
-        numbers, arrays = drawn((2, 3), GPUS, dtype)
+        numbers, arrays = draw_numbers((2, 3), GPUS, dtype)
         store.pushpull("weight", arrays)
         assert all_hold(arrays, sum(numbers).astype(dtype))
 
 
 def test_several_keys_parts_of_one_array_and_separate_outputs():
     store = make_kvstore("nccl", GPUS)
-    numbers, arrays = drawn((10,), GPUS)
+    numbers, arrays = draw_numbers((10,), GPUS)
     store.pushpull([0, 1], [[array[:5] for array in arrays], [array[5:] for array in arrays]])
     assert all_hold(arrays, sum(numbers))
-    numbers, arrays = drawn((10,), GPUS[:3])
+    numbers, arrays = draw_numbers((10,), GPUS[:3])
     outs = [nd.zeros((10,), ctx=ctx) for ctx in GPUS]
     store.pushpull(0, [*arrays, arrays[0]], out=outs)
     assert all_hold(outs, sum(numbers) + numbers[0])
@@ -91,7 +91,7 @@ def test_a_broadcast_may_come_again_and_from_the_host():
 
 def test_a_store_may_go_while_it_still_has_to_sum():
     for turn in range(3):
-        numbers, arrays = drawn((1000,), GPUS, seed=turn)
+        numbers, arrays = draw_numbers((1000,), GPUS, seed=turn)
         store = make_kvstore("nccl", GPUS)
         store.pushpull(0, arrays)
         del store
@@ -142,5 +142,5 @@ def test_it_trains_as_mxnets_device_store_does_on_cpu_devices(trainer_class, opt
 
 def test_a_store_serves_one_trainer_after_another():
     store = make_kvstore("nccl", GPUS)
-    found = [parameter_arrays(train_small_net(BucketedTrainer, store, "sgd", GPUS[:3])[0], GPUS[0]) for _ in range(2)]
-    assert all(np.array_equal(a, b) for a, b in zip(*found))
+    result = [parameter_arrays(train_small_net(BucketedTrainer, store, "sgd", GPUS[:3])[0], GPUS[0]) for _ in range(2)]
+    assert all(np.array_equal(a, b) for a, b in zip(*result))

@@ -4,15 +4,13 @@ whatever the machine is.
 
 import json
 import os
-import subprocess
-import sys
 
 import mxnet as mx
 import pynvml
 import pytest
-from gpus.machines import A100, CUBE, G4DN_12XLARGE, H100, P3_16XLARGE, T4, Machine, environment
+from gpus.commands import run_python
+from gpus.machines import A100, CUBE, G4DN_12XLARGE, H100, P3_16XLARGE, T4, Machine
 from mxnet import nd
-from support.processes import clean_environment
 
 from gluonlab.gpu import nvml
 from gluonlab.gpu.cuda import gpu_model, pci_bus_ids
@@ -30,37 +28,29 @@ print(json.dumps({"nvml": nvml.query_nvml(pynvml), "kinds": kinds, **found}))
 """
 
 
-def told_on(machine, folder):
+def query_drivers(machine, folder):
     """What NVML and CUDA tell a process on such a machine, whose GPUs CUDA counts along the bus."""
-    variables = {**environment(machine, folder), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    ended = subprocess.run(
-        [sys.executable, "-c", BOTH],
-        env=clean_environment(**variables),
-        stdout=subprocess.PIPE,
-        check=True,
-        timeout=300,
-    )
-    return json.loads(ended.stdout)
+    return json.loads(run_python(machine, folder, "-c", BOTH, CUDA_DEVICE_ORDER="PCI_BUS_ID").stdout)
 
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_nvml_and_cuda_tell_of_the_same_machine(name, tmp_path):
     machine = MACHINES[name]
-    told = told_on(machine, tmp_path)
-    found = nvml.Driver.from_answer(told["nvml"])
-    assert found.version == machine.driver
-    assert [(gpu.name, gpu.capability, gpu.memory_bytes) for gpu in found.gpus] == list(machine.kinds)
-    assert [[gpu.name, list(gpu.capability)] for gpu in found.gpus] == told["kinds"]
-    assert [gpu.bus_id[4:].lower() for gpu in found.gpus] == told["buses"]
-    assert len({gpu.uuid for gpu in found.gpus}) == len(machine.kinds)
+    report = query_drivers(machine, tmp_path)
+    result = nvml.Driver.from_answer(report["nvml"])
+    assert result.version == machine.driver
+    assert [(gpu.name, gpu.capability, gpu.memory_bytes) for gpu in result.gpus] == list(machine.kinds)
+    assert [[gpu.name, list(gpu.capability)] for gpu in result.gpus] == report["kinds"]
+    assert [gpu.bus_id[4:].lower() for gpu in result.gpus] == report["buses"]
+    assert len({gpu.uuid for gpu in result.gpus}) == len(machine.kinds)
     count = len(machine.kinds)
-    pairs = [[a, b] for a in range(count) for b in range(count) if a < b and (a, b) not in found.pairs_without_access]
-    assert pairs == told["pairs"] == sorted(list(pair) for pair in machine.peers)
-    assert found.nvlinks == machine.nvlinks and not found.nvswitch_gpus and not found.unreadable_gpus
+    pairs = [[a, b] for a in range(count) for b in range(count) if a < b and (a, b) not in result.no_peers]
+    assert pairs == report["pairs"] == sorted(list(pair) for pair in machine.peers)
+    assert result.nvlinks == machine.nvlinks and not result.switched and not result.silent
 
 
 def test_the_links_of_a_p3_16xlarge_are_those_of_the_cube(tmp_path):
-    assert nvml.Driver.from_answer(told_on(P3_16XLARGE, tmp_path)["nvml"]).nvlinks == CUBE
+    assert nvml.Driver.from_answer(query_drivers(P3_16XLARGE, tmp_path)["nvml"]).nvlinks == CUBE
 
 
 def test_memory_and_the_process_that_has_it_are_told():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gpus.cuda_calls import no_peer_access
 from gpus.machines import libraries
-from gpus.nvrtc_calls import V100, Program, by_the_real, by_the_simulated
+from gpus.nvrtc_calls import V100, Program, compile_simulated, compile_with_nvidia
 from gpus.simulated import counting
 from mxnet import nd
 
@@ -37,12 +37,12 @@ BAD = [
 
 @pytest.fixture(scope="module")
 def real():
-    return {str(program): answer for program, answer in zip([*GOOD, *BAD], by_the_real([*GOOD, *BAD]))}
+    return {str(program): answer for program, answer in zip([*GOOD, *BAD], compile_with_nvidia([*GOOD, *BAD]))}
 
 
 @pytest.mark.parametrize("program", GOOD)
 def test_ptx_has_the_version_and_the_target_of_the_real_ones_and_kernels_their_names(program, real):
-    ours, its = by_the_simulated(program), real[str(program)]
+    ours, its = compile_simulated(program), real[str(program)]
     assert its["directives"][0] == ".version 7.8"
     for key in ("status", "log", "directives", "lowered"):
         assert ours[key] == its[key], key
@@ -50,7 +50,7 @@ def test_ptx_has_the_version_and_the_target_of_the_real_ones_and_kernels_their_n
 
 @pytest.mark.parametrize("program", BAD)
 def test_a_wrong_program_is_refused_as_by_the_real_one(program, real):
-    ours, its = by_the_simulated(program), real[str(program)]
+    ours, its = compile_simulated(program), real[str(program)]
     assert ours["status"] == its["status"] != 0
     assert ours["lowered"] == its["lowered"] and ours["ptx"] == its["ptx"] == ""
     assert ours["log"].splitlines()[0] == its["log"].splitlines()[0]
@@ -76,14 +76,14 @@ def test_a_kernel_of_ones_own_runs_as_often_as_it_is_launched():
         (lambda: [nd.zeros((4,), ctx=mx.cpu(0)), nd.zeros((4,), ctx=mx.gpu(0))], "pageable memory of the host"),
     ],
 )
-def test_memory_that_a_kernel_may_not_reach_is_a_fault(arrays, words, planted):
+def test_memory_that_a_kernel_may_not_reach_is_a_fault(arrays, words, take_faults):
     x, y = arrays()
     kernel = mx.rtc.CudaModule(AXPY).get_kernel("axpy", "const float *x, float *y, float factor")
     x.wait_to_read()
     with no_peer_access(0, 1):
         kernel.launch([x, y, 2.0], mx.gpu(0), (1, 1, 1), (4, 1, 1))
         nd.waitall()
-    [fault] = planted()
+    [fault] = take_faults()
     assert words in fault
 
 
@@ -98,4 +98,4 @@ def test_every_source_of_fused_operators_that_was_met_here_compiles_with_the_rea
         if "op::" in text
     ]
     assert programs
-    assert {answer["status"] for answer in by_the_real(programs)} == {0}
+    assert {answer["status"] for answer in compile_with_nvidia(programs)} == {0}

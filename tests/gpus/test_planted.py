@@ -2,79 +2,47 @@
 in gluonlab's own roads.
 """
 
-import subprocess
-import sys
-from pathlib import Path
+from gpus.commands import run_python
+from gpus.machines import v100s
 
-from gpus.machines import environment, v100s
-from support.processes import clean_environment
-
-HERE = Path(__file__).parent
-
-
-def ended(machine, folder, *words):
-    """A process on such a machine, to its end."""
-    return subprocess.run(
-        [sys.executable, *words], cwd=folder,
-        env=clean_environment(path=[str(HERE)], **environment(machine, folder)),
-        capture_output=True, encoding="utf-8", timeout=300,
-    )  # fmt: skip
-
-
+CUDA, MXNET = "from cuda_calls import *", "import mxnet as mx"
+# {test: (its imports, its body, the fault that must be named)}
 PLANTED = {
-    "test_leaves_memory": (
-        (
-            "import mxnet as mx\nkept = []\ndef test_leaves_memory():\n"
-            "    kept.append(mx.nd.zeros((1000,), ctx=mx.gpu(1)))\n"
-        ),
-        "bytes of each GPU are left over",
+    "leaves_memory": (
+        f"{MXNET}\nkept = []", "kept.append(mx.nd.zeros((1000,), ctx=mx.gpu(1)))", "bytes of each GPU are left over"
     ),
-    "test_frees_all": ("import mxnet as mx\ndef test_frees_all():\n    mx.nd.zeros((1000,), ctx=mx.gpu(1))\n", ""),
-    "test_illegal": (
-        (
-            "from cuda_calls import *\ndef test_illegal():\n"
-            "    with memory(4, device=1) as theirs, stream(0) as mine:\n"
-            "        mine.fill(theirs, 0, 4)\n"
-        ),
+    "frees_all": (MXNET, "mx.nd.zeros((1000,), ctx=mx.gpu(1))", ""),
+    "illegal": (
+        CUDA, "with memory(4, device=1) as theirs, stream(0) as mine: mine.fill(theirs, 0, 4)",
         "reaches memory of gpu 1 without peer access",
     ),
-    "test_after_free": (
-        "from cuda_calls import *\ndef test_after_free():\n    gone = Memory(4)\n    gone.free()\n"
-        "    with stream() as mine:\n        mine.fill(gone, 0, 4)\n",
+    "after_free": (
+        CUDA, "gone = Memory(4); gone.free()\n    with stream() as mine: mine.fill(gone, 0, 4)",
         "memory of gpu 0 that is freed",
     ),
-    "test_unknown": (
-        "from cuda_calls import *\ndef test_unknown():\n    launch_unknown()\n",
-        "unknown kernel: void mxnet::op::no_such_kernel<float>(int, float*)",
+    "unknown_kernel": (
+        CUDA, "launch_unknown()", "unknown kernel: void mxnet::op::no_such_kernel<float>(int, float*)"
     ),
-    "test_unknown_call": (
-        ("import ctypes\ndef test_unknown_call():\n    ctypes.CDLL('libcufft.so.10').cufftExecC2C()\n"),
-        "unknown call: cufftExecC2C",
+    "unknown_call": (
+        "import ctypes", "ctypes.CDLL('libcufft.so.10').cufftExecC2C()", "unknown call: cufftExecC2C"
     ),
-    "test_staged": (
-        (
-            "from cuda_calls import *\ndef test_staged():\n"
-            "    with memory(4, 0) as a, memory(4, 1) as b, stream(0) as mine:\n"
-            "        mine.copy(b, a, 4)\n"
-        ),
+    "staged": (
+        CUDA, "with memory(4, 0) as a, memory(4, 1) as b, stream(0) as mine: mine.copy(b, a, 4)",
         "goes through the host, as no peer access is enabled",
     ),
-}
+}  # fmt: skip
 
 
 def test_a_test_that_meets_a_fault_fails_and_names_it_and_another_passes(tmp_path):
-    for name, (source, _) in PLANTED.items():
-        (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
-    machine = v100s(2, promises_peers=True)
-    told = ended(
-        machine, tmp_path, "-m", "pytest", "-p", "gpus.faults", "-q", "-rA", "--tb=short", "-p", "no:cacheprovider"
-    )
-    for name, (_, fault) in PLANTED.items():
+    for name, (imports, body, _) in PLANTED.items():
+        (tmp_path / f"test_{name}.py").write_text(f"{imports}\ndef test_{name}():\n    {body}\n", encoding="utf-8")
+    options = ["-m", "pytest", "-p", "gpus.faults", "-q", "-rA", "--tb=short", "-p", "no:cacheprovider"]
+    output = run_python(v100s(2, promises_peers=True), tmp_path, *options).stdout
+    for name, (_, _, fault) in PLANTED.items():
         lines = [
-            line for line in told.stdout.splitlines() if line.startswith(("ERROR", "FAILED")) and f"::{name}" in line
+            line for line in output.splitlines() if line.startswith(("ERROR", "FAILED")) and f"::test_{name}" in line
         ]
-        assert bool(lines) == bool(fault), told.stdout
-        assert fault in told.stdout
+        assert bool(lines) == bool(fault) and fault in output, output
 
 
 WITHOUT_FENCES = """
@@ -108,9 +76,9 @@ for algorithm in ("ring", "sharded"):
 
 def test_a_fence_that_is_left_out_shows(tmp_path):
     """With delays: whoever comes too early reads what is not there yet."""
-    told = ended(v100s(3, delay_us=3000), tmp_path, "-c", WITHOUT_FENCES)
-    assert told.returncode == 0, told.stderr
-    for line in told.stdout.splitlines():
+    process = run_python(v100s(3, delay_us=3000), tmp_path, "-c", WITHOUT_FENCES)
+    assert process.returncode == 0, process.stderr
+    for line in process.stdout.splitlines():
         with_fences, without = map(int, line.split())
         assert with_fences == 0
         assert without > 0
@@ -146,6 +114,6 @@ for store in ("ring", "star"):
 
 
 def test_a_replica_that_is_left_behind_shows(tmp_path):
-    told = ended(v100s(2), tmp_path, "-c", STALE)
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.split() == ["1", "0", "1", "0"]
+    process = run_python(v100s(2), tmp_path, "-c", STALE)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == ["1", "0", "1", "0"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from gpus.commands import run_python
 from gpus.machines import P3_16XLARGE, environment, v100s
 from support.processes import clean_environment
 from support.waiting import LIMIT_S, wait_until
@@ -66,25 +67,22 @@ def test_a_gpu_that_hangs_is_named_and_the_others_are_not(tmp_path, monkeypatch)
 
 
 def test_a_gpu_that_now_and_then_computes_wrongly_is_named(tmp_path):
-    found = verdicts("arithmetic", v100s(3, forgets_kernels=2), tmp_path)
-    assert found
-    assert {status for status, _ in found} == {"fault"}
-    assert all("gpu(2)" in what and "gpu(0)" not in what and "gpu(1)" not in what for _, what in found)
+    result = verdicts("arithmetic", v100s(3, forgets_kernels=2), tmp_path)
+    assert result
+    assert {status for status, _ in result} == {"fault"}
+    assert all("gpu(2)" in what and "gpu(0)" not in what and "gpu(1)" not in what for _, what in result)
 
 
 def test_a_gpu_that_loses_work_is_found_by_the_stores_too(tmp_path):
-    found = verdicts("stores", v100s(2, forgets_kernels=1), tmp_path)
-    assert "fault" in {status for status, _ in found}
+    result = verdicts("stores", v100s(2, forgets_kernels=1), tmp_path)
+    assert "fault" in {status for status, _ in result}
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_a_machine_that_is_well_is_found_well_and_its_files_tell_nothing_of_its_owner(tmp_path, count):
-    ended = subprocess.run(
-        [sys.executable, "-m", "gluonlab.doctor", "--prove", "--out", "proof"], cwd=tmp_path,
-        env=clean_environment(**environment(v100s(count), tmp_path)), capture_output=True,
-        encoding="utf-8", timeout=400,
-    )  # fmt: skip
-    assert "no faults; written to proof.json and proof.html" in ended.stdout, ended.stdout + ended.stderr
+    options = ["--prove", "--out", "proof"]
+    process = run_python(v100s(count), tmp_path, "-m", "gluonlab.doctor", *options, timeout=400)
+    assert "no faults; written to proof.json and proof.html" in process.stdout, process.stdout + process.stderr
     text = (tmp_path / "proof.json").read_text(encoding="utf-8")  # of which the page is made
     for private in (socket.gethostname(), getpass.getuser(), str(tmp_path), sys.prefix, "GPU-0000", "00000000:"):
         assert private not in text
@@ -92,10 +90,5 @@ def test_a_machine_that_is_well_is_found_well_and_its_files_tell_nothing_of_its_
     proof = json.loads(text)
     assert [gpu["name"] for gpu in proof["machine"]["gpus"]] == ["Tesla V100-SXM2-16GB"] * count
     assert [trial["trial"] for trial in proof["trials"]] == [
-        "copies",
-        "arithmetic",
-        "stores",
-        "bits",
-        "counts",
-        "speeds",
-    ]
+        "copies", "arithmetic", "stores", "bits", "counts", "speeds",
+    ]  # fmt: skip

@@ -18,7 +18,7 @@ from gluonlab.parallel.data.strategy import DataParallelStep
 SHAPE = (2, 2, 2)
 
 
-def net_on(ctxs):
+def make_net(ctxs):
     """BatchNorm over images of four pixels, and then over one value for each image."""
     mx.random.seed(5)
     net = nn.HybridSequential(prefix="net_")
@@ -36,10 +36,8 @@ def net_on(ctxs):
 
 
 def statistics_after(ctxs, sizes, cut=WHOLE_SHARDS, sync_bn=False):
-    """All running statistics on each device, after an epoch of batches of these sizes, and
-    another.
-    """
-    net = net_on(ctxs)
+    """All running statistics on each device, after an epoch of batches of these sizes, and another."""
+    net = make_net(ctxs)
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.01}, make_kvstore("device", ctxs))
     step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, identity, cut, sync_bn)
     for _ in range(2):
@@ -72,7 +70,7 @@ def scratch_memory():
 def test_running_statistics_are_those_of_cpu_devices(sizes, cut, sync_bn):
     cpus, gpus = ([kind(device) for device in range(2)] for kind in (mx.cpu, mx.gpu))
     expected = statistics_after(cpus, sizes, cut, sync_bn)
-    found = statistics_after(gpus, sizes, cut, sync_bn)
-    for one, other in zip(found, expected):
+    result = statistics_after(gpus, sizes, cut, sync_bn)
+    for one, other in zip(result, expected):
         for name in other:
             np.testing.assert_allclose(one[name], other[name], rtol=1e-4, atol=1e-6, err_msg=name)

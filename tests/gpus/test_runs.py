@@ -1,12 +1,10 @@
-"""Runs on simulated GPUs, with MXNet's fused operators: five steps leave what they leave on
-CPUs.
-"""
+"""Runs on simulated GPUs, with MXNet's fused operators: five steps leave what they leave on CPUs."""
 
 import functools
 
 import numpy as np
 import pytest
-from gpus.five_steps import BATCH, five_steps, five_steps_without_onednn, named
+from gpus.five_steps import BATCH, device_names, train_five_steps, train_five_steps_without_onednn
 from gpus.simulated import counting, delays
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,7 +30,7 @@ OPTIMIZERS = {
 
 @functools.lru_cache(maxsize=None)
 def _on_cpus(count, chosen):
-    return five_steps(named("cpu", count), threads=1, **dict(chosen))
+    return train_five_steps(device_names("cpu", count), threads=1, **dict(chosen))
 
 
 def on_cpus(count, **chosen):
@@ -40,31 +38,31 @@ def on_cpus(count, **chosen):
     return _on_cpus(count, tuple(sorted(chosen.items())))
 
 
-def whole(run):
+def flatten(run):
     """All parameters in one array."""
     return [np.concatenate([array.ravel() for array in run.parameters])]
 
 
-def assert_same(found, expected):
+def assert_same(result, expected):
     assert np.isfinite(expected.losses).all()
-    assert relative_distance(whole(found), whole(expected)) <= TOLERANCE
-    assert found.losses == pytest.approx(expected.losses, rel=TOLERANCE)
-    assert found.alike
+    assert relative_distance(flatten(result), flatten(expected)) <= TOLERANCE
+    assert result.losses == pytest.approx(expected.losses, rel=TOLERANCE)
+    assert result.alike
 
 
 @pytest.fixture(scope="module", autouse=True)
 def scratch_memory():
     """MXNet keeps what its operators have once needed: it is there before the first test counts."""
     for chosen in (LENET, {**RESNET8, "sync_bn": True}):
-        five_steps(named("gpu", 8), **chosen)
+        train_five_steps(device_names("gpu", 8), **chosen)
 
 
 @pytest.mark.parametrize("store", KVSTORES)
 def test_every_store_trains_lenet_as_one_cpu_device_does(store):
     for count in (2, 8):
-        found, expected = (five_steps(named("gpu", count), kvstore=store, **LENET), on_cpus(1, **LENET))
-        assert_same(found, expected)
-        assert relative_distance(found.parameters, expected.parameters) <= TOLERANCE  # each by itself, too
+        result, expected = (train_five_steps(device_names("gpu", count), kvstore=store, **LENET), on_cpus(1, **LENET))
+        assert_same(result, expected)
+        assert relative_distance(result.parameters, expected.parameters) <= TOLERANCE  # each by itself, too
 
 
 @st.composite
@@ -77,18 +75,13 @@ def runs(draw):
     optimizer = draw(st.sampled_from(sorted(optimizers)))
     several = {
         "model": st.sampled_from(["lenet", "lenet-avg", "mlp"]),
-        "global_batch_size": st.sampled_from([BATCH, 13, 5]),
-        "microbatches": st.sampled_from([None, 2]),
-        "clip_norm": st.sampled_from([None, 0.3]),
-        "mixup": st.sampled_from([None, 0.2]),
-        "label_smoothing": st.sampled_from([None, 0.1]),
-        "crop_padding": st.sampled_from([None, 2]),
-        "flip": st.booleans(),
-        "wd": st.sampled_from([0.0, 1e-3]),
-        "lr_schedule": st.sampled_from(["constant", "linear"]),
-        "resident_bytes": st.sampled_from([2**28, 0]),
+        "global_batch_size": st.sampled_from([BATCH, 13, 5]), "microbatches": st.sampled_from([None, 2]),
+        "clip_norm": st.sampled_from([None, 0.3]), "mixup": st.sampled_from([None, 0.2]),
+        "label_smoothing": st.sampled_from([None, 0.1]), "crop_padding": st.sampled_from([None, 2]),
+        "flip": st.booleans(), "wd": st.sampled_from([0.0, 1e-3]),
+        "lr_schedule": st.sampled_from(["constant", "linear"]), "resident_bytes": st.sampled_from([2**28, 0]),
         "bucket_bytes": st.sampled_from([None, 0, 30_000]),
-    }
+    }  # fmt: skip
     chosen = {name: draw(values) for name, values in several.items()}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     if chosen["global_batch_size"] != BATCH:
@@ -96,18 +89,18 @@ def runs(draw):
     return {"optimizer": optimizer, **optimizers[optimizer], **chosen}, store
 
 
-def check(run, count, most_us, seed):
+def assert_run_is_same(run, count, most_us, seed):
     chosen, store = run
     with delays(most_us, seed):
-        found = five_steps(named("gpu", count), kvstore=store, **chosen)
+        result = train_five_steps(device_names("gpu", count), kvstore=store, **chosen)
     for cpus in {1, count}:
         expected = on_cpus(cpus, **chosen)
-        if relative_distance(whole(found), whole(expected)) > TOLERANCE:
+        if relative_distance(flatten(result), flatten(expected)) > TOLERANCE:
             # The input of a ReLU is so near zero that oneDNN's rounding has it on the other side
             # than cuDNN's: from there on there are two right ways. The CPU's other kernels go the
             # one of the GPUs.
-            expected = five_steps_without_onednn(named("cpu", cpus), threads=1, **chosen)
-        assert_same(found, expected)
+            expected = train_five_steps_without_onednn(device_names("cpu", cpus), threads=1, **chosen)
+        assert_same(result, expected)
 
 
 drawn = {
@@ -121,51 +114,49 @@ drawn = {
 @settings(max_examples=10)
 @given(**drawn)
 def test_runs_are_those_of_cpu_devices(run, count, most_us, seed):
-    """Whatever the settings, with devices that have no image, and however late everything
-    begins.
-    """
-    check(run, count, most_us, seed)
+    """Whatever the settings, with devices that have no image, and however late everything begins."""
+    assert_run_is_same(run, count, most_us, seed)
 
 
 @pytest.mark.long
 @settings(max_examples=150)
 @given(**drawn)
 def test_many_runs_are_those_of_cpu_devices(run, count, most_us, seed):
-    check(run, count, most_us, seed)
+    assert_run_is_same(run, count, most_us, seed)
 
 
 @pytest.mark.parametrize("count", [2, 8])
 def test_resnet8_trains_as_on_cpu_devices(count):
-    assert_same(five_steps(named("gpu", count), **RESNET8), on_cpus(count, **RESNET8))
+    assert_same(train_five_steps(device_names("gpu", count), **RESNET8), on_cpus(count, **RESNET8))
 
 
 @pytest.mark.parametrize("count", [2, 8])
 def test_resnet8_with_sync_bn_trains_as_on_one_cpu_device(count):
     with delays(100, count):
-        found = five_steps(named("gpu", count), sync_bn=True, **RESNET8)
-    assert_same(found, on_cpus(1, **RESNET8))
+        result = train_five_steps(device_names("gpu", count), sync_bn=True, **RESNET8)
+    assert_same(result, on_cpus(1, **RESNET8))
 
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_compressed_gradients_are_those_of_cpu_devices(count):
     chosen = {"compress": "2bit:0.02", "kvstore": "device", "lr": 0.1}
-    found, expected = five_steps(named("gpu", count), **chosen), on_cpus(count, **chosen)
-    apart = np.abs(whole(found)[0] - whole(expected)[0]) > 1e-6
+    result, expected = train_five_steps(device_names("gpu", count), **chosen), on_cpus(count, **chosen)
+    apart = np.abs(flatten(result)[0] - flatten(expected)[0]) > 1e-6
     assert apart.mean() <= 1e-4  # rounding lets a gradient here and there miss the threshold
-    assert found.losses == pytest.approx(expected.losses, rel=TOLERANCE)
-    assert found.alike
+    assert result.losses == pytest.approx(expected.losses, rel=TOLERANCE)
+    assert result.alike
 
 
 @pytest.mark.parametrize("model", ["lenet", "mlp", "resnet8"])
 def test_float16_trains_as_float32_does_but_for_rounding(model):
-    exact = five_steps(named("gpu", 2), model=model, lr=0.01)
-    found = five_steps(named("gpu", 2), model=model, lr=0.01, dtype="float16")
-    assert found.losses == pytest.approx(exact.losses, rel=5e-3)
-    assert found.losses != exact.losses
-    assert relative_distance(whole(found), whole(exact)) < 1e-2
+    exact = train_five_steps(device_names("gpu", 2), model=model, lr=0.01)
+    result = train_five_steps(device_names("gpu", 2), model=model, lr=0.01, dtype="float16")
+    assert result.losses == pytest.approx(exact.losses, rel=5e-3)
+    assert result.losses != exact.losses
+    assert relative_distance(flatten(result), flatten(exact)) < 1e-2
 
 
 def test_operators_are_fused():
     with counting() as happened:
-        five_steps(named("gpu", 2), **RESNET8)
+        train_five_steps(device_names("gpu", 2), **RESNET8)
     assert happened.fused_launches > 0

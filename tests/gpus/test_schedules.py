@@ -1,17 +1,14 @@
 """Schedules on GPUs: the sums of CPU devices, to the bit, whatever the streams' delays."""
 
-import subprocess
-import sys
-
 import mxnet as mx
 import numpy as np
 import pytest
-from gpus.machines import environment, v100s
+from gpus.commands import run_python
+from gpus.machines import v100s
 from gpus.simulated import bytes_in_use
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import nd
-from support.processes import clean_environment
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.schedule_executor import Executor, allreduce
@@ -19,7 +16,7 @@ from gluonlab.collectives.schedule_executor import Executor, allreduce
 NAMES = sorted(ALGORITHMS)
 
 
-def summed(kind, name, contributions, dtype):
+def sum_by_schedule(kind, name, contributions, dtype):
     """What is left on each device of a kind."""
     arrays = [[nd.array(part, ctx=kind(rank), dtype=dtype) for part in own] for rank, own in enumerate(contributions)]
     allreduce(make_schedule(name, len(contributions)), arrays)
@@ -38,7 +35,7 @@ def test_sums_have_the_bits_of_cpu_devices(name, world_size, sizes, dtype, seed)
     """float16 among them, of which add_n would read and write pairs, beyond the end of a chunk."""
     random = np.random.RandomState(seed)
     contributions = [[random.normal(0, 10, size) for size in sizes] for _ in range(world_size)]
-    assert summed(mx.gpu, name, contributions, dtype) == summed(mx.cpu, name, contributions, dtype)
+    assert sum_by_schedule(mx.gpu, name, contributions, dtype) == sum_by_schedule(mx.cpu, name, contributions, dtype)
 
 
 DELAYED = """
@@ -67,12 +64,8 @@ print(wrong)
 
 @pytest.mark.parametrize("names", [NAMES[:4], NAMES[4:]], ids=" ".join)
 def test_moves_of_joined_chunks_wait_for_each_other_under_delays(names, tmp_path):
-    variables = environment(v100s(8, delay_us=200, promises_peers=True), tmp_path)
-    run = subprocess.run(
-        [sys.executable, "-c", DELAYED, *names],
-        env=clean_environment(**variables), capture_output=True, encoding="utf-8", timeout=300,
-    )  # fmt: skip
-    assert (run.returncode, run.stdout.strip()) == (0, "[]"), run.stderr
+    process = run_python(v100s(8, delay_us=200, promises_peers=True), tmp_path, "-c", DELAYED, *names)
+    assert (process.returncode, process.stdout.strip()) == (0, "[]"), process.stderr
 
 
 def test_memory_for_what_arrives_is_as_large_as_what_is_added():

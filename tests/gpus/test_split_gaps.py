@@ -27,7 +27,7 @@ NETWORK = ([("conv", 3)], [("dense", 5), ("dense", 3)], False, True)
     ids=["pipeline", "channels"],
 )
 def test_what_lies_between_gradients_changes_nothing(way, more, looks):
-    found = []
+    result = []
     for beyond in (0.0, np.nan):  # as it may be
         ctxs = [mx.gpu(device) for device in range(4)]
         settings = {name: each() if callable(each) else each for name, each in looks.items()}
@@ -43,5 +43,5 @@ def test_what_lies_between_gradients_changes_nothing(way, more, looks):
                         array[place : place + 1] = beyond
             _, params = train_strategy(strategy, [batch])
         assert plan.loss_scale is None or plan.loss_scale.skipped == 0
-        found.append(params)
-    assert relative_difference(*found) <= 1e-6
+        result.append(params)
+    assert relative_difference(*result) <= 1e-6

@@ -32,7 +32,7 @@ def test_memory_of_stages_is_what_is_allocated(samples, microbatches):
     config = TrainConfig(devices="gpu:0,1", dataset="synthetic", model="resnet8", sync_bn=True, optimizer="adam")
     plan = make_plan(config.replace(batch_size=images, microbatches=microbatches))
     plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=samples * (microbatches or 1)))
-    taken, _ = taken_by(plan)
+    taken, _ = measure_epoch(plan)
     assert MemoryEstimator(plan, make_net(plan)).memory(images).total == pytest.approx(taken[1], rel=0.2)
 
 
@@ -50,12 +50,12 @@ def test_memory_of_splits_is_what_is_allocated_on_each_gpu(settings):
     config = TrainConfig(devices="gpu:0,1", dataset="synthetic", optimizer="adam", **settings)
     plan = make_plan(config.replace(batch_size=images))
     plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=images))
-    taken, strategy = taken_by(plan)
-    told = [memory.total for _, memory in MemoryEstimator(plan, strategy.net, strategy.estimate_memory).rows(images)]
-    assert told == pytest.approx(taken, rel=0.2)
+    taken, strategy = measure_epoch(plan)
+    report = [memory.total for _, memory in MemoryEstimator(plan, strategy.net, strategy.estimate_memory).rows(images)]
+    assert report == pytest.approx(taken, rel=0.2)
 
 
-def taken_by(plan):
+def measure_epoch(plan):
     """The bytes of each GPU after an epoch of the plan's strategy, and the strategy."""
     nd.waitall()
     for ctx in plan.ctxs:

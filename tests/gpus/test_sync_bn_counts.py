@@ -19,7 +19,7 @@ from gluonlab.parallel.training_loss import make_loss
 SHAPE = (3, 32, 32)
 
 
-def counted(model, sync_bn, count=2):
+def count_step(model, sync_bn, count=2):
     """(what one step takes, how many BatchNorm layers there are)."""
     ctxs = [mx.gpu(i) for i in range(count)]
     net = get_model(model, 10, ctxs)
@@ -41,8 +41,8 @@ def test_launches_of_a_step_on_two_gpus(model, most):
     """A layer: one on each device forward and three backward, nine on the first for both; two or
     three more for all layers.
     """
-    happened, layers = counted(model, sync_bn=True)
-    plain, _ = counted(model, sync_bn=False)
+    happened, layers = count_step(model, sync_bn=True)
+    plain, _ = count_step(model, sync_bn=False)
     launches, without = (steps.launches + steps.fused_launches for steps in (happened, plain))
     assert launches <= most
     assert launches - without <= layers * (2 * 4 + 11) + 2 * (1 + -(-2 * layers // 60))

@@ -3,7 +3,7 @@
 import functools
 
 import pytest
-from gpus.five_steps import named, outcome
+from gpus.five_steps import device_names, train_and_collect
 
 pytestmark = pytest.mark.long
 SEEDS = range(3)
@@ -12,7 +12,7 @@ SEEDS = range(3)
 @functools.lru_cache(maxsize=None)
 def accuracy(kind, count, model, seed, dtype="float32"):
     """Of the test images, after as many epochs as the recipe has."""
-    return outcome(named(kind, count), model=model, seed=seed, dtype=dtype).accuracy
+    return train_and_collect(device_names(kind, count), model=model, seed=seed, dtype=dtype).accuracy
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -6,7 +6,7 @@ Nothing is computed.
 import json
 
 import pytest
-from gpus.commands import on
+from gpus.commands import run_python
 from gpus.machines import v100s
 
 FAMILIES = (
@@ -50,9 +50,8 @@ print(json.dumps(found))
 
 @pytest.mark.long
 def test_a_step_of_every_family_meets_kernels_that_are_known(tmp_path):
-    (tmp_path / "step.py").write_text(STEP)
-    ended = on(v100s(1, computes=False), tmp_path, "step", *FAMILIES, timeout=900)
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout)
-    assert len(found) == 2 * len(FAMILIES)
-    assert {name: faults for name, faults in found.items() if faults} == {}
+    process = run_python(v100s(1, computes=False), tmp_path, "-c", STEP, *FAMILIES, timeout=900)
+    assert process.returncode == 0, process.stderr
+    result = json.loads(process.stdout)
+    assert len(result) == 2 * len(FAMILIES)
+    assert {name: faults for name, faults in result.items() if faults} == {}

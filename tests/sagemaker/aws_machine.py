@@ -40,9 +40,7 @@ class Machine:
         resources = {"current_host": host, "hosts": list(hosts)}
         if interface:
             resources["network_interface_name"] = interface
-        for name, content in (
-            ("hyperparameters", values), ("resourceconfig", resources), ("inputdataconfig", {}),
-        ):  # fmt: skip
+        for name, content in (("hyperparameters", values), ("resourceconfig", resources), ("inputdataconfig", {})):
             (config / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
 
     def _source(self):
@@ -73,36 +71,36 @@ class Machine:
             start_new_session=True,
         )
 
-    def wait_for(self, lines):
+    def wait_for_checkpoint(self, lines):
         """Until metrics.jsonl has so many, and a checkpoint is there."""
 
         def are_there():
-            assert self.process.poll() is None, self.said()
-            return self.lines() >= lines and list(self.run.glob("checkpoints/step-*"))
+            assert self.process.poll() is None, self.read_log()
+            return self.count_metric_lines() >= lines and list(self.run.glob("checkpoints/step-*"))
 
         wait_until(are_there)
 
-    def wait_to_say(self, words):
+    def wait_for_text(self, words):
         """Until they are in the log."""
-        wait_until(lambda: words in self.said())
+        wait_until(lambda: words in self.read_log())
 
-    def lines(self):
+    def count_metric_lines(self):
         file = self.run / "metrics.jsonl"
         return file.read_bytes().count(b"\n") if file.exists() else 0
 
-    def ended(self):
+    def wait_for_exit(self):
         """The status of the job."""
         try:
             return self.process.wait(LIMIT_S)
         finally:
-            self.end()
+            self.kill()
 
-    def end(self):
+    def kill(self):
         """The machine is gone."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
         self.log.close()
 
-    def said(self):
+    def read_log(self):
         return (self.root / "log").read_text(encoding="utf-8", errors="replace")

@@ -4,12 +4,13 @@ import importlib.util
 import sys
 
 import pytest
-from made_up_notebook import SAGEMAKER, Notebook, until
+from made_up_notebook import SAGEMAKER, Notebook
+from support.waiting import wait_until
 
 sys.path.insert(0, str(SAGEMAKER))
 
 
-def idle_stop_as_module():
+def load_idle_stop():
     """Import idle-stop.py, whose name is not a module name."""
     spec = importlib.util.spec_from_file_location("idle_stop", str(SAGEMAKER / "idle-stop.py"))
     module = importlib.util.module_from_spec(spec)
@@ -19,13 +20,13 @@ def idle_stop_as_module():
 
 @pytest.fixture
 def idle_stop():
-    return idle_stop_as_module()
+    return load_idle_stop()
 
 
 @pytest.fixture(scope="module")
 def idle_stop_module():
     """Return idle-stop.py as a module, once for all Hypothesis examples."""
-    return idle_stop_as_module()
+    return load_idle_stop()
 
 
 @pytest.fixture
@@ -36,4 +37,4 @@ def notebook(tmp_path):
     if (made.root / "wait").exists():
         (made.root / "wait").unlink()
     if (made.shown / ".gluonlab").exists():
-        until(lambda: not made.locked())
+        wait_until(lambda: not made.is_locked())

@@ -8,8 +8,7 @@ import urllib.request
 
 import websocket
 from jupyter_client import BlockingKernelClient
-from made_up_notebook import until
-from support.waiting import LIMIT_S
+from support.waiting import LIMIT_S, wait_until
 
 TOKEN = "of-the-tests"
 
@@ -42,28 +41,28 @@ class Server:
                 stderr=log,
                 start_new_session=True,
             )
-        until(lambda: self.process.poll() is not None or list(self.runtime.glob("jpserver-*.json")))
+        wait_until(lambda: self.process.poll() is not None or list(self.runtime.glob("jpserver-*.json")))
         [about] = self.runtime.glob("jpserver-*.json")
-        until(lambda: about.read_text(encoding="utf-8"))
+        wait_until(lambda: about.read_text(encoding="utf-8"))
         self.url = f"http://127.0.0.1:{json.loads(about.read_text(encoding='utf-8'))['port']}"
-        until(self.answers)
+        wait_until(self.answers)
 
-    def answers(self):
+    def is_ready(self):
         try:
-            return self.ask("GET", "status")
+            return self.request("GET", "status")
         except OSError:
             return False
 
-    def ask(self, method, name, data=None):
+    def request(self, method, name, data=None):
         headers = {"Authorization": f"token {TOKEN}", "Content-Type": "application/json"}
         body = None if data is None else json.dumps(data).encode()
         request = urllib.request.Request(f"{self.url}/api/{name}", data=body, headers=headers, method=method)
         with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             return json.loads(answer.read() or b"null")
 
-    def kernel(self):
+    def start_kernel(self):
         """(id, client) of a new kernel, once it is idle."""
-        name = self.ask("POST", "kernels", {"name": "python3"})["id"]
+        name = self.request("POST", "kernels", {"name": "python3"})["id"]
         client = BlockingKernelClient(connection_file=str(self.runtime / f"kernel-{name}.json"))
         client.load_connection_file()
         client.start_channels()
@@ -77,29 +76,29 @@ class Server:
                 return False
             return True
 
-        until(ready)
+        wait_until(ready)
 
         def idle():
             # the server may have begun to listen after the kernel's first words
             client.kernel_info()
-            return self.ask("GET", f"kernels/{name}")["execution_state"] == "idle"
+            return self.request("GET", f"kernels/{name}")["execution_state"] == "idle"
 
-        until(idle)
+        wait_until(idle)
         return name, client
 
     def wait_for_kernel(self, name, state):
-        until(lambda: self.ask("GET", f"kernels/{name}")["execution_state"] == state)
+        wait_until(lambda: self.request("GET", f"kernels/{name}")["execution_state"] == state)
 
-    def terminal(self):
+    def start_terminal(self):
         """(name, socket) of a new terminal, once its shell has greeted."""
-        name = self.ask("POST", "terminals", {})["name"]
+        name = self.request("POST", "terminals", {})["name"]
         address = self.url.replace("http", "ws") + f"/terminals/websocket/{name}"
         socket = websocket.create_connection(address, header=[f"Authorization: token {TOKEN}"], timeout=LIMIT_S)
         while json.loads(socket.recv())[0] != "stdout":
             pass
         return name, socket
 
-    def processes(self):
+    def process_ids(self):
         """The numbers of the server's process and of all that it has started."""
         parents = {}
         for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
@@ -108,14 +107,14 @@ class Server:
                     parents[int(pid)] = int(stat.read().rpartition(")")[2].split()[1])
             except OSError:
                 pass
-        found = {self.process.pid}
+        result = {self.process.pid}
         while True:
-            more = {pid for pid, parent in parents.items() if parent in found} - found
+            more = {pid for pid, parent in parents.items() if parent in result} - result
             if not more:
-                return found
-            found |= more
+                return result
+            result |= more
 
-    def end(self):
+    def stop(self):
         """Asks it to end, with all its kernels and terminals."""
         self.process.terminate()
         try:

@@ -4,10 +4,9 @@ import os
 import shutil
 import stat
 import subprocess
-import time
 from pathlib import Path
 
-from support.waiting import LIMIT_S
+from support.waiting import LIMIT_S, wait_until
 
 SAGEMAKER = Path(__file__).resolve().parent.parent.parent / "sagemaker"
 
@@ -15,14 +14,6 @@ RESOURCE_METADATA = {  # what a notebook is told of itself
     "ResourceName": "mine",
     "ResourceArn": "arn:aws:sagemaker:eu-west-1:111122223333:notebook-instance/mine",
 }
-
-
-def until(what, seconds=LIMIT_S):
-    """Wait until ``what()`` is true, which may start a process, and so is called every 50 ms."""
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, f"it did not come about in {seconds} s"
-        time.sleep(0.05)
 
 
 SUDO = """\
@@ -71,12 +62,12 @@ class Notebook:
         self.shown.mkdir(parents=True)
         self.shims.mkdir()
         self.calls_file.touch()
-        self.shim("sudo", SUDO)
-        self.shim("conda", CONDA)
-        self.shim("systemctl", "")
-        self.shim("aws", 'tar -cz -C "{root}/bucket" .')
-        self.shim("nvidia-smi", "exit 9")
-        self.shim("python", PYTHON, self.root / "python")
+        self.add_shim("sudo", SUDO)
+        self.add_shim("conda", CONDA)
+        self.add_shim("systemctl", "")
+        self.add_shim("aws", 'tar -cz -C "{root}/bucket" .')
+        self.add_shim("nvidia-smi", "exit 9")
+        self.add_shim("python", PYTHON, self.root / "python")
         self.checkout = self.make_checkout(folder / "origin")
         subprocess.run(["git", "init", "--quiet", str(self.checkout)], check=True, timeout=LIMIT_S)
         self.commit()
@@ -87,7 +78,7 @@ class Notebook:
         for arguments in (["add", "."], [*author, "commit", "--quiet", "-m", "made for a test"]):
             subprocess.run(["git", "-C", str(self.checkout), *arguments], check=True, timeout=LIMIT_S)
 
-    def has_gpus(self, *names, nvidia_smi=None):
+    def set_gpus(self, *names, nvidia_smi=None):
         """Its PCI bus has these GPUs, beside other devices; nvidia-smi lists them, or does what is
         given.
         """
@@ -100,9 +91,9 @@ class Notebook:
             for name, value in zip(("vendor", "class"), about):
                 (devices / address / name).write_text(value + "\n", encoding="utf-8")
         lists = "".join(f'echo "GPU {n}: {name}"\n' for n, name in enumerate(names))
-        self.shim("nvidia-smi", nvidia_smi or lists or "exit 9")
+        self.add_shim("nvidia-smi", nvidia_smi or lists or "exit 9")
 
-    def shim(self, name, body, path=None):
+    def add_shim(self, name, body, path=None):
         path = path or self.shims / name
         note = f'printf "%s\\n" "{name} $*" >>"{self.calls_file}"\n'
         path.write_text("#!/bin/bash\n" + note + body.format(root=self.root), encoding="utf-8")
@@ -116,7 +107,7 @@ class Notebook:
             (folder / name).write_text("# " + name, encoding="utf-8")
         return folder
 
-    def as_root(self, *command):
+    def root_command(self, *command):
         """The command that runs one in the notebook, with nothing of this environment."""
         kept = [f"PATH={self.shims}:{os.defpath}", f"DESTDIR={self.root}"]
         return ["env", "-i", *kept, *command]
@@ -131,55 +122,66 @@ class Notebook:
         settings = {"GLUONLAB_REPOSITORY": str(self.checkout), **settings}
         text = lifecycle.build_script(name, settings)
         script = subprocess.Popen(
-            self.as_root("bash", "-s"),
-            cwd="/",
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            start_new_session=True,
-        )
-        said, complaints = script.communicate(text, timeout=LIMIT_S)
+            self.root_command("bash", "-s"), cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True,
+        )  # fmt: skip
+        output, complaints = script.communicate(text, timeout=LIMIT_S)
         assert script.returncode == 0, complaints
         self.group = script.pid
-        return said
+        return output
 
     def create(self, **settings):
         """The first start of a new notebook."""
         self.start("on-create", **settings)
         return self.start(**settings)
 
+    def create_and_wait(self, **settings):
+        """Start a new notebook for the first time, and wait until it shows READY."""
+        self.create(**settings)
+        return self.wait_for_marker("READY")
+
+    def start_and_wait(self, **settings):
+        """Start the notebook again, and wait until it shows READY."""
+        self.start(**settings)
+        return self.wait_for_marker("READY")
+
+    def build_or_fail(self, *arguments):
+        """Run build-env.sh, which must succeed; return its output."""
+        status, output = self.build(*arguments)
+        assert status == 0, output
+        return output
+
     def build(self, *arguments):
-        """build-env.sh as somebody runs it in a terminal: its status, and what it printed."""
+        """Run build-env.sh as in a terminal; return its status and its output."""
         home = self.root / "home/ec2-user"
         script = home / "SageMaker/.gluonlab/build-env.sh"
-        done = subprocess.run(
-            self.as_root("env", f"HOME={home}", "bash", str(script), *arguments),
+        process = subprocess.run(
+            self.root_command("env", f"HOME={home}", "bash", str(script), *arguments),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             timeout=LIMIT_S,
         )
-        return done.returncode, done.stdout
+        return process.returncode, process.stdout
 
     @property
     def markers(self):
         return sorted(path.name for path in self.shown.glob("gluonlab-[A-Z]*.txt"))
 
-    def marker(self, state):
+    def wait_for_marker(self, state):
         """Waits until the notebook shows this state and no other; returns what its file says."""
-        wanted, building = [f"gluonlab-{state}.txt"], state == "BUILDING"
+        expected, building = [f"gluonlab-{state}.txt"], state == "BUILDING"
         # to look at the lock takes it for a moment, so the marker comes first
-        until(lambda: self.markers == wanted and self.locked() is building)
+        wait_until(lambda: self.markers == expected and self.is_locked() is building)
         return (self.shown / f"gluonlab-{state}.txt").read_text(encoding="utf-8")
 
-    def locked(self):
+    def is_locked(self):
         """Return whether a build is running."""
         lock = self.shown / ".gluonlab" / "lock"
         tried = subprocess.run(["flock", "--nonblock", str(lock), "true"], timeout=LIMIT_S)
         return tried.returncode != 0
 
-    def calls(self, beginning=""):
+    def recorded_calls(self, beginning=""):
         lines = self.calls_file.read_text(encoding="utf-8").splitlines()
         return [line for line in lines if line.startswith(beginning)]
 
@@ -202,17 +204,17 @@ exec env -i "$@"
         for name in ("passwd", "group", "ld.so.cache", "nsswitch.conf"):
             if (Path("/etc") / name).exists():
                 shutil.copy(f"/etc/{name}", str(self.root / "etc"))
-        self.shim("sudo", SUDO.replace("{root}", ""))
+        self.add_shim("sudo", SUDO.replace("{root}", ""))
 
     @classmethod
-    def possible(cls):
+    def is_possible(cls):
         """Return whether users of this machine may create such namespaces."""
         tried = [*cls.UNSHARE, "mount", "--bind", "/sys", "/sys"]
         return subprocess.run(tried, stderr=subprocess.DEVNULL, timeout=LIMIT_S).returncode == 0
 
-    def as_root(self, *command):
+    def root_command(self, *command):
         path = f"PATH={self.shims}:{os.defpath}"
-        inside = [str(one).replace(f"{self.root}/home", "/home") for one in command]
+        inside = [str(item).replace(f"{self.root}/home", "/home") for item in command]
         return [*self.UNSHARE, "bash", "-c", self.ENTER, str(self.root), path, *inside]
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
-from made_up_notebook import SAGEMAKER, until
+from made_up_notebook import SAGEMAKER
+from support.waiting import wait_until
 
 CONDA = """\
 while [ "$1" != --prefix ]; do shift; done
@@ -19,7 +20,7 @@ exec {python} -m venv "$2"
 """
 
 
-def said_by_kernel(kernel, code, folder, home):
+def run_in_kernel(kernel, code, folder, home):
     """Return the output of a cell with this code in a kernel that was registered below ``home``."""
     specs = KernelSpecManager(kernel_dirs=[str(home / ".local/share/jupyter/kernels")], ensure_native_kernel=False)
     manager = KernelManager(kernel_name=kernel, kernel_spec_manager=specs)
@@ -27,12 +28,12 @@ def said_by_kernel(kernel, code, folder, home):
     client = manager.blocking_client()
     client.start_channels()
     try:
-        said = []
+        output = []
         client.wait_for_ready(timeout=300)
         client.execute_interactive(
-            code, timeout=300, output_hook=lambda message: said.append(message["content"].get("text", ""))
+            code, timeout=300, output_hook=lambda message: output.append(message["content"].get("text", ""))
         )
-        return "".join(said)
+        return "".join(output)
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
@@ -41,38 +42,37 @@ def said_by_kernel(kernel, code, folder, home):
 @pytest.mark.long
 def test_the_build_of_a_cpu_notebook(notebook):
     home = notebook.root / "home/ec2-user"
-    notebook.shim("conda", CONDA.replace("{python}", sys.executable))
+    notebook.add_shim("conda", CONDA.replace("{python}", sys.executable))
     (notebook.root / "python").unlink()
     registry = Path("~/.config/pip/pip.conf").expanduser()  # of whoever runs the test
     if registry.is_file():
         (home / ".config/pip").mkdir(parents=True)
         shutil.copy(str(registry), str(home / ".config/pip"))
     notebook.create(GLUONLAB_REPOSITORY=str(SAGEMAKER.parent))
-    until(lambda: notebook.markers not in ([], ["gluonlab-BUILDING.txt"]), 1500)
+    wait_until(lambda: notebook.markers not in ([], ["gluonlab-BUILDING.txt"]), 1500)
     assert notebook.markers == ["gluonlab-READY.txt"], (notebook.shown / "gluonlab-setup.log").read_text(
         encoding="utf-8"
     )[-3000:]
 
-    command = notebook.marker("READY").strip().rpartition("terminal: ")[2].split()
+    command = notebook.wait_for_marker("READY").strip().rpartition("terminal: ")[2].split()
     small = ["--dataset", "digits", "--model", "mlp", "--epochs", "1"]
     environment = {"HOME": str(home), "PATH": os.defpath}
-    done = subprocess.run(
+    process = subprocess.run(
         command + small, cwd=notebook.shown, env=environment, capture_output=True, encoding="utf-8", timeout=300
     )
-    assert done.returncode == 0, done.stderr
-    assert "test accuracy" in done.stdout + done.stderr
+    assert process.returncode == 0, process.stderr
+    assert "test accuracy" in process.stdout + process.stderr
 
     code = "import gluonlab, mxnet; print(mxnet.__version__, gluonlab.__file__)"
     for kernel in ("gluonlab", "python3"):
         assert (
-            said_by_kernel(kernel, code, notebook.shown, home)
+            run_in_kernel(kernel, code, notebook.shown, home)
             == f"1.9.1 {notebook.shown}/gluonlab-source/gluonlab/__init__.py\n"
         )
     assert (notebook.shown / "gluonlab-labs/01-devices.ipynb").is_file()
 
     installed = (notebook.shown / ".gluonlab/env/pyvenv.cfg").stat().st_mtime_ns
     shutil.rmtree(home / ".local")
-    notebook.start(GLUONLAB_REPOSITORY=str(SAGEMAKER.parent))
-    notebook.marker("READY")
+    notebook.start_and_wait(GLUONLAB_REPOSITORY=str(SAGEMAKER.parent))
     assert (notebook.shown / ".gluonlab/env/pyvenv.cfg").stat().st_mtime_ns == installed
     assert (home / ".local/share/jupyter/kernels/gluonlab/kernel.json").is_file()

@@ -96,6 +96,7 @@ def dead_pair(folder):
 
 
 G5, SPOT, TEMPLATE = "instances/g5.12xlarge.json", "training/spot.json", "notebook.yaml"
+ON_START = "OnStart:\n        - Content"
 VERSION = 'MinimumInstanceMetadataServiceVersion: "{}"'
 FAULTS = {
     check.check_requests: [
@@ -117,27 +118,22 @@ FAULTS = {
         (request(RootAccess="Enabled"), "RootAccess: must be Disabled"),
         (request(PlatformIdentifier="notebook-al2-v2"), "a dead pair"),
         (request(InstanceType=5), "InstanceType: 5 is no string"),
-        (file(G5, '"VolumeSizeInGB": 50', '"VolumeSizeInGB": 50, "VolumeSizeInGB": 60'),
-         "a key twice: VolumeSizeInGB"),
+        (file(G5, '"VolumeSizeInGB": 50', '"VolumeSizeInGB": 50, "VolumeSizeInGB": 60'), "a key twice: VolumeSizeInGB"),
         (job(r'"\"gluonlab.run\""', '"gluonlab.run"'), "is not JSON"),
         (job('"gpus": "4"', '"gpus": 4'), "HyperParameters.gpus: 4 is no string"),
         (job('"InstanceCount": 1', '"InstanceCount": 2'), "need the parameter server or MPI"),
-        (job('"InstanceCount": 1', '"InstanceCount": "1"'),
-         "ResourceConfig.InstanceCount: '1' is no integer"),
+        (job('"InstanceCount": 1', '"InstanceCount": "1"'), "ResourceConfig.InstanceCount: '1' is no integer"),
         (job("sagemaker_program", "program"), "sagemaker_program: required, and missing"),
         (on("ml.g5.xlarge", VolumeSizeInGB=9), "VolumeSizeInGB: the machine has a disk of its own"),
-        (on("ml.p4d.24xlarge", VolumeKmsKeyId="alias/mine"),
-         "VolumeKmsKeyId: the machine has a disk of its own"),
+        (on("ml.p4d.24xlarge", VolumeKmsKeyId="alias/mine"), "VolumeKmsKeyId: the machine has a disk of its own"),
         (on("ml.p3.8xlarge"), "VolumeSizeInGB: required for a machine without a disk"),
         (spot(CheckpointConfig=None), "CheckpointConfig: a spot job needs it"),
         (spot(CheckpointConfig={"S3Uri": "gluonlab/checkpoints/"}), "CheckpointConfig.S3Uri: "),
         (stopping(Runtime=3600, WaitTime=1800), "MaxWaitTimeInSeconds: 1800 is below 3600"),
         (stopping(Runtime=3600), "MaxWaitTimeInSeconds: None is below 3600"),
         (spot(EnableManagedSpotTraining=False), "MaxWaitTimeInSeconds: for spot machines only"),
-        (file(SPOT, "/opt/ml/checkpoints/run", "/opt/ml/model/run"),
-         "HyperParameters.out: must lie below /opt/ml/checkpoints"),
-        (file(SPOT, '"autoresume": "true"', '"autoresume": "false"'),
-         "HyperParameters.autoresume: must be true"),
+        (file(SPOT, "ml/checkpoints/run", "ml/model/run"), "HyperParameters.out: must lie below /opt/ml/checkpoints"),
+        (file(SPOT, '"autoresume": "true"', '"autoresume": "false"'), "HyperParameters.autoresume: must be true"),
     ],
     check.check_table: [
         (dead_pair, "asks for another pair"),
@@ -154,31 +150,29 @@ FAULTS = {
     ],
     check.check_base64: [(wrapped, "lifecycle.json: OnStart.0.Content: wrapped base64")],
     check.check_template: [
-        (file(TEMPLATE, "OnStart:\n        - Content:", "OnStart:\n        - Contents:"),
-         "OnStart[0].Contents: unknown key"),
+        (file(TEMPLATE, f"{ON_START}:", f"{ON_START}s:"), "OnStart[0].Contents: unknown key"),
         (file(TEMPLATE, VERSION.format(2), VERSION.format(3)), "'3' does not match (1|2)"),
-        (file(TEMPLATE, "VolumeSizeInGB: !Ref VolumeSizeInGB", "VolumeSize: !Ref VolumeSizeInGB"),
-         "unknown key"),
-        (file(TEMPLATE, "RoleArn: !GetAtt Role.Arn", "RoleArn: !GetAtt Rolle.Arn"),
-         "Rolle.Arn names no parameter, resource or attribute"),
+        (file(TEMPLATE, "VolumeSizeInGB: !Ref VolumeSizeInGB", "VolumeSize: !Ref VolumeSizeInGB"), "unknown key"),
+        (
+            file(TEMPLATE, "Arn: !GetAtt Role", "Arn: !GetAtt Rolle"),
+            "Rolle.Arn names no parameter, resource or attribute",
+        ),
     ],
     check.check_with_cfn_lint: [
-        (file(TEMPLATE, "!GetAtt Notebook.NotebookInstanceName", "!GetAtt Notebook.Name"), "E6101"),
+        (file(TEMPLATE, "!GetAtt Notebook.NotebookInstanceName", "!GetAtt Notebook.Name"), "E6101")
     ],
-    check.check_with_shellcheck: [
-        (file("on-create.sh", 'mkdir -p "$home', "mkdir -p $home"), "SC2086"),
-    ],
-}  # fmt: skip
+    check.check_with_shellcheck: [(file("on-create.sh", 'mkdir -p "$home', "mkdir -p $home"), "SC2086")],
+}
 
 
 @pytest.mark.parametrize(
-    ("find", "plant", "said"), [(find, *each) for find, faults in FAULTS.items() for each in faults]
+    ("find", "plant", "message"), [(find, *fault) for find, faults in FAULTS.items() for fault in faults]
 )
-def test_a_planted_fault_is_found(copy, find, plant, said):
+def test_a_planted_fault_is_found(copy, find, plant, message):
     assert list(find(copy)) == []
     plant(copy)
-    found = list(find(copy))
-    assert any(said in line for line in found), found
+    lines = list(find(copy))
+    assert any(message in line for line in lines), lines
 
 
 def test_the_command_line_of_aws_refuses_what_the_model_does(copy, monkeypatch):
@@ -196,17 +190,17 @@ def test_the_program_ends_with_the_faults_and_a_status(copy, monkeypatch, capsys
     monkeypatch.setattr(sys, "argv", ["check_sagemaker.py", str(copy)])
     checks = [check.check_requests, check.check_scripts]
     monkeypatch.setattr(check.find_faults, "__defaults__", (copy, checks))
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as process:
         check.main()
-    assert not ended.value.code
+    assert not process.value.code
     request(VolumeSizeInGB=4)(copy)
     crlf(copy)
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as process:
         check.main()
-    assert ended.value.code
-    said = capsys.readouterr().out
-    assert "VolumeSizeInGB: value 4 is below 5" in said
-    assert "on-start.sh: lines end in CRLF" in said
+    assert process.value.code
+    output = capsys.readouterr().out
+    assert "VolumeSizeInGB: value 4 is below 5" in output
+    assert "on-start.sh: lines end in CRLF" in output
 
 
 def test_p3_is_known_to_be_dead_everywhere_and_what_lives_is_not():

@@ -10,15 +10,15 @@ import time
 
 import pytest
 from jupyter import TOKEN, Server
-from made_up_notebook import RESOURCE_METADATA, SAGEMAKER, Quiet, until
-from support.waiting import LIMIT_S
+from made_up_notebook import RESOURCE_METADATA, SAGEMAKER, Quiet
+from support.waiting import LIMIT_S, wait_until
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     made = Server(tmp_path_factory.mktemp("jupyter"))
     yield made
-    made.end()
+    made.stop()
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def timer(idle_stop, server, tmp_path):
 
     class OfTheServer(idle_stop.ProcessActivity):
         def cpu_seconds(self):
-            mine, every = server.processes(), super().cpu_seconds()
-            return {one: used for one, used in every.items() if int(one[0]) in mine}
+            mine, every = server.process_ids(), super().cpu_seconds()
+            return {item: used for item, used in every.items() if int(item[0]) in mine}
 
     jupyter = idle_stop.JupyterClient(server.url, TOKEN)
     parts = jupyter, OfTheServer(), Quiet(), Quiet()
@@ -38,23 +38,23 @@ def timer(idle_stop, server, tmp_path):
 
 
 @contextlib.contextmanager
-def a_kernel(server):
-    name, client = server.kernel()
+def open_kernel(server):
+    name, client = server.start_kernel()
     try:
         yield name, client
     finally:
         client.stop_channels()
-        server.ask("DELETE", f"kernels/{name}")
+        server.request("DELETE", f"kernels/{name}")
 
 
 @contextlib.contextmanager
-def a_terminal(server):
-    name, socket = server.terminal()
+def open_terminal(server):
+    name, socket = server.start_terminal()
     try:
         yield socket
     finally:
         socket.close()
-        server.ask("DELETE", f"terminals/{name}")
+        server.request("DELETE", f"terminals/{name}")
 
 
 def settle(timer, now=0.0):
@@ -81,63 +81,63 @@ class Idle:
 
 
 def test_an_idle_kernel_and_an_idle_terminal_are_idle_for_as_long_as_the_clock_says(server, timer):
-    with a_kernel(server), a_terminal(server):
-        until(Idle(timer, 1000, 2500))
+    with open_kernel(server), open_terminal(server):
+        wait_until(Idle(timer, 1000, 2500))
 
 
 def test_a_busy_kernel_is_busy_though_it_computes_and_prints_nothing(server, timer):
-    with a_kernel(server) as (name, client):
+    with open_kernel(server) as (name, client):
         settle(timer)
         client.execute("import time; time.sleep(3000)")
         server.wait_for_kernel(name, "busy")
         assert timer.update(10**6) == (0, "kernel python3 is busy")
         assert timer.update(2 * 10**6) == (0, "kernel python3 is busy")
-        server.ask("POST", f"kernels/{name}/interrupt", {})
+        server.request("POST", f"kernels/{name}/interrupt", {})
         server.wait_for_kernel(name, "idle")
-        until(Idle(timer, 600, begin=3 * 10**6))
+        wait_until(Idle(timer, 600, begin=3 * 10**6))
 
 
 def test_a_kernel_that_ran_something_between_two_looks_was_used(server, timer):
-    with a_kernel(server) as (name, client):
+    with open_kernel(server) as (name, client):
         now = settle(timer)
         client.execute("1 + 1")
         client.get_shell_msg(timeout=LIMIT_S)
         server.wait_for_kernel(name, "idle")
-        until(lambda: timer.update(now + 600) == (0, "a kernel or terminal was used"))
+        wait_until(lambda: timer.update(now + 600) == (0, "a kernel or terminal was used"))
 
 
 def test_a_terminal_whose_job_prints_nothing_is_busy(server, timer):
     """A training run with --quiet, which AWS's own sample would stop."""
-    with a_terminal(server) as socket:
+    with open_terminal(server) as socket:
         now = settle(timer)
         socket.send(json.dumps(["stdin", f"exec {sys.executable} -c 'while True: pass'\r"]))
         for _ in range(3):
-            until(lambda: most_computed(timer) > 0.5)
+            wait_until(lambda: max_computed_s(timer) > 0.5)
             now += 2.0  # however long that took
             idle, why = timer.update(now)
             assert idle == 0 and "computed for" in why
         assert timer.update(now + 1)[0] <= 1
 
 
-def most_computed(timer):
+def max_computed_s(timer):
     """The seconds that a process has computed since the last look."""
     before, now = timer.processes.previous, timer.processes.cpu_seconds()
-    return max(used - before.get(one, (0.0, ""))[0] for one, (used, _) in now.items())
+    return max(used - before.get(item, (0.0, ""))[0] for item, (used, _) in now.items())
 
 
 def test_a_terminal_that_is_written_to_is_used(server, timer):
-    with a_terminal(server) as socket:
+    with open_terminal(server) as socket:
         now = settle(timer)
         socket.send(json.dumps(["stdin", "true\r"]))
-        until(lambda: timer.update(now + 600) == (0, "a kernel or terminal was used"))
+        wait_until(lambda: timer.update(now + 600) == (0, "a kernel or terminal was used"))
 
 
 def test_a_terminal_whose_job_waits_is_kept_by_the_heartbeat_alone(server, timer):
-    with a_terminal(server) as socket:
+    with open_terminal(server) as socket:
         socket.send(json.dumps(["stdin", "sleep 3000\r"]))
-        until(lambda: "sleep" in [name for _, name in timer.processes.cpu_seconds().values()])
+        wait_until(lambda: "sleep" in [name for _, name in timer.processes.cpu_seconds().values()])
         quiet = Idle(timer, 600)
-        until(quiet)
+        wait_until(quiet)
         now = quiet.now - 600
         with open(timer.heartbeat, "w", encoding="utf-8"):
             pass
@@ -198,7 +198,7 @@ def test_an_nvidia_smi_that_hangs_holds_up_nothing(idle_stop, tmp_path, monkeypa
     plain = subprocess.Popen.communicate
 
     def communicate(process, timeout):
-        until(lambda: pids.exists() and str(process.pid) in pids.read_text().split())
+        wait_until(lambda: pids.exists() and str(process.pid) in pids.read_text().split())
         return plain(process, timeout=timeout)
 
     with monkeypatch.context() as unkillable:
@@ -232,7 +232,7 @@ def test_many_short_processes_are_a_job(idle_stop):
 
         try:
             first = computed()
-            until(lambda: computed() > first + 0.2)
+            wait_until(lambda: computed() > first + 0.2)
         finally:
             shell.kill()
 
@@ -282,23 +282,23 @@ def program(server, tmp_path):
 
 
 def test_the_program_stops_its_own_notebook(program, server, tmp_path):
-    with a_kernel(server):
+    with open_kernel(server):
         process = program()
-        until((tmp_path / "stopped").exists)
-        until((tmp_path / "stopped").read_text)
+        wait_until((tmp_path / "stopped").exists)
+        wait_until((tmp_path / "stopped").read_text)
         assert process.poll() is None  # it goes on: a stop that AWS refused is tried again
-    wanted = "sagemaker stop-notebook-instance --region eu-west-1 --notebook-instance-name mine"
-    assert (tmp_path / "stopped").read_text(encoding="utf-8").splitlines()[0] == wanted
+    expected = "sagemaker stop-notebook-instance --region eu-west-1 --notebook-instance-name mine"
+    assert (tmp_path / "stopped").read_text(encoding="utf-8").splitlines()[0] == expected
 
 
 def test_the_program_stops_a_notebook_whose_server_has_ended(program, tmp_path):
     process = program("http://127.0.0.1:9")
-    until((tmp_path / "stopped").exists)
+    wait_until((tmp_path / "stopped").exists)
     assert "Jupyter does not answer" in process.stdout.readline()
 
 
 def test_the_program_does_not_stop_a_notebook_with_a_busy_kernel(program, server, tmp_path):
-    with a_kernel(server) as (name, client):
+    with open_kernel(server) as (name, client):
         client.execute("import time; time.sleep(3000)")
         server.wait_for_kernel(name, "busy")
         process = program()

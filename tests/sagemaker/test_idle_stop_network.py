@@ -27,11 +27,11 @@ def looked(tmp_path_factory):
     path = tmp_path_factory.mktemp("proc") / "dev"
 
     def look(idle_stop, moments):
-        network, said = idle_stop.NetworkActivity(str(path)), []
+        network, output = idle_stop.NetworkActivity(str(path)), []
         for now, counts in moments:
             path.write_text(table(counts), encoding="ascii")
-            said.append(network.find_activity(now))
-        return said
+            output.append(network.find_activity(now))
+        return output
 
     return look
 
@@ -76,7 +76,7 @@ def test_counters_that_begin_anew_and_interfaces_that_come_and_go(idle_stop, loo
         (240.0, {}),
         (300.0, {"eth1": (much, 0)}),
     ]
-    assert [bool(said) for said in looked(idle_stop, moments)] == [False, False, True, False, False, True]
+    assert [bool(output) for output in looked(idle_stop, moments)] == [False, False, True, False, False, True]
     assert looked(idle_stop, moments)[2] == "the network carried 600.0 MB in 60 s"
 
 

@@ -46,7 +46,7 @@ class Machine:
         kernel.joinpath("kernel.json").write_text(json.dumps(about), encoding="utf-8")
         # Of the environment that the build makes, the parts that count here are real.
         real = f'case "$*" in *"kernel install"*|*" labs "*) exec {sys.executable} "$@"; esac'
-        notebook.shim("python", real, notebook.root / "python")
+        notebook.add_shim("python", real, notebook.root / "python")
 
     def run(self, *arguments, prefers="1"):
         """The server's Python, in the environment of a server: what it printed, and its status."""
@@ -54,11 +54,11 @@ class Machine:
             "HOME": str(self.home), "PATH": os.defpath, "JUPYTER_PREFER_ENV_PATH": prefers,
             "JUPYTER_PLATFORM_DIRS": "0",
         }  # fmt: skip
-        done = subprocess.run(
+        process = subprocess.run(
             [str(self.python), "-c", *map(str, arguments)], cwd="/", env=environment,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", timeout=300,
         )  # fmt: skip
-        return done.returncode, done.stdout
+        return process.returncode, process.stdout
 
 
 @pytest.fixture
@@ -70,36 +70,33 @@ def machine(notebook):
 def test_both_kernels_are_the_environment_wherever_a_server_looks_first(machine, prefers):
     """A server in an environment of conda looks into that before the user's folder."""
     assert machine.run(WHERE, prefers=prefers) == (0, f"python3 {machine.python}\n")
-    machine.notebook.create()
-    machine.notebook.marker("READY")
-    wanted = f"gluonlab {sys.executable}\npython3 {sys.executable}\n"
-    assert machine.run(WHERE, prefers=prefers) == (0, wanted)
+    machine.notebook.create_and_wait()
+    expected = f"gluonlab {sys.executable}\npython3 {sys.executable}\n"
+    assert machine.run(WHERE, prefers=prefers) == (0, expected)
 
 
 @pytest.mark.parametrize("cells", [3, pytest.param(1000, marks=pytest.mark.long)])
 def test_a_lab_runs_as_it_is(machine, cells):
     """All cells run, from the import of gluonlab and MXNet to the last; it has no answers yet."""
-    machine.notebook.create()
-    machine.notebook.marker("READY")
+    machine.notebook.create_and_wait()
     labs = machine.notebook.shown / "gluonlab-labs"
     lab = labs / "01-devices.ipynb"
     unmodified = lab.read_bytes()
-    status, said = machine.run(EXECUTE, lab, labs, cells)
-    assert status == 0, said[-3000:]
+    status, output = machine.run(EXECUTE, lab, labs, cells)
+    assert status == 0, output[-3000:]
     assert lab.read_bytes() == unmodified
 
 
 def test_in_the_kernel_of_the_machine_its_first_cell_fails(machine):
     """This failure shows that the test above can fail."""
-    status, said = machine.run(EXECUTE, SAGEMAKER.parent / "labs/en/01-devices.ipynb", "/tmp", 3)
+    status, output = machine.run(EXECUTE, SAGEMAKER.parent / "labs/en/01-devices.ipynb", "/tmp", 3)
     assert status == 1
-    assert "No module named 'gluonlab'" in said
+    assert "No module named 'gluonlab'" in output
 
 
 def test_a_kernel_has_the_proxy_and_the_index_of_the_notebook(machine):
     given = "HTTPS_PROXY=http://proxy.example:3128 PIP_INDEX_URL=https://pypi.example/simple"
-    machine.notebook.create(GLUONLAB_ENVIRONMENT=given)
-    machine.notebook.marker("READY")
+    machine.notebook.create_and_wait(GLUONLAB_ENVIRONMENT=given)
     for name in ("gluonlab", "python3"):
         kernel = machine.home / f".local/share/jupyter/kernels/{name}/kernel.json"
         environment = json.loads(kernel.read_text(encoding="utf-8"))["env"]

@@ -19,10 +19,10 @@ BUCKET = {"Bucket": "my-bucket"}
 SUBNET = {"SubnetId": "subnet-01234567", "SecurityGroupIds": "sg-01234567"}
 
 
-def role(given):
+def role(parameters):
     """The properties of the template's role."""
     stack = cloudformation.Stack(
-        cloudformation.load_template(SAGEMAKER / "notebook.yaml"), {"Repository": "https://x/g", **given}
+        cloudformation.load_template(SAGEMAKER / "notebook.yaml"), {"Repository": "https://x/g", **parameters}
     )
     [properties] = [about for kind, about in stack.resources().values() if kind == "AWS::IAM::Role"]
     return properties
@@ -33,26 +33,26 @@ def listed(value):
 
 
 def rights(*documents):
-    """A set of (effect, action, resource or who, condition), however they are put into
-    statements.
-    """
-    found = set()
-    for one in itertools.chain(*(document["Statement"] for document in documents)):
-        assert set(one) <= {"Effect", "Action", "Resource", "Principal", "Condition"}
-        upon = listed(one["Resource"]) if "Resource" in one else [json.dumps(one["Principal"])]
-        for action, resource in itertools.product(listed(one["Action"]), upon):
-            found.add((one["Effect"], action, resource, json.dumps(one.get("Condition"), sort_keys=True)))
-    return found
+    """A set of (effect, action, resource or who, condition), however they are put into statements."""
+    result = set()
+    for item in itertools.chain(*(document["Statement"] for document in documents)):
+        assert set(item) <= {"Effect", "Action", "Resource", "Principal", "Condition"}
+        upon = listed(item["Resource"]) if "Resource" in item else [json.dumps(item["Principal"])]
+        for action, resource in itertools.product(listed(item["Action"]), upon):
+            result.add((item["Effect"], action, resource, json.dumps(item.get("Condition"), sort_keys=True)))
+    return result
 
 
 @pytest.mark.parametrize(
-    "given", [{}, BUCKET, SUBNET, {**BUCKET, **SUBNET}], ids=lambda given: "-".join(given) or "alone"
+    "parameters", [{}, BUCKET, SUBNET, {**BUCKET, **SUBNET}], ids=lambda parameters: "-".join(parameters) or "alone"
 )
-def test_launch_py_and_the_template_give_a_notebook_the_same_rights(given):
+def test_launch_py_and_the_template_give_a_notebook_the_same_rights(parameters):
     from gluonlab_sagemaker.role import notebook_permissions
 
-    theirs = rights(*(one["PolicyDocument"] for one in role(given)["Policies"]))
-    ours = rights(notebook_permissions("aws", REGION, ACCOUNT, "gluonlab", given.get("Bucket"), "SubnetId" in given))
+    theirs = rights(*(item["PolicyDocument"] for item in role(parameters)["Policies"]))
+    ours = rights(
+        notebook_permissions("aws", REGION, ACCOUNT, "gluonlab", parameters.get("Bucket"), "SubnetId" in parameters)
+    )
     assert ours == theirs
     assert len(ours) >= 6
 
@@ -68,13 +68,13 @@ def test_a_job_reads_and_writes_where_its_role_may(name):
     """Data, source, results and checkpoints: all of S3 that the request names."""
     from gluonlab_sagemaker.role import notebook_permissions
 
-    given = rights(notebook_permissions("aws", REGION, ACCOUNT, "gluonlab", "my-bucket", False))
+    parameters = rights(notebook_permissions("aws", REGION, ACCOUNT, "gluonlab", "my-bucket", False))
     text = (SAGEMAKER / "training" / f"{name}.json").read_text(encoding="utf-8")
     places = re.findall(r"s3://([^\"\\]+)", text)
     assert len(places) == (4 if name == "spot" else 3)
     for place in places:
         assert place.startswith("my-bucket/gluonlab/"), place
-    actions = {action for _, action, upon, _ in given if upon == "arn:aws:s3:::my-bucket/gluonlab/*"}
+    actions = {action for _, action, upon, _ in parameters if upon == "arn:aws:s3:::my-bucket/gluonlab/*"}
     assert actions == {"s3:GetObject", "s3:PutObject", "s3:DeleteObject"}
-    [under] = [json.loads(condition) for _, action, _, condition in given if action == "s3:ListBucket"]
+    [under] = [json.loads(condition) for _, action, _, condition in parameters if action == "s3:ListBucket"]
     assert under == {"StringLike": {"s3:prefix": ["gluonlab", "gluonlab/*"]}}

@@ -18,7 +18,7 @@ SMALL = {
 }  # fmt: skip
 
 
-def synced(machine, store, late):
+def sync_to_store(machine, store, late):
     """AWS has copied the folder to S3, a file named ``late`` only in part, and left its markers."""
     shutil.copytree(machine.root / "checkpoints", store)
     for file in [each for each in store.rglob("*") if each.is_file()]:
@@ -30,7 +30,7 @@ def synced(machine, store, late):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def uninterrupted_run(tmp_path_factory):
     """The run of the same hyperparameters, without AWS."""
     out = tmp_path_factory.mktemp("undisturbed") / "run"
     options = [word for name, text in SMALL.items() for word in (f"--{name}", str(json.loads(text)))]
@@ -44,7 +44,7 @@ def undisturbed(tmp_path_factory):
     return out
 
 
-def without_times(folder):
+def read_metrics_without_times(folder):
     lines = map(json.loads, (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
     clock = ("seconds", "training_seconds", "waiting")
     return [
@@ -56,28 +56,28 @@ def without_times(folder):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("number", "late"), [(signal.SIGTERM, ""), (signal.SIGKILL, "metrics.jsonl")], ids=str)
-def test_a_job_that_is_ended_and_started_again_ends_with_the_same_bits(undisturbed, tmp_path, number, late):
+def test_a_job_that_is_ended_and_started_again_ends_with_the_same_bits(uninterrupted_run, tmp_path, number, late):
     (tmp_path / "empty").mkdir()
     first = Machine(tmp_path / "first", "spot", SMALL, tmp_path / "empty")
     first.start()
     try:
-        first.wait_for(60)
+        first.wait_for_checkpoint(60)
         if number == signal.SIGTERM:  # AWS's notice, which comes to the entry point alone
             os.kill(first.process.pid, number)
-            first.wait_to_say("ended by SIGTERM")
+            first.wait_for_text("ended by SIGTERM")
             assert first.process.poll() is None  # AWS ends the job: an end of its own is a failure
             newest = max(int(path.name[5:]) for path in first.run.glob("checkpoints/step-*"))
-            assert newest >= without_times(first.run)[-1]["step"]  # nothing is computed again
+            assert newest >= read_metrics_without_times(first.run)[-1]["step"]  # nothing is computed again
     finally:
-        first.end()
-    second = Machine(tmp_path / "second", "spot", SMALL, synced(first, tmp_path / "s3", late))
+        first.kill()
+    second = Machine(tmp_path / "second", "spot", SMALL, sync_to_store(first, tmp_path / "s3", late))
     shutil.rmtree(first.root)
     second.start()
-    assert second.ended() == 0, second.said()
-    assert "resumed    goes on from step" in second.said()
+    assert second.wait_for_exit() == 0, second.read_log()
+    assert "resumed    goes on from step" in second.read_log()
     if number == signal.SIGTERM:
-        assert f"goes on from step {newest}" in second.said(), re.findall("goes on.*", second.said())
-    assert ("metrics.jsonl has lost lines" in second.said()) is bool(late)
-    one, other = (folder / "parameters.params" for folder in (second.run, undisturbed))
-    assert one.read_bytes() == other.read_bytes()
-    assert without_times(second.run) == without_times(undisturbed)
+        assert f"goes on from step {newest}" in second.read_log(), re.findall("goes on.*", second.read_log())
+    assert ("metrics.jsonl has lost lines" in second.read_log()) is bool(late)
+    item, other = (folder / "parameters.params" for folder in (second.run, uninterrupted_run))
+    assert item.read_bytes() == other.read_bytes()
+    assert read_metrics_without_times(second.run) == read_metrics_without_times(uninterrupted_run)

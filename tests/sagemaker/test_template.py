@@ -4,6 +4,7 @@ holds.
 
 import base64
 import itertools
+import re
 import sys
 
 import pytest
@@ -20,17 +21,17 @@ IN_SUBNET = {**GOOD, "SubnetId": "subnet-01234567"}
 GIT = {"Repository": "https://example.com/g.git"}
 
 
-def stack_of(given):
-    return cloudformation.Stack(cloudformation.load_template(SAGEMAKER / "notebook.yaml"), given)
+def make_stack(parameters):
+    return cloudformation.Stack(cloudformation.load_template(SAGEMAKER / "notebook.yaml"), parameters)
 
 
-def resources(kind, given):
+def resources(kind, parameters):
     """The properties of the stack's resources whose type ends so."""
-    return [about for of, about in stack_of(given).resources().values() if of.endswith(kind)]
+    return [about for of, about in make_stack(parameters).resources().values() if of.endswith(kind)]
 
 
 @pytest.mark.parametrize(
-    ("given", "refusal"),
+    ("parameters", "refusal"),
     [
         (P3, "Amazon Linux 2023 does not start P3"),
         ({**GOOD, "Platform": "notebook-al1-v1"}, "neither created nor started since 2024-03-31"),
@@ -55,14 +56,14 @@ def resources(kind, given):
         ({**GOOD, "Environment": "HTTPS_PROXY=http://ada:secret@proxy:3128"}, "Environment"),
     ],
 )
-def test_the_template_refuses_impossible_parameters(given, refusal):
-    refusals = stack_of(given).validation_errors()
+def test_the_template_refuses_impossible_parameters(parameters, refusal):
+    refusals = make_stack(parameters).validation_errors()
     assert refusals
-    assert all(refusal in one for one in refusals)
+    assert all(refusal in item for item in refusals)
 
 
 @pytest.mark.parametrize(
-    "given",
+    "parameters",
     [
         GOOD,
         {**P3, "ForceDeadPair": "yes"},
@@ -71,8 +72,8 @@ def test_the_template_refuses_impossible_parameters(given, refusal):
         {**GOOD, "Environment": "HTTPS_PROXY=http://proxy:3128 PIP_INDEX_URL=https://pypi/a?b=c&d"},
     ],
 )
-def test_the_template_takes_the_possible_ones(given):
-    assert stack_of(given).validation_errors() == []
+def test_the_template_takes_the_possible_ones(parameters):
+    assert make_stack(parameters).validation_errors() == []
 
 
 def test_the_template_offers_the_machines_of_the_table_and_refuses_the_dead_pairs():
@@ -85,27 +86,27 @@ def test_the_template_offers_the_machines_of_the_table_and_refuses_the_dead_pair
     # CloudFormation's own schema, as cfn-lint has it, does not know that one
     assert set(platforms) == set(pairs.load_platforms()) - {"notebook-al2023-v2"}
     for instance, platform in itertools.product(offered, platforms):
-        given = {**GOOD, "InstanceType": instance, "Platform": platform}
-        refused = cloudformation.Stack(template, given).validation_errors()
+        parameters = {**GOOD, "InstanceType": instance, "Platform": platform}
+        refused = cloudformation.Stack(template, parameters).validation_errors()
         assert bool(refused) == bool(pairs.dead_reason(instance, platform)), (instance, platform)
 
 
-def test_the_default_machine_has_a_price_and_so_has_the_one_without_gpus():
+def test_the_readme_has_the_price_of_the_default_machine_and_of_the_one_without_gpus():
     from gluonlab_sagemaker.cost import Prices
 
     template = cloudformation.load_template(SAGEMAKER / "notebook.yaml")
     machine = template["Parameters"]["InstanceType"]["Default"]
-    for one in (machine, "ml.m5.xlarge"):
-        assert Prices().hour_price(one, "us-east-1") is not None
     readme = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
-    assert f"`{machine}`, the default" in readme
+    for row in (f"`{machine}`, the default", "`ml.m5.xlarge`"):
+        price = Prices().hour_price(row.split("`")[1], "us-east-1")
+        assert re.search(rf"^\| {re.escape(row)}[^|]* \| {price:.2f} USD \|", readme, re.M), row
 
 
 def test_a_budget_is_made_for_an_address_alone_and_takes_what_the_notebook_is_tagged_with():
     """Its two halves are the parameters of CreateBudget, which the model of the service holds."""
     assert resources("::Budget", GOOD) == []
-    given = {**GOOD, "BudgetEmail": "ada@example.com", "BudgetAmount": 30}
-    [made] = resources("::Budget", given)
+    parameters = {**GOOD, "BudgetEmail": "ada@example.com", "BudgetAmount": 30}
+    [made] = resources("::Budget", parameters)
     [notebook] = resources("Instance", GOOD)
     [tag] = notebook["Tags"]
     assert made["Budget"]["CostFilters"] == {"TagKeyValue": [f"user:{tag['Key']}${tag['Value']}"]}
@@ -114,7 +115,7 @@ def test_a_budget_is_made_for_an_address_alone_and_takes_what_the_notebook_is_ta
     call = {**made, "AccountId": "111122223333", "Budget": {**made["Budget"], "BudgetLimit": limit}}
     assert aws_shapes.find_request_faults("CreateBudget", call, "budgets") == []
     notes = made["NotificationsWithSubscribers"]
-    told = {one["Address"] for note in notes for one in note["Subscribers"]}
+    told = {item["Address"] for note in notes for item in note["Subscribers"]}
     assert told == {"ada@example.com"}
 
 
@@ -122,8 +123,8 @@ def test_the_scripts_of_the_template_are_those_of_the_folder_with_the_settings()
     import lifecycle
 
     environment = "HTTPS_PROXY=http://proxy:3128 A=b"
-    given = {**GOOD, **GIT, "IdleMinutes": 30, "Environment": environment}
-    [properties] = resources("LifecycleConfig", given)
+    parameters = {**GOOD, **GIT, "IdleMinutes": 30, "Environment": environment}
+    [properties] = resources("LifecycleConfig", parameters)
     settings = {
         "GLUONLAB_BUCKET": "my-bucket", "GLUONLAB_REPOSITORY": GIT["Repository"],
         "GLUONLAB_IDLE_MINUTES": "30", "GLUONLAB_ENVIRONMENT": environment,
@@ -132,14 +133,14 @@ def test_the_scripts_of_the_template_are_those_of_the_folder_with_the_settings()
     def lines(text):
         return [line.replace("'", "") for line in text.splitlines() if line != "#!/bin/bash"]
 
-    for hook, name, given in (("OnCreate", "on-create", {}), ("OnStart", "on-start", settings)):
+    for hook, name, parameters in (("OnCreate", "on-create", {}), ("OnStart", "on-start", settings)):
         text = base64.b64decode(properties[hook][0]["Content"]).decode("utf-8")
-        assert lines(text) == lines(lifecycle.build_script(name, given))
+        assert lines(text) == lines(lifecycle.build_script(name, parameters))
 
 
-def statements(given):
-    policies = [one for role in resources("::Role", given) for one in role.get("Policies", [])]
-    for policy in [*policies, *resources("::RolePolicy", given)]:
+def statements(parameters):
+    policies = [item for role in resources("::Role", parameters) for item in role.get("Policies", [])]
+    for policy in [*policies, *resources("::RolePolicy", parameters)]:
         for statement in policy["PolicyDocument"]["Statement"]:
             actions = statement["Action"]
             yield {**statement, "Action": [actions] if isinstance(actions, str) else actions}
@@ -151,20 +152,20 @@ def test_the_role_may_do_no_more_than_it_must():
     No action has a wildcard, and few resources are everything.
     """
 
-    def services(one):
-        return {action.split(":")[0] for action in one["Action"]}
+    def services(item):
+        return {action.split(":")[0] for action in item["Action"]}
 
     assert set().union(*map(services, statements(GIT))) == {"sagemaker", "logs"}
-    for one in statements({**IN_SUBNET, "SecurityGroupIds": "sg-01234567", "TrainingJobs": "yes"}):
-        assert one["Effect"] == "Allow"
-        assert "*" not in "".join(one["Action"])
-        if one["Resource"] == "*":
-            assert services(one) <= {"ec2", "ecr", "cloudwatch"}
-        if "iam:PassRole" in one["Action"]:
+    for item in statements({**IN_SUBNET, "SecurityGroupIds": "sg-01234567", "TrainingJobs": "yes"}):
+        assert item["Effect"] == "Allow"
+        assert "*" not in "".join(item["Action"])
+        if item["Resource"] == "*":
+            assert services(item) <= {"ec2", "ecr", "cloudwatch"}
+        if "iam:PassRole" in item["Action"]:
             to = {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}}
-            assert one["Condition"] == to
-        if one["Action"][0].startswith("s3:"):
-            assert "gluonlab" in one["Resource"] + str(one.get("Condition"))
+            assert item["Condition"] == to
+        if item["Action"][0].startswith("s3:"):
+            assert "gluonlab" in item["Resource"] + str(item.get("Condition"))
 
 
 def test_who_may_take_the_role_is_the_service_for_this_account():

@@ -18,7 +18,7 @@ SMALL = {
 def test_the_job_on_one_host_runs_under_the_toolkit(tmp_path):
     machine = Machine(tmp_path, "one-host", SMALL)
     machine.start()
-    assert machine.ended() == 0, machine.said()
+    assert machine.wait_for_exit() == 0, machine.read_log()
     assert (machine.run / "parameters.params").is_file()
     assert (tmp_path / "output" / "success").is_file()
 
@@ -36,13 +36,13 @@ def test_the_job_of_the_parameter_server_runs_under_the_toolkit_of_two_hosts(tmp
         for machine in machines:
             machine.start()
             started.append(machine)
-        statuses = [machine.ended() for machine in machines]
+        statuses = [machine.wait_for_exit() for machine in machines]
     finally:
         for machine in started:
-            machine.end()
-    said = [machine.said() for machine in machines]
-    assert statuses == [0, 0], said
+            machine.kill()
+    output = [machine.read_log() for machine in machines]
+    assert statuses == [0, 0], output
     [run] = [machine.run for machine in machines if (machine.run / "config.json").is_file()]
     config = json.loads((run / "config.json").read_text(encoding="utf-8"))
     assert config["settings"]["processes"] == 2
-    assert sum("test accuracy" in text for text in said) == 1  # rank 0 alone evaluates
+    assert sum("test accuracy" in text for text in output) == 1  # rank 0 alone evaluates

@@ -32,14 +32,12 @@ def test_the_job_of_horovod_runs_under_the_toolkit(tmp_path, monkeypatch):
     machine = Machine(tmp_path / "machine", "horovod", SMALL, interface="lo")
     machine.entry = [*ALONE, "sh", "-c", PLACE, "sh", str(machine.root), *machine.entry]
     machine.start()
-    assert machine.ended() == 0, machine.said()
-    said = machine.said()
-    assert "mpirun --host localhost:2 -np 2" in said
+    assert machine.wait_for_exit() == 0, machine.read_log()
+    output = machine.read_log()
+    assert "mpirun --host localhost:2 -np 2" in output
     # rank 0 alone evaluates, once an epoch
-    drawn = chart_values(said, metric_regexes(SAGEMAKER / "training" / "horovod.json"))
-    assert {name: len(numbers) for name, numbers in drawn.items()} == {
-        LOSS: 2, SPEED: 2, ACCURACY: 2
-    }  # fmt: skip
+    drawn = chart_values(output, metric_regexes(SAGEMAKER / "training" / "horovod.json"))
+    assert {name: len(numbers) for name, numbers in drawn.items()} == {LOSS: 2, SPEED: 2, ACCURACY: 2}
     config = json.loads((machine.run / "config.json").read_text(encoding="utf-8"))
     assert config["settings"]["processes"] == 2
     assert (machine.root / "output" / "success").is_file()

@@ -16,10 +16,7 @@ from support.run_files import read_metrics
 from support.waiting import wait_until
 
 REPOSITORY = SAGEMAKER.parent
-SMALL = {
-    "dataset": "digits", "model": "mlp", "epochs": 1, "lr": 0.1, "optimizer": "sgd",
-    "momentum": 0.9,
-}  # fmt: skip
+SMALL = {"dataset": "digits", "model": "mlp", "epochs": 1, "lr": 0.1, "optimizer": "sgd", "momentum": 0.9}
 
 
 def command(name, **instead):
@@ -55,12 +52,12 @@ def run(words, **more):
     return subprocess.run(words, env=environment(**more), capture_output=True, encoding="utf-8", timeout=300)
 
 
-def check_charts(name, said, folder):
+def check_charts(name, output, folder):
     """Check that AWS's charts of a job's output show the metrics of each epoch once."""
     epochs = [line for line in read_metrics(folder) if line["kind"] == "epoch"]
     assert len(epochs) == SMALL["epochs"]
     speeds = [line["images"] / line["training_seconds"] for line in epochs]
-    assert chart_values(said, metric_regexes(SAGEMAKER / "training" / f"{name}.json")) == {
+    assert chart_values(output, metric_regexes(SAGEMAKER / "training" / f"{name}.json")) == {
         LOSS: pytest.approx([line["loss"] for line in epochs], abs=1e-4),
         SPEED: pytest.approx(speeds, abs=0.5),
         ACCURACY: pytest.approx([line["accuracy"] for line in epochs], abs=1e-4),
@@ -119,16 +116,16 @@ def test_two_workers_of_the_parameter_server_train_as_one_process_does(tmp_path)
     with cluster(servers=2) as (start, started):
         for _ in range(2):
             start("worker", words)
-        said = [process.communicate(timeout=300)[0] for process in started]
-    assert [process.returncode for process in started] == [0] * 5, said
-    check_charts("parameter-server", "".join(said), tmp_path / "many")  # rank 0 alone evaluates
+        output = [process.communicate(timeout=300)[0] for process in started]
+    assert [process.returncode for process in started] == [0] * 5, output
+    check_charts("parameter-server", "".join(output), tmp_path / "many")  # rank 0 alone evaluates
     own = {"devices": "cpu", "global-batch-size": size, "out": tmp_path / "one", **SMALL}
     done = run([sys.executable, "-m", "gluonlab.run", *as_words(own)])
     assert done.returncode == 0, done.stderr
-    many, one = parameters(tmp_path / "many"), parameters(tmp_path / "one")
-    assert set(many) == set(one)
-    for name in one:
-        assert np.linalg.norm(many[name] - one[name]) <= 1e-4 * np.linalg.norm(one[name]), name
+    many, item = parameters(tmp_path / "many"), parameters(tmp_path / "one")
+    assert set(many) == set(item)
+    for name in item:
+        assert np.linalg.norm(many[name] - item[name]) <= 1e-4 * np.linalg.norm(item[name]), name
     config = json.loads((tmp_path / "many" / "config.json").read_text(encoding="utf-8"))
     assert (config["settings"]["processes"], config["settings"]["global_batch_size"]) == (2, size)
 
@@ -168,11 +165,11 @@ print("weights", *[float(layer.weight.data().asscalar()) for layer in net])
 """
 
 
-def at_an_end(workers):
+def any_exited(workers):
     return any(worker.poll() is not None for worker in workers)
 
 
-def state_of(pid):
+def process_state(pid):
     """A process's state, and the ticks that it has computed."""
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return stat[0], sum(map(int, stat[11:13]))
@@ -185,7 +182,7 @@ class Rest:
         self.processes, self.before, self.quiet = processes, None, 0
 
     def __call__(self):
-        ticks = [state_of(process.pid)[1] for process in self.processes]
+        ticks = [process_state(process.pid)[1] for process in self.processes]
         self.quiet = self.quiet + 1 if ticks == self.before else 0
         self.before = ticks
         return self.quiet >= 100
@@ -199,22 +196,22 @@ def test_workers_begin_with_the_parameters_of_rank_0_however_late_the_server_ans
     with cluster(servers=1) as (start, started):
         workers = [start("worker", [sys.executable, "-c", BEHIND, str(started[1].pid)]) for _ in range(2)]
         server = started[1].pid
-        wait_until(lambda: at_an_end(workers) or state_of(server)[0] == "T")
+        wait_until(lambda: any_exited(workers) or process_state(server)[0] == "T")
         rest = Rest(workers)
-        wait_until(lambda: at_an_end(workers) or rest())
+        wait_until(lambda: any_exited(workers) or rest())
         os.kill(server, signal.SIGCONT)
-        said = [worker.communicate(timeout=300)[0] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], said
-    for text in said:
+        output = [worker.communicate(timeout=300)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], output
+    for text in output:
         [weights] = [line.split()[1:] for line in text.splitlines() if line.startswith("weights")]
         assert [float(weight) for weight in weights] == pytest.approx([0.5] * 20)
 
 
 def test_the_job_on_one_host_trains(tmp_path):
-    done = run(command("one-host", gpus=2, **{"data-dir": None, "out": tmp_path / "run"}, **SMALL))
-    assert done.returncode == 0, done.stderr
+    process = run(command("one-host", gpus=2, **{"data-dir": None, "out": tmp_path / "run"}, **SMALL))
+    assert process.returncode == 0, process.stderr
     assert (tmp_path / "run" / "parameters.params").is_file()
-    check_charts("one-host", done.stdout + done.stderr, tmp_path / "run")
+    check_charts("one-host", process.stdout + process.stderr, tmp_path / "run")
 
 
 def test_the_spot_job_trains_and_started_again_says_that_it_has_ended(tmp_path):
@@ -236,9 +233,9 @@ def test_a_job_on_paid_gpus_that_mxnet_does_not_find_ends_at_once(tmp_path, more
     """Older toolkits set the machine's type in SM_RESOURCE_CONFIG alone."""
     words = command("one-host", **{**SMALL, "data-dir": None, "out": tmp_path / "run", **more})
     resources = json.dumps({"current_instance_type": "ml.g5.12xlarge"})
-    done = run(words, SM_RESOURCE_CONFIG=resources)
-    assert done.returncode == 2 and not (tmp_path / "run").exists()
-    [error] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    process = run(words, SM_RESOURCE_CONFIG=resources)
+    assert process.returncode == 2 and not (tmp_path / "run").exists()
+    [error] = [line for line in process.stderr.splitlines() if line.startswith("error: ")]
     assert GONE in error and CURE in error
 
 
@@ -247,9 +244,9 @@ def test_a_job_trains_on_cpus_that_were_asked_for(tmp_path, instance, required):
     words = command(
         "one-host", **{**SMALL, "data-dir": None, "out": tmp_path / "run", "require-gpu": required, "gpus": 2}
     )
-    done = run(words, SM_CURRENT_INSTANCE_TYPE=instance)
-    assert done.returncode == 0, done.stderr
-    assert "2 CPU devices stand in for GPUs" in done.stderr
+    process = run(words, SM_CURRENT_INSTANCE_TYPE=instance)
+    assert process.returncode == 0, process.stderr
+    assert "2 CPU devices stand in for GPUs" in process.stderr
 
 
 def test_workers_on_paid_gpus_that_mxnet_does_not_find_end_at_once(tmp_path):
@@ -260,24 +257,24 @@ def test_workers_on_paid_gpus_that_mxnet_does_not_find_end_at_once(tmp_path):
             workers = [start("worker", words) for _ in range(2)]
         finally:
             del os.environ["SM_CURRENT_INSTANCE_TYPE"]
-        said = [worker.communicate(timeout=300)[0] for worker in workers]
-    for worker, text in zip(workers, said):
+        output = [worker.communicate(timeout=300)[0] for worker in workers]
+    for worker, text in zip(workers, output):
         assert worker.returncode != 0, text
-    assert any(GONE in text and CURE in text for text in said), said
-    assert "Traceback" not in "".join(said)
+    assert any(GONE in text and CURE in text for text in output), output
+    assert "Traceback" not in "".join(output)
 
 
 @pytest.mark.parametrize("name", ["horovod", "parameter-server"])
 def test_a_process_that_nobody_has_placed_says_so_in_one_line(tmp_path, name):
-    done = run(command(name, **{"data-dir": None, "out": tmp_path / "run"}, **SMALL))
-    assert done.returncode == 2
-    [line] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    process = run(command(name, **{"data-dir": None, "out": tmp_path / "run"}, **SMALL))
+    assert process.returncode == 2
+    [line] = [line for line in process.stderr.splitlines() if line.startswith("error: ")]
     assert "no scheduler has started this process" in line
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in process.stderr
 
 
 def test_an_unknown_backend_is_answered_with_the_known_ones(tmp_path):
-    done = run(command("horovod", backend="horovood"))
-    assert done.returncode == 2
-    said = "choose dist_async, dist_device_sync, dist_sync, horovod (did you mean 'horovod'?)"
-    assert said in done.stderr
+    process = run(command("horovod", backend="horovood"))
+    assert process.returncode == 2
+    output = "choose dist_async, dist_device_sync, dist_sync, horovod (did you mean 'horovod'?)"
+    assert output in process.stderr

@@ -57,9 +57,9 @@ def test_what_is_looked_for_is_found_without_a_server(driver):
     page = BrowserPage(driver, SITE / "index.html")
     page.press("/")
     page.press("checkpoint")
-    found = ".md-search-result__item"
-    page.wait(lambda: driver.find_elements("css selector", found))
-    titles = [each.text for each in driver.find_elements("css selector", f"{found} h1")]
+    result = ".md-search-result__item"
+    page.wait(lambda: driver.find_elements("css selector", result))
+    titles = [each.text for each in driver.find_elements("css selector", f"{result} h1")]
     assert "Interrupted runs" in titles
     assert page.console_messages() == []
 

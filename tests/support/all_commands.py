@@ -22,8 +22,7 @@ COMMAND_FUNCTIONS = {
     **{f"bench {name}": command for name, command in BENCH.items()},
     "completion": program.print_completion_script,
 }
-COMMAND_GROUPS = {"": program.COMMANDS, "data": DATA, "exercises": EXERCISES, "study": STUDY,
-          "bench": BENCH}  # fmt: skip
+COMMAND_GROUPS = {"": program.COMMANDS, "data": DATA, "exercises": EXERCISES, "study": STUDY, "bench": BENCH}
 
 
 def command_options(command):

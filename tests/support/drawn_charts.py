@@ -1,7 +1,6 @@
 """Contents of the charts of `gluonlab.drawing`, read from their SVG."""
 
 import math
-import re
 import xml.etree.ElementTree as ElementTree
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -20,12 +19,6 @@ def mark_positions(tree, name):
     """Return the pixel coordinates (x, y) of the marks of a curve."""
     uses = find_group(tree, name).iter(f"{SVG}use")
     return [(float(use.get("x")), float(use.get("y"))) for use in uses]
-
-
-def line_points(tree, name):
-    """Return the pixel coordinates (x, y) of the line of a curve."""
-    path = find_group(tree, name).find(f"{SVG}path").get("d")
-    return [tuple(map(float, point)) for point in re.findall(r"[ML] ([-\d.]+) ([-\d.]+)", path)]
 
 
 def read_ticks(tree, axis):
@@ -50,9 +43,9 @@ def pixels_to_values(tree, axis, pixels, log):
     return [unscale(scale(first) + share * (scale(last) - scale(first))) for share in shares]
 
 
-def curve_points(tree, name, log_x=False, log_y=False, read_points=mark_positions):
+def curve_points(tree, name, log_x=False, log_y=False):
     """Return the points of a curve in the units of its axes."""
-    xs, ys = zip(*read_points(tree, name))
+    xs, ys = zip(*mark_positions(tree, name))
     return list(zip(pixels_to_values(tree, "x", xs, log_x), pixels_to_values(tree, "y", ys, log_y)))
 
 

@@ -91,11 +91,9 @@ def training_features(seed, workers, devices):
     batch = settings.get("global_batch_size") or settings["batch_size"] * workers * devices
     last = images % batch
     return {
-        *(name for name, value in settings.items() if value),
-        *(["ragged"] if last else []),
+        *(name for name, value in settings.items() if value), *(["ragged"] if last else []),
         *(["a process without images"] if 0 < last < workers or batch < workers else []),
-        *(["several epochs"] if settings["epochs"] > 1 else []),
-        settings["lr_schedule"], settings["model"],
+        *(["several epochs"] if settings["epochs"] > 1 else []), settings["lr_schedule"], settings["model"],
         *(["another optimizer"] if settings["optimizer"] != "sgd" else []),
     }  # fmt: skip
 

@@ -14,9 +14,8 @@ INSTALLED = Path(sysconfig.get_path("purelib"))
 NEVER_LINKED = ("gluonlab", "__editable__", "nvidia", "pynvml", "horovod")
 # The libraries that libmxnet.so of mxnet-cu112 needs, but that of the CPU build does not.
 CUDA_NEEDED = [
-    "libcudnn.so.8", "libcuda.so.1", "libnccl.so.2", "libcudart.so.11.0", "libcufft.so.10",
-    "libcublas.so.11", "libcusolver.so.11", "libcurand.so.10", "libnvrtc.so.11.2",
-    "libnvToolsExt.so.1",
+    "libcudnn.so.8", "libcuda.so.1", "libnccl.so.2", "libcudart.so.11.0", "libcufft.so.10", "libcublas.so.11",
+    "libcusolver.so.11", "libcurand.so.10", "libnvrtc.so.11.2", "libnvToolsExt.so.1",
 ]  # fmt: skip
 MXNET_STUB = """
 import ctypes, pathlib, numpy
@@ -71,14 +70,10 @@ class VirtualEnvironment:
     def run_python(self, *arguments, **variables):
         """Run the Python of this environment; return the finished process."""
         return subprocess.run(
-            [str(self.folder / "bin" / "python"), *arguments],
-            cwd=self.folder.parent,
-            env=clean_environment(**variables),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=600,
-        )
+            [str(self.folder / "bin" / "python"), *arguments], cwd=self.folder.parent,
+            env=clean_environment(**variables), stdin=subprocess.DEVNULL, capture_output=True,
+            encoding="utf-8", timeout=600,
+        )  # fmt: skip
 
     def run_doctor(self, *options, **variables):
         """Run python -m gluonlab.doctor --json; return the process and its report."""

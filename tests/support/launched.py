@@ -33,17 +33,11 @@ def horovod_environments(count):
     port = server.start()
     server.init(get_host_assignments(parse_hosts(f"localhost:{count}"), count))
     shared = {
-        "HOROVOD_SIZE": str(count),
-        "HOROVOD_LOCAL_SIZE": str(count),
-        "HOROVOD_CROSS_RANK": "0",
-        "HOROVOD_CROSS_SIZE": "1",
-        "HOROVOD_HOSTNAME": "localhost",
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        "HOROVOD_GLOO_IFACE": "lo",
-    }
+        "HOROVOD_SIZE": str(count), "HOROVOD_LOCAL_SIZE": str(count), "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1", "HOROVOD_HOSTNAME": "localhost", "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port), "HOROVOD_GLOO_IFACE": "lo",
+    }  # fmt: skip
     try:
         yield (
             [

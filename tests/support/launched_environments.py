@@ -44,10 +44,7 @@ def lsf_job_variables(layout):
 
 def blaunch_environments(layout):
     for rank, _, _ in process_places(layout):
-        yield {
-            **lsf_job_variables(layout), "LSB_DJOB_NUMPROC": str(sum(layout)),
-            "LSF_PM_TASKID": str(rank + 1),
-        }  # fmt: skip
+        yield {**lsf_job_variables(layout), "LSB_DJOB_NUMPROC": str(sum(layout)), "LSF_PM_TASKID": str(rank + 1)}
 
 
 def jsrun_environments(layout):

@@ -5,10 +5,7 @@ from html.parser import HTMLParser
 
 # A real run that takes little time.
 QUICK_SETTINGS = {"devices": "cpu", "threads": 1, "model": "mlp", "epochs": 1}
-SETTINGS = {
-    "devices": ["cpu(0)", "cpu(1)"], "model": "lenet", "epochs": 3, "kvstore": "device",
-    "learning_rate": 0.1,
-}  # fmt: skip
+SETTINGS = {"devices": ["cpu(0)", "cpu(1)"], "model": "lenet", "epochs": 3, "kvstore": "device", "learning_rate": 0.1}
 
 
 def make_metrics(epochs=3, steps=4, lr=0.1):

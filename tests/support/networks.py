@@ -197,14 +197,9 @@ def train_network(network, trainer_class, store, ctxs, hybridize="as it is", num
         for parts, net.used in network.make_batches():
             for images, labels in parts:
                 _backward(
-                    net,
-                    [losses[number] for number in net.used],
-                    images,
-                    labels.astype(network.dtype),
-                    ctxs,
-                    kind,
-                    weights,
-                )
+                    net, [losses[number] for number in net.used], images, labels.astype(network.dtype), ctxs,
+                    kind, weights,
+                )  # fmt: skip
             left_out = len(net.used) < len(network.heads)
             trainer.step(sum(len(images) for images, _ in parts), ignore_stale_grad=left_out)
             if any(param.grad_req == "add" for param in params):

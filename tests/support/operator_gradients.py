@@ -42,10 +42,9 @@ class DrawnCase:
         self.case = case
         self.dtype = dtype or ("float32" if case.single else "float64")
         self.inputs = [
-            each if isinstance(each, np.ndarray)
-            else (each if hasattr(each, "draw") else _numbers(each)).draw(random)
+            each if isinstance(each, np.ndarray) else (each if hasattr(each, "draw") else _numbers(each)).draw(random)
             for each in case.inputs
-        ]  # fmt: skip
+        ]
         self.random = random
         self.is_learned = [i in case.learned_inputs for i in range(len(self.inputs))]
         with self.numpy_semantics():
@@ -157,8 +156,7 @@ class DrawnCase:
         for i in self.used:
             heads.append(add("elemwise_mul", f"loss{i}", [[out[0], i, 0], add("null", f"weight{i}")]))
         if role == "shared":
-            later_uses = [add("_mul_scalar", f"after{i}", [inner[i]], scalar=0.25)
-                     for i in self.case.learned_inputs]  # fmt: skip
+            later_uses = [add("_mul_scalar", f"after{i}", [inner[i]], scalar=0.25) for i in self.case.learned_inputs]
             heads += others + later_uses
         return to_symbol(nodes, heads, {"mxnet_version": ["int", 10901]})
 
@@ -181,8 +179,7 @@ class DrawnCase:
                 graph = rewrite_graph(graph, mx.cpu(), kinds, requested)
                 if request == "add":
                     graph = fix_gradient_accumulation(graph, requested)
-            gradients = {name: nd.full(arguments[name].shape, 3.0, dtype=arguments[name].dtype)
-                         for name in requested}  # fmt: skip
+            gradients = {name: nd.full(arguments[name].shape, 3.0, dtype=arguments[name].dtype) for name in requested}
             names = graph.list_arguments()
             executor = graph.bind(
                 mx.cpu(), {name: arguments[name] for name in names}, gradients,

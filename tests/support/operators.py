@@ -300,10 +300,8 @@ def _shape_cases() -> List[Case]:
         case("cast_storage", X, stype="default"),
         nary("UpSampling", IMAGE, scale=2, sample_type="nearest"),
         nary("UpSampling", (1, 2, 4, 4), (1, 2, 2, 2), scale=2, sample_type="nearest"),
-        nary("UpSampling", (1, 2, 4, 4), (1, 2, 2, 2), scale=2, sample_type="nearest",
-             multi_input_mode="sum"),
-        nary("UpSampling", (1, 2, 3, 3), (2, 1, 4, 4), scale=2, sample_type="bilinear",
-             num_filter=2),
+        nary("UpSampling", (1, 2, 4, 4), (1, 2, 2, 2), scale=2, sample_type="nearest", multi_input_mode="sum"),
+        nary("UpSampling", (1, 2, 3, 3), (2, 1, 4, 4), scale=2, sample_type="bilinear", num_filter=2),
         case("_np_reshape", X, newshape=(3, 4)),
         case("_npx_reshape", X, newshape=(3, 4)),
         case("_np_squeeze", (2, 1, 3), axis=1),
@@ -322,7 +320,7 @@ def _shape_cases() -> List[Case]:
         case("_np_diagflat", (3,)),
         case("_np_diagonal", (3, 4)),
         case("_npi_pad", (2, 3), pad_width=((1, 1), (0, 2)), mode="constant"),
-    ]  # fmt: skip
+    ]
 
 
 def _indexing_cases() -> List[Case]:
@@ -346,7 +344,7 @@ def _indexing_cases() -> List[Case]:
         case("topk", (2, 5), k=2, ret_typ="value", axis=1),
         case("topk", (2, 5), k=2, ret_typ="both", axis=1, used=[0]),
         case("sort", (2, 5), axis=1),
-    ]  # fmt: skip
+    ]
 
 
 def _product_cases() -> List[Case]:
@@ -382,11 +380,9 @@ def _product_cases() -> List[Case]:
         case("_linalg_det", square, used=[0]),
         case("_linalg_slogdet", square, used=[1]),
         case("_contrib_interleaved_matmul_selfatt_qk", (3, 2, 12), heads=2, single=True),
-        case("_contrib_interleaved_matmul_selfatt_valatt", (3, 2, 12), (4, 3, 3), heads=2,
-             single=True),
+        case("_contrib_interleaved_matmul_selfatt_valatt", (3, 2, 12), (4, 3, 3), heads=2, single=True),
         case("_contrib_interleaved_matmul_encdec_qk", (3, 2, 4), (5, 2, 8), heads=2, single=True),
-        case("_contrib_interleaved_matmul_encdec_valatt", (5, 2, 8), (4, 3, 5), heads=2,
-             single=True),
+        case("_contrib_interleaved_matmul_encdec_valatt", (5, 2, 8), (4, 3, 5), heads=2, single=True),
         case("_np_dot", (2, 3), (3, 4)),
         case("_np_dot", (3,), (3,)),
         case("_np_dot", X, (2,)),
@@ -401,7 +397,7 @@ def _product_cases() -> List[Case]:
         case("_npi_svd", (2, 3), used=[1]),
         case("_npi_tensorinv", Matrices((6, 6), "regular"), ind=1),
         case("_npi_tensorsolve", Matrices((6, 6), "regular"), (6,)),
-    ]  # fmt: skip
+    ]
 
 
 def _layer_cases() -> List[Case]:

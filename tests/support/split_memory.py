@@ -79,9 +79,8 @@ def count_channels(case):
     try:
         with count_allocated_bytes(ctxs) as allocated:
             strategy = tensor_parallel(
-                lambda of, start=None: make_chain(case["chain"], start or of),
-                softmax_loss(), plan, SINGLE_PROCESS,
-            )  # fmt: skip
+                lambda of, start=None: make_chain(case["chain"], start or of), softmax_loss(), plan, SINGLE_PROCESS
+            )
             for batch in batches:
                 strategy.step(batch)
     except ModelError as error:
@@ -148,9 +147,8 @@ def _configure_profiler():
     file = Path(tempfile.mkdtemp(), "memory.json")
     atexit.register(shutil.rmtree, file.parent, ignore_errors=True)
     mx.profiler.set_config(
-        filename=str(file), profile_memory=True, profile_imperative=False, profile_symbolic=False,
-        profile_api=False,
-    )  # fmt: skip
+        filename=str(file), profile_memory=True, profile_imperative=False, profile_symbolic=False, profile_api=False
+    )
     return file
 
 

@@ -84,10 +84,8 @@ def make_chain(drawn, ctx=None):
 
 
 def make_strategy_plan(
-    split, optimizer="sgd", microbatches=WHOLE_SHARDS, kvstore="device",
-    clip_norm=None, loss_scale=None,
-    **more,
-):  # fmt: skip
+    split, optimizer="sgd", microbatches=WHOLE_SHARDS, kvstore="device", clip_norm=None, loss_scale=None, **more
+):
     """Return a plan with the fields that a strategy reads."""
     copies = [copy[0] for copy in split.copies]
     return SimpleNamespace(
@@ -95,9 +93,8 @@ def make_strategy_plan(
             "ctxs": [ctx for copy in split.copies for ctx in copy], "parallelism": split,
             "kvstore": make_kvstore(kvstore, copies), "bucket_bytes": None,
             "new_kvstore": lambda ctxs: make_kvstore(kvstore, ctxs),
-            "postprocess": PostprocessSettings(clip_norm, loss_scale), "microbatches": microbatches,
-            "sync_bn": False, "on_servers": False,
-            "conversion": keep_float32, "preprocess": identity,
+            "postprocess": PostprocessSettings(clip_norm, loss_scale), "microbatches": microbatches, "sync_bn": False,
+            "on_servers": False, "conversion": keep_float32, "preprocess": identity,
             "make_optimizer": lambda: make_optimizer(optimizer, OPTIMIZERS[optimizer]), **more,
         }
     )  # fmt: skip

@@ -16,9 +16,8 @@ NO_DEVICE = b"\xb8\x64\x00\x00\x00\xc3"  # mov eax, 100; ret
 ERROR_STRING = b"\x48\x8d\x05\x06\x00\x00\x00\x48\x89\x06\x31\xc0\xc3" + b"no device\0"
 # The symbols that libmxnet.so 1.9.1 and the libraries of the wheels need.
 FUNCTIONS = (
-    "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuGraphKernelNodeGetParams", "cuGraphNodeGetType",
-    "cuLaunchKernel", "cuModuleGetFunction", "cuModuleLoadData", "cuModuleLoadDataEx",
-    "cuModuleUnload",
+    "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuGraphKernelNodeGetParams", "cuGraphNodeGetType", "cuLaunchKernel",
+    "cuModuleGetFunction", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleUnload",
 )  # fmt: skip
 
 

@@ -37,16 +37,12 @@ def topologies(draw, most=5, speeds=SPEEDS, latencies=LATENCIES):
         for pair in ordered_pairs(world_size)
     }
     return Topology(
-        draw(NAMES.map(str.strip)),
-        world_size,
-        routes,
-        reduce_bytes_per_s=draw(st.just(INFINITE) | speeds),
+        draw(NAMES.map(str.strip)), world_size, routes, reduce_bytes_per_s=draw(st.just(INFINITE) | speeds),
         shared_reduce_bytes_per_s=draw(st.just(INFINITE) | speeds),
         groups=draw(st.just(()) | device_partitions(world_size)),
         note=draw(st.text(st.characters(blacklist_categories=["C", "Z"]), max_size=9)),
-        hosts=draw(st.just(()) | device_partitions(world_size)),
-        gpu=draw(st.sampled_from(["", "V100"])),
-    )
+        hosts=draw(st.just(()) | device_partitions(world_size)), gpu=draw(st.sampled_from(["", "V100"])),
+    )  # fmt: skip
 
 
 def link_between(one, other, **more):

@@ -16,6 +16,7 @@ from gluonlab.bench.harness.measurement_command import (
     MeasurementOptions,
     MeasurementSession,
     RecordTitle,
+    find_measured_devices,
     option,
 )
 from gluonlab.bench.harness.measurement_record import Record, Series
@@ -33,6 +34,14 @@ class OtherCheckout(NamedTuple):
 
     checkout: Path
     restart_every: int
+
+
+def find_several_devices(spec: Optional[str], default: MeasuredDevices, lack: str) -> MeasuredDevices:
+    """Return the devices of --devices, or the default. Raises ConfigError, with ``lack``, for one."""
+    on = default if spec is None else find_measured_devices(spec)
+    if len(on.numbers) < 2:
+        raise ConfigError(f"--devices {spec}: {lack}: name two or more")
+    return on
 
 
 def parse_other_checkout(beside: Optional[str], restart_every: Optional[str], as_json: bool) -> Optional[OtherCheckout]:

@@ -41,9 +41,7 @@ class SeriesComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The rows of one measurement. ``in_turns``: whether rounds with equal numbers belong
-    together.
-    """
+    """The rows of one measurement. ``in_turns``: whether rounds with equal numbers belong together."""
 
     title: str
     rows: List[SeriesComparison]

@@ -54,7 +54,7 @@ from gluonlab.bench.worker_main import Job
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.cli.command import command
 from gluonlab.config.option_types import whole_number_check
-from gluonlab.devices import MAX_CPU_DEVICES, devices
+from gluonlab.devices import MAX_CPU_DEVICES
 from gluonlab.devices import devices as find_devices
 from gluonlab.errors import ConfigError, KVStoreError, RunError, unknown
 from gluonlab.kvstores import KVSTORES, make_kvstore
@@ -127,9 +127,7 @@ def measure_steps(
 
 
 def make_updates(shapes: Sequence[Shape], stores: Sequence[str], ctxs: Sequence[mx.Context]) -> "List[Update]":
-    """Return every store under both trainers, after a check. Raises ConfigError as `measure_steps`
-    does.
-    """
+    """Return every store under both trainers, checked. Raises ConfigError if memory is too small."""
     size = 4 * sum(map(math.prod, shapes))
     # Bucketed, each has weights, gradients and momentum of its own; under gluon.Trainer all share
     # the first two.
@@ -254,8 +252,9 @@ def judge_allreduce(rows: Sequence[AllreduceRow]) -> List[Comparison]:
     best = min((row for row in rows if row.algorithm not in PEERS), key=lambda row: row.time_s)
     arrays = f"{best.arrays} arrays" if best.arrays > 1 else "one array"
     buffer_text = f"{format_size(best.size_bytes)} in {arrays}, {best.world_size} devices"
-    description, has_target = (f"{buffer_text}, our best: {best.algorithm}", best.world_size == JUDGED)
+    description = f"{buffer_text}, our best: {best.algorithm}"
     seconds = {row.algorithm: row.seconds for row in rows}
+    has_target = best.world_size == JUDGED
     at_least = AT_LEAST_ALLREDUCE if has_target else None
     comparisons = [
         Comparison(description, name, median_ratio(seconds[peer], best.seconds) if peer in seconds else None, at_least)
@@ -399,14 +398,13 @@ def parse_world_sizes(text: Optional[str], on: MeasuredDevices) -> List[int]:
 def measure_gradients(
     stores: Sequence[str], world_sizes: Sequence[int], size_bytes: int, rounds: int, on: MeasuredDevices
 ) -> Findings:
-    """Measure allreduces of ``size_bytes`` in one array and in 16, then steps on ResNet-18's
-    gradients.
+    """Measure allreduces of ``size_bytes`` in 1 and 16 arrays, and steps on ResNet-18's gradients.
 
     Each is measured on ``world_sizes`` of the devices ``on``.
     """
     findings = Findings([], [], resnet18_shapes(), rounds)
     for world_size in world_sizes:
-        ctxs = devices(on.device_spec(world_size))
+        ctxs = find_devices(on.device_spec(world_size))
         for arrays in ARRAYS:
             variants = make_variants(None, make_plans(None, world_size), ctxs, arrays)
             report = allreduce.measure([size_bytes], variants, ctxs, arrays=arrays, rounds=rounds)
@@ -456,8 +454,7 @@ def format_findings(findings: Findings) -> str:
 
 
 def make(world_size: int, size_bytes: int, stores: Sequence[str], devices: Optional[str] = None) -> Job:
-    """Return a job: gluonlab's allreduces of ``size_bytes`` in one array and 16, and steps of
-    ``stores``.
+    """Return a job: allreduces of ``size_bytes`` in one array and 16, and steps of ``stores``.
 
     The job's numbers are seconds of a call. ``devices``: those that compute; by default
     ``world_size`` CPU devices. Raises RunError if sums are not exact.

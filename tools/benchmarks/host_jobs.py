@@ -56,9 +56,8 @@ def tiny_net(ctxs: Sequence[mx.Context]) -> nn.HybridSequential:
     """Return a tiny network with LeNet's eight parameters: (n, 1, 12, 12) -> (n, 10)."""
     net = nn.HybridSequential()
     net.add(
-        nn.Conv2D(2, 3), nn.MaxPool2D(2, 2), nn.Activation("relu"),
-        nn.Conv2D(2, 3), nn.MaxPool2D(2, 2), nn.Activation("relu"),
-        nn.Flatten(), nn.Dense(4, activation="relu"), nn.Dense(CLASSES),
+        nn.Conv2D(2, 3), nn.MaxPool2D(2, 2), nn.Activation("relu"), nn.Conv2D(2, 3), nn.MaxPool2D(2, 2),
+        nn.Activation("relu"), nn.Flatten(), nn.Dense(4, activation="relu"), nn.Dense(CLASSES),
     )  # fmt: skip
     net.initialize(ctx=list(ctxs))
     net.hybridize(static_alloc=True, static_shape=True)
@@ -152,7 +151,7 @@ def _call_seconds(parts: Iterable[Call]) -> List[float]:
 def _measure_loader_and_log(batches: Iterator[Any], step: DataParallelStep, log: AsyncLossMeter, steps: int) -> float:
     """Return the median processor seconds per step to fetch a batch and log its losses.
 
-    The log reads once in STRIDE steps, so that the median is over blocks of STRIDE steps.
+    The log reads once in READ_EVERY steps, so the median is over blocks of READ_EVERY steps.
     """
     blocks = []
     for _ in range(max(1, steps // READ_EVERY)):
@@ -216,9 +215,7 @@ BATCH_SIZE = 64
 
 
 def make_efficiency() -> Job:
-    """Return a job on one device of one thread, which measures GFLOP/s of ``sgemm`` and of
-    ``lenet``.
-    """
+    """Return a job that measures GFLOP/s of ``sgemm`` and ``lenet`` on one device of one thread."""
     train = training_job.make_training_job("lenet", device_count=1, threads=1, global_batch_size=BATCH_SIZE)
     left, right = nd.random.uniform(shape=(SIDE, SIDE)), nd.random.uniform(shape=(SIDE, SIDE))
 

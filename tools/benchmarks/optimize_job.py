@@ -54,10 +54,9 @@ def lenet() -> nn.HybridSequential:
 def lenet_with_batch_norm() -> nn.HybridSequential:
     """Return d2l's LeNet for 28x28 images with BatchNorm before each activation."""
     return _make_sequence(
-        nn.Conv2D(6, kernel_size=5), nn.BatchNorm(), nn.Activation("sigmoid"),
-        nn.AvgPool2D(pool_size=2, strides=2), nn.Conv2D(16, kernel_size=5), nn.BatchNorm(),
-        nn.Activation("sigmoid"), nn.AvgPool2D(pool_size=2, strides=2), nn.Dense(120),
-        nn.BatchNorm(), nn.Activation("sigmoid"), nn.Dense(84), nn.BatchNorm(),
+        nn.Conv2D(6, kernel_size=5), nn.BatchNorm(), nn.Activation("sigmoid"), nn.AvgPool2D(pool_size=2, strides=2),
+        nn.Conv2D(16, kernel_size=5), nn.BatchNorm(), nn.Activation("sigmoid"), nn.AvgPool2D(pool_size=2, strides=2),
+        nn.Dense(120), nn.BatchNorm(), nn.Activation("sigmoid"), nn.Dense(84), nn.BatchNorm(),
         nn.Activation("sigmoid"), nn.Dense(CLASSES),
     )  # fmt: skip
 
@@ -75,9 +74,8 @@ def nin() -> nn.HybridSequential:
     return _make_sequence(
         _nin_block(96, kernel=11, strides=4, padding=0), nn.MaxPool2D(pool_size=3, strides=2),
         _nin_block(256, kernel=5, strides=1, padding=2), nn.MaxPool2D(pool_size=3, strides=2),
-        _nin_block(384, kernel=3, strides=1, padding=1), nn.MaxPool2D(pool_size=3, strides=2),
-        nn.Dropout(0.5), _nin_block(CLASSES, kernel=3, strides=1, padding=1),
-        nn.GlobalAvgPool2D(), nn.Flatten(),
+        _nin_block(384, kernel=3, strides=1, padding=1), nn.MaxPool2D(pool_size=3, strides=2), nn.Dropout(0.5),
+        _nin_block(CLASSES, kernel=3, strides=1, padding=1), nn.GlobalAvgPool2D(), nn.Flatten(),
     )  # fmt: skip
 
 
@@ -113,13 +111,11 @@ def googlenet() -> nn.HybridSequential:
     """Return d2l's GoogLeNet: nine Inception blocks."""
     return _make_sequence(
         nn.Conv2D(64, kernel_size=7, strides=2, padding=3, activation="relu"), _halving_pool(),
-        nn.Conv2D(64, kernel_size=1, activation="relu"),
-        nn.Conv2D(192, kernel_size=3, padding=1, activation="relu"), _halving_pool(),
-        Inception(64, (96, 128), (16, 32), 32), Inception(128, (128, 192), (32, 96), 64),
-        _halving_pool(), Inception(192, (96, 208), (16, 48), 64),
-        Inception(160, (112, 224), (24, 64), 64), Inception(128, (128, 256), (24, 64), 64),
-        Inception(112, (144, 288), (32, 64), 64), Inception(256, (160, 320), (32, 128), 128),
-        _halving_pool(), Inception(256, (160, 320), (32, 128), 128),
+        nn.Conv2D(64, kernel_size=1, activation="relu"), nn.Conv2D(192, kernel_size=3, padding=1, activation="relu"),
+        _halving_pool(), Inception(64, (96, 128), (16, 32), 32), Inception(128, (128, 192), (32, 96), 64),
+        _halving_pool(), Inception(192, (96, 208), (16, 48), 64), Inception(160, (112, 224), (24, 64), 64),
+        Inception(128, (128, 256), (24, 64), 64), Inception(112, (144, 288), (32, 64), 64),
+        Inception(256, (160, 320), (32, 128), 128), _halving_pool(), Inception(256, (160, 320), (32, 128), 128),
         Inception(384, (192, 384), (48, 128), 128), nn.GlobalAvgPool2D(), nn.Dense(CLASSES),
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ from functools import partial
 from statistics import median
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
+from benchmarks.benchmark import find_several_devices
 from benchmarks.rates import Ratio, paired_ratio
 from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, measure_subjects
 from gluonlab.bench.harness.measurement_command import (
@@ -15,7 +16,6 @@ from gluonlab.bench.harness.measurement_command import (
     MeasuredDevices,
     MeasurementOptions,
     cpu_devices,
-    find_measured_devices,
     measurement_options,
     option,
 )
@@ -54,16 +54,6 @@ def check_network(name: str) -> str:
     if name not in NETWORKS:
         raise ConfigError(unknown("network", name, NETWORKS))
     return name
-
-
-def find_two_devices(spec: Optional[str]) -> MeasuredDevices:
-    """Return the devices of --devices, or two CPU devices. Raises ConfigError for a single
-    device.
-    """
-    on = cpu_devices(DEVICES) if spec is None else find_measured_devices(spec)
-    if len(on.numbers) < 2:
-        raise ConfigError(f"--devices {spec}: one device has nothing to sum: name two or more")
-    return on
 
 
 def make_subjects(network: str, on: MeasuredDevices) -> List[Subject]:
@@ -132,7 +122,8 @@ def main(run_options: MeasurementOptions, network: str, devices: Optional[str]) 
     It runs on two CPU devices, or on those named.
     A slow result is a result: it does not change the exit status.
     """
-    network, on = check_network(network), find_two_devices(devices)
+    network = check_network(network)
+    on = find_several_devices(devices, cpu_devices(DEVICES), "one device has nothing to sum")
     title = ("overlap", {"network": network, **on.record_options()})
     measured = partial(measure_subjects, make_subjects(network, on))
     _, record = run_options.measure_and_record(title, measured, make_series)

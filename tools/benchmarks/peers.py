@@ -8,30 +8,29 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from benchmarks import rates
-from benchmarks.benchmark import Benchmark, OtherCheckout, beside_options
-from gluonlab.bench.harness.interleaved_rounds import image_rates, measure_subjects
+from benchmarks.benchmark import Benchmark, OtherCheckout, beside_options, find_several_devices
+from benchmarks.rates import ThroughputRow
+from gluonlab.bench.harness.interleaved_rounds import Subject, image_rates, measure_subjects
 from gluonlab.bench.harness.measurement_command import (
     DEVICES_OPTION,
     INTERRUPTED,
+    MeasuredDevices,
     MeasurementOptions,
+    cpu_devices,
     measurement_options,
     option,
 )
-from gluonlab.bench.workloads import CLASSES
+from gluonlab.bench.harness.measurement_record import Record, Series
+from gluonlab.bench.harness.table_format import format_table as as_table
+from gluonlab.bench.harness.table_format import outcome_line, rounds_text
+from gluonlab.bench.workloads import CLASSES, TASKS, Task
 from gluonlab.cli.command import command
+from gluonlab.errors import ConfigError, unknown
 from gluonlab.host.resources import INSTRUCTION_SETS, ISA_LIMIT_VARIABLE, instruction_set
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-from benchmarks.rates import ThroughputRow
-from gluonlab.bench.harness.interleaved_rounds import Subject
-from gluonlab.bench.harness.measurement_command import MeasuredDevices, cpu_devices, find_measured_devices
-from gluonlab.bench.harness.measurement_record import Record, Series
-from gluonlab.bench.harness.table_format import format_table as as_table
-from gluonlab.bench.harness.table_format import outcome_line, rounds_text
-from gluonlab.bench.workloads import TASKS, Task
-from gluonlab.errors import ConfigError, unknown
 
 ROUNDS = 9
 ON_CPUS = cpu_devices(2)
@@ -46,8 +45,7 @@ COMPILE_IN_PROCESS = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 
 def images_and_labels(task: Task) -> "Tuple[NDArray[np.float32], NDArray[np.int32]]":
-    """Return images in 0..1 and random labels (samples,), equal to those of the data set
-    ``synthetic``.
+    """Return images in 0..1 and random labels (samples,), as in the data set ``synthetic``.
 
     They are created here because a process that measures PyTorch must not load MXNet. The labels
     are also random: a constant one is learned within seconds, and its gradients then become
@@ -80,11 +78,11 @@ def missing_torch_reason() -> Optional[str]:
 def lenet_subjects(on: MeasuredDevices = ON_CPUS) -> List[Subject]:
     """Return LeNet's rows, the reference first. Without torch its rows have a reason instead."""
     count = len(on.numbers)
-    options, images = ({"device_count": count, **on.job_options(count)}, TASKS["lenet"].global_batch_size)
+    options = {"device_count": count, **on.job_options(count)}
     label = f"classic loop {_device_count_text(count)}"
     return [
         _gluonlab_subject(on, "lenet", count, 1),
-        Subject("classic", label, "classic", options, images=images),
+        Subject("classic", label, "classic", options, images=TASKS["lenet"].global_batch_size),
         *_torch_subjects(on, "lenet"),
         *_single_device_subjects(on, "lenet"),
     ]
@@ -113,7 +111,7 @@ def _device_count_text(count: int) -> str:
 def _gluonlab_subject(
     on: MeasuredDevices, task: str, device_count: int, threads: int, kvstore: str = "device"
 ) -> Subject:
-    name, label = (f"gluonlab-{device_count}x{threads}", f"gluonlab {_device_count_text(device_count)}")
+    name, label = f"gluonlab-{device_count}x{threads}", f"gluonlab {_device_count_text(device_count)}"
     if kvstore != "device":
         name, label = f"{name}-{kvstore}", f"{label} {SHORT.get(kvstore, kvstore)}"
     elif device_count == 1 and not on.on_gpus:
@@ -186,16 +184,6 @@ def check_network(name: str) -> Comparison:
     return COMPARISONS[name]
 
 
-def find_two_devices(spec: Optional[str]) -> MeasuredDevices:
-    """Return the devices of --devices, or two CPU devices. Raises ConfigError for a single
-    device.
-    """
-    on = ON_CPUS if spec is None else find_measured_devices(spec)
-    if len(on.numbers) < 2:
-        raise ConfigError(f"--devices {spec}: the rows compare several devices with one: name two or more")
-    return on
-
-
 def our_subjects(comparison: Comparison, on: MeasuredDevices = ON_CPUS) -> List[Subject]:
     """Return the rows that run gluonlab's code."""
     return [subject for subject in comparison.subjects(on) if subject.job == "gluonlab"]
@@ -260,7 +248,8 @@ def main(
     It runs on two devices, or on those named.
     A slow result is a result: it does not change the exit status.
     """
-    comparison, on = check_network(network), find_two_devices(devices)
+    comparison = check_network(network)
+    on = find_several_devices(devices, ON_CPUS, "the rows compare several devices with one")
     Benchmark(
         ("peers", {"network": network, **on.record_options()}),
         partial(measure_subjects, comparison.subjects(on)),

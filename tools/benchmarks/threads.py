@@ -53,9 +53,7 @@ class ThreadsRow:
 
 
 def spin_variables(count: int) -> Dict[str, str]:
-    """Return the variables with which idle threads of OpenMP spin ``count`` times before they
-    sleep.
-    """
+    """Return the variables that make idle threads of OpenMP spin ``count`` times before sleep."""
     return {"GOMP_SPINCOUNT": str(count)}
 
 
@@ -130,10 +128,7 @@ def _threads_row(name: str, series_by_column: Mapping[str, Series], reference: M
         if name not in (SHARING, NOT_SHARING) and column in reference and reference[column].values
     }
     label = _LABELS.get(name) or f"{int(name):,} looks"
-    return ThreadsRow(
-        name, label, rates, ratios,
-        next((o.reason for o in series_by_column.values() if o.reason), None),
-    )  # fmt: skip
+    return ThreadsRow(name, label, rates, ratios, next((o.reason for o in series_by_column.values() if o.reason), None))
 
 
 def format_results(rows: Sequence[ThreadsRow], rounds: int) -> str:

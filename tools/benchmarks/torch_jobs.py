@@ -27,11 +27,8 @@ from gluonlab.bench.workloads import CLASSES, LEARNING_RATE, TASKS, Task
 def lenet() -> Any:
     """Return the lab's network: (n, 1, 28, 28) -> (n, 10)."""
     return nn.Sequential(
-        nn.Conv2d(1, 20, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(20, 50, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(800, 128), nn.ReLU(),
-        nn.Linear(128, CLASSES),
+        nn.Conv2d(1, 20, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(800, 128), nn.ReLU(), nn.Linear(128, CLASSES),
     )  # fmt: skip
 
 
@@ -81,17 +78,13 @@ def resnet18() -> Any:
 
 
 NETWORKS = {"lenet": lenet, "resnet18": resnet18}
-
-
 Forward = Callable[[Any, Any], Any]
 
 
 def shuffled_batches(
     task: Task, rank: int = 0, world_size: int = 1, memory_format: Any = None
 ) -> Iterator[Tuple[Any, Any]]:
-    """Yield this rank's images (n, C, H, W) and labels (n,) of every batch, shuffled in
-    each epoch.
-    """
+    """Yield this rank's images (n, C, H, W) and labels (n,) of every batch, shuffled in each epoch."""
     images, labels = (torch.from_numpy(array) for array in images_and_labels(task))
     labels = labels.long()
     if memory_format is not None:
@@ -162,9 +155,8 @@ def make_ddp(task: str, world_size: int, rank: int = 0, meeting_point: Optional[
     ranks = range(1, world_size if rank == 0 else 1)
     others = [start_rank("torch-ddp", {**common, "rank": other_rank}, {}) for other_rank in ranks]
     distributed.init_process_group(
-        "gloo", init_method=f"file://{rendezvous_file}", rank=rank, world_size=world_size,
-        timeout=TIMEOUT,
-    )  # fmt: skip
+        "gloo", init_method=f"file://{rendezvous_file}", rank=rank, world_size=world_size, timeout=TIMEOUT
+    )
     net = DistributedDataParallel(NETWORKS[task](), gradient_as_bucket_view=True)
 
     def forward(x: Any, y: Any) -> Any:
@@ -184,9 +176,7 @@ WORKERS = 2
 
 
 class Files(torch.utils.data.Dataset):
-    """A data set of images as bytes (3, size, size), central squares that are resized, and
-    labels.
-    """
+    """A data set of images as bytes (3, size, size), central squares that are resized, and labels."""
 
     def __init__(self, folder: str, size: int) -> None:
         self.size = size

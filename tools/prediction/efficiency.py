@@ -27,8 +27,6 @@ from gluonlab.plain_text import json_text
 from prediction.figures import find_single_gpu_figure
 
 MACHINES, HOSTS = "p3.16xlarge,p3dn.24xlarge,p4d.24xlarge", 8
-
-
 NETWORK, GRADIENTS = "ResNet-50", 102_303_648  # its gradients in float32, in bytes
 BACKWARD = 2 / 3  # of a step: two matrix products for each one in forward
 
@@ -85,16 +83,12 @@ def predict_scaling(machine: str, max_hosts: int, step_s: float, gradient_bytes:
     topologies = [make_topology(f"{machine}*{hosts}") for hosts in range(1, max_hosts + 1)]
     return [
         ScalingPrediction(
-            machine,
-            len(topology.hosts),
-            topology.world_size,
-            way,
-            sum_s(topology, NETWORKS[machine], gradient_bytes),
-            step_s,
+            machine, len(topology.hosts), topology.world_size, way,
+            sum_s(topology, NETWORKS[machine], gradient_bytes), step_s,
         )
         for way, sum_s in MULTI_HOST_SUMS.items()
         for topology in topologies
-    ]
+    ]  # fmt: skip
 
 
 def select_way(rows: Sequence[ScalingPrediction], way: str) -> List[ScalingPrediction]:
@@ -205,8 +199,7 @@ def _find_step(options: Options, machine: str) -> GpuStep:
         return GpuStep(gpu, seconds, "--step")
     if "gradients" in options:
         raise ConfigError(
-            f"--gradients {options['gradients']} are another network's: give --step MS, its "
-            "training "
+            f"--gradients {options['gradients']} are another network's: give --step MS, its training "
             "step on one GPU, too"
         )
     if gpu not in STEPS:

@@ -38,8 +38,7 @@ class Figure(NamedTuple):
         gpus: the number of GPUs, with the store dist_sync of each host.
         store: the store that sums gradients.
         machine: the topology that stands for the machine.
-        given: the published speed of one device, from which the time of computing is taken if the
-        GPU
+        given: the published speed of one device. The time of computing is taken from it if the GPU
             is not named, or if the software is not MXNet 1.9.1. The prediction is then the scaling.
         software: a key of `prediction.validate.SOFTWARE`.
         microbatches: the number of equal parts of the batch.
@@ -119,9 +118,7 @@ FITTED_LOCAL = (1, 4)  # K80 of issue 872
 
 
 def _single_gpu_figures() -> Iterator[Figure]:
-    for gpu, machine, table in (
-        ("V100", "p3.2xlarge", V100), ("M60", "g3.4xlarge", M60), ("K80", "p2.2xlarge", K80)
-    ):  # fmt: skip
+    for gpu, machine, table in (("V100", "p3.2xlarge", V100), ("M60", "g3.4xlarge", M60), ("K80", "p2.2xlarge", K80)):
         for batch, values in table.items():
             for network, value in zip(SINGLE_GPU_NETWORKS, values):
                 network_batch = batch * (16 if network == "AlexNet" else 1)

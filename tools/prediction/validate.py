@@ -65,16 +65,12 @@ def _cifar_resnet(blocks: int) -> nn.HybridBlock:
 
 
 NETWORKS: Dict[str, Tuple[Callable[[], Any], Tuple[int, int, int]]] = {
-    "AlexNet": (_make_alexnet, IMAGENET),
-    "AlexNet of 2015": (lambda: _make_alexnet(ceil=True), IMAGENET),
-    "VGG-16": (vision.vgg16, IMAGENET),
-    "Inception-v3": (vision.inception_v3, (3, 299, 299)),
-    "ResNet-18": (vision.resnet18_v1, (3, 320, 320)),
-    "ResNet-50": (vision.resnet50_v2, IMAGENET),
-    "ResNet-152": (vision.resnet152_v2, IMAGENET),
-    "CIFAR ResNet-110": (lambda: _cifar_resnet(18), CIFAR),
+    "AlexNet": (_make_alexnet, IMAGENET), "AlexNet of 2015": (lambda: _make_alexnet(ceil=True), IMAGENET),
+    "VGG-16": (vision.vgg16, IMAGENET), "Inception-v3": (vision.inception_v3, (3, 299, 299)),
+    "ResNet-18": (vision.resnet18_v1, (3, 320, 320)), "ResNet-50": (vision.resnet50_v2, IMAGENET),
+    "ResNet-152": (vision.resnet152_v2, IMAGENET), "CIFAR ResNet-110": (lambda: _cifar_resnet(18), CIFAR),
     "LeNet": (lambda: LeNet(10), MNIST),
-}
+}  # fmt: skip
 
 
 @lru_cache(maxsize=None)
@@ -111,7 +107,8 @@ class Software(NamedTuple):
         is_old: MXNet before 1.0, which updated weights in the store, on machines of that time.
         has_peer_access: whether GPUs copy to each other directly, not through the host.
         processes: one process per GPU, so that the host queues sums in parallel with the GPU's
-        work. fuses: fused ReLU and additions after BatchNorm in float16, and channels last.
+            work.
+        fuses: fused ReLU and additions after BatchNorm in float16, and channels last.
         host_s: host seconds per step and device, in one thread.
     """
 

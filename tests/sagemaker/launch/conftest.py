@@ -12,9 +12,7 @@ from moto import mock_aws
 from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.options import Dependencies
 
-SET_BY_PEOPLE = (
-    "PROFILE", "DEFAULT_PROFILE", "ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "REGION",
-)  # fmt: skip
+SET_BY_PEOPLE = ("PROFILE", "DEFAULT_PROFILE", "ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "REGION")
 
 # Each command makes a session, which would read AWS's service descriptions again for half a second.
 botocore.session.create_loader = functools.lru_cache(maxsize=None)(botocore.session.create_loader)

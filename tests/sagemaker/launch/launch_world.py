@@ -103,25 +103,25 @@ class StubbedAWS:
                 }
                 self.answer("describe_notebook_instance", {**about, **more})
 
-    def no_scripts(self):
+    def answer_no_scripts(self):
         """Answer that the notebook has no lifecycle configuration."""
         operation = "describe_notebook_instance_lifecycle_config"
         self.refuse(operation, "ValidationException", "it does not exist.")
 
-    def scripts_are_made(self):
-        self.no_scripts()
+    def answer_scripts_created(self):
+        self.answer_no_scripts()
         self.answer("create_notebook_instance_lifecycle_config")
 
-    def no_role(self):
+    def answer_no_role(self):
         self.refuse("get_role", "NoSuchEntity", "cannot be found", "iam")
 
-    def without_a_role(self):
+    def answer_no_notebook_and_role(self):
         """Answer that there is neither the notebook nor its role, and that the caller is ada."""
         self.statuses(None)
-        self.caller_is_ada()
-        self.no_role()
+        self.answer_caller()
+        self.answer_no_role()
 
-    def caller_is_ada(self):
+    def answer_caller(self):
         ada = {"Account": "111122223333", "Arn": "arn:aws:iam::111122223333:user/ada"}
         self.answer("get_caller_identity", ada, "sts")
 

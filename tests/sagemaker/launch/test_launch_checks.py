@@ -67,7 +67,7 @@ VARIABLES = st.one_of(
 def test_variables_are_taken_exactly_when_the_stack_would_take_them(given):
     """A list is also refused if it repeats a name, or has two variables in one element."""
     rule = cloudformation.load_template(SAGEMAKER / "notebook.yaml")["Parameters"]["Environment"]
-    text, names = " ".join(given), [one.partition("=")[0] for one in given]
+    text, names = " ".join(given), [item.partition("=")[0] for item in given]
     fits = len(text) <= rule["MaxLength"] and re.fullmatch(rule["AllowedPattern"][1:-1], text)
     if fits and len(names) == len(set(names)) and " " not in "".join(given) and all(given):
         assert check_environment(given) == text
@@ -78,7 +78,7 @@ def test_variables_are_taken_exactly_when_the_stack_would_take_them(given):
 
 
 @pytest.mark.parametrize(
-    ("check", "text", "says"),
+    ("check", "text", "message"),
     [
         *((check_bucket, text, f"--bucket {text}: write the bucket's name alone") for text in (
             "s3://my-bucket", "My-Bucket", "a", "my_bucket", "my-bucket/gluonlab", "b" * 64, "-ab",
@@ -89,8 +89,8 @@ def test_variables_are_taken_exactly_when_the_stack_would_take_them(given):
         )),
     ],
 )  # fmt: skip
-def test_what_is_no_bucket_or_repository_is_refused_and_no_password_is_repeated(check, text, says):
-    with pytest.raises(RefusedError, match=says) as raised:
+def test_what_is_no_bucket_or_repository_is_refused_and_no_password_is_repeated(check, text, message):
+    with pytest.raises(RefusedError, match=message) as raised:
         check(text)
     assert "secret" not in str(raised.value)
 
@@ -224,17 +224,17 @@ def test_every_instance_is_a_choice_and_has_a_request_of_its_own(capsys, credent
 
 def test_the_list_of_machines_says_what_each_costs_an_hour(capsys, credentials):
     out, err = run_command(capsys, Dependencies(), ("create", "--instance", "list"))[1:]
-    said = {line.split()[0]: line for line in out.splitlines()}
-    assert "1.41 USD an hour" in said["ml.g5.xlarge"]
-    assert "price unknown" in said["ml.g4dn.12xlarge"]
+    message = {line.split()[0]: line for line in out.splitlines()}
+    assert "1.41 USD an hour" in message["ml.g5.xlarge"]
+    assert "price unknown" in message["ml.g4dn.12xlarge"]
     assert "prices: USD, as of" in err
 
 
 def test_without_a_region_no_price_is_looked_for_and_nothing_is_made(capsys, monkeypatch):
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     made = ("create", "--instance", "g5.xlarge", "--repository", "https://x/y")
-    said = "error: create lacks the region: add --region REGION, such as us-east-1\n"
-    assert run_command(capsys, Dependencies(), made) == (2, "", said)
+    message = "error: create lacks the region: add --region REGION, such as us-east-1\n"
+    assert run_command(capsys, Dependencies(), made) == (2, "", message)
     err = run_command(capsys, Dependencies(), (*made, "--dry-run"))[2]
     assert "cost: it depends on the region: add --region REGION, such as us-east-1; 50 GB" in err
     assert "<region>" not in err
@@ -321,17 +321,17 @@ def test_the_archive_holds_the_last_commit_at_its_top(tmp_path):
     git(tmp_path, "commit", "--quiet", "-m", "x")
     (tmp_path / "setup.py").write_text("changed")
     (tmp_path / "secrets").write_text("never added")
-    said = []
-    with tarfile.open(fileobj=BytesIO(create_archive(tmp_path, said.append))) as tar:
-        members = [one for one in tar.getmembers() if one.isfile()]
-        files = {one.name: tar.extractfile(one).read().decode() for one in members}
+    message = []
+    with tarfile.open(fileobj=BytesIO(create_archive(tmp_path, message.append))) as tar:
+        members = [item for item in tar.getmembers() if item.isfile()]
+        files = {item.name: tar.extractfile(item).read().decode() for item in members}
     assert files == {"setup.py": "committed", "sub/a": "a"}
-    assert said == ["warning: what is not committed is not uploaded: setup.py"]
+    assert message == ["warning: what is not committed is not uploaded: setup.py"]
 
 
 def test_without_a_git_checkout_there_is_no_archive(tmp_path):
-    said = "is not a git checkout that can be uploaded .* or give --repository"
-    with pytest.raises(RefusedError, match=said):
+    message = "is not a git checkout that can be uploaded .* or give --repository"
+    with pytest.raises(RefusedError, match=message):
         create_archive(tmp_path)
 
 
@@ -347,7 +347,7 @@ def test_the_modules_import_downwards_only():
         text = files[name].read_text(encoding="utf-8")
         used = re.findall(r"^ *from gluonlab_sagemaker\.(\w+) import", text, re.M)
         for names in re.findall(r"^ *from gluonlab_sagemaker import (.*)$", text, re.M):
-            used += [one.strip() for one in names.split(",")]
+            used += [item.strip() for item in names.split(",")]
         assert set(used) <= set(order[place + 1 :]), name
 
 
@@ -361,7 +361,7 @@ def test_launch_py_needs_neither_mxnet_nor_an_installed_gluonlab(tmp_path):
         "sys.meta_path.insert(0, Finder())\nsys.argv = ['launch.py', 'status', '--dry-run']\n"
         f"runpy.run_path({str(SAGEMAKER / 'launch.py')!r}, run_name='__main__')\n"
     )
-    done = subprocess.run([sys.executable, "-c", forbid], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)[0]["operation"] == "DescribeNotebookInstance"
+    process = subprocess.run([sys.executable, "-c", forbid], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert json.loads(process.stdout)[0]["operation"] == "DescribeNotebookInstance"
     assert list(tmp_path.iterdir()) == []

@@ -68,24 +68,22 @@ def test_a_rehearsal_prints_what_the_command_then_calls(before, command, launch,
         ("url", ["DescribeNotebookInstance", "CreatePresignedNotebookInstanceUrl"]),
         ("status --all", ["ListNotebookInstances", "ListTrainingJobs"]),
         ("prices", []),
-        ("quota --instance g5.xlarge --request 2",
-         ["ListServiceQuotas", "RequestServiceQuotaIncrease"]),
+        ("quota --instance g5.xlarge --request 2", ["ListServiceQuotas", "RequestServiceQuotaIncrease"]),
         ("jobs role --bucket b-b", ["GetCallerIdentity", "GetRole", "CreateRole", "PutRolePolicy"]),
         ("jobs role --delete", ["GetRole"]),
         ("jobs policy --bucket b-b --instance g5.xlarge", ["GetCallerIdentity"]),
-        ("jobs logs --name gluonlab-x",
-         ["DescribeTrainingJob", "DescribeLogStreams", "GetLogEvents", "GetLogEvents"]),
+        ("jobs logs --name gluonlab-x", ["DescribeTrainingJob", "DescribeLogStreams", "GetLogEvents", "GetLogEvents"]),
     ],
-)  # fmt: skip
+)
 def test_whatever_calls_is_rehearsed(words, operations, rehearse):
     assert [call["operation"] for call in rehearse(*words.split())[0]] == operations
 
 
 def test_a_rehearsed_change_has_its_parameters(rehearse):
     calls, _ = rehearse("resize", "--instance", "g5.xlarge", "--volume", "80")
-    asked = {"InstanceType": "ml.g5.xlarge", "VolumeSizeInGB": 80}
+    expected = {"InstanceType": "ml.g5.xlarge", "VolumeSizeInGB": 80}
     assert (calls[-2]["service"], calls[-2]["operation"]) == ("sagemaker", "UpdateNotebookInstance")
-    assert calls[-2]["parameters"] == {"NotebookInstanceName": "gluonlab", **asked}
+    assert calls[-2]["parameters"] == {"NotebookInstanceName": "gluonlab", **expected}
     [call] = rehearse("prices", "--update", "--region", "eu-west-1")[0]
     assert (call["service"], call["operation"]) == ("pricing", "GetProducts")
     assert call["parameters"]["Filters"][0]["Value"] == "eu-west-1"
@@ -128,6 +126,6 @@ def test_parameters_are_checked_against_the_api(capsys):
     from gluonlab_sagemaker.errors import AWSError
 
     call = DryRunCaller(None, "us-east-1", None)
-    said = "AWS would refuse StopNotebookInstance: .*NotebookInstanceNam"
-    with pytest.raises(AWSError, match=said):
+    message = "AWS would refuse StopNotebookInstance: .*NotebookInstanceNam"
+    with pytest.raises(AWSError, match=message):
         call("sagemaker", "StopNotebookInstance", NotebookInstanceNam="x")

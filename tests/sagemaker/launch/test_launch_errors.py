@@ -12,23 +12,23 @@ ROLE = ("--role", "arn:aws:iam::111122223333:role/mine")
 G5 = ("--instance", "g5.12xlarge", "--repository", "https://git.example.org/gluonlab.git", *ROLE)
 
 
-def one_line(err):
+def error_line(err):
     [line] = [line for line in err.splitlines() if line.startswith("error: ")]
     assert "Traceback" not in err
     return line
 
 
 @pytest.fixture
-def refused(launch_stubbed, aws):
+def create_refused(launch_stubbed, aws):
     """``refused(code, message)``: what create says when AWS refuses the notebook so."""
 
     def run(code, message, *arguments):
         aws.statuses(None)
-        aws.scripts_are_made()
+        aws.answer_scripts_created()
         aws.refuse("create_notebook_instance", code, message)
         status, _, err = launch_stubbed("create", *G5, *arguments)
         assert status == 1
-        return one_line(err)
+        return error_line(err)
 
     return run
 
@@ -45,7 +45,7 @@ DUPLICATE = "Cannot create a duplicate Notebook Instance (arn)"
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "means"),
+    ("code", "message", "means"),
     [
         ("ResourceLimitExceeded", SERVICE_LIMIT, SERVICE_LIMIT),
         ("ResourceLimitExceeded", SERVICE_LIMIT,
@@ -64,38 +64,40 @@ DUPLICATE = "Cannot create a duplicate Notebook Instance (arn)"
         ("InternalFailure", "", "AWS refused CreateNotebookInstance"),
     ],
 )  # fmt: skip
-def test_a_refusal_has_a_remedy(code, said, means, refused):
-    assert means in refused(code, said)
+def test_a_refusal_has_a_remedy(code, message, means, create_refused):
+    assert means in create_refused(code, message)
 
 
-@pytest.mark.parametrize(("code", "said"), [("ValidationException", DUPLICATE), ("InternalFailure", ""), (None, None)])
-def test_a_notebook_that_may_have_been_made_is_not_said_not_to_be(code, said, launch_stubbed, aws):
+@pytest.mark.parametrize(
+    ("code", "message"), [("ValidationException", DUPLICATE), ("InternalFailure", ""), (None, None)]
+)
+def test_a_notebook_that_may_have_been_made_is_not_said_not_to_be(code, message, launch_stubbed, aws):
     """botocore retries, so the notebook may exist and cost money after an error."""
     aws.statuses(None)
-    aws.scripts_are_made()
-    aws.time_out("CreateNotebookInstance") if code is None else aws.refuse("create_notebook_instance", code, said)
+    aws.answer_scripts_created()
+    aws.time_out("CreateNotebookInstance") if code is None else aws.refuse("create_notebook_instance", code, message)
     status, _, err = launch_stubbed("create", *G5)
     assert status == 1
     assert "no notebook was made" not in err
     tells = "may exist all the same, and cost money: python sagemaker/launch.py status --name gluonlab shows it"
-    assert tells in one_line(err)
+    assert tells in error_line(err)
 
 
 def test_whoever_may_make_no_role_hears_that_one_can_be_given(launch_stubbed, aws):
     aws.statuses(None)
-    aws.caller_is_ada()
+    aws.answer_caller()
     denied = "User: ada is not authorized to perform: iam:GetRole on resource: role r"
     aws.refuse("get_role", "AccessDenied", denied, "iam")
-    line = one_line(launch_stubbed("create", *G5[:-2])[2])
+    line = error_line(launch_stubbed("create", *G5[:-2])[2])
     assert "these credentials may not iam:GetRole on role: ask whoever" in line
     assert "or for a role, whose ARN --role takes" in line
 
 
 def test_a_quota_of_roles_is_not_looked_for_among_sagemakers(launch_stubbed, aws):
-    aws.without_a_role()
-    said = "Cannot exceed quota for RolesPerAccount: 1000"
-    aws.refuse("create_role", "LimitExceeded", said, "iam")
-    line = one_line(launch_stubbed("create", *G5[:-2])[2])
+    aws.answer_no_notebook_and_role()
+    message = "Cannot exceed quota for RolesPerAccount: 1000"
+    aws.refuse("create_role", "LimitExceeded", message, "iam")
+    line = error_line(launch_stubbed("create", *G5[:-2])[2])
     assert f"RolesPerAccount: 1000 (see {CONSOLE}/home/services/iam/quotas)" in line
 
 
@@ -103,17 +105,16 @@ def test_a_quota_of_roles_is_not_looked_for_among_sagemakers(launch_stubbed, aws
     ("code", "more"),
     [
         ("ExpiredTokenException", ""),
-        ("UnrecognizedClientException",
-         "; if they work in other regions, this one is switched off in the account"),
+        ("UnrecognizedClientException", "; if they work in other regions, this one is switched off in the account"),
         ("SignatureDoesNotMatch", "; a clock of this machine that is wrong does the same"),
     ],
-)  # fmt: skip
+)
 def test_nothing_of_credentials_is_repeated_not_even_in_a_traceback(code, more, launch_stubbed, aws, capsys):
     secret = "The Canonical String should have been x-amz-security-token:SECRET"
     aws.refuse("describe_notebook_instance", code, secret)
     status, out, err = launch_stubbed("status")
     assert status == 1
-    assert one_line(err) == (
+    assert error_line(err) == (
         f"error: AWS does not accept the credentials ({code}): set them up with `aws configure` or "
         f"`aws sso login`, or choose others with --profile{more}"
     )
@@ -128,29 +129,29 @@ def test_nothing_of_credentials_is_repeated_not_even_in_a_traceback(code, more, 
 
 def test_no_credentials(capsys):
     """The real thing: boto3 looks everywhere, and finds none."""
-    said = "no usable AWS credentials were found: set them up with `aws configure`"
+    message = "no usable AWS credentials were found: set them up with `aws configure`"
     for arguments in (("status",), ("create", *G5), ("delete", "--yes"), ("jobs", "list")):
         status, _, err = run_command(capsys, Dependencies(), arguments)
-        assert status == 1 and said in one_line(err)
+        assert status == 1 and message in error_line(err)
 
 
 def test_no_region(capsys, credentials, monkeypatch):
     monkeypatch.delenv("AWS_DEFAULT_REGION")
-    said = "error: no region is set: give one, such as --region us-east-1, or set AWS_DEFAULT_REGION"
-    assert run_command(capsys, Dependencies(), ["status"]) == (1, "", f"{said}\n")
+    message = "error: no region is set: give one, such as --region us-east-1, or set AWS_DEFAULT_REGION"
+    assert run_command(capsys, Dependencies(), ["status"]) == (1, "", f"{message}\n")
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         ("--region us-wst-2", 2, "(did you mean 'us-west-2'?)"),
         ("--profile nobody", 1, "nobody"),
         ("--profile nobody", 1, "`aws configure list-profiles`"),
     ],
 )
-def test_an_unknown_region_or_profile_is_refused_without_asking_for_it(words, code, said, capsys, credentials):
+def test_an_unknown_region_or_profile_is_refused_without_asking_for_it(words, code, message, capsys, credentials):
     status, _, err = run_command(capsys, Dependencies(), ["status", *words.split()])
-    assert status == code and said in one_line(err)
+    assert status == code and message in error_line(err)
 
 
 @pytest.mark.parametrize(
@@ -189,57 +190,57 @@ def test_a_notebook_that_fails_says_why(reason, means, launch_stubbed, aws):
     aws.statuses("Failed", "Failed", **why)
     status, _, err = launch_stubbed("wait")
     assert status == 1
-    line = one_line(err)
+    line = error_line(err)
     assert "error: notebook gluonlab failed: " + (reason or "") in line
     assert means in line
     assert line.endswith("its files are still on its volume, which `delete` would destroy")
 
 
 @pytest.fixture
-def made(aws):
+def notebook_created(aws):
     """AWS makes the notebook."""
     aws.statuses(None)
-    aws.scripts_are_made()
+    aws.answer_scripts_created()
     aws.answer("create_notebook_instance")
 
 
-def test_create_sees_the_failure_of_what_it_made(made, launch_stubbed, aws):
+def test_create_sees_the_failure_of_what_it_made(notebook_created, launch_stubbed, aws):
     aws.statuses("Pending", "Pending")
     aws.statuses("Failed", "Failed", FailureReason="Insufficient capacity")
     status, _, err = launch_stubbed("create", *G5)
     assert status == 1
-    assert "no such machine free" in one_line(err)
-    assert "python sagemaker/launch.py delete --name gluonlab removes what is left" in one_line(err)
+    assert "no such machine free" in error_line(err)
+    assert "python sagemaker/launch.py delete --name gluonlab removes what is left" in error_line(err)
 
 
-def test_create_notices_that_its_notebook_is_gone(made, launch_stubbed, aws):
+def test_create_notices_that_its_notebook_is_gone(notebook_created, launch_stubbed, aws):
     aws.statuses("Pending", None)
-    said = "error: gluonlab is gone: somebody deleted it while it was being made"
-    assert one_line(launch_stubbed("create", *G5)[2]) == said
+    message = "error: gluonlab is gone: somebody deleted it while it was being made"
+    assert error_line(launch_stubbed("create", *G5)[2]) == message
 
 
-def test_a_notebook_that_never_stops_is_warned_of(made, launch_stubbed):
+def test_a_notebook_that_never_stops_is_warned_of(notebook_created, launch_stubbed):
     assert (
         "warning: with --idle-minutes 0 it runs, and costs, until somebody stops it: python sagemaker/launch.py stop"
     ) in launch_stubbed("create", *G5, "--idle-minutes", "0", "--no-wait")[2]
 
 
 def test_create_waits_for_a_role_that_is_too_new(launch_stubbed, aws, log):
-    aws.without_a_role()
+    aws.answer_no_notebook_and_role()
     role = {"Path": "/", "RoleName": "r", "RoleId": "A" * 16, "Arn": ROLE[1], "CreateDate": 0}
     aws.answer("create_role", {"Role": role}, "iam")
     aws.answer("put_role_policy", None, "iam")
-    aws.scripts_are_made()
-    said = "Could not assume role arn. Please ensure that the role exists"
+    aws.answer_scripts_created()
+    message = "Could not assume role arn. Please ensure that the role exists"
     for _ in range(3):
-        aws.refuse("create_notebook_instance", "ValidationException", said)
+        aws.refuse("create_notebook_instance", "ValidationException", message)
     aws.answer("create_notebook_instance")
     assert launch_stubbed("create", *G5[:-2], "--no-wait")[0] == 0
     assert log.slept == [5, 5, 5]
 
 
-def test_only_a_role_is_waited_for(refused, log):
-    refused("ValidationException", "No such subnet")
+def test_only_a_role_is_waited_for(create_refused, log):
+    create_refused("ValidationException", "No such subnet")
     assert log.slept == []
 
 
@@ -248,17 +249,17 @@ def test_the_address_is_printed_alone_and_only_by_url(launch_stubbed, aws, log):
     url = "https://x.example/?authToken=t"
     aws.answer("create_presigned_notebook_instance_url", {"AuthorizedUrl": url})
     assert launch_stubbed("url", "--hours", "2") == (0, f"{url}\n", "")
-    given = {"NotebookInstanceName": "gluonlab", "SessionExpirationDurationInSeconds": 7200}
-    assert log.calls[-1][2] == given
+    parameters = {"NotebookInstanceName": "gluonlab", "SessionExpirationDurationInSeconds": 7200}
+    assert log.calls[-1][2] == parameters
 
 
 @pytest.mark.parametrize(("status", "verb"), [("Stopped", "start"), ("Pending", "wait")])
 def test_a_notebook_that_does_not_run_has_no_address(status, verb, launch_stubbed, aws):
     aws.statuses(status)
-    said = f"gluonlab is {status}: it has an address when it is InService: "
+    message = f"gluonlab is {status}: it has an address when it is InService: "
     code, out, err = launch_stubbed("url")
     assert (code, out) == (2, "")
-    assert f"{said}python sagemaker/launch.py {verb} --name gluonlab" in err
+    assert f"{message}python sagemaker/launch.py {verb} --name gluonlab" in err
 
 
 def test_an_error_without_a_caller_is_not_swallowed(credentials):

@@ -16,13 +16,13 @@ def listed(value):
 
 
 def actions(policy):
-    return {action for one in policy["Statement"] for action in listed(one["Action"])}
+    return {action for item in policy["Statement"] for action in listed(item["Action"])}
 
 
 def allows(policy, action, instances):
     """IAM's rules for the condition of CreateTrainingJob: ForAllValues is true of nothing, too."""
-    [one] = [one for one in policy["Statement"] if action in one["Action"]]
-    condition = dict(one["Condition"])
+    [item] = [item for item in policy["Statement"] if action in item["Action"]]
+    condition = dict(item["Condition"])
     allowed = condition.pop("ForAllValues:StringEquals")["sagemaker:InstanceTypes"]
     assert condition == {"Null": {"sagemaker:InstanceTypes": "false"}}  # the key must be there
     return bool(instances) and all(instance in allowed for instance in instances)
@@ -42,16 +42,16 @@ def test_who_submits_may_start_jobs_on_the_named_machines_alone():
 def test_a_job_can_start_nothing_and_who_submits_cannot_change_the_role():
     job = job_permissions(HERE, "their-bucket")
     person = submitter_policy(HERE, "their-bucket", ["ml.g5.xlarge"])
-    assert not [one for one in actions(job) if one.startswith(("sagemaker:", "iam:"))]
+    assert not [item for item in actions(job) if item.startswith(("sagemaker:", "iam:"))]
     assert "ecr:BatchGetImage" in actions(job) and "logs:PutLogEvents" in actions(job)
-    own = {one for one in actions(person) if one.startswith("iam:")}
+    own = {item for item in actions(person) if item.startswith("iam:")}
     assert own == {"iam:PassRole", "iam:GetRole"}
-    [passing] = [one for one in person["Statement"] if "iam:PassRole" in one["Action"]]
+    [passing] = [item for item in person["Statement"] if "iam:PassRole" in item["Action"]]
     assert passing["Resource"] == f"arn:aws:iam::123456789012:role/{NAME}"
     to = {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}}
     assert passing["Condition"] == to
     for policy in (job, person):
-        [files] = [one for one in policy["Statement"] if "s3:GetObject" in one["Action"]]
+        [files] = [item for item in policy["Statement"] if "s3:GetObject" in item["Action"]]
         assert files["Resource"] == "arn:aws:s3:::their-bucket/gluonlab/*"
 
 

@@ -31,18 +31,18 @@ SHAPE = botocore.session.get_session().get_service_model("sagemaker").operation_
 MACHINES = SHAPE.members["ResourceConfig"].members["InstanceType"].enum
 
 
-def request(template="one-host", region="us-east-1", **wanted):
-    job = jobs.JobOptions(template, "gluonlab-x", "their-bucket", **wanted)
+def request(template="one-host", region="us-east-1", **expected):
+    job = jobs.JobOptions(template, "gluonlab-x", "their-bucket", **expected)
     return job.build_request(region, ARN, resource_tags("ada"))
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_a_template_becomes_a_request_that_the_api_takes(template):
-    made = request(template)
-    assert not ParamValidator().validate(made, SHAPE).has_errors()
-    assert made["ResourceConfig"]["InstanceType"] in MACHINES
-    assert (made["TrainingJobName"], made["RoleArn"]) == ("gluonlab-x", ARN)
-    assert {tag["Key"]: tag["Value"] for tag in made["Tags"]}["owner"] == "ada"
+    result = request(template)
+    assert not ParamValidator().validate(result, SHAPE).has_errors()
+    assert result["ResourceConfig"]["InstanceType"] in MACHINES
+    assert (result["TrainingJobName"], result["RoleArn"]) == ("gluonlab-x", ARN)
+    assert {tag["Key"]: tag["Value"] for tag in result["Tags"]}["owner"] == "ada"
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -53,19 +53,19 @@ def test_everything_lies_in_the_bucket_that_is_given(template):
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_hyperparameters_are_json(template):
-    asked = {
+    settings = {
         "epochs=3": 3, "lr=0.5": 0.5, "model=lenet": "lenet", "flip=true": True, 'quoted="x"': "x",
         "empty=": "", "eq=a=b": "a=b",
     }  # fmt: skip
-    made = request(template, settings=tuple(asked))
-    values = {name: json.loads(value) for name, value in made["HyperParameters"].items()}
-    assert [values[setting.partition("=")[0]] for setting in asked] == list(asked.values())
+    result = request(template, settings=tuple(settings))
+    values = {name: json.loads(value) for name, value in result["HyperParameters"].items()}
+    assert [values[setting.partition("=")[0]] for setting in settings] == list(settings.values())
     assert values["sagemaker_region"] == "us-east-1"
     assert values["sagemaker_submit_directory"] == "s3://their-bucket/gluonlab/source.tar.gz"
 
 
 @pytest.fixture
-def made_up(tmp_path, monkeypatch):
+def made_up_templates(tmp_path, monkeypatch):
     """Two templates for two hosts, with the hyperparameters that AWS's image asks for."""
     per_host = {"sagemaker_mpi_num_of_processes_per_host": "4", "gpus": "1"}
     for name, more in (
@@ -81,34 +81,34 @@ def made_up(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("instance", "gpus"), [("ml.g5.48xlarge", 8), ("ml.p3.2xlarge", 1), (None, 4)])
-def test_the_number_of_gpus_is_the_machines(instance, gpus, made_up):
+def test_the_number_of_gpus_is_the_machines(instance, gpus, made_up_templates):
     assert request(instance=instance)["HyperParameters"]["gpus"] == str(gpus)
     assert request(instance=instance, settings=("gpus=2",))["HyperParameters"]["gpus"] == "2"
-    made = request("mpi", instance=instance)["HyperParameters"]
+    result = request("mpi", instance=instance)["HyperParameters"]
     # a GPU for each process
-    assert (made["sagemaker_mpi_num_of_processes_per_host"], made["gpus"]) == (str(gpus), "1")
+    assert (result["sagemaker_mpi_num_of_processes_per_host"], result["gpus"]) == (str(gpus), "1")
 
 
 @pytest.mark.parametrize("template", ["servers", "mpi"])
-def test_a_machine_whose_gpus_are_not_known_is_not_guessed_at(template, made_up):
+def test_a_machine_whose_gpus_are_not_known_is_not_guessed_at(template, made_up_templates):
     """Four processes on a machine with one GPU would fail, and cost."""
-    said = "ml.g4dn.2xlarge: how many GPUs it has is not in instances.json: add --gpus N"
-    with pytest.raises(RefusedError, match=said):
+    message = "ml.g4dn.2xlarge: how many GPUs it has is not in instances.json: add --gpus N"
+    with pytest.raises(RefusedError, match=message):
         request(template, instance="ml.g4dn.2xlarge")
-    made = request(template, instance="ml.g4dn.2xlarge", gpus=1)["HyperParameters"]
-    assert made["sagemaker_mpi_num_of_processes_per_host" if template == "mpi" else "gpus"] == "1"
+    result = request(template, instance="ml.g4dn.2xlarge", gpus=1)["HyperParameters"]
+    assert result["sagemaker_mpi_num_of_processes_per_host" if template == "mpi" else "gpus"] == "1"
     assert request("servers", gpus=2)["HyperParameters"]["gpus"] == "2"
 
 
-def test_a_machine_that_mxnet_has_no_code_for_is_refused(made_up):
-    said = r"H100 or H200 \(sm_90\), which mxnet-cu112 1.9.1 has no code for: choose ml.g4dn"
-    with pytest.raises(RefusedError, match=said):
+def test_a_machine_that_mxnet_has_no_code_for_is_refused(made_up_templates):
+    message = r"H100 or H200 \(sm_90\), which mxnet-cu112 1.9.1 has no code for: choose ml.g4dn"
+    with pytest.raises(RefusedError, match=message):
         request(instance="ml.p5.48xlarge", gpus=8)
-    made = request(instance="ml.p5.48xlarge", gpus=8, image="mine:1")
-    assert made["ResourceConfig"]["InstanceType"] == "ml.p5.48xlarge"
+    result = request(instance="ml.p5.48xlarge", gpus=8, image="mine:1")
+    assert result["ResourceConfig"]["InstanceType"] == "ml.p5.48xlarge"
 
 
-def test_a_job_on_a_machine_at_its_end_is_warned_of(capsys, made_up):
+def test_a_job_on_a_machine_at_its_end_is_warned_of(capsys, made_up_templates):
     """P3, which a training job may still ask for; and none that live."""
     for instance, warned in (("p3.2xlarge", True), ("p3dn.24xlarge", True), ("g5.xlarge", False)):
         arguments = ("jobs", "submit", *TO, "--instance", instance, "--dry-run")
@@ -120,8 +120,8 @@ def test_a_job_on_a_machine_at_its_end_is_warned_of(capsys, made_up):
             assert f"{jobs.pairs.load_instances()['ml.' + instance]['instead']} is the nearest" in err
 
 
-def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up):
-    for instance, says in (
+def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up_templates):
+    for instance, message in (
         ("g5.xlarge", "cost: about 1.41 USD an hour on 1 x ml.g5.xlarge, at most"),
         (
             "g4dn.12xlarge",
@@ -131,23 +131,23 @@ def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up):
         ),
     ):
         arguments = ("jobs", "submit", *TO, "--instance", instance, "--dry-run")
-        assert says in run_command(capsys, Dependencies(), arguments)[2]
+        assert message in run_command(capsys, Dependencies(), arguments)[2]
 
 
-def test_hosts_and_hours(made_up):
+def test_hosts_and_hours(made_up_templates):
     assert request("servers")["ResourceConfig"]["InstanceCount"] == 2
-    made = request("servers", hosts=4, hours=0.5)
-    assert made["ResourceConfig"]["InstanceCount"] == 4
-    assert jobs.max_runtime_s(made) == 1800
-    said = "--hosts 2: one-host is for one: choose --template mpi or servers"
-    with pytest.raises(RefusedError, match=said):
+    result = request("servers", hosts=4, hours=0.5)
+    assert result["ResourceConfig"]["InstanceCount"] == 4
+    assert jobs.max_runtime_s(result) == 1800
+    message = "--hosts 2: one-host is for one: choose --template mpi or servers"
+    with pytest.raises(RefusedError, match=message):
         request(hosts=2)
 
 
 def test_a_spot_job_has_checkpoints_of_its_own_or_an_earlier_ones():
-    made = request("spot")
-    assert made["EnableManagedSpotTraining"] is True
-    assert made["CheckpointConfig"] == {
+    result = request("spot")
+    assert result["EnableManagedSpotTraining"] is True
+    assert result["CheckpointConfig"] == {
         "S3Uri": "s3://their-bucket/gluonlab/checkpoints/gluonlab-x/",
         "LocalPath": "/opt/ml/checkpoints",
     }
@@ -172,26 +172,26 @@ FAMILIES = sorted({name.rpartition(".")[0]: name for name in MACHINES}.values())
 @pytest.mark.parametrize("instance", FAMILIES)
 def test_a_machine_has_either_a_disk_of_its_own_or_a_volume(instance):
     """The test covers every instance family that AWS trains on."""
-    wanted = {"instance": instance, "gpus": 1, "image": "mine:1"}
-    made = request(**wanted)
-    assert not ParamValidator().validate(made, SHAPE).has_errors()
-    assert ("VolumeSizeInGB" in made["ResourceConfig"]) is not instance_has_local_disk(instance)
-    wanted["volume_gb"] = 70
+    options = {"instance": instance, "gpus": 1, "image": "mine:1"}
+    result = request(**options)
+    assert not ParamValidator().validate(result, SHAPE).has_errors()
+    assert ("VolumeSizeInGB" in result["ResourceConfig"]) is not instance_has_local_disk(instance)
+    options["volume_gb"] = 70
     if instance_has_local_disk(instance):
         with pytest.raises(ConfigError, match=f"70 GB: {instance} has a disk of its own"):
-            request(**wanted)
+            request(**options)
     else:
-        assert request(**wanted)["ResourceConfig"]["VolumeSizeInGB"] == 70
+        assert request(**options)["ResourceConfig"]["VolumeSizeInGB"] == 70
 
 
 @pytest.mark.parametrize(("instance", "taken"), [("ml.g5.xlarge", False), ("ml.p3.8xlarge", True)])
-def test_a_key_is_for_volumes(instance, taken, made_up):
+def test_a_key_is_for_volumes(instance, taken, made_up_templates):
     changed = jobs.load_template("one-host")
     changed["ResourceConfig"]["VolumeKmsKeyId"] = "0123"
     (jobs.TEMPLATE_FOLDER / "one-host.json").write_text(json.dumps(changed))
     if taken:
-        made = request(instance=instance, gpus=1)["ResourceConfig"]
-        assert (made["VolumeKmsKeyId"], made["VolumeSizeInGB"]) == ("0123", 50)
+        result = request(instance=instance, gpus=1)["ResourceConfig"]
+        assert (result["VolumeKmsKeyId"], result["VolumeSizeInGB"]) == ("0123", 50)
     else:
         with pytest.raises(ConfigError, match=r"ml.g5.xlarge has a disk.* take the key out, or"):
             request(instance=instance, gpus=1)
@@ -215,16 +215,16 @@ def test_what_is_billed_of_a_spot_job_is_told(launch_stubbed, aws):
 
 def test_the_image_is_that_of_the_region():
     for region in ACCOUNTS:
-        made = request(region=region)["AlgorithmSpecification"]["TrainingImage"]
-        assert made == image_uri(region)
-        assert made.startswith(f"{ACCOUNTS[region]}.dkr.ecr.{region}.amazonaws.com")
-        assert made.endswith(IMAGE_TAG)
+        result = request(region=region)["AlgorithmSpecification"]["TrainingImage"]
+        assert result == image_uri(region)
+        assert result.startswith(f"{ACCOUNTS[region]}.dkr.ecr.{region}.amazonaws.com")
+        assert result.endswith(IMAGE_TAG)
     assert ".amazonaws.com.cn/" in image_uri("cn-north-1")
     for nowhere in (None, "<region>"):
         with pytest.raises(RefusedError, match="a job lacks the region: add --region REGION"):
             image_uri(nowhere)
-    said = "not known to be in mx-central-1: .* or give one with --image"
-    with pytest.raises(RefusedError, match=said):
+    message = "not known to be in mx-central-1: .* or give one with --image"
+    with pytest.raises(RefusedError, match=message):
         request(region="mx-central-1")
     mine = request(region="mx-central-1", image="mine:1")["AlgorithmSpecification"]
     assert mine["TrainingImage"] == "mine:1"
@@ -245,8 +245,8 @@ def test_submit_uploads_and_submits_in_this_order(launch, log, moto_client, monk
     assert made["StoppingCondition"]["MaxRuntimeInSeconds"] == 7200
 
     moto_client("sagemaker").create_training_job(**{**request(), "TrainingJobName": "others"})
-    found = json.loads(launch("jobs", "list", "--json")[1])
-    assert [job["name"] for job in found] == ["gluonlab-x"]
+    result = json.loads(launch("jobs", "list", "--json")[1])
+    assert [job["name"] for job in result] == ["gluonlab-x"]
     assert launch("jobs", "list")[1].startswith("gluonlab-x ")
     assert launch("jobs", "status", "--name", "gluonlab-x")[1].startswith("gluonlab-x: Completed")
     assert launch("jobs", "wait", "--name", "gluonlab-x")[:2] == (0, "gluonlab-x is Completed\n")
@@ -336,9 +336,9 @@ def test_wait_waits_for_a_job_of_many_hours(launch_stubbed, aws, log, monkeypatc
     assert sum(log.slept) > 4 * 3600
 
 
-@pytest.mark.parametrize(("code", "said"), [("ResourceInUse", "Training job names must be unique"), (None, None)])
-def test_a_job_that_may_run_is_not_said_not_to(code, said, launch_stubbed, aws):
-    aws.time_out("CreateTrainingJob") if code is None else aws.refuse("create_training_job", code, said)
+@pytest.mark.parametrize(("code", "message"), [("ResourceInUse", "Training job names must be unique"), (None, None)])
+def test_a_job_that_may_run_is_not_said_not_to(code, message, launch_stubbed, aws):
+    aws.time_out("CreateTrainingJob") if code is None else aws.refuse("create_training_job", code, message)
     status, _, err = launch_stubbed("jobs", "submit", *TO, "--name", "gluonlab-x", "--region", "us-east-1")
     assert status == 1
     tells = "python sagemaker/launch.py jobs status --name gluonlab-x --region us-east-1 shows it"
@@ -346,8 +346,8 @@ def test_a_job_that_may_run_is_not_said_not_to(code, said, launch_stubbed, aws):
 
 
 def test_the_quota_of_jobs_is_another_one(launch_stubbed, aws):
-    said = "The account-level service limit 'ml.g5.12xlarge for training job usage' is 0 Instances"
-    aws.refuse("create_training_job", "ResourceLimitExceeded", said)
+    message = "The account-level service limit 'ml.g5.12xlarge for training job usage' is 0 Instances"
+    aws.refuse("create_training_job", "ResourceLimitExceeded", message)
     status, _, err = launch_stubbed("jobs", "submit", *TO)
     assert status == 1
     assert 'ask for "ml.g5.12xlarge for training job usage"' in err
@@ -394,15 +394,15 @@ def test_the_list_goes_over_all_pages(launch_stubbed, aws, log):
 def test_a_job_that_the_launcher_prints_is_a_request_that_aws_takes(backend):
     """python -m gluonlab.launch --print sagemaker: against botocore's description of the API."""
     words = ("--epochs", "3", "--flip", "--out", "it's \n$HOME")
-    made = yaml.safe_load(job_file("sagemaker", JobRequest(words, backend=backend)))
-    assert ParamValidator().validate(made, SHAPE).generate_report() == ""
-    assert made["TrainingJobName"].startswith(JOB_NAME_PREFIX)
+    result = yaml.safe_load(job_file("sagemaker", JobRequest(words, backend=backend)))
+    assert ParamValidator().validate(result, SHAPE).generate_report() == ""
+    assert result["TrainingJobName"].startswith(JOB_NAME_PREFIX)
 
 
 @pytest.mark.parametrize(
     ("instance", "volume"), [("ml.g4dn.12xlarge", None), ("ml.p3.8xlarge", 50), ("ml.p3dn.24xlarge", None)]
 )
 def test_a_printed_job_has_a_volume_where_its_machine_needs_one(instance, volume):
-    asked = JobRequest(("--epochs", "3"), backend="horovod", instance=instance)
-    made = yaml.safe_load(job_file("sagemaker", asked))
-    assert made["ResourceConfig"].get("VolumeSizeInGB") == volume
+    job_request = JobRequest(("--epochs", "3"), backend="horovod", instance=instance)
+    result = yaml.safe_load(job_file("sagemaker", job_request))
+    assert result["ResourceConfig"].get("VolumeSizeInGB") == volume

@@ -8,6 +8,8 @@ import pytest
 from botocore.exceptions import ClientError
 from launch_world import SAGEMAKER
 
+from gluonlab_sagemaker.role import notebook_permissions, trust_policy
+
 FROM = ("--repository", "https://git.example.org/gluonlab.git")
 P3 = ("--instance", "p3.8xlarge", "--force", *FROM)  # moto's newest notebooks are P3
 ROLE = "gluonlab-notebook-us-east-1-gluonlab"
@@ -18,11 +20,11 @@ CREATE = [
 ]  # fmt: skip
 
 
-def described(moto_client, name="gluonlab"):
+def describe_notebook(moto_client, name="gluonlab"):
     return moto_client("sagemaker").describe_notebook_instance(NotebookInstanceName=name)
 
 
-def scripts(moto_client, name="gluonlab"):
+def describe_scripts(moto_client, name="gluonlab"):
     client = moto_client("sagemaker")
     return client.describe_notebook_instance_lifecycle_config(NotebookInstanceLifecycleConfigName=name)
 
@@ -33,7 +35,7 @@ def roles(moto_client):
 
 def nothing_is_left(moto_client):
     with pytest.raises(ClientError, match="does not exist"):
-        scripts(moto_client)
+        describe_scripts(moto_client)
     return moto_client("sagemaker").list_notebook_instances()["NotebookInstances"] == roles(moto_client) == []
 
 
@@ -44,11 +46,11 @@ def test_create_makes_role_and_scripts_before_the_notebook(launch, log, moto_cli
     assert "warning: notebook-al2-v3 is dead since 2026-07-01" in err
     assert "about 14.69 USD an hour" in err
 
-    made = described(moto_client)
-    assert (made["NotebookInstanceStatus"], made["InstanceType"]) == ("InService", "ml.p3.8xlarge")
-    assert (made["RootAccess"], made["VolumeSizeInGB"]) == ("Disabled", 50)
-    assert made["RoleArn"] == moto_client("iam").get_role(RoleName=ROLE)["Role"]["Arn"]
-    tag_list = moto_client("sagemaker").list_tags(ResourceArn=made["NotebookInstanceArn"])["Tags"]
+    notebook = describe_notebook(moto_client)
+    assert (notebook["NotebookInstanceStatus"], notebook["InstanceType"]) == ("InService", "ml.p3.8xlarge")
+    assert (notebook["RootAccess"], notebook["VolumeSizeInGB"]) == ("Disabled", 50)
+    assert notebook["RoleArn"] == moto_client("iam").get_role(RoleName=ROLE)["Role"]["Arn"]
+    tag_list = moto_client("sagemaker").list_tags(ResourceArn=notebook["NotebookInstanceArn"])["Tags"]
     tags = {tag["Key"]: tag["Value"] for tag in tag_list}
     assert (tags["project"], tags["owner"]) == ("gluonlab", "ada")
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", tags["created"])
@@ -60,14 +62,14 @@ def test_a_machine_without_gpus_is_made_like_one_that_lives(launch, log, moto_cl
     assert (status, log.operations) == (0, CREATE)
     assert "warning" not in err
     assert "no price of ml.t3.xlarge" in err
-    assert described(moto_client)["InstanceType"] == "ml.t3.xlarge"
+    assert describe_notebook(moto_client)["InstanceType"] == "ml.t3.xlarge"
     assert log.calls[-2][2]["PlatformIdentifier"] == "notebook-al2023-v1"
 
 
 def test_the_start_scripts_are_those_of_the_folder_with_this_notebooks_settings(launch, moto_client):
     proxy = ("--environment", "HTTPS_PROXY=http://proxy:3128", "--environment", "A=b")
     launch("create", *P3, "--idle-minutes", "30", *proxy, "--no-wait")
-    config = scripts(moto_client)
+    config = describe_scripts(moto_client)
     for key, name in (("OnCreate", "on-create"), ("OnStart", "on-start")):
         [script] = config[key]
         text = base64.b64decode(script["Content"]).decode()
@@ -77,28 +79,20 @@ def test_the_start_scripts_are_those_of_the_folder_with_this_notebooks_settings(
         assert (SAGEMAKER / f"{name}.sh").read_text().split("\n", 1)[1] in text
 
 
-def test_the_role_may_do_little(launch, moto_client):
+def test_iam_gets_the_rights_and_the_trust_that_test_roles_compares_with_the_template(launch, moto_client):
     launch("create", *P3, "--bucket", "my-bucket")
     iam = moto_client("iam")
-    [trust] = iam.get_role(RoleName=ROLE)["Role"]["AssumeRolePolicyDocument"]["Statement"]
-    assert trust["Principal"] == {"Service": "sagemaker.amazonaws.com"}
-    assert trust["Condition"] == {"StringEquals": {"aws:SourceAccount": "123456789012"}}
-    made = iam.get_role_policy(RoleName=ROLE, PolicyName="gluonlab")
-    policy = made["PolicyDocument"]["Statement"]
-    actions = {action for one in policy for action in one["Action"]}
-    assert {action.split(":")[0] for action in actions} == {"sagemaker", "logs", "s3"}
-    assert not any("*" in action for action in actions)
-    everywhere = json.dumps([one["Resource"] for one in policy])
-    assert '"*"' not in everywhere
-    assert "notebook-instance/gluonlab" in everywhere
-    assert "arn:aws:s3:::my-bucket/gluonlab/*" in everywhere
+    account = "123456789012"
+    assert iam.get_role(RoleName=ROLE)["Role"]["AssumeRolePolicyDocument"] == trust_policy(account)
+    policy = iam.get_role_policy(RoleName=ROLE, PolicyName="gluonlab")["PolicyDocument"]
+    assert policy == notebook_permissions("aws", "us-east-1", account, "gluonlab", "my-bucket", False)
 
 
 def test_a_role_that_is_given_is_used_and_left_alone(launch, moto_client, log):
-    made = moto_client("iam").create_role(RoleName="mine", AssumeRolePolicyDocument="{}")
+    notebook = moto_client("iam").create_role(RoleName="mine", AssumeRolePolicyDocument="{}")
     assert launch("create", *P3, "--role", "mine")[0] == 0
     assert "CreateRole" not in log.operations
-    assert described(moto_client)["RoleArn"] == made["Role"]["Arn"]
+    assert describe_notebook(moto_client)["RoleArn"] == notebook["Role"]["Arn"]
     assert launch("delete", "--yes")[0] == 0
     assert roles(moto_client) == ["mine"]
 
@@ -132,7 +126,7 @@ def test_a_life(launch, log, moto_client):
 
 
 @pytest.mark.parametrize(
-    ("status", "says"),
+    ("status", "message"),
     [
         ("InService", ["open it: {}url", "end its machine: {}stop"]),
         ("Stopped", ["its volume is paid for until {}delete", "destroys", "again: {}start"]),
@@ -140,11 +134,11 @@ def test_a_life(launch, log, moto_client):
         ("Updating", ["wait for it: {}wait"]),
     ],
 )
-def test_status_says_what_to_do_next(status, says, launch_stubbed, aws):
+def test_status_says_what_to_do_next(status, message, launch_stubbed, aws):
     aws.statuses(status)
     err = launch_stubbed("status")[2]
-    for one in says:
-        assert one.format("python sagemaker/launch.py ") in err
+    for item in message:
+        assert item.format("python sagemaker/launch.py ") in err
     aws.statuses(status)
     assert launch_stubbed("status", "--json")[2] == ""
 
@@ -218,8 +212,8 @@ def test_an_interrupted_delete_is_gone_on_with(number, launch, log, moto_client)
 def test_a_second_create_brings_left_over_scripts_up_to_date(launch_stubbed, aws, log):
     old = base64.b64encode(b"#!/bin/bash\nexport GLUONLAB_IDLE_MINUTES=5\n").decode()
     aws.statuses(None)
-    found = {"OnCreate": [{"Content": old}], "OnStart": [{"Content": old}]}
-    aws.answer("describe_notebook_instance_lifecycle_config", found)
+    result = {"OnCreate": [{"Content": old}], "OnStart": [{"Content": old}]}
+    aws.answer("describe_notebook_instance_lifecycle_config", result)
     aws.answer("update_notebook_instance_lifecycle_config")
     aws.answer("create_notebook_instance", {"NotebookInstanceArn": "arn"})
     role = ("--role", "arn:aws:iam::111122223333:role/r")
@@ -236,9 +230,9 @@ def test_what_others_made_is_neither_overwritten_nor_deleted(launch, moto_client
     assert status == 2
     exists = "exists and was not made here"
     assert f"the lifecycle configuration gluonlab {exists}: choose another --name" in err
-    said = launch("delete", "--yes")[1]
-    assert "lifecycle configuration: there is none that was made here" in said
-    assert scripts(moto_client)["OnStart"] == script
+    message = launch("delete", "--yes")[1]
+    assert "lifecycle configuration: there is none that was made here" in message
+    assert describe_scripts(moto_client)["OnStart"] == script
     moto_client("iam").create_role(RoleName=ROLE, AssumeRolePolicyDocument="{}")
     assert f"the role {ROLE} {exists}" in launch("create", *P3)[2]
     launch("delete", "--yes")
@@ -247,9 +241,8 @@ def test_what_others_made_is_neither_overwritten_nor_deleted(launch, moto_client
 
 def make_by_hand(moto_client, name, tags=()):
     moto_client("sagemaker").create_notebook_instance(
-        NotebookInstanceName=name, InstanceType="ml.t3.medium", Tags=[*tags],
-        RoleArn="arn:aws:iam::123456789012:role/r",
-    )  # fmt: skip
+        NotebookInstanceName=name, InstanceType="ml.t3.medium", Tags=[*tags], RoleArn="arn:aws:iam::123456789012:role/r"
+    )
 
 
 OF_A_STACK = {"Key": "aws:cloudformation:stack-name", "Value": "labs"}
@@ -282,8 +275,8 @@ def test_status_says_what_it_does_and_costs(launch):
     assert out.startswith("gluonlab: InService, ml.p3.8xlarge")
     assert "about 14.69 USD an hour" in out
     row = json.loads(launch("status", "--json")[1])
-    found = [row[name] for name in ("name", "status", "instance", "volume_gb")]
-    assert found == ["gluonlab", "InService", "ml.p3.8xlarge", 50]
+    result = [row[name] for name in ("name", "status", "instance", "volume_gb")]
+    assert result == ["gluonlab", "InService", "ml.p3.8xlarge", 50]
     about = pytest.approx
     cost = {"hour": 14.688, "day": about(352.512), "volume_month": about(7.0), "currency": "USD"}
     assert row["cost"] == cost
@@ -304,4 +297,4 @@ def test_two_notebooks_share_nothing(launch, moto_client):
     launch("delete", "--name", "one", "--yes")
     assert launch("status", "--name", "two")[0] == 0
     assert roles(moto_client) == ["gluonlab-notebook-us-east-1-two"]
-    scripts(moto_client, "two")
+    describe_scripts(moto_client, "two")

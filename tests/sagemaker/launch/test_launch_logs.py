@@ -16,7 +16,7 @@ def cloudwatch(moto_client):
     client = moto_client("logs")
 
     def write(stream, *texts):
-        names = [one["logGroupName"] for one in client.describe_log_groups()["logGroups"]]
+        names = [item["logGroupName"] for item in client.describe_log_groups()["logGroups"]]
         if LOG_GROUP not in names:
             client.create_log_group(logGroupName=LOG_GROUP)
         client.create_log_stream(logGroupName=LOG_GROUP, logStreamName=stream)
@@ -32,8 +32,8 @@ def answer(token, *events):
 
 
 def streams(aws, *names):
-    found = [{"logStreamName": one} for one in names]
-    aws.answer("describe_log_streams", {"logStreams": found}, "logs")
+    result = [{"logStreamName": item} for item in names]
+    aws.answer("describe_log_streams", {"logStreams": result}, "logs")
 
 
 def of(status, **more):
@@ -48,8 +48,8 @@ def test_the_whole_log_is_read_page_after_page_until_a_token_comes_back(launch_s
     aws.answer("get_log_events", answer("f/2"), "logs")
     assert launch_stubbed("jobs", "logs", *NAME) == (0, "one\ntwo\nthree\n", "")
     given = [parameters for _, operation, parameters in log.calls if operation == "GetLogEvents"]
-    assert [one.get("nextToken") for one in given] == [None, "f/1", "f/2"]
-    assert all(one["startFromHead"] is True for one in given)
+    assert [item.get("nextToken") for item in given] == [None, "f/1", "f/2"]
+    assert all(item["startFromHead"] is True for item in given)
 
 
 def test_lines_of_several_hosts_stand_in_the_order_of_their_times(launch_stubbed, aws):
@@ -58,8 +58,8 @@ def test_lines_of_several_hosts_stand_in_the_order_of_their_times(launch_stubbed
     first = {"logStreams": [{"logStreamName": "gluonlab-x/algo-1-18"}], "nextToken": "more"}
     aws.answer("describe_log_streams", first, "logs")
     streams(aws, "gluonlab-x/algo-2-18")
-    for one, other in ((1, 4), (2, 3)):
-        aws.answer("get_log_events", answer("f", (one, f"at {one}"), (other, f"at {other}")), "logs")
+    for item, other in ((1, 4), (2, 3)):
+        aws.answer("get_log_events", answer("f", (item, f"at {item}"), (other, f"at {other}")), "logs")
         aws.answer("get_log_events", answer("f"), "logs")
     assert launch_stubbed("jobs", "logs", *NAME)[1].splitlines() == [
         "algo-1: at 1", "algo-2: at 2", "algo-2: at 3", "algo-1: at 4",
@@ -81,7 +81,7 @@ def test_a_log_that_is_followed_ends_with_the_job_and_shows_each_line_once(launc
             aws.answer("get_log_events", answer(*page), "logs")
     assert launch_stubbed("jobs", "logs", "-f", *NAME)[:2] == (0, "one\ntwo\n")
     assert len(log.slept) == 3
-    tokens = [one.get("nextToken") for _, operation, one in log.calls if operation == "GetLogEvents"]
+    tokens = [item.get("nextToken") for _, operation, item in log.calls if operation == "GetLogEvents"]
     assert tokens == [None, "f/1", "f/1", "f/2"]
 
 
@@ -116,14 +116,14 @@ def test_the_last_30_lines_of_a_job_that_has_failed_are_shown(launch_stubbed, aw
     assert shown == [f"| algo-{at % 2 + 1}: line {at}" for at in range(30, 60)]
     assert error.startswith("error: training job gluonlab-x failed: exit code 1")
     assert error.endswith("all of it: python sagemaker/launch.py jobs logs --name gluonlab-x")
-    given = [one for _, operation, one in log.calls if operation == "GetLogEvents"]
-    assert [(one["limit"], one["startFromHead"]) for one in given] == [(30, False)] * 2
+    parameters = [item for _, operation, item in log.calls if operation == "GetLogEvents"]
+    assert [(item["limit"], item["startFromHead"]) for item in parameters] == [(30, False)] * 2
 
 
 def test_a_log_that_may_not_be_read_does_not_hide_why_the_job_failed(launch_stubbed, aws):
     failed(aws)
-    said = "not authorized to perform: logs:DescribeLogStreams on resource: arn:x"
-    aws.refuse("describe_log_streams", "AccessDeniedException", said, "logs")
+    message = "not authorized to perform: logs:DescribeLogStreams on resource: arn:x"
+    aws.refuse("describe_log_streams", "AccessDeniedException", message, "logs")
     status, _, err = launch_stubbed("jobs", "wait", *NAME)
     warning, error = err.splitlines()
     assert status == 1 and "logs:DescribeLogStreams" in warning

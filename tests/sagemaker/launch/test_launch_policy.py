@@ -66,7 +66,7 @@ def statements():
 
 
 def test_the_policy_allows_what_is_called_and_nothing_else(operations):
-    allowed = [action for one in statements() for action in one["Action"]]
+    allowed = [action for item in statements() for action in item["Action"]]
     needed = called(operations)
     assert "sagemaker:UpdateNotebookInstanceLifecycleConfig" in needed  # a text with a gap
     assert set(allowed) == needed, "deployer-policy.json: allowed, and called, are not the same"
@@ -75,5 +75,5 @@ def test_the_policy_allows_what_is_called_and_nothing_else(operations):
 def test_every_action_is_an_operation_of_its_service(operations):
     """Passing a role is the one right without an operation of its own."""
     named = {f"{PREFIX.get(service, service)}:{name}" for name, service in operations.items()}
-    allowed = {action for one in statements() for action in one["Action"]}
+    allowed = {action for item in statements() for action in item["Action"]}
     assert allowed - named <= {"iam:PassRole", *OTHERWISE.values()}

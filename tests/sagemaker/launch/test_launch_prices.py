@@ -20,31 +20,19 @@ HERE = {"regionCode": "us-east-1", "location": "US East (N. Virginia)"}
 
 
 def term(amounts, since="2026-11-01T00:00:00Z", unit="Hrs", first="0"):
-    dimension = {
-        "unit": unit,
-        "beginRange": first,
-        "endRange": "Inf",
-        "description": "made up",
-        "pricePerUnit": amounts,
-    }
+    dimension = dict(unit=unit, beginRange=first, endRange="Inf", description="made up", pricePerUnit=amounts)
     return {"effectiveDate": since, "priceDimensions": {"X.T.D": dimension}, "termAttributes": {}}
 
 
 def product(usage, *terms, published="2026-11-20T00:00:00Z", reserved=None, **attributes):
-    offers = {"OnDemand": {f"X.T{number}": one for number, one in enumerate(terms)}}
+    offers = {"OnDemand": {f"X.T{number}": item for number, item in enumerate(terms)}}
     if reserved:
         offers["Reserved"] = {"X.R": reserved}
+    attributes = {**HERE, "usagetype": usage, **attributes}
     return {
-        "product": {
-            "productFamily": "ML Instance",
-            "sku": "X",
-            "attributes": {**HERE, "usagetype": usage, **attributes},
-        },
-        "serviceCode": "AmazonSageMaker",
-        "terms": offers,
-        "version": "1",
-        "publicationDate": published,
-    }
+        "product": {"productFamily": "ML Instance", "sku": "X", "attributes": attributes},
+        "serviceCode": "AmazonSageMaker", "terms": offers, "version": "1", "publicationDate": published,
+    }  # fmt: skip
 
 
 def usd(amount, **more):
@@ -63,7 +51,7 @@ LISTED = [
 ]
 
 
-def made(*products, region="us-east-1"):
+def build_table(*products, region="us-east-1"):
     return price_list.build_price_table(products, region, TODAY)
 
 
@@ -125,29 +113,27 @@ def test_reserved_terms_are_no_prices_on_demand():
     reserved = {**usd(0.5), "termAttributes": {"LeaseContractLength": "1yr"}}
     only_reserved = product("USE1-Notebk:ml.g5.2xlarge", reserved=reserved)
     both = product("USE1-Notebk:ml.g5.xlarge", usd(1.5), reserved=reserved)
-    assert made(both, only_reserved)["instance_hour"] == {"ml.g5.xlarge": 1.5}
+    assert build_table(both, only_reserved)["instance_hour"] == {"ml.g5.xlarge": 1.5}
 
 
 def test_the_newest_term_that_holds_by_now_counts():
     terms = usd(3, since="2025-01-01T00:00:00Z"), usd(2, since="2026-06-01T00:00:00Z")
     coming = usd(1, since="2026-12-01T00:00:00Z")
     listed = product("USE1-Notebk:ml.g5.xlarge", terms[1], coming, terms[0])
-    assert made(listed)["instance_hour"] == {"ml.g5.xlarge": 2}
+    assert build_table(listed)["instance_hour"] == {"ml.g5.xlarge": 2}
 
 
 def test_of_several_currencies_dollars_count_and_yuan_where_there_are_no_others():
     both = product("USE1-Notebk:ml.g5.xlarge", term({"CNY": "10.0", "USD": "1.5"}))
     yuan = product("USE1-Notebk:ml.g5.2xlarge", term({"CNY": "20.0"}))
-    assert made(both, yuan)["instance_hour"] == {"ml.g5.xlarge": 1.5}
+    assert build_table(both, yuan)["instance_hour"] == {"ml.g5.xlarge": 1.5}
     china = {"regionCode": "cn-north-1", "location": "China (Beijing)"}
     there = product("CNN1-Notebk:ml.g4dn.xlarge", term({"CNY": "7.5"}), **china)
-    table = made(there, region="cn-north-1")
+    table = build_table(there, region="cn-north-1")
     assert (table["currency"], table["instance_hour"]) == ("CNY", {"ml.g4dn.xlarge": 7.5})
     assert service_region("pricing", "cn-north-1") == "cn-northwest-1"
-    assert (service_region("pricing", "eu-west-1"), service_region("sagemaker", "eu-west-1")) == (
-        "us-east-1",
-        "eu-west-1",
-    )
+    assert service_region("pricing", "eu-west-1") == "us-east-1"
+    assert service_region("sagemaker", "eu-west-1") == "eu-west-1"
 
 
 @pytest.mark.parametrize(
@@ -164,8 +150,8 @@ def test_of_several_currencies_dollars_count_and_yuan_where_there_are_no_others(
 def test_a_region_is_known_by_its_code_or_else_by_its_name(code, location, counts):
     kept = product("EU-Notebk:ml.g4dn.xlarge", usd(1), regionCode="eu-west-1")
     other = product("EU-Notebk:ml.g5.xlarge", usd(1.7), regionCode=code, location=location)
-    found = made(kept, other, region="eu-west-1")["instance_hour"]
-    assert ("ml.g5.xlarge" in found) == counts
+    result = build_table(kept, other, region="eu-west-1")["instance_hour"]
+    assert ("ml.g5.xlarge" in result) == counts
 
 
 @pytest.mark.parametrize(
@@ -186,13 +172,13 @@ def test_a_region_is_known_by_its_code_or_else_by_its_name(code, location, count
     ids=range(11),
 )
 def test_a_product_with_gaps_is_passed_over(broken):
-    assert made(LISTED[0], broken)["instance_hour"] == {"ml.g5.xlarge": 1.5}
+    assert build_table(LISTED[0], broken)["instance_hour"] == {"ml.g5.xlarge": 1.5}
 
 
 def test_two_prices_of_one_thing_are_the_higher_whatever_their_order():
-    one, two = (product("USE1-Notebk:ml.g5.xlarge", usd(amount)) for amount in (1.5, 1.8))
-    for listed in ((one, two), (two, one)):
-        assert made(*listed)["instance_hour"] == {"ml.g5.xlarge": 1.8}
+    item, two = (product("USE1-Notebk:ml.g5.xlarge", usd(amount)) for amount in (1.5, 1.8))
+    for listed in ((item, two), (two, item)):
+        assert build_table(*listed)["instance_hour"] == {"ml.g5.xlarge": 1.8}
 
 
 def test_the_readme_says_what_the_shipped_table_says():
@@ -205,7 +191,7 @@ def test_the_readme_says_what_the_shipped_table_says():
         assert (hour, day) == (f"{known.hour_price:.2f}", f"{known.day_price:.2f}")
         assert f"{known.volume_month_price:.2f} USD a month" in text
     unknown = re.search(r"^\| `(\S+)` and `(\S+)` \| \?", text, re.M)
-    assert [Prices().hour_price(one, "us-east-1") for one in unknown.groups()] == [None, None]
+    assert [Prices().hour_price(item, "us-east-1") for item in unknown.groups()] == [None, None]
     hour = Prices().hour_price("ml.g5.12xlarge", "us-east-1")
     assert f"3 x {hour} = {3 * hour:.2f} USD, another {hour} USD for the idle hour" in text
     assert f"{hour} USD an hour as below" in text

@@ -44,8 +44,8 @@ def test_more_is_asked_for_by_the_code(launch_stubbed, aws, log, pages):
     assert status == 0
     assert "counts when this shows it: python sagemaker/launch.py quota --instance ml.g5.12" in err
     assert out.splitlines()[-1] == f"asked for 1 x {NAME}: PENDING"
-    asked = {"ServiceCode": "sagemaker", "QuotaCode": "L-1", "DesiredValue": 1.0}
-    assert log.calls[-1][2] == asked
+    expected = {"ServiceCode": "sagemaker", "QuotaCode": "L-1", "DesiredValue": 1.0}
+    assert log.calls[-1][2] == expected
 
 
 def test_what_one_has_is_not_asked_for(launch_stubbed, pages, log):
@@ -56,8 +56,8 @@ def test_what_one_has_is_not_asked_for(launch_stubbed, pages, log):
 
 
 def test_a_request_that_waits_is_named(launch_stubbed, aws, pages):
-    asked = ("request_service_quota_increase", "ResourceAlreadyExistsException", "")
-    aws.refuse(*asked, "service-quotas")
+    expected = ("request_service_quota_increase", "ResourceAlreadyExistsException", "")
+    aws.refuse(*expected, "service-quotas")
     history = [{"DesiredValue": 4.0, "Status": "CASE_OPENED"}, {"Status": "DENIED"}]
     operation = "list_requested_service_quota_change_history_by_quota"
     aws.answer(operation, {"RequestedQuotas": history}, "service-quotas")

@@ -21,7 +21,7 @@ CAPACITY = [
 ]
 
 
-def one_line(err):
+def error_line(err):
     [line] = [line for line in err.splitlines() if line.startswith("error: ")]
     return line
 
@@ -33,7 +33,7 @@ def test_a_start_without_a_machine_never_asks_to_delete(reason, launch_stubbed, 
     aws.statuses("Pending")
     aws.statuses("Failed", "Failed", FailureReason=reason)
     status, _, err = launch_stubbed("start")
-    line = one_line(err)
+    line = error_line(err)
     assert status == 1
     assert "AWS has no such machine free at the moment: try again later: python" in line
     assert "launch.py start --name gluonlab; change the type: python" in line
@@ -47,14 +47,14 @@ def test_a_start_that_is_refused_at_once_says_the_same(launch_stubbed, aws):
     aws.refuse("start_notebook_instance", "InsufficientInstanceCapacity", "Insufficient capacity.")
     status, _, err = launch_stubbed("start")
     assert status == 1
-    assert "resize --name gluonlab --instance TYPE" in one_line(err)
-    assert "which `delete` would destroy" in one_line(err)
+    assert "resize --name gluonlab --instance TYPE" in error_line(err)
+    assert "which `delete` would destroy" in error_line(err)
 
 
 def test_a_lack_of_anything_else_is_no_lack_of_machines(launch_stubbed, aws):
     aws.statuses("Stopped", **AL2023)
     aws.refuse("start_notebook_instance", "ValidationException", "The service is unavailable")
-    assert "no such machine" not in one_line(launch_stubbed("start")[2])
+    assert "no such machine" not in error_line(launch_stubbed("start")[2])
 
 
 def test_ctrl_c_in_a_start_offers_no_delete(launch_stubbed, aws, log):
@@ -71,8 +71,8 @@ def test_a_notebook_that_has_failed_is_not_to_be_deleted_to_make_it_again(launch
     where = ("--repository", "https://git.example.org/g.git")
     status, _, err = launch_stubbed("create", "--instance", "g5.xlarge", *where)
     assert status == 2
-    assert "start --name gluonlab tries again" in one_line(err)
-    assert "deletes it with all files on its volume" in one_line(err)
+    assert "start --name gluonlab tries again" in error_line(err)
+    assert "deletes it with all files on its volume" in error_line(err)
 
 
 def updates(log):
@@ -99,42 +99,30 @@ def test_what_is_so_already_is_not_asked_for(launch_stubbed, aws, log):
 
 
 @pytest.mark.parametrize(
-    ("status", "found", "arguments", "says"),
+    ("status", "notebook", "options", "message"),
     [
-        ("InService", AL2023, ("--volume", "80"), "InService: only a stopped notebook can be chan"),
-        ("Updating", AL2023, ("--volume", "80"), "Updating: only a stopped notebook can be chan"),
-        ("Stopped", AL2023, ("--volume", "20"), "--volume 20: the volume has 50 GB, and AWS lets"),
-        ("Stopped", AL2023, ("--instance", "p3.2xlarge"), "does not start ml.p3.2xlarge"),
-        ("Stopped", AL2023, ("--instance", "p5.48xlarge"), "its GPUs are H100 or H200 (sm_90)"),
-        ("Stopped", AL2023, ("--platform", "notebook-al2-v3"), "al2-v3 is dead since 2026-07-01"),
-        (
-            "Stopped",
-            AL2,
-            ("--volume", "80"),
-            "is on notebook-al2-v3, dead since 2026-07-01: add --platform notebook-al2023-v1 "
-            "--instance ml.g5.xlarge, which keeps the files",
-        ),
-        (
-            "Stopped",
-            AL2,
-            ("--instance", "g4dn.xlarge"),
-            "add --platform notebook-al2023-v1, which keeps the files on its volume",
-        ),
-        (
-            "Stopped",
-            AL1,
-            ("--platform", "notebook-al2023-v1"),
-            "is on notebook-al1-v1, dead since 2024-03-31: AWS changes it to no newer platform",
-        ),
+        ("InService", AL2023, "--volume 80", "InService: only a stopped notebook can be chan"),
+        ("Updating", AL2023, "--volume 80", "Updating: only a stopped notebook can be chan"),
+        ("Stopped", AL2023, "--volume 20", "--volume 20: the volume has 50 GB, and AWS lets"),
+        ("Stopped", AL2023, "--instance p3.2xlarge", "does not start ml.p3.2xlarge"),
+        ("Stopped", AL2023, "--instance p5.48xlarge", "its GPUs are H100 or H200 (sm_90)"),
+        ("Stopped", AL2023, "--platform notebook-al2-v3", "al2-v3 is dead since 2026-07-01"),
+        ("Stopped", AL2, "--volume 80",
+         "is on notebook-al2-v3, dead since 2026-07-01: add --platform notebook-al2023-v1 "
+         "--instance ml.g5.xlarge, which keeps the files"),
+        ("Stopped", AL2, "--instance g4dn.xlarge",
+         "add --platform notebook-al2023-v1, which keeps the files on its volume"),
+        ("Stopped", AL1, "--platform notebook-al2023-v1",
+         "is on notebook-al1-v1, dead since 2024-03-31: AWS changes it to no newer platform"),
     ],
-)
-def test_what_cannot_be_is_one_line_and_nothing_changes(status, found, arguments, says, launch_stubbed, aws, log):
-    aws.statuses(status, VolumeSizeInGB=50, **found)
-    if status == "Stopped" and "--volume 20" not in " ".join(arguments):
+)  # fmt: skip
+def test_what_cannot_be_is_one_line_and_nothing_changes(status, notebook, options, message, launch_stubbed, aws, log):
+    aws.statuses(status, VolumeSizeInGB=50, **notebook)
+    if status == "Stopped" and options != "--volume 20":
         aws.answer("list_tags", {"Tags": []})
-    code, _, err = launch_stubbed("resize", *arguments)
+    code, _, err = launch_stubbed("resize", *options.split())
     assert (code, updates(log)) == (2, [])
-    assert says in one_line(err)
+    assert message in error_line(err)
 
 
 def test_a_dead_notebook_becomes_a_living_one_with_its_volume(launch_stubbed, aws, log):
@@ -143,7 +131,7 @@ def test_a_dead_notebook_becomes_a_living_one_with_its_volume(launch_stubbed, aw
     status, _, err = launch_stubbed("start")
     assert status == 2
     way = "resize --name gluonlab --platform notebook-al2023-v1 --instance ml.g5.xlarge keeps the"
-    assert way in one_line(err)
+    assert way in error_line(err)
     aws.statuses("Stopped", VolumeSizeInGB=50, **AL2)
     aws.answer("list_tags", {"Tags": []})
     aws.answer("update_notebook_instance")
@@ -161,8 +149,8 @@ def test_a_stack_changes_its_notebook_itself(launch_stubbed, aws, log):
     aws.answer("list_tags", {"Tags": [stack]})
     status, _, err = launch_stubbed("resize", "--volume", "80")
     assert (status, updates(log)) == (2, [])
-    assert "belongs to the CloudFormation stack labs" in one_line(err)
-    assert "another Platform there means a new, empty volume" in one_line(err)
+    assert "belongs to the CloudFormation stack labs" in error_line(err)
+    assert "another Platform there means a new, empty volume" in error_line(err)
 
 
 def test_forced_aws_is_asked_with_a_warning(launch_stubbed, aws, log):

@@ -13,8 +13,8 @@ from gluonlab_sagemaker.waiting import Waiter
 
 def nothing_else(aws, *jobs):
     """No scripts and no role; these jobs run."""
-    aws.no_scripts()
-    aws.no_role()
+    aws.answer_no_scripts()
+    aws.answer_no_role()
     aws.answer("list_training_jobs", {"TrainingJobSummaries": [*jobs]})
 
 
@@ -31,15 +31,15 @@ def test_delete_waits_for_what_cannot_be_stopped_yet(launch_stubbed, aws, log):
     status, _, err = launch_stubbed("delete", "--yes")
     assert (status, log.changes()) == (0, ["StopNotebookInstance", "DeleteNotebookInstance"])
     assert err.splitlines() == [
-        f"gluonlab: {one}" for one in ("Pending", "InService", "Stopping", "Stopped", "Deleting")
+        f"gluonlab: {item}" for item in ("Pending", "InService", "Stopping", "Stopped", "Deleting")
     ]
     assert len(log.slept) == 8
 
 
 def test_delete_is_not_upset_when_the_idle_stop_is_faster(launch_stubbed, aws, log):
     aws.statuses("InService")
-    said = "Status (Stopping) not in ([InService]). Unable to transition"
-    aws.refuse("stop_notebook_instance", "ValidationException", said)
+    message = "Status (Stopping) not in ([InService]). Unable to transition"
+    aws.refuse("stop_notebook_instance", "ValidationException", message)
     aws.statuses("Stopping", "Stopped")
     aws.answer("delete_notebook_instance")
     aws.statuses(None)
@@ -87,8 +87,8 @@ def test_waiting_ends(capsys, aws, monkeypatch):
     """After an hour, with what can be done then."""
     clock = iter(range(0, 100_000, 600))
     waiter = Waiter(sleep=lambda seconds: None, clock=lambda: next(clock))
-    said = "gluonlab is Pending still after 60 minutes: `wait` goes on waiting"
-    with pytest.raises(FailedError, match=said):
+    message = "gluonlab is Pending still after 60 minutes: `wait` goes on waiting"
+    with pytest.raises(FailedError, match=message):
         waiter.wait_until("gluonlab", ["InService"], lambda: "Pending")
 
 

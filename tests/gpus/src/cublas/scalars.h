@@ -8,11 +8,9 @@ namespace gpus {
 
 // alpha or beta. What lies on the host is read when the call is made,
 // what lies on the GPU when its turn comes.
-template <class T>
-class Scalar {
+template <class T> class Scalar {
  public:
-  Scalar(const Call& call, const BlasHandle& handle, const void* address)
-      : address_(static_cast<const T*>(address)) {
+  Scalar(const Call& call, const BlasHandle& handle, const void* address) : address_(static_cast<const T*>(address)) {
     on_gpu_ = handle.pointers == CUBLAS_POINTER_MODE_DEVICE;
     if (on_gpu_)
       call.reaches(address, sizeof(T));
@@ -30,8 +28,7 @@ class Scalar {
 
 // visit_type(CUDA_R_16F, [&](auto element) { ... }): with an element of it;
 // false for types that are not there.
-template <class Visitor>
-bool visit_type(cudaDataType type, Visitor&& visitor) {
+template <class Visitor> bool visit_type(cudaDataType type, Visitor&& visitor) {
   if (type == CUDA_R_16F)
     visitor(half());
   else if (type == CUDA_R_32F)
@@ -44,8 +41,7 @@ bool visit_type(cudaDataType type, Visitor&& visitor) {
 }
 
 // Bytes from the first to behind the last element of a matrix whose columns are `leading` elements apart.
-template <class T>
-size_t extent(size_t rows, size_t columns, size_t leading) {
+template <class T> size_t extent(size_t rows, size_t columns, size_t leading) {
   return rows && columns ? ((columns - 1) * leading + rows) * sizeof(T) : 0;
 }
 

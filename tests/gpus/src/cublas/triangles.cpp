@@ -10,8 +10,7 @@ using namespace gpus;
 namespace {
 
 // Element (row, column) of op(A), of which one half is there.
-template <class T>
-struct Triangle {
+template <class T> struct Triangle {
   const T* first;
   int leading;
   bool upper, transposed, unit;
@@ -26,9 +25,8 @@ struct Triangle {
 
 // C = alpha op(A) op(A)^T + beta C, in one half of C.
 template <class T>
-cublasStatus_t update(const char* name, cublasHandle_t handle, cublasFillMode_t half_of,
-                      cublasOperation_t operation, int n, int k, const T* alpha, const T* a, int lda,
-                      const T* beta, T* c, int ldc) {
+cublasStatus_t update(const char* name, cublasHandle_t handle, cublasFillMode_t half_of, cublasOperation_t operation,
+                      int n, int k, const T* alpha, const T* a, int lda, const T* beta, T* c, int ldc) {
   Call call(name, blas(handle));
   bool plain = operation == CUBLAS_OP_N;
   call.reaches(a, plain ? extent<T>(n, k, lda) : extent<T>(k, n, lda));
@@ -70,9 +68,8 @@ Triangle<T> triangle(cublasSideMode_t side, cublasFillMode_t half_of, cublasOper
 
 // C = alpha op(A) B, or alpha B op(A). C may be B.
 template <class T>
-cublasStatus_t multiply_triangle(const char* name, cublasHandle_t handle, cublasSideMode_t side,
-                                 Triangle<T> a, int m, int n, const T* alpha, const T* b, int ldb, T* c,
-                                 int ldc) {
+cublasStatus_t multiply_triangle(const char* name, cublasHandle_t handle, cublasSideMode_t side, Triangle<T> a, int m,
+                                 int n, const T* alpha, const T* b, int ldb, T* c, int ldc) {
   Call call(name, blas(handle));
   Lines in = lines_of(side, m, n, ldb), out = lines_of(side, m, n, ldc);
   call.reaches(a.first, extent<T>(in.length, in.length, a.leading));
@@ -95,8 +92,8 @@ cublasStatus_t multiply_triangle(const char* name, cublasHandle_t handle, cublas
 
 // op(A) X = alpha B, or X op(A) = alpha B; X in the place of B.
 template <class T>
-cublasStatus_t solve_triangle(const char* name, cublasHandle_t handle, cublasSideMode_t side, Triangle<T> a,
-                              int m, int n, const T* alpha, T* b, int ldb) {
+cublasStatus_t solve_triangle(const char* name, cublasHandle_t handle, cublasSideMode_t side, Triangle<T> a, int m,
+                              int n, const T* alpha, T* b, int ldb) {
   Call call(name, blas(handle));
   Lines lines = lines_of(side, m, n, ldb);
   call.reaches(a.first, extent<T>(lines.length, lines.length, a.leading));
@@ -121,8 +118,7 @@ cublasStatus_t solve_triangle(const char* name, cublasHandle_t handle, cublasSid
 }
 
 template <class T>
-cublasStatus_t dot(const char* name, cublasHandle_t handle, int n, const T* x, int dx, const T* y, int dy,
-                   T* result) {
+cublasStatus_t dot(const char* name, cublasHandle_t handle, int n, const T* x, int dx, const T* y, int dy, T* result) {
   Call call(name, blas(handle));
   if (dx < 0 || dy < 0) call.refuse("a vector that goes backwards, which is not there");
   call.reaches(x, extent<T>(1, n, dx));
@@ -145,57 +141,31 @@ cublasStatus_t dot(const char* name, cublasHandle_t handle, int n, const T* x, i
 
 }  // namespace
 
+// The calls for numbers of one type, whose names have its letter.
+#define CALLS(letter, T)                                                                                               \
+  cublasStatus_t cublas##letter##syrk_v2(cublasHandle_t handle, cublasFillMode_t half_of, cublasOperation_t operation, \
+                                         int n, int k, const T* alpha, const T* a, int lda, const T* beta, T* c,       \
+                                         int ldc) {                                                                    \
+    return update("cublas" #letter "syrk", handle, half_of, operation, n, k, alpha, a, lda, beta, c, ldc);             \
+  }                                                                                                                    \
+  cublasStatus_t cublas##letter##trmm_v2(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t half_of,       \
+                                         cublasOperation_t operation, cublasDiagType_t diagonal, int m, int n,         \
+                                         const T* alpha, const T* a, int lda, const T* b, int ldb, T* c, int ldc) {    \
+    return multiply_triangle("cublas" #letter "trmm", handle, side,                                                    \
+                             triangle(side, half_of, operation, diagonal, a, lda), m, n, alpha, b, ldb, c, ldc);       \
+  }                                                                                                                    \
+  cublasStatus_t cublas##letter##trsm_v2(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t half_of,       \
+                                         cublasOperation_t operation, cublasDiagType_t diagonal, int m, int n,         \
+                                         const T* alpha, const T* a, int lda, T* b, int ldb) {                         \
+    return solve_triangle("cublas" #letter "trsm", handle, side, triangle(side, half_of, operation, diagonal, a, lda), \
+                          m, n, alpha, b, ldb);                                                                        \
+  }                                                                                                                    \
+  cublasStatus_t cublas##letter##dot_v2(cublasHandle_t handle, int n, const T* x, int dx, const T* y, int dy,          \
+                                        T* result) {                                                                   \
+    return dot("cublas" #letter "dot", handle, n, x, dx, y, dy, result);                                               \
+  }
+
 extern "C" {
-
-cublasStatus_t cublasSsyrk_v2(cublasHandle_t handle, cublasFillMode_t half_of, cublasOperation_t operation,
-                              int n, int k, const float* alpha, const float* a, int lda, const float* beta,
-                              float* c, int ldc) {
-  return update("cublasSsyrk", handle, half_of, operation, n, k, alpha, a, lda, beta, c, ldc);
-}
-
-cublasStatus_t cublasDsyrk_v2(cublasHandle_t handle, cublasFillMode_t half_of, cublasOperation_t operation,
-                              int n, int k, const double* alpha, const double* a, int lda, const double* beta,
-                              double* c, int ldc) {
-  return update("cublasDsyrk", handle, half_of, operation, n, k, alpha, a, lda, beta, c, ldc);
-}
-
-cublasStatus_t cublasStrmm_v2(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t half_of,
-                              cublasOperation_t operation, cublasDiagType_t diagonal, int m, int n,
-                              const float* alpha, const float* a, int lda, const float* b, int ldb, float* c,
-                              int ldc) {
-  return multiply_triangle("cublasStrmm", handle, side, triangle(side, half_of, operation, diagonal, a, lda),
-                           m, n, alpha, b, ldb, c, ldc);
-}
-
-cublasStatus_t cublasDtrmm_v2(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t half_of,
-                              cublasOperation_t operation, cublasDiagType_t diagonal, int m, int n,
-                              const double* alpha, const double* a, int lda, const double* b, int ldb,
-                              double* c, int ldc) {
-  return multiply_triangle("cublasDtrmm", handle, side, triangle(side, half_of, operation, diagonal, a, lda),
-                           m, n, alpha, b, ldb, c, ldc);
-}
-
-cublasStatus_t cublasStrsm_v2(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t half_of,
-                              cublasOperation_t operation, cublasDiagType_t diagonal, int m, int n,
-                              const float* alpha, const float* a, int lda, float* b, int ldb) {
-  return solve_triangle("cublasStrsm", handle, side, triangle(side, half_of, operation, diagonal, a, lda), m,
-                        n, alpha, b, ldb);
-}
-
-cublasStatus_t cublasDtrsm_v2(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t half_of,
-                              cublasOperation_t operation, cublasDiagType_t diagonal, int m, int n,
-                              const double* alpha, const double* a, int lda, double* b, int ldb) {
-  return solve_triangle("cublasDtrsm", handle, side, triangle(side, half_of, operation, diagonal, a, lda), m,
-                        n, alpha, b, ldb);
-}
-
-cublasStatus_t cublasSdot_v2(cublasHandle_t handle, int n, const float* x, int dx, const float* y, int dy,
-                             float* result) {
-  return dot("cublasSdot", handle, n, x, dx, y, dy, result);
-}
-
-cublasStatus_t cublasDdot_v2(cublasHandle_t handle, int n, const double* x, int dx, const double* y, int dy,
-                             double* result) {
-  return dot("cublasDdot", handle, n, x, dx, y, dy, result);
-}
+CALLS(S, float)
+CALLS(D, double)
 }

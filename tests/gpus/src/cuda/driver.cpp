@@ -80,8 +80,8 @@ void check_pointers(const FusedKernel& kernel, void** arguments, int device) {
     const void* address = *static_cast<void**>(arguments[place]);
     check_access(address, argument.reach, device, kernel.lowered);
     if (reinterpret_cast<size_t>(address) % argument.alignment)
-      fault("misaligned address: " + std::string(kernel.lowered) + " reads " +
-            std::to_string(argument.alignment) + " bytes at once");
+      fault("misaligned address: " + std::string(kernel.lowered) + " reads " + std::to_string(argument.alignment) +
+            " bytes at once");
   }
 }
 
@@ -141,8 +141,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   } else if (attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) {
     *value = gpu(device).minor;
   } else {
-    fault("cuDeviceGetAttribute is asked for attribute " + std::to_string(attribute) +
-          ", which has no answer here");
+    fault("cuDeviceGetAttribute is asked for attribute " + std::to_string(attribute) + ", which has no answer here");
     return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
@@ -188,9 +187,8 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
   return CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned, CUstream stream,
-                        void** arguments, void**) {
+CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                        unsigned block_y, unsigned block_z, unsigned, CUstream stream, void** arguments, void**) {
   const FusedKernel& kernel = *function->kernel;
   count(fused_launches);
   count_name(kernel.expression);

@@ -54,8 +54,7 @@ bool is_forgotten(int device) {
 
 // Whether libmxnet.so holds machine code for it: see gluonlab/doctor/check_gpus.py.
 bool has_code(const Gpu& gpu) {
-  return (gpu.major >= 5 && gpu.major <= 7) ||
-         (gpu.major == 8 && gpu.minor != 0 ? gpu.minor >= 6 : gpu.major == 8);
+  return (gpu.major >= 5 && gpu.major <= 7) || (gpu.major == 8 && gpu.minor != 0 ? gpu.minor >= 6 : gpu.major == 8);
 }
 
 // Otherwise it is an error, after which MXNet's thread takes every launch for a failed one: it never forgets
@@ -64,8 +63,8 @@ bool may_be_launched(dim3 grid, dim3 block) {
   constexpr unsigned MOST_THREADS = 1024;  // of a block
   constexpr unsigned MOST_ROWS = 65535;    // of blocks along the second and third axis
   unsigned threads = block.x * block.y * block.z;
-  return threads > 0 && threads <= MOST_THREADS && grid.x > 0 && grid.y > 0 && grid.z > 0 &&
-         grid.y <= MOST_ROWS && grid.z <= MOST_ROWS;
+  return threads > 0 && threads <= MOST_THREADS && grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.y <= MOST_ROWS &&
+         grid.z <= MOST_ROWS;
 }
 
 }  // namespace
@@ -82,8 +81,7 @@ void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
 char __cudaInitModule(void**) { return 1; }
 void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
-void __cudaRegisterFunction(void**, const char* host, char*, const char* name, int, void*, void*, void*,
-                            void*, int*) {
+void __cudaRegisterFunction(void**, const char* host, char*, const char* name, int, void*, void*, void*, void*, int*) {
   std::lock_guard<std::mutex> guard(lock);
   mangled[host] = name;
 }
@@ -110,8 +108,7 @@ cudaError_t cudaLaunchKernel(const void* host_function, dim3 grid, dim3 block, v
   count_name(name);
   if (!has_code(gpu(current_device()))) return result(cudaErrorNoKernelImageForDevice);
   if (!may_be_launched(grid, block)) {
-    fault("invalid configuration argument: a grid without blocks, or too many of them or of threads, for " +
-          name);
+    fault("invalid configuration argument: a grid without blocks, or too many of them or of threads, for " + name);
     return cudaSuccess;
   }
   Work work = kernel_work(name, arguments, grid, block, current_device());
@@ -131,8 +128,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   return cudaSuccess;
 }
 
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int, size_t,
-                                                                   unsigned) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int, size_t, unsigned) {
   *blocks = 2;
   return cudaSuccess;
 }

@@ -39,8 +39,7 @@ struct Rows {
 };
 
 void copy_rows(Rows to, Rows from, size_t width, size_t height) {
-  for (size_t row = 0; row < height; row++)
-    memmove(to.first + row * to.pitch, from.first + row * from.pitch, width);
+  for (size_t row = 0; row < height; row++) memmove(to.first + row * to.pitch, from.first + row * from.pitch, width);
 }
 
 bool changes_copies(int source, int target) {
@@ -77,9 +76,7 @@ cudaError_t copy(Rows to, Rows from, size_t width, size_t height, cudaStream_t s
   return cudaSuccess;
 }
 
-Rows rows(const void* first, size_t pitch = 0) {
-  return {static_cast<char*>(const_cast<void*>(first)), pitch};
-}
+Rows rows(const void* first, size_t pitch = 0) { return {static_cast<char*>(const_cast<void*>(first)), pitch}; }
 
 cudaError_t wait_for_default_stream(cudaError_t error) {
   synchronise(nullptr);
@@ -139,9 +136,8 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
                                 cudaStream_t stream) {
   if (owner(to) != to_device || owner(from) != from_device)
-    fault("cudaMemcpyPeerAsync is told gpu " + std::to_string(from_device) + " to gpu " +
-          std::to_string(to_device) + ", and goes from " + std::to_string(owner(from)) + " to " +
-          std::to_string(owner(to)));
+    fault("cudaMemcpyPeerAsync is told gpu " + std::to_string(from_device) + " to gpu " + std::to_string(to_device) +
+          ", and goes from " + std::to_string(owner(from)) + " to " + std::to_string(owner(to)));
   return copy(rows(to), rows(from), bytes, 1, stream);
 }
 

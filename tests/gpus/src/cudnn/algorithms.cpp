@@ -11,10 +11,9 @@ constexpr size_t MOST_WORKSPACE = 1 << 20;
 // By NVIDIA's "Reproducibility" the backward algorithms 0, and 3 for filters, add with atomic operations.
 // cuDNN's guess at what is fastest comes first, and on real GPUs, too, it is often one of these.
 const std::vector<Algorithm>& offered(Direction direction) {
-  static const std::vector<Algorithm> forward = {
-      {CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, true, true},
-      {CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, true, false},
-      {CUDNN_CONVOLUTION_FWD_ALGO_GEMM, true, true}};
+  static const std::vector<Algorithm> forward = {{CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, true, true},
+                                                 {CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, true, false},
+                                                 {CUDNN_CONVOLUTION_FWD_ALGO_GEMM, true, true}};
   static const std::vector<Algorithm> data = {{CUDNN_CONVOLUTION_BWD_DATA_ALGO_0, false, false},
                                               {CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, true, true}};
   static const std::vector<Algorithm> filter = {{CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0, false, false},
@@ -42,8 +41,8 @@ cudnnStatus_t fill(const ConvolutionProblem& problem, std::vector<Algorithm> ord
 
 // What is fastest is another one each time.
 template <class Result>
-cudnnStatus_t measure(const char* name, cudnnHandle_t handle, Direction direction,
-                      const ConvolutionProblem& problem, int asked, int* returned, Result* results) {
+cudnnStatus_t measure(const char* name, cudnnHandle_t handle, Direction direction, const ConvolutionProblem& problem,
+                      int asked, int* returned, Result* results) {
   DnnCall call(name, handle);
   std::vector<Algorithm> order = offered(direction);
   std::shuffle(order.begin(), order.end(), std::mt19937_64(any_number()));
@@ -64,8 +63,8 @@ ConvolutionProblem forward_problem(cudnnTensorDescriptor_t x, cudnnFilterDescrip
                                    cudnnConvolutionDescriptor_t how, cudnnTensorDescriptor_t y) {
   return {described(x), described(w), described(y), described(how)};
 }
-ConvolutionProblem data_problem(cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t y,
-                                cudnnConvolutionDescriptor_t how, cudnnTensorDescriptor_t x) {
+ConvolutionProblem data_problem(cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t y, cudnnConvolutionDescriptor_t how,
+                                cudnnTensorDescriptor_t x) {
   return forward_problem(x, w, how, y);
 }
 ConvolutionProblem filter_problem(cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t y,
@@ -118,13 +117,12 @@ extern "C" {
     return workspace(DIRECTION, problem(a, b, how, d), number, bytes);                                      \
   }
 
-ALGORITHMS(Forward, cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionFwdAlgo_t, Direction::FORWARD,
-           forward_problem, cudnnTensorDescriptor_t, cudnnFilterDescriptor_t, cudnnTensorDescriptor_t)
+ALGORITHMS(Forward, cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionFwdAlgo_t, Direction::FORWARD, forward_problem,
+           cudnnTensorDescriptor_t, cudnnFilterDescriptor_t, cudnnTensorDescriptor_t)
 ALGORITHMS(BackwardData, cudnnConvolutionBwdDataAlgoPerf_t, cudnnConvolutionBwdDataAlgo_t, Direction::DATA,
            data_problem, cudnnFilterDescriptor_t, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t)
-ALGORITHMS(BackwardFilter, cudnnConvolutionBwdFilterAlgoPerf_t, cudnnConvolutionBwdFilterAlgo_t,
-           Direction::FILTER, filter_problem, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t,
-           cudnnFilterDescriptor_t)
+ALGORITHMS(BackwardFilter, cudnnConvolutionBwdFilterAlgoPerf_t, cudnnConvolutionBwdFilterAlgo_t, Direction::FILTER,
+           filter_problem, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t, cudnnFilterDescriptor_t)
 }
 
 }  // namespace gpus

@@ -9,8 +9,7 @@ namespace gpus {
 namespace {
 
 // For each element of a channel: action(its place).
-template <class Action>
-void for_channel(const Tensor& it, int channel, Action action) {
+template <class Action> void for_channel(const Tensor& it, int channel, Action action) {
   size_t plane = it.plane();
   for (int image = 0; image < it.sizes[0]; image++) {
     size_t first = (size_t(image) * it.sizes[1] + channel) * plane;
@@ -18,15 +17,13 @@ void for_channel(const Tensor& it, int channel, Action action) {
   }
 }
 
-template <class T>
-struct Statistics {
+template <class T> struct Statistics {
   T mean, variance, inverse;  // inverse: of the deviation, eps added to the variance
 };
 
 // Each row of a plane is summed for itself,
 // so that a float32's sum of many is as exact as that of a GPU's threads.
-template <class T>
-Statistics<T> statistics(const Tensor& it, int channel, const T* x, T eps) {
+template <class T> Statistics<T> statistics(const Tensor& it, int channel, const T* x, T eps) {
   T number = T(it.sizes[0]) * it.plane(), mean = 0, variance = 0;
   size_t plane = it.plane();
   auto sum = [&](auto term) {
@@ -44,13 +41,11 @@ Statistics<T> statistics(const Tensor& it, int channel, const T* x, T eps) {
   return {mean, variance, 1 / std::sqrt(variance + eps)};
 }
 
-template <class T>
-struct Parameters {
+template <class T> struct Parameters {
   const T *scale, *bias;
 };
 
-template <class T>
-struct Running {
+template <class T> struct Running {
   T *mean, *variance;
   T factor;
 
@@ -78,8 +73,7 @@ bool is_spatial(const DnnCall& call, cudnnBatchNormMode_t mode) {
 // One number for each channel.
 size_t bytes_of_channels(const Tensor& x) { return x.sizes[1] * (x.type == CUDNN_DATA_DOUBLE ? 8 : 4); }
 
-template <class... Pointers>
-void reach_channels(const DnnCall& call, const Tensor& x, Pointers... pointers) {
+template <class... Pointers> void reach_channels(const DnnCall& call, const Tensor& x, Pointers... pointers) {
   (call.reaches(pointers, bytes_of_channels(x)), ...);
 }
 
@@ -99,11 +93,13 @@ cudnnStatus_t cudnnDeriveBNTensorDescriptor(cudnnTensorDescriptor_t derived, con
   return cudnnSetTensor4dDescriptor(derived, CUDNN_TENSOR_NCHW, type, 1, it.sizes[1], 1, 1);
 }
 
-cudnnStatus_t cudnnBatchNormalizationForwardTraining(
-    cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void* alpha, const void* beta,
-    const cudnnTensorDescriptor_t xd, const void* x, const cudnnTensorDescriptor_t yd, void* y,
-    const cudnnTensorDescriptor_t parameters, const void* scale, const void* bias, double factor,
-    void* running_mean, void* running_variance, double eps, void* saved_mean, void* saved_inverse) {
+cudnnStatus_t cudnnBatchNormalizationForwardTraining(cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void* alpha,
+                                                     const void* beta, const cudnnTensorDescriptor_t xd, const void* x,
+                                                     const cudnnTensorDescriptor_t yd, void* y,
+                                                     const cudnnTensorDescriptor_t parameters, const void* scale,
+                                                     const void* bias, double factor, void* running_mean,
+                                                     void* running_variance, double eps, void* saved_mean,
+                                                     void* saved_inverse) {
   DnnCall call("cudnnBatchNormalizationForwardTraining", handle);
   Tensor in = described(xd), out = described(yd);
   call.match(in, out);
@@ -122,8 +118,8 @@ cudnnStatus_t cudnnBatchNormalizationForwardTraining(
     Running<C> running{static_cast<C*>(running_mean), static_cast<C*>(running_variance), C(factor)};
     for (int channel = 0; channel < in.sizes[1]; channel++) {
       Statistics<C> now = statistics(in, channel, from.values(), C(eps));
-      normalise(in, channel, now.mean, now.inverse,
-                {static_cast<const C*>(scale), static_cast<const C*>(bias)}, from.values(), to.values());
+      normalise(in, channel, now.mean, now.inverse, {static_cast<const C*>(scale), static_cast<const C*>(bias)},
+                from.values(), to.values());
       running.update(channel, now, C(in.sizes[0]) * in.plane());
       if (saved_mean) static_cast<C*>(saved_mean)[channel] = now.mean;
       if (saved_inverse) static_cast<C*>(saved_inverse)[channel] = now.inverse;
@@ -136,9 +132,9 @@ cudnnStatus_t cudnnBatchNormalizationForwardInference(cudnnHandle_t handle, cudn
                                                       const void* alpha, const void* beta,
                                                       const cudnnTensorDescriptor_t xd, const void* x,
                                                       const cudnnTensorDescriptor_t yd, void* y,
-                                                      const cudnnTensorDescriptor_t parameters,
-                                                      const void* scale, const void* bias, const void* mean,
-                                                      const void* variance, double eps) {
+                                                      const cudnnTensorDescriptor_t parameters, const void* scale,
+                                                      const void* bias, const void* mean, const void* variance,
+                                                      double eps) {
   DnnCall call("cudnnBatchNormalizationForwardInference", handle);
   Tensor in = described(xd), out = described(yd);
   call.match(in, out);
@@ -164,12 +160,14 @@ cudnnStatus_t cudnnBatchNormalizationForwardInference(cudnnHandle_t handle, cudn
 
 // Where no statistics were saved, they are computed from x, as cuDNN does: those of this batch,
 // never the running ones.
-cudnnStatus_t cudnnBatchNormalizationBackward(
-    cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void* alpha, const void* beta,
-    const void* alpha_parameters, const void* beta_parameters, const cudnnTensorDescriptor_t xd,
-    const void* x, const cudnnTensorDescriptor_t dyd, const void* dy, const cudnnTensorDescriptor_t dxd,
-    void* dx, const cudnnTensorDescriptor_t parameters, const void* scale, void* scale_gradient,
-    void* bias_gradient, double eps, const void* saved_mean, const void* saved_inverse) {
+cudnnStatus_t cudnnBatchNormalizationBackward(cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void* alpha,
+                                              const void* beta, const void* alpha_parameters,
+                                              const void* beta_parameters, const cudnnTensorDescriptor_t xd,
+                                              const void* x, const cudnnTensorDescriptor_t dyd, const void* dy,
+                                              const cudnnTensorDescriptor_t dxd, void* dx,
+                                              const cudnnTensorDescriptor_t parameters, const void* scale,
+                                              void* scale_gradient, void* bias_gradient, double eps,
+                                              const void* saved_mean, const void* saved_inverse) {
   DnnCall call("cudnnBatchNormalizationBackward", handle);
   Tensor in = described(xd), gradient = described(dyd), out = described(dxd);
   call.match(in, gradient);

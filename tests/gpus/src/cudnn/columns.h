@@ -38,8 +38,7 @@ inline Seen seen(const Geometry& it, int axis, int tap) {
 // visit(row of the columns, offset in the output's plane, offset in the image, how many) for all that is seen
 // of an image with so many channels: each visit is a part of a row of outputs,
 // whose inputs are strides[2] apart.
-template <class Visit>
-void for_each_seen(const Geometry& it, int channels, Visit visit) {
+template <class Visit> void for_each_seen(const Geometry& it, int channels, Visit visit) {
   const Window& window = it.window;
   size_t row = 0;
   for (int channel = 0; channel < channels; channel++)
@@ -58,8 +57,7 @@ void for_each_seen(const Geometry& it, int channels, Visit visit) {
 
 // columns[row * length + offset in the output's plane]: what an image shows;
 // 0 where the window lies beside it.
-template <class T>
-void to_columns(const Geometry& it, int channels, const T* image, T* columns, size_t length) {
+template <class T> void to_columns(const Geometry& it, int channels, const T* image, T* columns, size_t length) {
   size_t plane = it.out_plane(), rows = channels * it.window_size();
   for (size_t row = 0; row < rows; row++) memset(columns + row * length, 0, plane * sizeof(T));
   int stride = it.window.strides[2];
@@ -74,8 +72,7 @@ void to_columns(const Geometry& it, int channels, const T* image, T* columns, si
 }
 
 // The other way: each element of the columns is added to the one of the image that it was taken from.
-template <class T>
-void add_columns(const Geometry& it, int channels, const T* columns, size_t length, T* image) {
+template <class T> void add_columns(const Geometry& it, int channels, const T* columns, size_t length, T* image) {
   int stride = it.window.strides[2];
   for_each_seen(it, channels, [&](size_t row, size_t out, size_t in, int number) {
     const T* from = columns + row * length + out;

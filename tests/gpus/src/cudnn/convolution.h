@@ -16,12 +16,10 @@ struct ConvolutionProblem {
 };
 
 // Of dense arrays, as Input and Output hold them; T: float or double.
-template <class T>
-void convolve(const ConvolutionProblem& it, const T* x, const T* w, T* y, Arithmetic how);
+template <class T> void convolve(const ConvolutionProblem& it, const T* x, const T* w, T* y, Arithmetic how);
 template <class T>
 void convolution_data_gradient(const ConvolutionProblem& it, const T* w, const T* dy, T* dx, Arithmetic how);
 template <class T>
-void convolution_filter_gradient(const ConvolutionProblem& it, const T* x, const T* dy, T* dw,
-                                 Arithmetic how);
+void convolution_filter_gradient(const ConvolutionProblem& it, const T* x, const T* dy, T* dw, Arithmetic how);
 
 }  // namespace gpus

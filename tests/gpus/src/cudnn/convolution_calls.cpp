@@ -10,8 +10,7 @@ struct Workspace {
 };
 
 // Whether the call is one that cuDNN takes.
-cudnnStatus_t check(const DnnCall& call, const ConvolutionProblem& it, const Algorithm* algorithm,
-                    Workspace space) {
+cudnnStatus_t check(const DnnCall& call, const ConvolutionProblem& it, const Algorithm* algorithm, Workspace space) {
   if (algorithm == nullptr) {
     call.refuse("an algorithm that is not there");
     return CUDNN_STATUS_NOT_SUPPORTED;
@@ -33,13 +32,12 @@ void use(Workspace space, size_t needed) { memset(space.address, 0xFF, needed); 
 
 // Queue work(element, arithmetic).
 template <class Typed>
-cudnnStatus_t queue(const DnnCall& call, const ConvolutionProblem& it, Direction direction, int number,
-                    Workspace space, Typed work) {
+cudnnStatus_t queue(const DnnCall& call, const ConvolutionProblem& it, Direction direction, int number, Workspace space,
+                    Typed work) {
   const Algorithm* algorithm = find_algorithm(direction, number);
   cudnnStatus_t status = check(call, it, algorithm, space);
   if (status != CUDNN_STATUS_SUCCESS) return status;
-  if (it.x.type == CUDNN_DATA_HALF && it.how.math == CUDNN_TENSOR_OP_MATH)
-    count_name(call.name + " on tensor cores");
+  if (it.x.type == CUDNN_DATA_HALF && it.how.math == CUDNN_TENSOR_OP_MATH) count_name(call.name + " on tensor cores");
   return call.does_with(it.x.type, [=](auto element) {
     use(space, workspace_bytes(*algorithm, it));
     work(element, arithmetic(*algorithm, it));
@@ -50,12 +48,11 @@ cudnnStatus_t queue(const DnnCall& call, const ConvolutionProblem& it, Direction
 
 extern "C" {
 
-cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha,
-                                      const cudnnTensorDescriptor_t xd, const void* x,
-                                      const cudnnFilterDescriptor_t wd, const void* w,
+cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, const cudnnTensorDescriptor_t xd,
+                                      const void* x, const cudnnFilterDescriptor_t wd, const void* w,
                                       const cudnnConvolutionDescriptor_t convolution,
-                                      cudnnConvolutionFwdAlgo_t algorithm, void* space, size_t bytes,
-                                      const void* beta, const cudnnTensorDescriptor_t yd, void* y) {
+                                      cudnnConvolutionFwdAlgo_t algorithm, void* space, size_t bytes, const void* beta,
+                                      const cudnnTensorDescriptor_t yd, void* y) {
   DnnCall call("cudnnConvolutionForward", handle);
   ConvolutionProblem it{described(xd), described(wd), described(yd), described(convolution)};
   call.reaches(it.x, x);
@@ -71,9 +68,8 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha,
   });
 }
 
-cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alpha,
-                                           const cudnnFilterDescriptor_t wd, const void* w,
-                                           const cudnnTensorDescriptor_t yd, const void* dy,
+cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alpha, const cudnnFilterDescriptor_t wd,
+                                           const void* w, const cudnnTensorDescriptor_t yd, const void* dy,
                                            const cudnnConvolutionDescriptor_t convolution,
                                            cudnnConvolutionBwdDataAlgo_t algorithm, void* space, size_t bytes,
                                            const void* beta, const cudnnTensorDescriptor_t xd, void* dx) {
@@ -92,13 +88,11 @@ cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alp
   });
 }
 
-cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* alpha,
-                                             const cudnnTensorDescriptor_t xd, const void* x,
-                                             const cudnnTensorDescriptor_t yd, const void* dy,
+cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* alpha, const cudnnTensorDescriptor_t xd,
+                                             const void* x, const cudnnTensorDescriptor_t yd, const void* dy,
                                              const cudnnConvolutionDescriptor_t convolution,
-                                             cudnnConvolutionBwdFilterAlgo_t algorithm, void* space,
-                                             size_t bytes, const void* beta, const cudnnFilterDescriptor_t wd,
-                                             void* dw) {
+                                             cudnnConvolutionBwdFilterAlgo_t algorithm, void* space, size_t bytes,
+                                             const void* beta, const cudnnFilterDescriptor_t wd, void* dw) {
   DnnCall call("cudnnConvolutionBackwardFilter", handle);
   ConvolutionProblem it{described(xd), described(wd), described(yd), described(convolution)};
   call.reaches(it.x, x);

@@ -32,8 +32,7 @@ void lay_out(Tensor& tensor, cudnnTensorFormat_t format) {
   }
 }
 
-cudnnStatus_t set(Tensor& tensor, cudnnDataType_t type, cudnnTensorFormat_t format, int number,
-                  const int* sizes) {
+cudnnStatus_t set(Tensor& tensor, cudnnDataType_t type, cudnnTensorFormat_t format, int number, const int* sizes) {
   if (!is_type(type) || !fits(number)) return CUDNN_STATUS_NOT_SUPPORTED;
   if (format != CUDNN_TENSOR_NCHW && format != CUDNN_TENSOR_NHWC) {
     fault("cuDNN is given a layout that is not there: " + std::to_string(format));
@@ -48,9 +47,7 @@ cudnnStatus_t set(Tensor& tensor, cudnnDataType_t type, cudnnTensorFormat_t form
 }
 
 // Of D, H, W the last `number`.
-void set_axes(int* values, int number, const int* given) {
-  std::copy(given, given + number, values + 3 - number);
-}
+void set_axes(int* values, int number, const int* given) { std::copy(given, given + number, values + 3 - number); }
 
 }  // namespace
 
@@ -72,9 +69,7 @@ bool Tensor::contiguous() const {
   return true;
 }
 
-bool same_sizes(const Tensor& a, const Tensor& b) {
-  return std::equal(a.sizes, a.sizes + MOST_AXES, b.sizes);
-}
+bool same_sizes(const Tensor& a, const Tensor& b) { return std::equal(a.sizes, a.sizes + MOST_AXES, b.sizes); }
 
 size_t size_of(cudnnDataType_t type) {
   size_t bytes = 0;
@@ -116,9 +111,9 @@ cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t filter, cudnnDa
   return set(described(filter), type, format, number, sizes);
 }
 
-cudnnStatus_t cudnnSetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t convolution, int number,
-                                              const int* padding, const int* strides, const int* dilations,
-                                              cudnnConvolutionMode_t mode, cudnnDataType_t computed) {
+cudnnStatus_t cudnnSetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t convolution, int number, const int* padding,
+                                              const int* strides, const int* dilations, cudnnConvolutionMode_t mode,
+                                              cudnnDataType_t computed) {
   Convolution& it = described(convolution);
   if (!is_type(computed) || number < 1 || number > 3) return CUDNN_STATUS_NOT_SUPPORTED;
   it.window = Window();
@@ -148,8 +143,8 @@ cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t convoluti
 }
 
 cudnnStatus_t cudnnSetPoolingNdDescriptor(cudnnPoolingDescriptor_t pooling, cudnnPoolingMode_t mode,
-                                          cudnnNanPropagation_t, int number, const int* sizes,
-                                          const int* padding, const int* strides) {
+                                          cudnnNanPropagation_t, int number, const int* sizes, const int* padding,
+                                          const int* strides) {
   if (number < 1 || number > 3) return CUDNN_STATUS_NOT_SUPPORTED;
   Pooling& it = described(pooling);
   it = {mode, Window()};
@@ -160,8 +155,8 @@ cudnnStatus_t cudnnSetPoolingNdDescriptor(cudnnPoolingDescriptor_t pooling, cudn
 }
 
 cudnnStatus_t cudnnSetPooling2dDescriptor(cudnnPoolingDescriptor_t pooling, cudnnPoolingMode_t mode,
-                                          cudnnNanPropagation_t nan, int h, int w, int pad_h, int pad_w,
-                                          int stride_h, int stride_w) {
+                                          cudnnNanPropagation_t nan, int h, int w, int pad_h, int pad_w, int stride_h,
+                                          int stride_w) {
   int sizes[] = {h, w}, padding[] = {pad_h, pad_w}, strides[] = {stride_h, stride_w};
   return cudnnSetPoolingNdDescriptor(pooling, mode, nan, 2, sizes, padding, strides);
 }

@@ -78,8 +78,7 @@ inline Dropout& described(cudnnDropoutDescriptor_t it) { return *reinterpret_cas
 
 // visit(CUDNN_DATA_HALF, [&](auto element) { ... }): with an element of it;
 // false for types that are not there.
-template <class Visitor>
-bool visit(cudnnDataType_t type, Visitor&& visitor) {
+template <class Visitor> bool visit(cudnnDataType_t type, Visitor&& visitor) {
   if (type == CUDNN_DATA_HALF)
     visitor(half());
   else if (type == CUDNN_DATA_FLOAT)

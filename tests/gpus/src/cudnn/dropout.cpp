@@ -34,8 +34,7 @@ void draw_mask(States& states, float share, size_t number, unsigned char* reserv
   states.drawn += number;
 }
 
-template <class T>
-void apply_mask(const unsigned char* reserve, float share, size_t number, const T* x, T* y) {
+template <class T> void apply_mask(const unsigned char* reserve, float share, size_t number, const T* x, T* y) {
   T scale = share < 1 ? T(1) / T(1 - share) : T(0);
   for (size_t at = 0; at < number; at++) y[at] = is_kept(reserve, at) ? x[at] * scale : T(0);
 }
@@ -86,23 +85,23 @@ cudnnStatus_t cudnnSetDropoutDescriptor(cudnnDropoutDescriptor_t dropout, cudnnH
 }
 
 // The states go on where they are.
-cudnnStatus_t cudnnRestoreDropoutDescriptor(cudnnDropoutDescriptor_t dropout, cudnnHandle_t, float share,
-                                            void* states, size_t bytes, unsigned long long) {
+cudnnStatus_t cudnnRestoreDropoutDescriptor(cudnnDropoutDescriptor_t dropout, cudnnHandle_t, float share, void* states,
+                                            size_t bytes, unsigned long long) {
   if (bytes < STATES_BYTES) return CUDNN_STATUS_INVALID_VALUE;
   described(dropout) = {share, static_cast<char*>(states), bytes};
   return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnDropoutForward(cudnnHandle_t handle, const cudnnDropoutDescriptor_t dropout,
-                                  const cudnnTensorDescriptor_t xd, const void* x,
-                                  const cudnnTensorDescriptor_t yd, void* y, void* reserve, size_t bytes) {
+                                  const cudnnTensorDescriptor_t xd, const void* x, const cudnnTensorDescriptor_t yd,
+                                  void* y, void* reserve, size_t bytes) {
   DnnCall call("cudnnDropoutForward", handle);
   return apply(call, described(dropout), true, described(xd), x, described(yd), y, reserve, bytes);
 }
 
 cudnnStatus_t cudnnDropoutBackward(cudnnHandle_t handle, const cudnnDropoutDescriptor_t dropout,
-                                   const cudnnTensorDescriptor_t dyd, const void* dy,
-                                   const cudnnTensorDescriptor_t dxd, void* dx, void* reserve, size_t bytes) {
+                                   const cudnnTensorDescriptor_t dyd, const void* dy, const cudnnTensorDescriptor_t dxd,
+                                   void* dx, void* reserve, size_t bytes) {
   DnnCall call("cudnnDropoutBackward", handle);
   return apply(call, described(dropout), false, described(dyd), dy, described(dxd), dx, reserve, bytes);
 }

@@ -8,20 +8,18 @@ namespace gpus {
 namespace {
 
 bool is_known(const DnnCall& call, const Activation& it) {
-  bool known = it.mode == CUDNN_ACTIVATION_RELU || it.mode == CUDNN_ACTIVATION_SIGMOID ||
-               it.mode == CUDNN_ACTIVATION_TANH;
+  bool known =
+      it.mode == CUDNN_ACTIVATION_RELU || it.mode == CUDNN_ACTIVATION_SIGMOID || it.mode == CUDNN_ACTIVATION_TANH;
   if (!known) call.refuse("an activation that is not there: " + std::to_string(it.mode));
   return known;
 }
 
-template <class T, class Function>
-void map(size_t number, T* out, Function function) {
+template <class T, class Function> void map(size_t number, T* out, Function function) {
   for (size_t at = 0; at < number; at++) out[at] = function(at);
 }
 
 // CUDNN_NOT_PROPAGATE_NAN: a NaN becomes 0.
-template <class T>
-void activate(cudnnActivationMode_t mode, size_t number, const T* x, T* y) {
+template <class T> void activate(cudnnActivationMode_t mode, size_t number, const T* x, T* y) {
   if (mode == CUDNN_ACTIVATION_RELU)
     map(number, y, [=](size_t at) { return x[at] > 0 ? x[at] : T(0); });
   else if (mode == CUDNN_ACTIVATION_SIGMOID)
@@ -30,8 +28,7 @@ void activate(cudnnActivationMode_t mode, size_t number, const T* x, T* y) {
     map(number, y, [=](size_t at) { return std::tanh(x[at]); });
 }
 
-template <class T>
-void activation_gradient(cudnnActivationMode_t mode, size_t number, const T* y, const T* dy, T* dx) {
+template <class T> void activation_gradient(cudnnActivationMode_t mode, size_t number, const T* y, const T* dy, T* dx) {
   if (mode == CUDNN_ACTIVATION_RELU)
     map(number, dx, [=](size_t at) { return y[at] > 0 ? dy[at] : T(0); });
   else if (mode == CUDNN_ACTIVATION_SIGMOID)
@@ -55,8 +52,7 @@ Tensor broadcast(const Tensor& a, const Tensor& c) {
 }
 
 // Sums over all axes but C.
-template <class T>
-void sum_channels(const Tensor& tensor, const T* values, T* sums) {
+template <class T> void sum_channels(const Tensor& tensor, const T* values, T* sums) {
   size_t plane = tensor.plane();
   for (int channel = 0; channel < tensor.sizes[1]; channel++) sums[channel] = 0;
   for (int image = 0; image < tensor.sizes[0]; image++)
@@ -71,9 +67,9 @@ void sum_channels(const Tensor& tensor, const T* values, T* sums) {
 
 extern "C" {
 
-cudnnStatus_t cudnnActivationForward(cudnnHandle_t handle, cudnnActivationDescriptor_t activation,
-                                     const void* alpha, const cudnnTensorDescriptor_t xd, const void* x,
-                                     const void* beta, const cudnnTensorDescriptor_t yd, void* y) {
+cudnnStatus_t cudnnActivationForward(cudnnHandle_t handle, cudnnActivationDescriptor_t activation, const void* alpha,
+                                     const cudnnTensorDescriptor_t xd, const void* x, const void* beta,
+                                     const cudnnTensorDescriptor_t yd, void* y) {
   DnnCall call("cudnnActivationForward", handle);
   Tensor in = described(xd), out = described(yd);
   call.match(in, out);
@@ -89,8 +85,8 @@ cudnnStatus_t cudnnActivationForward(cudnnHandle_t handle, cudnnActivationDescri
   });
 }
 
-cudnnStatus_t cudnnActivationBackward(cudnnHandle_t handle, cudnnActivationDescriptor_t activation,
-                                      const void* alpha, const cudnnTensorDescriptor_t yd, const void* y,
+cudnnStatus_t cudnnActivationBackward(cudnnHandle_t handle, cudnnActivationDescriptor_t activation, const void* alpha,
+                                      const cudnnTensorDescriptor_t yd, const void* y,
                                       const cudnnTensorDescriptor_t dyd, const void* dy,
                                       const cudnnTensorDescriptor_t xd, const void* x, const void* beta,
                                       const cudnnTensorDescriptor_t dxd, void* dx) {
@@ -114,8 +110,8 @@ cudnnStatus_t cudnnActivationBackward(cudnnHandle_t handle, cudnnActivationDescr
   });
 }
 
-cudnnStatus_t cudnnAddTensor(cudnnHandle_t handle, const void* alpha, const cudnnTensorDescriptor_t ad,
-                             const void* a, const void* beta, const cudnnTensorDescriptor_t cd, void* c) {
+cudnnStatus_t cudnnAddTensor(cudnnHandle_t handle, const void* alpha, const cudnnTensorDescriptor_t ad, const void* a,
+                             const void* beta, const cudnnTensorDescriptor_t cd, void* c) {
   DnnCall call("cudnnAddTensor", handle);
   Tensor added = described(ad), to = described(cd);
   call.reaches(added, a);
@@ -131,15 +127,14 @@ cudnnStatus_t cudnnAddTensor(cudnnHandle_t handle, const void* alpha, const cudn
   });
 }
 
-cudnnStatus_t cudnnConvolutionBackwardBias(cudnnHandle_t handle, const void* alpha,
-                                           const cudnnTensorDescriptor_t yd, const void* dy, const void* beta,
-                                           const cudnnTensorDescriptor_t bd, void* db) {
+cudnnStatus_t cudnnConvolutionBackwardBias(cudnnHandle_t handle, const void* alpha, const cudnnTensorDescriptor_t yd,
+                                           const void* dy, const void* beta, const cudnnTensorDescriptor_t bd,
+                                           void* db) {
   DnnCall call("cudnnConvolutionBackwardBias", handle);
   Tensor gradient = described(yd), bias = described(bd);
   call.reaches(gradient, dy);
   call.reaches(bias, db);
-  if (bias.elements() != size_t(gradient.sizes[1]) || bias.type != gradient.type)
-    return CUDNN_STATUS_BAD_PARAM;
+  if (bias.elements() != size_t(gradient.sizes[1]) || bias.type != gradient.type) return CUDNN_STATUS_BAD_PARAM;
   Blend blend(alpha, beta, bias.type);
   return call.does_with(bias.type, [=](auto element) {
     using T = decltype(element);

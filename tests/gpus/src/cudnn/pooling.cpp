@@ -29,8 +29,7 @@ int on_axis(const Geometry& it, int axis, int out) {
 }
 
 // By how many a mean divides, for each output of a plane.
-template <class T>
-std::vector<T> counts(const Pooling& it, const Geometry& geometry) {
+template <class T> std::vector<T> counts(const Pooling& it, const Geometry& geometry) {
   std::vector<T> number(geometry.out_plane(), 0);
   if (it.mode == CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING) {
     size_t place = 0;
@@ -46,8 +45,7 @@ std::vector<T> counts(const Pooling& it, const Geometry& geometry) {
   return number;
 }
 
-template <class T>
-void pool(const Pooling& it, const Geometry& geometry, size_t planes, const T* x, T* y) {
+template <class T> void pool(const Pooling& it, const Geometry& geometry, size_t planes, const T* x, T* y) {
   size_t in_plane = geometry.in_plane(), out_plane = geometry.out_plane();
   int stride = geometry.window.strides[2];
   bool maximum = is_maximum(it);
@@ -89,16 +87,15 @@ void maximum_gradient(const std::vector<ptrdiff_t>& largest, bool deterministic,
 }
 
 template <class T>
-void pool_gradient(const Pooling& it, const Geometry& geometry, size_t planes, const T* x, const T* y,
-                   const T* dy, T* dx) {
+void pool_gradient(const Pooling& it, const Geometry& geometry, size_t planes, const T* x, const T* y, const T* dy,
+                   T* dx) {
   size_t in_plane = geometry.in_plane(), out_plane = geometry.out_plane();
   int stride = geometry.window.strides[2];
   bool maximum = is_maximum(it);
   std::vector<T> number = counts<T>(it, geometry);
   std::vector<ptrdiff_t> largest;
   std::fill(dx, dx + planes * in_plane, T(0));
-  for (size_t plane = 0; plane < planes;
-       plane++, x += in_plane, dx += in_plane, y += out_plane, dy += out_plane) {
+  for (size_t plane = 0; plane < planes; plane++, x += in_plane, dx += in_plane, y += out_plane, dy += out_plane) {
     if (maximum) {
       find_largest(geometry, x, y, largest);
       maximum_gradient(largest, it.mode == CUDNN_POOLING_MAX_DETERMINISTIC, dy, dx);
@@ -120,9 +117,9 @@ bool fits(const DnnCall& call, const Tensor& x, const Tensor& y) {
 
 extern "C" {
 
-cudnnStatus_t cudnnPoolingForward(cudnnHandle_t handle, const cudnnPoolingDescriptor_t pooling,
-                                  const void* alpha, const cudnnTensorDescriptor_t xd, const void* x,
-                                  const void* beta, const cudnnTensorDescriptor_t yd, void* y) {
+cudnnStatus_t cudnnPoolingForward(cudnnHandle_t handle, const cudnnPoolingDescriptor_t pooling, const void* alpha,
+                                  const cudnnTensorDescriptor_t xd, const void* x, const void* beta,
+                                  const cudnnTensorDescriptor_t yd, void* y) {
   DnnCall call("cudnnPoolingForward", handle);
   Tensor in = described(xd), out = described(yd);
   call.reaches(in, x);
@@ -138,10 +135,9 @@ cudnnStatus_t cudnnPoolingForward(cudnnHandle_t handle, const cudnnPoolingDescri
   });
 }
 
-cudnnStatus_t cudnnPoolingBackward(cudnnHandle_t handle, const cudnnPoolingDescriptor_t pooling,
-                                   const void* alpha, const cudnnTensorDescriptor_t yd, const void* y,
-                                   const cudnnTensorDescriptor_t dyd, const void* dy,
-                                   const cudnnTensorDescriptor_t xd, const void* x, const void* beta,
+cudnnStatus_t cudnnPoolingBackward(cudnnHandle_t handle, const cudnnPoolingDescriptor_t pooling, const void* alpha,
+                                   const cudnnTensorDescriptor_t yd, const void* y, const cudnnTensorDescriptor_t dyd,
+                                   const void* dy, const cudnnTensorDescriptor_t xd, const void* x, const void* beta,
                                    const cudnnTensorDescriptor_t dxd, void* dx) {
   DnnCall call("cudnnPoolingBackward", handle);
   Tensor in = described(xd), out = described(yd), gradient = described(dyd), to = described(dxd);
@@ -157,8 +153,8 @@ cudnnStatus_t cudnnPoolingBackward(cudnnHandle_t handle, const cudnnPoolingDescr
     using T = decltype(element);
     Input<T> from(in, x), pooled(out, y), gradients(gradient, dy);
     Output<T> result(to, dx, blend);
-    pool_gradient(it, geometry(it, in, out), size_t(in.sizes[0]) * in.sizes[1], from.values(),
-                  pooled.values(), gradients.values(), result.values());
+    pool_gradient(it, geometry(it, in, out), size_t(in.sizes[0]) * in.sizes[1], from.values(), pooled.values(),
+                  gradients.values(), result.values());
     result.write();
   });
 }

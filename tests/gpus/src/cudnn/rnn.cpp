@@ -9,14 +9,10 @@
 namespace gpus {
 namespace {
 
-template <class T>
-T sigmoid(T x) {
-  return 1 / (1 + std::exp(-x));
-}
+template <class T> T sigmoid(T x) { return 1 / (1 + std::exp(-x)); }
 
 // Where the weights of a layer and direction lie; T may be const.
-template <class T>
-struct Weights {
+template <class T> struct Weights {
   Weights(const RnnShape& it, int layer, int direction, T* all) {
     size_t at = 0, both = 0;
     for (int below = 0; below < it.layers; below++)
@@ -41,8 +37,7 @@ struct Weights {
 // What is kept of a layer and direction: the gates after their functions, LSTM's cells or what GRU's reset
 // gate is multiplied with, and the gradients of the gates' two sums. The layer's outputs,
 // of all directions, stand before.
-template <class T>
-struct Kept {
+template <class T> struct Kept {
   Kept(const RnnShape& it, int layer, int direction, T* reserve) {
     size_t gate = it.places() * it.rows(), extra_size = it.places() * it.hidden, one = 3 * gate + extra_size;
     outputs = reserve + layer * (it.outputs() + it.directions * one);
@@ -56,8 +51,7 @@ struct Kept {
 };
 
 // A walk over the steps of a direction, and the state that each begins with.
-template <class T>
-struct Walk {
+template <class T> struct Walk {
   const RnnShape& it;
   int layer, direction;
   const T* first;  // h0 of all layers, or nullptr
@@ -86,8 +80,7 @@ struct Walk {
 
 // The gates at a place hold the sums of the inputs; `hidden` those of the state before.
 template <class T>
-void cell(const RnnShape& it, T* gates, const T* hidden, Weights<const T> w, const T* h, const T* c, T* extra,
-          T* out) {
+void cell(const RnnShape& it, T* gates, const T* hidden, Weights<const T> w, const T* h, const T* c, T* extra, T* out) {
   int size = it.hidden;
   for (int k = 0; k < size; k++) {
     auto sum = [&](int gate) {
@@ -115,8 +108,8 @@ void cell(const RnnShape& it, T* gates, const T* hidden, Weights<const T> w, con
 // From the gradient `dh` of an output, and of LSTM's cell `dc`, those of the gates' sums; dh and dc become
 // what goes to the step before directly.
 template <class T>
-void cell_gradient(const RnnShape& it, const T* gates, const T* extra, const T* h, const T* c, T* dh, T* dc,
-                   T* input, T* hidden) {
+void cell_gradient(const RnnShape& it, const T* gates, const T* extra, const T* h, const T* c, T* dh, T* dc, T* input,
+                   T* hidden) {
   int size = it.hidden;
   for (int k = 0; k < size; k++) {
     if (it.mode == CUDNN_LSTM) {
@@ -150,8 +143,7 @@ void cell_gradient(const RnnShape& it, const T* gates, const T* extra, const T* 
 
 size_t RnnShape::weights() const {
   size_t number = 0;
-  for (int layer = 0; layer < layers; layer++)
-    number += size_t(directions) * rows() * (inputs(layer) + hidden + 2);
+  for (int layer = 0; layer < layers; layer++) number += size_t(directions) * rows() * (inputs(layer) + hidden + 2);
   return number;
 }
 
@@ -192,8 +184,8 @@ void rnn_forward(const RnnShape& it, const T* weights, const T* x, const T* h0, 
 }
 
 template <class T>
-void rnn_data_gradient(const RnnShape& it, const T* weights, const T* dy, const T* dh, const T* dc,
-                       const T* h0, const T* c0, T* dx, T* dh0, T* dc0, T* reserve) {
+void rnn_data_gradient(const RnnShape& it, const T* weights, const T* dy, const T* dh, const T* dc, const T* h0,
+                       const T* c0, T* dx, T* dh0, T* dc0, T* reserve) {
   std::vector<T> above(dy, dy + it.outputs()), own, part, through(it.state()), cells(it.state());
   for (int layer = it.layers - 1; layer >= 0; layer--, above = own) {
     int inputs = it.inputs(layer);
@@ -259,10 +251,10 @@ void rnn_weight_gradient(const RnnShape& it, const T* x, const T* h0, T* gradien
     }
 }
 
-#define INSTANCES(T)                                                                                  \
-  template void rnn_forward(const RnnShape&, const T*, const T*, const T*, const T*, T*, T*, T*, T*); \
-  template void rnn_data_gradient(const RnnShape&, const T*, const T*, const T*, const T*, const T*,  \
-                                  const T*, T*, T*, T*, T*);                                          \
+#define INSTANCES(T)                                                                                                   \
+  template void rnn_forward(const RnnShape&, const T*, const T*, const T*, const T*, T*, T*, T*, T*);                  \
+  template void rnn_data_gradient(const RnnShape&, const T*, const T*, const T*, const T*, const T*, const T*, T*, T*, \
+                                  T*, T*);                                                                             \
   template void rnn_weight_gradient(const RnnShape&, const T*, const T*, T*, const T*);
 INSTANCES(float)
 INSTANCES(double)

@@ -30,10 +30,9 @@ template <class T>
 void rnn_forward(const RnnShape& it, const T* weights, const T* x, const T* h0, const T* c0, T* y, T* h, T* c,
                  T* reserve);
 template <class T>
-void rnn_data_gradient(const RnnShape& it, const T* weights, const T* dy, const T* dh, const T* dc,
-                       const T* h0, const T* c0, T* dx, T* dh0, T* dc0, T* reserve);
+void rnn_data_gradient(const RnnShape& it, const T* weights, const T* dy, const T* dh, const T* dc, const T* h0,
+                       const T* c0, T* dx, T* dh0, T* dc0, T* reserve);
 // Added to what is there.
-template <class T>
-void rnn_weight_gradient(const RnnShape& it, const T* x, const T* h0, T* gradient, const T* reserve);
+template <class T> void rnn_weight_gradient(const RnnShape& it, const T* x, const T* h0, T* gradient, const T* reserve);
 
 }  // namespace gpus

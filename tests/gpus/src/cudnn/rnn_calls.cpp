@@ -42,8 +42,7 @@ size_t bytes_kept(const RnnShape& shape, cudnnDataType_t type) {
 }
 
 // Numbers that may not be there, in what is computed with.
-template <class T>
-class Read {
+template <class T> class Read {
  public:
   Read(cudnnDataType_t type, size_t elements, const void* address) {
     if (address) input_.reset(new Input<T>(flat(type, elements), address));
@@ -54,11 +53,9 @@ class Read {
   std::unique_ptr<Input<T>> input_;
 };
 
-template <class T>
-class Written {
+template <class T> class Written {
  public:
-  Written(cudnnDataType_t type, size_t elements, void* address, double keep = 0)
-      : tensor_(flat(type, elements)) {
+  Written(cudnnDataType_t type, size_t elements, void* address, double keep = 0) : tensor_(flat(type, elements)) {
     Blend blend;
     blend.beta = keep;
     if (address) output_.reset(new Output<T>(tensor_, address, blend));
@@ -87,9 +84,7 @@ class RnnCall : public DnnCall {
     if (!x.of_one_length) refuse("sequences of several lengths, which are not there");
   }
 
-  void reaches_elements(const void* address, size_t elements) const {
-    reaches(address, elements * size_of(type));
-  }
+  void reaches_elements(const void* address, size_t elements) const { reaches(address, elements * size_of(type)); }
   void reaches_states(std::initializer_list<const void*> states) const {
     for (const void* state : states) reaches_elements(state, shape.states());
   }
@@ -111,8 +106,7 @@ struct States {
 };
 
 // With no reserve what training would keep is forgotten.
-cudnnStatus_t forward(const RnnCall& call, const void* w, const void* x, void* y, States states,
-                      void* reserve) {
+cudnnStatus_t forward(const RnnCall& call, const void* w, const void* x, void* y, States states, void* reserve) {
   RnnShape it = call.shape;
   cudnnDataType_t type = call.type;
   call.reaches_elements(w, it.weights());
@@ -126,8 +120,8 @@ cudnnStatus_t forward(const RnnCall& call, const void* w, const void* x, void* y
     Read<T> h0(type, it.states(), states.h0), c0(type, it.states(), states.c0);
     Written<T> out(type, it.outputs(), y), h(type, it.states(), states.h), c(type, it.states(), states.c);
     std::unique_ptr<C[]> forgotten(reserve ? nullptr : new C[it.reserve()]);
-    rnn_forward(it, weights.values(), in.values(), h0.values(), c0.values(), out.values(), h.values(),
-                c.values(), reserve ? static_cast<C*>(reserve) : forgotten.get());
+    rnn_forward(it, weights.values(), in.values(), h0.values(), c0.values(), out.values(), h.values(), c.values(),
+                reserve ? static_cast<C*>(reserve) : forgotten.get());
     for (Written<T>* result : {&out, &h, &c}) result->write();
   });
 }
@@ -139,19 +133,16 @@ extern "C" {
 DESCRIPTOR(RNN, Rnn)
 DESCRIPTOR(RNNData, Sequences)
 
-cudnnStatus_t cudnnSetRNNDescriptor_v6(cudnnHandle_t, cudnnRNNDescriptor_t rnn, const int hidden,
-                                       const int layers, cudnnDropoutDescriptor_t dropout,
-                                       cudnnRNNInputMode_t input, cudnnDirectionMode_t direction,
-                                       cudnnRNNMode_t mode, cudnnRNNAlgo_t, cudnnDataType_t) {
+cudnnStatus_t cudnnSetRNNDescriptor_v6(cudnnHandle_t, cudnnRNNDescriptor_t rnn, const int hidden, const int layers,
+                                       cudnnDropoutDescriptor_t dropout, cudnnRNNInputMode_t input,
+                                       cudnnDirectionMode_t direction, cudnnRNNMode_t mode, cudnnRNNAlgo_t,
+                                       cudnnDataType_t) {
   if (input != CUDNN_LINEAR_INPUT) return CUDNN_STATUS_NOT_SUPPORTED;
-  described(rnn) = {{mode, hidden, layers, direction == CUDNN_BIDIRECTIONAL ? 2 : 1},
-                    gpus::described(dropout).share};
+  described(rnn) = {{mode, hidden, layers, direction == CUDNN_BIDIRECTIONAL ? 2 : 1}, gpus::described(dropout).share};
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnSetRNNMatrixMathType(cudnnRNNDescriptor_t, cudnnMathType_t) {
-  return CUDNN_STATUS_SUCCESS;
-}
+cudnnStatus_t cudnnSetRNNMatrixMathType(cudnnRNNDescriptor_t, cudnnMathType_t) { return CUDNN_STATUS_SUCCESS; }
 
 cudnnStatus_t cudnnSetRNNPaddingMode(cudnnRNNDescriptor_t, unsigned) { return CUDNN_STATUS_SUCCESS; }
 
@@ -160,8 +151,8 @@ cudnnStatus_t cudnnSetRNNProjectionLayers(cudnnHandle_t, cudnnRNNDescriptor_t rn
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnRNNSetClip(cudnnHandle_t, cudnnRNNDescriptor_t rnn, cudnnRNNClipMode_t mode,
-                              cudnnNanPropagation_t, double, double) {
+cudnnStatus_t cudnnRNNSetClip(cudnnHandle_t, cudnnRNNDescriptor_t rnn, cudnnRNNClipMode_t mode, cudnnNanPropagation_t,
+                              double, double) {
   described(rnn).clips = mode != CUDNN_RNN_CLIP_NONE;
   return CUDNN_STATUS_SUCCESS;
 }
@@ -175,8 +166,8 @@ cudnnStatus_t cudnnSetRNNDataDescriptor(cudnnRNNDataDescriptor_t data, cudnnData
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnGetRNNParamsSize(cudnnHandle_t, const cudnnRNNDescriptor_t rnn,
-                                    const cudnnTensorDescriptor_t x, size_t* bytes, cudnnDataType_t type) {
+cudnnStatus_t cudnnGetRNNParamsSize(cudnnHandle_t, const cudnnRNNDescriptor_t rnn, const cudnnTensorDescriptor_t x,
+                                    size_t* bytes, cudnnDataType_t type) {
   RnnShape shape = described(rnn).shape;
   shape.width = gpus::described(x).sizes[1];
   *bytes = shape.weights() * size_of(type);
@@ -198,40 +189,44 @@ cudnnStatus_t cudnnGetRNNTrainingReserveSize(cudnnHandle_t, const cudnnRNNDescri
   return CUDNN_STATUS_SUCCESS;
 }
 
-#define ATTENTION                                                                     \
-  const cudnnRNNDataDescriptor_t, const void*, const cudnnRNNDataDescriptor_t, void*, \
-      const cudnnRNNDataDescriptor_t, void*, const cudnnRNNDataDescriptor_t, void*  // reserved, NVIDIA says
+#define ATTENTION                                                                                                     \
+  const cudnnRNNDataDescriptor_t, const void*, const cudnnRNNDataDescriptor_t, void*, const cudnnRNNDataDescriptor_t, \
+      void*, const cudnnRNNDataDescriptor_t, void*  // reserved, NVIDIA says
 
-cudnnStatus_t cudnnRNNForwardTrainingEx(
-    cudnnHandle_t handle, const cudnnRNNDescriptor_t rnn, const cudnnRNNDataDescriptor_t xd, const void* x,
-    const cudnnTensorDescriptor_t, const void* hx, const cudnnTensorDescriptor_t, const void* cx,
-    const cudnnFilterDescriptor_t, const void* w, const cudnnRNNDataDescriptor_t, void* y,
-    const cudnnTensorDescriptor_t, void* hy, const cudnnTensorDescriptor_t, void* cy, ATTENTION, void* space,
-    size_t bytes, void* reserve, size_t reserved) {
+cudnnStatus_t cudnnRNNForwardTrainingEx(cudnnHandle_t handle, const cudnnRNNDescriptor_t rnn,
+                                        const cudnnRNNDataDescriptor_t xd, const void* x, const cudnnTensorDescriptor_t,
+                                        const void* hx, const cudnnTensorDescriptor_t, const void* cx,
+                                        const cudnnFilterDescriptor_t, const void* w, const cudnnRNNDataDescriptor_t,
+                                        void* y, const cudnnTensorDescriptor_t, void* hy, const cudnnTensorDescriptor_t,
+                                        void* cy, ATTENTION, void* space, size_t bytes, void* reserve,
+                                        size_t reserved) {
   RnnCall call("cudnnRNNForwardTrainingEx", handle, rnn, described(xd));
   if (reserve == nullptr || !call.is_roomy(space, bytes, reserve, reserved)) return CUDNN_STATUS_BAD_PARAM;
   return forward(call, w, x, y, {hx, cx, hy, cy}, reserve);
 }
 
-cudnnStatus_t cudnnRNNForwardInferenceEx(
-    cudnnHandle_t handle, const cudnnRNNDescriptor_t rnn, const cudnnRNNDataDescriptor_t xd, const void* x,
-    const cudnnTensorDescriptor_t, const void* hx, const cudnnTensorDescriptor_t, const void* cx,
-    const cudnnFilterDescriptor_t, const void* w, const cudnnRNNDataDescriptor_t, void* y,
-    const cudnnTensorDescriptor_t, void* hy, const cudnnTensorDescriptor_t, void* cy, ATTENTION, void* space,
-    size_t bytes) {
+cudnnStatus_t cudnnRNNForwardInferenceEx(cudnnHandle_t handle, const cudnnRNNDescriptor_t rnn,
+                                         const cudnnRNNDataDescriptor_t xd, const void* x,
+                                         const cudnnTensorDescriptor_t, const void* hx, const cudnnTensorDescriptor_t,
+                                         const void* cx, const cudnnFilterDescriptor_t, const void* w,
+                                         const cudnnRNNDataDescriptor_t, void* y, const cudnnTensorDescriptor_t,
+                                         void* hy, const cudnnTensorDescriptor_t, void* cy, ATTENTION, void* space,
+                                         size_t bytes) {
   RnnCall call("cudnnRNNForwardInferenceEx", handle, rnn, described(xd));
   if (!call.is_roomy(space, bytes, nullptr, 0)) return CUDNN_STATUS_BAD_PARAM;
   return forward(call, w, x, y, {hx, cx, hy, cy}, nullptr);
 }
 
-cudnnStatus_t cudnnRNNBackwardDataEx(
-    cudnnHandle_t handle, const cudnnRNNDescriptor_t rnn, const cudnnRNNDataDescriptor_t, const void* y,
-    const cudnnRNNDataDescriptor_t, const void* dy, const cudnnRNNDataDescriptor_t, const void*,
-    const cudnnTensorDescriptor_t, const void* dhy, const cudnnTensorDescriptor_t, const void* dcy,
-    const cudnnFilterDescriptor_t, const void* w, const cudnnTensorDescriptor_t, const void* hx,
-    const cudnnTensorDescriptor_t, const void* cx, const cudnnRNNDataDescriptor_t dxd, void* dx,
-    const cudnnTensorDescriptor_t, void* dhx, const cudnnTensorDescriptor_t, void* dcx,
-    const cudnnRNNDataDescriptor_t, void*, void* space, size_t bytes, void* reserve, size_t reserved) {
+cudnnStatus_t cudnnRNNBackwardDataEx(cudnnHandle_t handle, const cudnnRNNDescriptor_t rnn,
+                                     const cudnnRNNDataDescriptor_t, const void* y, const cudnnRNNDataDescriptor_t,
+                                     const void* dy, const cudnnRNNDataDescriptor_t, const void*,
+                                     const cudnnTensorDescriptor_t, const void* dhy, const cudnnTensorDescriptor_t,
+                                     const void* dcy, const cudnnFilterDescriptor_t, const void* w,
+                                     const cudnnTensorDescriptor_t, const void* hx, const cudnnTensorDescriptor_t,
+                                     const void* cx, const cudnnRNNDataDescriptor_t dxd, void* dx,
+                                     const cudnnTensorDescriptor_t, void* dhx, const cudnnTensorDescriptor_t, void* dcx,
+                                     const cudnnRNNDataDescriptor_t, void*, void* space, size_t bytes, void* reserve,
+                                     size_t reserved) {
   RnnCall call("cudnnRNNBackwardDataEx", handle, rnn, described(dxd));
   if (reserve == nullptr || !call.is_roomy(space, bytes, reserve, reserved)) return CUDNN_STATUS_BAD_PARAM;
   RnnShape it = call.shape;
@@ -245,18 +240,16 @@ cudnnStatus_t cudnnRNNBackwardDataEx(
     Read<T> weights(type, it.weights(), w), out(type, it.outputs(), dy), h(type, it.states(), dhy),
         c(type, it.states(), dcy);
     Read<T> h0(type, it.states(), hx), c0(type, it.states(), cx);
-    Written<T> in(type, it.places() * it.width, dx), to_h(type, it.states(), dhx),
-        to_c(type, it.states(), dcx);
-    rnn_data_gradient(it, weights.values(), out.values(), h.values(), c.values(), h0.values(), c0.values(),
-                      in.values(), to_h.values(), to_c.values(), static_cast<Computed<T>*>(reserve));
+    Written<T> in(type, it.places() * it.width, dx), to_h(type, it.states(), dhx), to_c(type, it.states(), dcx);
+    rnn_data_gradient(it, weights.values(), out.values(), h.values(), c.values(), h0.values(), c0.values(), in.values(),
+                      to_h.values(), to_c.values(), static_cast<Computed<T>*>(reserve));
     for (Written<T>* result : {&in, &to_h, &to_c}) result->write();
   });
 }
 
 cudnnStatus_t cudnnRNNBackwardWeightsEx(cudnnHandle_t handle, const cudnnRNNDescriptor_t rnn,
-                                        const cudnnRNNDataDescriptor_t xd, const void* x,
-                                        const cudnnTensorDescriptor_t, const void* hx,
-                                        const cudnnRNNDataDescriptor_t, const void* y, void* space,
+                                        const cudnnRNNDataDescriptor_t xd, const void* x, const cudnnTensorDescriptor_t,
+                                        const void* hx, const cudnnRNNDataDescriptor_t, const void* y, void* space,
                                         size_t bytes, const cudnnFilterDescriptor_t, void* dw, void* reserve,
                                         size_t reserved) {
   RnnCall call("cudnnRNNBackwardWeightsEx", handle, rnn, described(xd));

@@ -12,8 +12,7 @@ struct Groups {
   size_t outer, inner, length;
 
   // action(the first element of each)
-  template <class Action>
-  void each(Action action) const {
+  template <class Action> void each(Action action) const {
     for (size_t out = 0; out < outer; out++)
       for (size_t in = 0; in < inner; in++) action(out * length * inner + in);
   }
@@ -24,8 +23,7 @@ Groups groups(cudnnSoftmaxMode_t mode, const Tensor& it) {
   return {size_t(it.sizes[0]), it.plane(), size_t(it.sizes[1])};
 }
 
-template <class T>
-void softmax(const Groups& it, bool logarithm, const T* x, T* y) {
+template <class T> void softmax(const Groups& it, bool logarithm, const T* x, T* y) {
   it.each([&](size_t first) {
     T largest = x[first], sum = 0;
     for (size_t at = 1; at < it.length; at++) largest = std::max(largest, x[first + at * it.inner]);
@@ -37,8 +35,7 @@ void softmax(const Groups& it, bool logarithm, const T* x, T* y) {
   });
 }
 
-template <class T>
-void softmax_gradient(const Groups& it, bool logarithm, const T* y, const T* dy, T* dx) {
+template <class T> void softmax_gradient(const Groups& it, bool logarithm, const T* y, const T* dy, T* dx) {
   it.each([&](size_t first) {
     T sum = 0;
     for (size_t at = 0; at < it.length; at++) {
@@ -56,9 +53,8 @@ void softmax_gradient(const Groups& it, bool logarithm, const T* y, const T* dy,
 
 extern "C" {
 
-cudnnStatus_t cudnnSoftmaxForward(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t algorithm,
-                                  cudnnSoftmaxMode_t mode, const void* alpha,
-                                  const cudnnTensorDescriptor_t xd, const void* x, const void* beta,
+cudnnStatus_t cudnnSoftmaxForward(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t algorithm, cudnnSoftmaxMode_t mode,
+                                  const void* alpha, const cudnnTensorDescriptor_t xd, const void* x, const void* beta,
                                   const cudnnTensorDescriptor_t yd, void* y) {
   DnnCall call("cudnnSoftmaxForward", handle);
   Tensor in = described(xd), out = described(yd);
@@ -74,9 +70,8 @@ cudnnStatus_t cudnnSoftmaxForward(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t 
   });
 }
 
-cudnnStatus_t cudnnSoftmaxBackward(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t algorithm,
-                                   cudnnSoftmaxMode_t mode, const void* alpha,
-                                   const cudnnTensorDescriptor_t yd, const void* y,
+cudnnStatus_t cudnnSoftmaxBackward(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t algorithm, cudnnSoftmaxMode_t mode,
+                                   const void* alpha, const cudnnTensorDescriptor_t yd, const void* y,
                                    const cudnnTensorDescriptor_t dyd, const void* dy, const void* beta,
                                    const cudnnTensorDescriptor_t dxd, void* dx) {
   DnnCall call("cudnnSoftmaxBackward", handle);

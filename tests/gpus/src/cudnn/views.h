@@ -21,14 +21,12 @@ struct Blend {
  private:
   static double read(const void* address, cudnnDataType_t type, double otherwise) {
     if (address == nullptr) return otherwise;
-    return type == CUDNN_DATA_DOUBLE ? *static_cast<const double*>(address)
-                                     : *static_cast<const float*>(address);
+    return type == CUDNN_DATA_DOUBLE ? *static_cast<const double*>(address) : *static_cast<const float*>(address);
   }
 };
 
 // visit each element: action(its place in the order N, C, D, H, W; its place in memory).
-template <class Action>
-void for_each_element(const Tensor& tensor, Action action) {
+template <class Action> void for_each_element(const Tensor& tensor, Action action) {
   const int* size = tensor.sizes;
   const ptrdiff_t* stride = tensor.strides;
   size_t place = 0;
@@ -42,8 +40,7 @@ void for_each_element(const Tensor& tensor, Action action) {
 }
 
 // The elements in the order N, C, D, H, W. A copy, where memory holds others, or in another order.
-template <class T>
-class Input {
+template <class T> class Input {
  public:
   Input(const Tensor& tensor, const void* address) {
     const T* memory = static_cast<const T*>(address);
@@ -54,8 +51,7 @@ class Input {
       }
     copy_.reset(new Computed<T>[tensor.elements()]);
     values_ = copy_.get();
-    for_each_element(
-        tensor, [&](size_t place, ptrdiff_t at) { copy_[place] = static_cast<Computed<T>>(memory[at]); });
+    for_each_element(tensor, [&](size_t place, ptrdiff_t at) { copy_[place] = static_cast<Computed<T>>(memory[at]); });
   }
 
   const Computed<T>* values() const { return values_; }
@@ -67,8 +63,7 @@ class Input {
 
 // A place for results in the order N, C, D, H, W; write() brings them into memory: alpha times them,
 // and beta times what is there.
-template <class T>
-class Output {
+template <class T> class Output {
  public:
   Output(const Tensor& tensor, void* address, Blend blend)
       : tensor_(tensor), memory_(static_cast<T*>(address)), blend_(blend) {
@@ -118,8 +113,7 @@ class DnnCall : public Call {
   }
 
   // Queue work(element), with an element of the type.
-  template <class Typed>
-  cudnnStatus_t does_with(cudnnDataType_t type, Typed work) const {
+  template <class Typed> cudnnStatus_t does_with(cudnnDataType_t type, Typed work) const {
     visit(type, [&](auto element) { does([work, element] { work(element); }); });
     return CUDNN_STATUS_SUCCESS;
   }

@@ -17,8 +17,7 @@ struct State {
   std::mt19937_64 random;
 
   // Above 0 and at most 1, as cuRAND's are. A float's has 24 bits, so that it never becomes 0.
-  template <class T>
-  T uniform() {
+  template <class T> T uniform() {
     constexpr int bits = std::numeric_limits<T>::digits;
     return T((random() >> (64 - bits)) + 1) * std::ldexp(T(1), -bits);
   }
@@ -50,8 +49,7 @@ curandStatus_t fill(const char* name, curandGenerator_t handle, T* out, size_t n
 }
 
 template <class T>
-curandStatus_t fill_normal(const char* name, curandGenerator_t handle, T* out, size_t number, T mean,
-                           T deviation) {
+curandStatus_t fill_normal(const char* name, curandGenerator_t handle, T* out, size_t number, T mean, T deviation) {
   if (number % 2) return CURAND_STATUS_LENGTH_NOT_MULTIPLE;  // cuRAND makes them in pairs
   return fill(name, handle, out, number, [mean, deviation](State& state) {
     T radius = std::sqrt(T(-2) * std::log(state.uniform<T>()));
@@ -93,13 +91,11 @@ curandStatus_t curandSetGeneratorOffset(curandGenerator_t generator, unsigned lo
 }
 
 curandStatus_t curandGenerate(curandGenerator_t generator, unsigned* out, size_t number) {
-  return fill("curandGenerate", generator, out, number,
-              [](State& state) { return unsigned(state.random() >> 32); });
+  return fill("curandGenerate", generator, out, number, [](State& state) { return unsigned(state.random() >> 32); });
 }
 
 curandStatus_t curandGenerateUniform(curandGenerator_t generator, float* out, size_t number) {
-  return fill("curandGenerateUniform", generator, out, number,
-              [](State& state) { return state.uniform<float>(); });
+  return fill("curandGenerateUniform", generator, out, number, [](State& state) { return state.uniform<float>(); });
 }
 
 curandStatus_t curandGenerateUniformDouble(curandGenerator_t generator, double* out, size_t number) {
@@ -112,8 +108,8 @@ curandStatus_t curandGenerateNormal(curandGenerator_t generator, float* out, siz
   return fill_normal("curandGenerateNormal", generator, out, number, mean, deviation);
 }
 
-curandStatus_t curandGenerateNormalDouble(curandGenerator_t generator, double* out, size_t number,
-                                          double mean, double deviation) {
+curandStatus_t curandGenerateNormalDouble(curandGenerator_t generator, double* out, size_t number, double mean,
+                                          double deviation) {
   return fill_normal("curandGenerateNormalDouble", generator, out, number, mean, deviation);
 }
 }

@@ -8,8 +8,7 @@
 namespace gpus {
 namespace {
 
-template <class Visitor>
-bool visit(ncclDataType_t type, Visitor&& visitor) {
+template <class Visitor> bool visit(ncclDataType_t type, Visitor&& visitor) {
   switch (type) {
     case ncclInt8: visitor(int8_t()); return true;
     case ncclUint8: visitor(uint8_t()); return true;
@@ -24,8 +23,7 @@ bool visit(ncclDataType_t type, Visitor&& visitor) {
   }
 }
 
-template <class T>
-T combine(ncclRedOp_t operation, T a, T b) {
+template <class T> T combine(ncclRedOp_t operation, T a, T b) {
   using C = Computed<T>;
   if (operation == ncclProd) return static_cast<T>(C(a) * C(b));
   if (operation == ncclMax) return std::max(a, b);
@@ -33,8 +31,7 @@ T combine(ncclRedOp_t operation, T a, T b) {
   return static_cast<T>(C(a) + C(b));
 }
 
-template <class T>
-void reduce(const Collective& what, const std::vector<Buffers>& ranks) {
+template <class T> void reduce(const Collective& what, const std::vector<Buffers>& ranks) {
   size_t first = (what.root + 1) % ranks.size();
   const T* begin = static_cast<const T*>(ranks[first].send);
   std::vector<T> sum(begin, begin + what.count);
@@ -84,8 +81,7 @@ void Meeting::attend(int rank, const std::string& name) {
     changed_.notify_all();
     return;
   }
-  if (changed_.wait_for(guard, std::chrono::duration<double>(machine().patience_s), [this] { return over_; }))
-    return;
+  if (changed_.wait_for(guard, std::chrono::duration<double>(machine().patience_s), [this] { return over_; })) return;
   fault(name + " of rank " + std::to_string(rank) + " waits for ever" + missing());
   over_ = true;
   changed_.notify_all();
@@ -99,8 +95,7 @@ std::string Meeting::missing() const {
                        : ", as it is not called by rank" + ranks;
 }
 
-std::shared_ptr<Meeting> Clique::join(int rank, const Collective& what, Buffers buffers,
-                                      const std::string& name) {
+std::shared_ptr<Meeting> Clique::join(int rank, const Collective& what, Buffers buffers, const std::string& name) {
   std::shared_ptr<Meeting> meeting;
   {
     std::lock_guard<std::mutex> guard(lock_);

@@ -23,8 +23,7 @@ void begin(std::function<void()> call) {
     call();
 }
 
-ncclResult_t start(const char* name, ncclComm_t comm, const Collective& what, Buffers buffers,
-                   cudaStream_t stream) {
+ncclResult_t start(const char* name, ncclComm_t comm, const Collective& what, Buffers buffers, cudaStream_t stream) {
   int before = current_device();
   set_current_device(comm->device);  // NCCL goes to the communicator's device
   Handle handle = *comm;
@@ -36,8 +35,7 @@ ncclResult_t start(const char* name, ncclComm_t comm, const Collective& what, Bu
     call.refuse("a type, an operation or a root that is not there");
     result = ncclInvalidArgument;
   } else {
-    bool sends = what.kind == Collective::REDUCE || root,
-         receives = what.kind == Collective::BROADCAST || root;
+    bool sends = what.kind == Collective::REDUCE || root, receives = what.kind == Collective::BROADCAST || root;
     if (sends) call.reaches(buffers.send, bytes_of(what));
     if (receives) call.reaches(buffers.receive, bytes_of(what));
     if (what.count && ((sends && !buffers.send) || (receives && !buffers.receive))) call.refuse("no address");
@@ -98,21 +96,18 @@ ncclResult_t ncclGroupEnd() {
   return ncclSuccess;
 }
 
-ncclResult_t ncclReduce(const void* send, void* receive, size_t count, ncclDataType_t type,
-                        ncclRedOp_t operation, int root, ncclComm_t comm, cudaStream_t stream) {
-  return start("ncclReduce", comm, {Collective::REDUCE, count, type, operation, root}, {send, receive},
-               stream);
+ncclResult_t ncclReduce(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t operation,
+                        int root, ncclComm_t comm, cudaStream_t stream) {
+  return start("ncclReduce", comm, {Collective::REDUCE, count, type, operation, root}, {send, receive}, stream);
 }
 
 ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
-  return start("ncclBroadcast", comm, {Collective::BROADCAST, count, type, ncclSum, root}, {send, receive},
-               stream);
+  return start("ncclBroadcast", comm, {Collective::BROADCAST, count, type, ncclSum, root}, {send, receive}, stream);
 }
 
 ncclResult_t ncclBcast(void* buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                        cudaStream_t stream) {
-  return start("ncclBcast", comm, {Collective::BROADCAST, count, type, ncclSum, root}, {buffer, buffer},
-               stream);
+  return start("ncclBcast", comm, {Collective::BROADCAST, count, type, ncclSum, root}, {buffer, buffer}, stream);
 }
 }

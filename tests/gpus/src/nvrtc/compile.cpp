@@ -73,8 +73,7 @@ std::string without_ptx(std::string text) {
 // The kernels that can be asked for: those of the expressions, and those with C's names.
 std::set<std::string> kernels_of(const Source& source) {
   std::set<std::string> names(source.expressions.begin(), source.expressions.end());
-  static const std::regex plain(
-      R"(extern\s+"C"\s+__global__\s+(?:__launch_bounds__\([^)]*\)\s*)?void\s+(\w+))");
+  static const std::regex plain(R"(extern\s+"C"\s+__global__\s+(?:__launch_bounds__\([^)]*\)\s*)?void\s+(\w+))");
   for (std::sregex_iterator found(source.text.begin(), source.text.end(), plain), end; found != end; ++found)
     names.insert((*found)[1]);
   return names;

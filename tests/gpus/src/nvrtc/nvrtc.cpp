@@ -38,8 +38,7 @@ std::string read_option(const std::string& option, int& architecture) {
     architecture = std::stoi(parts[1]);
     return known(architecture) ? "" : "nvrtc: error: invalid value for --gpu-architecture (-arch)\n";
   }
-  bool harmless =
-      option.rfind("--std=", 0) == 0 || option.rfind("-std=", 0) == 0 || option == "--use_fast_math";
+  bool harmless = option.rfind("--std=", 0) == 0 || option.rfind("-std=", 0) == 0 || option == "--use_fast_math";
   return harmless ? "" : "nvrtc: error: unrecognized option " + option + " found\n";
 }
 
@@ -99,8 +98,7 @@ const char* nvrtcGetErrorString(nvrtcResult result) {
 nvrtcResult nvrtcCreateProgram(nvrtcProgram* program, const char* source, const char* name, int headers,
                                const char* const*, const char* const*) {
   if (program == nullptr || source == nullptr) return NVRTC_ERROR_INVALID_INPUT;
-  if (headers != 0)
-    return NVRTC_ERROR_PROGRAM_CREATION_FAILURE;  // nobody gives any, and nothing here reads them
+  if (headers != 0) return NVRTC_ERROR_PROGRAM_CREATION_FAILURE;  // nobody gives any, and nothing here reads them
   *program = new _nvrtcProgram;
   (*program)->source.text = source;
   (*program)->source.name = name ? name : "default_program";

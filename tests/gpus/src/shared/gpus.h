@@ -39,11 +39,11 @@ struct Machine {
   std::vector<std::vector<int>> nvlinks;  // how many between two of them
   std::vector<std::vector<bool>> peers;   // which may read which other's memory
   std::string driver = "535.183.01";
-  double patience_s = 20;  // so long a collective waits for ranks that do not come: a real one waits for ever
-  int delay_us = 0;        // everything queued begins up to so much later
-  unsigned seed = 0;       // of the delays
-  bool computes = true;    // false: nothing is computed, only counted
-  bool tf32 = false;       // float32 products are made of rounded factors, as an A100 makes them
+  double patience_s = 20;       // so long a collective waits for ranks that do not come: a real one waits for ever
+  int delay_us = 0;             // everything queued begins up to so much later
+  unsigned seed = 0;            // of the delays
+  bool computes = true;         // false: nothing is computed, only counted
+  bool tf32 = false;            // float32 products are made of rounded factors, as an A100 makes them
   bool promises_peers = false;  // a copy between two that may be peers, and are not, is a fault
   Defects defects;
 };
@@ -98,11 +98,10 @@ void queue(cudaStream_t stream, const std::string& who, Work work, bool on_any_d
 // --- What a test is told (report.cpp). ---
 
 // What is counted since the process began. Each name is also what Python asks for.
-#define GPUS_COUNTERS                                                                                   \
-  allocations, frees, launches, fused_launches, library_calls, memsets, stream_synchronisations,        \
-      device_synchronisations, copies_direct, bytes_direct, copies_staged, bytes_staged, copies_within, \
-      bytes_within, copies_from_pageable, copies_from_pinned, bytes_from_host, copies_to_host,          \
-      bytes_to_host, graph_launches
+#define GPUS_COUNTERS                                                                                                 \
+  allocations, frees, launches, fused_launches, library_calls, memsets, stream_synchronisations,                      \
+      device_synchronisations, copies_direct, bytes_direct, copies_staged, bytes_staged, copies_within, bytes_within, \
+      copies_from_pageable, copies_from_pinned, bytes_from_host, copies_to_host, bytes_to_host, graph_launches
 
 enum Counter { GPUS_COUNTERS, counters };
 

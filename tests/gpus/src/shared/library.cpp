@@ -20,13 +20,11 @@ size_t any_number() {
   return number ^ (number >> 31);
 }
 
-Call::Call(const char* name, const Handle& handle)
-    : name(name), device(current_device()), stream_(handle.stream) {
+Call::Call(const char* name, const Handle& handle) : name(name), device(current_device()), stream_(handle.stream) {
   count(library_calls);
   count_name(name);
   if (handle.device != device)
-    refuse("a handle of gpu " + std::to_string(handle.device) + " while gpu " + std::to_string(device) +
-           " is current");
+    refuse("a handle of gpu " + std::to_string(handle.device) + " while gpu " + std::to_string(device) + " is current");
 }
 
 void Call::reaches(const void* address, size_t bytes) const { check_access(address, bytes, device, name); }

@@ -87,8 +87,7 @@ Machine read_machine() {
   Machine machine;
   std::vector<Pair> pairs;
   const char* path = getenv("SIMULATED_GPUS");
-  if (path == nullptr)
-    refuse("SIMULATED_GPUS names no file: it describes the machine, see tests/gpus/machines.py");
+  if (path == nullptr) refuse("SIMULATED_GPUS names no file: it describes the machine, see tests/gpus/machines.py");
   std::ifstream file(path);
   if (!file) refuse(std::string("cannot read ") + path + ", which SIMULATED_GPUS names");
   for (std::string line; std::getline(file, line);) read_line(line, machine, pairs);

@@ -12,7 +12,7 @@ namespace gpus {
 namespace {
 
 constexpr size_t ALIGNMENT = 512;  // cudaMalloc's
-constexpr int NAN_BYTE = 0xFF;  // four of them are a NaN of float32, two one of float16, eight one of float64
+constexpr int NAN_BYTE = 0xFF;     // four of them are a NaN of float32, two one of float16, eight one of float64
 constexpr size_t KEPT_BYTES = size_t(1) << 28;  // of freed blocks, whose addresses nobody else gets meanwhile
 
 struct Block {
@@ -34,8 +34,7 @@ std::pair<const char* const, Block>* find(const void* address) {
   auto after = blocks.upper_bound(static_cast<const char*>(address));
   if (after == blocks.begin()) return nullptr;
   auto& found = *std::prev(after);
-  bool inside =
-      address == found.first || static_cast<const char*>(address) < found.first + found.second.bytes;
+  bool inside = address == found.first || static_cast<const char*>(address) < found.first + found.second.bytes;
   return inside ? &found : nullptr;
 }
 
@@ -63,9 +62,7 @@ void forget_freed() {
 }
 
 std::string place(int owner) {
-  return owner == PAGEABLE ? "the host"
-         : owner == PINNED ? "the host, pinned"
-                           : "gpu " + std::to_string(owner);
+  return owner == PAGEABLE ? "the host" : owner == PINNED ? "the host, pinned" : "gpu " + std::to_string(owner);
 }
 
 // What is wrong with the access, or an empty text.
@@ -134,8 +131,7 @@ bool wait_for_release(int device, size_t bytes, std::chrono::milliseconds patien
 bool check_access(const void* address, size_t bytes, int device, const std::string& who, size_t at_once) {
   if (address == nullptr) return true;
   std::string what = wrong(address, bytes, device, at_once);
-  if (!what.empty())
-    fault("illegal access: " + who + " on gpu " + std::to_string(device) + " reaches " + what);
+  if (!what.empty()) fault("illegal access: " + who + " on gpu " + std::to_string(device) + " reaches " + what);
   return what.empty();
 }
 

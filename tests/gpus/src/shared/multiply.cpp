@@ -11,8 +11,7 @@ constexpr size_t BLOCK_BYTES = 1 << 18;  // of panels of the second factor, whic
 constexpr int PANEL_ROWS = 4;
 constexpr int VECTORS = 2;  // wide is a panel of the second factor
 
-template <class T>
-struct Vector {
+template <class T> struct Vector {
 #ifdef __AVX512F__
   static constexpr int BYTES = 64;
 #else
@@ -22,11 +21,9 @@ struct Vector {
   static constexpr int LENGTH = BYTES / sizeof(T);
 };
 
-template <class T>
-constexpr int PANEL_COLUMNS = VECTORS * Vector<T>::LENGTH;
+template <class T> constexpr int PANEL_COLUMNS = VECTORS * Vector<T>::LENGTH;
 
-template <class T>
-Computed<T> factor(T value, bool tf32) {
+template <class T> Computed<T> factor(T value, bool tf32) {
   if constexpr (std::is_same_v<T, float>)
     if (tf32) return to_tf32(value);
   return static_cast<Computed<T>>(value);
@@ -34,8 +31,7 @@ Computed<T> factor(T value, bool tf32) {
 
 // Panels of WIDTH rows of a matrix (rows, depth): element by element of the depth, that of each of its rows;
 // 0 beyond the last row.
-template <int WIDTH, class T>
-void pack(Matrix<T> from, int rows, int depth, Arithmetic how, Computed<T>* to) {
+template <int WIDTH, class T> void pack(Matrix<T> from, int rows, int depth, Arithmetic how, Computed<T>* to) {
   int first = depth ? how.first % depth : 0;
   for (int row = 0; row < rows; row += WIDTH, to += size_t(WIDTH) * depth) {
     int width = std::min(WIDTH, rows - row);
@@ -54,8 +50,7 @@ void pack(Matrix<T> from, int rows, int depth, Arithmetic how, Computed<T>* to) 
 }
 
 // The product of two panels.
-template <class T>
-void multiply_panels(const T* a, const T* b, int depth, T* out) {
+template <class T> void multiply_panels(const T* a, const T* b, int depth, T* out) {
   using V = typename Vector<T>::Type;
   V sums[PANEL_ROWS][VECTORS] = {};
   for (int step = 0; step < depth; step++, a += PANEL_ROWS, b += PANEL_COLUMNS<T>) {

@@ -10,8 +10,7 @@ namespace gpus {
 using half = _Float16;  // mshadow::half::half_t
 
 // float16 is computed in float32 and rounded once, as mshadow's half_t and NVIDIA's libraries do it.
-template <class T>
-using Computed = std::conditional_t<std::is_same_v<T, half>, float, T>;
+template <class T> using Computed = std::conditional_t<std::is_same_v<T, half>, float, T>;
 
 // TF32: a float32 whose fraction has 10 bits, halves rounded away from zero, as cvt.rna.tf32 rounds.
 inline float to_tf32(float value) {

@@ -39,9 +39,7 @@ void at_exit() {
 }
 
 // The beginning of what fits into `buffer`; the whole length is returned, as snprintf does.
-long text_into(const std::string& text, char* buffer, long size) {
-  return snprintf(buffer, size, "%s", text.c_str());
-}
+long text_into(const std::string& text, char* buffer, long size) { return snprintf(buffer, size, "%s", text.c_str()); }
 
 }  // namespace
 

@@ -85,8 +85,7 @@ class Stream {
     int most = delays().most_us;
     unsigned seed = delays().seed * 1000003u + number_;
     if (seed != seed_) random_.seed(seed_ = seed);
-    if (most && random_() % ONE_IN == 0)
-      std::this_thread::sleep_for(std::chrono::microseconds(random_() % most));
+    if (most && random_() % ONE_IN == 0) std::this_thread::sleep_for(std::chrono::microseconds(random_() % most));
   }
 
   const unsigned number_;
@@ -140,8 +139,7 @@ void queue(cudaStream_t stream, const std::string& who, Work work, bool on_any_d
   }
   int device = cast(stream)->device;
   if (device != current_device() && !on_any_device)
-    fault(who + " on gpu " + std::to_string(current_device()) + " is given a stream of gpu " +
-          std::to_string(device));
+    fault(who + " on gpu " + std::to_string(current_device()) + " is given a stream of gpu " + std::to_string(device));
   cast(stream)->queue(std::move(work));
 }
 

@@ -6,8 +6,7 @@
 namespace gpus {
 namespace {
 
-template <class T>
-struct Updates {
+template <class T> struct Updates {
   using C = Computed<T>;
 
   static Work adam(const Launch& launch) {
@@ -21,8 +20,7 @@ struct Updates {
       C slope = clipped<C>(gradient[i] * scale + weight[i] * decay, clip);
       mean[i] = beta1 * mean[i] + (1 - beta1) * slope;
       variance[i] = beta2 * variance[i] + (1 - beta2) * slope * slope;
-      assign(out[i], request,
-             weight[i] - rate * mean[i] / (std::sqrt(static_cast<C>(variance[i])) + epsilon));
+      assign(out[i], request, weight[i] - rate * mean[i] / (std::sqrt(static_cast<C>(variance[i])) + epsilon));
     });
   }
 
@@ -85,8 +83,7 @@ struct Updates {
       z[i] += slope - (std::sqrt(old + square) - std::sqrt(old)) * weight[i] / rate;
       squares[i] = old + square;
       C sum = z[i], root = std::sqrt(static_cast<C>(squares[i]));
-      assign(out[i], request,
-             (sign(sum) * lambda - sum) / ((beta + root) / rate + decay) * C(std::fabs(sum) > lambda));
+      assign(out[i], request, (sign(sum) * lambda - sum) / ((beta + root) / rate + decay) * C(std::fabs(sum) > lambda));
     });
   }
 

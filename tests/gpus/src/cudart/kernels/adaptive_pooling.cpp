@@ -17,8 +17,7 @@ struct Part {
 
 // visitor(out, in, rows, columns) for each mean, whose part of the image begins at `in`: the arguments
 // height, width, and those of the output, from place 2 on; each block of the grid has an image
-template <class T, class Visitor>
-Work each_part(const Launch& launch, T* in, T* out, Visitor visitor) {
+template <class T, class Visitor> Work each_part(const Launch& launch, T* in, T* out, Visitor visitor) {
   int height = launch.value<int>(2), width = launch.value<int>(3), out_height = launch.value<int>(4),
       out_width = launch.value<int>(5);
   size_t images = launch.grid.x;
@@ -29,8 +28,7 @@ Work each_part(const Launch& launch, T* in, T* out, Visitor visitor) {
       for (int x = 0; x < out_width; x++) {
         Part rows(y, out_height, height), columns(x, out_width, width);
         visitor(out[(image * out_height + y) * out_width + x],
-                in + (image * height + rows.first) * width + columns.first, rows.size(), columns.size(),
-                width);
+                in + (image * height + rows.first) * width + columns.first, rows.size(), columns.size(), width);
       }
   });
 }
@@ -61,15 +59,13 @@ Work slopes(const Launch& launch) {
     auto spread = [](T& out, T* in, int rows, int columns, int width) {
       C slope = static_cast<C>(static_cast<T>(static_cast<C>(out) / columns)) / rows;
       for (int y = 0; y < rows; y++)
-        for (int x = 0; x < columns; x++)
-          assign(in[static_cast<long>(y) * width + x], ADD, static_cast<T>(slope));
+        for (int x = 0; x < columns; x++) assign(in[static_cast<long>(y) * width + x], ADD, static_cast<T>(slope));
     };
     return each_part(launch, launch.value<T*>(0), launch.value<T*>(1), spread);
   });
 }
 
-const Registered registered_means("adaptiveaveragepool", means);
-const Registered registered_slopes("atomicadaptiveaveragegradinput", slopes);
+const Registered registered{{"adaptiveaveragepool", means}, {"atomicadaptiveaveragegradinput", slopes}};
 
 }  // namespace
 }  // namespace gpus

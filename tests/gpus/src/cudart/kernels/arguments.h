@@ -8,42 +8,25 @@ namespace gpus {
 class Arguments {
  public:
   // For mxnet_generic_kernel the first argument, how many elements there are, is read already.
-  Arguments(const Launch& launch, int first, size_t elements)
-      : launch_(launch), next_(first), elements_(elements) {}
+  Arguments(const Launch& launch, int first, size_t elements) : launch_(launch), next_(first), elements_(elements) {}
   explicit Arguments(const Launch& launch) : Arguments(launch, 1, launch.n()) {}
 
   // An array of as many elements, of which all may be used; or of an unknown number.
-  template <class T>
-  T* array() {
-    return static_cast<T*>(launch_.pointer(next_++, elements_));
-  }
-  template <class T>
-  T* any_array(size_t elements = 0) {
-    return static_cast<T*>(launch_.pointer(next_++, elements));
-  }
+  template <class T> T* array() { return static_cast<T*>(launch_.pointer(next_++, elements_)); }
+  template <class T> T* any_array(size_t elements = 0) { return static_cast<T*>(launch_.pointer(next_++, elements)); }
 
-  template <class T>
-  T value() {
-    return launch_.value<T>(next_++);
-  }
-  template <class C>
-  C number() {  // whose type the kernel's name says
+  template <class T> T value() { return launch_.value<T>(next_++); }
+  template <class C> C number() {  // whose type the kernel's name says
     int place = next_++;
     return access<C>(launch_.parameter(place)).get(launch_.raw(place));
   }
 
   // The next arguments, into these variables: pointers to arrays, numbers of any type, ints and bools.
-  template <class... Values>
-  void operator()(Values&... values) {
-    (read(values), ...);
-  }
+  template <class... Values> void operator()(Values&... values) { (read(values), ...); }
   Extents shape() { return extents(launch_, next_++); }
 
  private:
-  template <class T>
-  void read(T*& found) {
-    found = array<T>();
-  }
+  template <class T> void read(T*& found) { found = array<T>(); }
   void read(float& found) { found = number<float>(); }
   void read(double& found) { found = number<double>(); }
   void read(int& found) { found = value<int>(); }
@@ -62,24 +45,21 @@ inline int64_t whole_number(const Launch& launch, int place) {
 }
 
 // map(i) for each element.
-template <class Map>
-Work each(long n, Map map) {
+template <class Map> Work each(long n, Map map) {
   return [=]() mutable {
     for (long i = 0; i < n; i++) map(i);
   };
 }
 
 // make(T()), for the type that a name says.
-template <class Make>
-Work typed(const Type& type, Make make) {
+template <class Make> Work typed(const Type& type, Make make) {
   Work work;
   visit(type, [&](auto element) { work = make(element); });
   return work;
 }
 
 // The same, for a floating-point type.
-template <class Make>
-Work typed_real(const Type& type, Make make) {
+template <class Make> Work typed_real(const Type& type, Make make) {
   if (type.word == "float") return make(float());
   if (type.word == "double") return make(double());
   if (type.word == "half_t") return make(half());
@@ -106,9 +86,7 @@ struct Indices {
 };
 
 // A request among template arguments, or as an argument of the kernel: mxnet::OpReqType.
-inline int request_in(const Type& kernel, int argument) {
-  return atoi(kernel.arguments[argument].word.c_str());
-}
+inline int request_in(const Type& kernel, int argument) { return atoi(kernel.arguments[argument].word.c_str()); }
 
 inline bool is_true(const Type& kernel, int argument) {
   const std::string& word = kernel.arguments[argument].word;

@@ -15,38 +15,29 @@ namespace gpus {
 
 constexpr int BLOCK = 512;  // elements; three blocks of doubles lie well in a first cache
 
-template <class C, class T>
-C loaded(T element) {
-  return static_cast<C>(element);
-}
+template <class C, class T> C loaded(T element) { return static_cast<C>(element); }
 
 // As MXNet casts: into float16 by way of float32, into a small integer by way of int32.
-template <class T, class C>
-T stored(C value) {
+template <class T, class C> T stored(C value) {
   if constexpr (std::is_same_v<T, half>) return static_cast<half>(static_cast<float>(value));
-  if constexpr (std::is_floating_point_v<C> && std::is_integral_v<T> && sizeof(T) == 1 &&
-                !std::is_same_v<T, bool>)
+  if constexpr (std::is_floating_point_v<C> && std::is_integral_v<T> && sizeof(T) == 1 && !std::is_same_v<T, bool>)
     return static_cast<T>(static_cast<int32_t>(value));
   return static_cast<T>(value);
 }
 
 // How to reach the elements of an array of one type as numbers of type C.
-template <class C>
-struct Access {
+template <class C> struct Access {
   void (*load)(const void* from, long stride, int n, C* to);
   void (*store)(void* to, int n, const C* values, int request);
   C (*get)(const void* from);
   size_t size = 0;  // bytes of an element; 0: the type is none
 
   explicit operator bool() const { return size; }
-  const void* at(const void* array, long place) const {
-    return static_cast<const char*>(array) + place * size;
-  }
+  const void* at(const void* array, long place) const { return static_cast<const char*>(array) + place * size; }
   void* at(void* array, long place) const { return static_cast<char*>(array) + place * size; }
 };
 
-template <class C, class T>
-Access<C> access_of() {
+template <class C, class T> Access<C> access_of() {
   Access<C> access;
   access.size = sizeof(T);
   access.get = [](const void* from) { return loaded<C>(*static_cast<const T*>(from)); };
@@ -69,16 +60,14 @@ Access<C> access_of() {
   return access;
 }
 
-template <class C>
-Access<C> access(const Type& type) {
+template <class C> Access<C> access(const Type& type) {
   Access<C> found{};
   visit(type, [&](auto element) { found = access_of<C, decltype(element)>(); });
   return found;
 }
 
 // The C in which a kernel computes whose result has one of these types, and whose operands have the others.
-template <class Visitor>
-bool visit_computed(const std::vector<const Type*>& types, Visitor&& visitor) {
+template <class Visitor> bool visit_computed(const std::vector<const Type*>& types, Visitor&& visitor) {
   bool is_double = false, is_float = false;
   for (const Type* type : types) {
     is_double = is_double || type->word == "double";
@@ -93,11 +82,19 @@ bool visit_computed(const std::vector<const Type*>& types, Visitor&& visitor) {
   return true;
 }
 
+// make(C()), for the C in which a kernel computes whose parameters have the types at these places.
+template <class Make> Work in_computed_type(const Launch& launch, std::initializer_list<int> places, Make make) {
+  std::vector<const Type*> types;
+  for (int place : places) types.push_back(&launch.parameter(place));
+  Work work;
+  visit_computed(types, [&](auto number) { work = make(number); });
+  return work;
+}
+
 inline bool is_half(const Type& type) { return type.word == "half_t" || type.word == "half2_t"; }
 
 // An operation on float16 rounds its result; a block of C holds it as float.
-template <class C>
-void round_to_half(C* values, int n) {
+template <class C> void round_to_half(C* values, int n) {
   for (int i = 0; i < n; i++) values[i] = static_cast<C>(static_cast<half>(static_cast<float>(values[i])));
 }
 
@@ -124,8 +121,7 @@ inline Extents extents(const Launch& launch, int place) {
 
 // Counts through the elements of a shape, in order,
 // with the places of each in arrays that have strides of their own.
-template <int ARRAYS>
-class Walk {
+template <int ARRAYS> class Walk {
  public:
   Walk(const Extents& shape, const std::vector<int> (&strides)[ARRAYS], long first = 0) {
     for (int axis = 0; axis < shape.count(); axis++) add_axis(shape[axis], strides, axis);
@@ -160,8 +156,7 @@ class Walk {
     Steps steps;
     for (int array = 0; array < ARRAYS; array++) steps[array] = strides[array][axis];
     bool goes_on = !shape_.empty();
-    for (int array = 0; goes_on && array < ARRAYS; array++)
-      goes_on = strides_.back()[array] == steps[array] * extent;
+    for (int array = 0; goes_on && array < ARRAYS; array++) goes_on = strides_.back()[array] == steps[array] * extent;
     if (goes_on) {
       shape_.back() *= extent;
       strides_.back() = steps;

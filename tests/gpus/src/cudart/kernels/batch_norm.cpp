@@ -19,8 +19,7 @@ enum Flags {
 };
 
 // mxnet::op::batchnorm::BNTensor3: images with a channel in the middle.
-template <class T>
-struct Images {
+template <class T> struct Images {
   T* data;
   size_t axis, outer, channels, inner;
 
@@ -32,8 +31,7 @@ struct Images {
 };
 
 // mxnet::op::batchnorm::cuda::DeviceTensor<A, 1>: a number for each channel.
-template <class A>
-struct PerChannel {
+template <class A> struct PerChannel {
   A* data;
   int size;
   A& operator[](size_t channel) const { return data[channel]; }
@@ -42,25 +40,21 @@ struct PerChannel {
 struct Checks {
   const Launch& launch;
 
-  template <class T>
-  void operator()(const Images<T>& images) const {
+  template <class T> void operator()(const Images<T>& images) const {
     launch.check(images.data, images.size() * sizeof(T));
   }
-  template <class A>
-  void operator()(const PerChannel<A>& numbers) const {
+  template <class A> void operator()(const PerChannel<A>& numbers) const {
     launch.check(numbers.data, numbers.size * sizeof(A));
   }
 };
 
-template <class T, class A>
-A inverse_deviation(A variance, double epsilon) {
+template <class T, class A> A inverse_deviation(A variance, double epsilon) {
   return static_cast<A>(1.0 / std::sqrt(variance + static_cast<T>(epsilon)));
 }
 
 // ...InferenceKernel(in, out, running mean, running variance, saved mean, saved inverse, gamma, beta,
 // epsilon, flags)
-template <class T, class A>
-Work infer(const Launch& launch) {
+template <class T, class A> Work infer(const Launch& launch) {
   auto in = launch.value<Images<T>>(0), out = launch.value<Images<T>>(1);
   PerChannel<A> arrays[6];
   Checks check{launch};
@@ -69,8 +63,8 @@ Work infer(const Launch& launch) {
   auto [mean, variance, saved_mean, saved_inverse, weight, bias] = arrays;
   T epsilon = launch.value<T>(8);
   uint32_t flags = launch.value<uint32_t>(9);
-  return [=, mean = mean, variance = variance, saved_mean = saved_mean, saved_inverse = saved_inverse,
-          weight = weight, bias = bias] {
+  return [=, mean = mean, variance = variance, saved_mean = saved_mean, saved_inverse = saved_inverse, weight = weight,
+          bias = bias] {
     for (size_t c = 0; c < in.channels; c++) {
       A inverse = inverse_deviation<T>(variance[c], epsilon);
       A gamma = flags & FIX_GAMMA ? A(1) : weight[c];
@@ -84,14 +78,12 @@ Work infer(const Launch& launch) {
 }
 
 // mxnet::op::batchnorm::cuda::CUDATensors
-template <class A>
-struct Tensors {
+template <class A> struct Tensors {
   PerChannel<A> gamma_gradient, beta_gradient, gamma, running_mean, running_variance, mean, inverse;
 };
 
 // The gradients of gamma and beta of one channel.
-template <class A>
-void set_gradient(const PerChannel<A>& gradient, size_t channel, bool writes, bool adds, A value) {
+template <class A> void set_gradient(const PerChannel<A>& gradient, size_t channel, bool writes, bool adds, A value) {
   if (writes)
     gradient[channel] = value;
   else if (adds)
@@ -99,10 +91,8 @@ void set_gradient(const PerChannel<A>& gradient, size_t channel, bool writes, bo
 }
 
 // BatchNormalizationBackwardKernel(in, gradient of out, gradient of in, tensors, flags, momentum, epsilon)
-template <class T, class A>
-Work go_back(const Launch& launch) {
-  auto in = launch.value<Images<T>>(0), slope = launch.value<Images<T>>(1),
-       result = launch.value<Images<T>>(2);
+template <class T, class A> Work go_back(const Launch& launch) {
+  auto in = launch.value<Images<T>>(0), slope = launch.value<Images<T>>(1), result = launch.value<Images<T>>(2);
   auto t = launch.value<Tensors<A>>(3);
   uint32_t flags = launch.value<uint32_t>(4);
   A momentum = launch.value<A>(5);
@@ -145,8 +135,7 @@ Work go_back(const Launch& launch) {
 }
 
 // By the type of images and that of sums.
-template <template <class, class> class Made>
-Work by_types(const Launch& launch) {
+template <template <class, class> class Made> Work by_types(const Launch& launch) {
   const std::string images = launch.name.kernel.arguments[0].word;
   if (images == "float") return Made<float, float>::work(launch);
   if (images == "double") return Made<double, double>::work(launch);
@@ -154,18 +143,16 @@ Work by_types(const Launch& launch) {
   return {};
 }
 
-template <class T, class A>
-struct Infer {
+template <class T, class A> struct Infer {
   static Work work(const Launch& launch) { return infer<T, A>(launch); }
 };
 
-template <class T, class A>
-struct GoBack {
+template <class T, class A> struct GoBack {
   static Work work(const Launch& launch) { return go_back<T, A>(launch); }
 };
 
-Registered inference("BatchNormalizationUpdateOutputInferenceKernel", by_types<Infer>);
-Registered backward("BatchNormalizationBackwardKernel", by_types<GoBack>);
+const Registered registered{{"BatchNormalizationUpdateOutputInferenceKernel", by_types<Infer>},
+                            {"BatchNormalizationBackwardKernel", by_types<GoBack>}};
 
 }  // namespace
 }  // namespace gpus

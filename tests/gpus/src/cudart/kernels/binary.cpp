@@ -8,8 +8,7 @@ namespace gpus {
 namespace {
 
 // With the sign of the divisor, as in Python; 0 for a divisor of 0.
-template <class C>
-C modulo(C a, C b) {
+template <class C> C modulo(C a, C b) {
   if (b == 0) return 0;
   if constexpr (std::is_integral_v<C>) {
     C rest = a % b;
@@ -20,15 +19,13 @@ C modulo(C a, C b) {
   }
 }
 
-template <class C>
-C quotient(C a, C b) {
+template <class C> C quotient(C a, C b) {
   if constexpr (std::is_integral_v<C>) return b == 0 ? 0 : a / b;
   return a / b;
 }
 
 // The least common multiple.
-template <class C>
-C least_multiple(C a, C b) {
+template <class C> C least_multiple(C a, C b) {
   if constexpr (std::is_integral_v<C>) {
     int64_t first = std::abs(a), second = std::abs(b), rest = second;
     for (int64_t other = first; other;) {
@@ -41,20 +38,17 @@ C least_multiple(C a, C b) {
   return 0;
 }
 
-template <class X>
-X smooth_l1(X x, X sigma) {
+template <class X> X smooth_l1(X x, X sigma) {
   X square = sigma * sigma, bound = 1 / square;
   return x > bound ? x - X(0.5) * bound : x < -bound ? -x - X(0.5) * bound : X(0.5) * x * x * square;
 }
 
-template <class X>
-X smooth_l1_slope(X x, X sigma) {
+template <class X> X smooth_l1_slope(X x, X sigma) {
   X square = sigma * sigma, bound = 1 / square;
   return x > bound ? 1 : x < -bound ? -1 : square * x;
 }
 
-template <class X>
-X gelu_slope(X x) {
+template <class X> X gelu_slope(X x) {
   X scaled = x / X(M_SQRT2), slope = X(2 / std::sqrt(M_PI)) * std::exp(-(scaled * scaled));
   return X(0.5) * (1 + std::erf(scaled) + x * slope / X(M_SQRT2));
 }
@@ -68,8 +62,7 @@ X gelu_slope(X x) {
     }                                                               \
   }
 
-template <class C, class X>
-std::map<std::string, Binary<C>> sums_and_products() {
+template <class C, class X> std::map<std::string, Binary<C>> sums_and_products() {
   std::map<std::string, Binary<C>> functions;
   FUNCTION(plus, a + b);
   FUNCTION(minus, a - b);
@@ -114,8 +107,7 @@ std::map<std::string, Binary<C>> sums_and_products() {
   return functions;
 }
 
-template <class C, class X>
-std::map<std::string, Binary<C>> comparisons() {
+template <class C, class X> std::map<std::string, Binary<C>> comparisons() {
   std::map<std::string, Binary<C>> functions;
   FUNCTION(eq, a == b);
   FUNCTION(ne, a != b);
@@ -143,8 +135,7 @@ std::map<std::string, Binary<C>> comparisons() {
   return functions;
 }
 
-template <class C, class X>
-std::map<std::string, Binary<C>> others() {
+template <class C, class X> std::map<std::string, Binary<C>> others() {
   std::map<std::string, Binary<C>> functions;
   FUNCTION(left, a);
   FUNCTION(right, b);
@@ -169,8 +160,7 @@ std::map<std::string, Binary<C>> others() {
   return functions;
 }
 
-template <class C>
-const std::map<std::string, Binary<C>>& all() {
+template <class C> const std::map<std::string, Binary<C>>& all() {
   using X = std::conditional_t<std::is_same_v<C, double>, double, float>;
   static auto& functions = *new auto([] {
     auto all = sums_and_products<C, X>();
@@ -183,8 +173,7 @@ const std::map<std::string, Binary<C>>& all() {
 
 }  // namespace
 
-template <class C>
-Binary<C> binary(const std::string& name) {
+template <class C> Binary<C> binary(const std::string& name) {
   auto found = all<C>().find(name);
   return found == all<C>().end() ? nullptr : found->second;
 }

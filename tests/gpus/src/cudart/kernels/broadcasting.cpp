@@ -7,8 +7,7 @@ namespace {
 
 // binary_broadcast_kernel<ndim, OPERATION>(N, request, lstride, rstride, oshape, lhs, rhs, out), where lhs
 // may be a number; a stride is 0 along an axis of one element.
-template <class C>
-Work binary_in(const Launch& launch) {
+template <class C> Work binary_in(const Launch& launch) {
   const Type& kernel = launch.operation();
   std::vector<int> strides[2] = {extents(launch, 2).axes, extents(launch, 3).axes};
   Extents shape = extents(launch, 4);
@@ -41,10 +40,7 @@ Work binary_in(const Launch& launch) {
 }
 
 Work binary_broadcast(const Launch& launch) {
-  Work work;
-  visit_computed({&launch.parameter(5), &launch.parameter(6), &launch.parameter(7)},
-                 [&](auto number) { work = binary_in<decltype(number)>(launch); });
-  return work;
+  return in_computed_type(launch, {5, 6, 7}, [&](auto number) { return binary_in<decltype(number)>(launch); });
 }
 
 // What broadcast_kernel_gpu is told: mxnet::op::ShapeAndStride.
@@ -55,14 +51,12 @@ struct ShapeAndStride {
   bool exactly_one;
 };
 
-template <class C>
-Work broadcast_in(const Launch& launch) {
+template <class C> Work broadcast_in(const Launch& launch) {
   ShapeAndStride shapes = launch.value<ShapeAndStride>(3);
   int n = launch.n(), request = launch.value<int>(4), axes = launch.value<int>(5);
   Extents shape(shapes.out_shape, axes);
   std::vector<int> strides[1] = {std::vector<int>(axes)};
-  for (int axis = 0; axis < axes; axis++)
-    strides[0][axis] = shapes.in_shape[axis] == 1 ? 0 : shapes.in_stride[axis];
+  for (int axis = 0; axis < axes; axis++) strides[0][axis] = shapes.in_shape[axis] == 1 ? 0 : shapes.in_stride[axis];
   Access<C> in_access = access<C>(launch.parameter(1)), out_access = access<C>(launch.parameter(2));
   Unary<C> function = unary<C>(launch.operation().arguments[0].word);
   if (!in_access || !out_access || !function) return {};
@@ -87,14 +81,10 @@ Work broadcast_in(const Launch& launch) {
 
 // broadcast_kernel_gpu<OPERATION>(N, in, out, shapes, request, ndim)
 Work broadcast(const Launch& launch) {
-  Work work;
-  visit_computed({&launch.parameter(1), &launch.parameter(2)},
-                 [&](auto number) { work = broadcast_in<decltype(number)>(launch); });
-  return work;
+  return in_computed_type(launch, {1, 2}, [&](auto number) { return broadcast_in<decltype(number)>(launch); });
 }
 
-template <class C>
-Work copy_in(const Launch& launch) {
+template <class C> Work copy_in(const Launch& launch) {
   int n = launch.n(), request = launch.value<int>(3);
   Access<C> in_access = access<C>(launch.parameter(1)), out_access = access<C>(launch.parameter(2));
   if (!in_access || !out_access) return {};
@@ -112,16 +102,12 @@ Work copy_in(const Launch& launch) {
 
 // direct_copy<identity>(N, in, out, request), where nothing is to be broadcast.
 Work direct_copy(const Launch& launch) {
-  Work work;
-  if (launch.operation().arguments[0].word != "identity") return work;
-  visit_computed({&launch.parameter(1), &launch.parameter(2)},
-                 [&](auto number) { work = copy_in<decltype(number)>(launch); });
-  return work;
+  if (launch.operation().arguments[0].word != "identity") return {};
+  return in_computed_type(launch, {1, 2}, [&](auto number) { return copy_in<decltype(number)>(launch); });
 }
 
-const Registered registered_binary("binary_broadcast_kernel", binary_broadcast);
-const Registered registered_broadcast("broadcast_kernel_gpu", broadcast);
-const Registered registered_copy("direct_copy", direct_copy);
+const Registered registered{
+    {"binary_broadcast_kernel", binary_broadcast}, {"broadcast_kernel_gpu", broadcast}, {"direct_copy", direct_copy}};
 
 }  // namespace
 }  // namespace gpus

@@ -9,8 +9,8 @@ namespace {
 
 // random_indices(N, random numbers, out, k): below k
 Work indices(const Launch& launch) {
-  auto* random = static_cast<uint32_t*>(launch.pointer(1, launch.n()));
-  auto* out = static_cast<int64_t*>(launch.pointer(2, launch.n()));
+  auto* random = launch.array<uint32_t>(1, launch.n());
+  auto* out = launch.array<int64_t>(2, launch.n());
   int64_t k = launch.value<int64_t>(3);
   return each(launch.n(), [=](long i) { out[i] = random[i] % k; });
 }
@@ -18,7 +18,7 @@ Work indices(const Launch& launch) {
 // generate_samples(N, k, random numbers): of number i one of i + k + 1 places
 Work places(const Launch& launch) {
   int64_t k = launch.value<int64_t>(1);
-  auto* random = static_cast<uint32_t*>(launch.pointer(2, launch.n()));
+  auto* random = launch.array<uint32_t>(2, launch.n());
   return each(launch.n(), [=](long i) { random[i] %= static_cast<uint64_t>(i + k + 1); });
 }
 
@@ -26,8 +26,8 @@ Work places(const Launch& launch) {
 // twice
 Work reservoir(const Launch& launch) {
   int64_t n = launch.value<int64_t>(3), k = launch.value<int64_t>(4);
-  auto* all = static_cast<int64_t*>(launch.pointer(1, n + k));
-  auto* chosen = static_cast<uint32_t*>(launch.pointer(2, n));
+  auto* all = launch.array<int64_t>(1, n + k);
+  auto* chosen = launch.array<uint32_t>(2, n);
   return each(n, [=](long i) {
     if (chosen[i] < k) std::swap(all[chosen[i]], all[i + k]);
   });
@@ -36,7 +36,7 @@ Work reservoir(const Launch& launch) {
 // generate_keys(N, uniform numbers, weights): the largest keys are drawn, by Gumbel's numbers
 Work keys(const Launch& launch) {
   Access<float> access = gpus::access<float>(launch.parameter(2));
-  auto* uniform = static_cast<float*>(launch.pointer(1, launch.n()));
+  auto* uniform = launch.array<float>(1, launch.n());
   const void* weights = launch.pointer(2, launch.n());
   if (!access) return {};
   return each(launch.n(), [=](long i) {
@@ -49,8 +49,8 @@ Work categories(const Launch& launch) {
   int64_t count = launch.value<int64_t>(2);
   Access<float> access = gpus::access<float>(launch.parameter(1));
   const void* weights = launch.pointer(1, count);
-  auto* uniform = static_cast<float*>(launch.pointer(3, launch.n()));
-  auto* out = static_cast<int64_t*>(launch.pointer(4, launch.n()));
+  auto* uniform = launch.array<float>(3, launch.n());
+  auto* out = launch.array<int64_t>(4, launch.n());
   if (!access) return {};
   return each(launch.n(), [=](long i) {
     float sum = 0;
@@ -65,14 +65,12 @@ Work multinomial(const Launch& launch) {
   long rows = launch.n(), k = launch.value<int>(1), m = launch.value<int>(2);
   Access<double> in = access<double>(launch.parameter(3)), out = access<double>(launch.parameter(6));
   const void* probabilities = launch.pointer(3, rows * k);
-  auto *uniform = static_cast<float*>(launch.pointer(4, rows * m)),
-       *sums = static_cast<float*>(launch.pointer(5, rows * k));
+  auto *uniform = launch.array<float>(4, rows * m), *sums = launch.array<float>(5, rows * k);
   void *draws = launch.pointer(6, rows * m), *logarithms = launch.pointer(7, rows * m);
   if (!in || !out) return {};
   return each(rows, [=](long row) {
     double sum = 0;
-    for (long i = row * k; i < (row + 1) * k; i++)
-      sums[i] = static_cast<float>(sum += in.get(in.at(probabilities, i)));
+    for (long i = row * k; i < (row + 1) * k; i++) sums[i] = static_cast<float>(sum += in.get(in.at(probabilities, i)));
     for (long i = row * m; i < (row + 1) * m; i++) {
       float* first = sums + row * k;
       long chosen = std::min<long>(std::lower_bound(first, first + k, uniform[i]) - first, k - 1);
@@ -91,9 +89,8 @@ Work multinomial_slopes(const Launch& launch) {
   if (!draws) return {};
   return typed_real(launch.parameter(6), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *slopes = static_cast<T*>(launch.pointer(3, rows * m)),
-         *probabilities = static_cast<T*>(launch.pointer(4, rows * k)),
-         *gradient = static_cast<T*>(launch.pointer(6, rows * k));
+    auto *slopes = launch.array<T>(3, rows * m), *probabilities = launch.array<T>(4, rows * k),
+         *gradient = launch.array<T>(6, rows * k);
     return each(rows * m, [=](long i) {
       long place = i / m * k + draws[i];
       assign(gradient[place], ADD,
@@ -102,13 +99,13 @@ Work multinomial_slopes(const Launch& launch) {
   });
 }
 
-const Registered registered_indices("random_indices", indices);
-const Registered registered_places("generate_samples", places);
-const Registered registered_reservoir("generate_reservoir", reservoir);
-const Registered registered_keys("generate_keys", keys);
-const Registered registered_categories("categorical_sampling", categories);
-const Registered registered_multinomial("SampleMultinomialKernel", multinomial);
-const Registered registered_slopes("SampleMultinomialBackwardGPUKernel", multinomial_slopes);
+const Registered registered{{"random_indices", indices},
+                            {"generate_samples", places},
+                            {"generate_reservoir", reservoir},
+                            {"generate_keys", keys},
+                            {"categorical_sampling", categories},
+                            {"SampleMultinomialKernel", multinomial},
+                            {"SampleMultinomialBackwardGPUKernel", multinomial_slopes}};
 
 }  // namespace
 }  // namespace gpus

@@ -12,9 +12,8 @@ int shift(long i) { return 8 * (i % IN_ONE / 4) + 6 - 2 * (i % 4); }  // of an e
 // quantize_2bit(N, elements, out, gradient, residual, -threshold, threshold)
 Work quantise(const Launch& launch) {
   long words = launch.n(), elements = launch.value<int>(1);
-  auto* out = static_cast<uint32_t*>(launch.pointer(2, words));
-  auto *gradient = static_cast<float*>(launch.pointer(3, elements)),
-       *residual = static_cast<float*>(launch.pointer(4, elements));
+  auto* out = launch.array<uint32_t>(2, words);
+  auto *gradient = launch.array<float>(3, elements), *residual = launch.array<float>(4, elements);
   float negative = launch.value<float>(5), positive = launch.value<float>(6);
   return each(words, [=](long word) {
     uint32_t bits = 0;
@@ -35,8 +34,8 @@ Work quantise(const Launch& launch) {
 // dequantize_2bit(N, out, in, -threshold, threshold)
 Work dequantise(const Launch& launch) {
   long n = launch.n();
-  auto* out = static_cast<float*>(launch.pointer(1, n));
-  auto* in = static_cast<uint32_t*>(launch.pointer(2, (n + IN_ONE - 1) / IN_ONE));
+  auto* out = launch.array<float>(1, n);
+  auto* in = launch.array<uint32_t>(2, (n + IN_ONE - 1) / IN_ONE);
   float negative = launch.value<float>(3), positive = launch.value<float>(4);
   return each(n, [=](long i) {
     unsigned bits = in[i / IN_ONE] >> shift(i) & 3;
@@ -44,8 +43,7 @@ Work dequantise(const Launch& launch) {
   });
 }
 
-const Registered registered_quantise("quantize_2bit", quantise);
-const Registered registered_dequantise("dequantize_2bit", dequantise);
+const Registered registered{{"quantize_2bit", quantise}, {"dequantize_2bit", dequantise}};
 
 }  // namespace
 }  // namespace gpus

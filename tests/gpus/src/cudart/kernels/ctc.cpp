@@ -21,11 +21,10 @@ float log_of_sum(float a, float b) {
 
 // prepare_stable_LSM_kernel(identity, log probabilities, largest, columns, count), and
 // compute_log_probs_kernel, whose numbers of rows are sums of exponentials
-Work subtract(const Launch& launch, bool logarithms) {
+template <bool logarithms> Work subtract(const Launch& launch) {
   int columns = launch.value<int>(3), count = launch.value<int>(4);
   if (launch.parameter(1).word != "float") return {};
-  auto *scores = static_cast<float*>(launch.pointer(1, count)),
-       *of_rows = static_cast<float*>(launch.pointer(2, count / columns));
+  auto *scores = launch.array<float>(1, count), *of_rows = launch.array<float>(2, count / columns);
   return each(count, [=](long i) {
     float number = of_rows[i / columns];
     scores[i] -= logarithms ? std::log(number) : number;
@@ -49,10 +48,7 @@ struct Batch {
         most_times(launch.value<int>(numbers + 3)),
         blank(launch.value<int>(numbers + 4)) {}
 
-  template <class T>
-  static T* array(const Launch& launch, int place) {
-    return static_cast<T*>(launch.pointer(place));
-  }
+  template <class T> static T* array(const Launch& launch, int place) { return launch.array<T>(place); }
   bool fits(int sequence) const { return label_counts[sequence] + repeats[sequence] <= lengths[sequence]; }
   long alphas_of(int sequence) const { return static_cast<long>(sequence) * most_places * most_times; }
   float at(int sequence, int time, int label) const {
@@ -106,8 +102,8 @@ Work alphas(const Launch& launch) {
 }
 
 // The gradient at one time: probabilities, less what paths through each label have of the whole.
-void slopes(const Batch& batch, int sequence, int time, const int* labels, const std::vector<float>& paths,
-            float whole, float* gradient) {
+void slopes(const Batch& batch, int sequence, int time, const int* labels, const std::vector<float>& paths, float whole,
+            float* gradient) {
   std::vector<float> through(batch.alphabet, IMPOSSIBLE);
   for (size_t i = 0; i < paths.size(); i++) through[labels[i]] = log_of_sum(through[labels[i]], paths[i]);
   for (int label = 0; label < batch.alphabet; label++) {
@@ -136,8 +132,7 @@ Work betas_and_gradient(const Launch& launch) {
       beta[places - 1 - i] = batch.at(sequence, last, labels[places - 1 - i]);
     for (int time = last; time >= 0; time--) {
       for (int i = 0; time < last && i < places; i++)
-        next[i] = step(beta.data(), labels, i, i + 1, i + 2, places, batch.blank) +
-                  batch.at(sequence, time, labels[i]);
+        next[i] = step(beta.data(), labels, i, i + 1, i + 2, places, batch.blank) + batch.at(sequence, time, labels[i]);
       if (time < last) beta.swap(next);
       for (int i = 0; i < places; i++) paths[i] = alpha[static_cast<long>(time) * places + i] + beta[i];
       slopes(batch, sequence, time, labels, paths, -losses[sequence],
@@ -147,12 +142,10 @@ Work betas_and_gradient(const Launch& launch) {
   });
 }
 
-const Registered registered_largest("prepare_stable_LSM_kernel",
-                                    [](const Launch& launch) { return subtract(launch, false); });
-const Registered registered_logarithms("compute_log_probs_kernel",
-                                       [](const Launch& launch) { return subtract(launch, true); });
-const Registered registered_alphas("compute_alpha_kernel", alphas);
-const Registered registered_betas("compute_betas_and_grad_kernel", betas_and_gradient);
+const Registered registered{{"prepare_stable_LSM_kernel", subtract<false>},
+                            {"compute_log_probs_kernel", subtract<true>},
+                            {"compute_alpha_kernel", alphas},
+                            {"compute_betas_and_grad_kernel", betas_and_gradient}};
 
 }  // namespace
 }  // namespace gpus

@@ -7,14 +7,11 @@ namespace gpus {
 namespace {
 
 // With MIXED precision the weights in float32 are those that count, and states are float32, too.
-template <class T>
-struct Updates {
+template <class T> struct Updates {
   using C = Computed<T>;
-  template <bool MIXED>
-  using State = std::conditional_t<MIXED, float, T>;
+  template <bool MIXED> using State = std::conditional_t<MIXED, float, T>;
 
-  template <bool MIXED>
-  static C current(const T* weight, const float* weight32, long i) {
+  template <bool MIXED> static C current(const T* weight, const float* weight32, long i) {
     if constexpr (MIXED) return weight32[i];
     return static_cast<C>(weight[i]);
   }
@@ -23,8 +20,7 @@ struct Updates {
     return clip >= 0 ? rate * clipped<C>(scale * slope, clip) : rate * scale * slope;
   }
 
-  template <bool MIXED>
-  static Work sgd(const Launch& launch) {
+  template <bool MIXED> static Work sgd(const Launch& launch) {
     Arguments read(launch);
     T *out, *weight, *gradient;
     float* weight32 = nullptr;
@@ -41,8 +37,7 @@ struct Updates {
     });
   }
 
-  template <bool MIXED>
-  struct WithMomentum {
+  template <bool MIXED> struct WithMomentum {
     T *out, *weight, *gradient;
     State<MIXED>* velocity;
     float* weight32 = nullptr;
@@ -62,8 +57,7 @@ struct Updates {
     }
   };
 
-  template <bool MIXED>
-  static Work momentum(const Launch& launch) {
+  template <bool MIXED> static Work momentum(const Launch& launch) {
     return each(launch.n(), [its = WithMomentum<MIXED>(launch)](long i) {
       C old = its.now(i), step = step_of(its.rate, its.scale, its.gradient[i], its.clip);
       its.velocity[i] = its.keep * its.velocity[i] - its.rate * its.decay * old - step;
@@ -71,8 +65,7 @@ struct Updates {
     });
   }
 
-  template <bool MIXED>
-  static Work nesterov(const Launch& launch) {
+  template <bool MIXED> static Work nesterov(const Launch& launch) {
     return each(launch.n(), [its = WithMomentum<MIXED>(launch)](long i) {
       C old = its.now(i), kept = its.keep * its.velocity[i];
       C slope = clipped<C>(its.scale * its.gradient[i], its.clip);
@@ -88,9 +81,8 @@ struct Updates {
     C clip, rate, decay, scale;  // of which the first and the last do nothing to a sign
     int request;
     read(out, weight, gradient, clip, rate, decay, scale, request);
-    return each(launch.n(), [=](long i) {
-      assign(out[i], request, (1 - rate * decay) * weight[i] - rate * sign<C>(gradient[i]));
-    });
+    return each(launch.n(),
+                [=](long i) { assign(out[i], request, (1 - rate * decay) * weight[i] - rate * sign<C>(gradient[i])); });
   }
 
   static Work signum(const Launch& launch) {

@@ -31,15 +31,12 @@ struct Parameters {
 // ..._two_scalar_kernel(N, a, b, noise, out), ..._one_scalar_kernel(N, which is the number, stride, shape,
 // array, number, noise, out), or ..._kernel(N, stride, stride, shape, a, b, noise, out)
 Parameters two_parameters(const Launch& launch) {
-  if (launch.parameter(1).word == "float")
-    return {{launch.value<float>(1), 0}, {launch.value<float>(2), 0}, {}, 3};
+  if (launch.parameter(1).word == "float") return {{launch.value<float>(1), 0}, {launch.value<float>(2), 0}, {}, 3};
   if (launch.parameter(1).word != "int")
-    return {
-        {launch, 4, extents(launch, 1).axes}, {launch, 5, extents(launch, 2).axes}, extents(launch, 3), 6};
+    return {{launch, 4, extents(launch, 1).axes}, {launch, 5, extents(launch, 2).axes}, extents(launch, 3), 6};
   Extents shape = extents(launch, 3);
   Parameter array(launch, 4, extents(launch, 2).axes), number(launch.value<float>(5), shape.count());
-  return launch.value<int>(1) == 0 ? Parameters{number, array, shape, 6}
-                                   : Parameters{array, number, shape, 6};
+  return launch.value<int>(1) == 0 ? Parameters{number, array, shape, 6} : Parameters{array, number, shape, 6};
 }
 
 // scalar_..._kernel(N, a, noise, out), or ..._kernel(N, stride, shape, a, noise, out)
@@ -50,8 +47,7 @@ Parameters one_parameter(const Launch& launch) {
 }
 
 // visitor(i, a, b) for each draw
-template <class Visitor>
-void visit_draws(const Parameters& parameters, long n, Visitor visitor) {
+template <class Visitor> void visit_draws(const Parameters& parameters, long n, Visitor visitor) {
   const auto& [first, second, shape, noise] = parameters;
   Walk<2> walk(shape, {first.strides, second.strides});
   for (long i = 0; i < n; i++) {
@@ -63,17 +59,15 @@ void visit_draws(const Parameters& parameters, long n, Visitor visitor) {
 // draw(noise, a, b) may change the noise: what it leaves there is what the gradient needs.
 using Draw = double (*)(float& noise, double a, double b);
 
-template <Parameters (*PARAMETERS)(const Launch&), Draw DRAW>
-Work drawn(const Launch& launch) {
+template <Parameters (*PARAMETERS)(const Launch&), Draw DRAW> Work drawn(const Launch& launch) {
   long n = launch.n();
   Parameters parameters = PARAMETERS(launch);
   return typed(launch.parameter(parameters.noise + 1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto* noise = static_cast<float*>(launch.pointer(parameters.noise, n));
-    auto* out = static_cast<T*>(launch.pointer(parameters.noise + 1, n));
+    auto* noise = launch.array<float>(parameters.noise, n);
+    auto* out = launch.array<T>(parameters.noise + 1, n);
     return [=] {
-      visit_draws(parameters, n,
-                  [=](long i, double a, double b) { out[i] = stored<T>(DRAW(noise[i], a, b)); });
+      visit_draws(parameters, n, [=](long i, double a, double b) { out[i] = stored<T>(DRAW(noise[i], a, b)); });
     };
   });
 }
@@ -119,12 +113,11 @@ double power(float& noise, double a, double) { return std::pow(1 - noise, 1 / a)
 double bernoulli(float& noise, double probability, double) { return probability > noise; }
 
 // check_legal_..._kernel(N, parameter, flag): -1 where one is not legal
-template <bool (*LEGAL)(double)>
-Work check(const Launch& launch) {
+template <bool (*LEGAL)(double)> Work check(const Launch& launch) {
   Access<double> access = gpus::access<double>(launch.parameter(1));
   if (!access) return {};
   const void* parameters = launch.pointer(1, launch.n());
-  auto* flag = static_cast<float*>(launch.pointer(2, 1));
+  auto* flag = launch.array<float>(2, 1);
   return each(launch.n(), [=](long i) {
     if (!LEGAL(access.get(access.at(parameters, i)))) *flag = -1;
   });
@@ -136,7 +129,7 @@ bool is_probability(double value) { return value >= 0 && value <= 1; }
 
 // prob_to_logit(N, uniform numbers), for bernoulli(logit=...)
 Work logits(const Launch& launch) {
-  auto* numbers = static_cast<float*>(launch.pointer(1, launch.n()));
+  auto* numbers = launch.array<float>(1, launch.n());
   return each(launch.n(), [=](long i) { numbers[i] = std::log(numbers[i]) - std::log(1 - numbers[i]); });
 }
 
@@ -159,9 +152,8 @@ Work gamma(const Launch& launch) {
   bool has_word = launch.count() > place + 4;
   bool again = has_word ? launch.value<bool>(place + 4) : launch.value<void*>(place + 3) != nullptr;
   if (launch.parameter(place).word != "double") return {};
-  auto *uniforms = static_cast<double*>(launch.pointer(place, 2 * n)),
-       *normals = static_cast<double*>(launch.pointer(place + 1, 2 * n)),
-       *flag = static_cast<double*>(launch.pointer(place + 3, 1));
+  auto *uniforms = launch.array<double>(place, 2 * n), *normals = launch.array<double>(place + 1, 2 * n),
+       *flag = launch.array<double>(place + 3, 1);
   return typed_real(launch.parameter(place + 2), [&](auto element) -> Work {
     auto* out = static_cast<decltype(element)*>(launch.pointer(place + 2, n));
     return [=] {
@@ -179,20 +171,20 @@ Work gamma(const Launch& launch) {
 Work check_success(const Launch& launch) {
   return typed_real(launch.parameter(1), [&](auto element) -> Work {
     auto* draws = static_cast<decltype(element)*>(launch.pointer(1, launch.n()));
-    auto* flag = static_cast<double*>(launch.pointer(2, 1));
+    auto* flag = launch.array<double>(2, 1);
     return each(launch.n(), [=](long i) {
       if (draws[i] < 0) *flag = -1;
     });
   });
 }
 
-#define REGISTERED_TWO(name, draw)                                                          \
-  const Registered name##_numbers(#name "_two_scalar_kernel", drawn<two_parameters, draw>); \
-  const Registered name##_number(#name "_one_scalar_kernel", drawn<two_parameters, draw>);  \
-  const Registered name##_arrays(#name "_kernel", drawn<two_parameters, draw>);
-#define REGISTERED_ONE(name)                                                             \
-  const Registered name##_number("scalar_" #name "_kernel", drawn<one_parameter, name>); \
-  const Registered name##_array(#name "_kernel", drawn<one_parameter, name>);
+#define REGISTERED_TWO(name, draw)                                                           \
+  const Registered name##_numbers{{#name "_two_scalar_kernel", drawn<two_parameters, draw>}, \
+                                  {#name "_one_scalar_kernel", drawn<two_parameters, draw>}, \
+                                  {#name "_kernel", drawn<two_parameters, draw>}};
+#define REGISTERED_ONE(name)                                                              \
+  const Registered name##_number{{"scalar_" #name "_kernel", drawn<one_parameter, name>}, \
+                                 {#name "_kernel", drawn<one_parameter, name>}};
 
 REGISTERED_TWO(uniform, uniform)
 REGISTERED_TWO(normal, scaled)
@@ -204,14 +196,14 @@ REGISTERED_ONE(weibull)
 REGISTERED_ONE(pareto)
 REGISTERED_ONE(power)
 REGISTERED_ONE(bernoulli)
-const Registered registered_scale("check_legal_scale_kernel", check<is_scale>);
-const Registered registered_positive("check_legal_a_kernel", check<is_positive>);
-const Registered registered_probability("check_legal_prob_kernel", check<is_probability>);
-const Registered registered_logits("prob_to_logit", logits);
-const Registered registered_gamma_numbers("gamma_two_scalar_kernel", gamma);
-const Registered registered_gamma_number("gamma_one_scalar_kernel", gamma);
-const Registered registered_gamma("gamma_kernel", gamma);
-const Registered registered_success("CheckSuccessKernel", check_success);
+const Registered registered{{"check_legal_scale_kernel", check<is_scale>},
+                            {"check_legal_a_kernel", check<is_positive>},
+                            {"check_legal_prob_kernel", check<is_probability>},
+                            {"prob_to_logit", logits},
+                            {"gamma_two_scalar_kernel", gamma},
+                            {"gamma_one_scalar_kernel", gamma},
+                            {"gamma_kernel", gamma},
+                            {"CheckSuccessKernel", check_success}};
 
 }  // namespace
 }  // namespace gpus

@@ -8,8 +8,7 @@ namespace {
 constexpr int OPERANDS = 3;
 
 // Where an operand's elements are: an array, or one number for all.
-template <class C>
-struct Operand {
+template <class C> struct Operand {
   Access<C> access{};
   const void* array = nullptr;
   C number{};
@@ -32,18 +31,14 @@ struct Operand {
   }
 };
 
-template <class C>
-using Operands = C (&)[OPERANDS][BLOCK];
+template <class C> using Operands = C (&)[OPERANDS][BLOCK];
 
-template <class C>
-void clip(Operands<C> in, int n, C* out) {
-  for (int i = 0; i < n; i++)
-    out[i] = in[0][i] > in[2][i] ? in[2][i] : in[0][i] < in[1][i] ? in[1][i] : in[0][i];
+template <class C> void clip(Operands<C> in, int n, C* out) {
+  for (int i = 0; i < n; i++) out[i] = in[0][i] > in[2][i] ? in[2][i] : in[0][i] < in[1][i] ? in[1][i] : in[0][i];
 }
 
 // OPERATION, as one of the forms that its name may have.
-template <class C>
-struct Operation {
+template <class C> struct Operation {
   Unary<C> one = nullptr;
   Binary<C> two = nullptr;
   bool clips = false, is_constant = false, times_gradient = false, rounds = false;
@@ -77,8 +72,7 @@ struct Operation {
   }
 };
 
-template <class C>
-Work computed_in(const Launch& launch) {
+template <class C> Work computed_in(const Launch& launch) {
   int operands = launch.count() - 2, n = launch.elements();
   if (operands > OPERANDS) return {};
   int request = atoi(launch.operation().arguments[1].word.c_str());
@@ -111,7 +105,7 @@ Work with_request(const Launch& launch) {
   return work;
 }
 
-const Registered registered("op_with_req", with_request);
+const Registered registered{{"op_with_req", with_request}};
 
 }  // namespace
 }  // namespace gpus

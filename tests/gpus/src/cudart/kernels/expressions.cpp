@@ -5,8 +5,7 @@
 namespace gpus {
 namespace {
 
-template <class C>
-Work map_of(const Launch& launch, const Target& target) {
+template <class C> Work map_of(const Launch& launch, const Target& target) {
   SharedPlan<C> plan = read_plan<C>(launch, 3);
   if (!plan) return {};
   Extents shape = extents(launch, 2);
@@ -27,13 +26,11 @@ Work map_of(const Launch& launch, const Target& target) {
 Work map(const Launch& launch) {
   Target target = read_target(launch, 0);
   Work work;
-  if (target)
-    visit_computed({&target.type}, [&](auto number) { work = map_of<decltype(number)>(launch, target); });
+  if (target) visit_computed({&target.type}, [&](auto number) { work = map_of<decltype(number)>(launch, target); });
   return work;
 }
 
-template <class C>
-Work reduction_of(const Launch& launch, const Target& target) {
+template <class C> Work reduction_of(const Launch& launch, const Target& target) {
   SharedPlan<C> plan = read_plan<C>(launch, 1);
   std::shared_ptr<Reducer<C>> reducer = gpus::reducer<C>(launch.name.kernel.arguments[1].word);
   if (!plan || !reducer) return {};
@@ -44,8 +41,7 @@ Work reduction_of(const Launch& launch, const Target& target) {
   bool keeps_columns = shape.count() == 2;
   // What remains is an axis of `kept` elements; element k is made of runs of `width` columns,
   // from `runs` rows.
-  int kept = shape[1], rows = keeps_columns ? shape[0] : shape[0] * shape[2],
-      width = keeps_columns ? 1 : shape[3];
+  int kept = shape[1], rows = keeps_columns ? shape[0] : shape[0] * shape[2], width = keeps_columns ? 1 : shape[3];
   return [=] {
     C values[BLOCK];
     for (int k = 0; k < kept; k++) {
@@ -71,15 +67,14 @@ Work reduce(const Launch& launch) {
   Target target = read_target(launch, 0);
   Work work;
   if (target)
-    visit_computed({&target.type},
-                   [&](auto number) { work = reduction_of<decltype(number)>(launch, target); });
+    visit_computed({&target.type}, [&](auto number) { work = reduction_of<decltype(number)>(launch, target); });
   return work;
 }
 
-const Registered registered_map("MapPlanKernel", map);
-const Registered registered_parts("MapPlanLargeKernel", map);
-const Registered registered_lowest("MapRedKeepLowestKernel", reduce);
-const Registered registered_dim1("MapReduceKeepDim1Kernel", reduce);
+const Registered registered{{"MapPlanKernel", map},
+                            {"MapPlanLargeKernel", map},
+                            {"MapRedKeepLowestKernel", reduce},
+                            {"MapReduceKeepDim1Kernel", reduce}};
 
 }  // namespace
 }  // namespace gpus

@@ -5,8 +5,7 @@
 namespace gpus {
 namespace {
 
-template <class C>
-Work sum_in(const Launch& launch) {
+template <class C> Work sum_in(const Launch& launch) {
   int n = launch.elements(), request = launch.value<int>(2), arrays = launch.count() - 3;
   Access<C> access = gpus::access<C>(launch.parameter(1));
   if (!access) return {};
@@ -31,9 +30,7 @@ Work sum_in(const Launch& launch) {
 
 // Sum(N, out, request, in...), of add_n
 Work sum(const Launch& launch) {
-  Work work;
-  visit_computed({&launch.parameter(1)}, [&](auto number) { work = sum_in<decltype(number)>(launch); });
-  return work;
+  return in_computed_type(launch, {1}, [&](auto number) { return sum_in<decltype(number)>(launch); });
 }
 
 // range_fwd(N, repeat, start, step, request, out)
@@ -43,21 +40,19 @@ Work range(const Launch& launch) {
     using T = decltype(element);
     using C = Computed<T>;
     C start = launch.value<T>(2), step = launch.value<T>(3);
-    auto* out = static_cast<T*>(launch.pointer(5, launch.n()));
-    return each(launch.n(),
-                [=](long i) { assign(out[i], request, start + static_cast<C>(i / repeat) * step); });
+    auto* out = launch.array<T>(5, launch.n());
+    return each(launch.n(), [=](long i) { assign(out[i], request, start + static_cast<C>(i / repeat) * step); });
   });
 }
 
 // clip(N, out, in, least, most), and clip_grad(N, out, gradient, in, least, most)
-Work clip(const Launch& launch, bool gradient) {
+template <bool gradient> Work clip(const Launch& launch) {
   int n = launch.n(), bounds = gradient ? 4 : 3;
   float least = launch.value<float>(bounds), most = launch.value<float>(bounds + 1);
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *out = static_cast<T*>(launch.pointer(1, n)),
-         *in = static_cast<T*>(launch.pointer(gradient ? 3 : 2, n));
-    auto* slopes = gradient ? static_cast<T*>(launch.pointer(2, n)) : nullptr;
+    auto *out = launch.array<T>(1, n), *in = launch.array<T>(gradient ? 3 : 2, n);
+    auto* slopes = gradient ? launch.array<T>(2, n) : nullptr;
     return each(n, [=](long i) {
       T value = in[i];
       if (gradient)
@@ -84,21 +79,21 @@ Work fill(const Launch& launch) {
   int value = request_in(launch.operation(), 0);
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto* out = static_cast<T*>(launch.pointer(1, launch.n()));
+    auto* out = launch.array<T>(1, launch.n());
     return [=, n = launch.n()] { std::fill(out, out + n, static_cast<T>(value)); };
   });
 }
 
 // hard_sigmoid_forward<request>(N, out, in, alpha, beta), and hard_sigmoid_backward(N, gradient, in,
 // out gradient, alpha, beta)
-Work hard_sigmoid(const Launch& launch, bool gradient) {
+template <bool gradient> Work hard_sigmoid(const Launch& launch) {
   int request = request_in(launch.operation(), 0), n = launch.n(), last = launch.count() - 1;
   return typed_real(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
     using C = Computed<T>;
     C alpha = launch.value<float>(last - 1), beta = launch.value<float>(last);
-    auto *out = static_cast<T*>(launch.pointer(1, n)), *in = static_cast<T*>(launch.pointer(2, n));
-    auto* slopes = gradient ? static_cast<T*>(launch.pointer(3, n)) : nullptr;
+    auto *out = launch.array<T>(1, n), *in = launch.array<T>(2, n);
+    auto* slopes = gradient ? launch.array<T>(3, n) : nullptr;
     return each(n, [=](long i) {
       C value = alpha * static_cast<C>(in[i]) + beta;
       if (gradient)
@@ -109,17 +104,14 @@ Work hard_sigmoid(const Launch& launch, bool gradient) {
   });
 }
 
-const Registered registered_sum("Sum", sum);
-const Registered registered_range("range_fwd", range);
-const Registered registered_clip("clip", [](const Launch& launch) { return clip(launch, false); });
-const Registered registered_clip_gradient("clip_grad",
-                                          [](const Launch& launch) { return clip(launch, true); });
-const Registered registered_cast("identity_with_cast", cast);
-const Registered registered_fill("set_to_int", fill);
-const Registered registered_sigmoid("hard_sigmoid_forward",
-                                    [](const Launch& launch) { return hard_sigmoid(launch, false); });
-const Registered registered_sigmoid_slope("hard_sigmoid_backward",
-                                          [](const Launch& launch) { return hard_sigmoid(launch, true); });
+const Registered registered{{"Sum", sum},
+                            {"range_fwd", range},
+                            {"clip", clip<false>},
+                            {"clip_grad", clip<true>},
+                            {"identity_with_cast", cast},
+                            {"set_to_int", fill},
+                            {"hard_sigmoid_forward", hard_sigmoid<false>},
+                            {"hard_sigmoid_backward", hard_sigmoid<true>}};
 
 }  // namespace
 }  // namespace gpus

@@ -61,8 +61,7 @@ int add_loops(dl_phdr_info* library, size_t, void* found) {
   Symbols symbols(*library);
   for (size_t i = 0; i < symbols.count; i++) {
     const char* name = symbols.names + symbols.first[i].st_name;
-    if (!symbols.first[i].st_value || !strstr(name, "mxnet_op6KernelI") || !strstr(name, "3cpuEE6LaunchI"))
-      continue;
+    if (!symbols.first[i].st_value || !strstr(name, "mxnet_op6KernelI") || !strstr(name, "3cpuEE6LaunchI")) continue;
     int status;
     std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(name, nullptr, nullptr, &status), free);
     if (text)
@@ -93,9 +92,8 @@ std::string loop_name(const std::string& kernel) {
              (kernel[operation_end] == '>' || kernel[operation_end] == ')');
   std::string operation = kernel.substr(begin.size(), operation_end - begin.size());
   std::string arguments = kernel.substr(operation_end + 1, parameters - operation_end - 1);
-  return without_spaces("bool mxnet::op::mxnet_op::Kernel<" + operation + ", mshadow::cpu>::Launch<" +
-                        arguments + ">(mshadow::Stream<mshadow::cpu>*, unsigned long, " +
-                        kernel.substr(parameters + end.size()));
+  return without_spaces("bool mxnet::op::mxnet_op::Kernel<" + operation + ", mshadow::cpu>::Launch<" + arguments +
+                        ">(mshadow::Stream<mshadow::cpu>*, unsigned long, " + kernel.substr(parameters + end.size()));
 }
 
 // The registers and the stack of a call, as the System V ABI of x86-64 fills them.
@@ -109,15 +107,13 @@ class Call {
         (type.word == "StaticArray" && type.arguments[0].word == "int" && !type.arguments[0].pointer))
       return add_held(type, value);
     if (type.word == "unsigned long") return add_word(*static_cast<const uint64_t*>(value));
-    if (type.word == "OpReqType" || type.word == "unsigned int")
-      return add_word(*static_cast<const uint32_t*>(value));
+    if (type.word == "OpReqType" || type.word == "unsigned int") return add_word(*static_cast<const uint32_t*>(value));
     size_t size = size_of(type);  // a small number is extended to a word
     if (size == 0 || type.word == "half2_t") return false;
     uint64_t word = 0;
     memcpy(&word, value, size);
     if (type.word == "int") word = static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(word)));
-    if (type.word == "signed char")
-      word = static_cast<uint64_t>(static_cast<int64_t>(static_cast<int8_t>(word)));
+    if (type.word == "signed char") word = static_cast<uint64_t>(static_cast<int64_t>(static_cast<int8_t>(word)));
     return add_word(word);
   }
 
@@ -131,14 +127,14 @@ class Call {
 
   void operator()(const void* function) const {
     using W = uint64_t;
-    using Function = void (*)(W, W, W, W, W, W, double, double, double, double, double, double, double,
-                              double, W, W, W, W, W, W, W, W, W, W, W, W);
+    using Function = void (*)(W, W, W, W, W, W, double, double, double, double, double, double, double, double, W, W, W,
+                              W, W, W, W, W, W, W, W, W);
     const auto& w = words;
     const auto& s = stack;
     const auto& f = floats;
-    reinterpret_cast<Function>(const_cast<void*>(function))(
-        w[0], w[1], w[2], w[3], w[4], w[5], f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7], s[0], s[1], s[2],
-        s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11]);
+    reinterpret_cast<Function>(const_cast<void*>(function))(w[0], w[1], w[2], w[3], w[4], w[5], f[0], f[1], f[2], f[3],
+                                                            f[4], f[5], f[6], f[7], s[0], s[1], s[2], s[3], s[4], s[5],
+                                                            s[6], s[7], s[8], s[9], s[10], s[11]);
   }
 
  private:
@@ -158,10 +154,9 @@ class Call {
 
   // A class with a copy constructor of its own: the caller's copy is what is passed.
   bool add_held(const Type& type, const void* value) {
-    size_t numbers =
-        type.word == "Shape" ? atoi(type.arguments[0].word.c_str()) : atoi(type.arguments[1].word.c_str());
-    auto copy = std::make_shared<std::vector<int>>(static_cast<const int*>(value),
-                                                   static_cast<const int*>(value) + numbers);
+    size_t numbers = type.word == "Shape" ? atoi(type.arguments[0].word.c_str()) : atoi(type.arguments[1].word.c_str());
+    auto copy =
+        std::make_shared<std::vector<int>>(static_cast<const int*>(value), static_cast<const int*>(value) + numbers);
     held_.push_back(copy);
     return add_word(reinterpret_cast<uint64_t>(copy->data()));
   }

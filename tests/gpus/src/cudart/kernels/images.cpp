@@ -17,15 +17,14 @@ Work to_tensor(const Launch& launch) {
     launch.check(in, elements * sizeof element);
     return each(elements, [=](long i) {
       long image = i / (channels * pixels), channel = i / pixels % channels, pixel = i % pixels;
-      assign(out[i], request,
-             static_cast<float>(in[(image * pixels + pixel) * channels + channel]) / divisor);
+      assign(out[i], request, static_cast<float>(in[(image * pixels + pixel) * channels + channel]) / divisor);
     });
   });
 }
 
 // NormalizeCudaKernel(in, out, request, N, C, H, W, means, deviations), three of each, and
 // NormalizeBackwardCudaKernel(out gradient, gradient, request, N, C, H, W, deviations)
-Work normalise(const Launch& launch, bool gradient) {
+template <bool gradient> Work normalise(const Launch& launch) {
   int request = launch.value<int>(2);
   long images = launch.grid.x, channels = launch.value<int>(4);
   long pixels = static_cast<long>(launch.value<int>(5)) * launch.value<int>(6);
@@ -37,8 +36,8 @@ Work normalise(const Launch& launch, bool gradient) {
   return typed(launch.parameter(0), [&](auto element) -> Work {
     using T = decltype(element);
     using C = Computed<T>;
-    auto* in = static_cast<T*>(launch.pointer(0, images * channels * pixels));
-    auto* out = static_cast<T*>(launch.pointer(1, images * channels * pixels));
+    auto* in = launch.array<T>(0, images * channels * pixels);
+    auto* out = launch.array<T>(1, images * channels * pixels);
     return each(images * channels * pixels, [=](long i) {
       long channel = std::min<long>(i / pixels % channels, 2);
       float value = (static_cast<C>(in[i]) - means[channel]) / deviations[channel];
@@ -48,11 +47,9 @@ Work normalise(const Launch& launch, bool gradient) {
   });
 }
 
-const Registered registered_tensor("ToTensorCudaKernel", to_tensor);
-const Registered registered_normalise("NormalizeCudaKernel",
-                                      [](const Launch& launch) { return normalise(launch, false); });
-const Registered registered_normalise_gradient("NormalizeBackwardCudaKernel",
-                                               [](const Launch& launch) { return normalise(launch, true); });
+const Registered registered{{"ToTensorCudaKernel", to_tensor},
+                            {"NormalizeCudaKernel", normalise<false>},
+                            {"NormalizeBackwardCudaKernel", normalise<true>}};
 
 }  // namespace
 }  // namespace gpus

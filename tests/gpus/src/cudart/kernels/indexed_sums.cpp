@@ -35,7 +35,7 @@ Work add_along(const Launch& launch) {
   Indices starts(launch, 3), order(launch, 4);
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *out = static_cast<T*>(launch.pointer(1, launch.n())), *in = static_cast<T*>(launch.pointer(2));
+    auto *out = launch.array<T>(1, launch.n()), *in = launch.array<T>(2);
     return each(launch.n(), [=](long i) {
       int before = axis ? i / strides[axis - 1] : 0, rest = axis ? i % strides[axis - 1] : i;
       int index = rest / strides[axis], behind = axis == axes - 1 ? 0 : rest % strides[axis];
@@ -52,8 +52,7 @@ Work find_bounds(const Launch& launch) {
   int n = launch.value<int>(2), vocabulary = launch.value<int>(3);
   return typed(launch.parameter(0), [&](auto element) -> Work {
     using I = decltype(element);
-    auto *sorted = static_cast<I*>(launch.pointer(0, n)),
-         *bounds = static_cast<I*>(launch.pointer(1, 2 * vocabulary));
+    auto *sorted = launch.array<I>(0, n), *bounds = launch.array<I>(1, 2 * vocabulary);
     return each(vocabulary, [=](long row) {
       auto range = std::equal_range(sorted, sorted + n, static_cast<I>(row));
       bool found = range.first != range.second;
@@ -70,14 +69,13 @@ Work embedding_gradient(const Launch& launch) {
   Indices order(launch, 1), bounds(launch, 2, 2 * vocabulary);
   return typed(launch.parameter(0), [&](auto element) -> Work {
     using T = decltype(element);
-    auto* out = static_cast<T*>(launch.pointer(0, static_cast<size_t>(vocabulary) * columns));
-    auto* in = static_cast<T*>(launch.pointer(3));
+    auto* out = launch.array<T>(0, static_cast<size_t>(vocabulary) * columns);
+    auto* in = launch.array<T>(3);
     return each(vocabulary, [=](long row) {
       T* sum = out + row * columns;
       if (request != ADD) std::fill(sum, sum + columns, T(0));
       for (int64_t k = bounds[row]; k <= bounds[vocabulary + row]; k++)
-        for (int column = 0; column < columns; column++)
-          assign(sum[column], ADD, in[order[k] * columns + column]);
+        for (int column = 0; column < columns; column++) assign(sum[column], ADD, in[order[k] * columns + column]);
     });
   });
 }
@@ -89,12 +87,10 @@ Work gather_gradient(const Launch& launch) {
   Indices indices(launch, 7);
   return typed(launch.parameter(5), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *out = static_cast<T*>(launch.pointer(5)),
-         *in = static_cast<T*>(launch.pointer(6, static_cast<size_t>(n) * run));
+    auto *out = launch.array<T>(5), *in = launch.array<T>(6, static_cast<size_t>(n) * run);
     return each(n, [=](long i) {
       long place = 0;
-      for (int axis = 0; axis < axes; axis++)
-        place += strides[axis] * indices[static_cast<long>(axis) * n + i];
+      for (int axis = 0; axis < axes; axis++) place += strides[axis] * indices[static_cast<long>(axis) * n + i];
       for (int k = 0; k < run; k++) assign(out[place + k], ADD, in[i * run + k]);
     });
   });
@@ -105,18 +101,18 @@ Work clip_indices(const Launch& launch) {
   Indices indices(launch, 2, launch.n());
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto* out = static_cast<T*>(launch.pointer(1, launch.n()));
+    auto* out = launch.array<T>(1, launch.n());
     int64_t size = whole_number(launch, 3);
     return each(launch.n(), [=](long i) { out[i] = static_cast<T>(indices.within(i, size, true)); });
   });
 }
 
-const Registered registered_add_rows("AddTakeGradKernel", add_rows);
-const Registered registered_add_along("TakeGradGeneralKernel", add_along);
-const Registered registered_bounds("EmbeddingFindBounds", find_bounds);
-const Registered registered_embedding("EmbeddingGradKernel", embedding_gradient);
-const Registered registered_gather_gradient("backward_gather_nd_gpu", gather_gradient);
-const Registered registered_clip("tcast_clip", clip_indices);
+const Registered registered{{"AddTakeGradKernel", add_rows},
+                            {"TakeGradGeneralKernel", add_along},
+                            {"EmbeddingFindBounds", find_bounds},
+                            {"EmbeddingGradKernel", embedding_gradient},
+                            {"backward_gather_nd_gpu", gather_gradient},
+                            {"tcast_clip", clip_indices}};
 
 }  // namespace
 }  // namespace gpus

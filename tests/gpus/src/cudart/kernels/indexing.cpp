@@ -7,7 +7,7 @@ namespace {
 // pick<ndim, clips>(N, out, in, indices, M, stride, shape, small_shape), and pick_grad, which adds into the
 // gradient: element
 // (..., index, ...) along one axis.
-Work pick(const Launch& launch, bool gradient) {
+template <bool gradient> Work pick(const Launch& launch) {
   bool clips = is_true(launch.operation(), 1);
   int n = launch.n(), size = launch.value<int>(4), stride = launch.value<int>(5);
   Extents big = extents(launch, 6), small = extents(launch, 7);
@@ -18,7 +18,7 @@ Work pick(const Launch& launch, bool gradient) {
   if (!indices) return {};
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *out = static_cast<T*>(launch.pointer(1)), *in = static_cast<T*>(launch.pointer(2));
+    auto *out = launch.array<T>(1), *in = launch.array<T>(2);
     return [=] {
       Walk<1> walk(small, strides);
       for (int i = 0; i < n; i++, walk.advance(1)) {
@@ -39,7 +39,7 @@ Work one_hot(const Launch& launch) {
   if (!indices) return {};
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto* out = static_cast<T*>(launch.pointer(1, static_cast<size_t>(n) * depth));
+    auto* out = launch.array<T>(1, static_cast<size_t>(n) * depth);
     T value = launch.value<T>(4);
     return each(n, [=](long i) {
       int64_t index = indices[i];
@@ -57,8 +57,7 @@ Work take_rows(const Launch& launch) {
   if (!indices) return {};
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *out = static_cast<T*>(launch.pointer(1, launch.n())),
-         *in = static_cast<T*>(launch.pointer(2, rows * columns));
+    auto *out = launch.array<T>(1, launch.n()), *in = launch.array<T>(2, rows * columns);
     return each(taken, [=](long row) {
       const T* from = in + indices.within(row, rows, clips) * columns;
       std::copy(from, from + columns, out + row * columns);
@@ -71,14 +70,13 @@ Work take_rows(const Launch& launch) {
 Work take_along(const Launch& launch) {
   bool clips = is_true(launch.operation(), 0);
   auto number = [&](int place) { return whole_number(launch, place); };
-  int64_t out_before = number(4), in_before = number(5), stride = number(6), axes = number(7),
-          size = number(10);
+  int64_t out_before = number(4), in_before = number(5), stride = number(6), axes = number(7), size = number(10);
   bool last = number(11) == axes - 1;
   Indices indices(launch, 3);
   if (!indices) return {};
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *out = static_cast<T*>(launch.pointer(1, launch.n())), *in = static_cast<T*>(launch.pointer(2));
+    auto *out = launch.array<T>(1, launch.n()), *in = launch.array<T>(2);
     return each(launch.n(), [=](long i) {
       long before = i / out_before, rest = i % out_before, behind = last ? 0 : rest % stride;
       out[i] = in[before * in_before + indices.within(rest / stride, size, clips) * stride + behind];
@@ -92,7 +90,7 @@ Work batch_take(const Launch& launch) {
   Indices indices(launch, 3, launch.n());
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *out = static_cast<T*>(launch.pointer(1, launch.n())), *in = static_cast<T*>(launch.pointer(2));
+    auto *out = launch.array<T>(1, launch.n()), *in = launch.array<T>(2);
     return each(launch.n(),
                 [=](long i) { assign(out[i], request, in[i * columns + indices.within(i, columns, true)]); });
   });
@@ -107,8 +105,8 @@ Work where(const Launch& launch) {
   const void* conditions = launch.pointer(2, (n + each_for - 1) / each_for);
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *out = static_cast<T*>(launch.pointer(1, n)), *x = static_cast<T*>(launch.pointer(3, n));
-    auto* y = static_cast<T*>(launch.pointer(4, n));
+    auto *out = launch.array<T>(1, n), *x = launch.array<T>(3, n);
+    auto* y = launch.array<T>(4, n);
     return each(n, [=](long i) {
       assign(out[i], request, condition.get(condition.at(conditions, i / each_for)) != 0 ? x[i] : y[i]);
     });
@@ -124,7 +122,7 @@ Work where_gradient(const Launch& launch) {
   const void* conditions = launch.pointer(3, (n + each_for - 1) / each_for);
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *out = static_cast<T*>(launch.pointer(1, n)), *in = static_cast<T*>(launch.pointer(2, n));
+    auto *out = launch.array<T>(1, n), *in = launch.array<T>(2, n);
     return each(n, [=](long i) {
       bool is_zero = condition.get(condition.at(conditions, i / each_for)) == 0;
       assign(out[i], request, is_zero != negates ? in[i] : T(0));
@@ -141,8 +139,8 @@ struct Places {
   long operator[](long i) const {
     long place = 0;
     for (int axis = 0; axis < axes; axis++)
-      place += static_cast<long>(strides[axis]) *
-               ((indices[static_cast<long>(axis) * n + i] + shape[axis]) % shape[axis]);
+      place +=
+          static_cast<long>(strides[axis]) * ((indices[static_cast<long>(axis) * n + i] + shape[axis]) % shape[axis]);
     return place;
   }
 };
@@ -150,12 +148,11 @@ struct Places {
 // gather_nd(N, request, N, M, K, strides, shape, out, in, indices): runs of K elements
 Work gather(const Launch& launch) {
   int request = launch.value<int>(1), run = launch.value<int>(4);
-  Places places{Indices(launch, 9), extents(launch, 5), extents(launch, 6), launch.value<int>(2),
-                launch.value<int>(3)};
+  Places places{Indices(launch, 9), extents(launch, 5), extents(launch, 6), launch.value<int>(2), launch.value<int>(3)};
   return typed(launch.parameter(7), [&](auto element) -> Work {
     using T = decltype(element);
-    auto* out = static_cast<T*>(launch.pointer(7, static_cast<size_t>(launch.n()) * run));
-    auto* in = static_cast<T*>(launch.pointer(8));
+    auto* out = launch.array<T>(7, static_cast<size_t>(launch.n()) * run);
+    auto* in = launch.array<T>(8);
     return each(launch.n(), [=](long i) {
       for (int k = 0; k < run; k++) assign(out[i * run + k], request, in[places[i] + k]);
     });
@@ -169,13 +166,11 @@ Work check_gather(const Launch& launch) {
   Extents shape = extents(launch, 4);
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *wrong = static_cast<T*>(launch.pointer(1, launch.n())),
-         *indices = static_cast<T*>(launch.pointer(2, launch.n() * n));
+    auto *wrong = launch.array<T>(1, launch.n()), *indices = launch.array<T>(2, launch.n() * n);
     return each(launch.n(), [=](long axis) {
       for (long i = 0; i < n; i++) {
         T index = indices[axis * n + i];
-        if (index < static_cast<T>(-shape[axis]) || index > static_cast<T>(shape[axis] - 1))
-          wrong[axis] = index;
+        if (index < static_cast<T>(-shape[axis]) || index > static_cast<T>(shape[axis] - 1)) wrong[axis] = index;
       }
     });
   });
@@ -186,8 +181,8 @@ Work check_range(const Launch& launch) {
   if (launch.count() != 5) return {};
   return typed(launch.parameter(2), [&](auto element) -> Work {
     using T = decltype(element);
-    auto* found = static_cast<char*>(launch.pointer(1, 1));
-    auto* values = static_cast<T*>(launch.pointer(2, launch.n()));
+    auto* found = launch.array<char>(1, 1);
+    auto* values = launch.array<T>(2, launch.n());
     T least = launch.value<T>(3), most = launch.value<T>(4);
     return each(launch.n(), [=](long i) {
       if (values[i] < least || values[i] > most) *found = 1;
@@ -195,20 +190,19 @@ Work check_range(const Launch& launch) {
   });
 }
 
-const Registered registered_pick("pick", [](const Launch& launch) { return pick(launch, false); });
-const Registered registered_pick_gradient("pick_grad",
-                                          [](const Launch& launch) { return pick(launch, true); });
-const Registered registered_one_hot("one_hot", one_hot);
-const Registered registered_take_rows("TakeZeroAxisGPU", take_rows);
-const Registered registered_take_along("TakeNonzeroAxis", take_along);
-const Registered registered_batch_take("batch_take", batch_take);
-const Registered registered_where("where", where);
-const Registered registered_where_batch("where_batch", where);
-const Registered registered_where_gradient("where_backward", where_gradient);
-const Registered registered_where_batch_gradient("where_batch_backward", where_gradient);
-const Registered registered_gather("gather_nd", gather);
-const Registered registered_check_gather("is_valid_check_gather_nd", check_gather);
-const Registered registered_range("is_valid_check", check_range);
+const Registered registered{{"pick", pick<false>},
+                            {"pick_grad", pick<true>},
+                            {"one_hot", one_hot},
+                            {"TakeZeroAxisGPU", take_rows},
+                            {"TakeNonzeroAxis", take_along},
+                            {"batch_take", batch_take},
+                            {"where", where},
+                            {"where_batch", where},
+                            {"where_backward", where_gradient},
+                            {"where_batch_backward", where_gradient},
+                            {"gather_nd", gather},
+                            {"is_valid_check_gather_nd", check_gather},
+                            {"is_valid_check", check_range}};
 
 }  // namespace
 }  // namespace gpus

@@ -6,8 +6,7 @@
 namespace gpus {
 namespace {
 
-template <class T>
-struct Updates {
+template <class T> struct Updates {
   using C = Computed<T>;
 
   static Work lamb_direction(const Launch& launch) { return direction<T>(launch, false); }
@@ -44,8 +43,7 @@ struct Updates {
   static Work lamb_step(const Launch& launch) { return step<T>(launch, false); }
   static Work mixed_lamb_step(const Launch& launch) { return step<float>(launch, true); }
 
-  template <class S>
-  static Work step(const Launch& launch, bool mixed) {
+  template <class S> static Work step(const Launch& launch, bool mixed) {
     Arguments read(launch);
     auto *out = read.array<T>(), *weight = read.array<T>();
     auto *direction = read.array<S>(), *norm1 = read.any_array<S>(1), *norm2 = read.any_array<S>(1);

@@ -25,9 +25,8 @@ Work layer_norm(const Launch& launch) {
       for (long i = 0; i < columns; i++) squares += std::pow(static_cast<double>(x[i]) - mean, 2);
       C deviation = std::sqrt(static_cast<C>(squares / columns) + epsilon);
       for (long i = 0; i < columns; i++)
-        out[row * columns + i] =
-            static_cast<T>((static_cast<C>(x[i]) - mean) * (1 / deviation) * static_cast<C>(gamma[i]) +
-                           static_cast<C>(beta[i]));
+        out[row * columns + i] = static_cast<T>(
+            (static_cast<C>(x[i]) - mean) * (1 / deviation) * static_cast<C>(gamma[i]) + static_cast<C>(beta[i]));
       means[row] = static_cast<T>(mean);
       deviations[row] = static_cast<T>(deviation);
     });
@@ -51,8 +50,7 @@ Work layer_norm_parts(const Launch& launch) {
         long share = (rows + parts - 1) / parts, part = place / columns, column = place % columns;
         C of_gamma = 0, of_beta = 0;
         for (long row = part * share; row < std::min(rows, (part + 1) * share); row++) {
-          C slope = static_cast<C>(slopes[row * columns + column]),
-            x = static_cast<C>(in[row * columns + column]);
+          C slope = static_cast<C>(slopes[row * columns + column]), x = static_cast<C>(in[row * columns + column]);
           of_gamma += (x - static_cast<C>(means[row])) / static_cast<C>(deviations[row]) * slope;
           of_beta += slope;
         }
@@ -100,8 +98,7 @@ Work layer_norm_gradient(const Launch& launch) {
     using C = Computed<T>;
     Arguments read(launch, 2, rows * columns);
     auto *in = read.array<T>(), *slopes = read.array<T>();
-    auto *means = read.any_array<T>(rows), *deviations = read.any_array<T>(rows),
-         *gamma = read.any_array<T>(columns);
+    auto *means = read.any_array<T>(rows), *deviations = read.any_array<T>(rows), *gamma = read.any_array<T>(columns);
     auto* out = read.array<T>();
     return each(rows, [=](long row) {
       C mean = means[row], inverse = 1 / static_cast<C>(deviations[row]);
@@ -121,10 +118,10 @@ Work layer_norm_gradient(const Launch& launch) {
   });
 }
 
-const Registered registered_norm("LayerNormFusedForwardKernelContig", layer_norm);
-const Registered registered_norm_parts("LayerNormFusedBackwardKernel_PartGammaBeta", layer_norm_parts);
-const Registered registered_norm_parameters("LayerNormFusedBackwardKernel_GammaBeta", layer_norm_parameters);
-const Registered registered_norm_gradient("LayerNormFusedBackwardKernel_Data", layer_norm_gradient);
+const Registered registered{{"LayerNormFusedForwardKernelContig", layer_norm},
+                            {"LayerNormFusedBackwardKernel_PartGammaBeta", layer_norm_parts},
+                            {"LayerNormFusedBackwardKernel_GammaBeta", layer_norm_parameters},
+                            {"LayerNormFusedBackwardKernel_Data", layer_norm_gradient}};
 
 }  // namespace
 }  // namespace gpus

@@ -8,8 +8,7 @@ namespace gpus {
 namespace {
 
 // mxnet::op::MultiSumSqKernelParam
-template <class T>
-struct SumOfSquaresParameters {
+template <class T> struct SumOfSquaresParameters {
   static constexpr int MOST = 110, BLOCKS = 320;
   T* arrays[MOST];
   int sizes[MOST];
@@ -18,11 +17,10 @@ struct SumOfSquaresParameters {
 };
 
 // MultiSumSqKernel(chunk size, parameters, sums of chunks, first array): a block for each chunk
-template <class T>
-Work sums_of_chunks(const Launch& launch) {
+template <class T> Work sums_of_chunks(const Launch& launch) {
   auto p = std::make_shared<SumOfSquaresParameters<T>>(launch.value<SumOfSquaresParameters<T>>(1));
   int chunk_size = launch.value<int>(0), first = launch.value<int>(3), blocks = launch.grid.x;
-  auto* sums = static_cast<float*>(launch.pointer(2));
+  auto* sums = launch.array<float>(2);
   for (int block = 0; block < blocks; block++) {
     int k = p->block_array[block];
     launch.check(p->arrays[k], p->sizes[k] * sizeof(T));
@@ -40,11 +38,10 @@ Work sums_of_chunks(const Launch& launch) {
 }
 
 // GlobalReductionKernel(parameters, sums of chunks, sums): a block for each array
-template <class T>
-Work sums_of_arrays(const Launch& launch) {
+template <class T> Work sums_of_arrays(const Launch& launch) {
   int chunks = launch.value<SumOfSquaresParameters<T>>(0).chunks, arrays = launch.grid.x;
-  auto* sums = static_cast<float*>(launch.pointer(1, static_cast<size_t>(chunks) * arrays));
-  auto* out = static_cast<float*>(launch.pointer(2, arrays));
+  auto* sums = launch.array<float>(1, static_cast<size_t>(chunks) * arrays);
+  auto* out = launch.array<float>(2, arrays);
   return [=] {
     for (int k = 0; k < arrays; k++) {
       float sum = 0;
@@ -69,8 +66,7 @@ Work lars(const Launch& launch) {
   });
 }
 
-template <class T>
-bool all_finite(const T* array, size_t n) {
+template <class T> bool all_finite(const T* array, size_t n) {
   bool finite = true;
   for (size_t i = 0; i < n; i++) finite &= std::isfinite(static_cast<float>(array[i]));
   return finite;
@@ -81,7 +77,7 @@ Work finite(const Launch& launch) {
   int n = launch.value<int>(0);
   return typed_real(launch.parameter(1), [&](auto element) -> Work {
     auto* array = static_cast<decltype(element)*>(launch.pointer(1, n));
-    auto* out = static_cast<float*>(launch.pointer(2, 1));
+    auto* out = launch.array<float>(2, 1);
     return [=] {
       if (!all_finite(array, n)) *out = 0;
     };
@@ -89,8 +85,7 @@ Work finite(const Launch& launch) {
 }
 
 // mxnet::op::MultiAllFiniteKernelParam
-template <class T>
-struct FiniteParameters {
+template <class T> struct FiniteParameters {
   static constexpr int MOST = 200;
   int count;
   size_t longest, sizes[MOST];
@@ -102,7 +97,7 @@ Work many_finite(const Launch& launch) {
   return typed_real(launch.parameter(0).arguments[0], [&](auto element) -> Work {
     using Parameters = FiniteParameters<decltype(element)>;
     auto p = std::make_shared<Parameters>(launch.value<Parameters>(0));
-    auto* out = static_cast<float*>(launch.pointer(1, 1));
+    auto* out = launch.array<float>(1, 1);
     for (int k = 0; k < p->count; k++) launch.check(p->arrays[k], p->sizes[k] * sizeof element);
     return [=] {
       for (int k = 0; k < p->count; k++)
@@ -111,17 +106,21 @@ Work many_finite(const Launch& launch) {
   });
 }
 
-const Registered registered_chunks("MultiSumSqKernel", [](const Launch& launch) {
-  return typed_real(launch.parameter(1).arguments[0],
-                    [&](auto element) { return sums_of_chunks<decltype(element)>(launch); });
-});
-const Registered registered_arrays("GlobalReductionKernel", [](const Launch& launch) {
-  return typed_real(launch.parameter(0).arguments[0],
-                    [&](auto element) { return sums_of_arrays<decltype(element)>(launch); });
-});
-const Registered registered_lars("MultiLARSKernel", lars);
-const Registered registered_finite("AllFiniteGPUKernel", finite);
-const Registered registered_many_finite("MultiAllFiniteGPUKernel", many_finite);
+const Registered registered{{"MultiSumSqKernel",
+                             [](const Launch& launch) {
+                               return typed_real(launch.parameter(1).arguments[0], [&](auto element) {
+                                 return sums_of_chunks<decltype(element)>(launch);
+                               });
+                             }},
+                            {"GlobalReductionKernel",
+                             [](const Launch& launch) {
+                               return typed_real(launch.parameter(0).arguments[0], [&](auto element) {
+                                 return sums_of_arrays<decltype(element)>(launch);
+                               });
+                             }},
+                            {"MultiLARSKernel", lars},
+                            {"AllFiniteGPUKernel", finite},
+                            {"MultiAllFiniteGPUKernel", many_finite}};
 
 }  // namespace
 }  // namespace gpus

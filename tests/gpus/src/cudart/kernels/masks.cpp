@@ -15,10 +15,10 @@ struct Taken {
 // BooleanMaskForwardKernel(N, out, in, ends, columns)
 Work take(const Launch& launch) {
   long columns = whole_number(launch, 4);
-  Taken taken(static_cast<int*>(launch.pointer(3, columns ? launch.n() / columns : 0)));
+  Taken taken(launch.array<int>(3, columns ? launch.n() / columns : 0));
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *out = static_cast<T*>(launch.pointer(1)), *in = static_cast<T*>(launch.pointer(2, launch.n()));
+    auto *out = launch.array<T>(1), *in = launch.array<T>(2, launch.n());
     return each(launch.n(), [=](long i) {
       long row = i / columns;
       if (taken.has(row)) out[taken.before(row) * columns + i % columns] = in[i];
@@ -30,11 +30,10 @@ Work take(const Launch& launch) {
 Work take_slopes(const Launch& launch) {
   int request = launch.value<int>(2);
   long columns = whole_number(launch, 5);
-  Taken taken(static_cast<int*>(launch.pointer(4, columns ? launch.n() / columns : 0)));
+  Taken taken(launch.array<int>(4, columns ? launch.n() / columns : 0));
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *gradient = static_cast<T*>(launch.pointer(1, launch.n())),
-         *slopes = static_cast<T*>(launch.pointer(3));
+    auto *gradient = launch.array<T>(1, launch.n()), *slopes = launch.array<T>(3);
     return each(launch.n(), [=](long i) {
       long row = i / columns;
       assign(gradient[i], request, taken.has(row) ? slopes[taken.before(row) * columns + i % columns] : T(0));
@@ -44,7 +43,7 @@ Work take_slopes(const Launch& launch) {
 
 // PrefixSumInit(N, ones, in): 1 where an element is not 0
 Work ones(const Launch& launch) {
-  auto* out = static_cast<int*>(launch.pointer(1, launch.n()));
+  auto* out = launch.array<int>(1, launch.n());
   Access<double> access = gpus::access<double>(launch.parameter(2));
   const void* in = launch.pointer(2, launch.n());
   if (!access) return {};
@@ -53,21 +52,20 @@ Work ones(const Launch& launch) {
 
 // NonzeroForwardKernel(N, out, ends, shape): a row of coordinates of each
 Work coordinates(const Launch& launch) {
-  Taken taken(static_cast<int*>(launch.pointer(2, launch.n())));
-  auto* out = static_cast<int64_t*>(launch.pointer(1));
+  Taken taken(launch.array<int>(2, launch.n()));
+  auto* out = launch.array<int64_t>(1);
   Extents shape = extents(launch, 3);
   return each(launch.n(), [=](long i) {
     if (!taken.has(i)) return;
     int64_t* row = out + taken.before(i) * shape.count();
-    for (int axis = shape.count() - 1, rest = i; axis >= 0; rest /= shape[axis--])
-      row[axis] = rest % shape[axis];
+    for (int axis = shape.count() - 1, rest = i; axis >= 0; rest /= shape[axis--]) row[axis] = rest % shape[axis];
   });
 }
 
-const Registered registered_take("BooleanMaskForwardKernel", take);
-const Registered registered_slopes("BooleanMaskBackwardKernel", take_slopes);
-const Registered registered_ones("PrefixSumInit", ones);
-const Registered registered_coordinates("NonzeroForwardKernel", coordinates);
+const Registered registered{{"BooleanMaskForwardKernel", take},
+                            {"BooleanMaskBackwardKernel", take_slopes},
+                            {"PrefixSumInit", ones},
+                            {"NonzeroForwardKernel", coordinates}};
 
 }  // namespace
 }  // namespace gpus

@@ -9,12 +9,10 @@ Work add_bias(const Launch& launch) {
   long rows = launch.grid.x, columns = launch.value<size_t>(3);
   return typed(launch.parameter(0), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *matrix = static_cast<T*>(launch.pointer(0, rows * columns)),
-         *bias = static_cast<T*>(launch.pointer(1, columns));
+    auto *matrix = launch.array<T>(0, rows * columns), *bias = launch.array<T>(1, columns);
     return [=] {
       for (long row = 0; row < rows; row++)
-        for (long column = 0; column < columns; column++)
-          assign(matrix[row * columns + column], ADD, bias[column]);
+        for (long column = 0; column < columns; column++) assign(matrix[row * columns + column], ADD, bias[column]);
     };
   });
 }
@@ -25,8 +23,8 @@ Work bias_gradient(const Launch& launch) {
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
     using A = Computed<T>;
-    auto* sums = static_cast<A*>(launch.pointer(0));
-    auto* gradient = static_cast<T*>(launch.pointer(1, rows * columns));
+    auto* sums = launch.array<A>(0);
+    auto* gradient = launch.array<T>(1, rows * columns);
     return [=] {
       long share = (rows + parts - 1) / parts;
       for (long part = 0; part < parts; part++) {
@@ -47,8 +45,8 @@ Work bias_gradient_sum(const Launch& launch) {
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
     using A = Computed<T>;
-    auto* sums = static_cast<A*>(launch.pointer(0, columns * parts));
-    auto* out = static_cast<T*>(launch.pointer(1, columns));
+    auto* sums = launch.array<A>(0, columns * parts);
+    auto* out = launch.array<T>(1, columns);
     return each(columns, [=](long column) {
       A sum = 0;
       for (long part = 0; part < parts; part++) sum += sums[part * columns + column];
@@ -61,12 +59,11 @@ Work bias_gradient_sum(const Launch& launch) {
 // a time is an L of several T, yet the transposition is one of T; k is the grid's.
 Work transpose(const Launch& launch) {
   bool adds = is_true(launch.name.kernel, 2);
-  long rows = launch.value<int>(2), columns = launch.value<int>(3),
-       matrices = launch.value<int>(5) * launch.grid.z;
+  long rows = launch.value<int>(2), columns = launch.value<int>(3), matrices = launch.value<int>(5) * launch.grid.z;
   return typed(launch.parameter(0), [&](auto element) -> Work {
     using T = decltype(element);
     size_t size = rows * columns * matrices;
-    auto *out = static_cast<T*>(launch.pointer(0, size)), *in = static_cast<T*>(launch.pointer(1, size));
+    auto *out = launch.array<T>(0, size), *in = launch.array<T>(1, size);
     return [=] {
       constexpr long TILE = 16;  // what a cache holds of rows that are far from each other
       for (long k = 0; k < matrices; k++)
@@ -79,10 +76,10 @@ Work transpose(const Launch& launch) {
   });
 }
 
-const Registered registered_bias("add_bias_kernel", add_bias);
-const Registered registered_bias_gradient("AddBiasGradKernelPhase1", bias_gradient);
-const Registered registered_bias_sum("AddBiasGradKernelPhase2", bias_gradient_sum);
-const Registered registered_transpose("transpose_pseudo2D", transpose);
+const Registered registered{{"add_bias_kernel", add_bias},
+                            {"AddBiasGradKernelPhase1", bias_gradient},
+                            {"AddBiasGradKernelPhase2", bias_gradient_sum},
+                            {"transpose_pseudo2D", transpose}};
 
 }  // namespace
 }  // namespace gpus

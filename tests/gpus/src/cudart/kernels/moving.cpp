@@ -24,11 +24,10 @@ struct Slice {
 Work slice(const Launch& launch) {
   int request = request_in(launch.operation(), 1), n = launch.n();
   Extents shape = extents(launch, 4);
-  Slice slice(extents(launch, 3), static_cast<const int*>(launch.raw(5)),
-              static_cast<const int*>(launch.raw(6)));
+  Slice slice(extents(launch, 3), static_cast<const int*>(launch.raw(5)), static_cast<const int*>(launch.raw(6)));
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *out = static_cast<T*>(launch.pointer(1, n)), *in = static_cast<T*>(launch.pointer(2)) + slice.first;
+    auto *out = launch.array<T>(1, n), *in = launch.array<T>(2) + slice.first;
     return [=] {
       Walk<1> walk(shape, slice.strides);
       for (long i = 0, run; i < n; i += run) {
@@ -42,17 +41,16 @@ Work slice(const Launch& launch) {
 
 // slice_assign<ndim, request, gpu>(N, out, values, out shape, shape of values, begin, step), N values; and
 // slice_assign_scalar<ndim>(N, out, value, request, out shape, shape of the slice, begin, step), N its rows
-Work assign_slice(const Launch& launch, bool one_value) {
-  int request = one_value ? launch.value<int>(3) : request_in(launch.operation(), 1),
-      next = one_value ? 4 : 3;
+template <bool one_value> Work assign_slice(const Launch& launch) {
+  int request = one_value ? launch.value<int>(3) : request_in(launch.operation(), 1), next = one_value ? 4 : 3;
   Extents shape = extents(launch, next + 1);
   Slice slice(extents(launch, next), static_cast<const int*>(launch.raw(next + 2)),
               static_cast<const int*>(launch.raw(next + 3)));
   long n = shape.size();
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto* out = static_cast<T*>(launch.pointer(1)) + slice.first;
-    auto* values = one_value ? nullptr : static_cast<T*>(launch.pointer(2, n));
+    auto* out = launch.array<T>(1) + slice.first;
+    auto* values = one_value ? nullptr : launch.array<T>(2, n);
     T value = one_value ? launch.value<T>(2) : T(0);
     return [=] {
       Walk<1> walk(shape, slice.strides);
@@ -69,11 +67,10 @@ Work assign_slice(const Launch& launch, bool one_value) {
 // reverse(N, axes, in, out, extents, extents behind them): the arrays of extents are the GPU's
 Work reverse(const Launch& launch) {
   int axes = launch.value<int>(1), n = launch.n();
-  auto *extents = static_cast<int*>(launch.pointer(4, axes)),
-       *trailing = static_cast<int*>(launch.pointer(5, axes));
+  auto *extents = launch.array<int>(4, axes), *trailing = launch.array<int>(5, axes);
   return typed(launch.parameter(2), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *in = static_cast<T*>(launch.pointer(2, n)), *out = static_cast<T*>(launch.pointer(3, n));
+    auto *in = launch.array<T>(2, n), *out = launch.array<T>(3, n);
     return each(n, [=](long i) {
       long place = i;
       for (int axis = 0; axis < axes; axis++) {
@@ -87,14 +84,13 @@ Work reverse(const Launch& launch) {
 
 // SplitKernel(N, whole, parts, begins, how many, size of the axis, elements behind it), and
 // ConcatenateKernel(N, parts, whole, ...)
-Work split(const Launch& launch, bool joins) {
-  size_t sections = launch.value<size_t>(4), size = launch.value<size_t>(5),
-         trailing = launch.value<size_t>(6);
+template <bool joins> Work split(const Launch& launch) {
+  size_t sections = launch.value<size_t>(4), size = launch.value<size_t>(5), trailing = launch.value<size_t>(6);
   int whole_place = joins ? 2 : 1, parts_place = joins ? 1 : 2, n = launch.n();
-  auto* begins = static_cast<size_t*>(launch.pointer(3));
+  auto* begins = launch.array<size_t>(3);
   return typed(launch.parameter(whole_place), [&](auto element) -> Work {
     using T = decltype(element);
-    auto* whole = static_cast<T*>(launch.pointer(whole_place, n));
+    auto* whole = launch.array<T>(whole_place, n);
     auto** parts = *static_cast<T***>(const_cast<void*>(launch.raw(parts_place)));
     launch.check(parts, sections * sizeof(T*));
     return each(n, [=](long i) {
@@ -110,15 +106,9 @@ Work split(const Launch& launch, bool joins) {
   });
 }
 
-const Registered registered_slice("slice_forward", slice);
-const Registered registered_assign("slice_assign",
-                                   [](const Launch& launch) { return assign_slice(launch, false); });
-const Registered registered_scalar("slice_assign_scalar",
-                                   [](const Launch& launch) { return assign_slice(launch, true); });
-const Registered registered_reverse("reverse", reverse);
-const Registered registered_split("SplitKernel", [](const Launch& launch) { return split(launch, false); });
-const Registered registered_concatenate("ConcatenateKernel",
-                                        [](const Launch& launch) { return split(launch, true); });
+const Registered registered{
+    {"slice_forward", slice}, {"slice_assign", assign_slice<false>}, {"slice_assign_scalar", assign_slice<true>},
+    {"reverse", reverse},     {"SplitKernel", split<false>},         {"ConcatenateKernel", split<true>}};
 
 }  // namespace
 }  // namespace gpus

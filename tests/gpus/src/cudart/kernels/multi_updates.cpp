@@ -8,8 +8,7 @@ namespace gpus {
 namespace {
 
 // mxnet::op::MultiSGDKernelParam; RATES are arrays here, or on the GPU.
-template <class T, class M, class Rates>
-struct SgdParameters {
+template <class T, class M, class Rates> struct SgdParameters {
   static constexpr int MOST = 60;
   int count;
   size_t longest, sizes[MOST];
@@ -21,8 +20,7 @@ struct SgdParameters {
 };
 
 // MultiSGDKernel<M, has_momentum, has_mixed_precision>(N, parameters, request)
-template <class T, class M, class Rates>
-Work sgd_of(const Launch& launch) {
+template <class T, class M, class Rates> Work sgd_of(const Launch& launch) {
   using Parameters = SgdParameters<T, M, Rates>;
   auto p = std::make_shared<Parameters>(launch.value<Parameters>(1));
   bool has_momentum = is_true(launch.operation(), 1), mixed = is_true(launch.operation(), 2);
@@ -53,8 +51,7 @@ Work sgd_of(const Launch& launch) {
 }
 
 // What T and M are, by the parameters' type.
-template <template <class, class> class Made>
-Work by_types(const Launch& launch, int place) {
+template <template <class, class> class Made> Work by_types(const Launch& launch, int place) {
   const Type& parameters = launch.parameter(place);
   const std::string weights = parameters.arguments[0].word, states = parameters.arguments[1].word;
   if (weights == "float" && states == "float") return Made<float, float>::work(launch);
@@ -63,19 +60,16 @@ Work by_types(const Launch& launch, int place) {
   return {};
 }
 
-template <class T, class M>
-struct Sgd {
+template <class T, class M> struct Sgd {
   static Work work(const Launch& launch) { return sgd_of<T, M, M[60]>(launch); }
 };
 
-template <class T, class M>
-struct PreloadedSgd {
+template <class T, class M> struct PreloadedSgd {
   static Work work(const Launch& launch) { return sgd_of<T, M, float*>(launch); }
 };
 
 // mxnet::op::MultiAdamKernelParam
-template <class T, class M>
-struct AdamParameters {
+template <class T, class M> struct AdamParameters {
   static constexpr int MOST = 50;
   int count;
   size_t longest, sizes[MOST];
@@ -86,8 +80,7 @@ struct AdamParameters {
 };
 
 // MultiMPAdamWKernel<M, has_mixed_precision>(N, parameters, request, scale)
-template <class T, class M>
-struct AdamW {
+template <class T, class M> struct AdamW {
   static Work work(const Launch& launch) {
     using Parameters = AdamParameters<T, M>;
     auto p = std::make_shared<Parameters>(launch.value<Parameters>(1));
@@ -107,8 +100,7 @@ struct AdamW {
           M variance = p->beta2 * (p->variances[k][i] - slope * slope) + slope * slope;
           p->means[k][i] = mean;
           p->variances[k][i] = variance;
-          weight -=
-              p->etas[k] * (p->rates[k] * mean / (std::sqrt(variance) + p->epsilon) + p->decays[k] * weight);
+          weight -= p->etas[k] * (p->rates[k] * mean / (std::sqrt(variance) + p->epsilon) + p->decays[k] * weight);
           if (mixed) p->weights32[k][i] = weight;
           assign(p->out[k][i], request, weight);
         }
@@ -117,8 +109,7 @@ struct AdamW {
 };
 
 // mxnet::op::MultiLAMBKernelParam
-template <class T, class M>
-struct LambParameters {
+template <class T, class M> struct LambParameters {
   static constexpr int MOST = 45;
   size_t count, longest, total, sizes[MOST], places[MOST];
   T *weights[MOST], *gradients[MOST];
@@ -131,8 +122,7 @@ struct LambParameters {
 
 // KernelStep1<mixed, M, T>(parameters, beta1, beta2, 1 - beta1, 1 - beta2, epsilon, clip, corrects bias,
 // scale, directions, ...)
-template <class T, class M>
-struct LambDirections {
+template <class T, class M> struct LambDirections {
   static Work work(const Launch& launch) {
     using Parameters = LambParameters<T, M>;
     auto p = std::make_shared<Parameters>(launch.value<Parameters>(0));
@@ -155,8 +145,8 @@ struct LambDirections {
           M mean = p->means[k][i] = beta1 * p->means[k][i] + rest1 * slope;
           M variance = p->variances[k][i] = beta2 * p->variances[k][i] + rest2 * slope * slope;
           M direction = mean / correction1 / (std::sqrt(variance / correction2) + static_cast<M>(epsilon));
-          directions[p->places[k] + i] = std::fma(static_cast<float>(p->decays[k]),
-                                                  static_cast<float>(weight), static_cast<float>(direction));
+          directions[p->places[k] + i] =
+              std::fma(static_cast<float>(p->decays[k]), static_cast<float>(weight), static_cast<float>(direction));
         }
       }
     };
@@ -165,8 +155,7 @@ struct LambDirections {
 
 // KernelStep2<mixed, M, T>(parameters, squares of weights, squares of directions, directions, lower, upper,
 // ..., ..., request)
-template <class T, class M>
-struct LambSteps {
+template <class T, class M> struct LambSteps {
   static Work work(const Launch& launch) {
     using Parameters = LambParameters<T, M>;
     auto p = std::make_shared<Parameters>(launch.value<Parameters>(0));
@@ -193,17 +182,12 @@ struct LambSteps {
   }
 };
 
-const Registered registered_sgd("MultiSGDKernel",
-                                [](const Launch& launch) { return by_types<Sgd>(launch, 1); });
-const Registered registered_preloaded("PreloadedMultiSGDKernel",
-                                      [](const Launch& launch) { return by_types<PreloadedSgd>(launch, 1); });
-const Registered registered_adamw("MultiMPAdamWKernel",
-                                  [](const Launch& launch) { return by_types<AdamW>(launch, 1); });
-const Registered registered_directions("KernelStep1", [](const Launch& launch) {
-  return by_types<LambDirections>(launch, 0);
-});
-const Registered registered_steps("KernelStep2",
-                                  [](const Launch& launch) { return by_types<LambSteps>(launch, 0); });
+const Registered registered{
+    {"MultiSGDKernel", [](const Launch& launch) { return by_types<Sgd>(launch, 1); }},
+    {"PreloadedMultiSGDKernel", [](const Launch& launch) { return by_types<PreloadedSgd>(launch, 1); }},
+    {"MultiMPAdamWKernel", [](const Launch& launch) { return by_types<AdamW>(launch, 1); }},
+    {"KernelStep1", [](const Launch& launch) { return by_types<LambDirections>(launch, 0); }},
+    {"KernelStep2", [](const Launch& launch) { return by_types<LambSteps>(launch, 0); }}};
 
 }  // namespace
 }  // namespace gpus

@@ -27,11 +27,9 @@ int padded_from(int place, int size, char way) {
   return place < 0 ? -place : 2 * (size - 1) - place;
 }
 
-// image_2d_pad_constant_kernel(out, in, top, left, number), image_3d_pad_..., ..._edge_..., ..._reflect_...,
-// and
-// ..._grad_kernel(gradient, out gradient, ...)
-template <int AXES, bool GRADIENT>
-Work pad(const Launch& launch) {
+// image_2d_pad_constant_kernel(out, in, top, left, number), image_3d_pad_..., ..._edge_...,
+// ..._reflect_..., and ..._grad_kernel(gradient, out gradient, ...)
+template <int AXES, bool GRADIENT> Work pad(const Launch& launch) {
   const std::string& word = launch.name.kernel.word;
   char way = word[word.find("pad_") + 4];
   Image padded(launch, GRADIENT ? 1 : 0, AXES), inner(launch, GRADIENT ? 0 : 1, AXES);
@@ -57,18 +55,13 @@ Work pad(const Launch& launch) {
   });
 }
 
-const Registered registered_constant("image_2d_pad_constant_kernel", pad<2, false>);
-const Registered registered_edge("image_2d_pad_edge_kernel", pad<2, false>);
-const Registered registered_reflect("image_2d_pad_reflect_kernel", pad<2, false>);
-const Registered registered_constant_slope("image_2d_pad_constant_grad_kernel", pad<2, true>);
-const Registered registered_edge_slope("image_2d_pad_edge_grad_kernel", pad<2, true>);
-const Registered registered_reflect_slope("image_2d_pad_reflect_grad_kernel", pad<2, true>);
-const Registered registered_constant3("image_3d_pad_constant_kernel", pad<3, false>);
-const Registered registered_edge3("image_3d_pad_edge_kernel", pad<3, false>);
-const Registered registered_reflect3("image_3d_pad_reflect_kernel", pad<3, false>);
-const Registered registered_constant3_slope("image_3d_pad_constant_grad_kernel", pad<3, true>);
-const Registered registered_edge3_slope("image_3d_pad_edge_grad_kernel", pad<3, true>);
-const Registered registered_reflect3_slope("image_3d_pad_reflect_grad_kernel", pad<3, true>);
+const Registered registered{
+    {"image_2d_pad_constant_kernel", pad<2, false>}, {"image_2d_pad_edge_kernel", pad<2, false>},
+    {"image_2d_pad_reflect_kernel", pad<2, false>},  {"image_2d_pad_constant_grad_kernel", pad<2, true>},
+    {"image_2d_pad_edge_grad_kernel", pad<2, true>}, {"image_2d_pad_reflect_grad_kernel", pad<2, true>},
+    {"image_3d_pad_constant_kernel", pad<3, false>}, {"image_3d_pad_edge_kernel", pad<3, false>},
+    {"image_3d_pad_reflect_kernel", pad<3, false>},  {"image_3d_pad_constant_grad_kernel", pad<3, true>},
+    {"image_3d_pad_edge_grad_kernel", pad<3, true>}, {"image_3d_pad_reflect_grad_kernel", pad<3, true>}};
 
 }  // namespace
 }  // namespace gpus

@@ -8,8 +8,7 @@
 
 namespace gpus {
 
-template <class C>
-struct TensorPlan : Plan<C> {
+template <class C> struct TensorPlan : Plan<C> {
   Access<C> access;
   const void* data;
   int stride;
@@ -18,14 +17,12 @@ struct TensorPlan : Plan<C> {
   }
 };
 
-template <class C>
-struct NumberPlan : Plan<C> {
+template <class C> struct NumberPlan : Plan<C> {
   C value;
   void block(int, int, int n, C* out) const override { std::fill(out, out + n, value); }
 };
 
-template <class C>
-struct RangePlan : Plan<C> {
+template <class C> struct RangePlan : Plan<C> {
   C start, step;
   int repeat;
   void block(int, int column, int n, C* out) const override {
@@ -33,8 +30,7 @@ struct RangePlan : Plan<C> {
   }
 };
 
-template <class C>
-struct UnaryPlan : Plan<C> {
+template <class C> struct UnaryPlan : Plan<C> {
   Unary<C> function;
   bool rounds;
   SharedPlan<C> source;
@@ -46,8 +42,7 @@ struct UnaryPlan : Plan<C> {
   }
 };
 
-template <class C>
-struct BinaryPlan : Plan<C> {
+template <class C> struct BinaryPlan : Plan<C> {
   Binary<C> function;
   bool rounds;
   SharedPlan<C> left, right;
@@ -61,8 +56,7 @@ struct BinaryPlan : Plan<C> {
 };
 
 // From numbers S to C, by way of the type that the cast names.
-template <class C, class S>
-struct CastPlan : Plan<C> {
+template <class C, class S> struct CastPlan : Plan<C> {
   Access<S> store;
   Access<C> load;
   SharedPlan<S> source;
@@ -75,8 +69,7 @@ struct CastPlan : Plan<C> {
   }
 };
 
-template <class C>
-struct RemappedPlan : Plan<C> {
+template <class C> struct RemappedPlan : Plan<C> {
   Remap remap;
   std::vector<int> numbers;
   SharedPlan<C> source;
@@ -98,8 +91,7 @@ struct RemappedPlan : Plan<C> {
 };
 
 // A reduction along one axis; or the place of the largest or smallest element.
-template <class C>
-struct ReducedPlan : Plan<C> {
+template <class C> struct ReducedPlan : Plan<C> {
   std::unique_ptr<Reducer<C>> reducer;
   bool wants_place;
   int last, trailing, size, source_last;
@@ -125,8 +117,7 @@ struct ReducedPlan : Plan<C> {
 };
 
 // Reductions of windows, those at the end of an image cut off there.
-template <class C>
-struct PooledPlan : Plan<C> {
+template <class C> struct PooledPlan : Plan<C> {
   std::unique_ptr<Reducer<C>> reducer;
   int height, width, step_down, step_across, source_height, source_width, own_height;
   SharedPlan<C> source;
@@ -145,16 +136,14 @@ struct PooledPlan : Plan<C> {
   }
 };
 
-template <class C>
-struct ChoicePlan : Plan<C> {
+template <class C> struct ChoicePlan : Plan<C> {
   SharedPlan<C> source, index;
   void block(int, int column, int n, C* out) const override {
     for (int i = 0; i < n; i++) out[i] = source->at(column + i, static_cast<int>(index->at(0, column + i)));
   }
 };
 
-template <class C>
-struct FilledPlan : Plan<C> {
+template <class C> struct FilledPlan : Plan<C> {
   SharedPlan<C> source, value, index;
   void block(int row, int column, int n, C* out) const override {
     source->block(row, column, n, out);
@@ -164,8 +153,7 @@ struct FilledPlan : Plan<C> {
 };
 
 // Indices into an array, as those of the same elements in a transposed one.
-template <class C>
-struct TransposedIndicesPlan : Plan<C> {
+template <class C> struct TransposedIndicesPlan : Plan<C> {
   std::vector<int> strides, shape;  // in the transposed array, of the axes that the indices have
   SharedPlan<C> indices;
   void block(int row, int column, int n, C* out) const override {
@@ -179,8 +167,7 @@ struct TransposedIndicesPlan : Plan<C> {
   }
 };
 
-template <class C>
-struct OneHotPlan : Plan<C> {
+template <class C> struct OneHotPlan : Plan<C> {
   SharedPlan<C> index;
   void block(int row, int column, int n, C* out) const override {
     int chosen = static_cast<int>(index->at(0, row));

@@ -10,8 +10,7 @@ class Reader {
  public:
   Reader(const Launch& launch, const char* memory) : launch_(launch), memory_(memory) {}
 
-  template <class C>
-  SharedPlan<C> plan(const Type& type) {
+  template <class C> SharedPlan<C> plan(const Type& type) {
     size_t aligned = alignment(type);
     align(aligned);
     SharedPlan<C> found = inner<C>(type);
@@ -29,8 +28,7 @@ class Reader {
     return here;
   }
 
-  template <class C>
-  SharedPlan<C> inner(const Type& type) {
+  template <class C> SharedPlan<C> inner(const Type& type) {
     if (type.word == "Tensor") return tensor<C>(type);
     if (type.word == "ScalarExp") return scalar<C>(type);
     if (type.word == "RangeExp") return range<C>(type);
@@ -71,8 +69,7 @@ class Reader {
     return chosen<C>(type, sources);
   }
 
-  template <class C>
-  SharedPlan<C> tensor(const Type& type) {
+  template <class C> SharedPlan<C> tensor(const Type& type) {
     auto plan = std::make_shared<TensorPlan<C>>();
     plan->access = access<C>(type.arguments[2]);
     if (!plan->access) return nullptr;
@@ -82,8 +79,7 @@ class Reader {
     return plan;
   }
 
-  template <class C>
-  SharedPlan<C> scalar(const Type& type) {
+  template <class C> SharedPlan<C> scalar(const Type& type) {
     auto plan = std::make_shared<NumberPlan<C>>();
     Access<C> access = gpus::access<C>(type.arguments[0]);
     if (!access) return nullptr;
@@ -91,8 +87,7 @@ class Reader {
     return plan;
   }
 
-  template <class C>
-  SharedPlan<C> range(const Type& type) {
+  template <class C> SharedPlan<C> range(const Type& type) {
     auto plan = std::make_shared<RangePlan<C>>();
     Access<C> access = gpus::access<C>(type.arguments[0]);
     if (!access) return nullptr;
@@ -103,8 +98,7 @@ class Reader {
     return plan;
   }
 
-  template <class C>
-  SharedPlan<C> cast(const Type& type) {
+  template <class C> SharedPlan<C> cast(const Type& type) {
     SharedPlan<C> found;
     visit_computed({&type.arguments[1]}, [&](auto number) {
       using S = decltype(number);
@@ -117,8 +111,7 @@ class Reader {
     return found;
   }
 
-  template <class C>
-  SharedPlan<C> unary_of(const Type& type, SharedPlan<C> source) {
+  template <class C> SharedPlan<C> unary_of(const Type& type, SharedPlan<C> source) {
     auto plan = std::make_shared<UnaryPlan<C>>();
     plan->function = unary<C>(type.arguments[0].word);
     plan->rounds = is_half(element_type(type)) && type.arguments[0].word != "identity";
@@ -126,8 +119,7 @@ class Reader {
     return plan->function ? plan : nullptr;
   }
 
-  template <class C>
-  SharedPlan<C> binary_of(const Type& type, const std::vector<SharedPlan<C>>& sources) {
+  template <class C> SharedPlan<C> binary_of(const Type& type, const std::vector<SharedPlan<C>>& sources) {
     auto plan = std::make_shared<BinaryPlan<C>>();
     plan->function = binary<C>(type.arguments[0].word);
     plan->rounds = is_half(element_type(type));
@@ -136,8 +128,7 @@ class Reader {
     return plan->function ? plan : nullptr;
   }
 
-  template <class C>
-  SharedPlan<C> reduced(const Type& type, SharedPlan<C> source, const std::vector<int>& numbers) {
+  template <class C> SharedPlan<C> reduced(const Type& type, SharedPlan<C> source, const std::vector<int>& numbers) {
     auto plan = std::make_shared<ReducedPlan<C>>();
     plan->reducer = reducer<C>(type.arguments[0].word);
     plan->wants_place = type.arguments[4].word == "true";
@@ -149,8 +140,7 @@ class Reader {
     return plan->reducer ? plan : nullptr;
   }
 
-  template <class C>
-  SharedPlan<C> pooled(const Type& type, SharedPlan<C> source, const std::vector<int>& numbers) {
+  template <class C> SharedPlan<C> pooled(const Type& type, SharedPlan<C> source, const std::vector<int>& numbers) {
     auto plan = std::make_shared<PooledPlan<C>>();
     plan->reducer = reducer<C>(type.arguments[0].word);
     plan->height = numbers[0];
@@ -164,8 +154,7 @@ class Reader {
     return plan->reducer ? plan : nullptr;
   }
 
-  template <class C>
-  SharedPlan<C> chosen(const Type& type, const std::vector<SharedPlan<C>>& sources) {
+  template <class C> SharedPlan<C> chosen(const Type& type, const std::vector<SharedPlan<C>>& sources) {
     if (type.word == "MatChooseRowElementExp") {
       auto plan = std::make_shared<ChoicePlan<C>>();
       plan->source = sources[0];
@@ -194,8 +183,7 @@ class Reader {
 
 }  // namespace
 
-template <class C>
-SharedPlan<C> read_plan(const Launch& launch, int place) {
+template <class C> SharedPlan<C> read_plan(const Launch& launch, int place) {
   Reader reader(launch, static_cast<const char*>(launch.raw(place)));
   return reader.plan<C>(launch.parameter(place).arguments[0]);
 }

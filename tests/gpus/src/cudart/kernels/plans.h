@@ -10,8 +10,7 @@
 namespace gpus {
 
 // An expression with two axes, as mshadow sees all of them: rows, and the last axis.
-template <class C>
-class Plan {
+template <class C> class Plan {
  public:
   virtual ~Plan() = default;
   virtual void block(int row, int column, int n, C* out) const = 0;  // n <= BLOCK elements of a row
@@ -22,12 +21,10 @@ class Plan {
   }
 };
 
-template <class C>
-using SharedPlan = std::shared_ptr<const Plan<C>>;
+template <class C> using SharedPlan = std::shared_ptr<const Plan<C>>;
 
 // Of an argument; nullptr where the expression has a part that is not known. Its tensors are checked.
-template <class C>
-SharedPlan<C> read_plan(const Launch& launch, int place);
+template <class C> SharedPlan<C> read_plan(const Launch& launch, int place);
 
 // A plan that is written to: a tensor, or a slice of one.
 struct Target {
@@ -48,16 +45,12 @@ struct Target {
 Target read_target(const Launch& launch, int place);
 
 // out = value, out += value and the like, as sv::saveto, sv::plusto say.
-template <class C>
-void save(const std::string& saver, const Access<C>& access, void* out, int n, const C* values) {
-  if (saver == "saveto" || saver == "plusto")
-    return access.store(out, n, values, saver == "plusto" ? ADD : WRITE);
+template <class C> void save(const std::string& saver, const Access<C>& access, void* out, int n, const C* values) {
+  if (saver == "saveto" || saver == "plusto") return access.store(out, n, values, saver == "plusto" ? ADD : WRITE);
   C old[BLOCK];
   access.load(out, 1, n, old);
   for (int i = 0; i < n; i++)
-    old[i] = saver == "minusto" ? old[i] - values[i]
-             : saver == "multo" ? old[i] * values[i]
-                                : old[i] / values[i];
+    old[i] = saver == "minusto" ? old[i] - values[i] : saver == "multo" ? old[i] * values[i] : old[i] / values[i];
   access.store(out, n, old, WRITE);
 }
 

@@ -74,8 +74,7 @@ Work seed(const Launch& launch) {
 
 // draw(generator, i) for i in [0, N), `step` of them by each generator: the arguments (threads, generators,
 // N, step, ...).
-template <class Draw>
-Work drawn(const Launch& launch, Draw draw) {
+template <class Draw> Work drawn(const Launch& launch, Draw draw) {
   int threads = launch.n(), n = launch.value<int>(2), step = launch.value<int>(3);
   auto* states = launch.value<char*>(1);
   launch.check(states, threads * STATE);
@@ -86,19 +85,18 @@ Work drawn(const Launch& launch, Draw draw) {
 }
 
 // DropoutKernel(..., out, mask, in, keep), and BernoulliKernel(..., mask, keep)
-Work dropout(const Launch& launch, bool applies) {
+template <bool applies> Work dropout(const Launch& launch) {
   int n = launch.value<int>(2);
   float keep = launch.value<float>(applies ? 7 : 5);
   return typed_real(launch.parameter(4), [&](auto element) {
     using T = decltype(element);
-    auto* mask = static_cast<T*>(launch.pointer(applies ? 5 : 4, n));
-    auto* out = applies ? static_cast<T*>(launch.pointer(4, n)) : nullptr;
-    auto* in = applies ? static_cast<T*>(launch.pointer(6, n)) : nullptr;
+    auto* mask = launch.array<T>(applies ? 5 : 4, n);
+    auto* out = applies ? launch.array<T>(4, n) : nullptr;
+    auto* in = applies ? launch.array<T>(6, n) : nullptr;
     return drawn(launch, [=](Philox& random, long i) {
       float number = random.uniform();
       mask[i] = static_cast<T>((applies ? number <= keep : number < keep) ? 1 / keep : 0);
-      if (applies)
-        out[i] = static_cast<T>(static_cast<Computed<T>>(in[i]) * static_cast<Computed<T>>(mask[i]));
+      if (applies) out[i] = static_cast<T>(static_cast<Computed<T>>(in[i]) * static_cast<Computed<T>>(mask[i]));
     });
   });
 }
@@ -119,14 +117,13 @@ struct Samples {
 };
 
 // `draw(generator, first parameter, second parameter)`
-template <class Draw>
-Work sampled(const Launch& launch, int arrays, Draw draw) {
+template <class Draw> Work sampled(const Launch& launch, int arrays, Draw draw) {
   Samples samples(launch, arrays);
   int place = 6 + arrays;
   if (!samples.access) return {};
   return typed(launch.parameter(place), [&](auto element) {
     using T = decltype(element);
-    auto* out = static_cast<T*>(launch.pointer(place, launch.value<int>(2)));
+    auto* out = launch.array<T>(place, launch.value<int>(2));
     return drawn(launch, [=](Philox& random, long i) {
       double second = arrays > 1 ? samples.parameter(1, i) : 0;
       out[i] = stored<T>(draw(random, samples.parameter(0, i), second));
@@ -135,21 +132,18 @@ Work sampled(const Launch& launch, int arrays, Draw draw) {
 }
 
 Work uniform(const Launch& launch) {
-  return sampled(launch, 2, [](Philox& random, double low, double high) {
-    return low + (high - low) * random.uniform();
-  });
+  return sampled(launch, 2,
+                 [](Philox& random, double low, double high) { return low + (high - low) * random.uniform(); });
 }
 
 Work normal(const Launch& launch) {
-  return sampled(launch, 2, [](Philox& random, double mean, double deviation) {
-    return random.normal() * deviation + mean;
-  });
+  return sampled(launch, 2,
+                 [](Philox& random, double mean, double deviation) { return random.normal() * deviation + mean; });
 }
 
 Work exponential(const Launch& launch) {
-  return sampled(launch, 1, [](Philox& random, double rate, double) {
-    return -std::log(1.0 - random.uniform()) / rate;
-  });
+  return sampled(launch, 1,
+                 [](Philox& random, double rate, double) { return -std::log(1.0 - random.uniform()) / rate; });
 }
 
 // By Knuth for small means; a rounded normal number for others, whose distribution is near.
@@ -171,8 +165,7 @@ double gamma(Philox& random, double shape, double scale) {
   double d = shape - 1.0 / 3, c = 1 / std::sqrt(9 * d);
   while (true) {
     double x = random.normal(), v = std::pow(1 + c * x, 3);
-    if (v > 0 && std::log(1.0 - random.uniform()) < 0.5 * x * x + d - d * v + d * std::log(v))
-      return d * v * scale;
+    if (v > 0 && std::log(1.0 - random.uniform()) < 0.5 * x * x + d - d * v + d * std::log(v)) return d * v * scale;
   }
 }
 
@@ -180,9 +173,8 @@ Work gamma_numbers(const Launch& launch) { return sampled(launch, 2, gamma); }
 
 // How many fail before k succeed, each with probability p: a Poisson number whose mean is a gamma number.
 Work negative_binomial(const Launch& launch) {
-  return sampled(launch, 2, [](Philox& random, double k, double p) {
-    return poisson(random, gamma(random, k, (1 - p) / p));
-  });
+  return sampled(launch, 2,
+                 [](Philox& random, double k, double p) { return poisson(random, gamma(random, k, (1 - p) / p)); });
 }
 
 // By mean and dispersion, of which 0 leaves a Poisson number.
@@ -201,28 +193,26 @@ Work integers(const Launch& launch) {
 // CopyForShuffle(N, in, out, order, elements of a row)
 Work shuffle(const Launch& launch) {
   int n = launch.n(), row = launch.value<int>(4);
-  auto* order = static_cast<int*>(launch.pointer(3, n / row));
+  auto* order = launch.array<int>(3, n / row);
   return typed(launch.parameter(1), [&](auto element) {
     using T = decltype(element);
-    auto *in = static_cast<T*>(launch.pointer(1, n)), *out = static_cast<T*>(launch.pointer(2, n));
+    auto *in = launch.array<T>(1, n), *out = launch.array<T>(2, n);
     return each(n, [=](long i) { out[i] = in[static_cast<long>(order[i / row]) * row + i % row]; });
   });
 }
 
-const Registered registered_seed("rand_generator_seed_kernel", seed);
-const Registered registered_dropout("DropoutKernel",
-                                    [](const Launch& launch) { return dropout(launch, true); });
-const Registered registered_bernoulli("BernoulliKernel",
-                                      [](const Launch& launch) { return dropout(launch, false); });
-const Registered registered_uniform("SampleUniformKernel", uniform);
-const Registered registered_normal("SampleNormalKernel", normal);
-const Registered registered_exponential("SampleExponentialKernel", exponential);
-const Registered registered_poisson("SamplePoissonKernel", poisson_numbers);
-const Registered registered_gamma("SampleGammaKernel", gamma_numbers);
-const Registered registered_negative_binomial("SampleNegativeBinomialKernel", negative_binomial);
-const Registered registered_dispersed("SampleGeneralizedNegativeBinomialKernel", dispersed);
-const Registered registered_integers("SampleRandIntKernel", integers);
-const Registered registered_shuffle("CopyForShuffle", shuffle);
+const Registered registered{{"rand_generator_seed_kernel", seed},
+                            {"DropoutKernel", dropout<true>},
+                            {"BernoulliKernel", dropout<false>},
+                            {"SampleUniformKernel", uniform},
+                            {"SampleNormalKernel", normal},
+                            {"SampleExponentialKernel", exponential},
+                            {"SamplePoissonKernel", poisson_numbers},
+                            {"SampleGammaKernel", gamma_numbers},
+                            {"SampleNegativeBinomialKernel", negative_binomial},
+                            {"SampleGeneralizedNegativeBinomialKernel", dispersed},
+                            {"SampleRandIntKernel", integers},
+                            {"CopyForShuffle", shuffle}};
 
 }  // namespace
 }  // namespace gpus

@@ -10,13 +10,11 @@ namespace gpus {
 
 // What a reduction has so far. Sums of floating-point numbers are kept in double:
 // MXNet's own carry what rounding lost.
-template <class C>
-struct State {
+template <class C> struct State {
   std::conditional_t<std::is_floating_point_v<C>, double, C> value;
 };
 
-template <class C>
-class Reducer {
+template <class C> class Reducer {
  public:
   using Sum = decltype(State<C>::value);
   virtual ~Reducer() = default;
@@ -28,8 +26,7 @@ class Reducer {
 };
 
 // STEP: Sum operator()(Sum so_far, Sum value).
-template <class C, class Step>
-class Simple : public Reducer<C> {
+template <class C, class Step> class Simple : public Reducer<C> {
  public:
   using Sum = typename Reducer<C>::Sum;
   Simple(Sum first, bool takes_root = false) : first_(first), takes_root_(takes_root) {}
@@ -39,8 +36,7 @@ class Simple : public Reducer<C> {
     std::fill(lanes, lanes + LANES, first_);
     int i = 0;
     for (; i + LANES <= n; i += LANES)
-      for (int lane = 0; lane < LANES; lane++)
-        lanes[lane] = Step()(lanes[lane], static_cast<Sum>(values[i + lane]));
+      for (int lane = 0; lane < LANES; lane++) lanes[lane] = Step()(lanes[lane], static_cast<Sum>(values[i + lane]));
     for (; i < n; i++) lanes[0] = Step()(lanes[0], static_cast<Sum>(values[i]));
     for (Sum lane : lanes) state.value = Step::together(state.value, lane);
   }
@@ -48,8 +44,7 @@ class Simple : public Reducer<C> {
     for (int i = 0; i < n; i++) states[i].value = Step()(states[i].value, static_cast<Sum>(values[i]));
   }
   C finish(const State<C>& state) const override {
-    return static_cast<C>(takes_root_ ? static_cast<Sum>(std::sqrt(static_cast<double>(state.value)))
-                                      : state.value);
+    return static_cast<C>(takes_root_ ? static_cast<Sum>(std::sqrt(static_cast<double>(state.value))) : state.value);
   }
 
  private:
@@ -59,79 +54,49 @@ class Simple : public Reducer<C> {
 };
 
 struct Sums {
-  template <class S>
-  static S together(S a, S b) {
-    return a + b;
-  }
+  template <class S> static S together(S a, S b) { return a + b; }
 };
 
 struct Products {
-  template <class S>
-  static S together(S a, S b) {
-    return a * b;
-  }
+  template <class S> static S together(S a, S b) { return a * b; }
 };
 
 struct Adds : Sums {
-  template <class S>
-  S operator()(S sum, S value) const {
-    return sum + value;
-  }
+  template <class S> S operator()(S sum, S value) const { return sum + value; }
 };
 
 struct AddsSquares : Sums {
-  template <class S>
-  S operator()(S sum, S value) const {
-    return sum + value * value;
-  }
+  template <class S> S operator()(S sum, S value) const { return sum + value * value; }
 };
 
 struct AddsNumbers : Sums {  // no NaN
-  template <class S>
-  S operator()(S sum, S value) const {
-    return value == value ? sum + value : sum;
-  }
+  template <class S> S operator()(S sum, S value) const { return value == value ? sum + value : sum; }
 };
 
 struct Multiplies : Products {
-  template <class S>
-  S operator()(S product, S value) const {
-    return product * value;
-  }
+  template <class S> S operator()(S product, S value) const { return product * value; }
 };
 
 struct MultipliesNumbers : Products {
-  template <class S>
-  S operator()(S product, S value) const {
-    return value == value ? product * value : product;
-  }
+  template <class S> S operator()(S product, S value) const { return value == value ? product * value : product; }
 };
 
 struct TakesLarger {  // a NaN, once met, stays
-  template <class S>
-  S operator()(S so_far, S value) const {
+  template <class S> S operator()(S so_far, S value) const {
     return so_far != so_far || so_far >= value ? so_far : value;
   }
-  template <class S>
-  static S together(S a, S b) {
-    return TakesLarger()(a, b);
-  }
+  template <class S> static S together(S a, S b) { return TakesLarger()(a, b); }
 };
 
 struct TakesSmaller {
-  template <class S>
-  S operator()(S so_far, S value) const {
+  template <class S> S operator()(S so_far, S value) const {
     return so_far != so_far || so_far <= value ? so_far : value;
   }
-  template <class S>
-  static S together(S a, S b) {
-    return TakesSmaller()(a, b);
-  }
+  template <class S> static S together(S a, S b) { return TakesSmaller()(a, b); }
 };
 
 // nullptr: none of this name.
-template <class C>
-std::unique_ptr<Reducer<C>> reducer(const std::string& name) {
+template <class C> std::unique_ptr<Reducer<C>> reducer(const std::string& name) {
   using Sum = typename Reducer<C>::Sum;
   using Limits = std::numeric_limits<Sum>;
   Sum least = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();

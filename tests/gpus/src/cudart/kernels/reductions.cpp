@@ -29,8 +29,7 @@ std::vector<int> strides_of(const Extents& shape) {
 }
 
 // Elements that go into results[first...], for steps begin...end of the reduction, by way of OPERATION.
-template <class C>
-struct Reading {
+template <class C> struct Reading {
   Access<C> access;
   Input inputs[3];
   int operands = 1;  // 1, or 3: OP1(big, OP2(lhs, rhs))
@@ -64,8 +63,7 @@ struct Reading {
   }
 };
 
-template <class C>
-struct Reduction {
+template <class C> struct Reduction {
   Reading<C> reading;
   std::shared_ptr<Reducer<C>> reducer;
   Access<C> out_access;
@@ -138,8 +136,7 @@ struct Reduction {
   }
 
   // Neighbouring results, whose elements are neighbours.
-  void reduce_run(const long (&first)[3], const int (&along)[3], int run, long begin, long end,
-                  long result) const {
+  void reduce_run(const long (&first)[3], const int (&along)[3], int run, long begin, long end, long result) const {
     State<C> states[TOGETHER];
     C values[BLOCK];
     std::fill(states, states + run, reducer->start());
@@ -158,8 +155,7 @@ struct Reduction {
 
 // What both kernels below have, from parameter `place` on: the inputs, the output, and the shapes that
 // belong to it. The place of the parameter behind these.
-template <class C>
-int read_operands(const Launch& launch, int place, int operands, Reduction<C>& reduction) {
+template <class C> int read_operands(const Launch& launch, int place, int operands, Reduction<C>& reduction) {
   Reading<C>& reading = reduction.reading;
   reading.operands = operands;
   reading.rounds = is_half(launch.parameter(place));
@@ -175,20 +171,18 @@ int read_operands(const Launch& launch, int place, int operands, Reduction<C>& r
 }
 
 // Whether everything that the kernel's name asks for is known.
-template <class C>
-bool find_functions(const Launch& launch, Reduction<C>& reduction) {
+template <class C> bool find_functions(const Launch& launch, Reduction<C>& reduction) {
   const std::vector<Type>& template_arguments = launch.name.kernel.arguments;
   reduction.reducer = reducer<C>(template_arguments[0].word);
-  return reduction.reading.finds_functions(template_arguments) && reduction.reducer &&
-         reduction.reading.access && reduction.out_access;
+  return reduction.reading.finds_functions(template_arguments) && reduction.reducer && reduction.reading.access &&
+         reduction.out_access;
 }
 
 // reduce_kernel<Reducer, ndim, AType, DType, OType, OP, unroll>(N, M, addto, big, small, big_shape0,
 // small_shape, big_shape, big_stride, Mnext, transposed), and with two operations (N, M, addto, big, lhs,
 // rhs, small, big_shape0, lhs_shape0, rhs_shape0, small_shape, big_shape, lhs_shape, rhs_shape, big_stride,
 // lhs_stride, rhs_stride, Mnext, transposed).
-template <class C>
-Work reduce_in(const Launch& launch) {
+template <class C> Work reduce_in(const Launch& launch) {
   int operands = launch.count() > 12 ? 3 : 1;
   Reduction<C> reduction;
   Reading<C>& reading = reduction.reading;
@@ -200,23 +194,18 @@ Work reduce_in(const Launch& launch) {
   if (!find_functions(launch, reduction)) return {};
   return [=] {
     for (long part = 0; part < parts; part++)
-      reduction(reduction.steps * part / parts, reduction.steps * (part + 1) / parts,
-                part * reduction.results);
+      reduction(reduction.steps * part / parts, reduction.steps * (part + 1) / parts, part * reduction.results);
   };
 }
 
 Work reduce(const Launch& launch) {
   bool three = launch.count() > 12;
-  Work work;
-  visit_computed({&launch.parameter(3), &launch.parameter(three ? 6 : 4)},
-                 [&](auto number) { work = reduce_in<decltype(number)>(launch); });
-  return work;
+  return in_computed_type(launch, {3, three ? 6 : 4}, [&](auto number) { return reduce_in<decltype(number)>(launch); });
 }
 
 // reduce_kernel_M1(N, addto, big, small, big_shape, small_shape), and with lhs,
 // rhs and their shapes behind those of big.
-template <class C>
-Work single_in(const Launch& launch) {
+template <class C> Work single_in(const Launch& launch) {
   int operands = launch.count() > 6 ? 3 : 1;
   Reduction<C> reduction;
   read_operands(launch, 2, operands, reduction);
@@ -231,14 +220,10 @@ Work single_in(const Launch& launch) {
 
 Work single(const Launch& launch) {
   bool three = launch.count() > 6;
-  Work work;
-  visit_computed({&launch.parameter(2), &launch.parameter(three ? 5 : 3)},
-                 [&](auto number) { work = single_in<decltype(number)>(launch); });
-  return work;
+  return in_computed_type(launch, {2, three ? 5 : 3}, [&](auto number) { return single_in<decltype(number)>(launch); });
 }
 
-template <class C>
-Work lines_in(const Launch& launch) {
+template <class C> Work lines_in(const Launch& launch) {
   long results = launch.value<int>(0), lines = launch.value<int>(1), stride = launch.value<int>(3);
   bool adds = launch.value<bool>(2);
   Access<C> access = gpus::access<C>(launch.parameter(4));
@@ -264,14 +249,10 @@ Work lines_in(const Launch& launch) {
 
 // reduce_lines_kernel(N, M, addto, stride, in, out): the second half of a reduction in parts.
 Work lines(const Launch& launch) {
-  Work work;
-  visit_computed({&launch.parameter(4)}, [&](auto number) { work = lines_in<decltype(number)>(launch); });
-  return work;
+  return in_computed_type(launch, {4}, [&](auto number) { return lines_in<decltype(number)>(launch); });
 }
 
-const Registered registered_reduce("reduce_kernel", reduce);
-const Registered registered_single("reduce_kernel_M1", single);
-const Registered registered_lines("reduce_lines_kernel", lines);
+const Registered registered{{"reduce_kernel", reduce}, {"reduce_kernel_M1", single}, {"reduce_lines_kernel", lines}};
 
 }  // namespace
 }  // namespace gpus

@@ -116,14 +116,12 @@ Form remapping(const Type& type) {
   if (word == "SliceExp") return number(type, 4) == 1 ? Form{{0}, 1, slice_columns} : Form{{0}, 4, slice};
   if (word == "ReshapeExp") return number(type, 3) == 1 ? Form{{0}, 1, reshape_line} : Form{{0}, 2, reshape};
   if (word == "TransposeExExp") return {{0}, 1 + 2 * number(type, 2), transpose_of(number(type, 2))};
-  if (word == "SwapAxisExp")
-    return number(type, 3) == 1 ? Form{{0}, 3, swap_columns} : Form{{0}, 4, swap_rows};
+  if (word == "SwapAxisExp") return number(type, 3) == 1 ? Form{{0}, 3, swap_columns} : Form{{0}, 4, swap_rows};
   if (word == "Broadcast1DExp")
     return number(type, 3) == 1 ? Form{{0}, 0, broadcast_line} : Form{{0}, 2, broadcast_rows};
   if (word == "BroadcastScalarExp") return {{0}, 0, broadcast_number};
   if (word == "BroadcastWithAxisExp") return {{0}, 4, broadcast_axis};
-  if (word == "BroadcastWithMultiAxesExp")
-    return {{0}, 3 + 2 * number(type, 2), broadcast_of(number(type, 2))};
+  if (word == "BroadcastWithMultiAxesExp") return {{0}, 3 + 2 * number(type, 2), broadcast_of(number(type, 2))};
   if (word == "PaddingExp") return {{0}, 5, pad};
   if (word == "CroppingExp") return {{0}, 4, crop};
   if (word == "UpSamplingNearestExp") return {{0}, 3, upsample};

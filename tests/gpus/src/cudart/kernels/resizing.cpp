@@ -5,8 +5,7 @@ namespace gpus {
 namespace {
 
 // Between which two elements of a row, or of a column, an element of the resized one lies.
-template <class A>
-struct Between {
+template <class A> struct Between {
   int first, second;
   A of_first, of_second;  // their shares
 
@@ -21,20 +20,18 @@ struct Between {
 
 // caffe_gpu_interp2_kernel<gpu, T, A>(images, height, width, new height, new width, scales, whether corners
 // stay, in, out), and ..._backward, which adds to the gradient what each share of a slope is
-template <bool GRADIENT, class T, class A>
-Work resize_of(const Launch& launch) {
+template <bool GRADIENT, class T, class A> Work resize_of(const Launch& launch) {
   long images = launch.value<long>(0);
   int height = launch.value<int>(1), width = launch.value<int>(2), new_height = launch.value<int>(3),
       new_width = launch.value<int>(4);
   A down = launch.value<A>(5), across = launch.value<A>(6);
   bool aligns = launch.value<bool>(7);
-  auto* small = static_cast<T*>(launch.pointer(8, images * height * width));
-  auto* resized = static_cast<T*>(launch.pointer(9, images * new_height * new_width));
+  auto* small = launch.array<T>(8, images * height * width);
+  auto* resized = launch.array<T>(9, images * new_height * new_width);
   return each(images * new_height, [=](long line) {
     Between<A> rows(down, line % new_height, aligns, height);
     T* image = small + line / new_height * height * width;
-    T *above = image + static_cast<long>(rows.first) * width,
-      *below = image + static_cast<long>(rows.second) * width;
+    T *above = image + static_cast<long>(rows.first) * width, *below = image + static_cast<long>(rows.second) * width;
     for (int x = 0; x < new_width; x++) {
       Between<A> columns(across, x, aligns, width);
       T& here = resized[line * new_width + x];
@@ -55,8 +52,7 @@ Work resize_of(const Launch& launch) {
   });
 }
 
-template <bool GRADIENT>
-Work resize(const Launch& launch) {
+template <bool GRADIENT> Work resize(const Launch& launch) {
   if (launch.count() != 10) return {};  // images of which channels are last
   const Type& computed = launch.name.kernel.arguments[2];
   return typed_real(launch.name.kernel.arguments[1], [&](auto element) -> Work {
@@ -67,8 +63,8 @@ Work resize(const Launch& launch) {
   });
 }
 
-const Registered registered("caffe_gpu_interp2_kernel", resize<false>);
-const Registered registered_gradient("caffe_gpu_interp2_kernel_backward", resize<true>);
+const Registered registered{{"caffe_gpu_interp2_kernel", resize<false>},
+                            {"caffe_gpu_interp2_kernel_backward", resize<true>}};
 
 }  // namespace
 }  // namespace gpus

@@ -19,8 +19,8 @@ Work scan(const Launch& launch) {
     return typed(launch.parameter(1), [&](auto out_element) -> Work {
       using I = decltype(in_element);
       using O = decltype(out_element);
-      auto* in = static_cast<I*>(launch.pointer(0, n));
-      auto* out = static_cast<O*>(launch.pointer(1, n));
+      auto* in = launch.array<I>(0, n);
+      auto* out = launch.array<O>(1, n);
       double start = inclusive ? 0 : access<double>(launch.parameter(5)).get(launch.raw(5));
       return [=] {
         Computed<O> sum = static_cast<Computed<O>>(start);
@@ -48,15 +48,13 @@ Work histogram(const Launch& launch) {
     int bins, end, begin, width;
   };
   int n = launch.value<int>(7), bins = launch.value<int>(1), *counts = launch.value<int*>(3);
-  if (launch.parameter(0).word != "int" ||
-      launch.parameter(6).text.find("ScaleTransform") == std::string::npos)
+  if (launch.parameter(0).word != "int" || launch.parameter(6).text.find("ScaleTransform") == std::string::npos)
     return {};
   Scale scale = launch.value<Scale>(6);
-  auto* samples = static_cast<int*>(launch.pointer(0, n));
+  auto* samples = launch.array<int>(0, n);
   launch.check(counts, bins * sizeof(int));
   return each(n, [=](long i) {
-    if (samples[i] >= scale.begin && samples[i] < scale.end)
-      counts[(samples[i] - scale.begin) / scale.width]++;
+    if (samples[i] >= scale.begin && samples[i] < scale.end) counts[(samples[i] - scale.begin) / scale.width]++;
   });
 }
 
@@ -82,7 +80,7 @@ Work running_sum(const Launch& launch) {
   return typed(launch.parameter(1), [&](auto out_element) {
     return typed(launch.parameter(2), [&](auto in_element) -> Work {
       using O = decltype(out_element);
-      auto* out = static_cast<O*>(launch.pointer(1, elements));
+      auto* out = launch.array<O>(1, elements);
       auto* in = static_cast<decltype(in_element)*>(launch.pointer(2, elements));
       return each(launch.n(), [=](long i) {
         long first = i / trailing * size * trailing + i % trailing;
@@ -95,13 +93,13 @@ Work running_sum(const Launch& launch) {
   });
 }
 
-const Registered registered_running_sum("cumsum_forward", running_sum);
-const Registered registered_scan_start("DeviceScanInitKernel", nothing);
-const Registered registered_scan("DeviceScanKernel", scan);
-const Registered registered_compact("DeviceCompactInitKernel", nothing);
-const Registered registered_unique("DeviceSelectSweepKernel", unique);
-const Registered registered_clear("DeviceHistogramInitKernel", clear_histogram);
-const Registered registered_histogram("DeviceHistogramSweepKernel", histogram);
+const Registered registered{{"cumsum_forward", running_sum},
+                            {"DeviceScanInitKernel", nothing},
+                            {"DeviceScanKernel", scan},
+                            {"DeviceCompactInitKernel", nothing},
+                            {"DeviceSelectSweepKernel", unique},
+                            {"DeviceHistogramInitKernel", clear_histogram},
+                            {"DeviceHistogramSweepKernel", histogram}};
 
 }  // namespace
 }  // namespace gpus

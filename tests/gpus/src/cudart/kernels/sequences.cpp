@@ -6,14 +6,13 @@ namespace {
 
 // SequenceMask0GPUKernel<request>(N, array, lengths, longest, batch, rest, value), whose axis of time is the
 // first one, and SequenceMask1GPUKernel, where it is the second one
-Work mask(const Launch& launch, bool time_first) {
-  int request = request_in(launch.operation(), 0), longest = launch.value<int>(3),
-      batch = launch.value<int>(4);
+template <bool time_first> Work mask(const Launch& launch) {
+  int request = request_in(launch.operation(), 0), longest = launch.value<int>(3), batch = launch.value<int>(4);
   int rest = launch.value<int>(5);
   Indices lengths(launch, 2, batch);
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto* array = static_cast<T*>(launch.pointer(1, launch.n()));
+    auto* array = launch.array<T>(1, launch.n());
     T value = launch.value<T>(6);
     return each(launch.n(), [=](long i) {
       long sequence = time_first ? i / rest % batch : i / rest / longest,
@@ -52,14 +51,14 @@ Work mask_tensor(const Launch& launch) {
 
 // SequenceLastKernel<request>(N, out, in, lengths, stride of time, stride of the batch, shape),
 // and its gradient, which adds
-Work last(const Launch& launch, bool gradient) {
+template <bool gradient> Work last(const Launch& launch) {
   int request = gradient ? ADD : request_in(launch.operation(), 0), time = launch.value<int>(4),
       batch = launch.value<int>(5);
   Extents shape = extents(launch, 6);
   Indices lengths(launch, 3, shape[0]);
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *first = static_cast<T*>(launch.pointer(1)), *second = static_cast<T*>(launch.pointer(2));
+    auto *first = launch.array<T>(1), *second = launch.array<T>(2);
     return each(launch.n(), [=](long i) {
       long sequence = i / shape[1], place = (lengths[sequence] - 1) * time + sequence * batch + i % shape[1];
       if (gradient)
@@ -80,27 +79,18 @@ Work reverse_sequences(const Launch& launch) {
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
     size_t elements = launch.value<int>(6);
-    auto *out = static_cast<T*>(launch.pointer(1, elements)),
-         *in = static_cast<T*>(launch.pointer(2, elements));
+    auto *out = launch.array<T>(1, elements), *in = launch.array<T>(2, elements);
     return each(longest * batch, [=](long i) {
       long time = i / batch, sequence = i % batch, length = has_lengths ? lengths[sequence] : longest;
       long from = time < length ? length - 1 - time : time;
-      for (long k = 0; k < rest; k++)
-        assign(out[i * rest + k], request, in[(from * batch + sequence) * rest + k]);
+      for (long k = 0; k < rest; k++) assign(out[i * rest + k], request, in[(from * batch + sequence) * rest + k]);
     });
   });
 }
 
-const Registered registered_mask0("SequenceMask0GPUKernel",
-                                  [](const Launch& launch) { return mask(launch, true); });
-const Registered registered_mask1("SequenceMask1GPUKernel",
-                                  [](const Launch& launch) { return mask(launch, false); });
-const Registered registered_mask_tensor("SequenceMaskKernel", mask_tensor);
-const Registered registered_last("SequenceLastKernel",
-                                 [](const Launch& launch) { return last(launch, false); });
-const Registered registered_last_gradient("SequenceLastGradKernel",
-                                          [](const Launch& launch) { return last(launch, true); });
-const Registered registered_reverse("ReverseKernel", reverse_sequences);
+const Registered registered{{"SequenceMask0GPUKernel", mask<true>}, {"SequenceMask1GPUKernel", mask<false>},
+                            {"SequenceMaskKernel", mask_tensor},    {"SequenceLastKernel", last<false>},
+                            {"SequenceLastGradKernel", last<true>}, {"ReverseKernel", reverse_sequences}};
 
 }  // namespace
 }  // namespace gpus

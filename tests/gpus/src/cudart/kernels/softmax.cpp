@@ -38,9 +38,7 @@ struct Lengths {
   int all;
 
   Lengths(const Launch& launch, int place, const Lines& lines)
-      : access(gpus::access<int64_t>(launch.parameter(place))),
-        array(launch.pointer(place)),
-        all(lines.length) {}
+      : access(gpus::access<int64_t>(launch.parameter(place))), array(launch.pointer(place)), all(lines.length) {}
   int of(int line) const { return array ? static_cast<int>(access.get(access.at(array, line))) : all; }
 };
 
@@ -86,14 +84,12 @@ void gradient_line(const O* out, const O* out_gradient, T* gradient, const Lines
 
 // softmax_stride1_compute_kernel<OP, negate, ...>(in, out, lengths, M, temperature, rows per block, rows) and
 // softmax_compute_kernel<bits, OP, negate, ...>(in, out, lengths, M, axis, shape, strides, temperature)
-Work forward(const Launch& launch, bool by_rows) {
+template <bool by_rows> Work forward(const Launch& launch) {
   const Type& kernel = launch.name.kernel;
   int operation = by_rows ? 0 : 1;
-  bool logarithm = kernel.arguments[operation].word == "log_softmax_fwd",
-       negates = is_true(kernel, operation + 1);
+  bool logarithm = kernel.arguments[operation].word == "log_softmax_fwd", negates = is_true(kernel, operation + 1);
   if (!logarithm && kernel.arguments[operation].word != "softmax_fwd") return {};
-  Lines lines =
-      by_rows ? Lines{launch.value<int>(6), launch.value<int>(3), 1, {}} : lines_along_axis(launch, 3);
+  Lines lines = by_rows ? Lines{launch.value<int>(6), launch.value<int>(3), 1, {}} : lines_along_axis(launch, 3);
   double temperature = launch.value<double>(by_rows ? 4 : 7);
   Lengths lengths(launch, 2, lines);
   return typed_real(launch.parameter(0), [&](auto in_element) {
@@ -101,8 +97,8 @@ Work forward(const Launch& launch, bool by_rows) {
       using T = decltype(in_element);
       using O = decltype(out_element);
       size_t elements = static_cast<size_t>(lines.count) * lines.length;
-      auto* in = static_cast<T*>(launch.pointer(0, elements));
-      auto* out = static_cast<O*>(launch.pointer(1, elements));
+      auto* in = launch.array<T>(0, elements);
+      auto* out = launch.array<O>(1, elements);
       return [=] {
         for (int line = 0; line < lines.count; line++)
           softmax_line(in, out, lines, line, lengths.of(line), negates, logarithm, temperature);
@@ -114,15 +110,13 @@ Work forward(const Launch& launch, bool by_rows) {
 // softmax_stride1_grad_kernel<OP1, OP2, request, negate, ...>(out, ograd, igrad, lengths, M, temperature,
 // ..., rows) and softmax_grad_kernel<bits, OP1, OP2, request, negate, ...>(out, ograd, igrad, lengths, M,
 // axis, shape, strides, temperature)
-Work backward(const Launch& launch, bool by_rows) {
+template <bool by_rows> Work backward(const Launch& launch) {
   const Type& kernel = launch.name.kernel;
   int operation = by_rows ? 1 : 2;
-  bool logarithm = kernel.arguments[operation].word == "log_softmax_bwd",
-       negates = is_true(kernel, operation + 2);
+  bool logarithm = kernel.arguments[operation].word == "log_softmax_bwd", negates = is_true(kernel, operation + 2);
   if (!logarithm && kernel.arguments[operation].word != "softmax_bwd") return {};
   int request = request_in(kernel, operation + 1);
-  Lines lines =
-      by_rows ? Lines{launch.value<int>(7), launch.value<int>(4), 1, {}} : lines_along_axis(launch, 4);
+  Lines lines = by_rows ? Lines{launch.value<int>(7), launch.value<int>(4), 1, {}} : lines_along_axis(launch, 4);
   double temperature = launch.value<double>(by_rows ? 5 : 8);
   Lengths lengths(launch, 3, lines);
   return typed_real(launch.parameter(2), [&](auto in_element) {
@@ -130,13 +124,12 @@ Work backward(const Launch& launch, bool by_rows) {
       using T = decltype(in_element);
       using O = decltype(out_element);
       size_t elements = static_cast<size_t>(lines.count) * lines.length;
-      auto *out = static_cast<O*>(launch.pointer(0, elements)),
-           *out_gradient = static_cast<O*>(launch.pointer(1, elements));
-      auto* gradient = static_cast<T*>(launch.pointer(2, elements));
+      auto *out = launch.array<O>(0, elements), *out_gradient = launch.array<O>(1, elements);
+      auto* gradient = launch.array<T>(2, elements);
       return [=] {
         for (int line = 0; line < lines.count; line++)
-          gradient_line(out, out_gradient, gradient, lines, line, lengths.of(line), negates, logarithm,
-                        temperature, request);
+          gradient_line(out, out_gradient, gradient, lines, line, lengths.of(line), negates, logarithm, temperature,
+                        request);
       };
     });
   });
@@ -187,17 +180,13 @@ Work rows_gradient(const Launch& launch) {
   };
 }
 
-const Registered rows_forward("softmax_stride1_compute_kernel",
-                              [](const Launch& launch) { return forward(launch, true); });
-const Registered axis_forward("softmax_compute_kernel",
-                              [](const Launch& launch) { return forward(launch, false); });
-const Registered rows_backward("softmax_stride1_grad_kernel",
-                               [](const Launch& launch) { return backward(launch, true); });
-const Registered axis_backward("softmax_grad_kernel",
-                               [](const Launch& launch) { return backward(launch, false); });
-const Registered mshadow_rows("SoftmaxKernel", rows);
-const Registered mshadow_gradient("SoftmaxGradKernel", rows_gradient);
-const Registered mshadow_smooth_gradient("SmoothSoftmaxGradKernel", rows_gradient);
+const Registered registered{{"softmax_stride1_compute_kernel", forward<true>},
+                            {"softmax_compute_kernel", forward<false>},
+                            {"softmax_stride1_grad_kernel", backward<true>},
+                            {"softmax_grad_kernel", backward<false>},
+                            {"SoftmaxKernel", rows},
+                            {"SoftmaxGradKernel", rows_gradient},
+                            {"SmoothSoftmaxGradKernel", rows_gradient}};
 
 }  // namespace
 }  // namespace gpus

@@ -46,15 +46,13 @@ Work radix_sort(const Launch& launch, int n, int first_bit, int bits, bool desce
   const Type &key = launch.parameter(0), &value = launch.parameter(2);
   size_t key_size = moved_size(key), value_size = moved_size(value);
   if (!key_size || (!value_size && value.word != "NullType")) return {};
-  auto *keys = static_cast<char*>(launch.pointer(0, n)),
-       *sorted_keys = static_cast<char*>(launch.pointer(1, n));
+  auto *keys = launch.array<char>(0, n), *sorted_keys = launch.array<char>(1, n);
   auto *values = launch.value<char*>(2), *sorted_values = launch.value<char*>(3);
   if (value_size) launch.check(values, n * value_size), launch.check(sorted_values, n * value_size);
   return [=, key = key] {
     uint64_t mask = bits >= 64 ? ~uint64_t(0) : (uint64_t(1) << bits) - 1;
     std::vector<uint64_t> digits(n);
-    for (int i = 0; i < n; i++)
-      digits[i] = ordered_bits(keys + i * key_size, key, key_size) >> first_bit & mask;
+    for (int i = 0; i < n; i++) digits[i] = ordered_bits(keys + i * key_size, key, key_size) >> first_bit & mask;
     std::vector<int> order(n);
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(),
@@ -67,8 +65,7 @@ Work radix_sort(const Launch& launch, int n, int first_bit, int bits, bool desce
 // DeviceRadixSortSingleTileKernel<Policy, descends, ...>(keys in, out, values in, out, n, first bit, end bit)
 Work radix_sort_tile(const Launch& launch) {
   int first = launch.value<int>(5);
-  return radix_sort(launch, launch.value<int>(4), first, launch.value<int>(6) - first,
-                    is_true(launch.name.kernel, 1));
+  return radix_sort(launch, launch.value<int>(4), first, launch.value<int>(6) - first, is_true(launch.name.kernel, 1));
 }
 
 // DeviceRadixSortDownsweepKernel<Policy, ..., descends, ...>(keys in, out, values in, out, ..., n,
@@ -106,12 +103,10 @@ struct MergeSort {
 Work merge_sort(const Launch& launch) {
   MergeSort sort(launch);
   bool descends = sort.comparison.word.rfind("greater", 0) == 0;
-  if (!sort.key_size || !sort.value_size || (!descends && sort.comparison.word.rfind("less", 0) != 0))
-    return {};
+  if (!sort.key_size || !sort.value_size || (!descends && sort.comparison.word.rfind("less", 0) != 0)) return {};
   return [=] {
     std::vector<uint64_t> bits(sort.n);
-    for (int i = 0; i < sort.n; i++)
-      bits[i] = ordered_bits(sort.keys + i * sort.key_size, sort.key, sort.key_size);
+    for (int i = 0; i < sort.n; i++) bits[i] = ordered_bits(sort.keys + i * sort.key_size, sort.key, sort.key_size);
     std::vector<int> order(sort.n);
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(),
@@ -142,9 +137,7 @@ Work parallel_for(const Launch& launch) {
   };
   const Type& function = launch.parameter(0);
   long n = launch.value<long>(1);
-  auto pointed = [](const Type& type) -> const Type& {
-    return type.word == "device_ptr" ? type.arguments[0] : type;
-  };
+  auto pointed = [](const Type& type) -> const Type& { return type.word == "device_ptr" ? type.arguments[0] : type; };
   if (function.word == "unary_transform_f" && function.arguments[3].word == "identity") {
     Copy copy = launch.value<Copy>(0);
     size_t size = moved_size(pointed(function.arguments[0]));
@@ -183,27 +176,25 @@ Work partial_sort(const Launch& launch) {
   bool ascends = launch.value<bool>(4);
   return typed(launch.parameter(2), [&](auto element) -> Work {
     using T = decltype(element);
-    auto* values = static_cast<T*>(launch.pointer(2, static_cast<size_t>(rows) * n));
-    auto* indices = static_cast<int*>(launch.pointer(3, static_cast<size_t>(rows) * n));
+    auto* values = launch.array<T>(2, static_cast<size_t>(rows) * n);
+    auto* indices = launch.array<int>(3, static_cast<size_t>(rows) * n);
     return each(rows, [=](long row) {
       std::vector<std::pair<T, int>> pairs(n);
       for (int i = 0; i < n; i++) pairs[i] = {values[row * n + i], indices[row * n + i]};
-      std::stable_sort(pairs.begin(), pairs.end(), [=](const auto& a, const auto& b) {
-        return ascends ? a.first < b.first : a.first > b.first;
-      });
-      for (int i = 0; i < std::min(most, n); i++)
-        std::tie(values[row * n + i], indices[row * n + i]) = pairs[i];
+      std::stable_sort(pairs.begin(), pairs.end(),
+                       [=](const auto& a, const auto& b) { return ascends ? a.first < b.first : a.first > b.first; });
+      for (int i = 0; i < std::min(most, n); i++) std::tie(values[row * n + i], indices[row * n + i]) = pairs[i];
     });
   });
 }
 
-const Registered registered_partial("PartialSortSmallK", partial_sort);
-const Registered registered_tile("DeviceRadixSortSingleTileKernel", radix_sort_tile);
-const Registered registered_upsweep("DeviceRadixSortUpsweepKernel", nothing);
-const Registered registered_bins("RadixSortScanBinsKernel", nothing);
-const Registered registered_downsweep("DeviceRadixSortDownsweepKernel", radix_sort_digit);
-const Registered registered_agent("_kernel_agent", agent);
-const Registered registered_nothing("EmptyKernel", nothing);
+const Registered registered{{"PartialSortSmallK", partial_sort},
+                            {"DeviceRadixSortSingleTileKernel", radix_sort_tile},
+                            {"DeviceRadixSortUpsweepKernel", nothing},
+                            {"RadixSortScanBinsKernel", nothing},
+                            {"DeviceRadixSortDownsweepKernel", radix_sort_digit},
+                            {"_kernel_agent", agent},
+                            {"EmptyKernel", nothing}};
 
 }  // namespace
 }  // namespace gpus

@@ -22,7 +22,7 @@ Work identity(const Launch& launch) {
   int request = request_in(launch.operation(), 0), n = launch.value<int>(2);
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto* out = static_cast<T*>(launch.pointer(1, launch.n()));
+    auto* out = launch.array<T>(1, launch.n());
     return each(launch.n(), [=](long i) { assign(out[i], request, T(i / n == i % n ? 1 : 0)); });
   });
 }
@@ -33,7 +33,7 @@ Work linspace(const Launch& launch) {
   int request = launch.value<int>(4);
   return typed(launch.parameter(5), [&](auto element) -> Work {
     using T = decltype(element);
-    auto* out = static_cast<T*>(launch.pointer(5, launch.n()));
+    auto* out = launch.array<T>(5, launch.n());
     return each(launch.n(), [=](long i) { assign(out[i], request, stored<T>(start + step * i)); });
   });
 }
@@ -43,10 +43,8 @@ Work lower_triangle(const Launch& launch) {
   int request = request_in(launch.operation(), 0), columns = extents(launch, 3)[1], k = launch.value<int>(4);
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *out = static_cast<T*>(launch.pointer(1, launch.n())),
-         *in = static_cast<T*>(launch.pointer(2, launch.n()));
-    return each(launch.n(),
-                [=](long i) { assign(out[i], request, i % columns > i / columns + k ? T(0) : in[i]); });
+    auto *out = launch.array<T>(1, launch.n()), *in = launch.array<T>(2, launch.n());
+    return each(launch.n(), [=](long i) { assign(out[i], request, i % columns > i / columns + k ? T(0) : in[i]); });
   });
 }
 
@@ -58,8 +56,7 @@ struct Diagonals {
   long at(long i) const {
     if (length == 0) return offset + stride * i;
     long which = i / length, place = 0;
-    for (int axis = out.count() - 1, step = 1, rest = static_cast<int>(which); axis >= 0;
-         step *= in[axis--]) {
+    for (int axis = out.count() - 1, step = 1, rest = static_cast<int>(which); axis >= 0; step *= in[axis--]) {
       int coordinate = rest % out[axis];
       rest /= out[axis];
       if (coordinate < in[axis]) place += static_cast<long>(step) * coordinate;
@@ -83,7 +80,7 @@ Work diagonal(const Launch& launch) {
   }
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *out = static_cast<T*>(launch.pointer(1)), *in = static_cast<T*>(launch.pointer(2));
+    auto *out = launch.array<T>(1), *in = launch.array<T>(2);
     return each(launch.n(), [=](long i) {
       long place = diagonals.at(i);
       assign(out[back ? place : i], request, in[back ? i : place]);
@@ -98,7 +95,7 @@ Work on_diagonal(const Launch& launch) {
   bool back = is_true(launch.operation(), 1);
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *out = static_cast<T*>(launch.pointer(1)), *in = static_cast<T*>(launch.pointer(2));
+    auto *out = launch.array<T>(1), *in = launch.array<T>(2);
     return each(launch.n(), [=](long i) {
       long row = i / columns, column = i % columns, number = k > 0 ? row : column;
       bool within = column == row + k;
@@ -108,13 +105,9 @@ Work on_diagonal(const Launch& launch) {
   });
 }
 
-const Registered registered_eye("eye_dns_fill", eye);
-const Registered registered_identity("identity", identity);
-const Registered registered_linspace("linspace_fwd", linspace);
-const Registered registered_lower("tril2D", lower_triangle);
-const Registered registered_on_diagonal("diag_gen", on_diagonal);
-const Registered registered_diagonal("diag", diagonal);
-const Registered registered_diagonals("diag_n", diagonal);
+const Registered registered{{"eye_dns_fill", eye},      {"identity", identity},    {"linspace_fwd", linspace},
+                            {"tril2D", lower_triangle}, {"diag_gen", on_diagonal}, {"diag", diagonal},
+                            {"diag_n", diagonal}};
 
 }  // namespace
 }  // namespace gpus

@@ -116,14 +116,15 @@ size_t size_of(const Type& type) {
   return bytes;
 }
 
-Registered::Registered(const char* word, Kernel kernel) { table()[word] = kernel; }
+Registered::Registered(std::initializer_list<Entry> entries) {
+  for (const Entry& entry : entries) table()[entry.word] = entry.kernel;
+}
 
 Work kernel_work(const std::string& demangled, void** arguments, dim3 grid, dim3 block, int device) {
   Launch launch(parsed(demangled), arguments, grid, block, device);
   const Type& kernel = launch.name.kernel;
   auto found = table().find(kernel.word);
-  if (found == table().end() && kernel.word.rfind("mxnet_generic_kernel", 0) == 0 &&
-      !kernel.arguments.empty())
+  if (found == table().end() && kernel.word.rfind("mxnet_generic_kernel", 0) == 0 && !kernel.arguments.empty())
     found = table().find(launch.operation().word);
   Work work = found == table().end() ? Work() : found->second(launch);
   if (!work) work = host_loop(launch);

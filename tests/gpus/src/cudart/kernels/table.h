@@ -11,6 +11,7 @@
 // first argument, here op_with_req.
 #pragma once
 
+#include <initializer_list>
 #include <map>
 #include <string>
 #include <vector>
@@ -43,11 +44,11 @@ class Launch {
       : name(name), grid(grid), block(block), device(device), arguments_(arguments) {}
 
   // The value of an argument. A pointer is checked: the device must be allowed to reach `elements` of it.
-  template <class T>
-  T value(int place) const {
-    return *static_cast<T*>(arguments_[place]);
-  }
+  template <class T> T value(int place) const { return *static_cast<T*>(arguments_[place]); }
   void* pointer(int place, size_t elements = 0) const;
+  template <class T> T* array(int place, size_t elements = 0) const {
+    return static_cast<T*>(pointer(place, elements));
+  }
   // For a pointer that an argument holds. At the end of its block a kernel may go on to a multiple of
   // `at_once`.
   void check(const void* address, size_t bytes, size_t at_once = 1) const;
@@ -59,9 +60,7 @@ class Launch {
   // For mxnet_generic_kernel<OPERATION, ...>(int n, ...): the operation, and n.
   const Type& operation() const { return name.kernel.arguments[0]; }
   int n() const { return value<int>(0); }
-  int elements() const {
-    return parameter(1).word == "half2_t" ? 2 * n() : n();
-  }  // of the first array: pairs are two
+  int elements() const { return parameter(1).word == "half2_t" ? 2 * n() : n(); }  // of the first array: pairs are two
 
   const KernelName& name;
   const dim3 grid, block;
@@ -75,9 +74,13 @@ class Launch {
 // What a launch does, with all arguments read; nothing where this form of the kernel is not known.
 using Kernel = Work (*)(const Launch&);
 
-// Each file of kernels has one of these, and registers: static Registered plus("op_with_req", with_request);
+// Each file of kernels has one, which enters them into the table: const Registered registered{{"pick", pick}, ...};
 struct Registered {
-  Registered(const char* word, Kernel kernel);
+  struct Entry {
+    const char* word;
+    Kernel kernel;
+  };
+  Registered(std::initializer_list<Entry> entries);
 };
 
 // The work of a launch; nothing for an unknown kernel.

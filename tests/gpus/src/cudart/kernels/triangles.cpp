@@ -19,7 +19,7 @@ Work copy_triangle(const Launch& launch) {
   });
 }
 
-const Registered registered("CopyTriangularToOppositeSide", copy_triangle);
+const Registered registered{{"CopyTriangularToOppositeSide", copy_triangle}};
 
 }  // namespace
 }  // namespace gpus

@@ -15,8 +15,7 @@ size_t size_of(const Type& type);  // bytes of an element; 0 for a type that is 
 
 // visit(type, [&](auto element) { using T = decltype(element); ... }): with an element of the type that a
 // name says. False for a name that is none.
-template <class Visitor>
-bool visit(const Type& type, Visitor&& visitor) {
+template <class Visitor> bool visit(const Type& type, Visitor&& visitor) {
   const std::string& word = type.word;
   if (word == "float")
     visitor(float());
@@ -41,8 +40,7 @@ bool visit(const Type& type, Visitor&& visitor) {
 
 enum Request { NOTHING = 0, WRITE = 1, WRITE_IN_PLACE = 2, ADD = 3 };  // MXNet's OpReqType
 
-template <class T, class V>
-void assign(T& out, int request, V value) {
+template <class T, class V> void assign(T& out, int request, V value) {
   if (request == NOTHING) return;
   out = request == ADD ? static_cast<T>(static_cast<Computed<T>>(out) + static_cast<Computed<T>>(value))
                        : static_cast<T>(value);

@@ -10,16 +10,12 @@ namespace {
 
 constexpr float PI = M_PI, SELU_ALPHA = 1.6732632423543772848f, SELU_LAMBDA = 1.0507009873554804934f;
 
-template <class X>
-X rounded_to_nearest(X x) {  // of two equally near, the lower
+template <class X> X rounded_to_nearest(X x) {  // of two equally near, the lower
   X below = std::floor(x), above = std::ceil(x);
   return x - below <= above - x ? below : above;
 }
 
-template <class X>
-X slope_of_erf(X x) {
-  return X(2 / std::sqrt(M_PI)) * std::exp(-(x * x));
-}
+template <class X> X slope_of_erf(X x) { return X(2 / std::sqrt(M_PI)) * std::exp(-(x * x)); }
 
 // Names of the function, and its value for `a`. `x` is `a` as a floating-point number.
 #define FUNCTION(name, value)                         \
@@ -31,8 +27,7 @@ X slope_of_erf(X x) {
     }                                                 \
   }
 
-template <class C, class X>
-std::map<std::string, Unary<C>> powers_and_logarithms() {
+template <class C, class X> std::map<std::string, Unary<C>> powers_and_logarithms() {
   std::map<std::string, Unary<C>> functions;
   FUNCTION(square, a * a);
   FUNCTION(square_grad, 2 * a);
@@ -67,8 +62,7 @@ std::map<std::string, Unary<C>> powers_and_logarithms() {
   return functions;
 }
 
-template <class C, class X>
-std::map<std::string, Unary<C>> trigonometry() {
+template <class C, class X> std::map<std::string, Unary<C>> trigonometry() {
   std::map<std::string, Unary<C>> functions;
   FUNCTION(sin, std::sin(x));
   FUNCTION(sin_grad, std::cos(x));
@@ -101,8 +95,7 @@ std::map<std::string, Unary<C>> trigonometry() {
   return functions;
 }
 
-template <class C, class X>
-std::map<std::string, Unary<C>> activations() {
+template <class C, class X> std::map<std::string, Unary<C>> activations() {
   std::map<std::string, Unary<C>> functions;
   FUNCTION(relu, a != a || a > 0 ? a : C(0));
   FUNCTION(relu_grad, a != a ? a : C(a > 0));
@@ -118,8 +111,7 @@ std::map<std::string, Unary<C>> activations() {
   return functions;
 }
 
-template <class C, class X>
-std::map<std::string, Unary<C>> signs_and_rounding() {
+template <class C, class X> std::map<std::string, Unary<C>> signs_and_rounding() {
   std::map<std::string, Unary<C>> functions;
   FUNCTION(identity, a);
   FUNCTION(identity_grad, 1);
@@ -145,8 +137,7 @@ std::map<std::string, Unary<C>> signs_and_rounding() {
   return functions;
 }
 
-template <class C>
-const std::map<std::string, Unary<C>>& all() {
+template <class C> const std::map<std::string, Unary<C>>& all() {
   using X = std::conditional_t<std::is_same_v<C, double>, double, float>;
   static auto& functions = *new auto([] {
     auto all = powers_and_logarithms<C, X>();
@@ -160,8 +151,7 @@ const std::map<std::string, Unary<C>>& all() {
 
 }  // namespace
 
-template <class C>
-Unary<C> unary(const std::string& name) {
+template <class C> Unary<C> unary(const std::string& name) {
   auto found = all<C>().find(name);
   return found == all<C>().end() ? nullptr : found->second;
 }

@@ -11,13 +11,11 @@
 
 namespace gpus {
 
-template <class T>
-struct Parameter {
+template <class T> struct Parameter {
   static FusedArgument told(size_t) { return {sizeof(T), false, 0, 1}; }
 };
 
-template <class T>
-struct Parameter<T*> {
+template <class T> struct Parameter<T*> {
   static FusedArgument told(size_t elements) {
     size_t vector = sizeof(T) * GPUS_VECTOR;
     size_t read_at_once = vector < 16 ? vector : 16;  // more takes several reads
@@ -30,29 +28,18 @@ template <class T>
 auto elements_in(const void* argument, int) -> decltype(size_t(static_cast<const T*>(argument)->size)) {
   return static_cast<const T*>(argument)->size;
 }
-template <class T>
-size_t elements_in(const void*, long) {
-  return 0;
-}
-template <class T>
-size_t elements_told_by(const void* argument) {
-  return elements_in<T>(argument, 0);
-}
+template <class T> size_t elements_in(const void*, long) { return 0; }
+template <class T> size_t elements_told_by(const void* argument) { return elements_in<T>(argument, 0); }
 
-template <int... places>
-struct Places {};
-template <int n, int... places>
-struct PlacesTo : PlacesTo<n - 1, n - 1, places...> {};
-template <int... places>
-struct PlacesTo<0, places...> {
+template <int... places> struct Places {};
+template <int n, int... places> struct PlacesTo : PlacesTo<n - 1, n - 1, places...> {};
+template <int... places> struct PlacesTo<0, places...> {
   using type = Places<places...>;
 };
 
-template <class Function, Function* function>
-struct Runner;
+template <class Function, Function* function> struct Runner;
 
-template <class... Types, void (*function)(Types...)>
-struct Runner<void(Types...), function> {
+template <class... Types, void (*function)(Types...)> struct Runner<void(Types...), function> {
   static const int count = sizeof...(Types);
 
   // A fused operator's kernel has the shapes of its arrays right before their pointers, in the same order.
@@ -75,8 +62,7 @@ struct Runner<void(Types...), function> {
   }
 
  private:
-  template <int... places>
-  static void run_block(const unsigned* block, void** arguments, Places<places...>) {
+  template <int... places> static void run_block(const unsigned* block, void** arguments, Places<places...>) {
     for (threadIdx.z = 0; threadIdx.z < block[2]; threadIdx.z++)
       for (threadIdx.y = 0; threadIdx.y < block[1]; threadIdx.y++)
         for (threadIdx.x = 0; threadIdx.x < block[0]; threadIdx.x++)
@@ -84,8 +70,7 @@ struct Runner<void(Types...), function> {
   }
 };
 
-template <class Function, Function* function>
-FusedKernel kernel(const char* expression) {
+template <class Function, Function* function> FusedKernel kernel(const char* expression) {
   Dl_info found = {};
   dladdr(reinterpret_cast<void*>(function), &found);
   using Run = Runner<Function, function>;

@@ -26,10 +26,7 @@ struct double4 {
   double x, y, z, w;
 };
 
-template <class T>
-inline T __ldg(const T* address) {
-  return *address;
-}
+template <class T> inline T __ldg(const T* address) { return *address; }
 
 // In place of PTX's cvt.rn.f16.f32 and cvt.f32.f16.
 
