@@ -19,7 +19,7 @@ from mxnet import gluon, nd
 import gluonlab  # noqa: F401  before MXNet
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.data.loading.augmentation import make_input
+from gluonlab.data.loading.augmentation import make_input_transform
 from gluonlab.data.loading.split_batch import make_local_batch
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
@@ -50,7 +50,7 @@ def count_operations(net, ctxs, store, shape, **settings):
         store and make_kvstore(store, ctxs),
         **settings,
     )
-    step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None))
+    step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input_transform(None))
     return SimpleNamespace(**count_step(step, ctxs, shape), buckets=len(trainer.buckets))
 
 
@@ -81,7 +81,7 @@ def make_gluon_step(net, ctxs, store):
     trainer = gluon.Trainer(
         net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, store and make_kvstore(store, ctxs)
     )
-    loss, preprocess = make_loss(), make_input(None)
+    loss, preprocess = make_loss(), make_input_transform(None)
 
     def step(batch):
         with mx.autograd.record():

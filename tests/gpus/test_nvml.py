@@ -44,9 +44,9 @@ def test_nvml_and_cuda_tell_of_the_same_machine(name, tmp_path):
     assert [gpu.bus_id[4:].lower() for gpu in result.gpus] == report["buses"]
     assert len({gpu.uuid for gpu in result.gpus}) == len(machine.kinds)
     count = len(machine.kinds)
-    pairs = [[a, b] for a in range(count) for b in range(count) if a < b and (a, b) not in result.no_peers]
+    pairs = [[a, b] for a in range(count) for b in range(count) if a < b and (a, b) not in result.pairs_without_access]
     assert pairs == report["pairs"] == sorted(list(pair) for pair in machine.peers)
-    assert result.nvlinks == machine.nvlinks and not result.switched and not result.silent
+    assert result.nvlinks == machine.nvlinks and not result.nvswitch_gpus and not result.unreadable_gpus
 
 
 def test_the_links_of_a_p3_16xlarge_are_those_of_the_cube(tmp_path):
