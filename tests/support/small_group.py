@@ -87,7 +87,8 @@ def main():
     request = launcher.LaunchRequest(
         backend="dist_sync", words=[], hosts=[Host(name, 1) for name in settings.get("hosts", [])] or [LOCAL_HOST],
         workers=sum(name[:4] == "rank" for name in settings["parts"]), restarts=settings.get("restarts", 0),
-        min_workers=settings.get("min_workers"), ssh_options=SshOptions(ssh=["./ssh"], patience=settings.get("patience", 30)),
+        min_workers=settings.get("min_workers"),
+        ssh_options=SshOptions(ssh=["./ssh"], patience=settings.get("patience", 30)),
     )  # fmt: skip
     try:
         status = launcher.launch_group(request, Console(raw=False))
