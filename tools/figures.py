@@ -219,8 +219,8 @@ def splits_table(record):
                 SPLITS.get(row.name, row.name),
                 _format_milliseconds(row.seconds),
                 f"{row.speed:.2f}x",
-                f"{row.moved / 1e6:,.1f} MB" if row.moved else "",
-                f"{row.links_s * 1e3:.2f} ms" if row.moved else "",
+                f"{row.moved_bytes / 1e6:,.1f} MB" if row.moved_bytes else "",
+                f"{row.links_s * 1e3:.2f} ms" if row.moved_bytes else "",
                 f"{splits.format_megabytes(row.memory)} MB",
                 *_bubble_cells(pipelines.get(row.name)),
             ]
@@ -233,7 +233,7 @@ def splits_table(record):
 def _bubble_cells(row):
     if row is None:
         return ["", "", ""]
-    return [f"{share:.0%}" for share in (row.bubble, row.priced, row.ideal)]
+    return [f"{share:.0%}" for share in (row.bubble, row.predicted_bubble, row.ideal_bubble)]
 
 
 CHECKPOINTS = {
@@ -269,14 +269,14 @@ def scaling_table(record):
         heads,
         [
             [
-                str(row.way.processes),
-                BACKENDS[row.way.backend],
-                str(row.way.all_devices),
-                str(row.way.global_batch_size),
+                str(row.layout.processes),
+                BACKENDS[row.layout.backend],
+                str(row.layout.all_devices),
+                str(row.layout.global_batch_size),
                 f"{row.images_per_second:,.0f}",
                 f"{row.speedup:.2f}x",
                 f"{row.efficiency:.0%}",
-                f"{row.beside:.2f}x" if row.way.backend else "",
+                f"{row.one_process_ratio:.2f}x" if row.layout.backend else "",
             ]
             for row in rows
             if row.images_per_second

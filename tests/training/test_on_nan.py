@@ -76,7 +76,7 @@ def test_the_other_batches_give_the_same_bits_as_without_the_skipped_one(optimiz
 def test_too_many_skipped_steps_in_a_row_end_the_run():
     most, skip, resumed = MAX_SKIPPED_IN_A_ROW - 1, SkipNotFinite(), SkipNotFinite()
     for is_finite in [False] * most + [True] + [False] * most:
-        skip.update(is_finite)
+        skip.record_step(is_finite)
     resumed.restore(skip.state())
     with pytest.raises(DivergedError, match=f"{most + 1} steps in a row, up to step"):
         resumed.update(False)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.drawn_runs import drawn_run_settings, load_few_digits, register_drawn_network
-from support.reference import parameter_arrays, relative_distance
+from support.reference import parameter_arrays
 
 from gluonlab.config import TrainConfig
 from gluonlab.models import rewrite_network
@@ -38,4 +38,6 @@ def test_a_run_ends_as_without_padding(layers, count, microbatches, sync_bn, mul
     options = drawn_run_settings(count, epochs=1, lr=0.003, microbatches=microbatches)
     options["sync_bn"] = sync_bn and "norm" in layers
     padded, plain = (train_padded(layers, each, options) for each in (multiples, ()))
-    assert relative_distance(padded, plain) <= 1e-5
+    # A bias before BatchNorm has no gradient but rounding errors: small arrays need an absolute bound.
+    for value, expected in zip(padded, plain):
+        np.testing.assert_allclose(value, expected, rtol=0, atol=1e-5 * max(np.abs(expected).max(), 0.01))
