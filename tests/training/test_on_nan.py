@@ -79,5 +79,5 @@ def test_too_many_skipped_steps_in_a_row_end_the_run():
         skip.record_step(is_finite)
     resumed.restore(skip.state())
     with pytest.raises(DivergedError, match=f"{most + 1} steps in a row, up to step"):
-        resumed.update(False)
+        resumed.record_step(False)
     assert (resumed.value, resumed.skipped) == (1.0, 2 * most + 1)
