@@ -47,7 +47,8 @@ class RunningLauncher:
                 pids[_process_role(int(entry.name))] = int(entry.name)
         pids.pop("", None)
         # init (1) adopts a process without a parent, and is no agent
-        agents = sorted({int(_process_stat(pid)[1]) for pid in pids.values()} - {1})
+        stats = map(_process_stat, pids.values())  # empty for a process that has ended since
+        agents = sorted({int(stat[1]) for stat in stats if stat} - {1})
         return {**pids, **{f"agent {n}": pid for n, pid in enumerate(agents)}}
 
     def wait_for_exit(self, timeout=240):
