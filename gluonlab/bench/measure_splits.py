@@ -297,7 +297,9 @@ def measure_splits(
     rounds: int,
     cuts: Optional[Mapping[str, str]] = None,
 ) -> List[Series]:
-    """Return all series of a network under each split. Impossible splits have a reason instead.
+    """Time a training step of a network under each way to split it, in interleaved rounds.
+
+    Returns a series of seconds for each split. An impossible split has the reason instead of times.
 
     ``devices``: the number of devices of ``available`` to use. ``cuts``: from `choose_cuts`; pass
     the same cuts to compare several measurements.
@@ -309,7 +311,7 @@ def measure_splits(
     with progress_bar(rounds) as bar:
         seconds = time_interleaved(dict(_timed_calls(prepared)), rounds, on_round=bar.update)
     for name in filter(prepared.__contains__, PIPELINES):
-        seconds[f"host {name}"] = [_host_seconds(prepared[name]) for _ in range(rounds)]
+        seconds[f"host {name}"] = [_queue_seconds_per_instruction(prepared[name]) for _ in range(rounds)]
     steps = [
         Series(f"step {name}", _row_label(split), "s", tuple(seconds.get(f"step {name}", ())), split.reason)
         for name, split in splits.items()
@@ -353,8 +355,8 @@ def _run_update(trainer: BucketedTrainer, batch_size: int) -> None:
         call()
 
 
-def _host_seconds(split: PreparedSplit) -> float:
-    """Return the host's processor seconds per instruction, without the effect of other threads."""
+def _queue_seconds_per_instruction(split: PreparedSplit) -> float:
+    """Return the CPU time in which the calling thread queues one instruction of a pipeline."""
     assert split.staged_strategy is not None and split.batch is not None
     programs = split.make_program().schedule.programs
     instructions = sum(instruction.op != UPDATE for program in programs for instruction in program)

@@ -156,9 +156,7 @@ def default_bucket_bytes(ctxs: Sequence[mx.Context]) -> int:
     return GPU_BUCKET_BYTES if ctxs[0].device_type == "gpu" else CPU_BUCKET_BYTES
 
 
-def bucket_bytes_per_device(
-    params: Sequence[Parameter], bucket_bytes: int, ctxs: Sequence[mx.Context], store: Any
-) -> int:
+def limit_bucket_bytes(params: Sequence[Parameter], bucket_bytes: int, ctxs: Sequence[mx.Context], store: Any) -> int:
     """Return the size limit of a bucket, in bytes, such that each GPU has a bucket to sum.
 
     The store "device" sums each bucket on one device. With fewer buckets than GPUs, some GPUs would

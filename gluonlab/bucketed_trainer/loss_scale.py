@@ -25,7 +25,7 @@ MAX_SKIPPED_IN_A_ROW = 100  # so many skipped steps are not the fault of a singl
 
 
 class LossScale:
-    """Factor by which the loss of the next step is multiplied. `update` adjusts it after each step.
+    """Factor by which the loss of the next step is multiplied. `record_step` adjusts it.
 
     Args:
         value: First factor, a power of two.

@@ -25,11 +25,11 @@ from gluonlab.bucketed_trainer import trainer_arguments
 from gluonlab.bucketed_trainer.buckets import (
     Bucket,
     BucketPadding,
-    bucket_bytes_per_device,
     convolution_parameters,
     default_bucket_bytes,
     group_parameters,
     invalidate_cached_ops,
+    limit_bucket_bytes,
 )
 from gluonlab.bucketed_trainer.gradient_postprocessing import GradientPostprocessor, PostprocessSettings
 from gluonlab.bucketed_trainer.loss_scale import LossScale
@@ -476,7 +476,7 @@ class BucketedTrainer(gluon.Trainer):
         self._frozen = [param for param in self._params if param.grad_req == "null"]
         blocks, bucket_bytes = live_blocks(), self.bucket_bytes
         if not self._bucket_bytes_given:
-            bucket_bytes = bucket_bytes_per_device(trainable, bucket_bytes, self._contexts, self._chosen_kvstore)
+            bucket_bytes = limit_bucket_bytes(trainable, bucket_bytes, self._contexts, self._chosen_kvstore)
         on_gpus = self._contexts[0].device_type == "gpu"
         groups = group_parameters(trainable[::-1], bucket_bytes, convolution_parameters(blocks), on_gpus)
         self.buckets = [Bucket(params) for params in groups]

@@ -225,7 +225,7 @@ class Command(click.Command):
             with formatter.section(heading):
                 formatter.write_dl(records, OPTION_WIDTH)
 
-    def _usage_form(self) -> str:
+    def _describe_accepted_words(self) -> str:
         """Return what may be written after the command: its arguments, and an example option."""
         options = [param for param in self.params if isinstance(param, click.Option)]
         words = [param.human_readable_name for param in self.params if param not in options]
@@ -256,7 +256,7 @@ class Command(click.Command):
         text = one_line(error.format_message()).rstrip(".")
         extra = re.match(r"Got unexpected extra arguments? \((.*)\)", text)
         if extra:
-            return f"unexpected {extra[1]!r}: write {self._usage_form()}; see --help"
+            return f"unexpected {extra[1]!r}: write {self._describe_accepted_words()}; see --help"
         return f"{text}; see --help"
 
 

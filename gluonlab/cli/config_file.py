@@ -189,12 +189,12 @@ def _is_plain_value(value: Any, levels: int = 2) -> bool:
     if isinstance(value, list):
         return levels > 0 and all(_is_plain_value(each, levels - 1) for each in value)
     if isinstance(value, str):
-        return "\0" not in value and _is_text(value)
+        return "\0" not in value and _is_valid_utf8(value)
     # Larger numbers are refused, because Python cannot convert very long numbers to text.
     return isinstance(value, (bool, float)) or (isinstance(value, int) and abs(value) < 2**128)
 
 
-def _is_text(value: str) -> bool:
+def _is_valid_utf8(value: str) -> bool:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:

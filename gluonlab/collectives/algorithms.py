@@ -1,6 +1,7 @@
 """The allreduce algorithms: functions that return schedules, also for several hosts.
 
-ALGORITHMS contains all algorithms by name. Commands, tests and labs read this list.
+ALGORITHMS contains all algorithms by name. Commands, tests and labs read this list. An algorithm that
+is also a kvstore must be added to KVSTORES in `gluonlab.kvstores`.
 
 Every algorithm is a function ``f(world_size, *, chunks=None, groups=None) -> Schedule``. An
 algorithm that does not support ``chunks`` or ``groups`` raises an error for them.
@@ -31,8 +32,8 @@ from gluonlab.collectives.schedule import (
     Schedule,
     Step,
     Transfer,
-    combine_halves,
     is_integer_at_least,
+    join_reduce_scatter_and_all_gather,
 )
 from gluonlab.errors import ScheduleError, unknown
 from gluonlab.renamed import get_renamed
@@ -80,7 +81,7 @@ def _schedule_function(name: str, collective: str) -> Callable[[Callable[..., _D
 
 def _combine(reduce_scatter: Schedule, all_gather: Schedule) -> _Definition:
     """Return the definition of an allreduce from a reduce-scatter and an all-gather."""
-    combined = combine_halves("", reduce_scatter, all_gather)
+    combined = join_reduce_scatter_and_all_gather("", reduce_scatter, all_gather)
     return combined.owner, combined.steps
 
 
@@ -261,10 +262,12 @@ def halving_doubling_all_gather(world_size: int) -> _Definition:
 
 @_schedule_function("halving_doubling", ALLREDUCE)
 def halving_doubling(world_size: int) -> _Definition:
-    """The ring's bytes in log2(p) messages each way instead of p-1, with far partners.
+    """Allreduce by recursive halving (reduce-scatter), then recursive doubling (all-gather).
 
-    It needs a network that is not itself a ring. Cost, with q the largest power of two up to p: 2
-    log2(q) alpha + (q-1)/q n (2 beta + gamma); folded, 2 alpha + n (2 beta + gamma) more. Source:
+    It sends as many bytes as a ring, in 2 log2(p) messages instead of 2 (p-1), also between distant
+    ranks. Let q be the largest power of two up to p. If q < p, the other p - q ranks first add their
+    data to a partner ("fold"). Cost: 2 log2(q) alpha + (q-1)/q n (2 beta + gamma), and 2 alpha + n (2
+    beta + gamma) more with a fold. Source:
     Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH"
     (2005), section 4.5.
     """
@@ -513,7 +516,7 @@ def nest_over_hosts(name: str, scatter: Schedule, across: Schedule, gather: Sche
     chunk of ``scatter`` into its own chunks. Device d of host h is rank h * devices + d. Raises
     ScheduleError for schedules that do not fit each other.
     """
-    combine_halves(name, scatter, gather)
+    join_reduce_scatter_and_all_gather(name, scatter, gather)
     if across.collective != ALLREDUCE:
         raise ScheduleError(f"{name}: across hosts goes an allreduce, not {across.name}, a {across.collective}")
     hosts, devices, parts = range(across.world_size), scatter.world_size, range(across.chunks)

@@ -457,7 +457,7 @@ def nvml_topology(driver: Driver, gpus: Sequence[int]) -> Topology:
     missing = [gpu for gpu in gpus if gpu not in indices]
     if missing:
         raise ScheduleError(f"NVML reports GPUs {sorted(indices)}, not {missing}: see nvidia-smi")
-    switches, cpus = (_find_common_parents(driver, gpus, level) for level in (SAME_SWITCHES, SAME_CPU))
+    switches, cpus = (_first_devices_with_same_parent(driver, gpus, level) for level in (SAME_SWITCHES, SAME_CPU))
     routes = dict(pcie_routes(len(gpus), PCIE_AND_CPU, switches.__getitem__, cpus.__getitem__))
     for src, dst in routes:
         one, other = sorted((gpus[src], gpus[dst]))
@@ -472,7 +472,7 @@ def nvml_topology(driver: Driver, gpus: Sequence[int]) -> Topology:
     return Topology("this machine", len(gpus), routes, V100, groups=tuple(devices_by_cpu.values()), note=NVML_NOTE)
 
 
-def _find_common_parents(driver: Driver, gpus: Sequence[int], level: int) -> List[int]:
+def _first_devices_with_same_parent(driver: Driver, gpus: Sequence[int], level: int) -> List[int]:
     """Return, for each device, the first device with the same switch or CPU at this level."""
     if not driver.pcie_levels:
         return list(range(len(gpus))) if level == SAME_SWITCHES else [0] * len(gpus)

@@ -102,7 +102,7 @@ class Schedule:
         return sum(len(step) for step in self.steps)
 
 
-def combine_halves(name: str, first: Schedule, second: Schedule) -> Schedule:
+def join_reduce_scatter_and_all_gather(name: str, first: Schedule, second: Schedule) -> Schedule:
     """Return the allreduce that runs a reduce_scatter, then an all_gather from the same owners."""
     if (first.collective, second.collective) != (REDUCE_SCATTER, ALL_GATHER):
         raise ScheduleError(f"{first.name} then {second.name}: an allreduce is a reduce_scatter, then an all_gather")

@@ -441,7 +441,7 @@ def check_arrays(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], wri
 
 
 def _find_fault(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], written: bool) -> str:
-    """Return the first problem, to follow the schedule's name in a message, or an empty text."""
+    """Return what is wrong with the arrays, or "". A message puts the schedule's name before it."""
     if len(arrays) != schedule.world_size:
         return f" is for {schedule.world_size} ranks, and there are arrays of {len(arrays)}"
     if any(isinstance(rank_arrays, nd.NDArray) for rank_arrays in arrays):

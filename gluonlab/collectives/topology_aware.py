@@ -151,8 +151,8 @@ def multi_ring(topology: Topology) -> Schedule:
     `Topology.ring_order` if the fast links form no ring, if several rings are not cheaper, and for
     several hosts.
 
-    Cost on r rings over links of r lanes each way in all: 2 (p-1) alpha + 2 (p-1) n/(r p) beta,
-    with beta of one lane.
+    Cost, if each device has r lanes in each direction and beta is the time per byte of one lane:
+    2 (p-1) alpha + 2 (p-1) n/(r p) beta.
     """
     if topology.world_size == 1:
         return Schedule(MULTI_RING, ALLREDUCE, 1, 1, (0,), ())

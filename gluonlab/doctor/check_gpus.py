@@ -1,7 +1,8 @@
 """Checks of the driver and the GPUs: versions, machine code, memory, numbering and links.
 
 Numbering means which GPUs CUDA shows as gpu:0, gpu:1, ..., by CUDA_VISIBLE_DEVICES and
-CUDA_DEVICE_ORDER. The links are compared with those of known machines.
+CUDA_DEVICE_ORDER. The links are compared with those of known machines. ``gluonlab.doctor.__main__``
+lists the checks that the command runs.
 """
 
 from __future__ import annotations

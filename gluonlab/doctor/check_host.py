@@ -333,7 +333,7 @@ def check_sagemaker(
     For a notebook, warn if the installed gluonlab is lost when the notebook instance stops.
     """
     if "TRAINING_JOB_NAME" in environ or "SM_CURRENT_HOST" in environ:
-        yield _check_training_job(environ)
+        yield _check_sagemaker_job(environ)
     elif not metadata.is_file():
         yield ok("sagemaker", "not on SageMaker")
     else:
@@ -349,7 +349,7 @@ def check_sagemaker(
         yield from _check_persistence(persistent)
 
 
-def _check_training_job(environ: Mapping[str, str]) -> Finding:
+def _check_sagemaker_job(environ: Mapping[str, str]) -> Finding:
     instance, gpus = environ.get("SM_CURRENT_INSTANCE_TYPE"), environ.get("SM_NUM_GPUS")
     what = f"training job {environ.get('TRAINING_JOB_NAME', '')}".strip()
     what += f", {instance}" if instance is not None else ""

@@ -4,9 +4,9 @@
 process, which answers in lines of JSON. If a trial hangs or crashes, the other trials still run,
 and its earlier answers are kept. Only the child process imports MXNet.
 
-The field ``run`` of a Trial runs in the child process, and sends answers: "Send device" means an
-answer with the key ``device``. The key ``trying`` names the current attempt. The fields ``faults``
-and ``summary`` evaluate the answers.
+The function ``run`` of a Trial runs in the child process and sends answers. In its docstring, "Send
+device" means: send an answer with the key ``device``. The key ``trying`` names the current attempt.
+The functions ``faults`` and ``summary`` evaluate the answers in the parent process.
 """
 
 from __future__ import annotations

@@ -75,7 +75,11 @@ def install_setup_hook() -> None:
 
 
 def remove_setup_hook() -> None:
-    """Remove the import hook, to measure MXNet's own defaults; put back numpy's dropped names."""
+    """Remove the import hook, to measure MXNet with its own defaults.
+
+    The names that MXNet uses and this numpy has removed are still added to numpy. MXNet cannot be
+    imported without them.
+    """
     import numpy
 
     mxnet_fixes.put_back_numpy_names(numpy)

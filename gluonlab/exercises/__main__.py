@@ -104,7 +104,7 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
     finally:
         grades_done = grading.sort_by_notebooks(notebook_paths, grades_done)
         if canvas and grades_done:
-            write_text(canvas, grading.as_canvas(grades_done, assignments, grading.find_student_folders(paths)))
+            write_text(canvas, grading.as_canvas(grades_done, assignments, grading.find_shared_folders(paths)))
         if gradescope and grades_done:
             grading.write_results(gradescope, grades_done)
     for grade_done in grades_done:

@@ -236,7 +236,7 @@ class Student(NamedTuple):
     login: str = ""
 
 
-def find_student_folders(paths: Sequence[Path]) -> List[Path]:
+def find_shared_folders(paths: Sequence[Path]) -> List[Path]:
     """Return the folders that contain the notebooks of several students.
 
     They are the folders in ``paths``, and the parents of two or more files in ``paths``.
@@ -249,7 +249,7 @@ def find_student_folders(paths: Sequence[Path]) -> List[Path]:
 def identify_student(path: Path, roots: Sequence[Path] = ()) -> Student:
     """Return the student who submitted the notebook.
 
-    ``roots``: the folders from `find_student_folders`.
+    ``roots``: the folders from `find_shared_folders`.
     """
     canvas = _CANVAS.fullmatch(path.name)
     if canvas:
@@ -285,7 +285,7 @@ def as_canvas(grades: Sequence[Grade], assignments: Dict[str, str], roots: Seque
     Args:
         grades: the grades of all notebooks.
         assignments: lab -> its name in Canvas. The default name of lab 02 is ``Lab 02``.
-        roots: the folders from `find_student_folders`.
+        roots: the folders from `find_shared_folders`.
     """
     labs = sorted({grade.lab for grade in grades if grade.lab})
     possible_points = {grade.lab: len(grade.statuses) for grade in grades if grade.lab}

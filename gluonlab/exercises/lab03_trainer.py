@@ -552,7 +552,7 @@ def check_combine(answer: Callable[..., Any]) -> None:
     )
     by_quantity: Tuple[List[AnswerResult], List[AnswerResult]] = ([], [])
     for case, got, want in results:
-        _check_two_results(got, case[0])
+        _check_returns_two_values(got, case[0])
         for index, quantity_results in enumerate(by_quantity):
             quantity_results.append(AnswerResult(case, _to_two_channels(got[index]), want[index]))
     for quantity_pair in zip(*by_quantity):
@@ -580,7 +580,7 @@ class ShardCase:
         return " + ".join(format_numbers(part[:, channel]) for part in self.parts)
 
 
-def _check_two_results(got: Any, shards: ShardCase) -> None:
+def _check_returns_two_values(got: Any, shards: ShardCase) -> None:
     """Raise Wrong unless the answer returned two values: the mean and the variance."""
     if not isinstance(got, (tuple, list)) or len(got) != 2:
         shown = shards.format_channel(0)

@@ -574,7 +574,7 @@ def _stage_times(forward: Times, backward: Times) -> List[float]:
 
 
 def _idle_shares_until_own_end(forward: Times, backward: Times, m: int) -> List[float]:
-    """Return the idle shares of the mistake that a device's step ends with its last backward."""
+    """Return the shares by a mistaken formula: each device's step ends with its own last backward."""
     forward_end = sum(forward) + (m - 1) * max(forward)
     remaining_stages = [backward[device:] for device in range(len(backward))]
     ends = [forward_end + sum(rest) + (m - 1) * max(rest) for rest in remaining_stages]

@@ -819,12 +819,12 @@ def check_rank_places(answer: Callable[[str], List[RankPlace]]) -> None:
         return wrong_value_texts(call, got, want)
 
     cases_as_arguments = [(text,) for text in cases]
-    results = run_cases(lambda text: _to_places(answer(text)), cases_as_arguments, _right_places)
+    results = run_cases(lambda text: _to_places(answer(text)), cases_as_arguments, _launcher_places)
     results.check_results(_is_same_list, PLACE_MISTAKES, describe)
 
 
-def _right_places(text: str) -> List[RankPlace]:
-    """Return the places by gluonlab's own launcher."""
+def _launcher_places(text: str) -> List[RankPlace]:
+    """Return the place of each rank, as gluonlab's launcher computes it."""
     _, hosts = read_lsf_hosts({"LSB_MCPU_HOSTS": text})
     flat = [host.host for host in hosts for _ in range(host.slots)]
     return [(host, lsf_local_rank_and_size(rank, hosts)[0]) for rank, host in enumerate(flat)]

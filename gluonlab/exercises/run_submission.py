@@ -64,7 +64,7 @@ def missing_packages() -> str:
     return ""
 
 
-def make_manager(folder: Path, manager_class: Any) -> Any:
+def make_kernel_manager(folder: Path, manager_class: Any) -> Any:
     """Return a `jupyter_client` kernel manager that starts this Python.
 
     It ignores installed kernel specifications. ``folder``: an empty folder for its files.
@@ -109,7 +109,7 @@ def start_kernel(folder: Path, seconds: float, printed: int, **environment: str)
 
     end = time.monotonic() + seconds
     with temporary_folder("kernel") as own:
-        manager = make_manager(own, KernelManager)
+        manager = make_kernel_manager(own, KernelManager)
         manager.start_kernel(env=kernel_environment(own, **environment), cwd=str(folder))
         client = manager.client()
         client.start_channels(stdin=False, hb=False)

@@ -172,7 +172,7 @@ class StopRequest:
         """Set the recorded signal, such as one that another process of the group has received."""
         self.number = number
 
-    def forward_signals(self, on_signal: Callable[[int], Any], loop: asyncio.AbstractEventLoop) -> None:
+    def call_on_signals(self, on_signal: Callable[[int], Any], loop: asyncio.AbstractEventLoop) -> None:
         """Make asyncio's ``loop`` call ``on_signal`` with the number of each signal.
 
         A signal that was recorded before is forwarded immediately. Python's own handlers are not

@@ -97,7 +97,7 @@ class MXNetKVStore(KVStore):
             is_repeated = entry is not None and entry.store is self._newest_store
             if is_repeated and self._trainer_of_store.has_trainer and not self._optimizer_set_last:
                 # The same Trainer would have set its optimizer again, so this is another Trainer.
-                self._trainer_of_store.release()
+                self._trainer_of_store.detach_trainer()
                 self._updater_function = None
             self._init_key(name, values[0])
         self._optimizer_set_last = False
@@ -320,12 +320,12 @@ class StoreTrainerRef:
         """Refer to the Trainer of ``optimizer`` from now on, if any, and return it."""
         trainer = self._find_trainer(optimizer)
         if trainer is None or trainer is not self.trainer:
-            self.release()
+            self.detach_trainer()
         self._trainer_ref = ref(trainer) if trainer is not None else None
         return trainer
 
-    def release(self) -> None:
-        """Make the Trainer initialize the store again in its next step, as set_data does."""
+    def detach_trainer(self) -> None:
+        """Forget the Trainer. It initializes the store again in its next step."""
         trainer = self.trainer
         if trainer is not None and trainer._kvstore is not None:
             trainer._reset_kvstore()

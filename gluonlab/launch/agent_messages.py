@@ -42,13 +42,13 @@ def _is_seconds(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value <= MAX_SECONDS
 
 
-def _is_text(value: Any) -> bool:
+def _is_valid_utf8(value: Any) -> bool:
     """Check if a value is text without lone surrogates, so that it can be encoded as UTF-8."""
     return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
 
 
 def _is_name(value: Any) -> bool:
-    return _is_text(value) and len(value) <= 255
+    return _is_valid_utf8(value) and len(value) <= 255
 
 
 def _is_argument(value: Any) -> bool:
@@ -89,13 +89,13 @@ AGENT_MESSAGES: MessageForms = {
     # the port that the agent has reserved
     "port": {"port": _is_whole_number(1, 65535)},
     # the reason why the port could not be reserved
-    "port_error": {"port_error": _is_text},
+    "port_error": {"port_error": _is_valid_utf8},
     # a line of a process's output; stream "status" is for the statuses that a process reports
-    "line": {"process": _is_name, "stream": _is_one_of("out", "err", "status"), "line": _is_text},
+    "line": {"process": _is_name, "stream": _is_one_of("out", "err", "status"), "line": _is_valid_utf8},
     # for how long a process has been suspended
     "suspended_s": {"process": _is_name, "suspended_s": _is_seconds},
     # a process has ended, or could not be started (error)
-    "exit_status": {"process": _is_name, "exit_status": _is_whole_number(-255, 255), "error?": _is_text},
+    "exit_status": {"process": _is_name, "exit_status": _is_whole_number(-255, 255), "error?": _is_valid_utf8},
     # all processes have ended, after the launcher's "end"
     "all_ended": {"all_ended": _is_one_of(True)},
     # a signal that the agent has received

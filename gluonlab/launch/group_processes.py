@@ -2,7 +2,8 @@
 
 `parts` returns all processes of a group. With MXNet's parameter server, all of them run MXNet. With
 Horovod, there are no servers, and the process "scheduler" is Horovod's rendezvous server, where the
-workers find each other. `allowed_variables` checks requests in a process that a scheduler started.
+workers find each other. In a job that a scheduler such as Slurm started, rank 0 requests that other
+ranks start a server or a worker; `allowed_variables` checks these requests.
 """
 
 from __future__ import annotations

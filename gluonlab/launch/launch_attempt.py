@@ -224,7 +224,7 @@ class LaunchAttempt:
         self._alive.discard(name)
         is_worker = name in self._workers
         if status == 0 and not is_worker:
-            self._exit_times[name] = liveness_clock()  # `_check_progress` checks if this was too early
+            self._exit_times[name] = liveness_clock()  # `_record_stalled_processes` checks if this was too early
         elif status == 0 and name in self._reported[LEFT]:
             return
         elif status != 0 and not is_worker and not self._workers & self._alive:

@@ -124,7 +124,7 @@ class _Launcher:
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         status = 1
         self._working = asyncio.ensure_future(self._run_attempts())
-        end.forward_signals(self._forward_signal, asyncio.get_event_loop())
+        end.call_on_signals(self._forward_signal, asyncio.get_event_loop())
         try:
             status = await self._working
         except asyncio.CancelledError:

@@ -203,7 +203,7 @@ def _membership_by_launcher(launcher: Launcher, environ: Environ) -> Membership:
         )
     local_rank = _read_optional_number(environ, launcher.local_rank, 0)
     local_size = _read_optional_number(environ, launcher.local_size, 1)
-    member = Membership(launcher.name, rank, size, local_rank, local_size, None, _job_port(launcher, environ))
+    member = Membership(launcher.name, rank, size, local_rank, local_size, None, _port_from_job_id(launcher, environ))
     if launcher in MEMBERSHIP_COMPLETIONS:
         member = MEMBERSHIP_COMPLETIONS[launcher](member, environ)
     _check_local(member, launcher, environ)
@@ -330,7 +330,7 @@ def _sagemaker_membership(environ: Environ) -> Membership:
     if hostname not in hosts:
         raise _contradiction_error(f"SM_CURRENT_HOST={hostname} is none of SM_HOSTS={environ['SM_HOSTS']}")
     sorted_hosts = [check_hostname(host, "SM_HOSTS") for host in sorted(hosts)]
-    port = _job_port(SAGEMAKER, environ)
+    port = _port_from_job_id(SAGEMAKER, environ)
     return Membership("SageMaker", sorted_hosts.index(hostname), len(sorted_hosts), 0, 1, sorted_hosts[0], port)
 
 
@@ -361,7 +361,7 @@ def _parameter_server_membership(environ: Environ) -> Optional[Membership]:
 # --- Values of variables, with one-line errors
 
 
-def _job_port(launcher: Launcher, environ: Environ) -> int:
+def _port_from_job_id(launcher: Launcher, environ: Environ) -> int:
     """Return a port for the group, the same in all of its processes.
 
     The port is derived from the job's number, so that two jobs on one host rarely collide.

@@ -1,8 +1,8 @@
 """Launching in a job whose processes a scheduler such as srun has already started.
 
-Rank 0 is the launcher, and the other ranks are its agents. They connect to rank 0 by TCP. Rank 0
-can only make them start a server, or a worker with their own options
-(`gluonlab.launch.group_processes.allowed_variables`).
+Rank 0 is the launcher, and the other ranks are its agents. They connect to rank 0 by TCP. For
+safety, rank 0 can make an agent start only a server, or a worker with the options that the agent was
+started with (`gluonlab.launch.group_processes.allowed_variables`).
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ async def _serve_rank_0(
         request.set_signal(number)
         connecting.cancel()
 
-    request.forward_signals(stop_connecting, asyncio.get_event_loop())
+    request.call_on_signals(stop_connecting, asyncio.get_event_loop())
     with suppress(asyncio.CancelledError):
         streams = await connecting
     if request.number is not None:
@@ -217,7 +217,7 @@ async def _serve_rank_0(
         return {**message, "environment": group, **overrides}
 
     agent = HostAgent(*streams, hello={"rank": membership.rank, "size": membership.size}, check_request=check_request)
-    request.forward_signals(lambda number: agent.send(signal=number), asyncio.get_event_loop())
+    request.call_on_signals(lambda number: agent.send(signal=number), asyncio.get_event_loop())
     await agent.serve()
     if agent.message_error is not None:
         raise RunError(f"rank {membership.rank}: rank 0 at {root} {agent.message_error}")

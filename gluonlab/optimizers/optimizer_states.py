@@ -422,7 +422,7 @@ def _match_by_position(states: States, targets: Sequence[StateTarget], source: s
 
 
 def state_targets(params: Iterable[Any]) -> List[StateTarget]:
-    """Return a target for each of a trainer's parameters."""
+    """Return, for each of a trainer's parameters, the name, shape and type that its state must fit."""
     params = list(params)
     return [
         StateTarget(name, param.shape, param.dtype, param.grad_req != "null")

@@ -1,8 +1,9 @@
-"""Optimizer steps on several devices, with one update count for each key.
+"""Updates the same parameters on several devices, and counts updates once, not once per device.
 
-A key stands for a range of elements: one parameter, or the parameters of a bucket. Either every
-device holds all elements, or each device holds the part that it owns. Elements that are always
-updated together form one span, with one count. If some elements skip an update, the span is split.
+A key stands for one parameter, or for the parameters of a bucket. Either every device holds all its
+elements, or each device holds the part that it owns. A key begins as one span with one update count.
+It is split into several spans when some of its parameters skip an update because their gradients are
+stale: from then on, their counts differ.
 
 mx.optimizer.Optimizer counts separately on each device, and increments the counts of the device
 that was set last. Its learning rate depends on the largest count, ``num_update``, and would be

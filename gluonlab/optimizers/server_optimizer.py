@@ -125,7 +125,9 @@ STALENESS_REPORT_SIZE = 2 + MAX_COUNTED_UPDATES + 1
 
 
 def initial_staleness_report(servers: int) -> "List[List[float]]":
-    """Return the report that a worker sends: a row for each server, which starts with its number.
+    """Return the empty report of staleness that a worker creates on the servers.
+
+    It has a row for each server: the number of the server, and zeros.
 
     With a small MXNET_KVSTORE_BIGARRAY_BOUND, MXNet sends each server only its row of the report. The
     server then reads its number from the row.

@@ -134,7 +134,9 @@ def list_caveats(work: Work, gpu: GpuSpec, training: ComparableTraining) -> Tupl
     """Return the reasons not to trust a prediction of ``training``, and further cautions."""
     batch_size = training.batch_size
     reasons = [
-        _format_mismatch(figure) for figure in _similar_speeds(work, gpu, training) if figure.error > MAX_TRUSTED_ERROR
+        _describe_prediction_error(figure)
+        for figure in _similar_speeds(work, gpu, training)
+        if figure.error > MAX_TRUSTED_ERROR
     ]
     if work.uncounted:
         reasons.append(f"the operations of {', '.join(work.uncounted)} are not counted, only what they move")
@@ -211,7 +213,7 @@ def _is_similar(value: float, other: float) -> bool:
     return other / SIMILAR_FACTOR <= value <= other * SIMILAR_FACTOR
 
 
-def _format_mismatch(figure: PublishedSpeed) -> str:
+def _describe_prediction_error(figure: PublishedSpeed) -> str:
     gpu_count = f"{figure.gpus} x " if figure.gpus > 1 else ""
     microbatches = f" in {figure.microbatches} microbatches" if figure.microbatches > 1 else ""
     return (

@@ -175,7 +175,10 @@ def measure_final_accuracy(options: LearningRateOptions, settings: Mapping[str, 
 def analyze_measurements(
     options: LearningRateOptions, measurements: Sequence[Sequence[Mapping[str, Any]]]
 ) -> RateFindings:
-    """Return the findings of the measurements of all points, which have a value for each seed."""
+    """Compute an accuracy curve for each rule and number of devices, and compare the rules.
+
+    ``measurements``: for each training of ``options.list_trainings()``, a result per seed.
+    """
     accuracies: Dict[Point, List[float]] = {
         (point["way"], point["devices"], point["rate"]): [trial["right"] for trial in trials]
         for point, trials in zip(options.list_trainings(), measurements)

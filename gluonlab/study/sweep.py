@@ -162,7 +162,7 @@ class Sweep:
         ``label``: the text of the progress bar.
         """
         self.total += len(points) * len(rounds)
-        self._show(label)
+        self._refresh_progress_bar(label)
         by_point: List[Dict[int, Dict[str, Any]]] = [{} for _ in points]
         for round in rounds:
             for point in rotate(range(len(points)), round):
@@ -175,10 +175,10 @@ class Sweep:
             values = dict(self.measure(settings, round))
             self.store.add(settings, round, values)
         self.done += 1
-        self._show()
+        self._refresh_progress_bar()
         return values
 
-    def _show(self, label: Optional[str] = None) -> None:
+    def _refresh_progress_bar(self, label: Optional[str] = None) -> None:
         if self._bar is None:
             return
         if label is not None:
@@ -267,7 +267,7 @@ class StudyFolder:
         self.store.close()
         self._lock.release()
 
-    def discard(self) -> None:
+    def close_and_remove_if_empty(self) -> None:
         """Close, and remove the created folders if nothing has been measured."""
         self.close()
         if not self.store.list_measurements() and self._created_folders:
@@ -294,7 +294,7 @@ def open_study(study: str, options: Mapping[str, Any], out: Optional[str]) -> It
         error.args = ("; ".join([*messages, kept_message, f"to go on: {folder.resume_command}"]),)
         raise
     finally:
-        folder.discard()
+        folder.close_and_remove_if_empty()
 
 
 def load_study_options(path: Path, study: str, convert: Callable[[Mapping[str, Any]], Any] = dict) -> Any:

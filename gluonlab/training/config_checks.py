@@ -304,7 +304,7 @@ def check_momentum(config: TrainConfig, requested: TrainConfig) -> None:
         )
 
 
-def check_weight_decay(config: TrainConfig) -> None:
+def check_no_bias_decay(config: TrainConfig) -> None:
     """Raise ConfigError for --no-bias-decay without weight decay."""
     if config.no_bias_decay and not config.wd:
         raise ConfigError(

@@ -195,7 +195,7 @@ def resolve_config(
     image_file_options(requested)
     config_checks.check_optimizer(str(config.optimizer), requested)
     config_checks.check_momentum(config, requested)
-    config_checks.check_weight_decay(config)
+    config_checks.check_no_bias_decay(config)
     if config.pretrained is not None:
         check_parameter_file(config.pretrained)
     config_checks.check_export(requested)

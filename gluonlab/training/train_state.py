@@ -97,15 +97,15 @@ class TrainState:
     @property
     def images_done(self) -> int:
         """The number of images that this epoch has trained on."""
-        return min(self._steps_done * self.plan.global_batch_size, self.plan.images_per_epoch)
+        return min(self._epoch_steps_done * self.plan.global_batch_size, self.plan.images_per_epoch)
 
     @property
     def within_epoch(self) -> bool:
         """True between the first and the last step of an epoch."""
-        return 0 < self._steps_done < len(self.loader)
+        return 0 < self._epoch_steps_done < len(self.loader)
 
     @property
-    def _steps_done(self) -> int:
+    def _epoch_steps_done(self) -> int:
         """The number of steps of this epoch, including those that a resumed run must replay."""
         if self._resumed_from is not None:
             return int(self._resumed_from.state["loader"]["step"])
@@ -154,13 +154,13 @@ class TrainState:
         if self._resumed_from is None:
             self.epoch_start_time, self._waited_before_resume = time.perf_counter(), 0.0
         with closing(iter(self.loader)) as batches:
-            self._replay_steps(batches)
+            self._retrain_to_checkpoint(batches)
             self._timed_batches = TimedIterator(batches)
             for batch in self._timed_batches:
                 self._device_rng.seed_before_step(self.loader.epoch, self.loader.step - 1)
                 yield batch
 
-    def _replay_steps(self, batches: "Generator[Batch, None, None]") -> None:
+    def _retrain_to_checkpoint(self, batches: "Generator[Batch, None, None]") -> None:
         """Repeat the steps between the last seeding and the checkpoint, then restore its arrays.
 
         The repeated steps advance the random number generators of the devices. Their state cannot

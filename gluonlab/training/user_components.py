@@ -82,7 +82,7 @@ class UserComponents:
     def settings(self, dataset: Optional[Dataset]) -> Dict[str, Any]:
         """Return the names of the components, for config.json.
 
-        ``dataset``: the run's data set, unless its config names a folder.
+        ``dataset``: the user's data set, or None if config.json names its files.
         """
         names = {}
         if self.net is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Iterator
 
 from gluonlab.errors import NotebookError
-from gluonlab.exercises.run_submission import describe_cell, kernel_environment, make_manager
+from gluonlab.exercises.run_submission import describe_cell, kernel_environment, make_kernel_manager
 from gluonlab.files.atomic_files import temporary_folder
 
 
@@ -86,7 +86,7 @@ def start_kernel(notebook: Any, folder: Path, seconds: float, **environment: str
     with temporary_folder("kernel") as own:
         client = NotebookClient(
             notebook,
-            km=make_manager(own, AsyncKernelManager),
+            km=make_kernel_manager(own, AsyncKernelManager),
             timeout_func=lambda cell: max(1, int(end - time.monotonic())),
             startup_timeout=max(60, int(seconds)),
             resources={"metadata": {"path": str(folder)}},

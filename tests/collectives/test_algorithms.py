@@ -12,7 +12,7 @@ from support.schedule_reference import is_valid
 
 from gluonlab.collectives import algorithms
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule, make_schedule_over_hosts, nest_over_hosts
-from gluonlab.collectives.schedule import combine_halves
+from gluonlab.collectives.schedule import join_reduce_scatter_and_all_gather
 from gluonlab.collectives.verify_schedule import check, simulate_contributions
 from gluonlab.errors import ScheduleError
 
@@ -254,10 +254,13 @@ UNKNOWN = rf"^unknown algorithm 'rign': choose {', '.join(sorted(ALGORITHMS))} \
         (lambda: make_schedule("rign", 4), UNKNOWN),
         *((lambda order=order: make_schedule("ring", 3).placed(order), "name each of the devices 0 to 2 once")
           for order in ([0, 1], [0, 1, 1], [0, 1, 3])),
-        (lambda: combine_halves("both", GATHER, SCATTER), " then "),
-        (lambda: combine_halves("both", SCATTER, SCATTER), " then "),
-        (lambda: combine_halves("both", HALVES["ring"][0](4), OTHER_GATHER), "leaves chunks with owners"),
-        (lambda: combine_halves("both", SCATTER, GATHER_OF_3), "leaves chunks with owners"),
+        (lambda: join_reduce_scatter_and_all_gather("both", GATHER, SCATTER), " then "),
+        (lambda: join_reduce_scatter_and_all_gather("both", SCATTER, SCATTER), " then "),
+        (
+            lambda: join_reduce_scatter_and_all_gather("both", HALVES["ring"][0](4), OTHER_GATHER),
+            "leaves chunks with owners",
+        ),
+        (lambda: join_reduce_scatter_and_all_gather("both", SCATTER, GATHER_OF_3), "leaves chunks with owners"),
         (lambda: nest_over_hosts("both", GATHER, RING, SCATTER), "then"),
         (lambda: nest_over_hosts("both", SCATTER, RING, GATHER_OF_3), "begins with"),
         (lambda: nest_over_hosts("both", SCATTER, SCATTER, GATHER), "an allreduce, not ring, a reduce"),

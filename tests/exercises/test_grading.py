@@ -21,7 +21,7 @@ from gluonlab.exercises.grading import (
     as_csv,
     as_gradescope,
     check_results_path,
-    find_student_folders,
+    find_shared_folders,
     identify_student,
     write_results,
 )
@@ -73,7 +73,7 @@ def test_the_student_is_read_off_the_path(path, student):
 
 def test_a_folder_of_several_notebooks_that_are_named_holds_several_students(tmp_path):
     one, other, alone = (Path("in", name) for name in ("a/1.ipynb", "a/2.ipynb", "b/1.ipynb"))
-    roots = find_student_folders([one, other, alone, tmp_path])
+    roots = find_shared_folders([one, other, alone, tmp_path])
     assert roots == [tmp_path, Path("in/a")]
     assert [identify_student(path, roots).name for path in (one, other, alone)] == ["1", "2", "b"]
 

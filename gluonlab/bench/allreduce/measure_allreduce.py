@@ -102,7 +102,7 @@ def make_variants(
             variants.append(Variant(CHAPTER, _make_chapter_allreduce))
         elif names is not None or _is_usable(name, ctxs):
             make_kvstore(name, ctxs)  # raises errors before anything is measured
-            variants.append(Variant(name, _use_native_store(name, ctxs)))
+            variants.append(Variant(name, _prepare_native_allreduce(name, ctxs)))
     if (names is None and array_count > 1) or SHARDED_WHOLE in (names or ()):
         by_owner = NamedSchedule(SHARDED_WHOLE, sharded(len(ctxs)))
         variants.append(Variant(SHARDED_WHOLE, _execute_plan(by_owner, whole=True), by_owner.schedule_for))
@@ -130,8 +130,8 @@ def _make_chapter_allreduce(arrays: Arrays) -> Callable[[], None]:
     return run
 
 
-def _use_native_store(name: str, ctxs: Sequence[mx.Context]) -> Callable[[Arrays], Callable[[], None]]:
-    """Return ``make`` of a Variant that sums with MXNet's store ``name``."""
+def _prepare_native_allreduce(name: str, ctxs: Sequence[mx.Context]) -> Callable[[Arrays], Callable[[], None]]:
+    """Return a function that prepares arrays for sums with MXNet's store ``name`` (see Variant)."""
 
     def make(arrays: Arrays) -> Callable[[], None]:
         store = make_kvstore(name, ctxs)

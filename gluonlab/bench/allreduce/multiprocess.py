@@ -1,6 +1,7 @@
-"""Worker job that sums arrays over processes on this host, each with one CPU device of one thread.
+"""The job of each process in the benchmark of allreduce over processes on this host.
 
-The parent starts rank 0, and rank 0 starts the others.
+The job times sums of arrays on one CPU device with one thread. The benchmark starts rank 0, and rank
+0 starts the other ranks.
 """
 
 from __future__ import annotations

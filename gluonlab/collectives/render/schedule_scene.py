@@ -70,7 +70,10 @@ class TransferBundle(NamedTuple):
 
 
 def bundle_transfers(step: Step) -> List[TransferBundle]:
-    """Return the transfers of a step as few bundles, with additions in their order."""
+    """Group the transfers of a step that are drawn as one line with branches.
+
+    A bundle sends one chunk from one rank to several ranks, or adds it into one rank from several.
+    """
     others: Dict[Tuple[int, bool, int], List[int]] = {}
     for src, dst, chunk, op in step:
         hub, other = (dst, src) if op == ADD else (src, dst)

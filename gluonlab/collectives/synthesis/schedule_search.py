@@ -199,10 +199,10 @@ class RoundBound(NamedTuple):
 def rounds_lower_bound(
     network: FlowNetwork, steps: int, turning_points: Sequence[int], group: Sequence[Permutation]
 ) -> RoundBound:
-    """Return the bound for all schedules with ``steps`` steps and these turning points.
+    """Return a lower bound on the rounds of all schedules with ``steps`` steps and turning points.
 
-    ``group``: a symmetry of the links. The average of the best flow over a symmetry is equally
-    good, and symmetric. So variables are needed for one owner of each orbit of ``group`` only.
+    ``group``: a symmetry of the links. The average of an optimal flow over the group is an optimal
+    flow that is symmetric. So only one owner of each orbit needs variables.
     """
     from ortools.linear_solver import pywraplp
 

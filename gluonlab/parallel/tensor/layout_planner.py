@@ -92,7 +92,7 @@ class _Planner:
         op = node["op"]
         if op == "null":
             return
-        if op in SIZE_ATTRIBUTES and self.graph_info.has_own_parameters(node):
+        if op in SIZE_ATTRIBUTES and self.graph_info.is_splittable_layer(node):
             value = self._split_layer(index, node)
         elif op == "BatchNorm" and node.get("attrs", {}).get("axis", "1") == "1":
             value = self._split_batch_norm(index, node)
@@ -338,7 +338,7 @@ class GraphInfo:
         self.uses = _count_uses(self.nodes)
         self.last_layers = _last_layers(self.nodes)
 
-    def has_own_parameters(self, node: Node) -> bool:
+    def is_splittable_layer(self, node: Node) -> bool:
         """Return True if no other layer uses a layer's parameters, and its channels are axis 1."""
         attrs = node.get("attrs", {})
         parameters = [entry[0] for entry in node["inputs"][1:]]
@@ -442,7 +442,7 @@ class OperationList:
         return total._replace(segment=value.segment + 1)
 
     def scatter(self, value: SplitValue, bounds: Bounds) -> SplitValue:
-        """Return ``value``, whole or with other bounds, split by ``bounds``."""
+        """Split ``value`` by ``bounds``. A value that is split by other bounds is gathered first."""
         if value.bounds == bounds:
             return value
         if ("parts", value, bounds) not in self._known:

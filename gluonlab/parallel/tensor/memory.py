@@ -64,7 +64,7 @@ class TensorMemory:
         return [self._estimate_device(device, bound) for device in range(len(self._params))]
 
     def _segment_bindings(self, shards: ShardSizes) -> Set[_SegmentBinding]:
-        """Return the bindings of `gluonlab.parallel.tensor.replica.TensorReplica`."""
+        """Return the graphs that `TensorReplica` binds, one for each size of a microbatch."""
         kinds = (shards.train_sizes, self._columns, True), (shards.score_sizes, 0, False)
         return {
             _SegmentBinding(end - begin, columns, number > 0 and trains)

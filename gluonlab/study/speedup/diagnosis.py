@@ -292,7 +292,7 @@ def _candidates_for_cause(cause: Cause, facts: TrainingFacts) -> Iterator[Candid
     """Yield settings that might reduce a cause, the most promising first."""
     # SHARDED shards the optimizer ("sharded-optimizer"); "sharded" is another kvstore.
     if cause.name == INPUT:
-        yield from _input_candidates(facts)
+        yield from _input_setting_candidates(facts)
         return
     if cause.name in (SUM, UPDATE) and facts.kvstore != SHARDED:
         yield Candidate({"kvstore": SHARDED})
@@ -335,7 +335,8 @@ def _larger_batch_candidates(facts: TrainingFacts) -> Iterator[Candidate]:
         yield Candidate({facts.batch_option: images}, images_per_copy)
 
 
-def _input_candidates(facts: TrainingFacts) -> Iterator[Candidate]:
+def _input_setting_candidates(facts: TrainingFacts) -> Iterator[Candidate]:
+    """Yield changes of settings that may speed up the reading of images."""
     data = facts.data_bytes
     if data is not None and facts.resident_bytes < data <= facts.free_bytes // 4:
         yield Candidate({"resident_bytes": data})
