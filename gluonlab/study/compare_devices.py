@@ -107,7 +107,7 @@ def compare(
         folder.close()
         return rows
     except UsageError:
-        folder.close_and_remove_if_empty()
+        folder.discard()
         raise
     except KeyboardInterrupt as error:
         if not error.args:  # between two runs; within a run, the run has set the message
