@@ -385,7 +385,7 @@ class BucketedTrainer(gluon.Trainer):
             self._store_updater.sum_and_update(self._optimizer, self._stale_gradients, self._counts_differ)
         elif self._needs_allreduce:
             for call in self._kvstore_calls:
-                call.run()
+                call.run()  # what the store's prepare_pushpull returned, such as MXNetKVStore's
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         """Unscale, clip and update, unless the store has updated or the step is skipped.

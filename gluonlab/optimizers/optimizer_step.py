@@ -335,9 +335,9 @@ class _Span:
 def update_spans(optimizer: Any, spans: "Sequence[_Span]") -> None:
     """Queue the updates of ``spans``, which may belong to several keys."""
     sgd_updates = [span.sgd for span in spans if span.sgd is not None]
-    if sgd_updates:
+    if sgd_updates:  # SGD: one kernel updates many arrays
         update_sgd(optimizer, sgd_updates)
-    else:
+    else:  # Adam and all others
         for span in spans:
             span.update()
 

@@ -10,7 +10,7 @@ manifest.json      the size and SHA-256 of each other file, and a SHA-256 of its
 
 A checkpoint is written atomically: all files are on disk before the folder is renamed to its final
 name. When a checkpoint is read, the digest of each file is checked first. Arrays are in MXNet's own
-format, without pickle.
+format, without pickle. `gluonlab.training.train_state.TrainState` decides what a checkpoint contains.
 """
 
 from __future__ import annotations

@@ -375,6 +375,7 @@ class Plan:
     - ``device_weights``: the proportion in which the devices of a process share a batch.
     - ``momentum_rule``: None without momentum.
     - ``on_servers``: True if parameter servers update the weights.
+    - ``postprocess``: clipping of gradients (``clip_norm``) and the loss scale.
     """
 
     config: TrainConfig

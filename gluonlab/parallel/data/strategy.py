@@ -44,7 +44,10 @@ if TYPE_CHECKING:
 
 
 class ReplicaStep:
-    """A training step of several replicas of a network. `score` evaluates the replicas."""
+    """A training step of several replicas of a network. `score` evaluates the replicas.
+
+    Tensor parallelism uses it too, with replicas that span several devices.
+    """
 
     def __init__(
         self,
@@ -143,7 +146,10 @@ class ReplicaStep:
 
 
 class DataParallelStep(ReplicaStep):
-    """A `ReplicaStep` with one device for each replica; ``DataParallelStep(...)(batch)`` trains."""
+    """A `ReplicaStep` with one device for each replica; ``DataParallelStep(...)(batch)`` trains.
+
+    It needs no plan of a run, so the doctor and benchmarks use it.
+    """
 
     trainer: BucketedTrainer
 
