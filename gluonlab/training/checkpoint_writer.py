@@ -1,8 +1,9 @@
 """Checkpoint writing during training, in a separate thread.
 
-All processes decide together when a checkpoint is due, because each has a part of its content, which
-`TrainState.make_checkpoint` collects. One process writes it. The content is copied on the devices, in their queues. The thread waits for the
-copies and writes them with `gluonlab.runs.checkpoint`, while training continues.
+All processes decide together when a checkpoint is due, because each has a part of its content,
+which `TrainState.make_checkpoint` collects. One process writes it. The content is copied on the
+devices, in their queues. The thread waits for the copies and writes them with
+`gluonlab.runs.checkpoint`, while training continues.
 """
 
 from __future__ import annotations
