@@ -329,7 +329,7 @@ def _are_close_params(got: Any, want: LayerParams) -> bool:
 
 
 def _params_updated_with_old_gradients(batch: _SentenceBatch, divisor: float = 1.0) -> LayerParams:
-    """Return the parameters if the old gradients, divided by ``divisor``, are not cleared."""
+    """Return the parameters if the update adds uncleared gradients, divided by ``divisor``."""
     x, _ = batch.network_inputs()
     old_gradient = LayerParams(np.tile(x[0].sum(axis=0), (CLASSES, 1)), np.full(CLASSES, float(x.shape[1])))
     return _right_params(batch).subtract(old_gradient, LR / divisor)

@@ -160,7 +160,7 @@ def _check_epoch_orders(answer: Callable[..., Any], size: int, world_size: int, 
 
 
 def _repeated_neighbor_share(first: Shards, second: Shards) -> float:
-    """Return the fraction of neighbors in ``second`` that are also neighbors in ``first``."""
+    """Return the share of consecutive images in ``second`` that are consecutive in ``first``."""
     first_pairs, second_pairs = (
         [frozenset(pair) for shard in shards for pair in zip(shard, shard[1:])] for shards in (first, second)
     )
@@ -519,6 +519,7 @@ def check_staleness(answer: Callable[[List[Event]], List[int]]) -> None:
         cases.append(events)
 
     def describe(events: List[Event], got: Any, want: List[int]) -> TextPair:
+        """Return the texts about wrong counts of missed updates."""
         call = f"staleness({events})"
         if not isinstance(got, list):
             raise wrong_return(got, call, "a list with a number for each push", "push ごとの数のリスト")
@@ -690,6 +691,7 @@ def check_restart_step(answer: Callable[[str, Dict[int, bool]], Tuple[int, int]]
         cases.append(_make_killed_run(last, checkpoints, cut, resumed=every if randint(2) else None))
 
     def describe(metrics: str, checkpoints: Dict[int, bool], got: Any, want: Tuple[int, int]) -> TextPair:
+        """Return the texts about a wrong restart step, or a wrong number of repeated steps."""
         if not isinstance(got, tuple) or len(got) != 2:
             en = "two numbers: the step it goes on from, and how many steps are made again"
             raise wrong_return(got, "goes_on(...)", en, "2 つの数 (再開するステップと、やり直す回数) ")
@@ -812,6 +814,7 @@ def check_rank_places(answer: Callable[[str], List[RankPlace]]) -> None:
         cases.append(" ".join(f"{name} {random.randint(1, 5)}" for name in [*names, *repeated_names]))
 
     def describe(text: str, got: Any, want: List[RankPlace]) -> TextPair:
+        """Return the texts about wrong hosts or local ranks."""
         call = f"places({text!r})"
         if not isinstance(got, list) or not all(isinstance(one, tuple) for one in got):
             en = "a list with (host, local rank) of each rank"

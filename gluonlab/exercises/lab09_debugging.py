@@ -412,7 +412,7 @@ def check_initial_parameters(answer: Callable[..., Any]) -> None:
 
 @contextmanager
 def _record_shared_draws() -> Iterator[Set[mx.Context]]:
-    """Record the devices that draw random numbers after ``mx.random.seed`` for all devices."""
+    """Record the devices that draw random numbers from a seed set for all devices at once."""
     seed, invoke = mx.random.seed, register._imperative_invoke
     calls: List[Any] = []
     drawing_devices: Set[mx.Context] = set()
@@ -667,7 +667,7 @@ def _check_updates(runs: Sequence[Tuple[_TrainingSetting, _TrainingRecord]]) -> 
     results = run_cases(lambda setting, run: run.final_params[0], runs, _right_params)
 
     def describe(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams, want: LayerParams) -> TextPair:
-        """Return the texts; raise FAULT_REMAINS's counterexample for an original fault."""
+        """Return the texts of wrong clipping. Raises Wrong if an original fault remains."""
         moved, expected = (weight_distance(got, initial_params()), weight_distance(want, initial_params()))
         texts = setting.describe().with_texts(
             f"the update moved the weights by {moved:.4g}, expected {expected:.4g}, as on one device",
@@ -713,6 +713,7 @@ def _matches_clipping_by_device(limit: Callable[[_TrainingSetting], float]) -> C
     """Return a mistake's predicate: whether each device's gradient is clipped before the sum."""
 
     def gives(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
+        """Return whether the parameters follow from gradients that were clipped on each device."""
         after = initial_params()
         for gradient in _device_gradients(setting, run):
             scale = min(1.0, limit(setting) / _gradient_norm(gradient))
@@ -732,7 +733,7 @@ def _device_gradients(setting: _TrainingSetting, run: _TrainingRecord) -> List[L
 
 
 def _is_clipped_by_joint_norm(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
-    """Return whether the norm for clipping is that of all devices' gradients, side by side."""
+    """Return whether the clipping norm is of all devices' gradients joined, not of their sum."""
     norm = np.sqrt(sum(_gradient_norm(gradient) ** 2 for gradient in _device_gradients(setting, run)))
     scale = min(1.0, setting.max_norm * setting.images / norm)
     return got.is_close(_clipped_update(_whole_gradient(setting), setting.images, np.inf, scale))
