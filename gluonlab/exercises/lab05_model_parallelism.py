@@ -283,7 +283,7 @@ def _equal_count_cuts(costs: LayerCosts, stages: int) -> List[int]:
 
 
 def _greedy_cuts(costs: LayerCosts, stages: int, after_exceeding: bool = False) -> Optional[List[int]]:
-    """Return the cuts of a greedy answer, or None if there are too few.
+    """Return cuts that fill one stage after the other greedily; None if there are too few cuts.
 
     It fills each stage up to an equal part of the costs. ``after_exceeding``: whether the layer
     that exceeds this part still belongs to the stage.
@@ -456,11 +456,11 @@ def _check_shapes(case: CaseText, parts: Sequence[DenseLayers], whole: DenseLaye
                 f"{array.shape}, expected {expected_shapes[name]}",
                 f"デバイス {device} には最初の層のユニットが {units} 個ありますが、"
                 f"{name} の形状は {array.shape} です。正しくは {expected_shapes[name]} です",
-                _explain_shape(name, array, part, whole, units),
+                _explain_wrong_shape(name, array, part, whole, units),
             )
 
 
-def _explain_shape(name: str, array: Any, part: DenseLayers, whole: DenseLayers, units: int) -> TextPair:
+def _explain_wrong_shape(name: str, array: Any, part: DenseLayers, whole: DenseLayers, units: int) -> TextPair:
     """Return the likely reason for a wrong shape; ``units``: the hidden units of this device."""
     hidden, outputs = whole.w1.shape[0], whole.w2.shape[0]
     expected_w2 = (outputs, units)

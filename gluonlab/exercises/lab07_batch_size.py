@@ -1157,7 +1157,7 @@ def check_cheapest_choice(answer: Callable[..., Any]) -> None:
             f"it returned {got!r}, expected {want}",
             f"戻り値は {got!r} でした。正しくは {want} です",
             next(filter(any, (_explain_invalid_call(*each) for each in questions)), None)
-            or _explain_choice(problem, got, want, results),
+            or _explain_wrong_choice(problem, got, want, results),
         )
 
 
@@ -1242,7 +1242,7 @@ def _explain_invalid_call(problem: ChoiceProblem, batch: Any, devices: Any) -> T
     )  # fmt: skip
 
 
-def _explain_choice(
+def _explain_wrong_choice(
     problem: ChoiceProblem, got: Any, want: Optional[Choice], results: AnswerResults
 ) -> Tuple[str, str]:
     """Return the likely reason for a wrong choice."""

@@ -142,7 +142,7 @@ def check_accumulation(answer: Callable[..., Any]) -> None:
     cases: List[Tuple[Tuple[int, ...], int]] = [((4,), 2), ((4, 4), 2), ((4, 4, 4), 1)]
     losses_and_means: List[Tuple[Any, float]] = []
     for sizes, parts in [*cases, ((8, 8, 3, 8), 3), ((9, 5, 7), 4)]:
-        losses = check_updates(answer, sizes, parts, _explain_update)
+        losses = check_updates(answer, sizes, parts, _explain_wrong_update)
         losses_and_means += zip(losses, _mean_losses(initial_params(), random_batches(sizes)))
     for loss, mean in losses_and_means:
         check_losses(loss, [mean], "train_batch", "the batch's mean loss", "バッチの平均損失")
@@ -153,7 +153,7 @@ def _mean_losses(begin: LayerParams, batches: Sequence[Batch]) -> List[float]:
     return [begin.train(batches[:n]).image_losses(batch).mean() for n, batch in enumerate(batches)]
 
 
-def _explain_update(update: Update) -> Wrong:
+def _explain_wrong_update(update: Update) -> Wrong:
     """Return the counterexample of a wrong update in 09-2; its fault is stale gradients."""
     if not update.got.is_close(params_with_stale_gradients(update.initial, update.batches)):
         return explain_wrong_update(update)

@@ -220,7 +220,7 @@ def _remove_stale_folders(parent: Path, prefix: str) -> None:
 
 
 def _is_private(path: Path) -> bool:
-    """Return whether this is a folder that only this user can access, as ``mkdtemp`` makes it."""
+    """Return whether ``path`` is a folder that only this user can access, as of ``mkdtemp``."""
     with suppress(OSError):
         status = os.lstat(path)
         mode = stat.S_IMODE(status.st_mode) & ~stat.S_ISVTX  # which Jupyter sets
@@ -334,7 +334,7 @@ def new_file(option: str, path: Path) -> Iterator[Path]:
 
 
 def is_marked(path: Path, mark: bytes) -> bool:
-    """Return whether this is a file with ``mark`` among its first bytes."""
+    """Return whether ``path`` is a file with ``mark`` among its first bytes."""
     try:
         if not path.is_file():
             return False

@@ -402,7 +402,7 @@ def list_class_files(folder: Path) -> Tuple[List[str], List[str]]:
                 )
             other_files.append(entry.path + os.sep)
         elif is_image_name(entry.name):
-            _check_regular(entry)
+            _check_regular_file(entry)
             images.append(entry.path)
         else:
             other_files.append(entry.path)
@@ -441,7 +441,7 @@ def convertible_endings(paths: Sequence[str]) -> str:
     return " and ".join(sorted(endings))
 
 
-def _check_regular(entry: "os.DirEntry[str]") -> None:
+def _check_regular_file(entry: "os.DirEntry[str]") -> None:
     """Raise DataError unless an entry is a regular file."""
     try:
         regular = entry.is_file()
