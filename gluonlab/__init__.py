@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from gluonlab.host import command_start
 
-command_start.install_sigint_handler()  # before slow imports
+command_start.install_start_handlers()  # before slow imports
 
 import importlib  # noqa: E402
 import importlib.util  # noqa: E402

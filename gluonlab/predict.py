@@ -18,7 +18,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import given_settings
 from gluonlab.config.option_types import whole_number_check
 from gluonlab.errors import ConfigError, DataError
-from gluonlab.files.atomic_files import check_new, check_new_or_marked
+from gluonlab.files.atomic_files import check_new_or_marked, check_new_path
 from gluonlab.plain_text import json_text
 from gluonlab.runs.run_schema import WRONG_IMAGES
 
@@ -176,7 +176,7 @@ def _check_sheet(sheet: str, replace: bool) -> None:
     if replace:
         check_new_or_marked("--sheet", Path(sheet), MARK)
     else:
-        check_new("--sheet", Path(sheet))
+        check_new_path("--sheet", Path(sheet))
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from gluonlab.config.command_line import FILE_SETTINGS_KEY, SettingOption
 from gluonlab.config.option_hints import nearest_option
 from gluonlab.config.option_types import check_flag
 from gluonlab.errors import ConfigError, DataError, unknown
-from gluonlab.files.atomic_files import check_new, read_bounded, write_text
+from gluonlab.files.atomic_files import check_new_path, read_bounded, write_text
 
 TOML, JSON = ".toml", ".json"
 # TOML files must be short, because readers need time quadratic in the length of a dotted key. JSON
@@ -216,7 +216,7 @@ def save_settings(path: str, settings: Mapping[str, Any]) -> None:
         if not _is_plain_value(value):
             reason = "has bytes that are no text, which a file of settings cannot hold"
             raise ConfigError(f"{option_name(name)} {value} {reason}: give another one")
-    check_new("--save-config", Path(path))
+    check_new_path("--save-config", Path(path))
     lines = [(option_name(name)[2:], _format_value(value)) for name, value in values.items()]
     if ending == TOML:
         text = "".join(f"{key} = {value}\n" for key, value in lines)

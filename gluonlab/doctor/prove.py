@@ -20,7 +20,7 @@ from gluonlab.doctor.findings import FAULT, Finding, format_count, join_lines, o
 from gluonlab.doctor.trials import TRIALS
 from gluonlab.drawing.page_template import template_environment
 from gluonlab.errors import DeviceError
-from gluonlab.files.atomic_files import check_new, write_text
+from gluonlab.files.atomic_files import check_new_path, write_text
 from gluonlab.gpu import nvml
 from gluonlab.gpu.isolated_process import ProcessOutcome, run_isolated
 from gluonlab.gpu.nvml import visible_gpus
@@ -61,7 +61,7 @@ class Proof(NamedTuple):
         """
         data, page = Path(f"{name}.json"), Path(f"{name}.html")
         for path in (data, page):
-            check_new("--out", path)
+            check_new_path("--out", path)
         driver, visible = nvml.read_driver(), os.environ.get("CUDA_VISIBLE_DEVICES")
         if not visible_gpus(driver.gpus, visible).gpus:
             hidden = f"CUDA_VISIBLE_DEVICES={visible!r} hides all"

@@ -21,8 +21,8 @@ def new_document(title: str, sentences: Iterable[str], style: str) -> Element:
     return root
 
 
-def document_text(root: Element, width: float, height: float) -> str:
-    """Set the picture's size, and return it as SVG text."""
+def finish_document(root: Element, width: float, height: float) -> str:
+    """Set the picture's width and height, and return the picture as SVG text."""
     size = {"width": f"{width:g}", "height": f"{height:g}"}
     root.attrib.update(viewBox=f"0 0 {width:g} {height:g}", **size)
     return ElementTree.tostring(root, encoding="unicode")

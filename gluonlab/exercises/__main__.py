@@ -19,7 +19,7 @@ from gluonlab.exercises.exercise_registry import LARGEST_SEED, all_exercises, la
 from gluonlab.exercises.notebook_runners import ENGINES, IMAGE, ContainerRunner, find_engine
 from gluonlab.exercises.run_submission import missing_packages
 from gluonlab.exercises.supervisor import MAX_JOBS, max_parallel_jobs
-from gluonlab.files.atomic_files import check_new, write_text
+from gluonlab.files.atomic_files import check_new_path, write_text
 from gluonlab.host.resources import available_cores
 from gluonlab.plain_text import escape_unprintable, json_text
 
@@ -82,12 +82,12 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
             f"--assignment {options['assignment'][0]!r} names a lab for Canvas, and no file for it "
             "is asked for: add --canvas FILE"
         )
-    check_new("--out", Path(out))
+    check_new_path("--out", Path(out))
     if canvas:
-        check_new("--canvas", canvas)
+        check_new_path("--canvas", canvas)
     if gradescope:
         grading.check_results_path(gradescope, notebook_paths)
-        check_new("--gradescope", gradescope)
+        check_new_path("--gradescope", gradescope)
     if not options["isolated"] and missing_packages():  # before the progress bar starts
         raise NotebookError(missing_packages())
     grades_done: List[grading.Grade] = []

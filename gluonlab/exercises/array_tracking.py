@@ -38,7 +38,7 @@ def cpu_devices(n: int) -> List[mx.Context]:
 
 
 def format_array(array: Any) -> str:
-    """Return ``[1, 2.5, 3]``; for a large array its shape and the first numbers."""
+    """Format an array, such as ``[1, 2.5, 3]``; a large one as shape and first numbers."""
     values = np.asarray(array.asnumpy() if isinstance(array, nd.NDArray) else array)
     flat = ", ".join(f"{value:.4g}" for value in values.reshape(-1)[:MAX_SHOWN_NUMBERS])
     if values.ndim == 1 and values.size <= MAX_SHOWN_NUMBERS:
@@ -86,11 +86,11 @@ class ArrayTrace:
 
 @contextmanager
 def watch() -> Iterator[ArrayTrace]:
-    """Record every operation on arrays, and every wait, until the block ends."""
+    """Record copies between devices, operations on mixed devices, and waits, in this block."""
     trace, invoke, copyto = ArrayTrace(), register._imperative_invoke, operator_handle("_copyto")
 
     def record_and_invoke(handle: int, inputs: Any, keys: Any, values: Any, out: Any, *rest: Any) -> Any:
-        """Invoke the operator ``handle``, and record its copy or its mixed devices."""
+        """Invoke operator ``handle``; record a copy between devices, or mixed devices."""
         result = invoke(handle, inputs, keys, values, out, *rest)
         results = result if isinstance(result, list) else [result]
         contexts = [array.context for array in (*inputs, *results)]
@@ -104,6 +104,8 @@ def watch() -> Iterator[ArrayTrace]:
         return result
 
     def count_waits(wait: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a function of MXNet that waits, so that the trace counts its calls."""
+
         def count_and_wait(*arguments: Any) -> Any:
             trace.waits += 1
             return wait(*arguments)

@@ -467,6 +467,7 @@ def _stub_texts(error: NotImplementedError, exercise: Exercise, answer: Any) -> 
 
 
 def _unwritten_texts(name: str) -> Texts:
+    """Return the message that the function ``name`` has no body yet."""
     return _texts(
         f"write the body of `{name}`, run its cell, then this one again",
         f"`{name}` の中身を書いてそのセルを実行し、このセルをもう一度実行してください",
@@ -474,6 +475,7 @@ def _unwritten_texts(name: str) -> Texts:
 
 
 def _too_slow_texts(seconds: float) -> Texts:
+    """Return the message that the answer exceeded its time limit of ``seconds``."""
     return _texts(
         f"it was stopped after {seconds:g} s; a right answer takes less than a tenth of that: "
         "look for a loop that does not end, or one that goes through far too many possibilities",

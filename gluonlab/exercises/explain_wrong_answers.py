@@ -210,7 +210,7 @@ def matches_formula(
 def formula_mistakes(
     matches: Callable[[Any], Callable[..., bool]], rows: Sequence[Tuple[Any, str, str]]
 ) -> List[Mistake]:
-    """Return the mistake ``matches(formula)`` of each row (formula, English text, Japanese text)."""
+    """Convert rows (wrong formula, English, Japanese) to mistakes with ``matches(formula)``."""
     return [(matches(formula), en, ja) for formula, en, ja in rows]
 
 

@@ -99,6 +99,7 @@ class NumberForm(AnswerForm):
         return value
 
     def matches(self, guessed: Any, measured: Any) -> bool:
+        """Return whether the numbers differ at most by ``within``, or by ``factor``."""
         if abs(guessed - measured) <= self.within:
             return True
         small, large = sorted((guessed, measured))

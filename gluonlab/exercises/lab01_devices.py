@@ -194,7 +194,7 @@ class TimedAnswer(NamedTuple):
 
 
 def _time_answer(answer: Clock, work: Callable[[], None], after_others: bool = True) -> TimedAnswer:
-    """Call ``answer(work)``. ``after_others``: wait for all queued operations first."""
+    """Call ``answer(work)``; return its seconds, real duration, and the CPU clocks it read."""
     if after_others:
         nd.waitall()
     cpu_clocks: List[str] = []
@@ -326,6 +326,7 @@ def check_whole_gradient(answer: Callable[..., Any]) -> None:
 
 
 def _describe_gradient(values: List[List[float]], sizes: List[int], got: Array, expected: Array) -> TextPair:
+    """Return the texts about a wrong gradient of the whole batch."""
     input_text = ", ".join(f"{format_array(value)} ({size})" for value, size in zip(values, sizes))
     return (
         f"gradients (and images) {input_text} gave {format_array(got)}, expected {format_array(expected)}",

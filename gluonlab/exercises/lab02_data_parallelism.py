@@ -220,7 +220,7 @@ class LeastSquares:
 
     @cached_property
     def small_updates(self) -> List[Array]:
-        """The changes that successive small updates, one per shard, subtract from the weights."""
+        """The changes lr * gradient of successive updates, one per shard, from the new weights."""
         updates, weights = [], self.weights
         for shard in self.shards:
             updates.append(self.lr * self.gradient(weights, shard))
@@ -286,6 +286,7 @@ def check_best_factor(answer: Callable[..., Any]) -> None:
         return got.item() if isinstance(got, (np.ndarray, np.generic)) and got.size == 1 else got
 
     def describe(problem: LeastSquares, got: Any, want: float) -> TextPair:
+        """Return the texts about a wrong factor."""
         check_number(got, "best_factor(...)")
         return problem.case.with_texts(
             f"the factor is {got:.6g}, expected {want:.6g}", f"倍率が {got:.6g} です。正しくは {want:.6g} です"
@@ -317,7 +318,7 @@ def _final_mean_gradient(problem: LeastSquares) -> Array:
 
 
 def _matches_factor_of_updates(formula: Callable[[Array, Array], Any]) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the result is formula(total small, large update)."""
+    """Return a mistake's predicate: the factor is formula(sum of small updates, large one)."""
 
     def factor(problem: LeastSquares) -> float:
         large = problem.lr * sum(problem.shard_gradients) / len(problem.shard_gradients)

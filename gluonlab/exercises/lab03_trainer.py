@@ -169,6 +169,7 @@ def check_compare_runs(answer: Callable[[Run, Run], Dict[str, Difference]]) -> N
     cases += [(_random_run(random), _random_run(random)) for _ in range(20)]
 
     def describe(first: Run, second: Run, got: Any, want: Dict[str, Difference]) -> TextPair:
+        """Return the texts about wrong differences between two runs."""
         call = f"compare({_format_run(first)}, {_format_run(second)})"
         if not isinstance(got, dict) or set(got) != set(CLOCKS):
             names = ", ".join(f'"{clock}"' for clock in CLOCKS)

@@ -412,7 +412,7 @@ def check_beat_the_eight(answer: Callable[[], Any]) -> AnswerCost:
          f"それより短くしてください{why_ja}"),
     )  # fmt: skip
     floor_us, best_us = format_microseconds(lower_bound_s()), format_microseconds(best_s)
-    ratio, is_precomputed = f"{cost.seconds / lower_bound_s():.3f}", _is_precomputed(schedule)
+    ratio, is_precomputed = f"{cost.seconds / lower_bound_s():.3f}", _is_stored_schedule(schedule)
     not_in_en = "; gluonlab's own solver has found it, and so it does not count in a leaderboard"
     not_in_ja = "。ただし、gluonlab のソルバーが見つけたものなので、順位表には載りません"
     return AnswerCost(
@@ -424,8 +424,8 @@ def check_beat_the_eight(answer: Callable[[], Any]) -> AnswerCost:
     )
 
 
-def _is_precomputed(schedule: Schedule) -> bool:
-    """Return whether gluonlab contains this schedule, apart from the numbers of chunks."""
+def _is_stored_schedule(schedule: Schedule) -> bool:
+    """Return whether gluonlab stores this schedule, perhaps with other chunk numbers."""
     transfers = _count_transfers(schedule)
     return any(
         transfers == _count_transfers(stored)

@@ -138,13 +138,13 @@ def check_sent_bytes(answer: Callable[[List[int], List[int], int], Sequence[int]
         cuts = sorted(int(place) for place in places)
         cases.append((random_integers(random, layers, 1, 900), cuts, int(random.randint(2, 129))))
     results = run_list_cases(
-        answer, cases, lambda o, c, images: _sent_both_ways(FLOAT32_BYTES * images, _edge_outputs(o, c))
+        answer, cases, lambda o, c, images: _sent_both_ways(FLOAT32_BYTES * images, _boundary_outputs(o, c))
     )
     check_lists(results, SENT_BYTES_MISTAKES, lambda o, c, images: f"sent_bytes({o}, {c}, {images})")
 
 
-def _edge_outputs(outputs: Sequence[int], cuts: Sequence[int], beyond: int = 0) -> List[int]:
-    """Return how many numbers per image pass each edge of the stages; 0 at both ends.
+def _boundary_outputs(outputs: Sequence[int], cuts: Sequence[int], beyond: int = 0) -> List[int]:
+    """Return how many numbers per image pass each boundary of the stages; 0 at both ends.
 
     ``outputs``: the number of outputs of each layer. ``beyond``: 1 for the mistake of using the
     layer after a cut.
@@ -165,7 +165,7 @@ def _split_stages(outputs: Sequence[int], cuts: Sequence[int]) -> List[Sequence[
 
 def _forward_bytes(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
     """Return the bytes that each stage sends in forward only."""
-    return [FLOAT32_BYTES * images * after for after in _edge_outputs(outputs, cuts)[1:]]
+    return [FLOAT32_BYTES * images * after for after in _boundary_outputs(outputs, cuts)[1:]]
 
 
 def _own_output_bytes(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
@@ -177,14 +177,15 @@ def _own_output_bytes(outputs: Sequence[int], cuts: Sequence[int], images: int) 
 SENT_BYTES_MISTAKES = formula_mistakes(matches_list_formula, [
     (_forward_bytes, "in backward, each device sends the gradient of what it received back over the same cut",
      "逆伝播では、各デバイスが受け取った活性値の勾配を同じ切れ目から送り返します"),
-    (lambda o, c, n: _sent_both_ways(n, _edge_outputs(o, c)), "those are numbers, and a float32 has 4 bytes",
+    (lambda o, c, n: _sent_both_ways(n, _boundary_outputs(o, c)), "those are numbers, and a float32 has 4 bytes",
      "それは数値の個数です。float32 は 1 個 4 バイトです"),
-    (lambda o, c, n: _sent_both_ways(FLOAT32_BYTES, _edge_outputs(o, c)), "that is for one image, not for the batch",
+    (lambda o, c, n: _sent_both_ways(FLOAT32_BYTES, _boundary_outputs(o, c)),
+     "that is for one image, not for the batch",
      "これは画像 1 枚分です。バッチ全体の量を答えます"),
-    (lambda o, c, n: _sent_both_ways(FLOAT32_BYTES * n, _edge_outputs(o, c, 1)),
+    (lambda o, c, n: _sent_both_ways(FLOAT32_BYTES * n, _boundary_outputs(o, c, 1)),
      "layer c begins the next stage: over the cut goes what layer c - 1 puts out",
      "層 c は次のステージの最初の層です。切れ目を通るのは層 c - 1 の出力です"),
-    (lambda o, c, n: _sent_both_ways(2 * FLOAT32_BYTES * n, _edge_outputs(o, c)),
+    (lambda o, c, n: _sent_both_ways(2 * FLOAT32_BYTES * n, _boundary_outputs(o, c)),
      "that is twice as much: a number has 4 bytes, and what a device receives it does not send",
      "ちょうど 2 倍です。1 個は 4 バイトで、受け取る量は数えません"),
     (_own_output_bytes, "what goes back over a cut is the gradient of what a device received, not of what it puts out",
@@ -192,7 +193,7 @@ SENT_BYTES_MISTAKES = formula_mistakes(matches_list_formula, [
     (lambda o, c, n: [2 * sent for sent in _forward_bytes(o, c, n)],
      "the gradient that goes back over a cut is sent by the device behind the cut",
      "切れ目を通って戻る勾配を送るのは、切れ目の後ろのデバイスです"),
-    (lambda o, c, n: _sent_both_ways(FLOAT32_BYTES * n, [*_edge_outputs(o, c)[:-1], o[-1]]),
+    (lambda o, c, n: _sent_both_ways(FLOAT32_BYTES * n, [*_boundary_outputs(o, c)[:-1], o[-1]]),
      "the last device sends no activation on: it computes the loss itself",
      "最後のデバイスは活性値を送りません。損失は自分で計算します"),
     (lambda o, c, n: [FLOAT32_BYTES * n * sum(stage) for stage in _split_stages(o, c)],
@@ -282,7 +283,7 @@ def _equal_count_cuts(costs: LayerCosts, stages: int) -> List[int]:
 
 
 def _greedy_cuts(costs: LayerCosts, stages: int, after_exceeding: bool = False) -> Optional[List[int]]:
-    """Return the cuts of a greedy answer, or None if there are too few.
+    """Return cuts that fill one stage after the other greedily; None if there are too few cuts.
 
     It fills each stage up to an equal part of the costs. ``after_exceeding``: whether the layer
     that exceeds this part still belongs to the stage.
@@ -455,11 +456,11 @@ def _check_shapes(case: CaseText, parts: Sequence[DenseLayers], whole: DenseLaye
                 f"{array.shape}, expected {expected_shapes[name]}",
                 f"デバイス {device} には最初の層のユニットが {units} 個ありますが、"
                 f"{name} の形状は {array.shape} です。正しくは {expected_shapes[name]} です",
-                _explain_shape(name, array, part, whole, units),
+                _explain_wrong_shape(name, array, part, whole, units),
             )
 
 
-def _explain_shape(name: str, array: Any, part: DenseLayers, whole: DenseLayers, units: int) -> TextPair:
+def _explain_wrong_shape(name: str, array: Any, part: DenseLayers, whole: DenseLayers, units: int) -> TextPair:
     """Return the likely reason for a wrong shape; ``units``: the hidden units of this device."""
     hidden, outputs = whole.w1.shape[0], whole.w2.shape[0]
     expected_w2 = (outputs, units)
@@ -672,6 +673,7 @@ def check_measured_idle(answer: Callable[..., Sequence[float]]) -> None:
     clocks: List[_DisturbedClock] = []
 
     def run_answer_with_noisy_clock(step_s: float, alone_s: Times) -> Any:
+        """Run the answer with a simulated, disturbed clock that knows the real seconds."""
         works = [_make_work() for _ in range(1 + len(alone_s))]
         clock = _DisturbedClock(dict(zip(works, [step_s, *alone_s])), random)
         clocks.append(clock)
@@ -701,7 +703,7 @@ def _format_call(step_s: float, alone_s: Times) -> str:
 
 
 def _check_repeats(cases: Sequence[Tuple[float, Times]], clocks: Sequence[_DisturbedClock]) -> None:
-    """Raise Wrong if the answer measured a work fewer than five times."""
+    """Raise Wrong if the answer timed the step or a device's own work fewer than five times."""
     for case, clock in zip(cases, clocks):
         counts = [len(reads) for reads in clock.reads.values()]
         text = CaseText(_format_call(*case), _format_call(*case))

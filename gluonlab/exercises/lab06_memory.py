@@ -255,7 +255,7 @@ def check_accumulate_means(answer: Callable[..., Any]) -> None:
     calls: List[ForwardRecorder] = []
     updates: Dict[_SentenceBatch, int] = {}
     results = run_cases(lambda batch: _run_training(answer, batch, calls, updates), batches, _right_params)
-    mistakes = [MEAN_MISTAKES[0], _update_per_part_mistake(updates), *MEAN_MISTAKES[1:]]
+    mistakes = [MEAN_MISTAKES[0], _update_per_microbatch_mistake(updates), *MEAN_MISTAKES[1:]]
     results.check_results(_are_close_params, mistakes, _describe_update)
     for (batch,), call in zip(batches, calls):
         _check_forward_calls(batch, call)
@@ -329,7 +329,7 @@ def _are_close_params(got: Any, want: LayerParams) -> bool:
 
 
 def _params_updated_with_old_gradients(batch: _SentenceBatch, divisor: float = 1.0) -> LayerParams:
-    """Return the parameters if the old gradients, divided by ``divisor``, are not cleared."""
+    """Return the parameters if the update adds uncleared gradients, divided by ``divisor``."""
     x, _ = batch.network_inputs()
     old_gradient = LayerParams(np.tile(x[0].sum(axis=0), (CLASSES, 1)), np.full(CLASSES, float(x.shape[1])))
     return _right_params(batch).subtract(old_gradient, LR / divisor)
@@ -381,8 +381,8 @@ MEAN_MISTAKES: List[Mistake] = [
 ]  # fmt: skip
 
 
-def _update_per_part_mistake(updates: Mapping[_SentenceBatch, int]) -> Mistake:
-    """Return the mistake of an update after each microbatch.
+def _update_per_microbatch_mistake(updates: Mapping[_SentenceBatch, int]) -> Mistake:
+    """Return the known mistake that the answer updates the parameters after each microbatch.
 
     Microbatches without words may be skipped. ``updates``: the number of updates of each batch.
     """

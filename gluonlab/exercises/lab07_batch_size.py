@@ -257,9 +257,10 @@ def _are_close_params(got: Any, want: Sequence[LayerParams]) -> bool:
 
 
 def _matches_training(**change: Callable[[TrainingCase], Any]) -> Callable[..., bool]:
-    """Return a mistake's predicate; ``change``: for a case, arguments of `_simulate_training`."""
+    """Return a mistake's predicate: the parameters are those of a changed training."""
 
     def gives(run: TrainingCase, got: TrainingAnswer) -> bool:
+        """Return whether the answer's parameters are those of the changed training."""
         changed = {name: value(run) for name, value in change.items()}
         if changed.get("ragged") is False and run.images < run.k * run.b:
             return False
@@ -317,10 +318,7 @@ TRAINING_MISTAKES: List[Mistake] = [
 
 
 def _check_training(run: TrainingCase, got: TrainingAnswer, want: List[LayerParams], rest: AnswerResults) -> None:
-    """Raise Wrong unless the answer trained right; ``rest``: this result and all later ones.
-
-    In ``rest``, `find_mistake` looks for a known mistake.
-    """
+    """Raise Wrong unless the answer trained right; ``rest``: this result and all later results."""
     case = run.describe()
     if not got.params_by_step:
         raise case.counterexample("`good_enough` was never asked", "`good_enough` が一度も呼ばれていません")
@@ -390,13 +388,14 @@ def check_median_steps(answer: Callable[..., Any]) -> None:
         cases.append((seeds, round(float(random.uniform(0.5, 0.9)), 2)))
 
     def describe(curves: List[Curve], target: float, got: Any, want: Optional[float]) -> TextPair:
+        """Return the texts about a wrong median of steps."""
         texts = wrong_result_texts(f"median_steps({curves}, {target})", repr(got), want)
         if isinstance(got, NUMBER_TYPES) and math.isinf(got):
             none = "return None where there is no number", "数がないときは None を返してください"
             raise counterexample(*texts, none)
         return texts
 
-    results = run_cases(answer, cases, _over_all_seeds(_first_step_at_target))
+    results = run_cases(answer, cases, _average_over_seeds(_first_step_at_target))
     results.check_results(_is_same_steps, MEDIAN_MISTAKES, describe)
 
 
@@ -442,10 +441,11 @@ def _is_same_steps(got: Any, want: Optional[float]) -> bool:
     return isinstance(got, NUMBER_TYPES) and not isinstance(got, bool) and bool(got == want)
 
 
-def _gives_steps_of(formula: Callable[[List[Curve], float], Any]) -> Callable[..., bool]:
+def _matches_steps_formula(formula: Callable[[List[Curve], float], Any]) -> Callable[..., bool]:
     """Return a mistake's predicate: whether the result is ``formula(curves, target)``."""
 
     def gives(curves: List[Curve], target: float, got: Any) -> bool:
+        """Return whether ``got`` is the formula's number of steps."""
         try:
             return _is_same_steps(got, formula(curves, target))
         except (ValueError, IndexError):  # the formula has no value if no seed reaches the target
@@ -454,10 +454,10 @@ def _gives_steps_of(formula: Callable[[List[Curve], float], Any]) -> Callable[..
     return gives
 
 
-def _over_all_seeds(
+def _average_over_seeds(
     step_of: Callable[[Curve, float], float], average: Callable[[List[float]], float] = median
 ) -> Callable[[List[Curve], float], Any]:
-    """Return a function of (curves, target): ``average`` of the seeds' steps; None if infinite."""
+    """Return a function of (curves, target): ``average`` of all seeds' steps; None if infinite."""
 
     def steps(curves: List[Curve], target: float) -> Optional[float]:
         value = average([step_of(curve, target) for curve in curves])
@@ -471,8 +471,8 @@ def _steps_of_seeds_at_target(curves: List[Curve], target: float) -> List[float]
     return [step for step in (_first_step_at_target(curve, target) for curve in curves) if math.isfinite(step)]
 
 
-def _over_seeds_at_target(average: Callable[[List[float]], float]) -> Callable[[List[Curve], float], Any]:
-    """Return a function of (curves, target): the average over seeds that reach it, or None."""
+def _average_over_seeds_at_target(average: Callable[[List[float]], float]) -> Callable[[List[Curve], float], Any]:
+    """Return a function of (curves, target): average of the seeds that reach it, or None."""
 
     def steps(curves: List[Curve], target: float) -> Optional[float]:
         reached = _steps_of_seeds_at_target(curves, target)
@@ -486,8 +486,8 @@ def _number_measurements(curve: Curve, first: int) -> Curve:
     return [(number, right) for number, (_, right) in enumerate(curve, first)]
 
 
-MEDIAN_MISTAKES = formula_mistakes(_gives_steps_of, [
-    (_over_seeds_at_target(median),
+MEDIAN_MISTAKES = formula_mistakes(_matches_steps_formula, [
+    (_average_over_seeds_at_target(median),
      "seeds that never reach the target are left out, so hopeless settings look good: they take longer than all others",
      "目標に達しないシードが除かれています。それでは見込みのない設定がよく見えます。"
      "ほかのどのシードよりも長くかかるものとして数えてください"),
@@ -496,32 +496,33 @@ MEDIAN_MISTAKES = formula_mistakes(_gives_steps_of, [
          else median(_steps_of_seeds_at_target(curves, target)),
      "one seed that never gets there does not keep the median seed from getting there",
      "達しないシードが 1 つあっても、中央値のシードが達していれば答えは数です"),
-    (_over_all_seeds(lambda curve, target: min(_first_step_at_target(curve, target), curve[-1][0])),
+    (_average_over_seeds(lambda curve, target: min(_first_step_at_target(curve, target), curve[-1][0])),
      "a seed that never reaches the target counts as if it had at its last look",
      "目標に達しないシードを、最後の計測で達したものとして数えています"),
-    (_over_all_seeds(lambda curve, target: next((s for s, r in curve if r > target), math.inf)),
+    (_average_over_seeds(lambda curve, target: next((s for s, r in curve if r > target), math.inf)),
      "the target itself is enough", "ちょうど目標の値でも達したことになります"),
-    (_over_all_seeds(_first_step_at_target, mean), "that is the mean, which a single seed spoils",
+    (_average_over_seeds(_first_step_at_target, mean), "that is the mean, which a single seed spoils",
      "これは平均です。1 つのシードで大きく変わります"),
-    (_over_seeds_at_target(mean), "that is the mean of the seeds that reach the target",
+    (_average_over_seeds_at_target(mean), "that is the mean of the seeds that reach the target",
      "これは目標に達したシードの平均です"),
-    *((_over_all_seeds(_first_step_at_target, middle),
+    *((_average_over_seeds(_first_step_at_target, middle),
        "of an even number of seeds the median is the mean of the middle two",
        "シードが偶数個なら、中央値は中央の 2 つの平均です")
       for middle in (median_high, median_low)),
-    (_over_all_seeds(lambda curve, target: _first_step_at_target(_number_measurements(curve, 0), target)),
+    (_average_over_seeds(lambda curve, target: _first_step_at_target(_number_measurements(curve, 0), target)),
      "that is the place of the look, not its steps", "それは何番目の計測かで、ステップ数ではありません"),
-    (_over_all_seeds(lambda curve, target: _first_step_at_target(_number_measurements(curve, 1), target)),
+    (_average_over_seeds(lambda curve, target: _first_step_at_target(_number_measurements(curve, 1), target)),
      "that is a number of looks, not of steps", "それは計測の回数で、ステップ数ではありません"),
-    (_over_all_seeds(_step_of_lasting_target),
+    (_average_over_seeds(_step_of_lasting_target),
      "a seed is there at its first look that has the target, even if it falls below it again",
      "最初に目標以上になった計測で達したとします。その後で下回ってもかまいません"),
-    (_over_all_seeds(_interpolate_step), "between two looks nobody has looked: the first that has the target counts",
+    (_average_over_seeds(_interpolate_step),
+     "between two looks nobody has looked: the first that has the target counts",
      "計測と計測の間は測っていません。目標以上になった最初の計測のステップ数です"),
-    (_over_all_seeds(lambda curve, target: _first_step_at_target(curve[::-1], target)),
+    (_average_over_seeds(lambda curve, target: _first_step_at_target(curve[::-1], target)),
      "the last look that has the target counts, not the first",
      "最初ではなく、最後に目標に達していた計測を数えています"),
-    (_over_all_seeds(_first_step_at_target, min), "that is the fastest seed", "これは最も速いシードです"),
+    (_average_over_seeds(_first_step_at_target, min), "that is the fastest seed", "これは最も速いシードです"),
 ])  # fmt: skip
 
 
@@ -557,6 +558,7 @@ def check_critical_batch(answer: Callable[..., Any]) -> None:
         cases.append(([2**size for size in sizes], steps))
 
     def describe(sizes: List[int], steps: List[float], got: Any, want: CurveFit) -> TextPair:
+        """Return the texts about a wrong fit."""
         call = f"critical_batch({sizes}, [{', '.join(f'{each:g}' for each in steps)}])"
         if not (isinstance(got, tuple) and len(got) == 2):
             raise wrong_return(got, call, "two numbers, (fewest, critical)", "2 つの数 (fewest, critical) ")
@@ -583,7 +585,7 @@ def _fit_line(sizes: Any, steps: Any, weights: Any) -> CurveFit:
 
 
 def _fit_curve(sizes: Sequence[float], steps: Sequence[float], power: float = 1.0) -> CurveFit:
-    """Fit the curve by least squares of differences / steps**power; 1 is right."""
+    """Fit the curve by least squares, with weights steps**-``power``; a power of 1 is right."""
     n, s = np.asarray(sizes, float), np.asarray(steps, float)
     a, b = _fit_line(n, s, s**-power)
     return a, b / a
@@ -604,8 +606,8 @@ def _matches_fit(formula: Callable[[Any, Any], Optional[CurveFit]]) -> Callable[
     return gives
 
 
-def _fit_inverse_ratios(n: Any, s: Any) -> CurveFit:
-    """Fit by differences relative to the curve's steps, by the Gauss-Newton method."""
+def _fit_relative_to_curve(n: Any, s: Any) -> CurveFit:
+    """Fit the curve to minimize the squares of measured / fitted steps - 1, by Gauss-Newton."""
     x = np.stack([np.ones(len(n)), 1 / n], axis=1)
     curve = np.array(_fit_line(n, s, 1 / s))
     for _ in range(FIT_ROUNDS):
@@ -615,7 +617,7 @@ def _fit_inverse_ratios(n: Any, s: Any) -> CurveFit:
 
 
 def _fit_reweighted(n: Any, s: Any) -> CurveFit:
-    """Fit by differences relative to the steps of the previous fit, FIT_ROUNDS times."""
+    """Fit the curve FIT_ROUNDS times, each weighted by the inverse steps of the previous fit."""
     a, b = _fit_line(n, s, 1 / s)
     for _ in range(FIT_ROUNDS):
         a, b = _fit_line(n, s, 1 / (a + b / n))
@@ -656,7 +658,7 @@ FIT_MISTAKES = formula_mistakes(_matches_fit, [
     *((inverse,
        "the errors are the wrong way round: each is divided by the curve's steps, not by the steps measured",
        "相対誤差が逆です。計測したステップ数ではなく、曲線のステップ数で割っています")
-      for inverse in (_fit_inverse_ratios, _fit_reweighted)),
+      for inverse in (_fit_relative_to_curve, _fit_reweighted)),
     (_fit_images, "that fits the images, sizes times steps, so the large batches alone decide",
      "画像の枚数 (バッチサイズとステップ数の積) に当てはめているので、大きいバッチだけで決まってしまいます"),
     (_fit_end_points, "that is the curve through the smallest and the largest batch alone",
@@ -698,7 +700,7 @@ class RateLandscape(NamedTuple):
         return float(round(self.fewest * self.steeper**doublings))
 
     def steps_by_rate(self) -> Dict[float, float]:
-        """Return {rate: steps} from half the lower to twice the higher of first and best."""
+        """Return {rate: steps}: rates in factors of 2, beyond the first and the best rate."""
         ends = sorted([self.first, self.best])
         rates, rate = [], ends[0] / 2
         while rate < ends[1] * 3:
@@ -708,9 +710,9 @@ class RateLandscape(NamedTuple):
 
     def sufficient_steps(self) -> int:
         """Return the total steps of a good search, in the more expensive first direction."""
-        return max(self._cost(2.0), self._cost(0.5))
+        return max(self._search_steps(2.0), self._search_steps(0.5))
 
-    def _cost(self, factor: float) -> int:
+    def _search_steps(self, factor: float) -> int:
         """Return the total steps of a search that first multiplies the rate by ``factor``."""
         spent = fewest = int(self.steps_at(self.first))
         for direction in (factor, 1 / factor):
@@ -875,7 +877,7 @@ def check_momentum_step(answer: Callable[..., Any]) -> None:
 
 
 def _make_constant_gradient_case(momentum: float, rates: Sequence[float], grads: Any) -> MomentumSteps:
-    """Return a case whose weights start at zero; ``grads``: each parameter's gradient in all steps."""
+    """Return a case whose weights start at zero and whose gradients never change."""
     arrays = tuple(np.array(each, np.float32) for each in grads)
     begin = tuple(np.zeros_like(each) for each in arrays)
     return MomentumSteps(momentum, tuple(rates), begin, (arrays,) * len(rates))
@@ -949,8 +951,8 @@ def _matches_rule(**factors: Callable[[float], float]) -> Callable[..., bool]:
     return lambda steps, got: _are_close_weights(got, _apply_momentum_rule(steps, **factors))
 
 
-def _correct_after_update(steps: MomentumSteps) -> WeightPath:
-    """Return the weights of the mistake to correct the velocity after the update, not before."""
+def _weights_if_corrected_late(steps: MomentumSteps) -> WeightPath:
+    """Return the weights if velocities are rescaled to a new rate only after the update."""
     weights = [each.astype(np.float64) for each in steps.initial_weights]
     moves = [np.zeros_like(each) for each in weights]
     weight_path, former_rate = [], None
@@ -970,7 +972,7 @@ MOMENTUM_MISTAKES: List[Mistake] = [
      "MXNet の規則のままです。速度の中身には以前の学習率が掛かっています"),
     (_matches_rule(velocity_factor=lambda ratio: ratio**-2), "the factor is upside down: it is lr / former_lr",
      "係数が逆数になっています。lr / former_lr です"),
-    (lambda steps, got: _are_close_weights(got, _correct_after_update(steps)),
+    (lambda steps, got: _are_close_weights(got, _weights_if_corrected_late(steps)),
      "the velocity is corrected after the update: correct it before",
      "速度を更新の後に補正しています。更新の前に補正してください"),
     (_matches_rule(velocity_factor=lambda ratio: 0.0),
@@ -1095,7 +1097,7 @@ class ChoiceProblem(NamedTuple):
                     costs[count, batch] = (seconds, count * seconds)
         return costs
 
-    def costs_within_deadline(self) -> Dict[Choice, Tuple[float, float]]:
+    def costs_in_time(self) -> Dict[Choice, Tuple[float, float]]:
         """Return the costs of the choices that meet the deadline."""
         return {
             choice: time_and_cost for choice, time_and_cost in self.costs().items() if time_and_cost[0] <= self.deadline
@@ -1154,8 +1156,8 @@ def check_cheapest_choice(answer: Callable[..., Any]) -> None:
         raise problem.describe().counterexample(
             f"it returned {got!r}, expected {want}",
             f"戻り値は {got!r} でした。正しくは {want} です",
-            next(filter(any, (_explain_question(*each) for each in questions)), None)
-            or _explain_choice(problem, got, want, results),
+            next(filter(any, (_explain_invalid_call(*each) for each in questions)), None)
+            or _explain_wrong_choice(problem, got, want, results),
         )
 
 
@@ -1176,7 +1178,7 @@ def _random_problem(random: Any) -> ChoiceProblem:
 
 
 def _cheapest_choice(problem: ChoiceProblem) -> Optional[Choice]:
-    costs = problem.costs_within_deadline()
+    costs = problem.costs_in_time()
     return min(costs, key=lambda choice: (*costs[choice][::-1], choice)) if costs else None
 
 
@@ -1194,7 +1196,8 @@ def _chooses_least(
     """
 
     def gives(problem: ChoiceProblem, got: Any) -> bool:
-        costs = problem.costs() if ignore_deadline else problem.costs_within_deadline()
+        """Return whether ``got`` is the choice with the smallest key."""
+        costs = problem.costs() if ignore_deadline else problem.costs_in_time()
         if not costs:
             return got is None
         return bool(got == min(costs, key=lambda choice: (key(problem, choice, *costs[choice]), choice)))
@@ -1224,7 +1227,7 @@ CHOICE_MISTAKES: List[Mistake] = [
 ]  # fmt: skip
 
 
-def _explain_question(problem: ChoiceProblem, batch: Any, devices: Any) -> TextPair:
+def _explain_invalid_call(problem: ChoiceProblem, batch: Any, devices: Any) -> TextPair:
     """Return the texts about a call ``seconds(batch, devices)`` with invalid arguments."""
     if batch in problem.steps and devices in problem.counts:
         return NO_TEXT
@@ -1239,7 +1242,7 @@ def _explain_question(problem: ChoiceProblem, batch: Any, devices: Any) -> TextP
     )  # fmt: skip
 
 
-def _explain_choice(
+def _explain_wrong_choice(
     problem: ChoiceProblem, got: Any, want: Optional[Choice], results: AnswerResults
 ) -> Tuple[str, str]:
     """Return the likely reason for a wrong choice."""

@@ -160,7 +160,7 @@ def _check_epoch_orders(answer: Callable[..., Any], size: int, world_size: int, 
 
 
 def _repeated_neighbor_share(first: Shards, second: Shards) -> float:
-    """Return the fraction of neighbors in ``second`` that are also neighbors in ``first``."""
+    """Return the share of consecutive images in ``second`` that are consecutive in ``first``."""
     first_pairs, second_pairs = (
         [frozenset(pair) for shard in shards for pair in zip(shard, shard[1:])] for shards in (first, second)
     )
@@ -193,9 +193,9 @@ def check_distributed_program(answer: DistributedProgram) -> None:
             f"{FAULT_REMAINS.en}: {world_size} processes, {size} images, {epochs} epochs",
             f"{FAULT_REMAINS.ja}: {world_size} プロセス、画像 {size} 枚、{epochs} エポック",
         )
-        _check_group(case, dist, world_size)
+        _check_process_group(case, dist, world_size)
         _check_trained_images(case, dist, size, epochs)
-        _check_model(case, dist)
+        _check_weights_and_updates(case, dist)
         _check_rank_zero(case, dist, test_set, epochs)
 
 
@@ -219,7 +219,7 @@ def _explain_error(dist: Distributed, error: Exception) -> Wrong:
     return FAULT_REMAINS.counterexample(f"{en}{format_error(error)}{line}", f"{ja}{format_error(error)}{line_ja}")
 
 
-def _check_group(case: CaseText, dist: Distributed, world_size: int) -> None:
+def _check_process_group(case: CaseText, dist: Distributed, world_size: int) -> None:
     """Check the number of processes, and that each joins the group with its own rank."""
     count = len(dist.records)
     joins = [notes.joins for notes in dist.records]
@@ -281,8 +281,8 @@ def _check_trained_images(case: CaseText, dist: Distributed, size: int, epochs: 
         )  # fmt: skip
 
 
-def _check_model(case: CaseText, dist: Distributed) -> None:
-    """Check that training has changed the weights, and that all ranks have the same weights."""
+def _check_weights_and_updates(case: CaseText, dist: Distributed) -> None:
+    """Check that all ranks have equal trained weights, and that each gradient has one update."""
     weights = [notes.weight for notes in dist.records]
     first = weights[0]
     different_rank = next((rank for rank, each in enumerate(weights) if each is None or (each != first).any()), None)
@@ -519,6 +519,7 @@ def check_staleness(answer: Callable[[List[Event]], List[int]]) -> None:
         cases.append(events)
 
     def describe(events: List[Event], got: Any, want: List[int]) -> TextPair:
+        """Return the texts about wrong counts of missed updates."""
         call = f"staleness({events})"
         if not isinstance(got, list):
             raise wrong_return(got, call, "a list with a number for each push", "push ごとの数のリスト")
@@ -690,6 +691,7 @@ def check_restart_step(answer: Callable[[str, Dict[int, bool]], Tuple[int, int]]
         cases.append(_make_killed_run(last, checkpoints, cut, resumed=every if randint(2) else None))
 
     def describe(metrics: str, checkpoints: Dict[int, bool], got: Any, want: Tuple[int, int]) -> TextPair:
+        """Return the texts about a wrong restart step, or a wrong number of repeated steps."""
         if not isinstance(got, tuple) or len(got) != 2:
             en = "two numbers: the step it goes on from, and how many steps are made again"
             raise wrong_return(got, "goes_on(...)", en, "2 つの数 (再開するステップと、やり直す回数) ")
@@ -812,6 +814,7 @@ def check_rank_places(answer: Callable[[str], List[RankPlace]]) -> None:
         cases.append(" ".join(f"{name} {random.randint(1, 5)}" for name in [*names, *repeated_names]))
 
     def describe(text: str, got: Any, want: List[RankPlace]) -> TextPair:
+        """Return the texts about wrong hosts or local ranks."""
         call = f"places({text!r})"
         if not isinstance(got, list) or not all(isinstance(one, tuple) for one in got):
             en = "a list with (host, local rank) of each rank"
@@ -860,8 +863,8 @@ def _number_by_entry(pairs: Iterable[Tuple[str, int]]) -> List[RankPlace]:
     return [(host, n) for host, count in pairs for n in range(count)]
 
 
-def _places_in_turns(text: str) -> List[RankPlace]:
-    """Return the first slot of each host, then the second slot of each, and so on."""
+def _places_round_robin(text: str) -> List[RankPlace]:
+    """Return the hosts' first slots, then their second slots, and so on, instead of LSF's order."""
     numbered = _number_by_host(_slot_hosts(text))
     order = list(dict.fromkeys(_slot_hosts(text)))
     return sorted(numbered, key=lambda place: (place[1], order.index(place[0])))
@@ -883,7 +886,7 @@ PLACE_MISTAKES = formula_mistakes(_matches_places, [
     (lambda text: [(host, rank) for rank, host in enumerate(_slot_hosts(text))],
      "that is the rank in the job: the local rank begins at 0 on each host",
      "それはジョブ全体でのランクです。ローカルランクはホストごとに 0 から始まります"),
-    (_places_in_turns, "slots are filled host by host, not in turns",
+    (_places_round_robin, "slots are filled host by host, not in turns",
      "スロットはホストごとに埋まります。順番に 1 つずつではありません"),
     (_places_by_host, "ranks go through the list as it stands: a host that comes again has later ranks",
      "ランクは並んでいる順に付きます。もう一度出てきたホストには後のランクが付きます"),

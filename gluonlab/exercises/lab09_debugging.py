@@ -142,7 +142,7 @@ def check_accumulation(answer: Callable[..., Any]) -> None:
     cases: List[Tuple[Tuple[int, ...], int]] = [((4,), 2), ((4, 4), 2), ((4, 4, 4), 1)]
     losses_and_means: List[Tuple[Any, float]] = []
     for sizes, parts in [*cases, ((8, 8, 3, 8), 3), ((9, 5, 7), 4)]:
-        losses = check_updates(answer, sizes, parts, _explain_update)
+        losses = check_updates(answer, sizes, parts, _explain_wrong_update)
         losses_and_means += zip(losses, _mean_losses(initial_params(), random_batches(sizes)))
     for loss, mean in losses_and_means:
         check_losses(loss, [mean], "train_batch", "the batch's mean loss", "バッチの平均損失")
@@ -153,7 +153,7 @@ def _mean_losses(begin: LayerParams, batches: Sequence[Batch]) -> List[float]:
     return [begin.train(batches[:n]).image_losses(batch).mean() for n, batch in enumerate(batches)]
 
 
-def _explain_update(update: Update) -> Wrong:
+def _explain_wrong_update(update: Update) -> Wrong:
     """Return the counterexample of a wrong update in 09-2; its fault is stale gradients."""
     if not update.got.is_close(params_with_stale_gradients(update.initial, update.batches)):
         return explain_wrong_update(update)
@@ -412,7 +412,7 @@ def check_initial_parameters(answer: Callable[..., Any]) -> None:
 
 @contextmanager
 def _record_shared_draws() -> Iterator[Set[mx.Context]]:
-    """Record the devices that draw random numbers after ``mx.random.seed`` for all devices."""
+    """Record the devices that draw random numbers from a seed set for all devices at once."""
     seed, invoke = mx.random.seed, register._imperative_invoke
     calls: List[Any] = []
     drawing_devices: Set[mx.Context] = set()
@@ -667,7 +667,7 @@ def _check_updates(runs: Sequence[Tuple[_TrainingSetting, _TrainingRecord]]) -> 
     results = run_cases(lambda setting, run: run.final_params[0], runs, _right_params)
 
     def describe(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams, want: LayerParams) -> TextPair:
-        """Return the texts; raise FAULT_REMAINS's counterexample for an original fault."""
+        """Return the texts of wrong clipping. Raises Wrong if an original fault remains."""
         moved, expected = (weight_distance(got, initial_params()), weight_distance(want, initial_params()))
         texts = setting.describe().with_texts(
             f"the update moved the weights by {moved:.4g}, expected {expected:.4g}, as on one device",
@@ -713,6 +713,7 @@ def _matches_clipping_by_device(limit: Callable[[_TrainingSetting], float]) -> C
     """Return a mistake's predicate: whether each device's gradient is clipped before the sum."""
 
     def gives(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
+        """Return whether the parameters follow from gradients that were clipped on each device."""
         after = initial_params()
         for gradient in _device_gradients(setting, run):
             scale = min(1.0, limit(setting) / _gradient_norm(gradient))
@@ -732,7 +733,7 @@ def _device_gradients(setting: _TrainingSetting, run: _TrainingRecord) -> List[L
 
 
 def _is_clipped_by_joint_norm(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
-    """Return whether the norm for clipping is that of all devices' gradients, side by side."""
+    """Return whether the clipping norm is of all devices' gradients joined, not of their sum."""
     norm = np.sqrt(sum(_gradient_norm(gradient) ** 2 for gradient in _device_gradients(setting, run)))
     scale = min(1.0, setting.max_norm * setting.images / norm)
     return got.is_close(_clipped_update(_whole_gradient(setting), setting.images, np.inf, scale))

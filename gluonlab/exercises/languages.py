@@ -59,7 +59,7 @@ def _check_language(name: str, kind: str) -> str:
 
 
 def _language_candidates() -> Iterator[Optional[str]]:
-    """Yield candidates in the order of the table in `language`, from the notebook on."""
+    """Yield language names by priority, from the notebook, the folders and the locale."""
     notebook = _notebook_path()
     if notebook:
         yield _metadata_language(notebook)

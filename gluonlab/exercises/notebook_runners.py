@@ -87,7 +87,7 @@ def run_in_processes(path: Path, bounds: Bounds, seed: Optional[int], stop: thre
 
 
 def sanitize_result(lab: Any, note: Any, verdicts: Any) -> NotebookResult:
-    """Return the result in data that may be forged. Values of a wrong type are dropped.
+    """Make a result from data that a student may have forged; values of a wrong type are dropped.
 
     ``verdicts``: pairs of an exercise's id and an object with status, message, hidden and micros.
     """
@@ -136,7 +136,7 @@ def _run_and_read_messages(
             stdout=out,
             stderr=subprocess.DEVNULL,
             cwd=folder,  # empty: Python loads modules from the current folder
-            env=_environment(seed),
+            env=_supervisor_environment(seed),
             start_new_session=True,  # Ctrl-C is for the grader
         )
         try:
@@ -144,7 +144,7 @@ def _run_and_read_messages(
         finally:
             _end_supervisor(child, bounds.spare_seconds)
         out.seek(0)
-        messages = _last_messages(out.read(MAX_OUTPUT_BYTES))
+        messages = _parse_messages(out.read(MAX_OUTPUT_BYTES))
     if EXCESS_KEY not in messages:
         messages[EXCESS_KEY] = "the process that watches over it was ended; it may have left others running"
     elif DONE_KEY not in messages:
@@ -152,8 +152,8 @@ def _run_and_read_messages(
     return messages
 
 
-def _environment(seed: Optional[int]) -> Dict[str, str]:
-    """Return the environment of the supervisor: this gluonlab, absolute paths, and the seed."""
+def _supervisor_environment(seed: Optional[int]) -> Dict[str, str]:
+    """Return the supervisor's environment, with this gluonlab, absolute paths and the seed."""
     package = str(Path(gluonlab.__file__).resolve().parent.parent)
     folders = [str(Path(part).absolute()) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     environment = {name: value for name, value in os.environ.items() if name != SEED_VARIABLE}
@@ -182,8 +182,8 @@ def _end_supervisor(child: "subprocess.Popen[bytes]", seconds: float) -> None:
         child.wait()
 
 
-def _last_messages(lines: bytes) -> Dict[str, str]:
-    """Parse the lines of supervisor and notebook: kind -> its last text, of notes the first."""
+def _parse_messages(lines: bytes) -> Dict[str, str]:
+    """Parse lines of JSON to {kind: text}: the first note, the last text of other kinds."""
     messages: Dict[str, str] = {}
     for line in lines.splitlines():
         for kind, text in _parse_object(line).items():
@@ -308,7 +308,7 @@ class ContainerRunner:
             start_new_session=True,  # Ctrl-C is for the grader
         )
         try:
-            output = _communicate(child, json.dumps(order).encode() + b"\n", seconds, stop)
+            output = _read_container_output(child, json.dumps(order).encode() + b"\n", seconds, stop)
         finally:
             self._end_container(child, container)
         return self._read_result(output, child.returncode)
@@ -382,10 +382,10 @@ class ContainerOutput(NamedTuple):
     fault: str = ""
 
 
-def _communicate(
+def _read_container_output(
     child: "subprocess.Popen[bytes]", order: bytes, seconds: float, stop: threading.Event
 ) -> ContainerOutput:
-    """Send the order and read all output, within time and MAX_OUTPUT_BYTES."""
+    """Send the order to a container; read its output within time and MAX_OUTPUT_BYTES."""
     assert child.stdin is not None and child.stdout is not None and child.stderr is not None
     with suppress(BrokenPipeError):  # the container has ended; its exit status is the reason
         child.stdin.write(order)

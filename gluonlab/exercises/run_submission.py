@@ -166,17 +166,17 @@ class NotebookKernel:
             if not ready and not self._manager.is_alive():
                 raise _KernelEnded("its process died")
             if output in ready:
-                message = self._read(output, is_output=True)
+                message = self._read_message(output, is_output=True)
                 is_idle = message.get("content", {}).get("execution_state") == "idle"
                 idle = idle or (is_idle and _is_reply_to(message, message_id))
             if shell in ready:
-                message = self._read(shell, is_output=False)
+                message = self._read_message(shell, is_output=False)
                 if _is_reply_to(message, message_id) and message["msg_type"] == "execute_reply":
                     reply = message["content"]
                     deadline = min(deadline, time.monotonic() + _LAST_OUTPUT_S)
         return _reply_error(reply or {})
 
-    def _read(self, socket: Any, is_output: bool) -> "dict[str, Any]":
+    def _read_message(self, socket: Any, is_output: bool) -> "dict[str, Any]":
         """Read the next message of a socket. Raises _KernelEnded for too many bytes of output."""
         frames: List[bytes] = socket.recv_multipart()
         if is_output:

@@ -154,7 +154,7 @@ def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -
     all_states = list(simulate_contributions(schedule))
     lost_place = None if schedule.collective == ALL_GATHER else _find_lost_contribution(schedule, all_states)
     if lost_place is not None:
-        return lost_contribution(call, schedule, *lost_place)
+        return explain_lost_contribution(call, schedule, *lost_place)
     if error.step is None or error.transfer is None:
         rank, chunk = _find_unfinished_chunk(schedule, all_states[-1])
         elsewhere = _locate_sum(schedule, all_states[-1], chunk)
@@ -214,7 +214,7 @@ def _explain_wrong_copy(place: CaseText, schedule: Schedule, last: Transfer, has
     )  # fmt: skip
 
 
-def lost_contribution(call: str, schedule: Schedule, place: Tuple[int, int], rank: int) -> Wrong:
+def explain_lost_contribution(call: str, schedule: Schedule, place: Tuple[int, int], rank: int) -> Wrong:
     """Return the counterexample of a copy that destroys the last contribution of ``rank``.
 
     ``place``: (step, index in the step) of the copy.

@@ -105,6 +105,7 @@ def list_descendants(pid: int, proc: Path = PROC) -> List[ProcessStat]:
 
 
 def _parse_stat(pid: int, line: bytes) -> ProcessStat:
+    """Parse a line of ``/proc/PID/stat``, see proc(5)."""
     # the second field, the program's name, may contain spaces and parentheses
     state, parent, group, *rest = line[line.rindex(b")") + 2 :].split()
     resident = int(rest[18]) * os.sysconf("SC_PAGE_SIZE")

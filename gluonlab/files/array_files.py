@@ -68,7 +68,7 @@ def write_arrays(file: IO[bytes], arrays: Mapping[str, nd.NDArray]) -> None:
 
 
 def _array_bytes(array: nd.NDArray) -> bytes:
-    """Return an array on the CPU as ``array`` of the file format."""
+    """Serialize an array on the CPU to MXNet's format."""
     size, address = ctypes.c_size_t(), ctypes.c_void_p()
     check_call(_LIB.MXNDArraySaveRawBytes(array.handle, ctypes.byref(size), ctypes.byref(address)))
     return ctypes.string_at(address, size.value)

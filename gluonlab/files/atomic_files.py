@@ -212,6 +212,7 @@ def temporary_folder(kind: str) -> Iterator[Path]:
 
 
 def _remove_stale_folders(parent: Path, prefix: str) -> None:
+    """Remove the temporary folders with this prefix that killed processes of this user left."""
     with suppress(OSError):
         for entry in list(parent.iterdir()):
             if re.fullmatch(re.escape(prefix) + "[a-z0-9_]{8}", entry.name) and _is_private(entry):
@@ -219,7 +220,7 @@ def _remove_stale_folders(parent: Path, prefix: str) -> None:
 
 
 def _is_private(path: Path) -> bool:
-    """Return whether this is a folder that only this user can access, as ``mkdtemp`` makes it."""
+    """Return whether ``path`` is a folder that only this user can access, as of ``mkdtemp``."""
     with suppress(OSError):
         status = os.lstat(path)
         mode = stat.S_IMODE(status.st_mode) & ~stat.S_ISVTX  # which Jupyter sets
@@ -242,7 +243,7 @@ def remove_empty_folders(folders: Sequence[Path]) -> None:
 
 @contextmanager
 def create_writable_folder(path: Path, remedy: str = DEFAULT_REMEDY) -> Iterator[None]:
-    """Make the folder ``path`` if necessary, and check that files can be written there.
+    """Make ``path`` a folder where files can be written; undo this if the block raises.
 
     New folders are removed if the block raises. Raises OutputError if no file can be written.
     """
@@ -290,7 +291,7 @@ def check_path_name(option: str, path: Path) -> None:
                 raise
 
 
-def check_new(option: str, path: Path) -> None:
+def check_new_path(option: str, path: Path) -> None:
     """Raise OutputError if ``path`` exists, or its parent folder is missing or not writable."""
     check_path_name(option, path)
     with _raise_option_errors(option, path):
@@ -314,6 +315,7 @@ def check_output_file(option: str, path: Path) -> None:
 
 
 def _check_parent(option: str, path: Path, has_folder: bool) -> None:
+    """Raise OutputError if the parent folder is missing or not writable."""
     if not has_folder:
         raise OutputError(f"{option} {path}: there is no folder {path.parent}: make it, or choose another place")
     if not os.access(path.parent, os.W_OK | os.X_OK):
@@ -326,13 +328,13 @@ def new_file(option: str, path: Path) -> Iterator[Path]:
 
     Raises OutputError.
     """
-    check_new(option, path)
+    check_new_path(option, path)
     with _raise_option_errors(option, path), atomic_path(path) as temporary:
         yield temporary
 
 
 def is_marked(path: Path, mark: bytes) -> bool:
-    """Return whether this is a file with ``mark`` among its first bytes."""
+    """Return whether ``path`` is a file with ``mark`` among its first bytes."""
     try:
         if not path.is_file():
             return False
@@ -343,9 +345,9 @@ def is_marked(path: Path, mark: bytes) -> bool:
 
 
 def check_new_or_marked(option: str, path: Path, mark: bytes) -> None:
-    """Raise OutputError like `check_new`, but accept a file with ``mark``, which gluonlab has written."""
+    """Raise OutputError like `check_new_path`, but accept a file that has gluonlab's ``mark``."""
     if not is_marked(path, mark):
-        check_new(option, path)
+        check_new_path(option, path)
 
 
 @contextmanager

@@ -31,19 +31,19 @@ OWN_GROUP_OPTIONS: Dict[str, Any] = {"start_new_session": True, "preexec_fn": di
 
 
 def prepare_program_process() -> None:
-    """Prepare a new process, before it executes the user's own program.
+    """Run in a new process before it executes the user's program: die with the parent.
 
-    The process dies with its parent. Unlike the launcher, the program does not ignore Ctrl-Z.
+    Unlike the launcher, the program does not ignore Ctrl-Z.
     """
     die_with_parent()
     signal.signal(signal.SIGTSTP, signal.SIG_DFL)
 
 
 def prepare_command_process() -> None:
-    """Prepare a new process, before it executes a command of gluonlab.
+    """Run in a new process before it executes a command of gluonlab: die with the parent.
 
-    The process dies with its parent. SIGINT is blocked until `gluonlab.host.command_start` handles
-    it, because Python would print a traceback.
+    SIGINT is blocked until `gluonlab.host.command_start` handles it, because Python would print a
+    traceback.
     """
     die_with_parent()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -17,8 +17,8 @@ import sys
 from _frozen_importlib_external import PathFinder  # type: ignore[import-not-found]
 
 
-def install_sigint_handler() -> None:
-    """Install handlers for SIGINT and for errors, if Python is starting a command of gluonlab.
+def install_start_handlers() -> None:
+    """Handle SIGINT and errors in one line while Python is starting a command of gluonlab.
 
     `gluonlab.cli.command` later replaces these handlers.
     """
@@ -40,6 +40,7 @@ def install_sigint_handler() -> None:
 
 
 def _exit_on_interrupt(number: int, frame: object) -> None:
+    """Handle SIGINT: print that nothing was written, and exit."""
     try:
         os.write(2, b"interrupted: nothing was written\n")
     except OSError:  # standard error is closed
@@ -53,7 +54,7 @@ def exit_immediately(number: int, frame: object) -> None:
 
 
 def is_command_starting() -> bool:
-    """Check if a command is still starting: the handler of `install_sigint_handler` is active."""
+    """Check if a command is still starting: the handler of `install_start_handlers` is active."""
     return _signal.getsignal(_signal.SIGINT) is _exit_on_interrupt
 
 

@@ -269,6 +269,7 @@ def _check_host_slots(hosts: List[HostSlots], variable: str) -> List[HostSlots]:
 
 
 def _parse_slots(text: str, variable: str) -> int:
+    """Parse a host's number of slots. Raises ConfigError outside 1 to MAX_SLOTS_PER_HOST."""
     if re.fullmatch(r"[0-9]{1,5}", text) is None or not 1 <= int(text) <= MAX_SLOTS_PER_HOST:
         raise ConfigError(
             f"{variable} gives a host {text!r} slots: a number from 1 to {MAX_SLOTS_PER_HOST} is possible"
@@ -277,6 +278,7 @@ def _parse_slots(text: str, variable: str) -> int:
 
 
 def _host_list_error(text: str, variable: str) -> ConfigError:
+    """Return the error for a variable that is not a list of hosts."""
     return ConfigError(
         f"{variable}={text!r} is no list of hosts, such as node[001-003,07],gpu-5 or 'a 2 b 2', of "
         f"at most {MAX_HOSTS}: set it anew, or give the hosts with --hosts"

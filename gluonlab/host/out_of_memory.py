@@ -138,7 +138,7 @@ def is_last_line_ready() -> bool:
 
 
 def install_last_line_handlers() -> None:
-    """Install the C handlers that print the line, if it is prepared.
+    """Install C handlers that print the line of `prepare_last_line` when MXNet aborts or crashes.
 
     Call this again after MXNet's import, which replaces the handler of SIGSEGV.
     """

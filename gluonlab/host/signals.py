@@ -289,6 +289,7 @@ class _SignalWatcher:
             os.write(self._writes, bytes([number]))
 
     def end(self) -> None:
+        """Stop the thread, and restore the previous wakeup file descriptor."""
         current_fd = signal.set_wakeup_fd(self._previous_fd)
         if current_fd != self._writes:  # other code has replaced it in the meantime
             signal.set_wakeup_fd(current_fd)
@@ -315,7 +316,7 @@ class _SignalWatcher:
                     self._handle_signal(number)
 
     def _handle_signal(self, number: int) -> None:
-        """Record a signal, and set the time to print or exit unless a handler runs before."""
+        """Record a signal, and set when to print or exit if no Python handler has run by then."""
         if self._previous_fd >= 0:  # pass it on to the previous reader
             with suppress(OSError):
                 os.write(self._previous_fd, bytes([number]))
@@ -407,6 +408,8 @@ class _DelayingFinder:
 
 
 def _wrap_in_context(block: Callable[[], ContextManager[None]], step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that calls ``step`` within the context manager ``block()``."""
+
     def load(argument: Any) -> Any:
         with block():
             return step(argument)

@@ -18,7 +18,7 @@ from gluonlab.collectives.named_topologies import GBIT, MAX_HOSTS, NETWORKS, mak
 from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.config.option_types import real_number_check, whole_number_check
 from gluonlab.errors import ConfigError, unknown
-from gluonlab.files.atomic_files import check_new, new_file
+from gluonlab.files.atomic_files import check_new_path, new_file
 from gluonlab.performance_model.gpu_specifications import GPUS
 from gluonlab.performance_model.gpu_specifications import MACHINES as GPU_OF
 from gluonlab.performance_model.gradient_sum_time import MULTI_HOST_SUMS as MULTI_HOST_SUMS
@@ -167,7 +167,7 @@ def _check_out(options: Options) -> None:
         raise ConfigError("--json has no effect with --out: leave it out")
     if path.suffix.lower() != ".svg":
         raise ConfigError(f"--out {path}: the picture is an SVG: give a name that ends in .svg")
-    check_new("--out", path)
+    check_new_path("--out", path)
 
 
 def _parse_machines(text: str) -> List[str]:

@@ -7,7 +7,7 @@ import textwrap
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from xml.etree.ElementTree import Element, SubElement
 
-from gluonlab.drawing.svg_parts import add_group, add_text, document_text, new_document
+from gluonlab.drawing.svg_parts import add_group, add_text, finish_document, new_document
 from prediction.efficiency import MULTI_HOST_SUMS, GpuStep, ScalingPrediction, describe_host, select_way
 
 # All lengths are in px.
@@ -84,7 +84,7 @@ def as_svg(steps: Mapping[str, GpuStep], rows: Rows, assumption_texts: Sequence[
             add_text(root, MARGIN, y, line, "quiet")
             y += LINE
         y += 5
-    return document_text(root, WIDTH, y + 4)
+    return finish_document(root, WIDTH, y + 4)
 
 
 def _describe_values(rows: Rows) -> str:

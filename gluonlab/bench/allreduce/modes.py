@@ -35,7 +35,7 @@ from gluonlab.config import option_name
 from gluonlab.config.option_types import whole_number_check
 from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.errors import ConfigError
-from gluonlab.files.atomic_files import check_new, new_file
+from gluonlab.files.atomic_files import check_new_path, new_file
 from gluonlab.plain_text import format_size, json_text
 
 COST_SIZES = "1KiB,1MiB,100MB"  # sizes whose predicted time --draw and --synthesise show
@@ -79,7 +79,7 @@ def run_mode(options: Dict[str, Any]) -> ModeOutput:
     if "groups" in options:
         options["groups"] = parse_groups(options["groups"])
     if "plot" in options:
-        check_new("--plot", Path(options["plot"]))
+        check_new_path("--plot", Path(options["plot"]))
     modes = {
         DRAW: _draw_schedule, CHOOSE: _show_choices, SIMULATE: _predict_algorithm_costs,
         SYNTHESISE: _search_schedules, MEASURE: _measure_algorithms,
@@ -207,7 +207,7 @@ def _search_schedules(options: CommandOptions) -> ModeOutput:
     if "out" in options:
         if not is_file_name(options["out"]):
             raise ConfigError(f"--out {options['out']}: give a name that ends in .json, by which it is known")
-        check_new("--out", Path(options["out"]))
+        check_new_path("--out", Path(options["out"]))
     front = predicted_costs.search_schedules(topology, seconds, cores_per_process(), options.get("out"))
     if "json" in options:
         plans = predicted_costs.make_synthesized_plans(front)

@@ -26,7 +26,7 @@ from gluonlab.bench.harness.measurement_record import Record, Series
 from gluonlab.bench.harness.table_format import WIDTH
 from gluonlab.config.option_types import whole_number_check
 from gluonlab.errors import ConfigError, DeviceError, warn
-from gluonlab.files.atomic_files import check_new, check_output_file, new_file
+from gluonlab.files.atomic_files import check_new_path, check_output_file, new_file
 from gluonlab.host import resources
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def output_drawing(drawing: ScheduleDrawing, out: Optional[str], language: Optio
         )
     if path is None:
         return drawing.text()
-    check_new("--out", path)
+    check_new_path("--out", path)
     content = drawing.page(language or "en") if is_page else drawing.picture()
     with new_file("--out", path) as temporary:
         temporary.write_text(content, encoding="utf-8")

@@ -16,7 +16,7 @@ from gluonlab.bench.harness.table_format import WIDTH
 from gluonlab.cli.command import command
 from gluonlab.config.option_types import whole_number_check
 from gluonlab.errors import ConfigError, DeviceError
-from gluonlab.files.atomic_files import check_new, new_file
+from gluonlab.files.atomic_files import check_new_path, new_file
 from gluonlab.plain_text import json_text
 
 DEFAULT_DEVICES, DEFAULT_SIZES, DEFAULT_ROUNDS = "cpu*2", "4KiB,64KiB,1MiB,16MiB", 7
@@ -60,7 +60,7 @@ def _check_save_file(save: str) -> None:
 
     if not is_file_name(save):
         raise ConfigError(f"--save {save}: give a name that ends in {SUFFIX}, by which it is known")
-    check_new("--save", Path(save))
+    check_new_path("--save", Path(save))
 
 
 def _save_reported(save: Optional[str], as_json: bool) -> str:

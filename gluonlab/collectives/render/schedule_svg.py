@@ -22,7 +22,7 @@ from gluonlab.collectives.render.schedule_scene import (
 )
 from gluonlab.collectives.schedule import Schedule, Step
 from gluonlab.collectives.verify_schedule import Contributions, simulate_contributions
-from gluonlab.drawing.svg_parts import add_group, add_text, document_text, new_document
+from gluonlab.drawing.svg_parts import add_group, add_text, finish_document, new_document
 
 # All lengths are in px. As many panels are side by side as fit into WIDTH, at least one.
 WIDTH, MIN_WIDTH, MARGIN, PANEL_GAP = 1440, 720, 32, 44
@@ -102,7 +102,7 @@ def as_svg(schedule: Schedule) -> str:
         title, step = (f"step {number}", schedule.steps[number - 1]) if number else ("start", ())
         _draw_panel(panel, layout, schedule, step, title, (all_states[max(number - 1, 0)], state))
     height = y + math.ceil(len(all_states) / panels_per_row) * (layout.height + PANEL_GAP) - PANEL_GAP + MARGIN
-    return document_text(root, width, height)
+    return finish_document(root, width, height)
 
 
 _HOW_TO_READ = (

@@ -219,6 +219,7 @@ def manifest_text(digests: Dict[str, str]) -> str:
 
 
 def _check_file(path: Path, algorithm: str, expected: str) -> FileState:
+    """Compare a file's digest with the expected digest, unless the file is missing."""
     if not path.is_file():
         return FileState(path, MISSING, algorithm, expected)
     digest = file_digest(path, algorithm)

@@ -67,6 +67,7 @@ class _BoundedReader:
         return self.position
 
     def read(self, size: int) -> bytes:
+        """Read ``size`` bytes. Raises TarError beyond the bounds."""
         if not 0 <= size <= MAX_READ_BYTES:
             raise tarfile.TarError(f"a header of {size:,} bytes")
         data = self.file.read(size)
@@ -76,6 +77,7 @@ class _BoundedReader:
         return data
 
     def seek(self, position: int) -> int:
+        """Read up to a later position. Raises TarError for an earlier one."""
         if position < self.position:
             raise tarfile.TarError("a header that points backwards")
         while self.position < position and self.read(min(MAX_READ_BYTES, position - self.position)):

@@ -86,6 +86,7 @@ def decode_image(
     """
 
     def read_with_pillow(image: Image.Image) -> "Pixels":
+        """Decode, crop and turn an image that Pillow has opened."""
         if not isinstance(image, JpegImagePlugin.JpegImageFile):
             image.load()  # newer releases of Pillow then apply the orientation of a TIFF
         rotation = exif_orientation(image)
@@ -94,6 +95,7 @@ def decode_image(
         return _to_planes(turn_upright(part, rotation))
 
     def crop_box(displayed: Tuple[int, int]) -> Box:
+        """Return the random crop for the seed, or without a seed the central square."""
         width, height = displayed
         if seed is not None:
             return random_crop_box(seed, width, height)
@@ -102,6 +104,7 @@ def decode_image(
         return (left, top, left + side, top + side)
 
     def read_with_turbojpeg(file: BinaryIO) -> "Optional[Pixels]":
+        """Decode and crop a plain JPEG; return None if Pillow should read the file."""
         rows = _read_with_turbojpeg(file, size, resizer)
         if rows is None:
             return None

@@ -137,7 +137,7 @@ class DecoderPool:
     def decode_in_chunks(
         self, paths: Sequence[ImageLocation], chunk_size: int
     ) -> "Iterator[Tuple[Pixels, Dict[int, str]]]":
-        """Decode ``chunk_size`` files at a time; yield `result_with_errors` of each chunk."""
+        """Decode ``chunk_size`` files at a time; yield each chunk's images and error messages."""
         for begin in range(0, len(paths), chunk_size):
             yield self.submit(paths[begin : begin + chunk_size]).result_with_errors()
 

@@ -97,6 +97,7 @@ def _new_image_data(width: int, height: int, content: Optional[bytes] = None) ->
 
 
 def _resize_options(left: float, top: float, width: float, height: float) -> Any:
+    """Return cykooz's options for bilinear resizing of a box."""
     bilinear = cykooz.ResizeAlg.convolution(cykooz.FilterType.bilinear)
     part = cykooz.CropBox(left, top, width, height)
     # the fourth byte is not an alpha channel
@@ -129,7 +130,7 @@ def default_resizer() -> str:
     """
     if cykooz is None:
         return PILLOW
-    if _largest_difference() <= MAX_DIFFERENCE:
+    if _largest_resizer_difference() <= MAX_DIFFERENCE:
         return CYKOOZ
     warn(
         "cykooz.resizer resizes images to other pixels than Pillow, and is not used: "
@@ -138,8 +139,8 @@ def default_resizer() -> str:
     return PILLOW
 
 
-def _largest_difference() -> int:
-    """Return the largest difference of a pixel, of 255, when both libraries resize noise."""
+def _largest_resizer_difference() -> int:
+    """Resize noise with Pillow and cykooz; return the largest difference, of 255."""
     rows = np.random.RandomState(0).randint(0, 256, (61, 47, PIXEL_BYTES)).astype(np.uint8)
     largest = 0
     for size, box in ((40, (0, 7, 47, 54)), (16, (0.5, 1, 44.5, 58)), (64, (9, 11, 40, 31))):

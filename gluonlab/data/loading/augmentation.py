@@ -96,9 +96,10 @@ class Augment:
     def __call__(self, shards: Sequence[nd.NDArray], draw: CropsAndFlips) -> List[nd.NDArray]:
         """Queue the transforms of each shard (n, C, H, W). ``draw``: numbers of the whole batch."""
         bounds = bounds_from_sizes([len(shard) for shard in shards])
-        return [self._shifter_for(shard)(shard, draw.select(slice(*bound))) for shard, bound in zip(shards, bounds)]
+        return [self._get_shifter(shard)(shard, draw.select(slice(*bound))) for shard, bound in zip(shards, bounds)]
 
-    def _shifter_for(self, shard: nd.NDArray) -> "_ImageShifter":
+    def _get_shifter(self, shard: nd.NDArray) -> "_ImageShifter":
+        """Return the shifter for a shard's device, shape and type; reuse it for later shards."""
         key = (shard.context, shard.shape, shard.dtype)
         if key not in self._shifters:
             self._shifters[key] = _ImageShifter(shard.shape, shard.context, shard.dtype)
@@ -143,7 +144,7 @@ class _ImageShifter:
         return nd.cast(nd.transpose(shifted.reshape(self.transposed_shape), (0, 1, 3, 2)), dtype=self.dtype)
 
     def _buffer_rows(self, sources: "NDArray[np.int64]") -> "NDArray[np.int32]":
-        """Return, for each row of all result images (n * C * rows,), its row in the buffer.
+        """Return from which buffer row each row of the shifted images is copied, (n * C * rows,).
 
         ``sources`` (n, rows): ``sources[i, k]`` is the row of image i that becomes row k of the
         result. For numbers outside the image, the buffer's black row is returned.

@@ -296,7 +296,7 @@ class _ResidentSource:
         return zip(*map(self._load_selections, columns))
 
     def _load_selections(self, selections: Sequence[BatchSelection]) -> "Iterator[Shards]":
-        """Yield the shards of all batches of an epoch, for own images or for partners."""
+        """Yield the shards of each selected batch of an epoch."""
         batches = [selection.indices for selection in selections]
         bounds = [bounds_from_sizes(selection.sizes) for selection in selections]
         epoch = [self._gather_epoch(device, batches, bounds) for device in range(len(self.ctxs))]
@@ -364,6 +364,7 @@ class _StreamingSource:
                 reading.cancel()
 
     def _start_reading(self, selection: BatchSelection) -> Reading:
+        """Start to read a batch, or defer it if the split cannot read ahead."""
         if not self._reads_ahead:
             return _DeferredReading(self.split, selection)
         seeds = selection.image_seeds() if self.random_crops else None

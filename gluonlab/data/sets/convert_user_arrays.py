@@ -125,7 +125,7 @@ def looks_channels_last(shape: Sequence[int]) -> bool:
 
 
 def to_pixels(images: "Array", name: str) -> "Array":
-    """Convert images to pixels, whose white is WHITE: uint8 or, if that is impossible, float32.
+    """Convert images to uint8 from 0 to WHITE, or to float32 in the same scale.
 
     - Integers must be from 0 to 255, and become uint8.
     - Floats are the values that the network gets, so they are multiplied by WHITE. If all results

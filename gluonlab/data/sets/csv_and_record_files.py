@@ -217,7 +217,7 @@ def _find_validation_file(train: Path) -> Optional[Path]:
 
 
 def _name_before_train(train: Path) -> Optional[str]:
-    """Return the part of a file's name before "train"; None if the name does not end with it."""
+    """Return a file's name without one of TRAIN at its end; None if the name has none there."""
     for name in TRAIN:
         if train.stem.lower().endswith(name):
             return train.stem[: -len(name)]

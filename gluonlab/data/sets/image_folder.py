@@ -187,7 +187,7 @@ def _label_paths(paths_by_class: Sequence[List[str]]) -> "Tuple[List[str], Label
 
 
 def _class_folders(part: Path) -> Dict[str, Path]:
-    """Return name of a class -> folder, sorted. ``part``: the folder train or val.
+    """Return {class name: folder}, sorted by name. ``part``: the folder train or val.
 
     Raises DataError for a name that is not UTF-8, and for two equal names.
     """
@@ -259,7 +259,7 @@ def find_train_and_val(root: Path, val_share: Optional[float]) -> SplitFolders:
     parent = _find_folder_with_train(root)
     if parent is None:
         return _find_classes_without_train(root, val_share)
-    train, val = _find_part(parent, TRAIN), _find_part(parent, VAL)
+    train, val = _find_subfolder(parent, TRAIN), _find_subfolder(parent, VAL)
     assert train is not None
     if val_share is None and val is None:
         raise DataError(
@@ -276,10 +276,10 @@ def find_train_and_val(root: Path, val_share: Optional[float]) -> SplitFolders:
 
 def _find_folder_with_train(root: Path) -> Optional[Path]:
     """Find the folder that contains train: ``root``, or a folder in it."""
-    if _find_part(root, TRAIN) is not None:
+    if _find_subfolder(root, TRAIN) is not None:
         return root
     subfolders = [Path(entry.path) for entry in list_folders(root)]
-    parents = [folder for folder in subfolders if _find_part(folder, TRAIN) is not None]
+    parents = [folder for folder in subfolders if _find_subfolder(folder, TRAIN) is not None]
     if len(parents) > 1:
         names = ", ".join(folder.name for folder in parents[:3])
         raise DataError(
@@ -289,7 +289,8 @@ def _find_folder_with_train(root: Path) -> Optional[Path]:
     return parents[0] if parents else None
 
 
-def _find_part(folder: Path, names: Sequence[str]) -> Optional[Path]:
+def _find_subfolder(folder: Path, names: Sequence[str]) -> Optional[Path]:
+    """Return the first subfolder with one of the ``names``, such as val, Val or VAL; else None."""
     spellings = [spelling for name in names for spelling in (name, name.capitalize(), name.upper())]
     # os.path.isdir, because Path.is_dir raises for an unreadable parent
     candidates = (folder / name for name in spellings if os.path.isdir(folder / name))
@@ -303,7 +304,7 @@ def _find_classes_without_train(root: Path, val_share: Optional[float]) -> Split
     """
     parent = root if _class_folder_names(root) else None
     subfolders = [Path(entry.path) for entry in list_folders(root)]
-    if len(subfolders) == 1 and subfolders[0] != _find_part(root, VAL) and _class_folder_names(subfolders[0]):
+    if len(subfolders) == 1 and subfolders[0] != _find_subfolder(root, VAL) and _class_folder_names(subfolders[0]):
         parent = subfolders[0]
     if parent is not None and val_share is not None:
         return parent, parent, None
@@ -320,7 +321,7 @@ def _explain_missing_train(root: Path, class_parent: Optional[Path]) -> str:
     for part in (root, root.parent):
         if part.name.lower() in (*TRAIN, *VAL):
             return f"has no folder train, and is a part of a data set: give folder:{part.parent}"
-    val = _find_part(root, VAL)
+    val = _find_subfolder(root, VAL)
     if val is not None:
         return f"has {val.name}, and no folder train: give one with {LAYOUT}"
     if class_parent is not None:
@@ -338,7 +339,7 @@ def _explain_missing_train(root: Path, class_parent: Optional[Path]) -> str:
         )
     for entry in list_folders(root):
         for subfolder in (Path(subentry.path) for subentry in list_folders(entry.path)):
-            if _find_part(subfolder, TRAIN) or len(_class_folder_names(subfolder)) > 1:
+            if _find_subfolder(subfolder, TRAIN) or len(_class_folder_names(subfolder)) > 1:
                 return f"has no folder train, but images further down: give folder:{subfolder}"
     return f"has no folder train: give one with {LAYOUT}, or folders of classes and {HOLD_OUT_OPTION}"
 
@@ -401,7 +402,7 @@ def list_class_files(folder: Path) -> Tuple[List[str], List[str]]:
                 )
             other_files.append(entry.path + os.sep)
         elif is_image_name(entry.name):
-            _check_regular(entry)
+            _check_regular_file(entry)
             images.append(entry.path)
         else:
             other_files.append(entry.path)
@@ -440,7 +441,7 @@ def convertible_endings(paths: Sequence[str]) -> str:
     return " and ".join(sorted(endings))
 
 
-def _check_regular(entry: "os.DirEntry[str]") -> None:
+def _check_regular_file(entry: "os.DirEntry[str]") -> None:
     """Raise DataError unless an entry is a regular file."""
     try:
         regular = entry.is_file()

@@ -16,7 +16,7 @@ from gluonlab.bench.harness.table_format import WIDTH
 from gluonlab.drawing.page_template import template_environment
 from gluonlab.drawing.translations import load_words, select_language
 from gluonlab.errors import ConfigError
-from gluonlab.files.atomic_files import check_new, new_file
+from gluonlab.files.atomic_files import check_new_path, new_file
 from gluonlab.study.speedup.diagnosis import (
     AGREEMENT_TOLERANCE,
     CORES,
@@ -44,7 +44,7 @@ def check_page(out: Optional[str], language: Optional[str]) -> None:
         return
     if Path(out).suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--out {out} is to be a page: give a name that ends in .html")
-    check_new("--out", Path(out))
+    check_new_path("--out", Path(out))
 
 
 def diagnosis_sentences(diagnosis: Diagnosis, language: str = ENGLISH) -> List[str]:

@@ -21,7 +21,7 @@ from gluonlab.collectives.render import as_svg, as_text, draw
 from gluonlab.collectives.synthesis.precomputed_schedules import read_schedules
 from gluonlab.collectives.topology_aware import make_for_links
 from gluonlab.errors import OutputError
-from gluonlab.files.atomic_files import check_new, new_file
+from gluonlab.files.atomic_files import check_new_path, new_file
 from gluonlab.plain_text import format_size
 
 pytestmark = pytest.mark.usefixtures("short")
@@ -199,7 +199,7 @@ def test_schedules_made_for_links_are_drawn(bench, empty_cwd):
 
 def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path):
     path = tmp_path / "speed.png"
-    check_new("--plot", path)
+    check_new_path("--plot", path)
     path.write_text("another program's")
     with pytest.raises(OutputError, match=r"--plot .*speed.png exists"), new_file("--plot", path) as temporary:
         temporary.write_text("ours")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 from xml.etree.ElementTree import Element, SubElement
 
-from gluonlab.drawing.svg_parts import add_group, add_text, document_text, new_document
+from gluonlab.drawing.svg_parts import add_group, add_text, finish_document, new_document
 from gluonlab.drawing.translations import pluralize, read_scene_words
 from gluonlab.errors import ScheduleError
 from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE_OPS, Event, PipelineTimeline, StashedActivations
@@ -368,7 +368,7 @@ def as_svg(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
         _draw_stashed(picture, frame, timeline, row)
     add_text(picture, LABEL_WIDTH, frame.below - 10, "microbatches kept", "quiet small")
     add_text(picture, LABEL_WIDTH + frame.whole + RIGHT_MARGIN, frame.below - 10, "most", "quiet small end")
-    return document_text(root, round(width), y + frame.height + MARGIN - ROW_GAP)
+    return finish_document(root, round(width), y + frame.height + MARGIN - ROW_GAP)
 
 
 def _draw_heading(root: Element, schedule: PipelineSchedule, timeline: PipelineTimeline, width: float) -> int:
