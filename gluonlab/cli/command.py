@@ -554,6 +554,7 @@ def check_dash(word: str, options: Collection[str]) -> None:
 
 
 def _check_quotes(word: str, rest: Sequence[str]) -> None:
+    """Raise ConfigError for a word in the curly quotes of a word processor."""
     value = word.partition("=")[2] if word.startswith("--") else word
     is_closed = any(each[-1:] and each[-1] in _CLOSING for each in rest)
     if value[:1] and value[0] in _OPENING and is_closed and len(value) > 1:

@@ -167,6 +167,7 @@ def multi_ring(topology: Topology) -> Schedule:
 
 
 def _ring_schedule(rings: Sequence[Ring]) -> Schedule:
+    """Return an allreduce in which each ring sums and copies chunks of its own."""
     p = len(rings[0])
     steps: List[List[Transfer]] = [[] for _ in range(2 * (p - 1))]
     owner = []

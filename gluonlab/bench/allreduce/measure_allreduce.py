@@ -166,7 +166,7 @@ class ProcessGroupWorker:
         self._worker = worker
 
     def ask(self, steps: int, count: int, arrays: int) -> "dict[str, float]":
-        """Let the processes sum arrays ``steps`` times; return the seconds, or for 0 steps the error.
+        """Let the processes sum arrays ``steps`` times; return the seconds, or for 0 the error.
 
         Raises RunError.
         """

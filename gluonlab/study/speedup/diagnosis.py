@@ -236,7 +236,7 @@ class StepModel(NamedTuple):
 
 
 def fit_step_model(breakdown: StepParts, one_step: float, devices: int, images: int, images_of_one: int) -> StepModel:
-    """Return the model of a measured step.
+    """Return the time of a step as a linear function of its images, fitted to a measured step.
 
     Args:
         breakdown: Parts of a step on all devices.
