@@ -67,7 +67,7 @@ def splits_command(run_options: MeasurementOptions, network: str, microbatches: 
     On two CPU devices or those named, one thread each, beside one of them. A slow result is a
     result: it does not change the exit status.
     """
-    task = _splits.check_network(network)
+    task = _splits.find_task(network)
     parts = _splits.check_microbatches(microbatches, task)
     from gluonlab.bench import measure_splits as _measure  # imported here, because other commands do not need MXNet
 

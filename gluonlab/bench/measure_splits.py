@@ -258,7 +258,7 @@ def pipeline_costs(
     update_s: Sequence[float],
     topology: Topology,
 ) -> Costs:
-    """Return the costs of a pipeline.
+    """Return the costs of a pipeline: measured seconds of its stages, predicted ones of messages.
 
     ``forward_s``, ``backward_s``: seconds of each stage for a microbatch. ``update_s``: seconds of
     each stage's update. ``topology``: the links, for the time of messages.
@@ -326,6 +326,7 @@ def _row_label(split: PreparedSplit) -> str:
 
 
 def _timed_calls(splits: Mapping[str, PreparedSplit]) -> Iterator[Tuple[str, Call]]:
+    """Yield (name, call) for all that is timed: steps, and stages of pipelines in isolation."""
     for name, split in splits.items():
         yield f"step {name}", split.step
     for name in (ONE_F_ONE_B, INTERLEAVED):

@@ -164,7 +164,7 @@ class _PipelineCostRow(NamedTuple):
 
     @property
     def kept_microbatches(self) -> float:
-        """Return of how many microbatches a device keeps the activations, at most.
+        """Return for how many microbatches, at most, a device keeps the activations.
 
         Activations of one of k stages on a device count as 1/k.
         """

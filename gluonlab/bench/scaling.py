@@ -201,6 +201,7 @@ def format_results(
 
 
 def _core_limit_note(rows: Sequence[ScalingRow]) -> str:
+    """Return a note that devices share cores, if there are more devices than cores, or ""."""
     cores, devices = resources.available_cores(), max(row.layout.all_devices for row in rows)
     if cores >= devices:
         return ""

@@ -37,7 +37,7 @@ TASKS = {
 }
 
 
-def check_network(name: str, tasks: Mapping[str, Task] = TASKS) -> Task:
+def find_task(name: str, tasks: Mapping[str, Task] = TASKS) -> Task:
     """Return the task with this name. Raises ConfigError, with the choices, for an unknown one."""
     if name not in tasks:
         raise ConfigError(unknown("network", name, tasks))

@@ -99,7 +99,7 @@ def make_training_job(
 def _measure_overlap(
     ctxs: List[mx.Context], strategy: Strategy, batches: Iterator[Batch], steps: int
 ) -> Dict[str, float]:
-    """Record ``steps`` steps. Return ``beside``, the share of sums that overlaps with backward."""
+    """Record steps, and return ``beside``, the share of sums that overlaps with backward."""
     if not steps:
         return {}
     recorder = Recorder(ctxs, 1)

@@ -161,7 +161,7 @@ class Command(click.Command):
         return super().parse_args(ctx, [*words, *args[end:]])
 
     def _flag_opposites(self) -> Dict[str, List[str]]:
-        """Return each name of a flag -> [the opposite option, such as --no-flip], or [] without."""
+        """Return {flag: [its opposite, such as --no-flip]}; [] for a flag without an opposite."""
         flags = [flag for flag in self.params if isinstance(flag, click.Option) and flag.is_flag]
         return {
             name: opposites[:1]
@@ -279,6 +279,7 @@ class HelpAll(click.Option):
 
 
 def _show_all(ctx: click.Context, param: click.Parameter, is_given: Optional[bool]) -> None:
+    """Print the help with all options, and exit (--help-all)."""
     if is_given and not ctx.resilient_parsing:
         ctx.meta[ALL_OPTIONS_KEY] = True
         click.echo(ctx.get_help())
@@ -355,7 +356,7 @@ def run_subcommand(
 
 
 def _interrupt_message(interrupt: BaseException) -> str:
-    """Return the message of an interrupt; if it has none, of the interrupt that it interrupted."""
+    """Return the message of an interrupt, or of an earlier one that was being handled, or ""."""
     error: "BaseException | None" = interrupt
     while error is not None:
         if isinstance(error, KeyboardInterrupt) and str(error):
@@ -417,12 +418,14 @@ def interrupt_on_signals() -> Iterator[None]:
     hook, is_process = sys.unraisablehook, is_command_starting()
 
     def send_lost_again(unraisable: Any) -> None:
+        """Send a signal again if Python could only print the exception that it caused."""
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
             send_later(signal_for_exception(unraisable.exc_type))
         else:
             hook(unraisable)
 
     def send_later(number: int) -> None:
+        """Send a signal to this process after RESEND_DELAY_S, once even if requested repeatedly."""
         if number not in pending:
             pending.add(number)
             # threading.Thread uses locks, which may be held when a __del__ runs
@@ -437,6 +440,7 @@ def interrupt_on_signals() -> Iterator[None]:
     is_over, late = False, 0  # late: a signal that came after the block
 
     def interrupt(number: int, frame: Optional[FrameType]) -> None:
+        """Raise the exception of a signal; during an import, send the signal again later."""
         nonlocal late
         signals.note_handler_call()
         if is_over:  # restoring the handlers must not be interrupted
@@ -550,6 +554,7 @@ def check_dash(word: str, options: Collection[str]) -> None:
 
 
 def _check_quotes(word: str, rest: Sequence[str]) -> None:
+    """Raise ConfigError for a word in the curly quotes of a word processor."""
     value = word.partition("=")[2] if word.startswith("--") else word
     is_closed = any(each[-1:] and each[-1] in _CLOSING for each in rest)
     if value[:1] and value[0] in _OPENING and is_closed and len(value) > 1:

@@ -44,8 +44,8 @@ Algorithm = Callable[..., Schedule]
 _Definition = Tuple[Sequence[int], Iterable[Sequence[Transfer]]]
 
 
-def _schedule_function(name: str, collective: str) -> Callable[[Callable[..., _Definition]], Algorithm]:
-    """Return a decorator that makes an algorithm from a definition.
+def _define_algorithm(name: str, collective: str) -> Callable[[Callable[..., _Definition]], Algorithm]:
+    """Return a decorator that turns a definition, which lists owners and steps, into an algorithm.
 
     A definition is a function that returns (owner of each chunk, steps). Its arguments are the
     number of ranks, and ``chunks`` and ``groups`` if the algorithm supports them. The algorithm is
@@ -93,7 +93,7 @@ def _chunk_count(name: str, requested: Optional[int], default: int, at_least: in
     return chunks
 
 
-@_schedule_function("star", ALLREDUCE)
+@_define_algorithm("star", ALLREDUCE)
 def star(world_size: int, chunks: Optional[int]) -> _Definition:
     """Every rank sends to rank 0, which adds up and sends the sum back.
 
@@ -112,7 +112,7 @@ def _sharded_owners(world_size: int, chunks: Optional[int]) -> List[int]:
     return [chunk % world_size for chunk in range(_chunk_count("sharded", chunks, world_size))]
 
 
-@_schedule_function("sharded", REDUCE_SCATTER)
+@_define_algorithm("sharded", REDUCE_SCATTER)
 def sharded_reduce_scatter(world_size: int, chunks: Optional[int]) -> _Definition:
     """Every rank receives and adds its own chunks from all others, in one step.
 
@@ -128,7 +128,7 @@ def sharded_reduce_scatter(world_size: int, chunks: Optional[int]) -> _Definitio
     return owner, [step]
 
 
-@_schedule_function("sharded", ALL_GATHER)
+@_define_algorithm("sharded", ALL_GATHER)
 def sharded_all_gather(world_size: int, chunks: Optional[int]) -> _Definition:
     """Every owner sends its chunks to all others, in one step.
 
@@ -143,9 +143,9 @@ def sharded_all_gather(world_size: int, chunks: Optional[int]) -> _Definition:
     return owner, [step]
 
 
-@_schedule_function("sharded", ALLREDUCE)
+@_define_algorithm("sharded", ALLREDUCE)
 def sharded(world_size: int, chunks: Optional[int]) -> _Definition:
-    """Every rank sums its own chunk, or its own parameters, for all.
+    """Every rank sums one chunk for all ranks, and sends the sum back to them.
 
     The answer to exercise 3 of the same section (see star).
 
@@ -155,9 +155,9 @@ def sharded(world_size: int, chunks: Optional[int]) -> _Definition:
     return _combine(sharded_reduce_scatter(world_size, chunks=chunks), sharded_all_gather(world_size, chunks=chunks))
 
 
-@_schedule_function("ring", REDUCE_SCATTER)
+@_define_algorithm("ring", REDUCE_SCATTER)
 def ring_reduce_scatter(world_size: int) -> _Definition:
-    """In step s every rank r adds its part sum of chunk r-s to its right neighbor's.
+    """In step s every rank r sends its partial sum of chunk r-s to its right neighbor, which adds.
 
     Cost: (p-1) (alpha + n/p beta) + (p-1) n/p gamma.
     """
@@ -166,7 +166,7 @@ def ring_reduce_scatter(world_size: int) -> _Definition:
     return [(chunk - 1) % n for chunk in range(n)], steps
 
 
-@_schedule_function("ring", ALL_GATHER)
+@_define_algorithm("ring", ALL_GATHER)
 def ring_all_gather(world_size: int) -> _Definition:
     """In step s every rank r copies the finished chunk r+1-s to its right neighbor.
 
@@ -177,7 +177,7 @@ def ring_all_gather(world_size: int) -> _Definition:
     return [(chunk - 1) % n for chunk in range(n)], steps
 
 
-@_schedule_function("ring", ALLREDUCE)
+@_define_algorithm("ring", ALLREDUCE)
 def ring(world_size: int) -> _Definition:
     """Chunks travel twice around a ring of neighbours: to be summed, then to be handed out.
 
@@ -188,7 +188,7 @@ def ring(world_size: int) -> _Definition:
     return _combine(ring_reduce_scatter(world_size), ring_all_gather(world_size))
 
 
-@_schedule_function("bidirectional_ring", ALLREDUCE)
+@_define_algorithm("bidirectional_ring", ALLREDUCE)
 def bidirectional_ring(world_size: int) -> _Definition:
     """Two rings, right and left, carry half of the chunks each and use links both ways.
 
@@ -208,9 +208,9 @@ def bidirectional_ring(world_size: int) -> _Definition:
 
 
 def _fold_ranks(world_size: int) -> Tuple[int, List[Tuple[int, int]]]:
-    """Return ``core``, the largest power of two up to p, and the (rank, chunk) to fold.
+    """Return ``core``, the largest power of two up to p, and what the ranks beyond it hand over.
 
-    These are all chunks of the ranks from ``core`` on.
+    The latter are (rank, chunk) for all chunks of the ranks from ``core`` on.
     """
     core = 1 << (world_size.bit_length() - 1)
     return core, [(rank, chunk) for rank in range(core, world_size) for chunk in range(core)]
@@ -227,7 +227,7 @@ def _aligned_block(rank: int, size: int) -> range:
     return range(begin, begin + size)
 
 
-@_schedule_function("halving_doubling", REDUCE_SCATTER)
+@_define_algorithm("halving_doubling", REDUCE_SCATTER)
 def halving_doubling_reduce_scatter(world_size: int) -> _Definition:
     """Partners exchange and add different halves of their chunks: recursive halving.
 
@@ -244,7 +244,7 @@ def halving_doubling_reduce_scatter(world_size: int) -> _Definition:
     return range(core), steps
 
 
-@_schedule_function("halving_doubling", ALL_GATHER)
+@_define_algorithm("halving_doubling", ALL_GATHER)
 def halving_doubling_all_gather(world_size: int) -> _Definition:
     """Recursive doubling, then a copy to every rank that was folded.
 
@@ -260,7 +260,7 @@ def halving_doubling_all_gather(world_size: int) -> _Definition:
     return range(core), [*steps, unfold]
 
 
-@_schedule_function("halving_doubling", ALLREDUCE)
+@_define_algorithm("halving_doubling", ALLREDUCE)
 def halving_doubling(world_size: int) -> _Definition:
     """Allreduce by recursive halving (reduce-scatter), then recursive doubling (all-gather).
 
@@ -274,7 +274,7 @@ def halving_doubling(world_size: int) -> _Definition:
     return _combine(halving_doubling_reduce_scatter(world_size), halving_doubling_all_gather(world_size))
 
 
-@_schedule_function("hierarchical", ALLREDUCE)
+@_define_algorithm("hierarchical", ALLREDUCE)
 def hierarchical(world_size: int, chunks: Optional[int], groups: Optional[Groups]) -> _Definition:
     """Sum within each group, then between groups, then hand out within each group.
 
@@ -371,7 +371,7 @@ def make_mirrored_trees(world_size: int) -> Tuple[Tree, Tree]:
 
 
 def _make_in_order_tree(world_size: int) -> Tree:
-    """Return a tree with the root 0, which has one child.
+    """Return a binary tree that numbers ranks from left to right, below the root 0 with one child.
 
     The lowest set bit of a rank is its level. The children of 2 are 1 and 3, the children of 4 are
     2 and 6, and so on. A parent beyond the last rank is skipped, so the depth stays log2(p),
@@ -389,7 +389,7 @@ def _make_in_order_tree(world_size: int) -> Tree:
     return Tree(tuple(parent), tuple(ready_step))
 
 
-@_schedule_function("tree", ALLREDUCE)
+@_define_algorithm("tree", ALLREDUCE)
 def tree(world_size: int, chunks: Optional[int]) -> _Definition:
     """Up a balanced binary tree and down again, one chunk after the other.
 
@@ -404,7 +404,7 @@ def tree(world_size: int, chunks: Optional[int]) -> _Definition:
     return [0] * count, _reduce_then_broadcast([(make_balanced_tree(world_size), range(count))])
 
 
-@_schedule_function("double_tree", ALLREDUCE)
+@_define_algorithm("double_tree", ALLREDUCE)
 def double_tree(world_size: int, chunks: Optional[int]) -> _Definition:
     """Two trees at once, half of the chunks each; inner ranks of one are leaves of the other.
 
@@ -489,7 +489,7 @@ def make_schedule(
 
 
 def accepts_options(algorithm: Algorithm, **options: Any) -> bool:
-    """Return whether an algorithm accepts ``chunks=2``, or ``groups=((0,), (1,))``."""
+    """Return whether an algorithm accepts these options for two ranks, such as ``chunks=2``."""
     try:
         algorithm(2, **options)
     except ScheduleError:
@@ -522,6 +522,7 @@ def nest_over_hosts(name: str, scatter: Schedule, across: Schedule, gather: Sche
     hosts, devices, parts = range(across.world_size), scatter.world_size, range(across.chunks)
 
     def in_every_host(steps: Sequence[Step]) -> Iterator[Step]:
+        """Yield steps of one host as steps of all hosts at once, on every part of a chunk."""
         for step in steps:
             yield tuple(
                 Transfer(host * devices + src, host * devices + dst, chunk * len(parts) + part, op)

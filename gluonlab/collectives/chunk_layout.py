@@ -24,11 +24,12 @@ class ArrayRange(NamedTuple):
 
 
 def partition(sizes: Sequence[int], chunks: int, whole: bool = False) -> List[List[ArrayRange]]:
-    """Return the parts of each chunk. Every element is in one part, and no part is empty.
+    """Cut arrays into chunks, and return for each chunk its parts: ranges of arrays.
 
-    ``sizes``: the number of elements of each array. The arrays, laid end to end, are cut into equal
-    chunks. If ``whole`` is true, arrays are not divided. Each array, largest first, is assigned to
-    the chunk with the fewest elements so far. A chunk may then be empty.
+    Every element is in one part, and no part is empty. ``sizes``: the number of elements of each
+    array. The arrays, laid end to end, are cut into equal chunks. If ``whole`` is true, arrays are
+    not divided. Each array, largest first, is assigned to the chunk with the fewest elements so
+    far. A chunk may then be empty.
     """
     if chunks < 1:
         raise ScheduleError(f"{chunks} chunks: there must be at least 1")
@@ -54,6 +55,7 @@ def owned_parts(schedule: Schedule, sizes: Sequence[int]) -> List[Tuple[int, Arr
 
 
 def _distribute_whole_arrays(sizes: Sequence[int], chunks: int) -> List[List[ArrayRange]]:
+    """Assign each array, largest first, to the chunk with the fewest elements so far."""
     parts: List[List[ArrayRange]] = [[] for _ in range(chunks)]
     load = [0] * chunks
     for array in sorted(range(len(sizes)), key=lambda array: -sizes[array]):

@@ -185,6 +185,7 @@ def make_route_table(routes: Mapping[Pair, Route], src: Any, dst: Any) -> RouteT
     numbers: Dict[Link, int] = {}
 
     def number_links(link_sequences: Iterable[Sequence[Link]]) -> Any:
+        """Return the links as rows of numbers, padded with NO_LINK to the longest sequence."""
         rows = [[numbers.setdefault(link, len(numbers)) for link in sequence] for sequence in link_sequences]
         longest = max(map(len, rows), default=0)
         padded = [row + [NO_LINK] * (longest - len(row)) for row in rows]
@@ -257,7 +258,7 @@ class _StepLoads:
 
 
 def _count_loads(schedule: Schedule, topology: Topology) -> Iterator[_StepLoads]:
-    """Yield the loads of all steps, in order, in batches of steps."""
+    """Yield the messages and additions of all steps, in order, one batch of steps at a time."""
     arrays, devices = schedule_to_arrays(schedule), schedule.world_size
     pairs = np.zeros(devices * devices, bool)
     pairs[arrays.src * devices + arrays.dst] = True
@@ -354,6 +355,7 @@ def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
 
 
 def _improve_order(start: Sequence[int], cost: Callable[[Sequence[int]], float]) -> List[int]:
+    """Swap the two ranks that lower ``cost`` most, and repeat until no swap lowers it."""
     order, lowest = list(start), cost(start)
     exchanges = list(combinations(range(len(order)), 2))
     for _ in range(max(1, MAX_PRICED_ORDERS // max(1, len(exchanges)))):

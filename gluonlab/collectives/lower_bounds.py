@@ -1,10 +1,10 @@
 """Lower bounds on the price (`cost_model`) of any valid schedule on a topology.
 
-`floor_of` returns the bound, in predicted seconds. A schedule of T steps on a buffer of n bytes takes
-at least T alpha + B n + G n. Here alpha is the lowest latency, B the result of
-`LinkCapacity.seconds_per_byte`, and G the result of `addition_seconds_per_byte`. A schedule of few
-steps must send many messages at once, which gives further bounds. The bound for T steps is the
-largest of these. The lower bound for any schedule is the smallest over all T.
+`floor_of` returns the bound. T steps on a buffer of n bytes take at least T alpha + B n + G n. Here
+alpha is the lowest latency, B the result of `LinkCapacity.min_busy_seconds_per_byte`, and G that of
+`addition_seconds_per_byte`. Schedules of few steps have separate bounds, because they need many
+messages at once. For each number of steps, the maximum of its bounds counts. The lower bound is the
+minimum of these maxima over all numbers of steps.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def floor_of(topology: Topology, collective: str = ALLREDUCE) -> LowerBound:
     if topology.world_size == 1:
         return LowerBound(collective, topology.name, ((LinearCost(0.0, 0.0),),))
     capacity = LinkCapacity(topology)
-    cases = _allreduce_cases(capacity) if collective == ALLREDUCE else _half_cases(capacity, collective)
+    cases = _bounds_of_allreduces(capacity) if collective == ALLREDUCE else _bounds_of_halves(capacity, collective)
     addition_cost = LinearCost(0.0, 0.0 if collective == ALL_GATHER else addition_seconds_per_byte(topology))
     return LowerBound(
         collective, topology.name, tuple(tuple(line.plus(addition_cost) for line in lines) for lines in cases)
@@ -76,7 +76,7 @@ def floor_of(topology: Topology, collective: str = ALLREDUCE) -> LowerBound:
 
 
 def addition_seconds_per_byte(topology: Topology) -> float:
-    """Return a lower bound on the seconds of additions per byte of a sum over all ranks.
+    """Return the least seconds of additions, per byte of the buffer, for a sum over all ranks.
 
     A sum of p contributions is a tree with p - 1 inner nodes, each computed by some rank, so (p -
     1) n bytes are added. In each step the busiest device adds at least the p-th part of them. If
@@ -122,10 +122,10 @@ def addition_seconds_per_byte(topology: Topology) -> float:
 # weak bound: it counts one message of the network, not one for every step with bytes on it.
 
 
-def _allreduce_cases(capacity: LinkCapacity) -> List[List[LinearCost]]:
-    """Return the lower bounds for allreduces of 2 steps, of 3 steps, and of 4 or more steps."""
+def _bounds_of_allreduces(capacity: LinkCapacity) -> List[List[LinearCost]]:
+    """Return the lower bounds for allreduces of exactly 2, of exactly 3, and of 4 or more steps."""
     alpha = _lowest_latency(capacity)
-    s_per_byte = capacity.seconds_per_byte(both_ways=True)
+    s_per_byte = capacity.min_busy_seconds_per_byte(both_ways=True)
     inward, outward = capacity.min_fan_cost(True), capacity.min_fan_cost(False)
     # A contribution needs one step for each hop to its farthest reader. Also, the first complete
     # rank has received all other contributions, and the rank of the last one needs one more step.
@@ -144,15 +144,15 @@ def _allreduce_cases(capacity: LinkCapacity) -> List[List[LinearCost]]:
     return [[*lines, LinearCost(steps * alpha, s_per_byte), distance_bound] for steps, lines in cases]
 
 
-def _half_cases(capacity: LinkCapacity, collective: str) -> List[List[LinearCost]]:
-    """Return the lower bounds for halves of an allreduce of 1 step, and of 2 or more steps.
+def _bounds_of_halves(capacity: LinkCapacity, collective: str) -> List[List[LinearCost]]:
+    """Return the lower bounds for half an allreduce, if it has 1 step, and if it has more steps.
 
     ``collective``: reduce_scatter or all_gather. One step is a fan. Each further step multiplies
     the number of contributions that a rank holds, or the number of ranks that hold a chunk.
     """
     inward = collective == REDUCE_SCATTER
     alpha = _lowest_latency(capacity)
-    s_per_byte = capacity.seconds_per_byte(both_ways=False)
+    s_per_byte = capacity.min_busy_seconds_per_byte(both_ways=False)
     distance_bound = LinearCost(_radius(_shortest_latencies(capacity), inward), 0.0)
     messages = _min_growth_messages(capacity.topology.world_size, capacity.max_partners(inward))
     cases = ((1, _fan_lines(capacity.min_fan_cost(inward), alpha)), (2, [LinearCost(alpha * messages, 0.0)]))
@@ -268,7 +268,7 @@ class LinkCapacity:
         self.latency_s[self._src, self._dst] = table.latency_s
 
     def min_fan_cost(self, inward: bool) -> FanCost:
-        """Return the cost of the cheapest fans into, or out of, ranks that share all chunks.
+        """Return the least cost of a step in which owners receive from (send to) all other ranks.
 
         If a share x of the bytes fans into rank v, v's link l is busy for x c / bandwidth per byte,
         where c of v's p - 1 routes pass the link. The shares of all ranks add up to 1. So for at
@@ -298,8 +298,8 @@ class LinkCapacity:
             groups.add(tuple(np.sort(route_counts[route_counts > 0]).tolist()))
         return lambda m: max(sum(min(m, size) for size in sizes) for sizes in groups)
 
-    def seconds_per_byte(self, both_ways: bool) -> float:
-        """Return the seconds per byte of the buffer that some link must be busy.
+    def min_busy_seconds_per_byte(self, both_ways: bool) -> float:
+        """Return the least seconds, per byte of the buffer, for which some link must be in use.
 
         ``both_ways``: for an allreduce, else for a reduce_scatter or all_gather.
 
@@ -314,6 +314,7 @@ class LinkCapacity:
         return max(self._partition_seconds_per_byte(parts, ways) for parts in _partitions(self.topology))
 
     def _partition_seconds_per_byte(self, parts: Sequence[RankSet], ways: int) -> float:
+        """Return the bound of `min_busy_seconds_per_byte` for one division of the ranks."""
         part_of_rank = np.zeros(self.topology.world_size, np.int64)
         for number, part in enumerate(parts):
             part_of_rank[list(part)] = number
@@ -327,7 +328,7 @@ class LinkCapacity:
         return max(all_parts_bound, *(1 / self._min_cover_speed(routes[rows]) for rows in chain(*sides)))
 
     def _min_cover_speed(self, routes: Any) -> float:
-        """Return the lowest total bytes/s of some sets of links of which every route passes one.
+        """Return the lowest total bytes/s found for a cover: links of which every route passes one.
 
         Every such cover gives a bound. Four are tried: the first links of all routes, the last
         links, the links that most routes pass, and the slowest links.

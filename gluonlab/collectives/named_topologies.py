@@ -239,6 +239,7 @@ def _switch_machine(name: str, world_size: int, bytes_per_s: float, reduce_bytes
 
 
 def _hybrid_cube_mesh(name: str, note: str) -> Topology:
+    """Return 8 V100 with the NVLinks of NVIDIA's hybrid cube mesh, and PCIe for other pairs."""
     routes = dict(pcie_routes(8, PCIE_AND_CPU, shared_switch, lambda device: device // 4))
     for count, pairs in ((2, TWO_NVLINKS), (1, ONE_NVLINK)):
         for one, other in pairs:
@@ -330,6 +331,7 @@ def _prefix_host(host: int, link: Link) -> Link:
 
 
 def _single_nic_network(gigabits: float, latency_s: float, out: LinksOfDevice, into: LinksOfDevice) -> HostNetwork:
+    """Return the network of a machine in which all GPUs share one network card."""
     note = (
         f"{gigabits:g} Gb/s are nominal, Amazon's figure; inferred: one NIC for all GPUs, which "
         f"they reach through PCIe and a CPU, {latency_s * 1e6:g} µs a message"

@@ -142,6 +142,7 @@ def schedule_to_arrays(schedule: Schedule) -> ScheduleArrays:
     import numpy as np  # imported here, because the doctor reads topologies without numpy
 
     def to_column(values: List[int]) -> Column:
+        """Return ranks or chunks as an int64 array. Raises TypeError for other values."""
         column = np.array(values) if values else np.zeros(0, np.int64)
         if column.ndim != 1 or not np.can_cast(column.dtype, np.int64):
             raise TypeError("ranks and chunks are whole numbers")

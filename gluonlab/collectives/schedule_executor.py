@@ -197,7 +197,7 @@ class _RankArrays:
         self._overlaps = OverlapTracker()
 
     def fences(self) -> Iterator[Fence]:
-        """Yield fences that make the engine order the pieces with other users of the arrays.
+        """Yield fences: engine operations that order uses of pieces with other uses of the arrays.
 
         There is one fence for each array that is moved in parts. A common fence would fail: two
         arrays may be parts of a third array, and the engine waits forever for a variable that is
@@ -211,7 +211,7 @@ class _RankArrays:
                 yield Fence(self.ctx, read=[], written=[self._flat[index], *aliases])
 
     def order_uses(self, part: ArrayRange, writes: bool) -> Iterator[EngineCall]:
-        """Yield fences that order uses of overlapping pieces, which the engine does not know."""
+        """Yield a fence that orders uses of overlapping pieces; the engine ignores overlaps."""
         overlapping = self._overlaps.record_use(part, writes)
         if overlapping:
             written = [self.get_piece(other).alias for other in (part, *overlapping)]
@@ -402,7 +402,7 @@ class OutOfPlaceReduceScatter:
         return self._flat[rank][piece.array][piece.begin : piece.end] if total is None else total
 
     def _sum_so_far(self, rank: int, piece: ArrayRange) -> Optional[nd.NDArray]:
-        """Return the rank's sum of ``piece``, perhaps as a slice of a larger sum, or None."""
+        """Return the rank's sum of ``piece`` so far, or None if nothing has been added to it."""
         if (rank, piece) in self._sums:
             return self._sums[rank, piece]
         for (owner, part), array in self._sums.items() if self._coalesces else ():

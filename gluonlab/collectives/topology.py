@@ -242,7 +242,7 @@ _RingCost = Tuple[float, float]
 
 
 def _find_best_ring(world_size: int, routes: Mapping[Pair, Route]) -> List[int]:
-    """Return the first of the best orders, starting with device 0.
+    """Return the order of devices, from device 0 on, that makes the fastest ring.
 
     The search is depth first. Both parts of a cost only grow with the ring, so a part that is no
     better than the best ring is not completed. About n² extensions remain on uniform topologies,
@@ -259,6 +259,7 @@ def _find_best_ring(world_size: int, routes: Mapping[Pair, Route]) -> List[int]:
     is_unused = [device != 0 for device in range(world_size)]
 
     def visit(order: List[int], cost: _RingCost) -> None:
+        """Complete the ring ``order`` in all ways whose cost stays below the lowest so far."""
         nonlocal lowest, best_order
         if len(order) == world_size:
             closed_cost = add_to_ring(order[-1], order[0], cost)
@@ -278,6 +279,7 @@ def _find_best_ring(world_size: int, routes: Mapping[Pair, Route]) -> List[int]:
                 pass_links(order[-1], device, -1)
 
     def add_to_ring(src: int, dst: int, cost: _RingCost) -> _RingCost:
+        """Add a pair's route to the load of its links, and return the cost of the longer ring."""
         nonlocal extensions
         extensions += 1
         pass_links(src, dst, 1)
@@ -386,7 +388,7 @@ def typical_cpu_topology(world_size: int) -> Topology:
 
 
 def _extra_addition_speed(copy_bytes_per_s: float, add_bytes_per_s: float) -> float:
-    """Return bytes/s for the extra time of an addition compared with a copy.
+    """Return the bytes/s that explain by how much an addition takes longer than a copy.
 
     It is infinite if additions are not slower, which a noisy measurement may report.
     """

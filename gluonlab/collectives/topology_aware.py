@@ -60,7 +60,7 @@ class SchedulesBySize(NamedTuple):
         return self.schedules[lowest_cost_index(costs)]
 
     def size_thresholds(self) -> List[ScheduleFromSize]:
-        """Return the smallest size of each schedule that `cheapest` returns, by doubling sizes."""
+        """Return from which size on each schedule is the cheapest; the tried sizes are doubled."""
         thresholds: List[ScheduleFromSize] = []
         for size in SIZES:
             cheapest = self.cheapest(size)
@@ -77,9 +77,9 @@ MAX_AUTO_DEVICES = 128  # for more devices, the prices of all candidates take mi
 
 
 def _auto_schedules(topology: Topology) -> List[Schedule]:
-    """Return the candidates that have the lowest price for some size; rank r is device r.
+    """Return the schedules of ``auto``: those candidates that are the cheapest for some size.
 
-    Raises ScheduleError for more than MAX_AUTO_DEVICES.
+    Rank r is device r. Raises ScheduleError for more than MAX_AUTO_DEVICES.
     """
     if topology.world_size > MAX_AUTO_DEVICES:
         raise ScheduleError(
@@ -167,6 +167,7 @@ def multi_ring(topology: Topology) -> Schedule:
 
 
 def _ring_schedule(rings: Sequence[Ring]) -> Schedule:
+    """Return an allreduce in which each ring sums and copies chunks of its own."""
     p = len(rings[0])
     steps: List[List[Transfer]] = [[] for _ in range(2 * (p - 1))]
     owner = []
@@ -203,6 +204,7 @@ def pack_rings(network: FlowNetwork) -> List[Ring]:
     tries = 0
 
     def pack(chosen: List[int], begin: int) -> bool:
+        """Add rings from number ``begin`` on while they fit; return True to end the search."""
         nonlocal best, tries
         tries += 1
         if len(chosen) > len(best):

@@ -284,7 +284,7 @@ class TopologyReader:
             self._wires[src, dst] = Wire(src, dst, link, self._read_latency(fields))
 
     def _read_ends(self, fields: JsonFields) -> List[Tuple[Node, Node]]:
-        """Return the (src, dst) of a link in each of its directions, or nothing."""
+        """Return (src, dst) for each direction of a link, or nothing for a link without ends."""
         single_ends = [key for key in ("from", "to") if key in fields]
         if "between" not in fields and not single_ends:
             if LATENCY in fields:
@@ -372,6 +372,7 @@ class TopologyReader:
         return routes
 
     def _find_link(self, where: str, value: Any) -> Link:
+        """Return the link with the name ``value``. Raises ScheduleError for an unknown one."""
         if not isinstance(value, str):
             raise ScheduleError(f"{where}: {format_value(value)} is no link: give the name of one")
         if value not in self._links:

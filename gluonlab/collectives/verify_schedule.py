@@ -170,7 +170,7 @@ class _SumTrees:
         self._numbers: Dict[Tuple[int, int], int] = {}
 
     def add(self, left: int, right: int) -> int:
-        """Return the number of the tree whose two summands are ``left`` and ``right``."""
+        """Return the number of the tree that sums the trees ``left`` and ``right``."""
         pair = (left, right) if left < right else (right, left)
         number = self._numbers.get(pair)
         if number is None:
@@ -251,6 +251,7 @@ def _format_ranks(bits: int) -> str:
 def _raise_fault(
     schedule: Schedule, arrays: ScheduleArrays, simulation: _ChunkSimulation, rank: int, message: str
 ) -> None:
+    """Raise ScheduleError for the first transfer that makes the final chunk of ``rank`` wrong."""
     index = simulation.find_faulty_transfer(rank)
     if index is None:
         raise ScheduleError(f"{schedule.name}: {message}: nothing is ever sent to it")

@@ -69,6 +69,7 @@ def check_driver(driver: Driver, flavour: str, driver_files: Tuple[Path, ...] = 
 
 
 def _missing_driver(error: str, flavour: str, has_files: bool) -> Finding:
+    """Return the finding for a driver that is missing or does not answer."""
     missing, unloaded = "Library Not Found" in error, "Not Loaded" in error and not has_files
     if flavour != CU112 and not has_files and (error.startswith(BINDINGS) or missing or unloaded):
         # a disk image for all machines contains the driver even on a machine without a GPU
@@ -291,6 +292,7 @@ def find_renumbering(
         return table.get((min(a, b), max(a, b)), 0)
 
     def extend(order: Tuple[int, ...]) -> Optional[Tuple[int, ...]]:
+        """Return the first complete order that begins with ``order``, by backtracking."""
         rank = len(order)
         if rank == count:
             return order

@@ -133,7 +133,10 @@ def _last_attempt(outcome: ProcessOutcome) -> str:
 
 
 def main() -> None:
-    """Print answers with the keys version or error, fusion, copies, kvstore (each), horovod."""
+    """Try MXNet, kvstores and Horovod, and print an answer for each.
+
+    The answers have the keys version or error, fusion, copies, kvstore (each), horovod.
+    """
     if _import_mxnet():
         _report_copies()
         _try_kvstores()

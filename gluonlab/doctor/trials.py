@@ -250,7 +250,7 @@ def check_stores(ctxs: List[mx.Context]) -> None:
 
 
 def _check_sums(name: str, ctxs: List[mx.Context]) -> Dict[str, int]:
-    """Return ``wrong`` and ``unlike`` of `check_stores`. Sums of integers are exact in float32."""
+    """Return the number of ``wrong`` elements of sums, and of sums ``unlike`` the first one."""
     from mxnet import nd
 
     random, store = np.random.RandomState(0), make_kvstore(name, ctxs)
@@ -444,7 +444,7 @@ def measure_speeds(ctxs: List[mx.Context]) -> None:
 
 
 def _find_image_count(network: str, ctxs: List[mx.Context]) -> int:
-    """Return the smallest tried number of images per device with steps of MIN_STEP_S."""
+    """Double the images per device until a step takes MIN_STEP_S, and return their number."""
     images = MIN_IMAGES
     while images < MAX_IMAGES:
         step = training_step(network, ctxs, "device", images)

@@ -75,6 +75,7 @@ def _patch_exporter(onnx: Any, exporter: Any) -> Iterator[None]:
     original = exporter.convert_layer
 
     def convert(node: Node, **about: Any) -> Any:
+        """Translate a node to ONNX. Raises UntranslatableError with the reason."""
         try:
             return (
                 CONVERTERS[node["op"]](original, node, **about) if node["op"] in CONVERTERS else original(node, **about)

@@ -74,6 +74,7 @@ def _resolve_reshape_codes(graph: mx.sym.Symbol, image_shape: Tuple[int, ...]) -
     """
 
     def choose_replacement(node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]) -> Optional[Replacement]:
+        """Return a function that adds the new Reshape, or None to keep the node."""
         codes = re.search("-[2-9]", node.get("attrs", {}).get("shape", ""))
         if node["op"] != "Reshape" or not codes or output is None or output[0] != 1:
             return None

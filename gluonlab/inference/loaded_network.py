@@ -262,6 +262,7 @@ def _load_run(path: "str | os.PathLike[str]", net: Any, data: Optional[Dataset],
     config = evaluation_config(run, settings)
 
     def test_images() -> Dataset:
+        """Return the data set with the run's test images, after checks that they are the same."""
         check_same_user_components(str(run.folder), CALL_HINT, run.used, _comparable_settings(run, components, data))
         # With 0 resident bytes, image files are decoded batch by batch, and their paths are known.
         prediction_config = config.replace(resident_bytes=0)

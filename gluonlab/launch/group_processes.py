@@ -82,7 +82,7 @@ class Site(NamedTuple):
     interface: str
 
 
-def worker_words(backend: str, words: Sequence[str]) -> List[str]:
+def worker_arguments(backend: str, words: Sequence[str]) -> List[str]:
     """Return a worker's arguments of Python for a run, or the command line of a program.
 
     ``words``: the options of the run, or the program and its arguments.
@@ -114,7 +114,7 @@ def parts(
         port: the scheduler's port
         settings: environment variables for all workers, such as Horovod's
     """
-    arguments = worker_words(backend, words)
+    arguments = worker_arguments(backend, words)
     processes, worker_environments = PROCESSES_BY_BACKEND[backend](placed, servers, sites, port)
     names = [sites[host].name for host in placed]
     for rank, (host, name, environment) in enumerate(zip(placed, names, worker_environments)):
@@ -295,7 +295,7 @@ def allowed_variables(
         backend: this process's own backend
         words: this process's own options of the run, or program
     """
-    expected = worker_words(backend, words)
+    expected = worker_arguments(backend, words)
     role = environment.get("DMLC_ROLE")
     is_server = list(arguments) == SERVER_ARGUMENTS and role == "server" and backend != "horovod"
     is_worker = list(arguments) in (expected, [*expected, AUTORESUME_OPTION]) and role in (None, "worker")

@@ -170,7 +170,7 @@ class HostAgent:
             if not is_program:
                 environment[STATUS_FD_VARIABLE] = str(status_fd)
             elif environment.get(ROLE_VARIABLE) == "worker" and NODE_PORT_VARIABLE not in environment:
-                environment.update(self._node_port(name))
+                environment.update(self._reserve_node_port(name))
             process = await asyncio.create_subprocess_exec(
                 *command, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=err,
                 pass_fds=() if is_program else [status_fd], cwd=message["folder"], start_new_session=True,
@@ -199,8 +199,8 @@ class HostAgent:
         ]
         self._run_in_background(self._report_end(name, process, forwarding))
 
-    def _node_port(self, name: str) -> Dict[str, str]:
-        """Reserve a port for MXNet in the program ``name``. Return the variable that sets it.
+    def _reserve_node_port(self, name: str) -> Dict[str, str]:
+        """Reserve the port of MXNet in the program ``name``, and return the variable that sets it.
 
         Each program gets a higher port than the programs before, because MXNet's scheduler numbers
         the workers of one host in the order of their ports.

@@ -141,6 +141,7 @@ def _bash_line(words: List[str]) -> str:
 
 
 def _bash_word(word: str) -> str:
+    """Quote a word for bash, if it needs quotes."""
     if word and re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", word):
         return word
     if all(letter.isprintable() for letter in word):

@@ -277,7 +277,7 @@ class _Launcher:
             self._attempt = None
 
     def _forward_line(self, process: str, stream: str, text: str, printed: Callable[[], Any]) -> None:
-        """Forward a line to the listener, which may call ``call_printed`` from its own thread."""
+        """Forward a line to the listener, with a callback that may be called from any thread."""
         loop = asyncio.get_event_loop()
 
         def call_printed() -> None:

@@ -82,7 +82,7 @@ class ParameterServer(SummingGroup):
         set_local_process_count(_count_local_processes(self))
 
     def leave(self, together: bool) -> None:
-        """Free the kvstore. A later shutdown of MXNet would drop queued operations.
+        """Free the kvstore, because a later shutdown of MXNet would drop queued operations.
 
         ``together``: whether all workers leave. They then wait for each other at exit. A worker
         that fails alone does not wait.
@@ -189,7 +189,7 @@ def _count_local_processes(group: ProcessGroup) -> int:
 
 
 def _install_rule(store: Any, rule: mx.optimizer.Optimizer) -> None:
-    """Install ``rule`` on all servers. Waits until all workers have called this."""
+    """Install ``rule`` on all servers, and wait until all workers have called this function."""
     if store.rank == 0:
         store.set_optimizer(rule)  # waits until each server has loaded it or failed
     store._barrier()
@@ -278,7 +278,7 @@ class ServedWeights:
             self._register(arrays)
 
     def _register(self, arrays: Dict[int, nd.NDArray]) -> None:
-        """Push the initial weights once, so that the servers know the arrays that copies update."""
+        """Make arrays known to the servers: rank 0 pushes the initial weights once."""
         for key, array in arrays.items() if self._store.rank == 0 else ():
             self._store.pushpull(key, array.copy())
         nd.waitall()

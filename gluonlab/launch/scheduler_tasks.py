@@ -165,7 +165,7 @@ def _system_message(error: OSError) -> str:
 def serve_rank_0(
     membership: Membership, backend: str, words: Sequence[str], patience: float, settings: Mapping[str, str]
 ) -> int:
-    """Be the agent of rank 0 on another rank, and return the exit status that rank 0 sends.
+    """Run this rank's process on behalf of rank 0, and return the exit status that rank 0 sends.
 
     A signal before rank 0 is reached raises an exception. Later signals are forwarded to rank 0.
 

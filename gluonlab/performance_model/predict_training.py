@@ -222,7 +222,7 @@ def optimizer_caution(name: str) -> Optional[str]:
 
 
 def _count_arrays(state: Any) -> int:
-    """Return the number of arrays in a state: an array, a tuple, or None."""
+    """Return how many arrays of an optimizer's state are as large as the weights."""
     if isinstance(state, (tuple, list)):
         return sum(map(_count_arrays, state))
     return int(state is not None and state.shape == PROBE_SHAPE)

@@ -225,14 +225,14 @@ def step_seconds(
     one_pass_s = 4 * work.parameters / _memory_bytes_per_s(gpu, constants)
     # later microbatches add to the gradients, so they also read them
     compute_s += (passes - 1) * one_pass_s
-    moved_s = update_passes(setting.optimizer_states) * one_pass_s
+    moved_s = arrays_per_update(setting.optimizer_states) * one_pass_s
     pieces_s = (
         len(work.tensors) * constants.update_s if setting.updates is None else setting.updates * constants.launch_s
     )
     return StepSeconds(input_s, compute_s, moved_s + pieces_s)
 
 
-def update_passes(optimizer_states: int) -> int:
+def arrays_per_update(optimizer_states: int) -> int:
     """Return how many arrays as large as the weights an update in one kernel reads and writes.
 
     The update reads the weight, the gradient and the ``optimizer_states`` state arrays. It writes
@@ -279,6 +279,7 @@ def operator_kernels(
 def _memory_kernels(
     operator: Operator, batch: float, setting: ExecutionSetting
 ) -> Tuple[List[KernelCost], List[KernelCost]]:
+    """Return (forward, backward) kernels of an operator that is limited by memory traffic."""
     if setting.fused and operator.after_norm:
         return [], []
     forward_moved, backward_moved = operator.forward_moved, operator.backward_moved if setting.training else 0

@@ -75,7 +75,7 @@ class RunDirectory:
         try:
             created = folders_to_create(path if out is not None else path.parent)
             if out is None:
-                path = make_unused(path)
+                path = make_unused_folder(path)
                 created = [path, *created]
                 remove_stale_temporaries(RUNS_FOLDER.glob("*"), run_schema.FILES)
             path.mkdir(parents=True, exist_ok=True)
@@ -255,7 +255,7 @@ def _not_empty_error(path: Path) -> OutputError:
     return OutputError(f"--out {path} is not empty: give a new folder, so that no earlier run is lost")
 
 
-def make_unused(path: Path) -> Path:
+def make_unused_folder(path: Path) -> Path:
     """Create the folder ``path``, or the first of ``path``-2, -3, ... that does not exist."""
     candidate, number = path, 2
     while True:
@@ -299,7 +299,7 @@ def archive_existing_run(folder: Path) -> str:
                 for name in (run_schema.CHECKPOINTS, run_schema.TENSORBOARD):
                     shutil.rmtree(folder / name, ignore_errors=True)
                 return "it had finished no epoch"
-            archive = make_unused(folder.with_name(f"{folder.name}-earlier"))
+            archive = make_unused_folder(folder.with_name(f"{folder.name}-earlier"))
             for entry in list(folder.iterdir()):  # not the folder itself: it may be a mount point
                 if entry.name != LOCK:
                     shutil.move(str(entry), str(archive / entry.name))
@@ -385,7 +385,7 @@ class FolderLock:
         """
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            _check_not_held(file, self.path.parent)
+            _lock_or_raise(file, self.path.parent)
             if not _is_same_file(file, self.path):
                 os.close(file)
                 return None
@@ -419,12 +419,12 @@ def check_not_in_use(folder: Path) -> None:
     with suppress(FileNotFoundError):
         file = os.open(folder / LOCK, os.O_RDONLY)
         try:
-            _check_not_held(file, folder)
+            _lock_or_raise(file, folder)
         finally:
             os.close(file)
 
 
-def _check_not_held(file: int, folder: Path) -> None:
+def _lock_or_raise(file: int, folder: Path) -> None:
     """Lock the file. Raises OutputError if another process has locked the folder."""
     has_locks, owner = _try_lock(file), _read_owner(file)
     if has_locks is False or (has_locks is None and _may_be_alive(owner)):

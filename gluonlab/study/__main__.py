@@ -160,9 +160,9 @@ def speedup_command(
         click.echo(prediction_text(machine, config, images, as_json))
         return
     from gluonlab.study.speedup.diagnosis import diagnose
-    from gluonlab.study.speedup.diagnosis_report import as_text, check_page, write_page
+    from gluonlab.study.speedup.diagnosis_report import as_text, check_page_options, write_page
 
-    check_page(out, language)
+    check_page_options(out, language)
 
     def print_progress(line: str) -> None:
         if not (quiet or as_json):

@@ -76,6 +76,7 @@ def _powers_of_two(first: int, last: int) -> Tuple[int, ...]:
 
 
 def _downloaded_panel(dataset: str, model: str, target: float) -> Panel:
+    """Return a panel for one of the data sets that are downloaded."""
     sizes = _powers_of_two(3, 13)
     return Panel(
         dataset, model, momentum=0.9, target=target, sizes=sizes, quick_sizes=sizes[::2],
@@ -289,7 +290,7 @@ def _unreached_message(name: str, findings: PanelFindings, options: BatchSizeOpt
 
 
 def train_to_target(options: BatchSizeOptions, settings: Mapping[str, Any], round: int) -> Dict[str, Any]:
-    """Train a panel with a batch size and a rate."""
+    """Train until a panel's target accuracy, or its step limit, and return all evaluations."""
     from gluonlab.config import TrainConfig
     from gluonlab.study.short_training import AccuracyProbe, device_settings, log_spaced_steps, train_with_probe
 
@@ -493,6 +494,8 @@ def analyze_regimes(rows: Sequence[SizeRow], reached: Sequence[Sequence[float]])
         return PanelFindings(list(rows), [], None, None)
 
     def estimate_size(find_size: Callable[[Sequence[float], Sequence[float]], Optional[float]]) -> IntervalEstimate:
+        """Return the batch size that ``find_size`` finds, with its interval over seeds."""
+
         def size_of_medians(groups: List[List[float]]) -> Optional[float]:
             medians = [median(group) for group in groups]
             return find_size(sizes, medians) if all(map(math.isfinite, medians)) else None

@@ -190,6 +190,7 @@ class _BatchSizeSearch:
         return make_memory_estimator(make_plan(self.plan.config.replace(batch_size=images), dataset))
 
     def _measure_within_ceiling(self, size: int) -> Optional[int]:
+        """Measure and report the peak memory of a batch; return None above the ceiling."""
         try:
             peak_bytes = self._measure_peak(size, self.ceiling)
         except MemoryLimitExceeded:
@@ -203,6 +204,7 @@ class _BatchSizeSearch:
         return measure_run_memory(config, limit_bytes=None if self.on_gpus else ceiling)
 
     def _raise_too_small(self, needed: str) -> NoReturn:
+        """Raise ConfigError, because not even the smallest batch fits."""
         raise ConfigError(
             f"--find-batch-size {_format_bytes(self.budget)}: "
             f"a batch of {self.smallest} per {self.per} needs {needed}: "
@@ -263,7 +265,7 @@ class LargestSizeSearch:
         return max((larger_cost - cost) / (larger - size), self.unit_cost / 4)
 
     def _is_finished(self) -> bool:
-        """Return True if the search can stop."""
+        """Return True if the largest fitting size is known closely enough, or tries are used up."""
         if not self.fitting:
             return self.smallest_failing == self.smallest
         size, cost = self.fitting[-1]

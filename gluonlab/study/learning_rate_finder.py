@@ -21,7 +21,7 @@ from gluonlab.errors import ConfigError, DivergedError, RunError
 from gluonlab.files.atomic_files import create_writable_folder, temporary_folder, write_text
 from gluonlab.runs.run_reader import read_lines
 from gluonlab.runs.run_schema import Step, file_text
-from gluonlab.runs.run_writer import RUNS_FOLDER, folder_name, make_unused
+from gluonlab.runs.run_writer import RUNS_FOLDER, folder_name, make_unused_folder
 from gluonlab.study.short_training import StopTraining
 from gluonlab.training.learning_rate_schedule import LearningRates
 from gluonlab.training.loop import explain_resource_limits, train_plan
@@ -125,6 +125,7 @@ class _RangeTestStopper(Reporter):
         self.losses: List[float] = []
 
     def step_done(self, images: int, known: List[StepLoss]) -> None:
+        """Store the losses that are known so far, and stop the training if the test is over."""
         self.losses += [step_loss.loss for step_loss in known]
         is_far = known and _is_far_above_best(smooth_losses(self.losses))
         if is_far or (known and known[-1].step >= self.steps):
@@ -228,7 +229,7 @@ def write_finder_result(result: RateFinderResult, out: Optional[str]) -> Path:
 
     The folder is ``out``, or by default a new folder in runs/.
     """
-    path = Path(out) if out is not None else make_unused(RUNS_FOLDER / folder_name("find-lr"))
+    path = Path(out) if out is not None else make_unused_folder(RUNS_FOLDER / folder_name("find-lr"))
     with create_writable_folder(path):
         write_text(path / PICTURE, result.render_svg())
         write_text(path / RESULT, file_text(result.to_dict()) + "\n")

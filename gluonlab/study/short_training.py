@@ -65,7 +65,7 @@ class AccuracyProbe:
         self._steps, self._seconds, self._started = 0, 0.0, 0.0
 
     def after_step(self, evaluate: Callable[[bool], Score]) -> None:
-        """Evaluate, if an evaluation is due after the step that has been queued.
+        """Count the queued step, evaluate if an evaluation is due, and stop the training when done.
 
         ``evaluate``: a function that evaluates the test images, or with True the training images.
         """

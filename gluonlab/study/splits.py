@@ -52,7 +52,7 @@ def parse_options(quick: bool, **options: Optional[str]) -> Dict[str, Any]:
         "rounds": 5 if quick else bench_splits.ROUNDS,
     }
     values: Dict[str, Any] = {**defaults, **given_settings({**options})}
-    task = bench_splits.check_network(values["network"])
+    task = bench_splits.find_task(values["network"])
     devices = whole_number_check(2, MAX_DEVICES)("--devices", values["devices"])
     microbatches = bench_splits.check_microbatches(values["microbatches"], task)
     rounds = whole_number_check(1, 1000)("--rounds", values["rounds"])

@@ -165,7 +165,7 @@ def median_estimate(values: Sequence[float]) -> Optional[IntervalEstimate]:
 
 
 def finite_median_estimate(values: Sequence[float]) -> IntervalEstimate:
-    """Return the median of values that are finite, such as times."""
+    """Return the median of values, such as times, which must be finite."""
     estimate = median_estimate(values)
     assert estimate is not None
     return estimate

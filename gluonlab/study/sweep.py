@@ -37,7 +37,7 @@ from gluonlab.runs.run_writer import (
     RunDirectory,
     check_not_in_use,
     folder_name,
-    make_unused,
+    make_unused_folder,
 )
 
 FORMAT = 1
@@ -170,6 +170,7 @@ class Sweep:
         return [[by_round[round] for round in rounds] for by_round in by_point]
 
     def _measure_point(self, settings: Values, round: int) -> Dict[str, Any]:
+        """Return the stored measurement of a point, or else measure the point and store it."""
         values = self.store.find(settings, round)
         if values is None:
             values = dict(self.measure(settings, round))
@@ -238,7 +239,7 @@ class StudyFolder:
             with raise_output_errors(path):
                 created_folders = folders_to_create(path if out is not None else path.parent)
                 if out is None:
-                    path = make_unused(path)
+                    path = make_unused_folder(path)
                     created_folders = [path, *created_folders]
                 path.mkdir(parents=True, exist_ok=True)
             return cls(path, study, options, created_folders)

@@ -54,7 +54,7 @@ class Recorder:
         self._core_waits = CoreWaits(rows)
 
     def learn(self, train: Step) -> Any:
-        """Run a step and wait after each phase; return the result of ``train``.
+        """Run a step and wait after each phase, to learn which operators each phase queues.
 
         Raises EngineError if other code has configured MXNet's profiler.
         """

@@ -31,7 +31,7 @@ from gluonlab.bench.harness.measurement_command import (
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.harness.table_format import format_table as as_table
 from gluonlab.bench.harness.table_format import missing_row, outcome_line, rounds_text
-from gluonlab.bench.splits import check_network
+from gluonlab.bench.splits import find_task
 from gluonlab.bench.workloads import Task
 from gluonlab.cli.command import command
 from gluonlab.config import TrainConfig
@@ -282,7 +282,7 @@ def main(run_options: MeasurementOptions, network: str, devices: Optional[str]) 
     On two CPU devices or those named, one thread each. Files are written into the folder for
     temporary ones (TMPDIR). A slow result is a result: it does not change the exit status.
     """
-    task = check_network(network, TASKS)
+    task = find_task(network, TASKS)
     # MXNet is loaded here, not for the other commands
 
     on = cpu_devices(DEVICES) if devices is None else find_measured_devices(devices)

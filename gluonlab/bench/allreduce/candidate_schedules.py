@@ -169,7 +169,7 @@ def _make_link_aware_plans(
 
 
 def describe_orders(plans: Sequence[NamedSchedule], topology: Optional[Topology]) -> List[str]:
-    """Return sentences that explain "placed", if a row has that name."""
+    """Return notes on the order of the devices in rows named "placed"."""
     orders = sorted({plan.order for plan in plans if plan.order})
     return [
         "placed: the devices in the order "

@@ -100,7 +100,7 @@ def make_variants(
     for name in PEERS if names is None else [name for name in PEERS if name in names]:
         if name == CHAPTER:
             variants.append(Variant(CHAPTER, _make_chapter_allreduce))
-        elif names is not None or _is_usable(name, ctxs):
+        elif names is not None or _is_store_usable(name, ctxs):
             make_kvstore(name, ctxs)  # raises errors before anything is measured
             variants.append(Variant(name, _prepare_native_allreduce(name, ctxs)))
     if (names is None and array_count > 1) or SHARDED_WHOLE in (names or ()):
@@ -109,7 +109,8 @@ def make_variants(
     return variants + [Variant(plan.label, _execute_plan(plan), plan.schedule_for) for plan in plans]
 
 
-def _is_usable(name: str, ctxs: Sequence[mx.Context]) -> bool:
+def _is_store_usable(name: str, ctxs: Sequence[mx.Context]) -> bool:
+    """Return whether MXNet's store ``name`` can be created for these devices."""
     try:
         make_kvstore(name, ctxs)
     except KVStoreError:
@@ -123,6 +124,8 @@ def _execute_plan(plan: NamedSchedule, whole: bool = False) -> Callable[[Arrays]
 
 
 def _make_chapter_allreduce(arrays: Arrays) -> Callable[[], None]:
+    """Return a call that sums with `gluonlab.scratch`, the code of the book's chapter."""
+
     def run() -> None:
         for replicas in zip(*arrays):
             chapters_allreduce(list(replicas))
@@ -163,7 +166,7 @@ class ProcessGroupWorker:
         self._worker = worker
 
     def ask(self, steps: int, count: int, arrays: int) -> "dict[str, float]":
-        """Run the job of `gluonlab.bench.allreduce.multiprocess`, and return its answer.
+        """Let the processes sum arrays ``steps`` times; return the seconds, or for 0 the error.
 
         Raises RunError.
         """

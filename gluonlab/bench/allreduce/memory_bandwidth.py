@@ -54,7 +54,7 @@ class MemoryLimit:
         self.calls = {"limit by copying": call_all(copies), "limit in place": call_all(scalings)}
 
     def seconds(self, measured: Mapping[str, Sequence[float]]) -> Tuple[float, ...]:
-        """Return the limit in seconds in each round.
+        """Return, for each round, the seconds that an allreduce needs at least.
 
         ``measured``: name of a call -> its seconds in each round.
         """
@@ -85,7 +85,7 @@ class MemorySpeeds:
 
 
 def probe_speeds(ctxs: Sequence[mx.Context], size_bytes: int) -> MemorySpeeds:
-    """Measure the speeds of the executor's transfers, on at least two devices.
+    """Measure the executor's speed of copies and additions, and its latency, on several devices.
 
     The buffer on each device has about ``size_bytes``. The speeds come from these schedules:
 
@@ -108,6 +108,7 @@ def probe_speeds(ctxs: Sequence[mx.Context], size_bytes: int) -> MemorySpeeds:
     latency_s = seconds["latency"] / copies.transfers
 
     def payload_bytes_per_s(name: str) -> float:
+        """Return the bytes/s of the schedule ``name`` of ``large``, without the latency."""
         schedule = large[name]
         payload = schedule.transfers * elements * 4 / schedule.chunks
         moving_s = seconds[name] - schedule.transfers * latency_s

@@ -77,7 +77,7 @@ class Measurement:
     starts: List[float] = field(default_factory=list)  # seconds to the end of the first step
 
     def fail(self, reason: str) -> None:
-        """Store the reason, and discard the rounds so far.
+        """Mark the measurement as failed for ``reason``, and discard the rounds so far.
 
         An incomplete measurement cannot be compared with complete ones.
         """

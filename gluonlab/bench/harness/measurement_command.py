@@ -68,7 +68,7 @@ class MeasuredDevices:
         return {"devices": self.device_spec(count)} if self.named_by_user else {}
 
     def record_options(self) -> Dict[str, str]:
-        """Return the devices as an option of a record.
+        """Return the devices as an option of a record, if the user has named them.
 
         Only records with equal options are compared.
         """

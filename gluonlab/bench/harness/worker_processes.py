@@ -213,7 +213,7 @@ def start_rank(job: str, options: Mapping[str, Any], variables: Mapping[str, str
 
 
 def start_group(backend: str, size: int, job: str, options: Mapping[str, Any]) -> List[RankProcess]:
-    """Start the other processes of a group of ``size`` workers, and return the other workers.
+    """Start a group of ``size`` processes, of which this is rank 0, and return its other workers.
 
     ``job`` and ``options``: the job that these workers run. The function changes the environment of
     this process, which becomes rank 0. So call it before a store is created.

@@ -50,7 +50,7 @@ def links_command(as_json: bool, devices: str, sizes: str, rounds: str, save: Op
     if save is not None:
         _check_save_file(save)
     if nvml:
-        click.echo(_save_reported(save, as_json))
+        click.echo(_save_driver_topology(save, as_json))
         return
     click.echo(_measure_and_save(copy_sizes, count, devices, save, as_json))
 
@@ -63,7 +63,8 @@ def _check_save_file(save: str) -> None:
     check_new_path("--save", Path(save))
 
 
-def _save_reported(save: Optional[str], as_json: bool) -> str:
+def _save_driver_topology(save: Optional[str], as_json: bool) -> str:
+    """Check the options beside --nvml, and save the topology that the driver reports."""
     context = click.get_current_context()
     for name in ("devices", "sizes", "rounds"):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:

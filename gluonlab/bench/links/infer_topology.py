@@ -161,7 +161,7 @@ def build_topology(measured: DeviceMeasurement, name: str, note: str, gpu: str =
 
 
 def find_shared_links(measured: DeviceMeasurement) -> List[InferredSharedLink]:
-    """Return the links that several pairs share.
+    """Infer links that several pairs share, from copies that slow each other down.
 
     A link is added if the copies of a group are slower than the links found so far explain. Its
     bandwidth is chosen so that the cost model predicts the measured time. Groups of equally fast

@@ -75,7 +75,7 @@ def _measurement_note(measurement: LinkMeasurement, ctxs: Sequence[Any]) -> str:
 
 
 def common_gpu_kind(names: Sequence[str]) -> Optional[str]:
-    """Return the one of GPUS that all these NVML names mean; None for others, and for a mixture.
+    """Return the key of GPUS for NVML's names of equal GPUs; None if unknown or not equal.
 
     >>> common_gpu_kind(["Tesla V100-SXM2-16GB"] * 2), common_gpu_kind(["NVIDIA A100-SXM4-80GB"])
     ('V100', 'A100-80GB')

@@ -44,7 +44,7 @@ def as_page(schedules: Iterable[Schedule], start: Tuple[str, int] = ("ring", 4),
 def draw(
     name: str, world_size: int, *, chunks: Optional[int] = None, groups: Optional[Groups] = None, language: str = "en"
 ) -> str:
-    """Return the page of all algorithms for 1 to 8 ranks, which starts with this one.
+    """Return an HTML page of all algorithms for 1 to 8 ranks, opened at the algorithm ``name``.
 
     With ``chunks``, it replaces the same algorithm. Raises ScheduleError for arguments that
     `make_schedule` rejects, and for schedules too large to draw; ConfigError for an unknown

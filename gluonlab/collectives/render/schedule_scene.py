@@ -79,7 +79,7 @@ def bundle_transfers(step: Step) -> List[TransferBundle]:
         hub, other = (dst, src) if op == ADD else (src, dst)
         others.setdefault((chunk, op == ADD, hub), []).append(other)
     bundles: List[TransferBundle] = []
-    by_span = sorted(others.items(), key=lambda item: _span_key(item[0][2], item[1]))
+    by_span = sorted(others.items(), key=lambda item: _bundle_sort_key(item[0][2], item[1]))
     for (chunk, add, hub), ends in by_span:
         bundle = TransferBundle(chunk, add, hub, tuple(ends), 0)
         used_lanes = {other.lane for other in bundles if other.chunk == chunk and _bundles_overlap(other, bundle)}
@@ -88,14 +88,14 @@ def bundle_transfers(step: Step) -> List[TransferBundle]:
 
 
 def lane_count(schedule: Schedule) -> int:
-    """Return the number of lanes above a row of chunks, the same in all steps.
+    """Return how many lanes for arrows a picture has above a row of chunks, the same in all steps.
 
     A common number keeps the picture still from step to step.
     """
     return max((bundle.lane + 1 for step in schedule.steps for bundle in bundle_transfers(step)), default=1)
 
 
-def _span_key(hub: int, others: Sequence[int]) -> Tuple[int, int]:
+def _bundle_sort_key(hub: int, others: Sequence[int]) -> Tuple[int, int]:
     """Return a sorting key: short bundles first, then from left to right.
 
     Short bundles then lie below the long bundles that reach around them.
@@ -104,6 +104,7 @@ def _span_key(hub: int, others: Sequence[int]) -> Tuple[int, int]:
 
 
 def _bundles_overlap(one: TransferBundle, other: TransferBundle) -> bool:
+    """Return whether two bundles span a common rank, so that they need different lanes."""
     (first, last), (other_first, other_last) = (
         (min(bundle.hub, *bundle.others), max(bundle.hub, *bundle.others)) for bundle in (one, other)
     )
@@ -150,7 +151,7 @@ def format_ranges(values: Iterable[int]) -> str:
 
 
 def complete_contributions(schedule: Schedule, chunk: int) -> Contributions:
-    """Return the contributions of a complete ``chunk``: everyone's once.
+    """Return the contributions that a finished ``chunk`` must contain: those of each rank, once.
 
     In an all_gather, only the owner contributes.
     """
@@ -257,6 +258,7 @@ def _grid_lines(headings: Sequence[str], table: Sequence[Sequence[str]], column_
 
 
 def _contributor_letters(contributions: Contributions) -> str:
+    """Return a letter for each rank that contributes, ``.`` for others, ``!`` for duplicates."""
     letters = RANKS.ljust(len(contributions), "#")  # no terminal is wide enough for ranks beyond z
     return "".join(
         "." if not count else letters[rank] if count == 1 else "!" for rank, count in enumerate(contributions)

@@ -135,6 +135,7 @@ def successors(pairs: Sequence[Pair]) -> "DefaultDict[int, List[int]]":
 
 
 def _count_hops(start: int, world_size: int, neighbors: "DefaultDict[int, List[int]]") -> int:
+    """Return the hops from ``start`` to the farthest device, or ``world_size`` if unreachable."""
     reached, newest, hops = {start}, {start}, 0
     while len(reached) < world_size:
         newest = {dst for src in newest for dst in neighbors[src]} - reached
@@ -157,7 +158,7 @@ def _min_spread_steps(world_size: int, partners: int) -> int:
 
 
 def _to_lane_counts(speeds: Sequence[float]) -> Tuple[float, List[int]]:
-    """Return (bytes/s of a lane, lanes of each link): speeds as small multiples of one speed."""
+    """Express speeds as multiples of the speed of a lane: return that speed, and the multiples."""
     if not speeds:
         return 1.0, []
     slowest = min(speeds)
@@ -217,6 +218,7 @@ def find_isomorphism(one: FlowNetwork, other: FlowNetwork) -> Optional[Permutati
     p, other_links = one.world_size, set(other.shared_links)
 
     def extend(permutation: List[int]) -> Optional[Permutation]:
+        """Return the first valid permutation that begins with ``permutation``, by backtracking."""
         if len(permutation) == p:
             complete = tuple(permutation)
             return complete if {_permute_link(link, complete) for link in one.shared_links} == other_links else None
@@ -236,7 +238,7 @@ def find_isomorphism(one: FlowNetwork, other: FlowNetwork) -> Optional[Permutati
 
 
 def _links_of_pairs(network: FlowNetwork) -> Dict[Pair, List[Tuple[int, int]]]:
-    """Return (lanes, number of pairs) of each link of each pair."""
+    """Return, for each pair, (lanes, number of pairs that share it) of each of its links."""
     links_of_pair: Dict[Pair, List[Tuple[int, int]]] = {pair: [] for pair in network.pairs}
     for link in network.shared_links:
         for pair in link.pairs:

@@ -193,6 +193,7 @@ def _parse_schedule(world_size: int, entry: Dict[str, Any]) -> SynthesizedSchedu
 
 
 def _chunks_by_pair(step: Step) -> Dict[str, Dict[str, List[int]]]:
+    """Return a step's chunks by operation and by pair, such as ``0>1``, as a file stores them."""
     chunks: Dict[str, Dict[str, List[int]]] = {}
     for src, dst, chunk, op in sorted(step):
         chunks.setdefault(op, {}).setdefault(f"{src}>{dst}", []).append(chunk)
@@ -275,7 +276,7 @@ def _combine_parts(topology: Topology, parts: Sequence[Sequence[int]]) -> List[S
 
 
 def split_halves(schedule: Schedule) -> Tuple[Schedule, Schedule]:
-    """Split an allreduce of sums on owners and copies into two schedules.
+    """Split an allreduce into a reduce_scatter (its sums) and an all_gather (its copies).
 
     All sums come first, also if some chunks were copied before other sums.
     """

@@ -57,7 +57,7 @@ class SynthesizedSchedule(NamedTuple):
 def synthesize(
     topology: Topology, seconds: float, workers: int = 1, report: Optional[Callable[[str], None]] = None
 ) -> List[SynthesizedSchedule]:
-    """Return the Pareto front for ``topology``, by rising number of steps.
+    """Search for the Pareto-optimal schedules for ``topology``, by rising number of steps.
 
     ``seconds``: the maximum time for each number of steps. ``workers``: threads of the search.
     ``report``: function that is called with a line for each attempt. Raises ScheduleError if no
@@ -79,7 +79,7 @@ def synthesize(
             break
         if math.isinf(lower_bound.rounds):  # so few steps do not suffice
             continue
-        result = _find_best(
+        result = _search_with_steps(
             network, steps, turning_points, lower_bound, seconds, workers, report or (lambda line: None)
         )
         if result and (not front or result.rounds < front[-1].rounds - ROUNDS_TOLERANCE):
@@ -92,7 +92,7 @@ def synthesize(
     return front
 
 
-def _find_best(
+def _search_with_steps(
     network: FlowNetwork,
     steps: int,
     turning_points: Tuple[int, ...],
@@ -101,12 +101,12 @@ def _find_best(
     workers: int,
     report: Callable[[str], None],
 ) -> Optional[SynthesizedSchedule]:
-    """Return the schedule that was found closest to the bound.
+    """Search for the schedule with this number of steps that comes closest to the lower bound.
 
     If no goal succeeds in two thirds of the time, the rest is for `find_any_schedule`.
     """
     deadline, best = time.monotonic() + seconds, None
-    for goal, rounds in _search_goals(network, steps, turning_points, lower_bound):
+    for goal, rounds in _list_goals(network, steps, turning_points, lower_bound):
         seconds_left = deadline - time.monotonic() - (0 if best else seconds / 3)
         if seconds_left <= 0:
             break
@@ -159,10 +159,10 @@ def find_any_schedule(
     return best
 
 
-def _search_goals(
+def _list_goals(
     network: FlowNetwork, steps: int, turning_points: Tuple[int, ...], lower_bound: RoundBound
 ) -> Iterator[Tuple[SearchGoal, float]]:
-    """Yield each goal with its number of rounds, in the unit of `RoundBound`.
+    """Yield each goal to search for, with its number of rounds in the unit of `RoundBound`.
 
     Goals with larger symmetry groups come first, and then goals with fewer rounds.
     """

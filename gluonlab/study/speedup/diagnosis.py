@@ -89,7 +89,7 @@ class Cause(NamedTuple):
 
 
 def overhead_seconds(breakdown: StepParts) -> Dict[str, float]:
-    """Return the seconds of a step that each cause costs.
+    """Return for each cause of a slow training how many seconds of a step it costs.
 
     FEW excludes the fixed costs that are due to the straggler or to shared cores, so that no time
     counts twice.
@@ -236,7 +236,7 @@ class StepModel(NamedTuple):
 
 
 def fit_step_model(breakdown: StepParts, one_step: float, devices: int, images: int, images_of_one: int) -> StepModel:
-    """Return the model of a measured step.
+    """Return the time of a step as a linear function of its images, fitted to a measured step.
 
     Args:
         breakdown: Parts of a step on all devices.
@@ -406,6 +406,7 @@ def try_candidate(
 def _open_training(
     config: TrainConfig, dataset: Dataset, strategy: Optional[MakeStrategy], stack: ExitStack
 ) -> MeasuredTraining:
+    """Return a training that is closed at the end of ``stack``."""
     training = MeasuredTraining(config, dataset, strategy)
     stack.callback(training.close)
     return training
@@ -599,6 +600,7 @@ def diagnose_measurement(measurement: StepMeasurement, other_busy_cores: float =
         return fit_step_model(item, one_step, count, measurement.images, measurement.images_of_one)
 
     def compute_numbers(medians: Mapping[str, float]) -> Dict[str, float]:
+        """Return all numbers of the diagnosis that follow from medians over rounds."""
         item = compute_parts(medians, measurement.ratio)
         overheads = overhead_seconds(item)
         pays = fit_model(item, medians[windows.ONE_DEVICE]).break_even_images()

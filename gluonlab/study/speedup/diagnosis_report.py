@@ -36,7 +36,7 @@ FAQ_LINE = "Often asked about several devices, and answered: gluonlab's docs/faq
 HIGH_EFFICIENCY = 0.8  # share of the ideal speedup from which a training counts as efficient
 
 
-def check_page(out: Optional[str], language: Optional[str]) -> None:
+def check_page_options(out: Optional[str], language: Optional[str]) -> None:
     """Check --out and --language. Raises ConfigError, or OutputError if the file exists."""
     if language is not None:
         select_language(TRANSLATIONS, language)
@@ -269,6 +269,7 @@ def _total_cells(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Tuple[str, s
 
 
 def _category_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield a table of what each device spends its time on, from the trace."""
     first, *names = TRANSLATIONS[ENGLISH]["categories"]
     widths: List[int] = [len(name) + 2 for name in names]
     yield f"{first:<9}" + "".join(f"{name:>{width}}" for name, width in zip(names, widths))

@@ -111,7 +111,7 @@ class StepMeasurement(NamedTuple):
     facts: TrainingFacts
 
     def differences_by_round(self) -> Dict[str, List[float]]:
-        """Return the `part_differences` of each round."""
+        """Return what leaving out each part saves (`part_differences`), in each round."""
         count = len(self.rounds[windows.STEP])
         differences = [
             windows.part_differences({name: values[number] for name, values in self.rounds.items()})
@@ -191,6 +191,7 @@ def measure_training_step(
         blocked_seconds: List[float] = []
 
         def record_host_times() -> None:
+            """Store how long the host queued and was blocked in this round."""
             phase_costs = gated[windows.WITHOUT_HOST].last
             queue_seconds.append(sum(phase.seconds for phase in phase_costs.values()))
             blocked_seconds.append(_blocked_seconds(phase_costs))
@@ -274,9 +275,9 @@ def _isolated_windows(training: MeasuredTraining) -> Dict[str, TimedCall]:
 
 
 def _resized_batch(training: MeasuredTraining) -> "tuple[float, Batch]":
-    """Return a batch with another number of images, and its size divided by the size of a step.
+    """Return (ratio, batch): half as many images as a step has, or twice as many if it has few.
 
-    See FEW_IMAGES. Returns (ratio, batch).
+    See FEW_IMAGES. The ratio is the size of the batch divided by the size of a step.
     """
     batch = training.batch
     if min(map(len, batch.xs)) >= FEW_IMAGES:

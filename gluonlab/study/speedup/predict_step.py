@@ -140,6 +140,7 @@ def _given_options(config: TrainConfig) -> Dict[str, str]:
 
 
 def _check_no_settings(config: TrainConfig, images: Optional[str]) -> None:
+    """Raise ConfigError for settings of a training beside the table of published speeds."""
     given_options: List[str] = list(_given_options(config).values())
     if images is not None:
         given_options.append(f"--images {images}")

@@ -83,9 +83,10 @@ def single_device_window(device: int) -> str:
 
 
 def part_differences(times: WindowSeconds) -> WindowSeconds:
-    """Return STEP in seconds, and all other times and differences as shares of the step.
+    """Return what leaving out each part of a step saves, as a share of the step.
 
-    ``times``: seconds of a step in each window of one round. `compute_parts` corrects the shares.
+    STEP itself is in seconds. ``times``: seconds of a step in each window of one round.
+    `compute_parts` corrects the shares.
     """
     without_host, step = times[WITHOUT_HOST], times[STEP]
     differences = {
@@ -101,7 +102,7 @@ def part_differences(times: WindowSeconds) -> WindowSeconds:
 
 
 def compute_parts(differences: WindowSeconds, ratio: float) -> StepParts:
-    """Return the parts of a step.
+    """Return the seconds of each part of a step, limited to plausible values.
 
     Each part is at least 0, and at most the time that it takes when it is repeated alone.
 

@@ -204,7 +204,7 @@ def test_a_third_of_the_time_is_for_easy_goals_until_a_schedule_is_found(success
     monkeypatch.setattr(search_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     network, turning_points, lines = make_flow_network(make_topology("p3.8xlarge")), (1, 2), []
     bound = rounds_lower_bound(network, 3, turning_points, symmetry_groups(network)[0])
-    best = search_module._find_best(network, 3, turning_points, bound, 9.0, 1, lines.append)
+    best = search_module._search_with_steps(network, 3, turning_points, bound, 9.0, 1, lines.append)
     easy = [number for number, line in enumerate(lines) if "rounds at most" in line]
     assert all(seconds <= 3.0 for _, seconds, _ in searches)
     if success is None:
