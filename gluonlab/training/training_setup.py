@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def placeholder_dataset(dataset: Any) -> Optional[Dataset]:
-    """Return a loaded data set unchanged, and a pair of Gluon data sets as one black image.
+    """Return one black image in place of a pair of Gluon data sets; keep a loaded data set.
 
     Settings can then be checked before the Gluon data sets are read.
     """
