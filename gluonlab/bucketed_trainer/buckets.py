@@ -171,7 +171,7 @@ def bucket_bytes_per_device(
 
 
 def coalesce_buckets(buckets: Sequence[Bucket], bucket_bytes: int) -> List[Tuple[int, ...]]:
-    """Return groups of neighboring buckets, as positions, of at most ``bucket_bytes`` in all.
+    """Group neighboring buckets of at most ``bucket_bytes`` in all; return their positions.
 
     A store that accepts several keys in one call sums such a group like one bucket.
     """

@@ -304,7 +304,7 @@ class BucketedTrainer(gluon.Trainer):
                 bucket.zero_grad(device, params)
 
     def _record_stale_gradients(self, stale: StaleGradients, ignore_stale_grad: bool) -> None:
-        """Store the stale gradients for the update, or raise UserWarning if they are not ignored."""
+        """Store the stale gradients for the update; raise UserWarning unless they are ignored."""
         self._stale_gradients = stale
         self._counts_differ = self._counts_differ or bool(stale.on_all_devices)
         if not ignore_stale_grad:

@@ -314,7 +314,7 @@ class PushPullPlan:
         return have_same_arrays(self._entries, entries)
 
     def run(self, priority: int = 0) -> None:
-        """Queue everything. ``priority``: as in `Executor.run`."""
+        """Queue all copies and sums. ``priority``: as in `Executor.run`."""
         with autograd.pause():
             for call in self._calls_before:
                 call()

@@ -268,7 +268,7 @@ class _PaddingPlan:
 
     @property
     def mixes_block_sizes(self) -> bool:
-        """Whether a BatchNorm has its image in blocks of 16 channels, and its gradient of 8.
+        """Whether a BatchNorm has images in blocks of 16 channels, but gradients in blocks of 8.
 
         A convolution uses blocks of 16 if both its input and its output channels are multiples of
         16, and blocks of 8 otherwise.

@@ -62,7 +62,7 @@ class AsyncLossMeter:
         self._sum, self._images = 0.0, 0  # of the steps returned since the last `mean_loss`
 
     def append(self, losses: Sequence[nd.NDArray], images: int) -> List[StepLoss]:
-        """Add a step: losses (1,) by device, ``images``. Return the steps whose losses are now known."""
+        """Add a step with its losses (1,) by device. Return the steps whose losses are now known."""
         self.step += 1
         known: List[StepLoss] = []
         if self._blocks[0].is_full:
@@ -140,7 +140,7 @@ class AsyncLossMeter:
         return self._check_losses(known)
 
     def _check_losses(self, known: List[StepLoss]) -> List[StepLoss]:
-        """Check known losses, add them to the epoch's sum, and return them. Raises DivergedError."""
+        """Check known losses, add them to the epoch's sum, return them. Raises DivergedError."""
         if self._may_overflow:
             known = [step for step in known if math.isfinite(step.loss)]
         for index, step in enumerate(known):

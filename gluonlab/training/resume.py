@@ -83,7 +83,7 @@ class ResumePoint(NamedTuple):
 
     @property
     def keeps_stop(self) -> bool:
-        """True if a callback's request to stop remains valid.
+        """True if an earlier request of a callback to stop also stops the resumed run.
 
         A user who resumes a stopped run with --resume wants to continue it.
         """

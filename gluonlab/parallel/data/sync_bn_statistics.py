@@ -106,7 +106,7 @@ class SyncBatchNormLayer:
             copy()
 
     def backward(self) -> None:
-        """Queue the terms of the data's gradients that need all devices' sums, after the backward."""
+        """Queue the terms of the data's gradients that need all devices' sums, after backward."""
         for copy in self._gather_sums if self._complete else ():
             copy()
         with mx.engine.bulk(len(self._factors)):
