@@ -207,7 +207,7 @@ class _FusionDisabledCount:
 
 @contextmanager
 def disable_fusion() -> Iterator[None]:
-    """Disable fusion of graphs that are bound, and of Gluon blocks that first run, in this block."""
+    """Disable fusion of graphs that are bound, and of blocks that first run, in this context."""
     with _FusionDisabledCount.lock:
         if _FusionDisabledCount.blocks == 0:
             _FusionDisabledCount.user_value = os.environ.get(FUSION_VARIABLE)

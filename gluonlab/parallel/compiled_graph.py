@@ -60,12 +60,12 @@ class HeadGradients:
             for i, output in enumerate(outputs)
         ]
         self._losses, self._scale = [self.arrays[loss] for loss in loss_indices], 0.0
-        self.fill(1.0)
+        self.set_loss_scale(1.0)
         self.copies = [CopyInto(array) for array in self.arrays]
         self.count = len(self.arrays)
         self.handles = (ctypes.c_void_p * self.count)(*[array.handle for array in self.arrays])
 
-    def fill(self, scale: float) -> None:
+    def set_loss_scale(self, scale: float) -> None:
         """Set the gradient of the losses to ``scale`` for passes that are queued from now on."""
         if scale != self._scale:  # saves the calls into MXNet in most steps
             for array in self._losses:

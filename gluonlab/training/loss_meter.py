@@ -62,7 +62,7 @@ class AsyncLossMeter:
         self._sum, self._images = 0.0, 0  # of the steps returned since the last `mean_loss`
 
     def append(self, losses: Sequence[nd.NDArray], images: int) -> List[StepLoss]:
-        """Add a step with its losses (1,) by device. Return the steps whose losses are now known."""
+        """Add a step with its losses (1,) by device. Return steps whose losses are now known."""
         self.step += 1
         known: List[StepLoss] = []
         if self._blocks[0].is_full:

@@ -163,7 +163,7 @@ class TensorReplica:
         """Queue the backward pass of the last `forward`, for the loss times ``scale``."""
         assert self._last is not None, "forward comes first"
         for heads in self._last.heads:
-            heads.fill(scale)
+            heads.set_loss_scale(scale)
         for is_collective, call in self._last.backward:
             if is_collective:
                 _queue_collective(call, hook)
