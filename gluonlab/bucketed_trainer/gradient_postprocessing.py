@@ -141,7 +141,7 @@ class GradientUnscaler:
         self._scale, self._attributes = 1.0, Attributes({"scalar": 1.0})
 
     def unscale(self, scale: float) -> None:
-        """Queue the check, then the division."""
+        """Queue the check that gradients are finite, then the division by ``scale``."""
         for check in self._finite_checks:
             check.start_check()
         if scale != self._scale:

@@ -259,7 +259,7 @@ class BucketedTrainer(gluon.Trainer):
         with autograd.pause():
             self._set_batch_size(batch_size)
             self._check_separate_phases("update()")
-            self._set_stale_gradients(self._stale_tracker.find_stale(), ignore_stale_grad)
+            self._record_stale_gradients(self._stale_tracker.find_stale(), ignore_stale_grad)
             self._update()
             self._mark_grads_used()
 
@@ -294,16 +294,17 @@ class BucketedTrainer(gluon.Trainer):
             )
 
     def _zero_stale_grads(self, ignore_stale_grad: bool) -> None:
-        """Set stale gradients to zero, and keep parameters without a fresh gradient."""
+        """Set stale gradients to zero. Parameters that are stale on all devices are not updated."""
         stale = self._stale_tracker.find_stale()
         if self._distributed and ignore_stale_grad:
             stale = self._stale_tracker.stale_to_ignore_in_group(stale, self._kvstore.type)
-        self._set_stale_gradients(stale, ignore_stale_grad)
+        self._record_stale_gradients(stale, ignore_stale_grad)
         for device, params in enumerate(stale.on_device):
             for bucket in self.buckets:
                 bucket.zero_grad(device, params)
 
-    def _set_stale_gradients(self, stale: StaleGradients, ignore_stale_grad: bool) -> None:
+    def _record_stale_gradients(self, stale: StaleGradients, ignore_stale_grad: bool) -> None:
+        """Store the stale gradients for the update; raise UserWarning unless they are ignored."""
         self._stale_gradients = stale
         self._counts_differ = self._counts_differ or bool(stale.on_all_devices)
         if not ignore_stale_grad:

@@ -22,7 +22,7 @@ from gluonlab.optimizers.optimizer_registry import check_replicas_stay_equal
 
 @contextmanager
 def restore_owners_on_error(params: Any, optimizer: Any) -> Iterator[None]:
-    """Undo the start of gluon.Trainer's initialization if the block raises.
+    """Give parameters and optimizer back to their former trainers if the block raises.
 
     The parameters get their former trainers again, and the optimizer its former ``param_dict``.
     """

@@ -150,7 +150,7 @@ def _one_device_warnings(threads: int, requested: "int | None") -> Iterator[str]
 
 
 def _replace_workers() -> None:
-    """Make MXNet replace its worker threads after their work, which it does when it forks."""
+    """Fork a child that exits at once: MXNet replaces its worker threads at every fork."""
     with warnings.catch_warnings():
         # Python warns of a fork while other threads run. This child does nothing.
         warnings.simplefilter("ignore", DeprecationWarning)

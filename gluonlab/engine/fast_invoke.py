@@ -131,6 +131,7 @@ class OperatorCall:
         check_call(self._invoke())
 
     def _prepare(self, attributes: "Attributes") -> None:
+        """Prepare the C call with these attributes, for all later calls with the same ones."""
         self._prepared_attributes = attributes
         self._invoke = partial(
             _LIB.MXImperativeInvokeEx, self._operator, len(self._inputs), self._inputs,

@@ -59,9 +59,9 @@ class DeferredModule(ModuleType):
 
 @contextmanager
 def defer_optional_imports() -> Iterator[None]:
-    """Make MXNet's own import statements in this block return a `DeferredModule`.
+    """Make MXNet's imports of DEFERRED_PACKAGES return a `DeferredModule`, in this block.
 
-    This applies to DEFERRED_PACKAGES. The import statements of other modules work as usual, in all
+    The import statements of other modules work as usual, in all
     threads.
     """
     original = builtins.__import__

@@ -192,7 +192,7 @@ def _diagnose_missing_symbol(
 
 
 def _replacement_fix(path: Path, environ: Mapping[str, str]) -> str:
-    """Return the advice that replaces the library ``path``, by its origin."""
+    """Return advice to replace the library ``path``; it depends on the library's origin."""
     origin = library_origin(path, environ)
     if origin == "LD_LIBRARY_PATH":
         return f"take {path.parent} out of LD_LIBRARY_PATH, or put matching libraries there"

@@ -211,7 +211,7 @@ class _FusionDisabledCount:
 
 @contextmanager
 def disable_fusion() -> Iterator[None]:
-    """Disable fusion for graphs that are bound and Gluon blocks that first run in this context."""
+    """Disable fusion of graphs that are bound, and of blocks that first run, in this context."""
     with _FusionDisabledCount.lock:
         if _FusionDisabledCount.blocks == 0:
             _FusionDisabledCount.user_value = os.environ.get(FUSION_VARIABLE)
@@ -232,7 +232,7 @@ def is_peer_access_allowed() -> bool:
 
 
 def skip_peer_access_setup() -> ContextManager[None]:
-    """Keep MXNet's kvstore ``device`` from enabling peer access, in a block with its first sum.
+    """Keep MXNet's kvstore ``device`` from enabling peer access at its first sum, in this block.
 
     `gluonlab.gpu.cuda` has already enabled peer access. MXNet would warn about pairs of GPUs that
     have none, as on every p3.16xlarge. For pairs already enabled, it would leave a CUDA error.

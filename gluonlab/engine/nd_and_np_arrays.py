@@ -53,7 +53,7 @@ def user_has_set_np() -> bool:
 
 @contextmanager
 def user_semantics() -> Iterator[None]:
-    """Use the user's setting in this block, which calls the user's code, even in `nd_semantics`."""
+    """Restore the user's choice of mx.nd or mx.np, for a call of user code in `nd_semantics`."""
     if user_has_set_np() == mx.util.is_np_array():
         yield
         return

@@ -295,9 +295,9 @@ class PushPullPlan:
         in_place = not _outs_overlap(merged)
         for entry in merged:
             arrays = (
-                self._reduce_in_outs(entry)
+                self._plan_sum_in_outs(entry)
                 if in_place and _outs_match_values(entry)
-                else self._reduce_in_new_arrays(entry)
+                else self._plan_sum_in_new_arrays(entry)
             )
             arrays_by_devices.setdefault(tuple(array.context for array in arrays), []).append(arrays)
         self._executors = [
@@ -314,7 +314,7 @@ class PushPullPlan:
         return have_same_arrays(self._entries, entries)
 
     def run(self, priority: int = 0) -> None:
-        """Queue everything. ``priority``: as in `Executor.run`."""
+        """Queue all copies and sums. ``priority``: as in `Executor.run`."""
         with autograd.pause():
             for call in self._calls_before:
                 call()
@@ -323,14 +323,14 @@ class PushPullPlan:
             for call in self._calls_after:
                 call()
 
-    def _reduce_in_outs(self, entry: PushPullEntry) -> List[nd.NDArray]:
+    def _plan_sum_in_outs(self, entry: PushPullEntry) -> List[nd.NDArray]:
         """Return the outs as the arrays to sum, and plan the copies of the values into them."""
         for value, out in zip(entry.values, entry.outs):
             if value.size and not is_same_memory(value, out):
                 self._calls_before.append(partial(CopyInto(out).copy, value))
         return entry.outs
 
-    def _reduce_in_new_arrays(self, entry: PushPullEntry) -> List[nd.NDArray]:
+    def _plan_sum_in_new_arrays(self, entry: PushPullEntry) -> List[nd.NDArray]:
         """Return new arrays to sum, one for each device, and plan the copies to and from them."""
         shape, dtype = entry.values[0].shape, entry.values[0].dtype
         buffers: Dict[mx.Context, nd.NDArray] = {}

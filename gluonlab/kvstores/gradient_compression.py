@@ -257,7 +257,7 @@ class TwoBitCompressor:
             yield operator_call("take", [table, number], digits, in_rows)
 
     def _digit_table(self, count: int) -> "np.ndarray[Any, Any]":
-        """Return a row of NaN, and for each number a row of its digits times the threshold."""
+        """Return the unpacking table: a row of NaN, then the digits of 0, 1, ... as gradients."""
         base = self._digits.base
         numbers = np.arange(base**count)[:, np.newaxis]
         digits = numbers // base ** np.arange(count) % base - base // 2
@@ -265,7 +265,10 @@ class TwoBitCompressor:
         return np.concatenate([np.full((1, count), np.nan), values])
 
     def _digit_halves(self) -> "List[Tuple[nd.NDArray, int]]":
-        """Return a view of ``sums``, (numbers, digits), and the number of digits, for each half."""
+        """Return (view, digits per number) of the lower and the upper half of all packed numbers.
+
+        A view is a part of ``sums`` of shape (numbers, digits).
+        """
         edge = self._numbers * self._digits.low
         parts = (self.sums[:edge], self._digits.low), (self.sums[edge:], self._digits.high)
         return [(part.reshape((-1, count)), count) for part, count in parts if count]

@@ -104,7 +104,7 @@ class MXNetKVStore(KVStore):
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         for name, values in self._checked_pairs(key, value):
-            self._reserve_values(name, values)
+            self._make_room_for_values(name, values)
         self._call_stores("push", key, value, priority=priority)
 
     def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
@@ -130,7 +130,7 @@ class MXNetKVStore(KVStore):
             self._raise_failure()
             return
         for name, values in self._checked_pairs(key, value):
-            self._reserve_values(name, values)
+            self._make_room_for_values(name, values)
         self._call_stores("pushpull", key, value, value if out is None else out, priority=priority)
 
     def prepare_pushpull(self, key: int, arrays: List[nd.NDArray], priority: int = 0) -> Callable[[], None]:
@@ -231,8 +231,8 @@ class MXNetKVStore(KVStore):
         self._uses_string_keys = isinstance(key, str)
         self._key_entries[key] = _KeyEntry(self._newest_store, value.shape, value.dtype, 0)
 
-    def _reserve_values(self, key: Any, values: List[nd.NDArray]) -> None:
-        """Move the key to a new inner store if it has more values than in its first call."""
+    def _make_room_for_values(self, key: Any, values: List[nd.NDArray]) -> None:
+        """Move the key to a new inner store if its store cannot sum so many values."""
         shape, dtype, count = values[0].shape, values[0].dtype, len(values)
         entry = self._key_entries.get(key)
         if self._updater_function is None:
@@ -344,7 +344,7 @@ class StoreTrainerRef:
 
 
 def pushpull_arguments(key: int, arrays: Sequence[nd.NDArray]) -> Tuple[Any, ...]:
-    """Return the C arguments of ``pushpull(key, arrays)`` between the store and the priority."""
+    """Return C arguments of ``pushpull(key, arrays)``: all but the store and the priority."""
     keys, handles, _ = _ctype_key_value(key, list(arrays))
     count = ctypes.c_uint(len(arrays))
     return count, keys, count, keys, handles, handles

@@ -230,7 +230,7 @@ def _split_float64(values: "NDArray[Any]") -> "NDArray[Any]":
 
 
 def _padded_float_count(length: int) -> int:
-    """Return how many float32, with two bytes in each, to sum for ``length`` bytes.
+    """Return the padded number of float32 that carry ``length`` bytes, two bytes in each.
 
     The number is a power of two, at least 256, because the group keeps a buffer for every size.
     """

@@ -93,7 +93,7 @@ class ShardedKVStore(ScheduleKVStore):
         return super().transfers_run + update_transfers
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
-        """Set the optimizer.
+        """Use this optimizer from now on, with new states or the states that it had before.
 
         The states of the previous optimizer are kept until that optimizer is set again. Raises
         KVStoreError for an optimizer that is not element-wise.

@@ -268,7 +268,7 @@ class _PaddingPlan:
 
     @property
     def mixes_block_sizes(self) -> bool:
-        """Whether a BatchNorm has its image in blocks of 16 channels, and its gradient of 8.
+        """Whether a BatchNorm has images in blocks of 16 channels, but gradients in blocks of 8.
 
         A convolution uses blocks of 16 if both its input and its output channels are multiples of
         16, and blocks of 8 otherwise.
@@ -320,7 +320,7 @@ class _PaddingPlan:
                 layout = self._compute_layout(index, node)
                 if layout is not None:
                     self.layouts[index] = layout
-        unpadded = self._unused_pointwise() | self._batch_norms_with_shared_statistics()
+        unpadded = self._needlessly_padded_pointwise() | self._batch_norms_with_shared_statistics()
         self._unpadded |= unpadded
         return bool(unpadded)
 
@@ -380,7 +380,7 @@ class _PaddingPlan:
                 return None
         return output if output[0].zeros else None
 
-    def _unused_pointwise(self) -> Set[int]:
+    def _needlessly_padded_pointwise(self) -> Set[int]:
         """Return the padded 1x1 convolutions whose output is read only by nodes without padding."""
         used = {
             entry[0] for index, node in enumerate(self.nodes) if self.can_read_padded(index) for entry in node["inputs"]
@@ -427,10 +427,10 @@ class _GraphWriter:
             if plan.can_read_padded(index):
                 self._write_padded(index, node)
             else:
-                inputs = [self._true_channels(entry) for entry in node["inputs"]]
+                inputs = [self._unpadded_entry(entry) for entry in node["inputs"]]
                 self._nodes.append({**node, "inputs": inputs})
             self._new_indices.append(len(self._nodes) - 1)
-        heads = [self._true_channels(head) for head in plan.parts["heads"]]
+        heads = [self._unpadded_entry(head) for head in plan.parts["heads"]]
         return to_symbol(self._nodes, heads, plan.parts["attrs"])
 
     def _add(self, op: str, name: str, inputs: List[Entry], **attrs: Any) -> Entry:
@@ -532,12 +532,12 @@ class _GraphWriter:
         assert shape is not None
         zeros, name = run.zeros * shape[2] * shape[3], f"{node['name']}_image"
         # Each image becomes one row, because MXNet's Pad cannot pad the channel axis.
-        row = self._add("Reshape", f"{name}_rows", [self._true_channels(entry)], shape=(0, 1, 1, -1))
+        row = self._add("Reshape", f"{name}_rows", [self._unpadded_entry(entry)], shape=(0, 1, 1, -1))
         width = (0, 0, 0, 0, 0, 0, 0, zeros)
         row = self._add("Pad", f"{name}_zeros", [row], mode="constant", pad_width=width)
         return self._add("Reshape", name, [row], shape=(0, sum(run), *shape[2:]))
 
-    def _true_channels(self, entry: Entry) -> Entry:
+    def _unpadded_entry(self, entry: Entry) -> Entry:
         """Return an output's entry in the new graph, without zero channels."""
         layout = self._plan.entry_layout(entry)
         if layout is None:

@@ -234,7 +234,7 @@ def _append_sequence_last(attrs: Mapping[str, str], add: Add, entries: List[Entr
 
 
 def _append_where(is_first: bool, attrs: Mapping[str, str], add: Add, entries: List[Entry]) -> None:
-    """Append where for two arrays: one is filled with the number.
+    """Append ``where`` of two arrays, one filled with a number, for a ``where`` with that number.
 
     ``is_first``: whether the number is chosen where the condition is true.
     """

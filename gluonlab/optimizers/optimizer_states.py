@@ -122,7 +122,7 @@ def optimizer_class_names(optimizer: mx.optimizer.Optimizer) -> "set[str]":
 
 
 def states_to_arrays(states: States) -> Dict[str, nd.NDArray]:
-    """Return the named arrays of a file. State arrays are not copied."""
+    """Return the states as named arrays for a file. State arrays are not copied."""
     arrays = {f"optimizer/{states.optimizer}": _integers(states.num_update or 0)}
     for name, value in states.scalars.items():
         arrays[f"number/{name}"] = ndarray_from_numpy(np.array([value]))
@@ -142,7 +142,7 @@ def states_from_arrays(arrays: Mapping[str, nd.NDArray], source: str = "these ar
     """
     optimizers = [name.partition("/")[2] for name in arrays if name.startswith("optimizer/")]
     if len(optimizers) != 1:
-        raise KVStoreError(f"{source} hold{'s' * (source != 'these arrays')} {_other_content(arrays)}")
+        raise KVStoreError(f"{source} hold{'s' * (source != 'these arrays')} {_describe_other_content(arrays)}")
     unprintable = next((name for name in arrays if not name.isprintable()), None)
     if unprintable is not None:
         raise KVStoreError(f"{source}: {unprintable!r} is no name of a parameter: {LOAD_HINT}")
@@ -191,7 +191,8 @@ def _read_values(array: nd.NDArray, name: str, source: str) -> "np.ndarray[Any, 
     return values
 
 
-def _other_content(arrays: Mapping[str, nd.NDArray]) -> str:
+def _describe_other_content(arrays: Mapping[str, nd.NDArray]) -> str:
+    """Return text for an error: the content of a file that has no optimizer states."""
     if any(re.fullmatch(r"\d+/updates", name) for name in arrays):
         return (
             "states that an earlier version saved under 'sharded-optimizer', cut for its devices and buckets: load "

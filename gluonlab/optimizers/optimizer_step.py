@@ -93,7 +93,7 @@ class UpdateCountSnapshot:
         self._rate = getattr(optimizer, "former_rates", {}).get(key)
 
     def restore(self, key: Any) -> None:
-        """Set the count and former rate of ``key``, which may differ from the snapshot's key."""
+        """Set the update count and former learning rate of ``key``, maybe another key."""
         self._optimizer._set_current_context(SHARED_DEVICE_ID)
         self._optimizer._index_update_count[key] = self._updates
         rates = getattr(self._optimizer, "former_rates", None)
@@ -196,7 +196,7 @@ def set_extra_states(
 def _former_rates_by_device(
     optimizer: mx.optimizer.Optimizer, devices: Iterable[int] = ()
 ) -> Dict[int, Dict[Any, float]]:
-    """Return the optimizer's {device id: {key: last rate}}, if it has any; add ``devices``."""
+    """Return {device id: {key: former rate}}, also for ``devices``; {} if there are none."""
     rates: Dict[int, Dict[Any, float]] = getattr(optimizer, "_all_former_rates", {})
     for device in devices if rates else ():
         rates.setdefault(device, {})

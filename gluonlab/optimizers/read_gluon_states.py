@@ -152,6 +152,7 @@ class Unpickler:
         self._push(UnpickledObject(kind))
 
     def _build(self) -> None:
+        """Emulate the instruction BUILD, which sets the attributes of an object."""
         state = self._pop()
         target = self._stack[-1] if self._stack else None
         attributes = state if type(state) is dict else {}

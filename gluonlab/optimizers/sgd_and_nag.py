@@ -52,7 +52,7 @@ class MomentumCorrection(mx.optimizer.Optimizer):  # type: ignore[misc]
         self.former_rates = self._all_former_rates.setdefault(device_id, {})
 
     def rescale_momentum(self, key: Any, lr: float) -> Tuple[float, float]:
-        """Return the rate to include in the momentum, and the factor for the old momentum.
+        """Return the learning rate to include in the momentum, and the old momentum's factor.
 
         If ``lr`` is close to 0, the returned rate is larger than ``lr``. The caller must then apply
         only the share lr / rate of the update to the weights (`lerp_weight`).

@@ -60,12 +60,12 @@ class HeadGradients:
             for i, output in enumerate(outputs)
         ]
         self._losses, self._scale = [self.arrays[loss] for loss in loss_indices], 0.0
-        self.fill(1.0)
+        self.set_loss_scale(1.0)
         self.copies = [CopyInto(array) for array in self.arrays]
         self.count = len(self.arrays)
         self.handles = (ctypes.c_void_p * self.count)(*[array.handle for array in self.arrays])
 
-    def fill(self, scale: float) -> None:
+    def set_loss_scale(self, scale: float) -> None:
         """Set the gradient of the losses to ``scale`` for passes that are queued from now on."""
         if scale != self._scale:  # saves the calls into MXNet in most steps
             for array in self._losses:
@@ -201,7 +201,7 @@ class CompiledGraph:
         with apply_backward_bulk_size(self.ctx.device_type):
             executor = symbol.bind(
                 self.ctx, args, args_grad={**self.grads, **gradients},
-                grad_req=requests, aux_states=self._states_of(symbol, specs),
+                grad_req=requests, aux_states=self._padded_states(symbol, specs),
                 shared_exec=self._memory.get(slot),
             )  # fmt: skip
         self._memory.setdefault(slot, executor)
@@ -210,7 +210,7 @@ class CompiledGraph:
         head_gradients = HeadGradients(outputs if heads else [], self._losses if heads else [])
         return BoundGraph(executor, copies, new, outputs, head_gradients, gradients)
 
-    def _states_of(self, graph: mx.sym.Symbol, specs: ArraySpecs) -> Dict[str, nd.NDArray]:
+    def _padded_states(self, graph: mx.sym.Symbol, specs: ArraySpecs) -> Dict[str, nd.NDArray]:
         """Return the auxiliary states, padded to the channels that a rewritten graph has."""
         shapes = {name: specs[name][0] for name in graph.list_arguments()}
         states = zip(graph.list_auxiliary_states(), graph.infer_shape(**shapes)[2])

@@ -153,7 +153,7 @@ class UnboundGraph(NamedTuple):
         return largest if largest < ARRAY_LIMIT else 0
 
     def _initial_factor(self, inputs: ArraySpecs) -> int:
-        """Return roughly by how much to multiply the images for a plan of PRECISE_MIB."""
+        """Return about how many times as many images give a memory plan of PRECISE_MIB."""
         largest, factor = self._largest_array_size(inputs), 1
         while 0 < 4 * largest * factor < PRECISE_MIB * MIB / 4:
             factor *= 4
@@ -181,7 +181,7 @@ def unallocated_array(shape: Tuple[int, ...], dtype: Any = np.float32) -> nd.NDA
 
 
 def measure_scaled_bytes(precise_mib: float, plan_mib: Callable[[int], float]) -> int:
-    """Return the bytes of a plan, measured with more images and then divided.
+    """Return the bytes of a plan, from a plan for more images, as MXNet reports only whole MiB.
 
     The number of images is multiplied until the plan has at least ``precise_mib`` MiB.
     ``plan_mib(factor)`` returns the MiB of the plan for ``factor`` times as many images.

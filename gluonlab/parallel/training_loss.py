@@ -23,7 +23,7 @@ class SmoothedCrossEntropy(gluon.HybridBlock):
         self.unsmoothed = gluon.loss.SoftmaxCrossEntropyLoss()
 
     def hybrid_forward(self, F: Any, scores: Any, labels: Any) -> Any:
-        """(n, K), (n,) -> (n,)"""
+        """Return the loss of each image: scores (n, classes), labels (n,) -> (n,)."""
         log_probabilities = F.log_softmax(scores, axis=-1)
         label_log_probability = F.pick(log_probabilities, labels, axis=-1)
         return -(1 - self.smoothing) * label_log_probability - self.smoothing * log_probabilities.mean(axis=-1)
@@ -41,7 +41,7 @@ class WeightedLoss(gluon.HybridBlock):
         self.loss = loss
 
     def hybrid_forward(self, F: Any, scores: Any, labels: Any) -> Any:
-        """(n, K), (n, 2) -> (n,)"""
+        """Return the loss of each image: scores (n, classes), (label, weight) (n, 2) -> (n,)."""
         parts = (F.slice_axis(labels, axis=1, begin=i, end=i + 1) for i in range(2))
         label, weight = (part.reshape((-1,)) for part in parts)
         return weight * self.loss(scores, label)
@@ -62,7 +62,7 @@ class MixedLoss(gluon.HybridBlock):
         self.columns = label_columns(loss)  # for each of the two labels
 
     def hybrid_forward(self, F: Any, scores: Any, labels: Any) -> Any:
-        """(n, K), (n, 3 or 5) -> (n,)"""
+        """Return the loss of each image: (n, classes), labels and share (n, 3 or 5) -> (n,)."""
         width = self.columns or 1
         ends = (width, 2 * width, 2 * width + 1)
         parts = [F.slice_axis(labels, axis=1, begin=begin, end=end) for begin, end in zip((0, *ends), ends)]

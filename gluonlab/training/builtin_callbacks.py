@@ -128,7 +128,7 @@ class TensorBoard(Callback):
         self._start_time = 0.0
 
     def on_run_start(self, run: RunView) -> None:
-        """Create a file, which contains the earlier numbers of a resumed run."""
+        """Create the event file, and write the earlier numbers of a resumed run into it."""
         assert run.path is not None  # only rank 0 calls callbacks
         folder = run.path / TENSORBOARD
         first_step = self._step if has_events(folder) else 0

@@ -39,7 +39,7 @@ def check_topology_option(requested: TrainConfig) -> None:
         raise KVStoreError(f"--{error}") from None
 
 
-def check_checkpoints(requested: TrainConfig) -> None:
+def check_checkpoints_with_compression(requested: TrainConfig) -> None:
     """Raise ConfigError for --checkpoint-every with a compression that keeps a residual."""
     if requested.checkpoint_every is not None and keeps_residual(requested.compress):
         raise ConfigError(
@@ -60,7 +60,7 @@ def check_on_nan_option(requested: TrainConfig) -> None:
         )
 
 
-def check_last_batch(steps_per_epoch: int, global_batch_size: int, dataset: Dataset) -> None:
+def check_drop_last(steps_per_epoch: int, global_batch_size: int, dataset: Dataset) -> None:
     """Raise ConfigError for --drop-last with fewer images than a batch."""
     if not steps_per_epoch:
         raise ConfigError(
@@ -81,7 +81,7 @@ def check_profile(steps: Optional[int], steps_per_epoch: int) -> None:
         )
 
 
-def check_recorded_settings(description: RunDescription) -> None:
+def check_settings_are_known(description: RunDescription) -> None:
     """Raise ConfigError for a run of a later gluonlab with settings that this one does not know."""
     unknown_names = sorted(set(description.requested) - {field.name for field in fields(TrainConfig)})
     if unknown_names:
@@ -295,7 +295,7 @@ def check_optimizer(name: str, requested: TrainConfig) -> None:
         )
 
 
-def check_momentum(config: TrainConfig, requested: TrainConfig) -> None:
+def check_momentum_rule(config: TrainConfig, requested: TrainConfig) -> None:
     """Raise ConfigError for a --momentum-rule without momentum."""
     if requested.momentum_rule is not None and not config.momentum:
         raise ConfigError(
@@ -312,7 +312,7 @@ def check_no_bias_decay(config: TrainConfig) -> None:
         )
 
 
-def check_sharding(name: str, kvstore: str, device_count: int) -> None:
+def check_sharded_optimizer(name: str, kvstore: str, device_count: int) -> None:
     """Raise KVStoreError for a sharded optimizer that is not element-wise."""
     if kvstore == SHARDED and device_count > 1 and not is_element_wise(optimizer_kind(name).cls):
         raise KVStoreError(
@@ -321,7 +321,7 @@ def check_sharding(name: str, kvstore: str, device_count: int) -> None:
         )
 
 
-def check_channel_split(name: str, way: str) -> None:
+def check_tensor_parallel_optimizer(name: str, way: str) -> None:
     """Raise ConfigError for tensor parallelism with an optimizer that is not element-wise."""
     if way == TENSOR and not is_element_wise(optimizer_kind(name).cls):
         raise ConfigError(

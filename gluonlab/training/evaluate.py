@@ -191,9 +191,9 @@ class _DeviceTally:
             self.confusion += nd.dot(true, predicted, transpose_a=True).astype("int32")
 
     def read(self) -> Tuple[float, int, int]:
-        """Wait for the device, and return the sum of losses, and the counts of images.
+        """Wait for the device; return the sum of losses, and the top-1 and top-5 correct images.
 
-        The counts are the images whose label has the best score, and one of the five best.
+        The label of these images has the best score, or one of the five best.
         """
         correct, in_top5 = self.counts.asnumpy()
         return float(self.loss.asscalar()), int(correct), int(in_top5)

@@ -32,7 +32,7 @@ from gluonlab.plain_text import shorten_names
 from gluonlab.runs.run_reader import RunDescription, copy_count
 from gluonlab.runs.run_schema import CONFUSION, EXPORT
 from gluonlab.training.build_network import make_net
-from gluonlab.training.config_checks import check_exportable, check_recorded_settings
+from gluonlab.training.config_checks import check_exportable, check_settings_are_known
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
 from gluonlab.training.evaluated import check_evaluation_options, read_evaluated_run
 from gluonlab.training.image_loader_options import keep_recorded_resizer
@@ -153,7 +153,7 @@ def _evaluate(folder: Path, components: UserComponents, data: Optional[Dataset],
 
 
 def plan_evaluation(folder: Path, options: Dict[str, Any]) -> Plan:
-    """Return the plan of an evaluation, on the devices of ``options``. Raises a UsageError."""
+    """Return the plan by which `evaluate_run` evaluates a run with these options."""
     description = read_evaluated_run(folder)
     _check_same_components(description, NO_USER_COMPONENTS, None, folder)
     return make_evaluation_plan(description, evaluation_config(description, options))
@@ -197,7 +197,7 @@ DIVERGED_HINT = "its training diverged: train again with a smaller --lr"
 
 def evaluation_config(description: RunDescription, options: Dict[str, Any]) -> TrainConfig:
     """Return the run's settings that affect an evaluation, updated with ``options``."""
-    check_recorded_settings(description)
+    check_settings_are_known(description)
     settings = {name: value for name, value in description.requested.items() if name in EVAL_FIELDS}
     # A fixed microbatch size works for any number of devices. One device then needs no more memory
     # than in the run.
@@ -256,9 +256,9 @@ def make_evaluation_plan(
     dataset: Optional[Dataset] = None,
     components: UserComponents = NO_USER_COMPONENTS,
 ) -> Plan:
-    """Return the plan of an evaluation, on the run's data or on ``dataset``.
+    """Make the plan of an evaluation, and check that its images have the same form as the run's.
 
-    Raises a UsageError.
+    ``dataset`` replaces the run's data. Raises a UsageError.
     """
     plan = make_plan(config if components.net is None else config.replace(model=None), dataset, components=components)
     check_same_images(description, plan.dataset)

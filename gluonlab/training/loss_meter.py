@@ -62,7 +62,7 @@ class AsyncLossMeter:
         self._sum, self._images = 0.0, 0  # of the steps returned since the last `mean_loss`
 
     def append(self, losses: Sequence[nd.NDArray], images: int) -> List[StepLoss]:
-        """Add a step: its losses (1,) on each device, and its number of ``images``."""
+        """Add a step with its losses (1,) by device. Return steps whose losses are now known."""
         self.step += 1
         known: List[StepLoss] = []
         if self._blocks[0].is_full:
@@ -140,7 +140,7 @@ class AsyncLossMeter:
         return self._check_losses(known)
 
     def _check_losses(self, known: List[StepLoss]) -> List[StepLoss]:
-        """Add up known losses, and return them. Raises DivergedError."""
+        """Check known losses, add them to the epoch's sum, return them. Raises DivergedError."""
         if self._may_overflow:
             known = [step for step in known if math.isfinite(step.loss)]
         for index, step in enumerate(known):
@@ -204,7 +204,7 @@ def _sum_over_devices(rows: Sequence[nd.NDArray]) -> Any:
 
 
 def _sum_over_ranks(rows: Mapping[str, nd.NDArray], block_index: int) -> Any:
-    """Return the sums over the devices of all processes.
+    """Return the losses of a checkpoint's block, summed over the devices of all processes.
 
     The order of additions is the same as in a group, so that the sums are equal bit by bit.
     """

@@ -64,7 +64,7 @@ class _TruncatedReadAheadSplit(_TruncatedSplit):
 
 
 def truncate_split(split: Split, batch_size: int, resident_bytes: int) -> Split:
-    """Return a streamed split without the batches that would only repeat others.
+    """Cut a streamed split to the batches that fill the queues: more would need no more memory.
 
     Splits on devices or in host memory stay whole.
     """
@@ -120,6 +120,7 @@ class _ReducedRun(Reporter):
         self._waiting.clear()
 
     def step(self, train_batch: Callable[[], List[nd.NDArray]], batch: Batch) -> List[nd.NDArray]:
+        """Train on the first batch of an epoch or of these sizes; else return earlier losses."""
         sizes = tuple(map(len, batch.xs))
         self._waiting.append(batch)
         if self._first or sizes not in self._losses:
@@ -129,6 +130,7 @@ class _ReducedRun(Reporter):
         return self._losses[sizes]
 
     def score(self, evaluate: Callable[[Batch], Iterator[ScoredImages]], batch: Batch) -> Iterator[ScoredImages]:
+        """Score the first batch of an evaluation or of these sizes; skip all others."""
         sizes = tuple(map(len, batch.xs))
         if self._first_score or sizes not in self._scored:
             self._scored.add(sizes)

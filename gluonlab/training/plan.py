@@ -187,15 +187,15 @@ def resolve_config(
     check_dtype(requested.dtype)
     config_checks.check_on_nan_option(requested)
     check_compression(requested.compress, requested.kvstore, requested.dtype, group)
-    config_checks.check_checkpoints(requested)
+    config_checks.check_checkpoints_with_compression(requested)
     if components.net is None:
         check_model(str(config.model))
     if config.normalise is not None:
         parse_normalization(config.normalise)
     image_file_options(requested)
     config_checks.check_optimizer(str(config.optimizer), requested)
-    config_checks.check_momentum(config, requested)
-    config_checks.check_no_bias_decay(config)
+    config_checks.check_momentum_rule(config, requested)
+    config_checks.check_weight_decay(config)
     if config.pretrained is not None:
         check_parameter_file(config.pretrained)
     config_checks.check_export(requested)
@@ -289,8 +289,8 @@ def set_up_devices(
     parallelism = make_split(config, ctxs, devices_per_copy)
     copies = len(parallelism.copies)
     check_weight_count(requested.device_weights, copies)
-    config_checks.check_sharding(str(config.optimizer), requested.kvstore, copies)
-    config_checks.check_channel_split(str(config.optimizer), requested.split)
+    config_checks.check_sharded_optimizer(str(config.optimizer), requested.kvstore, copies)
+    config_checks.check_tensor_parallel_optimizer(str(config.optimizer), requested.split)
     kvstore = make_kvstore(config.kvstore, [copy[0] for copy in parallelism.copies], config.topology)
     return DeviceSetup(ctxs, parallelism, enable_compression(kvstore, config.compress, copies, group))
 
@@ -375,7 +375,6 @@ class Plan:
     - ``device_weights``: the proportion in which the devices of a process share a batch.
     - ``momentum_rule``: None without momentum.
     - ``on_servers``: True if parameter servers update the weights.
-    - ``postprocess``: clipping of gradients (``clip_norm``) and the loss scale.
     """
 
     config: TrainConfig
@@ -667,7 +666,7 @@ def plan_run(
     # batch, and its division into shards and microbatches
     global_batch_size = config.global_batch_size or (config.batch_size or 1) * copy_count
     steps_per_epoch = batch_count(images, global_batch_size, config.drop_last)
-    config_checks.check_last_batch(steps_per_epoch, global_batch_size, dataset)
+    config_checks.check_drop_last(steps_per_epoch, global_batch_size, dataset)
     step_images = min(global_batch_size, images)  # no batch is larger than the data set
     check_shard_sizes(requested.device_weights, step_images, ctxs, group.size)
     fewest_images = smallest_shard_size(

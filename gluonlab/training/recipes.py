@@ -147,8 +147,8 @@ _LOGS = "https://github.com/dmlc/web-data (gluoncv/logs/classification/{})"
 _NAG: Dict[str, Any] = {"optimizer": "nag", "momentum": 0.9, "momentum_rule": MXNET, "wd": 1e-4}
 
 
-def _gluoncv_figures(**figures: float) -> Dict[str, float]:
-    """Convert names: ``mobilenet0p5=65.2`` -> ``{"gluoncv:mobilenet0.5": 65.2}``."""
+def _gluoncv_accuracies(**figures: float) -> Dict[str, float]:
+    """Return accuracies by network: ``mobilenet0p5=65.2`` -> ``{"gluoncv:mobilenet0.5": 65.2}``."""
     return {
         PREFIX + (name.replace("p", ".") if name.startswith("mobilenet") else name): figure
         for name, figure in figures.items()
@@ -159,7 +159,7 @@ _CIFAR = TrainingRecipe(
     PUBLISHED, "cifar10", "gluon-cv, train_cifar10.py", epochs=200, global_batch_size=128, lr=0.1,
     lr_schedule="step", lr_decay=0.1, decay_epochs=(100, 150), **_NAG, crop_padding=4, flip=True,
     normalise="cifar10", url=_LOGS.format("cifar"),
-    figures=_gluoncv_figures(
+    figures=_gluoncv_accuracies(
         cifar_resnet20_v1=92.1, cifar_resnet56_v1=93.6, cifar_resnet110_v1=93.0,
         cifar_resnet20_v2=92.1, cifar_resnet56_v2=93.7, cifar_resnet110_v2=94.3,
     ),
@@ -169,7 +169,7 @@ _PHOTOGRAPHS = TrainingRecipe(
     batch_size=64,  # the source uses 32 to 256
     lr=0.1, lr_per_images=256,  # as He et al., 2019, section 3.1; they have 1,024 images and 0.4
     lr_schedule="cosine", warmup_epochs=5, **_NAG, random_resized_crop=True, flip=True,
-    figures=_gluoncv_figures(
+    figures=_gluoncv_accuracies(
         resnet18_v1=70.93, resnet34_v1=74.37, resnet101_v1=78.34, resnet18_v2=71.00,
         resnet34_v2=74.40, resnet50_v2=77.11, resnet101_v2=78.53,
     ),
@@ -185,18 +185,18 @@ RECIPES: Tuple[TrainingRecipe, ...] = (
     _CIFAR,
     replace(
         _CIFAR, lr_decay=0.2, decay_epochs=(60, 120, 160), wd=5e-4,
-        figures=_gluoncv_figures(
+        figures=_gluoncv_accuracies(
             cifar_wideresnet16_10=95.1, cifar_wideresnet28_10=95.6, cifar_wideresnet40_8=95.9
         ),
     ),
     replace(
         _CIFAR, epochs=300, decay_epochs=(150, 225), wd=5e-4,
-        figures=_gluoncv_figures(cifar_resnext29_16x64d=96.3),
+        figures=_gluoncv_accuracies(cifar_resnext29_16x64d=96.3),
     ),
     replace(
         _CIFAR, data="fashion-mnist", source="Zhong et al., Random erasing, 2020: the baseline",
         epochs=300, decay_epochs=(150, 225), optimizer="sgd", momentum_rule=None, wd=5e-4,
-        normalise="mnist", figures=_gluoncv_figures(cifar_resnet20_v1=95.61),
+        normalise="mnist", figures=_gluoncv_accuracies(cifar_resnet20_v1=95.61),
         url="https://github.com/zhunzhong07/Random-Erasing",
     ),
     TrainingRecipe(
@@ -211,7 +211,7 @@ RECIPES: Tuple[TrainingRecipe, ...] = (
     _PHOTOGRAPHS,
     replace(
         _TRICKS,
-        figures=_gluoncv_figures(
+        figures=_gluoncv_accuracies(
             resnet50_v1=77.36, resnet50_v1b=77.67, resnet50_v1c=78.03, resnet101_v1b=79.20,
             resnet101_v1c=79.60, resnet152_v1=79.22, resnet152_v1b=79.69, resnet152_v1c=80.01,
             mobilenet0p25=52.91, mobilenet0p5=65.20, mobilenet0p75=70.25,
@@ -219,7 +219,7 @@ RECIPES: Tuple[TrainingRecipe, ...] = (
     ),
     replace(
         _TRICKS, epochs=200, mixup=0.2,
-        figures=_gluoncv_figures(
+        figures=_gluoncv_accuracies(
             resnet50_v1d=79.15, resnet101_v1d=80.51, resnet152_v1d=80.61, resnext50_32x4d=79.32,
             resnext101_32x4d=80.37, resnext101_64x4d=80.69, se_resnext50_32x4d=79.95,
             se_resnext101_32x4d=80.91, se_resnext101_64x4d=81.01, darknet53=78.56,
@@ -228,7 +228,7 @@ RECIPES: Tuple[TrainingRecipe, ...] = (
     ),
     replace(
         _TRICKS, epochs=150, lr=0.05, wd=4e-5, reported=_PHOTOGRAPHS.reported,
-        figures=_gluoncv_figures(
+        figures=_gluoncv_accuracies(
             mobilenetv2_0p25=51.76, mobilenetv2_0p5=64.43, mobilenetv2_0p75=69.36,
             mobilenetv2_1p0=72.04,
         ),
@@ -236,7 +236,7 @@ RECIPES: Tuple[TrainingRecipe, ...] = (
     replace(
         _PHOTOGRAPHS, epochs=100, lr=0.01, lr_schedule="step", lr_decay=0.1, decay_epochs=(50, 80),
         warmup_epochs=0,
-        figures=_gluoncv_figures(vgg16=73.23, vgg19=74.11, vgg16_bn=73.10, vgg19_bn=74.33),
+        figures=_gluoncv_accuracies(vgg16=73.23, vgg19=74.11, vgg16_bn=73.10, vgg19_bn=74.33),
     ),
 )  # fmt: skip
 

@@ -29,7 +29,7 @@ class Reporter:
         """Start the progress of an epoch over ``images`` images."""
 
     def step_done(self, images: int, known: List[StepLoss]) -> None:
-        """Advance by ``images`` images of a queued step.
+        """Advance the progress by a queued step of ``images`` images.
 
         ``known``: losses of earlier steps that have just become known.
         """

@@ -36,7 +36,7 @@ from gluonlab.runs.run_schema import PARAMETERS, ConfusionEvent, Epoch, StoppedE
 from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory, archive_existing_run, has_ended, has_run
 from gluonlab.training.builtin_callbacks import find_best_epoch
 from gluonlab.training.checkpoint_writer import broadcast_arrays, broadcast_checkpoint
-from gluonlab.training.config_checks import check_can_resume, check_recorded_settings
+from gluonlab.training.config_checks import check_can_resume, check_settings_are_known
 from gluonlab.training.image_loader_options import keep_recorded_resizer
 from gluonlab.training.parallel_options import WAYS_BY_OPTION
 from gluonlab.training.plan import Plan, dataset_digests
@@ -83,7 +83,7 @@ class ResumePoint(NamedTuple):
 
     @property
     def keeps_stop(self) -> bool:
-        """True if a callback's request to stop remains valid.
+        """True if an earlier request of a callback to stop also stops the resumed run.
 
         A user who resumes a stopped run with --resume wants to continue it.
         """
@@ -153,7 +153,7 @@ def resumed_config(resume_point: ResumePoint, group: ProcessGroup = SINGLE_PROCE
     """
     description = resume_point.description
     requested, used = description.requested, description.used
-    check_recorded_settings(description)
+    check_settings_are_known(description)
     if given.get("out") is not None:
         raise _other_folder_error(given["out"], resume_point)
     settings = {name: value for name, value in requested.items() if name != "out"}
@@ -178,7 +178,7 @@ def resumed_config(resume_point: ResumePoint, group: ProcessGroup = SINGLE_PROCE
 
 
 def adapt_to_resumed_run(config: TrainConfig, resume_point: ResumePoint) -> TrainConfig:
-    """Adapt the user's config to the run that is resumed in its folder. Raises ConfigError."""
+    """Return the config with the resizer and cut of the run to resume. Raises ConfigError."""
     if config.out is not None:
         if Path(config.out).resolve() != resume_point.folder.resolve():
             raise _other_folder_error(config.out, resume_point)
@@ -395,10 +395,9 @@ def _read_existing_run(config: TrainConfig) -> Optional[ExistingRun]:
 def keep_recorded_settings(
     config: TrainConfig, existing_run: ExistingRun, group: ProcessGroup = SINGLE_PROCESS
 ) -> TrainConfig:
-    """Return the config with two settings of the existing run.
+    """Return the config with the existing run's cut into stages.
 
-    These are the cut into stages and, if the number of processes has changed, the size of the whole
-    batch.
+    If the number of processes has changed, the whole batch also keeps its size.
     """
     if existing_run.resume_point is None:
         return config

@@ -289,7 +289,7 @@ def measure_run_memory(
         return _peak_bytes(answer or {}, limit_bytes)
 
 
-def format_memory_probe(config: TrainConfig, dataset: Dataset, ctxs: Sequence[mx.Context]) -> str:
+def measure_and_format_memory(config: TrainConfig, dataset: Dataset, ctxs: Sequence[mx.Context]) -> str:
     """Measure the memory of a run, and return a line about it.
 
     Raises RunError if there is not enough memory, and the errors of the run.

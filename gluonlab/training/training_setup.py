@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def placeholder_dataset(dataset: Any) -> Optional[Dataset]:
-    """Return a loaded data set unchanged, and a pair of Gluon data sets as one black image.
+    """Return one black image in place of a pair of Gluon data sets; keep a loaded data set.
 
     Settings can then be checked before the Gluon data sets are read.
     """
@@ -183,9 +183,9 @@ def measure_memory_line(plan: Plan, make_strategy: Optional[MakeStrategy]) -> Op
         return None
     if make_strategy is not None:
         raise ConfigError("--memory counts what the ways of --split take, not other strategies: leave it out")
-    from gluonlab.training.run_memory import format_memory_probe
+    from gluonlab.training.run_memory import measure_and_format_memory
 
-    return format_memory_probe(plan.config, plan.dataset, plan.ctxs)
+    return measure_and_format_memory(plan.config, plan.dataset, plan.ctxs)
 
 
 def train_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:

@@ -82,7 +82,7 @@ class UserComponents:
     def settings(self, dataset: Optional[Dataset]) -> Dict[str, Any]:
         """Return the names of the components, for config.json.
 
-        ``dataset``: the user's data set, or None if config.json names its files.
+        ``dataset``: the run's data set, or None if its config names the data.
         """
         names = {}
         if self.net is not None:
@@ -128,12 +128,12 @@ def make_user_components(
             "gluon.loss.SoftmaxCrossEntropyLoss()"
         )
     if loss is not None:
-        _check_constants(loss)
+        _check_loss_parameters(loss)
     return UserComponents(net, loss, metrics_by_name(metrics))
 
 
-def _check_constants(loss: gluon.HybridBlock) -> None:
-    """Raise ConfigError for parameters of a loss that need training or have no shape."""
+def _check_loss_parameters(loss: gluon.HybridBlock) -> None:
+    """Raise ConfigError unless all parameters of a loss are constants of known shape."""
     params, name = loss.collect_params(), type(loss).__name__
     set_missing_shapes(params.values())
     trained = ", ".join(param.name for param in params.values() if param.grad_req != "null")
@@ -189,16 +189,16 @@ def check_same_user_components(
 
 def check_loss(loss: gluon.HybridBlock, classes: int) -> None:
     """Raise ConfigError unless ``loss`` has a value for each image, for labels (n,)."""
-    _check_in_array_kind(loss, partial(_check_loss_outputs, loss, classes))
+    _check_with_nd_or_np(loss, partial(_check_loss_outputs, loss, classes))
 
 
 def check_user_network(net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int) -> None:
     """Raise ModelError unless the user's network can be compiled, and returns scores."""
-    _check_in_array_kind(net, partial(_check_network_outputs, net, name, shape, classes))
+    _check_with_nd_or_np(net, partial(_check_network_outputs, net, name, shape, classes))
 
 
-def _check_in_array_kind(block: gluon.HybridBlock, check: Callable[[], None]) -> None:
-    """Check a block of the user. After ``npx.set_np()``, set whether it uses mx.nd or mx.np.
+def _check_with_nd_or_np(block: gluon.HybridBlock, check: Callable[[], None]) -> None:
+    """Check a block of the user; after ``npx.set_np()``, first as mx.nd code, then as mx.np code.
 
     Only trying the check with both can show for which of them a block is written.
     """

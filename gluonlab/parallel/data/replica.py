@@ -95,7 +95,7 @@ class GraphReplica:
         """Queue the backward pass of the last `forward`, for the loss times ``scale``."""
         assert self._last is not None, "forward comes first"
         bound = self._last.bound
-        bound.heads.fill(scale)
+        bound.heads.set_loss_scale(scale)
         self._compiled.backward(bound)
 
     def _get_bound(self, images: nd.NDArray, labels: nd.NDArray, accumulate: bool) -> _BoundReplica:

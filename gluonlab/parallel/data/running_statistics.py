@@ -89,7 +89,7 @@ class RunningStatistics:
                 parts = [(end - begin, *shard.shape[1:]) for begin, end in bounds]
                 for (copy, _), variances in self._cudnn_corrections.items():
                     if copy == device:
-                        variances.before_step(parts)
+                        variances.record_step(parts)
 
     def average(self) -> None:
         """Set the statistics of every device to the average over all devices of all processes.
@@ -241,7 +241,7 @@ class CudnnVarianceCorrection:
         self._steps = 0
         self._pass_cache: Dict[Tuple[int, ...], Dict[str, List[_Pass]]] = {}
 
-    def before_step(self, parts: Sequence[Tuple[int, ...]]) -> None:
+    def record_step(self, parts: Sequence[Tuple[int, ...]]) -> None:
         """Record that the next step trains on microbatches (n, C, H, W) of these shapes."""
         if tuple(parts) != self._batch:
             self.correct_variances()
@@ -293,7 +293,7 @@ class CudnnVarianceCorrection:
 
 
 def biased_variance_ratio(passes: Sequence[_Pass]) -> float:
-    """Return the factor (n - 1) / n from cuDNN's variance to the variance divided by n.
+    """Return (n - 1) / n: the biased variance of n values, relative to cuDNN's unbiased one.
 
     It is exact if all passes have the same n. Otherwise it is exact for passes with equal
     variances. It is 0 if every pass had one value per channel, whose variance is 0.

@@ -43,7 +43,7 @@ class RunningStatisticsNames(NamedTuple):
 
 
 def check_native_sync_bn(graph: mx.sym.Symbol, name: str, copies: int) -> None:
-    """Raise ModelError if training would wait inside MXNet's SyncBatchNorm for other devices.
+    """Raise ModelError for MXNet's own SyncBatchNorm, if several devices could deadlock in it.
 
     Work is queued for one device after the other. So a device may wait for another device's work
     that is queued only later. In evaluation nothing waits.

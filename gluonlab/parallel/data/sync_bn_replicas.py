@@ -29,7 +29,12 @@ from gluonlab.parallel.compiled_graph import ArraySpec, ArraySpecs, array_bytes,
 from gluonlab.parallel.data.microbatches import Microbatch
 from gluonlab.parallel.data.replica import IMAGES, LABELS
 from gluonlab.parallel.data.sync_bn import BatchNormLayer, GraphStage, check_graph, split_at_batch_norm
-from gluonlab.parallel.data.sync_bn_statistics import DeviceLayer, RunningMoments, SyncBatchNormLayer, moving_layers
+from gluonlab.parallel.data.sync_bn_statistics import (
+    DeviceLayer,
+    RunningMoments,
+    SyncBatchNormLayer,
+    layers_updating_statistics,
+)
 from gluonlab.parallel.memory_estimate import MIB, allocated_mib
 
 
@@ -70,7 +75,7 @@ class SyncBatchNormReplicas:
                 for layer in layers:
                     layer.forward()
         assert self._running is not None
-        self._running.move([part.device for part in parts])
+        self._running.update_running([part.device for part in parts])
         return [executor.loss for executor in bound.executors]
 
     def backward(self, scale: float = 1.0) -> None:
@@ -97,7 +102,7 @@ class SyncBatchNormReplicas:
         layers = sorted(layer for stage in stages for layer in stage.layers)
         if self._running is None:
             inputs = {IMAGES: first_images[:1], LABELS: first_labels[:1]}
-            moving = moving_layers(graph, self.params, inputs, self.ctxs[device])
+            moving = layers_updating_statistics(graph, self.params, inputs, self.ctxs[device])
             self._running = RunningMoments(layers, self.params, self.ctxs, moving)
         of_devices = list(zip(self.ctxs, self._running.statistics, self._memory))
         executors = [StagedExecutor(stages, self.params, part, accumulate, *of_devices[part.device]) for part in parts]
@@ -242,7 +247,7 @@ class StagedExecutor:
         self._request(number, name, target, add=False)
 
     def _request_layer_sum(self, number: int, variable: str, name: Optional[str], written: Set[str]) -> nd.NDArray:
-        """Request one of a layer's two sums, and return its array.
+        """Make backward compute one of a layer's two sums, and return the array of the sum.
 
         The sum is the gradient of the parameter ``name``, or this layer's part of the gradient.
         """

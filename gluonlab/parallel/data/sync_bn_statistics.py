@@ -106,7 +106,7 @@ class SyncBatchNormLayer:
             copy()
 
     def backward(self) -> None:
-        """Queue the completion of the gradients of data, after the stage's backward."""
+        """Queue the terms of the data's gradients that need all devices' sums, after backward."""
         for copy in self._gather_sums if self._complete else ():
             copy()
         with mx.engine.bulk(len(self._factors)):
@@ -198,10 +198,10 @@ MAX_ARRAYS = 60  # limit of multi_sgd_update
 EPSILON_FACTOR = 1 - 2.0**-20
 
 
-def moving_layers(
+def layers_updating_statistics(
     graph: mx.sym.Symbol, params: Dict[str, gluon.Parameter], inputs: Dict[str, nd.NDArray], ctx: mx.Context
 ) -> List[int]:
-    """Return the numbers of the BatchNorm layers whose running statistics training updates.
+    """Return the numbers of the BatchNorm layers whose running statistics change in training.
 
     On a GPU, MXNet updates all running statistics in forward. On a CPU, MXNet updates them in
     backward. So the statistics of a layer stay the same if it needs no backward, because neither
@@ -248,11 +248,11 @@ class RunningMoments:
         ctxs: Sequence[mx.Context],
         moving: Sequence[int],
     ) -> None:
-        """Allocate the statistics; ``moving``: the result of `moving_layers`."""
+        """Allocate the statistics; ``moving``: the result of `layers_updating_statistics`."""
         self._devices = [_DeviceStatistics(layers, params, ctx, moving) for ctx in ctxs]
         self.statistics = [device.statistics for device in self._devices]
 
-    def move(self, busy: Sequence[int]) -> None:
+    def update_running(self, busy: Sequence[int]) -> None:
         """Compute running = momentum * running + (1 - momentum) * statistics on every device.
 
         ``busy``: numbers of the devices with images. Other devices copy the statistics of the first
@@ -262,7 +262,7 @@ class RunningMoments:
         for number, device in enumerate(self._devices):
             if number not in with_images:
                 device.copy_from(self._devices[busy[0]])
-            device.move()
+            device.update_running()
 
 
 class _DeviceStatistics:
@@ -300,7 +300,7 @@ class _DeviceStatistics:
     def copy_from(self, other: "_DeviceStatistics") -> None:
         self._copy_into.copy(other._with_epsilon)
 
-    def move(self) -> None:
+    def update_running(self) -> None:
         self._subtract(NO_ATTRIBUTES)
         for update in self._updates:
             update.run()

@@ -372,7 +372,7 @@ class StageMemory:
         return MemoryEstimate(*self._parameter_bytes, activations, inputs)
 
     def _bytes_per_binding(self, images: int, columns: int) -> Tuple[int, int]:
-        """Return two numbers of bytes of a binding: without images and labels, and only these."""
+        """Return the bytes of a binding: (activations and gradients, images and labels)."""
         key = images, columns
         if key not in self._binding_cache:
             specs = self._input_specs(images, columns)

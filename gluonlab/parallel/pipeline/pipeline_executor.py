@@ -127,7 +127,7 @@ class StepProgram:
     def set_loss_scale(self, scale: float) -> None:
         """Set the head gradients of the losses to ``scale``."""
         for heads in self.heads:
-            heads.fill(scale)
+            heads.set_loss_scale(scale)
 
     def passes(self, stage: int, backward: bool = True) -> List[Call]:
         """Return the forward and backward passes of all microbatches through one stage.

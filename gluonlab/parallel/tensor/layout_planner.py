@@ -152,7 +152,7 @@ class _Planner:
     def _split_columns(self, index: int, node: Node, data: SplitValue, bounds: Bounds) -> SplitValue:
         """Split a layer by outputs: every device computes some outputs from the whole input."""
         copied = self.operations.add_copy(self.operations.gather(data))
-        self._slice_params(node, bounds, bias=True)
+        self._record_slices(node, bounds, bias=True)
         self.layers[node["name"]] = COLUMN
         return self.operations.add_node(node, (copied,), bounds, _size_attributes(node, bounds))
 
@@ -162,7 +162,7 @@ class _Planner:
         """Split a layer with groups: every device computes some groups."""
         input_bounds = self._split_bounds(groups, width)
         assert input_bounds is not None
-        self._slice_params(node, bounds, bias=True)
+        self._record_slices(node, bounds, bias=True)
         self.layers[node["name"]] = "local"
         outputs = bounds[-1][1]
         attrs = tuple(
@@ -283,7 +283,8 @@ class _Planner:
         copy = {"op": "identity", "name": f"{value}_taken", "attrs": {}}
         return self.operations.add(NODE, 0, (value,), copy, needs_gradient=value in self._trained)
 
-    def _slice_params(self, node: Node, bounds: Bounds, bias: bool) -> None:
+    def _record_slices(self, node: Node, bounds: Bounds, bias: bool) -> None:
+        """Record by which bounds a layer's weight and bias are cut into slices."""
         weight, own_bias = self.graph_info.parameter_names(node)
         self.slices[weight] = Slice(0, bounds)
         if own_bias is not None:

@@ -163,7 +163,7 @@ class TensorReplica:
         """Queue the backward pass of the last `forward`, for the loss times ``scale``."""
         assert self._last is not None, "forward comes first"
         for heads in self._last.heads:
-            heads.fill(scale)
+            heads.set_loss_scale(scale)
         for is_collective, call in self._last.backward:
             if is_collective:
                 _queue_collective(call, hook)
@@ -210,7 +210,7 @@ class TensorReplica:
             ]
             calls = [call for operator in operators for call in operator.forward()]
             forward.append((graphs, bounds[-1], calls))
-        backward, heads = self._backward(segments, bounds, collectives)
+        backward, heads = self._make_backward_calls(segments, bounds, collectives)
         all_bounds = [bound for of_segment in bounds for bound in of_segment]
         return _Calls(
             [bound.inputs[IMAGES] for bound in all_bounds if IMAGES in bound.inputs],
@@ -218,7 +218,7 @@ class TensorReplica:
             forward, backward, heads, bounds[-1][0].outputs, _microbatch_traffic(segments, bounds),
         )  # fmt: skip
 
-    def _backward(
+    def _make_backward_calls(
         self, segments: "Segments", bounds: List[List[BoundGraph]], collectives: List[List[Any]]
     ) -> Tuple[List[Tuple[bool, Call]], List[HeadGradients]]:
         """Return the backward calls, and the head gradients of the losses.

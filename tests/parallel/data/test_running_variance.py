@@ -63,7 +63,7 @@ def test_cudnns_variances_become_those_of_cpu_devices(momenta, pixels, epochs):
     for epoch in epochs:
         for images, steps in epoch:
             for _ in range(steps):
-                variances.before_step([(images, CHANNELS, pixels, pixels)])
+                variances.record_step([(images, CHANNELS, pixels, pixels)])
                 for layer in layers:  # where cuDNN would begin: at what is there now
                     layer.cudnns = layer.param.data().asnumpy().astype("float64")
                     layer.see(images, random.uniform(0.1, 3, CHANNELS))
@@ -83,7 +83,7 @@ def test_variance_correction_counts_microbatches_as_batches_and_corrects_once(st
     variances = CudnnVarianceCorrection(net(mx.sym.var("data")), params, mx.cpu())
     variances.correct_variances()  # without a step
     for _ in range(steps):
-        variances.before_step([(4, CHANNELS, 1, 1)] * 2 + [(1, CHANNELS, 1, 1)])
+        variances.record_step([(4, CHANNELS, 1, 1)] * 2 + [(1, CHANNELS, 1, 1)])
         layer.cudnns = layer.param.data().asnumpy().astype("float64")
         for images in (4, 4, 1):
             layer.see(images, np.ones(CHANNELS))

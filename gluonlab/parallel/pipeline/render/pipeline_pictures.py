@@ -183,7 +183,7 @@ IDLE = "."
 
 
 def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int = 80) -> str:
-    """Return the work and the stashed microbatches of each device over time, in lines of ``width``.
+    """Draw each device's work and stashed microbatches over time, as lines of ``width`` characters.
 
     Long times are split into blocks below each other, so that the numbers of microbatches are
     readable if 2000 columns suffice for that. Raises ScheduleError for a width below 40.
