@@ -1097,7 +1097,7 @@ class ChoiceProblem(NamedTuple):
                     costs[count, batch] = (seconds, count * seconds)
         return costs
 
-    def costs_in_time(self) -> Dict[Choice, Tuple[float, float]]:
+    def costs_within_deadline(self) -> Dict[Choice, Tuple[float, float]]:
         """Return the costs of the choices that meet the deadline."""
         return {
             choice: time_and_cost for choice, time_and_cost in self.costs().items() if time_and_cost[0] <= self.deadline
@@ -1178,7 +1178,7 @@ def _random_problem(random: Any) -> ChoiceProblem:
 
 
 def _cheapest_choice(problem: ChoiceProblem) -> Optional[Choice]:
-    costs = problem.costs_in_time()
+    costs = problem.costs_within_deadline()
     return min(costs, key=lambda choice: (*costs[choice][::-1], choice)) if costs else None
 
 
@@ -1197,7 +1197,7 @@ def _chooses_least(
 
     def gives(problem: ChoiceProblem, got: Any) -> bool:
         """Return whether ``got`` is the choice with the smallest key."""
-        costs = problem.costs() if ignore_deadline else problem.costs_in_time()
+        costs = problem.costs() if ignore_deadline else problem.costs_within_deadline()
         if not costs:
             return got is None
         return bool(got == min(costs, key=lambda choice: (key(problem, choice, *costs[choice]), choice)))

@@ -86,11 +86,9 @@ def plain(ctxs):
 
 def train_in_processes(device_counts, batches, **settings):
     """Return the parameters of each replica of each of the processes."""
-    ends = np.cumsum(device_counts)
-    ctxs_of = [contexts(end)[end - count :] for end, count in zip(ends, device_counts)]
 
     def train(group):
-        ctxs = ctxs_of[group.rank]
+        ctxs = contexts(device_counts[group.rank])  # processes share devices
         with mx.name.NameManager():  # names as in a separate process: trainers sort parameters by name
             strategy = make_strategy(ctxs, group, plain, **settings)
         for batch in batches:
@@ -104,7 +102,7 @@ def train_in_processes(device_counts, batches, **settings):
 def scratch_of_threads():
     """MXNet keeps some bytes on each GPU for every thread that has computed there."""
     if runs_on_gpus():
-        train_in_processes([1] * 4, random_batches([8], shape=SHAPE, classes=5))
+        train_in_processes([2] * 4, random_batches([8], shape=SHAPE, classes=5))
 
 
 @pytest.mark.usefixtures("scratch_of_threads")
