@@ -100,7 +100,7 @@ EXTRAS = {
     "cpu": ["mxnet==1.9.1"],
     "cu112": ["mxnet-cu112==1.9.1", *CUDA],
     # from Python 3.13 on, beside an mxnet-cu112 that pip got with --no-deps;
-    # engine/mxnet_installation.py
+    # engine/mxnet_and_cuda_libraries.py
     "cuda11": CUDA,
     # for make check-launch, which compiles Horovod against MXNet's library (tools/make_venv.py).
     # 0.28.1 is its last release; CMake 4 refuses its CMakeLists.txt, setuptools 81 lacks its

@@ -13,9 +13,9 @@ import of MXNet for current machines (`gluonlab.engine.mxnet_setup`).
 
 from __future__ import annotations
 
-from gluonlab.host import command_start
+from gluonlab.host import startup_errors
 
-command_start.install_start_handlers()  # before slow imports
+startup_errors.install_start_handlers()  # before slow imports
 
 import importlib  # noqa: E402
 import importlib.util  # noqa: E402

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Iterator, List, Sequence, Union
 
 from gluonlab.engine.cpu_threads import set_threads
 from gluonlab.engine.local_processes import cores_per_process as cores
-from gluonlab.engine.mxnet_installation import pip_install_command
+from gluonlab.engine.mxnet_and_cuda_libraries import pip_install_command
 from gluonlab.errors import DeviceError, warn
 from gluonlab.gpu.cuda import check_gpus_supported
 from gluonlab.host.launcher_environment import instance_has_gpus, sagemaker_instance_type

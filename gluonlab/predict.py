@@ -16,7 +16,7 @@ import click
 from gluonlab.cli.command import add_json_option, command
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import given_settings
-from gluonlab.config.option_types import whole_number_check
+from gluonlab.config.option_checks import whole_number_check
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.files.atomic_files import check_new_or_marked, check_new_path
 from gluonlab.plain_text import json_text

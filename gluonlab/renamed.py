@@ -52,7 +52,7 @@ OLD_NAMES: Dict[str, str] = {
     "gluonlab.kvstores.group_store": "gluonlab.kvstores.process_group_store",
     "gluonlab.launch.environments": "gluonlab.launch.process_membership",
     "gluonlab.launch.horovod": "gluonlab.launch.horovod_group",
-    "gluonlab.launch.jobs": "gluonlab.launch.job_files",
+    "gluonlab.launch.jobs": "gluonlab.launch.cluster_job_scripts",
     "gluonlab.launch.parameter_server": "gluonlab.launch.parameter_server_group",
     "gluonlab.launch.parts": "gluonlab.launch.group_processes",
     "gluonlab.models.channel_padding": "gluonlab.models.cpu_channel_padding",

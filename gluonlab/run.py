@@ -19,7 +19,7 @@ from gluonlab.cli.config_file import add_config_file_option, save_settings
 from gluonlab.cli.output_streams import ignore_closed_reader
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import add_config_options, given_settings
-from gluonlab.config.option_types import check_size_in_bytes, whole_number_check
+from gluonlab.config.option_checks import check_size_in_bytes, whole_number_check
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.plain_text import format_columns, json_text, wrap_entry
 
@@ -112,7 +112,7 @@ def main(
         elif not quiet:
             click.echo(f"written to {save_config}: --config {save_config} reads it")
     elif evaluate is not None:
-        from gluonlab.training.evaluated import check_evaluation_options, read_evaluated_run
+        from gluonlab.training.check_evaluation import check_evaluation_options, read_evaluated_run
 
         check_evaluation_options(given_settings(settings))
         read_evaluated_run(Path(evaluate))
@@ -171,7 +171,7 @@ def _train(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quie
     if counts is None:
         print_result(train(config, reporter=reporter, autoresume=autoresume), as_json, quiet)
         return
-    from gluonlab.study.compare_devices import compare, comparison_table
+    from gluonlab.study.compare_device_counts import compare, comparison_table
 
     rows = compare(config, counts, reporter)
     with ignore_closed_reader(sys.stdout):  # the results are also in the comparison's folder
@@ -207,7 +207,7 @@ def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
     count = whole_number_check(1)("--find-lr", steps)
     _check_before_mxnet(config)
     from gluonlab.study import learning_rate_finder
-    from gluonlab.study.study import wrap_for_terminal
+    from gluonlab.study.study_report import wrap_for_terminal
 
     result = learning_rate_finder.find_learning_rate(config, count)
     path = learning_rate_finder.write_finder_result(result, config.out)

@@ -38,7 +38,7 @@ LAYERS = [
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # modules of ``config`` without TrainConfig
-WITHOUT_SETTINGS = ("config.option_hints", "config.option_types")
+WITHOUT_SETTINGS = ("config.option_hints", "config.option_checks")
 PICKLES = ("pickle", "dill", "cloudpickle", "shelve", "marshal")
 RUN_FILES = {"config.json", "metrics.jsonl", "curves.png", "parameters.params", "compare.json", "confusion.png"}
 LINE_KEYS = {"kind", "event", "loss", "lr", "accuracy", "validation_loss", "training_seconds", "waiting"}
@@ -282,8 +282,8 @@ def test_importing_gluonlab_loads_only_the_engine_and_the_parts_below_it():
         reached.add(module)
         imports = gluonlab_imports(module, SOURCES[module], only_at_module_level=True)
         waiting += {target for _, target, _ in imports} - reached
-    engine = "mxnet_setup openmp_settings mxnet_installation mxnet_import mxnet_fixes parameter_server_role"
-    expected = {f"engine.{name}" for name in engine.split()} | {"host.command_start", "host.signals"}
+    engine = "mxnet_setup openmp_settings mxnet_and_cuda_libraries mxnet_import mxnet_fixes parameter_server_role"
+    expected = {f"engine.{name}" for name in engine.split()} | {"host.startup_errors", "host.signals"}
     assert reached == {"", "errors", "renamed", *expected}
 
 
@@ -310,7 +310,7 @@ BREAKING = {
         ("data.loader", "from ..training.loop import train"),
         ("data.loader", "from .. import kvstores"),
         ("training.loop", "import gluonlab.cli.command as c"),
-        ("bench.scaling", "from gluonlab.study.compare_devices import compare"),
+        ("bench.scaling", "from gluonlab.study.compare_device_counts import compare"),
         ("cli", "from gluonlab.run import main"),
         ("run", "from gluonlab import train"),
     ],
@@ -324,7 +324,7 @@ BREAKING = {
         ("training.loop", "(folder / 'metrics.jsonl').read_text()"),
         ("bench.scaling", "open(f'{folder}/config.json')"),
         ("report.run_tables", "f'{line[\"validation_loss\"]:.4f}'"),
-        ("study.compare_devices", "[each.get('lr') for each in lines]"),
+        ("study.compare_device_counts", "[each.get('lr') for each in lines]"),
     ],
     environment_violations: [
         ("engine.cpu_threads", "os.environ.get('OMP_NUM_THREADS')"),
@@ -364,7 +364,7 @@ ALLOWED = {
         ("training.loop", "import gluonlabs.study, mxnet"),
     ],
     config_violations: [
-        ("models", "from gluonlab.config.option_types import is_positive_integer"),
+        ("models", "from gluonlab.config.option_checks import is_positive_integer"),
         ("launch.__main__", "from gluonlab.config import TrainConfig"),
     ],
     run_folder_violations: [

@@ -17,7 +17,7 @@ import gluonlab.run
 from gluonlab.data.images.decode_image import MAX_PIXELS
 from gluonlab.data.images.image_locations import SUFFIXES, open_image_file
 from gluonlab.data.sets.csv_and_record_files import IMAGE_COLUMNS, LABEL_COLUMNS, find_record_images
-from gluonlab.data.sets.image_file_splits import TRAIN, VAL
+from gluonlab.data.sets.image_file_dataset import TRAIN, VAL
 from gluonlab.data.sets.image_folder import SYSTEM_FOLDERS
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "own-images.md").read_text("utf-8")

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import click
 
-from gluonlab.bench import pipeline as _pipeline
+from gluonlab.bench import predict_pipeline as _pipeline
 from gluonlab.bench import scaling as _scaling
 from gluonlab.bench import splits as _splits
 from gluonlab.bench.allreduce.__main__ import allreduce_command

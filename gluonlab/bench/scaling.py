@@ -12,7 +12,7 @@ from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.harness.table_format import format_table, missing_row, outcome_line, rounds_text
 from gluonlab.bench.harness.worker_processes import BACKEND_VARIABLES, HOROVOD, missing_backend_reason, parse_backends
 from gluonlab.bench.workloads import TASKS
-from gluonlab.config.option_types import whole_number_check
+from gluonlab.config.option_checks import whole_number_check
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.host import resources
 

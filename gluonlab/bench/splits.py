@@ -15,7 +15,7 @@ from gluonlab.bench.harness.confidence_interval import median_ratio
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.harness.table_format import format_table, missing_row, outcome_line, rounds_text
 from gluonlab.bench.workloads import Task
-from gluonlab.config.option_types import whole_number_check
+from gluonlab.config.option_checks import whole_number_check
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.parallel.pipeline.pipeline_cost import ideal_bubble
 

@@ -45,9 +45,9 @@ from gluonlab.config.command_line import DISABLED_FLAGS_KEY
 from gluonlab.config.option_hints import OPTION_BY_ALIAS, nearest_option, unknown_option_message
 from gluonlab.errors import ConfigError, DownloadError, GluonlabError, GluonlabWarning, unknown
 from gluonlab.host import out_of_memory, signals
-from gluonlab.host.command_start import exit_immediately, explain_hidden_module, is_command_starting
 from gluonlab.host.out_of_memory import explain_exhausted_resource
 from gluonlab.host.signals import EXCEPTION_BY_SIGNAL, RESEND_DELAY_S, Terminated, exit_if_stuck, signal_for_exception
+from gluonlab.host.startup_errors import exit_immediately, explain_hidden_module, is_command_starting
 from gluonlab.plain_text import one_line
 
 SEPARATOR = "--"  # the words after it belong to another command

@@ -18,8 +18,8 @@ import click
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.config.command_line import FILE_SETTINGS_KEY, SettingOption
+from gluonlab.config.option_checks import check_flag
 from gluonlab.config.option_hints import nearest_option
-from gluonlab.config.option_types import check_flag
 from gluonlab.errors import ConfigError, DataError, unknown
 from gluonlab.files.atomic_files import check_new_path, read_bounded, write_text
 

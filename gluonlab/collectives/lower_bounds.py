@@ -1,10 +1,10 @@
 """Lower bounds on the price (`cost_model`) of any valid schedule on a topology.
 
-`floor_of` returns the bound. T steps on a buffer of n bytes take at least T alpha + B n + G n. Here
-alpha is the lowest latency, B the result of `LinkCapacity.min_busy_seconds_per_byte`, and G that of
-`addition_seconds_per_byte`. Schedules of few steps have separate bounds, because they need many
-messages at once. For each number of steps, the maximum of its bounds counts. The lower bound is the
-minimum of these maxima over all numbers of steps.
+`floor_of` returns the bound, in predicted seconds. A schedule of T steps on a buffer of n bytes takes
+at least T alpha + B n + G n. Here alpha is the lowest latency, B the result of
+`LinkCapacity.min_busy_seconds_per_byte`, and G that of `addition_seconds_per_byte`. A schedule of few
+steps must send many messages at once, which gives further bounds. The bound for T steps is the
+largest of these. The lower bound for any schedule is the smallest over all T.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, Tuple
 
 import click
 
-from gluonlab.config.option_types import check_flag
+from gluonlab.config.option_checks import check_flag
 from gluonlab.config.train_config import MUTUALLY_EXCLUSIVE, TrainConfig, option_name
 
 # Keys of a click context's ``meta``: the settings of the settings file, and the names of flags that

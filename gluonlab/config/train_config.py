@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, Dict, Optional, Sequence, Type, TypeVar, Union
 
-from gluonlab.config.option_hints import nearest_name
-from gluonlab.config.option_types import (
+from gluonlab.config.option_checks import (
     DECODERS,
     IMAGE_SIZE,
     LARGEST_NUMBER,
@@ -43,6 +42,7 @@ from gluonlab.config.option_types import (
     real_number_check,
     whole_number_check,
 )
+from gluonlab.config.option_hints import nearest_name
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.renamed import RenamedMember
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Split as Split
     from gluonlab.data.sets.dataset_registry import DATASETS as DATASETS
     from gluonlab.data.sets.dataset_registry import load_dataset as load_dataset
-    from gluonlab.data.sets.gluon_datasets import from_datasets as from_datasets
+    from gluonlab.data.sets.from_gluon_datasets import from_datasets as from_datasets
 
 _MODULES = {
     "DATASETS": "gluonlab.data.sets.dataset_registry",
@@ -26,7 +26,7 @@ _MODULES = {
     "Loader": "gluonlab.data.loading.batch_loader",
     "Split": "gluonlab.data.sets.dataset",
     "from_arrays": "gluonlab.data.sets.array_dataset",
-    "from_datasets": "gluonlab.data.sets.gluon_datasets",
+    "from_datasets": "gluonlab.data.sets.from_gluon_datasets",
     "load_dataset": "gluonlab.data.sets.dataset_registry",
 }
 __all__ = list(_MODULES)

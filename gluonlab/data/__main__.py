@@ -11,7 +11,7 @@ import click
 
 from gluonlab.cli.command import add_json_option, command, run_subcommand
 from gluonlab.config import TrainConfig
-from gluonlab.config.option_types import check_text, real_number_check
+from gluonlab.config.option_checks import check_text, real_number_check
 from gluonlab.data.fetching.data_folders import DAMAGED, OK, data_root, download_command, find_dataset_folder
 from gluonlab.data.fetching.data_folders import verify_files as _verify
 from gluonlab.data.fetching.download import MIN_BYTES_PER_S, TIMEOUT_S

@@ -16,7 +16,7 @@ from typing import Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple
 from gluonlab.collectives.named_topologies import NVLINK, TOPOLOGIES, Topology, make_topology
 from gluonlab.doctor.check_software import parse_version
 from gluonlab.doctor.findings import Finding, fault, format_count, ok, returns_list, warning
-from gluonlab.engine.mxnet_installation import pip_install_command
+from gluonlab.engine.mxnet_and_cuda_libraries import pip_install_command
 from gluonlab.engine.mxnet_setup import TF32_VARIABLE
 from gluonlab.gpu.cuda import GPU_CHOICES, SUPPORTED_CAPABILITIES, is_supported, sm_name
 from gluonlab.gpu.math_modes import TF32_SINCE

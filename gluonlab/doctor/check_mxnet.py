@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator, List, Optional
 from gluonlab.doctor.findings import Finding, fault, join_lines, ok, returns_list, warning
 from gluonlab.engine import mxnet_setup
 from gluonlab.engine.linker_errors import diagnose_linker_error
-from gluonlab.engine.mxnet_installation import REINSTALL_MXNET
+from gluonlab.engine.mxnet_and_cuda_libraries import REINSTALL_MXNET
 from gluonlab.gpu.cuda import describe_unsupported
 from gluonlab.gpu.isolated_process import ProcessOutcome, error_message, run_isolated, send_answer
 

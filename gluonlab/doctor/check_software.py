@@ -3,7 +3,7 @@
 MXNet is not imported. The dynamic linker lists the libraries, like ldd -r: it follows every NEEDED
 entry along its search path, compares versions and symbols, and runs no code of the libraries. In
 the search path, the folders of wheels follow the folders of LD_LIBRARY_PATH, as in
-`gluonlab.engine.mxnet_installation`.
+`gluonlab.engine.mxnet_and_cuda_libraries`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from gluonlab.doctor.findings import Finding, fault, join_lines, ok, returns_list, warning
 from gluonlab.engine.linker_errors import diagnose_linker_error, library_origin, missing_library_fix
-from gluonlab.engine.mxnet_installation import (
+from gluonlab.engine.mxnet_and_cuda_libraries import (
     MXNET_DISTRIBUTIONS,
     REINSTALL_MXNET,
     ld_library_path_folders,

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Mapping, NamedTuple, Optional
 
-from gluonlab.engine.mxnet_installation import (
+from gluonlab.engine.mxnet_and_cuda_libraries import (
     LIBRARIES,
     REINSTALL_MXNET,
     WHEEL_BY_SONAME,

@@ -7,9 +7,9 @@ import sys
 import types
 from typing import Any, Callable, ContextManager
 
-from gluonlab.engine.mxnet_installation import pip_install_choices
+from gluonlab.engine.mxnet_and_cuda_libraries import pip_install_choices
 from gluonlab.errors import EngineError, MissingMXNet
-from gluonlab.host.command_start import explain_hidden_module, hidden_module_message
+from gluonlab.host.startup_errors import explain_hidden_module, hidden_module_message
 
 
 def install_import_hook(around: Callable[[], ContextManager[None]]) -> None:

@@ -2,7 +2,7 @@
 
 `import gluonlab` installs an import hook (`mxnet_import`), which runs when mxnet is imported. It
 sets MXNet's variables and OpenMP's (`openmp_settings`), loads CUDA libraries from LD_LIBRARY_PATH
-or the nvidia-*-cu11 wheels (`mxnet_installation`), disables fusion that the GPU driver does not
+or the nvidia-*-cu11 wheels (`mxnet_and_cuda_libraries`), disables fusion that the GPU driver does not
 support, and applies `mxnet_fixes`. Import errors become an EngineError that names the fix.
 """
 
@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from typing import ContextManager, Iterator, NamedTuple, Optional, Union
 
 from gluonlab.engine import mxnet_fixes, mxnet_import, openmp_settings
-from gluonlab.engine.mxnet_installation import (
+from gluonlab.engine.mxnet_and_cuda_libraries import (
     cuda_versions,
     installed_distributions,
     load_cuda_libraries,

@@ -12,7 +12,7 @@ import click
 from tqdm import tqdm
 
 from gluonlab.cli.command import add_json_option, command, run_subcommand
-from gluonlab.config.option_types import real_number_check, whole_number_check
+from gluonlab.config.option_checks import real_number_check, whole_number_check
 from gluonlab.errors import ExerciseError, NotebookError
 from gluonlab.exercises import grading
 from gluonlab.exercises.exercise_registry import LARGEST_SEED, all_exercises, lab_modules

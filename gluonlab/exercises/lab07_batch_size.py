@@ -318,7 +318,10 @@ TRAINING_MISTAKES: List[Mistake] = [
 
 
 def _check_training(run: TrainingCase, got: TrainingAnswer, want: List[LayerParams], rest: AnswerResults) -> None:
-    """Raise Wrong unless the answer trained right; ``rest``: this result and all later results."""
+    """Raise Wrong unless the answer trained right; ``rest``: this result and all later ones.
+
+    In ``rest``, `find_mistake` looks for a known mistake.
+    """
     case = run.describe()
     if not got.params_by_step:
         raise case.counterexample("`good_enough` was never asked", "`good_enough` が一度も呼ばれていません")

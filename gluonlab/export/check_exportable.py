@@ -10,8 +10,8 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon, nd
 
-from gluonlab.config.option_types import ONNX
-from gluonlab.engine.mxnet_installation import pip_install_command
+from gluonlab.config.option_checks import ONNX
+from gluonlab.engine.mxnet_and_cuda_libraries import pip_install_command
 from gluonlab.errors import ConfigError, ModelError, RunError
 from gluonlab.export.onnx_graph import ALTERNATIVE_HINT, INPUT, check_onnx, compute_outputs, to_onnx
 from gluonlab.models import get_model

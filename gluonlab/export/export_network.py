@@ -19,7 +19,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon, nd
 
-from gluonlab.config.option_types import MXNET, ONNX
+from gluonlab.config.option_checks import MXNET, ONNX
 from gluonlab.data.sets.dataset import Dataset, image_dtype
 from gluonlab.errors import RunError
 from gluonlab.export.mx2onnx import OPSET

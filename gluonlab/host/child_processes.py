@@ -42,7 +42,7 @@ def prepare_program_process() -> None:
 def prepare_command_process() -> None:
     """Run in a new process before it executes a command of gluonlab: die with the parent.
 
-    SIGINT is blocked until `gluonlab.host.command_start` handles it, because Python would print a
+    SIGINT is blocked until `gluonlab.host.startup_errors` handles it, because Python would print a
     traceback.
     """
     die_with_parent()

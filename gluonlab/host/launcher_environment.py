@@ -98,7 +98,7 @@ SRUN = Launcher(
 # MPI's orte/mca/ess/lsf reads the same variables.
 BLAUNCH = Launcher("blaunch", "LSF_PM_TASKID", ("LSB_DJOB_NUMPROC",), first=1, job=("LSB_JOBID", "LSB_JOBINDEX"))
 # https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/. Kubernetes does not set
-# the number of pods, so the job file of `gluonlab.launch.job_files` sets GLUONLAB_PROCESSES.
+# the number of pods, so the job file of `gluonlab.launch.cluster_job_scripts` sets GLUONLAB_PROCESSES.
 KUBERNETES = Launcher("Kubernetes", "JOB_COMPLETION_INDEX", ("GLUONLAB_PROCESSES",))
 # https://github.com/aws/sagemaker-training-toolkit/blob/master/ENVIRONMENT_VARIABLES.md
 SAGEMAKER = Launcher("SageMaker", "SM_CURRENT_HOST", ("SM_HOSTS",), mark="SM_HOSTS")

@@ -25,7 +25,7 @@ import time
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterator, List, Optional, Type
 
-from gluonlab.host.command_start import exit_immediately, is_command_starting
+from gluonlab.host.startup_errors import exit_immediately, is_command_starting
 
 if TYPE_CHECKING:
     import asyncio

@@ -19,7 +19,7 @@ from gluonlab.data.fetching.data_folders import convert_read_errors
 from gluonlab.data.images.decoder_pool import REQUEST_IMAGES, DecoderPool
 from gluonlab.data.images.image_locations import ENDINGS, is_image_name
 from gluonlab.data.sets.dataset import Reading
-from gluonlab.data.sets.image_file_splits import CHUNK_IMAGES, MAX_DECODERS, FileSplit
+from gluonlab.data.sets.image_file_dataset import CHUNK_IMAGES, MAX_DECODERS, FileSplit
 from gluonlab.data.sets.image_folder import is_hidden
 from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.errors import DataError

@@ -13,7 +13,7 @@ import numpy as np
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.sets.convert_user_arrays import CHANNELS_FIRST, to_numpy, to_pixels
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
-from gluonlab.data.sets.gluon_datasets import resolve_dataset
+from gluonlab.data.sets.from_gluon_datasets import resolve_dataset
 from gluonlab.engine.nd_and_np_arrays import convert_network_for_user, nd_semantics
 from gluonlab.errors import ConfigError, DataError, RunError, warn
 from gluonlab.host.signals import exit_if_stuck

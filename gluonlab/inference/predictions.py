@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
-from gluonlab.config.option_types import is_positive_integer
+from gluonlab.config.option_checks import is_positive_integer
 from gluonlab.drawing.matplotlib_figures import import_matplotlib
 from gluonlab.errors import DataError
 from gluonlab.files.atomic_files import new_file, new_or_marked_file

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
 
 from gluonlab.config.option_hints import check_argument_names
 from gluonlab.devices import check_device_list
-from gluonlab.engine.mxnet_installation import pip_install_command
+from gluonlab.engine.mxnet_and_cuda_libraries import pip_install_command
 from gluonlab.errors import KVStoreError, unknown
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.config.option_types import check_compression_setting
+from gluonlab.config.option_checks import check_compression_setting
 from gluonlab.engine.fast_invoke import Attributes, EngineCall, operator_call
 from gluonlab.errors import ConfigError, KVStoreError, warn
 from gluonlab.kvstores import KVSTORES

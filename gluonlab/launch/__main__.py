@@ -24,6 +24,7 @@ from gluonlab.launch.check_launcher_arguments import (
     split_command,
     validate_run_arguments,
 )
+from gluonlab.launch.cluster_job_scripts import job_file, parse_job_request
 from gluonlab.launch.group_processes import PROCESSES_BY_BACKEND, check_variables_are_set
 from gluonlab.launch.horovod_settings import (
     add_horovod_options,
@@ -32,7 +33,6 @@ from gluonlab.launch.horovod_settings import (
     horovod_variables,
 )
 from gluonlab.launch.hosts import LOCAL_HOST, Host, assign_ranks, parse_hosts, read_hostfile
-from gluonlab.launch.job_files import job_file, parse_job_request
 from gluonlab.launch.launcher import LaunchRequest, launch_group
 from gluonlab.launch.process_membership import Membership, membership, read_job_allocation
 from gluonlab.launch.scheduler_tasks import serve_rank_0

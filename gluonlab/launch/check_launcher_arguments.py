@@ -18,8 +18,8 @@ from click.core import ParameterSource
 
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import given_settings
+from gluonlab.config.option_checks import as_number
 from gluonlab.config.option_hints import nearest_option
-from gluonlab.config.option_types import as_number
 from gluonlab.errors import ConfigError
 from gluonlab.launch.hosts import MAX_PROCESSES, Host
 from gluonlab.launch.process_membership import Membership

@@ -16,7 +16,7 @@ from gluonlab.errors import ConfigError, EngineError
 from gluonlab.kvstores.process_groups import SummingGroup
 from gluonlab.launch.group_processes import gpus_of_local_rank
 from gluonlab.launch.horovod_settings import set_horovod_defaults
-from gluonlab.launch.network_addresses import ipv4_addresses, is_loopback
+from gluonlab.launch.ports_and_addresses import ipv4_addresses, is_loopback
 
 
 class Horovod(SummingGroup):

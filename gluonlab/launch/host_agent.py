@@ -34,7 +34,7 @@ from gluonlab.launch.agent_messages import (
     send_message,
 )
 from gluonlab.launch.group_processes import NODE_PORT_VARIABLE, STATUS_FD_VARIABLE, inherited_environment
-from gluonlab.launch.network_addresses import ipv4_addresses, reserve_port, reserve_port_above
+from gluonlab.launch.ports_and_addresses import ipv4_addresses, reserve_port, reserve_port_above
 from gluonlab.launch.user_program import describe_start_error
 
 TERMINATION_GRACE_S = 5.0  # seconds that processes have to exit after SIGTERM

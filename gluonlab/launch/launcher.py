@@ -26,7 +26,7 @@ from gluonlab.launch.group_processes import (
 )
 from gluonlab.launch.hosts import LOCAL_HOST, Host, assign_ranks, server_hosts, total_capacity
 from gluonlab.launch.launch_attempt import SIGNAL_STATUS_BASE, AttemptFailure, LaunchAttempt
-from gluonlab.launch.network_addresses import is_loopback
+from gluonlab.launch.ports_and_addresses import is_loopback
 from gluonlab.launch.process_membership import Membership
 from gluonlab.launch.scheduler_tasks import Rendezvous
 from gluonlab.launch.user_program import is_program

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Callable, Dict, NamedTuple, Sequence
 import mxnet as mx
 from mxnet.gluon.model_zoo import vision
 
-from gluonlab.config.option_types import is_positive_integer
+from gluonlab.config.option_checks import is_positive_integer
 from gluonlab.devices import check_device_list
 from gluonlab.errors import ModelError, unknown
 from gluonlab.models import gluoncv_zoo
+from gluonlab.models.builtin_networks import LeNet, alexnet_2towers, mlp, resnet8
 from gluonlab.models.optimize_network import optimize
-from gluonlab.models.own_networks import LeNet, alexnet_2towers, mlp, resnet8
 
 if TYPE_CHECKING:
     from mxnet import Context

@@ -1,7 +1,7 @@
 """Rewrites a network's graph for a device, so that MXNet computes it correctly and fast.
 
 `iterate_rewrites` applies all rewrites in order. Two of the rewrites have their own modules,
-`gluonlab.models.wrong_gradients` and `gluonlab.models.cpu_channel_padding`. The computed function,
+`gluonlab.models.replace_wrong_gradients` and `gluonlab.models.cpu_channel_padding`. The computed function,
 the arguments, the outputs and their names do not change.
 
 In every function, ``shapes`` maps the name of each argument to its shape. All other shapes are
@@ -18,6 +18,7 @@ import mxnet as mx
 import numpy as np
 
 from gluonlab.models.cpu_channel_padding import choose_padding, pad_channels
+from gluonlab.models.replace_wrong_gradients import replace_wrong_gradients
 from gluonlab.models.symbol_graph import (
     Add,
     Entry,
@@ -30,7 +31,6 @@ from gluonlab.models.symbol_graph import (
     replace_nodes,
     to_symbol,
 )
-from gluonlab.models.wrong_gradients import replace_wrong_gradients
 
 ShapesAndTypes = Mapping[str, Tuple[Tuple[int, ...], Any]]  # shape and type by name
 BLOCK_CHANNELS = 16  # channels in a block of oneDNN; 8 on older processors

@@ -19,7 +19,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.config.option_types import real_number_check
+from gluonlab.config.option_checks import real_number_check
 
 
 class DefaultArguments(NamedTuple):

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Type
 
-from gluonlab.config.option_types import is_positive_integer
+from gluonlab.config.option_checks import is_positive_integer
 from gluonlab.errors import DataError
 from gluonlab.files.atomic_files import read_bounded
 from gluonlab.plain_text import escape_unprintable

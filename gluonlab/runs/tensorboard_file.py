@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence
 
-from gluonlab.engine.mxnet_installation import pip_install_command
+from gluonlab.engine.mxnet_and_cuda_libraries import pip_install_command
 from gluonlab.errors import ConfigError
 from gluonlab.files.atomic_files import raise_output_errors
 

@@ -9,7 +9,7 @@ import click
 
 from gluonlab.cli.command import add_json_option, command
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.config.option_types import LARGEST_NUMBER, check_text, real_number_check, whole_number_check
+from gluonlab.config.option_checks import LARGEST_NUMBER, check_text, real_number_check, whole_number_check
 from gluonlab.errors import ConfigError, ScheduleError, unknown
 from gluonlab.plain_text import json_text
 from gluonlab.scratch.recipes import INITIALISATIONS, RECIPES, Recipe, recipe_for

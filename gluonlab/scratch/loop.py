@@ -10,10 +10,10 @@ from typing import Any, Callable, Deque, Generator, Iterable, List, NamedTuple, 
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.config.option_types import LARGEST_NUMBER, real_number_check, whole_number_check
+from gluonlab.config.option_checks import LARGEST_NUMBER, real_number_check, whole_number_check
 from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.sets.dataset import Dataset, Split
-from gluonlab.data.sets.gluon_datasets import require_dataset
+from gluonlab.data.sets.from_gluon_datasets import require_dataset
 from gluonlab.devices import check_device_list
 from gluonlab.divergence_checks import check_loss
 from gluonlab.engine.nd_and_np_arrays import nd_semantics

@@ -16,12 +16,20 @@ from gluonlab.cli.command import add_json_option, command, run_subcommand
 from gluonlab.cli.config_file import add_config_file_option
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import add_config_options, given_settings
-from gluonlab.config.option_types import whole_number_check
+from gluonlab.config.option_checks import whole_number_check
 from gluonlab.drawing.translations import select_language
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.plain_text import json_text
 from gluonlab.study import batch_size, learning_rate_scaling, scaling, splits
-from gluonlab.study.study import LANGUAGES, PAGE, Findings, Study, to_plain_values, wrap_for_terminal, write_report
+from gluonlab.study.study_report import (
+    LANGUAGES,
+    PAGE,
+    Findings,
+    Study,
+    to_plain_values,
+    wrap_for_terminal,
+    write_report,
+)
 from gluonlab.study.sweep import load_study_options, open_study
 
 INTERRUPTED = "nothing was measured"  # message if interrupted before the first measurement

@@ -21,10 +21,10 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 from gluonlab.bench.harness.confidence_interval import bootstrap_interval
 from gluonlab.bench.harness.machine_info import cpu_model
-from gluonlab.config.option_types import real_number_check, whole_number_check
+from gluonlab.config.option_checks import real_number_check, whole_number_check
 from gluonlab.drawing.svg_chart import Axis, Chart, Curve, Region, format_number
 from gluonlab.errors import ConfigError, DataError, unknown
-from gluonlab.study.study import (
+from gluonlab.study.study_report import (
     Findings,
     IntervalEstimate,
     Study,

@@ -12,9 +12,9 @@ from statistics import median
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.bench.harness.machine_info import cpu_model
-from gluonlab.config.option_types import whole_number_check
+from gluonlab.config.option_checks import whole_number_check
 from gluonlab.drawing.svg_chart import CURVE_KINDS, Axis, Chart, Curve, format_number
-from gluonlab.study.study import (
+from gluonlab.study.study_report import (
     Findings,
     IntervalEstimate,
     Study,

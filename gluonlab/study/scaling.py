@@ -31,11 +31,11 @@ from gluonlab.bench.scaling import (
 from gluonlab.bench.splits import ALLREDUCE_STORE, CHANNELS, DEFAULT_MICROBATCHES, LAYERS, PIPELINES, run_options
 from gluonlab.bench.workloads import TASKS
 from gluonlab.config.command_line import given_settings
-from gluonlab.config.option_types import whole_number_check
+from gluonlab.config.option_checks import whole_number_check
 from gluonlab.drawing.svg_chart import CURVE_KINDS, Axis, Chart, Curve, format_number
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.host import resources
-from gluonlab.study.study import (
+from gluonlab.study.study_report import (
     Findings,
     IntervalEstimate,
     Study,

@@ -16,9 +16,9 @@ from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.splits import MB, SplitRow, format_megabytes, make_rows
 from gluonlab.bench.workloads import Task
 from gluonlab.config.command_line import given_settings
-from gluonlab.config.option_types import whole_number_check
+from gluonlab.config.option_checks import whole_number_check
 from gluonlab.drawing.svg_chart import CURVE_KINDS, Axis, Chart, Curve, format_number
-from gluonlab.study.study import (
+from gluonlab.study.study_report import (
     Findings,
     IntervalEstimate,
     Study,

@@ -19,7 +19,7 @@ import numpy as np
 from mxnet import gluon, nd
 
 from gluonlab.bucketed_trainer.loss_scale import LossScale
-from gluonlab.config.option_types import LOSS, Patience
+from gluonlab.config.option_checks import LOSS, Patience
 from gluonlab.errors import DriftError
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.parallel.data.running_statistics import stateful_graph

@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.config.option_types import Period
+from gluonlab.config.option_checks import Period
 from gluonlab.engine.fast_invoke import CopyInto
 from gluonlab.files.array_files import read_open_arrays, write_arrays
 from gluonlab.kvstores.process_groups import ProcessGroup

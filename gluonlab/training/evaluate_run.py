@@ -16,7 +16,7 @@ from gluonlab.data.images.resize_image import CYKOOZ, PILLOW, default_resizer
 from gluonlab.data.sets.data_fingerprint import describe_class_changes
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.dataset_registry import accepts_option
-from gluonlab.data.sets.gluon_datasets import resolve_dataset
+from gluonlab.data.sets.from_gluon_datasets import resolve_dataset
 from gluonlab.divergence_checks import is_healthy, may_be_unsettled_running_statistics, nonfinite_parameters
 from gluonlab.engine.nd_and_np_arrays import convert_network_for_user, nd_semantics
 from gluonlab.errors import ConfigError, OutputError, RunError, warn
@@ -24,7 +24,7 @@ from gluonlab.export.onnx_graph import Agreement
 from gluonlab.files.atomic_files import create_writable_folder
 from gluonlab.host.signals import exit_if_stuck
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
-from gluonlab.models.pretrained import load_parameters
+from gluonlab.models.load_parameter_file import load_parameters
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.parallel.training_loss import make_loss
@@ -32,9 +32,9 @@ from gluonlab.plain_text import shorten_names
 from gluonlab.runs.run_reader import RunDescription, copy_count
 from gluonlab.runs.run_schema import CONFUSION, EXPORT
 from gluonlab.training.build_network import make_net
+from gluonlab.training.check_evaluation import check_evaluation_options, read_evaluated_run
 from gluonlab.training.config_checks import check_exportable, check_settings_are_known
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
-from gluonlab.training.evaluated import check_evaluation_options, read_evaluated_run
 from gluonlab.training.image_loader_options import keep_recorded_resizer
 from gluonlab.training.loop import write_exports
 from gluonlab.training.plan import Plan, make_plan

@@ -19,8 +19,8 @@ from mxnet import gluon, nd
 from mxnet.base import MXNetError
 
 from gluonlab.config import TrainConfig
-from gluonlab.config.option_types import ONNX
-from gluonlab.data.sets.gluon_datasets import warn_of_ignored_loader_settings
+from gluonlab.config.option_checks import ONNX
+from gluonlab.data.sets.from_gluon_datasets import warn_of_ignored_loader_settings
 from gluonlab.engine.nd_and_np_arrays import convert_network_for_user, nd_semantics
 from gluonlab.errors import DivergedError, GluonlabError, UsageError
 from gluonlab.files.array_files import read_arrays, save_arrays

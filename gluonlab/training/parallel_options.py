@@ -13,7 +13,7 @@ from typing import List, Optional, Sequence, Tuple
 import mxnet as mx
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.config.option_types import parse_device_weights
+from gluonlab.config.option_checks import parse_device_weights
 from gluonlab.data.loading.split_batch import proportional_sizes, shard_sizes
 from gluonlab.errors import ConfigError, DeviceError, unknown
 from gluonlab.kvstores.allreduce_store import SHARDED

@@ -23,7 +23,7 @@ from gluonlab.bucketed_trainer.buckets import default_bucket_bytes
 from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
 from gluonlab.bucketed_trainer.loss_scale import LossScale, make_loss_scale
 from gluonlab.config import TrainConfig
-from gluonlab.config.option_types import Patience, Period, parse_class_weights, parse_patience, parse_period
+from gluonlab.config.option_checks import Patience, Period, parse_class_weights, parse_patience, parse_period
 from gluonlab.data.loading.augmentation import make_input_transform
 from gluonlab.data.loading.split_batch import batch_count
 from gluonlab.data.sets.array_dataset import apply_class_weights
@@ -57,7 +57,7 @@ from gluonlab.kvstores.allreduce_store import Placement
 from gluonlab.kvstores.gradient_compression import check_compression, effective_compression, enable_compression
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.models import check_model
-from gluonlab.models.pretrained import check_parameter_file
+from gluonlab.models.load_parameter_file import check_parameter_file
 from gluonlab.optimizers.optimizer_registry import make_optimizer, optimizer_kind
 from gluonlab.optimizers.sgd_and_nag import CORRECTED
 from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
@@ -195,7 +195,7 @@ def resolve_config(
     image_file_options(requested)
     config_checks.check_optimizer(str(config.optimizer), requested)
     config_checks.check_momentum_rule(config, requested)
-    config_checks.check_weight_decay(config)
+    config_checks.check_no_bias_decay(config)
     if config.pretrained is not None:
         check_parameter_file(config.pretrained)
     config_checks.check_export(requested)
@@ -375,6 +375,7 @@ class Plan:
     - ``device_weights``: the proportion in which the devices of a process share a batch.
     - ``momentum_rule``: None without momentum.
     - ``on_servers``: True if parameter servers update the weights.
+    - ``postprocess``: clipping of gradients (``clip_norm``) and the loss scale.
     """
 
     config: TrainConfig

@@ -18,15 +18,15 @@ from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.loading.augmentation import Augment, Mixup
 from gluonlab.data.loading.batch_loader import Loader, fits_on_devices
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
-from gluonlab.data.sets.gluon_datasets import GluonSplit, resolve_dataset
-from gluonlab.data.sets.image_file_splits import FileSplit
+from gluonlab.data.sets.from_gluon_datasets import GluonSplit, resolve_dataset
+from gluonlab.data.sets.image_file_dataset import FileSplit
 from gluonlab.data.sets.standard_datasets import SYNTHETIC
 from gluonlab.devices import describe
 from gluonlab.engine.nd_and_np_arrays import nd_semantics
 from gluonlab.errors import ConfigError
 from gluonlab.host.signals import exit_if_stuck
 from gluonlab.kvstores.process_groups import ProcessGroup
-from gluonlab.models.pretrained import load_pretrained
+from gluonlab.models.load_parameter_file import load_pretrained
 from gluonlab.optimizers.sgd_and_nag import MXNET
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.data.replica import loss_graph

@@ -18,8 +18,8 @@ from gluonlab.data.sets.dataset_registry import find_dataset_kind
 from gluonlab.engine.nd_and_np_arrays import convert_parameters, set_block_semantics, user_has_set_np, user_semantics
 from gluonlab.errors import ConfigError, DataError, ModelError, UsageError, error_text
 from gluonlab.models.infer_shapes import set_missing_shapes
+from gluonlab.models.replace_wrong_gradients import check_gradients, nodes_in_backward
 from gluonlab.models.symbol_graph import require_single_output
-from gluonlab.models.wrong_gradients import check_gradients, nodes_in_backward
 from gluonlab.training.user_metrics import Metric, metrics_by_name
 
 # adds a hint to the error for an unknown argument of `train`, such as a setting of TrainConfig

@@ -9,7 +9,7 @@ from typing import Any, Callable, Mapping, Optional, Tuple
 import click
 
 from gluonlab.cli.command import command
-from gluonlab.launch.job_files import JOB_NAME_PREFIX
+from gluonlab.launch.cluster_job_scripts import JOB_NAME_PREFIX
 from gluonlab_sagemaker import instances, jobs
 from gluonlab_sagemaker.checks import check_bucket, check_name, check_owner, resource_tags
 from gluonlab_sagemaker.cost import Prices

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from gluonlab.launch.job_files import JOB_NAME_PREFIX
+from gluonlab.launch.cluster_job_scripts import JOB_NAME_PREFIX
 from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.logs import LOG_GROUP
 from gluonlab_sagemaker.role import (

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import instance_pairs as pairs
 from gluonlab.errors import unknown
-from gluonlab.launch.job_files import JOB_NAME_PREFIX, replace_bucket, set_volume_size
+from gluonlab.launch.cluster_job_scripts import JOB_NAME_PREFIX, replace_bucket, set_volume_size
 from gluonlab_sagemaker.calls import Caller, Response
 from gluonlab_sagemaker.errors import AWSError, RefusedError, failed_error
 from gluonlab_sagemaker.images import image_uri

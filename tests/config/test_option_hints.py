@@ -14,7 +14,7 @@ from gluonlab import BucketedTrainer, Loader, TrainConfig, frame, load_dataset, 
 from gluonlab.config import option_hints
 from gluonlab.config.option_hints import OPTION_BY_ALIAS, unknown_option_message
 from gluonlab.errors import ConfigError
-from gluonlab.study.compare_devices import compare
+from gluonlab.study.compare_device_counts import compare
 from gluonlab.study.learning_rate_finder import find_learning_rate
 
 OPTIONS = {

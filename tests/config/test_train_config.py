@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.config.option_types import LARGEST_NUMBER, MAX_COUNT, SMALLEST_LIMIT, check_size_in_bytes
+from gluonlab.config.option_checks import LARGEST_NUMBER, MAX_COUNT, SMALLEST_LIMIT, check_size_in_bytes
 from gluonlab.devices import devices
 from gluonlab.errors import ConfigError
 from gluonlab.run import main

@@ -23,7 +23,7 @@ from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.doctor import check_gpus
 from gluonlab.doctor.check_gpus import check_gpu_order
 from gluonlab.doctor.findings import FAULT, OK, WARNING
-from gluonlab.engine.mxnet_installation import pip_install_command
+from gluonlab.engine.mxnet_and_cuda_libraries import pip_install_command
 from gluonlab.gpu import nvml
 from gluonlab.gpu.isolated_process import ProcessOutcome
 from gluonlab.gpu.nvml import Driver, visible_gpus

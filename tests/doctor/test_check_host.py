@@ -13,7 +13,7 @@ from support.waiting import wait_until
 
 from gluonlab.doctor import check_host, check_software
 from gluonlab.doctor.findings import FAULT, OK, WARNING
-from gluonlab.engine import mxnet_installation
+from gluonlab.engine import mxnet_and_cuda_libraries
 
 GIB = 2**30
 Usage = namedtuple("Usage", "total used free")
@@ -69,10 +69,10 @@ def test_modules_below_a_folder_that_may_not_be_entered_are_passed_over(closed, 
     assert check_software.module_folder("mxnet", [str(closed)]) is None
     monkeypatch.setattr("sys.path", [str(closed)])
     assert check_software.installed_mxnets() == {}
-    assert mxnet_installation.wheel_folders() == []
+    assert mxnet_and_cuda_libraries.wheel_folders() == []
     environ = {"LD_LIBRARY_PATH": str(closed)}
-    assert mxnet_installation.path_in_ld_library_path(mxnet_installation.LIBRARIES[0], environ) is None
-    assert mxnet_installation.find_other_versions("libcudnn.so.8", environ) == []
+    assert mxnet_and_cuda_libraries.path_in_ld_library_path(mxnet_and_cuda_libraries.LIBRARIES[0], environ) is None
+    assert mxnet_and_cuda_libraries.find_other_versions("libcudnn.so.8", environ) == []
 
 
 def test_the_current_folder_may_be_gone(tmp_path, monkeypatch):

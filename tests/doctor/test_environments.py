@@ -7,7 +7,7 @@ from support.elf_files import write_library
 from support.environments import VirtualEnvironment
 from support.fake_nvml import H100, only_finding, write_pynvml
 
-from gluonlab.engine.mxnet_installation import pip_install_command
+from gluonlab.engine.mxnet_and_cuda_libraries import pip_install_command
 
 FORGETS = """
 import numpy

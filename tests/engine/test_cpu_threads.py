@@ -118,10 +118,10 @@ def test_two_devices_train_with_any_exported_thread_count(python, tmp_path, expo
 def test_two_devices_compute_if_mxnet_was_imported_first(python):
     code = """
 import json, sys, warnings
-import gluonlab.engine.mxnet_installation, gluonlab.engine.mxnet_setup
+import gluonlab.engine.mxnet_and_cuda_libraries, gluonlab.engine.mxnet_setup
 # otherwise MXNet cannot be imported first at all, with a newer numpy, or its CUDA build
 gluonlab.engine.mxnet_setup.remove_setup_hook()
-gluonlab.engine.mxnet_installation.load_cuda_libraries()
+gluonlab.engine.mxnet_and_cuda_libraries.load_cuda_libraries()
 for name in [name for name in sys.modules if name.startswith("gluonlab")]:
     del sys.modules[name]
 import mxnet, gluonlab.devices

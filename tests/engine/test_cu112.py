@@ -9,7 +9,7 @@ from support.environments import DoctorReport
 from support.processes import clean_environment
 from support.stub_driver import write_driver
 
-from gluonlab.engine import mxnet_installation
+from gluonlab.engine import mxnet_and_cuda_libraries
 
 pytestmark = pytest.mark.cu112
 
@@ -31,7 +31,7 @@ def test_with_a_driver_every_library_is_found_and_the_doctor_reports_that_there_
     texts = [finding["what"] for finding in report.findings_for("libraries")]
     [wheels] = [text for text in texts if text.startswith("from wheels")]
     # cusolver opens cusparse itself
-    needed = {library.soname for library in mxnet_installation.LIBRARIES} - {"libcusparse.so.11"}
+    needed = {library.soname for library in mxnet_and_cuda_libraries.LIBRARIES} - {"libcusparse.so.11"}
     assert {word.strip(",:") for word in wheels.split()} >= needed
     [loads] = report.findings_for("import")
     assert "built with CUDA, CUDNN, NCCL" in loads["what"] and loads["what"].endswith("it sees no GPU")

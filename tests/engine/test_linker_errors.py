@@ -9,17 +9,17 @@ from support.elf_files import write_library
 from support.environments import VirtualEnvironment
 from support.processes import clean_environment
 
-from gluonlab.engine import linker_errors, mxnet_installation
+from gluonlab.engine import linker_errors, mxnet_and_cuda_libraries
 from gluonlab.engine.linker_errors import diagnose_linker_error, library_origin
-from gluonlab.engine.mxnet_installation import LIBRARIES, pip_install_command
+from gluonlab.engine.mxnet_and_cuda_libraries import LIBRARIES, pip_install_command
 
 BY_SONAME = {library.soname: library for library in LIBRARIES}
 MISSING = "cannot open shared object file: No such file or directory"
 LOADED = """
 import json, sys
 sys.path.insert(0, {site!r})
-from gluonlab.engine import mxnet_installation
-mxnet_installation.load_cuda_libraries()
+from gluonlab.engine import mxnet_and_cuda_libraries
+mxnet_and_cuda_libraries.load_cuda_libraries()
 maps = [line.split()[-1] for line in open("/proc/self/maps") if {root!r} in line]
 print(json.dumps(sorted(set(maps))))
 """
@@ -83,8 +83,8 @@ def test_the_origin_of_a_library_and_its_wheel(tmp_path):
         tmp_path / "other" / "libc.so.6": "system",
     }.items():
         assert library_origin(path, environ) == origin
-    assert mxnet_installation.owning_wheel(cudnn.with_name("libcudnn.so.9")) == "nvidia-cudnn-cu11"
-    assert mxnet_installation.owning_wheel(tmp_path / "cudnn" / "lib" / "libcudnn.so.8") == ""
+    assert mxnet_and_cuda_libraries.owning_wheel(cudnn.with_name("libcudnn.so.9")) == "nvidia-cudnn-cu11"
+    assert mxnet_and_cuda_libraries.owning_wheel(tmp_path / "cudnn" / "lib" / "libcudnn.so.8") == ""
 
 
 # --- errors of the linker, and their causes
@@ -133,7 +133,7 @@ def test_a_wheel_that_has_lost_its_file_is_installed_again(tmp_path, monkeypatch
 def test_a_file_with_the_full_version_is_not_another_version(tmp_path):
     for name in ("libcudart.so", "libcudart.so.11.0", "libcudart.so.11.0.221"):
         write_library(tmp_path / name)
-    assert mxnet_installation.find_other_versions("libcudart.so.11.0", {"LD_LIBRARY_PATH": str(tmp_path)}) == []
+    assert mxnet_and_cuda_libraries.find_other_versions("libcudart.so.11.0", {"LD_LIBRARY_PATH": str(tmp_path)}) == []
 
 
 def test_a_system_cuda_that_the_linker_does_not_know(tmp_path, monkeypatch):

@@ -147,13 +147,13 @@ def test_one_device_warns_if_the_number_of_local_workers_is_unknown(environment,
 def test_decoders_take_their_share_of_the_cores(environment, monkeypatch, tmp_path):
     from support.image_folders import write_image_folder
 
-    from gluonlab.data.sets import image_file_splits, image_folder
+    from gluonlab.data.sets import image_file_dataset, image_folder
 
     environment({"LOCAL_WORLD_SIZE": "4"})
     monkeypatch.setattr(resources, "available_cores", lambda: 8)
-    started, real = [], image_file_splits.DecoderPool
+    started, real = [], image_file_dataset.DecoderPool
     make_pool = lambda size, processes, *more: started.append(processes) or real(size, processes, *more)  # noqa: E731
-    monkeypatch.setattr(image_file_splits, "DecoderPool", make_pool)
+    monkeypatch.setattr(image_file_dataset, "DecoderPool", make_pool)
     write_image_folder(tmp_path)
     image_folder.load_folder(tmp_path)
     assert started == [2]

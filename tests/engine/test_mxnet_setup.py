@@ -15,8 +15,8 @@ from support.elf_files import write_library
 from support.environments import VirtualEnvironment
 from support.processes import write_package
 
-from gluonlab.engine import mxnet_fixes, mxnet_import, mxnet_installation, mxnet_setup, openmp_settings
-from gluonlab.engine.mxnet_installation import CudaVersions, format_cuda_version, pip_install_command
+from gluonlab.engine import mxnet_and_cuda_libraries, mxnet_fixes, mxnet_import, mxnet_setup, openmp_settings
+from gluonlab.engine.mxnet_and_cuda_libraries import CudaVersions, format_cuda_version, pip_install_command
 from gluonlab.errors import EngineError, GluonlabWarning
 from gluonlab.host import resources
 
@@ -172,12 +172,12 @@ def test_two_builds_of_mxnet_are_refused_before_mxnet_starts(python, tmp_path):
 
 def test_the_installed_builds_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    assert mxnet_installation.installed_distributions() == ()
+    assert mxnet_and_cuda_libraries.installed_distributions() == ()
     write_distribution(tmp_path, "mxnet-cu112")
     write_distribution(tmp_path, "mxnet-other")
-    assert mxnet_installation.installed_distributions() == ("mxnet-cu112",)
+    assert mxnet_and_cuda_libraries.installed_distributions() == ("mxnet-cu112",)
     write_distribution(tmp_path, "mxnet")
-    assert mxnet_installation.installed_distributions() == ("mxnet", "mxnet-cu112")
+    assert mxnet_and_cuda_libraries.installed_distributions() == ("mxnet", "mxnet-cu112")
 
 
 # --- the environment
@@ -359,12 +359,14 @@ def test_available_cores_are_those_that_this_process_may_use():
 def test_the_wheels_are_those_that_setup_installs(request):
     installed = re.findall(r'"(nvidia-[\w-]+-cu11)==', (request.config.rootpath / "setup.py").read_text())
     headers = {"nvidia-cuda-nvcc-cu11"}  # which the simulated GPUs are compiled with
-    assert {library.wheel for library in mxnet_installation.LIBRARIES} == set(installed) - headers
+    assert {library.wheel for library in mxnet_and_cuda_libraries.LIBRARIES} == set(installed) - headers
 
 
 def test_all_libraries_are_loaded_before_mxnet_starts(python, tmp_path):
     site = tmp_path / "site"
-    paths = [site / "nvidia" / library.folder / "lib" / library.soname for library in mxnet_installation.LIBRARIES]
+    paths = [
+        site / "nvidia" / library.folder / "lib" / library.soname for library in mxnet_and_cuda_libraries.LIBRARIES
+    ]
     for path in paths:
         write_library(path)
     write_package(site, "mxnet", "print(open('/proc/self/maps').read())\n")
@@ -385,7 +387,7 @@ def test_a_damaged_library_is_named(tmp_path, monkeypatch):
     path.write_text("not a library")
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     with pytest.raises(OSError, match=r"libcudnn\.so\.8") as error:
-        mxnet_installation.load_cuda_libraries()
+        mxnet_and_cuda_libraries.load_cuda_libraries()
     assert "cannot load libcudnn.so.8" in explain_in_one_line(error.value)
 
 

@@ -20,7 +20,7 @@ from support.networks import network_cases
 from support.reference import random_batches
 from support.steps import SHAPE
 
-from gluonlab.config.option_types import MXNET, ONNX
+from gluonlab.config.option_checks import MXNET, ONNX
 from gluonlab.data.loading.augmentation import make_input_transform
 from gluonlab.errors import ModelError, RunError
 from gluonlab.export import export_network

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.fuzzing import VALUES, WORDS, allow_gluonlab_errors, fuzz_property
 
 from gluonlab.config import TrainConfig
-from gluonlab.config import option_types as types
+from gluonlab.config import option_checks as types
 from gluonlab.config.train_config import option_name
 from gluonlab.data import load_dataset
 from gluonlab.data.sets.packed_folder import pack_dataset

@@ -20,8 +20,8 @@ from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.data.loading.augmentation import make_input_transform
 from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.kvstores import make_kvstore
+from gluonlab.models.builtin_networks import LeNet
 from gluonlab.models.cpu_channel_padding import Padding, choose_padding
-from gluonlab.models.own_networks import LeNet
 from gluonlab.models.symbol_graph import replace_nodes
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.mixed_precision import keep_float32, mixed_precision, mixed_precision_for_sync_bn

@@ -14,7 +14,7 @@ from support.job_charts import ACCURACY, LOSS, SPEED, chart_values, metric_regex
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import from_arrays
-from gluonlab.launch.job_files import TEMPLATE_FOLDER
+from gluonlab.launch.cluster_job_scripts import TEMPLATE_FOLDER
 from gluonlab.runs.run_schema import Epoch
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import ConsoleReporter, format_epoch

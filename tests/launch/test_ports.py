@@ -13,7 +13,7 @@ from support.port_takers import occupy_scheduler_ports
 from support.processes import clean_environment
 
 from gluonlab.launch.launcher import PORT_ATTEMPTS
-from gluonlab.launch.network_addresses import reserve_port
+from gluonlab.launch.ports_and_addresses import reserve_port
 
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
 RUN = [*QUICK_LAUNCH_OPTIONS, "--epochs", "1"]
@@ -45,7 +45,7 @@ def test_no_connection_and_nobody_who_asks_for_any_port_gets_a_reserved_one():
     require_namespaces()
     script = """
 import pathlib, socket
-from gluonlab.launch.network_addresses import reserve_port
+from gluonlab.launch.ports_and_addresses import reserve_port
 pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("20000 20039")
 keeping, answer = reserve_port(0)
 server = socket.create_server(("127.0.0.1", 30000), backlog=99)

@@ -19,8 +19,8 @@ from support.operators import FAMILIES, KINDS_WITHOUT_GRADIENT, NO_GRADIENT, X, 
 
 from gluonlab.data.loading.augmentation import to_float
 from gluonlab.errors import ModelError
+from gluonlab.models.replace_wrong_gradients import JOINT_GRADIENT_INPUTS, REFUSED, REWRITTEN, check_gradients
 from gluonlab.models.symbol_graph import make_node
-from gluonlab.models.wrong_gradients import JOINT_GRADIENT_INPUTS, REFUSED, REWRITTEN, check_gradients
 from gluonlab.parallel.data.replica import make_replicas
 from gluonlab.training.user_components import check_user_network
 

@@ -32,8 +32,8 @@ from gluonlab.data.loading.split_batch import make_local_batch
 from gluonlab.engine.mxnet_setup import disable_fusion
 from gluonlab.errors import ConfigError, DivergedError
 from gluonlab.models import get_model
+from gluonlab.models.builtin_networks import LeNet
 from gluonlab.models.infer_shapes import complete_initialization
-from gluonlab.models.own_networks import LeNet
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.strategy import DataParallel, data_parallel
 from gluonlab.parallel.data.sync_bn import split_at_batch_norm

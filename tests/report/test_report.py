@@ -29,7 +29,7 @@ from gluonlab.runs import run_reader
 from gluonlab.runs.plot_curves import MAX_POINTS, downsample
 from gluonlab.runs.run_reader import RunDescription, read_runs
 from gluonlab.runs.run_schema import PARAMETERS
-from gluonlab.study.compare_devices import compare
+from gluonlab.study.compare_device_counts import compare
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 

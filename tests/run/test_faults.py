@@ -287,7 +287,7 @@ SHORT_OF_MEMORY_PROGRAM = """
 import re, resource
 from gluonlab.config import TrainConfig
 from gluonlab.run import main
-from gluonlab.study import compare_devices
+from gluonlab.study import compare_device_counts
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 

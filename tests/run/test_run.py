@@ -12,7 +12,7 @@ from support.idx_files import MNIST_NAMES, write_mnist
 from gluonlab.bench.__main__ import main as bench
 from gluonlab.config import TrainConfig
 from gluonlab.data.__main__ import main as data
-from gluonlab.engine.mxnet_installation import installed_distributions, pip_install_command
+from gluonlab.engine.mxnet_and_cuda_libraries import installed_distributions, pip_install_command
 from gluonlab.errors import GluonlabError
 from gluonlab.run import main
 

@@ -17,7 +17,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.report.__main__ import main
 from gluonlab.runs.run_result import Result
-from gluonlab.study.compare_devices import compare
+from gluonlab.study.compare_device_counts import compare
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.study.compare_devices import comparison_table, make_comparison_rows
+from gluonlab.study.compare_device_counts import comparison_table, make_comparison_rows
 
 RUNS = st.lists(st.tuples(st.integers(1, 16), st.floats(1, 1e6)), min_size=1, max_size=5)
 

@@ -10,7 +10,7 @@ from support.commands import read_error_line
 import gluonlab
 from gluonlab.study import __main__ as command
 from gluonlab.study.__main__ import main
-from gluonlab.study.study import to_plain_values
+from gluonlab.study.study_report import to_plain_values
 
 OPTIONS = {
     "batch-size": {

@@ -25,7 +25,7 @@ from gluonlab.study.speedup import measure_step
 from gluonlab.study.speedup.diagnosis import Candidate, TriedAdvice, diagnose
 from gluonlab.study.speedup.diagnosis_report import render_page as verdict_page
 from gluonlab.study.splits import build_report as of_splits
-from gluonlab.study.study import render_page as study_page
+from gluonlab.study.study_report import render_page as study_page
 
 require_browser()
 pytestmark = pytest.mark.cpu_only("pages are the same wherever it was trained")

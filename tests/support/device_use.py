@@ -36,12 +36,12 @@ WITHOUT_DEVICES = """
     data/fetching/download data/fetching/extract_archive data/images/decode_image
     data/images/decoder_pool data/images/turbojpeg data/sets/packed_folder
     data/sets/standard_datasets doctor/check_host doctor/command drawing/translations
-    engine/linker_errors engine/mxnet_fixes engine/mxnet_installation engine/mxnet_setup errors
-    exercises/exercise_registry exercises/grading exercises/notebook_runners
+    engine/linker_errors engine/mxnet_and_cuda_libraries engine/mxnet_fixes engine/mxnet_setup
+    errors exercises/exercise_registry exercises/grading exercises/notebook_runners
     exercises/schedule_answers figures files/atomic_files host/launcher_environment
-    launch/agent_messages launch/group_processes launch/horovod_settings launch/job_files
-    launch/process_membership launch/signals layers make_venv parallel/pipeline/page
-    parallel/pipeline/page_file parallel/pipeline/pipeline_cost
+    launch/agent_messages launch/cluster_job_scripts launch/group_processes
+    launch/horovod_settings launch/process_membership launch/signals layers make_venv
+    parallel/pipeline/page parallel/pipeline/page_file parallel/pipeline/pipeline_cost
     parallel/pipeline/pipeline_schedule parallel/pipeline/render
     parallel/pipeline/verify_pipeline_schedule performance_model/gradient_sum_time printed
     public_api readme study/compare_rows study/sweep timeline/exposed_time timeline/timeline_svg

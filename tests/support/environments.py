@@ -6,7 +6,7 @@ import sysconfig
 import venv
 from pathlib import Path
 
-from gluonlab.engine import mxnet_installation
+from gluonlab.engine import mxnet_and_cuda_libraries
 from support.elf_files import write_library
 from support.processes import clean_environment
 
@@ -60,7 +60,7 @@ class VirtualEnvironment:
         self.add_package("mxnet", MXNET_STUB)
         self.add_distribution("mxnet-cu112")
         write_library(self.site / "mxnet" / "libmxnet.so", needed=[*CUDA_NEEDED, "libgomp.so.1", "libc.so.6"])
-        for library in mxnet_installation.LIBRARIES:
+        for library in mxnet_and_cuda_libraries.LIBRARIES:
             if library.soname not in without:
                 write_library(self.library_folder(library.folder) / library.soname)
 

@@ -1,6 +1,6 @@
 """Folders of interrupted studies."""
 
-from gluonlab.study.study import to_plain_values
+from gluonlab.study.study_report import to_plain_values
 from gluonlab.study.sweep import StudyFolder
 
 

@@ -39,7 +39,7 @@ from gluonlab.data.loading.split_batch import make_local_batch, proportional_siz
 from gluonlab.errors import ConfigError, DataError, UsageError
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.strategy import data_parallel
-from gluonlab.study.compare_devices import compare
+from gluonlab.study.compare_device_counts import compare
 from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.parallel_options import resolve_device_weights

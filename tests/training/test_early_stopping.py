@@ -15,7 +15,7 @@ from support.process_group import run_in_threads
 from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
-from gluonlab.config.option_types import Patience
+from gluonlab.config.option_checks import Patience
 from gluonlab.errors import ConfigError
 from gluonlab.runs.checkpoint import find_parameters_file, list_checkpoints
 from gluonlab.runs.run_schema import Epoch

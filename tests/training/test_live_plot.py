@@ -11,7 +11,7 @@ from support.run_files import read_metrics
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError
 from gluonlab.runs.run_schema import Epoch, Step
-from gluonlab.study.compare_devices import compare
+from gluonlab.study.compare_device_counts import compare
 from gluonlab.training import live_plot
 from gluonlab.training.callbacks import RunEnd
 from gluonlab.training.live_plot import LivePlot

@@ -21,7 +21,7 @@ from gluonlab.data.loading.augmentation import to_float
 from gluonlab.errors import ConfigError, DivergedError, ModelError, OutputError
 from gluonlab.models import get_model
 from gluonlab.optimizers.optimizer_registry import NOT_OFFERED
-from gluonlab.study.compare_devices import ComparisonRow, compare, comparison_table
+from gluonlab.study.compare_device_counts import ComparisonRow, compare, comparison_table
 from gluonlab.training import loop
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 

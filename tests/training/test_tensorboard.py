@@ -23,7 +23,7 @@ from gluonlab.errors import OutputError
 from gluonlab.runs.run_reader import read_lines
 from gluonlab.runs.run_schema import Epoch, LossScaleEvent, Step
 from gluonlab.runs.tensorboard_file import check_tensorboard
-from gluonlab.study.compare_devices import compare
+from gluonlab.study.compare_device_counts import compare
 from gluonlab.training.builtin_callbacks import EPOCH_FIELDS, STEP_FIELDS, TensorBoard
 from gluonlab.training.callbacks import FAILED, Callback, RunEnd
 from gluonlab.training.loop import train

@@ -20,7 +20,7 @@ from support.run_files import read_metrics
 from gluonlab.config import TrainConfig
 from gluonlab.data import Loader, from_arrays
 from gluonlab.errors import ConfigError, DataError, ModelError
-from gluonlab.study.compare_devices import compare
+from gluonlab.study.compare_device_counts import compare
 from gluonlab.training.callbacks import Callback
 from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train

@@ -20,7 +20,7 @@ from gluonlab.bench.harness.measurement_command import (
     option,
 )
 from gluonlab.bench.harness.measurement_record import Record, Series
-from gluonlab.config.option_types import whole_number_check
+from gluonlab.config.option_checks import whole_number_check
 from gluonlab.errors import ConfigError
 
 RESTART_EVERY = 3  # rounds

@@ -16,7 +16,7 @@ from gluonlab.bench.harness.machine_info import BUSY_CORES
 from gluonlab.bench.harness.measurement_command import JSON_OPTION, option
 from gluonlab.bench.harness.measurement_record import Record, Series, read_record
 from gluonlab.cli.command import command
-from gluonlab.config.option_types import real_number_check
+from gluonlab.config.option_checks import real_number_check
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.plain_text import escape_unprintable, json_text
 

@@ -53,7 +53,7 @@ from gluonlab.bench.harness.table_format import format_table, outcome_line, roun
 from gluonlab.bench.worker_main import Job
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.cli.command import command
-from gluonlab.config.option_types import whole_number_check
+from gluonlab.config.option_checks import whole_number_check
 from gluonlab.devices import MAX_CPU_DEVICES
 from gluonlab.devices import devices as find_devices
 from gluonlab.errors import ConfigError, KVStoreError, RunError, unknown

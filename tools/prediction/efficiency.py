@@ -16,7 +16,7 @@ from gluonlab.bench.harness.table_format import format_table as as_table
 from gluonlab.cli.command import command
 from gluonlab.collectives.named_topologies import GBIT, MAX_HOSTS, NETWORKS, make_topology
 from gluonlab.collectives.topology_file import is_file_name
-from gluonlab.config.option_types import real_number_check, whole_number_check
+from gluonlab.config.option_checks import real_number_check, whole_number_check
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.atomic_files import check_new_path, new_file
 from gluonlab.performance_model.gpu_specifications import GPUS

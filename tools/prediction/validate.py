@@ -17,7 +17,7 @@ from mxnet.gluon.model_zoo import vision
 from gluonlab.cli.command import command
 from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.errors import ModelError, unknown
-from gluonlab.models.own_networks import LeNet
+from gluonlab.models.builtin_networks import LeNet
 from gluonlab.performance_model.count_work import count_network_work
 from gluonlab.performance_model.gpu_specifications import FLOAT16, GPUS
 from gluonlab.performance_model.gradient_sum_time import (

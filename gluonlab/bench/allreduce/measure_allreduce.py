@@ -54,7 +54,7 @@ from gluonlab.collectives.schedule import ALLREDUCE, Schedule
 from gluonlab.collectives.schedule_executor import Executor
 from gluonlab.collectives.topology_aware import AUTO, MAX_AUTO_DEVICES, TOPOLOGY_AWARE, SchedulesBySize
 from gluonlab.config import option_name
-from gluonlab.config.option_types import whole_number_check
+from gluonlab.config.option_checks import whole_number_check
 from gluonlab.devices import devices
 from gluonlab.errors import ConfigError, KVStoreError, RunError, unknown
 from gluonlab.files.atomic_files import temporary_folder

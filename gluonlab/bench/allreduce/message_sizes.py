@@ -9,7 +9,7 @@ import re
 from fractions import Fraction
 from typing import List
 
-from gluonlab.config.option_types import whole_number_check
+from gluonlab.config.option_checks import whole_number_check
 from gluonlab.errors import ConfigError
 from gluonlab.plain_text import UNITS
 

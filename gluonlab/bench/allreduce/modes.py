@@ -32,7 +32,7 @@ from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.topology_aware import AUTO, MAX_AUTO_DEVICES, TOPOLOGY_AWARE, make_for_links
 from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.config import option_name
-from gluonlab.config.option_types import whole_number_check
+from gluonlab.config.option_checks import whole_number_check
 from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.errors import ConfigError
 from gluonlab.files.atomic_files import check_new_path, new_file

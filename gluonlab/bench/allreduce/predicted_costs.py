@@ -30,8 +30,8 @@ from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule, synthesize
 from gluonlab.collectives.topology_aware import AUTO, ScheduleFromSize, SchedulesBySize
 from gluonlab.collectives.topology_file import schedules_file_text
-from gluonlab.config.option_types import whole_number_check
-from gluonlab.engine.mxnet_installation import pip_install_command
+from gluonlab.config.option_checks import whole_number_check
+from gluonlab.engine.mxnet_and_cuda_libraries import pip_install_command
 from gluonlab.errors import ConfigError, ScheduleError
 from gluonlab.files.atomic_files import new_file
 from gluonlab.plain_text import format_size

@@ -14,7 +14,7 @@ from typing import Any, Dict, Optional
 
 import gluonlab
 from gluonlab.bench.harness.table_format import WIDTH
-from gluonlab.engine import mxnet_installation
+from gluonlab.engine import mxnet_and_cuda_libraries
 from gluonlab.errors import ConfigError
 from gluonlab.host import resources
 from gluonlab.host.resources import (
@@ -36,7 +36,7 @@ CHECKOUT = Path(gluonlab.__file__).resolve().parent.parent  # the folder that ho
 
 def describe_machine() -> str:
     """Return lines with processor, cores, and the versions of Python, MXNet and torch."""
-    mxnet = " and ".join(mxnet_installation.installed_distributions()) or "mxnet"
+    mxnet = " and ".join(mxnet_and_cuda_libraries.installed_distributions()) or "mxnet"
     count = resources.available_cores()
     versions = f"{mxnet} {_installed_version(mxnet)}, torch {_installed_version('torch')}"
     numbers, limit = cpu_numbers(), os.environ.get(ISA_LIMIT_VARIABLE)

@@ -24,7 +24,7 @@ from gluonlab.bench.harness.machine_info import (
 )
 from gluonlab.bench.harness.measurement_record import Record, Series
 from gluonlab.bench.harness.table_format import WIDTH
-from gluonlab.config.option_types import whole_number_check
+from gluonlab.config.option_checks import whole_number_check
 from gluonlab.errors import ConfigError, DeviceError, warn
 from gluonlab.files.atomic_files import check_new_path, check_output_file, new_file
 from gluonlab.host import resources

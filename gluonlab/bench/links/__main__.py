@@ -14,7 +14,7 @@ from gluonlab.bench.harness.machine_info import describe_machine
 from gluonlab.bench.harness.measurement_command import INTERRUPTED, JSON_OPTION, MeasurementSession, option
 from gluonlab.bench.harness.table_format import WIDTH
 from gluonlab.cli.command import command
-from gluonlab.config.option_types import whole_number_check
+from gluonlab.config.option_checks import whole_number_check
 from gluonlab.errors import ConfigError, DeviceError
 from gluonlab.files.atomic_files import check_new_path, new_file
 from gluonlab.plain_text import json_text

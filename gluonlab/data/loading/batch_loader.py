@@ -39,12 +39,12 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
+from gluonlab.config.option_checks import is_positive_integer
 from gluonlab.config.option_hints import check_argument_names
-from gluonlab.config.option_types import is_positive_integer
 from gluonlab.data.loading.augmentation import FILE_CROPS_STREAM, make_step_rng, to_float
 from gluonlab.data.loading.split_batch import Batch, batch_count, bounds_from_sizes, make_sharder, shard_sizes
 from gluonlab.data.sets.dataset import ArraySplit, ReadAheadSplit, Reading, Split
-from gluonlab.data.sets.gluon_datasets import resolve_split
+from gluonlab.data.sets.from_gluon_datasets import resolve_split
 from gluonlab.devices import check_device_list
 from gluonlab.engine.fast_invoke import ARRAY_LIMIT, slice_rows
 from gluonlab.engine.nd_and_np_arrays import to_user_arrays

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Union
 
 import numpy as np
 
-from gluonlab.config.option_types import BALANCED
+from gluonlab.config.option_checks import BALANCED
 from gluonlab.data.sets.convert_user_arrays import (
     CHANNELS_FIRST,
     check_layout_name,

@@ -44,7 +44,7 @@ from gluonlab.data.images.image_locations import (
     select_locations,
 )
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.data.sets.image_file_splits import HOLD_OUT_OPTION, TRAIN, VAL, make_image_dataset, select_held_out
+from gluonlab.data.sets.image_file_dataset import HOLD_OUT_OPTION, TRAIN, VAL, make_image_dataset, select_held_out
 from gluonlab.errors import DataError, warn
 from gluonlab.plain_text import shorten_names, to_plain_name
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from gluonlab.data.images.image_locations import FileSegment, ImageLocation
 from gluonlab.data.sets.dataset import ArraySplit, PixelSplit, Split
-from gluonlab.data.sets.image_file_splits import FileSplit
+from gluonlab.data.sets.image_file_dataset import FileSplit
 
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Images

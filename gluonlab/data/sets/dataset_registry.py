@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
-from gluonlab.config.option_types import DECODERS, IMAGE_SIZE, SHARE, whole_number_check
-from gluonlab.data.sets import csv_and_record_files, image_file_splits, image_folder, standard_datasets
+from gluonlab.config.option_checks import DECODERS, IMAGE_SIZE, SHARE, whole_number_check
+from gluonlab.data.sets import csv_and_record_files, image_file_dataset, image_folder, standard_datasets
 from gluonlab.data.sets.dataset import Dataset, Defaults
 from gluonlab.data.sets.packed_folder import is_packed
 from gluonlab.errors import DataError, unknown
@@ -60,7 +60,7 @@ DATASETS: Dict[str, DatasetKind] = {
         name: DatasetKind(
             partial(image_folder.load_imagenette, name),
             image_folder.imagenette_summary(name),
-            image_file_splits.DEFAULTS,
+            image_file_dataset.DEFAULTS,
             partial(image_folder.find_imagenette, name),
         )
         for name in image_folder.IMAGENETTE_NAMES
@@ -68,19 +68,19 @@ DATASETS: Dict[str, DatasetKind] = {
     "folder:PATH": DatasetKind(
         image_folder.load_folder,
         "your own images: PATH/train/CLASS/*, PATH/val/CLASS/*; or PATH/CLASS/*, with --val-share",
-        image_file_splits.DEFAULTS,
+        image_file_dataset.DEFAULTS,
         Path,
     ),
     "record:FILE": DatasetKind(
         csv_and_record_files.load_records,
         "your own records, made by MXNet's im2rec: train.rec, and val.rec or --val-share",
-        image_file_splits.DEFAULTS,
+        image_file_dataset.DEFAULTS,
         Path,
     ),
     "list:FILE": DatasetKind(
         csv_and_record_files.load_list,
         "your own lists of image,label: train.csv, and val.csv or --val-share",
-        image_file_splits.DEFAULTS,
+        image_file_dataset.DEFAULTS,
         Path,
     ),
     "synthetic": DatasetKind(
@@ -90,7 +90,7 @@ DATASETS: Dict[str, DatasetKind] = {
     ),
 }
 # options that all data sets of image files have, in addition to the parameters of their ``load``
-DECODING_OPTIONS = set(inspect.signature(image_file_splits.make_image_dataset).parameters) - {"images", "name"}
+DECODING_OPTIONS = set(inspect.signature(image_file_dataset.make_image_dataset).parameters) - {"images", "name"}
 # name of an option -> check of its value
 OPTION_CHECKS = {
     "image_size": IMAGE_SIZE, "decoders": DECODERS, "val_share": SHARE,

@@ -1,7 +1,7 @@
 """Loads folders of images, train/CLASS/* and val/CLASS/* (or test/CLASS/*), and Imagenette.
 
 For the possible layouts, see docs/own-images.md. This module finds, lists and checks the files, and
-`gluonlab.data.sets.image_file_splits` decodes them. Packed folders are read by
+`gluonlab.data.sets.image_file_dataset` decodes them. Packed folders are read by
 `gluonlab.data.sets.packed_folder`.
 """
 
@@ -20,7 +20,7 @@ from gluonlab.data.fetching.data_folders import convert_read_errors, data_root, 
 from gluonlab.data.fetching.download_sources import SOURCES
 from gluonlab.data.images.image_locations import ENDINGS, is_image_name
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.data.sets.image_file_splits import (
+from gluonlab.data.sets.image_file_dataset import (
     DEFAULTS,
     HOLD_OUT_OPTION,
     PHOTO_NORMALIZATION,

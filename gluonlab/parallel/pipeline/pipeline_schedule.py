@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
-from gluonlab.config.option_types import is_positive_integer
+from gluonlab.config.option_checks import is_positive_integer
 from gluonlab.errors import ScheduleError, unknown
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"

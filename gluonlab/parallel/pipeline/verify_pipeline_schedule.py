@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Counter as Counts
 from typing import Dict, Iterator, List, Tuple
 
-from gluonlab.config.option_types import is_positive_integer
+from gluonlab.config.option_checks import is_positive_integer
 from gluonlab.errors import ScheduleError
 from gluonlab.parallel.pipeline.pipeline_schedule import (
     BACKWARD,

@@ -22,7 +22,7 @@ from gluonlab.bench.harness.interleaved_rounds import TimedCall, time_interleave
 from gluonlab.bench.harness.machine_info import OtherProcessLoad
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.data.sets.gluon_datasets import resolve_dataset
+from gluonlab.data.sets.from_gluon_datasets import resolve_dataset
 from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.engine.nd_and_np_arrays import nd_semantics
 from gluonlab.errors import UsageError
@@ -336,6 +336,7 @@ def _larger_batch_candidates(facts: TrainingFacts) -> Iterator[Candidate]:
 
 
 def _input_setting_candidates(facts: TrainingFacts) -> Iterator[Candidate]:
+    """Yield changes of settings that may speed up the reading of images."""
     """Yield changes of settings that may speed up the reading of images."""
     data = facts.data_bytes
     if data is not None and facts.resident_bytes < data <= facts.free_bytes // 4:

@@ -26,7 +26,7 @@ from gluonlab.study.speedup.diagnosis import (
     Diagnosis,
     TriedAdvice,
 )
-from gluonlab.study.study import TRANSLATIONS_FOLDER
+from gluonlab.study.study_report import TRANSLATIONS_FOLDER
 from gluonlab.timeline.timeline_svg import as_svg
 
 TRANSLATIONS: Dict[str, Dict[str, Any]] = load_words(TRANSLATIONS_FOLDER / "speedup.json")

@@ -14,7 +14,7 @@ from gluonlab.data import Loader, load_dataset
 from gluonlab.data.images.decode_image import central_crop_box, decode_image, random_crop_box
 from gluonlab.data.images.decoder_pool import DecoderPool
 from gluonlab.data.loading.augmentation import Augment, Mixup
-from gluonlab.data.sets.image_file_splits import FileSplit
+from gluonlab.data.sets.image_file_dataset import FileSplit
 from gluonlab.errors import DataError
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -25,7 +25,7 @@ from gluonlab.data.sets.csv_and_record_files import (
     read_records,
 )
 from gluonlab.data.sets.data_fingerprint import split_fingerprint
-from gluonlab.data.sets.image_file_splits import FileSplit
+from gluonlab.data.sets.image_file_dataset import FileSplit
 from gluonlab.errors import DataError, GluonlabWarning
 
 

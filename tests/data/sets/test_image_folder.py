@@ -19,7 +19,7 @@ from support.worker_processes import has_exited
 from gluonlab.data import ArraySplit, load_dataset
 from gluonlab.data.fetching.download_sources import SOURCES
 from gluonlab.data.images.image_locations import FORMAT_NAMES, FORMATS
-from gluonlab.data.sets.image_file_splits import FileSplit, median_short_side, select_held_out
+from gluonlab.data.sets.image_file_dataset import FileSplit, median_short_side, select_held_out
 from gluonlab.data.sets.image_folder import IMAGENETTE_CLASSES as IMAGENETTE
 from gluonlab.data.sets.image_folder import IMAGENETTE_NAMES as IMAGENETTES
 from gluonlab.data.sets.image_folder import ImageFolder

@@ -24,7 +24,7 @@ from support.steps import make_step, train_steps
 
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.errors import ConfigError
-from gluonlab.models.own_networks import LeNet
+from gluonlab.models.builtin_networks import LeNet
 from gluonlab.parallel.data.microbatches import Microbatches
 
 TOLERANCE = 1e-5  # relative, after 5 steps: only the order of summation differs

@@ -25,8 +25,8 @@ from support.steps import make_step, train_steps
 from gluonlab.data.loading.augmentation import to_float
 from gluonlab.errors import ModelError
 from gluonlab.models import get_model
+from gluonlab.models.builtin_networks import LeNet
 from gluonlab.models.optimize_network import optimize
-from gluonlab.models.own_networks import LeNet
 from gluonlab.parallel.data.replica import make_replicas
 
 TOLERANCE = 1e-5  # relative, after 5 steps: only the order of summation differs

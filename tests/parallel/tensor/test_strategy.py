@@ -25,7 +25,7 @@ from support.splits import (
 
 from gluonlab.errors import ModelError
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
-from gluonlab.models.own_networks import alexnet_2towers
+from gluonlab.models.builtin_networks import alexnet_2towers
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.tensor.layout_planner import plan_layout

@@ -13,7 +13,7 @@ from launch_world import run_command
 
 from gluonlab.errors import ConfigError
 from gluonlab.host.launcher_environment import instance_has_local_disk
-from gluonlab.launch.job_files import JOB_NAME_PREFIX, JobRequest, job_file
+from gluonlab.launch.cluster_job_scripts import JOB_NAME_PREFIX, JobRequest, job_file
 from gluonlab_sagemaker import jobs
 from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.checks import resource_tags

@@ -8,7 +8,7 @@ from benchmarks import verdict
 from gluonlab.config import TrainConfig
 from gluonlab.engine import mxnet_setup
 from gluonlab.study import learning_rate_finder
-from gluonlab.study.compare_devices import compare
+from gluonlab.study.compare_device_counts import compare
 from gluonlab.study.short_training import AccuracyProbe, train_with_probe
 from gluonlab.study.speedup import measure_step
 from gluonlab.study.speedup.diagnosis import diagnose

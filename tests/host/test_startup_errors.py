@@ -5,7 +5,7 @@ import sys
 import pytest
 from support.pages import ROOT
 
-from gluonlab.host.command_start import explain_hidden_module, hides_module
+from gluonlab.host.startup_errors import explain_hidden_module, hides_module
 
 RUN = ["gluonlab.run", "--model", "mlp", "--dataset", "synthetic", "--epochs", "1", "--gpus", "1"]
 SCRIPT = "import mxnet as mx\nfrom mxnet import gluon\nimport numpy as np\nnp.random.rand(3)\n"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.study.study import merge_rounds, series_to_json
+from gluonlab.study.study_report import merge_rounds, series_to_json
 
 ROUNDS = st.lists(st.lists(st.floats(1e-9, 1e9), max_size=2), min_size=1, max_size=5)
 

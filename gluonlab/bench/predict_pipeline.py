@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 from gluonlab.bench.harness.measurement_command import ScheduleDrawing, count_devices, output_drawing
 from gluonlab.bench.harness.table_format import format_table
-from gluonlab.config.option_types import real_number_check, whole_number_check
+from gluonlab.config.option_checks import real_number_check, whole_number_check
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.parallel.pipeline.pipeline_cost import Costs, PipelineTimeline, equal_shares, price
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES, PipelineSchedule, make_pipeline

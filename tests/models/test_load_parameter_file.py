@@ -17,7 +17,7 @@ from support.reference import parameter_arrays
 
 from gluonlab.errors import ModelError
 from gluonlab.export.export_network import WEIGHTS, write_export
-from gluonlab.models.pretrained import load_parameters, load_pretrained
+from gluonlab.models.load_parameter_file import load_parameters, load_pretrained
 
 
 def are_equal(first, second):

@@ -10,7 +10,7 @@ from mxnet import gluon
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.data.sets.gluon_datasets import resolve_dataset, warn_of_ignored_loader_settings
+from gluonlab.data.sets.from_gluon_datasets import resolve_dataset, warn_of_ignored_loader_settings
 from gluonlab.devices import gpu_count
 from gluonlab.errors import ConfigError, ModelError, OutputError, UsageError
 from gluonlab.runs.run_result import Result

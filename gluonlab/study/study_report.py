@@ -23,7 +23,7 @@ import gluonlab
 from gluonlab.bench.harness.confidence_interval import bootstrap_interval
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.harness.table_format import WIDTH
-from gluonlab.config.option_types import whole_number_check
+from gluonlab.config.option_checks import whole_number_check
 from gluonlab.drawing.page_template import template_environment
 from gluonlab.drawing.svg_chart import Chart, as_svg
 from gluonlab.drawing.translations import load_words, select_language

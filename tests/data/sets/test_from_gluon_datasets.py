@@ -16,9 +16,9 @@ from support.devices import contexts, device_spec
 from gluonlab import TrainConfig, load_dataset
 from gluonlab.data import ArraySplit, Loader, from_arrays, from_datasets
 from gluonlab.data.sets.array_dataset import apply_class_weights
-from gluonlab.data.sets.gluon_datasets import GluonSplit, resolve_dataset, warn_of_ignored_loader_settings
+from gluonlab.data.sets.from_gluon_datasets import GluonSplit, resolve_dataset, warn_of_ignored_loader_settings
 from gluonlab.errors import DataError, GluonlabWarning, UsageError
-from gluonlab.study.compare_devices import compare
+from gluonlab.study.compare_device_counts import compare
 from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gluonlab.errors import ConfigError
 from gluonlab.host.launcher_environment import LAUNCHERS, SAGEMAKER
 from gluonlab.launch.__main__ import main
-from gluonlab.launch.job_files import JOB_FILE_KINDS, TEMPLATE_FOLDER, JobRequest, job_file
+from gluonlab.launch.cluster_job_scripts import JOB_FILE_KINDS, TEMPLATE_FOLDER, JobRequest, job_file
 from gluonlab.launch.process_membership import membership
 
 WORDS = ("--epochs", "5", "--gpus", "2")

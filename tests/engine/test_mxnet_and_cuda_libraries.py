@@ -7,7 +7,7 @@ import shutil
 import pytest
 from support.environments import INSTALLED, VirtualEnvironment
 
-from gluonlab.engine.mxnet_installation import pip_install_choices, pip_install_command
+from gluonlab.engine.mxnet_and_cuda_libraries import pip_install_choices, pip_install_command
 
 VERSIONS = [(3, minor) for minor in range(8, 15)]
 
