@@ -1,4 +1,6 @@
-"""Measures the steps of a network under each split, and the stages of pipelines in isolation.
+"""Measures a training step under each way to split a network over devices.
+
+The ways are data, tensor and pipeline parallelism. Each stage of a pipeline is also measured alone.
 
 The result is one list of series, from which `gluonlab.bench.splits` makes the tables. The names of
 the series, in which WAY is a name of SPLIT_NAMES:

@@ -1,6 +1,6 @@
-"""Worker jobs that train with gluonlab, in one process or in several.
+"""Trainings that benchmarks time in worker processes, by one process or by a group of several.
 
-The jobs use the same parts as `gluonlab.training.loop`.
+They use the same functions as `gluonlab.training.loop`.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def _shorten_list(names: List[str]) -> str:
 
 
 def _all_fresh(handles: Sequence[Any]) -> bool:
-    """Return whether the flags of all these arrays are set."""
+    """Return whether backward has written all these gradients since the last update."""
     # Each step calls this for every parameter on every device, so it calls MXNet directly.
     flag = ctypes.c_int()
     get_flag, flag_address = _LIB.MXNDArrayGetGradState, ctypes.byref(flag)

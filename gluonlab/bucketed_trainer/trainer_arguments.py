@@ -71,7 +71,7 @@ def _check_optimizer_params(optimizer: "str | mx.optimizer.Optimizer", optimizer
 
 @contextmanager
 def explain_unknown_params(optimizer: Any, optimizer_params: Any) -> Iterator[None]:
-    """Convert the block's TypeError for an unknown optimizer parameter into a ConfigError."""
+    """Convert a TypeError in the with statement, for an unknown parameter, into a ConfigError."""
     try:
         yield
     except TypeError as error:

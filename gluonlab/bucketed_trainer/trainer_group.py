@@ -85,6 +85,7 @@ class TrainerGroup:
         )
 
     def _update(self, updates: "Sequence[Callable[[], None]]") -> None:
+        """Unscale and clip the gradients, then run ``updates``, unless a gradient is not finite."""
         optimizers = [trainer._optimizer for trainer in self.trainers]
         finite = self._postprocessor.unscale_and_clip(*optimizers)
         if finite:

@@ -192,9 +192,9 @@ def ring(world_size: int) -> _Definition:
 def bidirectional_ring(world_size: int) -> _Definition:
     """Two rings, right and left, carry half of the chunks each and use links both ways.
 
-    Cost: 4 (p-1) (alpha + n/2p beta) + (p-1) n/p gamma for p > 2, as a switch's ports gain nothing
-    by it. With links of their own between neighbours: 2 (p-1) (alpha + n/2p beta) + (p-1) n/p
-    gamma. For p = 2 it is ring. Source: Jain, Sabharwal, "Optimal bucket algorithms for large MPI
+    Cost, if neighbours have links of their own: 2 (p-1) (alpha + n/2p beta) + (p-1) n/p gamma.
+    Behind a switch, a rank sends both halves through one port: 4 (p-1) (alpha + n/2p beta) + (p-1)
+    n/p gamma for p > 2. For p = 2 it is ring. Source: Jain, Sabharwal, "Optimal bucket algorithms for large MPI
     collectives on torus interconnects" (2010), section 3.
     """
     right = ring(world_size)
@@ -393,11 +393,11 @@ def _make_in_order_tree(world_size: int) -> Tree:
 def tree(world_size: int, chunks: Optional[int]) -> _Definition:
     """Up a balanced binary tree and down again, one chunk after the other.
 
-    Several chunks make a pipeline: each level is busy with another one.
+    Several chunks form a pipeline: at any time, each level works on a different chunk.
 
     Cost with c chunks and depth d = floor(log2(p)): (4 (d+c-1) - 2e) (alpha + n/c beta) + (2
-    (d+c-1) - e) n/c gamma, where e = 1 if p is a power of two, whose last level has a single rank,
-    else 0; for p = 2: 2c (alpha + n/c beta) + n gamma; for p = 1 nothing. Source: Sanders, Speck,
+    (d+c-1) - e) n/c gamma. Here e is 1 if p is a power of two, because the last level then has a
+    single rank; otherwise 0. For p = 2: 2c (alpha + n/c beta) + n gamma. For p = 1: nothing. Source: Sanders, Speck,
     Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009), section 1.
     """
     count = _chunk_count("tree", chunks, 1)

@@ -1,8 +1,8 @@
 """Checks the values of options, and converts texts of the command line to values.
 
 Each check is a function ``check_...(name, value)`` of the option's name, for messages, and its
-value. It returns the converted value, or raises ConfigError. Some values stay text until they are
-used, and have a function ``parse_...`` that converts the text from the check.
+value. It returns the converted value, or raises ConfigError. Some checks return the text unchanged.
+A function ``parse_...`` then converts the text where it is used.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def check_compression_setting(name: str, value: Any) -> str:
 
 
 def check_operator_count(name: str, value: Any) -> Union[int, str]:
-    """Check a number of operators, or ``off``."""
+    """Check --overlap: the number of operators in a piece of the backward pass, or ``off``."""
     text = str(value).strip().lower()
     if text == "off":
         return text

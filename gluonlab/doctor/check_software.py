@@ -236,6 +236,7 @@ def check_libraries(mxnet_folder: Optional[Path], environ: Mapping[str, str] = o
 
 
 def _missing_findings(names: Sequence[str], environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield a finding for each of these missing shared libraries, with its cause and its cure."""
     for name in names:
         complaint = diagnose_linker_error(f"{name} => not found", environ)
         cause = (complaint.cause if complaint else "") or "the linker does not find it"

@@ -1,5 +1,6 @@
-"""Runs all trials of --prove within a time limit, and writes a JSON file and an HTML page.
+"""Runs the trials of --prove: do several GPUs of this machine sum and train correctly?
 
+All trials run within a time limit. The results are a JSON file and an HTML page.
 The files contain nothing private: no names of hosts, people, folders or processes, no addresses,
 serial numbers or UUIDs.
 """

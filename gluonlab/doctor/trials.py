@@ -484,6 +484,7 @@ def _time_repeats(work: Callable[[], Any], repeats: int) -> float:
 
 
 def _make_sum(name: str, size: int, ctxs: List[mx.Context]) -> Callable[[], None]:
+    """Return a function that queues a sum of ``size`` bytes over the devices with a kvstore."""
     from mxnet import nd
 
     store, arrays = make_kvstore(name, ctxs), [nd.zeros((size // 4,), ctx=ctx) for ctx in ctxs]

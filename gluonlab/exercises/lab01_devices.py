@@ -228,7 +228,7 @@ def _max_counted_s(took: float) -> float:
 
 
 def _check_timed_pause(timed: TimedAnswer, ctx: mx.Context) -> None:
-    """Raise Wrong unless the answer returned about PAUSE_S, in which ``ctx`` was busy."""
+    """Raise Wrong unless the answer measured about PAUSE_S for work that keeps ``ctx`` busy so long."""
     got, took, cpu_clocks = timed
     en = f"work that keeps {ctx} busy for {PAUSE_S} s was said to take {got:.3g}"
     ja = f"{ctx} での {PAUSE_S} 秒の処理が {got:.3g}"

@@ -722,7 +722,7 @@ MeasuredFormula = Callable[[List[float], List[List[float]]], List[float]]
 def _matches_measured_formula(
     clocks: Sequence[_DisturbedClock], cases: Sequence[Tuple[float, Times]], formula: MeasuredFormula
 ) -> Callable[..., bool]:
-    """Return a mistake's predicate: the shares are ``formula`` of the clock's readings."""
+    """Return a predicate that recognizes a mistake: shares that ``formula`` gives for the clock."""
 
     def shares(step_s: float, alone_s: Times) -> List[float]:
         clock = clocks[list(cases).index((step_s, alone_s))]

@@ -1,7 +1,7 @@
 """The exercises of lab 06: training memory, gradient accumulation, and GPU numbers.
 
-06-1 and 06-6: memory. 06-2 and 06-3: gradient accumulation. 06-4: numbers of GPUs. 06-5: rounds of
-microbatches.
+06-1 and 06-6: memory. 06-2 and 06-3: gradient accumulation. 06-4: the physical GPU that
+a process means by gpu:0 (CUDA_VISIBLE_DEVICES). 06-5: rounds of microbatches.
 """
 
 from __future__ import annotations

@@ -206,10 +206,10 @@ def _simulate_training(
         size: another size of the whole batch.
         ragged: whether to use the last batch of an epoch if it is smaller.
         divisor: a function from the batch's size to the number that divides the gradient.
-        wraps: not None: fill up the last batch with the first images. The next batch follows these
-            images (True), or starts at the first image (False).
-        of_means: a function (images, devices) -> bounds of the devices' shards. The update is by
-            the average of the shards' mean gradients.
+        wraps: None: the last batch of an epoch is smaller. True or False: it is filled up with the
+            first images, and the next batch begins after them (True) or with image 0 (False).
+        of_means: a function (images, devices) -> bounds of the devices' shards. If given, the update
+            uses the average of the shards' mean gradients instead of the mean over the batch.
     """
     size, lr = size or run.k * run.b, run.k * run.lr if lr is None else lr
     images, labels = run.batch

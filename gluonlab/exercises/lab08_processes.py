@@ -351,7 +351,7 @@ class RankImages(NamedTuple):
 
     @property
     def case(self) -> CaseText:
-        """The description of the images."""
+        """Text, in both languages: the numbers of images and of right answers of each shard."""
         return CaseText(
             "; ".join(f"images {images}, right {right}" for images, right in self.shards),
             "、".join(f"画像 {images} 正解 {right}" for images, right in self.shards),
@@ -834,7 +834,7 @@ def _launcher_places(text: str) -> List[RankPlace]:
 
 
 def _to_places(value: Any) -> Any:
-    """Convert a list of pairs to tuples with Python's own types."""
+    """Convert a list of pairs (host, rank) to tuples of str and int; return all else unchanged."""
     if not isinstance(value, Iterable) or isinstance(value, (str, dict)):
         return value
     pairs = list(value)

@@ -667,7 +667,10 @@ def _check_updates(runs: Sequence[Tuple[_TrainingSetting, _TrainingRecord]]) -> 
     results = run_cases(lambda setting, run: run.final_params[0], runs, _right_params)
 
     def describe(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams, want: LayerParams) -> TextPair:
-        """Return the texts of wrong clipping. Raises Wrong if an original fault remains."""
+        """Return the message, in both languages, for an answer that clips gradients wrongly.
+
+        Raises Wrong if one of the exercise's planted faults remains.
+        """
         moved, expected = (weight_distance(got, initial_params()), weight_distance(want, initial_params()))
         texts = setting.describe().with_texts(
             f"the update moved the weights by {moved:.4g}, expected {expected:.4g}, as on one device",

@@ -2,9 +2,9 @@
 
 CUDA copies directly from one GPU to another only if the first has access to the memory of the
 other. All other copies go through the host. MXNet 1.9.1 enables access in one place, when a
-``device`` store first sums (EnableP2P of src/kvstore/comm.h). Whether other copies are direct would
-therefore depend on earlier operations of the process. Examples of such copies are schedules and
-graphs on several devices. `enable_peer_access` enables access once for the devices of the arrays.
+``device`` store first sums (EnableP2P of src/kvstore/comm.h). Without `enable_peer_access`, the
+copies of allreduce schedules, and of graphs on several devices, would be direct only if a ``device``
+store had summed earlier in the process. `enable_peer_access` enables access for some devices, once.
 
 The module calls the CUDA runtime that libmxnet.so has loaded. Access stays enabled for all threads
 until the process ends.

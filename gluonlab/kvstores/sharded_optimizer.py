@@ -199,7 +199,10 @@ class ShardedKVStore(ScheduleKVStore):
         return self.optimizer
 
     def _find_reduced_update(self, key: Any) -> ShardedUpdate:
-        """Return the update of these keys. Raise KVStoreError before their `reduce_scatter`."""
+        """Return the pending update of these keys.
+
+        Raises KVStoreError if `reduce_scatter` has not been called for them.
+        """
         self._require_optimizer()
         keys = tuple(as_list(key))
         if keys not in self._updates:

@@ -64,7 +64,7 @@ def copy_labs(language: str, to: Path) -> CopiedFiles:
 
 
 def _copy(path: Path, to: Path, name: Path, copied: CopiedFiles) -> None:
-    """Copy ``path`` to ``to`` unless it exists; append ``name`` to a list of ``copied``."""
+    """Copy ``path`` to ``to`` unless it exists; record ``name`` as new, or as kept if it differs."""
     with raise_output_errors(to, OTHER_FOLDER_HINT):
         content = path.read_bytes()
         if not (to.is_symlink() or to.exists()):

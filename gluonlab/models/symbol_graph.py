@@ -122,11 +122,10 @@ def replace_nodes(
         inputs: Name -> shape of some arguments, from which all other shapes are inferred. Empty if
             ``choose`` needs no shapes.
         choose: Called with each node, the shapes of its inputs and the shape of its first output.
-            Unknown shapes are None. Returns a `Replacement`, or None to keep the node. The
-            replacement is called with the function ``add(op, suffix, inputs, **attrs)`` and the
-            inputs of the node. ``add`` appends an operator and returns its output. The operator's
-            name is the node's name and the suffix. The last operator must have an empty suffix, so
-            that it has the node's name.
+            Unknown shapes are None. Returns None to keep the node, or a `Replacement`: a function
+            ``f(add, inputs)`` that appends operators in place of the node.
+            ``add(op, suffix, inputs, **attrs)`` appends one, named by the node's name and the
+            suffix, and returns its output. The last operator has an empty suffix.
     """
     parts, shapes = parse_graph(graph), output_shapes(graph, inputs) if inputs else {}
     nodes: List[Node] = []
@@ -154,8 +153,8 @@ def replace_nodes(
 def output_shape(node: Node, output: int, shapes: Dict[str, Shape]) -> Optional[Shape]:
     """Return the shape of output number ``output`` of a node; None if it is unknown.
 
-    ``shapes``: the result of `output_shapes`. It contains outputs with special names, such as the
-    mean of BatchNorm, under other names. Their shapes are unknown here.
+    ``shapes``: the result of `output_shapes`. Only outputs with MXNet's default names, such as
+    NAME_output and NAME_output1, are found. For others, such as BatchNorm's mean, it returns None.
     """
     if node["op"] == "null":
         return shapes.get(node["name"])

@@ -104,7 +104,7 @@ class UpdateCountSnapshot:
 
 
 def set_history(optimizer: mx.optimizer.Optimizer, key: Any, history: UpdateHistory) -> None:
-    """Set the history of a key that all devices share."""
+    """Set the number of updates and the former learning rate of ``key``, for all devices."""
     optimizer._set_current_context(SHARED_DEVICE_ID)
     if history.updates is not None:
         optimizer._index_update_count[key] = history.updates

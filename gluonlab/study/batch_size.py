@@ -255,7 +255,7 @@ class PanelFindings(NamedTuple):
 
 
 def measure(options: BatchSizeOptions, store: MeasurementStore) -> Findings:
-    """Measure all panels, and return the findings."""
+    """Measure every panel, which is a data set with its network, and return the findings."""
     # MXNet is loaded here, not for --help
     from gluonlab.study.short_training import warn_cpu_fallback
 
@@ -314,7 +314,10 @@ def train_to_target(options: BatchSizeOptions, settings: Mapping[str, Any], roun
 
 
 def measure_panel(name: str, options: BatchSizeOptions, sweep: Sweep) -> List[SizeTrials]:
-    """Tune and train a panel with each batch size. Raises ConfigError for an impossible size."""
+    """Tune the learning rate and train a panel (data set and network) with each batch size.
+
+    Raises ConfigError for an impossible size.
+    """
     panel, sizes = PANELS[name], options.panels[name]["sizes"]
     images = _training_images(panel)
     if sizes[-1] > images:

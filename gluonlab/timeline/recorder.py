@@ -179,9 +179,10 @@ class PhaseMap:
         return phases
 
     def number_steps(self, spans: Sequence[Span]) -> List[int]:
-        """Return the step, from 0, of each span of whole steps; spans are sorted by start.
+        """Return for each span the number of its step, from 0.
 
-        A step is assumed to have as many operators of each name as the learned step.
+        ``spans``: the spans of whole steps, sorted by start. A step is assumed to have as many
+        operators of each name as the learned step.
         """
         count: "Counter[Key]" = Counter()
         numbers = []

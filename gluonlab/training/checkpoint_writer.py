@@ -182,6 +182,7 @@ class CheckpointGather:
         return GatheredState(self._sum_over_processes(arrays, all_shapes), all_counts)
 
     def _sum_over_processes(self, arrays: Arrays, shapes: Mapping[str, Any]) -> Dict[str, nd.NDArray]:
+        """Return each named array summed over the processes. A process without it adds zeros."""
         flat = self._zero_buffer(sum(map(math.prod, shapes.values())))
         for name, view in _views_by_name(flat, shapes).items():
             if name in arrays:

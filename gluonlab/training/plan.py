@@ -528,9 +528,10 @@ class Plan:
         return find_placement(self.kvstore, self.ctxs, self.parallelism.copies)
 
     def describe_placement(self) -> str:
-        """Return text such as ``, order gpu(0) gpu(3) ..., by the links that NVML reports``.
+        """Return the end of the line on devices in a run's output; it may be empty.
 
-        For a topology-aware kvstore, the text contains its schedules by size instead.
+        It is ``, order gpu(0) gpu(3) ..., by the links that NVML reports``, or the schedules by size of
+        a topology-aware kvstore.
         """
         return f", {self.placement.describe(self.ctxs)}" if self.placement is not None else ""
 

@@ -1,4 +1,4 @@
-"""Command ``python -m gluonlab.bench links``, and its options."""
+"""Command ``python -m gluonlab.bench links``: latency and bandwidth between every two devices."""
 
 from __future__ import annotations
 

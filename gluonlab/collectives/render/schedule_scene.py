@@ -88,9 +88,9 @@ def bundle_transfers(step: Step) -> List[TransferBundle]:
 
 
 def lane_count(schedule: Schedule) -> int:
-    """Return how many lanes for arrows a picture has above a row of chunks, the same in all steps.
+    """Return the number of lanes for arrows above each row of chunks: the most that a step needs.
 
-    A common number keeps the picture still from step to step.
+    All steps have the same number, so that the picture does not jump from step to step.
     """
     return max((bundle.lane + 1 for step in schedule.steps for bundle in bundle_transfers(step)), default=1)
 

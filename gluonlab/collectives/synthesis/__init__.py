@@ -1,12 +1,13 @@
 """Schedules that a constraint solver has found for the links of a machine, with a lower bound.
 
-The solver looks for an allreduce of S steps in which every chunk has an owner and a turning point
-k. The chunk is summed on its owner in the first k steps, along a tree, and copied to all ranks in
-the other steps, along another tree. Turning points may differ, so that some chunks are still summed
-while others are already copied. The links' *lanes* are the numbers of chunks that each link carries
-in a *round*. A step has as many rounds as its busiest link needs. Fewer steps cost less latency,
-and fewer rounds per chunk cost less time for large buffers. The solver finds the Pareto front of
-both.
+The solver minimizes the number of steps, which costs latency, and the number of rounds per chunk,
+which costs time for large buffers. It finds the Pareto front of both. The terms:
+
+- *Round*: in a round, each link carries as many chunks as it has *lanes*. A step has as many rounds
+  as its busiest link needs.
+- *Turning point* k of a chunk: in the first k steps the chunk is summed on its owner, along a tree.
+  In the other steps the sum is copied to all ranks, along another tree. Chunks may have different
+  turning points, so some chunks are still summed while others are already copied.
 
 The search imposes a symmetry of the links on the schedule, if one is proved to hold
 (`symmetry_groups`). The linear relaxation bounds the rounds from below (`rounds_lower_bound`), and

@@ -132,10 +132,9 @@ def find_any_schedule(
     workers: int,
     report: Callable[[str], None],
 ) -> Optional[SynthesizedSchedule]:
-    """Return any schedule with a chunk for each device, improved until the deadline.
+    """Find a schedule of ``steps`` steps with one chunk per device, then search for fewer rounds.
 
-    ``deadline``: the deadline in terms of `time.monotonic`. Each further search asks for fewer
-    rounds.
+    Each further search asks for fewer rounds, until ``deadline``, a time of `time.monotonic`.
     """
     p, best = network.world_size, None
     group = next(group for group in symmetry_groups(network) if p % len(group) == 0)

@@ -435,14 +435,14 @@ def estimate_stages_mib(
 ) -> float:
     """Estimate the MiB that one device needs to train with these graphs, one after the other.
 
-    As in `DeviceWorkspace`, stages with the same number share one memory, as large as the largest
-    stage needs. All graphs share the arrays for gradients between stages. MXNet also copies the
+    Stage i of every graph uses the same memory, as large as the largest of them, as in
+    `DeviceWorkspace`. All graphs share the arrays for gradients between stages. MXNet also copies the
     head gradients of each stage of each graph. Its memory plan does not include these copies.
 
     Args:
         graphs: Pairs of a graph and the shapes and types of all its arguments and states.
         params: Parameters of the network.
-        new_array: Function (shape, dtype=...) that returns an array without memory.
+        new_array: Function (shape, dtype=...) that makes an array whose memory is never allocated.
     """
     pool, copied_bytes = ArrayPool(new_array), 0
     mib_by_graph: List[List[float]] = []  # mib_by_graph[graph][stage]

@@ -458,10 +458,10 @@ def minimize_largest_stage(
 ) -> List[int]:
     """Return the cuts of ``layers`` into ``stages`` that minimize the cost of the largest stage.
 
-    Each stage has at least one layer. ``savings(stage, begin, end)``: upper bound on how much
-    cheaper a stage can become with more layers. This is Dijkstra's algorithm, with the largest cost
-    instead of the sum. It extends the cheapest partial partition first, so that the costs of much
-    too long stages are never computed.
+    Each stage has at least one layer. ``savings(stage, begin, end)``: at most how much cheaper
+    the stage [begin, end) can become when layers are added to it. This is Dijkstra's algorithm, with
+    the largest cost instead of the sum. It extends the cheapest partial partition first, so it never
+    computes the costs of overlong stages.
     """
     queue = [_PartialPartition(0.0, stages, (0,), 0.0, True)]
     extended = set()
@@ -509,8 +509,9 @@ def stage_byte_costs(
 ) -> Tuple[Cost, Cost]:
     """Return the functions ``cost`` and ``savings`` of `minimize_largest_stage`, in bytes.
 
-    The cost follows MXNet's memory plan, for all slots and a whole batch. A stage with more layers
-    needs less memory if its last layer then has a smaller output.
+    The cost follows MXNet's memory plan, for a whole batch and all microbatches that a stage keeps at
+    once. ``savings`` is needed because a longer stage can need less memory: its last layer may have a
+    smaller output.
     """
     split = plan.parallelism
     bindings = stage_bindings(ShardSizes((split.max_shard_images,)), plan.microbatches, split, label_columns(loss))

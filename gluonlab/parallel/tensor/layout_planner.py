@@ -231,7 +231,7 @@ class _Planner:
         return self.operations.add_node(node, (data,), data.bounds)
 
     def _split_channelwise(self, index: int, node: Node) -> SplitValue:
-        """Run an operator that processes each channel separately, on a split or a whole input."""
+        """Plan an operator that works on each channel separately: its output is split like its input."""
         data = self._input_as_value(node["inputs"][0])
         bounds = data.bounds
         if bounds is not None:

@@ -1,7 +1,7 @@
 """Memory estimate of tensor parallelism, for each device of a copy of the network.
 
-Every segment has its own graphs and activations. The gradients between segments are in one of two
-memories, which segments use alternately. MXNet additionally copies the head gradients.
+Every segment has its own graphs and activations. The gradients between segments are in two
+buffers, which the segments use in turns. MXNet additionally copies the head gradients.
 """
 
 from __future__ import annotations

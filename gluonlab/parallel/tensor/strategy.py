@@ -1,4 +1,7 @@
-"""The strategy of tensor parallelism, for one or several copies of the network."""
+"""Trains a network whose layers are split by channels over the devices of each copy of it.
+
+`TensorParallel` is the `Strategy`: it runs forward, backward and update, and saves the state.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +104,7 @@ class TensorParallel(ReplicaStep):
             array.copyto(params[name].list_data()[0])
 
     def parameters(self) -> Mapping[str, nd.NDArray]:
-        """Implement `Strategy.parameters`."""
+        """Return whole parameters on the CPU by structural name, joined from the devices' shards."""
         slices = self.layout.slices
         with order_between_passes(
             untrained_arrays(param for params in self.device_params for param in params.values())

@@ -185,8 +185,8 @@ IDLE = "."
 def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int = 80) -> str:
     """Draw each device's work and stashed microbatches over time, as lines of ``width`` characters.
 
-    Long times are split into blocks below each other, so that the numbers of microbatches are
-    readable if 2000 columns suffice for that. Raises ScheduleError for a width below 40.
+    A long timeline is continued in blocks below, so that the numbers of microbatches stay readable,
+    unless that takes more than 2000 columns. Raises ScheduleError for a width below 40.
     """
     if width < MIN_COLUMNS:
         raise ScheduleError(f"a pipeline in {width} columns: give it at least {MIN_COLUMNS}")
