@@ -288,7 +288,7 @@ def check_text(name: str, value: Any) -> str:
 
 
 def check_machine(name: str, value: Any) -> str:
-    """Check the name of a machine. The name of a file, such as m.json, becomes an absolute path."""
+    """Check a machine for --topology: a name, or a file (m.json), whose path becomes absolute."""
     machine_name = check_text(name, value)
     if machine_name.lower().endswith(".json"):
         # A run may be resumed from another folder than the one in which it was started.

@@ -95,7 +95,7 @@ def aliases_of_setting(setting: str) -> List[str]:
 
 
 def nearest_name(given: str, names: Collection[str]) -> Optional[str]:
-    """Return the name in ``names`` that was most likely meant, or None, by `nearest_option`.
+    """Return the name (with underscores, not ``--``) that was most likely meant, or None.
 
     >>> nearest_name("learning_rate", ["lr", "wd"])
     'lr'

@@ -221,7 +221,7 @@ class Callbacks:
 
     @contextmanager
     def notify_on_failure(self) -> Iterator[None]:
-        """Call ``on_run_end`` if the block raises an exception."""
+        """Call ``on_run_end`` if the with statement raises an exception."""
         try:
             yield
         except BaseException as error:

@@ -123,7 +123,7 @@ def evaluate_run(
 
 
 def _evaluate(folder: Path, components: UserComponents, data: Optional[Dataset], options: Dict[str, Any]) -> Evaluation:
-    """Evaluate the run in ``folder``; ``data``: replaces the recorded data set if not None."""
+    """Evaluate the run in ``folder``; ``data``: the user's data, or None for the recorded data."""
     description = read_evaluated_run(folder)
     config = evaluation_config(description, options)
     _check_same_components(description, components, data, folder)

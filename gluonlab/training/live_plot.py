@@ -74,7 +74,7 @@ class LivePlot(Callback):
         self._first_of_epoch = None
 
     def on_step(self, run: RunView, step: Step) -> None:
-        """Add the loss of a step."""
+        """Add the loss of a step to the plot."""
         if self._display is None or (self._last is not None and step.step <= self._last.step):
             return
         self._add(run, step)

@@ -64,9 +64,9 @@ class _TruncatedReadAheadSplit(_TruncatedSplit):
 
 
 def truncate_split(split: Split, batch_size: int, resident_bytes: int) -> Split:
-    """Shorten a streamed split to as many images as can be queued. More need no more memory.
+    """Shorten a streamed split to as many images as can be queued.
 
-    Splits on devices or in host memory stay whole.
+    More images would need no more memory. Splits on devices or in host memory stay whole.
     """
     images = min(len(split), (MAX_QUEUED_STEPS + BATCHES_AHEAD) * batch_size + len(split) % batch_size)
     if fits_on_devices(split, resident_bytes) or images == len(split):
@@ -133,7 +133,10 @@ class _ReducedRun(Reporter):
         return self._losses[sizes]
 
     def score(self, evaluate: Callable[[Batch], Iterator[ScoredImages]], batch: Batch) -> Iterator[ScoredImages]:
-        """Score a batch if it is the first of an evaluation, or the first with its shard sizes."""
+        """Score a batch if it is the first of an evaluation, or the first with its shard sizes.
+
+        Skip all others.
+        """
         sizes = tuple(map(len, batch.xs))
         if self._first_score or sizes not in self._scored:
             self._scored.add(sizes)

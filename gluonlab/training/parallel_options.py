@@ -1,4 +1,4 @@
-"""Options that divide a network or its batches among devices.
+"""Checks and values of the options that divide a network or its batches among devices.
 
 --split and its options divide the network. --device-weights divides each batch
 (`gluonlab.data.loading.split_batch`).
@@ -218,7 +218,10 @@ def smallest_shard_size(images: int, weights: Optional[Sequence[Fraction]], copi
 
 
 def format_batch_sizes(images: int, copies: int, has_copy: str, device_weights: Optional[str], processes: int) -> str:
-    """Return ``32 per device``, ``21 or 22 per device`` or ``43, 21 per device (weights 2,1)``."""
+    """Return ``32 per device``, ``21 or 22 per device`` or ``43, 21 per device (weights 2,1)``.
+
+    ``has_copy``: the word after "per".
+    """
     weights = resolve_device_weights(device_weights, processes)
     if weights is None:  # shards differ by at most one image
         smaller, larger_count = divmod(images, copies)

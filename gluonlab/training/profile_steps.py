@@ -78,7 +78,7 @@ class StepProfiler:
         return losses
 
     def _write_profile(self, recorder: Recorder) -> None:
-        """Write trace, picture and line of metrics.jsonl, and print a summary."""
+        """Write the trace, the picture, and a line of metrics.jsonl; print a summary."""
         folder = self._run.path
         assert folder is not None
         timeline = recorder.end()

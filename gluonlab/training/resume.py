@@ -111,7 +111,7 @@ def read_resume_point(folder: "str | Path", group: ProcessGroup = SINGLE_PROCESS
 
 
 def broadcast_resume_point(path: Path, local: Optional[ResumePoint], group: ProcessGroup) -> ResumePoint:
-    """Return rank 0's ``local`` in every process. In the others, ``local`` is None."""
+    """Return rank 0's ``local`` in every process. The other processes pass None."""
     description = broadcast_description(path, local and local.description, group)
     flags = [] if local is None else [local.damaged, local.stopped, local.by_autoresume]
     damaged, stopped, by_autoresume = json.loads(group.broadcast_bytes(json.dumps(flags).encode()))
@@ -120,7 +120,7 @@ def broadcast_resume_point(path: Path, local: Optional[ResumePoint], group: Proc
 
 
 def broadcast_description(path: Path, local: Optional[RunDescription], group: ProcessGroup) -> RunDescription:
-    """Return rank 0's ``local`` in every process. In the others, ``local`` is None."""
+    """Return rank 0's ``local`` in every process. The other processes pass None."""
     fields = {} if local is None else {**vars(local), "folder": ""}
     received = json.loads(group.broadcast_bytes(json.dumps(fields).encode()))
     return RunDescription(**{**received, "folder": path})
@@ -178,7 +178,7 @@ def resumed_config(resume_point: ResumePoint, group: ProcessGroup = SINGLE_PROCE
 
 
 def adapt_to_resumed_run(config: TrainConfig, resume_point: ResumePoint) -> TrainConfig:
-    """Return the config with the recorded resizing library and cut into stages.
+    """Return the config with the run's resizing library, and its ``cut`` of the network.
 
     Raises ConfigError if ``config.out`` is not the run's folder.
     """
@@ -199,7 +199,7 @@ def _other_folder_error(out: str, resume_point: ResumePoint) -> ConfigError:
 
 
 def keep_recorded_cut(config: TrainConfig, description: RunDescription) -> TrainConfig:
-    """Return the config with the run's cut into stages, if both request the same stages.
+    """Return the config with the run's ``cut`` of the network, if both have the same stages.
 
     A cut that was chosen by measurement could differ if it were measured again.
     """
@@ -401,7 +401,7 @@ def _read_existing_run(config: TrainConfig) -> Optional[ExistingRun]:
 def keep_recorded_settings(
     config: TrainConfig, existing_run: ExistingRun, group: ProcessGroup = SINGLE_PROCESS
 ) -> TrainConfig:
-    """Return the config with the cut into stages that the existing run has recorded.
+    """Return the config with the existing run's ``cut`` of the network into stages.
 
     If the number of processes has changed, the whole batch also keeps its size.
     """

@@ -106,7 +106,7 @@ class TrainState:
 
     @property
     def _epoch_steps_done(self) -> int:
-        """The number of steps of this epoch, including those that a resumed run must replay."""
+        """The number of steps done in this epoch, also those that a resumed run trains again."""
         if self._resumed_from is not None:
             return int(self._resumed_from.state["loader"]["step"])
         return self.loader.step
@@ -162,7 +162,7 @@ class TrainState:
                 yield batch
 
     def _retrain_to_checkpoint(self, batches: "Generator[Batch, None, None]") -> None:
-        """Train the steps from the last seeding to the checkpoint again, then restore its arrays.
+        """Train again from the last seeding of random numbers to the checkpoint, then restore it.
 
         The repeated steps advance the random number generators of the devices. Their state cannot
         be stored in a checkpoint.
