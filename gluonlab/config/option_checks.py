@@ -35,6 +35,7 @@ def whole_number_check(minimum: int, maximum: int = MAX_COUNT) -> Check:
     minimum_text, range_text = f"a whole number from {minimum} up", f"a whole number from {minimum} to {maximum}"
 
     def check(name: str, value: Any) -> int:
+        """Return ``value`` as an int, or raise ConfigError; ``name``: for the message."""
         text = str(value).strip()
         if isinstance(value, bool) or not re.fullmatch(r"[+-]?[0-9]+", text):
             possible = minimum_text if maximum == MAX_COUNT else range_text
@@ -52,7 +53,7 @@ def whole_number_check(minimum: int, maximum: int = MAX_COUNT) -> Check:
 
 
 def check_gpu_count(name: str, value: Any) -> int:
-    """Check a number of GPUs. If the value is names of GPUs, the error suggests --devices."""
+    """Check a number of GPUs. For names of GPUs, the error message suggests --devices."""
     try:
         return int(whole_number_check(1)(name, value))
     except ConfigError as error:
@@ -105,6 +106,7 @@ def real_number_check(minimum: float, below: float = math.inf, *, above_minimum:
         requirement += " up"
 
     def check(name: str, value: Any) -> float:
+        """Return ``value`` as a float, or raise ConfigError; ``name``: for the message."""
         number = as_number(value)
         if LARGEST_NUMBER <= number < math.inf:
             raise ConfigError(f"{_quote_setting(name, value)}: give a number below {min(below, LARGEST_NUMBER):g}")
@@ -286,7 +288,7 @@ def check_text(name: str, value: Any) -> str:
 
 
 def check_machine(name: str, value: Any) -> str:
-    """Check the name of a machine. The name of a file, such as m.json, becomes an absolute path."""
+    """Check a machine for --topology: a name, or a file (m.json), whose path becomes absolute."""
     machine_name = check_text(name, value)
     if machine_name.lower().endswith(".json"):
         # A run may be resumed from another folder than the one in which it was started.
@@ -349,6 +351,7 @@ def check_type_name(name: str, value: Any) -> str:
 
 
 def _quote_setting(name: str, value: Any) -> str:
+    """Return ``name value`` on one line, for error messages."""
     shown = str(value)
     if not isinstance(value, str):  # the text of an array may have several lines
         shown = " ".join(shown.split())

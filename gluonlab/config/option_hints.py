@@ -95,7 +95,7 @@ def aliases_of_setting(setting: str) -> List[str]:
 
 
 def nearest_name(given: str, names: Collection[str]) -> Optional[str]:
-    """Return the result of `nearest_option` for names with underscores, such as ``batch_size``.
+    """Return the name (with underscores, not ``--``) that was most likely meant, or None.
 
     >>> nearest_name("learning_rate", ["lr", "wd"])
     'lr'
@@ -140,17 +140,20 @@ def check_argument_names(called: str, answers: Mapping[str, str]) -> Callable[[F
     """
 
     def decorate(function: F) -> F:
+        """Return ``function`` with a check of the names of its keyword arguments."""
         known = inspect.signature(function).parameters
         names = [name for name in known if name != "self"]
 
         @wraps(function)
         def call_checked(*args: Any, **given: Any) -> Any:
+            """Check the names in ``given``, then call the function."""
             for name in given:
                 if name not in known:
                     raise ConfigError(unknown_argument_message(name))
             return function(*args, **given)
 
         def unknown_argument_message(name: str) -> str:
+            """Return the message, with a hint from ``answers`` or the most similar name."""
             if name in answers:
                 return f"{called} has no argument {name!r}: {answers[name]}"
             meant = nearest_name(name, names)

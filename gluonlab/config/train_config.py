@@ -81,6 +81,7 @@ def _check_setting_names(cls: Type[T]) -> Type[T]:
 
     @wraps(make)
     def init(self: T, *args: Any, **settings: Any) -> None:
+        """Raise ConfigError for an unknown name, else initialize the fields."""
         for name in settings:
             if name not in names:
                 raise ConfigError(_unknown_setting_message(name, names))
@@ -91,6 +92,7 @@ def _check_setting_names(cls: Type[T]) -> Type[T]:
 
 
 def _unknown_setting_message(name: str, names: Sequence[str]) -> str:
+    """Return the message, with the setting or argument of `train` that was probably meant."""
     nearest = None if name in TRAIN_ARGUMENTS else nearest_name(name, names)
     if nearest is not None:
         return f"unknown setting {name!r}: did you mean {nearest!r}?"

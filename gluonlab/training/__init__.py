@@ -1,1 +1,1 @@
-"""Training runs: their settings (plan.py), the training loop (loop.py), and later evaluations."""
+"""Training runs: their settings (plan.py), training (loop.py) and evaluation (evaluate_run.py)."""

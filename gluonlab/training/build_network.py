@@ -1,4 +1,4 @@
-"""Creation of a plan's network on its devices."""
+"""Creates the network of a `Plan` on its devices, with initial parameters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def make_net(
     """Create the plan's network with initialized parameters.
 
     The initial parameters are the same on all devices and depend only on the plan's seed, unless
-    the user's network already has parameters. From this call on, GPUs use the plan's arithmetic.
+    the user's network already has parameters. From this call on, GPUs compute with the plan's
+    settings ``deterministic`` and ``tf32``.
 
     Args:
         plan: The settings.

@@ -45,7 +45,7 @@ def epoch_score(patience: Optional[Patience], accuracy: float, loss: Optional[fl
 
 
 def find_best_epoch(patience: Optional[Patience], history: Sequence[Epoch]) -> Optional[int]:
-    """Return the number of the best epoch, from 1, the first of several; None without patience."""
+    """Return the first epoch with the best score, counted from 1; None without early stopping."""
     if patience is None:
         return None
     scores = [epoch_score(patience, epoch.accuracy, epoch.validation_loss) for epoch in history]
@@ -71,7 +71,7 @@ class EarlyStopping(Callback):
         self._stop_if_out_of_patience(run)
 
     def on_evaluation(self, run: RunView, score: Score) -> None:
-        """Compare the epoch with the best one so far."""
+        """Remember the epoch if it is the best so far; else count it as without improvement."""
         current = epoch_score(self.patience, score.accuracy, score.loss)
         if self.best_score is None or current > self.best_score:
             self.best_score, self.best_epoch = current, len(run.history) + 1
@@ -84,6 +84,7 @@ class EarlyStopping(Callback):
         self._stop_if_out_of_patience(run)
 
     def _stop_if_out_of_patience(self, run: RunView) -> None:
+        """Stop the run if the last ``patience.epochs`` epochs have not improved the score."""
         epochs, monitored = self.patience
         if self.epochs_without_improvement >= epochs:
             epochs_text = f"{epochs} epoch{'s' * (epochs > 1)}"
@@ -98,7 +99,7 @@ class EarlyStopping(Callback):
         }  # fmt: skip
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Restore the state, if the same quantity is monitored."""
+        """Restore the best epoch, if accuracy or loss is monitored as before."""
         if state["monitored"] == self.patience.monitored:
             self.best_score, self.best_epoch = state["best"], state["best_epoch"]
             self.epochs_without_improvement, self.digest = state["waited"], state["digest"]
@@ -170,7 +171,7 @@ class TensorBoard(Callback):
         return self._events
 
     def _rewrite_lines(self, run: RunView, first_step: int) -> None:
-        """Write the lines of metrics.jsonl from the step ``first_step`` on."""
+        """Write the numbers in metrics.jsonl, from step ``first_step`` on, to the event file."""
         assert run.path is not None
         lines = read_lines(run.path)
         seconds = [line.seconds or 0.0 for line in lines if isinstance(line, (Step, Epoch))]
@@ -190,6 +191,7 @@ class TensorBoard(Callback):
         self._step = line.step
 
     def _write_epoch(self, line: Epoch, loss_scale: Optional[float]) -> None:
+        """Write an epoch's numbers; ``loss_scale``: the scale after the epoch, or None."""
         values = {f"epoch/{name}": getattr(line, name) for name in EPOCH_FIELDS}
         values["epoch/loss_scale"] = loss_scale
         values.update({f"epoch/metrics/{n}": value for n, value in (line.metrics or {}).items()})
@@ -203,7 +205,7 @@ class FirstStepTimer(BuiltInCallback):
         self._result, self._reporter, self._start_time = result, reporter, start_time
 
     def on_step_end(self, run: RunView, step: int) -> None:
-        """Wait for the first step that this process has trained."""
+        """After this process's first step, wait for it, and print the time since the start."""
         if not self._result.first_step_seconds:
             nd.waitall()
             self._result.first_step_seconds = time.perf_counter() - self._start_time
@@ -219,7 +221,7 @@ class LossScaleRecorder(BuiltInCallback):
         self._scale, self._directory, self._reporter = scale, directory, reporter
 
     def on_evaluation(self, run: RunView, score: Score) -> None:
-        """Record the loss scale, if there is one."""
+        """Record the loss scale and the number of skipped steps, if the run uses a loss scale."""
         scale, epoch = self._scale, len(run.history) + 1
         if scale is not None:
             self._directory.write(LossScaleEvent(epoch, run.step, scale.value, scale.skipped))
@@ -311,7 +313,7 @@ class ReplicaCheck(BuiltInCallback):
             self.compare_replicas(step)
 
     def _device_names(self) -> List[str]:
-        """Return the names of the devices of all processes. Empty names are padding."""
+        """Return the names of all processes' devices, with "" for devices that a process lacks."""
         counts = self._group.all_gather(np.array(len(self._ctxs)))
         self._max_devices = int(counts.max())
         device_ids = [[ctx.device_typeid, ctx.device_id] for ctx in self._ctxs]
@@ -325,7 +327,7 @@ class ReplicaCheck(BuiltInCallback):
         ]
 
     def _gather_rows(self, rows: "NDArray[Any]") -> "NDArray[Any]":
-        """Return the rows of the devices of all processes, in the order of `_device_names`."""
+        """Gather ``rows`` (one per device) from all processes, in the order of `_device_names`."""
         padded = np.zeros((self._max_devices, rows.shape[1]))
         padded[: len(rows)] = rows
         return self._group.all_gather(padded).reshape(-1, rows.shape[1])

@@ -141,14 +141,17 @@ EVENT_METHODS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
 def make_callbacks(callbacks: Sequence[Any]) -> List[Any]:
-    """Check the callbacks of a run, and create instances of classes. Raises ConfigError."""
+    """Return a run's callbacks, checked, with an instance for each class. Raises ConfigError."""
     if isinstance(callbacks, type) or not isinstance(callbacks, Iterable):
         raise ConfigError(f"callbacks {callbacks!r} is no list: put it into one, callbacks=[...]")
     return [_make_callback(callback) for callback in callbacks]
 
 
 def _make_callback(callback_or_class: Any) -> Any:
-    """Create an instance of a class, and check the callback's methods. Raises ConfigError."""
+    """Return a checked callback: the given object, or an instance of the given class.
+
+    Raises ConfigError.
+    """
     try:
         callback = callback_or_class() if isinstance(callback_or_class, type) else callback_or_class
     except Exception as error:
@@ -208,14 +211,17 @@ class Callbacks:
         self._report_losses_until(self._run.step)
 
     def end_run(self, stop_message: Optional[str]) -> None:
-        """Call ``on_run_end`` after training without an error."""
+        """Call ``on_run_end`` after training without an error.
+
+        ``stop_message``: None unless a callback stopped the training.
+        """
         self._has_ended = True
         how = FINISHED if stop_message is None else STOPPED
         self.call_all("on_run_end", self._run_end(how, stop_message or ""))
 
     @contextmanager
     def notify_on_failure(self) -> Iterator[None]:
-        """Call ``on_run_end`` if the block raises an exception."""
+        """Call ``on_run_end`` if the with statement raises an exception."""
         try:
             yield
         except BaseException as error:
@@ -232,7 +238,7 @@ class Callbacks:
             raise
 
     def state(self) -> Dict[str, Any]:
-        """Return the state to save in a checkpoint. Raises CallbackError for non-JSON values."""
+        """Return the callbacks' states to save. Raises CallbackError for non-JSON values."""
         states: List[Tuple[str, Any]] = []
         for callback in self._callbacks:
             if hasattr(callback, "state_dict"):
@@ -247,7 +253,7 @@ class Callbacks:
         return {"states": states, "untold": untold, **({"stop": stop} if stop["message"] else {})}
 
     def restore(self, state: Mapping[str, Any], keeps_stop: bool) -> List[str]:
-        """Restore a `state`, and return lines about callbacks that have been added or removed.
+        """Restore the result of `state`, and return lines about added or removed callbacks.
 
         ``keeps_stop``: also restore a callback's request to stop.
         """

@@ -85,7 +85,7 @@ class CheckpointWriter:
             self._start_writing(step, epoch)
 
     def after_epoch(self, step: int, epoch: int, score: float) -> None:
-        """Start writing a checkpoint if one is due, or if the epoch is the best so far."""
+        """Start writing a checkpoint if one is due, or if ``score`` is the largest so far."""
         is_best, self._best_score = score > self._best_score, max(score, self._best_score)
         if self._period is not None and (is_best or self._is_due(self._period, step, epoch)):
             self._start_writing(step, epoch, score)
@@ -106,13 +106,14 @@ class CheckpointWriter:
         self._is_canceled, self._writing = True, None
 
     def close(self) -> None:
-        """Wait for the checkpoint that is being written. Raises OutputError if it fails."""
+        """Wait until the last checkpoint is on disk, and end the thread. Raises OutputError."""
         try:
             self.wait()
         finally:
             self._thread.shutdown(wait=False)
 
     def _is_due(self, period: Period, step: int, epoch: int) -> bool:
+        """Return True if ``period`` and at least one step have passed since the last checkpoint."""
         now = _LastCheckpoint(step, epoch, self._clock())
         passed = {
             "steps": now.step - self._last.step,
@@ -122,6 +123,7 @@ class CheckpointWriter:
         return step > self._last.step and passed[period.unit] >= period.number
 
     def _start_writing(self, step: int, epoch: int, score: Optional[float] = None) -> None:
+        """Make a checkpoint, and write it in the thread. Wait for the previous one before."""
         if self._make_checkpoint is None:
             return
         self.wait()  # only one at a time, because each has a copy of all parameters
@@ -191,6 +193,7 @@ class CheckpointGather:
         return _views_by_name(flat.copyto(mx.cpu()), shapes)  # the buffer is reused
 
     def _zero_buffer(self, size: int) -> nd.NDArray:
+        """Return a buffer of zeros with at least ``size`` elements. Later calls reuse it."""
         size = 2 ** max(8, (size - 1).bit_length())  # powers of two, so that there are few sizes
         if size not in self._buffers:
             self._buffers[size] = nd.empty((size,), mx.cpu())
@@ -199,7 +202,7 @@ class CheckpointGather:
 
 
 def _views_by_name(flat: nd.NDArray, shapes: Mapping[str, Any]) -> Dict[str, nd.NDArray]:
-    """Return views into a flat array, by name."""
+    """Return views into ``flat``, one after another, with the given ``shapes``, by name."""
     parts, begin = {}, 0
     for name, shape in shapes.items():
         end = begin + math.prod(shape)

@@ -40,7 +40,10 @@ def check_topology_option(requested: TrainConfig) -> None:
 
 
 def check_checkpoints_with_compression(requested: TrainConfig) -> None:
-    """Raise ConfigError for --checkpoint-every with a compression that keeps a residual."""
+    """Raise ConfigError for --checkpoint-every with 2-bit compression.
+
+    Checkpoints do not contain the residuals of the compression.
+    """
     if requested.checkpoint_every is not None and keeps_residual(requested.compress):
         raise ConfigError(
             f"--checkpoint-every {requested.checkpoint_every} and --compress {requested.compress} "
@@ -50,7 +53,7 @@ def check_checkpoints_with_compression(requested: TrainConfig) -> None:
 
 
 def check_on_nan_option(requested: TrainConfig) -> None:
-    """Raise ConfigError for an unknown --on-nan, or for skip together with a 2-bit compression."""
+    """Raise ConfigError for an unknown --on-nan, or for --on-nan skip with 2-bit compression."""
     check_on_nan(requested.on_nan)
     if requested.on_nan == "skip" and keeps_residual(requested.compress):
         raise ConfigError(
@@ -61,7 +64,7 @@ def check_on_nan_option(requested: TrainConfig) -> None:
 
 
 def check_drop_last(steps_per_epoch: int, global_batch_size: int, dataset: Dataset) -> None:
-    """Raise ConfigError for --drop-last with fewer images than a batch."""
+    """Raise ConfigError for --drop-last if the training images do not fill a batch."""
     if not steps_per_epoch:
         raise ConfigError(
             f"--drop-last: a batch has {global_batch_size:,} images, and {dataset.name} "
@@ -82,7 +85,7 @@ def check_profile(steps: Optional[int], steps_per_epoch: int) -> None:
 
 
 def check_settings_are_known(description: RunDescription) -> None:
-    """Raise ConfigError for a run of a later gluonlab with settings that this one does not know."""
+    """Raise ConfigError if a run of a later gluonlab has settings unknown to this version."""
     unknown_names = sorted(set(description.requested) - {field.name for field in fields(TrainConfig)})
     if unknown_names:
         raise ConfigError(
@@ -230,7 +233,7 @@ class NondeterministicOperator(NamedTuple):
 
 
 def _is_mxnet_max_pooling(attributes: Attributes) -> bool:
-    """Return True if MXNet computes the pooling. Only cuDNN's max pooling is deterministic."""
+    """Return True for max pooling without cuDNN. Only cuDNN's is deterministic."""
     axes = len(attributes.get("kernel", "(1, 1)").strip("()[]").rstrip(",").split(","))
     by_mxnet = axes == 1 or attributes.get("cudnn_off", "False") in ("True", "1")
     return by_mxnet and attributes.get("pool_type", "max") == "max"
@@ -313,7 +316,7 @@ def check_no_bias_decay(config: TrainConfig) -> None:
 
 
 def check_sharded_optimizer(name: str, kvstore: str, device_count: int) -> None:
-    """Raise KVStoreError for a sharded optimizer that is not element-wise."""
+    """Raise KVStoreError for --kvstore sharded-optimizer if the optimizer is not element-wise."""
     if kvstore == SHARDED and device_count > 1 and not is_element_wise(optimizer_kind(name).cls):
         raise KVStoreError(
             f"--kvstore {SHARDED} cuts parameters anywhere, which {name} does not allow: "
@@ -360,7 +363,7 @@ def check_graph_arrays(graph: mx.sym.Symbol, inputs: Dict[str, Shape], images: i
 
 @dataclass(frozen=True)
 class ArrayLimit:
-    """The limit of MXNet's array size, for batches on the host and in a device's `loss_graph`.
+    """Checks that MXNet allows a batch's arrays, on the host and in a device's `loss_graph`.
 
     ``devices``: the images of a batch on the host, divided by the images of the largest shard.
     """

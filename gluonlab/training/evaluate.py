@@ -169,7 +169,7 @@ class _DeviceTally:
         self._has_confusion = confusion
 
     def add(self, loss: nd.NDArray, scores: nd.NDArray, labels: nd.NDArray) -> None:
-        """Count a shard: sum of losses (1,), scores (n, classes), labels (n,)."""
+        """Add a shard: the sum of its losses (1,), its scores (n, classes), and its labels (n,)."""
         scores, labels = scores.astype("float32"), labels.astype("float32")
         label_scores = scores.pick(labels, keepdims=True)  # (n, 1)
         # Rows with NaN or +inf, and rows with only -inf, have no best score. NaN < inf is false.
@@ -191,9 +191,9 @@ class _DeviceTally:
             self.confusion += nd.dot(true, predicted, transpose_a=True).astype("int32")
 
     def read(self) -> Tuple[float, int, int]:
-        """Wait for the device; return the sum of losses, and the top-1 and top-5 correct images.
+        """Wait for the device; return (sum of losses, correct images, correct images in the top 5).
 
-        The label of these images has the best score, or one of the five best.
+        In the top 5, the label's score is one of the five best.
         """
         correct, in_top5 = self.counts.asnumpy()
         return float(self.loss.asscalar()), int(correct), int(in_top5)
@@ -207,7 +207,7 @@ MAX_ANNOTATED_CLASSES = 20  # the picture contains numbers for up to this many c
 
 
 def format_confusion(matrix: Confusion, classes: Sequence[str]) -> str:
-    """Format the matrix in 80 columns, or list the most frequent confusions if it does not fit."""
+    """Format the matrix. If it needs more than 80 columns, list the most frequent confusions."""
     classes = list(map(escape_unprintable, classes))
     labels = _row_labels(classes)
     label_width = max(map(len, labels))

@@ -64,7 +64,7 @@ class Evaluation:
     onnx: Optional[Agreement] = None
 
     def summary(self) -> Dict[str, Any]:
-        """Return the result as plain values."""
+        """Return the run, devices, scores and written files as a dictionary of plain values."""
         values = {
             "run_dir": str(self.run_dir),
             "model": self.plan.model,
@@ -123,6 +123,7 @@ def evaluate_run(
 
 
 def _evaluate(folder: Path, components: UserComponents, data: Optional[Dataset], options: Dict[str, Any]) -> Evaluation:
+    """Evaluate the run in ``folder``; ``data``: the user's data, or None for the recorded data."""
     description = read_evaluated_run(folder)
     config = evaluation_config(description, options)
     _check_same_components(description, components, data, folder)
@@ -162,12 +163,16 @@ def plan_evaluation(folder: Path, options: Dict[str, Any]) -> Plan:
 def _check_same_components(
     description: RunDescription, components: UserComponents, data: Optional[Dataset], folder: Path
 ) -> None:
+    """Raise ConfigError unless the run was trained with ``components`` and ``data``."""
     usage = "to gluonlab.training.evaluate_run.evaluate_run"
     check_same_user_components(str(folder), usage, description.used, components.settings(data))
 
 
 def _output_folder(config: TrainConfig, folder: Path) -> Optional[Path]:
-    """Return the folder for requested files, or None. Raises ConfigError and OutputError."""
+    """Return the folder for --confusion and --export; None without these options.
+
+    Raises ConfigError and OutputError.
+    """
     is_needed = config.confusion or config.export
     if config.out is None:
         return folder if is_needed else None
@@ -256,7 +261,7 @@ def make_evaluation_plan(
     dataset: Optional[Dataset] = None,
     components: UserComponents = NO_USER_COMPONENTS,
 ) -> Plan:
-    """Make the plan of an evaluation, and check that its images have the same form as the run's.
+    """Make an evaluation's plan, and check that image shape and classes equal the run's.
 
     ``dataset`` replaces the run's data. Raises a UsageError.
     """
@@ -266,7 +271,7 @@ def make_evaluation_plan(
 
 
 def check_same_images(description: RunDescription, dataset: Dataset) -> None:
-    """Raise ConfigError for images or classes other than the run's."""
+    """Raise ConfigError if the image shape or the classes differ from the run's."""
     folder, shape = description.folder, recorded_image_shape(description)
     if shape not in (None, dataset.image_shape):
         recorded, actual = ("x".join(map(str, sides)) for sides in (shape, dataset.image_shape))
@@ -283,7 +288,7 @@ def check_same_images(description: RunDescription, dataset: Dataset) -> None:
 
 
 def load_trained(description: RunDescription, plan: Plan, loss: Optional[gluon.HybridBlock] = None) -> Strategy:
-    """Return a strategy with the run's network and parameters; ``loss``: the user's.
+    """Return a strategy with the run's trained network; ``loss``: the user's loss, if any.
 
     Raises ModelError for parameters of another network.
     """
@@ -298,7 +303,7 @@ def load_trained(description: RunDescription, plan: Plan, loss: Optional[gluon.H
 
 
 def check_finite_parameters(description: RunDescription, strategy: Strategy) -> None:
-    """Raise RunError for parameters that are not finite. The loss may still be finite, by ReLU."""
+    """Raise RunError for NaN or infinite parameters. ReLU may hide them in the loss."""
     broken = nonfinite_parameters(strategy.net)
     if broken:
         file, names = description.parameters_file, shorten_names(broken)

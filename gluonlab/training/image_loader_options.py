@@ -37,7 +37,7 @@ def choose_resizer(config: TrainConfig) -> Optional[str]:
 
 
 def keep_recorded_resizer(config: TrainConfig, recorded: Mapping[str, Any]) -> TrainConfig:
-    """Return the config with the resizer of an earlier run, unless the config names one.
+    """Return the config; if it names no resizing library, with the one of an earlier run.
 
     ``recorded``: the settings in the run's config.json. Older versions resized with Pillow and did
     not record it.
@@ -48,7 +48,7 @@ def keep_recorded_resizer(config: TrainConfig, recorded: Mapping[str, Any]) -> T
 
 
 def _resizes_images(config: TrainConfig) -> bool:
-    """Return True if the data set's image files are resized; packed images have been resized."""
+    """Return True if image files are resized when they are loaded. Packed images are not."""
     with suppress(DataError):  # the files do not exist
         return has_image_files(config.dataset) and not is_packed_dataset(config.dataset, config.data_dir)
     return False

@@ -44,6 +44,7 @@ class LivePlot(Callback):
         self._reset()
 
     def _reset(self) -> None:
+        """Discard the plot and the steps of an earlier run."""
         self._display: Optional[CellDisplay] = None
         self._next_draw_time = 0.0
         self._losses = CurveDownsampler()
@@ -73,7 +74,7 @@ class LivePlot(Callback):
         self._first_of_epoch = None
 
     def on_step(self, run: RunView, step: Step) -> None:
-        """Add the loss of a step."""
+        """Add the loss of a step to the plot."""
         if self._display is None or (self._last is not None and step.step <= self._last.step):
             return
         self._add(run, step)
@@ -113,7 +114,7 @@ class LivePlot(Callback):
             self._draw(run, self._progress_text(run))
 
     def _progress_text(self, run: RunView) -> str:
-        """Return ``epoch 3 of 10   loss 0.123   5,123 images/s   0:42 to go``."""
+        """Return the title: ``epoch 3 of 10   loss 0.123   5,123 images/s   0:42 to go``."""
         last, first = self._last, self._first
         parts = [f"epoch {min(len(run.history) + 1, run.epochs)} of {run.epochs}"]
         if last is not None:
@@ -128,7 +129,7 @@ class LivePlot(Callback):
         return "   ".join(parts)
 
     def _images_per_second(self, run: RunView) -> float:
-        """Return the throughput of this epoch so far, or of the last one."""
+        """Return the images/s of this epoch so far; if unknown, those of the last epoch."""
         last, first = self._last, self._first_of_epoch
         if last is not None and first is not None:
             seconds = (last.seconds or 0) - (first.seconds or 0)
@@ -137,7 +138,7 @@ class LivePlot(Callback):
         return run.history[-1].images_per_second if run.history else 0.0
 
     def _draw(self, run: RunView, title: str, last_epoch: Optional[int] = None) -> None:
-        """Draw ``title`` and curves; ``last_epoch``: the end of the axes."""
+        """Draw ``title`` and curves; ``last_epoch``: end of the x-axes, by default the run's."""
         if self._display is None:
             return
         start_time = time.monotonic()
@@ -156,7 +157,7 @@ class LivePlot(Callback):
 
     @contextmanager
     def _stop_plot_on_error(self) -> Iterator[None]:
-        """Print an error of the block, and stop plotting."""
+        """Suppress an exception in the with statement: print it, and stop plotting."""
         try:
             yield
         except Exception as error:

@@ -391,7 +391,7 @@ class TrainingLoop:
         self.stopper.synchronize()
 
     def _train_batches(self, epoch: int) -> None:
-        """Train on the remaining batches of an epoch, or until a stop."""
+        """Train on the remaining batches of an epoch. End earlier if the training is stopped."""
         with self.state.epoch_batches() as batches:
             for batch in batches:
                 if self.profiler is None:
@@ -444,7 +444,7 @@ class TrainingLoop:
         return epoch_score(self.plan.early_stopping, epoch.accuracy, epoch.validation_loss)
 
     def _record_stop(self) -> None:
-        """Record which callback stopped the training. Only rank 0 knows the message."""
+        """Record which callback stopped the training. Rank 0 sends the message to all."""
         encoded = (self.callbacks.stop_message or "").encode()
         self.result.stopped = message = self.plan.group.broadcast_bytes(encoded).decode()
         self.run.write(run_schema.StoppedEvent(self.loss_meter.step, message))
@@ -483,7 +483,7 @@ class BestWeights:
                 early_stopping.digest = _parameters_digest(folder)
 
     def restore(self) -> bool:
-        """Restore the file of the best epoch's parameters in a resumed run.
+        """Put the best epoch's parameters into the run's folder again, when the run is resumed.
 
         A killed run may have finished later epochs than its last checkpoint, and have replaced the
         file. Return False if no checkpoint has the parameters. All processes then forget the best
@@ -504,7 +504,7 @@ class BestWeights:
         return is_available
 
     def load(self) -> None:
-        """Load the parameters of the best epoch into the network, in every process."""
+        """With early stopping, load the best epoch's parameters in every process."""
         if self._early_stopping is not None:
             arrays = {} if self._run.path is None else read_arrays(self._run.path / PARAMETERS)
             set_strategy_parameters(self._strategy, broadcast_arrays(arrays, self._group))
@@ -522,7 +522,7 @@ FP16_HINT = f"or leave --compress {FP16} out, where gradients beyond 65504 becom
 
 @contextmanager
 def finalize_run(run: "RunDirectory | NoRunDirectory", result: Result, request: StopRequest) -> Iterator[None]:
-    """Complete the run's folder when the block exits, even by an exception.
+    """Complete the run's folder when the with statement ends, even by an exception.
 
     - The folder then contains the curves of all finished epochs, and the reason of a divergence.
     - A KeyboardInterrupt gets a message that describes the unfinished run.
@@ -592,7 +592,7 @@ def _discard_engine_errors() -> None:
 def write_exports(
     folder: Path, plan: Plan, net: gluon.HybridBlock, confusion: Optional[Confusion]
 ) -> "Optional[Agreement]":
-    """Write the export of the plan and the picture of the confusion matrix, if requested.
+    """Write the exported network and the picture of the confusion matrix, if requested.
 
     Return how closely an exported ONNX model agrees with MXNet, or None. Raises OutputError, and
     the errors of `write_export`.
@@ -627,7 +627,7 @@ def describe_unfinished_run(result: Result) -> str:
 
 
 def _resume_hint(result: Result) -> str:
-    """Return the command that resumes the run from its last checkpoint, if there is one."""
+    """Return the command that resumes the run; "" if it has no checkpoint."""
     if result.run_dir is None or not list_checkpoints(result.run_dir):
         return ""
     command = result.plan.group.command
@@ -635,7 +635,7 @@ def _resume_hint(result: Result) -> str:
 
 
 def _evaluate_hint(result: Result) -> str:
-    """Return the command that writes --confusion and --export from the last finished epoch."""
+    """Return the --evaluate command that writes the requested --confusion and --export files."""
     plan = result.plan
     with_onnx = f" {ONNX}" if plan.export == ONNX else ""
     outputs = {"--confusion": plan.confusion, f"--export{with_onnx}": plan.export}

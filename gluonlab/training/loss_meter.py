@@ -72,7 +72,7 @@ class AsyncLossMeter:
         return self._check_losses(known)
 
     def flush(self) -> List[StepLoss]:
-        """Wait for all steps, and return those that have not been returned yet."""
+        """Wait for all steps, and return the losses that `append` has not returned yet."""
         known = self._check_losses(self._blocks[1].read() + self._blocks[0].read())
         if not self._group.is_synchronous:
             self._exchange_losses(known)
@@ -84,7 +84,7 @@ class AsyncLossMeter:
         return not self._group.is_synchronous and (self._diverged_step is not None or self._coordinator.signal_received)
 
     def _exchange_losses(self, known: List[StepLoss]) -> None:
-        """Exchange losses and flags of asynchronous processes.
+        """Sum the epoch's losses and the coordinator's values over asynchronous processes.
 
         If a process has diverged, DivergedError is raised in all processes.
         """
@@ -129,9 +129,9 @@ class AsyncLossMeter:
         return {**counts, "blocks": blocks}, rows
 
     def restore(self, counts: Mapping[str, Any], rows: Mapping[str, nd.NDArray]) -> List[StepLoss]:
-        """Restore a `state`, and return the steps whose losses had not been returned yet.
+        """Restore the result of `state`, and return the steps whose losses had not been read.
 
-        ``rows``: the unread losses of the devices of all processes.
+        ``rows``: these losses, of the devices of all processes.
         """
         self.step, self._sum, self._images = counts["step"], counts["sum"], counts["images"]
         known: List[StepLoss] = []
@@ -140,7 +140,7 @@ class AsyncLossMeter:
         return self._check_losses(known)
 
     def _check_losses(self, known: List[StepLoss]) -> List[StepLoss]:
-        """Check known losses, add them to the epoch's sum, return them. Raises DivergedError."""
+        """Add losses to the epoch's sum, and return them. Raises DivergedError."""
         if self._may_overflow:
             known = [step for step in known if math.isfinite(step.loss)]
         for index, step in enumerate(known):
@@ -174,6 +174,7 @@ class _LossBlock:
         return len(self.steps) == READ_EVERY
 
     def append(self, step: int, losses: Sequence[nd.NDArray], images: int) -> None:
+        """Copy a step's losses, (1,) by device, into the rows; 0 for devices without a shard."""
         index = len(self.steps)
         for loss, cells in zip(losses, self._cells):
             cells[index].copy(loss)

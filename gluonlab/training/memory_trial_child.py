@@ -64,9 +64,9 @@ class _TruncatedReadAheadSplit(_TruncatedSplit):
 
 
 def truncate_split(split: Split, batch_size: int, resident_bytes: int) -> Split:
-    """Cut a streamed split to the batches that fill the queues: more would need no more memory.
+    """Shorten a streamed split to as many images as can be queued.
 
-    Splits on devices or in host memory stay whole.
+    More images would need no more memory. Splits on devices or in host memory stay whole.
     """
     images = min(len(split), (MAX_QUEUED_STEPS + BATCHES_AHEAD) * batch_size + len(split) % batch_size)
     if fits_on_devices(split, resident_bytes) or images == len(split):
@@ -75,7 +75,7 @@ def truncate_split(split: Split, batch_size: int, resident_bytes: int) -> Split:
 
 
 def reduce_plan(plan: Plan) -> Plan:
-    """Return a shortened plan that needs as much memory. Its losses stay finite."""
+    """Return the plan of a shorter run that needs as much memory, with a tiny learning rate."""
     dataset, size, resident = plan.dataset, plan.global_batch_size, plan.resident_bytes
     train, test = (truncate_split(dataset.train, size, resident), truncate_split(dataset.test, size, resident))
     truncated = dataclasses.replace(dataset, train=train, test=test)
@@ -101,7 +101,7 @@ class _ReducedRun(Reporter):
         self._first = self._first_score = False
 
     def strategy(self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: ProcessGroup) -> Strategy:
-        """Create the strategy of the plan's --split, with reduced steps and evaluations."""
+        """Create the strategy of the plan's --split, with `step` and `score` of this class."""
         run = self
 
         class ReducedStrategy(strategy_class(plan.parallelism.mode)):  # type: ignore[misc]
@@ -120,7 +120,10 @@ class _ReducedRun(Reporter):
         self._waiting.clear()
 
     def step(self, train_batch: Callable[[], List[nd.NDArray]], batch: Batch) -> List[nd.NDArray]:
-        """Train on the first batch of an epoch or of these sizes; else return earlier losses."""
+        """Train on a batch if it is the first of an epoch, or the first with its shard sizes.
+
+        For all others, return the losses of an earlier batch with these sizes.
+        """
         sizes = tuple(map(len, batch.xs))
         self._waiting.append(batch)
         if self._first or sizes not in self._losses:
@@ -130,7 +133,10 @@ class _ReducedRun(Reporter):
         return self._losses[sizes]
 
     def score(self, evaluate: Callable[[Batch], Iterator[ScoredImages]], batch: Batch) -> Iterator[ScoredImages]:
-        """Score the first batch of an evaluation or of these sizes; skip all others."""
+        """Score a batch if it is the first of an evaluation, or the first with its shard sizes.
+
+        Skip all others.
+        """
         sizes = tuple(map(len, batch.xs))
         if self._first_score or sizes not in self._scored:
             self._scored.add(sizes)
@@ -168,7 +174,7 @@ def _print_answer(**answer: Any) -> None:
 
 
 def _exit_with_parent() -> None:
-    """Exit when the parent process exits, which closes standard input."""
+    """Exit when standard input is closed, because the parent process has exited."""
     # os.read, because a thread in sys.stdin.read holds a lock that Python's exit needs
     while os.read(sys.stdin.fileno(), 4096):
         pass

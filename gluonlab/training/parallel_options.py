@@ -1,4 +1,4 @@
-"""Options that divide a network or its batches among devices.
+"""Checks and values of the options that divide a network or its batches among devices.
 
 --split and its options divide the network. --device-weights divides each batch
 (`gluonlab.data.loading.split_batch`).
@@ -81,7 +81,8 @@ def _check_choice(option: str, choice: Optional[str], names: Tuple[str, ...]) ->
 def make_split(config: TrainConfig, ctxs: List[mx.Context], devices_per_copy: int = 1) -> Parallelism:
     """Divide the devices into copies of the network. Raises DeviceError or ConfigError.
 
-    ``devices_per_copy``: only for ``--split data``. The other ways have options for it.
+    ``devices_per_copy``: only for ``--split data``. Other values of --split have options for this
+    number.
     """
     if config.split == DATA:
         copies = [ctxs[i : i + devices_per_copy] for i in range(0, len(ctxs), devices_per_copy)]
@@ -132,7 +133,10 @@ def _pipeline_schedule(config: TrainConfig, per_device: int) -> str:
 
 
 def _devices_per_copy(config: TrainConfig, devices: int, cut: Optional[Tuple[int, ...]], per_device: int) -> int:
-    """Return the number of devices of a copy of the network. Raises DeviceError or ConfigError."""
+    """Return how many devices share a copy of the network; ``per_device``: stages per device.
+
+    Raises DeviceError or ConfigError.
+    """
     split = config.split
     count = config.ways if split == TENSOR else config.stages
     subject = f"{option_name('ways' if split == TENSOR else 'stages')} {count}"
@@ -169,7 +173,7 @@ def resolve_device_weights(device_weights: Optional[str], processes: int = 1) ->
 
 
 def check_weight_count(device_weights: Optional[str], devices: int) -> None:
-    """Raise ConfigError unless there is a weight for each of a process's devices."""
+    """Raise ConfigError unless --device-weights has a number for each of a process's devices."""
     weights = resolve_device_weights(device_weights)
     if weights is not None and len(weights) != devices:
         count_text = f"{len(weights)} number{'s' * (len(weights) > 1)}"
@@ -180,7 +184,7 @@ def check_weight_count(device_weights: Optional[str], devices: int) -> None:
 
 
 def check_shard_sizes(device_weights: Optional[str], images: int, ctxs: Sequence[mx.Context], processes: int) -> None:
-    """Raise ConfigError if a device would get none of the ``images`` of a whole batch.
+    """Raise ConfigError if --device-weights would give a device no image of a full batch.
 
     The smaller last batch of an epoch gives each device at least one image, if it has enough.
     """
@@ -214,7 +218,10 @@ def smallest_shard_size(images: int, weights: Optional[Sequence[Fraction]], copi
 
 
 def format_batch_sizes(images: int, copies: int, has_copy: str, device_weights: Optional[str], processes: int) -> str:
-    """Return ``32 per device``, ``21 or 22 per device`` or ``43, 21 per device (weights 2,1)``."""
+    """Return ``32 per device``, ``21 or 22 per device`` or ``43, 21 per device (weights 2,1)``.
+
+    ``has_copy``: the word after "per".
+    """
     weights = resolve_device_weights(device_weights, processes)
     if weights is None:  # shards differ by at most one image
         smaller, larger_count = divmod(images, copies)

@@ -1,4 +1,6 @@
-"""Turns a TrainConfig into the plan of a run: complete and checked settings. The three steps:
+"""Turns a TrainConfig into a run's `Plan`, which has complete and checked settings.
+
+There are three steps:
 
 1. `resolve_config` fills unset settings from a recipe.
 2. `set_up_devices` finds the devices.
@@ -121,7 +123,7 @@ class ResolvedConfig(NamedTuple):
 
     @property
     def lr_batch_size(self) -> int:
-        """The batch size for which the learning rate is meant. --scale-lr scales from there.
+        """The batch size for which --scale-lr leaves the learning rate unchanged.
 
         A recipe's learning rate is meant for the recipe's batch size. The user's learning rate is
         meant for the batch of one device: --batch-size, or its default.
@@ -137,7 +139,7 @@ class ResolvedConfig(NamedTuple):
         return self.config.scale_lr or (self.uses_recipe_lr and by_images)
 
     def in_words(self) -> Iterator[Tuple[str, str]]:
-        """Yield (title, text) of the lines that describe the recipe, if several recipes fit."""
+        """Yield lines (title, text) that describe the recipe; none if no other recipe fits."""
         if not self.alternatives:
             return
         names = ", ".join(
@@ -652,7 +654,7 @@ def plan_run(
     """Load the data, check all settings that depend on the data, and create the plan.
 
     ``resolved`` and ``devices`` come from `resolve_config` and `set_up_devices`. ``device_counts``:
-    the number of copies of the network in each process. The others are those of `make_plan`.
+    the number of copies of the network in each process. For the others, see `make_plan`.
     """
     requested, config = resolved.requested, resolved.config
     ctxs, parallelism, kvstore = devices

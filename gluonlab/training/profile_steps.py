@@ -50,7 +50,7 @@ class StepProfiler:
         self._recorder: Optional[Recorder] = None
 
     def step(self, batch: Batch, number: int) -> List[nd.NDArray]:
-        """Train on a batch, and return the sum of losses (1,) of each shard.
+        """Train on a batch, record it if requested, and return each shard's sum of losses (1,).
 
         ``number``: number of the step in the run, from 1.
         """
@@ -70,6 +70,7 @@ class StepProfiler:
         return losses
 
     def _record_step(self, batch: Batch, recorder: Recorder) -> List[nd.NDArray]:
+        """Train on a batch and record it. After the last step to record, write the profile."""
         losses: List[nd.NDArray] = recorder.record(lambda around: self._strategy.step(batch, around))
         self._steps_to_record -= 1
         if not self._steps_to_record:
@@ -77,7 +78,7 @@ class StepProfiler:
         return losses
 
     def _write_profile(self, recorder: Recorder) -> None:
-        """Write trace, picture and line of metrics.jsonl, and print a summary."""
+        """Write the trace, the picture, and a line of metrics.jsonl; print a summary."""
         folder = self._run.path
         assert folder is not None
         timeline = recorder.end()

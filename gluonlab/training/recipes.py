@@ -242,7 +242,7 @@ RECIPES: Tuple[TrainingRecipe, ...] = (
 
 
 def quick_recipe(dataset: str, defaults: Defaults) -> TrainingRecipe:
-    """Return the short recipe for this data set and any network."""
+    """Return the recipe ``quick``: the data set's default settings, for any network."""
     names = ("epochs", "batch_size", "lr", "optimizer", "momentum", "wd")
     values = {name: getattr(defaults, name) for name in names}
     return TrainingRecipe(QUICK, dataset, "the lab's own", **values)
@@ -259,7 +259,7 @@ def choose_model(config: TrainConfig, defaults: Defaults) -> str:
 def find_recipes(config: TrainConfig, defaults: Defaults) -> List[TrainingRecipe]:
     """Return the recipes for the config's data set and network. The first one is the default.
 
-    The default network of a data set uses the quick recipe.
+    For the default network of a data set, this is ``quick`` (except with --pretrained).
     """
     model, pretrained = choose_model(config, defaults), config.pretrained is not None
     published = [recipe for recipe in RECIPES if recipe.is_for(config.dataset, model, pretrained)]

@@ -56,6 +56,7 @@ class ConsoleReporter(Reporter):
         self._bar: Any = None
 
     def say(self, line: str) -> None:
+        """Print a line above the bar. If printing fails, set ``output_error`` and print no more."""
         if self.output_error is None:
             try:
                 tqdm.write(line, file=self.stream)  # above the bar, if there is one
@@ -64,6 +65,7 @@ class ConsoleReporter(Reporter):
                 self.output_error = getattr(error, "strerror", None) or str(error)
 
     def epoch_begins(self, epoch: int, epochs: int, images: int) -> None:
+        """Show a progress bar for an epoch of ``images`` images."""
         # None: only on a terminal
         hidden = None if self.bar_wanted is None else not self.bar_wanted
         hidden = True if sys.stderr is None else hidden  # as with 2>&-
@@ -86,8 +88,8 @@ class ConsoleReporter(Reporter):
 def format_epoch(epoch: run_schema.Epoch, epochs: int) -> str:
     """Return the line of a finished epoch.
 
-    Numbers have no thousands separators, because programs parse the line, such as SageMaker by the
-    regular expressions of sagemaker/training.
+    Numbers have no thousands separators, because programs parse the line. For example, SageMaker
+    uses the regular expressions in sagemaker/training.
     """
     number = f"epoch {epoch.epoch:{len(str(epochs))}}/{epochs}"
     speed = f"{epoch.training_seconds:6.2f} s  {epoch.images_per_second:6.0f} images/s"

@@ -111,7 +111,7 @@ def read_resume_point(folder: "str | Path", group: ProcessGroup = SINGLE_PROCESS
 
 
 def broadcast_resume_point(path: Path, local: Optional[ResumePoint], group: ProcessGroup) -> ResumePoint:
-    """Return the `ResumePoint` that rank 0 has read, in every process."""
+    """Return rank 0's ``local`` in every process. The other processes pass None."""
     description = broadcast_description(path, local and local.description, group)
     flags = [] if local is None else [local.damaged, local.stopped, local.by_autoresume]
     damaged, stopped, by_autoresume = json.loads(group.broadcast_bytes(json.dumps(flags).encode()))
@@ -120,7 +120,7 @@ def broadcast_resume_point(path: Path, local: Optional[ResumePoint], group: Proc
 
 
 def broadcast_description(path: Path, local: Optional[RunDescription], group: ProcessGroup) -> RunDescription:
-    """Return the description of a run that rank 0 has read, in every process."""
+    """Return rank 0's ``local`` in every process. The other processes pass None."""
     fields = {} if local is None else {**vars(local), "folder": ""}
     received = json.loads(group.broadcast_bytes(json.dumps(fields).encode()))
     return RunDescription(**{**received, "folder": path})
@@ -149,7 +149,7 @@ def _was_stopped(path: Path) -> bool:
 def resumed_config(resume_point: ResumePoint, group: ProcessGroup = SINGLE_PROCESS, **given: Any) -> TrainConfig:
     """Return the config of the interrupted run, updated with the ``given`` settings.
 
-    The size of the whole batch stays the same on other devices. Raises ConfigError.
+    The total batch size stays the same on other devices. Raises ConfigError.
     """
     description = resume_point.description
     requested, used = description.requested, description.used
@@ -178,7 +178,10 @@ def resumed_config(resume_point: ResumePoint, group: ProcessGroup = SINGLE_PROCE
 
 
 def adapt_to_resumed_run(config: TrainConfig, resume_point: ResumePoint) -> TrainConfig:
-    """Return the config with the resizer and cut of the run to resume. Raises ConfigError."""
+    """Return the config with the run's resizing library, and its ``cut`` of the network.
+
+    Raises ConfigError if ``config.out`` is not the run's folder.
+    """
     if config.out is not None:
         if Path(config.out).resolve() != resume_point.folder.resolve():
             raise _other_folder_error(config.out, resume_point)
@@ -188,6 +191,7 @@ def adapt_to_resumed_run(config: TrainConfig, resume_point: ResumePoint) -> Trai
 
 
 def _other_folder_error(out: str, resume_point: ResumePoint) -> ConfigError:
+    """Return the error for an --out that is not the folder of the run to resume."""
     return ConfigError(
         f"--out {out} and --resume {resume_point.folder} contradict each other: "
         "a run goes on in its own folder: leave --out out"
@@ -195,7 +199,7 @@ def _other_folder_error(out: str, resume_point: ResumePoint) -> ConfigError:
 
 
 def keep_recorded_cut(config: TrainConfig, description: RunDescription) -> TrainConfig:
-    """Return the config with the recorded cut into stages, if it requests the same stages.
+    """Return the config with the run's ``cut`` of the network, if both have the same stages.
 
     A cut that was chosen by measurement could differ if it were measured again.
     """
@@ -220,6 +224,7 @@ def open_run_directory(
         run_on_all_ranks(plan.group, lambda: check_same_training(resume_point, plan, strategy))
 
     def open_directory() -> "RunDirectory | NoRunDirectory":
+        """Create or reopen the folder at rank 0. Other processes get none."""
         if plan.group.rank > 0:
             return NoRunDirectory()
         if resume_point is None:
@@ -272,7 +277,7 @@ def check_same_settings(option_text: str, recorded: Mapping[str, Any], plan: Pla
 
 
 def _check_same_batch_parts(resume_point: ResumePoint, settings: Dict[str, Any]) -> None:
-    """Raise ConfigError if batches are divided otherwise than before.
+    """Raise ConfigError if batches are divided into other parts than in the interrupted run.
 
     BatchNorm normalizes each part of a batch, so the results would differ.
     """
@@ -287,7 +292,7 @@ def _check_same_batch_parts(resume_point: ResumePoint, settings: Dict[str, Any])
 
 
 def _batch_parts(settings: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the settings that determine the parts of a batch that BatchNorm normalizes."""
+    """Return the settings that determine which images BatchNorm normalizes together."""
     devices = settings.get("devices")
     device_name = str(devices[0]) if isinstance(devices, list) and devices else ""
     return {
@@ -381,6 +386,7 @@ def find_existing_run(config: TrainConfig, group: ProcessGroup = SINGLE_PROCESS)
 
 
 def _read_existing_run(config: TrainConfig) -> Optional[ExistingRun]:
+    """Read the run in ``config.out``, in one process; None if there is no run."""
     assert config.out is not None
     if not has_run(config.out):
         return None
@@ -395,7 +401,7 @@ def _read_existing_run(config: TrainConfig) -> Optional[ExistingRun]:
 def keep_recorded_settings(
     config: TrainConfig, existing_run: ExistingRun, group: ProcessGroup = SINGLE_PROCESS
 ) -> TrainConfig:
-    """Return the config with the existing run's cut into stages.
+    """Return the config with the existing run's ``cut`` of the network into stages.
 
     If the number of processes has changed, the whole batch also keeps its size.
     """
@@ -451,7 +457,7 @@ def read_finished_result(existing_run: ExistingRun, plan: Plan, strategy: Strate
 
 
 def archive_and_restart(existing_run: ExistingRun, group: ProcessGroup = SINGLE_PROCESS) -> str:
-    """Move the files of a run without a checkpoint to another folder, and return a line about it.
+    """Move the files of a run without a checkpoint to another folder, and return a message.
 
     Rank 0 does this, and the other processes wait. Raises OutputError.
     """

@@ -83,7 +83,7 @@ class DeviceMemory(NamedTuple):
         return sum(self[1:])
 
     def lines(self) -> List[str]:
-        """Return a table in MiB."""
+        """Return the lines of a table of these sizes, in MiB."""
         names = (*self._fields[1:], "total")
         rows = [(name.replace("_", " "), getattr(self, name)) for name in names]
         images = f"{self.images:,} image{'s' * (self.images != 1)}"
@@ -95,7 +95,7 @@ MemoryRow = Tuple[str, DeviceMemory]  # (label of the row, memory)
 
 
 def format_memory_table(rows: Sequence[MemoryRow]) -> List[str]:
-    """Return the lines of a table in MiB, with a row for each of several devices."""
+    """Return a table in MiB as lines: a row per device, or for one device a row per size."""
     if len(rows) == 1:
         return rows[0][1].lines()
     images_text = f"{rows[0][1].images} image{'s' * (rows[0][1].images != 1)}"
@@ -151,7 +151,7 @@ class MemoryEstimator:
         ]
 
     def _shards(self, images: int) -> ShardSizes:
-        """Return a copy's shares of a whole batch, of the last batch, and of test batches."""
+        """Return how many images a copy of the network gets of a full, a last and a test batch."""
         total, test_images = len(self.plan.dataset.train), len(self.plan.dataset.test)
         batch = int(images / self._part)
         has_partial_batch = total > batch and not self.plan.drop_last
@@ -172,7 +172,7 @@ class MemoryEstimator:
         return sum(map(array_bytes, kinds.values()))
 
     def _data_bytes(self, images: int) -> int:
-        """Return the bytes of the data on a device, for ``images`` images of a batch.
+        """Return the bytes of all images and labels on a device with ``images`` images per batch.
 
         These are the splits that stay on the device, the images in the order of the epoch, and the
         prefetched batches. One more batch is in use, and another one is being made. With mixup, the
@@ -309,7 +309,7 @@ def measure_and_format_memory(config: TrainConfig, dataset: Dataset, ctxs: Seque
 
 
 def _wait_for_child(child: "subprocess.Popen[bytes]", limit_bytes: Optional[int]) -> None:
-    """Wait until the process exits or exceeds the limit."""
+    """Wait until the child exits. Raises MemoryLimitExceeded above ``limit_bytes``."""
     while True:
         try:
             child.wait(POLL_S)
@@ -331,7 +331,7 @@ def _kill_child(child: "subprocess.Popen[bytes]") -> None:
 
 
 def _read_answer(output_file: Path) -> Optional[Dict[str, Any]]:
-    """Return the last line that is a JSON object. Libraries may print other lines."""
+    """Return the last JSON object in the child's output. Libraries may print other lines."""
     for line in reversed(output_file.read_text(errors="replace").split("\n")):
         try:
             answer = json.loads(line)
@@ -353,6 +353,7 @@ def _raise_child_error(status: int, error_output: str) -> None:
 
 
 def _peak_bytes(answer: Dict[str, Any], limit_bytes: Optional[int]) -> int:
+    """Return the peak memory in ``answer``, or raise the child's error or MemoryLimitExceeded."""
     if "other" in answer:
         raise OtherDatasetError
     if "error" in answer:

@@ -48,7 +48,7 @@ class StopCoordinator:
         return self._group.rank
 
     def local_flags(self) -> "NDArray[Any]":
-        """Return the values of this process: the time, its signal, and the step to stop after.
+        """Return this process's values for the exchange: time, signal, and step to stop after.
 
         A received signal is a 1 at the signal's position. Time and step are 0 except at rank 0, so
         that their sum over all processes is rank 0's value.
@@ -108,7 +108,7 @@ class StopCoordinator:
         return self.stop_step_of_rank_0 if self._group.size == 1 else self._shared_stop_step
 
     def poll_between(self, items: "Iterable[T]", on_signal: Callable[[], None]) -> "Iterator[T]":
-        """Yield ``items``, and call ``on_signal`` after an item if there is an agreed signal.
+        """Yield ``items``; after an item, call ``on_signal`` if all processes agree on a signal.
 
         All processes must have the same number of items.
         """
@@ -120,7 +120,7 @@ class StopCoordinator:
                 on_signal()
 
     def raise_signal(self) -> None:
-        """Raise the exception of the agreed signal, which another process may have received."""
+        """Raise the exception of the agreed signal, if any, even if another process received it."""
         if self.agreed_signal is not None:
             self._request.set_signal(self.agreed_signal)
             self._request.raise_if_requested()

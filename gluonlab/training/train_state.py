@@ -106,7 +106,7 @@ class TrainState:
 
     @property
     def _epoch_steps_done(self) -> int:
-        """The number of steps of this epoch, including those that a resumed run must replay."""
+        """The number of steps done in this epoch, also those that a resumed run trains again."""
         if self._resumed_from is not None:
             return int(self._resumed_from.state["loader"]["step"])
         return self.loader.step
@@ -151,6 +151,7 @@ class TrainState:
         return closing(self._iterate_batches())
 
     def _iterate_batches(self) -> "Generator[Batch, None, None]":
+        """Yield the batches of the epoch; in a resumed run, those after the checkpoint."""
         if self._resumed_from is None:
             self.epoch_start_time, self._waited_before_resume = time.perf_counter(), 0.0
         with closing(iter(self.loader)) as batches:
@@ -161,7 +162,7 @@ class TrainState:
                 yield batch
 
     def _retrain_to_checkpoint(self, batches: "Generator[Batch, None, None]") -> None:
-        """Repeat the steps between the last seeding and the checkpoint, then restore its arrays.
+        """Train again from the last seeding of random numbers to the checkpoint, then restore it.
 
         The repeated steps advance the random number generators of the devices. Their state cannot
         be stored in a checkpoint.
@@ -292,7 +293,7 @@ class DeviceRng:
         return any(ctx.device_type == "gpu" for ctx in self._ctxs)
 
     def seed_before_step(self, epoch: int, step: int) -> None:
-        """Seed the devices before every SEED_EVERY-th step of an epoch, without waiting for them.
+        """Seed the devices' random numbers before every SEED_EVERY-th step, without waiting.
 
         ``epoch`` and ``step`` (of the epoch) count from 0.
         """

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def placeholder_dataset(dataset: Any) -> Optional[Dataset]:
-    """Return one black image in place of a pair of Gluon data sets; keep a loaded data set.
+    """Return a data set of one black image for a pair of Gluon data sets; others unchanged.
 
     Settings can then be checked before the Gluon data sets are read.
     """
@@ -67,6 +67,7 @@ def read_dataset_on_all_ranks(
     """
 
     def check_and_read() -> Optional[Dataset]:
+        """Check settings with one black image before reading Gluon data sets."""
         placeholder = placeholder_dataset(dataset)
         if placeholder is not dataset:
             resolve_config(config, placeholder, group, components)
@@ -102,6 +103,7 @@ def make_plan_on_all_ranks(
     """
 
     def resolve() -> Tuple[ResolvedConfig, DeviceSetup]:
+        """Check settings and devices, and at rank 0 that the run's folder can be written."""
         if group.rank == 0 and not is_existing_run:
             RunDirectory.check(config.out)
         resolved = resolve_config(config, dataset, group, components)
@@ -144,6 +146,7 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Trainin
     header: List[str] = []
 
     def make_initialized_net(ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None) -> gluon.HybridBlock:
+        """Create the network, with pretrained parameters if any; ``start``: see `make_net`."""
         net = make_net(plan, ctxs, start)
         if plan.user_components.net is not None or plan.user_components.loss is not None:
             graph = loss_graph(net, plan.make_loss(), plan.preprocess)

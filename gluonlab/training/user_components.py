@@ -198,9 +198,9 @@ def check_user_network(net: gluon.HybridBlock, name: str, shape: Sequence[int], 
 
 
 def _check_with_nd_or_np(block: gluon.HybridBlock, check: Callable[[], None]) -> None:
-    """Check a block of the user; after ``npx.set_np()``, first as mx.nd code, then as mx.np code.
+    """Call ``check`` for a user's block. After ``npx.set_np()``, try mx.nd, then mx.np.
 
-    Only trying the check with both can show for which of them a block is written.
+    Only these attempts can show whether a block is written for mx.nd or mx.np.
     """
     if not user_has_set_np():
         check()
@@ -265,7 +265,7 @@ def _check_loss_outputs(loss: gluon.HybridBlock, classes: int) -> None:
 
 
 def _check_network_outputs(net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int) -> None:
-    """Raise ModelError unless the network has scores (n, classes) for n images."""
+    """Raise ModelError unless the network returns scores (n, classes) for n images."""
     images, outputs = 1, []
     try:
         _check_parameters(net, name)
@@ -333,6 +333,7 @@ class Xavier(mx.init.Xavier):
     """Xavier initialization, or Gluon's default for parameters with fewer than two axes."""
 
     def _init_weight(self, desc: Any, array: Any) -> None:
+        """Fill ``array``: by Xavier if it has two or more axes, else by `mx.init.Uniform`."""
         if len(array.shape) > 1:
             super()._init_weight(desc, array)
         else:
@@ -385,7 +386,7 @@ def initialize_parameters(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> Non
 
 
 def _is_regression_loss(values: Any, shapes: Mapping[str, Any]) -> bool:
-    """Return True if a loss's graph can be computed for labels of the scores' shape."""
+    """Return True if a loss accepts labels of the scores' shape; ``values``: its graph."""
     try:
         outputs = values.infer_shape_partial(scores=shapes["scores"], labels=shapes["scores"])[1]
     except (AttributeError, mx.MXNetError):  # it has no graph, or not for such labels, either
@@ -408,6 +409,7 @@ def _find_headless_operator(graph: mx.sym.Symbol, learned: Collection[str]) -> O
 
 
 def _is_dataset_name(dataset: str) -> bool:
+    """Return True if gluonlab knows a data set by this name."""
     try:
         find_dataset_kind(dataset)
     except DataError:

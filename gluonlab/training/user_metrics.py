@@ -97,7 +97,10 @@ def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> N
 
 
 def _make_metric(metric_or_class: Any) -> Any:
-    """Create an instance of a class, and check that it is a metric. Raises ConfigError."""
+    """Return a metric: the given object, or an instance of the given class.
+
+    Raises ConfigError.
+    """
     try:
         metric = metric_or_class() if isinstance(metric_or_class, type) else metric_or_class
     except Exception as error:  # the user's code may raise anything
@@ -115,7 +118,7 @@ def _make_metric(metric_or_class: Any) -> Any:
 
 
 def _split_composite(metric: Any) -> Iterator[Any]:
-    """Yield the parts of a composite metric, which may need different inputs."""
+    """Yield the metrics in a composite metric, also nested; yield any other metric itself."""
     if type(metric) is not mx.metric.CompositeEvalMetric:
         yield metric
         return
@@ -162,6 +165,7 @@ def _as_function(name: str, metric: Any) -> Metric:
         return scores
 
     def compute_metric(scores: "Array", labels: "Array") -> float:
+        """Return the metric's value for these scores, converted to its kind of input."""
         with nd_semantics():
             metric_scores = prepare_scores(scores, labels)
         if not isinstance(metric, mx.metric.EvalMetric):
@@ -226,7 +230,7 @@ def _image_order(counts: "Array") -> "Array":
 def compute_metrics(metrics: Mapping[str, Metric], scores: Any, labels: Any) -> MetricValues:
     """Return the value of each metric; None for NaN and for absolute values above 1e39.
 
-    Raises CallbackError, with the metric's name, if it raises an exception or returns no number.
+    Raises CallbackError if a metric raises an exception or returns no number.
     """
     values: MetricValues = {}
     for name, metric in metrics.items():
