@@ -45,7 +45,7 @@ class Server:
         [about] = self.runtime.glob("jpserver-*.json")
         wait_until(lambda: about.read_text(encoding="utf-8"))
         self.url = f"http://127.0.0.1:{json.loads(about.read_text(encoding='utf-8'))['port']}"
-        wait_until(self.answers)
+        wait_until(self.is_ready)
 
     def is_ready(self):
         try:
