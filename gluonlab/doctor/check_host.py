@@ -273,7 +273,7 @@ def check_mirrors(sources: Mapping[str, Tuple[str, ...]], timeout_s: float = TIM
 
 
 def mirror_addresses() -> Mapping[str, Tuple[str, ...]]:
-    """Return the addresses of the first file of each data set."""
+    """Return for each data set the addresses of its first file, one for each mirror."""
     from gluonlab.data.fetching.download_sources import SOURCES
 
     return {name: tuple(mirror + source.files[0].name for mirror in source.mirrors) for name, source in SOURCES.items()}
