@@ -215,7 +215,7 @@ class Command(click.Command):
         formatter.write_text(f"{ctx.command_path} --help-all explains all {count} options{groups}.")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write all options, grouped by their attribute ``heading``; the others come last."""
+        """Write all options, grouped by their attribute ``heading``; those without it come last."""
         headings: Dict[str, List[Tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)

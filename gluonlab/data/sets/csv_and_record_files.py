@@ -114,7 +114,7 @@ class ListedImages:
         self._note_untested(val_classes)
 
     def warnings(self) -> List[str]:
-        """Return messages on classes without validation images and labels other than 0, 1, 2, ..."""
+        """Return messages on classes without validation images, and labels other than 0, 1, ..."""
         messages = []
         if self.untested_classes:
             messages.append(f"no validation image is of the classes {shorten_names(self.untested_classes)}")
