@@ -85,6 +85,7 @@ class Command(click.Command):
             raise
 
     def _main(self, *args: Any, **kwargs: Any) -> None:
+        """Run the command, print errors and interrupts as messages, and exit with a status."""
         kwargs["standalone_mode"] = False
         # click would derive the name from sys.argv[0], without the words that `run_subcommand` removes.
         kwargs.setdefault("prog_name", self.name)
@@ -139,7 +140,7 @@ class Command(click.Command):
             return super().make_context(*args, **kwargs)
 
     def parse_args(self, ctx: click.Context, args: List[str]) -> List[str]:
-        """Parse the words. For flags, ``--flip true`` means ``--flip``, and ``--flip false`` none.
+        """Parse the command line. A flag may have a value: ``--flip false`` turns the flag off.
 
         SageMaker's images and other services add a value to every option, also to flags.
         """
@@ -214,7 +215,7 @@ class Command(click.Command):
         formatter.write_text(f"{ctx.command_path} --help-all explains all {count} options{groups}.")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write all options, grouped by their attribute ``heading``; the others come last."""
+        """Write all options, grouped by their attribute ``heading``; those without it come last."""
         headings: Dict[str, List[Tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -226,7 +227,7 @@ class Command(click.Command):
                 formatter.write_dl(records, OPTION_WIDTH)
 
     def _describe_accepted_words(self) -> str:
-        """Return what may be written after the command: its arguments, and an example option."""
+        """Describe what may follow the command's name: its arguments, and an example option."""
         options = [param for param in self.params if isinstance(param, click.Option)]
         words = [param.human_readable_name for param in self.params if param not in options]
         examples = (f", such as {option.opts[0]} {option.metavar}" for option in options if option.metavar)
@@ -299,6 +300,7 @@ def command(
     """
 
     def make_command(function: Callable[..., None]) -> Command:
+        """Make a `Command` of the function, with --debug and --help-all."""
         help = "show the traceback of an error"
         debug = click.option("--debug", is_flag=True, expose_value=False, help=help)
         context_settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100, **settings}
@@ -356,7 +358,7 @@ def run_subcommand(
 
 
 def _interrupt_message(interrupt: BaseException) -> str:
-    """Return the message of an interrupt, or of an earlier one that was being handled, or ""."""
+    """Return the message of an interrupt or of one in its ``__context__``; "" without one."""
     error: "BaseException | None" = interrupt
     while error is not None:
         if isinstance(error, KeyboardInterrupt) and str(error):
@@ -378,12 +380,13 @@ def _exit_with_message(text: str, status: int, prefix: str = "error: ", lines: S
 
 
 def _replace_showwarning(otherwise: Callable[..., None]) -> Callable[..., None]:
-    """Return a replacement for ``warnings.showwarning``, which is ``otherwise``.
+    """Return a ``warnings.showwarning`` that calls ``otherwise`` for warnings of other packages.
 
     It prints gluonlab's own warnings on one line, without the position in the code.
     """
 
     def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+        """Print a warning of gluonlab on one line; pass other warnings to ``otherwise``."""
         if issubclass(category, GluonlabWarning):
             print_error(f"warning: {one_line(str(message))}")
         else:
@@ -397,7 +400,7 @@ def _replace_showwarning(otherwise: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def interrupt_on_signals() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP raise an exception in the block, like Ctrl-C, and lose no signal.
+    """Make SIGTERM and SIGHUP raise an exception in the block, as Ctrl-C does.
 
     By default, SIGTERM and SIGHUP would kill the process. Signals that the process ignores, as
     under nohup, stay ignored. Python runs signal handlers only in the main thread, so the block has
@@ -418,20 +421,21 @@ def interrupt_on_signals() -> Iterator[None]:
     hook, is_process = sys.unraisablehook, is_command_starting()
 
     def send_lost_again(unraisable: Any) -> None:
-        """Send a signal again if Python could only print the exception that it caused."""
+        """Send a signal again if its exception was only printed, as in a ``__del__``."""
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
             send_later(signal_for_exception(unraisable.exc_type))
         else:
             hook(unraisable)
 
     def send_later(number: int) -> None:
-        """Send a signal to this process after RESEND_DELAY_S, once even if requested repeatedly."""
+        """Send a signal to this process after RESEND_DELAY_S, unless it is already pending."""
         if number not in pending:
             pending.add(number)
             # threading.Thread uses locks, which may be held when a __del__ runs
             _thread.start_new_thread(send, (number,))
 
     def send(number: int) -> None:
+        """Wait RESEND_DELAY_S, then send a signal to this process if it is still pending."""
         time.sleep(RESEND_DELAY_S)
         if number in pending:
             pending.remove(number)
@@ -586,7 +590,7 @@ class Completion(NamedTuple):
 
     @classmethod
     def from_environment(cls) -> Optional[Completion]:
-        """Return the request that the shell has put into the environment, or None."""
+        """Return the shell's request for completions, from an environment variable, or None."""
         shell, _, instruction = os.environ.get(COMPLETION_VARIABLE, "").partition("_")
         if shell not in SHELLS or instruction != "complete":
             return None
@@ -613,7 +617,7 @@ class Completion(NamedTuple):
 
 
 def completion_script(shell: str) -> str:
-    """Return the script that enables completion in a shell. Raises ConfigError for others."""
+    """Return the script that enables completion in a shell. Raises ConfigError for other shells."""
     if shell not in SHELLS:
         raise ConfigError(unknown("shell", shell, SHELLS))
     return _shell_complete(shell).source()

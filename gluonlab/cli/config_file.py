@@ -47,7 +47,7 @@ def add_config_file_option(function: Callable[..., None]) -> Callable[..., None]
 
 
 def read_settings(path: str, command: click.Command) -> Dict[str, Any]:
-    """Read and check the settings of a file; return name of a field of TrainConfig -> value.
+    """Read and check a file of settings; return the values by name of the field of TrainConfig.
 
     From a run's config.json, only settings that differ from their defaults and that the command
     supports are returned. ``out``, the run's folder, is left out. Raises ConfigError, which names
@@ -135,6 +135,7 @@ def _parse_json(text: str) -> Any:
     """Parse JSON. Raises ValueError for repeated keys, NaN and infinity."""
 
     def reject_repeated_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+        """Return the pairs as a dict. Raises ValueError if a key occurs twice."""
         values = dict(pairs)
         if len(values) < len(pairs):
             repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
@@ -148,7 +149,7 @@ def _parse_json(text: str) -> Any:
 
 
 def _run_settings(path: str, content: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return the settings in a run's config.json that the user had given to the run."""
+    """Return the settings that the user had given to a run, from the run's config.json."""
     from gluonlab.runs.run_reader import parse_description
 
     try:
@@ -195,6 +196,7 @@ def _is_plain_value(value: Any, levels: int = 2) -> bool:
 
 
 def _is_valid_utf8(value: str) -> bool:
+    """Return whether UTF-8 can encode the text, because it has no lone surrogates."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -203,7 +205,7 @@ def _is_valid_utf8(value: str) -> bool:
 
 
 def save_settings(path: str, settings: Mapping[str, Any]) -> None:
-    """Write settings to a new file, which --config can read: TOML or JSON, by its suffix.
+    """Write settings to a new file for --config: TOML or JSON, by its suffix.
 
     Raises ConfigError and OutputError.
     """

@@ -41,7 +41,7 @@ def is_reader_gone(error: BaseException, stream: Any) -> bool:
 
 
 def reader_error(stream: Any) -> Optional[str]:
-    """Return the system's error message for writing to the stream; None if it can be written."""
+    """Return the system's message if writing to the stream would fail; else None."""
     try:
         number = _write_error(stream)
     except (OSError, ValueError, AttributeError):  # not a stream of the system
@@ -50,7 +50,7 @@ def reader_error(stream: Any) -> Optional[str]:
 
 
 def _write_error(stream: Any) -> Optional[int]:
-    """Return the error number (errno) with which writing would fail; None if it would succeed."""
+    """Return the errno with which writing to the stream would fail; None if it would succeed."""
     poll = select.poll()
     poll.register(stream.fileno(), select.POLLOUT)
     events = [event for _, event in poll.poll(0)]
@@ -128,6 +128,7 @@ class LinePrinter:
         self._available.release()
 
     def _print_lines(self) -> None:
+        """Print queued lines, several at a time, and call their callbacks, in the thread."""
         while True:
             self._available.acquire()
             stream, text, printed = self._lines.popleft()

@@ -43,6 +43,7 @@ def run_checks(
 
 
 def _software_checks() -> List[Check]:
+    """Return the checks of Python, numpy and MXNet with its libraries, each with its name."""
     folder = check_software.module_folder("mxnet")
 
     def check_import() -> List[Finding]:
@@ -59,7 +60,10 @@ def _software_checks() -> List[Check]:
 
 
 def _gpu_checks() -> List[Check]:
+    """Return a single check, which runs all GPU checks on one report of the driver."""
+
     def check_gpus_in_order() -> List[Finding]:
+        """Read the driver's report, and return the findings of all GPU checks."""
         driver, installed = nvml.read_driver(), list(check_software.installed_mxnets())
         flavour = installed[0] if len(installed) == 1 else ""
         instance = check_gpus.instance_type(os.environ)
@@ -77,6 +81,7 @@ def _gpu_checks() -> List[Check]:
 
 
 def _host_checks() -> List[Check]:
+    """Return the checks of the machine except its GPUs, each with its name."""
     return [
         ("cpu", check_host.check_cpu),
         ("memory", lambda: [check_host.check_memory()]),

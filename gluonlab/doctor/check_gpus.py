@@ -120,7 +120,7 @@ def check_capabilities(driver: Driver, flavour: str, environ: Mapping[str, str] 
 
 @returns_list
 def check_tf32(driver: Driver, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Report how GPUs with TF32 multiply float32 numbers."""
+    """Report whether GPUs with TF32 multiply float32 numbers exactly or rounded to TF32."""
     tf32_gpus = [gpu for gpu in driver.gpus if gpu.capability >= TF32_SINCE and is_supported(gpu.capability)]
     exported = environ.get(TF32_VARIABLE)
     if tf32_gpus and exported in (None, "0"):
@@ -281,7 +281,7 @@ def format_nvlinks(nvlinks: Mapping[Pair, int]) -> str:
 def find_renumbering(
     nvlinks: Mapping[Pair, int], expected: Mapping[Pair, int], count: int
 ) -> Optional[Tuple[int, ...]]:
-    """Find an order of the ``count`` GPUs with the links of a known machine, or return None.
+    """Find an order of the ``count`` GPUs in which NVLinks are as on a known machine; else None.
 
     ``nvlinks`` and ``expected``: number of NVLinks of each pair, on this and on the known machine.
     In the returned order, ``order[r]`` is this machine's GPU that corresponds to GPU r of the known
@@ -315,6 +315,7 @@ def check_links(driver: Driver, instance: Optional[str]) -> Iterator[Finding]:
 
 
 def _check_nvlinks(driver: Driver, topology: Optional[Topology]) -> Finding:
+    """Report the NVLinks of the GPUs; warn if they differ from those of ``topology``."""
     nvlinks, count = driver.nvlinks, len(driver.gpus)
     switched = ", ".join(map(str, driver.nvswitch_gpus))
     needs_switches = topology is not None and topology.name in SWITCHED_INSTANCES and not driver.unreadable_gpus
@@ -348,6 +349,7 @@ def _check_nvlinks(driver: Driver, topology: Optional[Topology]) -> Finding:
 
 
 def _check_peers(driver: Driver) -> Finding:
+    """Report the pairs of GPUs without peer-to-peer access; warn if NVLinks connect such a pair."""
     count = len(driver.gpus)
     if not driver.pairs_without_access:
         return ok("peers", f"peer-to-peer access between all {count * (count - 1) // 2} pairs")

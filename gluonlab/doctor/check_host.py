@@ -84,7 +84,7 @@ def check_current_folder() -> Finding:
 
 
 def check_home(environ_home: str) -> Finding:
-    """Check the home folder, in which libraries keep caches and settings."""
+    """Check the home folder (``environ_home``: HOME), where libraries keep caches and settings."""
     cure = "export HOME=DIR"
     if not environ_home:
         return warning("home", "HOME is not set", "libraries cannot keep their settings", cure)
@@ -162,7 +162,7 @@ def check_cpu(proc: Path = PROC) -> Iterator[Finding]:
 
 
 def describe_cores() -> str:
-    """Return text such as ``2 cores``, and why these are not all cores of the machine."""
+    """Return text with the number of usable cores, and why the others are not usable."""
     machine, allowed, available = (os.cpu_count() or 1, len(os.sched_getaffinity(0)), resources.available_cores())
     notes = []
     if allowed < machine:
@@ -173,7 +173,7 @@ def describe_cores() -> str:
 
 
 def _describe_idle_threads() -> str:
-    """Describe how idle OpenMP threads wait, by the user's settings or by gluonlab's."""
+    """Return text on how idle OpenMP threads wait: as the user or, by default, gluonlab sets."""
     settings = ", ".join(f"{name}={value}" for name, value in openmp_settings.user_spin_settings().items())
     if settings:
         return f"idle threads wait as {settings} says"
@@ -273,7 +273,7 @@ def check_mirrors(sources: Mapping[str, Tuple[str, ...]], timeout_s: float = TIM
 
 
 def mirror_addresses() -> Mapping[str, Tuple[str, ...]]:
-    """Return the addresses of the first file of each data set."""
+    """Return for each data set the addresses of its first file, one for each mirror."""
     from gluonlab.data.fetching.download_sources import SOURCES
 
     return {name: tuple(mirror + source.files[0].name for mirror in source.mirrors) for name, source in SOURCES.items()}
@@ -300,7 +300,7 @@ def check_url(url: str, timeout_s: float = TIMEOUT_S) -> str:
 
 
 def _request_error(error: Exception) -> str:
-    """Return the innermost reason of an exception of requests, which wraps three others."""
+    """Return the cause of a failed request, from an exception that wraps three others."""
     text = join_lines(str(error))
     proxy = "the proxy: " if "to proxy" in text or type(error).__name__ == "InvalidProxyURL" else ""
     other = f"{type(error).__name__}: {text[:120]}"
@@ -308,6 +308,7 @@ def _request_error(error: Exception) -> str:
 
 
 def _mirror_finding(name: str, replies: Mapping[str, str]) -> Finding:
+    """Return the finding on a data set's mirrors. ``replies``: address -> problem, or ""."""
     failures = [f"{url}: {problem}" for url, problem in replies.items() if problem]
     count, problems = format_count(len(replies), "mirror"), "; ".join(failures)
     if not failures:
@@ -350,6 +351,7 @@ def check_sagemaker(
 
 
 def _check_sagemaker_job(environ: Mapping[str, str]) -> Finding:
+    """Report the SageMaker training job and its host; warn if SM_HOSTS is not a list."""
     instance, gpus = environ.get("SM_CURRENT_INSTANCE_TYPE"), environ.get("SM_NUM_GPUS")
     what = f"training job {environ.get('TRAINING_JOB_NAME', '')}".strip()
     what += f", {instance}" if instance is not None else ""
@@ -365,7 +367,7 @@ def _check_sagemaker_job(environ: Mapping[str, str]) -> Finding:
 
 
 def _check_persistence(persistent: Path, package: Path = Path(__file__)) -> Iterator[Finding]:
-    """Warn if gluonlab is installed outside of the persistent folder."""
+    """Warn if gluonlab is outside the folder that survives a stop of the notebook instance."""
     if persistent.is_dir() and persistent not in package.resolve().parents:
         cause = f"a notebook instance keeps {persistent} alone when it stops; "
         cause += f"gluonlab is installed in {package.resolve().parent.parent}"

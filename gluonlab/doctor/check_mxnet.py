@@ -39,7 +39,7 @@ def probe_mxnet() -> ProcessOutcome:
 
 @returns_list
 def mxnet_findings(outcome: ProcessOutcome, is_installed: bool, horovod: Optional[str]) -> Iterator[Finding]:
-    """Return the findings for the answers of `probe_mxnet`.
+    """Report whether MXNet, kvstores and Horovod work, from the answers of `probe_mxnet`.
 
     ``is_installed``: whether a module mxnet exists. ``horovod``: the installed version of Horovod,
     or None.
@@ -58,6 +58,7 @@ def mxnet_findings(outcome: ProcessOutcome, is_installed: bool, horovod: Optiona
 
 
 def _import_finding(outcome: ProcessOutcome) -> Finding:
+    """Report MXNet's version and number of GPUs, or why MXNet does not load."""
     loaded, error = outcome.first_answer("version"), outcome.first_answer("error")
     if loaded is not None:
         gpus, built_with = loaded["gpus"], ", ".join(loaded["built_with"])
@@ -99,6 +100,7 @@ def _import_error_finding(answer: Dict[str, Any]) -> Finding:
 
 
 def _kvstore_findings(outcome: ProcessOutcome) -> Iterator[Finding]:
+    """Report the kvstores that work in one finding, and each that fails in its own."""
     tried = {answer["kvstore"]: answer for answer in outcome.answers if "kvstore" in answer}
     works = [name for name, answer in tried.items() if answer["works"]]
     if works:
@@ -115,6 +117,7 @@ def _kvstore_findings(outcome: ProcessOutcome) -> Iterator[Finding]:
 
 
 def _horovod_finding(loaded: Optional[Dict[str, Any]], installed: Optional[str]) -> Finding:
+    """Report whether Horovod loads. ``loaded``: the child process's answer, or None."""
     if installed is None:
         return ok("horovod", "not installed: only for training on several machines with Horovod")
     if loaded is None:

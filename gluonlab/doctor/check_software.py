@@ -128,6 +128,7 @@ def installed_mxnets() -> Dict[str, str]:
 
 
 def _folder_entries(folder: Path) -> List[str]:
+    """Return the sorted names in a folder; [] if the folder cannot be read."""
     try:
         return sorted(entry.name for entry in os.scandir(folder))
     except OSError:  # not a folder, or no permission
@@ -216,7 +217,7 @@ def trace_libraries(
 
 @returns_list
 def check_libraries(mxnet_folder: Optional[Path], environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Report the folders of all libraries, and a fault for each missing or unsuitable one."""
+    """Report where MXNet's libraries come from, and a fault for each missing or unsuitable one."""
     if mxnet_folder is None:
         return
     library = mxnet_folder / "libmxnet.so"
@@ -245,7 +246,7 @@ def _missing_findings(names: Sequence[str], environ: Mapping[str, str]) -> Itera
 
 
 def _mismatch_findings(complaints: List[str], environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield a finding for the first complaint about each library.
+    """Yield one finding for each library of which the linker complains: its first complaint.
 
     An old library may lack hundreds of symbols.
     """
@@ -264,6 +265,7 @@ def _mismatch_findings(complaints: List[str], environ: Mapping[str, str]) -> Ite
 
 
 def _mixed_findings(traced: LinkerTrace) -> Iterator[Finding]:
+    """Warn if the two libraries of cuBLAS (CUBLAS_PAIR) come from different folders."""
     folders = {path.parent for path in map(traced.paths.get, CUBLAS_PAIR) if path is not None}
     if len(folders) > 1:
         what = f"{' and '.join(CUBLAS_PAIR)} come from different places"
@@ -273,7 +275,7 @@ def _mixed_findings(traced: LinkerTrace) -> Iterator[Finding]:
 
 
 def _origin_findings(traced: LinkerTrace, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield a finding for each origin of libraries (TITLES), with folders and libraries."""
+    """List the libraries by origin (TITLES) and folder, with one finding for each origin."""
     folders_by_origin: Dict[str, Dict[Path, List[str]]] = {kind: {} for kind in TITLES}
     for name, path in traced.paths.items():
         if path is not None:

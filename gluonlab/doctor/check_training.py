@@ -35,7 +35,7 @@ def probe_training() -> List[Finding]:
 
 
 def training_findings(outcome: ProcessOutcome) -> List[Finding]:
-    """Return the findings for the answers of the child process."""
+    """Report how much parameters differ between all devices and one, from the child's answers."""
     devices = (outcome.first_answer("devices") or {}).get("devices", "")
     on_devices = f" on {devices}" if devices else ""
     error, result = outcome.first_answer("error"), outcome.first_answer("difference")
@@ -57,7 +57,7 @@ def training_findings(outcome: ProcessOutcome) -> List[Finding]:
 
 
 def main() -> None:
-    """Train, and print answers with the keys ``devices``, then ``difference`` or ``error``."""
+    """Train on all devices and on one; print ``devices``, and ``difference`` or ``error``."""
     try:
         from gluonlab.devices import describe
 
@@ -78,7 +78,7 @@ def testable_devices() -> List[Any]:
 
 
 def max_parameter_difference(ctxs: List[Any], store: str = "device") -> float:
-    """Return the largest relative difference of a parameter, ||a - b|| / ||b||.
+    """Train on ``ctxs`` and on one device; return the maximum of ||a - b|| / ||b||.
 
     a is the parameter after a step on all devices, and b after a step on one device.
     """

@@ -45,7 +45,7 @@ def fault(check: str, what: str, cause: str, cure: str) -> Finding:
 
 
 def returns_list(check: Callable[..., Iterator[Finding]]) -> Callable[..., List[Finding]]:
-    """Turn a generator of findings into a function that returns a list."""
+    """Decorate a generator function of findings, so that it returns a list."""
 
     @functools.wraps(check)
     def findings(*arguments: Any, **options: Any) -> List[Finding]:

@@ -56,7 +56,7 @@ class Proof(NamedTuple):
 
     @classmethod
     def create(cls, name: str) -> Proof:
-        """Check paths and GPUs, and return a Proof.
+        """Make a Proof that writes NAME.json and NAME.html; check these paths and the GPUs.
 
         Raises OutputError for files that exist or cannot be written, and DeviceError without GPUs.
         """
@@ -81,6 +81,7 @@ class Proof(NamedTuple):
         with tqdm(desc=next(iter(TRIALS)), bar_format=bar_format, **options) as bar:
 
             def report_trial(result: TrialResult) -> None:
+                """Advance the progress bar, and print the result of a trial."""
                 bar.update()
                 bar.set_description_str([*TRIALS, ""][[*TRIALS].index(result.name) + 1])
                 with bar.external_write_mode():
@@ -113,7 +114,7 @@ def run_trials(devices: str, on_result: Callable[[TrialResult], None]) -> List[T
 
 
 def trial_verdicts(name: str, outcome: ProcessOutcome) -> List[Finding]:
-    """Return the verdicts on a trial. There is at least one."""
+    """Return a trial's faults or, if there are none, one finding with its summary."""
     trial = TRIALS[name]
     faults = [_fault(name, what) for what in [*trial.faults(outcome), *_process_faults(outcome)]]
     return faults or [ok(name, trial.summary(outcome))]
@@ -125,7 +126,7 @@ def trial_numbers(name: str, outcome: ProcessOutcome) -> List[Dict[str, Any]]:
 
 
 def _process_faults(outcome: ProcessOutcome) -> List[str]:
-    """Return a list with the failure of the process and its last attempt; empty for success."""
+    """Return a list with what the process tried last and why it failed; [] for success."""
     error, attempt = outcome.first_answer("error"), outcome.last_answer("trying")
     reason = join_lines(error["error"]) if error else outcome.failure
     return [f"{attempt['trying'] if attempt else 'its start'}: {reason}"] if reason else []
@@ -185,7 +186,7 @@ def render_page(proof: Dict[str, Any]) -> str:
 
 
 def make_tables(numbers: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """Return a table for the objects with the same keys.
+    """Return one table for each group of objects with the same keys.
 
     Speeds of copies between pairs of GPUs become a square table.
     """

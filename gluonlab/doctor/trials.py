@@ -175,7 +175,7 @@ def forward_and_backward(operation: str, inputs: List[Array], ctx: mx.Context) -
 
 
 def check_arithmetic(ctxs: List[mx.Context]) -> None:
-    """Compare each operation on each GPU with the CPU, and with the first GPU.
+    """Compare each operation's results on each GPU with those on the CPU and on the first GPU.
 
     Send ``device``, ``operation``, ``difference``, the relative difference from the CPU, and
     ``alike``, whether all bits equal those of the first GPU.
@@ -250,7 +250,7 @@ def check_stores(ctxs: List[mx.Context]) -> None:
 
 
 def _check_sums(name: str, ctxs: List[mx.Context]) -> Dict[str, int]:
-    """Return the number of ``wrong`` elements of sums, and of sums ``unlike`` the first one."""
+    """Count ``wrong`` elements of sums, and ``unlike`` sums: their bits are not the first sum's."""
     from mxnet import nd
 
     random, store = np.random.RandomState(0), make_kvstore(name, ctxs)
@@ -268,6 +268,7 @@ def _check_sums(name: str, ctxs: List[mx.Context]) -> Dict[str, int]:
 
 
 def _sum_arrays(store: Any, key: int, values: Array, ctxs: List[mx.Context]) -> List[Array]:
+    """Sum ``values``, one array per device, with the store; return the sum on each device."""
     from mxnet import nd
 
     arrays = [nd.array(value, ctx=ctx) for value, ctx in zip(values, ctxs)]
@@ -282,6 +283,7 @@ def store_faults(outcome: ProcessOutcome) -> List[str]:
 
 
 def _store_problem(answer: Dict[str, Any]) -> str:
+    """Describe the problem in an answer of `check_stores`; "" if there is none."""
     if "refused" in answer:
         return f"fails: {answer['refused']}"
     if answer.get("wrong"):
@@ -306,7 +308,7 @@ RUN_TIMEOUT_S = 60.0
 
 
 def check_determinism(ctxs: List[mx.Context]) -> None:
-    """Run the same training twice, with and without --deterministic.
+    """Train twice with --deterministic and twice without, with the same seed.
 
     Send ``how``, and ``alike``, whether both runs end with the same bits, or ``refused``, the
     error.
@@ -346,7 +348,7 @@ def determinism_faults(outcome: ProcessOutcome) -> List[str]:
 
 
 def determinism_summary(outcome: ProcessOutcome) -> str:
-    """Return text on whether runs without --deterministic also repeat."""
+    """Return text on whether two runs without --deterministic end with the same bits."""
     alike = {answer["how"]: answer["alike"] for answer in outcome.all_answers("how")}
     without = "the same" if alike["without --deterministic"] else "different"
     return (
@@ -403,7 +405,7 @@ def _profile_operators(step: Callable[[], Any]) -> "Counter[str]":
 
 
 def count_summary(outcome: ProcessOutcome) -> str:
-    """Return text with the counts of each store."""
+    """Return text with the numbers of operations and copies of each store."""
     counts = "; ".join(
         f"{answer['store']} {answer['queued']:.0f}, {answer['copies']:.0f} of them copies"
         for answer in outcome.all_answers("store")
@@ -461,7 +463,7 @@ def bus_bytes(size: int, world_size: int) -> float:
 
 
 def measure_seconds(work: Callable[[], Any]) -> float:
-    """Return the seconds of one repetition, as the median of several rounds.
+    """Return the seconds of one call of ``work``, as the median of several rounds.
 
     Each round has enough repetitions to make the wait at its end negligible.
     """
@@ -473,6 +475,7 @@ def measure_seconds(work: Callable[[], Any]) -> float:
 
 
 def _time_repeats(work: Callable[[], Any], repeats: int) -> float:
+    """Return the seconds of ``repeats`` calls of ``work``, until all queued operations are done."""
     from mxnet import nd
 
     nd.waitall()

@@ -172,7 +172,7 @@ def _read_count(file: IO[bytes]) -> int:
 
 
 def _read_names(file: IO[bytes], size: int, count: int) -> Iterator[str]:
-    """Yield the names at the end of a file of ``size`` bytes, which must be ``count`` names."""
+    """Yield the ``count`` names of arrays at the end of a file of ``size`` bytes."""
     names = _read_count(file)
     if names != count:
         raise ValueError(f"{count} arrays and {names} names")

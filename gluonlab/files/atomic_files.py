@@ -173,7 +173,7 @@ def append_all_or_nothing(file: int, content: bytes) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder that others have written into, and ignore errors.
+    """Remove a folder, whatever other processes have written into it, and ignore errors.
 
     Links are removed, not followed. Folders may be deeper than Python's functions support, and may
     lack permissions.
@@ -220,7 +220,7 @@ def _remove_stale_folders(parent: Path, prefix: str) -> None:
 
 
 def _is_private(path: Path) -> bool:
-    """Return whether ``path`` is a folder that only this user can access, as of ``mkdtemp``."""
+    """Return whether only this user can access the folder ``path``, as after ``mkdtemp``."""
     with suppress(OSError):
         status = os.lstat(path)
         mode = stat.S_IMODE(status.st_mode) & ~stat.S_ISVTX  # which Jupyter sets
@@ -267,7 +267,7 @@ def write_text(path: Path, content: str, remedy: str = DEFAULT_REMEDY) -> None:
 
 @contextmanager
 def raise_output_errors(path: Path, remedy: str = DEFAULT_REMEDY) -> Iterator[None]:
-    """Turn every OSError while ``path`` is written into an OutputError with ``remedy``."""
+    """Convert an OSError in the block to an OutputError with ``path`` and the advice ``remedy``."""
     try:
         yield
     except OutputError:
@@ -352,7 +352,7 @@ def check_new_or_marked(option: str, path: Path, mark: bytes) -> None:
 
 @contextmanager
 def new_or_marked_file(option: str, path: Path, mark: bytes) -> Iterator[Path]:
-    """Yield a temporary path like `new_file`, but replace a file with ``mark``."""
+    """Yield a temporary path like `new_file`, but allow ``path`` to be a file with ``mark``."""
     if not is_marked(path, mark):
         with new_file(option, path) as temporary:
             yield temporary

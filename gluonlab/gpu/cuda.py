@@ -159,7 +159,7 @@ class GpuModel(NamedTuple):
 
 
 def is_supported(capability: Tuple[int, int]) -> bool:
-    """Return whether the wheel has machine code for this compute capability."""
+    """Return whether MXNet's wheel has machine code for this compute capability."""
     major, minor = capability
     # machine code runs on the same major version, from its minor version on
     return any(major == code[0] and minor >= code[1] for code in SUPPORTED_CAPABILITIES)
@@ -171,7 +171,7 @@ def sm_name(capability: Tuple[int, int]) -> str:
 
 
 def check_gpus_supported(ctxs: Sequence[Any], count: int) -> None:
-    """Raise UnsupportedGpuError if a GPU in ``ctxs`` (mx.Context) has no machine code in the wheel.
+    """Raise UnsupportedGpuError if MXNet's wheel has no machine code for a GPU in ``ctxs``.
 
     ``count``: the number of GPUs that CUDA shows. The function creates no CUDA context.
     """
@@ -181,7 +181,7 @@ def check_gpus_supported(ctxs: Sequence[Any], count: int) -> None:
 
 
 def describe_unsupported(numbers: Sequence[int], count: int) -> str:
-    """Return one line about the GPUs without machine code, or "" if MXNet supports all of them.
+    """Return a line about the GPUs that MXNet has no machine code for; "" if there are none.
 
     ``numbers``: MXNet's numbers of the GPUs. ``count``: the number of GPUs that CUDA shows.
     """

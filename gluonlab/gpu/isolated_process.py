@@ -1,4 +1,4 @@
-"""Run a module that may crash or hang in a child process, which answers in lines of JSON."""
+"""Runs a module in a child process, because the module may crash or hang; reads JSON answers."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _parse_answers(out: str) -> List[Dict[str, Any]]:
 
 
 def _describe_status(status: int) -> str:
-    """Return how a process with this exit status failed, or "" for 0. Negative: a signal."""
+    """Return how a process with this exit status failed. 0: "". Negative: killed by a signal."""
     if status >= 0:
         return f"ended with status {status}" if status else ""
     try:

@@ -35,7 +35,7 @@ class Arithmetic(NamedTuple):
     tf32: bool
 
     def in_words(self) -> str:
-        """Return a description for the run's header."""
+        """Describe the precision and the algorithms in words, for the run's header."""
         products = "products in TF32 where a GPU can" if self.tf32 else "exact products, no TF32"
         fastest = "fastest algorithms, bits may vary"
         return f"{products}; {'same seed, same bits' if self.deterministic else fastest}"

@@ -105,7 +105,7 @@ def read_driver() -> Driver:
 
 
 def parse_outcome(outcome: ProcessOutcome) -> Driver:
-    """Return the Driver that the process reported, or one with an ``error``."""
+    """Return the Driver that the process reported; after a failure, a Driver with ``error``."""
     answer, error = outcome.first_answer("version"), outcome.first_answer("error")
     if answer is not None:
         return Driver.from_answer(answer)
@@ -250,7 +250,7 @@ def _decode(value: Any) -> str:
 
 
 def main() -> None:
-    """Print the answer of `query_nvml` as JSON, or the reason under ``error``."""
+    """Print the answer of `query_nvml` as JSON; if it fails, the reason as ``error``."""
     pynvml: Any = None
     try:
         pynvml = importlib.import_module("pynvml")
@@ -299,7 +299,7 @@ def visible_gpus(gpus: Sequence[NvmlGpu], visible: Optional[str]) -> VisibleGpus
 
 
 def _find_gpu(gpus: Sequence[NvmlGpu], word: str) -> Optional[NvmlGpu]:
-    """Return the GPU with this position or this beginning of a UUID, or None if none matches."""
+    """Return the GPU with the position or the beginning of a UUID in ``word``; else None."""
     number = re.match(r"\+?(\d+)", word)
     if number:
         return gpus[int(number[1])] if int(number[1]) < len(gpus) else None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Return ``$XDG_CACHE_HOME/gluonlab`` or ``~/.cache/gluonlab``. The folder may not exist.
+    """Return ``$XDG_CACHE_HOME/gluonlab`` or ``~/.cache/gluonlab``. The folder need not exist.
 
     A relative XDG_CACHE_HOME is ignored, as the XDG base directory specification requires.
 

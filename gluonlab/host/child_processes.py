@@ -31,7 +31,7 @@ OWN_GROUP_OPTIONS: Dict[str, Any] = {"start_new_session": True, "preexec_fn": di
 
 
 def prepare_program_process() -> None:
-    """Run in a new process before it executes the user's program: die with the parent.
+    """Make this new process die with its parent. Called before it executes the user's program.
 
     Unlike the launcher, the program does not ignore Ctrl-Z.
     """
@@ -40,7 +40,7 @@ def prepare_program_process() -> None:
 
 
 def prepare_command_process() -> None:
-    """Run in a new process before it executes a command of gluonlab: die with the parent.
+    """Make this new process die with its parent. Called before it executes a gluonlab command.
 
     SIGINT is blocked until `gluonlab.host.startup_errors` handles it, because Python would print a
     traceback.

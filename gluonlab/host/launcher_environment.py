@@ -155,7 +155,7 @@ def parse_slurm_hosts(text: str, variable: str) -> List[str]:
 
 
 def _split_outside_brackets(text: str, variable: str) -> Iterator[str]:
-    """Yield the items of a list, which is split at the commas outside of brackets."""
+    """Yield the items of a list of hosts, split at the commas outside of brackets."""
     depth, start = 0, 0
     for end, character in enumerate(f"{text},"):
         depth += (character == "[") - (character == "]")
@@ -202,7 +202,7 @@ def parse_slurm_counts(text: str) -> List[int]:
 
 
 def read_lsf_hosts(environ: Mapping[str, str]) -> Tuple[str, List[HostSlots]]:
-    """Return the name of the variable in which LSF lists the job's hosts, and the hosts.
+    """Return LSF's variable that lists the job's hosts, and the hosts with their slots.
 
     A host may appear several times, in LSF's order. Returns ("", []) if no variable is set. Source:
     https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=variables-environment-set-job-execution
@@ -278,7 +278,7 @@ def _parse_slots(text: str, variable: str) -> int:
 
 
 def _host_list_error(text: str, variable: str) -> ConfigError:
-    """Return the error for a variable that is not a list of hosts."""
+    """Return the error for a variable whose value ``text`` is not a list of hosts."""
     return ConfigError(
         f"{variable}={text!r} is no list of hosts, such as node[001-003,07],gpu-5 or 'a 2 b 2', of "
         f"at most {MAX_HOSTS}: set it anew, or give the hosts with --hosts"

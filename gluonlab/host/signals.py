@@ -300,7 +300,7 @@ class _SignalWatcher:
             os.close(end)
 
     def _run(self) -> None:
-        """Read the pipe until FINISHED. Report or exit when the time ``_due`` has come."""
+        """Handle the signals in the pipe until FINISHED. At the time ``_due``, report or exit."""
         while True:
             timeout = None if self._due is None else max(self._due - time.monotonic(), 0)
             if not select.select([self._reads], [], [], timeout)[0]:
@@ -316,7 +316,7 @@ class _SignalWatcher:
                     self._handle_signal(number)
 
     def _handle_signal(self, number: int) -> None:
-        """Record a signal, and set when to print or exit if no Python handler has run by then."""
+        """Record a signal; set the time to print or exit unless a Python handler runs before."""
         if self._previous_fd >= 0:  # pass it on to the previous reader
             with suppress(OSError):
                 os.write(self._previous_fd, bytes([number]))
@@ -331,7 +331,7 @@ class _SignalWatcher:
         self._insisted = self._insisted or insists
 
     def _report_or_exit(self) -> None:
-        """End the process if the user has insisted. Otherwise print how to insist."""
+        """End the process if the user has repeated the signal. Otherwise print how to do so."""
         if not self._insisted:
             if self._signals[0] == signal.SIGINT:
                 _print_line("waiting for the step that is under way: Ctrl-C again does not wait")
@@ -374,7 +374,7 @@ OPENBLAS_TIMEOUT, OPENBLAS_SPIN = "OPENBLAS_THREAD_TIMEOUT", "20"
 
 @contextmanager
 def _shorten_openblas_spin() -> Iterator[None]:
-    """Shorten the spin time of OpenBLAS, which is loaded in this block with numpy.
+    """Shorten how long idle OpenBLAS threads spin, while the block imports numpy with OpenBLAS.
 
     OpenBLAS reads the variable when it is loaded. A value set by the user is kept. Child processes
     do not inherit the variable.
@@ -393,6 +393,7 @@ class _DelayingFinder:
     """Finder of modules in EXTENSION_PACKAGES that delays signals while they are loaded."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> "importlib.machinery.ModuleSpec | None":
+        """Find a module of EXTENSION_PACKAGES; its loader delays signals. None for others."""
         if name.partition(".")[0] not in EXTENSION_PACKAGES or (
             signal.getsignal(signal.SIGINT) is _delay_signal and name != "numpy"
         ):

@@ -1,4 +1,4 @@
-"""Prints one line instead of a traceback for two errors while a command is starting.
+"""Prints one line, not a traceback, for Ctrl-C and hidden modules while a command is starting.
 
 - Ctrl-C before the command has installed its own handlers.
 - A file of the user that hides a module. ``python -m gluonlab.run`` searches the current folder
@@ -18,7 +18,7 @@ from _frozen_importlib_external import PathFinder  # type: ignore[import-not-fou
 
 
 def install_start_handlers() -> None:
-    """Handle SIGINT and errors in one line while Python is starting a command of gluonlab.
+    """Print one line for Ctrl-C or a hidden module while a command of gluonlab is starting.
 
     `gluonlab.cli.command` later replaces these handlers.
     """
@@ -59,10 +59,7 @@ def is_command_starting() -> bool:
 
 
 def explain_hidden_module(error: BaseException | None) -> str | None:
-    """If a file of the user hides a module and so caused the error, return a message about it.
-
-    Returns None for other errors.
-    """
+    """Return a message if the error is due to a file of the user that hides a module; else None."""
     try:
         return _find_hiding_file(error)
     except OSError:  # the current folder has been removed
@@ -70,7 +67,7 @@ def explain_hidden_module(error: BaseException | None) -> str | None:
 
 
 def _find_hiding_file(error: BaseException | None) -> str | None:
-    """Search an error and its causes for a hiding file, and return the message about the file.
+    """Return a message about a file that hides a module, from an error and its causes; else None.
 
     The error may be raised in the hiding file, or its text may name the hidden module.
     """
@@ -120,7 +117,7 @@ def _import_location(file: str) -> tuple[str, str]:
 
 
 def _print_hidden_module(kind, error, trace):  # type: ignore[no-untyped-def]
-    """Print one line if an error comes from a hiding file before a command has started."""
+    """Print one line if a file that hides a module caused the error, otherwise the traceback."""
     message = None if "--debug" in sys.argv else explain_hidden_module(error)
     if message is None:
         sys.__excepthook__(kind, error, trace)

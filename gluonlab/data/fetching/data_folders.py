@@ -30,7 +30,7 @@ _MANIFEST_LINE = re.compile(r"([0-9a-f]{64})  ([^/].*)")
 
 
 def data_root(data_dir: Optional[str] = None) -> Path:
-    """Return the folder that contains all data sets: the first of these that is given.
+    """Return the folder that contains all data sets. The first setting that is given decides.
 
     ====================  =====================================
     ``data_dir``          value of --data-dir
@@ -54,7 +54,7 @@ def data_root(data_dir: Optional[str] = None) -> Path:
 
 
 def _check_data_dir(data_dir: str) -> Path:
-    """Return --data-dir as a path, which may not exist. Raises DataError for an invalid name."""
+    """Return --data-dir as a path. Raises DataError if a folder cannot have this name."""
     try:
         os.lstat(data_dir)
     except ValueError:  # a NUL in the name
@@ -90,7 +90,7 @@ def find_file(name: str, folders: List[Path], endings: Sequence[str] = ("",)) ->
 def find_data_files(
     source: Source, names: Sequence[str], data_dir: Optional[str], endings: Sequence[str] = ("",)
 ) -> Dict[str, Path]:
-    """Find the files ``names`` of a data set; return name -> path.
+    """Return the paths of the files ``names`` of a data set, by name.
 
     ``data_dir``: value of --data-dir. ``endings``: possible additions to each name, such as .gz.
     Raises DataError for missing files, with the command that downloads them.
@@ -117,7 +117,7 @@ def find_data_files(
 
 @contextmanager
 def convert_read_errors(path: Path, replaceable: str = "--data-dir") -> Iterator[None]:
-    """Convert OSErrors in the block to DataErrors.
+    """Convert an OSError in the block to a DataError, which says that ``path`` cannot be read.
 
     ``replaceable``: the thing that the message tells the user to replace, such as "file".
     """

@@ -81,7 +81,7 @@ def download(
 
 
 def _user_mirrors(source: Source, mirror: Optional[str]) -> List[str]:
-    """Return the addresses of the user's mirror: with and without the name of the data set."""
+    """Return the addresses to try on the user's mirror: without and with the data set's name."""
     if mirror is None:
         return []
     if not re.match(r"(?i)https?://[^/\s]", mirror):
@@ -92,7 +92,7 @@ def _user_mirrors(source: Source, mirror: Optional[str]) -> List[str]:
 
 @contextmanager
 def _hold_lock(path: Path, on_wait: Callable[[], object]) -> Iterator[None]:
-    """Hold a lock between the processes of this machine. If it is taken, call ``on_wait`` and wait.
+    """Lock ``path`` in the block. If another process holds the lock, call ``on_wait`` and wait.
 
     The lock file is not deleted, because then two processes could hold the lock at once.
     """
@@ -238,7 +238,7 @@ def _check_digest(file: KnownFile, path: Path) -> None:
 
 
 def _move_folder(source: Path, target: Path) -> None:
-    """Move a folder to its place: at once, or file by file if the target exists."""
+    """Move ``source`` to ``target``: as a folder, or file by file if ``target`` exists."""
     if not target.exists():
         os.replace(source, target)
         return
@@ -390,7 +390,7 @@ def _read_chunk(response: requests.Response, max_bytes: int) -> bytes:
 
 
 def _find_response_start(response: requests.Response, present: int) -> Optional[int]:
-    """Return at which byte of the file a response starts: ``present`` or 0.
+    """Return the byte of the file at which a response starts: ``present`` (resumed) or 0.
 
     Returns None if the response does not continue the local file. ``present``: the size of the
     local file in bytes.
@@ -402,7 +402,7 @@ def _find_response_start(response: requests.Response, present: int) -> Optional[
 
 
 def _check_size(url: str, size: int, sizes: range) -> None:
-    """Raise DownloadError if a file has none of the allowed ``sizes``."""
+    """Raise DownloadError unless the file's ``size`` in bytes is one of the allowed ``sizes``."""
     if size not in sizes:
         upper_limit = f" to {sizes.stop - 1:,}" if len(sizes) > 1 else ""
         raise DownloadError(f"{redact_password(url)} has {size:,} bytes, expected {sizes.start:,}{upper_limit}")

@@ -67,7 +67,7 @@ class _BoundedReader:
         return self.position
 
     def read(self, size: int) -> bytes:
-        """Read ``size`` bytes. Raises TarError beyond the bounds."""
+        """Read ``size`` bytes. Raises TarError if ``size`` or the total read is too large."""
         if not 0 <= size <= MAX_READ_BYTES:
             raise tarfile.TarError(f"a header of {size:,} bytes")
         data = self.file.read(size)
@@ -77,7 +77,7 @@ class _BoundedReader:
         return data
 
     def seek(self, position: int) -> int:
-        """Read up to a later position. Raises TarError for an earlier one."""
+        """Skip to a later position by reading. Raises TarError for an earlier position."""
         if position < self.position:
             raise tarfile.TarError("a header that points backwards")
         while self.position < position and self.read(min(MAX_READ_BYTES, position - self.position)):
@@ -152,7 +152,7 @@ def _path_below_target(name: str, contents: ArchiveContents) -> Optional[str]:
 
 
 def _write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, archive: Path, path: Path, disk_full_hint: str) -> str:
-    """Write one file; return its SHA-256."""
+    """Write a file of the archive to ``path``; return its SHA-256."""
     content, digest = tar.extractfile(member), hashlib.sha256()
     # Errors of reading mean a damaged archive. Errors of open, write and close mean a disk problem.
     with raise_output_errors(path, disk_full_hint):

@@ -95,7 +95,7 @@ def decode_image(
         return _to_planes(turn_upright(part, rotation))
 
     def crop_box(displayed: Tuple[int, int]) -> Box:
-        """Return the random crop for the seed, or without a seed the central square."""
+        """Return the box to decode: with ``seed``, a random crop; without, the central square."""
         width, height = displayed
         if seed is not None:
             return random_crop_box(seed, width, height)
@@ -118,7 +118,7 @@ def decode_image(
 
 
 def _read_with_turbojpeg(file: BinaryIO, size: int, resizer: str) -> "Optional[Pixels]":
-    """Read a plain JPEG as (height, width, 4). Return None if Pillow should read the file.
+    """Decode a plain JPEG to RGBX (height, width, 4); return None if Pillow should read the file.
 
     Pillow should read damaged files, other formats, and images for which it is faster.
     """
@@ -196,7 +196,9 @@ def _read_image(
     read_with_pillow: "Callable[[Image.Image], T]",
     read_fast: "Optional[Callable[[BinaryIO], Optional[T]]]" = None,
 ) -> T:
-    """Read a file with ``read_fast`` or, if that is missing or returns None, ``read_with_pillow``.
+    """Read a file with ``read_fast`` if possible, otherwise with ``read_with_pillow``.
+
+    ``read_fast`` may be missing, or return None for a file that it does not support.
 
     All exceptions of Pillow become a DataError with the name of the file.
     """
@@ -255,6 +257,8 @@ def displayed_size(size: Tuple[int, int], rotation: int) -> Tuple[int, int]:
 
 def stored_box(box: Box, size: Tuple[int, int], rotation: int) -> Box:
     """Convert a box of the displayed image to the coordinates of the stored image.
+
+    ``size``: width and height of the stored image. ``rotation``: its EXIF orientation.
 
     >>> stored_box((0, 0, 10, 20), (40, 30), 6)  # the upper left, rotated clockwise
     (0, 20, 20, 30)

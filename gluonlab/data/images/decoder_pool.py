@@ -67,7 +67,7 @@ class PendingImages:
         return images
 
     def result_with_errors(self) -> "Tuple[Pixels, Dict[int, str]]":
-        """Wait for the images; return them, and position -> message of files with errors.
+        """Wait for the images. Return them, and {position: message} for the files with errors.
 
         The pixels of files with errors are undefined.
         """
@@ -137,13 +137,13 @@ class DecoderPool:
     def decode_in_chunks(
         self, paths: Sequence[ImageLocation], chunk_size: int
     ) -> "Iterator[Tuple[Pixels, Dict[int, str]]]":
-        """Decode ``chunk_size`` files at a time; yield each chunk's images and error messages."""
+        """Decode ``chunk_size`` files at a time; yield images and {position: error message}."""
         for begin in range(0, len(paths), chunk_size):
             yield self.submit(paths[begin : begin + chunk_size]).result_with_errors()
 
 
 def _stop_workers(workers: List[DecodeWorker], requests: "Requests") -> None:
-    """Kill the processes. This function may be called in any thread."""
+    """Kill the processes, and end the threads that send them requests. Any thread may call this."""
     requests.put(None)
     for worker in workers:
         worker.process.kill()
@@ -173,7 +173,10 @@ class DecodeFuture:
         self._closed.acquire()
 
     def result(self) -> DecodeErrors:
-        """Wait for the outcome. Raises the error that ended the request, or CancelledError."""
+        """Wait until the request is done; return the errors of its files.
+
+        Raises the exception that ended the request, or CancelledError.
+        """
         if self._outcome is None:
             with self._closed:
                 pass
@@ -232,7 +235,7 @@ class DecodeWorker:
             os.close(fd)
 
     def send_request(self, paths: Sequence[ImageLocation], seeds: Optional[Sequence[int]], first: int) -> None:
-        """Send a request to decode the files into the slots of the memory from ``first`` on."""
+        """Request to decode files into the shared memory, from its image number ``first`` on."""
         assert self.process.stdin is not None
         request = json.dumps({"paths": list(paths), "seeds": seeds and list(seeds), "first": first})
         # If the pipe is closed on either side, `read_response` raises the error.
@@ -296,7 +299,7 @@ class RequestDispatcher:
             del done  # so that the pixels are freed when the caller drops them
 
     def _send_next(self, wait: bool) -> Optional[DecodeRequest]:
-        """Send the next request, and return it. Return None if nothing was sent.
+        """Send the queue's next request to the process. Return the request, or None without one.
 
         ``wait``: whether to wait for a request if the queue is empty.
         """

@@ -1,4 +1,4 @@
-"""Worker process of `gluonlab.data.images.decoder_pool`.
+"""Worker process of a decoder pool, which decodes image files to shared memory.
 
 Command: ``python -m gluonlab.data.images.decoder_process FD SLOTS SIZE TURBOJPEG RESIZER``.
 
@@ -28,7 +28,7 @@ from gluonlab.errors import DataError
 
 
 def main(fd: int, slots: int, size: int, use_turbojpeg: int, resizer: str) -> None:
-    """Decode the requested files until standard input ends. ``fd``: the shared memory."""
+    """Decode the files of each request until standard input ends; arguments as in the command."""
     warnings.simplefilter("ignore")
     shape = (slots, CHANNELS, size, size)
     memory = np.frombuffer(mmap.mmap(fd, 0), np.uint8).reshape(shape)

@@ -140,7 +140,7 @@ def default_resizer() -> str:
 
 
 def _largest_resizer_difference() -> int:
-    """Resize noise with Pillow and cykooz; return the largest difference, of 255."""
+    """Resize noise with Pillow and cykooz; return the largest difference of a value (0 to 255)."""
     rows = np.random.RandomState(0).randint(0, 256, (61, 47, PIXEL_BYTES)).astype(np.uint8)
     largest = 0
     for size, box in ((40, (0, 7, 47, 54)), (16, (0.5, 1, 44.5, 58)), (64, (9, 11, 40, 31))):

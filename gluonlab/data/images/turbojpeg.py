@@ -92,7 +92,7 @@ def matches_pillow() -> bool:
 
 
 def _decodes_like_pillow(content: bytes) -> bool:
-    """Return whether `decode_jpeg` supports a JPEG, and returns the same pixels as Pillow."""
+    """Return whether `decode_jpeg` can decode a JPEG, and to the same pixels as Pillow."""
     with Image.open(io.BytesIO(content)) as image:
         expected = np.asarray(image.convert("RGB"))
     rows = decode_jpeg(content)

@@ -31,7 +31,7 @@ MIN_ALPHA = 1e-30
 
 
 def make_step_rng(seed: int, epoch: int, step: int, stream: int) -> np.random.RandomState:
-    """Return the random number generator of a step, for one of the streams above.
+    """Return the random number generator of a step for one augmentation, ``stream`` (``*_STREAM``).
 
     NumPy guarantees that PCG64 and RandomState return the same numbers in every version. Creating
     a RandomState directly from the list would take six times as long.
@@ -84,7 +84,7 @@ class Augment:
         self._shifters: Dict[Tuple[mx.Context, Tuple[int, ...], Any], _ImageShifter] = {}
 
     def draw(self, seed: int, epoch: int, step: int, size: int) -> CropsAndFlips:
-        """Draw the random numbers for the ``size`` images of a batch.
+        """Draw random crops (as shifts) and flips for the ``size`` images of a batch.
 
         Shifts are from -padding to padding, inclusive.
         """
@@ -99,7 +99,7 @@ class Augment:
         return [self._get_shifter(shard)(shard, draw.select(slice(*bound))) for shard, bound in zip(shards, bounds)]
 
     def _get_shifter(self, shard: nd.NDArray) -> "_ImageShifter":
-        """Return the shifter for a shard's device, shape and type; reuse it for later shards."""
+        """Return the `_ImageShifter` for this shard's device, shape and type, made at first use."""
         key = (shard.context, shard.shape, shard.dtype)
         if key not in self._shifters:
             self._shifters[key] = _ImageShifter(shard.shape, shard.context, shard.dtype)
@@ -144,7 +144,7 @@ class _ImageShifter:
         return nd.cast(nd.transpose(shifted.reshape(self.transposed_shape), (0, 1, 3, 2)), dtype=self.dtype)
 
     def _buffer_rows(self, sources: "NDArray[np.int64]") -> "NDArray[np.int32]":
-        """Return from which buffer row each row of the shifted images is copied, (n * C * rows,).
+        """Return the buffer row to copy for each row of the shifted images, (n * C * rows,).
 
         ``sources`` (n, rows): ``sources[i, k]`` is the row of image i that becomes row k of the
         result. For numbers outside the image, the buffer's black row is returned.
@@ -196,7 +196,7 @@ def _mix_images(images: nd.NDArray, partner: nd.NDArray, share: float) -> nd.NDA
 
 
 def _mix_labels(labels: nd.NDArray, partner: nd.NDArray, share: float) -> nd.NDArray:
-    """Append the partner's label and the share to each label."""
+    """Append to each label its partner's label, and ``share``, the weight of the first label."""
     labels, partner = nd.cast(labels, dtype="float32"), nd.cast(partner, dtype="float32")
     if len(labels.shape) == 2:
         label_column = nd.slice_axis(labels, axis=1, begin=0, end=1)

@@ -263,7 +263,7 @@ class Loader:
         ]
 
     def _select_own_images(self, step: int, batch: "Indices") -> BatchSelections:
-        """Select this worker's images of a batch and, with mixup, their partners.
+        """Select this worker's images of a batch and, with mixup, the images to mix into them.
 
         ``batch``: indices of all images of the batch in the split.
         """
@@ -296,7 +296,7 @@ class _ResidentSource:
         return zip(*map(self._load_selections, columns))
 
     def _load_selections(self, selections: Sequence[BatchSelection]) -> "Iterator[Shards]":
-        """Yield the shards of each selected batch of an epoch."""
+        """Yield for each batch of an epoch the shards of the selected images."""
         batches = [selection.indices for selection in selections]
         bounds = [bounds_from_sizes(selection.sizes) for selection in selections]
         epoch = [self._gather_epoch(device, batches, bounds) for device in range(len(self.ctxs))]
@@ -313,7 +313,10 @@ class _ResidentSource:
     def _gather_epoch(
         self, device: int, batches: "List[Indices]", bounds: List[List[Tuple[int, int]]]
     ) -> Tuple[nd.NDArray, nd.NDArray]:
-        """Gather this device's images of all batches, in order."""
+        """Gather the images and labels of all batches on device number ``device``, in order.
+
+        ``bounds``: for each batch, the (begin, end) of each device in it.
+        """
         pairs = zip(batches, bounds)
         parts = [batch[slice(*bound[device])] for batch, bound in pairs if device < len(bound)]
         if not parts:
@@ -338,7 +341,7 @@ class _StreamingSource:
         self._idle_sharders: List[_SharderPairs] = []
 
     def load_shards(self, batches: List[BatchSelections]) -> "Iterator[Tuple[Shards, ...]]":
-        """Yield the shards of each batch and, with mixup, the shards of the partners.
+        """Yield the shards of each batch and, with mixup, the shards of the images to mix into it.
 
         Images are (n, C, H, W), in the type of the split. Labels are (n,) int32. Reading of each
         batch starts before the previous batch is finished, so that decoders are never idle. Errors
@@ -364,7 +367,7 @@ class _StreamingSource:
                 reading.cancel()
 
     def _start_reading(self, selection: BatchSelection) -> Reading:
-        """Start to read a batch, or defer it if the split cannot read ahead."""
+        """Start to read a batch; if the split cannot read ahead, the batch is read when needed."""
         if not self._reads_ahead:
             return _DeferredReading(self.split, selection)
         seeds = selection.image_seeds() if self.random_crops else None
@@ -373,7 +376,7 @@ class _StreamingSource:
     def _shard_batch(
         self, readings: List[Reading], selections: BatchSelections, sharders: _SharderPairs
     ) -> "Tuple[Shards, ...]":
-        """Wait for the images of a batch, and copy them to the devices."""
+        """Wait for the images of a batch and its mixup partners, and copy them to the devices."""
         try:
             arrays = [reading.result() for reading in readings]
         except BaseException:  # a damaged file, or Ctrl-C: the other readings are not needed
@@ -406,7 +409,7 @@ class _DeferredReading(NamedTuple):
 
 
 def _partners_are_reversed(selections: BatchSelections) -> bool:
-    """Return whether the partners are this worker's images in reverse order.
+    """Return whether the mixup partners are this worker's own images, in reverse order.
 
     Then the images are read only once.
     """
@@ -420,7 +423,7 @@ Item = TypeVar("Item")
 
 
 def prefetch(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None]":
-    """Yield ``items``, which a thread computes up to ``depth`` ahead.
+    """Yield ``items``; a thread computes up to ``depth`` of them ahead.
 
     Raises the exceptions of ``items``. Close the generator to stop early. The thread is reused by
     later calls in this process. A new thread per epoch would leak memory, because MXNet never frees
@@ -456,6 +459,7 @@ def _fill_queue(items: "Iterator[Item]", ready: "queue.Queue[Any]", stop: thread
     """
 
     def put(item: Any) -> bool:
+        """Wait for room in the queue, and add the item. Return False if ``stop`` was set first."""
         while not stop.is_set():
             try:
                 ready.put(item, timeout=0.1)
@@ -489,6 +493,7 @@ class _PrefetchThread(threading.Thread):
         self.start()
 
     def run(self) -> None:
+        """Run the queued jobs one by one; the thread's name shows whether it works."""
         while True:
             job = self.jobs.get()
             self.name = WORKING

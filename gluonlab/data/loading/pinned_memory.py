@@ -46,7 +46,7 @@ class PinnedCopier:
         return filled
 
     def _next_buffer(self, array: "NDArray[Any]") -> nd.NDArray:
-        """Return the least recently filled buffer, or a new one if the array does not fit."""
+        """Return the least recently filled buffer, or a new one if ``array`` does not fit."""
         if len(self._buffers) == BUFFERS:
             buffer = self._buffers.popleft()
             if buffer.shape[1:] == array.shape[1:] and len(buffer) >= len(array) and buffer.dtype == array.dtype:
@@ -57,7 +57,7 @@ class PinnedCopier:
 
 
 def make_host_copier(ctx: mx.Context) -> "Callable[[NDArray[Any]], nd.NDArray]":
-    """Return a function that copies a NumPy array to host memory, from which a device copies it.
+    """Return a function that copies NumPy arrays to host memory from which ``ctx`` can copy fast.
 
     Reuse the function for all batches, and call it from one thread at a time.
     """

@@ -98,7 +98,7 @@ def make_sharder(ctxs: Sequence[mx.Context]) -> "Sharder":
 
 
 def shard_sizes(size: int, parts: int, weights: Optional[Weights] = None) -> List[int]:
-    """Return the sizes of the shards into which ``size`` images are divided; none is empty.
+    """Return the sizes of the shards into which ``size`` images are divided. No shard is empty.
 
     - Without ``weights``, sizes are equal, or differ by one image: then the first are larger.
     - With ``weights``, sizes are `proportional_sizes`. A shard that would be empty gets an image of

@@ -126,7 +126,7 @@ def check_weights(name: str, given: Any, images: int) -> "Weights":
 
 
 def balanced_weights(labels: "Labels", classes: int) -> List[float]:
-    """Compute one weight per class, so that all classes have the same share of the loss.
+    """Compute one weight per class, with which all classes contribute equally to the loss.
 
     The weight of a class is N / (K * n). N is the number of all images, n the number of images of
     the class, and K the number of classes that occur. The mean weight of the images is 1. The

@@ -66,7 +66,7 @@ def _part_to_numpy(part: Any) -> Any:
 
 
 def _check_equal_shapes(parts: Sequence[Any], name: str) -> None:
-    """Raise DataError if the parts of a list have different shapes."""
+    """Raise DataError if the arrays in a list have different shapes."""
     shapes = [getattr(part, "shape", None) for part in parts]
     for position, shape in enumerate(shapes):
         if shape != shapes[0]:

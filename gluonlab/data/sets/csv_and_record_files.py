@@ -114,7 +114,7 @@ class ListedImages:
         self._note_untested(val_classes)
 
     def warnings(self) -> List[str]:
-        """Return messages about classes without validation images, and about gaps in the labels."""
+        """Return messages on classes without validation images, and labels other than 0, 1, ..."""
         messages = []
         if self.untested_classes:
             messages.append(f"no validation image is of the classes {shorten_names(self.untested_classes)}")
@@ -127,7 +127,7 @@ class ListedImages:
         return messages
 
     def _hold_out(self, images: ImageList, labels: "Labels", share: float) -> None:
-        """Divide the images: ``share`` of each class into ``val``, the others into ``train``."""
+        """Put the fraction ``share`` of each class into ``val``, and the rest into ``train``."""
         order = np.argsort(labels, kind="stable")
         bounds = np.searchsorted(labels[order], np.arange(len(self.classes) + 1))
         is_held_out = np.zeros(len(labels), bool)
@@ -207,7 +207,7 @@ def _check_user_file(name: str, ending: str, prefix: str) -> Path:
 
 
 def _find_validation_file(train: Path) -> Optional[Path]:
-    """Find the validation file that belongs to a training file by its name; None without one."""
+    """Return the validation file whose name matches the training file's; None if there is none."""
     prefix = _name_before_train(train)
     if prefix is None:
         return None
@@ -217,7 +217,7 @@ def _find_validation_file(train: Path) -> Optional[Path]:
 
 
 def _name_before_train(train: Path) -> Optional[str]:
-    """Return a file's name without one of TRAIN at its end; None if the name has none there."""
+    """Return a file's name without the word of TRAIN at its end; None if no such word is there."""
     for name in TRAIN:
         if train.stem.lower().endswith(name):
             return train.stem[: -len(name)]
@@ -289,7 +289,7 @@ def load_list(path: str, root: Optional[str] = None, val_share: Optional[float] 
 
 
 def find_listed_images(path: str, root: Optional[str] = None, val_share: Optional[float] = None) -> ListedImages:
-    """Read the lists, and check that their images exist; arguments as for `load_list`.
+    """Read the CSV lists, and check that the listed images exist. Arguments as for `load_list`.
 
     Raises DataError. Warns of images that are listed for both training and validation.
     """
@@ -455,7 +455,7 @@ def load_records(path: str, val_share: Optional[float] = None, **options: Any) -
 
 
 def find_record_images(path: str, val_share: Optional[float] = None) -> ListedImages:
-    """Read the positions and labels of all records; arguments as for `load_records`.
+    """Find the byte positions and labels of all records; arguments as for `load_records`.
 
     Raises DataError.
     """

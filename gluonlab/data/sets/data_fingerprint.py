@@ -65,7 +65,7 @@ def split_fingerprint(split: Split) -> str:
 
 
 def _iterate_content(split: Split) -> "Iterator[bytes | memoryview]":
-    """Yield the bytes that a fingerprint of a split covers."""
+    """Yield the bytes of which `split_fingerprint` computes the digest."""
     yield repr(split.image_shape).encode()
     if isinstance(split, FileSplit):
         yield from _iterate_files(split.paths)

@@ -203,7 +203,9 @@ NORMALIZATIONS: Dict[str, Normalization] = {
 
 
 def parse_normalization(value: str) -> Optional[Normalization]:
-    """Convert a value of ``TrainConfig.normalise``; return None for ``none``. Raises ConfigError.
+    """Return (means, deviations) for a value of ``TrainConfig.normalise``, or None for ``none``.
+
+    Raises ConfigError for an unknown name. Values:
 
     ``imagenet``, ``cifar10``, ...  one of NORMALIZATIONS
     ``none``                        pixels are only divided by 255
@@ -221,7 +223,7 @@ def parse_normalization(value: str) -> Optional[Normalization]:
 
 
 def resolve_normalization(value: str, channels: int, dataset: str) -> Optional[Normalization]:
-    """Convert a value of ``TrainConfig.normalise`` for images with ``channels`` channels.
+    """Return (means, deviations) of ``channels`` channels for a value of ``TrainConfig.normalise``.
 
     ``dataset``: the data set's name, for messages. Raises ConfigError if the value does not fit.
     """

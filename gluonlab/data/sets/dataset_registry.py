@@ -101,9 +101,9 @@ PATH_DATASETS = {name.partition(":")[0]: name for name in DATASETS if ":" in nam
 
 
 def find_dataset_kind(name: str) -> Tuple[DatasetKind, Dict[str, str]]:
-    """Find the kind of a data set by its name, and the options that the name contains.
+    """Return the registered kind of a data set, and the options in its name, such as a path.
 
-    Raises DataError, with the choices, for other names.
+    Raises DataError, with the choices, for an unknown name.
     """
     prefix, _, path = str(name).partition(":")
     if prefix in PATH_DATASETS and path.strip():

@@ -94,7 +94,7 @@ def from_datasets(
 
 
 def resolve_dataset(given: Any) -> Optional[Dataset]:
-    """Return ``given`` if it is a Dataset or None; make a Dataset from a pair of data sets.
+    """Return ``given`` if it is a Dataset or None; make a Dataset from a pair (train, test).
 
     Raises DataError for other values.
     """
@@ -102,7 +102,7 @@ def resolve_dataset(given: Any) -> Optional[Dataset]:
 
 
 def require_dataset(given: Any) -> Dataset:
-    """Return ``given`` if it is a Dataset; make a Dataset from a pair of data sets.
+    """Return ``given`` if it is a Dataset; make a Dataset from a pair (train, test).
 
     Raises DataError for other values.
     """
@@ -141,7 +141,7 @@ def resolve_split(given: Any) -> Split:
 
 
 def warn_of_ignored_loader_settings(given: Any, dataset: Dataset, batch_size: int, drop_last: bool) -> None:
-    """Warn if a setting of the DataLoaders ``given`` to train differs from the run's setting.
+    """Warn if a setting of the user's DataLoaders, ``given``, differs from the run's setting.
 
     ``dataset``: the data set that was made from these DataLoaders. ``batch_size``: the number of
     images per step on all devices of the run. ``drop_last``: whether the run leaves out a smaller
@@ -304,7 +304,7 @@ class GluonSplit(LabeledSplit):
 
 
 def _indices_with_progress(count: int, part: str) -> Iterator[int]:
-    """Yield 0, 1, ..., and show a progress bar."""
+    """Yield 0 to ``count`` - 1, and show a progress bar with the name ``part``."""
     with tqdm(unit=" images", disable=None, leave=False, dynamic_ncols=True, total=count) as bar:
         bar.set_description(part)
         for index in range(count):
@@ -313,7 +313,7 @@ def _indices_with_progress(count: int, part: str) -> Iterator[int]:
 
 
 def _make_split(data: Any, part: str, layout: Optional[str]) -> "ArraySplit | GluonSplit":
-    """Make the split of a data set. Raises DataError if ``data`` is not a data set."""
+    """Make a split from a data set of samples. Raises DataError for other objects."""
     if isinstance(data, gluon.data.DataLoader):
         raise DataError(
             f"{part} is a DataLoader, and batches are made by a run or a Loader: give the DataLoader's data set"
@@ -340,7 +340,7 @@ def _make_split(data: Any, part: str, layout: Optional[str]) -> "ArraySplit | Gl
 
 
 def _array_columns(data: Any) -> Optional[Tuple[Any, Any]]:
-    """Return the arrays of images and labels if the samples are their rows; otherwise None."""
+    """Return a data set's arrays of images and labels if their rows are its samples; else None."""
     if type(data) is gluon.data.ArrayDataset and len(data._data) == 2:
         return tuple(data._data) if all(map(_is_rows, data._data)) else None
     if isinstance(data, _DownloadedDataset) and _is_mxnet_class(data) and data._transform is None:

@@ -174,7 +174,7 @@ class FileSplit(LabeledSplit):
         return self.start_reading(indices).result()
 
     def start_reading(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> "_PendingBatch":
-        """Start to decode these n images.
+        """Start to decode the images at these indices, and return at once.
 
         ``seeds``: one per image, for `gluonlab.data.images.decode_image.random_crop_box`.
         """

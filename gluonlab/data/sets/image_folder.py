@@ -48,7 +48,7 @@ MAX_ENDINGS = 4  # file endings that a message names; the others are only counte
 def load_folder(
     path: "str | os.PathLike[str]", val_share: Optional[float] = None, name: Optional[str] = None, **options: Any
 ) -> Dataset:
-    """Load a folder of images, or a folder that was packed from one.
+    """Load a folder of images, or a packed folder (`gluonlab.data.sets.packed_folder`).
 
     Files that are not images are left out, with a warning. Raises DataError.
 
@@ -148,7 +148,7 @@ class ImageFolder:
         return messages
 
     def _label_files(self, classes: Dict[str, Path]) -> "Tuple[List[str], Labels]":
-        """Return the images of train or val, and their labels, which are indices of classes.
+        """Return the paths of all images in these class folders, and for each its class number.
 
         ``classes``: name of a class -> folder.
         """
@@ -158,7 +158,7 @@ class ImageFolder:
     def _hold_out(
         self, classes: Dict[str, Path], share: float
     ) -> "Tuple[Tuple[List[str], Labels], Tuple[List[str], Labels]]":
-        """Divide the images of each class into training and validation images."""
+        """Divide the images: ``share`` is the fraction of each class that is for validation."""
         train, val = [], []
         for name, folder in classes.items():
             paths = self._list_images(folder)
@@ -210,7 +210,7 @@ def _class_folders(part: Path) -> Dict[str, Path]:
 
 
 def _explain_too_few_classes(part: Path, classes: Sequence[str]) -> str:
-    """Describe a folder with fewer than two classes, and how to fix it."""
+    """Return the error message for a folder with fewer than two classes, with the fix."""
     advice = "give at least two, each with the images of one class"
     if classes:
         return f"has folders for one class, {classes[0]}: {advice}"
@@ -275,7 +275,7 @@ def find_train_and_val(root: Path, val_share: Optional[float]) -> SplitFolders:
 
 
 def _find_folder_with_train(root: Path) -> Optional[Path]:
-    """Find the folder that contains train: ``root``, or a folder in it."""
+    """Return ``root`` or the subfolder that contains a folder train; None if there is none."""
     if _find_subfolder(root, TRAIN) is not None:
         return root
     subfolders = [Path(entry.path) for entry in list_folders(root)]
@@ -298,7 +298,7 @@ def _find_subfolder(folder: Path, names: Sequence[str]) -> Optional[Path]:
 
 
 def _find_classes_without_train(root: Path, val_share: Optional[float]) -> SplitFolders:
-    """Return ``root``, or its only subfolder, as the training folder if it has class folders.
+    """Return ``root``, or its only subfolder, as the training folder with the class folders.
 
     Raises DataError if there are no class folders, or no ``val_share``.
     """
@@ -317,7 +317,7 @@ def _class_folder_names(folder: "str | os.PathLike[str]") -> List[str]:
 
 
 def _explain_missing_train(root: Path, class_parent: Optional[Path]) -> str:
-    """Describe a folder without train, and how to fix it."""
+    """Return the error message for a folder without a folder train, with the fix."""
     for part in (root, root.parent):
         if part.name.lower() in (*TRAIN, *VAL):
             return f"has no folder train, and is a part of a data set: give folder:{part.parent}"
@@ -345,7 +345,7 @@ def _explain_missing_train(root: Path, class_parent: Optional[Path]) -> str:
 
 
 def _explain_no_folder(root: Path) -> str:
-    """Describe a path that is not a folder, and how to fix it."""
+    """Return the error message for a path that is not a folder, with the fix."""
     if not root.exists():
         return f"does not exist: give a folder with {LAYOUT}"
     if root.name.lower().endswith(ARCHIVES):
@@ -413,7 +413,7 @@ def list_class_files(folder: Path) -> Tuple[List[str], List[str]]:
 
 
 def count_file_endings(paths: Sequence[str]) -> str:
-    """Count paths by ending, in words.
+    """Return text with the number of paths for each file ending.
 
     >>> count_file_endings(["a/Thumbs.db", "a/x.txt", "b/y.TXT", "b/README"])
     '2 .txt, 1 .db, 1 without ending'
@@ -503,7 +503,7 @@ def load_imagenette(
 
 
 def find_imagenette(name: str, root: Optional[str]) -> Path:
-    """Return the folder of an Imagenette data set, which contains train and val, or is packed.
+    """Return the folder of an Imagenette data set: a packed folder, or one with train and val.
 
     It is ``root``/``name``, ``root``/``name``/``name`` or ``root``. ``root`` None is the default
     folder, see `gluonlab.data.fetching.data_folders`. Raises DataError if the folder is missing.

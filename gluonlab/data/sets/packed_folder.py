@@ -70,7 +70,7 @@ def pack_dataset(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
 
 
 def check_new_folder(out: "str | os.PathLike[str]") -> Path:
-    """Return ``out`` as a path. Raises OutputError if it exists or cannot be a folder's name."""
+    """Return ``out`` as a path. Raises OutputError if the path exists or is invalid."""
     target = Path(out)
     check_path_name("--out", target)
     if target.is_symlink() or target.exists():
@@ -155,7 +155,7 @@ class PackedSplit(PixelSplit):
         self._initial_status = self._read_status()
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """Return a batch, see `PixelSplit`. Raises DataError if the file has changed."""
+        """Return images and labels at these indices. Raises DataError if the file has changed."""
         self._check_unchanged()
         images, labels = super().batch(indices)
         self._check_unchanged()
@@ -171,7 +171,7 @@ class PackedSplit(PixelSplit):
 
 
 def _read_split(path: Path, kind: str, index: Dict[str, Any]) -> PixelSplit:
-    """Map the images of a split; check that images, labels and pack.json fit together."""
+    """Map the images of a split into memory; check them against its labels and pack.json."""
     images = _map_array(path / f"{kind}-images.npy", np.uint8)
     labels = _map_array(path / f"{kind}-labels.npy", np.int32)
     # image_shape has 3 numbers
@@ -187,7 +187,7 @@ def _read_split(path: Path, kind: str, index: Dict[str, Any]) -> PixelSplit:
 
 
 def _map_array(path: Path, dtype: type) -> "np.ndarray[Any, Any]":
-    """Map an .npy file into memory. Raises DataError for a damaged one."""
+    """Map an .npy file into memory. Raises DataError if the file is damaged or not of ``dtype``."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:

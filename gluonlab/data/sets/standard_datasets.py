@@ -201,7 +201,7 @@ def read_idx(path: "str | os.PathLike[str]", dimensions: int) -> "NDArray[np.uin
 
 
 def _header_fault(header: bytes, dimensions: int) -> str:
-    """Describe the fault of a header; "" if it is valid."""
+    """Describe what is wrong with an IDX file's header; "" if the header is valid."""
     if len(header) < 4 or header[:2] != b"\0\0":
         begin = header[:4].hex(" ") or "nothing"
         return f"not an IDX file (it begins with {begin}, expected 00 00 08 {dimensions:02x})"
