@@ -130,7 +130,7 @@ def operator_handle(operator: str) -> int:
 
 
 def check_mixing_and_waits(trace: ArrayTrace) -> None:
-    """Raise Wrong if an operation had arrays of several devices, or if Python waited."""
+    """Raise Wrong if an operation had arrays of several devices, or if Python waited for MXNet."""
     for one, other in trace.mixed_inputs:
         raise Wrong(
             en=f"the sums are right, but an operation had arrays of {one} and {other}: "

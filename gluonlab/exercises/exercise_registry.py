@@ -369,7 +369,7 @@ VERDICTS_VARIABLE = "GLUONLAB_GRADES"
 
 
 def check(id: str, answer: Any) -> Verdict:
-    """Check an answer to an exercise.
+    """Check an answer to an exercise, and return the verdict.
 
     Args:
         id: the id of the exercise, such as ``"02-1"``.

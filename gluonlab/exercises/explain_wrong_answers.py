@@ -133,7 +133,7 @@ class AnswerResults(List[AnswerResult]):
     def check_results(
         self, right: Callable[[Any, Any], bool], mistakes: Sequence[Mistake], describe: Callable[..., TextPair]
     ) -> None:
-        """Raise Wrong for the first wrong result; name the mistake that explains all wrong results.
+        """Raise Wrong for the first wrong result, with the mistake that explains all wrong results.
 
         Args:
             right: ``right(got, want)`` returns whether a result is right.
@@ -170,7 +170,7 @@ def run_cases(answer: Callable[..., Any], cases: Iterable[Tuple[Any, ...]], want
 
 
 def find_mistake(results: Sequence[AnswerResult], right: Callable[[Any, Any], bool], *mistakes: Mistake) -> TextPair:
-    """Return the texts of the mistake that explains the wrong results, or NO_TEXT.
+    """Return the texts of the known mistake that explains the wrong results, or NO_TEXT.
 
     A mistake that explains all results takes precedence over a mistake that explains only the wrong
     results. ``right(got, want)``: whether a result is right.

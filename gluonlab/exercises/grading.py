@@ -348,7 +348,7 @@ def check_results_path(target: Path, notebooks: Sequence[Path]) -> None:
 
 
 def write_results(target: Path, grades: Sequence[Grade]) -> None:
-    """Write Gradescope's results of all notebooks.
+    """Write the grade of each notebook as a JSON file for Gradescope.
 
     ``target``: a .json file for a single notebook, or a folder for one file per notebook.
     """

@@ -73,7 +73,7 @@ def _list_arrays(given: Any) -> List[nd.NDArray]:
 def _check_sums(
     arrays: List[List[nd.NDArray]], values: "List[List[Floats]]", made_new: bool, received: "Set[mx.Context]"
 ) -> None:
-    """Raise Wrong unless each device i has the sum of parameter j in ``arrays[i][j]``.
+    """Raise Wrong unless ``arrays[i][j]``, on device i, is the sum of parameter j over devices.
 
     ``values``: the arrays' contents before the answer ran. ``made_new``: whether the answer
     replaced arrays in the lists, or returned new arrays. ``received``: with a single parameter, the

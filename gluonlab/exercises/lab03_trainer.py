@@ -435,7 +435,7 @@ class _ScheduledTraining(NamedTuple):
         return rates
 
     def rates_raised_by_factor(self) -> Rates:
-        """Return the rates of a known mistake: the warm-up grows exponentially."""
+        """Return the rates of a known mistake: the warm-up raises them exponentially."""
         rates = self.learning_rates()
         warmup_steps = len(rates) // self.epochs * self.warmup_epochs
         for update in range(warmup_steps):

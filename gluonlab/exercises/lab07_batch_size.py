@@ -267,7 +267,7 @@ def _matches_training(**change: Callable[[TrainingCase], Any]) -> Callable[..., 
     """
 
     def gives(run: TrainingCase, got: TrainingAnswer) -> bool:
-        """Return whether the answer's parameters are those of the changed training."""
+        """Return whether the parameters are those of a training with this mistake."""
         changed = {name: value(run) for name, value in change.items()}
         if changed.get("ragged") is False and run.images < run.k * run.b:
             return False

@@ -206,7 +206,10 @@ def check_distributed_program(answer: DistributedProgram) -> None:
 
 
 def _explain_error(dist: Distributed, error: Exception) -> Wrong:
-    """Return the counterexample of a program that raises: the error, its rank and its line."""
+    """Return the counterexample of a program that raises ``error``.
+
+    It names the rank and the line, as far as they are known.
+    """
     ranks = [rank for rank, each in enumerate(dist.outcomes) if each.error is not None]
     failed_otherwise = [rank for rank in ranks if not isinstance(dist.outcomes[rank].error, HangError)]
     en, ja = "", ""
@@ -288,7 +291,7 @@ def _check_trained_images(case: CaseText, dist: Distributed, size: int, epochs: 
 
 
 def _check_weights_and_updates(case: CaseText, dist: Distributed) -> None:
-    """Check that all ranks have equal trained weights, and that each gradient has one update."""
+    """Check that all ranks end with equal weights, and make one update for each gradient."""
     weights = [notes.weight for notes in dist.records]
     first = weights[0]
     different_rank = next((rank for rank, each in enumerate(weights) if each is None or (each != first).any()), None)
@@ -759,7 +762,7 @@ def _matches_run_formula(formula: Callable[[KilledRun], Tuple[int, int]]) -> Cal
 
 
 def _restart_with_cut_line(killed: KilledRun) -> Tuple[int, int]:
-    """Return the result of the mistake that an incomplete last line counts as a step."""
+    """Return (restart step, repeated steps) if an incomplete last line counts as a step."""
     last = killed.last_step + ("step" in killed.metrics.split("\n")[-1])
     start = max(killed.usable_checkpoints(last), default=0)
     return start, last - start

@@ -739,7 +739,7 @@ def _matches_clipping_by_device(limit: Callable[[_TrainingSetting], float]) -> C
 
 
 def _device_gradients(setting: _TrainingSetting, run: _TrainingRecord) -> List[LayerParams]:
-    """Return the gradient of the sum of the losses of each device's images."""
+    """Return, for each device, the gradient of the sum of the losses of its images."""
     images, labels = _training_images(setting)
     rows = [
         [row for row, on in zip(run.rows, run.devices_of_rows) if on == ctx] for ctx in cpu_devices(setting.devices)

@@ -313,7 +313,7 @@ def _unreadable_notebook_error(fault: str) -> NotebookError:
 
 
 def _read_cell(cell: Any, number: int) -> SubmittedCell:
-    """Return a cell with its code and the known tags; without code for a text cell."""
+    """Return a cell with its code and known tags; without code if it is a text cell."""
     source = cell.get("source") if isinstance(cell, dict) else None
     lines: List[Any] = source if isinstance(source, list) else [source]
     if not all(isinstance(line, str) and _is_encodable(line) for line in lines):

@@ -136,7 +136,7 @@ def describe_transfer(call: str, place: Tuple[int, int], transfer: Transfer) -> 
 
 
 def check_proof(call: str, schedule: Schedule) -> None:
-    """Raise Wrong if a schedule obeys the rules but does not compute its collective.
+    """Raise Wrong unless the schedule computes its collective.
 
     The error names a transfer, the first of these that exists:
 
