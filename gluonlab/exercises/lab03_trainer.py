@@ -684,8 +684,8 @@ def check_speedup(answer: Callable[[float, float, float, int], float]) -> None:
 def _matches_speedup(formula: Callable[..., float]) -> Callable[..., bool]:
     """Return a function that tells whether the result is that of ``formula``.
 
-    The formula is that of a known mistake. For one device, the gradient sum may take its time or
-    none.
+    The formula is that of a known mistake. On one device it may include the time of the gradient
+    sum or not.
     """
 
     def gives(host: float, compute: float, total: float, devices: int, got: Any) -> bool:
