@@ -70,7 +70,7 @@ def new_figure(width: float, height: float, layout: Optional[Any] = None) -> "Fi
 
 @contextmanager
 def reused_figure(make: "Callable[[], Figure]") -> "Iterator[Figure]":
-    """Yield a figure that ``make`` has created, in this call or in an earlier one.
+    """Yield a figure that ``make`` creates, or an unused figure that it created earlier.
 
     Reusing figures saves time: creating axes and ticks takes matplotlib as long as drawing curves.
     On exit, lines and bars are removed, and autoscaling is restored. Titles and labels stay until

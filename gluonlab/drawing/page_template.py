@@ -22,8 +22,8 @@ def template_environment(*packages: str, trim_blocks: bool = False) -> "Environm
     """Return a Jinja environment that searches these packages for templates, in this order.
 
     HTML in values is escaped. Each page starts with ``head.html``, which forbids the browser to
-    load other files. Its variables: ``scripts``, whether the page's own scripts run, and
-    ``scheme``, which is ``light dark`` if the page has a dark variant.
+    load other files. The variables of ``head.html`` are ``scripts``, whether the page's own scripts
+    run, and ``scheme``: ``light dark`` if the page has a dark variant.
     """
     from jinja2 import ChoiceLoader, Environment, PackageLoader  # slow to import, and --help does not need it
 

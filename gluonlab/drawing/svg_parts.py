@@ -8,9 +8,9 @@ from xml.etree.ElementTree import Element, SubElement
 
 
 def new_document(title: str, sentences: Iterable[str], style: str) -> Element:
-    """Create a picture that has only a background; ``sentences``: description for screen readers.
+    """Create an SVG picture that has only a background.
 
-    ``style``: CSS rules.
+    ``title``, ``sentences``: the texts for screen readers. ``style``: CSS rules.
     """
     root = Element("svg", xmlns="http://www.w3.org/2000/svg", role="img")
     root.set("aria-labelledby", "title desc")

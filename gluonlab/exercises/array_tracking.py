@@ -48,7 +48,10 @@ def format_array(array: Any) -> str:
 
 
 def check_unmodified(arrays: Sequence[nd.NDArray], values: Sequence[Any]) -> None:
-    """Raise Wrong if the answer has modified one of the ``arrays``; ``values``: before the call."""
+    """Raise Wrong if the answer has changed an array that it was given.
+
+    ``values``: the contents of the ``arrays`` before the call.
+    """
     for index, (array, value) in enumerate(zip(arrays, values)):
         if not np.array_equal(array.asnumpy(), np.asarray(value, dtype=array.dtype)):
             raise Wrong(
@@ -86,11 +89,11 @@ class ArrayTrace:
 
 @contextmanager
 def watch() -> Iterator[ArrayTrace]:
-    """Record copies between devices, operations on mixed devices, and waits, in this block."""
+    """Record copies, waits, and operations that mix devices, in a ``with`` block."""
     trace, invoke, copyto = ArrayTrace(), register._imperative_invoke, operator_handle("_copyto")
 
     def record_and_invoke(handle: int, inputs: Any, keys: Any, values: Any, out: Any, *rest: Any) -> Any:
-        """Invoke operator ``handle``; record a copy between devices, or mixed devices."""
+        """Call MXNet's operator ``handle``; record copies and operations that mix devices."""
         result = invoke(handle, inputs, keys, values, out, *rest)
         results = result if isinstance(result, list) else [result]
         contexts = [array.context for array in (*inputs, *results)]
@@ -127,7 +130,7 @@ def operator_handle(operator: str) -> int:
 
 
 def check_mixing_and_waits(trace: ArrayTrace) -> None:
-    """Raise Wrong if an operation had arrays of several devices, or if Python waited."""
+    """Raise Wrong if an operation had arrays of several devices, or if Python waited for MXNet."""
     for one, other in trace.mixed_inputs:
         raise Wrong(
             en=f"the sums are right, but an operation had arrays of {one} and {other}: "
@@ -175,7 +178,7 @@ class ForwardRecorder:
         self._last: Any = None  # (output, gradients) after the previous call
 
     def _record_forward_start(self, block: gluon.Block, inputs: Any) -> None:
-        """Record the batch size, and whether the previous call still awaits its backward."""
+        """Record a call's batch size, and whether the previous call still awaits its backward."""
         if self._last is not None:
             output, gradients = self._last
             self.overlapping_forwards |= _has_autograd_graph(output) and gradients == self._gradients()

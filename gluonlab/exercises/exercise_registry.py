@@ -93,6 +93,10 @@ def exercise(id: str, seconds: float = CHECK_SECONDS) -> Callable[[C], C]:
     """
 
     def register(checker: C) -> C:
+        """Add ``checker`` to EXERCISES, with its docstring as the summary; return it.
+
+        Raises ExerciseError if ``id`` is malformed, or the checker is in the module of another lab.
+        """
         module = getattr(checker, "__module__", "")
         of_other_lab = module.startswith(f"{__package__}.lab") and module != lab_modules().get(id[:2])
         if of_other_lab or not re.fullmatch(r"\d\d-[1-9]\d*", id):
@@ -120,7 +124,7 @@ def import_lab(number: str) -> None:
 
 
 def all_registered(registry: Dict[str, T]) -> List[T]:
-    """Return the exercises or guesses of all labs, in order of their ids.
+    """Return all registered exercises, or all guesses, in order of their ids.
 
     ``registry``: EXERCISES or GUESSES.
     """
@@ -205,9 +209,9 @@ class Verdict:
 
     @property
     def message(self) -> str:
-        """The counterexample or error, or what to do next.
+        """The message to the student: the counterexample or error, or what to do next.
 
-        For a right answer this is the text about its cost, or an empty string.
+        For a right answer it is the text about its cost, or an empty string.
         """
         return self.texts[self.language]
 
@@ -248,7 +252,7 @@ def case_rng(number: Union[int, Sequence[int]]) -> np.random.RandomState:
 def extra_cases(count: int, draw: Callable[[np.random.RandomState], T], number: int = 0) -> List[T]:
     """Return ``count`` cases from ``draw`` if there is a grader's seed, else an empty list.
 
-    ``number``: different for each list of cases.
+    ``number``: a part of the random seed, different for each list of cases.
     """
     random = case_rng([number, 1])
     return [draw(random) for _ in range(0 if _seed is None else count)]
@@ -365,7 +369,7 @@ VERDICTS_VARIABLE = "GLUONLAB_GRADES"
 
 
 def check(id: str, answer: Any) -> Verdict:
-    """Check an answer to an exercise.
+    """Check an answer to an exercise, and return the verdict.
 
     Args:
         id: the id of the exercise, such as ``"02-1"``.
@@ -385,10 +389,10 @@ def check(id: str, answer: Any) -> Verdict:
 
 
 def _record_verdict(verdict: Verdict, answer: Any) -> None:
-    """Append the verdict to the grader's file.
+    """Append the verdict to the file that the grader reads.
 
-    A right answer is checked again with the grader's seed first. ``hidden`` in the file: whether
-    the answer failed only then.
+    If the grader set a seed, a right answer is first checked again with this seed. ``hidden`` in
+    the file: whether the answer failed only the second check.
     """
     seed, hidden = grader_seed(), False
     if verdict and seed is not None:
@@ -453,9 +457,9 @@ def _is_stub(answer: Any) -> bool:
 
 
 def _stub_texts(error: NotImplementedError, exercise: Exercise, answer: Any) -> Optional[Texts]:
-    """Return the message if a stub raised the error, else None.
+    """Return the message if the error comes from an unwritten function (a stub), else None.
 
-    The stub is the answer itself, or a function of another exercise that it calls.
+    The stub is the answer itself, or a function of another exercise that the answer calls.
     """
     location = find_error_location(error, exercise.checker)
     if location is None or not location.raised_error:

@@ -47,7 +47,10 @@ def counterexample(en: str, ja: str, why: TextPair = NO_TEXT) -> Wrong:
 
 
 def check_faults(*faults: Fault) -> None:
-    """Raise Wrong for the first fault that is present."""
+    """Raise Wrong with the texts of the first fault that is present, if there is one.
+
+    A fault is (whether it is present, English text, Japanese text).
+    """
     texts = pick_explanation(*faults)
     if texts is not NO_TEXT:
         raise counterexample(*texts)
@@ -120,7 +123,7 @@ class AnswerResults(List[AnswerResult]):
     def find_wrong(self, right: Callable[[Any, Any], bool]) -> List[AnswerResult]:
         """Return the results for which ``right(got, want)`` is false.
 
-        If there are no such results, raises ``error`` unless it is None.
+        If all are right, raise the exception that the answer raised, if there was one.
         """
         mistaken = [result for result in self if not right(result.got, result.want)]
         if not mistaken:
@@ -130,7 +133,7 @@ class AnswerResults(List[AnswerResult]):
     def check_results(
         self, right: Callable[[Any, Any], bool], mistakes: Sequence[Mistake], describe: Callable[..., TextPair]
     ) -> None:
-        """Raise Wrong for the first wrong result; name the mistake that explains all wrong results.
+        """Raise Wrong for the first wrong result, with the mistake that explains all wrong results.
 
         Args:
             right: ``right(got, want)`` returns whether a result is right.
@@ -150,9 +153,10 @@ class AnswerResults(List[AnswerResult]):
 
 
 def run_cases(answer: Callable[..., Any], cases: Iterable[Tuple[Any, ...]], want: Callable[..., Any]) -> AnswerResults:
-    """Return the results of ``answer(*case)``, and the right results ``want(*case)``.
+    """Call ``answer(*case)`` for each case; return its results and the right results.
 
-    The answer receives copies of lists and dictionaries. Its first exception ends the cases.
+    ``want(*case)`` returns the right result. The answer receives copies of lists and dictionaries.
+    If it raises an exception, the remaining cases are skipped.
     """
     results = AnswerResults()
     for case in cases:
@@ -166,7 +170,7 @@ def run_cases(answer: Callable[..., Any], cases: Iterable[Tuple[Any, ...]], want
 
 
 def find_mistake(results: Sequence[AnswerResult], right: Callable[[Any, Any], bool], *mistakes: Mistake) -> TextPair:
-    """Return the texts of the mistake that explains the wrong results, or NO_TEXT.
+    """Return the texts of the known mistake that explains the wrong results, or NO_TEXT.
 
     A mistake that explains all results takes precedence over a mistake that explains only the wrong
     results. ``right(got, want)``: whether a result is right.
@@ -195,9 +199,10 @@ def is_same_number(got: Any, want: Any) -> bool:
 def matches_formula(
     formula: Callable[..., Any], same: Callable[[Any, Any], bool] = is_close_number
 ) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the result is that of ``formula(*case)``.
+    """Return a function that tells whether the answer's result is ``formula(*case)``.
 
-    It is false if the formula returns None. ``same(got, value)`` compares the results.
+    Such a function recognizes a known mistake. It returns False if the formula returns None.
+    ``same(got, value)`` compares the results.
     """
 
     def gives(*case: Any, got: Any) -> bool:
@@ -210,7 +215,10 @@ def matches_formula(
 def formula_mistakes(
     matches: Callable[[Any], Callable[..., bool]], rows: Sequence[Tuple[Any, str, str]]
 ) -> List[Mistake]:
-    """Convert rows (wrong formula, English, Japanese) to mistakes with ``matches(formula)``."""
+    """Return a mistake for each row (wrong formula, English text, Japanese text).
+
+    ``matches(formula)`` returns the function that recognizes the mistake.
+    """
     return [(matches(formula), en, ja) for formula, en, ja in rows]
 
 

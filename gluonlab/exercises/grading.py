@@ -137,6 +137,7 @@ def grade(
     limits = fit_memory(Bounds(seconds, **bounds), jobs)
 
     def grade_notebook(path: Path) -> Grade:
+        """Run and grade one notebook. If it cannot be run, its grade is only a note."""
         try:
             return _make_grade(path, run(path, limits, seed, stop), reveal)
         except OSError as error:  # the disk is full, for example
@@ -158,7 +159,10 @@ def grade(
 
 
 def _make_grade(path: Path, notebook_result: NotebookResult, reveal: bool) -> Grade:
-    """Return the grade of a notebook that has run. ``reveal``: as for `grade`."""
+    """Return the grade of a notebook that has run.
+
+    ``reveal``: whether messages may describe the additional cases that students do not see.
+    """
     grade = Grade(path, note=notebook_result.note, lab=notebook_result.lab)
     for id in (one.id for one in all_exercises() if one.id.startswith(f"{notebook_result.lab}-")):
         result = notebook_result.verdicts.get(id)
@@ -307,7 +311,7 @@ def as_canvas(grades: Sequence[Grade], assignments: Dict[str, str], roots: Seque
 
 
 def as_gradescope(grade: Grade) -> Dict[str, Any]:
-    """Return the content of results.json: a test of one point per exercise, with its message."""
+    """Return a grade as Gradescope's results.json: each exercise is a test worth one point."""
     tests = [_gradescope_test(grade, id) for id in sorted(grade.statuses, key=id_sort_key)]
     return dict(
         score=grade.passed_count,
@@ -320,7 +324,7 @@ def as_gradescope(grade: Grade) -> Dict[str, Any]:
 
 
 def _gradescope_test(grade: Grade, id: str) -> Dict[str, Any]:
-    """Return the test of one exercise, in Gradescope's format."""
+    """Return the result of one exercise as a test in Gradescope's format."""
     status = grade.statuses[id]
     return dict(
         name=f"{id} {find_exercise(id).summary}",
@@ -344,7 +348,7 @@ def check_results_path(target: Path, notebooks: Sequence[Path]) -> None:
 
 
 def write_results(target: Path, grades: Sequence[Grade]) -> None:
-    """Write Gradescope's results of all notebooks.
+    """Write the grade of each notebook as a JSON file for Gradescope.
 
     ``target``: a .json file for a single notebook, or a folder for one file per notebook.
     """
@@ -389,7 +393,7 @@ def read_leaderboard(path: Path) -> List[LeaderboardPlace]:
 
 
 def _read_costs(path: Path) -> "List[tuple[float, str]]":
-    """Return (microseconds, notebook) for each line of the table with a cost."""
+    """Return (cost in microseconds, notebook) for each row of the table that has a cost."""
     try:
         text = read_bounded(path, _MAX_TABLE_BYTES).decode("utf-8-sig")
         table = list(csv.DictReader(io.StringIO(text)))
@@ -413,7 +417,7 @@ def _read_costs(path: Path) -> "List[tuple[float, str]]":
 
 
 def _parse_micros(path: Path, line: int, text: str) -> float:
-    """Return a cell's microseconds. Raises ExerciseError, which names the line."""
+    """Parse a cell of microseconds. Raises ExerciseError, which names the table's ``line``."""
     try:
         micros = float(text)
     except ValueError:
@@ -427,7 +431,7 @@ def _parse_micros(path: Path, line: int, text: str) -> float:
 
 
 def format_leaderboard(places: Sequence[LeaderboardPlace], best_us: float, floor_us: float) -> str:
-    """Return the leaderboard as text, headed by two costs to compare with.
+    """Return the leaderboard as text, below two costs for comparison.
 
     ``best_us``: the best of gluonlab's eight algorithms. ``floor_us``: the lower bound.
     """

@@ -75,6 +75,7 @@ class NumberForm(AnswerForm):
     within: float = 0.0
 
     def describe(self) -> TextPair:
+        """Describe the expected number, by its range and an example, in both languages."""
         example = self.format(self.example)
         en = {
             (False, False): "a number",
@@ -91,6 +92,7 @@ class NumberForm(AnswerForm):
         return f"{en}, such as {example}", f"{ja} (例: {example})"
 
     def read(self, given: Any) -> float:
+        """Convert to a number. Raises ValueError for another type, or outside the range."""
         value = _to_python_scalar(given)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
             raise ValueError
@@ -99,7 +101,7 @@ class NumberForm(AnswerForm):
         return value
 
     def matches(self, guessed: Any, measured: Any) -> bool:
-        """Return whether the numbers differ at most by ``within``, or by ``factor``."""
+        """Return whether the difference is at most ``within``, or the ratio at most ``factor``."""
         if abs(guessed - measured) <= self.within:
             return True
         small, large = sorted((guessed, measured))
@@ -118,6 +120,7 @@ class ChoiceForm(AnswerForm):
         self.options = options
 
     def describe(self) -> TextPair:
+        """Return the list of options, such as ``1, 2 or 3``, in both languages."""
         *others, last = map(repr, self.options)
         return (
             f"{', '.join(others)} or {last}".replace("'", '"'),
@@ -125,6 +128,7 @@ class ChoiceForm(AnswerForm):
         )
 
     def read(self, given: Any) -> Key:
+        """Return the option that equals ``given``. Raises ValueError if there is none."""
         value = _to_python_scalar(given)
         for option in self.options:
             if type(value) is type(option) and value == option:
@@ -140,6 +144,7 @@ class YesNoForm(AnswerForm):
         return "True or False", "True か False"
 
     def read(self, given: Any) -> bool:
+        """Return ``given`` as Python's bool. Raises ValueError for other types."""
         value = _to_python_scalar(given)
         if not isinstance(value, bool):
             raise ValueError
@@ -158,6 +163,7 @@ class ListForm(AnswerForm):
         return f"a list of {self.count}: each {en}", f"{self.count} 個のリスト。それぞれ {ja}"
 
     def read(self, given: Any) -> Any:
+        """Convert the items by ``form.read``. Raises ValueError for a wrong number of items."""
         if isinstance(given, (str, bytes, dict)):
             raise ValueError
         try:
@@ -256,7 +262,7 @@ _COLUMN_WIDTHS = (6, 38, 17, 17)  # id, question, guess, measured; each includes
 
 
 def _format_table_row(cells: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of a table row. The longest cell determines the number of lines."""
+    """Yield the lines of a table row: as many as its longest cell needs."""
     columns = [wrap_text(cell, size - 2) for cell, size in zip(cells, _COLUMN_WIDTHS)]
     for parts in zip_longest(*columns, fillvalue=""):
         yield "".join(map(pad_to_columns, parts, _COLUMN_WIDTHS)).rstrip()
@@ -282,7 +288,7 @@ def wrap_text(text: str, max_width: int) -> List[str]:
 
 
 def _unbreakable_pieces(text: str) -> Iterator[str]:
-    """Yield the pieces between which a line may break: words, and Japanese characters."""
+    """Yield the words and Japanese characters of a text; a line may break between them."""
     piece = ""
     for character in text:
         wide = unicodedata.east_asian_width(character) in "WF"
@@ -320,7 +326,7 @@ class _GuessRecord:
         return self.was_measured and not self.guess.form.matches(self.prediction, self.measurement)
 
     def format_lines(self) -> Iterator[str]:
-        """Yield the lines of this guess in the table of surprises."""
+        """Yield the lines about this guess in the table that `surprises` prints."""
         id, form, question = self.guess
         values = map(form.format, (self.prediction, self.measurement))
         yield from _format_table_row((id, choose_text(**question), *values))
@@ -382,7 +388,7 @@ def predict(id: str, guessed: Any) -> None:
 
 
 def observe(id: str, measured: Any) -> "AbstractContextManager[None]":
-    """Compare a measurement with the guess; return a context manager for the block that shows it.
+    """Compare a measurement with the learner's guess, after the ``with`` block that shows it.
 
     Without a guess the block runs, but one line about the missing guess replaces its output.
 
@@ -404,7 +410,7 @@ def observe(id: str, measured: Any) -> "AbstractContextManager[None]":
 
 @contextmanager
 def _compare_with_guess(record: _GuessRecord, value: Any) -> Iterator[None]:
-    """Run the block, then record the measured ``value`` and print the comparison."""
+    """Run the ``with`` block, then record ``value``, the measurement, and print the comparison."""
     id, form = record.guess.id, record.guess.form
     if os.environ.get(HANDOUT_VARIABLE):
         yield

@@ -106,9 +106,9 @@ def queue_pause(ctx: mx.Context, seconds: float) -> None:
 
 
 def queue_call(ctx: mx.Context, call: Callable[[], object]) -> nd.NDArray:
-    """Queue an operation of a CPU device that calls ``call``.
+    """Queue a call of ``call`` as an operation of the CPU device ``ctx``.
 
-    Return an array that the operation writes, so that others can wait for it.
+    Return an array that the operation writes: whoever waits for it waits for the operation.
     """
 
     def operate(run_context: object, parameter: object) -> None:
@@ -335,7 +335,7 @@ def _describe_gradient(values: List[List[float]], sizes: List[int], got: Array, 
 
 
 def _run_answer(answer: Callable[..., Any], values: List[List[float]], sizes: List[int]) -> Array:
-    """Return the gradient that the answer computes from a gradient for each device.
+    """Return the answer's gradient of the whole batch, made from one gradient per device.
 
     ``values``: the gradients. ``sizes``: the images of each device. Raises Wrong if the answer
     modified its inputs, mixed devices, or left the result on another device than the first.
@@ -377,7 +377,10 @@ def _is_close(got: Array, want: Array) -> bool:
 
 
 def _matches_gradient_formula(formula: Callable[[Array, Array], Array]) -> Callable[..., bool]:
-    """Return a mistake's predicate: the result is formula(gradients (n, m), sizes (n, 1))."""
+    """Return a function that tells whether the result is ``formula(gradients, sizes)``.
+
+    For n devices the shapes are (n, m) and (n, 1). The formula is that of a known mistake.
+    """
     return lambda values, sizes, got: _is_close(
         got, formula(np.array(values, dtype=np.float64), np.array(sizes, dtype=np.float64)[:, None])
     )

@@ -73,10 +73,11 @@ def _list_arrays(given: Any) -> List[nd.NDArray]:
 def _check_sums(
     arrays: List[List[nd.NDArray]], values: "List[List[Floats]]", made_new: bool, received: "Set[mx.Context]"
 ) -> None:
-    """Raise Wrong unless each arrays[i][j] is now the sum of values[i][j] over the devices i.
+    """Raise Wrong unless ``arrays[i][j]``, on device i, is the sum of parameter j over devices.
 
-    ``made_new``: whether the answer replaced arrays in the lists, or returned new arrays.
-    ``received``: with a single parameter, the devices that received copies; else empty.
+    ``values``: the arrays' contents before the answer ran. ``made_new``: whether the answer
+    replaced arrays in the lists, or returned new arrays. ``received``: with a single parameter, the
+    devices that received copies; else empty.
     """
     for j in range(len(values[0])):
         initial = [row[j] for row in values]
@@ -129,7 +130,7 @@ def _explain_wrong_sum(
 
 
 def _allreduce_cases() -> List[List[Any]]:
-    """Return cases with an array for each device, of small whole numbers, whose sum is exact."""
+    """Return cases: an array per device, of small whole numbers, so that sums are exact."""
     random = case_rng(0)
     cases: List[List[Any]] = [[[3], [5]], [[5, 7]], [[1, 10], [2, 20]], [[1], [2], [4]]]
     cases.append([[1, 0], [0, 1], [2, 2], [-4, 8]])
@@ -163,10 +164,10 @@ def check_spread_allreduce(answer: Callable[[List[List[nd.NDArray]]], Any]) -> N
 
 
 def _check_balance(trace: ArrayTrace, devices: int, sizes: List[int]) -> None:
-    """Raise Wrong if a device receives more numbers than any device in the reference.
+    """Raise Wrong if a device receives more numbers than any device in a greedy assignment.
 
-    The reference assigns the largest parameters first, each to the device that owns the fewest
-    numbers. ``sizes``: the size of each parameter.
+    The greedy assignment takes the largest parameters first, and gives each to the device that owns
+    the fewest numbers. ``sizes``: the size of each parameter.
     """
     total, owned_sizes = sum(sizes), [0] * devices
     for size in sorted(sizes, reverse=True):
@@ -220,7 +221,7 @@ class LeastSquares:
 
     @cached_property
     def small_updates(self) -> List[Array]:
-        """The changes lr * gradient of successive updates, one per shard, from the new weights."""
+        """The steps lr * gradient of successive updates, one per shard, at the updated weights."""
         updates, weights = [], self.weights
         for shard in self.shards:
             updates.append(self.lr * self.gradient(weights, shard))
@@ -246,7 +247,7 @@ class LeastSquares:
 
     @property
     def case(self) -> CaseText:
-        """The description of the problem."""
+        """The sizes and the learning rate as text in both languages, for messages."""
         k, (b, n) = len(self.shards), self.shards[0].shape
         return CaseText(
             f"{count_in_english(k, 'shard')} of {count_in_english(b, 'image')}, {count_in_english(n - 1, 'weight')}, "
@@ -273,7 +274,10 @@ def check_best_factor(answer: Callable[..., Any]) -> None:
         cases.append(LeastSquares(random.normal(size=n), shards, lr))
 
     def run_answer(problem: LeastSquares) -> Any:
-        """Return the answer's factor, for copies of the weights and shards."""
+        """Call the answer with copies of the weights and shards; return its factor.
+
+        Raises Wrong if the answer modified the weights.
+        """
         weights = problem.weights.copy()
         shards = [shard.copy() for shard in problem.shards]
         got = answer(problem.gradient, weights, shards, problem.lr)
@@ -318,7 +322,11 @@ def _final_mean_gradient(problem: LeastSquares) -> Array:
 
 
 def _matches_factor_of_updates(formula: Callable[[Array, Array], Any]) -> Callable[..., bool]:
-    """Return a mistake's predicate: the factor is formula(sum of small updates, large one)."""
+    """Return a function that tells whether the factor is ``formula(small, large)``.
+
+    ``small``: the sum of the small updates. ``large``: the large update. The formula is that of a
+    known mistake.
+    """
 
     def factor(problem: LeastSquares) -> float:
         large = problem.lr * sum(problem.shard_gradients) / len(problem.shard_gradients)
@@ -386,7 +394,7 @@ class AccuracyLandscape(NamedTuple):
 
 
 def make_landscapes() -> List[AccuracyLandscape]:
-    """Return landscapes, the simplest first. Some best rates are at an end of the range."""
+    """Return sets of simulated trainings, the simplest first, with known best learning rates."""
 
     def tie(n: int, lr: float) -> float:
         return 0.7 - (lr > 0.2) / 5
@@ -417,7 +425,7 @@ def _peaked_accuracy(best: Callable[[int], float], limit: float = math.inf) -> C
 
 
 def _random_landscape(random: Any) -> AccuracyLandscape:
-    """Return a landscape in which all batch sizes have the same random best rate."""
+    """Return simulated trainings whose best rate is random, and the same for all batch sizes."""
     rates = (0.025 * 2.0 ** random.permutation(7)[:4]).tolist()
     best, ks = rates[random.randint(len(rates))], (1 + random.permutation(8)[:2]).tolist()
     case = CaseText(f"the best rate is {best:g}", f"最適な学習率は {best:g}")
@@ -425,7 +433,7 @@ def _random_landscape(random: Any) -> AccuracyLandscape:
 
 
 def check_rates(got: Any, landscape: AccuracyLandscape) -> None:
-    """Raise Wrong unless ``got`` is {number of devices: best rate}."""
+    """Raise Wrong unless ``got`` is {number of devices: best learning rate}."""
     case, accuracy, ks, b, rates = landscape
     if not isinstance(got, dict) or sorted(got) != sorted(ks):
         raise case.counterexample(
@@ -463,12 +471,12 @@ def check_best_rates(answer: Callable[..., Any]) -> None:
 
 
 def _check_rate_choice(answer: Callable[..., Any], landscape: AccuracyLandscape) -> None:
-    """Raise Wrong for wrong rates, a wrong batch size, or a training that was repeated."""
+    """Raise Wrong if the answer's rates or batch size are wrong, or it repeats a training."""
     _, _, ks, b, rates = landscape
     trainings: "Counter[Tuple[int, float]]" = Counter()
 
     def accuracy_of(k: int, global_batch_size: int, lr: float) -> float:
-        """Return the accuracy of a simulated training on ``k`` devices; count the training."""
+        """Simulate a training on ``k`` devices: count it, and return its accuracy."""
         if global_batch_size != k * b:
             raise counterexample(
                 f"on {count_in_english(k, 'device')} a training with a global batch of "
@@ -546,7 +554,7 @@ def check_accuracy(answer: Callable[..., Any]) -> None:
 
 
 def _run_evaluation(answer: Callable[..., Any], count: int, devices: int, batch: int) -> EvaluationCall:
-    """Run the answer on ``count`` images in batches of ``batch``.
+    """Run the answer on ``count`` images in batches of ``batch``; record its network calls.
 
     The network is a matrix product that reads its prediction from the image: each image is a
     one-hot vector of the prediction, followed by the number of the image.
@@ -594,7 +602,7 @@ def _run_evaluation(answer: Callable[..., Any], count: int, devices: int, batch:
 
 
 def _explain_wrong_accuracy(mistaken: Sequence[EvaluationCall]) -> Wrong:
-    """Return the counterexample of the first of the calls with wrong results."""
+    """Return the counterexample of the first call in ``mistaken``: all calls with wrong results."""
     first = mistaken[0]
     (en, ja), right, count = first.case, first.right, first.images
     missing = [number for number, count_of_image in enumerate(first.times) if count_of_image == 0]

@@ -79,7 +79,7 @@ class UpdateCase:
         return values.gradient((self.images[begin:end], labels)).weight
 
     def run_answer(self, answer: Callable[..., Any]) -> List[Array]:
-        """Run one update by the answer; return the change of the weights on each device."""
+        """Let the answer make one update; return the change of the weights on each device."""
         ctxs = cpu_devices(self.devices)
         net = gluon.nn.Dense(CLASSES, use_bias=False, in_units=FEATURES)
         net.initialize(init.Zero(), ctx=ctxs)
@@ -221,7 +221,10 @@ def _nearest_accuracy(curve: Curve, time: float) -> Difference:
 
 
 def _compare_runs(first: Run, second: Run, comparison: _CurveComparison) -> Dict[str, Difference]:
-    """Return the difference of the accuracies for each clock, at the end of the shorter run."""
+    """Return {clock: difference of the accuracies} at the end of the shorter run.
+
+    The clocks are epochs, updates and seconds. A difference is None if a run has no accuracy yet.
+    """
     differences: Dict[str, Difference] = {}
     for clock in CLOCKS:
         curves = [(_clock_readings(run, clock, comparison), [one[2] for one in run]) for run in (first, second)]
@@ -234,7 +237,7 @@ def _compare_runs(first: Run, second: Run, comparison: _CurveComparison) -> Dict
 
 
 def _clock_readings(run: Run, clock: str, comparison: _CurveComparison) -> Sequence[float]:
-    """Return the reading of one of the CLOCKS after each epoch."""
+    """Return the run's epochs, updates or seconds, as ``clock`` says, after each epoch."""
     if clock == "epochs":
         return [float(number + 1) for number in range(len(run))]
     if clock == "updates":
@@ -372,7 +375,7 @@ class _ScheduledTraining(NamedTuple):
         return (*self[:-1], list(self.drops))
 
     def describe(self) -> CaseText:
-        """Return the description of the training."""
+        """Describe the training's sizes, rates and epochs in both languages, for messages."""
         n, k, b, e, lr, warmup, drops = self.answer_arguments()
         return CaseText(
             f"{n} images, {count_in_english(k, 'device')} with {b} each, {count_in_english(e, 'epoch')}, base_lr "
@@ -415,7 +418,7 @@ class _ScheduledTraining(NamedTuple):
         return rates
 
     def rates_dropped_early(self) -> Rates:
-        """Return the rates of the mistake that each drop is an epoch too early."""
+        """Return the rates of a known mistake: each drop is an epoch too early."""
         rates = self.learning_rates(lowered=lambda training, epoch, update: 0)
         steps = len(rates) // self.epochs
         return [
@@ -423,7 +426,7 @@ class _ScheduledTraining(NamedTuple):
         ]
 
     def rates_raised_by_epoch(self) -> Rates:
-        """Return the rates of the mistake that the warm-up raises them only once per epoch."""
+        """Return the rates of a known mistake: the warm-up raises them only once per epoch."""
         rates, top = self.learning_rates(), self.base_lr * self.devices
         steps = len(rates) // self.epochs
         for update in range(steps * self.warmup_epochs):
@@ -432,7 +435,7 @@ class _ScheduledTraining(NamedTuple):
         return rates
 
     def rates_raised_by_factor(self) -> Rates:
-        """Return the rates of the mistake that the warm-up multiplies them by a constant factor."""
+        """Return the rates of a known mistake: the warm-up raises them exponentially."""
         rates = self.learning_rates()
         warmup_steps = len(rates) // self.epochs * self.warmup_epochs
         for update in range(warmup_steps):
@@ -509,6 +512,7 @@ def _random_training(random: Any) -> _ScheduledTraining:
 
 
 def _are_same_rates(got: Any, want: Rates) -> bool:
+    """Return whether ``got`` is a list of the rates ``want``, up to rounding."""
     if not isinstance(got, list) or len(got) != len(want):
         return False
     return all(isinstance(one, NUMBER_TYPES) for one in got) and np.allclose(
@@ -678,7 +682,11 @@ def check_speedup(answer: Callable[[float, float, float, int], float]) -> None:
 
 
 def _matches_speedup(formula: Callable[..., float]) -> Callable[..., bool]:
-    """Return a mistake's predicate: the result is ``formula``, with or without a sum for k = 1."""
+    """Return a function that tells whether the result is that of ``formula``.
+
+    The formula is that of a known mistake. On one device it may include the time of the gradient
+    sum or not.
+    """
 
     def gives(host: float, compute: float, total: float, devices: int, got: Any) -> bool:
         sums = (total, 0.0 if devices == 1 else total)

@@ -85,7 +85,10 @@ TransferIndex = Tuple[int, int]  # (step, transfer in the step), both counted fr
 
 
 def _replace_transfer(name: str, schedule: Schedule, spot: TransferIndex, **changes: Any) -> Schedule:
-    """Return the schedule with ``changes`` of the fields of the transfer at ``spot``."""
+    """Return a copy of the schedule in which ``changes`` replace fields of one transfer.
+
+    ``name``: the name of the copy. ``spot``: (step, index in the step) of the transfer.
+    """
     steps = [list(step) for step in schedule.steps]
     steps[spot[0]][spot[1]] = steps[spot[0]][spot[1]]._replace(**changes)
     return replace(schedule, name=name, steps=tuple(map(tuple, steps)))
@@ -134,7 +137,7 @@ def check_wrong_transfers(answer: Mapping[str, TransferIndex]) -> None:
 
 
 def _is_transfer_index(schedule: Schedule, spot: Any) -> bool:
-    """Return whether ``spot`` is the index of a transfer of the schedule."""
+    """Return whether ``spot`` is (step, index in the step) of a transfer of the schedule."""
     pair = isinstance(spot, tuple) and len(spot) == 2
     if not pair or not all(isinstance(n, (int, np.integer)) for n in spot):
         return False
@@ -143,7 +146,7 @@ def _is_transfer_index(schedule: Schedule, spot: Any) -> bool:
 
 
 def _find_proof_failure(schedule: Schedule) -> Optional[TransferIndex]:
-    """Return the index of the transfer that `prove` names; None for a right schedule."""
+    """Return (step, index in the step) of the transfer that `prove` rejects, or None."""
     try:
         prove(schedule)
     except ScheduleError as error:
@@ -345,7 +348,7 @@ def _check_sums(case: CaseText, initial: List[Any], final: List[Any]) -> None:
 
 
 def _check_ring_links(case: CaseText, links: LinkCounter, devices: int, count: int) -> None:
-    """Raise Wrong unless each device sends only to the next, and no more than a ring needs."""
+    """Raise Wrong unless each device sends only to the next device, and as much as in a ring."""
     min_sent, max_sent = (2 * (devices - 1) * each for each in (count // devices, -(-count // devices)))
     sent = [0] * devices
     for (src, _), elements in links.elements.items():
@@ -382,7 +385,7 @@ BEAT_THE_EIGHT = Puzzle("beat_the_eight()", make_topology("p3.16xlarge"), 1e8)
 
 @lru_cache(maxsize=None)
 def cheapest_algorithm() -> Tuple[str, float]:
-    """Return the name and seconds of the cheapest of the eight algorithms on the p3.16xlarge.
+    """Return the name and seconds of gluonlab's cheapest allreduce algorithm on the p3.16xlarge.
 
     For each algorithm, the ranks are assigned to the devices in the best order.
     """
@@ -425,7 +428,7 @@ def check_beat_the_eight(answer: Callable[[], Any]) -> AnswerCost:
 
 
 def _is_stored_schedule(schedule: Schedule) -> bool:
-    """Return whether gluonlab stores this schedule, perhaps with other chunk numbers."""
+    """Return whether the schedule is stored in gluonlab, up to a renumbering of its chunks."""
     transfers = _count_transfers(schedule)
     return any(
         transfers == _count_transfers(stored)

@@ -82,7 +82,10 @@ def check_lists(results: AnswerResults, mistakes: Sequence[Mistake], call: Calla
     """
 
     def describe(*arguments: Any) -> TextPair:
-        """Return the texts of a counterexample; ``arguments``: the case, got and want."""
+        """Return the texts of a counterexample.
+
+        ``arguments``: the arguments of the call, the answer's list, and the right list.
+        """
         *case, got, want = arguments
         text, devices = call(*case), len(want)
         if not isinstance(got, list) or not all(isinstance(one, NUMBER_TYPES) for one in got):
@@ -144,10 +147,10 @@ def check_sent_bytes(answer: Callable[[List[int], List[int], int], Sequence[int]
 
 
 def _boundary_outputs(outputs: Sequence[int], cuts: Sequence[int], beyond: int = 0) -> List[int]:
-    """Return how many numbers per image pass each boundary of the stages; 0 at both ends.
+    """Return how many numbers per image cross each boundary of stages; 0 at both ends.
 
-    ``outputs``: the number of outputs of each layer. ``beyond``: 1 for the mistake of using the
-    layer after a cut.
+    ``outputs``: the number of outputs of each layer. ``beyond``: 1 simulates the mistake of using
+    the layer after a cut.
     """
     return [0, *(outputs[cut - 1 + beyond] for cut in cuts), 0]
 
@@ -244,7 +247,7 @@ def check_balanced_cuts(answer: Callable[[LayerCosts, int], Sequence[int]]) -> N
 
 
 def _check_cuts(case: CaseText, got: Any, layers: int, stages: int) -> None:
-    """Raise Wrong if ``got`` is not a list of cuts for a chain."""
+    """Raise Wrong unless ``got`` is a list of cuts of ``layers`` layers into ``stages`` stages."""
     is_cut_list = isinstance(got, list) and all(
         isinstance(cut, (int, np.integer)) and not isinstance(cut, bool) for cut in got
     )
@@ -283,10 +286,11 @@ def _equal_count_cuts(costs: LayerCosts, stages: int) -> List[int]:
 
 
 def _greedy_cuts(costs: LayerCosts, stages: int, after_exceeding: bool = False) -> Optional[List[int]]:
-    """Return cuts that fill one stage after the other greedily; None if there are too few cuts.
+    """Return the cuts of a greedy algorithm, which fills one stage after the other.
 
-    It fills each stage up to an equal part of the costs. ``after_exceeding``: whether the layer
-    that exceeds this part still belongs to the stage.
+    Each stage gets layers up to an equal part of the costs. ``after_exceeding``: whether the layer
+    that exceeds this part still belongs to the stage. Return None if there are too few cuts for
+    ``stages``.
     """
     cuts: List[int] = []
     part, total = sum(costs) / stages, 0.0
@@ -300,7 +304,7 @@ def _greedy_cuts(costs: LayerCosts, stages: int, after_exceeding: bool = False) 
 
 
 def _explain_worse_cuts(results: Sequence[Any]) -> TextPair:
-    """Return the texts of the mistake that explains all results that are not optimal."""
+    """Return the texts of the known mistake that explains all suboptimal cuts, or NO_TEXT."""
 
     def is_best(got: Any, want: float) -> bool:
         return bool(got[1] <= want * (1 + 1e-9))
@@ -424,7 +428,10 @@ def _random_layers(random: Any, inputs: int, hidden: int, outputs: int) -> Dense
 
 
 def _read_parts(case: CaseText, given: Any, devices: int) -> List[DenseLayers]:
-    """Return the layers of each device in an answer's result. Raises Wrong if it has none."""
+    """Convert the answer's result to the layers of each device.
+
+    Raises Wrong unless it is a list of (w1, b1, w2, b2), one for each device.
+    """
     en = "a list with (w1, b1, w2, b2) for each device"
     ja = "デバイスごとの (w1, b1, w2, b2) を並べたリスト"
     parts = to_list(given)
@@ -443,7 +450,7 @@ def _read_parts(case: CaseText, given: Any, devices: int) -> List[DenseLayers]:
 
 
 def _check_shapes(case: CaseText, parts: Sequence[DenseLayers], whole: DenseLayers) -> None:
-    """Raise Wrong unless the parameters of each device have shapes that fit together."""
+    """Raise Wrong unless each device's arrays have the shapes that its number of units implies."""
     inputs, outputs = whole.w1.shape[1], whole.w2.shape[0]
     for device, part in enumerate(parts):
         units = len(part.w1) if part.w1.ndim else 0
@@ -500,7 +507,10 @@ def _check_unit_shares(case: CaseText, parts: Sequence[DenseLayers], hidden: int
 
 
 def _explain_wrong_sums(wrong_sums: Sequence[_WrongSum]) -> TextPair:
-    """Return the texts of the mistake that explains all wrong sums, if there are two or more."""
+    """Return the texts of the mistake that explains all wrong sums, or NO_TEXT.
+
+    A single wrong sum is not enough to name a mistake.
+    """
     if len(wrong_sums) < 2:
         return NO_TEXT
     deviations = [(one.got - one.want, one.layers.b2, one.devices) for one in wrong_sums]
@@ -549,7 +559,7 @@ def check_idle_shares(answer: Callable[[Times, Times, int], Sequence[float]]) ->
 
 
 def _idle_shares(schedule: Callable[..., Any], forward: Times, backward: Times, microbatches: int) -> List[float]:
-    """Return the idle share of each device, by `gluonlab`'s cost model of pipelines."""
+    """Return the fraction of a step in which each device is idle, by the pipeline cost model."""
     stages = len(forward)
     free_transfers = ((0.0, 0.0),) * (stages - 1)
     costs = Costs(tuple(forward), tuple(backward), free_transfers, (0.0,) * stages)
@@ -557,7 +567,11 @@ def _idle_shares(schedule: Callable[..., Any], forward: Times, backward: Times, 
 
 
 def _matches_step_time(step_formula: Callable[[Times, Times, int], float]) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether idle shares follow from ``step_formula(f, b, m)``."""
+    """Return a function that tells whether idle shares follow from ``step_formula(f, b, m)``.
+
+    The formula returns a mistaken duration of a step. ``f``, ``b``: each stage's times of forward
+    and backward. ``m``: the number of microbatches.
+    """
 
     def shares(forward: Times, backward: Times, microbatches: int) -> List[float]:
         step_s = step_formula(forward, backward, microbatches)
@@ -575,7 +589,7 @@ def _stage_times(forward: Times, backward: Times) -> List[float]:
 
 
 def _idle_shares_until_own_end(forward: Times, backward: Times, m: int) -> List[float]:
-    """Return the shares by a mistaken formula: each device's step ends with its own last backward."""
+    """Return the idle shares of a known mistake: a device's step ends with its last backward."""
     forward_end = sum(forward) + (m - 1) * max(forward)
     remaining_stages = [backward[device:] for device in range(len(backward))]
     ends = [forward_end + sum(rest) + (m - 1) * max(rest) for rest in remaining_stages]
@@ -673,7 +687,7 @@ def check_measured_idle(answer: Callable[..., Sequence[float]]) -> None:
     clocks: List[_DisturbedClock] = []
 
     def run_answer_with_noisy_clock(step_s: float, alone_s: Times) -> Any:
-        """Run the answer with a simulated, disturbed clock that knows the real seconds."""
+        """Run the answer with a simulated clock, which disturbs the given times."""
         works = [_make_work() for _ in range(1 + len(alone_s))]
         clock = _DisturbedClock(dict(zip(works, [step_s, *alone_s])), random)
         clocks.append(clock)
@@ -796,7 +810,7 @@ def check_one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]
 
 
 def _read_order(case: CaseText, given: Any) -> Order:
-    """Return the steps (op, microbatch) in an answer's result. Raises Wrong for others."""
+    """Convert the answer's result to steps (op, microbatch). Raises Wrong for other values."""
     en = 'a list of ("forward", microbatch) and ("backward", microbatch)'
     ja = '("forward", マイクロバッチ) と ("backward", マイクロバッチ) のリスト'
     order, steps = to_list(given), []
@@ -811,7 +825,10 @@ def _read_order(case: CaseText, given: Any) -> Order:
 
 
 def _check_device_order(case: CaseText, order: Order, microbatches: int) -> None:
-    """Raise Wrong for the first step that is wrong regardless of the other devices."""
+    """Raise Wrong if one device's steps are wrong, whatever the other devices do.
+
+    Each microbatch must go forward once and then backward once, in order of its number.
+    """
     done = dict.fromkeys(JAPANESE_NAMES, 0)
     for place, (op, microbatch) in enumerate(order):
         next_microbatch = done[op]

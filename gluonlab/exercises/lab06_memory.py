@@ -134,7 +134,11 @@ def check_largest_batch(answer: Callable[[Callable[[int], int], int, int], int])
 
 
 def _check_batch_search(answer: Callable[..., Any], simulated: SimulatedMemory, budget: int, limit: int) -> None:
-    """Raise Wrong unless the answer finds the largest batch with few calls of ``memory``."""
+    """Raise Wrong unless the answer finds the largest batch, and tries only few sizes.
+
+    ``simulated``: the bytes that a batch needs. ``budget``: the available bytes. ``limit``: the
+    most images.
+    """
     sizes_asked: List[int] = []
 
     def memory(images: int) -> int:
@@ -262,7 +266,7 @@ def check_accumulate_means(answer: Callable[..., Any]) -> None:
 
 
 def _check_forward_calls(batch: _SentenceBatch, recorder: ForwardRecorder) -> None:
-    """Raise Wrong unless the network was called once per microbatch, of even sizes."""
+    """Raise Wrong unless there was one forward call per microbatch, of sizes as even as can be."""
     count, parts, sizes = len(batch.lengths), batch.parts, recorder.batch_sizes
     allowed, least = math.ceil(count / parts), count // parts
     all_have_words = all(batch.word_counts())  # the answer may skip microbatches without words
@@ -286,7 +290,11 @@ def _run_training(
     recorders: List[ForwardRecorder],
     updates: Dict[_SentenceBatch, int],
 ) -> LayerParams:
-    """Return the parameters after the answer's update; record its forward calls and its updates."""
+    """Return the parameters after the answer's update.
+
+    A recorder of its forward calls is appended to ``recorders``. The number of its updates is
+    stored in ``updates[batch]``.
+    """
     [ctx] = cpu_devices(1)
     net = make_net(initial_params(), [ctx], "add", flatten=False)
     x, y = (nd.array(each, ctx=ctx) for each in batch.network_inputs())
@@ -329,7 +337,10 @@ def _are_close_params(got: Any, want: LayerParams) -> bool:
 
 
 def _params_updated_with_old_gradients(batch: _SentenceBatch, divisor: float = 1.0) -> LayerParams:
-    """Return the parameters if the update adds uncleared gradients, divided by ``divisor``."""
+    """Return the parameters if old gradients were not cleared before the update.
+
+    ``divisor``: the number by which the old gradients are divided.
+    """
     x, _ = batch.network_inputs()
     old_gradient = LayerParams(np.tile(x[0].sum(axis=0), (CLASSES, 1)), np.full(CLASSES, float(x.shape[1])))
     return _right_params(batch).subtract(old_gradient, LR / divisor)
@@ -382,9 +393,10 @@ MEAN_MISTAKES: List[Mistake] = [
 
 
 def _update_per_microbatch_mistake(updates: Mapping[_SentenceBatch, int]) -> Mistake:
-    """Return the known mistake that the answer updates the parameters after each microbatch.
+    """Return the known mistake of updating the parameters after each microbatch.
 
-    Microbatches without words may be skipped. ``updates``: the number of updates of each batch.
+    ``updates``: how many updates the answer made for each batch. It may have skipped microbatches
+    without words.
     """
     return (
         lambda batch, got: updates[batch] in (batch.parts, sum(map(bool, batch.word_counts()))),
@@ -472,9 +484,9 @@ def check_microbatch_rounds(answer: Callable[[int, int, int], Rounds]) -> None:
 
 
 def _check_round_parts(case: CaseText, got: Rounds, images: int) -> None:
-    """Check that no part is empty, and that each image is used once.
+    """Check the parts (device, first image, last + 1) of all rounds.
 
-    Also check that no device has two parts in a round. A part is (device, first image, last + 1).
+    No part is empty, each image is in one part, and no device has two parts in a round.
     """
     for number, round_parts in enumerate(got):
         case.check_faults(
@@ -500,7 +512,10 @@ def _check_round_parts(case: CaseText, got: Rounds, images: int) -> None:
 
 
 def _check_device_shares(case: CaseText, got: Rounds, images: int, devices: int, microbatches: int) -> None:
-    """Check that devices get equal shares, cut evenly, and that they work in parallel."""
+    """Check that the images are divided evenly among the devices, and then among the rounds.
+
+    In each round, all devices that have images left must work.
+    """
     parts = [part for round_parts in got for part in round_parts]
     shards = dict(enumerate(shard_bounds(images, devices)))
     for device in sorted({device for device, _, _ in parts} | set(shards)):

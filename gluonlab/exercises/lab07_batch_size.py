@@ -116,7 +116,7 @@ class TrainingCase(NamedTuple):
         return random_batches([self.images])[0]
 
     def describe(self) -> CaseText:
-        """Return the description of the training."""
+        """Describe the devices, batch, learning rate and limits in both languages, for messages."""
         after = self.good_after
         good, good_ja = f"good enough after {after} steps", f"{after} ステップ"
         if self.good_after > self.limit:
@@ -195,7 +195,7 @@ def _simulate_training(
     wraps: Optional[bool] = None,
     of_means: Optional[Callable[[int, int], Sequence[Any]]] = None,
 ) -> List[LayerParams]:
-    """Return the parameters after each of ``count`` steps, by default of the right training.
+    """Simulate a training, by default the right one; return the parameters after each step.
 
     Each keyword argument simulates a mistake.
 
@@ -232,7 +232,10 @@ def _simulate_training(
 
 
 def _step_by_mean_of_means(values: LayerParams, part: Batch, lr: float, cuts: Sequence[Any]) -> LayerParams:
-    """Return the parameters after a step by the average of the shards' mean gradients."""
+    """Return the parameters after a step by the average of the shards' mean gradients.
+
+    ``part``: the images and labels of the step. ``cuts``: (begin, end) of each shard.
+    """
     after = values
     for begin, end in cuts:
         shard = part[0][begin:end], part[1][begin:end]
@@ -241,7 +244,7 @@ def _step_by_mean_of_means(values: LayerParams, part: Batch, lr: float, cuts: Se
 
 
 def _shards_with_rest_last(images: int, devices: int) -> List[Any]:
-    """Return the bounds of equal shards, of which the last also contains the remainder."""
+    """Return (begin, end) of equal shards; the last shard also has the remaining images."""
     each = images // devices
     ends = [*(each * device for device in range(devices)), images]
     return list(zip(ends, ends[1:]))
@@ -257,10 +260,14 @@ def _are_close_params(got: Any, want: Sequence[LayerParams]) -> bool:
 
 
 def _matches_training(**change: Callable[[TrainingCase], Any]) -> Callable[..., bool]:
-    """Return a mistake's predicate: the parameters are those of a changed training."""
+    """Return a function that tells whether an answer trained with a certain mistake.
+
+    ``change``: a function for each argument of `_simulate_training` that the mistake changes. It
+    returns the argument's value in a case.
+    """
 
     def gives(run: TrainingCase, got: TrainingAnswer) -> bool:
-        """Return whether the answer's parameters are those of the changed training."""
+        """Return whether the parameters are those of a training with this mistake."""
         changed = {name: value(run) for name, value in change.items()}
         if changed.get("ragged") is False and run.images < run.k * run.b:
             return False
@@ -318,9 +325,9 @@ TRAINING_MISTAKES: List[Mistake] = [
 
 
 def _check_training(run: TrainingCase, got: TrainingAnswer, want: List[LayerParams], rest: AnswerResults) -> None:
-    """Raise Wrong unless the answer trained right; ``rest``: this result and all later ones.
+    """Raise Wrong unless the answer trained right.
 
-    In ``rest``, `find_mistake` looks for a known mistake.
+    ``rest``: this and all later results, in which `find_mistake` looks for a known mistake.
     """
     case = run.describe()
     if not got.params_by_step:
@@ -403,7 +410,7 @@ def check_median_steps(answer: Callable[..., Any]) -> None:
 
 
 def _random_curve(random: Any) -> Curve:
-    """Return a noisy curve that rises to between 0.4 and 1, and may fall again."""
+    """Return a random curve of accuracies: noisy, and rising towards a value from 0.4 to 1."""
     step, right, top, points = 0, 0.1, random.uniform(0.4, 1.0), []
     for _ in range(random.randint(3, 7)):
         step += int(random.randint(1, 20))
@@ -445,7 +452,10 @@ def _is_same_steps(got: Any, want: Optional[float]) -> bool:
 
 
 def _matches_steps_formula(formula: Callable[[List[Curve], float], Any]) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the result is ``formula(curves, target)``."""
+    """Return a function that tells whether the result is ``formula(curves, target)``.
+
+    The formula is that of a known mistake.
+    """
 
     def gives(curves: List[Curve], target: float, got: Any) -> bool:
         """Return whether ``got`` is the formula's number of steps."""
@@ -460,7 +470,11 @@ def _matches_steps_formula(formula: Callable[[List[Curve], float], Any]) -> Call
 def _average_over_seeds(
     step_of: Callable[[Curve, float], float], average: Callable[[List[float]], float] = median
 ) -> Callable[[List[Curve], float], Any]:
-    """Return a function of (curves, target): ``average`` of all seeds' steps; None if infinite."""
+    """Return a function (curves, target) -> ``average`` of the steps of all seeds.
+
+    ``step_of(curve, target)``: the steps of one seed. The function returns None if the average is
+    infinite.
+    """
 
     def steps(curves: List[Curve], target: float) -> Optional[float]:
         value = average([step_of(curve, target) for curve in curves])
@@ -475,7 +489,10 @@ def _steps_of_seeds_at_target(curves: List[Curve], target: float) -> List[float]
 
 
 def _average_over_seeds_at_target(average: Callable[[List[float]], float]) -> Callable[[List[Curve], float], Any]:
-    """Return a function of (curves, target): average of the seeds that reach it, or None."""
+    """Return a function (curves, target) -> average steps of the seeds that reach the target.
+
+    The function returns None if no seed reaches the target.
+    """
 
     def steps(curves: List[Curve], target: float) -> Optional[float]:
         reached = _steps_of_seeds_at_target(curves, target)
@@ -581,14 +598,17 @@ def _to_two_floats(value: Any) -> Any:
 
 
 def _fit_line(sizes: Any, steps: Any, weights: Any) -> CurveFit:
-    """Return (a, b) of steps ~ a + b / size, by weighted least squares."""
+    """Return (a, b) of the curve steps = a + b / size, fitted by weighted least squares."""
     columns = np.stack([weights, weights / sizes], axis=1)
     (a, b), *_ = np.linalg.lstsq(columns, weights * steps, rcond=None)
     return float(a), float(b)
 
 
 def _fit_curve(sizes: Sequence[float], steps: Sequence[float], power: float = 1.0) -> CurveFit:
-    """Fit the curve by least squares, with weights steps**-``power``; a power of 1 is right."""
+    """Return (fewest steps, critical batch size), fitted by weighted least squares.
+
+    The weights are ``steps**-power``; a power of 1 is right.
+    """
     n, s = np.asarray(sizes, float), np.asarray(steps, float)
     a, b = _fit_line(n, s, s**-power)
     return a, b / a
@@ -600,7 +620,10 @@ def _is_close_fit(got: Any, want: Any) -> bool:
 
 
 def _matches_fit(formula: Callable[[Any, Any], Optional[CurveFit]]) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the result is ``formula(n, s)``."""
+    """Return a function that tells whether the result is ``formula(sizes, steps)``.
+
+    The formula is that of a known mistake.
+    """
 
     def gives(sizes: List[int], steps: List[float], got: Any) -> bool:
         value = formula(np.asarray(sizes, float), np.asarray(steps, float))
@@ -610,7 +633,7 @@ def _matches_fit(formula: Callable[[Any, Any], Optional[CurveFit]]) -> Callable[
 
 
 def _fit_relative_to_curve(n: Any, s: Any) -> CurveFit:
-    """Fit the curve to minimize the squares of measured / fitted steps - 1, by Gauss-Newton."""
+    """Return the fit that minimizes the squares of measured / fitted steps - 1, by Gauss-Newton."""
     x = np.stack([np.ones(len(n)), 1 / n], axis=1)
     curve = np.array(_fit_line(n, s, 1 / s))
     for _ in range(FIT_ROUNDS):
@@ -620,7 +643,7 @@ def _fit_relative_to_curve(n: Any, s: Any) -> CurveFit:
 
 
 def _fit_reweighted(n: Any, s: Any) -> CurveFit:
-    """Fit the curve FIT_ROUNDS times, each weighted by the inverse steps of the previous fit."""
+    """Return the last of a series of fits, each weighted by 1 / steps of the previous fit."""
     a, b = _fit_line(n, s, 1 / s)
     for _ in range(FIT_ROUNDS):
         a, b = _fit_line(n, s, 1 / (a + b / n))
@@ -703,7 +726,7 @@ class RateLandscape(NamedTuple):
         return float(round(self.fewest * self.steeper**doublings))
 
     def steps_by_rate(self) -> Dict[float, float]:
-        """Return {rate: steps}: rates in factors of 2, beyond the first and the best rate."""
+        """Return {rate: steps}, in factors of 2, from below to above the first and best rates."""
         ends = sorted([self.first, self.best])
         rates, rate = [], ends[0] / 2
         while rate < ends[1] * 3:
@@ -716,7 +739,10 @@ class RateLandscape(NamedTuple):
         return max(self._search_steps(2.0), self._search_steps(0.5))
 
     def _search_steps(self, factor: float) -> int:
-        """Return the total steps of a search that first multiplies the rate by ``factor``."""
+        """Return the total steps of a search that first multiplies the rate by ``factor``.
+
+        It goes on while the steps decrease, and then divides the first rate by ``factor`` likewise.
+        """
         spent = fewest = int(self.steps_at(self.first))
         for direction in (factor, 1 / factor):
             rate = self.first * direction
@@ -729,7 +755,7 @@ class RateLandscape(NamedTuple):
         return spent
 
     def describe(self) -> CaseText:
-        """Return the description of the landscape."""
+        """Describe the first rate, the limit and the steps with each rate in both languages."""
         steps = ", ".join(
             f"{rate:g}: {'never' if math.isinf(count) else f'{count:.0f}'}"
             for rate, count in self.steps_by_rate().items()
@@ -841,7 +867,7 @@ class MomentumSteps(NamedTuple):
     gradients: Tuple[Tuple[Array, ...], ...]
 
     def describe(self) -> CaseText:
-        """Return the description of the steps."""
+        """Describe the momentum, rates and gradients of the test case in both languages."""
         rates = ", ".join(f"{rate:g}" for rate in self.rates)
         return CaseText(
             f"momentum {self.momentum:g}, rates {rates}, gradients of the first parameter "
@@ -940,7 +966,10 @@ def _apply_momentum_rule(
 
 
 def _are_close_weights(got: Any, want: WeightPath) -> bool:
-    """Return whether the weights are equal up to rounding; ``got``: a StepTrace or its weights."""
+    """Return whether two sequences of weights are equal up to rounding.
+
+    ``got``: a StepTrace, or only its weights.
+    """
     path = got.params_by_step if isinstance(got, StepTrace) else got
     return all(
         np.allclose(a, b, rtol=MOMENTUM_TOLERANCE, atol=MOMENTUM_TOLERANCE)
@@ -1003,7 +1032,10 @@ MOMENTUM_MISTAKES: List[Mistake] = [
 
 
 def _check_weights(steps: MomentumSteps, got: StepTrace, want: WeightPath, rest: AnswerResults) -> None:
-    """Raise Wrong for wrong weights or velocities; ``rest``: this result and all later results."""
+    """Raise Wrong for wrong weights or velocities.
+
+    ``rest``: this and all later results, in which `find_mistake` looks for a known mistake.
+    """
     if _are_close_weights(got, want):
         # MXNet's velocity is the change of the weight in a step
         earlier = [list(steps.initial_weights), *want]
@@ -1101,13 +1133,13 @@ class ChoiceProblem(NamedTuple):
         return costs
 
     def costs_within_deadline(self) -> Dict[Choice, Tuple[float, float]]:
-        """Return the costs of the choices that meet the deadline."""
+        """Return {choice: (seconds, device-seconds)} of the choices that meet the deadline."""
         return {
             choice: time_and_cost for choice, time_and_cost in self.costs().items() if time_and_cost[0] <= self.deadline
         }
 
     def describe(self) -> CaseText:
-        """Return the description of the problem."""
+        """Describe the known steps, device counts, deadline and machine in both languages."""
         fixed, image, exchange, fits = self.machine
         step = f"{fixed:g} + {image:g} * n"
         given = f"steps={self.steps}, counts={self.counts}, deadline={self.deadline:g}"
@@ -1192,7 +1224,7 @@ def _is_same_choice(got: Any, want: Optional[Choice]) -> bool:
 def _chooses_least(
     key: Callable[[ChoiceProblem, Choice, float, float], Any], ignore_deadline: bool = False
 ) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the choice minimizes ``key``.
+    """Return a function that tells whether the answer's choice has the smallest ``key``.
 
     The key is a function of (problem, choice, seconds, device-seconds). ``ignore_deadline``: also
     allow choices that miss the deadline.
@@ -1231,7 +1263,7 @@ CHOICE_MISTAKES: List[Mistake] = [
 
 
 def _explain_invalid_call(problem: ChoiceProblem, batch: Any, devices: Any) -> TextPair:
-    """Return the texts about a call ``seconds(batch, devices)`` with invalid arguments."""
+    """Return the likely reason for invalid arguments in a call ``seconds(batch, devices)``."""
     if batch in problem.steps and devices in problem.counts:
         return NO_TEXT
     return pick_explanation(

@@ -67,7 +67,10 @@ def check_shard_of_epoch(answer: Callable[[int, int, int, int, int], List[int]])
 
 
 def _call_for_ranks(answer: Callable[..., Any], size: int, world_size: int, *more: int) -> Shards:
-    """Return the image numbers that the answer returns for each rank; ``more``: seed and epoch."""
+    """Call the answer for each rank; return the image numbers of each rank.
+
+    ``more``: the seed and the epoch. Raises Wrong unless each result is a list of integers.
+    """
     shards = []
     for rank in range(world_size):
         returned = answer(size, world_size, rank, *more)
@@ -121,7 +124,7 @@ def _check_epoch_images(answer: Callable[..., Any], size: int, world_size: int, 
 
 
 def _check_epoch_orders(answer: Callable[..., Any], size: int, world_size: int, seed: int) -> None:
-    """Check that each epoch and seed has another permutation, which is then cut into shards."""
+    """Check that each epoch and each seed has its own random order of all images."""
     first, *later = (_call_for_ranks(answer, size, world_size, seed, epoch) for epoch in (0, 1, 2))
     other = _call_for_ranks(answer, size, world_size, seed + 7, 0)
     case = CaseText(
@@ -160,7 +163,10 @@ def _check_epoch_orders(answer: Callable[..., Any], size: int, world_size: int, 
 
 
 def _repeated_neighbor_share(first: Shards, second: Shards) -> float:
-    """Return the share of consecutive images in ``second`` that are consecutive in ``first``."""
+    """Return the fraction of neighbors in ``second`` that are also neighbors in ``first``.
+
+    Neighbors are two images that follow each other on a rank.
+    """
     first_pairs, second_pairs = (
         [frozenset(pair) for shard in shards for pair in zip(shard, shard[1:])] for shards in (first, second)
     )
@@ -200,7 +206,10 @@ def check_distributed_program(answer: DistributedProgram) -> None:
 
 
 def _explain_error(dist: Distributed, error: Exception) -> Wrong:
-    """Return the counterexample of a program that raises: the error, its rank and its line."""
+    """Return the counterexample of a program that raises ``error``.
+
+    It names the rank and the line, as far as they are known.
+    """
     ranks = [rank for rank, each in enumerate(dist.outcomes) if each.error is not None]
     failed_otherwise = [rank for rank in ranks if not isinstance(dist.outcomes[rank].error, HangError)]
     en, ja = "", ""
@@ -282,7 +291,7 @@ def _check_trained_images(case: CaseText, dist: Distributed, size: int, epochs: 
 
 
 def _check_weights_and_updates(case: CaseText, dist: Distributed) -> None:
-    """Check that all ranks have equal trained weights, and that each gradient has one update."""
+    """Check that all ranks end with equal weights, and make one update for each gradient."""
     weights = [notes.weight for notes in dist.records]
     first = weights[0]
     different_rank = next((rank for rank, each in enumerate(weights) if each is None or (each != first).any()), None)
@@ -406,7 +415,7 @@ def _are_close(got: Sequence[Any], want: Sequence[float]) -> bool:
 
 
 def _run_ranks(answer: Callable[..., float], case: RankImages) -> List[Any]:
-    """Return the answer's value on each rank. Raises an error of a rank."""
+    """Run the answer on all ranks; return its values. Raises the first error of a rank."""
     group = RankGroup(len(case.shards))
 
     def call_answer(rank: int) -> Any:
@@ -423,7 +432,10 @@ def _run_ranks(answer: Callable[..., float], case: RankImages) -> List[Any]:
 
 
 def _raise_first_error(outcomes: List[RankOutcome], case: RankImages) -> None:
-    """Raise the first error of a rank; Wrong if the ranks' calls of `allreduce` do not match."""
+    """Raise the first error of a rank, if there is one.
+
+    If the ranks' calls of `allreduce` do not match, raise Wrong instead.
+    """
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     for error in errors:
         if not isinstance(error, (HangError, UnequalShapesError)):
@@ -443,7 +455,10 @@ def _raise_first_error(outcomes: List[RankOutcome], case: RankImages) -> None:
 
 
 def _matches_ranks(formula: Callable[[RankImages], List[float]]) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the ranks' results are ``formula(case)``."""
+    """Return a function that tells whether the ranks' results are ``formula(case)``.
+
+    The formula is that of a known mistake.
+    """
 
     def gives(case: RankImages, got: List[Any]) -> bool:
         with np.errstate(all="ignore"):
@@ -647,7 +662,7 @@ class KilledRun(NamedTuple):
         return max(self.logged_steps, default=0)
 
     def usable_checkpoints(self, last: int, whole: bool = True) -> List[int]:
-        """Return the steps of checkpoints up to ``last``, in the order of the dictionary.
+        """Return the steps of all checkpoints up to step ``last``, in stored order.
 
         ``whole``: whether to leave out damaged checkpoints.
         """
@@ -657,7 +672,8 @@ class KilledRun(NamedTuple):
     def newest_checkpoint(self, whole: bool = True, logged: bool = True) -> int:
         """Return the step of the newest usable checkpoint, or 0.
 
-        ``whole``: whether it must be complete. ``logged``: whether its step must be logged.
+        ``whole``: whether to ignore damaged checkpoints. ``logged``: whether to ignore checkpoints
+        after the last logged step.
         """
         last = self.last_step if logged else max(self.checkpoints, default=0)
         return max(self.usable_checkpoints(last, whole), default=0)
@@ -746,7 +762,7 @@ def _matches_run_formula(formula: Callable[[KilledRun], Tuple[int, int]]) -> Cal
 
 
 def _restart_with_cut_line(killed: KilledRun) -> Tuple[int, int]:
-    """Return the result of the mistake that an incomplete last line counts as a step."""
+    """Return (restart step, repeated steps) if an incomplete last line counts as a step."""
     last = killed.last_step + ("step" in killed.metrics.split("\n")[-1])
     start = max(killed.usable_checkpoints(last), default=0)
     return start, last - start
@@ -827,7 +843,7 @@ def check_rank_places(answer: Callable[[str], List[RankPlace]]) -> None:
 
 
 def _launcher_places(text: str) -> List[RankPlace]:
-    """Return the place of each rank, as gluonlab's launcher computes it."""
+    """Return (host, local rank) of each rank, as gluonlab's launcher computes it."""
     _, hosts = read_lsf_hosts({"LSB_MCPU_HOSTS": text})
     flat = [host.host for host in hosts for _ in range(host.slots)]
     return [(host, lsf_local_rank_and_size(rank, hosts)[0]) for rank, host in enumerate(flat)]
@@ -864,7 +880,10 @@ def _number_by_entry(pairs: Iterable[Tuple[str, int]]) -> List[RankPlace]:
 
 
 def _places_round_robin(text: str) -> List[RankPlace]:
-    """Return the hosts' first slots, then their second slots, and so on, instead of LSF's order."""
+    """Return (host, local rank) of each rank if ranks were dealt to the hosts in turn.
+
+    This is a mistake: LSF fills one host after the other.
+    """
     numbered = _number_by_host(_slot_hosts(text))
     order = list(dict.fromkeys(_slot_hosts(text)))
     return sorted(numbered, key=lambda place: (place[1], order.index(place[0])))

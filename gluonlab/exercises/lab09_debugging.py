@@ -154,7 +154,10 @@ def _mean_losses(begin: LayerParams, batches: Sequence[Batch]) -> List[float]:
 
 
 def _explain_wrong_update(update: Update) -> Wrong:
-    """Return the counterexample of a wrong update in 09-2; its fault is stale gradients."""
+    """Return the counterexample of a wrong update in exercise 09-2.
+
+    If the update contains stale gradients, the message says that the original fault remains.
+    """
     if not update.got.is_close(params_with_stale_gradients(update.initial, update.batches)):
         return explain_wrong_update(update)
     count, previous = len(update.batches), update.params_before
@@ -194,7 +197,7 @@ def _explain_wrong_step(
     ctxs: Sequence[mx.Context],
     ctx: mx.Context,
 ) -> Wrong:
-    """Return the counterexample of the wrong parameters ``got`` on device ``ctx`` in 09-3."""
+    """Return the counterexample of wrong parameters ``got`` on device ``ctx`` in exercise 09-3."""
     size, count = len(batch[0]), len(ctxs)
     share = shard_bounds(size, count)[0][1]
     moved, expected = weight_distance(got, params_before), weight_distance(want, params_before)
@@ -246,7 +249,10 @@ def check_idle_replica(answer: Callable[..., Any]) -> None:
 def _explain_wrong_epoch(
     got: LayerParams, begin: LayerParams, batches: List[Batch], epoch: int, ctxs: Sequence[mx.Context], ctx: mx.Context
 ) -> Wrong:
-    """Return the counterexample of wrong parameters in 09-4; ``batches``: those of an epoch."""
+    """Return the counterexample of wrong parameters ``got`` on device ``ctx`` in exercise 09-4.
+
+    ``begin``: the initial parameters. ``batches``: those of one epoch. ``epoch``: the epochs done.
+    """
     done, count = batches * epoch, len(ctxs)
     params_before, last = begin.train(done[:-1]), batches[-1]
     last_size, images, size = len(last[0]), sum(len(y) for _, y in batches), len(batches[0][0])
@@ -277,7 +283,7 @@ def _explain_wrong_epoch(
 
 
 def _train_with_stale_gradients(begin: LayerParams, batches: List[Batch], count: int) -> LayerParams:
-    """Return the parameters of the mistake that idle devices add their previous gradient."""
+    """Return the parameters if, by mistake, idle devices add their previous gradient again."""
     values, added = begin, [LayerParams(0 * begin.weight, 0 * begin.bias)] * count
     for images, labels in batches:
         for device, (a, b) in enumerate(shard_bounds(len(images), count)):
@@ -412,7 +418,7 @@ def check_initial_parameters(answer: Callable[..., Any]) -> None:
 
 @contextmanager
 def _record_shared_draws() -> Iterator[Set[mx.Context]]:
-    """Record the devices that draw random numbers from a seed set for all devices at once."""
+    """Record the devices whose random numbers come from a seed that was set for all devices."""
     seed, invoke = mx.random.seed, register._imperative_invoke
     calls: List[Any] = []
     drawing_devices: Set[mx.Context] = set()
@@ -467,7 +473,10 @@ def _check_replicas(replicas: Any, ctxs: List[mx.Context]) -> None:
 
 
 def _check_equal_values(values: List[List[Any]], ctxs: List[mx.Context]) -> None:
-    """Raise Wrong unless all devices have equal parameters; ``values[device][parameter]``."""
+    """Raise Wrong unless all devices have equal parameters.
+
+    ``values[device][parameter]``: the parameters' contents.
+    """
     for number, (first, *others) in enumerate(zip(*values)):
         for ctx, other in zip(ctxs[1:], others):
             if not np.array_equal(first, other):
@@ -482,7 +491,7 @@ def _check_equal_values(values: List[List[Any]], ctxs: List[mx.Context]) -> None
 
 
 def _check_initialization(values: List[Any], second_values: List[Any], seed: int) -> None:
-    """Raise Wrong unless both calls' values are equal and have the right standard deviations."""
+    """Raise Wrong if two calls with the same seed differ, or a standard deviation is wrong."""
     is_repeatable = all(map(np.array_equal, values, second_values))
     for number, (weight, shape) in enumerate(zip(values, SHAPES)):
         expected_std = he_deviation(fan_in(shape)) if len(shape) > 1 else 0.0
@@ -537,7 +546,7 @@ class _TrainingSetting(NamedTuple):
     max_norm: float
 
     def describe(self) -> CaseText:
-        """Return the description of the setting."""
+        """Describe the images, batches, devices and clipping norm in both languages."""
         n, size, count, _, largest = self
         return CaseText(
             f"{n} images in batches of {size} on {count_in_english(count, 'device')}, "
@@ -630,7 +639,7 @@ def _run_training(answer: Callable[..., Any], setting: _TrainingSetting) -> _Tra
 
 
 def _check_images(setting: _TrainingSetting, run: _TrainingRecord) -> None:
-    """Check that every image is used once per epoch, and that each device gets its share."""
+    """Check that every image is used once per epoch, and each batch is divided evenly."""
     case, n = setting.describe(), setting.images
     if len(run.rows) != n * setting.epochs:
         raise case.counterexample(
@@ -663,7 +672,7 @@ def _check_images(setting: _TrainingSetting, run: _TrainingRecord) -> None:
 
 
 def _check_updates(runs: Sequence[Tuple[_TrainingSetting, _TrainingRecord]]) -> None:
-    """Check the parameters after the update by a single batch, which reveal wrong clipping."""
+    """Check the parameters after one update, which reveal wrong clipping of the gradients."""
     results = run_cases(lambda setting, run: run.final_params[0], runs, _right_params)
 
     def describe(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams, want: LayerParams) -> TextPair:
@@ -703,7 +712,10 @@ def _right_params(setting: _TrainingSetting, run: _TrainingRecord) -> LayerParam
 
 
 def _matches_clipped_sum(limit: Callable[[_TrainingSetting], float], summed_twice: bool = False) -> Callable[..., bool]:
-    """Return a mistake's predicate: the sum is clipped to another limit, or summed twice."""
+    """Return a function that recognizes a mistake: the gradient sum has another norm limit.
+
+    ``limit(setting)``: this limit. ``summed_twice``: whether the gradients were also summed twice.
+    """
 
     def gives(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
         factor = setting.devices if summed_twice else 1
@@ -713,7 +725,10 @@ def _matches_clipped_sum(limit: Callable[[_TrainingSetting], float], summed_twic
 
 
 def _matches_clipping_by_device(limit: Callable[[_TrainingSetting], float]) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether each device's gradient is clipped before the sum."""
+    """Return a function that recognizes a mistake: each device clips its own gradient.
+
+    ``limit(setting)``: the largest norm of a device's gradient.
+    """
 
     def gives(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
         """Return whether the parameters follow from gradients that were clipped on each device."""
@@ -727,7 +742,7 @@ def _matches_clipping_by_device(limit: Callable[[_TrainingSetting], float]) -> C
 
 
 def _device_gradients(setting: _TrainingSetting, run: _TrainingRecord) -> List[LayerParams]:
-    """Return the gradient of the sum of the losses of each device's images."""
+    """Return, for each device, the gradient of the sum of the losses of its images."""
     images, labels = _training_images(setting)
     rows = [
         [row for row, on in zip(run.rows, run.devices_of_rows) if on == ctx] for ctx in cpu_devices(setting.devices)
@@ -736,7 +751,7 @@ def _device_gradients(setting: _TrainingSetting, run: _TrainingRecord) -> List[L
 
 
 def _is_clipped_by_joint_norm(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
-    """Return whether the clipping norm is of all devices' gradients joined, not of their sum."""
+    """Return whether clipping used the norm of all devices' gradients joined, not of their sum."""
     norm = np.sqrt(sum(_gradient_norm(gradient) ** 2 for gradient in _device_gradients(setting, run)))
     scale = min(1.0, setting.max_norm * setting.images / norm)
     return got.is_close(_clipped_update(_whole_gradient(setting), setting.images, np.inf, scale))
@@ -807,7 +822,7 @@ def _check_parameters(setting: _TrainingSetting, run: _TrainingRecord) -> None:
 
 
 def _check_orders(setting: _TrainingSetting, run: _TrainingRecord) -> None:
-    """Check that each epoch has a new random order, also across devices."""
+    """Check that each epoch has a new random order, and divides it anew among the devices."""
     orders, n = run.row_orders(setting), setting.images
     device_orders = [frozenset(zip(order, run.devices_of_rows[n * epoch :])) for epoch, order in enumerate(orders)]
     setting.describe().check_faults(

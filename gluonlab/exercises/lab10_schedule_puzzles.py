@@ -78,7 +78,7 @@ def wired_topology(name: str, world_size: int, pairs: FrozenSet[RankPair], laten
 
 
 def slow_wire_topology() -> Topology:
-    """Return four fully connected devices; a message between 0 and 1 has a latency of 10 us."""
+    """Return a topology of four connected devices, with 10 us of latency between 0 and 1."""
     routes = dict(fully_connected(4, US, GB_PER_S).routes)
     for pair in ((0, 1), (1, 0)):
         routes[pair] = Route(routes[pair].links, 10 * US)
@@ -86,7 +86,7 @@ def slow_wire_topology() -> Topology:
 
 
 def two_host_topology() -> Topology:
-    """Return two hosts, with devices 0-3 and 4-7.
+    """Return a topology of two hosts, with devices 0-3 and 4-7.
 
     Inside a host the bandwidth is infinite. Each host has one network port in each direction.
     """

@@ -76,7 +76,10 @@ class NotebookResult(NamedTuple):
 
 
 def run_in_processes(path: Path, bounds: Bounds, seed: Optional[int], stop: threading.Event) -> NotebookResult:
-    """Run the notebook until it ends or ``stop`` is set. Raises OSError, as for a full disk."""
+    """Run the notebook in processes of this machine, until it ends or ``stop`` is set.
+
+    Raises OSError, for example for a full disk.
+    """
     with temporary_folder("grade") as folder:
         messages = _run_and_read_messages(path, folder, bounds, seed, stop)
         faults = [messages.get(NOTE_KEY, "")]
@@ -125,7 +128,7 @@ def _parse_object(line: bytes) -> Dict[str, Any]:
 def _run_and_read_messages(
     path: Path, folder: Path, bounds: Bounds, seed: Optional[int], stop: threading.Event
 ) -> Dict[str, str]:
-    """Run a notebook below a supervisor; return the last message of each kind, such as NOTE_KEY."""
+    """Run a notebook as the child of a supervisor process; return {kind of message: text}."""
     arguments = [json.dumps(vars(bounds)), str(folder)]
     submission = [sys.executable, "-m", "gluonlab.exercises.run_submission", *arguments]
     # The supervisor ends all its processes and itself when its standard input closes.
@@ -153,7 +156,11 @@ def _run_and_read_messages(
 
 
 def _supervisor_environment(seed: Optional[int]) -> Dict[str, str]:
-    """Return the supervisor's environment, with this gluonlab, absolute paths and the seed."""
+    """Return the environment variables of the supervisor.
+
+    PYTHONPATH starts with this gluonlab, and its paths are absolute. The grader's ``seed`` is set,
+    or removed if it is None.
+    """
     package = str(Path(gluonlab.__file__).resolve().parent.parent)
     folders = [str(Path(part).absolute()) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     environment = {name: value for name, value in os.environ.items() if name != SEED_VARIABLE}
@@ -183,7 +190,10 @@ def _end_supervisor(child: "subprocess.Popen[bytes]", seconds: float) -> None:
 
 
 def _parse_messages(lines: bytes) -> Dict[str, str]:
-    """Parse lines of JSON to {kind: text}: the first note, the last text of other kinds."""
+    """Parse messages, one JSON object per line, to {kind: text}.
+
+    If a kind is repeated, its last text counts; of several notes, the first.
+    """
     messages: Dict[str, str] = {}
     for line in lines.splitlines():
         for kind, text in _parse_object(line).items():
@@ -385,7 +395,11 @@ class ContainerOutput(NamedTuple):
 def _read_container_output(
     child: "subprocess.Popen[bytes]", order: bytes, seconds: float, stop: threading.Event
 ) -> ContainerOutput:
-    """Send the order to a container; read its output within time and MAX_OUTPUT_BYTES."""
+    """Send the order to a container and read its output.
+
+    ``order``: the notebook's name, bounds and seed as JSON. Reading ends after ``seconds``, when
+    ``stop`` is set, or after MAX_OUTPUT_BYTES.
+    """
     assert child.stdin is not None and child.stdout is not None and child.stderr is not None
     with suppress(BrokenPipeError):  # the container has ended; its exit status is the reason
         child.stdin.write(order)
@@ -414,7 +428,7 @@ def _read_container_output(
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the notebook that the order on standard input names, and print its result.
+    """Run the notebook that a line of JSON on standard input names, and print its result.
 
     ``arguments``: the folder of the notebook, or nothing for NOTEBOOK_FOLDER.
     """

@@ -86,9 +86,10 @@ def make_kernel_manager(folder: Path, manager_class: Any) -> Any:
 
 
 def kernel_environment(own: Path, **changes: str) -> "dict[str, str]":
-    """Return this process's environment with ``changes``, for the process of the cells.
+    """Return the environment variables for the process that runs the cells.
 
-    It excludes another notebook's variables. ``own``: the folder for IPython's files.
+    They are those of this process without another notebook's variables, and with ``changes``.
+    ``own``: the folder for IPython's files.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN_VARIABLES)}
     return {**inherited, "IPYTHONDIR": str(own), **changes}
@@ -218,7 +219,7 @@ LAB_KEY, CELL_KEY, NOTE_KEY, DONE_KEY = "lab", "cell", "note", "done"
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run a notebook.
+    """Run one submitted notebook, and write messages about it to standard output.
 
     ``arguments``: the JSON of a `Bounds`, an empty folder, and the path of the notebook.
     """
@@ -312,7 +313,7 @@ def _unreadable_notebook_error(fault: str) -> NotebookError:
 
 
 def _read_cell(cell: Any, number: int) -> SubmittedCell:
-    """Return a cell with its code and the known tags; without code for a text cell."""
+    """Return a cell with its code and known tags; without code if it is a text cell."""
     source = cell.get("source") if isinstance(cell, dict) else None
     lines: List[Any] = source if isinstance(source, list) else [source]
     if not all(isinstance(line, str) and _is_encodable(line) for line in lines):

@@ -43,7 +43,7 @@ Steps = Tuple[Tuple[Transfer, ...], ...]
 
 
 def read_steps(returned: Any, call: str) -> Steps:
-    """Return the steps in the value that an answer returned: a Schedule or a list of steps.
+    """Convert an answer's return value, a Schedule or a list of steps, to steps.
 
     ``call``: the call as text, such as ``gather()``, for messages. Raises Wrong for other values.
     """
@@ -98,8 +98,9 @@ def _format_value(value: Any) -> str:
 def check_step_rules(
     call: str, world_size: int, chunks: int, steps: Sequence[Sequence[Transfer]], hint: TextPair
 ) -> None:
-    """Raise Wrong for the first transfer that breaks a rule.
+    """Raise Wrong for the first transfer that breaks a rule of schedules.
 
+    The rules exclude unknown ranks and chunks, transfers to the own rank, and data races in a step.
     ``chunks``: the number of chunks. ``hint``: texts to append to the message about a rank or chunk
     that is out of range, such as its usual reason.
     """
@@ -135,7 +136,7 @@ def describe_transfer(call: str, place: Tuple[int, int], transfer: Transfer) -> 
 
 
 def check_proof(call: str, schedule: Schedule) -> None:
-    """Raise Wrong if a schedule obeys the rules but does not compute its collective.
+    """Raise Wrong unless the schedule computes its collective.
 
     The error names a transfer, the first of these that exists:
 
@@ -150,7 +151,7 @@ def check_proof(call: str, schedule: Schedule) -> None:
 
 
 def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -> Wrong:
-    """Return the counterexample of a schedule; ``error``: the error of `prove`."""
+    """Return the counterexample of a schedule that `prove` rejects with this ``error``."""
     all_states = list(simulate_contributions(schedule))
     lost_place = None if schedule.collective == ALL_GATHER else _find_lost_contribution(schedule, all_states)
     if lost_place is not None:
@@ -215,9 +216,9 @@ def _explain_wrong_copy(place: CaseText, schedule: Schedule, last: Transfer, has
 
 
 def explain_lost_contribution(call: str, schedule: Schedule, place: Tuple[int, int], rank: int) -> Wrong:
-    """Return the counterexample of a copy that destroys the last contribution of ``rank``.
+    """Return the counterexample of a copy that overwrites the last copy of a contribution.
 
-    ``place``: (step, index in the step) of the copy.
+    ``rank``: the rank whose contribution is lost. ``place``: (step, index in the step) of the copy.
     """
     transfer = schedule.steps[place[0]][place[1]]
     chunk, dst = transfer.chunk, transfer.dst
@@ -230,7 +231,7 @@ def explain_lost_contribution(call: str, schedule: Schedule, place: Tuple[int, i
 
 
 def _find_lost_contribution(schedule: Schedule, all_states: Any) -> Optional[Tuple[Tuple[int, int], int]]:
-    """Return the first copy that destroys a rank's last contribution, and the rank.
+    """Return the first copy that overwrites the last copy of a rank's contribution, and the rank.
 
     The copy is returned as (step, index in the step). ``all_states[step][rank][chunk][r]``: how
     many times the contribution of rank r is in the chunk before the step.
@@ -267,7 +268,7 @@ def _find_unfinished_chunk(schedule: Schedule, last: Any) -> Tuple[int, int]:
 
 
 def _locate_sum(schedule: Schedule, last: Any, chunk: int) -> TextPair:
-    """Return texts about a rank that has a chunk's sum and does not own it, or empty texts."""
+    """Return texts that say which rank has the chunk's sum instead of its owner, or empty texts."""
     complete = complete_contributions(schedule, chunk)
     holder: Optional[int] = next((rank for rank in range(schedule.world_size) if last[rank][chunk] == complete), None)
     if schedule.collective != REDUCE_SCATTER or holder is None:
@@ -292,6 +293,7 @@ class SchedulePlayback:
         return self.text
 
     def _repr_html_(self) -> str:
+        """Return the text as HTML, followed by the page in a frame if there is a page."""
         text = f'<pre style="white-space: pre-wrap">{html.escape(self.text)}</pre>'
         if self.page is None:
             return f"<div>{text}</div>"
@@ -311,7 +313,7 @@ def unwritten_playback() -> SchedulePlayback:
 
 
 def make_playback(schedule: Schedule, lines: List[str], file: Optional[str]) -> SchedulePlayback:
-    """Return a playback with ``lines`` as text. If ``file`` is not None, write the page to it."""
+    """Return a playback with ``lines`` as text; also write its page to ``file``, unless None."""
     try:
         page = as_page([schedule], (schedule.name, schedule.world_size), language=language())
     except ScheduleError as error:  # too large to draw
@@ -325,7 +327,7 @@ def make_playback(schedule: Schedule, lines: List[str], file: Optional[str]) -> 
 def describe_cost(cost: Price, least_s: float, *, is_floor: bool) -> List[str]:
     """Return lines about the cost of a right schedule.
 
-    ``least_s``: seconds, of the lower bound if ``is_floor``, else of the optimum.
+    ``least_s``: seconds for comparison, a lower bound if ``is_floor``, else the optimum.
     """
     steps = len(cost.steps)
     size = format_size(int(cost.size_bytes)) if cost.size_bytes else ""

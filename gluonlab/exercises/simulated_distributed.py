@@ -61,7 +61,7 @@ class RankGroup:
         outcomes = [RankOutcome(None, None)] * self.size
 
         def run_one(rank: int) -> None:
-            """Run one rank in this thread, and record its outcome and its end."""
+            """Call ``function(rank)``; record its outcome, and that this rank has ended."""
             self._rank_of[threading.get_ident()] = rank
             try:
                 outcomes[rank] = RankOutcome(function(rank), None)
@@ -215,7 +215,7 @@ class Model:
         self._gradient = xs.T @ (probabilities - ys) / len(ys)
 
     def step(self, lr: float = 0.5) -> None:
-        """Update the weight."""
+        """Subtract ``lr`` times the gradient from the weight, and count the update."""
         self.weight = self.weight - lr * self._gradient
         self.dist._own_record.weight = self.weight
         self.dist._own_record.updates += 1
@@ -307,7 +307,7 @@ class DataLoader:
 
 
 def some_images(count: int, seed: int) -> Images:
-    """Return ``count`` random images of three features, whose labels a linear model separates."""
+    """Return random images of three features, with labels that a linear model separates."""
     random = np.random.RandomState([8, seed])
     xs = random.normal(size=(count, 3))
     return Images(xs, (xs @ np.array([1.0, -2.0, 0.5]) > 0).astype(float))

@@ -200,9 +200,10 @@ def check_updates(
 
 
 def _check_microbatches(recorder: ForwardRecorder, size: int, microbatches: int, as_even: bool) -> None:
-    """Raise Wrong unless the forward calls were those of this number of ``microbatches``.
+    """Raise Wrong unless the recorded forward calls fit this number of ``microbatches``.
 
-    ``size``: the images of the batch. ``as_even``: as for `check_updates`.
+    ``size``: the number of images in the batch. ``as_even``: also require sizes as even as can be,
+    and that activations are freed in time.
     """
     sizes, largest = recorder.batch_sizes, math.ceil(size / microbatches)
     check_faults(
@@ -252,7 +253,7 @@ def weight_distance(a: LayerParams, b: LayerParams) -> float:
 
 
 def _mistaken_updates(update: Update) -> Iterator[_MistakenUpdate]:
-    """Yield the parameters after each common mistake in the last update, and its description."""
+    """For each common mistake in the last update, yield the parameters and a description."""
     _, begin, batches, microbatches = update
     params_before, batch = update.params_before, batches[-1]
     yield from _wrongly_scaled_updates(params_before, batch, microbatches)
@@ -262,7 +263,7 @@ def _mistaken_updates(update: Update) -> Iterator[_MistakenUpdate]:
 
 
 def _wrongly_scaled_updates(params_before: LayerParams, batch: Batch, microbatches: int) -> Iterator[_MistakenUpdate]:
-    """Yield updates from the gradients of all images, with a wrong divisor or wrong weights."""
+    """Yield the parameters after updates with a wrong divisor or wrong weights of the images."""
     size, cuts = len(batch[0]), _split_batch(batch, microbatches)
     yield (params_before, "the parameters have not changed at all", "パラメータがまったく変わっていません")
     yield (params_before.step(batch, LR), "the sum of the gradients was not divided by the number of images",
@@ -286,7 +287,7 @@ def _wrongly_scaled_updates(params_before: LayerParams, batch: Batch, microbatch
 
 
 def _partial_updates(params_before: LayerParams, batch: Batch, microbatches: int) -> Iterator[_MistakenUpdate]:
-    """Yield updates without some of the images, and several updates instead of one."""
+    """Yield the parameters after updates that omit images, or after an update per microbatch."""
     size, cuts = len(batch[0]), _split_batch(batch, microbatches)
     for cut, en, ja in (
         (cuts[-1], "only the last part counts", "最後の部分しか効いていません"),

@@ -169,7 +169,10 @@ class ResourceMonitor:
 
 
 def _proportional_bytes(process: ProcessStat) -> int:
-    """Return the proportional set size (proc(5), Pss): a page shared by k counts 1 / k."""
+    """Return a process's memory in bytes; a page that k processes share counts 1 / k.
+
+    This is the proportional set size, Pss in proc(5).
+    """
     try:
         lines = (PROC / str(process.pid) / "smaps_rollup").read_bytes()
         return int(lines.split(b"\nPss:")[1].split()[0]) * 1024
@@ -183,7 +186,7 @@ MAX_KILL_ROUNDS = 2000  # a notebook may start processes while others are killed
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run a command within bounds.
+    """Run a command, and end it with all its processes as soon as it exceeds a bound.
 
     ``arguments``: the JSON of a `Bounds`, the notebook's folder, and the command.
     """

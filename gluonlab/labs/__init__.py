@@ -42,7 +42,7 @@ def notebook_folder(language: str) -> Path:
 
 
 def copy_labs(language: str, to: Path) -> CopiedFiles:
-    """Copy the labs' files into a folder. Files that already exist there are kept.
+    """Copy the labs' files into a folder, without replacing existing files.
 
     Args:
         language: the language of the notebooks, ``"en"`` or ``"ja"``.
