@@ -186,7 +186,10 @@ def _has_wrong_gradient(op: str, attrs: Mapping[str, str], has_gradient: List[bo
 
 
 def _link_frozen_inputs(node: Node, has_gradient: List[bool]) -> Optional[Replacement]:
-    """Add 0, computed from a trained input, to each frozen input, so that all gradients exist."""
+    """Return a replacement that makes MXNet compute all gradients, or None if none is needed.
+
+    It adds 0, computed from a trained input, to each frozen input.
+    """
     positions = [position for position in JOINT_GRADIENT_INPUTS[node["op"]] if position < len(has_gradient)]
     sources = [position for position in positions if has_gradient[position]]
     if not sources or (node["op"] == "FullyConnected" and (any(has_gradient[:2]))):
@@ -194,6 +197,7 @@ def _link_frozen_inputs(node: Node, has_gradient: List[bool]) -> Optional[Replac
     frozen = [position for position in positions if not has_gradient[position]]
 
     def append(add: Add, entries: List[Entry]) -> None:
+        """Append the operator, with the computed 0 added to its frozen inputs."""
         flat = add("Reshape", "_flat", [entries[sources[0]]], shape=(-1,))
         one = add("slice_axis", "_one", [flat], axis=0, begin=0, end=1)
         # clip, because 0 times infinity is not 0

@@ -108,7 +108,7 @@ def _copy_shared_inputs(
 
 
 def _remove_input_copies(graph: mx.sym.Symbol) -> mx.sym.Symbol:
-    """Replace reads of a copied array by reads of the original."""
+    """Undo `_copy_shared_inputs`: let operators read the original arrays, not the copies."""
     json_graph = parse_graph(graph)
     nodes: List[Node] = json_graph["nodes"]
     for node in nodes:
@@ -128,7 +128,7 @@ def mixed_precision_for_sync_bn(graph: mx.sym.Symbol) -> mx.sym.Symbol:
 
 
 def graph_conversion(dtype: str, sync_bn: bool) -> Conversion:
-    """Return the conversion of a network's graph to a type of DTYPES."""
+    """Return the function that converts a network's graph to ``dtype``, one of DTYPES."""
     if dtype == "float32":
         return keep_float32
     return mixed_precision_for_sync_bn if sync_bn else mixed_precision

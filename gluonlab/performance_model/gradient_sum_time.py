@@ -214,7 +214,7 @@ def all_stores() -> List[str]:
 
 
 def resolve_store(store: str, machine: Machine) -> Tuple[str, Optional[str]]:
-    """Return the store whose time is predicted for ``store``, and a caution if it sums differently.
+    """Return the store to predict in place of ``store``, and a caution if their sums differ.
 
     On several hosts the returned store is a key of MULTI_HOST_ALGORITHMS. On one host it is one of
     `single_host_stores`. Raises ConfigError for unknown stores, and for ASYNC_STORE.

@@ -147,6 +147,7 @@ class Prediction:
 
 
 def _prediction_text(prediction: Prediction) -> str:
+    """Return the prediction as text: a table, cautions and assumptions."""
     global_batch_size = prediction.global_batch_size
     images = (
         f"{prediction.batch_size:,} images a GPU"
@@ -182,6 +183,7 @@ def _prediction_text(prediction: Prediction) -> str:
 
 
 def _row_text(row: PredictionRow) -> str:
+    """Return a line of the table: the prediction for one number of GPUs."""
     return (
         f"{row.gpus:>5}{row.images_per_s:>11,.0f}{row.speedup:>9.2f}{row.efficiency:>11.2f}"
         f"{row.step_s * 1e3:>8,.1f} ms{row.sum_s * 1e3:>8,.1f} ms{row.exposed_s * 1e3:>8,.1f} ms"
@@ -359,6 +361,7 @@ def list_assumptions(training: TrainingSpec, optimizer: str, store: str, arithme
 
 
 def _describe_links(machine: Machine) -> str:
+    """Return the part of a sentence that names the links with which sums are predicted."""
     note = machine.topology.note
     if machine.nominal:
         return f"the machine's links at nominal speed: {note}"
@@ -366,6 +369,7 @@ def _describe_links(machine: Machine) -> str:
 
 
 def _describe_buckets(training: TrainingSpec) -> str:
+    """Return the assumption about buckets of gradients, and their overlap with backward."""
     given_bytes = training.bucket_bytes
     if given_bytes == 0:
         buckets = "Parameters are summed one by one"

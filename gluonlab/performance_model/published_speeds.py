@@ -190,6 +190,7 @@ def _similar_speeds(work: Work, gpu: GpuSpec, training: ComparableTraining) -> L
     """
 
     def is_similar(figure: PublishedSpeed) -> bool:
+        """Return whether a published training is similar to ``training``."""
         if figure.task != TRAINING or figure.dtype != training.dtype:
             return False
         if figure.gpu is not None and GPUS[figure.gpu].generation != gpu.generation:
@@ -214,6 +215,7 @@ def _is_similar(value: float, other: float) -> bool:
 
 
 def _describe_prediction_error(figure: PublishedSpeed) -> str:
+    """Return a reason not to trust a prediction: the error for a similar published training."""
     gpu_count = f"{figure.gpus} x " if figure.gpus > 1 else ""
     microbatches = f" in {figure.microbatches} microbatches" if figure.microbatches > 1 else ""
     return (

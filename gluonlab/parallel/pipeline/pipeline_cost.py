@@ -59,7 +59,7 @@ class Costs:
         transfer_s: float = 0.0,
         update_s: float = 0.0,
     ) -> Costs:
-        """Return costs that are equal for all stages, and for activations and their gradients."""
+        """Return the same costs for all stages, and for transfers of activations and of gradients."""
         return cls(
             (forward_s,) * stages,
             (backward_s,) * stages,
@@ -166,7 +166,7 @@ def price(schedule: PipelineSchedule, costs: Costs) -> PipelineTimeline:
 
 
 def ideal_bubble(devices: int, microbatches: int, stages_per_device: int = 1) -> float:
-    """Return (p-1) / (v m + p-1): the bubble of 1F1B with equal stages and free transfers.
+    """Return the bubble of 1F1B with equal stages and free transfers: (p-1) / (v m + p-1).
 
     p devices, m microbatches, v stages per device. If v > 1, m must be a multiple of p.
     """
