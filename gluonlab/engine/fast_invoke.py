@@ -81,7 +81,7 @@ class ShapeAndTypeReader:
 
 
 def address_range(array: nd.NDArray) -> Tuple[int, int]:
-    """Wait for writes to an array; return the address of its first byte and after its last byte."""
+    """Wait for writes to an array; return the addresses where its memory begins and ends."""
     array.wait_to_read()
     begin = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(begin)))
@@ -208,7 +208,7 @@ class Fence:
 
 @contextmanager
 def order_between_passes(arrays: Sequence[nd.NDArray]) -> Iterator[None]:
-    """Order all uses of ``arrays`` in this block after earlier passes and before later passes.
+    """Order uses of ``arrays`` in this block between earlier and later passes of the network.
 
     ``arrays`` are BatchNorm's running statistics. MXNet's BatchNorm updates them, on a GPU in
     forward and on a CPU in backward, but declares only a read. Without fences the engine could copy

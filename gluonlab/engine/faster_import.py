@@ -204,7 +204,7 @@ class OperatorCache:
         return make_cached
 
     def close(self) -> None:
-        """Add the functions that the file lacks to the file. Call this after MXNet is loaded."""
+        """Write newly generated functions to the cache file. Call this after MXNet is loaded."""
         self._is_loading = False
         if self._new:
             write_cache(self.path, {**self._cached, **self._new})

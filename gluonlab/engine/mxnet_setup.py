@@ -172,7 +172,7 @@ _fusion_is_off = False  # True if gluonlab, not the user, has disabled fusion
 
 
 def _disable_unsupported_fusion() -> None:
-    """Disable fusion if the GPU driver does not support it, because the first step would fail.
+    """Disable fusion if the GPU driver does not support it. Otherwise the first step would fail.
 
     A value that the user has exported is kept, with a warning if it enables fusion.
     """

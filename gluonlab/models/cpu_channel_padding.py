@@ -104,7 +104,7 @@ class Padding(NamedTuple):
 
 
 def choose_padding(ctx: mx.Context) -> Padding:
-    """Choose the multiples of channels that are fast on a device; no padding on GPUs."""
+    """Choose to which multiples channels are padded on a device; no padding on GPUs."""
     if ctx.device_type != "cpu" or not mx.runtime.Features().is_enabled("MKLDNN"):
         return Padding()
     multiples = MULTIPLES.get(instruction_set(), ())
@@ -534,7 +534,7 @@ class _GraphWriter:
         return self._zeros[shape]
 
     def _pad_image(self, node: Node, entry: Entry, run: ChannelRun) -> Entry:
-        """Append zero channels to images, for any number of images."""
+        """Append zero channels to images, with operators that work for any number of images."""
         shape = self._plan.entry_shape(entry)
         assert shape is not None
         zeros, name = run.zeros * shape[2] * shape[3], f"{node['name']}_image"

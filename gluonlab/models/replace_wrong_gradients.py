@@ -112,7 +112,7 @@ def nodes_in_backward(graph: mx.sym.Symbol, trained: Collection[str]) -> Iterato
 
 
 def _check_node(node: Node, inputs: List[bool], name: str, loop: str = "") -> None:
-    """Raise ModelError if a node or, for a loop, a node of its body cannot be trained.
+    """Raise ModelError if a node cannot be trained. For a loop, also check the nodes of its body.
 
     ``loop``: the operator whose body contains the node, such as _foreach; otherwise empty.
     """
@@ -238,9 +238,10 @@ def _append_sequence_last(attrs: Mapping[str, str], add: Add, entries: List[Entr
 
 
 def _append_where(is_first: bool, attrs: Mapping[str, str], add: Add, entries: List[Entry]) -> None:
-    """Append ``where`` of two arrays, one filled with a number, for a ``where`` with that number.
+    """Append a ``where`` of two arrays, which replaces a ``where`` of an array and a number.
 
-    ``is_first``: whether the number is chosen where the condition is true.
+    One of the two arrays is filled with the number. ``is_first``: whether the number is chosen
+    where the condition is true.
     """
     condition, array = entries
     number = add("_npi_full_like", "_number", [array], fill_value=attrs.get("scalar", "0"))

@@ -74,7 +74,7 @@ def mixed_precision(
 def _copy_shared_inputs(
     graph: mx.sym.Symbol, float16_operators: Collection[str], float32_operators: Collection[str]
 ) -> mx.sym.Symbol:
-    """Insert copies of arrays that some operators read with a cast and others without a cast.
+    """Insert copies of arrays, so that operators do not read an array both with and without a cast.
 
     amp.convert_symbol casts an array to float16, for example for a convolution. It then assumes
     that the array and its ReLU are float16 themselves. An operator that reads both would receive

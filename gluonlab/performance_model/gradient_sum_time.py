@@ -104,7 +104,7 @@ def sum_within_host_s(store: str, topology: Topology, gradients: GradientSizes, 
 
 
 def max_owned_bytes(sizes: Sequence[float], gpus: int) -> float:
-    """Return the bytes that the busiest GPU sums.
+    """Return the bytes that the busiest GPU sums, if each tensor is summed on one GPU.
 
     Each tensor, largest first, is assigned to the GPU with the fewest bytes so far. ``sizes``: the
     bytes of each tensor.

@@ -200,7 +200,7 @@ PROBE_SHAPE = (2, 3)  # of the weight whose state is counted
 
 @lru_cache(maxsize=None)
 def count_states(name: str, momentum: bool) -> int:
-    """Return how many state arrays, each as large as the weights, the optimizer ``name`` has.
+    """Return the number of an optimizer's state arrays that are as large as the weights.
 
     Raises ConfigError for an unknown optimizer.
     """
@@ -274,13 +274,13 @@ class TrainingSpec(NamedTuple):
         return len(self.microbatches.bounds(self.images_per_gpu(gpus)))
 
     def predict_rows(self, store: str, counts: List[int]) -> List[PredictionRow]:
-        """Return a row for each number of GPUs in ``counts``, whose first number is 1."""
+        """Return a row for each number of GPUs in ``counts``. The first number must be 1."""
         rows = [self._predict_row(store, count) for count in counts]
         one_gpu_speed = rows[0].images_per_s
         return [replace(row, speedup=row.images_per_s / one_gpu_speed) for row in rows]
 
     def _predict_row(self, store: str, gpus: int) -> PredictionRow:
-        """Return the prediction for this number of GPUs, with a ``speedup`` of 1."""
+        """Return the prediction for this number of GPUs; `predict_rows` later sets ``speedup``."""
         work, machine, images_of_gpu, passes = self.work, self.machine, self.images_per_gpu(gpus), self.passes(gpus)
         bucket_bytes = default_bucket_bytes(work, store, gpus) if self.bucket_bytes is None else self.bucket_bytes
         sizes = bucket_sizes(work, bucket_bytes)
@@ -361,7 +361,7 @@ def list_assumptions(training: TrainingSpec, optimizer: str, store: str, arithme
 
 
 def _describe_links(machine: Machine) -> str:
-    """Return the part of a sentence that names the links with which sums are predicted."""
+    """Return a phrase that names the links assumed for sums of gradients."""
     note = machine.topology.note
     if machine.nominal:
         return f"the machine's links at nominal speed: {note}"

@@ -214,7 +214,7 @@ class StagedExecutor:
         self.values.update(zip(layer.input_names, arrays))
 
     def _request_gradients(self, accumulate: bool) -> None:
-        """Choose the gradients that each stage computes, and those to add to gradients of later stages.
+        """Request each stage's gradients. Some of them are added to gradients of later stages.
 
         Each layer also computes two sums, which are the gradients of its gamma and beta.
         """

@@ -1,4 +1,4 @@
-"""Sync BatchNorm's statistics over several devices, and the gradient of BatchNorm through them.
+"""Sync BatchNorm: computes a batch's mean and variance over several devices, and the gradients.
 
 **Forward.** Each device computes the mean and the variance of its own images. The mean of the batch
 is the mean of the devices' means, weighted by their numbers of images. The variance of the batch is

@@ -158,7 +158,7 @@ class StepProgram:
         return sum(array_bytes((array.shape, array.dtype)) for array in arrays)
 
     def _bind(self, microbatch: int) -> List[BoundGraph]:
-        """Return the graphs of all stages for a microbatch."""
+        """Return the bound graphs of all stages for a microbatch."""
         bounds: List[BoundGraph] = []
         for stage, slots in enumerate(self._slots):
             previous_outputs = bounds[-1].outputs if bounds else []

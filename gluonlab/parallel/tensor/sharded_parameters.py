@@ -167,7 +167,7 @@ class ShardedStatistics:
             statistics.average()
 
     def state(self) -> "Tuple[Dict[str, nd.NDArray], Dict[str, Any]]":
-        """Return the result of `RunningStatistics.state` for the whole network."""
+        """Return the whole network's running statistics, like `RunningStatistics.state`."""
         states = [statistics.state() for statistics in self._by_device]
         first, counts = states[0]
         arrays = {

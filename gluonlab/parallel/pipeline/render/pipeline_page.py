@@ -70,7 +70,7 @@ def as_page(priced: Iterable[PricedSchedule], start: int = 0, *, language: str =
 
 
 def draw(asked: PipelineSchedule, costs: CostsOf = equal_shares, *, language: str = "en") -> str:
-    """Return a page that animates ``asked``, and offers all schedules for several sizes.
+    """Return a page that animates ``asked``, and lets readers choose other schedules and sizes.
 
     ``costs`` returns the costs of a schedule, or None to leave the schedule out. Raises
     ScheduleError for schedules that are too large to draw, and ConfigError for an unknown language.
@@ -129,7 +129,7 @@ def _scene_data(schedule: PipelineSchedule, timeline: PipelineTimeline, words: P
 
 
 def _is_shown(event: Event) -> bool:
-    """Return True for work and waiting that takes time, and for every message."""
+    """Return whether the page shows an event: work or waiting that takes time, or any message."""
     op = event.instruction.op
     takes_time = event.end_s > event.begin_s
     return op in (SEND_FORWARD, SEND_BACKWARD) or (takes_time and op in (*COMPUTE_OPS, RECV_FORWARD, RECV_BACKWARD))

@@ -244,7 +244,7 @@ def _pass_lengths(schedule: PipelineSchedule, timeline: PipelineTimeline) -> Lis
 
 
 def _device_line(schedule: PipelineSchedule, timeline: PipelineTimeline, device: int, scale: float) -> str:
-    """Return the line of a device, with one letter per column."""
+    """Return the text line of a device's passes; ``scale``: columns per second."""
     line = [IDLE] * _column(timeline.seconds, scale)
     for event in computing_events(timeline, device):
         begin, end = _column(event.begin_s, scale), _column(event.end_s, scale)
