@@ -88,7 +88,7 @@ class Microbatches:
             )
 
     def describe(self) -> str:
-        """Return a note for a run's output, such as ", in 4 microbatches"; "" without microbatches."""
+        """Return a note for a run's output, such as ", in 4 microbatches"; "" for whole shards."""
         if self.count is not None:
             return f", in {self.count} microbatch{'es' * (self.count > 1)}"
         return f", in microbatches of at most {self.size}" if self.size is not None else ""
