@@ -150,7 +150,7 @@ def _one_device_warnings(threads: int, requested: "int | None") -> Iterator[str]
 
 
 def _replace_workers() -> None:
-    """Fork a child that exits at once: MXNet replaces its worker threads at every fork."""
+    """Make MXNet replace its worker threads, by forking a child that exits at once."""
     with warnings.catch_warnings():
         # Python warns of a fork while other threads run. This child does nothing.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -171,7 +171,7 @@ _team_size_by_device: Dict[int, int] = {}
 
 @lru_cache(maxsize=None)
 def _restore_team_sizes_after_forks() -> object:
-    """Register a hook that restores the team sizes after each fork of the process.
+    """Register a hook that restores the workers' numbers of threads after each fork.
 
     Call this after MXNet is loaded, so that MXNet's own hook runs first. The hook must live as long
     as the process. So this function returns the hook, and lru_cache keeps it alive.
@@ -186,7 +186,10 @@ def _restore_team_sizes_after_forks() -> object:
 
 
 def _set_team_sizes(size_by_device: "Mapping[int, Optional[int]]") -> Dict[int, int]:
-    """Set the team sizes of devices' workers, if not None; return the actual sizes by device."""
+    """Set how many OpenMP threads the worker of each CPU device uses; return the actual numbers.
+
+    ``size_by_device``: device number -> threads. None leaves the number of threads unchanged.
+    """
     import mxnet as mx
 
     libgomp = ctypes.CDLL("libgomp.so.1")  # already loaded with libmxnet.so
@@ -195,6 +198,7 @@ def _set_team_sizes(size_by_device: "Mapping[int, Optional[int]]") -> Dict[int, 
     for device_id, size in size_by_device.items():
 
         def set_team_size(run_context: object, parameter: object, device_id: int = device_id, size: Any = size) -> None:
+            """Set the number of threads in the device's worker thread; record the actual number."""
             if size is not None:
                 libgomp.omp_set_num_threads(size)
                 # oneDNN's sums are wrong in a team that is smaller than omp_get_max_threads()

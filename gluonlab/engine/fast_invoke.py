@@ -52,7 +52,10 @@ def ndarray_from_numpy(array: "np.ndarray[Any, Any]", ctx: Optional[mx.Context] 
 
 
 def slice_rows(array: nd.NDArray, begin: int, end: int) -> nd.NDArray:
-    """Return ``array[begin:end]`` in half the time of indexing; bounds are in 0..len(array)."""
+    """Return ``array[begin:end]`` in half the time of indexing.
+
+    ``begin`` and ``end`` must be in 0..len(array).
+    """
     handle = NDArrayHandle()
     check_call(_LIB.MXNDArraySlice(array.handle, begin, end, ctypes.byref(handle)))
     return type(array)(handle=handle)
@@ -78,7 +81,7 @@ class ShapeAndTypeReader:
 
 
 def address_range(array: nd.NDArray) -> Tuple[int, int]:
-    """Wait for writes to an array; return the address of its first byte and after its last byte."""
+    """Wait for writes to an array; return the addresses where its memory begins and ends."""
     array.wait_to_read()
     begin = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(begin)))
@@ -131,7 +134,7 @@ class OperatorCall:
         check_call(self._invoke())
 
     def _prepare(self, attributes: "Attributes") -> None:
-        """Prepare the C call with these attributes, for all later calls with the same ones."""
+        """Prepare the C call with these attributes, for later calls with the same attributes."""
         self._prepared_attributes = attributes
         self._invoke = partial(
             _LIB.MXImperativeInvokeEx, self._operator, len(self._inputs), self._inputs,
@@ -205,7 +208,7 @@ class Fence:
 
 @contextmanager
 def order_between_passes(arrays: Sequence[nd.NDArray]) -> Iterator[None]:
-    """Order all uses of ``arrays`` in this block after earlier passes and before later passes.
+    """Order uses of ``arrays`` in this block between earlier and later passes of the network.
 
     ``arrays`` are BatchNorm's running statistics. MXNet's BatchNorm updates them, on a GPU in
     forward and on a CPU in backward, but declares only a read. Without fences the engine could copy
@@ -226,7 +229,7 @@ def flat_view(array: nd.NDArray) -> nd.NDArray:
 
 
 def row_major_calls(flat: nd.NDArray) -> Iterator[EngineCall]:
-    """Yield the calls that undo oneDNN's blocked order of a CPU array, before it is sliced."""
+    """Yield the calls that store a CPU array in row-major order, so that it can be sliced."""
     if flat.size and not is_on_gpu(flat):
         # Writing one element, with its own value, makes MXNet reorder the whole array.
         element = flat[0:1]
@@ -261,7 +264,7 @@ def reversed_add_n_call(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> Eng
 
 
 def gpu_sum_calls(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> Iterator[EngineCall]:
-    """Yield the calls that add ``inputs`` in order on a GPU.
+    """Yield the calls that write the sum of ``inputs``, added in order, to ``output`` on a GPU.
 
     The result is bit-identical to `sum_calls`. One kernel of add_n adds up to four arrays as
     a + (b + (c + d)), so the arrays of each kernel are passed in reverse.
@@ -314,6 +317,7 @@ class EngineHold:
         """Queue an engine operation on ``array`` that ends at the release or the time limit."""
 
         def wait(run_context: object, parameter: object) -> None:
+            """Wait in a thread of the engine for the release or the time limit."""
             while not self._released.wait(HOLD_POLL_S):
                 if time.monotonic() > self._deadline:
                     self.held_until_release = False

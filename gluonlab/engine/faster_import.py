@@ -67,6 +67,7 @@ def defer_optional_imports() -> Iterator[None]:
     original = builtins.__import__
 
     def import_for_mxnet(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+        """Import like ``__import__``, but defer or replace some imports by MXNet's modules."""
         if level == 0 and str((globals or {}).get("__name__", "")).startswith("mxnet."):
             if name in DEFERRED_PACKAGES and _is_installed(name):
                 return DeferredModule(name if fromlist else name.partition(".")[0])
@@ -167,9 +168,10 @@ class OperatorCache:
         self._is_loading = True
 
     def wrap_initializer(self, initialize: Callable[..., None]) -> Callable[..., None]:
-        """Make MXNet's ``_init_op_module`` or ``_init_np_op_module`` use cached functions."""
+        """Wrap MXNet's ``_init_op_module`` or ``_init_np_op_module``, so that it uses the cache."""
 
         def cached_initialize(*args: Any, **kwargs: Any) -> None:
+            """Call ``initialize``; while MXNet loads, let it create functions from the cache."""
             # After `close` the cache is not used: `mx.library.load` may add operators of any name.
             if self._is_loading and "make_op_func" in kwargs:
                 kwargs["make_op_func"] = self._wrap_function_factory(kwargs["make_op_func"])
@@ -185,6 +187,7 @@ class OperatorCache:
         null = namespace["_Null"]
 
         def make_cached(handle: Any, operator: str, name: str) -> Any:
+            """Return an operator's function, from cached code if the cache contains it."""
             key = (make.__module__, operator, name)
             cached = self._cached.get(key)
             if cached is None:
@@ -201,7 +204,7 @@ class OperatorCache:
         return make_cached
 
     def close(self) -> None:
-        """Add the functions that the file lacks to the file. Call this after MXNet is loaded."""
+        """Write newly generated functions to the cache file. Call this after MXNet is loaded."""
         self._is_loading = False
         if self._new:
             write_cache(self.path, {**self._cached, **self._new})
@@ -209,7 +212,10 @@ class OperatorCache:
 
 
 def _to_stored_function(function: Any, handle: int, null: Any) -> _StoredFunction:
-    """Convert a generated function. ``handle``: the operator's handle; ``null``: ``_Null``."""
+    """Convert an operator's function, which MXNet has generated, for storage in the cache.
+
+    ``handle``: the operator's handle. ``null``: MXNet's ``_Null``.
+    """
     constants = list(function.__code__.co_consts)
     position = constants.index(handle)
     constants[position] = None
@@ -245,7 +251,7 @@ def close_operator_cache() -> None:
 
 
 def cache_path(package: Path, library: Path) -> Path:
-    """Return the path of the cache file for this MXNet and Python. A digest of both is its name.
+    """Return the path of the cache file for this MXNet and Python. Its name is a digest of both.
 
     Raises OSError for files that cannot be read, and RuntimeError without a home folder.
 

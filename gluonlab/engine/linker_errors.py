@@ -116,7 +116,7 @@ def missing_library_fix(name: str) -> str:
 
 
 def _reinstall_lost_wheel(name: str) -> str:
-    """Return the command that reinstalls a library's wheel if its file is missing, else ""."""
+    """Return the command to reinstall a library's wheel if the library's file is lost, else ""."""
     [library] = [library for library in LIBRARIES if library.soname == name]
     try:
         importlib.metadata.distribution(library.wheel)

@@ -114,6 +114,7 @@ def _environment_names(pid: int) -> "set[str]":
 
 
 def _parent_pid(pid: int) -> int:
+    """Return the process id of a process's parent; 0 if it is unknown."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     except (OSError, IndexError, ValueError):

@@ -159,7 +159,10 @@ FusionDisabler = Callable[[], ContextManager[None]]
 
 
 def cannot_be_fused(graph: Dict[str, Any]) -> bool:
-    """Check if MXNet would fail to fuse a graph, the JSON of ``tojson(remove_amp_cast=False)``."""
+    """Check if MXNet would fail to fuse a graph.
+
+    ``graph``: the parsed JSON of ``tojson(remove_amp_cast=False)``.
+    """
     # The inputs, as (node number, output number), that are read by a slice, and by other operators.
     sliced: Set[Tuple[int, int]] = set()
     whole: Set[Tuple[int, int]] = set()

@@ -98,6 +98,7 @@ class _MXNetFinder:
         load = spec.loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:
+            """Load the module within ``around()``. Raise EngineError with the cause if it fails."""
             try:
                 with self._around():
                     load(module)

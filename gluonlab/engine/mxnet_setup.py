@@ -172,7 +172,7 @@ _fusion_is_off = False  # True if gluonlab, not the user, has disabled fusion
 
 
 def _disable_unsupported_fusion() -> None:
-    """Disable fusion if the driver does not support fusion. Otherwise the first step would fail.
+    """Disable fusion if the GPU driver does not support it. Otherwise the first step would fail.
 
     A value that the user has exported is kept, with a warning if it enables fusion.
     """
@@ -211,7 +211,7 @@ class _FusionDisabledCount:
 
 @contextmanager
 def disable_fusion() -> Iterator[None]:
-    """Disable fusion of graphs that are bound, and of blocks that first run, in this context."""
+    """In a with statement, disable fusion of graphs bound and of Gluon blocks first run there."""
     with _FusionDisabledCount.lock:
         if _FusionDisabledCount.blocks == 0:
             _FusionDisabledCount.user_value = os.environ.get(FUSION_VARIABLE)
@@ -284,7 +284,10 @@ def default_backward_bulk_size(device_type: str) -> int:
 
 
 def apply_backward_bulk_size(device_type: str) -> ContextManager[None]:
-    """Set MXNet's variable of the bulk size (requested, or default) while a graph is bound."""
+    """Set MXNet's variable for the bulk size of backward while a graph is bound.
+
+    The size is the one requested by `use_backward_bulk_size`, or else the default.
+    """
     requested = _requested_bulk_size.get()
     if requested is None:
         size = default_backward_bulk_size(device_type)

@@ -104,7 +104,7 @@ class Padding(NamedTuple):
 
 
 def choose_padding(ctx: mx.Context) -> Padding:
-    """Choose the multiples of channels that are fast on a device; no padding on GPUs."""
+    """Choose to which multiples channels are padded on a device; no padding on GPUs."""
     if ctx.device_type != "cpu" or not mx.runtime.Features().is_enabled("MKLDNN"):
         return Padding()
     multiples = MULTIPLES.get(instruction_set(), ())
@@ -282,7 +282,7 @@ class _PaddingPlan:
         return False
 
     def _follows_batch_norm(self, index: int) -> bool:
-        """Return whether a node is BatchNorm, or reads it through operators of KEEP_CHANNELS."""
+        """Return whether a node is BatchNorm, or follows it through operators of KEEP_CHANNELS."""
         indices = [index]
         while indices:
             node = self.nodes[indices.pop()]
@@ -313,7 +313,10 @@ class _PaddingPlan:
         return _Convolution(image[1], channels_out, kernel, pixels, depthwise)
 
     def _assign_layouts(self) -> bool:
-        """Assign layouts to all padded nodes; return whether more nodes must stay unpadded."""
+        """Choose which channels of each padded node are zeros.
+
+        Returns whether more nodes must stay unpadded. Then the layouts must be assigned again.
+        """
         self.layouts, self.padded_inputs = {}, {}
         for index, node in enumerate(self.nodes):
             if index not in self._unpadded:
@@ -325,7 +328,7 @@ class _PaddingPlan:
         return bool(unpadded)
 
     def _compute_layout(self, index: int, node: Node) -> Optional[Layout]:
-        """Compute the layout of a node's first output; None without padding."""
+        """Return the channels and zeros of a node's first output; None if it is not padded."""
         if index in self.convolutions:
             return self._convolution_layout(index)
         layouts = [self.entry_layout(entry) for entry in node["inputs"]]
@@ -348,7 +351,7 @@ class _PaddingPlan:
         return layouts[0] if is_leaky or op in POINTWISE_OPERATORS else None
 
     def _concatenation_layout(self, node: Node, layouts: List[Optional[Layout]]) -> Optional[Layout]:
-        """Compute the layout of a concatenation; None if it cannot read padded images."""
+        """Return channels and zeros of a concatenation; None if it cannot read padded images."""
         if node.get("attrs", {}).get("dim", "1") not in ("1", "-3"):
             return None
         all_layouts: List[Layout] = []
@@ -362,7 +365,7 @@ class _PaddingPlan:
         return _concatenate_layouts(all_layouts)
 
     def _convolution_layout(self, index: int) -> Optional[Layout]:
-        """Compute the layout of a convolution's output; also decide whether to pad its input."""
+        """Return channels and zeros of a convolution's output; decide whether to pad its input."""
         convolution = self.convolutions[index]
         source = self.entry_layout(self.nodes[index]["inputs"][0])
         missing = -convolution.channels_in % self.multiple
@@ -392,7 +395,7 @@ class _PaddingPlan:
         }
 
     def _batch_norms_with_shared_statistics(self) -> Set[int]:
-        """Return BatchNorm nodes whose running statistics are also read with other padding."""
+        """Return BatchNorms whose running statistics another node reads with different padding."""
         # index of a variable -> numbers of padded channels with which nodes read it; 0: not padded
         widths: Dict[int, Set[int]] = {}
         readers: List[Tuple[int, int]] = []  # indices of a padded BatchNorm and of its variable
@@ -421,7 +424,7 @@ class _GraphWriter:
         self._heads = {(head[0], head[1]) for head in plan.parts["heads"]}
 
     def write_graph(self) -> mx.sym.Symbol:
-        """Return the new graph."""
+        """Return the graph with the padding of the plan."""
         plan = self._plan
         for index, node in enumerate(plan.nodes):
             if plan.can_read_padded(index):
@@ -503,7 +506,10 @@ class _GraphWriter:
         return self._with_zeros(f"{name}_padded", vector, layout, 0, (0,))
 
     def _with_zeros(self, name: str, array: Entry, layout: Layout, axis: int, shape: Tuple[int, ...]) -> Entry:
-        """Insert zeros along ``axis``; ``shape``: the shape of the zeros along the other axes."""
+        """Insert the zeros of ``layout`` into an array along ``axis``.
+
+        ``shape``: the shape of the zeros. Its entry for ``axis`` is ignored.
+        """
         if not any(run.zeros for run in layout):
             return array
         parts: List[Entry] = []
@@ -521,13 +527,14 @@ class _GraphWriter:
         return self._add("Concat", name, parts, num_args=len(parts), dim=axis)
 
     def _zeros_entry(self, shape: Shape) -> Entry:
+        """Return the entry of an array of zeros, which is appended once for each shape."""
         if shape not in self._zeros:
             name = f"zeros_{'x'.join(map(str, shape))}"
             self._zeros[shape] = self._add("_zeros", name, [], shape=shape, dtype="float32")
         return self._zeros[shape]
 
     def _pad_image(self, node: Node, entry: Entry, run: ChannelRun) -> Entry:
-        """Append zero channels to images, for any number of images."""
+        """Append zero channels to images, with operators that work for any number of images."""
         shape = self._plan.entry_shape(entry)
         assert shape is not None
         zeros, name = run.zeros * shape[2] * shape[3], f"{node['name']}_image"
@@ -538,7 +545,7 @@ class _GraphWriter:
         return self._add("Reshape", name, [row], shape=(0, sum(run), *shape[2:]))
 
     def _unpadded_entry(self, entry: Entry) -> Entry:
-        """Return an output's entry in the new graph, without zero channels."""
+        """Return the new graph's entry for an output of the old graph, without zero channels."""
         layout = self._plan.entry_layout(entry)
         if layout is None:
             return self._new_entry(entry)

@@ -88,7 +88,7 @@ def _suppress_output() -> Iterator[None]:
 
 @contextmanager
 def _block_torch_import() -> Iterator[None]:
-    """Make ``import torch`` fail in the block.
+    """Make ``import torch`` fail within the with statement.
 
     gluoncv refuses to be imported with PyTorch 2, and MXNet's networks do not need PyTorch.
     """

@@ -105,7 +105,7 @@ def _find_smallest_image(scores: mx.sym.Symbol, channels: int, classes: int) -> 
 
 
 def _smallest_image_hint(shape: "Shape", smallest: "Optional[Shape]") -> str:
-    """Return the part of a message that names the smallest image that the network takes."""
+    """Return the end of an error message: the smallest image that the network takes, or ""."""
     if smallest is None:
         return ""
     larger = shape[0] == smallest[0] and min(shape[1:]) >= smallest[1]

@@ -121,6 +121,7 @@ class _OptimizedBlock:
         self._compiled = {}
 
     def _call_cached_op(self: Any, *args: Any) -> Any:
+        """Run the graph compiled for these input shapes; compile it at the first call."""
         arrays = _list_arrays(args)
         shapes = [(array.shape, np.dtype(array.dtype)) for array in arrays]
         key = (arrays[0].context.device_type, *shapes)
@@ -163,7 +164,7 @@ class _OptimizedBlock:
         return Changes(changes)
 
     def _compile_graph(self: Any, graph: mx.sym.Symbol, data: List[str], kinds: Any, params: Any) -> None:
-        """Compile ``graph`` to the operator that calls of the block run.
+        """Compile ``graph`` to ``_cached_op``, the operator that runs when the block is called.
 
         ``data``: names of the inputs. ``kinds``: name -> (shape, type) of all arguments.
         ``params``: name -> parameter.

@@ -112,7 +112,7 @@ def nodes_in_backward(graph: mx.sym.Symbol, trained: Collection[str]) -> Iterato
 
 
 def _check_node(node: Node, inputs: List[bool], name: str, loop: str = "") -> None:
-    """Raise ModelError if a node or, for a loop, a node of its body cannot be trained.
+    """Raise ModelError if a node cannot be trained. For a loop, also check the nodes of its body.
 
     ``loop``: the operator whose body contains the node, such as _foreach; otherwise empty.
     """
@@ -186,7 +186,10 @@ def _has_wrong_gradient(op: str, attrs: Mapping[str, str], has_gradient: List[bo
 
 
 def _link_frozen_inputs(node: Node, has_gradient: List[bool]) -> Optional[Replacement]:
-    """Add 0, computed from a trained input, to each frozen input, so that all gradients exist."""
+    """Return a replacement that makes MXNet compute all gradients, or None if none is needed.
+
+    It adds 0, computed from a trained input, to each frozen input.
+    """
     positions = [position for position in JOINT_GRADIENT_INPUTS[node["op"]] if position < len(has_gradient)]
     sources = [position for position in positions if has_gradient[position]]
     if not sources or (node["op"] == "FullyConnected" and (any(has_gradient[:2]))):
@@ -194,6 +197,7 @@ def _link_frozen_inputs(node: Node, has_gradient: List[bool]) -> Optional[Replac
     frozen = [position for position in positions if not has_gradient[position]]
 
     def append(add: Add, entries: List[Entry]) -> None:
+        """Append the operator, with the computed 0 added to its frozen inputs."""
         flat = add("Reshape", "_flat", [entries[sources[0]]], shape=(-1,))
         one = add("slice_axis", "_one", [flat], axis=0, begin=0, end=1)
         # clip, because 0 times infinity is not 0
@@ -234,9 +238,10 @@ def _append_sequence_last(attrs: Mapping[str, str], add: Add, entries: List[Entr
 
 
 def _append_where(is_first: bool, attrs: Mapping[str, str], add: Add, entries: List[Entry]) -> None:
-    """Append ``where`` of two arrays, one filled with a number, for a ``where`` with that number.
+    """Append a ``where`` of two arrays, which replaces a ``where`` of an array and a number.
 
-    ``is_first``: whether the number is chosen where the condition is true.
+    One of the two arrays is filled with the number. ``is_first``: whether the number is chosen
+    where the condition is true.
     """
     condition, array = entries
     number = add("_npi_full_like", "_number", [array], fill_value=attrs.get("scalar", "0"))

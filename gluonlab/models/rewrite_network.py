@@ -141,7 +141,7 @@ def _is_relu(node: Node) -> bool:
 
 
 def _is_max_pooling(node: Node) -> bool:
-    """Return whether a node is a max pooling in which no window contains only padding."""
+    """Return whether a node is a max pooling of which every window contains a pixel."""
     attrs = node.get("attrs", {})
     if node["op"] != "Pooling" or attrs.get("pool_type", "max") != "max":
         return False
@@ -189,7 +189,7 @@ def convert_one_pixel_convolutions(graph: mx.sym.Symbol, shapes: Dict[str, Shape
 
 
 def _window_overlap(node: Node, image: Optional[Shape], output: Optional[Shape]) -> Optional[WindowOverlap]:
-    """Return the overlap if the node is a convolution that should be converted; otherwise None."""
+    """Return how the window and image overlap in a convolution to convert; None for other nodes."""
     attrs = node.get("attrs", {})
     if node["op"] != "Convolution" or image is None or output is None:
         return None
@@ -245,6 +245,7 @@ def convert_global_average_pooling(
     outputs = node_output_types(graph, types)
 
     def choose_replacement(node: Node, inputs: List[Optional[Shape]], _: Optional[Shape]) -> Optional[Replacement]:
+        """Return the replacement of a global average of float32 images; otherwise None."""
         image = inputs[0] if inputs else None
         if image is None or not _is_global_average(node, image):
             return None
@@ -267,7 +268,7 @@ def _is_global_average(node: Node, image: Shape) -> bool:
 
 
 def _append_averaging_product(image: Shape, add: Add, entries: List[Entry]) -> None:
-    """Append the product that replaces a pooling."""
+    """Append the matrix product that replaces a global average pooling."""
     pixels = image[2] * image[3]
     rows = add("Reshape", "_rows", entries, shape=(-3, -3))
     ones = add("_ones", "_ones", [], shape=(pixels, 1), dtype="float32")

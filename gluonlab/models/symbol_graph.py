@@ -101,7 +101,7 @@ def node_output_types(graph: mx.sym.Symbol, types: Mapping[str, Any]) -> Dict[st
 
 
 def _drop_ambiguous_names(outputs: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:
-    """Return name -> value for the names whose outputs all have the same value."""
+    """Return {name: value} without the names that occur with different values."""
     values: Dict[str, Set[Any]] = {}
     for name, value in outputs:
         values.setdefault(name, set()).add(value)

@@ -103,9 +103,10 @@ class ArrayMemory:
         self._memory: Dict[Any, nd.NDArray] = {}
 
     def allocate_like(self, arrays: Mapping[str, nd.NDArray], slot: int = 0) -> Dict[str, nd.NDArray]:
-        """Return arrays with the shapes and types of ``arrays``, in the memory number ``slot``.
+        """Return arrays with the shapes and types of ``arrays``.
 
-        They share memory with the arrays of earlier calls for the same slot.
+        ``slot``: number of the memory. Calls with the same slot reuse its memory, so that later
+        arrays may overwrite earlier ones.
         """
         views: Dict[str, nd.NDArray] = {}
         for dtype in {array.dtype for array in arrays.values()}:
@@ -211,13 +212,13 @@ class CompiledGraph:
         return BoundGraph(executor, copies, new, outputs, head_gradients, gradients)
 
     def _padded_states(self, graph: mx.sym.Symbol, specs: ArraySpecs) -> Dict[str, nd.NDArray]:
-        """Return the auxiliary states, padded to the channels that a rewritten graph has."""
+        """Return the auxiliary states, padded with zeros to the channel counts of ``graph``."""
         shapes = {name: specs[name][0] for name in graph.list_arguments()}
         states = zip(graph.list_auxiliary_states(), graph.infer_shape(**shapes)[2])
         return {name: padded_state(self._states[name], self.ctx, shape) for name, shape in states}
 
     def forward(self, bound: BoundGraph, train: bool = True, slot: int = 0) -> None:
-        """Queue the forward pass of the inputs.
+        """Queue the forward pass of ``bound``, on the current contents of its input arrays.
 
         ``train`` is the mode for layers such as Dropout, as in autograd.record(train_mode=...).
         """
@@ -257,6 +258,7 @@ def fix_gradient_accumulation(graph: mx.sym.Symbol, params: Container[str]) -> m
     products: Dict[int, Entry] = {}
 
     def multiply_by_one(source: int) -> Entry:
+        """Return 1 times the parameter at node ``source``; append the product at the first call."""
         if source not in products:
             name = f"{old['nodes'][source]['name']}@times_1"
             nodes.append(make_node("_mul_scalar", name, [[new_index[source], 0, 0]], scalar=1.0))

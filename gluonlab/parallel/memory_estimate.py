@@ -111,7 +111,7 @@ class UnboundGraph(NamedTuple):
         return list(zip(shapes, types))
 
     def activation_bytes(self, inputs: ArraySpecs) -> int:
-        """Return the bytes that MXNet plans for activations, which all graphs of a slot share.
+        """Return the bytes that MXNet plans for the graph's activations.
 
         MXNet reports whole MiB. For a small plan, the images are multiplied by a factor, and the
         result is divided by the same factor.
@@ -128,7 +128,7 @@ class UnboundGraph(NamedTuple):
             factor *= 4
 
     def bytes_per_binding(self, inputs: ArraySpecs) -> int:
-        """Return the bytes that each binding of the graph adds to activations and inputs.
+        """Return the bytes that each bound graph needs in addition to activations and inputs.
 
         They are the gradients of ``gradient_inputs``, the head gradients and, if the graph has a
         backward pass, MXNet's copy of the head gradients.
@@ -147,19 +147,20 @@ class UnboundGraph(NamedTuple):
         return {name: specs[name] for name in self.symbol.list_arguments()}
 
     def _largest_array_size(self, inputs: ArraySpecs) -> int:
-        """Return the elements of the graph's largest array; 0 if MXNet allows no array so large."""
+        """Return the number of elements of the largest array; 0 if it is too large for MXNet."""
         shapes = {name: kind[0] for name, kind in self._argument_specs(inputs).items()}
         largest = max(map(math.prod, self.symbol.get_internals().infer_shape(**shapes)[1]))
         return largest if largest < ARRAY_LIMIT else 0
 
     def _initial_factor(self, inputs: ArraySpecs) -> int:
-        """Return about how many times as many images give a memory plan of PRECISE_MIB."""
+        """Return the first factor to try: by how much to multiply the images for a precise plan."""
         largest, factor = self._largest_array_size(inputs), 1
         while 0 < 4 * largest * factor < PRECISE_MIB * MIB / 4:
             factor *= 4
         return factor
 
     def _bind(self, inputs: ArraySpecs) -> Any:
+        """Bind the graph to arrays without memory, to read MXNet's memory plan."""
         specs = self._argument_specs(inputs)
         arrays = {name: unallocated_array(*kind) for name, kind in specs.items()}
         gradients = {name: array for name, array in arrays.items() if self._has_gradient(name)}
@@ -181,10 +182,10 @@ def unallocated_array(shape: Tuple[int, ...], dtype: Any = np.float32) -> nd.NDA
 
 
 def measure_scaled_bytes(precise_mib: float, plan_mib: Callable[[int], float]) -> int:
-    """Return the bytes of a plan, from a plan for more images, as MXNet reports only whole MiB.
+    """Return the bytes of a memory plan, computed from the MiB of a plan for more images.
 
-    The number of images is multiplied until the plan has at least ``precise_mib`` MiB.
-    ``plan_mib(factor)`` returns the MiB of the plan for ``factor`` times as many images.
+    MXNet reports only whole MiB. So the number of images is multiplied until the plan has at least
+    ``precise_mib`` MiB. ``plan_mib(factor)`` returns the MiB for ``factor`` times as many images.
     """
     factor = 1
     while (mebibytes := plan_mib(factor)) < precise_mib:
@@ -197,9 +198,10 @@ def _multiply_images(inputs: ArraySpecs, factor: int) -> ArraySpecs:
 
 
 def _state_sizes(optimizer: mx.optimizer.Optimizer, axes: int, dtype: Any) -> List[Tuple[int, Any]]:
-    """Return (elements per element of the weight, type) of each state of an optimizer.
+    """Return (elements per element of the weight, type) for each state array of an optimizer.
 
-    States are as large as their weight, so the states of a weight with one element are enough.
+    ``axes``: number of the weight's axes. States are as large as their weight, so the states of a
+    weight with one element are enough.
     """
     one = nd.zeros([1] * axes, ctx=mx.cpu(), dtype=dtype)
     arrays = flatten_state(optimizer.create_state_multi_precision(0, one))

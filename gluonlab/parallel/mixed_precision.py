@@ -74,7 +74,7 @@ def mixed_precision(
 def _copy_shared_inputs(
     graph: mx.sym.Symbol, float16_operators: Collection[str], float32_operators: Collection[str]
 ) -> mx.sym.Symbol:
-    """Insert copies of arrays that some operators read with a cast and others without a cast.
+    """Insert copies of arrays, so that operators do not read an array both with and without a cast.
 
     amp.convert_symbol casts an array to float16, for example for a convolution. It then assumes
     that the array and its ReLU are float16 themselves. An operator that reads both would receive
@@ -108,7 +108,7 @@ def _copy_shared_inputs(
 
 
 def _remove_input_copies(graph: mx.sym.Symbol) -> mx.sym.Symbol:
-    """Replace reads of a copied array by reads of the original."""
+    """Undo `_copy_shared_inputs`: let operators read the original arrays, not the copies."""
     json_graph = parse_graph(graph)
     nodes: List[Node] = json_graph["nodes"]
     for node in nodes:
@@ -128,7 +128,7 @@ def mixed_precision_for_sync_bn(graph: mx.sym.Symbol) -> mx.sym.Symbol:
 
 
 def graph_conversion(dtype: str, sync_bn: bool) -> Conversion:
-    """Return the conversion of a network's graph to a type of DTYPES."""
+    """Return the function that converts a network's graph to ``dtype``, one of DTYPES."""
     if dtype == "float32":
         return keep_float32
     return mixed_precision_for_sync_bn if sync_bn else mixed_precision

@@ -186,7 +186,7 @@ class Strategy(Protocol):
         """Yield the (title, text) of each line that a run prints about the strategy."""
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
-        """Estimate the memory of each device of a copy, without allocating it.
+        """Estimate the memory of each device of a copy of the network, without allocating it.
 
         On CPU devices the estimate is a lower bound, because oneDNN rearranges arrays.
         """
@@ -224,7 +224,7 @@ class Strategy(Protocol):
         """Return copies on the CPU of the training state."""
 
     def restore(self, state: StrategyState) -> None:
-        """Resume from the result of `state`, which may come from other devices.
+        """Resume from the result of `state`, even if it was saved on other devices.
 
         Raises:
             KVStoreError: The state belongs to another network.
@@ -311,17 +311,17 @@ class UnshardedParameters:
     net: gluon.HybridBlock
 
     def parameters(self) -> Mapping[str, nd.NDArray]:
-        """Implement `Strategy.parameters`."""
+        """Return the parameters of ``net`` by structural name, as copies on the CPU."""
         params = self.net._collect_params_with_prefix()
         with order_between_passes(untrained_arrays(params.values())):
             return {name: param.list_data()[0].copyto(mx.cpu()) for name, param in params.items()}
 
     def replicated_parameters(self) -> "Sequence[ReplicatedArray]":
-        """Implement `Strategy.replicated_parameters`."""
+        """Return the parameters of ``net``, which have a copy on every device."""
         return list(self.net.collect_params().values())
 
     def set_parameters(self, parameters: Mapping[str, nd.NDArray]) -> None:
-        """Implement `Strategy.set_parameters`."""
+        """Copy ``parameters``, by structural name, to all devices of ``net``."""
         for name, param in self.net._collect_params_with_prefix().items():
             for array in param.list_data():
                 parameters[name].copyto(array)

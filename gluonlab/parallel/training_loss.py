@@ -62,7 +62,10 @@ class MixedLoss(gluon.HybridBlock):
         self.columns = label_columns(loss)  # for each of the two labels
 
     def hybrid_forward(self, F: Any, scores: Any, labels: Any) -> Any:
-        """Return the loss of each image: (n, classes), labels and share (n, 3 or 5) -> (n,)."""
+        """Return the loss of each mixed image: scores (n, classes), labels (n, 3 or 5) -> (n,).
+
+        A row of ``labels`` has the labels of both images, and then the share of the first image.
+        """
         width = self.columns or 1
         ends = (width, 2 * width, 2 * width + 1)
         parts = [F.slice_axis(labels, axis=1, begin=begin, end=end) for begin, end in zip((0, *ends), ends)]

@@ -93,9 +93,8 @@ def _gradient_sums(
 ) -> List[Operator]:
     """Return the additions of gradients in backward, for outputs that are used several times.
 
-    The operator adds the gradients of these uses in backward. ``uses``: number of uses of each
-    (node, output). ``shapes``: shape of each (node, output). ``needed``: whether backward computes
-    a gradient of the node's outputs.
+    ``uses``: number of uses of each (node, output). ``shapes``: shape of each (node, output).
+    ``needed``: whether backward computes a gradient of the node's outputs.
     """
     return [
         Operator(MEMORY, "sum of gradients", backward_moved=3 * (uses[entry] - 1) * math.prod(shape))

@@ -155,7 +155,7 @@ def find_machine(name: str) -> Machine:
 
 
 def _read_machine_file(name: str) -> Machine:
-    """Return the machine of a topology file, whose ``gpu`` must be a key of GPUS."""
+    """Read a machine from a topology file. The file's ``gpu`` must be a key of GPUS."""
     try:
         topology = make_topology(name)
     except ScheduleError as error:

@@ -104,7 +104,7 @@ def sum_within_host_s(store: str, topology: Topology, gradients: GradientSizes, 
 
 
 def max_owned_bytes(sizes: Sequence[float], gpus: int) -> float:
-    """Return the bytes that the busiest GPU sums.
+    """Return the bytes that the busiest GPU sums, if each tensor is summed on one GPU.
 
     Each tensor, largest first, is assigned to the GPU with the fewest bytes so far. ``sizes``: the
     bytes of each tensor.
@@ -214,7 +214,7 @@ def all_stores() -> List[str]:
 
 
 def resolve_store(store: str, machine: Machine) -> Tuple[str, Optional[str]]:
-    """Return the store whose time is predicted for ``store``, and a caution if it sums differently.
+    """Return the store to predict in place of ``store``, and a caution if their sums differ.
 
     On several hosts the returned store is a key of MULTI_HOST_ALGORITHMS. On one host it is one of
     `single_host_stores`. Raises ConfigError for unknown stores, and for ASYNC_STORE.

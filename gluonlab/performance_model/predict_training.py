@@ -147,6 +147,7 @@ class Prediction:
 
 
 def _prediction_text(prediction: Prediction) -> str:
+    """Return the prediction as text: a table, cautions and assumptions."""
     global_batch_size = prediction.global_batch_size
     images = (
         f"{prediction.batch_size:,} images a GPU"
@@ -182,6 +183,7 @@ def _prediction_text(prediction: Prediction) -> str:
 
 
 def _row_text(row: PredictionRow) -> str:
+    """Return a line of the table: the prediction for one number of GPUs."""
     return (
         f"{row.gpus:>5}{row.images_per_s:>11,.0f}{row.speedup:>9.2f}{row.efficiency:>11.2f}"
         f"{row.step_s * 1e3:>8,.1f} ms{row.sum_s * 1e3:>8,.1f} ms{row.exposed_s * 1e3:>8,.1f} ms"
@@ -198,7 +200,7 @@ PROBE_SHAPE = (2, 3)  # of the weight whose state is counted
 
 @lru_cache(maxsize=None)
 def count_states(name: str, momentum: bool) -> int:
-    """Return how many state arrays, each as large as the weights, the optimizer ``name`` has.
+    """Return the number of an optimizer's state arrays that are as large as the weights.
 
     Raises ConfigError for an unknown optimizer.
     """
@@ -272,13 +274,13 @@ class TrainingSpec(NamedTuple):
         return len(self.microbatches.bounds(self.images_per_gpu(gpus)))
 
     def predict_rows(self, store: str, counts: List[int]) -> List[PredictionRow]:
-        """Return a row for each number of GPUs in ``counts``, whose first number is 1."""
+        """Return a row for each number of GPUs in ``counts``. The first number must be 1."""
         rows = [self._predict_row(store, count) for count in counts]
         one_gpu_speed = rows[0].images_per_s
         return [replace(row, speedup=row.images_per_s / one_gpu_speed) for row in rows]
 
     def _predict_row(self, store: str, gpus: int) -> PredictionRow:
-        """Return the prediction for this number of GPUs, with a ``speedup`` of 1."""
+        """Return the prediction for this number of GPUs; `predict_rows` later sets ``speedup``."""
         work, machine, images_of_gpu, passes = self.work, self.machine, self.images_per_gpu(gpus), self.passes(gpus)
         bucket_bytes = default_bucket_bytes(work, store, gpus) if self.bucket_bytes is None else self.bucket_bytes
         sizes = bucket_sizes(work, bucket_bytes)
@@ -359,6 +361,7 @@ def list_assumptions(training: TrainingSpec, optimizer: str, store: str, arithme
 
 
 def _describe_links(machine: Machine) -> str:
+    """Return a phrase that names the links assumed for sums of gradients."""
     note = machine.topology.note
     if machine.nominal:
         return f"the machine's links at nominal speed: {note}"
@@ -366,6 +369,7 @@ def _describe_links(machine: Machine) -> str:
 
 
 def _describe_buckets(training: TrainingSpec) -> str:
+    """Return the assumption about buckets of gradients, and their overlap with backward."""
     given_bytes = training.bucket_bytes
     if given_bytes == 0:
         buckets = "Parameters are summed one by one"

@@ -1,4 +1,4 @@
-"""Published training speeds, compared with the model's predictions: which predictions to trust.
+"""Compares published training speeds with predictions, to say which predictions to trust.
 
 `list_caveats` returns the reasons not to trust a prediction. tools/prediction contains the sources
 of the speeds, and writes published.json.
@@ -161,7 +161,7 @@ def list_caveats(work: Work, gpu: GpuSpec, training: ComparableTraining) -> Tupl
 
 
 def _list_cautions(gpu: GpuSpec, dtype: str, tf32: bool) -> List[str]:
-    """Return cautions about a GPU or a type that was hardly compared with published speeds."""
+    """Return cautions for a GPU or type with no or few published speeds to compare."""
     compared = {figure.gpu for figure in read_validation().figures if figure.task == TRAINING}
     cautions = []
     if gpu.name not in compared and f"{gpu.name}-80GB" not in compared:
@@ -190,6 +190,7 @@ def _similar_speeds(work: Work, gpu: GpuSpec, training: ComparableTraining) -> L
     """
 
     def is_similar(figure: PublishedSpeed) -> bool:
+        """Return whether a published training is similar to ``training``."""
         if figure.task != TRAINING or figure.dtype != training.dtype:
             return False
         if figure.gpu is not None and GPUS[figure.gpu].generation != gpu.generation:
@@ -214,6 +215,7 @@ def _is_similar(value: float, other: float) -> bool:
 
 
 def _describe_prediction_error(figure: PublishedSpeed) -> str:
+    """Return a reason not to trust a prediction: the error for a similar published training."""
     gpu_count = f"{figure.gpus} x " if figure.gpus > 1 else ""
     microbatches = f" in {figure.microbatches} microbatches" if figure.microbatches > 1 else ""
     return (

@@ -233,7 +233,7 @@ def step_seconds(
 
 
 def arrays_per_update(optimizer_states: int) -> int:
-    """Return how many arrays as large as the weights an update in one kernel reads and writes.
+    """Return how many weight-sized arrays an update in one kernel reads and writes in all.
 
     The update reads the weight, the gradient and the ``optimizer_states`` state arrays. It writes
     all of them but the gradient.
@@ -323,7 +323,7 @@ def _memory_bytes_per_s(gpu: GpuSpec, constants: ModelConstants) -> float:
 
 
 def _generation_factor(gpu: GpuSpec, kepler: float) -> float:
-    """Return the factor by which an older GPU reaches a smaller share of its peak.
+    """Return the factor, at most 1, for the share of its peak that an older GPU reaches.
 
     The factor is ``kepler`` for a Kepler GPU, and 1 from Volta on. Between them, its logarithm is
     interpolated by compute capability. Maxwell is half-way, and was not used for the fit.

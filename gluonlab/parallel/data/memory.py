@@ -39,7 +39,7 @@ class ReplicaMemory:
         self._activations: Dict[Tuple[int, ...], int] = {}
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
-        """Implement `gluonlab.parallel.strategy.Strategy.estimate_memory`."""
+        """Return a list with one estimate, because a copy of the network has one device."""
         images = shards.train_sizes[0]
         part = self._plan.microbatches.largest_part(images)
         # The first microbatch overwrites gradients, and later ones add to them. So there are two
@@ -62,7 +62,7 @@ class ReplicaMemory:
         return scoring + self._plan_staged_activations(*self._train_graph_sizes(shards))
 
     def _train_graph_sizes(self, shards: ShardSizes) -> List[int]:
-        """Return the images of each graph that training binds, in descending order.
+        """Return the number of images of each graph that training binds, in descending order.
 
         A graph that accumulates gradients is separate from one that overwrites them.
         """
@@ -71,14 +71,17 @@ class ReplicaMemory:
         return sorted((images for images, _ in bound), reverse=True)
 
     def _plan_activations(self, images: int) -> int:
-        """Return the bytes that MXNet plans for one graph."""
+        """Return the bytes that MXNet plans for the activations of ``images`` images."""
         if (images,) not in self._activations:
             graph = UnboundGraph(self.graph, self._params)
             self._activations[images,] = graph.activation_bytes(self._input_specs(images))
         return self._activations[images,]
 
     def _plan_staged_activations(self, *parts: int) -> int:
-        """Return the bytes that MXNet plans for all graphs of `SyncBatchNormReplicas`."""
+        """Return the bytes that MXNet plans for all graphs of `SyncBatchNormReplicas`.
+
+        ``parts``: the number of images of each graph.
+        """
         from gluonlab.parallel.data.sync_bn_replicas import estimate_stages_mib
 
         def plan_mib(factor: int) -> float:

@@ -1,4 +1,4 @@
-"""Microbatches: parts of a shard that run one after the other and whose gradients are summed.
+"""Microbatches: each device trains on its shard in several parts, and sums their gradients.
 
 So only the activations of one part need memory at a time. Losses are summed, not averaged, so that
 the update does not depend on the number of parts. BatchNorm is an exception: it normalizes each
@@ -38,9 +38,10 @@ class Microbatches:
     size: Optional[int] = None
 
     def bounds(self, images: int) -> List[Tuple[int, int]]:
-        """Return the (begin, end) of each part of a shard, as even as possible, larger parts first.
+        """Divide a shard of ``images`` images; return the (begin, end) of each microbatch.
 
-        No part is empty: a shard with fewer images than ``count`` is divided into single images.
+        Sizes are as even as possible, with the larger ones first. No microbatch is empty: a shard
+        with fewer images than ``count`` is divided into single images.
         """
         parts = self.count or (math.ceil(images / self.size) if self.size else 1)
         return shard_bounds(images, max(parts, 1))
@@ -50,7 +51,10 @@ class Microbatches:
         return max((end - begin for begin, end in self.bounds(images)), default=0)
 
     def split_into_rounds(self, batch: Batch) -> List[List[Microbatch]]:
-        """Split all shards into rounds. Round i has part i of each shard with more than i parts."""
+        """Divide all shards into microbatches, for several rounds of training.
+
+        Round i has microbatch i of each shard with more than i microbatches.
+        """
         xs, ys = batch.xs, batch.ys
         if self.count is None and self.size is None:
             return [[Microbatch(i, x, y) for i, (x, y) in enumerate(zip(xs, ys))]] if xs else []
@@ -66,7 +70,7 @@ class Microbatches:
         ]
 
     def check(self, global_batch_size: int, copies: int, on: str = "device", fewest: Optional[int] = None) -> None:
-        """Raise ConfigError if a copy of the network gets fewer images of a batch than ``count``.
+        """Raise ConfigError if a shard has too few images for ``count`` microbatches.
 
         Args:
             global_batch_size: Images of a batch.
@@ -84,7 +88,7 @@ class Microbatches:
             )
 
     def describe(self) -> str:
-        """Return the text that follows the batch size in a run's output; "" for whole shards."""
+        """Return a note for a run's output, such as ", in 4 microbatches"; "" for whole shards."""
         if self.count is not None:
             return f", in {self.count} microbatch{'es' * (self.count > 1)}"
         return f", in microbatches of at most {self.size}" if self.size is not None else ""
@@ -102,7 +106,10 @@ class LossAccumulator:
         self._add = [AddInto(total) for total in self.totals]
 
     def add(self, device: int, loss: nd.NDArray, first: bool) -> nd.NDArray:
-        """Add a loss, or start a new sum. Return the sum, which later calls overwrite."""
+        """Add ``loss`` to the device's sum of losses, and return the sum.
+
+        ``first``: start a new sum instead. Later calls overwrite the returned array.
+        """
         if first:
             self._start[device].copy(loss)
         else:

@@ -32,7 +32,7 @@ def loss_graph(
 
 
 def append_loss(scores: mx.sym.Symbol, loss: gluon.HybridBlock) -> mx.sym.Symbol:
-    """Append the loss to the graph of the scores (n, classes). Return the graph of `loss_graph`."""
+    """Append the loss to the graph of the scores (n, classes); outputs are as in `loss_graph`."""
     labels = mx.sym.var(LABELS)
     outputs = [loss(scores, labels).sum(), mx.sym.BlockGrad(scores)]
     if isinstance(loss, SmoothedCrossEntropy):
@@ -108,6 +108,7 @@ class GraphReplica:
         return bound
 
     def _bind(self, images: nd.NDArray, labels: nd.NDArray, accumulate: bool) -> _BoundReplica:
+        """Bind the graph to new arrays for inputs of these shapes and types."""
         graph = self.scoring_graph if len(labels.shape) == 1 else self.graph
         bound = self._compiled.bind({IMAGES: images, LABELS: labels}, accumulate, graph=graph)
         loss, scores, *others = bound.outputs

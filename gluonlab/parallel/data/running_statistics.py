@@ -144,7 +144,7 @@ class RunningStatistics:
         return arrays, counts
 
     def restore(self, arrays: Mapping[str, nd.NDArray], counts: Mapping[str, Any]) -> None:
-        """Resume from the merged `state` of all processes.
+        """Restore the statistics from the results of `state`, merged over all processes.
 
         If the state has another number of copies, every copy starts from the state's average.
         """
@@ -265,10 +265,10 @@ class CudnnVarianceCorrection:
         return start, {"batch": [list(shape) for shape in self._batch], "steps": self._steps}
 
     def restore(self, initial_variances: Mapping[str, nd.NDArray], progress: Mapping[str, Any]) -> None:
-        """Restore a pending correction: the two results of `state`.
+        """Resume a correction that was still to be made when `state` was called.
 
-        Variances that are not on this GPU are ignored. ``progress``: "batch", the shapes of the
-        microbatches, and "steps".
+        The arguments are the two results of `state`. Variances that are not on this GPU are
+        ignored. ``progress``: "batch", the shapes of the microbatches, and "steps".
         """
         self._batch = tuple(tuple(shape) for shape in progress["batch"])
         self._steps = progress["steps"]
@@ -279,7 +279,7 @@ class CudnnVarianceCorrection:
         }
 
     def _passes_by_variance(self, shape: Tuple[int, ...]) -> Dict[str, List[_Pass]]:
-        """Return the passes of a microbatch of this shape, by name of the running variance."""
+        """Return {name of a running variance: its updates by a microbatch of this shape}."""
         if shape not in self._pass_cache:
             outputs = iterate_output_shapes(self._graph, {**self._shapes, _IMAGES: shape})
             passes: Dict[str, List[_Pass]] = {name: [] for name in self._names}

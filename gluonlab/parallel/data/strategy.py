@@ -119,9 +119,9 @@ class ReplicaStep:
         return bool(self.statistics.exist)
 
     def _forward(self, parts: Sequence[Microbatch], number: int, several: bool, hook: Optional[PhaseHook]) -> None:
-        """Queue the forward pass of ``parts``, round ``number`` of the batch.
+        """Queue the forward pass of ``parts``: microbatch ``number`` of each shard.
 
-        ``several``: whether the batch has several rounds, whose losses must be summed.
+        ``several``: whether shards have several microbatches, whose losses must be summed.
         """
         accumulate = number > 0
         if self.sync_bn_replicas is not None:
@@ -136,6 +136,7 @@ class ReplicaStep:
         self._losses = self._losses or losses
 
     def _backward(self, parts: Sequence[Microbatch], hook: Optional[PhaseHook]) -> None:
+        """Queue the backward pass of these microbatches, for the losses times the loss scale."""
         loss_scale = self.trainer.loss_scale
         scale = 1.0 if loss_scale is None else loss_scale.value
         if self.sync_bn_replicas is not None:
@@ -217,7 +218,7 @@ class DataParallel(DataParallelStep, UnshardedParameters):
         self._loss, self._plan, self._memory = loss, plan, None  # type: Any, StrategyPlan, Any
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
-        """Implement `Strategy.estimate_memory`."""
+        """Return a list with one estimate, because a copy of the network has one device."""
         if self._memory is None:
             from gluonlab.parallel.data.memory import ReplicaMemory
 
@@ -246,7 +247,7 @@ class DataParallel(DataParallelStep, UnshardedParameters):
         )
 
     def restore(self, state: StrategyState) -> None:
-        """Resume from a `state`, which may come from another kvstore or other devices."""
+        """Resume from a saved `state`. The kvstore and the devices may be others than before."""
         set_states(self.trainer, state.optimizer, "this state")
         self.statistics.restore(state.devices, state.counts)
         if self.trainer.loss_scale is not None:

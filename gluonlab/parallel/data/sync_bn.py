@@ -183,7 +183,7 @@ def check_graph(graph: mx.sym.Symbol) -> None:
 
 
 def split_at_batch_norm(graph: mx.sym.Symbol) -> List[GraphStage]:
-    """Split a graph into stages, in which the batch's mean and variance are inputs of BatchNorm."""
+    """Split a graph into stages before its BatchNorms, which read mean and variance as inputs."""
     old = parse_graph(graph)
     nodes = old["nodes"]
     stage_of: List[int] = []
@@ -219,7 +219,7 @@ def _value_name(nodes: List[Node], node: int, output: int) -> str:
 
 
 def _batch_norm_layer(nodes: List[Node], index: int, number: int) -> BatchNormLayer:
-    """Return the description of the BatchNorm node ``index``, layer ``number`` of the graph."""
+    """Describe the BatchNorm at node ``index``, which is BatchNorm ``number`` of the graph."""
     node = nodes[index]
     attrs = node.get("attrs", {})
     (source, output, _), (gamma, _, _), (beta, _, _) = node["inputs"][:3]
@@ -244,7 +244,10 @@ class _StageBuilder:
         self._variables: Dict[str, int] = {}
 
     def append_node(self, i: int, layer: "BatchNormLayer | None") -> None:
-        """Append node i of the whole graph. ``layer`` describes the node if it is a BatchNorm."""
+        """Append node i of the unsplit graph to this stage.
+
+        ``layer``: describes the node if it is a BatchNorm; otherwise None.
+        """
         node = self._old[i]
         if layer is None:
             inputs = [self.input_entry(source, output) for source, output, _ in node["inputs"]]
@@ -255,9 +258,10 @@ class _StageBuilder:
         self._new_index[i] = self._append(new)[0]
 
     def input_entry(self, source: int, output: int) -> Entry:
-        """Return the graph entry of a node's input.
+        """Return the entry of a node's output that this stage reads.
 
-        The entry is an earlier node of this stage, or a variable.
+        It is the output of an earlier node of this stage, or a variable. ``source``: index of the
+        node in the unsplit graph. ``output``: number of the node's output.
         """
         if source in self._new_index:
             return [self._new_index[source], output, 0]
@@ -266,7 +270,7 @@ class _StageBuilder:
         return self._get_variable(self._crossing[source, output])
 
     def boundary_entry(self, source: int, output: int) -> Entry:
-        """Return the graph entry of an output that later stages read."""
+        """Return the entry of a node's output that later stages read."""
         entry = self.input_entry(source, output)
         if self.nodes[entry[0]]["op"] == "null":  # a variable cannot be an output itself
             name = f"{_value_name(self._old, source, output)}_copy"
@@ -275,6 +279,10 @@ class _StageBuilder:
         return entry
 
     def _get_variable(self, name: str, node: "Node | None" = None) -> Entry:
+        """Return the entry of a variable of this stage; append the variable at the first call.
+
+        ``node``: the variable's node in the unsplit graph; None for a new variable.
+        """
         if name not in self._variables:
             new = node or {"op": "null", "name": name, "inputs": []}
             self._variables[name] = self._append(new)[0]

@@ -207,14 +207,14 @@ class StagedExecutor:
             self._scale = scale
 
     def _add_layer_arrays(self, layer: BatchNormLayer, statistics: nd.NDArray) -> None:
-        """Add the arrays of a layer's variables to ``values``."""
+        """Add a BatchNorm layer's arrays (gamma, beta and statistics) to ``values``."""
         channels = self._params[layer.beta].shape
         gamma = nd.ones(channels, self.ctx) if layer.gamma is None else self.values[layer.gamma]
         arrays = gamma, self.values[layer.beta], statistics[0], statistics[1]
         self.values.update(zip(layer.input_names, arrays))
 
     def _request_gradients(self, accumulate: bool) -> None:
-        """Choose the gradients that each stage computes, and those to add to gradients of later stages.
+        """Request each stage's gradients. Some of them are added to gradients of later stages.
 
         Each layer also computes two sums, which are the gradients of its gamma and beta.
         """
@@ -247,9 +247,10 @@ class StagedExecutor:
         self._request(number, name, target, add=False)
 
     def _request_layer_sum(self, number: int, variable: str, name: Optional[str], written: Set[str]) -> nd.NDArray:
-        """Make backward compute one of a layer's two sums, and return the array of the sum.
+        """Make backward compute the gradient of a layer's gamma or beta; return its array.
 
-        The sum is the gradient of the parameter ``name``, or this layer's part of the gradient.
+        If the parameter ``name`` is trained and nothing else adds to its gradient, the array is the
+        parameter's gradient itself. Otherwise it is an extra array.
         """
         param = self._params.get(name or "")
         if param is None or param.grad_req == "null":
@@ -369,10 +370,11 @@ class ArrayPool:
         self._arrays: Dict[Any, List[nd.NDArray]] = {}
 
     def new_allocator(self) -> Callable[[ArraySpec], nd.NDArray]:
-        """Return a function that allocates arrays of the pool for one graph, each array once."""
+        """Return a function that takes arrays for one graph from the pool, none of them twice."""
         counts: Dict[Any, int] = {}
 
         def allocate(spec: ArraySpec) -> nd.NDArray:
+            """Return an array of this shape and type that the graph does not have yet."""
             key = (spec[0], np.dtype(spec[1]))
             arrays, number = self._arrays.setdefault(key, []), counts.get(key, 0)
             counts[key] = number + 1
@@ -417,6 +419,7 @@ class GradientPool:
                     self._release(self.gradients[name])
 
     def _allocate(self, spec: ArraySpec) -> nd.NDArray:
+        """Return a freed array of this shape and type, or a new array if none is free."""
         shape, dtype = spec
         free = self._free.setdefault((shape, np.dtype(dtype)), [])
         if free:
@@ -475,7 +478,7 @@ def estimate_stages_mib(
 def _stage_mib(
     stage: GraphStage, gradient_names: List[str], specs: ArraySpecs, new_array: Callable[..., nd.NDArray]
 ) -> float:
-    """Return the MiB that MXNet plans for a stage, with gradients of the arguments named."""
+    """Return the MiB that MXNet plans for a stage with gradients of ``gradient_names``."""
     names = stage.graph.list_arguments()
     arrays = {name: new_array(specs[name][0], dtype=specs[name][1]) for name in names}
     states = {name: new_array(specs[name][0]) for name in stage.graph.list_auxiliary_states()}

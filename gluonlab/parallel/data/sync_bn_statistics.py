@@ -1,4 +1,4 @@
-"""Sync BatchNorm's statistics over several devices, and the gradient of BatchNorm through them.
+"""Sync BatchNorm: computes a batch's mean and variance over several devices, and the gradients.
 
 **Forward.** Each device computes the mean and the variance of its own images. The mean of the batch
 is the mean of the devices' means, weighted by their numbers of images. The variance of the batch is
@@ -106,7 +106,7 @@ class SyncBatchNormLayer:
             copy()
 
     def backward(self) -> None:
-        """Queue the terms of the data's gradients that need all devices' sums, after backward."""
+        """After a stage's backward, add the terms of its gradients that need sums over devices."""
         for copy in self._gather_sums if self._complete else ():
             copy()
         with mx.engine.bulk(len(self._factors)):
@@ -129,7 +129,7 @@ def _local_statistics(device: DeviceLayer, mean: nd.NDArray, inverse: nd.NDArray
 
 
 def _combine_statistics(gathered: nd.NDArray, shares: Sequence[float], result: nd.NDArray) -> List[EngineCall]:
-    """Return the calls that join the statistics of the devices.
+    """Return the calls that compute the batch's statistics from the statistics of the devices.
 
     Args:
         gathered: (2, devices, C): each device's mean and 1 / sqrt(variance + epsilon). The calls
@@ -176,6 +176,7 @@ class _GradientCorrection:
         ]
 
     def run(self) -> None:
+        """Queue the correction; if necessary, first the copy of ``factors`` to this device."""
         if self._fetch is not None:
             self._fetch()
         with mx.engine.bulk(len(self._calls)):
@@ -329,6 +330,7 @@ class _RunningUpdate:
         self._rates.append(rate)
 
     def run(self) -> None:
+        """Queue the update of all appended statistics, as one call of multi_sgd_update."""
         if self._call is None:
             self._call = OperatorCall("multi_sgd_update", self._inputs, *self._running)
             count = len(self._rates)
@@ -338,7 +340,7 @@ class _RunningUpdate:
 
 
 def _layer_views(flat: nd.NDArray, channels: Sequence[int]) -> List[nd.NDArray]:
-    """Return views (2, C) of a flat array, one for each layer."""
+    """Return a view (2, C) of a flat array for each layer; ``channels``: C of each layer."""
     views, begin = [], 0
     for count in channels:
         views.append(flat[begin : begin + 2 * count].reshape((2, count)))

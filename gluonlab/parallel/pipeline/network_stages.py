@@ -1,4 +1,4 @@
-"""Stages of a network: its chain of layers, the memory of a stage, and the choice of cuts.
+"""Cuts a network's chain of layers into pipeline stages, and estimates the memory of each stage.
 
 Each layer of a chain reads the output of the previous layer. A block that only calls its children
 one after the other is divided into the layers of its children. Examples are HybridSequential, and
@@ -151,9 +151,10 @@ def _is_chain(net: gluon.HybridBlock, children: Sequence[gluon.HybridBlock]) -> 
 
 
 def _graph_structure(graph: mx.sym.Symbol) -> Tuple[Any, ...]:
-    """Return a graph in a form to compare, without operator names and versions of entries.
+    """Return the operators, attributes, inputs and outputs of a graph, to compare two graphs.
 
-    These contain counters, which differ between equal graphs.
+    Operator names and versions of entries are left out: they contain counters, which differ between
+    equal graphs.
     """
     json_graph = parse_graph(graph)
     nodes: List[Dict[str, Any]] = json_graph["nodes"]
@@ -300,7 +301,7 @@ def make_schedule(split: Parallelism, microbatches: int) -> PipelineSchedule:
 def stage_bindings(
     shards: ShardSizes, microbatches: Microbatches, split: Parallelism, columns: int
 ) -> List[Set[StageBinding]]:
-    """Return the set of graphs that `Pipeline` binds, for each stage."""
+    """Return, for each stage, the set of graphs that `Pipeline` binds."""
     bindings: List[Set[StageBinding]] = [set() for _ in range(split.size * split.stages_per_device)]
     for images in filter(None, shards.train_sizes):
         bounds = microbatches.bounds(images)
@@ -326,7 +327,7 @@ class PipelineMemory:
         ]
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
-        """Implement `gluonlab.parallel.strategy.Strategy.estimate_memory`."""
+        """Return the estimate of each device of a copy: the sum over the stages on the device."""
         split = self._plan.parallelism
         bindings = stage_bindings(shards, self._plan.microbatches, split, self._columns)
         estimates = [memory.estimate_memory(of_stage) for memory, of_stage in zip(self._stage_memory, bindings)]
@@ -361,7 +362,7 @@ class StageMemory:
         self._binding_cache: Dict[Tuple[int, int], Tuple[int, int]] = {}
 
     def estimate_memory(self, bindings: Set[StageBinding]) -> MemoryEstimate:
-        """Estimate the memory of the stage with these graphs."""
+        """Estimate the memory that the stage needs if these graphs are bound."""
         separate = [self._bytes_per_binding(binding.images, binding.columns) for binding in bindings]
         binding_bytes, inputs = map(sum, zip(*separate))
         slots: Dict[int, Tuple[int, int]] = {}  # slot -> (images, columns) of its largest graph
@@ -383,6 +384,7 @@ class StageMemory:
         return self._binding_cache[key]
 
     def _activation_bytes(self, images: int, columns: int) -> int:
+        """Return the bytes that MXNet plans for activations; ``columns``: columns of the labels."""
         key = images, columns
         if key not in self._activation_cache:
             graph, specs = self._unbound_graph(columns), self._input_specs(images, columns)
@@ -395,6 +397,7 @@ class StageMemory:
         return UnboundGraph(symbol, stage.all_parameters, [ACTIVATION] * stage.needs_input_gradient)
 
     def _input_specs(self, images: int, columns: int) -> ArraySpecs:
+        """Return shape and type of each input that the stage reads."""
         split = self._plan.parallelism
         specs = input_specs(images, split.image_shape, columns, split.image_dtype)
         if ACTIVATION in self._stage.inputs:
@@ -520,6 +523,8 @@ def stage_byte_costs(
 
     @lru_cache(maxsize=None)
     def memory_of(begin: int, end: int) -> StageMemory:
+        """Return the memory estimator of a stage of the layers from ``begin`` to before ``end``."""
+
         def activation_spec(images: int) -> Tuple[Tuple[int, ...], type]:
             return (images, *shapes[begin][1:]), np.float32
 
@@ -531,6 +536,7 @@ def stage_byte_costs(
         return float(sum(memory_of(begin, end).estimate_memory(bindings[number])))
 
     def savings(number: int, begin: int, end: int) -> float:
+        """Return how many bytes of the stage are no longer needed if it gets more layers."""
         # With more layers, the stage no longer needs its current output, the output's gradient, and
         # MXNet's copies of both.
         arrays = 2 * len(bindings[number]) + 2 * len({binding.slot for binding in bindings[number]})

@@ -59,7 +59,7 @@ class Costs:
         transfer_s: float = 0.0,
         update_s: float = 0.0,
     ) -> Costs:
-        """Return costs that are equal for all stages, and for activations and their gradients."""
+        """Return the same costs for all stages, and for sending activations and gradients."""
         return cls(
             (forward_s,) * stages,
             (backward_s,) * stages,
@@ -131,7 +131,7 @@ class PipelineTimeline:
 
 
 def price(schedule: PipelineSchedule, costs: Costs) -> PipelineTimeline:
-    """Compute start and end of each instruction of a schedule that `check` accepts.
+    """Compute start and end of each instruction of a valid schedule.
 
     Raises:
         ScheduleError: The costs have another number of stages, a time is negative, or a device
@@ -166,7 +166,7 @@ def price(schedule: PipelineSchedule, costs: Costs) -> PipelineTimeline:
 
 
 def ideal_bubble(devices: int, microbatches: int, stages_per_device: int = 1) -> float:
-    """Return (p-1) / (v m + p-1): the bubble of 1F1B with equal stages and free transfers.
+    """Return the bubble of 1F1B with equal stages and free transfers: (p-1) / (v m + p-1).
 
     p devices, m microbatches, v stages per device. If v > 1, m must be a multiple of p.
     """
@@ -175,7 +175,7 @@ def ideal_bubble(devices: int, microbatches: int, stages_per_device: int = 1) ->
 
 
 def _check_costs(schedule: PipelineSchedule, costs: Costs) -> None:
-    """Raise ScheduleError for costs of another number of stages, and for negative times."""
+    """Raise ScheduleError if the costs are for another number of stages, or a time is negative."""
     stages = schedule.stages
     counts = {
         "forward_s": (costs.forward_s, stages),
@@ -206,7 +206,7 @@ def _idle_share(events: Sequence[Event], total_s: float) -> float:
 
 
 def _stashed_activations(schedule: PipelineSchedule, events: Sequence[Event]) -> Tuple[StashedActivations, ...]:
-    """Return the number of microbatches whose activations a device keeps, over time."""
+    """Return how many microbatches' activations a device keeps, at the start and at each change."""
     kept = [StashedActivations(0.0, 0)]
     for event in events:
         change = activation_change(schedule, event.instruction)

@@ -47,7 +47,10 @@ class Pipeline:
         self._bound: Dict[Any, BoundGraph] = {}
 
     def get_program(self, shard: Microbatch, parts: Sequence[Microbatch]) -> "StepProgram":
-        """Return the program to train on ``parts``. Shards of the same shape share a program."""
+        """Return the program that trains on ``parts``, the microbatches of ``shard``.
+
+        Shards of the same shape share a program.
+        """
         key = _shapes_and_types(shard)
         if key not in self._programs:
             self._programs[key] = StepProgram(self, self._make_schedule(len(parts)), parts)
@@ -56,7 +59,7 @@ class Pipeline:
         return program
 
     def score(self, part: Microbatch) -> Tuple[nd.NDArray, nd.NDArray]:
-        """Queue a scoring pass; return the sum of losses (1,) and the scores (n, classes).
+        """Queue a microbatch's evaluation; return the sum of losses (1,) and scores (n, classes).
 
         The losses are unsmoothed. The next call overwrites both arrays.
         """
@@ -86,7 +89,11 @@ class Pipeline:
         accumulate: bool = False,
         slot: int = 0,
     ) -> BoundGraph:
-        """Return the graph of a stage in one of its slots, for microbatches of this shape."""
+        """Return the graph of stage ``number``, bound to arrays for microbatches of this shape.
+
+        ``slot``: number of the memory for activations. Microbatches between forward and backward at
+        the same time need different slots.
+        """
         key = number, _shapes_and_types(part), accumulate, slot
         if key not in self._bound:
             stage = self.stages[number]
@@ -145,13 +152,13 @@ class StepProgram:
         return calls
 
     def message_bytes(self, send: Instruction) -> int:
-        """Return the bytes that ``send_forward`` or ``send_backward`` sends."""
+        """Return the bytes that the instruction ``send`` sends: an activation or its gradient."""
         bound = self._bound[send.microbatch][send.stage]
         arrays = bound.outputs if send.op == SEND_FORWARD else bound.gradients.values()
         return sum(array_bytes((array.shape, array.dtype)) for array in arrays)
 
     def _bind(self, microbatch: int) -> List[BoundGraph]:
-        """Return the graphs of all stages for a microbatch."""
+        """Return the bound graphs of all stages for a microbatch."""
         bounds: List[BoundGraph] = []
         for stage, slots in enumerate(self._slots):
             previous_outputs = bounds[-1].outputs if bounds else []
@@ -160,7 +167,7 @@ class StepProgram:
         return bounds
 
     def forward(self, device: int, stage: int, microbatch: int) -> None:
-        """Add the forward pass of a stage."""
+        """Add the calls for the forward pass of a microbatch through a stage."""
         bound, compiled = self._bound[microbatch][stage], self._pipeline.compiled_stages[stage]
         if stage == 0:
             self._count_stashed(stage)
@@ -179,13 +186,13 @@ class StepProgram:
         """Add no call: `recv_forward` copies the activation."""
 
     def recv_forward(self, device: int, stage: int, microbatch: int) -> None:
-        """Add the copy of the previous stage's activation into a slot of this stage."""
+        """Add the copy of the previous stage's output to the input of this stage."""
         self._count_stashed(stage)
         previous, bound = self._bound[microbatch][stage - 1 : stage + 1]
         self.calls.append(partial(bound.inputs[ACTIVATION].copy, previous.outputs[0]))
 
     def backward(self, device: int, stage: int, microbatch: int) -> None:
-        """Add the backward pass of a stage."""
+        """Add the calls for the backward pass of a microbatch through a stage."""
         bound, compiled = self._bound[microbatch][stage], self._pipeline.compiled_stages[stage]
         self._stashed[stage] -= 1
         if stage + 1 < self.schedule.stages and not self.schedule.crosses_devices(stage):
@@ -231,6 +238,7 @@ class StepProgram:
         bound.inputs[LABELS].copy(self.microbatches[microbatch].labels)
 
     def _add_loss(self, loss: nd.NDArray, microbatch: int) -> None:
+        """If there are several microbatches, add the call that adds ``loss`` to their sum."""
         if len(self.microbatches) > 1:
             sums = self._pipeline.sums
             self.loss = sums.totals[0]

@@ -83,15 +83,18 @@ Maker = Callable[..., PipelineSchedule]
 
 
 def _schedule_maker(name: str, several_stages: bool) -> Callable[[Definition], Maker]:
-    """Return a decorator that turns a definition into a function that creates a PipelineSchedule.
+    """Return a decorator for definitions of schedules: generators of the order of each device.
 
-    The definition yields the order of each device. ``several_stages``: whether it supports several
-    stages per device.
+    The decorated function creates a PipelineSchedule. ``several_stages``: whether the definition
+    supports several stages per device.
     """
 
     def decorate(definition: Definition) -> Maker:
+        """Return a function that creates a PipelineSchedule by this definition."""
+
         @wraps(definition)
         def make(devices: int, microbatches: int, stages_per_device: int = 1) -> PipelineSchedule:
+            """Create the schedule. Raise ScheduleError if the numbers are not supported."""
             counts = {"device": devices, "microbatch": microbatches, "stage": stages_per_device}
             for noun, count in counts.items():
                 if not is_positive_integer(count):
@@ -127,7 +130,7 @@ def from_orders(name: str, orders: Sequence[Order], microbatches: int, stages_pe
 
 
 def _add_messages(schedule: PipelineSchedule, device: int, order: Order) -> Iterator[Instruction]:
-    """Yield the instructions of an order, with sends and recvs, and the updates at the end."""
+    """Yield a device's program: its passes in order, with sends and recvs, then the updates."""
     for op, stage, microbatch in order:
         receives_activation, sends_activation = schedule.crosses_devices(stage - 1), schedule.crosses_devices(stage)
         if op == FORWARD and receives_activation:
@@ -231,7 +234,7 @@ SCHEDULES: Dict[str, Maker] = {
 
 
 def make_pipeline(name: str, devices: int, microbatches: int, stages_per_device: int = 1) -> PipelineSchedule:
-    """Create the schedule of this name.
+    """Create a pipeline schedule by name, for given numbers of devices and microbatches.
 
     Args:
         name: One of SCHEDULES.

@@ -1,4 +1,4 @@
-"""Pipeline parallelism, and the split between layers: stages of a network on different devices.
+"""The strategy of pipeline parallelism, and of the split between layers, on several devices.
 
 Each device needs memory only for its own stages. The split between layers runs one microbatch at a
 time, so that devices work one after the other. A pipeline runs several microbatches at a time.
@@ -137,14 +137,14 @@ class PipelineParallel(UnshardedParameters):
         )
 
     def restore(self, state: StrategyState) -> None:
-        """Resume from a `state` of any parallel mode."""
+        """Resume from a `state` that was saved with any parallel mode."""
         self.trainer.set_states(state.optimizer, "this state")
         self.statistics.restore(state.devices, state.counts)
         if self.trainer.loss_scale is not None:
             self.trainer.loss_scale.restore(state.loss_scale)
 
     def lines(self) -> "Iterator[Tuple[str, str]]":
-        """Yield the layers of each stage, and its share of the balanced time or memory."""
+        """Yield lines for a run's output: each stage's layers, and its share of time or memory."""
         bounds = [0, *self.cuts, len(self._layers)]
         for number, (begin, end) in enumerate(zip(bounds, bounds[1:])):
             ctxs = " ".join(map(str, self._ctxs_of(number % self._split.size)))
@@ -161,6 +161,7 @@ class PipelineParallel(UnshardedParameters):
         return {"cut": ",".join(map(str, self.cuts))}
 
     def _queue_stages(self, batch: Batch) -> None:
+        """Queue forward and backward of a batch in all copies, and keep the sums of losses."""
         self.statistics.record_batch(batch.xs)
         programs = self.programs(batch)
         queue_programs(programs)
@@ -170,7 +171,7 @@ class PipelineParallel(UnshardedParameters):
         self._losses = [program.loss for program in programs]
 
     def programs(self, batch: Batch) -> List[StepProgram]:
-        """Return the program of each copy of the network that has a shard."""
+        """Return the training program of each copy of the network for its shard of the batch."""
         rounds = self.microbatches.split_into_rounds(batch)
         scale = 1.0 if self.trainer.loss_scale is None else self.trainer.loss_scale.value
         programs = []
@@ -201,6 +202,7 @@ class PipelineParallel(UnshardedParameters):
         return [device for device in range(len(self._copies[0])) if self._params_of(device)]
 
     def _make_trainer(self, device: int, plan: StrategyPlan, group: ProcessGroup) -> BucketedTrainer:
+        """Create the trainer for the stages on device number ``device`` of each copy."""
         store = plan.new_kvstore(self._ctxs_of(device))
         store = store if group.size == 1 else GroupKVStore(store, group, compress=plan.compress)
         return BucketedTrainer(

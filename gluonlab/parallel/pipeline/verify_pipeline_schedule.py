@@ -103,7 +103,7 @@ def _check_shape(schedule: PipelineSchedule, queue: int) -> None:
 
 
 def _check_program(schedule: PipelineSchedule, device: int) -> None:
-    """Check the program of one device alone, without waiting for messages."""
+    """Check the program of one device alone, as if all messages to it had arrived."""
     done: DoneCounts = Counter()
     for index, instruction in enumerate(schedule.programs[device]):
         fault = _find_fault(schedule, device, done, instruction)
@@ -120,7 +120,7 @@ def _check_program(schedule: PipelineSchedule, device: int) -> None:
 
 
 def _find_fault(schedule: PipelineSchedule, device: int, done: DoneCounts, instruction: Instruction) -> str:
-    """Return the fault of a device's next instruction, or ""."""
+    """Return what is wrong with a device's next instruction; "" if nothing is."""
     op, stage, microbatch = instruction
     if op not in OPS:
         return f"{op!r} is no instruction: choose {', '.join(OPS)}"
@@ -152,7 +152,7 @@ def _find_fault(schedule: PipelineSchedule, device: int, done: DoneCounts, instr
 
 
 def _stage_ops(schedule: PipelineSchedule, stage: int) -> List[str]:
-    """Return the ops that the program of a stage's device may contain for the stage."""
+    """Return the ops that the program of a device may contain for ``stage``."""
     before = [RECV_FORWARD, SEND_BACKWARD] * schedule.crosses_devices(stage - 1)
     after = [SEND_FORWARD, RECV_BACKWARD] * schedule.crosses_devices(stage)
     return [FORWARD, BACKWARD, *before, *after, UPDATE]
@@ -205,7 +205,7 @@ _RECEIVERS = {SEND_FORWARD: 1, SEND_BACKWARD: -1}  # send -> receiving stage rel
 
 
 def _is_blocked(instruction: Instruction, queued: QueuedMessages, queue: int) -> bool:
-    """Return True if the message has not arrived, or if the queue for it is full."""
+    """Return True for a recv whose message has not arrived, and for a send if its queue is full."""
     op, stage, _ = instruction
     if op in _SENDERS:
         send, offset = _SENDERS[op]
@@ -214,7 +214,7 @@ def _is_blocked(instruction: Instruction, queued: QueuedMessages, queue: int) ->
 
 
 def _update_queue(instruction: Instruction, queued: QueuedMessages) -> None:
-    """Remove an instruction's message from the queue, or add it."""
+    """Add the message of a send to its queue, or remove the message of a recv."""
     op, stage, _ = instruction
     if op in _SENDERS:
         send, offset = _SENDERS[op]
@@ -248,5 +248,6 @@ def _deadlock_error(schedule: PipelineSchedule, next_index: List[int], queue: in
 def _instruction_error(
     schedule: PipelineSchedule, device: int, index: int, instruction: Instruction, fault: str
 ) -> ScheduleError:
+    """Return the error that reports ``fault`` in instruction ``index`` of a device's program."""
     where = f"{schedule.name}, device {device}, instruction {index} ({instruction})"
     return ScheduleError(f"{where}: {fault}", device=device, place=index)

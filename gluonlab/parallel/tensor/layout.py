@@ -125,7 +125,7 @@ class SegmentEdge(NamedTuple):
 
 
 def segment_edges(layout: Layout) -> List[List[SegmentEdge]]:
-    """Return the edges from each segment to the next. The last segment has no list of edges."""
+    """Return, for each segment but the last, the values that are passed to the next segment."""
     needs_gradient, first, last = _value_lifetimes(layout)
     edges: List[List[SegmentEdge]] = []
     for segment in range(layout.segment_count - 1):
@@ -236,7 +236,7 @@ class _SegmentBuilder:
             self._entries[number, output] = [entry[0], output, 0]
 
     def output_entry(self, key: Key, separate: bool) -> Entry:
-        """Return the entry of an output of the graph.
+        """Return the entry with which the value ``key`` becomes an output of the graph.
 
         ``separate``: return a new copy, so that no two outputs share an array.
         """

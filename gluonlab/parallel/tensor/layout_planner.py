@@ -159,7 +159,7 @@ class _Planner:
     def _split_groups(
         self, index: int, node: Node, data: SplitValue, groups: int, width: int, bounds: Bounds
     ) -> SplitValue:
-        """Split a layer with groups: every device computes some groups."""
+        """Split a convolution with groups: every device computes some of the groups."""
         input_bounds = self._split_bounds(groups, width)
         assert input_bounds is not None
         self._record_slices(node, bounds, bias=True)
@@ -209,7 +209,10 @@ class _Planner:
         return self.operations.add_node(node, (data,), data.bounds)
 
     def _split_dropout(self, index: int, node: Node) -> SplitValue:
-        """Split a Dropout. On a whole value all devices would need the same random numbers."""
+        """Split a Dropout by channels; if its input is whole, split the input first.
+
+        On a whole input, all devices would need the same random numbers.
+        """
         data, attrs = self._input_as_value(node["inputs"][0]), node.get("attrs", {})
         if float(attrs.get("p", 0.5)) == 0:
             return self._split_channelwise(index, node)
@@ -241,7 +244,7 @@ class _Planner:
         return self.operations.add_node(node, (data,), bounds)
 
     def _split_elementwise(self, index: int, node: Node) -> SplitValue:
-        """Split an operator on several values of the same shape, if one of them is split."""
+        """Split an operator such as + if its inputs have equal shapes and at least one is split."""
         values = [self._input_value(entry) for entry in node["inputs"]]
         all_bounds = [value.bounds for value in values if isinstance(value, SplitValue) and value.bounds]
         same = len({self.graph_info.shapes[entry[0], entry[1]] for entry in node["inputs"]}) == 1
@@ -269,14 +272,14 @@ class _Planner:
     # The graph
 
     def _input_value(self, entry: Sequence[int]) -> Any:
-        """Return an input: a value, or the name of a variable."""
+        """Return a node's input: the name of a variable, or the `SplitValue` of another node."""
         index, output = entry[:2]
         if self.nodes[index]["op"] == "null":
             return self.nodes[index]["name"]
         return self.values[index, output]
 
     def _input_as_value(self, entry: Sequence[int]) -> SplitValue:
-        """Return an input as a `SplitValue`; images first pass through an identity operation."""
+        """Return a node's input as a `SplitValue`; for a variable, add an identity operation."""
         value = self._input_value(entry)
         if isinstance(value, SplitValue):
             return value
@@ -284,17 +287,17 @@ class _Planner:
         return self.operations.add(NODE, 0, (value,), copy, needs_gradient=value in self._trained)
 
     def _record_slices(self, node: Node, bounds: Bounds, bias: bool) -> None:
-        """Record by which bounds a layer's weight and bias are cut into slices."""
+        """Record that weight and bias of a layer are cut along their outputs at ``bounds``."""
         weight, own_bias = self.graph_info.parameter_names(node)
         self.slices[weight] = Slice(0, bounds)
         if own_bias is not None:
             self.slices[own_bias] = Slice(0, bounds)
 
     def _split_bounds(self, units: int, channels: int) -> Optional[Bounds]:
-        """Divide ``channels``, which consist of equal ``units``, between the devices.
+        """Divide ``channels`` between the devices, without cutting any of the equal ``units``.
 
-        A unit is never divided, such as a group of a convolution. Returns None if there are fewer
-        units than devices.
+        For example, the units of a grouped convolution are its groups. Returns None if there are
+        fewer units than devices.
         """
         if units < self._device_count:
             return None
@@ -302,7 +305,7 @@ class _Planner:
 
 
 def _scale_bounds(bounds: Bounds, channels: int) -> Optional[Bounds]:
-    """Scale bounds to another number of channels, or return None if it is not a multiple.
+    """Scale the devices' bounds to more channels; None unless ``channels`` is a multiple.
 
     For example, Flatten turns each channel into many.
     """
@@ -372,6 +375,7 @@ class GraphInfo:
 
 
 def _count_uses(nodes: Sequence[Node]) -> List[int]:
+    """Return for each node how many inputs of other nodes read its outputs."""
     uses = [0] * len(nodes)
     for node in nodes:
         for entry in node["inputs"]:
@@ -380,7 +384,7 @@ def _count_uses(nodes: Sequence[Node]) -> List[int]:
 
 
 def _last_layers(nodes: Sequence[Node]) -> Set[int]:
-    """Return the indices of the layers whose results no other layer uses."""
+    """Return the indices of convolutions and dense layers that lead to no further such layer."""
     leads_to_layer = [False] * len(nodes)  # whether a layer comes after the node
     for index in range(len(nodes) - 1, -1, -1):
         for entry in nodes[index]["inputs"]:
@@ -471,7 +475,10 @@ class OperationList:
         return SplitValue(len(self.operations) - 1, 0, segment, bounds, needs_gradient)
 
     def gather(self, value: SplitValue) -> SplitValue:
-        """Return the whole value: the allreduce of the devices' channels, padded with zeros."""
+        """Join the channels of all devices; return the whole value.
+
+        An allreduce sums the devices' channels, each padded with zeros for the other channels.
+        """
         if value.bounds is None:
             return value
         key = ("whole", value)

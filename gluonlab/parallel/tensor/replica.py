@@ -142,7 +142,10 @@ class TensorReplica:
         accumulate: bool = False,
         hook: Optional[PhaseHook] = None,
     ) -> Tuple[nd.NDArray, nd.NDArray]:
-        """Queue a forward pass, like `GraphReplica.forward`. ``hook`` receives the collectives."""
+        """Queue a forward pass; return the sum of losses (1,) and the scores (n, classes).
+
+        The arguments are those of `GraphReplica.forward`. ``hook`` receives the collectives.
+        """
         key = (images.shape, images.dtype, labels.shape, labels.dtype, accumulate)
         if key not in self._calls:
             self._calls[key] = self._bind(images, labels, accumulate)
@@ -176,7 +179,7 @@ class TensorReplica:
         return self._last.traffic
 
     def _bind(self, images: nd.NDArray, labels: nd.NDArray, accumulate: bool) -> _Calls:
-        """Bind all segments on all devices to inputs of these shapes. Return the calls."""
+        """Bind all segments on all devices to inputs of these shapes; return the calls to run."""
         segments = self.scoring_segments if len(labels.shape) == 1 else self.segments
         bounds: List[List[BoundGraph]] = []
         forward: List[Any] = []
@@ -249,7 +252,7 @@ class TensorReplica:
 
 
 def _queue_collective(call: Call, hook: Optional[PhaseHook]) -> None:
-    """Queue a collective. If there is a ``hook``, it makes the call."""
+    """Make a call that queues a collective, or let ``hook`` make the call."""
     if hook is None:
         call()
     else:
@@ -279,7 +282,7 @@ class Segments:
 
 
 def _microbatch_traffic(segments: Segments, bounds: Sequence[Sequence[BoundGraph]]) -> MicrobatchTraffic:
-    """Return the traffic: inputs, sums in forward, and sums of the gradients of copied values."""
+    """Return the bytes of inputs and allreduces that a microbatch sends between devices."""
     inputs = [array for segment in bounds for bound in segment[1:] for array in bound.arrays.values()]
     sums = [
         value

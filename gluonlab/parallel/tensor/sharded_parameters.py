@@ -60,7 +60,7 @@ def shard_parameters(
 
 
 def slice_shard(whole: nd.NDArray, slice: "Slice | None", device: int) -> nd.NDArray:
-    """Return a device's shard of an array; the whole array if it is not sliced."""
+    """Return a device's shard of an array, or the whole array if ``slice`` is None."""
     if slice is None:
         return whole
     begin, end = slice.bounds[device]
@@ -68,14 +68,17 @@ def slice_shard(whole: nd.NDArray, slice: "Slice | None", device: int) -> nd.NDA
 
 
 def gather_shards(shards: Sequence[nd.NDArray], slice: "Slice | None") -> nd.NDArray:
-    """Return the whole array on the CPU: the devices' shards, concatenated. Nothing waits."""
+    """Return the whole array on the CPU, concatenated from the devices' shards.
+
+    If ``slice`` is None, all devices have the whole array. The call does not wait for the copies.
+    """
     if slice is None:
         return shards[0].copyto(mx.cpu())
     return nd.concat(*[shard.copyto(mx.cpu()) for shard in shards], dim=slice.axis)
 
 
 def gather_states(states_by_device: Sequence[States], slices: Slices) -> States:
-    """Return the states of whole parameters, sorted by name as in a single trainer."""
+    """Join the devices' optimizer states to states of whole parameters, sorted by name."""
     by_name: Dict[str, List[ParameterState]] = {}
     for states in states_by_device:
         for state in states.parameters:
@@ -85,6 +88,7 @@ def gather_states(states_by_device: Sequence[States], slices: Slices) -> States:
 
 
 def _gather_state(shards: Sequence[ParameterState], slice: "Slice | None") -> ParameterState:
+    """Return the optimizer state of a whole parameter, joined from the states of its shards."""
     first = shards[0]
     if slice is None or first.shape is None:
         return first
@@ -95,7 +99,7 @@ def _gather_state(shards: Sequence[ParameterState], slice: "Slice | None") -> Pa
 
 
 def shard_states(states: States, slices: Slices, device: int, params: Parameters) -> States:
-    """Return a device's shards of the states of whole parameters."""
+    """Cut the optimizer states of whole parameters, and return one device's shards."""
     shards = []
     for state in states.parameters:
         if state.name in params:
@@ -163,7 +167,7 @@ class ShardedStatistics:
             statistics.average()
 
     def state(self) -> "Tuple[Dict[str, nd.NDArray], Dict[str, Any]]":
-        """Return the result of `RunningStatistics.state` for the whole network."""
+        """Return the whole network's running statistics, like `RunningStatistics.state`."""
         states = [statistics.state() for statistics in self._by_device]
         first, counts = states[0]
         arrays = {

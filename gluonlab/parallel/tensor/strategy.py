@@ -117,7 +117,7 @@ class TensorParallel(ReplicaStep):
             }
 
     def set_parameters(self, parameters: Mapping[str, nd.NDArray]) -> None:
-        """Implement `Strategy.set_parameters`."""
+        """Copy whole parameters, by structural name, to ``net``, and shards to the devices."""
         for path, param in self.net._collect_params_with_prefix().items():
             parameters[path].copyto(param.list_data()[0])
             for device, params in enumerate(self.device_params):
@@ -126,7 +126,7 @@ class TensorParallel(ReplicaStep):
                     shard.copyto(array)
 
     def replicated_parameters(self) -> List[ReplicatedArray]:
-        """Return each shard with the devices that hold it, and each unsharded parameter."""
+        """Return each shard and each unsharded parameter, with all devices that hold a copy."""
         slices, first = self.layout.slices, self.device_params[0]
         sharded = [param for params in self.device_params for name, param in params.items() if name in slices]
         unsharded = [
@@ -147,7 +147,7 @@ class TensorParallel(ReplicaStep):
         )
 
     def restore(self, state: StrategyState) -> None:
-        """Resume from a `state` of any parallel mode."""
+        """Resume from a `state` that was saved with any parallel mode."""
         whole = [self._params[name] for name in sorted(self._params)]
         optimizer, what = self._sharded_trainers[0]._optimizer, "this state"
         states = fit_states(optimizer, state.optimizer, state_targets(whole), what)
@@ -164,13 +164,14 @@ class TensorParallel(ReplicaStep):
         return {}
 
     def lines(self) -> "Iterator[Tuple[str, str]]":
-        """Yield a line with the number of layers split in each mode, and of allreduces."""
+        """Yield a line for a run's output: numbers of layers by split mode, and of allreduces."""
         counts = Counter(self.layout.layers.values())
         layers = ", ".join(f"{count} by {mode}" for mode, count in counts.items())
         sums = self.layout.allreduce_count
         yield "channels", f"{layers}; {sums} sum{'s' * (sums != 1)} of activations a pass"
 
     def _plan_layout(self, loss: gluon.HybridBlock, plan: StrategyPlan) -> Layout:
+        """Plan how the largest microbatch of a device is split, for the network with its loss."""
         graph = loss_graph(self.net, loss, plan.preprocess)
         images = max(1, plan.microbatches.largest_part(plan.parallelism.max_shard_images))
         labels = (images, *[label_columns(loss)] * bool(label_columns(loss)))
@@ -181,7 +182,7 @@ class TensorParallel(ReplicaStep):
     def _make_trainers(
         self, params: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: ProcessGroup
     ) -> "Tuple[BucketedTrainer, Optional[BucketedTrainer]]":
-        """Create the trainers of a device's shards and of its unsharded parameters, if any."""
+        """Create the trainer of a device's shards, and that of unsharded parameters or None."""
         slices = self.layout.slices
         sharded = {name: param for name, param in params.items() if name in slices}
         unsharded = {name: param for name, param in params.items() if name not in slices}

@@ -51,7 +51,7 @@ CostsOf = Callable[[PipelineSchedule], Optional[Costs]]
 
 
 def as_page(priced: Iterable[PricedSchedule], start: int = 0, *, language: str = "en") -> str:
-    """Return an HTML page that animates the schedules ``priced``, first ``priced[start]``.
+    """Return an HTML page that animates the schedules ``priced``. It first shows ``priced[start]``.
 
     Every forward, backward and update that takes time is drawn, with ``data-op``, ``data-stage``,
     ``data-microbatch``, ``data-begin`` and ``data-end`` as computed by `price`.
@@ -70,7 +70,7 @@ def as_page(priced: Iterable[PricedSchedule], start: int = 0, *, language: str =
 
 
 def draw(asked: PipelineSchedule, costs: CostsOf = equal_shares, *, language: str = "en") -> str:
-    """Return the page of all schedules for several numbers of devices, starting with ``asked``.
+    """Return a page that animates ``asked``, and lets readers choose other schedules and sizes.
 
     ``costs`` returns the costs of a schedule, or None to leave the schedule out. Raises
     ScheduleError for schedules that are too large to draw, and ConfigError for an unknown language.
@@ -97,14 +97,14 @@ def _selectable_schedules(requested: PipelineSchedule) -> List[PipelineSchedule]
 
 
 def _sort_key(schedule: PipelineSchedule) -> Tuple[int, int, int, int]:
-    """Return the position of a schedule on the page."""
+    """Return the key that sorts the page's schedules: by name, devices, microbatches and stages."""
     names = [*SCHEDULES]
     name = names.index(schedule.name) if schedule.name in names else len(names)
     return name, schedule.devices, schedule.microbatches, schedule.stages
 
 
 def _scene_data(schedule: PipelineSchedule, timeline: PipelineTimeline, words: PipelineTexts) -> Dict[str, Any]:
-    """Return the data for template/scene.js; all times in the unit of `time_unit`."""
+    """Return the data of a schedule for template/scene.js. Times are in the unit of `time_unit`."""
     unit, devices = time_unit(timeline), range(schedule.devices)
     return {
         "name": schedule.name,
@@ -129,14 +129,14 @@ def _scene_data(schedule: PipelineSchedule, timeline: PipelineTimeline, words: P
 
 
 def _is_shown(event: Event) -> bool:
-    """Return True for work and waiting that takes time, and for every message."""
+    """Return whether the page shows an event: work or waiting that takes time, or any message."""
     op = event.instruction.op
     takes_time = event.end_s > event.begin_s
     return op in (SEND_FORWARD, SEND_BACKWARD) or (takes_time and op in (*COMPUTE_OPS, RECV_FORWARD, RECV_BACKWARD))
 
 
 def _event_data(event: Event, unit: TimeUnit) -> Tuple[int, int, int, float, float]:
-    """Return (number of the op, stage, microbatch, begin, end)."""
+    """Return an event for template/scene.js: (number of its op, stage, microbatch, begin, end)."""
     op, stage, microbatch = event.instruction
     begin, end = unit.convert(event.begin_s), unit.convert(event.end_s)
     return OPS.index(op), stage, microbatch, begin, end

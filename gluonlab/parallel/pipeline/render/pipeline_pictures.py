@@ -88,8 +88,9 @@ def _gap_if_visible(timeline: PipelineTimeline, begin: float, end: float) -> Ite
 
 
 def page_times(timeline: PipelineTimeline) -> List[float]:
-    """Return the times that a page steps through, in steps of the shortest forward or backward.
+    """Return the times, from start to end, through which the animated page steps.
 
+    A step is about as long as the shortest forward or backward, but there are at most MAX_STEPS.
     All steps are equally long, so that the page plays at a constant speed.
     """
     pass_lengths = [
@@ -113,9 +114,9 @@ def max_stashed_microbatches(timeline: PipelineTimeline, device: int) -> int:
 
 
 def stashed_levels(timeline: PipelineTimeline, device: int) -> List[StashedActivations]:
-    """Return the number of microbatches that a device keeps, over time.
+    """Return how many microbatches' activations a device keeps, at the start and at each change.
 
-    Levels that last for no time are left out.
+    Numbers that last for no time are left out.
     """
     kept, moment = timeline.kept[device], timeline.seconds * _NEGLIGIBLE
     lasting = [now for now, then in zip(kept, kept[1:]) if then.at_s - now.at_s > moment]
@@ -209,6 +210,7 @@ def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int =
 
 
 def _text_legend(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
+    """Return the line that explains the characters of the drawing."""
     marks = ["0-- microbatch 0 goes forward", "0== backward", ".. idle"]
     ops = {event.instruction.op for device in range(schedule.devices) for event in computing_events(timeline, device)}
     marks += ["uu update"] * (UPDATE in ops)
@@ -217,9 +219,10 @@ def _text_legend(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
 
 
 def _text_scale(schedule: PipelineSchedule, timeline: PipelineTimeline, room: int) -> Tuple[float, int]:
-    """Return columns per second, and the columns of a block.
+    """Return the columns per second of the drawing, and the columns of each of its blocks.
 
-    There is only one block if the shortest forward or backward then has room for its number.
+    A drawing wider than ``room`` columns is continued in blocks below. There is only one block if
+    the shortest forward or backward then has room for its number.
     """
     whole = timeline.seconds
     lengths = _pass_lengths(schedule, timeline)
@@ -241,7 +244,7 @@ def _pass_lengths(schedule: PipelineSchedule, timeline: PipelineTimeline) -> Lis
 
 
 def _device_line(schedule: PipelineSchedule, timeline: PipelineTimeline, device: int, scale: float) -> str:
-    """Return the line of a device, with one letter per column."""
+    """Return the text line of a device's passes; ``scale``: columns per second."""
     line = [IDLE] * _column(timeline.seconds, scale)
     for event in computing_events(timeline, device):
         begin, end = _column(event.begin_s, scale), _column(event.end_s, scale)
@@ -250,7 +253,7 @@ def _device_line(schedule: PipelineSchedule, timeline: PipelineTimeline, device:
 
 
 def _pass_text(schedule: PipelineSchedule, event: Event, columns: int) -> str:
-    """Return the box of a forward, backward or update."""
+    """Return a forward, backward or update as text of ``columns`` characters."""
     op, stage, microbatch = event.instruction
     fill = FILLS.get(op, "-")
     several = schedule.stages > schedule.devices
@@ -260,7 +263,7 @@ def _pass_text(schedule: PipelineSchedule, event: Event, columns: int) -> str:
 
 
 def _stashed_line(timeline: PipelineTimeline, device: int, scale: float, columns: range) -> str:
-    """Return the microbatches that a device keeps: at the start of a block and at each change."""
+    """Return a line with the number of kept microbatches, at its start and at each change."""
     changes = [(_column(at_s, scale), count) for at_s, count in stashed_levels(timeline, device)]
     initial = [count for column, count in changes if column <= columns.start][-1]
     changes_inside = [(column, count) for column, count in changes if column in columns[1:]]
@@ -278,6 +281,7 @@ def _column(seconds: float, scale: float) -> int:
 
 
 def _summary_table(schedule: PipelineSchedule, timeline: PipelineTimeline) -> Iterator[str]:
+    """Yield the lines of a table: each device's stages, bubble and most kept microbatches."""
     heads = ("device", "stages", "bubble", "keeps at most")
     rows: List[Iterable[str]] = [heads]
     for device, bubble in enumerate(timeline.bubbles):
@@ -348,7 +352,7 @@ class _PipelineLayout:
 
 
 def as_svg(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
-    """Return the schedule with its times as SVG that needs no other file.
+    """Draw the schedule with its times; return an SVG file as text.
 
     Raises ScheduleError for a schedule that is too large to draw.
     """
@@ -392,6 +396,7 @@ def _draw_heading(root: Element, schedule: PipelineSchedule, timeline: PipelineT
 
 
 def _draw_axis(parent: Element, frame: _PipelineLayout, schedule: PipelineSchedule, timeline: PipelineTimeline) -> None:
+    """Draw the times above the picture, with a vertical line at each of them."""
     unit, bottom = time_unit(timeline), frame.top(schedule.devices) - ROW_GAP
     add_text(parent, LABEL_WIDTH - 12, 18, unit.unit, "quiet small end")
     for time in axis_ticks(timeline, 16):
@@ -431,7 +436,10 @@ def _draw_pass(parent: Element, frame: _PipelineLayout, schedule: PipelineSchedu
 
 
 def _box_attributes(frame: _PipelineLayout, row: int, span: Tuple[float, float], air: float = 0.0) -> Dict[str, str]:
-    """Return the attributes of a box in a device's row; ``span``: (begin, end) in seconds."""
+    """Return the SVG attributes of a box in a device's row.
+
+    ``span``: (begin, end) in seconds. ``air``: width to leave empty, half of it on each side.
+    """
     begin, end = map(frame.x, span)
     width = max(end - begin - air, 0.5)
     return {"x": f"{begin + air / 2:g}", "y": str(frame.top(row)), "width": f"{width:g}", "height": str(ROW_HEIGHT)}
