@@ -227,7 +227,7 @@ class BucketedTrainer(gluon.Trainer):
         return self._postprocess_settings.clip_norm
 
     def start_step(self, batch_size: float) -> "Tuple[Tuple[str, Callable[[], None]], ...]":
-        """Start an `apply`: set the batch size, and return the phases that finish it.
+        """Set the batch size, and return the two functions that sum the gradients and update.
 
         Args:
             batch_size: Number of images on all devices.
@@ -264,12 +264,14 @@ class BucketedTrainer(gluon.Trainer):
             self._mark_grads_used()
 
     def _set_batch_size(self, batch_size: float) -> None:
+        """Set the optimizer's ``rescale_grad``, and check that the trainer can run a step."""
         _check_batch_size(batch_size)
         # _scale is gluon.Trainer's: the rescale_grad that the optimizer was created with
         self._optimizer.rescale_grad = self._scale / batch_size
         self._prepare_and_check()
 
     def _prepare_and_check(self) -> None:
+        """Make missing buckets. Raise RunError if changed parameters or amp prevent a step."""
         if self._params_to_init or not self._kv_initialized:
             self.prepare()
         self._check_buckets_intact()
@@ -311,6 +313,7 @@ class BucketedTrainer(gluon.Trainer):
             self._stale_tracker.check_fresh(stale)
 
     def _mark_grads_used(self) -> None:
+        """Mark all gradients as stale. Under grad_req "add", keep each sum on one device only."""
         for grad in self._duplicate_sums:
             grad[:] = 0
         self._stale_tracker.mark_used()
@@ -374,6 +377,7 @@ class BucketedTrainer(gluon.Trainer):
         load_states_file(self, fname)
 
     def _check_states_are_local(self) -> None:
+        """Raise RunError if the optimizer's states are on servers."""
         if self._updates_on_servers:
             raise RunError(
                 "the optimizer's states are on the servers, which do not give them away: "
@@ -381,6 +385,7 @@ class BucketedTrainer(gluon.Trainer):
             )
 
     def _allreduce_grads(self) -> None:
+        """Queue the sum of all gradients. A store that updates then also updates the parameters."""
         self._padding.clear_before_sum()
         if self._store_updater is not None:
             self._store_updater.sum_and_update(self._optimizer, self._stale_gradients, self._counts_differ)

@@ -66,7 +66,7 @@ class Placement(NamedTuple):
     schedules: Tuple[str, ...] = ()
 
     def to_json(self, ctxs: "Sequence[mx.Context]") -> Dict[str, Any]:
-        """Return the placement as plain values, for config.json."""
+        """Return this assignment of ranks to devices as plain values, for config.json."""
         if self.schedules:
             return {"placed": self.reason, "schedules": list(self.schedules)}
         return {"placed": self.reason, "order": [str(ctxs[device]) for device in self.order]}
@@ -83,7 +83,7 @@ class Placement(NamedTuple):
 
 
 def unsupported_method(problem: str, advice: str) -> Callable[..., None]:
-    """Return a method that raises KVStoreError, because the store only sums."""
+    """Return a method that only raises KVStoreError, with the problem and the advice."""
 
     def refuse(self: AllreduceKVStore, *args: Any, **kwargs: Any) -> None:
         raise KVStoreError(f"kvstore {self.type!r} {problem}: {advice}")
@@ -116,7 +116,7 @@ class AllreduceKVStore(KVStoreBase):
     def placement_for_training(
         self, ctxs: Sequence[mx.Context], copies: Sequence[Sequence[mx.Context]]
     ) -> Optional[Placement]:
-        """Return the placement of a run's devices, or None for a store without ranks to place.
+        """Return the assignment of ranks to a run's devices, or None if the store makes none.
 
         ``ctxs``: the run's devices. ``copies``: the devices of each copy of the network.
         """
@@ -201,6 +201,7 @@ class AllreduceKVStore(KVStoreBase):
         return [PushPullEntry._make(columns) for columns in group_by_key(name, key, value, out)]
 
     def _plan_for(self, entries: List[PushPullEntry]) -> PushPullPlan:
+        """Return the plan to sum these arrays. A plan for other arrays is replaced."""
         keys = tuple(entry.key for entry in entries)
         plan = self._plans.get(keys)
         if plan is None or not plan.matches(entries):

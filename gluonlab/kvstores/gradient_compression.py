@@ -150,7 +150,7 @@ class PackedDigits(NamedTuple):
 
 
 def max_packed_digits(processes: int) -> PackedDigits:
-    """Return the layout with the most digits whose sum over ``processes`` is exact in float32.
+    """Return how many digits fit into a float32, if sums over ``processes`` must be exact.
 
     With base b, k digits and B = b**ceil(k / 2), the digits fit if b**k + B <= 2**25:
 
@@ -239,7 +239,7 @@ class TwoBitCompressor:
         yield _unary_call("Cast", numbers[0], self.packed, dtype="float32")
 
     def _unpack_calls(self) -> Iterator[EngineCall]:
-        """Yield calls that write the threshold times the digits of ``packed`` into ``sums``."""
+        """Yield calls that unpack ``packed``, and write digits x threshold into ``sums``."""
         base, low, high = self._digits
         lower, upper, not_nan = (nd.empty(self.packed.shape, self.packed.context) for _ in range(3))
         yield operator_call("broadcast_equal", [self.packed, self.packed], not_nan)  # 0 for NaN
@@ -275,7 +275,7 @@ class TwoBitCompressor:
 
 
 def _run_in_bulk(calls: Sequence[EngineCall]) -> None:
-    """Run the calls as one operation of the engine, so that it waits for the GPU only once."""
+    """Run the calls as one operation of MXNet's engine, which then waits for the GPU only once."""
     with mx.engine.bulk(len(calls)):
         for call in calls:
             call()

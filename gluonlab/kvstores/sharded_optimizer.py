@@ -146,7 +146,7 @@ class ShardedKVStore(ScheduleKVStore):
         return [shard.grad for shards in update.shards.values() for shard in shards]
 
     def update(self, key: Any, priority: int = 0, stale: "Optional[Dict[Any, List[ElementRange]]]" = None) -> None:
-        """Queue the second half: the update of each device's part, and the all-gather of weights.
+        """Queue the second half of `pushpull`: devices update their parts and gather all weights.
 
         ``key``: as in `reduce_scatter`. ``stale``: by key, ranges of elements that keep their
         values, states and update counts.
@@ -155,7 +155,7 @@ class ShardedKVStore(ScheduleKVStore):
 
     @nd_semantics()
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """Write the whole states of all parameters. Raise OutputError on failure.
+        """Write all states, joined from the devices. Raise OutputError on failure.
 
         `gluonlab.optimizers.optimizer_states` defines the file's layout. States have the names of
         the parameters in the optimizer's ``param_dict``, which gluon.Trainer fills. Without these,
@@ -209,7 +209,7 @@ class ShardedKVStore(ScheduleKVStore):
         return self._updates[keys]
 
     def _parameters_by_key(self) -> Dict[Any, StateTarget]:
-        """Return gluon.Trainer's parameters, or else the keys that were updated or loaded."""
+        """Return name, shape and type of each key: of gluon.Trainer's, or else of known keys."""
         items = self._require_optimizer().param_dict.items()
         params = {key: param for key, param in items if hasattr(param, "name")}
         if params:
@@ -239,7 +239,7 @@ class ShardedKVStore(ScheduleKVStore):
         return [span.key for spans in spans_by_key for span in spans]
 
     def set_key_states(self, states_by_key: Mapping[Any, KeyState]) -> None:
-        """Set the whole states with which keys continue. All other keys restart."""
+        """Set the states of all keys, not divided among devices. Keys without a state restart."""
         self._replaced_transfers += sum(update.transfers_run for update in self._updates.values())
         self._updates.clear()
         self._loaded = dict(states_by_key)
@@ -249,7 +249,7 @@ class ShardedKVStore(ScheduleKVStore):
         return self  # gluon.Trainer.load_states reads its ``optimizer``
 
     def _find_or_make_update(self, key: Any, grads: Any, weights: Any, keep: bool = False) -> ShardedUpdate:
-        """Return the cached update of these keys.
+        """Return the update of these keys from an earlier call, if any.
 
         If its arrays or ``keep`` differ, a new update with the same optimizer state replaces it.
         ``keep``: whether the gradients stay unchanged.
@@ -368,7 +368,7 @@ class ShardedUpdate:
         return self._keeps_gradients == keep and have_same_arrays(self._entries, entries)
 
     def get_key_state(self, key: Any) -> KeyState:
-        """Return the whole arrays of the state: copies on the CPU, of the weight's shape."""
+        """Return a key's state, joined from the devices: CPU copies in the weights' shape."""
         shards, weight = self.shards[key], self.weights[self.keys.index(key)][0]
         arrays = []
         for parts in zip(*(shard.state_arrays() for shard in shards)):
@@ -379,7 +379,7 @@ class ShardedUpdate:
         return KeyState(tuple(arrays), self.updates[key].histories())
 
     def restore_states(self, states: Mapping[Any, KeyState]) -> None:
-        """Set the states from whole arrays. A key without arrays restarts.
+        """Divide the arrays of saved states among the devices. A key without arrays restarts.
 
         Raises KVStoreError, and changes nothing, if they do not fit.
         """

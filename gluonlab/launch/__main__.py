@@ -235,7 +235,10 @@ class Console(LinePrinter):
         self._raw, self._of_program = raw, of_program
 
     def on_line(self, process: str, stream: str, text: str, printed: PrintedCallback = do_nothing) -> None:
-        """Print a line of a process. For the arguments see `LaunchListener`."""
+        """Print a line that ``process`` wrote to ``stream``, and then call ``printed``.
+
+        See `LaunchListener`.
+        """
         if stream == "out" and self._raw:
             self.print("stdout", text, printed)
         elif text or self._of_program:

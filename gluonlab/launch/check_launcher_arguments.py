@@ -114,7 +114,7 @@ def job_file_options(context: click.Context, kind: str) -> List[str]:
 
 
 def check_not_in_group(context: click.Context, member: Optional[Membership]) -> None:
-    """Raise ConfigError if each process of a started group would launch a group of its own.
+    """Raise ConfigError for an option that launches a group, in a process that belongs to a group.
 
     ``member``: this process's membership; None if no launcher has started the process.
     """
@@ -127,7 +127,7 @@ def check_not_in_group(context: click.Context, member: Optional[Membership]) -> 
 
 
 def check_remote_options(context: click.Context, hosts: Sequence[Host], member: Optional[Membership]) -> None:
-    """Raise ConfigError for an option in REMOTE_OPTIONS if the launcher uses no other host.
+    """Raise ConfigError for an option in REMOTE_OPTIONS if the launcher needs no other host.
 
     Args:
         context: the parsed command line

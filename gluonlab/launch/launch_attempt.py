@@ -274,7 +274,7 @@ class LaunchAttempt:
         ]
 
     def _record_lost_host(self, connection: AgentConnection, reason: str) -> None:
-        """Record that a host is lost with its running processes, if there are any."""
+        """Record a lost host as a failure if processes were still running on it."""
         lost = {name for name in self._alive if self._agent[name] is connection}
         if lost:
             self._failures.append(AttemptFailure(f"host {connection.host.name}", reason))

@@ -209,7 +209,7 @@ def _read_checkpoint(path: Path) -> Checkpoint:
 
 
 def _sync_metrics(run_dir: Path) -> None:
-    """Write metrics.jsonl to disk and close it, because some file stores copy on closing."""
+    """Write metrics.jsonl to disk and close it. Some file stores copy a file when it is closed."""
     file = os.open(run_dir / METRICS, os.O_WRONLY | os.O_APPEND)
     try:
         os.fsync(file)
@@ -218,7 +218,7 @@ def _sync_metrics(run_dir: Path) -> None:
 
 
 def _check_metrics_prefix(file: Path, position: Any) -> None:
-    """Raise an error unless metrics.jsonl starts with the lines from before the checkpoint.
+    """Raise an error unless metrics.jsonl starts with the lines that it had at the checkpoint.
 
     ``position``: size and digest of these lines, from `RunDirectory.metrics_position`.
     """
@@ -237,7 +237,7 @@ def _check_metrics_prefix(file: Path, position: Any) -> None:
 
 
 def _starts_with(file: Path, position: Mapping[str, Any]) -> bool:
-    """Return True if the first bytes of a file have the digest of ``position``."""
+    """Return True if the first ``position["bytes"]`` bytes of a file have the expected digest."""
     bytes_left, digest = position["bytes"], hashlib.sha256()
     with suppress(FileNotFoundError), file.open("rb") as content:
         while bytes_left > 0:
@@ -270,6 +270,7 @@ def _read_manifest(path: Path) -> Dict[str, Any]:
 
 
 def _read_json(file: Path) -> Dict[str, Any]:
+    """Return the JSON object in a file. Raises _DamagedCheckpoint if there is none."""
     if _regular_file_size(file) > MAX_JSON_BYTES:
         raise _DamagedCheckpoint(f"{file.name} is too long")
     try:

@@ -96,6 +96,7 @@ def make_figure(lines: Sequence[MetricsLine]) -> "Figure":
 
 
 def _make_panels() -> "Figure":
+    """Return a figure with four empty axes, in two rows and two columns."""
     figure = new_figure(9, 6)
     figure.subplots(2, 2)
     # fixed margins, because matplotlib's constrained layout takes a third of the drawing time
@@ -151,6 +152,7 @@ def draw_accuracy(axes: Any, epochs: Sequence[Epoch]) -> None:
 
 
 def _label_axes(axes: Any, title: str, note: str) -> None:
+    """Set the title and the ticks of a panel, and label its x axis with ``epoch`` and the note."""
     axes.set_title(title, fontsize=10, y=1.0)  # a fixed y saves matplotlib a search for overlapping ticks
     axes.set_xlabel(f"epoch ({note})", fontsize=8)
     axes.xaxis.set_label_coords(0.5, -0.12)  # saves measuring all tick labels

@@ -244,6 +244,7 @@ class RunRecord:
         return self._read_picture(WRONG_IMAGES)
 
     def _read_picture(self, name: str) -> Optional[str]:
+        """Return a picture in the run's folder as base64, or None if it cannot be read."""
         try:
             picture = read_bounded(self.path / name, MAX_PICTURE_BYTES)
         except OSError:
@@ -317,7 +318,7 @@ def _short_names(paths: Sequence[Path]) -> List[str]:
 
 
 def _run_folders(path: Path) -> List[Path]:
-    """Return the runs and comparisons in a folder; if it is a run itself, only the folder."""
+    """Return the folders of runs and comparisons in ``path``; only ``path`` if there are none."""
     try:
         if path.is_dir() and not (path / CONFIG).exists():
             folders = [folder for folder in path.iterdir() if (folder / CONFIG).exists()]

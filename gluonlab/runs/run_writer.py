@@ -169,6 +169,7 @@ class RunDirectory:
         self._digest.update(text)
 
     def _flush(self) -> None:
+        """Append the buffered lines to metrics.jsonl, unless it is closed."""
         if self._metrics is not None:  # not closed
             with raise_output_errors(self.path / run_schema.METRICS):
                 text = "".join(self._pending).encode()
@@ -396,6 +397,7 @@ class FolderLock:
             raise
 
     def _write(self, file: int) -> None:
+        """Write into the lock file which process owns the lock. Remove the file if this fails."""
         try:
             os.ftruncate(file, 0)
             owner = {"pid": os.getpid(), "host": socket.gethostname(), "began": _process_start_time(os.getpid())}
@@ -446,6 +448,7 @@ def _try_lock(file: int) -> Optional[bool]:
 
 
 def _is_same_file(file: int, path: Path) -> bool:
+    """Return True if the open file is still the one at ``path``, which may have been replaced."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:

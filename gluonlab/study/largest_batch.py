@@ -69,7 +69,7 @@ class LargestBatch:
         return self.memory.images
 
     def to_dict(self) -> Dict[str, Any]:
-        """Return plain values. ``total``: estimated bytes of the device that needs most."""
+        """Return the result for JSON. ``total``: estimated bytes of the device that needs most."""
         planned = {name: {**memory._asdict(), "total": memory.total} for name, memory in self.rows}
         return {
             **self.memory._asdict(), "total": self.memory.total,
@@ -152,7 +152,7 @@ class _BatchSizeSearch:
         )  # fmt: skip
 
     def _limit_to_free_memory(self) -> None:
-        """Lower the ceiling to the free memory.
+        """Lower the memory limit to the memory that is free on this machine, unless GPUs are used.
 
         Raises ConfigError if the free memory is too small for any process.
         """
@@ -275,6 +275,7 @@ class LargestSizeSearch:
         )
 
     def _try_size(self, size: int) -> None:
+        """Record whether a size fits, by its measured cost. Skip sizes known to be too large."""
         size = min(size, self.largest_images)
         if self.smallest_failing is not None and size >= self.smallest_failing:
             return
