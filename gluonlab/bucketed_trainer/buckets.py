@@ -172,7 +172,7 @@ def limit_bucket_bytes(params: Sequence[Parameter], bucket_bytes: int, ctxs: Seq
 
 
 def coalesce_buckets(buckets: Sequence[Bucket], bucket_bytes: int) -> List[Tuple[int, ...]]:
-    """Group neighboring buckets of at most ``bucket_bytes`` in all; return their positions.
+    """Return groups of neighboring buckets, each up to ``bucket_bytes``, as positions of buckets.
 
     A store that accepts several keys in one call sums such a group like one bucket.
     """

@@ -46,7 +46,7 @@ class StaleGradientTracker:
         self._all = [handle for handles in self._handles for handle in handles]
 
     def find_stale(self) -> StaleGradients:
-        """Return the parameters whose gradients are stale now."""
+        """Return the parameters whose gradients backward has not written since their last use."""
         if _all_fresh(self._all):
             return NO_STALE_GRADIENTS
         on_device = [

@@ -206,7 +206,7 @@ class BucketedTrainer(gluon.Trainer):
             self._mark_grads_used()
 
     def apply(self, batch_size: float) -> None:
-        """Run a `step` that treats all gradients as fresh.
+        """Sum and update like `step`, with all gradients regarded as fresh.
 
         Use it for gradients that an executor has written, because executors do not mark gradients
         as fresh.
@@ -278,7 +278,7 @@ class BucketedTrainer(gluon.Trainer):
         self._check_amp()
 
     def _check_buckets_intact(self) -> None:
-        """Raise RunError if parameters have new arrays, or multipliers that differ in a bucket."""
+        """Raise RunError if parameters no longer have the arrays or multipliers of a bucket."""
         still_frozen = all(param._grad is None for param in self._frozen)
         if not (still_frozen and all(bucket.is_intact() for bucket in self.buckets)):
             raise RunError(
@@ -288,7 +288,7 @@ class BucketedTrainer(gluon.Trainer):
             )
 
     def _check_separate_phases(self, method: str) -> None:
-        """Raise RunError if the store sums and updates in one call."""
+        """Raise RunError if the store cannot sum without updating. ``method``: for the message."""
         if self._update_on_kvstore:
             raise RunError(
                 f"{method}: kvstore {self._kvstore.type!r} sums and updates at once: "

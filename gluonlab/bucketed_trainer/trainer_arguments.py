@@ -122,7 +122,7 @@ def resolve_kvstore(kvstore: Any, ctxs: Sequence[mx.Context]) -> Optional[KVStor
 def check_update_on_kvstore(
     store: Optional[KVStoreBase], optimizer: Any, update_on_kvstore: Optional[bool], devices: int
 ) -> None:
-    """Raise KVStoreError if the optimizer cannot run where ``update_on_kvstore`` requires.
+    """Raise KVStoreError if ``update_on_kvstore`` or the optimizer does not fit the store.
 
     Raises ConfigError for an optimizer under which the replicas on several devices diverge.
     """

@@ -194,7 +194,7 @@ class AllreduceKVStore(KVStoreBase):
         """Do nothing, because there are no other workers to wait for."""
 
     def _make_entries(self, key: Any, value: Any, out: Any) -> List[PushPullEntry]:
-        """Return each key with its values and outs."""
+        """Return an entry for each key, with its arrays in ``value`` and in ``out``."""
         name = self.type
         if not isinstance(key, (list, tuple)):  # a shortcut, because each step runs this code
             return [PushPullEntry(key, to_array_list(name, key, value), to_array_list(name, key, out))]
@@ -325,7 +325,7 @@ class PushPullPlan:
                 call()
 
     def _plan_sum_in_outs(self, entry: PushPullEntry) -> List[nd.NDArray]:
-        """Return the outs as the arrays to sum, and plan the copies of the values into them."""
+        """Return ``entry.outs`` as the arrays to sum, and plan copies of the values into them."""
         for value, out in zip(entry.values, entry.outs):
             if value.size and not is_same_memory(value, out):
                 self._calls_before.append(partial(CopyInto(out).copy, value))
@@ -406,7 +406,10 @@ def _outs_match_values(entry: PushPullEntry) -> bool:
 
 
 def _outs_overlap(entries: Sequence[PushPullEntry]) -> bool:
-    """Return whether writing to an out would change another out, or a value other than its own."""
+    """Return whether writing to an array in ``outs`` would change another array of these entries.
+
+    An array may share memory with its own value.
+    """
     outs = [out for entry in entries for out in entry.outs]
     if arrays_share_memory(outs):
         return True

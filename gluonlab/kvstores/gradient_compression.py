@@ -257,7 +257,7 @@ class TwoBitCompressor:
             yield operator_call("take", [table, number], digits, in_rows)
 
     def _digit_table(self, count: int) -> "np.ndarray[Any, Any]":
-        """Return the unpacking table: a row of NaN, then the digits of 0, 1, ... as gradients."""
+        """Return a table for unpacking: NaN in row 0, then digits times the threshold."""
         base = self._digits.base
         numbers = np.arange(base**count)[:, np.newaxis]
         digits = numbers // base ** np.arange(count) % base - base // 2

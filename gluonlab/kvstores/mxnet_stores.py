@@ -490,7 +490,7 @@ class _NcclStore:
 
 
 def _free_store(created: List[mx.kvstore.KVStore]) -> None:
-    """Free the store once its work is done, because its work would continue in freed memory."""
+    """Wait for the store's work, which would otherwise use freed memory, and free the store."""
     if created:
         with suppress(mx.MXNetError):  # an operator's error, which readers of its result see again
             nd.waitall()

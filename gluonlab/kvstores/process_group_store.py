@@ -213,7 +213,7 @@ class _GroupAllreduce:
 
 
 def _copy_or_cast(source: nd.NDArray, into: nd.NDArray) -> EngineCall:
-    """Return a call that copies an array into another of its device, of any type."""
+    """Return a call that copies an array into another on the same device, and converts the type."""
     if np.dtype(source.dtype) == np.dtype(into.dtype):
         return partial(CopyInto(into).copy, source)
     return operator_call("Cast", [source], into, Attributes({"dtype": np.dtype(into.dtype).name}))

@@ -148,7 +148,7 @@ class SummingGroup(ProcessGroup):
         """Leave the group. ``all_leave``: whether the other processes leave it now as well."""
 
     def sum_array(self, number: int, array: nd.NDArray, priority: int) -> None:
-        """Queue the sum of a flat array over the processes, in place.
+        """Queue the sum of a flat array over the processes. The sum replaces the array's values.
 
         ``number`` identifies the sum in all processes. All arrays with the same number must have
         the same size and type. Two sums that may run at the same time must have different numbers.

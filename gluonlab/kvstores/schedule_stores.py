@@ -124,7 +124,7 @@ class TopologyAwareKVStore(_TopologyKVStore):
     def placement_for_training(
         self, ctxs: Sequence[mx.Context], copies: Sequence[Sequence[mx.Context]]
     ) -> Optional[Placement]:
-        """Return the choice for the first device of each copy, or None for a single copy."""
+        """Return the assignment for the first device of each copy, or None for a single copy."""
         # Device i of each copy sums over the devices i of all copies. Only the first devices are
         # reported.
         first_devices = [copy[0] for copy in copies]

@@ -209,7 +209,10 @@ class ShardedKVStore(ScheduleKVStore):
         return self._updates[keys]
 
     def _parameters_by_key(self) -> Dict[Any, StateTarget]:
-        """Return name, shape and type of each key: of gluon.Trainer's, or else of known keys."""
+        """Return the name, shape and type of each key's parameter.
+
+        Without a gluon.Trainer, these are the keys that were updated or loaded.
+        """
         items = self._require_optimizer().param_dict.items()
         params = {key: param for key, param in items if hasattr(param, "name")}
         if params:
@@ -239,7 +242,7 @@ class ShardedKVStore(ScheduleKVStore):
         return [span.key for spans in spans_by_key for span in spans]
 
     def set_key_states(self, states_by_key: Mapping[Any, KeyState]) -> None:
-        """Set the states of all keys, not divided among devices. Keys without a state restart."""
+        """Replace the states of all keys. Keys without a given state restart."""
         self._replaced_transfers += sum(update.transfers_run for update in self._updates.values())
         self._updates.clear()
         self._loaded = dict(states_by_key)
@@ -249,10 +252,10 @@ class ShardedKVStore(ScheduleKVStore):
         return self  # gluon.Trainer.load_states reads its ``optimizer``
 
     def _find_or_make_update(self, key: Any, grads: Any, weights: Any, keep: bool = False) -> ShardedUpdate:
-        """Return the update of these keys from an earlier call, if any.
+        """Return the `ShardedUpdate` of these keys: the previous one if it fits, else a new one.
 
-        If its arrays or ``keep`` differ, a new update with the same optimizer state replaces it.
-        ``keep``: whether the gradients stay unchanged.
+        A new update continues with the same optimizer state. ``keep``: whether the gradients stay
+        unchanged.
         """
         self._require_optimizer()
         entries = self._make_entries(key, grads, weights)

@@ -266,7 +266,7 @@ def _check_separated(context: click.Context, words: Sequence[str]) -> None:
 
 
 def _check_options(context: click.Context, words: Sequence[str]) -> None:
-    """Check that no unknown option is before the -- of a program, and no option of Python after --.
+    """Raise an error for an unknown option before the -- of a program, or for Python's after it.
 
     Raises NoSuchOption or ConfigError. All other unknown options are options of the run.
     """

@@ -120,7 +120,7 @@ class AgentConnection:
     def start_listening(
         self, reader: asyncio.StreamReader, hello: Message, inbox: asyncio.Queue[ReceivedMessage]
     ) -> None:
-        """Start to put the agent's messages into ``inbox``, and to send heartbeats.
+        """Start two tasks: one puts the agent's messages into ``inbox``, one sends heartbeats.
 
         ``hello`` is the agent's first message.
         """

@@ -223,7 +223,7 @@ def _option_names(command: click.Command) -> List[str]:
 
 
 def _check_not_launcher_option(name: str, launcher_options: Sequence[str], run_options: Sequence[str]) -> None:
-    """Raise ConfigError for an option of the launcher after ``--``, even if it is misspelled.
+    """Raise ConfigError for an option of the launcher, also a misspelled one, after ``--``.
 
     Args:
         name: a word after ``--``, without its value

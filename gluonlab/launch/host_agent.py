@@ -261,7 +261,7 @@ class HostAgent:
         await self._drain_writer()
 
     async def _stop_processes(self) -> None:
-        """Stop all processes, first by SIGTERM and then by SIGKILL. Then notify the launcher."""
+        """Stop all processes by SIGTERM, later by SIGKILL. Then notify the launcher."""
         self._release_output(self._processes)
         for signal_number in (signal.SIGTERM, signal.SIGKILL):
             for process in self._processes.values():

@@ -245,7 +245,7 @@ class LaunchAttempt:
             self._record_failure(name, reason or _describe_early_exit(status), status or 1)
 
     def _record_stalled_processes(self, elapsed_s: float) -> None:
-        """Record the failures that no message reports, ``elapsed_s`` after the start of the attempt.
+        """Record failures that no message reports. ``elapsed_s``: time since the attempt's start.
 
         These are silent agents, workers that do not start or do not find the group, and servers
         that exited before the workers.

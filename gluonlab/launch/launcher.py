@@ -369,7 +369,7 @@ def _port_error(requested: Optional[int], root: AgentConnection, reason: str) ->
 
 
 def _connection_addresses(connections: Sequence[AgentConnection], named: bool) -> List[Site]:
-    """Return the name and address at which the other hosts reach the host of each connection.
+    """Return, for each connection, the name of its host and the address for other hosts.
 
     The address is read from the connection by ssh or TCP. A process on the launcher's own host may
     be connected over loopback, which other hosts cannot reach. It gets the launcher's address.

@@ -211,7 +211,7 @@ def _membership_by_launcher(launcher: Launcher, environ: Environ) -> Membership:
 
 
 def _group_size(launcher: Launcher, environ: Environ) -> Tuple[int, str]:
-    """Return the number of processes, and the variable that sets the number, for messages."""
+    """Return the number of processes, and which variable sets this number, for messages."""
     name = _first_set_name(environ, launcher.size)
     if name:
         return _read_number(environ, name, least=1), name

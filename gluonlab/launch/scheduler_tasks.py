@@ -154,7 +154,7 @@ async def _connect_to_rank_0(
 
 
 def _system_message(error: OSError) -> str:
-    """Return the system's message for an error instead of asyncio's.
+    """Return the operating system's message for an error, instead of asyncio's message.
 
     Errors of hostname lookup have no error number of the system, so their own message is returned.
     """

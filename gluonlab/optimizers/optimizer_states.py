@@ -233,7 +233,7 @@ def read_states(fname: "str | bytes | os.PathLike[str]", max_bytes: Optional[int
 
 
 def is_list_of_arrays(fname: "str | bytes | os.PathLike[str]") -> bool:
-    """Return whether a file starts as `write_states` writes it, or raise KVStoreError."""
+    """Return whether a file has the format of `write_states`. Raise KVStoreError if unreadable."""
     path = Path(os.fsdecode(fname))
     with _explain_errors(path):
         return _read_header(path)[0][:4] == ARRAY_FILE_MAGIC

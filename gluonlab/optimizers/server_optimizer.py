@@ -225,7 +225,7 @@ class ServerOptimizer(mx.optimizer.Optimizer):
         return {flat for flat, _ in self.copies.values()}
 
     def _update(self, key: int, gradient: nd.NDArray) -> None:
-        """Update this server's part of the weights."""
+        """Update this server's part of the flat weight array ``key``."""
         if key not in self._pieces:
             weights = self._weights[key]
             begin, end = self.flats[key].server_range(self._server, weights.size)

@@ -120,7 +120,7 @@ def remove_superseded_checkpoints(run_dir: Path, keep: int) -> None:
 
 
 def remove_later_checkpoints(run_dir: Path, step: int) -> None:
-    """Remove the checkpoints after ``step``, from which the run resumes."""
+    """Remove the checkpoints after ``step``, because the run resumes from this step."""
     for path in list_checkpoints(run_dir):
         if _step_number(path) > step:
             with raise_output_errors(path, FREE_SPACE):
@@ -257,7 +257,7 @@ def _manifest_text(files: Mapping[str, Any], version: Any) -> str:
 
 
 def _read_manifest(path: Path) -> Dict[str, Any]:
-    """Return the size and digest of each file by name, from a manifest that has been checked."""
+    """Check a checkpoint's manifest, and return the size and digest of each file by name."""
     content, file = _read_json(path / MANIFEST), path / MANIFEST
     if content.get("format") != FORMAT:
         raise _DamagedCheckpoint(f"{MANIFEST} has format {content.get('format')!r}, not {FORMAT}")

@@ -57,7 +57,7 @@ class CurveDownsampler:
         self._sums = [0.0, 0.0, 0.0]  # of x, y and 1 over the last interval
 
     def add(self, x: float, y: float) -> None:
-        """Add a point."""
+        """Add a point. If there are many, the means of groups of points are stored."""
         sums = self._sums
         sums[0], sums[1], sums[2] = sums[0] + x, sums[1] + y, sums[2] + 1
         if sums[2] < self._size:

@@ -219,7 +219,7 @@ class RunRecord:
 
     @property
     def staleness(self) -> List[int]:
-        """Number of gradient pushes by their staleness, which is counted in updates.
+        """Number of gradient pushes for each staleness, which is counted in updates.
 
         Element i counts the pushes that were stale by i updates. The list is empty for a
         synchronous run.

@@ -285,10 +285,10 @@ def has_run(out: str) -> bool:
 
 
 def archive_existing_run(folder: Path) -> str:
-    """Clear a run's folder for a new run, and return a line about it. Raises OutputError.
+    """Remove or move the run in a folder to make room for a new run. Raises OutputError.
 
     A run without a finished epoch or checkpoint is removed, because it can be repeated. Other runs
-    are moved to a new folder next to it.
+    are moved to a new folder next to it. Returns a line that says what was done.
     """
     lock = FolderLock(folder)
     try:

@@ -190,7 +190,7 @@ class _BatchSizeSearch:
         return make_memory_estimator(make_plan(self.plan.config.replace(batch_size=images), dataset))
 
     def _measure_within_ceiling(self, size: int) -> Optional[int]:
-        """Measure and report the peak memory of a batch; return None above the ceiling."""
+        """Measure and report the peak memory of a batch; return None if it exceeds the limit."""
         try:
             peak_bytes = self._measure_peak(size, self.ceiling)
         except MemoryLimitExceeded:

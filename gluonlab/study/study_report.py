@@ -145,7 +145,7 @@ class IntervalEstimate(NamedTuple):
         return "" if self.ends is None else "..".join(map(format_value, self.ends))
 
     def format_interval(self, texts: Mapping[str, Any], format_value: Callable[[float], Any]) -> str:
-        """Return the interval as a phrase, or "" without an interval."""
+        """Return the interval as a phrase, or "" if there is no interval."""
         if self.ends is None:
             return ""
         low, high = map(format_value, self.ends)

@@ -1,4 +1,4 @@
-"""Sweeps: measurements of all points of a study, and the folder in which they are stored.
+"""Measures a study for all combinations of its settings, and stores the measurements in a folder.
 
 A point is the settings of a measurement, as plain values. Each round measures every point once.
 Rounds start with different points, so that a temporary slowdown of the machine affects all points.
@@ -281,7 +281,7 @@ class StudyFolder:
 
 @contextmanager
 def open_study(study: str, options: Mapping[str, Any], out: Optional[str]) -> Iterator[StudyFolder]:
-    """Open a study's folder for a block that measures, and close it afterwards.
+    """Return a context that opens a study's folder for measurements, and then closes the folder.
 
     If the block is interrupted or fails, the message also states how many measurements are kept and
     how to resume.

@@ -381,7 +381,7 @@ def try_candidate(
     candidate: Candidate,
     strategy: Optional[MakeStrategy],
 ) -> TriedAdvice:
-    """Measure some steps with the candidate's settings and with the present ones, interleaved."""
+    """Compare steps with the candidate's settings and with the present ones, in turns."""
     try:
         advised = config.replace(**candidate.settings)
         with ExitStack() as stack:

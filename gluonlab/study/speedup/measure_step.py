@@ -516,7 +516,7 @@ class GatedWindow:
         self.waits = False  # whether the host waits for the devices within a step
 
     def mean_seconds(self, repeat: int) -> float:
-        """Return the mean seconds of a step, of MIN_GATED_STEPS to MAX_GATED_STEPS steps."""
+        """Return the mean seconds of a step, over MIN_GATED_STEPS to MAX_GATED_STEPS steps."""
         if not self._patience_s:
             self._measure_ungated(1)  # the first step binds graphs and allocates arrays
             self._patience_s = PATIENCE_S + 3 * self._measure_ungated(1)
