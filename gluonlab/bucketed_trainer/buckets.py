@@ -260,7 +260,7 @@ def convolution_parameters(blocks: Iterable[Any]) -> Set[Parameter]:
 
 
 def invalidate_cached_ops(params: Iterable[Parameter], blocks: Iterable[gluon.Block]) -> None:
-    """Make ``blocks`` with static_shape that use one of these parameters compile again.
+    """Make blocks compile again if they have static_shape and use one of these parameters.
 
     A network hybridized with static_shape remembers the gradient arrays of its first backward. If a
     parameter later has a new gradient array, MXNet still writes to the old array, and even replaces

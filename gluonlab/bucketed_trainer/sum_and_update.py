@@ -41,7 +41,7 @@ class KVStoreCall(NamedTuple):
 def make_kvstore_calls(
     store: Any, buckets: Sequence[Bucket], bucket_bytes: int, updates: bool, first_key: int = 0
 ) -> List[KVStoreCall]:
-    """Return the kvstore calls of a step, with several small buckets per call if the store can.
+    """Return a step's kvstore calls. A call has several small buckets if the store allows it.
 
     ``updates`` is true if the store also updates. The keys of the buckets are ``first_key``,
     ``first_key + 1`` and so on.

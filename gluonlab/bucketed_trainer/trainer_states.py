@@ -137,7 +137,10 @@ def collect_states(trainer: gluon.Trainer) -> States:
 
 
 def _state_locations(trainer: gluon.Trainer) -> Dict[Parameter, _StateLocation]:
-    """Return the locations of the states of all parameters that are in buckets."""
+    """Return the optimizer key and the range of elements of each parameter's state.
+
+    Only parameters in buckets are included.
+    """
     if not trainer._updates_buckets:
         keys = {param: key for key, param in enumerate(trainer._params)}
         params = [param for bucket in trainer.buckets for param in bucket.params]

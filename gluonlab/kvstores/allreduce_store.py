@@ -212,7 +212,7 @@ class AllreduceKVStore(KVStoreBase):
         return plan
 
     def _prefix_errors(self, keys: Keys, make: Callable[[], ReturnType]) -> ReturnType:
-        """Return ``make()``. Add the store's name to its errors, and the keys if missing."""
+        """Return ``make()``. Put the store's name, and the keys if missing, before its errors."""
         try:
             return make()
         except KVStoreError as error:

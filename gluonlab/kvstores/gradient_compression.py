@@ -97,7 +97,7 @@ def check_compression(compress: Optional[str], kvstore: str, dtype: str, group: 
 
 
 def enable_compression(kvstore: Any, compress: Optional[str], device_count: int, group: ProcessGroup) -> Any:
-    """Set ``kvstore`` to compress the gradients that it sums, and return it.
+    """Make ``kvstore`` compress the gradients that it sums, and return ``kvstore``.
 
     ``compress``: ``2bit:THRESHOLD``, "fp16" or None. The residual of the quantization stays on its
     device and is added to the next gradient (Seide et al., "1-bit stochastic gradient descent and

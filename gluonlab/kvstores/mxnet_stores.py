@@ -333,6 +333,7 @@ class StoreTrainerRef:
         self._trainer_ref = None
 
     def _find_trainer(self, optimizer: Any) -> Optional[gluon.Trainer]:
+        """Return the Trainer that has this optimizer, or None if there is none."""
         for param in optimizer.param_dict.values():
             trainer = getattr(param, "_trainer", None)
             if trainer is not None and trainer._optimizer is optimizer:

@@ -94,7 +94,7 @@ class ProcessGroup:
     def start_serving_weights(
         self, optimizer: Any, flats: Sequence[FlatLayout], weights: Sequence[nd.NDArray]
     ) -> ServedWeightsProtocol:
-        """Start the servers with rank 0's weights, which they update from now on.
+        """Give rank 0's weights to the servers. From now on, the servers update these weights.
 
         ``flats``: the layout of each array of ``weights``. Waits for all processes. Raises RunError
         without servers, or if the servers already have weights.

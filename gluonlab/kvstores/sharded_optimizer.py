@@ -172,7 +172,7 @@ class ShardedKVStore(ScheduleKVStore):
 
     @nd_semantics()
     def load_optimizer_states(self, fname: str) -> None:
-        """Load saved states, on any devices.
+        """Load saved states. The number of devices may differ from that when they were saved.
 
         The file must be written by `save_optimizer_states`, BucketedTrainer.save_states or
         gluon.Trainer.save_states. Raises KVStoreError, and changes nothing, if the file contains
@@ -236,7 +236,7 @@ class ShardedKVStore(ScheduleKVStore):
         return update.get_key_state(key)
 
     def keys_to_update(self, key: Any, stale: Mapping[Any, List[ElementRange]]) -> List[Any]:
-        """Return the optimizer's keys that `update` of ``key`` would update."""
+        """Return the optimizer's keys that a call of `update` for ``key`` would update."""
         updates = self._find_reduced_update(key).updates
         spans_by_key = (key_update.fresh_spans(stale.get(name, ())) for name, key_update in updates.items())
         return [span.key for spans in spans_by_key for span in spans]

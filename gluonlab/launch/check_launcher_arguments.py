@@ -158,7 +158,7 @@ def check_member_options(context: click.Context, launcher: str) -> None:
 def validate_run_arguments(
     backend: str, words: Tuple[str, ...], restarts: int, launcher: click.Command, worker: click.Command
 ) -> Tuple[str, ...]:
-    """Check the options of a run, and return them.
+    """Check the options of a run, and return the options with which to start the workers.
 
     If the run may be restarted and saves no checkpoints, --checkpoint-every is added.
 

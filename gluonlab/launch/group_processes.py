@@ -288,7 +288,7 @@ VARIABLE_PATTERNS = {
 def allowed_variables(
     arguments: Sequence[str], environment: Mapping[str, str], backend: str, words: Sequence[str]
 ) -> Dict[str, str]:
-    """Return the environment variables with which a requested process may be started.
+    """Return those of the requested environment variables that a process may have.
 
     Other variables are omitted. Raises ConfigError for a process that is not part of the group, and
     for an invalid value.

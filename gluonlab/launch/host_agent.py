@@ -333,6 +333,7 @@ async def _open_reader(
 
 
 async def _open_writer(descriptor: int) -> asyncio.StreamWriter:
+    """Return a stream that writes to a file descriptor."""
     loop = asyncio.get_event_loop()
     transport, protocol = await loop.connect_write_pipe(
         asyncio.streams.FlowControlMixin, os.fdopen(descriptor, "wb", 0)

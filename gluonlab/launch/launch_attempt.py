@@ -318,6 +318,7 @@ def _describe_early_exit(status: int) -> str:
 
 
 def _signal_name(number: int) -> str:
+    """Return the name of a signal, such as ``SIGTERM``."""
     try:
         return signal.Signals(number).name
     except ValueError:

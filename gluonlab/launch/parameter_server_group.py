@@ -131,7 +131,7 @@ class ParameterServer(SummingGroup):
         return None
 
     def sum_array(self, number: int, array: nd.NDArray, priority: int) -> None:
-        """Queue the sum of ``array`` over the processes, which replaces the values of ``array``.
+        """Queue the sum of ``array`` over the processes. The sum replaces the values of ``array``.
 
         The first call with a ``number`` waits until all processes have called with this number. In
         asynchronous groups every call waits for the sum.

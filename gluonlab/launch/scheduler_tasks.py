@@ -191,7 +191,10 @@ async def _serve_rank_0(
     settings: Mapping[str, str],
     request: StopRequest,
 ) -> int:
-    """Connect to rank 0, and be its agent. For the arguments see `serve_rank_0`."""
+    """Connect to rank 0, and start and stop this rank's process as its agent.
+
+    For the arguments see `serve_rank_0`.
+    """
     root = membership.root or "127.0.0.1"
     connecting = asyncio.ensure_future(_connect_to_rank_0(membership, root, patience))
 

@@ -256,7 +256,7 @@ class GluonStates(NamedTuple):
 
 
 def read_gluon_states(content: bytes) -> GluonStates:
-    """Read a file of gluon.Trainer without running it. Raise ValueError for other content."""
+    """Parse a file of gluon.Trainer without running it. Raise ValueError for other content."""
     saved = Unpickler(content).load()
     states, optimizer = saved if type(saved) is tuple and len(saved) == 2 else (saved, None)
     if type(states) is not dict or not all(_is_count(position) for position in states):

@@ -66,7 +66,7 @@ class FlatLayout:
         return begin, end
 
     def pieces_between(self, begin: int, end: int) -> Iterator[Piece]:
-        """Yield what elements ``begin`` to ``end`` contain of each piece, offset from ``begin``.
+        """Yield the pieces between two elements, cut at both, with offsets from ``begin``.
 
         Raises KVStoreError if a piece that must stay whole would be split.
         """
@@ -203,7 +203,7 @@ class ServerOptimizer(mx.optimizer.Optimizer):
             os._exit(1)
 
     def _handle_push(self, key: int, stored: nd.NDArray, pushed: nd.NDArray) -> None:
-        """Handle an array that was pushed for a key. ``stored``: the array that MXNet returns."""
+        """Handle an array that was pushed for a key. ``stored``: the array that is sent back."""
         if key in self.staleness_reports:
             self._write_staleness_report(key, stored)
         elif key in self.flats:

@@ -100,9 +100,9 @@ def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, check_canceled: Call
 
 
 def remove_superseded_checkpoints(run_dir: Path, keep: int) -> None:
-    """Remove old checkpoints, but not the best one.
+    """Remove all checkpoints except the ``keep`` newest and the one with the best score.
 
-    The ``keep`` newest checkpoints are kept, and the newest checkpoint with the best score.
+    If several have the best score, the newest of these stays.
     """
     paths = list_checkpoints(run_dir)
     older = [(_read_score(path), path) for path in paths[keep:]]

@@ -79,7 +79,7 @@ BLUE, ORANGE, GREEN, GREY = "#1f5fa8", "#d9730d", "#2f7d4f", "#8a8a8a"
 
 
 def draw_curves(lines: Sequence[MetricsLine], path: Path) -> None:
-    """Draw the lines of metrics.jsonl, and write a PNG."""
+    """Draw curves from the lines of metrics.jsonl, and write the curves as PNG."""
     with reused_figure(_make_panels) as figure:
         _draw_panels(figure, lines)
         figure.savefig(path, format="png", dpi=110)

@@ -383,7 +383,7 @@ def _parse_line(file: Path, number: int, text: str, format: int) -> Optional[Met
 
 
 def _build_line(kind: Type[MetricsLine], values: Dict[str, Any], location: str, format: int) -> MetricsLine:
-    """Create a line of this kind. Raises DataError for a value that is missing or impossible."""
+    """Create a line of the class ``kind``. Raises DataError for missing or impossible values."""
     values_by_field, invalid = {}, []
     for line_field in fields(kind):
         old_key = line_field.metadata.get("formerly")

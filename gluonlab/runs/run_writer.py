@@ -435,7 +435,7 @@ def _lock_or_raise(file: int, folder: Path) -> None:
 
 
 def _try_lock(file: int) -> Optional[bool]:
-    """Lock a file; return True if locked, False if another process has, None without locks."""
+    """Try to lock a file. Return False if another process has the lock, None without locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True

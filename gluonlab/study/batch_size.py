@@ -293,7 +293,7 @@ def _unreached_message(name: str, findings: PanelFindings, options: BatchSizeOpt
 
 
 def train_to_target(options: BatchSizeOptions, settings: Mapping[str, Any], round: int) -> Dict[str, Any]:
-    """Train until a panel's target accuracy, or its step limit, and return all evaluations."""
+    """Train until the workload's target accuracy or step limit, and return all evaluations."""
     from gluonlab.config import TrainConfig
     from gluonlab.study.short_training import AccuracyProbe, device_settings, log_spaced_steps, train_with_probe
 
@@ -396,6 +396,7 @@ def analyze_panel(name: str, sizes: List[SizeTrials]) -> PanelFindings:
 
 
 def _size_row(panel: Panel, trials: SizeTrials) -> SizeRow:
+    """Return the results of one batch size, as medians over the seeds."""
     compared_steps = {STEPS: panel.equal_steps, EPOCHS: panel.equal_epochs * trials.steps_per_epoch}
     return SizeRow(
         trials.size, trials.rate, median_estimate(trials.steps_to_target),
@@ -503,7 +504,7 @@ def analyze_regimes(rows: Sequence[SizeRow], reached: Sequence[Sequence[float]])
         return PanelFindings(list(rows), [], None, None)
 
     def estimate_size(find_size: Callable[[Sequence[float], Sequence[float]], Optional[float]]) -> IntervalEstimate:
-        """Return the batch size that ``find_size`` finds, with its interval over seeds."""
+        """Return what ``find_size`` finds, with an interval by bootstrap over seeds."""
 
         def size_of_medians(groups: List[List[float]]) -> Optional[float]:
             medians = [median(group) for group in groups]
@@ -604,7 +605,7 @@ class _PanelReport:
         return Chart(title, self._size_axis(), Axis(self.texts["axes"]["errors"], lowest=0), curves)
 
     def _regime_sentences(self) -> List[str]:
-        """Return sentences on the regimes and where they end."""
+        """Return sentences on the regimes, such as perfect scaling, and their batch sizes."""
         if not self.findings.regimes:
             return []
         phrases = [
@@ -660,6 +661,7 @@ class _PanelReport:
         return Table(str(self.values["panel"]), self.texts["heads"], rows)
 
     def _table_row(self, row: SizeRow) -> List[str]:
+        """Return the cells of a batch size in the table."""
         never_text = self.texts["never"] if row.steps is None else ""
         return [
             format_number(row.size), format_number(row.rate),
@@ -671,7 +673,7 @@ class _PanelReport:
         ]  # fmt: skip
 
     def describe_method(self) -> str:
-        """Return how the panel was measured."""
+        """Return a text that describes how the workload was measured."""
         momentum = self.panel.momentum
         return str(self.texts["method"].format(
             momentum=self.texts["momentum"].format(momentum=momentum) if momentum else "",

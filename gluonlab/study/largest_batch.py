@@ -287,7 +287,7 @@ class LargestSizeSearch:
             self.fitting = sorted([*self.fitting, (size, cost)])
 
     def _next_size(self) -> int:
-        """Return the size at which the extrapolated cost reaches TARGET_SHARE of the ceiling.
+        """Return the size at which the extrapolated cost reaches TARGET_SHARE of ``ceiling``.
 
         If a smaller size has already failed, the result is halfway to the smallest failing size.
         """

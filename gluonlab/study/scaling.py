@@ -289,6 +289,7 @@ class _ScalingReport:
         return Chart(self.texts["charts"]["start"], x_axis, Axis(self.texts["s"], lowest=0), [curve])
 
     def _write_sentences(self) -> List[str]:
+        """Return sentences about speedups, start times, and cases that failed."""
         sentences = []
         for case in self.measured_cases:
             speedup = self.estimate_speedup(case)

@@ -1,4 +1,4 @@
-"""Measures a study for all combinations of its settings, and stores the measurements in a folder.
+"""Runs the measurements of a study, and stores the measurements in a folder.
 
 A point is the settings of a measurement, as plain values. Each round measures every point once.
 Rounds start with different points, so that a temporary slowdown of the machine affects all points.
