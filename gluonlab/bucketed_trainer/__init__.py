@@ -1,1 +1,1 @@
-"""BucketedTrainer, a gluon.Trainer with buckets, and its parts."""
+"""BucketedTrainer: a gluon.Trainer that sums gradients in buckets of parameters."""

@@ -65,7 +65,10 @@ class Bucket:
             array._fresh_grad = fresh
 
     def element_ranges(self, params: "Set[Parameter]") -> List[Tuple[int, int]]:
-        """Return (begin, end) of those ``params`` that are in this bucket; neighbors are merged."""
+        """Return the element ranges (begin, end) of those ``params`` that are in this bucket.
+
+        Neighboring ranges are merged.
+        """
         ranges: List[Tuple[int, int]] = []
         for param, begin, end in zip(self.params, self.offsets, [*self.offsets[1:], self.size]):
             if param in params:
@@ -88,7 +91,7 @@ class Bucket:
             part[:] = 0
 
     def is_intact(self) -> bool:
-        """Return whether the parameters still use the bucket's arrays and have its multipliers.
+        """Return whether the parameters still have the bucket's arrays, lr_mult and wd_mult.
 
         ``initialize(force_reinit=True)``, ``cast`` and a new ``grad_req`` replace the arrays.
         """
@@ -122,7 +125,7 @@ def group_parameters(
     convolved: AbstractSet[Parameter] = frozenset(),
     on_gpus: bool = False,
 ) -> List[List[Parameter]]:
-    """Divide parameters into lists of equal type, multipliers and grad_req.
+    """Divide parameters into buckets: lists with equal dtype, lr_mult, wd_mult and grad_req.
 
     The order is kept. A list has at most ``bucket_bytes``, except that a larger parameter has its
     own list.
@@ -169,7 +172,7 @@ def limit_bucket_bytes(params: Sequence[Parameter], bucket_bytes: int, ctxs: Seq
 
 
 def coalesce_buckets(buckets: Sequence[Bucket], bucket_bytes: int) -> List[Tuple[int, ...]]:
-    """Group neighboring buckets of at most ``bucket_bytes`` in all; return their positions.
+    """Return groups of neighboring buckets, each up to ``bucket_bytes``, as positions of buckets.
 
     A store that accepts several keys in one call sums such a group like one bucket.
     """
@@ -257,7 +260,7 @@ def convolution_parameters(blocks: Iterable[Any]) -> Set[Parameter]:
 
 
 def invalidate_cached_ops(params: Iterable[Parameter], blocks: Iterable[gluon.Block]) -> None:
-    """Make ``blocks`` with static_shape that use one of these parameters compile again.
+    """Make blocks compile again if they have static_shape and use one of these parameters.
 
     A network hybridized with static_shape remembers the gradient arrays of its first backward. If a
     parameter later has a new gradient array, MXNet still writes to the old array, and even replaces
@@ -272,6 +275,7 @@ def invalidate_cached_ops(params: Iterable[Parameter], blocks: Iterable[gluon.Bl
 
 
 def _has_static_shape(net: gluon.HybridBlock) -> bool:
+    """Return whether the block has compiled its graph with ``static_shape``."""
     attributes = vars(net)  # incomplete while the block is being constructed
     if attributes.get("_cached_op") is None:
         return False

@@ -98,6 +98,7 @@ class _DeviceNorm:
             call(NO_ATTRIBUTES)
 
     def scale_gradients(self, limit_attributes: Attributes) -> None:
+        """Queue the multiplication of all gradients by limit / max(norm, limit)."""
         self._norm_call(NO_ATTRIBUTES)
         for call in self._factor_calls:
             call(limit_attributes)
@@ -210,7 +211,7 @@ class GradientPostprocessor:
         sharded: bool = False,
         duplicates: Sequence[Sequence[nd.NDArray]] = (),
     ) -> None:
-        """Add the gradients of one copy of a network; arguments as in `GlobalNormClipping`."""
+        """Register the gradients of one copy of a network. Arguments as in `GlobalNormClipping`."""
         if self.settings.clip_norm is not None:
             self._clips.append(GlobalNormClipping(grads, ctxs, sharded, duplicates))
         if self.settings.loss_scale is not None:

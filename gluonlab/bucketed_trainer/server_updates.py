@@ -157,7 +157,7 @@ class _Transfer:
 
 
 def _bucket_slices(arrays: Sequence[nd.NDArray], offset: int, size: int) -> List[nd.NDArray]:
-    """Return ``size`` elements of each array as views, or the arrays if that is all of them."""
+    """Return ``size`` elements of each array as views, or the arrays if they have no others."""
     # Avoid a view of a whole weight, because oneDNN may have rearranged its memory.
     if arrays[0].size == size:
         return list(arrays)
@@ -165,9 +165,9 @@ def _bucket_slices(arrays: Sequence[nd.NDArray], offset: int, size: int) -> List
 
 
 def _parameter_pieces(bucket: Bucket, first_number: int) -> "List[Tuple[Bucket, int, Piece]]":
-    """Return (bucket, offset in the bucket, piece) for each parameter of a bucket.
+    """Return (bucket, offset in the bucket, `Piece` to send) for each parameter of a bucket.
 
-    The piece must stay whole. Its key is ``first_number`` plus the parameter's position.
+    Servers must not divide such a piece. Its key is ``first_number`` plus the parameter's position.
     """
     pieces = []
     for number, (param, offset) in enumerate(zip(bucket.params, bucket.offsets), first_number):

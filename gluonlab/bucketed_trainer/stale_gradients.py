@@ -46,7 +46,7 @@ class StaleGradientTracker:
         self._all = [handle for handles in self._handles for handle in handles]
 
     def find_stale(self) -> StaleGradients:
-        """Return the parameters whose gradients are stale now."""
+        """Return the parameters whose gradients backward has not written since their last use."""
         if _all_fresh(self._all):
             return NO_STALE_GRADIENTS
         on_device = [
@@ -57,7 +57,7 @@ class StaleGradientTracker:
         return StaleGradients(on_device, set.intersection(*on_device), idle)
 
     def stale_to_ignore_in_group(self, stale: StaleGradients, kvstore: str) -> StaleGradients:
-        """Return the stale gradients to ignore in this process, which is one of several processes.
+        """Return the stale gradients that this process of a group ignores.
 
         If this process has no shard, it ignores nothing, since the other processes have all
         gradients. Raises RunError for a parameter that is stale in this process, because it may be

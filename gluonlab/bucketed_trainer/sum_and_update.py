@@ -41,7 +41,7 @@ class KVStoreCall(NamedTuple):
 def make_kvstore_calls(
     store: Any, buckets: Sequence[Bucket], bucket_bytes: int, updates: bool, first_key: int = 0
 ) -> List[KVStoreCall]:
-    """Return the kvstore calls of a step, with several small buckets per call if the store can.
+    """Return a step's kvstore calls. A call has several small buckets if the store allows it.
 
     ``updates`` is true if the store also updates. The keys of the buckets are ``first_key``,
     ``first_key + 1`` and so on.
@@ -91,7 +91,7 @@ class BucketUpdater:
         self.key_updates = [KeyUpdate(optimizer, key, self._key_parts(key)) for key in range(len(buckets))]
 
     def update(self, stale: StaleGradients = NO_STALE_GRADIENTS, counts_differ: bool = False) -> None:
-        """Queue the update of all parameters except ``stale.on_all_devices``.
+        """Queue the update of all parameters except those that are stale on all devices.
 
         ``counts_differ`` is true if some parameters may have had more updates than others.
         """
@@ -105,6 +105,7 @@ class BucketUpdater:
         update_spans(self._optimizer, spans)
 
     def _key_parts(self, key: int) -> List[KeyPart]:
+        """Return a bucket's weight, gradient and state by device. Missing states are created."""
         parts, bucket = [], self._buckets[key]
         for updater, weight, grad in zip(self._updaters, bucket.weights, bucket.grads):
             if key not in updater.states:
@@ -125,7 +126,10 @@ class ParameterUpdater:
         }
 
     def update(self, stale: StaleGradients = NO_STALE_GRADIENTS, counts_differ: bool = False) -> None:
-        """Queue the update of all parameters, as `BucketUpdater.update`."""
+        """Queue the update of all parameters except those that are stale on all devices.
+
+        ``counts_differ``: see `BucketUpdater.update`.
+        """
         keys = [key for key, param in self._trained if param not in stale.on_all_devices]
         if not keys:
             return
@@ -163,7 +167,7 @@ class ShardedUpdater:
         self._adds = any(bucket.adds_gradients for bucket in buckets)
 
     def sum_and_update(self, optimizer: Any, stale: StaleGradients, counts_differ: bool) -> None:
-        """Queue the sum of all gradients, and the update of all but ``stale.on_all_devices``.
+        """Queue the sum of all gradients, and the update of parameters not stale on all devices.
 
         ``counts_differ`` is true if some parameters may have had more updates than others.
         """

@@ -206,7 +206,7 @@ class BucketedTrainer(gluon.Trainer):
             self._mark_grads_used()
 
     def apply(self, batch_size: float) -> None:
-        """Run a `step` that treats all gradients as fresh.
+        """Sum and update like `step`, with all gradients regarded as fresh.
 
         Use it for gradients that an executor has written, because executors do not mark gradients
         as fresh.
@@ -227,7 +227,7 @@ class BucketedTrainer(gluon.Trainer):
         return self._postprocess_settings.clip_norm
 
     def start_step(self, batch_size: float) -> "Tuple[Tuple[str, Callable[[], None]], ...]":
-        """Start an `apply`: set the batch size, and return the phases that finish it.
+        """Set the batch size, and return the two functions that sum the gradients and update.
 
         Args:
             batch_size: Number of images on all devices.
@@ -264,19 +264,21 @@ class BucketedTrainer(gluon.Trainer):
             self._mark_grads_used()
 
     def _set_batch_size(self, batch_size: float) -> None:
+        """Set the optimizer's ``rescale_grad``, and check that the trainer can run a step."""
         _check_batch_size(batch_size)
         # _scale is gluon.Trainer's: the rescale_grad that the optimizer was created with
         self._optimizer.rescale_grad = self._scale / batch_size
         self._prepare_and_check()
 
     def _prepare_and_check(self) -> None:
+        """Make missing buckets. Raise RunError if changed parameters or amp prevent a step."""
         if self._params_to_init or not self._kv_initialized:
             self.prepare()
         self._check_buckets_intact()
         self._check_amp()
 
     def _check_buckets_intact(self) -> None:
-        """Raise RunError if parameters have new arrays, or multipliers that differ in a bucket."""
+        """Raise RunError if parameters no longer have the arrays or multipliers of a bucket."""
         still_frozen = all(param._grad is None for param in self._frozen)
         if not (still_frozen and all(bucket.is_intact() for bucket in self.buckets)):
             raise RunError(
@@ -286,7 +288,7 @@ class BucketedTrainer(gluon.Trainer):
             )
 
     def _check_separate_phases(self, method: str) -> None:
-        """Raise RunError if the store sums and updates in one call."""
+        """Raise RunError if the store cannot sum without updating. ``method``: for the message."""
         if self._update_on_kvstore:
             raise RunError(
                 f"{method}: kvstore {self._kvstore.type!r} sums and updates at once: "
@@ -311,6 +313,7 @@ class BucketedTrainer(gluon.Trainer):
             self._stale_tracker.check_fresh(stale)
 
     def _mark_grads_used(self) -> None:
+        """Mark all gradients as stale. Under grad_req "add", keep each sum on one device only."""
         for grad in self._duplicate_sums:
             grad[:] = 0
         self._stale_tracker.mark_used()
@@ -374,6 +377,7 @@ class BucketedTrainer(gluon.Trainer):
         load_states_file(self, fname)
 
     def _check_states_are_local(self) -> None:
+        """Raise RunError if the optimizer's states are on servers."""
         if self._updates_on_servers:
             raise RunError(
                 "the optimizer's states are on the servers, which do not give them away: "
@@ -381,6 +385,7 @@ class BucketedTrainer(gluon.Trainer):
             )
 
     def _allreduce_grads(self) -> None:
+        """Queue the sum of all gradients. A store that updates then also updates the parameters."""
         self._padding.clear_before_sum()
         if self._store_updater is not None:
             self._store_updater.sum_and_update(self._optimizer, self._stale_gradients, self._counts_differ)

@@ -22,7 +22,7 @@ from gluonlab.optimizers.optimizer_registry import check_replicas_stay_equal
 
 @contextmanager
 def restore_owners_on_error(params: Any, optimizer: Any) -> Iterator[None]:
-    """Give parameters and optimizer back to their former trainers if the block raises.
+    """If the with statement raises, give parameters and optimizer back to their former trainers.
 
     The parameters get their former trainers again, and the optimizer its former ``param_dict``.
     """
@@ -93,7 +93,7 @@ def _as_list(params: Any) -> "Optional[List[Any]]":
 
 
 def resolve_kvstore(kvstore: Any, ctxs: Sequence[mx.Context]) -> Optional[KVStoreBase]:
-    """Return the store for the argument ``kvstore``, which may be a name.
+    """Return the kvstore for the argument ``kvstore``: a name, a kvstore or None.
 
     Raises KVStoreError for a store that cannot keep the replicas on ``ctxs`` equal.
     """
@@ -122,7 +122,7 @@ def resolve_kvstore(kvstore: Any, ctxs: Sequence[mx.Context]) -> Optional[KVStor
 def check_update_on_kvstore(
     store: Optional[KVStoreBase], optimizer: Any, update_on_kvstore: Optional[bool], devices: int
 ) -> None:
-    """Raise KVStoreError if the optimizer cannot run where ``update_on_kvstore`` requires.
+    """Raise KVStoreError if ``update_on_kvstore`` or the optimizer does not fit the store.
 
     Raises ConfigError for an optimizer under which the replicas on several devices diverge.
     """
@@ -214,6 +214,7 @@ def _check_two_bits(compression_params: "Dict[str, Any]") -> None:
 
 
 def _can_compress(store: KVStoreBase) -> bool:
+    """Return whether the store can compress gradients in ``pushpull``."""
     # MXNet's distributed stores compress in push, but not in pushpull
     if isinstance(store, AllreduceKVStore) or "dist" in store.type:
         return False

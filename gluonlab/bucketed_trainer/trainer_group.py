@@ -61,7 +61,10 @@ class TrainerGroup:
             )
 
     def _gradients_by_device(self, copy: int) -> List[List[nd.NDArray]]:
-        """Return each device's gradients. The first device's list includes replicated gradients."""
+        """Return the gradients of copy number ``copy`` of the network, by device.
+
+        The first device's list also has the replicated gradients.
+        """
         grads = [_copy_gradients(trainer, copy) for trainer in self._split]
         replicated = [grad for t in self._replicated[:1] for grad in _copy_gradients(t, copy)]
         return [[*grads[0], *replicated], *grads[1:]]
@@ -76,7 +79,10 @@ class TrainerGroup:
             trainer.zero_grad(copies)
 
     def start_step(self, batch_size: float) -> "Tuple[Tuple[str, Callable[[], None]], ...]":
-        """Start a step in all trainers, like `BucketedTrainer.start_step`."""
+        """Set the batch size of all trainers, and return the functions that sum and update.
+
+        The result has the form of `BucketedTrainer.start_step`.
+        """
         halves = [trainer.start_step(batch_size) for trainer in self.trainers]
         sums = [allreduce for (_, allreduce), _ in halves]
         return (

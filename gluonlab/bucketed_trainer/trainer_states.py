@@ -89,7 +89,10 @@ def load_states_file(trainer: gluon.Trainer, fname: "str | bytes | os.PathLike[s
 
 @nd_semantics()
 def set_states(trainer: gluon.Trainer, states: States, source: str) -> None:
-    """Set ``states`` like `restore_states`. Error messages start with ``source``."""
+    """Set the optimizer states of a trainer, or keep them until the trainer has buckets.
+
+    Error messages start with ``source``.
+    """
     states = fit_states(trainer._optimizer, states, state_targets(trainer._params), source)
     # after Parameter.set_data, a trainer does not know whether its store updates
     if not trainer._kv_initialized:
@@ -106,7 +109,7 @@ def set_states(trainer: gluon.Trainer, states: States, source: str) -> None:
 
 
 def load_pending_states(trainer: gluon.Trainer) -> None:
-    """Set the states that were loaded before there were buckets.
+    """Set the states that were loaded before the trainer had buckets, if any.
 
     Raises KVStoreError if they do not fit.
     """
@@ -134,7 +137,10 @@ def collect_states(trainer: gluon.Trainer) -> States:
 
 
 def _state_locations(trainer: gluon.Trainer) -> Dict[Parameter, _StateLocation]:
-    """Return the locations of the states of all parameters that are in buckets."""
+    """Return the optimizer key and the range of elements of each parameter's state.
+
+    Only parameters in buckets are included.
+    """
     if not trainer._updates_buckets:
         keys = {param: key for key, param in enumerate(trainer._params)}
         params = [param for bucket in trainer.buckets for param in bucket.params]
@@ -149,7 +155,7 @@ def _state_locations(trainer: gluon.Trainer) -> Dict[Parameter, _StateLocation]:
 
 
 def _key_state(trainer: gluon.Trainer, key: Any) -> KeyState:
-    """Return the state of an optimizer key. Its arrays are the optimizer's or copies on the CPU."""
+    """Return the state of an optimizer key: the optimizer's own arrays, or copies on the CPU."""
     if not trainer._kv_initialized:
         trainer._init_kvstore()
     if trainer._update_on_kvstore:
@@ -162,7 +168,10 @@ def _key_state(trainer: gluon.Trainer, key: Any) -> KeyState:
 
 
 def _parameter_state(state: KeyState, begin: Optional[int], name: str, param: Parameter) -> ParameterState:
-    """Return a CPU copy of the part of a key's state that starts at `_StateLocation`.begin."""
+    """Return a parameter's state, copied to the CPU from the state of its optimizer key.
+
+    ``begin``: see `_StateLocation`.
+    """
     views = [array if begin is None else _parameter_view(array, begin, param) for array in state.arrays]
     copies, age = tuple(view.copyto(mx.cpu()) for view in views), state.history_at(begin or 0)
     return ParameterState(name, param.shape, age.updates, copies, age.extra_state)
@@ -202,7 +211,7 @@ def _put_states(trainer: gluon.Trainer, states: States, source: str) -> None:
 def _new_key_states(
     trainer: gluon.Trainer, param_states: Mapping[Parameter, ParameterState], source: str
 ) -> "Tuple[Dict[Any, Any], Dict[Any, KeyState]]":
-    """Return two dictionaries by key, with arrays on the CPU: nested states, and `KeyState`.
+    """Return the optimizer's nested states and the `KeyState` of each key, both by key, on the CPU.
 
     The first omits keys whose parameters have no state arrays. Raises KVStoreError if the arrays of
     a parameter do not fit the optimizer.

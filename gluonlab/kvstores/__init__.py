@@ -72,6 +72,7 @@ def _create_sharded_optimizer_store(name: str, topology: Optional[str]) -> "KVSt
 
 
 def _create_nccl_store(name: str, topology: Optional[str]) -> "KVStoreBase":
+    """Return a kvstore over NCCL. Raises KVStoreError if MXNet was built without NCCL."""
     import mxnet as mx
 
     if not mx.runtime.Features().is_enabled("NCCL"):

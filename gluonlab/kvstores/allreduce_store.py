@@ -66,7 +66,7 @@ class Placement(NamedTuple):
     schedules: Tuple[str, ...] = ()
 
     def to_json(self, ctxs: "Sequence[mx.Context]") -> Dict[str, Any]:
-        """Return the placement as plain values, for config.json."""
+        """Return this assignment of ranks to devices as plain values, for config.json."""
         if self.schedules:
             return {"placed": self.reason, "schedules": list(self.schedules)}
         return {"placed": self.reason, "order": [str(ctxs[device]) for device in self.order]}
@@ -83,7 +83,7 @@ class Placement(NamedTuple):
 
 
 def unsupported_method(problem: str, advice: str) -> Callable[..., None]:
-    """Return a method that raises KVStoreError, because the store only sums."""
+    """Return a method that only raises KVStoreError, with the problem and the advice."""
 
     def refuse(self: AllreduceKVStore, *args: Any, **kwargs: Any) -> None:
         raise KVStoreError(f"kvstore {self.type!r} {problem}: {advice}")
@@ -116,7 +116,7 @@ class AllreduceKVStore(KVStoreBase):
     def placement_for_training(
         self, ctxs: Sequence[mx.Context], copies: Sequence[Sequence[mx.Context]]
     ) -> Optional[Placement]:
-        """Return the placement of a run's devices, or None for a store without ranks to place.
+        """Return the assignment of ranks to a run's devices, or None if the store makes none.
 
         ``ctxs``: the run's devices. ``copies``: the devices of each copy of the network.
         """
@@ -194,13 +194,14 @@ class AllreduceKVStore(KVStoreBase):
         """Do nothing, because there are no other workers to wait for."""
 
     def _make_entries(self, key: Any, value: Any, out: Any) -> List[PushPullEntry]:
-        """Return each key with its values and outs."""
+        """Return an entry for each key, with its arrays in ``value`` and in ``out``."""
         name = self.type
         if not isinstance(key, (list, tuple)):  # a shortcut, because each step runs this code
             return [PushPullEntry(key, to_array_list(name, key, value), to_array_list(name, key, out))]
         return [PushPullEntry._make(columns) for columns in group_by_key(name, key, value, out)]
 
     def _plan_for(self, entries: List[PushPullEntry]) -> PushPullPlan:
+        """Return the plan to sum these arrays. A plan for other arrays is replaced."""
         keys = tuple(entry.key for entry in entries)
         plan = self._plans.get(keys)
         if plan is None or not plan.matches(entries):
@@ -211,7 +212,7 @@ class AllreduceKVStore(KVStoreBase):
         return plan
 
     def _prefix_errors(self, keys: Keys, make: Callable[[], ReturnType]) -> ReturnType:
-        """Return ``make()``. Add the store's name to its errors, and the keys if missing."""
+        """Return ``make()``. Put the store's name, and the keys if missing, before its errors."""
         try:
             return make()
         except KVStoreError as error:
@@ -324,7 +325,7 @@ class PushPullPlan:
                 call()
 
     def _plan_sum_in_outs(self, entry: PushPullEntry) -> List[nd.NDArray]:
-        """Return the outs as the arrays to sum, and plan the copies of the values into them."""
+        """Return ``entry.outs`` as the arrays to sum, and plan copies of the values into them."""
         for value, out in zip(entry.values, entry.outs):
             if value.size and not is_same_memory(value, out):
                 self._calls_before.append(partial(CopyInto(out).copy, value))
@@ -405,7 +406,10 @@ def _outs_match_values(entry: PushPullEntry) -> bool:
 
 
 def _outs_overlap(entries: Sequence[PushPullEntry]) -> bool:
-    """Return whether writing to an out would change another out, or a value other than its own."""
+    """Return whether writing to an array in ``outs`` would change another array of these entries.
+
+    An array may share memory with its own value.
+    """
     outs = [out for entry in entries for out in entry.outs]
     if arrays_share_memory(outs):
         return True

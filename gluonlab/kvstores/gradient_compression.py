@@ -97,7 +97,7 @@ def check_compression(compress: Optional[str], kvstore: str, dtype: str, group: 
 
 
 def enable_compression(kvstore: Any, compress: Optional[str], device_count: int, group: ProcessGroup) -> Any:
-    """Set ``kvstore`` to compress the gradients that it sums, and return it.
+    """Make ``kvstore`` compress the gradients that it sums, and return ``kvstore``.
 
     ``compress``: ``2bit:THRESHOLD``, "fp16" or None. The residual of the quantization stays on its
     device and is added to the next gradient (Seide et al., "1-bit stochastic gradient descent and
@@ -150,7 +150,7 @@ class PackedDigits(NamedTuple):
 
 
 def max_packed_digits(processes: int) -> PackedDigits:
-    """Return the layout with the most digits whose sum over ``processes`` is exact in float32.
+    """Return how many digits fit into a float32, if sums over ``processes`` must be exact.
 
     With base b, k digits and B = b**ceil(k / 2), the digits fit if b**k + B <= 2**25:
 
@@ -239,7 +239,7 @@ class TwoBitCompressor:
         yield _unary_call("Cast", numbers[0], self.packed, dtype="float32")
 
     def _unpack_calls(self) -> Iterator[EngineCall]:
-        """Yield calls that write the threshold times the digits of ``packed`` into ``sums``."""
+        """Yield calls that unpack ``packed``, and write digits x threshold into ``sums``."""
         base, low, high = self._digits
         lower, upper, not_nan = (nd.empty(self.packed.shape, self.packed.context) for _ in range(3))
         yield operator_call("broadcast_equal", [self.packed, self.packed], not_nan)  # 0 for NaN
@@ -257,7 +257,7 @@ class TwoBitCompressor:
             yield operator_call("take", [table, number], digits, in_rows)
 
     def _digit_table(self, count: int) -> "np.ndarray[Any, Any]":
-        """Return the unpacking table: a row of NaN, then the digits of 0, 1, ... as gradients."""
+        """Return a table for unpacking: NaN in row 0, then digits times the threshold."""
         base = self._digits.base
         numbers = np.arange(base**count)[:, np.newaxis]
         digits = numbers // base ** np.arange(count) % base - base // 2
@@ -275,7 +275,7 @@ class TwoBitCompressor:
 
 
 def _run_in_bulk(calls: Sequence[EngineCall]) -> None:
-    """Run the calls as one operation of the engine, so that it waits for the GPU only once."""
+    """Run the calls as one operation of MXNet's engine, which then waits for the GPU only once."""
     with mx.engine.bulk(len(calls)):
         for call in calls:
             call()

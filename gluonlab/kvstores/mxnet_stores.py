@@ -141,6 +141,7 @@ class MXNetKVStore(KVStore):
         last_entry: Optional[_KeyEntry] = None
 
         def run() -> None:
+            """Sum the arrays: in C if they were summed before, else by `pushpull`."""
             nonlocal last_entry
             entry = self._key_entries.get(key)
             if entry is None or entry is not last_entry or self._updater_function is not None:
@@ -232,7 +233,7 @@ class MXNetKVStore(KVStore):
         self._key_entries[key] = _KeyEntry(self._newest_store, value.shape, value.dtype, 0)
 
     def _make_room_for_values(self, key: Any, values: List[nd.NDArray]) -> None:
-        """Move the key to a new inner store if its store cannot sum so many values."""
+        """Move the key to a new store of MXNet if its present store cannot sum so many values."""
         shape, dtype, count = values[0].shape, values[0].dtype, len(values)
         entry = self._key_entries.get(key)
         if self._updater_function is None:
@@ -260,7 +261,7 @@ class MXNetKVStore(KVStore):
         return self._key_entries[key]
 
     def _call_stores(self, call: str, key: Any, *arrays: Any, **settings: Any) -> None:
-        """Call the method ``call`` once if one inner store holds all keys, else for each key."""
+        """Call MXNet's method ``call``: once if all keys are in one store, else for each key."""
         keys = [to_mxnet_key(name) for name in as_list(key)]
         stores = [self._find_entry(name).store for name in keys]
         with enable_peer_copies(arrays):
@@ -332,6 +333,7 @@ class StoreTrainerRef:
         self._trainer_ref = None
 
     def _find_trainer(self, optimizer: Any) -> Optional[gluon.Trainer]:
+        """Return the Trainer that has this optimizer, or None if there is none."""
         for param in optimizer.param_dict.values():
             trainer = getattr(param, "_trainer", None)
             if trainer is not None and trainer._optimizer is optimizer:
@@ -362,6 +364,7 @@ def enable_peer_copies(arrays: Any) -> "ContextManager[None]":
 
 
 def _iterate_arrays(items: Any) -> Iterator[nd.NDArray]:
+    """Yield the arrays in ``items`` and in its nested lists. Skip everything else."""
     for item in items:
         if is_list(item):
             yield from _iterate_arrays(item)
@@ -427,6 +430,7 @@ class NcclKVStore(AllreduceKVStore):
         self._stores: Dict[Tuple[int, ...], _NcclStore] = {}  # ids of GPUs -> their store
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        """Copy ``value`` into ``out``, and prepare NCCL for later sums of arrays like ``out``."""
         super().broadcast(key, value, out, priority)
         for entry in self._make_entries(key, value, out):
             ctxs = {array.context for array in entry.outs}
@@ -434,6 +438,7 @@ class NcclKVStore(AllreduceKVStore):
                 self._store_for(entry.outs).key_for(entry.outs[0])
 
     def make_executor(self, arrays: ArraysByRank, keys: Keys) -> _NcclAllreduce:
+        """Return an executor that sums with NCCL. Raises KVStoreError for unsuitable arrays."""
         for array in (array for of_rank in arrays for array in of_rank):
             if array.context.device_type != "gpu":
                 raise KVStoreError(f"arrays on {array.context}: it sums over GPUs: choose device or local")
@@ -486,7 +491,7 @@ class _NcclStore:
 
 
 def _free_store(created: List[mx.kvstore.KVStore]) -> None:
-    """Free the store once its work is done, because its work would continue in freed memory."""
+    """Wait for the store's work, which would otherwise use freed memory, and free the store."""
     if created:
         with suppress(mx.MXNetError):  # an operator's error, which readers of its result see again
             nd.waitall()
@@ -516,6 +521,7 @@ class _NcclAllreduce:
         self._store = store
 
     def run(self, priority: int = 0) -> None:
+        """Queue NCCL's sums of all arrays. ``priority``: as in a kvstore."""
         c_priority = ctypes.c_int(priority)
         for arguments in self._calls:
             check_call(_LIB.MXKVStorePushPull(self._store.handle, *arguments, c_priority))

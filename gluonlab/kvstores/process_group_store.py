@@ -99,6 +99,7 @@ class GroupKVStore(AllreduceKVStore):
     )
 
     def make_executor(self, arrays: ArraysByRank, keys: Keys) -> AllreduceExecutor:
+        """Return an executor that sums over devices and processes, with compression if set."""
         local_keys = list(range(self._local_key_count, self._local_key_count + len(arrays[0])))
         self._local_key_count += len(local_keys)
         keys_and_devices = (keys, *(of_rank[0].context for of_rank in arrays))
@@ -119,6 +120,7 @@ class GroupKVStore(AllreduceKVStore):
         return self._compressors[key]
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        """Copy rank 0's ``value`` into every array of ``out`` in all processes."""
         super().broadcast(key, value, out, priority)  # raises if a value does not fit its outs
         entries: List[PushPullEntry] = [entry for entry in self._make_entries(key, value, out) if entry.outs]
         self.group.broadcast([entry.outs[0] for entry in entries])
@@ -157,6 +159,7 @@ class _GroupAllreduce:
         ]
 
     def run(self, priority: int = 0) -> None:
+        """Sum over the devices, then over the processes, and copy the sums to all devices."""
         if self._local is not None:
             self._local(priority=priority)
         for call in self._calls_before:
@@ -210,7 +213,7 @@ class _GroupAllreduce:
 
 
 def _copy_or_cast(source: nd.NDArray, into: nd.NDArray) -> EngineCall:
-    """Return a call that copies an array into another of its device, of any type."""
+    """Return a call that copies an array into another on the same device, and converts the type."""
     if np.dtype(source.dtype) == np.dtype(into.dtype):
         return partial(CopyInto(into).copy, source)
     return operator_call("Cast", [source], into, Attributes({"dtype": np.dtype(into.dtype).name}))

@@ -24,7 +24,7 @@ class ServedWeightsProtocol(Protocol):
     """Weights that servers keep and update."""
 
     def update(self, index: int, array: nd.NDArray, priority: int = 0) -> None:
-        """Queue an update with the gradient ``array``, and overwrite it with the new weights.
+        """Queue an update with the gradient ``array``. The new weights then replace the gradient.
 
         ``index``: number of the array in the arguments of `start_serving_weights`.
         """
@@ -94,7 +94,7 @@ class ProcessGroup:
     def start_serving_weights(
         self, optimizer: Any, flats: Sequence[FlatLayout], weights: Sequence[nd.NDArray]
     ) -> ServedWeightsProtocol:
-        """Start the servers with rank 0's weights, which they update from now on.
+        """Give rank 0's weights to the servers. From now on, the servers update these weights.
 
         ``flats``: the layout of each array of ``weights``. Waits for all processes. Raises RunError
         without servers, or if the servers already have weights.
@@ -148,7 +148,7 @@ class SummingGroup(ProcessGroup):
         """Leave the group. ``all_leave``: whether the other processes leave it now as well."""
 
     def sum_array(self, number: int, array: nd.NDArray, priority: int) -> None:
-        """Queue the sum of a flat array over the processes, in place.
+        """Queue the sum of a flat array over the processes. The sum replaces the array's values.
 
         ``number`` identifies the sum in all processes. All arrays with the same number must have
         the same size and type. Two sums that may run at the same time must have different numbers.
@@ -161,6 +161,7 @@ class SummingGroup(ProcessGroup):
             self.sum_array(self._sum_number(id(array)), array, priority)
 
     def broadcast(self, arrays: Sequence[nd.NDArray]) -> None:
+        """Copy rank 0's arrays into the arrays of the other processes."""
         for array in (array.as_nd_ndarray() for array in arrays if array.size):
             flat = nd.zeros((array.size,), array.context, array.dtype)
             shaped = flat.reshape(array.shape)  # the same memory
@@ -171,6 +172,7 @@ class SummingGroup(ProcessGroup):
             array.wait_to_read()
 
     def all_gather(self, values: "NDArray[Any]") -> "NDArray[Any]":
+        """Return the values of all processes as float64, with one row for each rank."""
         # each process fills its row of a table of zeros, and the tables are summed
         table = np.zeros((self.size, FLOAT32_PARTS, values.size), "float32")
         table[self.rank] = _split_float64(values.astype("float64").reshape(-1))
@@ -183,6 +185,7 @@ class SummingGroup(ProcessGroup):
         return np.asarray(self.all_gather(values).sum(axis=0))
 
     def all_gather_bytes(self, data: bytes) -> List[bytes]:
+        """Return the bytes of all processes, by rank."""
         # as in all_gather, each process fills its row of a table
         lengths = self.all_gather(np.array(len(data))).astype(int).tolist()
         table = np.zeros((self.size, _padded_float_count(max(lengths))), "float32")
@@ -191,6 +194,7 @@ class SummingGroup(ProcessGroup):
         return [row.tobytes()[:length] for row, length in zip(rows, lengths)]
 
     def broadcast_bytes(self, data: bytes) -> bytes:
+        """Return rank 0's ``data`` in all processes."""
         # in pieces, as sums in which the other processes contribute zeros
         sent = memoryview(data if self.rank == 0 else b"")
         length, pieces = int(self.all_reduce_values(np.array(len(sent)))), []

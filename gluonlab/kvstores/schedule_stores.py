@@ -39,7 +39,7 @@ class _TopologyKVStore(AllreduceKVStore):
         self._topology = topology
 
     def placement(self, ctxs: Sequence[mx.Context]) -> Placement:
-        """Return the assignment of ranks to ``ctxs``, the reason, and the schedules if chosen.
+        """Return which rank runs on which of ``ctxs``, and the reason (`Placement`).
 
         Raises KVStoreError if the named topology has fewer devices, or if there is no schedule for
         these devices.
@@ -93,6 +93,7 @@ class ScheduleKVStore(_TopologyKVStore):
         return Executor(make_schedule(self._name, len(arrays)).placed(placement.order), arrays)
 
     def _find_placement(self, ctxs: Sequence[mx.Context]) -> Placement:
+        """Return the order that was given, or else the cheapest order by the devices' links."""
         if self._order is not None:
             return Placement(tuple(self._order), "as given")
         key = tuple(ctxs)
@@ -123,6 +124,7 @@ class TopologyAwareKVStore(_TopologyKVStore):
     def placement_for_training(
         self, ctxs: Sequence[mx.Context], copies: Sequence[Sequence[mx.Context]]
     ) -> Optional[Placement]:
+        """Return the assignment for the first device of each copy, or None for a single copy."""
         # Device i of each copy sums over the devices i of all copies. Only the first devices are
         # reported.
         first_devices = [copy[0] for copy in copies]
@@ -137,7 +139,7 @@ class TopologyAwareKVStore(_TopologyKVStore):
         return Executor(schedules.cheapest(total_bytes(arrays[0])), arrays)
 
     def _schedules_with_reason(self, ctxs: Sequence[mx.Context]) -> Tuple[str, "SchedulesBySize"]:
-        """Return the reason for the schedules and the schedules for these devices, made once."""
+        """Return (reason, schedules) for these devices. The schedules are made once."""
         key = tuple(ctxs)
         if key not in self._schedules_by_devices:
             resolved = resolve_topology(ctxs, self._topology)
@@ -157,6 +159,7 @@ def _make_cpu_schedules(name: str, count: int) -> "SchedulesBySize":
 
 
 def _make_schedules(name: str, links: "Optional[Topology]", count: int) -> "SchedulesBySize":
+    """Return schedules for ``count`` devices that are connected by ``links``."""
     # imports the synthesis, which other stores do not need
     from gluonlab.collectives.topology_aware import make_for_links
 
@@ -164,7 +167,10 @@ def _make_schedules(name: str, links: "Optional[Topology]", count: int) -> "Sche
 
 
 def place_ranks(schedule: Schedule, resolved: ResolvedTopology) -> Placement:
-    """Return the cheapest order for ``schedule``. With unknown links, rank i runs on device i."""
+    """Return the assignment of ranks to devices for which ``schedule`` is cheapest.
+
+    With unknown links or few devices, rank i runs on device i.
+    """
     if resolved.topology is None or schedule.world_size < MIN_DEVICES_TO_PLACE:
         return Placement(tuple(range(schedule.world_size)), resolved.reason)
     return Placement(tuple(find_best_order(schedule, resolved.topology)), resolved.reason)

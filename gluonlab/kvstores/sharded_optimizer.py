@@ -146,7 +146,7 @@ class ShardedKVStore(ScheduleKVStore):
         return [shard.grad for shards in update.shards.values() for shard in shards]
 
     def update(self, key: Any, priority: int = 0, stale: "Optional[Dict[Any, List[ElementRange]]]" = None) -> None:
-        """Queue the second half: the update of each device's part, and the all-gather of weights.
+        """Queue the second half of `pushpull`: devices update their parts and gather all weights.
 
         ``key``: as in `reduce_scatter`. ``stale``: by key, ranges of elements that keep their
         values, states and update counts.
@@ -155,7 +155,7 @@ class ShardedKVStore(ScheduleKVStore):
 
     @nd_semantics()
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """Write the whole states of all parameters. Raise OutputError on failure.
+        """Write all states, joined from the devices. Raise OutputError on failure.
 
         `gluonlab.optimizers.optimizer_states` defines the file's layout. States have the names of
         the parameters in the optimizer's ``param_dict``, which gluon.Trainer fills. Without these,
@@ -172,7 +172,7 @@ class ShardedKVStore(ScheduleKVStore):
 
     @nd_semantics()
     def load_optimizer_states(self, fname: str) -> None:
-        """Load saved states, on any devices.
+        """Load saved states. The number of devices may differ from that when they were saved.
 
         The file must be written by `save_optimizer_states`, BucketedTrainer.save_states or
         gluon.Trainer.save_states. Raises KVStoreError, and changes nothing, if the file contains
@@ -212,7 +212,10 @@ class ShardedKVStore(ScheduleKVStore):
         return self._updates[keys]
 
     def _parameters_by_key(self) -> Dict[Any, StateTarget]:
-        """Return gluon.Trainer's parameters, or else the keys that were updated or loaded."""
+        """Return the name, shape and type of each key's parameter.
+
+        Without a gluon.Trainer, these are the keys that were updated or loaded.
+        """
         items = self._require_optimizer().param_dict.items()
         params = {key: param for key, param in items if hasattr(param, "name")}
         if params:
@@ -236,13 +239,13 @@ class ShardedKVStore(ScheduleKVStore):
         return update.get_key_state(key)
 
     def keys_to_update(self, key: Any, stale: Mapping[Any, List[ElementRange]]) -> List[Any]:
-        """Return the optimizer's keys that `update` of ``key`` would update."""
+        """Return the optimizer's keys that a call of `update` for ``key`` would update."""
         updates = self._find_reduced_update(key).updates
         spans_by_key = (key_update.fresh_spans(stale.get(name, ())) for name, key_update in updates.items())
         return [span.key for spans in spans_by_key for span in spans]
 
     def set_key_states(self, states_by_key: Mapping[Any, KeyState]) -> None:
-        """Set the whole states with which keys continue. All other keys restart."""
+        """Replace the states of all keys. Keys without a given state restart."""
         self._replaced_transfers += sum(update.transfers_run for update in self._updates.values())
         self._updates.clear()
         self._loaded = dict(states_by_key)
@@ -252,10 +255,10 @@ class ShardedKVStore(ScheduleKVStore):
         return self  # gluon.Trainer.load_states reads its ``optimizer``
 
     def _find_or_make_update(self, key: Any, grads: Any, weights: Any, keep: bool = False) -> ShardedUpdate:
-        """Return the cached update of these keys.
+        """Return the `ShardedUpdate` of these keys: the previous one if it fits, else a new one.
 
-        If its arrays or ``keep`` differ, a new update with the same optimizer state replaces it.
-        ``keep``: whether the gradients stay unchanged.
+        A new update continues with the same optimizer state. ``keep``: whether the gradients stay
+        unchanged.
         """
         self._require_optimizer()
         entries = self._make_entries(key, grads, weights)
@@ -371,7 +374,7 @@ class ShardedUpdate:
         return self._keeps_gradients == keep and have_same_arrays(self._entries, entries)
 
     def get_key_state(self, key: Any) -> KeyState:
-        """Return the whole arrays of the state: copies on the CPU, of the weight's shape."""
+        """Return a key's state, joined from the devices: CPU copies in the weights' shape."""
         shards, weight = self.shards[key], self.weights[self.keys.index(key)][0]
         arrays = []
         for parts in zip(*(shard.state_arrays() for shard in shards)):
@@ -382,7 +385,7 @@ class ShardedUpdate:
         return KeyState(tuple(arrays), self.updates[key].histories())
 
     def restore_states(self, states: Mapping[Any, KeyState]) -> None:
-        """Set the states from whole arrays. A key without arrays restarts.
+        """Divide the arrays of saved states among the devices. A key without arrays restarts.
 
         Raises KVStoreError, and changes nothing, if they do not fit.
         """

@@ -1,4 +1,4 @@
-"""Training with several processes, which a launcher starts and each of which has its own devices.
+"""Training with several processes that a launcher starts, each with its own devices.
 
 `BACKENDS` in `backends.py` contains a class for each value of ``--backend``. Each class derives
 from `gluonlab.kvstores.process_groups.SummingGroup`:

@@ -235,7 +235,10 @@ class Console(LinePrinter):
         self._raw, self._of_program = raw, of_program
 
     def on_line(self, process: str, stream: str, text: str, printed: PrintedCallback = do_nothing) -> None:
-        """Print a line of a process. For the arguments see `LaunchListener`."""
+        """Print a line that ``process`` wrote to ``stream``, and then call ``printed``.
+
+        See `LaunchListener`.
+        """
         if stream == "out" and self._raw:
             self.print("stdout", text, printed)
         elif text or self._of_program:
@@ -263,7 +266,7 @@ def _check_separated(context: click.Context, words: Sequence[str]) -> None:
 
 
 def _check_options(context: click.Context, words: Sequence[str]) -> None:
-    """Check that no unknown option is before the -- of a program, and no option of Python after --.
+    """Raise an error for an unknown option before the -- of a program, or for Python's after it.
 
     Raises NoSuchOption or ConfigError. All other unknown options are options of the run.
     """

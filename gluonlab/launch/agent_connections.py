@@ -120,7 +120,7 @@ class AgentConnection:
     def start_listening(
         self, reader: asyncio.StreamReader, hello: Message, inbox: asyncio.Queue[ReceivedMessage]
     ) -> None:
-        """Start to put the agent's messages into ``inbox``, and to send heartbeats.
+        """Start two tasks: one puts the agent's messages into ``inbox``, one sends heartbeats.
 
         ``hello`` is the agent's first message.
         """
@@ -141,13 +141,13 @@ class AgentConnection:
             send_message(self._writer, **message)
 
     def mark_lost(self, reason: str) -> None:
-        """Mark the agent as lost, and put a message ``loss_reason`` into the inbox."""
+        """Mark the agent as lost, and put a message with the reason into the inbox."""
         if self.loss_reason is None:
             self.loss_reason = reason
             self._inbox.put_nowait((self, {"loss_reason": reason}))
 
     def acknowledge_printed(self, line: str) -> None:
-        """Count a line as printed or dropped, and now and then let the agent send more output."""
+        """Count a line as printed or dropped. After enough lines, let the agent send more."""
         self._printed += line_cost(line)
         if self._printed > UNPRINTED_LIMIT // 4:
             self._unprinted -= self._printed
@@ -198,6 +198,7 @@ class AgentConnection:
         return [*self._ssh_command(), shlex.join(agent)]  # ssh passes one string to the remote shell
 
     def _environment(self) -> Dict[str, str]:
+        """Return the environment variables with which the agent or ssh is started."""
         environment = add_gluonlab_path(os.environ)
         if self.host.is_local:
             environment.pop(SSH_VARIABLE, None)  # it describes this shell's connection
@@ -226,6 +227,7 @@ class AgentConnection:
         self.mark_lost("has ended the connection" + (f": {one_line(last_line)}" if last_line else ""))
 
     async def _send_heartbeats(self) -> None:
+        """Send a heartbeat every BEAT_S seconds until this task is cancelled."""
         while True:
             liveness_clock()  # a call at least every BEAT_S, so that the clock counts this time
             self.send(heartbeat=True)

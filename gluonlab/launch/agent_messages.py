@@ -175,7 +175,7 @@ def _refuse_constant(word: str) -> NoReturn:
 
 
 def _matches_form(message: Message, form: Mapping[str, Check]) -> bool:
-    """Check if a message has the keys of a form, with valid values."""
+    """Check if a message has the keys of ``form``, with values that pass the form's checks."""
     checks = {key.rstrip("?"): check for key, check in form.items()}
     required = {key for key in form if not key.endswith("?")}
     return required <= message.keys() <= checks.keys() and all(checks[key](value) for key, value in message.items())

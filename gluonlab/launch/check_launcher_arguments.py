@@ -114,7 +114,7 @@ def job_file_options(context: click.Context, kind: str) -> List[str]:
 
 
 def check_not_in_group(context: click.Context, member: Optional[Membership]) -> None:
-    """Raise ConfigError if each process of a started group would launch a group of its own.
+    """Raise ConfigError for an option that launches a group, in a process that belongs to a group.
 
     ``member``: this process's membership; None if no launcher has started the process.
     """
@@ -127,7 +127,7 @@ def check_not_in_group(context: click.Context, member: Optional[Membership]) -> 
 
 
 def check_remote_options(context: click.Context, hosts: Sequence[Host], member: Optional[Membership]) -> None:
-    """Raise ConfigError for an option in REMOTE_OPTIONS if the launcher uses no other host.
+    """Raise ConfigError for an option in REMOTE_OPTIONS if the launcher needs no other host.
 
     Args:
         context: the parsed command line
@@ -158,7 +158,7 @@ def check_member_options(context: click.Context, launcher: str) -> None:
 def validate_run_arguments(
     backend: str, words: Tuple[str, ...], restarts: int, launcher: click.Command, worker: click.Command
 ) -> Tuple[str, ...]:
-    """Check the options of a run, and return them.
+    """Check the options of a run, and return the options with which to start the workers.
 
     If the run may be restarted and saves no checkpoints, --checkpoint-every is added.
 
@@ -223,7 +223,7 @@ def _option_names(command: click.Command) -> List[str]:
 
 
 def _check_not_launcher_option(name: str, launcher_options: Sequence[str], run_options: Sequence[str]) -> None:
-    """Raise ConfigError for an option of the launcher after ``--``, even if it is misspelled.
+    """Raise ConfigError for an option of the launcher, also a misspelled one, after ``--``.
 
     Args:
         name: a word after ``--``, without its value

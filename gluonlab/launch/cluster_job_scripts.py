@@ -553,7 +553,7 @@ JOB_FILE_KINDS: Dict[str, Callable[[JobRequest], str]] = {
 
 
 def job_file(kind: str, request: JobRequest) -> str:
-    """Return the text of a job file.
+    """Return the text of a job file of this kind, such as ``slurm``.
 
     Args:
         kind: a key of JOB_FILE_KINDS, such as ``slurm``

@@ -83,7 +83,7 @@ class Site(NamedTuple):
 
 
 def worker_arguments(backend: str, words: Sequence[str]) -> List[str]:
-    """Return a worker's arguments of Python for a run, or the command line of a program.
+    """Return the arguments of Python for a worker, or the command line of the user's program.
 
     ``words``: the options of the run, or the program and its arguments.
     """
@@ -129,9 +129,13 @@ def parts(
 def _parameter_server_processes(
     placed: Sequence[int], servers: Sequence[int], sites: Sequence[Site], port: int
 ) -> ServersAndWorkerVariables:
-    """Return the processes for MXNet's parameter server. For the arguments see `parts`."""
+    """Return MXNet's scheduler and servers, and the environment variables of each worker.
+
+    For the arguments see `parts`.
+    """
 
     def role_variables(role: str, host: int) -> Dict[str, str]:
+        """Return MXNet's variables for a process. ``host``: its index into ``sites``."""
         return {
             "DMLC_ROLE": role,
             "DMLC_NUM_WORKER": str(len(placed)),
@@ -151,7 +155,7 @@ def _parameter_server_processes(
 def _horovod_processes(
     placed: Sequence[int], servers: Sequence[int], sites: Sequence[Site], port: int
 ) -> ServersAndWorkerVariables:
-    """Return Horovod's rendezvous server, and the variables that horovodrun would set.
+    """Return Horovod's rendezvous server, and each worker's environment variables for Horovod.
 
     For the arguments see `parts`. ``servers`` is not used.
     """
@@ -284,7 +288,7 @@ VARIABLE_PATTERNS = {
 def allowed_variables(
     arguments: Sequence[str], environment: Mapping[str, str], backend: str, words: Sequence[str]
 ) -> Dict[str, str]:
-    """Return the environment variables with which a requested process may be started.
+    """Return those of the requested environment variables that a process may have.
 
     Other variables are omitted. Raises ConfigError for a process that is not part of the group, and
     for an invalid value.

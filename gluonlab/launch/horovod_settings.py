@@ -1,4 +1,4 @@
-"""The launcher's options for Horovod, which are named as in horovodrun, and the variables they set."""
+"""The launcher's options for Horovod, named as in horovodrun, and the variables that they set."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def set_horovod_defaults() -> None:
 
 
 def check_timeline_writable(variables: Mapping[str, str]) -> None:
-    """Raise ConfigError if this process cannot write the timeline that ``variables`` set.
+    """Raise ConfigError if this process cannot write the timeline file set in ``variables``.
 
     Horovod itself would only log a warning.
     """

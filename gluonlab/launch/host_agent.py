@@ -104,6 +104,7 @@ class HostAgent:
             self._writer.close()
 
     async def _listen(self) -> None:
+        """Handle the launcher's messages until the connection ends or a message is invalid."""
         try:
             async for message in receive_messages(self._reader, LAUNCHER_MESSAGES):
                 self._heard = liveness_clock()
@@ -200,7 +201,7 @@ class HostAgent:
         self._run_in_background(self._report_end(name, process, forwarding))
 
     def _reserve_node_port(self, name: str) -> Dict[str, str]:
-        """Reserve the port of MXNet in the program ``name``, and return the variable that sets it.
+        """Reserve a port for MXNet in the program ``name``. Return the variable with the port.
 
         Each program gets a higher port than the programs before, because MXNet's scheduler numbers
         the workers of one host in the order of their ports.
@@ -260,7 +261,7 @@ class HostAgent:
         await self._drain_writer()
 
     async def _stop_processes(self) -> None:
-        """Stop all processes, first by SIGTERM and then by SIGKILL. Then notify the launcher."""
+        """Stop all processes by SIGTERM, later by SIGKILL. Then notify the launcher."""
         self._release_output(self._processes)
         for signal_number in (signal.SIGTERM, signal.SIGKILL):
             for process in self._processes.values():
@@ -290,6 +291,7 @@ class HostAgent:
             await self._writer.drain()
 
     def _run_in_background(self, coroutine: Any) -> "asyncio.Future[Any]":
+        """Start ``coroutine`` as a task, and keep a reference to the task until it ends."""
         task: "asyncio.Future[Any]" = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -331,6 +333,7 @@ async def _open_reader(
 
 
 async def _open_writer(descriptor: int) -> asyncio.StreamWriter:
+    """Return a stream that writes to a file descriptor."""
     loop = asyncio.get_event_loop()
     transport, protocol = await loop.connect_write_pipe(
         asyncio.streams.FlowControlMixin, os.fdopen(descriptor, "wb", 0)

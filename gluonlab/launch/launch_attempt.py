@@ -245,7 +245,7 @@ class LaunchAttempt:
             self._record_failure(name, reason or _describe_early_exit(status), status or 1)
 
     def _record_stalled_processes(self, elapsed_s: float) -> None:
-        """Record the failures that no message reports, ``elapsed_s`` after the start of the attempt.
+        """Record failures that no message reports. ``elapsed_s``: time since the attempt's start.
 
         These are silent agents, workers that do not start or do not find the group, and servers
         that exited before the workers.
@@ -274,7 +274,7 @@ class LaunchAttempt:
         ]
 
     def _record_lost_host(self, connection: AgentConnection, reason: str) -> None:
-        """Record that a host is lost with its running processes, if there are any."""
+        """Record a lost host as a failure if processes were still running on it."""
         lost = {name for name in self._alive if self._agent[name] is connection}
         if lost:
             self._failures.append(AttemptFailure(f"host {connection.host.name}", reason))
@@ -318,6 +318,7 @@ def _describe_early_exit(status: int) -> str:
 
 
 def _signal_name(number: int) -> str:
+    """Return the name of a signal, such as ``SIGTERM``."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -167,7 +167,7 @@ class _Launcher:
         self._add_connections(await self._rendezvous.wait_for_ranks(range(1, request.membership.size)))
 
     def _add_connections(self, results: Sequence[Union[AgentConnection, RunError]]) -> None:
-        """Keep the connections among ``results``, and then raise the first error, if any."""
+        """Store the connections among ``results``, and then raise the first error, if any."""
         self._connections += [result for result in results if isinstance(result, AgentConnection)]
         for result in results:
             if isinstance(result, RunError):
@@ -369,7 +369,7 @@ def _port_error(requested: Optional[int], root: AgentConnection, reason: str) ->
 
 
 def _connection_addresses(connections: Sequence[AgentConnection], named: bool) -> List[Site]:
-    """Return the name and address at which the other hosts reach the host of each connection.
+    """Return the name of each connection's host, and the address at which others reach the host.
 
     The address is read from the connection by ssh or TCP. A process on the launcher's own host may
     be connected over loopback, which other hosts cannot reach. It gets the launcher's address.

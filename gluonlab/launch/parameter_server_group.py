@@ -82,7 +82,7 @@ class ParameterServer(SummingGroup):
         set_local_process_count(_count_local_processes(self))
 
     def leave(self, together: bool) -> None:
-        """Free the kvstore, because a later shutdown of MXNet would drop queued operations.
+        """Free the kvstore now, because MXNet would drop its queued operations at exit.
 
         ``together``: whether all workers leave. They then wait for each other at exit. A worker
         that fails alone does not wait.
@@ -131,7 +131,7 @@ class ParameterServer(SummingGroup):
         return None
 
     def sum_array(self, number: int, array: nd.NDArray, priority: int) -> None:
-        """Queue the sum of ``array`` over the processes, which replaces the values of ``array``.
+        """Queue the sum of ``array`` over the processes. The sum replaces the values of ``array``.
 
         The first call with a ``number`` waits until all processes have called with this number. In
         asynchronous groups every call waits for the sum.
@@ -189,7 +189,7 @@ def _count_local_processes(group: ProcessGroup) -> int:
 
 
 def _install_rule(store: Any, rule: mx.optimizer.Optimizer) -> None:
-    """Install ``rule`` on all servers, and wait until all workers have called this function."""
+    """Install ``rule``, an optimizer, on all servers. Wait until all workers have called this."""
     if store.rank == 0:
         store.set_optimizer(rule)  # waits until each server has loaded it or failed
     store._barrier()

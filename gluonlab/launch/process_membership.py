@@ -92,7 +92,7 @@ class Membership:
 
 
 def membership(environ: Environ) -> Optional[Membership]:
-    """Return the membership of the process that has this environment.
+    """Return rank, size and launcher of the process that has these environment variables.
 
     Returns None if no launcher has started the process. A shell in an allocation (salloc, bsub -Is,
     srun --pty) is not a process of a group. Use `read_job_allocation` there.
@@ -211,7 +211,7 @@ def _membership_by_launcher(launcher: Launcher, environ: Environ) -> Membership:
 
 
 def _group_size(launcher: Launcher, environ: Environ) -> Tuple[int, str]:
-    """Return the number of processes, and the variable that sets the number, for messages."""
+    """Return the number of processes, and which variable sets this number, for messages."""
     name = _first_set_name(environ, launcher.size)
     if name:
         return _read_number(environ, name, least=1), name
@@ -234,7 +234,7 @@ def _check_local(member: Membership, launcher: Launcher, environ: Environ) -> No
 
 
 def _complete_srun(member: Membership, environ: Environ) -> Membership:
-    """Set the root to the step's first node, and the local size to this node's tasks."""
+    """Set the root to the first node of the Slurm step, and the local size to this node's tasks."""
     variable = _first_set_name(environ, ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"))
     if not variable:
         raise _missing_variable_error(SRUN, environ, "SLURM_STEP_NODELIST")

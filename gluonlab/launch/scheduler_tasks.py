@@ -154,7 +154,7 @@ async def _connect_to_rank_0(
 
 
 def _system_message(error: OSError) -> str:
-    """Return the system's message for an error instead of asyncio's.
+    """Return the operating system's message for an error, instead of asyncio's message.
 
     Errors of hostname lookup have no error number of the system, so their own message is returned.
     """
@@ -191,7 +191,10 @@ async def _serve_rank_0(
     settings: Mapping[str, str],
     request: StopRequest,
 ) -> int:
-    """Connect to rank 0, and be its agent. For the arguments see `serve_rank_0`."""
+    """Connect to rank 0, and start and stop this rank's process as its agent.
+
+    For the arguments see `serve_rank_0`.
+    """
     root = membership.root or "127.0.0.1"
     connecting = asyncio.ensure_future(_connect_to_rank_0(membership, root, patience))
 

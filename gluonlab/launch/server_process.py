@@ -18,7 +18,7 @@ from gluonlab.launch.group_processes import PORT_TAKEN, RENDEZVOUS_ARGUMENTS, re
 
 
 def _run_server_role() -> None:
-    """Import MXNet, which then runs the server or scheduler, and exits with SystemExit."""
+    """Import MXNet. The import runs the server or scheduler, and ends with SystemExit."""
     # A server never returns to Python, so Python's handler would not run.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:

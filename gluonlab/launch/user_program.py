@@ -34,7 +34,7 @@ def check_program(words: Sequence[str]) -> None:
 
 
 def program_variables() -> Dict[str, str]:
-    """Return the environment variables of a program that gluonlab's own processes do not have.
+    """Return the environment variables that only the user's program gets, not gluonlab's processes.
 
     - PYTHONPATH: the folder of `gluonlab.launch.at_start`, before the user's value. gluonlab's own
       folder is not added, because the program may use another Python, with other packages.

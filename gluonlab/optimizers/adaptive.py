@@ -104,7 +104,7 @@ class _RepresentableEpsilon(mx.optimizer.Optimizer):  # type: ignore[misc]
     epsilon: float
 
     def update(self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Any) -> None:
-        """Update one parameter, or a part of it."""
+        """Update a weight with an epsilon that the weight's type can represent."""
         epsilon: float = self.epsilon
         self.epsilon = representable_epsilon(epsilon, weight)
         try:
@@ -151,6 +151,7 @@ class Adamax(BetaOptimizer, AdaptiveOptimizer):
     defaults = DefaultArguments(learning_rate=0.002)
 
     def compute_direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
+        """Update the gradient's mean and maximum in ``state``; return mean / maximum."""
         mean, largest = state
         _update_mean(mean, self.beta1, grad)
         largest *= self.beta2
@@ -182,6 +183,7 @@ class Nadam(BetaOptimizer, AdaptiveOptimizer):
         self._products: List[float] = [1.0]  # _products[t]: product of the first t momenta
 
     def compute_direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
+        """Update ``state`` with the gradient; return Adam's direction with Nesterov's momentum."""
         mean, square = state
         _update_mean(mean, self.beta1, grad)
         _update_mean(square, self.beta2, grad * grad)
@@ -229,6 +231,7 @@ class AdaDelta(AdaptiveOptimizer):
         self.rho, self.epsilon = rho, epsilon
 
     def compute_direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
+        """Update the mean squares in ``state``; return the gradient times their roots' ratio."""
         square, update = state
         epsilon = representable_epsilon(self.epsilon, grad)
         _update_mean(square, self.rho, grad * grad)
@@ -251,6 +254,7 @@ class FTML(BetaOptimizer, AdaptiveOptimizer):
     defaults = DefaultArguments(learning_rate=0.0025, beta1=0.6)
 
     def compute_direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
+        """Update the mean square in ``state``; return the gradient divided by its root."""
         (square,) = state
         _update_mean(square, self.beta2, grad * grad)
         root = (square / (1 - self.beta2**t)).sqrt() + representable_epsilon(self.epsilon, grad)

@@ -185,6 +185,7 @@ def _parse_parameter(name: str, arrays: Dict[str, nd.NDArray], source: str) -> P
 
 
 def _read_values(array: nd.NDArray, name: str, source: str) -> "np.ndarray[Any, Any]":
+    """Return up to 64 finite values as a flat array. Raises KVStoreError for other values."""
     values: "np.ndarray[Any, Any]" = array.asnumpy().reshape(-1)
     if values.size > 64 or not np.isfinite(values).all():
         raise KVStoreError(f"{source}: {name!r} is damaged: {LOAD_HINT}")
@@ -232,7 +233,7 @@ def read_states(fname: "str | bytes | os.PathLike[str]", max_bytes: Optional[int
 
 
 def is_list_of_arrays(fname: "str | bytes | os.PathLike[str]") -> bool:
-    """Return whether a file starts as `write_states` writes it, or raise KVStoreError."""
+    """Return whether a file has the format of `write_states`. Raise KVStoreError if unreadable."""
     path = Path(os.fsdecode(fname))
     with _explain_errors(path):
         return _read_header(path)[0][:4] == ARRAY_FILE_MAGIC
@@ -249,7 +250,7 @@ def _read_header(path: Path) -> "Tuple[bytes, int]":
 
 @contextmanager
 def _explain_errors(path: Path) -> Iterator[None]:
-    """Turn errors in the block into a KVStoreError with the path."""
+    """Turn errors in the with statement into a KVStoreError with the path."""
     try:
         yield
     except KVStoreError:
@@ -325,7 +326,7 @@ def max_states_bytes(targets: Sequence[StateTarget]) -> Optional[int]:
 
 
 def match_states(states: States, targets: Sequence[StateTarget], source: str) -> List[Optional[ParameterState]]:
-    """Return the state of each target, or None for a parameter that was never updated.
+    """Return the saved state of each parameter in ``targets``, or None if it was never updated.
 
     Error messages start with ``source``. Raises KVStoreError, which names the first difference, if
     states and targets do not match.
@@ -354,7 +355,7 @@ def match_states(states: States, targets: Sequence[StateTarget], source: str) ->
 
 
 def _match_by_name(saved: Sequence[ParameterState], targets: Sequence[StateTarget]) -> Optional[Pairs]:
-    """Match by whole names, or else by names without their common prefixes."""
+    """Pair states with targets by whole names, or else by names without their common prefixes."""
     removers = (_prefix_remover(saved), _prefix_remover(targets))
     for saved_name, target_name in ((str, str), removers):
         by_name = {saved_name(state.name): state for state in saved}
@@ -365,7 +366,7 @@ def _match_by_name(saved: Sequence[ParameterState], targets: Sequence[StateTarge
 
 
 def _match_by_number(saved: Sequence[ParameterState], targets: Sequence[StateTarget]) -> Optional[Pairs]:
-    """Match in order if the names differ only in their numbers."""
+    """Pair states with targets in order if the names differ only in their numbers."""
     pairs = list(zip(_sort_by_name(saved), _sort_by_name(targets)))
     saved_name, target_name = _prefix_remover(saved), _prefix_remover(targets)
     for state, target in pairs:
@@ -396,7 +397,7 @@ def _sort_by_name(params: Sequence[Any]) -> List[Any]:
 
 
 def _match_by_position(states: States, targets: Sequence[StateTarget], source: str) -> List[Optional[ParameterState]]:
-    """Match the states of a gluon.Trainer's file, which have positions instead of names."""
+    """Return the state of each target by position, because files of gluon.Trainer have no names."""
     if not states.parameters:  # saved before the first step
         return [None] * len(targets)
     by_position = {int(state.name): state for state in states.parameters}
@@ -450,6 +451,7 @@ def shapes_match(saved: Shape, target: Shape) -> bool:
 
 
 def _check_shapes(pairs: Pairs, source: str) -> None:
+    """Raise KVStoreError if the shapes of a saved state and of its parameter differ."""
     for state, target in pairs:
         if not shapes_match(state.shape, target.shape):
             raise KVStoreError(
@@ -459,7 +461,10 @@ def _check_shapes(pairs: Pairs, source: str) -> None:
 
 
 def _describe_difference(saved: Sequence[ParameterState], targets: Sequence[StateTarget]) -> str:
-    """Return text with the first parameter that only one side has. It may be empty."""
+    """Name the first parameter that is only in the saved states or only in the trainer.
+
+    Returns "" if there is no such parameter.
+    """
     saved_name, target_name = _prefix_remover(saved), _prefix_remover(targets)
     saved_names = {_mask_numbers(saved_name(state.name)) for state in saved}
     target_names = {_mask_numbers(target_name(target.name)) for target in targets}
@@ -475,7 +480,7 @@ def _describe_difference(saved: Sequence[ParameterState], targets: Sequence[Stat
 def fit_states(
     optimizer: mx.optimizer.Optimizer, states: States, targets: Sequence[StateTarget], source: str
 ) -> States:
-    """Return the states under the names of ``targets``, in their order, after checking them.
+    """Check the states, and return them with the names and in the order of ``targets``.
 
     A parameter that was never updated has an empty state. A frozen parameter keeps its saved state
     until it is trained again, as in gluon.Trainer. Error messages start with ``source``. Raises

@@ -39,7 +39,7 @@ SCALAR_ATTRIBUTES = ("m_schedule", "cur_lr", "last_lr")
 
 
 def update_count(optimizer: mx.optimizer.Optimizer, key: Any) -> int:
-    """Return the number of updates of a key."""
+    """Return how often the optimizer has updated a key (a parameter or a bucket)."""
     device_counts = optimizer._all_index_update_counts.values()
     counts = [counts[key] for counts in device_counts if key in counts]
     return int(max(counts, default=optimizer.begin_num_update))
@@ -93,7 +93,7 @@ class UpdateCountSnapshot:
         self._rate = getattr(optimizer, "former_rates", {}).get(key)
 
     def restore(self, key: Any) -> None:
-        """Set the update count and former learning rate of ``key``, maybe another key."""
+        """Set the stored update count and learning rate for ``key``, which may be another key."""
         self._optimizer._set_current_context(SHARED_DEVICE_ID)
         self._optimizer._index_update_count[key] = self._updates
         rates = getattr(self._optimizer, "former_rates", None)
@@ -115,7 +115,7 @@ def set_history(optimizer: mx.optimizer.Optimizer, key: Any, history: UpdateHist
 
 
 def read_scalars(optimizer: mx.optimizer.Optimizer) -> Dict[str, float]:
-    """Return the scalars that the optimizer changes; also the learning rate without a schedule."""
+    """Return the scalars that the optimizer changes; without a schedule, also its rate."""
     names = SCALAR_ATTRIBUTES if optimizer.lr_scheduler is not None else (*SCALAR_ATTRIBUTES, "lr")
     values = {name: getattr(optimizer, name, None) for name in names}
     return {name: float(value) for name, value in values.items() if value is not None}
@@ -141,7 +141,7 @@ class SchedulerRewind:
         self._attributes: Dict[str, Any] = dict(vars(scheduler)) if is_mxnets else {}
 
     def rewind_to(self, num_update: int) -> None:
-        """Make the schedule return the rates after ``num_update``, if it is one of MXNet's."""
+        """Set the schedule to the state after ``num_update`` updates, if it is one of MXNet's."""
         if self._scheduler is not None:
             vars(self._scheduler).update(self._attributes)
             # After their end, polynomial and cosine schedules repeat the last rate that they
@@ -196,7 +196,10 @@ def set_extra_states(
 def _former_rates_by_device(
     optimizer: mx.optimizer.Optimizer, devices: Iterable[int] = ()
 ) -> Dict[int, Dict[Any, float]]:
-    """Return {device id: {key: former rate}}, also for ``devices``; {} if there are none."""
+    """Return {device id: {key: former rate}}, with an entry for each of ``devices``.
+
+    The result is {} if the optimizer stores no former rates.
+    """
     rates: Dict[int, Dict[Any, float]] = getattr(optimizer, "_all_former_rates", {})
     for device in devices if rates else ():
         rates.setdefault(device, {})
@@ -270,7 +273,7 @@ class KeyUpdate:
         return {(span.begin, span.end): update_history(self.optimizer, span.key) for span in self._spans}
 
     def set_histories(self, histories: Mapping[ElementRange, UpdateHistory]) -> None:
-        """Set the histories of all elements, as `histories` returns them."""
+        """Set the update counts of all elements by range, in the form that `histories` returns."""
         ordered = sorted(histories.items())
         self._split_spans(
             {
@@ -283,7 +286,10 @@ class KeyUpdate:
             set_history(self.optimizer, span.key, history_at(dict(ordered), span.begin))
 
     def fresh_spans(self, stale: Sequence[ElementRange] = ()) -> "List[_Span]":
-        """Return the spans without ``stale`` elements. Spans with some stale elements are split."""
+        """Return the spans (ranges with one update count) that have no ``stale`` elements.
+
+        A span with some stale elements is split first.
+        """
         if not stale:
             return self._spans
         self._split_spans({boundary for element_range in stale for boundary in element_range})
@@ -308,6 +314,7 @@ class _Span:
         self._row_order_calls = _row_order_calls(optimizer, weights)
 
     def update(self) -> None:
+        """Queue the update of these elements on every device, and count it once."""
         snapshot = UpdateCountSnapshot(self.optimizer, self.key)
         for call in self._row_order_calls:
             call()
@@ -316,7 +323,7 @@ class _Span:
             self.optimizer.update_multi_precision(self.key, part.weight, part.grad, part.state)
 
     def split(self, boundaries: "set[int]") -> "List[_Span]":
-        """Split at the ``boundaries`` inside, into pieces with new keys and equal update counts."""
+        """Split at the ``boundaries`` that are inside, into spans with new keys."""
         cuts = sorted(element for element in boundaries if self.begin < element < self.end)
         if not cuts:
             return [self]
@@ -324,6 +331,7 @@ class _Span:
         return [self._make_piece(begin, end) for begin, end in ends]
 
     def _make_piece(self, begin: int, end: int) -> "_Span":
+        """Return these elements as a span with a new key and the same update count."""
         key = f"{self.key}[{begin}:{end}]"  # not a tuple, which an Optimizer reads as several keys
         if self.key in self.optimizer.param_dict:  # which holds the multipliers
             self.optimizer.param_dict[key] = self.optimizer.param_dict[self.key]
@@ -333,7 +341,7 @@ class _Span:
 
 
 def update_spans(optimizer: Any, spans: "Sequence[_Span]") -> None:
-    """Queue the updates of ``spans``, which may belong to several keys."""
+    """Queue the updates of these ranges of elements, which may belong to several keys."""
     sgd_updates = [span.sgd for span in spans if span.sgd is not None]
     if sgd_updates:  # SGD: one kernel updates many arrays
         update_sgd(optimizer, sgd_updates)

@@ -126,6 +126,7 @@ class Unpickler:
         self._push(self._memo[index])
 
     def _set_items(self, values: List[Any]) -> None:
+        """Add items to the dict on top of the stack. ``values``: key, value, key, value, ..."""
         _refuse_unless(self._stack and type(self._stack[-1]) is dict)
         if len(values) % 2 or not all(type(key) in (int, str, float, bool, type(None)) for key in values[::2]):
             raise InvalidPickle("a dict whose keys are neither numbers nor texts")
@@ -255,7 +256,7 @@ class GluonStates(NamedTuple):
 
 
 def read_gluon_states(content: bytes) -> GluonStates:
-    """Read a file of gluon.Trainer without running it. Raise ValueError for other content."""
+    """Parse a file of gluon.Trainer without running it. Raise ValueError for other content."""
     saved = Unpickler(content).load()
     states, optimizer = saved if type(saved) is tuple and len(saved) == 2 else (saved, None)
     if type(states) is not dict or not all(_is_count(position) for position in states):
@@ -287,6 +288,7 @@ class _ArrayFactory:
         return tuple(array for array in map(self.make_array, parts) if array is not None)
 
     def make_array(self, array: ArrayBytes) -> "nd.NDArray | None":
+        """Parse an array. Raise InvalidPickle if all arrays have more bytes than allowed."""
         content = array.content or b""
         self._bytes_left -= len(content)
         if self._bytes_left < 0:
@@ -295,6 +297,7 @@ class _ArrayFactory:
 
 
 def _flatten(state: Any, arrays: List[ArrayBytes], depth: int) -> None:
+    """Append the arrays in a nested state to ``arrays``. Raise InvalidPickle for other content."""
     if type(state) is ArrayBytes and len(arrays) < MAX_ARRAYS:
         arrays.append(state)
     elif type(state) in (tuple, list) and len(state) <= MAX_ARRAYS and depth < MAX_DEPTH:

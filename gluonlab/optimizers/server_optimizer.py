@@ -66,7 +66,7 @@ class FlatLayout:
         return begin, end
 
     def pieces_between(self, begin: int, end: int) -> Iterator[Piece]:
-        """Yield the pieces, or their parts, between two elements, with offsets from ``begin``.
+        """Yield the pieces between two elements, cut at both, with offsets from ``begin``.
 
         Raises KVStoreError if a piece that must stay whole would be split.
         """
@@ -80,7 +80,7 @@ class FlatLayout:
 
 
 def make_layout(pieces: Sequence[Piece], servers: int) -> FlatLayout:
-    """Lay out pieces in one array.
+    """Return a layout of the pieces in one flat array, of which each server gets an equal part.
 
     Pieces that can be split are consecutive, and the array is padded to a multiple of ``servers``,
     so that all servers get parts of equal size. Whole pieces are distributed over equal parts, each
@@ -192,7 +192,7 @@ class ServerOptimizer(mx.optimizer.Optimizer):
         """Create no state, because `optimizer` keeps states by its keys."""
 
     def update_multi_precision(self, index: int, weight: nd.NDArray, grad: nd.NDArray, state: None) -> None:
-        """Handle the array ``grad`` for the key ``index``. The server keeps ``weight``."""
+        """Handle the array ``grad`` that a worker pushed. ``weight``: the server's array."""
         try:
             self._handle_push(index, weight, grad)
             # MXNet frees the message and sends ``weight`` without waiting for these operations
@@ -203,7 +203,7 @@ class ServerOptimizer(mx.optimizer.Optimizer):
             os._exit(1)
 
     def _handle_push(self, key: int, stored: nd.NDArray, pushed: nd.NDArray) -> None:
-        """Handle an array that was pushed for a key. ``stored``: the array that MXNet returns."""
+        """Handle an array that was pushed for a key. ``stored``: the array that is sent back."""
         if key in self.staleness_reports:
             self._write_staleness_report(key, stored)
         elif key in self.flats:
@@ -225,7 +225,7 @@ class ServerOptimizer(mx.optimizer.Optimizer):
         return {flat for flat, _ in self.copies.values()}
 
     def _update(self, key: int, gradient: nd.NDArray) -> None:
-        """Update this server's part of the weights."""
+        """Update this server's part of the flat weight array ``key``."""
         if key not in self._pieces:
             weights = self._weights[key]
             begin, end = self.flats[key].server_range(self._server, weights.size)
@@ -248,6 +248,7 @@ class ServerOptimizer(mx.optimizer.Optimizer):
         self._histogram[min(updates, MAX_COUNTED_UPDATES)] += 1
 
     def _write_staleness_report(self, key: int, stored: nd.NDArray) -> None:
+        """Write this server's staleness histogram into ``stored``, and begin a new one."""
         servers = len(self.staleness_reports)
         rows = stored.reshape((-1, STALENESS_REPORT_SIZE)).asnumpy()  # of all servers, or only of this one
         self._server = assigned_server(key, servers) if len(rows) == servers else int(rows[0, 0])

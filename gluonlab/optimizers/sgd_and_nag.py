@@ -52,7 +52,7 @@ class MomentumCorrection(mx.optimizer.Optimizer):  # type: ignore[misc]
         self.former_rates = self._all_former_rates.setdefault(device_id, {})
 
     def rescale_momentum(self, key: Any, lr: float) -> Tuple[float, float]:
-        """Return the learning rate to include in the momentum, and the old momentum's factor.
+        """Return (rate, factor): the rate to include in the momentum; the old momentum's factor.
 
         If ``lr`` is close to 0, the returned rate is larger than ``lr``. The caller must then apply
         only the share lr / rate of the update to the weights (`lerp_weight`).
@@ -107,6 +107,7 @@ class SGD(MomentumCorrection, mx.optimizer.SGD):  # type: ignore[misc]
     # computes the same updates on all devices.
 
     def _update_impl(self, indices: Any, weights: Any, grads: Any, states: Any, multi_precision: bool = False) -> None:
+        """Update parameters, and rescale their momentum if the learning rate has changed."""
         if not self.momentum:
             super()._update_impl(indices, weights, grads, states, multi_precision)
             return
@@ -163,6 +164,7 @@ class NAG(MomentumCorrection, mx.optimizer.NAG):  # type: ignore[misc]
     def _update_impl(
         self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Any, multi_precision: bool = False
     ) -> None:
+        """Update a parameter, and rescale its momentum if the learning rate has changed."""
         if not self.momentum:
             super()._update_impl(index, weight, grad, state, multi_precision)
             return

@@ -1,1 +1,1 @@
-"""A run's folder: its format, its writer and its reader."""
+"""The folder of a training run: its format, its writer and its readers."""

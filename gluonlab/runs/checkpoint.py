@@ -100,9 +100,9 @@ def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, check_canceled: Call
 
 
 def remove_superseded_checkpoints(run_dir: Path, keep: int) -> None:
-    """Remove old checkpoints, but not the best one.
+    """Remove all checkpoints except the ``keep`` newest and the one with the best score.
 
-    The ``keep`` newest checkpoints are kept, and the newest checkpoint with the best score.
+    If several have the best score, the newest of these stays.
     """
     paths = list_checkpoints(run_dir)
     older = [(_read_score(path), path) for path in paths[keep:]]
@@ -120,7 +120,7 @@ def remove_superseded_checkpoints(run_dir: Path, keep: int) -> None:
 
 
 def remove_later_checkpoints(run_dir: Path, step: int) -> None:
-    """Remove the checkpoints after ``step``, from which the run resumes."""
+    """Remove the checkpoints after ``step``, because the run resumes from this step."""
     for path in list_checkpoints(run_dir):
         if _step_number(path) > step:
             with raise_output_errors(path, FREE_SPACE):
@@ -209,7 +209,7 @@ def _read_checkpoint(path: Path) -> Checkpoint:
 
 
 def _sync_metrics(run_dir: Path) -> None:
-    """Write metrics.jsonl to disk and close it, because some file stores copy on closing."""
+    """Write metrics.jsonl to disk and close it. Some file stores copy a file when it is closed."""
     file = os.open(run_dir / METRICS, os.O_WRONLY | os.O_APPEND)
     try:
         os.fsync(file)
@@ -218,7 +218,7 @@ def _sync_metrics(run_dir: Path) -> None:
 
 
 def _check_metrics_prefix(file: Path, position: Any) -> None:
-    """Raise an error unless metrics.jsonl starts with the lines from before the checkpoint.
+    """Raise an error unless metrics.jsonl starts with the lines that it had at the checkpoint.
 
     ``position``: size and digest of these lines, from `RunDirectory.metrics_position`.
     """
@@ -237,7 +237,7 @@ def _check_metrics_prefix(file: Path, position: Any) -> None:
 
 
 def _starts_with(file: Path, position: Mapping[str, Any]) -> bool:
-    """Return True if the first bytes of a file have the digest of ``position``."""
+    """Return True if the first ``position["bytes"]`` bytes of a file have the expected digest."""
     bytes_left, digest = position["bytes"], hashlib.sha256()
     with suppress(FileNotFoundError), file.open("rb") as content:
         while bytes_left > 0:
@@ -257,7 +257,7 @@ def _manifest_text(files: Mapping[str, Any], version: Any) -> str:
 
 
 def _read_manifest(path: Path) -> Dict[str, Any]:
-    """Return the size and digest of each file by name, from a manifest that has been checked."""
+    """Check a checkpoint's manifest, and return the size and digest of each file by name."""
     content, file = _read_json(path / MANIFEST), path / MANIFEST
     if content.get("format") != FORMAT:
         raise _DamagedCheckpoint(f"{MANIFEST} has format {content.get('format')!r}, not {FORMAT}")
@@ -270,6 +270,7 @@ def _read_manifest(path: Path) -> Dict[str, Any]:
 
 
 def _read_json(file: Path) -> Dict[str, Any]:
+    """Return the JSON object in a file. Raises _DamagedCheckpoint if there is none."""
     if _regular_file_size(file) > MAX_JSON_BYTES:
         raise _DamagedCheckpoint(f"{file.name} is too long")
     try:

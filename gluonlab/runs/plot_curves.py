@@ -57,7 +57,7 @@ class CurveDownsampler:
         self._sums = [0.0, 0.0, 0.0]  # of x, y and 1 over the last interval
 
     def add(self, x: float, y: float) -> None:
-        """Add a point."""
+        """Add a point. If there are many, the means of groups of points are stored."""
         sums = self._sums
         sums[0], sums[1], sums[2] = sums[0] + x, sums[1] + y, sums[2] + 1
         if sums[2] < self._size:
@@ -79,7 +79,7 @@ BLUE, ORANGE, GREEN, GREY = "#1f5fa8", "#d9730d", "#2f7d4f", "#8a8a8a"
 
 
 def draw_curves(lines: Sequence[MetricsLine], path: Path) -> None:
-    """Draw the lines of metrics.jsonl, and write a PNG."""
+    """Draw curves from the lines of metrics.jsonl, and write the curves as PNG."""
     with reused_figure(_make_panels) as figure:
         _draw_panels(figure, lines)
         figure.savefig(path, format="png", dpi=110)
@@ -96,6 +96,7 @@ def make_figure(lines: Sequence[MetricsLine]) -> "Figure":
 
 
 def _make_panels() -> "Figure":
+    """Return a figure with four empty axes, in two rows and two columns."""
     figure = new_figure(9, 6)
     figure.subplots(2, 2)
     # fixed margins, because matplotlib's constrained layout takes a third of the drawing time
@@ -151,6 +152,7 @@ def draw_accuracy(axes: Any, epochs: Sequence[Epoch]) -> None:
 
 
 def _label_axes(axes: Any, title: str, note: str) -> None:
+    """Set the title and the ticks of a panel, and label its x axis with ``epoch`` and the note."""
     axes.set_title(title, fontsize=10, y=1.0)  # a fixed y saves matplotlib a search for overlapping ticks
     axes.set_xlabel(f"epoch ({note})", fontsize=8)
     axes.xaxis.set_label_coords(0.5, -0.12)  # saves measuring all tick labels

@@ -219,7 +219,7 @@ class RunRecord:
 
     @property
     def staleness(self) -> List[int]:
-        """Number of gradient pushes by their staleness, which is counted in updates.
+        """Number of gradient pushes for each staleness, which is counted in updates.
 
         Element i counts the pushes that were stale by i updates. The list is empty for a
         synchronous run.
@@ -244,6 +244,7 @@ class RunRecord:
         return self._read_picture(WRONG_IMAGES)
 
     def _read_picture(self, name: str) -> Optional[str]:
+        """Return a picture in the run's folder as base64, or None if it cannot be read."""
         try:
             picture = read_bounded(self.path / name, MAX_PICTURE_BYTES)
         except OSError:
@@ -317,7 +318,7 @@ def _short_names(paths: Sequence[Path]) -> List[str]:
 
 
 def _run_folders(path: Path) -> List[Path]:
-    """Return the runs and comparisons in a folder; if it is a run itself, only the folder."""
+    """Return the folders of runs and comparisons in ``path``; only ``path`` if there are none."""
     try:
         if path.is_dir() and not (path / CONFIG).exists():
             folders = [folder for folder in path.iterdir() if (folder / CONFIG).exists()]
@@ -382,7 +383,7 @@ def _parse_line(file: Path, number: int, text: str, format: int) -> Optional[Met
 
 
 def _build_line(kind: Type[MetricsLine], values: Dict[str, Any], location: str, format: int) -> MetricsLine:
-    """Create a line of this kind. Raises DataError for a value that is missing or impossible."""
+    """Create a line of the class ``kind``. Raises DataError for missing or impossible values."""
     values_by_field, invalid = {}, []
     for line_field in fields(kind):
         old_key = line_field.metadata.get("formerly")

@@ -75,7 +75,7 @@ def is_numbers_by_name(value: Any) -> bool:
 
 
 def _field(meaning: str, check: Check, unit: str = "", **more: Any) -> Any:
-    """Return a field of a line.
+    """Return a dataclass field for a line of metrics.jsonl, with its meaning, check and unit.
 
     ``default``: the value for older versions, which did not write the field. ``formerly``: its name
     in format 1, or an empty string if it did not exist.
@@ -178,7 +178,7 @@ class StalenessEvent(MetricsLine):
     pushes: Sequence[int] = _field(STALENESS, list_of(is_count_or_zero), "pushes")
 
     def in_words(self) -> str:
-        """Return ``0.95 updates of others on average, at most 2; pushes by it 0: 24, ...``."""
+        """Describe the staleness, as in ``0.95 updates of others on average, at most 2; ...``."""
         total = sum(self.pushes)
         if not total:
             return "no push"

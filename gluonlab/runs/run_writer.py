@@ -169,6 +169,7 @@ class RunDirectory:
         self._digest.update(text)
 
     def _flush(self) -> None:
+        """Append the buffered lines to metrics.jsonl, unless it is closed."""
         if self._metrics is not None:  # not closed
             with raise_output_errors(self.path / run_schema.METRICS):
                 text = "".join(self._pending).encode()
@@ -284,10 +285,10 @@ def has_run(out: str) -> bool:
 
 
 def archive_existing_run(folder: Path) -> str:
-    """Clear a run's folder for a new run, and return a line about it. Raises OutputError.
+    """Remove or move the run in a folder to make room for a new run. Raises OutputError.
 
     A run without a finished epoch or checkpoint is removed, because it can be repeated. Other runs
-    are moved to a new folder next to it.
+    are moved to a new folder next to it. Returns a line that says what was done.
     """
     lock = FolderLock(folder)
     try:
@@ -396,6 +397,7 @@ class FolderLock:
             raise
 
     def _write(self, file: int) -> None:
+        """Write into the lock file which process owns the lock. Remove the file if this fails."""
         try:
             os.ftruncate(file, 0)
             owner = {"pid": os.getpid(), "host": socket.gethostname(), "began": _process_start_time(os.getpid())}
@@ -433,7 +435,7 @@ def _lock_or_raise(file: int, folder: Path) -> None:
 
 
 def _try_lock(file: int) -> Optional[bool]:
-    """Lock a file; return True if locked, False if another process has, None without locks."""
+    """Try to lock a file. Return False if another process has the lock, None without locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
@@ -446,6 +448,7 @@ def _try_lock(file: int) -> Optional[bool]:
 
 
 def _is_same_file(file: int, path: Path) -> bool:
+    """Return True if the open file is still the one at ``path``, which may have been replaced."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:

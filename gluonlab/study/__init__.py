@@ -1,1 +1,1 @@
-"""Questions about training, answered by several runs."""
+"""Studies: each answers a question about training by several runs."""

@@ -83,7 +83,7 @@ def _check_resume_alone(other_options: Mapping[str, Any], resume: str) -> None:
 
 
 def _run_study(study: Study, options: Any, out: Optional[str], language: str, as_json: bool) -> None:
-    """Measure what has not been measured, write all files, and print the findings."""
+    """Make the study's missing measurements, write all its files, and print the findings."""
     plain_options = to_plain_values(options)
     with open_study(study.name, plain_options, out) as folder:
         findings = study.measure(options, folder.store)

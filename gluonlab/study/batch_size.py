@@ -76,7 +76,7 @@ def _powers_of_two(first: int, last: int) -> Tuple[int, ...]:
 
 
 def _downloaded_panel(dataset: str, model: str, target: float) -> Panel:
-    """Return a panel for one of the data sets that are downloaded."""
+    """Return the study's workload for one of the downloaded data sets."""
     sizes = _powers_of_two(3, 13)
     return Panel(
         dataset, model, momentum=0.9, target=target, sizes=sizes, quick_sizes=sizes[::2],
@@ -140,7 +140,10 @@ def parse_options(
 
 
 def _select_panels(names_text: Optional[str], quick: bool) -> List[str]:
-    """Return the named panels; by default those whose data are on this machine, or the digits."""
+    """Return the named workloads, or by default the workloads whose data sets are on this machine.
+
+    With ``quick``, or if there is no such data set, the default is ``digits``.
+    """
     from gluonlab.study.short_training import read_dataset  # MXNet is loaded here, not for --help
 
     if names_text is not None:
@@ -200,7 +203,7 @@ class SizeTrials(NamedTuple):
 
     @property
     def seconds_to_target(self) -> List[float]:
-        """Return the seconds to the target, by seed."""
+        """Return each seed's seconds until the target accuracy; infinite if it was not reached."""
         return [
             next((look[1] for look in trial["looks"] if look[0] == trial["reached"]), math.inf) for trial in self.trials
         ]
@@ -279,7 +282,7 @@ def measure(options: BatchSizeOptions, store: MeasurementStore) -> Findings:
 
 
 def _unreached_message(name: str, findings: PanelFindings, options: BatchSizeOptions) -> str:
-    """Return the message for a panel in which no batch size reached the target, or ""."""
+    """Return an error message if no batch size reached the target of workload ``name``, or ""."""
     if any(row.steps is not None for row in findings.rows):
         return ""
     best = max(findings.rows, key=lambda row: row.best)
@@ -290,7 +293,7 @@ def _unreached_message(name: str, findings: PanelFindings, options: BatchSizeOpt
 
 
 def train_to_target(options: BatchSizeOptions, settings: Mapping[str, Any], round: int) -> Dict[str, Any]:
-    """Train until a panel's target accuracy, or its step limit, and return all evaluations."""
+    """Train until the workload's target accuracy or step limit, and return all evaluations."""
     from gluonlab.config import TrainConfig
     from gluonlab.study.short_training import AccuracyProbe, device_settings, log_spaced_steps, train_with_probe
 
@@ -339,6 +342,7 @@ def measure_panel(name: str, options: BatchSizeOptions, sweep: Sweep) -> List[Si
 
 
 def _final_training_settings(name: str, size: int, rate: float) -> Dict[str, Any]:
+    """Return the settings of the trainings with the tuned ``rate``. ``name``: the workload."""
     panel = PANELS[name]
     train_eval_steps = {panel.equal_steps, panel.equal_epochs * _steps_per_epoch(panel, size)}
     point = {"panel": name, "size": size, "rate": rate, "limit": step_limit(panel, size)}
@@ -392,6 +396,7 @@ def analyze_panel(name: str, sizes: List[SizeTrials]) -> PanelFindings:
 
 
 def _size_row(panel: Panel, trials: SizeTrials) -> SizeRow:
+    """Return the results of one batch size, as medians over the seeds."""
     compared_steps = {STEPS: panel.equal_steps, EPOCHS: panel.equal_epochs * trials.steps_per_epoch}
     return SizeRow(
         trials.size, trials.rate, median_estimate(trials.steps_to_target),
@@ -404,7 +409,7 @@ def _size_row(panel: Panel, trials: SizeTrials) -> SizeRow:
 
 
 def _median_errors(trials: SizeTrials, steps: int) -> Optional[Tuple[IntervalEstimate, IntervalEstimate]]:
-    """Return median error rates on training and test images; a seed that diverged counts as 1."""
+    """Return median error rates on training and test images, with 1 for a seed that diverged."""
     pairs = trials.error_rates(steps)
     pairs += [(1.0, 1.0)] * (len(trials.trials) - len(pairs))
     train_error, test_error = (median_estimate(shares) for shares in zip(*pairs))
@@ -454,14 +459,16 @@ def isotonic_decreasing(values: Sequence[float], weights: Sequence[float]) -> Li
 
 
 def classify_exponent(exponent: float) -> str:
-    """Return the regime of a scaling exponent."""
+    """Return the regime of a scaling exponent, such as perfect scaling or stagnation."""
     if exponent >= PERFECT_EXPONENT:
         return PERFECT
     return STAGNATION if exponent <= STAGNANT_EXPONENT else DIMINISHING
 
 
 def find_regimes(sizes: Sequence[float], steps: Sequence[float]) -> List[Regime]:
-    """Return the regimes from small batches to large ones; ``sizes`` are ascending.
+    """Return the regimes, such as perfect scaling, from small batches to large ones.
+
+    ``sizes`` are ascending.
 
     The scaling exponent between two distant sizes has more weight. Raises ValueError for fewer than
     two sizes.
@@ -489,7 +496,7 @@ def smallest_stagnant_size(sizes: Sequence[float], steps: Sequence[float]) -> Op
 
 
 def analyze_regimes(rows: Sequence[SizeRow], reached: Sequence[Sequence[float]]) -> PanelFindings:
-    """Return the findings of a panel. ``reached``: the steps to the target of each row, by seed."""
+    """Return a workload's findings. ``reached``: the steps to the target, by row and seed."""
     complete = [(row, steps) for row, steps in zip(rows, reached) if row.steps is not None]
     sizes = [row.size for row, _ in complete]
     steps = [median(seeds) for _, seeds in complete]
@@ -497,7 +504,7 @@ def analyze_regimes(rows: Sequence[SizeRow], reached: Sequence[Sequence[float]])
         return PanelFindings(list(rows), [], None, None)
 
     def estimate_size(find_size: Callable[[Sequence[float], Sequence[float]], Optional[float]]) -> IntervalEstimate:
-        """Return the batch size that ``find_size`` finds, with its interval over seeds."""
+        """Return what ``find_size`` finds, with an interval by bootstrap over seeds."""
 
         def size_of_medians(groups: List[List[float]]) -> Optional[float]:
             medians = [median(group) for group in groups]
@@ -598,7 +605,7 @@ class _PanelReport:
         return Chart(title, self._size_axis(), Axis(self.texts["axes"]["errors"], lowest=0), curves)
 
     def _regime_sentences(self) -> List[str]:
-        """Return sentences on the regimes and where they end."""
+        """Return sentences on the regimes, such as perfect scaling, and their batch sizes."""
         if not self.findings.regimes:
             return []
         phrases = [
@@ -654,6 +661,7 @@ class _PanelReport:
         return Table(str(self.values["panel"]), self.texts["heads"], rows)
 
     def _table_row(self, row: SizeRow) -> List[str]:
+        """Return the cells of a batch size in the table."""
         never_text = self.texts["never"] if row.steps is None else ""
         return [
             format_number(row.size), format_number(row.rate),
@@ -665,7 +673,7 @@ class _PanelReport:
         ]  # fmt: skip
 
     def describe_method(self) -> str:
-        """Return how the panel was measured."""
+        """Return a text that describes how the workload was measured."""
         momentum = self.panel.momentum
         return str(self.texts["method"].format(
             momentum=self.texts["momentum"].format(momentum=momentum) if momentum else "",
@@ -682,6 +690,7 @@ def _required_value(value: Optional[IntervalEstimate]) -> float:
 def _estimate_curve(
     name: str, points: Sequence[Tuple[int, IntervalEstimate]], kind: int, dashed: bool = False
 ) -> Curve:
+    """Return a curve of estimates and their intervals. ``points``: (batch size, estimate)."""
     coordinates = [(float(size), estimate.value) for size, estimate in points]
     return Curve(name, coordinates, kind, [estimate.ends for _, estimate in points], dashed)
 

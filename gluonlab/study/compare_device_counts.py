@@ -119,7 +119,7 @@ def compare(
 
 
 def _check_configs(configs: Sequence[TrainConfig], dataset: Any, components: UserComponents) -> Dataset:
-    """Return the data set of all runs, which is read unless ``dataset`` is given.
+    """Check the configs of all runs, and return their data set.
 
     Raises a UsageError if a setting is wrong for any run. Settings that do not depend on the data
     are checked before the data set is read.

@@ -69,7 +69,7 @@ class LargestBatch:
         return self.memory.images
 
     def to_dict(self) -> Dict[str, Any]:
-        """Return plain values. ``total``: estimated bytes of the device that needs most."""
+        """Return the result for JSON. ``total``: estimated bytes of the device that needs most."""
         planned = {name: {**memory._asdict(), "total": memory.total} for name, memory in self.rows}
         return {
             **self.memory._asdict(), "total": self.memory.total,
@@ -152,7 +152,7 @@ class _BatchSizeSearch:
         )  # fmt: skip
 
     def _limit_to_free_memory(self) -> None:
-        """Lower the ceiling to the free memory.
+        """Lower the memory limit to the memory that is free on this machine, unless GPUs are used.
 
         Raises ConfigError if the free memory is too small for any process.
         """
@@ -190,7 +190,7 @@ class _BatchSizeSearch:
         return make_memory_estimator(make_plan(self.plan.config.replace(batch_size=images), dataset))
 
     def _measure_within_ceiling(self, size: int) -> Optional[int]:
-        """Measure and report the peak memory of a batch; return None above the ceiling."""
+        """Measure and report the peak memory of a batch; return None if it exceeds the limit."""
         try:
             peak_bytes = self._measure_peak(size, self.ceiling)
         except MemoryLimitExceeded:
@@ -275,6 +275,7 @@ class LargestSizeSearch:
         )
 
     def _try_size(self, size: int) -> None:
+        """Record whether a size fits, by its measured cost. Skip sizes known to be too large."""
         size = min(size, self.largest_images)
         if self.smallest_failing is not None and size >= self.smallest_failing:
             return
@@ -286,7 +287,7 @@ class LargestSizeSearch:
             self.fitting = sorted([*self.fitting, (size, cost)])
 
     def _next_size(self) -> int:
-        """Return the size at which the extrapolated cost reaches TARGET_SHARE of the ceiling.
+        """Return the size at which the extrapolated cost reaches TARGET_SHARE of ``ceiling``.
 
         If a smaller size has already failed, the result is halfway to the smallest failing size.
         """

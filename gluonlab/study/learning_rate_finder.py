@@ -82,7 +82,7 @@ class RateFinderResult(NamedTuple):
         return {**self._asdict(), "best": self.best_rate}
 
     def summary_lines(self) -> List[str]:
-        """Return text lines for the terminal."""
+        """Return text lines: the suggested rate, and the range of rates that was tried."""
         return [
             f"--lr {self.suggestion:.2g}: {RULE}",
             f"that is smallest at {self.best_rate:.2g}; the rate rose to {self.rates[-1]:.2g} in "
@@ -146,7 +146,7 @@ def smooth_losses(losses: Sequence[float]) -> List[float]:
 
 
 def suggest_rate(rates: Sequence[float], losses: Sequence[float]) -> Optional[float]:
-    """Return the rate that RULE suggests, or None if the losses do not fall.
+    """Return a tenth of the rate with the smallest loss, or None if the losses do not fall.
 
     ``losses``: smoothed losses.
     """

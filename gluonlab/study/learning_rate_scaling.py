@@ -54,7 +54,7 @@ class LearningRateOptions(NamedTuple):
     seeds: int
 
     def list_trainings(self) -> List[Dict[str, Any]]:
-        """Return the settings of all trainings. One device needs only the unscaled rule."""
+        """Return the settings of all trainings. One device is not trained with the linear rule."""
         return [
             {"way": rule, "devices": count, "rate": rate}
             for count in self.devices
@@ -144,7 +144,7 @@ class RateFindings(NamedTuple):
 
 
 def measure(options: LearningRateOptions, store: MeasurementStore) -> Findings:
-    """Measure all points, and return the findings."""
+    """Train with all scaling rules, device counts, rates and seeds, and return the findings."""
     # MXNet is loaded here, not for --help
     from gluonlab.study.short_training import warn_cpu_fallback
 
@@ -202,7 +202,7 @@ def _accuracy_curve(rule: str, count: int, accuracies: Sequence[List[float]], ra
 
 
 def _compare_rules(accuracies: Mapping[Point, List[float]], curves: Sequence[AccuracyCurve]) -> List[Effect]:
-    """Return the effects of the scaling rules with the most devices.
+    """Return how much the linear rule and warm-up change the accuracy with the most devices.
 
     The linear rule is compared at the best rate of the fewest devices. Warm-up is compared at the
     largest good rate of the rule without it.
@@ -280,6 +280,7 @@ def _device_count_text(count: int, texts: Dict[str, Any]) -> str:
 
 
 def _best_rates_sentence(rule: str, findings: RateFindings, texts: Dict[str, Any]) -> str:
+    """Return a sentence with the best learning rate of a rule for each number of devices."""
     rates = texts["and"].join(
         texts["rate"].format(rate=format_number(curve.best), devices=_device_count_text(curve.devices, texts))
         for curve in _curves_of_rule(rule, findings)

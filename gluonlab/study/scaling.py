@@ -115,7 +115,7 @@ def load_options(options: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def measure(options: Mapping[str, Any], store: MeasurementStore) -> Findings:
-    """Measure all rounds, and return the findings."""
+    """Measure images/s and start times in all rounds, and return the findings."""
     point = {name: options[name] for name in ("network", "devices", "stores", "splits", "kinds")}
     with Sweep(store, measure_round, show_progress=False) as sweep:
         [rounds] = sweep.run([point], range(options["rounds"]))
@@ -143,7 +143,10 @@ class ScalingCase(NamedTuple):
 
 
 def list_cases(options: Mapping[str, Any]) -> List[ScalingCase]:
-    """Return all cases: one device for each kind, then several with each store and split."""
+    """Return what to measure for each kind of scaling, strong or weak.
+
+    One device is measured once per kind, and several devices with each kvstore and split.
+    """
     names = stores_and_splits(options)
     return [
         ScalingCase(name, kind, layout)
@@ -172,7 +175,7 @@ def measure_round(settings: Mapping[str, Any], round: int) -> Dict[str, Any]:
 
 
 def _make_subject(case: ScalingCase, network: str) -> Subject:
-    """Return the subject of gluonlab.bench for a case."""
+    """Convert a case of this study to a `Subject`, which gluonlab.bench can measure."""
     [subject] = make_subjects(network, [case.layout])
     options = {**subject.options, "kvstore": case.store_or_split}
     if case.store_or_split in SPLITS:
@@ -286,6 +289,7 @@ class _ScalingReport:
         return Chart(self.texts["charts"]["start"], x_axis, Axis(self.texts["s"], lowest=0), [curve])
 
     def _write_sentences(self) -> List[str]:
+        """Return sentences about speedups, start times, and cases that failed."""
         sentences = []
         for case in self.measured_cases:
             speedup = self.estimate_speedup(case)

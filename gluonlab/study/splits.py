@@ -89,7 +89,7 @@ def _is_cut_mapping(value: Any) -> bool:
 
 
 def measure(options: Mapping[str, Any], store: MeasurementStore) -> Findings:
-    """Measure all rounds, and return the findings."""
+    """Measure time, moved bytes and memory of each split in all rounds, and return the findings."""
     from gluonlab.bench.measure_splits import measure_splits  # MXNet is loaded here, not for --help
 
     task = bench_splits.TASKS[options["network"]]
@@ -196,6 +196,7 @@ def _write_sentences(rows: Sequence[SplitRow], measured: Sequence[SplitRow], tex
 
 
 def _table_row(row: SplitRow, texts: Dict[str, Any]) -> List[str]:
+    """Return the cells of a split in the table."""
     time = _step_milliseconds(row)
     return [
         texts["ways"][row.name], f"{time.value:.2f}", time.format_range("{:.2f}".format),

@@ -108,7 +108,7 @@ def wrap_for_terminal(sentences: Sequence[str]) -> str:
 
 
 def write_report(folder: StudyFolder, report: StudyReport) -> None:
-    """Write the charts as SVG files, and the page."""
+    """Write the report into the study's folder: the charts as SVG files, and the page."""
     svg_files = {f"{name}.svg": as_svg(chart) for name, chart in report.charts.items()}
     for name, svg in svg_files.items():
         folder.write(name, svg)
@@ -145,7 +145,7 @@ class IntervalEstimate(NamedTuple):
         return "" if self.ends is None else "..".join(map(format_value, self.ends))
 
     def format_interval(self, texts: Mapping[str, Any], format_value: Callable[[float], Any]) -> str:
-        """Return the interval as a phrase, or "" without an interval."""
+        """Return the interval as a phrase, or "" if there is no interval."""
         if self.ends is None:
             return ""
         low, high = map(format_value, self.ends)
@@ -195,7 +195,10 @@ def series_to_json(series: Iterable[Series]) -> Dict[str, Any]:
 
 
 def merge_rounds(rounds: Sequence[Mapping[str, Any]]) -> List[Series]:
-    """Return the series of all rounds. A series that failed in one round keeps only that reason."""
+    """Join the series of all rounds by name.
+
+    A series that failed in a round keeps no values, only the reason.
+    """
     merged: Dict[str, Series] = {}
     for round_values in rounds:
         for plain in round_values["series"]:
@@ -235,7 +238,7 @@ def positive_check(maximum: float = math.inf) -> Check:
 
 
 def parse_integer_list(option: str, text: str, maximum: int, noun: str, example: str) -> List[int]:
-    """Return at least two different numbers, ascending, from comma-separated text.
+    """Parse comma-separated text as at least two different numbers, and sort them.
 
     Raises ConfigError, which names the ``option``.
     """

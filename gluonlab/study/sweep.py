@@ -1,4 +1,4 @@
-"""Sweeps: measurements of all points of a study, and the folder in which they are stored.
+"""Runs the measurements of a study, and stores the measurements in a folder.
 
 A point is the settings of a measurement, as plain values. Each round measures every point once.
 Rounds start with different points, so that a temporary slowdown of the machine affects all points.
@@ -157,7 +157,7 @@ class Sweep:
     def run(
         self, points: Sequence[Values], rounds: Sequence[int], label: Optional[str] = None
     ) -> List[List[Dict[str, Any]]]:
-        """Return the measurements of each point, in the order of ``rounds``.
+        """Return the measurements of each point (settings to measure), in the order of ``rounds``.
 
         ``label``: the text of the progress bar.
         """
@@ -170,7 +170,7 @@ class Sweep:
         return [[by_round[round] for round in rounds] for by_round in by_point]
 
     def _measure_point(self, settings: Values, round: int) -> Dict[str, Any]:
-        """Return the stored measurement of a point, or else measure the point and store it."""
+        """Return the stored measurement of these settings in a round, or else make and store it."""
         values = self.store.find(settings, round)
         if values is None:
             values = dict(self.measure(settings, round))
@@ -180,6 +180,7 @@ class Sweep:
         return values
 
     def _refresh_progress_bar(self, label: Optional[str] = None) -> None:
+        """Show the number of finished measurements. ``label``: a new text for the progress bar."""
         if self._bar is None:
             return
         if label is not None:
@@ -280,7 +281,7 @@ class StudyFolder:
 
 @contextmanager
 def open_study(study: str, options: Mapping[str, Any], out: Optional[str]) -> Iterator[StudyFolder]:
-    """Open a study's folder for a block that measures, and close it afterwards.
+    """Return a context that opens a study's folder for measurements, and then closes the folder.
 
     If the block is interrupted or fails, the message also states how many measurements are kept and
     how to resume.

@@ -92,7 +92,7 @@ def main(backend: str, resume: Optional[str], autoresume: bool, as_json: bool, q
 
 
 def check_run_is_here(out: Optional[str], ran_on: str) -> None:
-    """Raise RunError if the folder of the run is not on this host, to which rank 0 has moved.
+    """Raise RunError if rank 0 has moved to this host, and the run's folder is not here.
 
     Args:
         out: the folder of the run, see --out; None without a folder

@@ -278,7 +278,10 @@ class Candidate(NamedTuple):
 
 
 def choose_candidates(causes: Sequence[Cause], facts: TrainingFacts) -> List[Candidate]:
-    """Return up to MAX_CANDIDATES candidates: the first of each cause, then the second of each."""
+    """Return up to MAX_CANDIDATES settings to try.
+
+    The first candidate of each cause comes first, then the second of each.
+    """
     candidates_by_cause = [list(_candidates_for_cause(cause, facts)) for cause in causes]
     chosen: List[Candidate] = []
     for position in range(max(map(len, candidates_by_cause), default=0)):
@@ -378,7 +381,7 @@ def try_candidate(
     candidate: Candidate,
     strategy: Optional[MakeStrategy],
 ) -> TriedAdvice:
-    """Measure some steps with the candidate's settings and with the present ones, interleaved."""
+    """Compare steps with the candidate's settings and with the present ones, in turns."""
     try:
         advised = config.replace(**candidate.settings)
         with ExitStack() as stack:
@@ -407,7 +410,7 @@ def try_candidate(
 def _open_training(
     config: TrainConfig, dataset: Dataset, strategy: Optional[MakeStrategy], stack: ExitStack
 ) -> MeasuredTraining:
-    """Return a training that is closed at the end of ``stack``."""
+    """Return a new training to measure, which is closed when ``stack`` exits."""
     training = MeasuredTraining(config, dataset, strategy)
     stack.callback(training.close)
     return training
@@ -601,7 +604,7 @@ def diagnose_measurement(measurement: StepMeasurement, other_busy_cores: float =
         return fit_step_model(item, one_step, count, measurement.images, measurement.images_of_one)
 
     def compute_numbers(medians: Mapping[str, float]) -> Dict[str, float]:
-        """Return all numbers of the diagnosis that follow from medians over rounds."""
+        """Return the diagnosis's numbers by name. ``medians``: of `part_differences`."""
         item = compute_parts(medians, measurement.ratio)
         overheads = overhead_seconds(item)
         pays = fit_model(item, medians[windows.ONE_DEVICE]).break_even_images()
@@ -671,7 +674,7 @@ def _images_from_fraction(fraction: Estimate) -> Estimate:
 
 
 def compute_trace_shares(timeline: Timeline, apart: bool = True) -> TraceShares:
-    """Return shares from a timeline; ``apart``: forward and backward are separate parts."""
+    """Return each part's share of a recorded step. ``apart``: forward and backward separate."""
     exposed = exposed_seconds(timeline)
     step = timeline.step_s
     seconds = {

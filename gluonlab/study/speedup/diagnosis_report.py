@@ -90,6 +90,7 @@ def _iterate_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterat
 
 
 def _main_cause_phrase(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> str:
+    """Return a phrase with the largest cause; without causes, whether the training is efficient."""
     if not diagnosis.causes:
         text_name = "efficient" if diagnosis.efficiency.value >= HIGH_EFFICIENCY else "unsure"
         return str(texts[text_name].format(least=format_percent(MIN_CAUSE_SHARE)))
@@ -128,7 +129,7 @@ def _has_too_few_cores(diagnosis: Diagnosis) -> bool:
 
 
 def _break_even_sentences(diagnosis: Diagnosis, devices: str, texts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield sentences: from which batch, and up to which network, several devices are faster."""
+    """Yield sentences: from which batch size, and with which networks, several devices help."""
     largest = diagnosis.largest_gradient_bytes
     devices_per_copy = len(diagnosis.devices) / diagnosis.copies
     images_per_copy = Estimate(*(max(1.0, value * devices_per_copy) for value in diagnosis.break_even))
@@ -152,6 +153,7 @@ def _break_even_sentences(diagnosis: Diagnosis, devices: str, texts: Mapping[str
 
 
 def _advice_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield sentences: which settings helped, or that none did, and which were not tried."""
     measured_advice = [advice for advice in diagnosis.tried_advice if advice.gain is not None]
     if diagnosis.advice:
         options = texts["or"].join(_option_phrase(advice, texts) for advice in diagnosis.advice)
@@ -168,6 +170,7 @@ def _advice_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterato
 
 
 def _option_phrase(advice: TriedAdvice, texts: Mapping[str, Any]) -> str:
+    """Return a phrase with a tried setting and its measured gain."""
     assert advice.gain is not None
     return str(
         texts["option"].format(
@@ -178,7 +181,7 @@ def _option_phrase(advice: TriedAdvice, texts: Mapping[str, Any]) -> str:
 
 
 def _trust_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield sentences on whether the parts add up to the step, and both measurements agree."""
+    """Yield sentences on whether the parts add up to the step, and whether the trace agrees."""
     if abs(diagnosis.parts_total.value - 1) > AGREEMENT_TOLERANCE:
         yield texts["apart"].format(
             total=format_percent(diagnosis.parts_total.value), limit=format_percent(AGREEMENT_TOLERANCE)
@@ -244,7 +247,7 @@ def as_text(diagnosis: Diagnosis) -> str:
 
 
 def _part_lines(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield the table of the parts of a step, by both measurements."""
+    """Yield the table of the parts of a step: measured shares, and shares in the trace."""
     texts = TRANSLATIONS[ENGLISH]
     step = texts["step"].format(images=diagnosis.images, time=format_milliseconds(diagnosis.step_s.value))
     columns = f"{texts['measured']:>9}{texts['interval']:>18}{texts['by_trace']:>14}"

@@ -111,7 +111,10 @@ class StepMeasurement(NamedTuple):
     facts: TrainingFacts
 
     def differences_by_round(self) -> Dict[str, List[float]]:
-        """Return what leaving out each part saves (`part_differences`), in each round."""
+        """Return, by part, the share of a step that is saved without the part, for each round.
+
+        See `part_differences`.
+        """
         count = len(self.rounds[windows.STEP])
         differences = [
             windows.part_differences({name: values[number] for name, values in self.rounds.items()})
@@ -153,7 +156,9 @@ def measure_training_step(
     on_round: Callable[[], object] = lambda: None,
     on_start: Callable[[], object] = lambda: None,
 ) -> StepMeasurement:
-    """Measure the training of ``config``, whose CPU devices have a fixed number of threads.
+    """Measure the parts of a step of ``config`` on all devices, and a step on one device.
+
+    The CPU devices of ``config`` must have a fixed number of threads.
 
     Args:
         config: The settings of the training.
@@ -191,7 +196,7 @@ def measure_training_step(
         blocked_seconds: List[float] = []
 
         def record_host_times() -> None:
-            """Store how long the host queued and was blocked in this round."""
+            """Record the seconds in which the host queued operations, and was blocked."""
             phase_costs = gated[windows.WITHOUT_HOST].last
             queue_seconds.append(sum(phase.seconds for phase in phase_costs.values()))
             blocked_seconds.append(_blocked_seconds(phase_costs))
@@ -240,7 +245,7 @@ def _collect_facts(training: MeasuredTraining) -> TrainingFacts:
 
 
 def _gated_windows(training: MeasuredTraining) -> Dict[str, GatedWindow]:
-    """Return the windows in which the devices start after the host has queued all steps."""
+    """Return windows (timed runs of steps) in which the devices wait until all steps are queued."""
     batch = training.batch
     _, resized = _resized_batch(training)
 
@@ -265,7 +270,7 @@ def _gated_windows(training: MeasuredTraining) -> Dict[str, GatedWindow]:
 
 
 def _isolated_windows(training: MeasuredTraining) -> Dict[str, TimedCall]:
-    """Return the windows that repeat a single part of a step."""
+    """Return windows (timed runs) that repeat only one part of a step: input, sum or update."""
     batch, passes = training.batch, (FORWARD, BACKWARD, STAGES)
     return {
         windows.JUST_INPUT: training.fetch_window(),
@@ -275,7 +280,7 @@ def _isolated_windows(training: MeasuredTraining) -> Dict[str, TimedCall]:
 
 
 def _resized_batch(training: MeasuredTraining) -> "tuple[float, Batch]":
-    """Return (ratio, batch): half as many images as a step has, or twice as many if it has few.
+    """Return (ratio, batch): a batch with half the images of a step, or twice as many if few.
 
     See FEW_IMAGES. The ratio is the size of the batch divided by the size of a step.
     """
@@ -511,7 +516,7 @@ class GatedWindow:
         self.waits = False  # whether the host waits for the devices within a step
 
     def mean_seconds(self, repeat: int) -> float:
-        """Return the mean seconds of a step, of MIN_GATED_STEPS to MAX_GATED_STEPS steps."""
+        """Return the mean seconds of a step, over MIN_GATED_STEPS to MAX_GATED_STEPS steps."""
         if not self._patience_s:
             self._measure_ungated(1)  # the first step binds graphs and allocates arrays
             self._patience_s = PATIENCE_S + 3 * self._measure_ungated(1)
@@ -519,7 +524,10 @@ class GatedWindow:
         return self._measure_ungated(repeat) if self.waits else self._measure_gated(repeat)
 
     def _measure_gated(self, repeat: int) -> float:
-        """Measure steps behind a gate. If the host waits for a device, measure without a gate."""
+        """Return the mean seconds of a step, with the devices held until all steps are queued.
+
+        If the host waits for a device, the steps are measured again without holding the devices.
+        """
         gate = EngineHold(self._arrays, self._patience_s)
         self.last = self._queue()
         self.waits = not gate.held_until_release
@@ -532,6 +540,8 @@ class GatedWindow:
         return self._measure_ungated(repeat) if self.waits else (time.perf_counter() - started) / repeat
 
     def _measure_ungated(self, repeat: int) -> float:
+        """Return the mean seconds of a step, with devices that start at once."""
+
         def queue() -> None:
             self.last = self._queue()
 

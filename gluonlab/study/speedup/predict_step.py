@@ -140,7 +140,7 @@ def _given_options(config: TrainConfig) -> Dict[str, str]:
 
 
 def _check_no_settings(config: TrainConfig, images: Optional[str]) -> None:
-    """Raise ConfigError for settings of a training beside the table of published speeds."""
+    """Raise ConfigError if settings of a training are given with the table of published speeds."""
     given_options: List[str] = list(_given_options(config).values())
     if images is not None:
         given_options.append(f"--images {images}")
@@ -152,7 +152,7 @@ def _check_no_settings(config: TrainConfig, images: Optional[str]) -> None:
 
 
 def _check_no_measuring_options() -> None:
-    """Raise ConfigError if the command line has one of MEASURING_OPTIONS."""
+    """Raise ConfigError if the command line has an option that only affects measurements."""
     context = click.get_current_context(silent=True)
     for name in MEASURING_OPTIONS:
         if context and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
@@ -162,6 +162,7 @@ def _check_no_measuring_options() -> None:
 
 
 def _parse_image_shape(text: str) -> Tuple[int, int, int]:
+    """Parse channels, height and width, such as ``3x224x224``. Raises ConfigError."""
     numbers = [int(number) for number in re.findall(r"\d{1,5}", text)]
     if not (re.fullmatch(r"\d+x\d+x\d+", text) and all(number in IMAGE_SIDES for number in numbers)):
         raise ConfigError(

@@ -148,7 +148,7 @@ def _excess_over_second_slowest(singles: List[float]) -> float:
 
 
 def _fixed_share(passes: float, resized_passes: float, ratio: float) -> float:
-    """Return the share of a step that does not depend on the number of images.
+    """Return the share of a step that does not grow with the number of images.
 
     It is extrapolated from ``passes`` and from ``resized_passes``, with ``ratio`` times the images.
     """
