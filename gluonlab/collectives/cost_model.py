@@ -105,7 +105,7 @@ def price(schedule: Schedule, topology: Topology, size_bytes: float) -> Price:
 
 
 def prices(schedule: Schedule, topology: Topology, sizes: Sequence[float]) -> List[Price]:
-    """Return the `price` for each of several sizes, faster than one by one."""
+    """Return a `Price` for each of ``sizes``, faster than a call of `price` for each."""
     if schedule.world_size != topology.world_size:
         raise ScheduleError(
             f"{schedule.name} has {schedule.world_size} ranks, "
@@ -149,7 +149,7 @@ def algbw(size_bytes: float, seconds: float) -> float:
 
 
 def bus_factor(collective: str, world_size: int) -> float:
-    """Return busbw / algbw, by which algbw becomes comparable with the speed of the links.
+    """Return busbw / algbw. This factor makes algbw comparable with the speed of the links.
 
     The factor is 2 (n-1) / n for an allreduce over n ranks, and (n-1) / n for reduce_scatter and
     all_gather (nccl-tests, doc/PERFORMANCE.md). Sizes are those of the whole buffer.
@@ -178,7 +178,9 @@ class RouteTable:
 
 
 def make_route_table(routes: Mapping[Pair, Route], src: Any, dst: Any) -> RouteTable:
-    """Return the routes from ``src[i]`` to ``dst[i]`` for all i. Both have the shape (pairs,).
+    """Return the routes from ``src[i]`` to ``dst[i]`` for all i.
+
+    ``src`` and ``dst`` are arrays of the shape (pairs,).
 
     Raises KeyError for pairs without a route.
     """
@@ -299,7 +301,7 @@ def _first_writes(arrays: ScheduleArrays, rows: Any, chunks: int) -> Any:
 
 
 def select_cheapest(schedules: Sequence[Schedule], topology: Topology) -> List[Schedule]:
-    """Return the schedules that have the lowest price for at least one of `SIZES`, in order.
+    """Return, in their order, the schedules that are the cheapest for at least one of `SIZES`.
 
     The first of several schedules with the same price counts, so the choice is reproducible.
     """
@@ -324,7 +326,7 @@ MAX_PRICED_ORDERS = 600  # for each start, about a second; known machines need u
 
 
 def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
-    """Return the cheapest ``order`` found for `Schedule.placed`; the identity if none is cheaper.
+    """Return the cheapest device order found for `Schedule.placed`: 0, 1, ... if none is cheaper.
 
     The search starts from the given order and from the topology's best ring. From each start, it
     repeatedly swaps the two devices whose exchange saves most. It stops when no exchange saves

@@ -1,4 +1,4 @@
-"""Lower bounds on the price (`cost_model`) of any valid schedule on a topology.
+"""Lower bounds on the predicted time (`cost_model`) of any valid schedule on a topology.
 
 `floor_of` returns the bound, in predicted seconds. A schedule of T steps on a buffer of n bytes takes
 at least T alpha + B n + G n. Here alpha is the lowest latency, B the result of
@@ -193,7 +193,7 @@ def _shortest_latencies(capacity: LinkCapacity) -> Any:
 
 
 def _min_gossip_messages(capacity: LinkCapacity) -> int:
-    """Return the least number of consecutive messages after which all ranks can know all.
+    """Return the least number of consecutive messages until every rank can have data of all ranks.
 
     See the proof for four steps or more. The first and the last step have at least one message
     each; the others are distributed so that the norm grows most.
@@ -268,7 +268,7 @@ class LinkCapacity:
         self.latency_s[self._src, self._dst] = table.latency_s
 
     def min_fan_cost(self, inward: bool) -> FanCost:
-        """Return the least cost of a step in which owners receive from (send to) all other ranks.
+        """Return the least cost of a step in which owners receive from (``inward``) or send to all.
 
         If a share x of the bytes fans into rank v, v's link l is busy for x c / bandwidth per byte,
         where c of v's p - 1 routes pass the link. The shares of all ranks add up to 1. So for at
@@ -287,10 +287,10 @@ class LinkCapacity:
         return FanCost(min(max_messages), min(messages), float(1 / sum(speeds)))
 
     def max_partners(self, inward: bool) -> Callable[[int], int]:
-        """Return f(m): the most ranks that one rank can receive from (send to) with m messages.
+        """Return f(m): from how many ranks, at most, a rank can receive with m messages per link.
 
-        m is the number of messages on a link. Each route is counted on one of its links: the link
-        that most of the rank's routes pass.
+        If ``inward`` is false: to how many it can send. Each route is counted on one of its links:
+        the link that most of the rank's routes pass.
         """
         groups = set()
         for routes in self._routes_by_rank(inward):
@@ -299,7 +299,7 @@ class LinkCapacity:
         return lambda m: max(sum(min(m, size) for size in sizes) for sizes in groups)
 
     def min_busy_seconds_per_byte(self, both_ways: bool) -> float:
-        """Return the least seconds, per byte of the buffer, for which some link must be in use.
+        """Return the least seconds, per byte of the buffer, for which at least one link is busy.
 
         ``both_ways``: for an allreduce, else for a reduce_scatter or all_gather.
 
@@ -314,7 +314,11 @@ class LinkCapacity:
         return max(self._partition_seconds_per_byte(parts, ways) for parts in _partitions(self.topology))
 
     def _partition_seconds_per_byte(self, parts: Sequence[RankSet], ways: int) -> float:
-        """Return the bound of `min_busy_seconds_per_byte` for one division of the ranks."""
+        """Return the bound of `min_busy_seconds_per_byte` for one division into ``parts``.
+
+        ``parts``: sets of ranks. ``ways``: 2 for an allreduce, 1 for a reduce_scatter or
+        all_gather.
+        """
         part_of_rank = np.zeros(self.topology.world_size, np.int64)
         for number, part in enumerate(parts):
             part_of_rank[list(part)] = number
@@ -328,10 +332,11 @@ class LinkCapacity:
         return max(all_parts_bound, *(1 / self._min_cover_speed(routes[rows]) for rows in chain(*sides)))
 
     def _min_cover_speed(self, routes: Any) -> float:
-        """Return the lowest total bytes/s found for a cover: links of which every route passes one.
+        """Return the lowest total bytes/s of all covers of the routes that are tried.
 
-        Every such cover gives a bound. Four are tried: the first links of all routes, the last
-        links, the links that most routes pass, and the slowest links.
+        A cover is a set of links such that every route passes at least one of them. Every cover
+        gives a bound. Four are tried: the first links of all routes, the last links, the links that
+        most routes pass, and the slowest links.
         """
         use_counts = self._count_uses(routes)
         is_link = routes != NO_LINK
@@ -362,7 +367,7 @@ class LinkCapacity:
 
 
 def _drop_repeated_links(link_numbers: Any) -> Any:
-    """Return the table without links that a route has passed before."""
+    """Replace a link by NO_LINK where its route, a row of the table, has passed it before."""
     for column in range(1, link_numbers.shape[1]):
         is_repeated = (link_numbers[:, :column] == link_numbers[:, column : column + 1]).any(axis=1)
         link_numbers[is_repeated, column] = NO_LINK
@@ -376,7 +381,10 @@ def _group_rows(column: Any, count: int) -> Sequence[Any]:
 
 
 def _partitions(topology: Topology) -> Iterator[Sequence[RankSet]]:
-    """Yield single ranks, the topology's groups and hosts, and all cuts of few ranks."""
+    """Yield ways to divide the ranks: singly, by groups, by hosts, and into any two sets.
+
+    Pairs of sets are tried for up to MAX_RANKS_FOR_ALL_CUTS ranks.
+    """
     p = topology.world_size
     yield [(rank,) for rank in range(p)]
     given_partitions = [topology.groups, topology.hosts]
