@@ -84,6 +84,7 @@ def make_training_job(
     log, batches = AsyncLossMeter(plan.ctxs), _repeat_epochs(loader)
 
     def run(steps: int) -> Dict[str, float]:
+        """Train for ``steps`` steps, and return the seconds and, if traced, ``beside``."""
         with competing_processes(competitors), use_backward_bulk_size(overlap):
             started = time.perf_counter()
             for batch in itertools.islice(batches, steps):

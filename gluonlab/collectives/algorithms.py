@@ -45,9 +45,9 @@ _Definition = Tuple[Sequence[int], Iterable[Sequence[Transfer]]]
 
 
 def _define_algorithm(name: str, collective: str) -> Callable[[Callable[..., _Definition]], Algorithm]:
-    """Return a decorator that turns a function that returns (owners, steps) into an algorithm.
+    """Return a decorator. It turns a definition of chunk owners and steps into an algorithm.
 
-    Such a function, a definition, returns (owner of each chunk, steps). Its arguments are the
+    A definition is a function that returns (owner of each chunk, steps). Its arguments are the
     number of ranks, and ``chunks`` and ``groups`` if the algorithm supports them. The algorithm is
     ``f(world_size, *, chunks=None, groups=None) -> Schedule``. It raises ScheduleError for options
     that the definition does not support, and omits steps without transfers.
@@ -88,7 +88,7 @@ def _combine(reduce_scatter: Schedule, all_gather: Schedule) -> _Definition:
 
 
 def _chunk_count(name: str, requested: Optional[int], default: int, at_least: int = 1) -> int:
-    """Return ``requested`` or, for None, ``default``. Raise ScheduleError below ``at_least``."""
+    """Return ``requested`` or else ``default`` chunks. Raise ScheduleError below ``at_least``."""
     chunks = default if requested is None else requested
     if not is_integer_at_least(chunks, at_least):
         raise ScheduleError(f"{name} with chunks={chunks!r}: a whole number from {at_least} on is possible")

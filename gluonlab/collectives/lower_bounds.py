@@ -332,7 +332,7 @@ class LinkCapacity:
         return max(all_parts_bound, *(1 / self._min_cover_speed(routes[rows]) for rows in chain(*sides)))
 
     def _min_cover_speed(self, routes: Any) -> float:
-        """Return the lowest total bytes/s of all covers of the routes that are tried.
+        """Return the lowest total bytes/s among four covers of the routes.
 
         A cover is a set of links such that every route passes at least one of them. Every cover
         gives a bound. Four are tried: the first links of all routes, the last links, the links that
@@ -367,7 +367,7 @@ class LinkCapacity:
 
 
 def _drop_repeated_links(link_numbers: Any) -> Any:
-    """Replace a link by NO_LINK where its route, a row of the table, has passed it before."""
+    """Write NO_LINK in place of links that a route has passed before, and return the table."""
     for column in range(1, link_numbers.shape[1]):
         is_repeated = (link_numbers[:, :column] == link_numbers[:, column : column + 1]).any(axis=1)
         link_numbers[is_repeated, column] = NO_LINK

@@ -388,7 +388,7 @@ def typical_cpu_topology(world_size: int) -> Topology:
 
 
 def _extra_addition_speed(copy_bytes_per_s: float, add_bytes_per_s: float) -> float:
-    """Return the bytes/s of the time by which an addition takes longer than a copy.
+    """Return the bytes/s that correspond to the extra time of an addition beside a copy.
 
     It is infinite if additions are not slower, which a noisy measurement may report.
     """

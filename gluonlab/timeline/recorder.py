@@ -62,6 +62,7 @@ class Recorder:
         mxnet_profiler.start_recording()
 
         def run_and_wait(name: str, queue: Callable[[], None]) -> None:
+            """Queue a phase, wait for it, and record from when to when it ran."""
             nd.waitall()
             start = _now_us()
             queue()
@@ -97,6 +98,7 @@ class Recorder:
         self._starts.append(_now_us())
 
     def _time_phase(self, phase: str, queue: Callable[[], Any]) -> None:
+        """Call ``queue``, and record when it ran and for how long the thread did not compute."""
         start, cpu_start = _now_us(), time.thread_time()
         queue()
         span = Span(HOST, phase, start, _now_us())
@@ -162,7 +164,7 @@ class PhaseMap:
             self._learned.setdefault(key, []).append(_find_window_phase(span, candidates))
 
     def find_phases(self, spans: Sequence[Span]) -> List[str]:
-        """Return the phase of each span of whole steps; spans are sorted by start.
+        """Return the phase of each span. The spans must cover whole steps and be sorted by start.
 
         If several phases queue operators of the same name, their spans get these phases in the
         order of the learned step. If the learned step has no such operator on this device, it gets
@@ -204,7 +206,7 @@ def _ran_within(span: Span, window: PhaseWindow) -> bool:
 
 
 def _find_window_phase(span: Span, windows: Sequence[PhaseWindow]) -> str:
-    """Return the timeline's phase of the window in which an operator ran, or OTHER."""
+    """Return the timeline's name of the phase during which an operator ran, or OTHER."""
     for window in windows:
         if _ran_within(span, window):
             return _refine_phase(timeline_phase(window.phase), span.name)
@@ -212,7 +214,7 @@ def _find_window_phase(span: Span, windows: Sequence[PhaseWindow]) -> str:
 
 
 def _refine_phase(phase: str, name: str) -> str:
-    """Return the phase of the operator ``name``, if ``phase`` includes operators of other phases.
+    """Return the operator's own phase, by its name, if ``phase`` has operators of several.
 
     For example, the phase of a sum includes copies.
     """

@@ -90,7 +90,7 @@ class Variant:
 def make_variants(
     names: Optional[Sequence[str]], plans: Sequence[NamedSchedule], ctxs: Sequence[mx.Context], array_count: int
 ) -> List[Variant]:
-    """Return the variants to measure: those of PEERS, sharded-whole, and the schedules ``plans``.
+    """Return the variants to measure: MXNet's stores and others of PEERS, and ``plans``.
 
     ``names``: the requested algorithms and stores. None selects all stores that work on ``ctxs``,
     and sharded-whole if ``array_count`` is above 1. ``sharded-whole`` sums each whole array on one
@@ -134,7 +134,7 @@ def _make_chapter_allreduce(arrays: Arrays) -> Callable[[], None]:
 
 
 def _prepare_native_allreduce(name: str, ctxs: Sequence[mx.Context]) -> Callable[[Arrays], Callable[[], None]]:
-    """Return a function that prepares arrays for sums with MXNet's store ``name`` (see Variant)."""
+    """Return a function that makes, for given arrays, a call that sums them with MXNet's store."""
 
     def make(arrays: Arrays) -> Callable[[], None]:
         store = make_kvstore(name, ctxs)
@@ -168,6 +168,7 @@ class ProcessGroupWorker:
     def ask(self, steps: int, count: int, arrays: int) -> "dict[str, float]":
         """Let the processes sum arrays ``steps`` times; return the seconds, or for 0 the error.
 
+        ``arrays``: the number of arrays. ``count``: the number of elements of all of them together.
         Raises RunError.
         """
         request = {"steps": steps, "count": count, "arrays": arrays}
@@ -357,6 +358,7 @@ def measure(
 
 
 def _count_elements(size_bytes: int, dtype: str, arrays: int) -> int:
+    """Return the number of elements in ``size_bytes``. Raise ConfigError for empty arrays."""
     count = size_bytes // np.dtype(dtype).itemsize
     if count < arrays:
         raise ConfigError(
@@ -375,7 +377,7 @@ def _measure_size(
     topology: Optional[Topology],
     on_round: Callable[[], object],
 ) -> List[AllreduceRow]:
-    """Return the rows of one size, first those of processes.
+    """Measure all variants with one size, and return their rows, first those of processes.
 
     ``topology``: the links for the cost model. ``on_round`` is called after each round.
     """
@@ -395,6 +397,7 @@ def _measure_size(
     floor_s = floor_of(topology).seconds(size) if topology else None
 
     def make_row(label: str, schedule_for: Optional[Callable[[float], Schedule]]) -> AllreduceRow:
+        """Return the measured row of ``label``, with a predicted time if it has a schedule."""
         schedule = schedule_for(size) if schedule_for and topology else None
         priced_s = price(schedule, topology, size).seconds if schedule and topology else None
         measured = (len(buffers.arrays[0]), tuple(seconds[label]), errors[label])

@@ -269,8 +269,11 @@ def measurement_options(rounds: int) -> Option:
     rounds_option = option("--rounds", "N", "measurements of each row", str(rounds))
 
     def add_options(function: Callable[..., None]) -> Callable[..., None]:
+        """Return ``function`` with the options --rounds, --json and --out added."""
+
         @wraps(function)
         def run(rounds: str, as_json: bool, out: Optional[str], **own_options: Any) -> None:
+            """Check the added options, and call ``function`` with all options."""
             count = whole_number_check(1)("--rounds", rounds)
             if out is not None:
                 check_output_file("--out", Path(out))  # before the measurement, which takes minutes

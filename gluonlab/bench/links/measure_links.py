@@ -166,6 +166,7 @@ def format_measurement(measurement: LinkMeasurement) -> str:
 
 
 def _matrix_lines(measurement: LinkMeasurement, unit: str, cell: Callable[[LinkFit], str]) -> List[str]:
+    """Return a matrix of all pairs as lines; ``cell`` formats the value of a pair."""
     count, lines = measurement.measured.world_size, []
     for first_column in range(0, count, MATRIX_COLUMNS):
         columns = range(first_column, min(count, first_column + MATRIX_COLUMNS))

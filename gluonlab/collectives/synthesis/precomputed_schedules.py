@@ -245,7 +245,7 @@ def make_schedules_over_groups(topology: Topology) -> List[Schedule]:
 
 
 def pipeline_parts(schedule: Schedule, parts: int) -> Schedule:
-    """Return a pipeline of the schedule, in which each part of the buffer starts one step later.
+    """Return a pipeline of the schedule: parts of the buffer start one step after another.
 
     While the sums of one part use the links between groups, those of the next part still use the
     links within groups. So all links work at once for large buffers. All that a device sends to
