@@ -120,8 +120,8 @@ def prepare_splits(
 ) -> Iterator[PreparedSplit]:
     """Yield all splits of SPLIT_NAMES on the first ``devices`` devices of ``available``.
 
-    Splits with as many stages as 1f1b have the same cuts. ``cuts``: the cuts by name, from
-    `choose_cuts`; missing cuts are chosen by measured time.
+    ``cuts``: by name of a split, the layers at which its stages begin, from `choose_cuts`. Missing
+    cuts are chosen by measured time. Splits with as many stages as 1f1b have the same cuts.
     """
     cuts_by_name = dict(cuts or {})
     splits = {}

@@ -1,8 +1,8 @@
 """Predicts the time of schedules on topologies: the alpha-beta model, with contention.
 
-`price` returns the predicted time of a schedule, which is called its price. Prices determine the
-device for each rank (`find_best_order`), and the useful ones of several schedules
-(`select_cheapest`). `traffic` counts bytes.
+`price` returns the predicted time of a schedule, which is called its price. By prices,
+`find_best_order` chooses a device for each rank, and `select_cheapest` chooses schedules. `traffic`
+counts bytes.
 
 Sources: Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2" (1994), for
 latency and bandwidth; Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
@@ -131,9 +131,9 @@ class Traffic(NamedTuple):
 
 
 def traffic(schedule: Schedule, size_bytes: float) -> List[Traffic]:
-    """Return the bytes that each device sends and receives in all steps.
+    """Return the bytes that each device sends and receives in all steps together.
 
-    ``size_bytes``: the size of the whole buffer. The busiest port has the largest number.
+    ``size_bytes``: the size of the buffer of one device.
     """
     sent = Counter(transfer.src for step in schedule.steps for transfer in step)
     received = Counter(transfer.dst for step in schedule.steps for transfer in step)

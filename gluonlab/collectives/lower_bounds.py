@@ -123,7 +123,7 @@ def addition_seconds_per_byte(topology: Topology) -> float:
 
 
 def _bounds_of_allreduces(capacity: LinkCapacity) -> List[List[LinearCost]]:
-    """Return the lower bounds for allreduces of exactly 2, of exactly 3, and of 4 or more steps."""
+    """Return the lower bounds for allreduces: of 2 steps, of 3 steps, and of 4 or more steps."""
     alpha = _lowest_latency(capacity)
     s_per_byte = capacity.min_busy_seconds_per_byte(both_ways=True)
     inward, outward = capacity.min_fan_cost(True), capacity.min_fan_cost(False)
@@ -145,10 +145,11 @@ def _bounds_of_allreduces(capacity: LinkCapacity) -> List[List[LinearCost]]:
 
 
 def _bounds_of_halves(capacity: LinkCapacity, collective: str) -> List[List[LinearCost]]:
-    """Return the lower bounds for half an allreduce, if it has 1 step, and if it has more steps.
+    """Return the lower bounds for half an allreduce: of 1 step, and of more steps.
 
-    ``collective``: reduce_scatter or all_gather. One step is a fan. Each further step multiplies
-    the number of contributions that a rank holds, or the number of ranks that hold a chunk.
+    ``collective``: reduce_scatter or all_gather. In a single step, owners receive from all other
+    ranks, or send to them. Each further step multiplies the number of contributions that a rank
+    holds, or the number of ranks that hold a chunk.
     """
     inward = collective == REDUCE_SCATTER
     alpha = _lowest_latency(capacity)
@@ -195,8 +196,8 @@ def _shortest_latencies(capacity: LinkCapacity) -> Any:
 def _min_gossip_messages(capacity: LinkCapacity) -> int:
     """Return the least number of consecutive messages until every rank can have data of all ranks.
 
-    See the proof for four steps or more. The first and the last step have at least one message
-    each; the others are distributed so that the norm grows most.
+    The comment above on four steps or more contains the proof. The first and the last step have at
+    least one message each. The others are distributed so that the norm grows most.
     """
     p = capacity.topology.world_size
     receives, sends = capacity.max_partners(True), capacity.max_partners(False)
@@ -304,11 +305,12 @@ class LinkCapacity:
         ``both_ways``: for an allreduce, else for a reduce_scatter or all_gather.
 
         Divide the ranks into k parts. For every chunk there are at least 2 (k-1) transfers between
-        parts: until the first part knows all, each other part has sent once; afterwards each other
-        part receives once (half of this for a reduce_scatter or all_gather). Every such transfer
-        passes one of the links of any cover of the routes between parts. So 2 (k-1) n bytes pass
-        these links, and one of them is busy for at least the quotient of these bytes and the sum of
-        their speeds. An allreduce also sends every chunk out of every part, and into it.
+        parts. Until one part has all contributions, every other part sends at least once.
+        Afterwards every other part receives at least once. A reduce_scatter or all_gather needs
+        half of these transfers. Every such transfer passes one of the links of any cover of the
+        routes between parts. So 2 (k-1) n bytes pass these links, and one of them is busy for at
+        least the quotient of these bytes and the sum of their speeds. An allreduce also sends every
+        chunk out of every part, and into it.
         """
         ways = 2 if both_ways else 1
         return max(self._partition_seconds_per_byte(parts, ways) for parts in _partitions(self.topology))

@@ -154,7 +154,7 @@ def p3dn_24xlarge() -> Topology:
 def p3_8xlarge() -> Topology:
     """AWS p3.8xlarge: 4 V100, inferred to be linked like the first quad of p3.16xlarge.
 
-    No pair lacks an NVLink.
+    Every pair has an NVLink.
     """
     origin = "inferred: the quad 0-3 of p3.16xlarge, for want of a published matrix"
     note = f"{origin}; 25 GB/s an NVLink and direction are nominal; inferred: {INFERRED_NOTE}"

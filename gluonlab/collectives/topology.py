@@ -190,7 +190,8 @@ class Topology:
     def subset(self, devices: Union[int, Sequence[int]]) -> Topology:
         """Return the topology of a part of the devices: the first ``devices``, or the listed ones.
 
-        Rank i is the i-th of them. Raises ScheduleError for unknown or repeated devices.
+        Device i of the result is the i-th of them. Raises ScheduleError for unknown or repeated
+        devices.
         """
         if not isinstance(devices, Sequence):
             if not is_integer_at_least(devices) or devices > self.world_size:
@@ -307,7 +308,7 @@ CPU_CALL_S, CPU_COPY, CPU_ADD, SINGLE_DEVICE_SHARE = 22e-6, 17.5e9, 4e9, 2 / 3
 def switch(world_size: int, latency_s: float, bytes_per_s: float, reduce_bytes_per_s: float = INFINITE) -> Topology:
     """Return a topology in which each device has one full-duplex port to an ideal switch.
 
-    The closed forms of `algorithms` hold for it.
+    The costs in the docstrings of `algorithms` hold for it.
     """
     check_device_count("switch", world_size)
     out_links, in_links = (

@@ -228,8 +228,8 @@ def pack_rings(network: FlowNetwork) -> List[Ring]:
 def _find_rings(network: FlowNetwork) -> Iterator[Ring]:
     """Yield rings through all devices, taking turns between the possible first hops from device 0.
 
-    Only a search through all paths would show that there is none, so the search ends after
-    `MAX_VISITS`.
+    Only a search through all paths could show that there is no further ring. So the search ends
+    after `MAX_VISITS` visits of devices.
     """
     neighbors, visits = successors(network.pairs), iter(range(MAX_VISITS))
     searches = [_hamiltonian_cycles(neighbors, dst, visits) for dst in neighbors[0]]

@@ -203,8 +203,8 @@ class _ChunkSimulation:
     def find_faulty_transfer(self, rank: int) -> Optional[int]:
         """Return the first transfer that makes the final chunk of ``rank`` wrong.
 
-        It counts a contribution twice. If there is no such transfer, return the last one into
-        ``rank``.
+        Such a transfer adds a contribution a second time. If there is none, return the last
+        transfer into ``rank``.
         """
         ancestors: List[int] = []  # the transfers that contribute to the final chunk, backwards
         relevant_ranks = {rank}

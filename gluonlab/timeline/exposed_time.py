@@ -1,8 +1,9 @@
-"""Exposed time: the part of each phase's time that no other phase of a step hides.
+"""Computes exposed time: the part of each phase's time that no other phase of a step hides.
 
 A moment counts for the first phase of PHASE_PRIORITY that any device runs at that moment. For
 example, a sum while another device computes backward has no exposed time. Time in which all devices
-are idle counts for the host until it has queued the next operator, and then for its phase.
+are idle counts for the host until it has queued the next operator, and then for the phase of that
+operator.
 """
 
 from __future__ import annotations

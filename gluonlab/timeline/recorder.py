@@ -167,9 +167,9 @@ class PhaseMap:
         """Return the phase of each span. The spans must cover whole steps and be sorted by start.
 
         If several phases queue operators of the same name, their spans get these phases in the
-        order of the learned step. If the learned step has no such operator on this device, it gets
-        the phase of other devices. Copies of images and losses, which no phase queues, are
-        ``other``.
+        order of the learned step. If the learned step has no such operator on this device, the span
+        gets the phase that it has on other devices. Copies of images and losses, which no phase
+        queues, are ``other``.
         """
         count: "Counter[Key]" = Counter()
         phases = []
@@ -214,9 +214,9 @@ def _find_window_phase(span: Span, windows: Sequence[PhaseWindow]) -> str:
 
 
 def _refine_phase(phase: str, name: str) -> str:
-    """Return the operator's own phase, by its name, if ``phase`` has operators of several.
+    """Return the phase of the operator ``name``, which ran while ``phase`` was recorded.
 
-    For example, the phase of a sum includes copies.
+    The two can differ: for example, the phase of a sum includes copies.
     """
     if phase in (SUM, STAGES) and name.startswith(("Copy", "_copyto")):
         return COPY

@@ -1,4 +1,4 @@
-"""Measures allreduce by algorithm and size.
+"""Measures the time of allreduces, for each algorithm and each size.
 
 MXNet's stores, and the loop of "Training on Multiple GPUs" (Dive into Deep Learning, "chapter"),
 are measured for comparison. On request, sums over processes with one device each are also measured.
@@ -195,7 +195,7 @@ class MultiprocessAllreduce:
 
 @contextmanager
 def start_process_groups(backends: Sequence[str], size: int) -> Iterator[List[ProcessGroupWorker]]:
-    """Start ``size`` processes for each backend, and stop them at the end of the block.
+    """Start ``size`` processes for each backend, and stop them at the end of the with block.
 
     Raises RunError if Horovod is not installed, or if a process does not start.
     """

@@ -395,7 +395,7 @@ def choose_algorithms(
 def choices_text(schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice]) -> str:
     """Return a table of auto's schedules, and a table of the choice for each size.
 
-    If measured, the second table contains the regret.
+    If times were measured, the second table compares auto with the fastest algorithm.
     """
     lines = [f"auto on {schedules.topology.name}, {schedules.topology.world_size} devices", ""]
     columns = f"{'schedule':<22}{'steps':>6}{'chunks':>8}"

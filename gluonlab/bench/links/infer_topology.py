@@ -120,8 +120,8 @@ class DeviceMeasurement:
 def list_simultaneous_groups(pairs: Mapping[Pair, LinkFit]) -> List[CopyGroup]:
     """Return the groups of copies to measure at the same time.
 
-    A group contains all copies of a kind, or only those of one speed. ``pairs``: the fit of each
-    pair alone.
+    A group contains all copies of a kind, such as all copies out of a device, or only those of one
+    speed. ``pairs``: the fit of each pair alone.
     """
     world_size = 1 + max(src for src, _ in pairs)
     whole_groups: List[CopyGroup] = []
@@ -192,8 +192,9 @@ def _find_bus(
 ) -> Iterator[InferredSharedLink]:
     """Yield one link shared by all pairs of the group, if that explains their slow copies.
 
-    Its bandwidth is the highest that was measured in this group, or in a shift within the group. If
-    only some pairs shared a slow link, the group would also be slow, but a shift would be faster.
+    The link's bandwidth is the highest that was measured in this group, or in a shift within the
+    group. If only some pairs shared a slow link, the group would also be slow, but a shift would be
+    faster.
     """
     if _is_slower_than_explained(measured, group, fits, known_links):
         pairs, size = group.pairs, measured.size_bytes

@@ -212,11 +212,12 @@ State = Sequence[Sequence[Contributions]]
 
 
 def as_text(schedule: Schedule, width: int = 80) -> str:
-    """Return the sends of each step and the ranks' chunks after it, in lines of ``width`` columns.
+    """Return the schedule as text: the sends of each step, and a grid of all chunks after it.
 
-    The grid has a row for each chunk and a column for each rank. If they fit, its cells list the
-    ranks whose contributions they contain, else their number. There is no grid if even that is too
-    wide, or if there are too many chunks. Raises ScheduleError for a width below 20.
+    The grid has a row for each chunk and a column for each rank. A cell lists the ranks whose
+    contributions the chunk contains. If such cells are too wide, a cell contains only the number of
+    contributions. If even that is too wide, or if there are too many chunks, there is no grid.
+    ``width``: the columns of a line. Raises ScheduleError for a width below 20.
     """
     if width < MIN_WIDTH:
         raise ScheduleError(f"a schedule in {width} columns: give it at least {MIN_WIDTH}")

@@ -212,8 +212,8 @@ def orbit_representatives(world_size: int, group: Sequence[Permutation]) -> List
 def find_isomorphism(one: FlowNetwork, other: FlowNetwork) -> Optional[Permutation]:
     """Return a permutation of the devices of ``one`` that maps its links to those of ``other``.
 
-    Return None if there is none. A pair is mapped to a pair with as many links, of the same lanes
-    and shared by as many pairs.
+    Return None if there is none. A pair and its image have equally many links. These links have the
+    same lanes, and equally many pairs share them.
     """
     if one.world_size != other.world_size or len(one.shared_links) != len(other.shared_links):
         return None

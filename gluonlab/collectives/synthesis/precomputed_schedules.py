@@ -1,4 +1,4 @@
-"""Stored schedules, as files, for known machines and for devices behind a switch.
+"""Reads stored schedules from files, for known machines and for devices behind a switch.
 
 A file contains schedules and their links. Its schedules are used for every topology with the same
 links, even if the devices have other numbers. All schedules are verified after reading.
@@ -67,11 +67,10 @@ def uniform_switch(world_size: int) -> Topology:
 def choose_schedules(topology: Topology) -> List[Schedule]:
     """Return synthesized schedules for a topology: from its own file, or else from stored files.
 
-    If nothing is stored for its links, they are the schedules for a switch, placed by
-    `find_best_order`, and combinations of the schedules for each of several equal groups of
-    devices. For several hosts, the schedules for one host are combined
-    (`make_schedules_over_hosts`). Raises ScheduleError for more devices than files exist for, and
-    for more hosts than `MAX_HOSTS`.
+    If no file has its links, the schedules for a switch are placed by `find_best_order`. For
+    several equal groups of devices, combinations of the schedules for each group are added. For
+    several hosts, the schedules for one host are combined (`make_schedules_over_hosts`). Raises
+    ScheduleError for more devices than files exist for, and for more hosts than `MAX_HOSTS`.
     """
     if topology.schedules:
         return list(topology.schedules)
@@ -280,7 +279,7 @@ def _combine_parts(topology: Topology, parts: Sequence[Sequence[int]]) -> List[S
 def split_halves(schedule: Schedule) -> Tuple[Schedule, Schedule]:
     """Split an allreduce into a reduce_scatter (its sums) and an all_gather (its copies).
 
-    All sums come first, also if some chunks were copied before other sums.
+    All sums come first, even if the allreduce copies some chunks before it sums others.
     """
     scatter = replace(schedule, collective=REDUCE_SCATTER, steps=_steps_with_op(schedule, ADD))
     return scatter, replace(schedule, collective=ALL_GATHER, steps=_steps_with_op(schedule, COPY))
