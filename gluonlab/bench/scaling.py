@@ -110,7 +110,7 @@ def parse_layouts(options: Mapping[str, str]) -> List[ProcessLayout]:
 
 
 def make_subjects(network: str, layouts: Sequence[ProcessLayout]) -> List[Subject]:
-    """Return a subject for each layout. Its devices are CPU devices of one thread."""
+    """Return what to measure for each layout: a training job on CPU devices of one thread."""
     return [_make_subject(network, layout) for layout in layouts]
 
 

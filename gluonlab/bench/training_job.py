@@ -151,7 +151,7 @@ while os.getppid() == parent and time.monotonic() < end:
 
 @contextmanager
 def competing_processes(count: int) -> Iterator[List[int]]:
-    """Keep ``count`` cores busy with one process each during the block. Yield the process ids."""
+    """Keep ``count`` cores busy during a with block, one process each. Yield the process ids."""
     command = [sys.executable, "-I", "-S", "-c", _BUSY, str(os.getpid()), str(MAX_COMPETING_S)]
     with ExitStack() as stack:
         pids = []

@@ -159,7 +159,7 @@ def sharded(world_size: int, chunks: Optional[int]) -> _Definition:
 
 @_define_algorithm("ring", REDUCE_SCATTER)
 def ring_reduce_scatter(world_size: int) -> _Definition:
-    """In step s every rank r sends its partial sum of chunk r-s to its right neighbor, which adds.
+    """In step s every rank r adds its partial sum of chunk r-s to that of its right neighbor.
 
     Cost: (p-1) (alpha + n/p beta) + (p-1) n/p gamma.
     """

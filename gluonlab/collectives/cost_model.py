@@ -357,7 +357,10 @@ def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
 
 
 def _improve_order(start: Sequence[int], cost: Callable[[Sequence[int]], float]) -> List[int]:
-    """Swap the two ranks that lower ``cost`` most, and repeat until no swap lowers it."""
+    """Return ``start`` after exchanges of two ranks, each of which lowers ``cost`` most.
+
+    The exchanges end when none lowers the cost, or after about MAX_PRICED_ORDERS prices.
+    """
     order, lowest = list(start), cost(start)
     exchanges = list(combinations(range(len(order)), 2))
     for _ in range(max(1, MAX_PRICED_ORDERS // max(1, len(exchanges)))):

@@ -219,7 +219,7 @@ def _min_gossip_messages(capacity: LinkCapacity) -> int:
 
 
 def _max_norm_growth(received: int, sent: int) -> float:
-    """Return the largest norm of I + A, for A with so many ones per row and per column."""
+    """Return the largest norm of I + A. A has ``received`` ones per row, ``sent`` per column."""
     return (math.sqrt(received * sent) + math.sqrt(received * sent + 4)) / 2
 
 

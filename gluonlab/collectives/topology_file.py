@@ -431,7 +431,7 @@ class JsonFields:
         return key in self._content
 
     def raise_error(self, reason: str) -> NoReturn:
-        """Raise a ScheduleError that names the place and the reason."""
+        """Raise a ScheduleError: the position in the file, and the reason."""
         raise ScheduleError(f"{self.where}: {reason}")
 
     def value(self, key: str, expected: str) -> Any:

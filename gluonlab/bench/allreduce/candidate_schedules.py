@@ -186,5 +186,5 @@ def _placement_scope(topology: Optional[Topology]) -> str:
 
 
 def _first_host_ranks(order: Sequence[int], topology: Optional[Topology]) -> Sequence[int]:
-    """Return the part of the order in the first host, because all hosts have the same order."""
+    """Return the order of devices within the first host. All hosts have the same order."""
     return order if topology is None else order[: len(topology.hosts[0])]
