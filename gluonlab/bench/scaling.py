@@ -161,7 +161,7 @@ class ScalingRow:
 
 
 def make_rows(layouts: Sequence[ProcessLayout], series: Sequence[Series]) -> List[ScalingRow]:
-    """Return a row for each layout, in the same order. The first layout must be one device."""
+    """Return a table row for each layout, in order. The first layout must be a single device."""
     series_by_name = {item.name: item for item in series}
     single_process = {
         layout.all_devices: series_by_name[layout.name].values for layout in layouts if layout.processes == 1

@@ -354,7 +354,10 @@ class LinkCapacity:
         return min(float(self._speeds[np.unique(cover)].sum()) for cover in covers)
 
     def _most_used_links(self, routes: Any, use_counts: Any) -> Any:
-        """Return, for each route, its link that most routes pass, (routes,)."""
+        """Return, for each route, the number of its link that most routes pass.
+
+        The result is an array (routes,).
+        """
         columns = np.where(routes != NO_LINK, use_counts[routes], -1).argmax(axis=1)
         return routes[np.arange(len(routes)), columns]
 

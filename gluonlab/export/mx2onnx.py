@@ -136,7 +136,7 @@ def _silence_logging() -> Iterator[None]:
 
 
 def _convert_variable(original: Callable[..., Any], node: Node, **options: Any) -> Any:
-    """Translate a variable: the input, or a weight. The bytes of a weight are copied."""
+    """Translate a variable. If it is a weight and not the input, its bytes are copied."""
     if options["is_input"]:
         return original(node, **options)
     from onnx import helper, numpy_helper

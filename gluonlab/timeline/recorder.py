@@ -74,7 +74,7 @@ class Recorder:
         return result
 
     def record(self, train: Step) -> Any:
-        """Run a step without waiting, and record it; return the result of ``train``."""
+        """Run a training step without waiting, record it, and return the result of ``train``."""
         if not self._fetched:
             self._begin_step()
         self._fetched = False
@@ -85,7 +85,7 @@ class Recorder:
         return train(time_and_queue)
 
     def fetch(self, get: Callable[[], Any]) -> Any:
-        """Call ``get``, which returns the next step's batch, and record it as `INPUT`."""
+        """Record, as `INPUT`, how long ``get`` takes to return the next batch; return the batch."""
         batches: List[Any] = []
         self._fetched = True
         self._begin_step()

@@ -96,7 +96,7 @@ class Timeline(NamedTuple):
         return (self.end - self.begin) / 1e6 / len(self.starts)
 
     def intervals(self, row: str, *phases: str) -> List[Interval]:
-        """Return the intervals in which a device ran any of these phases."""
+        """Return the intervals in which a device ran at least one of these phases."""
         return merge_intervals(
             (max(self.begin, span.begin), min(self.end, span.end))
             for span, phase in zip(self.spans, self.phases)

@@ -132,7 +132,7 @@ def make_plans(
 
 
 def make_auto_plan(schedules: SchedulesBySize) -> NamedSchedule:
-    """Return the row of the algorithm auto, which chooses from ``schedules`` by size."""
+    """Return the plan ``auto``, which runs the cheapest of ``schedules`` for each size."""
     return NamedSchedule(AUTO, schedules.cheapest(0), by_size=schedules)
 
 

@@ -119,7 +119,10 @@ def _is_store_usable(name: str, ctxs: Sequence[mx.Context]) -> bool:
 
 
 def _execute_plan(plan: NamedSchedule, whole: bool = False) -> Callable[[Arrays], Callable[[], None]]:
-    """Return ``make`` of a Variant that runs the schedule. ``whole``: arrays are not divided."""
+    """Return a function that makes, for given arrays, a call that runs the plan's schedule.
+
+    ``whole``: arrays are not divided.
+    """
     return lambda arrays: Executor(plan.schedule_for(total_bytes(arrays[0])), arrays, whole).run
 
 
@@ -278,7 +281,7 @@ class AllreduceRow:
 
     @property
     def of_limit(self) -> Optional[float]:
-        """Return the share of the memory limit's speed: the median of the rounds' ratios."""
+        """Return the speed as a share of the memory limit's speed: the median over the rounds."""
         return median_ratio(self.limit_s, self.seconds) if self.limit_s else None
 
     def as_json(self) -> Dict[str, Any]:
@@ -321,7 +324,7 @@ def measure(
     topology: Optional[Topology] = None,
     processes: Sequence[ProcessGroupWorker] = (),
 ) -> AllreduceReport:
-    """Measure every variant at every size.
+    """Measure every variant at every size, and return the rows of a table.
 
     Args:
         sizes: Bytes per device.

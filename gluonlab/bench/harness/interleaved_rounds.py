@@ -84,7 +84,7 @@ class Measurement:
         self.reason, self.answers = reason, []
 
     def numbers_by_round(self, name: str) -> List[float]:
-        """Return the number ``name`` of the job in each round."""
+        """Return, for each round, the number that the job has returned under ``name``."""
         return [answer[name] for answer in self.answers]
 
     def images_per_second(self) -> Tuple[float, ...]:

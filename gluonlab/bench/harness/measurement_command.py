@@ -75,7 +75,7 @@ class MeasuredDevices:
         return {"devices": self.description} if self.named_by_user else {}
 
     def available_counts(self, counts: Sequence[int]) -> List[int]:
-        """Return those of ``counts`` for which there are enough devices, and the number of all."""
+        """Return the ``counts`` up to the number of available devices, and that number, sorted."""
         available = len(self.numbers)
         return sorted({*(count for count in counts if count <= available), available})
 
@@ -200,7 +200,7 @@ def output_drawing(drawing: ScheduleDrawing, out: Optional[str], language: Optio
 
 
 def count_devices(spec: str) -> int:
-    """Return the number of devices of --devices.
+    """Return the number of devices that --devices names.
 
     If ``spec`` is a plain number or ``cpu*N``, the devices need not exist.
     """

@@ -47,7 +47,7 @@ class Series:
     reason: Optional[str] = None
 
     def speeds(self) -> List[float]:
-        """Return the values of a rate, or 1 / value for other units. More is always faster."""
+        """Return the values if they are rates, else 1 / value. So a larger number is faster."""
         return [value if self.unit in RATE_UNITS else 1 / value for value in self.values]
 
 

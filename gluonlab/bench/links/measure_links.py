@@ -50,7 +50,7 @@ class LinkMeasurement:
     speeds: Optional[MemorySpeeds] = None
 
     def as_json(self) -> Dict[str, Any]:
-        """Return the values that --json prints, with bandwidths in GB/s."""
+        """Return the measurement as --json prints it, with bandwidths in GB/s."""
         measured = self.measured
         pairs = [
             {
