@@ -111,7 +111,7 @@ class PreparedSplit:
         self.strategy.step(self.batch)
 
     def make_program(self) -> StepProgram:
-        """Return the instructions that a step of stages queues."""
+        """Return the instructions that a training step of a pipeline queues."""
         assert self.staged_strategy is not None and self.batch is not None
         [program] = self.staged_strategy.programs(self.batch)
         return program
@@ -122,8 +122,8 @@ def prepare_splits(
 ) -> Iterator[PreparedSplit]:
     """Yield all splits of SPLIT_NAMES on the first ``devices`` devices of ``available``.
 
-    Splits with as many stages as 1f1b have the same cuts. ``cuts``: the cuts by name, from
-    `choose_cuts`; missing cuts are chosen by measured time.
+    ``cuts``: by name of a split, the layers at which its stages begin, from `choose_cuts`. Missing
+    cuts are chosen by measured time. Splits with as many stages as 1f1b have the same cuts.
     """
     cuts_by_name = dict(cuts or {})
     splits = {}
@@ -139,7 +139,7 @@ def prepare_splits(
 
 
 def choose_cuts(task: Task, available: MeasuredDevices, devices: int, microbatches: int) -> Dict[str, str]:
-    """Return the cuts of pipelines by name, chosen by measured time.
+    """Return the layers at which each pipeline's stages begin, chosen by measured time.
 
     Measured times vary, so the cuts may differ from call to call.
     """
@@ -148,6 +148,7 @@ def choose_cuts(task: Task, available: MeasuredDevices, devices: int, microbatch
 
 
 def _prepare_split(name: str, task: Task, devices: str, options: Dict[str, Any]) -> PreparedSplit:
+    """Prepare the split ``name`` for measurement; if that is impossible, return the reason."""
     size = task.global_batch_size
     dataset = load_dataset("synthetic", samples=size, shape=task.shape, classes=CLASSES)
     config = TrainConfig(
@@ -222,14 +223,14 @@ def count_traffic(split: PreparedSplit) -> StepTraffic:
 
 
 def planned_memory(split: PreparedSplit) -> List[MemoryEstimate]:
-    """Return the memory of each device, as --memory plans it."""
+    """Return the memory that each device is expected to need, as --memory plans it."""
     assert split.plan is not None and split.strategy is not None
     copy_memory = split.strategy.estimate_memory(ShardSizes((split.plan.largest_shard_size,)))
     return copy_memory * len(split.plan.parallelism.copies)
 
 
 def _stage_messages(split: PreparedSplit, devices: int) -> Iterator[Message]:
-    """Yield the messages of a pipeline's step.
+    """Yield the messages that devices send each other in one step of a pipeline.
 
     They contain activations, gradients of activations, and the labels for the last device.
     """

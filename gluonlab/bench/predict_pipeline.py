@@ -32,7 +32,10 @@ COLUMN_NOTES = (
 
 
 def pipeline_text(options: CommandOptions) -> str:
-    """Return the text to print. Raises a UsageError for impossible values."""
+    """Return predicted times of all schedules or, with --draw, the drawing of one.
+
+    Raises a UsageError for impossible values.
+    """
     if "draw" in options:
         if "json" in options:
             raise ConfigError("--json has no effect with --draw: leave it out")
@@ -44,6 +47,7 @@ def pipeline_text(options: CommandOptions) -> str:
 
 
 def _draw_schedule(options: CommandOptions) -> str:
+    """Draw the schedule that --draw names: return it as text, or write the file of --out."""
     from gluonlab.parallel.pipeline.render import as_svg, as_text, draw
 
     name = options["draw"]
@@ -63,6 +67,7 @@ def _draw_schedule(options: CommandOptions) -> str:
 
 
 def _predict_all_schedules(options: CommandOptions) -> str:
+    """Return the predicted times of all schedules, as a table or as JSON."""
     schedules, costs_of = [_make_schedule(options, name) for name in SCHEDULES], _parse_costs(options)
     rows = []
     for schedule in schedules:
@@ -77,7 +82,7 @@ def _predict_all_schedules(options: CommandOptions) -> str:
 
 
 def _make_schedule(options: CommandOptions, name: str) -> PipelineSchedule:
-    """Return the schedule of this name with the requested sizes."""
+    """Return the schedule ``name`` for the given devices, microbatches and stages per device."""
     devices = count_devices(options["devices"]) if "devices" in options else DEFAULT_DEVICES
     parse_count = whole_number_check(1, MAX_COUNT)
     microbatches = parse_count("--microbatches", options.get("microbatches", DEFAULT_MICROBATCHES))
@@ -104,6 +109,7 @@ def _parse_costs(options: CommandOptions) -> CostsOf:
     stage_costs = [_parse_stage_cost(part) for part in options["costs"].split("/")]
 
     def costs_of(schedule: PipelineSchedule) -> Optional[Costs]:
+        """Return the costs of the schedule's stages, or None if --costs has another number."""
         schedule_costs = stage_costs
         if len(stage_costs) == 1:  # the costs of a device, shared equally by its stages
             stages_per_device = schedule.stages // schedule.devices
@@ -128,6 +134,7 @@ class _StageCost(NamedTuple):
 
 
 def _parse_stage_cost(part: str) -> _StageCost:
+    """Return a stage's seconds from milliseconds such as ``10,20,0.5,1``."""
     numbers = part.split(",")
     if not 2 <= len(numbers) <= 4:
         raise ConfigError(
@@ -140,6 +147,7 @@ def _parse_stage_cost(part: str) -> _StageCost:
 
 
 def _stage_count_error(options: CommandOptions, schedule: PipelineSchedule) -> ConfigError:
+    """Return the error that --costs has another number of stages than the schedule."""
     stages = len(options["costs"].split("/"))
     return ConfigError(
         f"--costs gives those of {stages} stages, and {schedule.name} has {schedule.stages}: give "
@@ -164,7 +172,7 @@ class _PipelineCostRow(NamedTuple):
 
     @property
     def kept_microbatches(self) -> float:
-        """Return for how many microbatches, at most, a device keeps the activations.
+        """Return the largest number of microbatches whose activations a device keeps at once.
 
         Activations of one of k stages on a device count as 1/k.
         """
@@ -172,6 +180,7 @@ class _PipelineCostRow(NamedTuple):
         return max(stage_memory.microbatches for stage_memory in stage_memories) / self.stages_per_device
 
     def as_json(self) -> Dict[str, Any]:
+        """Return the row as --json prints it."""
         return {
             "schedule": self.schedule.name, "devices": self.schedule.devices,
             "stages": self.schedule.stages, "microbatches": self.schedule.microbatches,
@@ -182,6 +191,7 @@ class _PipelineCostRow(NamedTuple):
 
 
 def _format_costs(rows: Sequence[_PipelineCostRow]) -> str:
+    """Return the table of predicted times, with an explanation of its columns."""
     first = rows[0].schedule
     several = f"{first.devices} device{'s' * (first.devices > 1)}"
     lines: List[str] = [

@@ -71,7 +71,7 @@ def default_batch(network: str) -> int:
 def make_layouts(
     network: str, kind: str, processes: Sequence[int], devices: Sequence[int], backends: Sequence[str]
 ) -> List[ProcessLayout]:
-    """Return the layouts to measure, by rising number of devices.
+    """Return the combinations of processes and devices to measure, by rising device count.
 
     The first layout is one device. For each layout with several processes, there is also a layout
     of one process with as many devices. With ``WEAK`` scaling, each device has the default batch.
@@ -96,7 +96,7 @@ def make_layouts(
 
 
 def parse_layouts(options: Mapping[str, str]) -> List[ProcessLayout]:
-    """Return the layouts for the command's options. Raises ConfigError."""
+    """Return the layouts to measure for the command's options. Raises ConfigError."""
     network, kind = check_network(options["network"]), options["scaling"]
     if kind not in (WEAK, STRONG):
         raise ConfigError(unknown("scaling", kind, (WEAK, STRONG)))
@@ -110,11 +110,12 @@ def parse_layouts(options: Mapping[str, str]) -> List[ProcessLayout]:
 
 
 def make_subjects(network: str, layouts: Sequence[ProcessLayout]) -> List[Subject]:
-    """Return a subject for each layout. Its devices are CPU devices of one thread."""
+    """Return what to measure for each layout: a training job on CPU devices of one thread."""
     return [_make_subject(network, layout) for layout in layouts]
 
 
 def _make_subject(network: str, layout: ProcessLayout) -> Subject:
+    """Return the subject to measure: training of ``network`` in a worker with this layout."""
     options: Dict[str, Any] = {"task": network, "device_count": layout.devices, "threads": 1}
     options["global_batch_size"] = layout.global_batch_size
     job = "gluonlab"
@@ -160,7 +161,7 @@ class ScalingRow:
 
 
 def make_rows(layouts: Sequence[ProcessLayout], series: Sequence[Series]) -> List[ScalingRow]:
-    """Return a row for each layout, in the same order. The first layout must be one device."""
+    """Return a table row for each layout, in order. The first layout must be a single device."""
     series_by_name = {item.name: item for item in series}
     single_process = {
         layout.all_devices: series_by_name[layout.name].values for layout in layouts if layout.processes == 1
@@ -183,7 +184,7 @@ def make_rows(layouts: Sequence[ProcessLayout], series: Sequence[Series]) -> Lis
 def format_results(
     network: str, kind: str, layouts: Sequence[ProcessLayout], series: Sequence[Series], rounds: int
 ) -> str:
-    """Return the table. For weak scaling, also return whether targets are reached."""
+    """Return the table of results and, for weak scaling, whether targets are reached."""
     rows = make_rows(layouts, series)
     heading = f"{'processes':<21}{'devices':>8}{'batch':>7}{'images/s':>10}"
     heading += f"{'speed-up':>10}{'efficiency':>12}{'beside':>9}"
@@ -210,6 +211,7 @@ def _core_limit_note(rows: Sequence[ScalingRow]) -> str:
 
 
 def _row_line(row: ScalingRow) -> str:
+    """Return the table's line of one layout."""
     layout = row.layout
     name = f"{layout.processes} {layout.backend}".rstrip()
     label = f"{name:<21}{layout.all_devices:>8}{layout.global_batch_size:>7}"

@@ -130,7 +130,7 @@ class NamedSeries:
         return self._named[name].values if name in self._named else ()
 
     def get_numbered_values(self, name: str) -> List[Tuple[float, ...]]:
-        """Return the values of ``name 0``, ``name 1`` and so on, as far as they exist."""
+        """Return the values of the series ``name 0``, ``name 1`` and so on, while they exist."""
         count = 0
         while f"{name} {count}" in self._named:
             count += 1
@@ -144,6 +144,7 @@ def make_rows(series: Sequence[Series]) -> List[SplitRow]:
 
 
 def _split_row(named_series: NamedSeries, name: str) -> SplitRow:
+    """Return the row of one split, with its speed relative to a single device."""
     step, single_device_s = named_series.get_series(f"step {name}"), named_series.get_values(f"step {ONE}")
     label, _, cuts = step.label.partition(", cut ")
     if not step.values:
@@ -162,6 +163,7 @@ def make_pipeline_rows(series: Sequence[Series], microbatches: int) -> List[Pipe
 
 
 def _pipeline_row(named_series: NamedSeries, name: str, microbatches: int) -> PipelineRow:
+    """Return the row of one pipeline: its times, and the measured, predicted and ideal bubble."""
     step, devices = named_series.get_series(f"step {name}"), len(named_series.get_numbered_values(f"memory {name}"))
     measured_name = ISOLATED_STAGES_OF.get(name, name)
     stages = named_series.get_numbered_values(f"alone {measured_name}")
@@ -196,7 +198,7 @@ def judge_overlap(series: Sequence[Series], microbatches: int) -> str:
 
 
 def format_results(series: Sequence[Series], task: Task, microbatches: int, rounds: int) -> str:
-    """Return all tables, and the line of `judge_overlap`."""
+    """Return the tables of splits and pipelines, and the line of `judge_overlap`."""
     return "\n\n".join(
         [
             _split_table(make_rows(series), task, rounds),
@@ -207,6 +209,7 @@ def format_results(series: Sequence[Series], task: Task, microbatches: int, roun
 
 
 def _split_table(rows: Sequence[SplitRow], task: Task, rounds: int) -> str:
+    """Return the table of all splits, with an explanation of its columns."""
     lines = [
         f"{task.title}, batches of {task.global_batch_size}",
         f"{'':<14}{'ms':>9}{'speed':>7}{'moved MB':>10}{'links ms':>10}  memory MB",
@@ -233,13 +236,14 @@ def _split_table(rows: Sequence[SplitRow], task: Task, rounds: int) -> str:
 
 
 def format_megabytes(sizes: Sequence[float]) -> str:
-    """Return ``66 102``, or for more than four sizes the smallest and the largest, ``7..12``."""
+    """Return sizes in MB, such as ``66 102``; of more than four, only the range, ``7..12``."""
     several = len(sizes) > MOST_SHOWN
     numbers = [min(sizes), max(sizes)] if several else sizes
     return (".." if several else " ").join(f"{size / MB:.0f}" for size in numbers)
 
 
 def _pipeline_table(rows: Sequence[PipelineRow], microbatches: int) -> str:
+    """Return the table of all pipelines, with an explanation of its columns."""
     lines = [
         f"{microbatches} microbatches",
         f"{'':<14}{'ms':>9}{'priced':>10}{'bubble':>9}{'priced':>9}{'ideal':>7}{'host us':>9}",

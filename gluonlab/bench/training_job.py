@@ -84,6 +84,7 @@ def make_training_job(
     log, batches = AsyncLossMeter(plan.ctxs), _repeat_epochs(loader)
 
     def run(steps: int) -> Dict[str, float]:
+        """Train for ``steps`` steps, and return the seconds and, if traced, ``beside``."""
         with competing_processes(competitors), use_backward_bulk_size(overlap):
             started = time.perf_counter()
             for batch in itertools.islice(batches, steps):
@@ -150,7 +151,7 @@ while os.getppid() == parent and time.monotonic() < end:
 
 @contextmanager
 def competing_processes(count: int) -> Iterator[List[int]]:
-    """Keep ``count`` cores busy with one process each during the block. Yield the process ids."""
+    """Keep ``count`` cores busy during a with block, one process each. Yield the process ids."""
     command = [sys.executable, "-I", "-S", "-c", _BUSY, str(os.getpid()), str(MAX_COMPETING_S)]
     with ExitStack() as stack:
         pids = []

@@ -1,1 +1,1 @@
-"""Allreduce as data: schedules of transfers, which are checked, run, priced and drawn."""
+"""Allreduce as data: schedules of transfers, and modules that check, run, price and draw them."""

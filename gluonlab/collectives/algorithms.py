@@ -45,7 +45,7 @@ _Definition = Tuple[Sequence[int], Iterable[Sequence[Transfer]]]
 
 
 def _define_algorithm(name: str, collective: str) -> Callable[[Callable[..., _Definition]], Algorithm]:
-    """Return a decorator that turns a definition, which lists owners and steps, into an algorithm.
+    """Return a decorator. It turns a definition of chunk owners and steps into an algorithm.
 
     A definition is a function that returns (owner of each chunk, steps). Its arguments are the
     number of ranks, and ``chunks`` and ``groups`` if the algorithm supports them. The algorithm is
@@ -54,10 +54,12 @@ def _define_algorithm(name: str, collective: str) -> Callable[[Callable[..., _De
     """
 
     def decorate(definition: Callable[..., _Definition]) -> Algorithm:
+        """Return the algorithm of ``definition``, under the same name and docstring."""
         options = set(signature(definition).parameters) - {"world_size"}
 
         @wraps(definition)
         def algorithm(world_size: int, *, chunks: Optional[int] = None, groups: Optional[Groups] = None) -> Schedule:
+            """Check the options, and return the schedule with the steps of ``definition``."""
             if not is_integer_at_least(world_size):
                 raise ScheduleError(f"{name} for a world of {world_size!r} ranks: there must be at least 1")
             if chunks is not None and "chunks" not in options:
@@ -86,7 +88,7 @@ def _combine(reduce_scatter: Schedule, all_gather: Schedule) -> _Definition:
 
 
 def _chunk_count(name: str, requested: Optional[int], default: int, at_least: int = 1) -> int:
-    """Return the number of chunks of algorithm ``name``. Raise ScheduleError for too few."""
+    """Return ``requested`` or else ``default`` chunks. Raise ScheduleError below ``at_least``."""
     chunks = default if requested is None else requested
     if not is_integer_at_least(chunks, at_least):
         raise ScheduleError(f"{name} with chunks={chunks!r}: a whole number from {at_least} on is possible")
@@ -157,7 +159,7 @@ def sharded(world_size: int, chunks: Optional[int]) -> _Definition:
 
 @_define_algorithm("ring", REDUCE_SCATTER)
 def ring_reduce_scatter(world_size: int) -> _Definition:
-    """In step s every rank r sends its partial sum of chunk r-s to its right neighbor, which adds.
+    """In step s every rank r adds its partial sum of chunk r-s to that of its right neighbor.
 
     Cost: (p-1) (alpha + n/p beta) + (p-1) n/p gamma.
     """
@@ -208,9 +210,10 @@ def bidirectional_ring(world_size: int) -> _Definition:
 
 
 def _fold_ranks(world_size: int) -> Tuple[int, List[Tuple[int, int]]]:
-    """Return ``core``, the largest power of two up to p, and what the ranks beyond it hand over.
+    """Return ``core``, the largest power of two up to p, and the chunks of the ranks from it on.
 
-    The latter are (rank, chunk) for all chunks of the ranks from ``core`` on.
+    These chunks are a list of (rank, chunk). Each of these ranks hands all its chunks over to the
+    rank ``core`` below it.
     """
     core = 1 << (world_size.bit_length() - 1)
     return core, [(rank, chunk) for rank in range(core, world_size) for chunk in range(core)]
@@ -246,10 +249,10 @@ def halving_doubling_reduce_scatter(world_size: int) -> _Definition:
 
 @_define_algorithm("halving_doubling", ALL_GATHER)
 def halving_doubling_all_gather(world_size: int) -> _Definition:
-    """Recursive doubling, then a copy to every rank that was folded.
+    """Recursive doubling; then each rank beyond a power of two gets a copy of all chunks.
 
-    Cost, with q the largest power of two up to p: log2(q) alpha + (q-1)/q n beta, and alpha + n
-    beta more with a fold.
+    Cost, with q the largest power of two up to p: log2(q) alpha + (q-1)/q n beta. If q < p, alpha +
+    n beta more.
     """
     core, folded = _fold_ranks(world_size)
     steps = [
@@ -310,7 +313,7 @@ def hierarchical(world_size: int, chunks: Optional[int], groups: Optional[Groups
 
 
 def _resolve_groups(world_size: int, requested: Optional[Groups]) -> List[List[int]]:
-    """Return the groups as lists, by default two halves. Raise ScheduleError for other ranks."""
+    """Return the groups, by default two halves. Raise ScheduleError unless each rank is in one."""
     if requested is None:
         middle = (world_size + 1) // 2
         requested = [range(middle), range(middle, world_size)]
@@ -371,7 +374,7 @@ def make_mirrored_trees(world_size: int) -> Tuple[Tree, Tree]:
 
 
 def _make_in_order_tree(world_size: int) -> Tree:
-    """Return a binary tree that numbers ranks from left to right, below the root 0 with one child.
+    """Return a binary tree below rank 0, the root, in which ranks ascend from left to right.
 
     The lowest set bit of a rank is its level. The children of 2 are 1 and 3, the children of 4 are
     2 and 6, and so on. A parent beyond the last rank is skipped, so the depth stays log2(p),
@@ -422,7 +425,7 @@ def double_tree(world_size: int, chunks: Optional[int]) -> _Definition:
 
 
 def _reduce_then_broadcast(trees_and_chunks: Sequence[Tuple[Tree, Sequence[int]]]) -> List[Step]:
-    """Return the steps of several trees at the same time, each on its own chunks.
+    """Return the steps that run several trees at once, each on its own chunks.
 
     All sums come first, then all copies.
     """
@@ -489,7 +492,7 @@ def make_schedule(
 
 
 def accepts_options(algorithm: Algorithm, **options: Any) -> bool:
-    """Return whether an algorithm accepts these options for two ranks, such as ``chunks=2``."""
+    """Return whether an algorithm accepts options such as ``chunks=2``, tried with two ranks."""
     try:
         algorithm(2, **options)
     except ScheduleError:

@@ -1,4 +1,4 @@
-"""The position of a schedule's chunks in arrays, and the order of operations on chunks.
+"""Maps a schedule's chunks to ranges of arrays, and orders the operations on these ranges.
 
 - `partition` divides arrays into chunks, or assigns whole arrays to chunks.
 - `coalesce_transfers` lists the operations of an executor on GPUs.
@@ -46,9 +46,10 @@ def split_evenly(size: int, parts: int) -> List[Tuple[int, int]]:
 
 
 def owned_parts(schedule: Schedule, sizes: Sequence[int]) -> List[Tuple[int, ArrayRange]]:
-    """Return (owner, part) for all parts into which arrays of these sizes are cut.
+    """Return (owner, part) for each part: a range of one array that belongs to one chunk.
 
-    The owner is the rank that holds the part between the schedule's halves.
+    The owner is the rank that holds the part between reduce_scatter and all_gather. ``sizes``: the
+    number of elements of each array.
     """
     parts = partition(sizes, schedule.chunks)
     return [(rank, part) for chunk, rank in enumerate(schedule.owner) for part in parts[chunk]]
@@ -98,7 +99,7 @@ class CoalescedTransfer(NamedTuple):
 
 
 def coalesce_transfers(schedule: Schedule, parts: Sequence[Sequence[ArrayRange]]) -> Iterator[CoalescedTransfer]:
-    """Yield all transfers, step by step, as few large operations, for GPUs.
+    """Yield the transfers of each step, with adjacent chunks joined into one, for use on GPUs.
 
     On GPUs MXNet's engine waits for the stream after each operation, so even small operations are
     expensive. Adjacent chunks with the same source and target are moved as one. Of the algorithms,
@@ -128,7 +129,7 @@ def coalesce_transfers(schedule: Schedule, parts: Sequence[Sequence[ArrayRange]]
 
 
 def _group_by_target(step: Step) -> Iterator[Tuple[int, int, str, Tuple[int, ...]]]:
-    """Yield (dst, chunk, op, sources) for each chunk of a rank that a step writes, in order."""
+    """Yield (dst, chunk, op, sources) for each chunk that the step writes on a rank, in order."""
     sources_by_target: Dict[Tuple[int, int, str], List[int]] = {}
     for src, dst, chunk, op in step:
         sources_by_target.setdefault((dst, chunk, op), []).append(src)
@@ -181,7 +182,7 @@ class OverlapTracker:
         self._ordered: Dict[Tuple[ArrayRange, ArrayRange], int] = {}
 
     def record_use(self, part: ArrayRange, writes: bool) -> List[ArrayRange]:
-        """Record a use of a part, and return the other parts that it must wait for.
+        """Record a use of a part; return the overlapping parts whose uses must end first.
 
         The returned parts count as ordered from now on.
         """

@@ -1,8 +1,8 @@
 """Predicts the time of schedules on topologies: the alpha-beta model, with contention.
 
-`price` returns the predicted time of a schedule, which is called its price. Prices determine the
-device for each rank (`find_best_order`), and the useful ones of several schedules
-(`select_cheapest`). `traffic` counts bytes.
+`price` returns the predicted time of a schedule, which is called its price. By prices,
+`find_best_order` chooses a device for each rank, and `select_cheapest` chooses schedules. `traffic`
+counts bytes.
 
 Sources: Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2" (1994), for
 latency and bandwidth; Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
@@ -105,7 +105,7 @@ def price(schedule: Schedule, topology: Topology, size_bytes: float) -> Price:
 
 
 def prices(schedule: Schedule, topology: Topology, sizes: Sequence[float]) -> List[Price]:
-    """Return the `price` for each of several sizes, faster than one by one."""
+    """Return a `Price` for each of ``sizes``, faster than a call of `price` for each."""
     if schedule.world_size != topology.world_size:
         raise ScheduleError(
             f"{schedule.name} has {schedule.world_size} ranks, "
@@ -131,9 +131,9 @@ class Traffic(NamedTuple):
 
 
 def traffic(schedule: Schedule, size_bytes: float) -> List[Traffic]:
-    """Return the bytes that each device sends and receives in all steps.
+    """Return the bytes that each device sends and receives in all steps together.
 
-    ``size_bytes``: the size of the whole buffer. The busiest port has the largest number.
+    ``size_bytes``: the size of the buffer of one device.
     """
     sent = Counter(transfer.src for step in schedule.steps for transfer in step)
     received = Counter(transfer.dst for step in schedule.steps for transfer in step)
@@ -149,7 +149,7 @@ def algbw(size_bytes: float, seconds: float) -> float:
 
 
 def bus_factor(collective: str, world_size: int) -> float:
-    """Return busbw / algbw, by which algbw becomes comparable with the speed of the links.
+    """Return busbw / algbw. This factor makes algbw comparable with the speed of the links.
 
     The factor is 2 (n-1) / n for an allreduce over n ranks, and (n-1) / n for reduce_scatter and
     all_gather (nccl-tests, doc/PERFORMANCE.md). Sizes are those of the whole buffer.
@@ -178,7 +178,9 @@ class RouteTable:
 
 
 def make_route_table(routes: Mapping[Pair, Route], src: Any, dst: Any) -> RouteTable:
-    """Return the routes from ``src[i]`` to ``dst[i]`` for all i. Both have the shape (pairs,).
+    """Return the routes from ``src[i]`` to ``dst[i]`` for all i.
+
+    ``src`` and ``dst`` are arrays of the shape (pairs,).
 
     Raises KeyError for pairs without a route.
     """
@@ -299,7 +301,7 @@ def _first_writes(arrays: ScheduleArrays, rows: Any, chunks: int) -> Any:
 
 
 def select_cheapest(schedules: Sequence[Schedule], topology: Topology) -> List[Schedule]:
-    """Return the schedules that have the lowest price for at least one of `SIZES`, in order.
+    """Return, in their order, the schedules that are the cheapest for at least one of `SIZES`.
 
     The first of several schedules with the same price counts, so the choice is reproducible.
     """
@@ -324,7 +326,7 @@ MAX_PRICED_ORDERS = 600  # for each start, about a second; known machines need u
 
 
 def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
-    """Return the cheapest ``order`` found for `Schedule.placed`; the identity if none is cheaper.
+    """Return the cheapest device order found for `Schedule.placed`: 0, 1, ... if none is cheaper.
 
     The search starts from the given order and from the topology's best ring. From each start, it
     repeatedly swaps the two devices whose exchange saves most. It stops when no exchange saves
@@ -355,7 +357,10 @@ def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
 
 
 def _improve_order(start: Sequence[int], cost: Callable[[Sequence[int]], float]) -> List[int]:
-    """Swap the two ranks that lower ``cost`` most, and repeat until no swap lowers it."""
+    """Return ``start`` after exchanges of two ranks, each of which lowers ``cost`` most.
+
+    The exchanges end when none lowers the cost, or after about MAX_PRICED_ORDERS prices.
+    """
     order, lowest = list(start), cost(start)
     exchanges = list(combinations(range(len(order)), 2))
     for _ in range(max(1, MAX_PRICED_ORDERS // max(1, len(exchanges)))):

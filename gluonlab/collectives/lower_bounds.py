@@ -1,4 +1,4 @@
-"""Lower bounds on the price (`cost_model`) of any valid schedule on a topology.
+"""Lower bounds on the predicted time (`cost_model`) of any valid schedule on a topology.
 
 `floor_of` returns the bound, in predicted seconds. A schedule of T steps on a buffer of n bytes takes
 at least T alpha + B n + G n. Here alpha is the lowest latency, B the result of
@@ -123,7 +123,7 @@ def addition_seconds_per_byte(topology: Topology) -> float:
 
 
 def _bounds_of_allreduces(capacity: LinkCapacity) -> List[List[LinearCost]]:
-    """Return the lower bounds for allreduces of exactly 2, of exactly 3, and of 4 or more steps."""
+    """Return the lower bounds for allreduces: of 2 steps, of 3 steps, and of 4 or more steps."""
     alpha = _lowest_latency(capacity)
     s_per_byte = capacity.min_busy_seconds_per_byte(both_ways=True)
     inward, outward = capacity.min_fan_cost(True), capacity.min_fan_cost(False)
@@ -145,10 +145,11 @@ def _bounds_of_allreduces(capacity: LinkCapacity) -> List[List[LinearCost]]:
 
 
 def _bounds_of_halves(capacity: LinkCapacity, collective: str) -> List[List[LinearCost]]:
-    """Return the lower bounds for half an allreduce, if it has 1 step, and if it has more steps.
+    """Return the lower bounds for half an allreduce: of 1 step, and of more steps.
 
-    ``collective``: reduce_scatter or all_gather. One step is a fan. Each further step multiplies
-    the number of contributions that a rank holds, or the number of ranks that hold a chunk.
+    ``collective``: reduce_scatter or all_gather. In a single step, owners receive from all other
+    ranks, or send to them. Each further step multiplies the number of contributions that a rank
+    holds, or the number of ranks that hold a chunk.
     """
     inward = collective == REDUCE_SCATTER
     alpha = _lowest_latency(capacity)
@@ -193,10 +194,10 @@ def _shortest_latencies(capacity: LinkCapacity) -> Any:
 
 
 def _min_gossip_messages(capacity: LinkCapacity) -> int:
-    """Return the least number of consecutive messages after which all ranks can know all.
+    """Return the least number of consecutive messages until every rank can have data of all ranks.
 
-    See the proof for four steps or more. The first and the last step have at least one message
-    each; the others are distributed so that the norm grows most.
+    The comment above on four steps or more contains the proof. The first and the last step have at
+    least one message each. The others are distributed so that the norm grows most.
     """
     p = capacity.topology.world_size
     receives, sends = capacity.max_partners(True), capacity.max_partners(False)
@@ -218,7 +219,7 @@ def _min_gossip_messages(capacity: LinkCapacity) -> int:
 
 
 def _max_norm_growth(received: int, sent: int) -> float:
-    """Return the largest norm of I + A, for A with so many ones per row and per column."""
+    """Return the largest norm of I + A. A has ``received`` ones per row, ``sent`` per column."""
     return (math.sqrt(received * sent) + math.sqrt(received * sent + 4)) / 2
 
 
@@ -268,7 +269,7 @@ class LinkCapacity:
         self.latency_s[self._src, self._dst] = table.latency_s
 
     def min_fan_cost(self, inward: bool) -> FanCost:
-        """Return the least cost of a step in which owners receive from (send to) all other ranks.
+        """Return the least cost of a step in which owners receive from (``inward``) or send to all.
 
         If a share x of the bytes fans into rank v, v's link l is busy for x c / bandwidth per byte,
         where c of v's p - 1 routes pass the link. The shares of all ranks add up to 1. So for at
@@ -287,10 +288,10 @@ class LinkCapacity:
         return FanCost(min(max_messages), min(messages), float(1 / sum(speeds)))
 
     def max_partners(self, inward: bool) -> Callable[[int], int]:
-        """Return f(m): the most ranks that one rank can receive from (send to) with m messages.
+        """Return f(m): from how many ranks, at most, a rank can receive with m messages per link.
 
-        m is the number of messages on a link. Each route is counted on one of its links: the link
-        that most of the rank's routes pass.
+        If ``inward`` is false: to how many it can send. Each route is counted on one of its links:
+        the link that most of the rank's routes pass.
         """
         groups = set()
         for routes in self._routes_by_rank(inward):
@@ -299,22 +300,27 @@ class LinkCapacity:
         return lambda m: max(sum(min(m, size) for size in sizes) for sizes in groups)
 
     def min_busy_seconds_per_byte(self, both_ways: bool) -> float:
-        """Return the least seconds, per byte of the buffer, for which some link must be in use.
+        """Return the least seconds, per byte of the buffer, for which at least one link is busy.
 
         ``both_ways``: for an allreduce, else for a reduce_scatter or all_gather.
 
         Divide the ranks into k parts. For every chunk there are at least 2 (k-1) transfers between
-        parts: until the first part knows all, each other part has sent once; afterwards each other
-        part receives once (half of this for a reduce_scatter or all_gather). Every such transfer
-        passes one of the links of any cover of the routes between parts. So 2 (k-1) n bytes pass
-        these links, and one of them is busy for at least the quotient of these bytes and the sum of
-        their speeds. An allreduce also sends every chunk out of every part, and into it.
+        parts. Until one part has all contributions, every other part sends at least once.
+        Afterwards every other part receives at least once. A reduce_scatter or all_gather needs
+        half of these transfers. Every such transfer passes one of the links of any cover of the
+        routes between parts. So 2 (k-1) n bytes pass these links, and one of them is busy for at
+        least the quotient of these bytes and the sum of their speeds. An allreduce also sends every
+        chunk out of every part, and into it.
         """
         ways = 2 if both_ways else 1
         return max(self._partition_seconds_per_byte(parts, ways) for parts in _partitions(self.topology))
 
     def _partition_seconds_per_byte(self, parts: Sequence[RankSet], ways: int) -> float:
-        """Return the bound of `min_busy_seconds_per_byte` for one division of the ranks."""
+        """Return the bound of `min_busy_seconds_per_byte` for one division into ``parts``.
+
+        ``parts``: sets of ranks. ``ways``: 2 for an allreduce, 1 for a reduce_scatter or
+        all_gather.
+        """
         part_of_rank = np.zeros(self.topology.world_size, np.int64)
         for number, part in enumerate(parts):
             part_of_rank[list(part)] = number
@@ -328,10 +334,11 @@ class LinkCapacity:
         return max(all_parts_bound, *(1 / self._min_cover_speed(routes[rows]) for rows in chain(*sides)))
 
     def _min_cover_speed(self, routes: Any) -> float:
-        """Return the lowest total bytes/s found for a cover: links of which every route passes one.
+        """Return the lowest total bytes/s among four covers of the routes.
 
-        Every such cover gives a bound. Four are tried: the first links of all routes, the last
-        links, the links that most routes pass, and the slowest links.
+        A cover is a set of links such that every route passes at least one of them. Every cover
+        gives a bound. Four are tried: the first links of all routes, the last links, the links that
+        most routes pass, and the slowest links.
         """
         use_counts = self._count_uses(routes)
         is_link = routes != NO_LINK
@@ -347,7 +354,10 @@ class LinkCapacity:
         return min(float(self._speeds[np.unique(cover)].sum()) for cover in covers)
 
     def _most_used_links(self, routes: Any, use_counts: Any) -> Any:
-        """Return, for each route, its link that most routes pass, (routes,)."""
+        """Return, for each route, the number of its link that most routes pass.
+
+        The result is an array (routes,).
+        """
         columns = np.where(routes != NO_LINK, use_counts[routes], -1).argmax(axis=1)
         return routes[np.arange(len(routes)), columns]
 
@@ -362,7 +372,7 @@ class LinkCapacity:
 
 
 def _drop_repeated_links(link_numbers: Any) -> Any:
-    """Return the table without links that a route has passed before."""
+    """Write NO_LINK in place of links that a route has passed before, and return the table."""
     for column in range(1, link_numbers.shape[1]):
         is_repeated = (link_numbers[:, :column] == link_numbers[:, column : column + 1]).any(axis=1)
         link_numbers[is_repeated, column] = NO_LINK
@@ -376,7 +386,10 @@ def _group_rows(column: Any, count: int) -> Sequence[Any]:
 
 
 def _partitions(topology: Topology) -> Iterator[Sequence[RankSet]]:
-    """Yield single ranks, the topology's groups and hosts, and all cuts of few ranks."""
+    """Yield ways to divide the ranks: singly, by groups, by hosts, and into any two sets.
+
+    Pairs of sets are tried for up to MAX_RANKS_FOR_ALL_CUTS ranks.
+    """
     p = topology.world_size
     yield [(rank,) for rank in range(p)]
     given_partitions = [topology.groups, topology.hosts]

@@ -64,7 +64,7 @@ def pcie_route(
     cpu_of: GroupOfDevice,
     cpus_bytes_per_s: Optional[float] = None,
 ) -> Route:
-    """Return the route up to the first common switch or CPU of two GPUs, and down again.
+    """Return the PCIe route between two GPUs, through the switches and CPUs that connect them.
 
     ``switch_of`` and ``cpu_of`` return the switch and the CPU above a GPU. ``cpus_bytes_per_s`` is
     the speed between CPUs, by default that of PCIe.
@@ -85,7 +85,7 @@ def pcie_routes(
     cpu_of: GroupOfDevice,
     cpus_bytes_per_s: Optional[float] = None,
 ) -> PortRoutes:
-    """Return `pcie_route` for every pair."""
+    """Return the PCIe routes of all pairs of GPUs (see `pcie_route`)."""
     special_routes = {
         pair: pcie_route(*pair, bytes_per_s, switch_of, cpu_of, cpus_bytes_per_s)
         for pair in all_pairs(world_size)
@@ -154,7 +154,7 @@ def p3dn_24xlarge() -> Topology:
 def p3_8xlarge() -> Topology:
     """AWS p3.8xlarge: 4 V100, inferred to be linked like the first quad of p3.16xlarge.
 
-    No pair lacks an NVLink.
+    Every pair has an NVLink.
     """
     origin = "inferred: the quad 0-3 of p3.16xlarge, for want of a published matrix"
     note = f"{origin}; 25 GB/s an NVLink and direction are nominal; inferred: {INFERRED_NOTE}"
@@ -340,7 +340,7 @@ def _single_nic_network(gigabits: float, latency_s: float, out: LinksOfDevice, i
 
 
 def _pcie_network(gigabits: float, latency_s: float, bytes_per_s: float, switch_of: GroupOfDevice) -> HostNetwork:
-    """Return the network of a machine of `pcie_routes`."""
+    """Return the network of a machine whose GPUs are connected as in `pcie_routes`."""
     return _single_nic_network(
         gigabits,
         latency_s,
@@ -350,7 +350,7 @@ def _pcie_network(gigabits: float, latency_s: float, bytes_per_s: float, switch_
 
 
 def _port_network(gigabits: float, latency_s: float, bytes_per_s: float) -> HostNetwork:
-    """Return the network of a machine of `switch`, where each GPU has 16 PCIe lanes."""
+    """Return the network of a machine in which each GPU has its own PCIe port, as in `switch`."""
     return _single_nic_network(
         gigabits,
         latency_s,
@@ -390,7 +390,7 @@ NAME_HELP = f"{', '.join(TOPOLOGIES)}; NAME*HOSTS, such as p3.16xlarge*8, is sev
 
 
 def make_topology(name: str, world_size: Optional[int] = None) -> Topology:
-    """Return the topology of a machine, of several hosts, or of a file.
+    """Return the topology that ``name`` describes: a machine, several equal hosts, or a file.
 
     Args:
         name: a machine of `TOPOLOGIES`, such as "p3.16xlarge"; several hosts with their network,
@@ -426,7 +426,7 @@ def make_topology(name: str, world_size: Optional[int] = None) -> Topology:
 
 
 def _parse_name(name: str) -> Tuple[str, Optional[int]]:
-    """Return the machine and the number of hosts in a name, if there is one."""
+    """Split a topology's name into machine and number of hosts, None if there is no number."""
     machine, star, hosts = name.partition("*") if isinstance(name, str) else (name, "", "")
     if not star:
         return machine, None
@@ -475,7 +475,7 @@ def nvml_topology(driver: Driver, gpus: Sequence[int]) -> Topology:
 
 
 def _first_devices_with_same_parent(driver: Driver, gpus: Sequence[int], level: int) -> List[int]:
-    """Return, for each device, the first device with the same switch or CPU at this level."""
+    """Return, for each device, the first device below the same switch or CPU, by ``level``."""
     if not driver.pcie_levels:
         return list(range(len(gpus))) if level == SAME_SWITCHES else [0] * len(gpus)
 

@@ -138,7 +138,7 @@ class Executor:
         self.transfers_run += self._transfers_per_run
 
     def make_row_major(self) -> None:
-        """Convert the arrays to row-major layout, as `run` does first.
+        """Convert the arrays to row-major layout. By default, `run` does this first.
 
         oneDNN leaves some arrays in another layout, which slices would misread.
         """
@@ -169,6 +169,7 @@ def make_allreduce(
     executors: Dict[Tuple[int, ...], Executor] = {}
 
     def run(data: List[nd.NDArray]) -> None:
+        """Replace each array by the sum of all, and keep the executor for the next call."""
         # an executor keeps its arrays alive, so no other array gets their ids
         key = tuple(id(array) for array in data)
         executor = executors.pop(key, None) or Executor(schedule, [[array] for array in data])
@@ -197,7 +198,7 @@ class _RankArrays:
         self._overlaps = OverlapTracker()
 
     def fences(self) -> Iterator[Fence]:
-        """Yield fences: engine operations that order uses of pieces with other uses of the arrays.
+        """Yield fences: engine operations that order transfers of parts and other uses of an array.
 
         There is one fence for each array that is moved in parts. A common fence would fail: two
         arrays may be parts of a third array, and the engine waits forever for a variable that is
@@ -211,14 +212,17 @@ class _RankArrays:
                 yield Fence(self.ctx, read=[], written=[self._flat[index], *aliases])
 
     def order_uses(self, part: ArrayRange, writes: bool) -> Iterator[EngineCall]:
-        """Yield a fence that orders uses of overlapping pieces; the engine ignores overlaps."""
+        """Yield a fence if uses of overlapping parts must end first.
+
+        The engine does not know that pieces overlap.
+        """
         overlapping = self._overlaps.record_use(part, writes)
         if overlapping:
             written = [self.get_piece(other).alias for other in (part, *overlapping)]
             yield Fence(self.ctx, read=[], written=written)
 
     def get_piece(self, part: ArrayRange) -> _ChunkPiece:
-        """Return the piece for a part of an array. It is created at its first use."""
+        """Return the `_ChunkPiece` of a part of an array; create it if this is its first use."""
         if part not in self._pieces:
             flat = self._flat[part.array]
             if part.array in self._cut_arrays:
@@ -300,7 +304,10 @@ def plan_transfers(
 
 
 def cut_into_pieces(part: ArrayRange, array: nd.NDArray) -> List[ArrayRange]:
-    """Return the pieces of a part of ``array``; on GPUs one, as each operation has a fixed cost."""
+    """Cut a part of ``array`` into pieces of about PIECE_BYTES or less; on GPUs, leave it whole.
+
+    On GPUs each operation has a fixed cost.
+    """
     size = part.end - part.begin
     count = 1 if is_on_gpu(array) else math.ceil(size * np.dtype(array.dtype).itemsize / PIECE_BYTES)
     bounds = split_evenly(size, count)
@@ -372,7 +379,7 @@ class OutOfPlaceReduceScatter:
         self.transfers_run += self._transfers_per_run
 
     def _split_at_sums(self, part: ArrayRange, ranks: Sequence[int]) -> Iterator[ArrayRange]:
-        """Yield ``part`` in pieces that start and end at the edges of these ranks' sums."""
+        """Yield ``part``, cut wherever a sum of these ranks begins or ends inside it."""
         edges = {part.begin, part.end}
         for rank, other in self._sums if self._coalesces else ():
             if rank in ranks and other.array == part.array:
@@ -382,7 +389,7 @@ class OutOfPlaceReduceScatter:
             yield ArrayRange(part.array, begin, end)
 
     def _add_piece(self, piece: ArrayRange, rank: int, others: Sequence[int]) -> None:
-        """Append the calls that add the piece of the ranks ``others`` to the sum of ``rank``."""
+        """Append calls that add the values of ``piece`` on ``others`` to the sum of ``rank``."""
         first, *values = (self._current_value(number, piece) for number in (rank, *others))
         total = self._sum_so_far(rank, piece)
         if total is None:
@@ -412,7 +419,7 @@ class OutOfPlaceReduceScatter:
         return None
 
     def _final_sum(self, rank: int, piece: ArrayRange) -> nd.NDArray:
-        """Return the rank's sum of ``piece``, or a copy if nothing was added to it."""
+        """Return the rank's sum of ``piece``, or a copy of its own values if nothing was added."""
         total = self._sum_so_far(rank, piece)
         if total is None:
             value = self._current_value(rank, piece)
@@ -441,7 +448,7 @@ def check_arrays(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], wri
 
 
 def _find_fault(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], written: bool) -> str:
-    """Return what is wrong with the arrays, or "". A message puts the schedule's name before it."""
+    """Return what is wrong with the arrays, to follow the schedule's name in a message, or ""."""
     if len(arrays) != schedule.world_size:
         return f" is for {schedule.world_size} ranks, and there are arrays of {len(arrays)}"
     if any(isinstance(rank_arrays, nd.NDArray) for rank_arrays in arrays):

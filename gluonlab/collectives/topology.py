@@ -100,7 +100,7 @@ class PortRoutes(Mapping[Pair, Route]):
         )
 
     def sample_routes(self) -> List[Route]:
-        """Return routes that use every link, if there is more than one device."""
+        """Return a few routes that together use every link, if there is more than one device."""
         pairs = ((device, (device + 1) % len(self.out_links)) for device in range(len(self.out_links)))
         port_routes = [Route((*self.out_links[src], *self.in_links[dst]), self.latency_s) for src, dst in pairs]
         return [*self.special_routes.values(), *port_routes]
@@ -172,7 +172,7 @@ class Topology:
                 object.__setattr__(self, name, (tuple(range(self.world_size)),))
 
     def ring_order(self) -> List[int]:
-        """Return the order of devices with the fastest ring, ``order[i]`` to ``order[i + 1]``.
+        """Return the order of devices of the fastest ring, ``order[i]`` to ``order[i + 1]``.
 
         Pass the order to `Schedule.placed`. In the fastest ring, the busiest link takes the least
         time if all devices send at once. If several rings are equal, the largest sum of the pairs'
@@ -188,9 +188,10 @@ class Topology:
         return _find_best_ring(self.world_size, self.routes)
 
     def subset(self, devices: Union[int, Sequence[int]]) -> Topology:
-        """Return the topology of the first ``devices`` devices, or of the listed ones.
+        """Return the topology of a part of the devices: the first ``devices``, or the listed ones.
 
-        Rank i is the i-th of them. Raises ScheduleError for unknown or repeated devices.
+        Device i of the result is the i-th of them. Raises ScheduleError for unknown or repeated
+        devices.
         """
         if not isinstance(devices, Sequence):
             if not is_integer_at_least(devices) or devices > self.world_size:
@@ -259,7 +260,7 @@ def _find_best_ring(world_size: int, routes: Mapping[Pair, Route]) -> List[int]:
     is_unused = [device != 0 for device in range(world_size)]
 
     def visit(order: List[int], cost: _RingCost) -> None:
-        """Complete the ring ``order`` in all ways whose cost stays below the lowest so far."""
+        """Try all completions of the ring ``order`` that stay cheaper than the best ring so far."""
         nonlocal lowest, best_order
         if len(order) == world_size:
             closed_cost = add_to_ring(order[-1], order[0], cost)
@@ -307,7 +308,7 @@ CPU_CALL_S, CPU_COPY, CPU_ADD, SINGLE_DEVICE_SHARE = 22e-6, 17.5e9, 4e9, 2 / 3
 def switch(world_size: int, latency_s: float, bytes_per_s: float, reduce_bytes_per_s: float = INFINITE) -> Topology:
     """Return a topology in which each device has one full-duplex port to an ideal switch.
 
-    The closed forms of `algorithms` hold for it.
+    The costs in the docstrings of `algorithms` hold for it.
     """
     check_device_count("switch", world_size)
     out_links, in_links = (
@@ -388,7 +389,7 @@ def typical_cpu_topology(world_size: int) -> Topology:
 
 
 def _extra_addition_speed(copy_bytes_per_s: float, add_bytes_per_s: float) -> float:
-    """Return the bytes/s that explain by how much an addition takes longer than a copy.
+    """Return the bytes/s that correspond to the extra time of an addition beside a copy.
 
     It is infinite if additions are not slower, which a noisy measurement may report.
     """

@@ -60,7 +60,7 @@ class SchedulesBySize(NamedTuple):
         return self.schedules[lowest_cost_index(costs)]
 
     def size_thresholds(self) -> List[ScheduleFromSize]:
-        """Return from which size on each schedule is the cheapest; the tried sizes are doubled."""
+        """Return each size of `SIZES` at which the cheapest schedule changes, with the schedule."""
         thresholds: List[ScheduleFromSize] = []
         for size in SIZES:
             cheapest = self.cheapest(size)
@@ -91,7 +91,7 @@ def _auto_schedules(topology: Topology) -> List[Schedule]:
 
 
 def candidate_schedules(topology: Topology) -> Iterator[Schedule]:
-    """Yield all schedules that ``auto`` compares: placed algorithms, and those made for links."""
+    """Yield all schedules that ``auto`` compares: of algorithms, over hosts, and made for links."""
     for name in ALGORITHMS:
         yield from _placed_variants(name, topology)
     yield from schedules_over_hosts(topology, (None, *CHUNK_MULTIPLES))
@@ -103,7 +103,7 @@ def candidate_schedules(topology: Topology) -> Iterator[Schedule]:
 
 
 def _placed_variants(name: str, topology: Topology) -> Iterator[Schedule]:
-    """Yield the algorithm, placed by `find_best_order`, with default and finer chunks."""
+    """Yield the algorithm in the best order of devices, with default and with more chunks."""
     groups = topology.groups if name == "hierarchical" and len(topology.groups) > 1 else None
 
     def make_cut(chunks: Optional[int] = None) -> Schedule:
@@ -118,7 +118,7 @@ def _placed_variants(name: str, topology: Topology) -> Iterator[Schedule]:
 
 
 def schedules_over_hosts(topology: Topology, chunk_counts: Sequence[Optional[int]] = (None,)) -> Iterator[Schedule]:
-    """Yield `make_schedule_over_hosts` with each of `ACROSS_HOSTS`; rank r is device r.
+    """Yield an allreduce over hosts for each algorithm of `ACROSS_HOSTS`; rank r is device r.
 
     ``chunk_counts``: numbers of chunks, for algorithms that leave the choice. Nothing is yielded
     for a single host, and for hosts of unequal sizes.
@@ -183,7 +183,7 @@ def _ring_schedule(rings: Sequence[Ring]) -> Schedule:
 
 
 def pack_rings(network: FlowNetwork) -> List[Ring]:
-    """Return the largest set found of rings that fit on the network together.
+    """Return as many rings as were found to fit on the network at the same time.
 
     A ring may occur several times. If the links have room for more than `MAX_PARALLEL_RINGS`, a
     ring takes several lanes of each link.
@@ -226,10 +226,10 @@ def pack_rings(network: FlowNetwork) -> List[Ring]:
 
 
 def _find_rings(network: FlowNetwork) -> Iterator[Ring]:
-    """Yield rings through all devices over usable pairs, one for each first hop in turn.
+    """Yield rings through all devices, taking turns between the possible first hops from device 0.
 
-    Only a search through all paths would show that there is none, so the search ends after
-    `MAX_VISITS`.
+    Only a search through all paths could show that there is no further ring. So the search ends
+    after `MAX_VISITS` visits of devices.
     """
     neighbors, visits = successors(network.pairs), iter(range(MAX_VISITS))
     searches = [_hamiltonian_cycles(neighbors, dst, visits) for dst in neighbors[0]]
@@ -278,7 +278,7 @@ TOPOLOGY_AWARE: Dict[str, Callable[[Topology], List[Schedule]]] = {
 
 
 def make_for_links(name: str, topology: Optional[Topology], world_size: int) -> SchedulesBySize:
-    """Return the schedules of this name for the links of a topology.
+    """Return the schedules of the topology-aware allreduce ``name`` for the links of a topology.
 
     Devices with unknown links (None) are treated as devices behind a switch. Raises ScheduleError,
     with the choices, for an unknown name, and if there is no schedule for these links.

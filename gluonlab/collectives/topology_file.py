@@ -99,6 +99,7 @@ def read_topology(path: Union[str, Path]) -> Topology:
 
 
 def _parse_topology(text: Union[str, bytes], where: str, name: str) -> Topology:
+    """Parse the JSON of a topology or of a file of schedules; errors begin with ``where``."""
     try:
         content = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeated_keys)
     except (ValueError, RecursionError) as error:
@@ -136,7 +137,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _refuse_repeated_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-    """Return an object as a dict; raise ValueError for a repeated key.
+    """Return a JSON object as a dict; raise ValueError for a repeated key.
 
     json itself silently keeps the last value.
     """
@@ -234,7 +235,7 @@ class TopologyReader:
         self._wires: Dict[Tuple[Node, Node], Wire] = {}
 
     def read_topology(self) -> Topology:
-        """Return the topology."""
+        """Read all entries of the file, and return the topology."""
         fields = self._fields
         fields.items("switches", self._read_switch, MAX_ENTRIES)
         fields.items("links", self._read_link, MAX_ENTRIES)
@@ -261,6 +262,7 @@ class TopologyReader:
     # --- switches and links
 
     def _read_switch(self, where: str, item: Any) -> None:
+        """Add a switch and, if it has a total speed, a link for its bus."""
         fields = JsonFields(where, {"name": item} if isinstance(item, str) else item, ("name", SPEED))
         name = self._read_name(fields)
         if name in self._switches:
@@ -270,6 +272,7 @@ class TopologyReader:
             self._buses[name] = self._add_link(fields, name, fields.number(SPEED))
 
     def _read_link(self, where: str, item: Any) -> None:
+        """Add a link, with a wire for each direction if it has ends."""
         fields = JsonFields(where, item, LINK_KEYS)
         speed, ends = self._read_speed(fields), self._read_ends(fields)
         name = self._read_name(fields) if "name" in fields or not ends else ""
@@ -302,6 +305,7 @@ class TopologyReader:
         return [(ends[0], ends[1]), (ends[1], ends[0])]
 
     def _read_speed(self, fields: JsonFields) -> float:
+        """Return the bytes/s of a link, which the file gives directly or as a number of lanes."""
         if "lanes" not in fields:
             if LANE in fields:
                 fields.raise_error(f"{LANE} is for lanes: give their number, or {SPEED}")
@@ -320,6 +324,7 @@ class TopologyReader:
         return (fields if LATENCY in fields else self._fields).number(LATENCY, zero=True)
 
     def _add_link(self, fields: JsonFields, name: str, speed: float) -> Link:
+        """Add and return a link. Raise ScheduleError if its name is used already."""
         if name in self._links:
             fields.raise_error(f"two links are called {name!r}: give each a name of its own")
         self._links[name] = Link(name, speed)
@@ -331,7 +336,7 @@ class TopologyReader:
         return name if name.strip() else fields.raise_error(f"name is {name!r}: give one")
 
     def _check_node(self, where: str, value: Any) -> Node:
-        """Return a device by its number, or a switch by its name."""
+        """Return ``value`` if it is a device's number or a switch's name, else raise an error."""
         if not isinstance(value, str):
             return self._check_device(where, value, " and no switch" if self._switches else "")
         if value not in self._switches:
@@ -342,6 +347,7 @@ class TopologyReader:
         return value
 
     def _check_device(self, where: str, value: Any, alternative: str = "") -> int:
+        """Return ``value`` if it is a device's number, else raise ScheduleError."""
         if not (type(value) is int and 0 <= value < self._devices):
             raise ScheduleError(
                 f"{where}: {format_value(value)} is no device{alternative}: choose 0 to {self._devices - 1}"
@@ -351,9 +357,11 @@ class TopologyReader:
     # --- routes and parts
 
     def _read_routes(self) -> Dict[Pair, Route]:
+        """Return the routes that the file lists, by pair of devices."""
         routes: Dict[Pair, Route] = {}
 
         def add_route(where: str, item: Any) -> None:
+            """Add the route that an item of ``routes`` describes."""
             fields = JsonFields(where, item, ROUTE_KEYS)
             src, dst = (
                 self._check_device(f"{where}: {key}", fields.value(key, "a device's number")) for key in ("from", "to")
@@ -423,17 +431,17 @@ class JsonFields:
         return key in self._content
 
     def raise_error(self, reason: str) -> NoReturn:
-        """Raise a ScheduleError that names the place and the reason."""
+        """Raise a ScheduleError: the position in the file, and the reason."""
         raise ScheduleError(f"{self.where}: {reason}")
 
     def value(self, key: str, expected: str) -> Any:
-        """Return the value of ``key``. Messages for a missing key name what is ``expected``."""
+        """Return the value of ``key``. If it is missing, the error names what is ``expected``."""
         if key not in self._content:
             self.raise_error(f"{key} is missing: give {expected}")
         return self._content[key]
 
     def number(self, key: str, default: Optional[float] = None, *, zero: bool = False) -> float:
-        """Return bytes/s, or seconds, which may be ``zero``; ``default`` if the key is missing."""
+        """Return a speed in bytes/s or, with ``zero``, seconds. ``default``: for a missing key."""
         if default is not None and key not in self._content:
             return default
         minimum, maximum, example = SECONDS if zero else SPEEDS
@@ -462,7 +470,7 @@ class JsonFields:
         return value
 
     def items(self, key: str, read: Callable[[str, Any], _T], max_count: int) -> List[_T]:
-        """Return a list of up to ``max_count`` items, empty if the key is missing.
+        """Return the converted items of a list of up to ``max_count``; empty if the key is missing.
 
         ``read(where, item)`` converts each item.
         """

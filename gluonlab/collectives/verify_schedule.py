@@ -68,6 +68,7 @@ def simulate_contributions(schedule: Schedule) -> Iterator[List[List[Contributio
 
 
 def _check_shape(schedule: Schedule) -> None:
+    """Raise ScheduleError for an unknown collective, or for impossible ranks, chunks or owners."""
     ranks, chunks, problem = schedule.world_size, schedule.chunks, ""
     if schedule.collective not in COLLECTIVES:
         problem = f"{schedule.collective!r} is no collective: choose {', '.join(COLLECTIVES)}"
@@ -106,7 +107,7 @@ def _check_steps(schedule: Schedule) -> ScheduleArrays:
 
 
 def _find_invalid_step(arrays: ScheduleArrays, ranks: int, chunks: int) -> Optional[int]:
-    """Return the first step with a transfer that breaks a rule, if any."""
+    """Return the number of the first step with a transfer that breaks a rule, or None."""
     src, dst, chunk = arrays.src, arrays.dst, arrays.chunk
     is_invalid = (arrays.op == UNKNOWN_OP) | (src == dst)
     for column, count in ((src, ranks), (dst, ranks), (chunk, chunks)):
@@ -202,8 +203,8 @@ class _ChunkSimulation:
     def find_faulty_transfer(self, rank: int) -> Optional[int]:
         """Return the first transfer that makes the final chunk of ``rank`` wrong.
 
-        It counts a contribution twice. If there is no such transfer, return the last one into
-        ``rank``.
+        Such a transfer adds a contribution a second time. If there is none, return the last
+        transfer into ``rank``.
         """
         ancestors: List[int] = []  # the transfers that contribute to the final chunk, backwards
         relevant_ranks = {rank}
@@ -219,7 +220,7 @@ class _ChunkSimulation:
 
 
 def _check_chunk(schedule: Schedule, chunk: int, simulation: _ChunkSimulation, arrays: ScheduleArrays) -> None:
-    """Check the final chunks of all ranks."""
+    """Raise ScheduleError unless the final chunk is right on all ranks, with the same bits."""
     owner, all_ranks = schedule.owner[chunk], (1 << schedule.world_size) - 1
     ranks = [owner] if schedule.collective == REDUCE_SCATTER else range(schedule.world_size)
     for rank in ranks:

@@ -88,7 +88,10 @@ def write_export(
 def _write_onnx(
     graph: mx.sym.Symbol, arrays: Dict[str, nd.NDArray], model: str, dataset: Dataset, path: Path
 ) -> Agreement:
-    """Write an ONNX model, unless a comparison with MXNet on test images raises RunError."""
+    """Write an ONNX model, and return how closely it agrees with MXNet on test images.
+
+    Raises RunError, without a file, if the scores differ or cannot be computed.
+    """
     content = to_onnx(graph, arrays, dataset.image_shape, model)
     with raise_output_errors(path), atomic_path(path) as temporary:
         temporary.write_bytes(content)

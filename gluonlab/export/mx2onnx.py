@@ -71,7 +71,7 @@ def make_onnx_graph(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], shap
 
 @contextmanager
 def _patch_exporter(onnx: Any, exporter: Any) -> Iterator[None]:
-    """In the block, add to onnx what the exporter needs, and use the translations of CONVERTERS."""
+    """In a with block, add to onnx what the exporter needs, and let it use CONVERTERS."""
     original = exporter.convert_layer
 
     def convert(node: Node, **about: Any) -> Any:
@@ -100,7 +100,7 @@ def _patch_exporter(onnx: Any, exporter: Any) -> Iterator[None]:
 
 
 def _make_type_mapping(onnx: Any) -> SimpleNamespace:
-    """Return a replacement for the removed ``onnx.mapping``, with the tables that are used."""
+    """Return a replacement for the removed ``onnx.mapping``, with the tables that MXNet uses."""
     numbers = {np.dtype(name): getattr(onnx.TensorProto, _ONNX_NAMES.get(name, name.upper())) for name in _TYPES}
     return SimpleNamespace(
         NP_TYPE_TO_TENSOR_TYPE=numbers, TENSOR_TYPE_TO_NP_TYPE={number: dtype for dtype, number in numbers.items()}
@@ -109,7 +109,7 @@ def _make_type_mapping(onnx: Any) -> SimpleNamespace:
 
 @contextmanager
 def _replace_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Set an attribute in the block, and restore it afterwards."""
+    """Set an attribute for the duration of a with block."""
     previous = vars(owner).get(name, _ABSENT) if hasattr(owner, "__dict__") else getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -136,7 +136,7 @@ def _silence_logging() -> Iterator[None]:
 
 
 def _convert_variable(original: Callable[..., Any], node: Node, **options: Any) -> Any:
-    """Translate a variable: the input, or a weight. The bytes of a weight are copied."""
+    """Translate a variable. If it is a weight and not the input, its bytes are copied."""
     if options["is_input"]:
         return original(node, **options)
     from onnx import helper, numpy_helper
@@ -236,7 +236,10 @@ class _NodeBuilder:
         return name
 
     def add_slice(self, array: str, axis: int, begin: int, end: int) -> str:
-        """Add ``array[begin:end]`` along an axis; an end of 0 means to the last."""
+        """Add ``array[begin:end]`` along ``axis``, and return its name.
+
+        An ``end`` of 0 is the end of the array.
+        """
         stop = end or 2**62
         bounds = [self.add_constant(number) for number in (begin, stop, axis)]
         return self.add("Slice", array, *bounds)
@@ -290,7 +293,7 @@ def _initial_states(builder: _NodeBuilder, data: str, states: List[str], count: 
 def _layer_weights(
     builder: _NodeBuilder, weights: str, kind: _RecurrentKind, layer: int, sizes: Tuple[int, int, int]
 ) -> List[str]:
-    """Cut a layer's arrays out of ``weights``; return their names: for input, state and biases.
+    """Cut out a layer's arrays, and return their names: for input, for state, and biases.
 
     The gates are in ONNX order. ``sizes``: layers, directions and H.
     """

@@ -128,7 +128,7 @@ class Agreement(NamedTuple):
     batches: Tuple[int, ...]
 
     def in_words(self) -> str:
-        """Describe the agreement.
+        """Return a sentence on how closely the ONNX model agrees with MXNet.
 
         For example: ``model.onnx gives MXNet's scores to 2.1e-07 of the largest, on 12 test
         images``.
@@ -180,7 +180,7 @@ def check_onnx(
 
 
 def _onnx_scores(file: Union[Path, bytes], parts: Sequence[Images]) -> List[Any]:
-    """Compute the scores (n, classes) of each part with onnxruntime. Raises RunError."""
+    """Compute scores (n, classes) for each array of images with onnxruntime. Raises RunError."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -199,7 +199,7 @@ def _onnx_scores(file: Union[Path, bytes], parts: Sequence[Images]) -> List[Any]
 def _mxnet_scores(
     graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], parts: Sequence[Images], dtype: str = "float32"
 ) -> Iterator[Any]:
-    """Yield the scores (n, classes) of each part, computed by MXNet."""
+    """Yield scores (n, classes) for each array of images in ``parts``, computed by MXNet."""
     values = {name: array.astype(dtype, copy=False) for name, array in arrays.items()}
     for part in parts:
         [scores] = compute_outputs(graph, values, INPUT, nd.array(part, ctx=mx.cpu(), dtype=dtype))

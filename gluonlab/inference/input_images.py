@@ -114,7 +114,7 @@ def _save_standard_input() -> str:
 
 @contextmanager
 def name_pictures_in_errors(pictures: Sequence[Picture]) -> Iterator[None]:
-    """Replace the path of standard input's copy by "standard input" in DataErrors of the block."""
+    """In a with block, replace the path of standard input's copy in DataErrors by its name."""
     try:
         yield
     except DataError as error:
@@ -122,6 +122,7 @@ def name_pictures_in_errors(pictures: Sequence[Picture]) -> Iterator[None]:
 
 
 def _replace_paths(message: str, pictures: Sequence[Picture]) -> str:
+    """Return ``message`` with a name in place of the path of standard input's copy."""
     for picture in pictures:
         if picture.name == STDIN:
             message = message.replace(picture.path, STDIN_NAME)

@@ -214,7 +214,7 @@ class LoadedRun:
         return ArraySplit(to_pixels(images, "images"), labels, CHANNELS_FIRST)
 
     def _shape_conversion_hint(self, shape: Tuple[int, ...]) -> str:
-        """Return the code that converts images of this shape to the run's; "" if there is none."""
+        """Return a hint: code that converts such images to the run's shape, or "" for none."""
         channels, height, width = self.image_shape
         conversions = {
             (channels, height, width): "images[None]",
@@ -250,7 +250,7 @@ def load_run(path: "str | os.PathLike[str]", *, net: Any = None, data: Any = Non
 
 
 def _load_run(path: "str | os.PathLike[str]", net: Any, data: Optional[Dataset], settings: Dict[str, Any]) -> LoadedRun:
-    """Load a run, see `load_run`. ``data``: the data set that the user passed, if any."""
+    """Load the network of a run (see `load_run`). ``data``: the user's data set, if any."""
     for name in settings:
         if name not in PREDICTION_SETTINGS:
             allowed = ", ".join(map(option_name, PREDICTION_SETTINGS))
@@ -262,7 +262,7 @@ def _load_run(path: "str | os.PathLike[str]", net: Any, data: Optional[Dataset],
     config = evaluation_config(run, settings)
 
     def test_images() -> Dataset:
-        """Return the data set with the run's test images, after checks that they are the same."""
+        """Return the data set, after a check that its test images are those of the run."""
         check_same_user_components(str(run.folder), CALL_HINT, run.used, _comparable_settings(run, components, data))
         # With 0 resident bytes, image files are decoded batch by batch, and their paths are known.
         prediction_config = config.replace(resident_bytes=0)

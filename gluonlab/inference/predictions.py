@@ -235,7 +235,7 @@ def _prediction_rows(predictions: Predictions, count: int) -> List[Tuple[str, st
 
 
 def predictions_as_text(predictions: Predictions, count: int) -> str:
-    """Format a table with a row for each of an image's best classes; the first has its name."""
+    """Format a table of the best classes, one per row; an image's first row has its name."""
     rows = _prediction_rows(predictions, count)
     per_image = min(count, len(predictions.classes))
     return _format_table(

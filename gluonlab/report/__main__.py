@@ -57,6 +57,7 @@ def main(runs: Tuple[str, ...], out: Optional[str], as_csv: Optional[str], as_js
 
 
 def _print_csv(runs: Tuple[str, ...], row_kind: str, other_options: Dict[str, Any]) -> None:
+    """Print the rows of ``row_kind`` as CSV. Raise ConfigError if other options are given."""
     for option in [option for option, is_given in other_options.items() if is_given]:
         raise ConfigError(f"--csv {row_kind} and {option} contradict each other: give one of them")
     if row_kind not in KINDS:

@@ -200,6 +200,7 @@ def _draw_chart(
 
 
 def _make_panel() -> "Figure":
+    """Return a figure with empty axes in the style of the page."""
     figure = new_figure(5.6, 3.3)
     axes: Any = figure.subplots()
     figure.subplots_adjust(left=0.12, right=0.98, bottom=0.15, top=0.97)

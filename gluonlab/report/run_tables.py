@@ -37,7 +37,10 @@ def staleness_rows(runs: Sequence[RunRecord]) -> List[Tuple[str, ...]]:
 
 
 def _staleness_row(pushes: Sequence[int]) -> Tuple[str, ...]:
-    """Return the number of pushes, and the mean, median and largest staleness."""
+    """Return the number of pushes, and the mean, median and largest staleness.
+
+    ``pushes[s]``: the number of pushes with staleness s.
+    """
     cumulative = list(accumulate(pushes))
     total, largest = cumulative[-1], max(staleness for staleness, count in enumerate(pushes) if count)
     mean = sum(staleness * count for staleness, count in enumerate(pushes)) / total

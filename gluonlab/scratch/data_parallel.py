@@ -70,7 +70,7 @@ def split_batch(
 def train_batch(
     images: nd.NDArray, labels: nd.NDArray, replicas: Sequence[Replica], lr: float, allreduce: Allreduce = allreduce
 ) -> List[nd.NDArray]:
-    """Train on one batch, and return the sum of each shard's losses, of shape (1,).
+    """Train on one batch, and return for each shard the sum of its losses, of shape (1,).
 
     The function does not wait, so the devices work while the next batch is prepared. ``allreduce``
     is called once per parameter, with the parameter's gradients on all devices.

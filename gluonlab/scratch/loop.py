@@ -163,7 +163,7 @@ def accuracy(split: Split, replicas: Sequence[Replica], global_batch_size: int =
 
 
 def _whole_batches(split: Split, global_batch_size: int, seed: int = 0, shuffle: bool = True) -> Loader:
-    """Return a loader of whole batches in host memory, as in the chapter.
+    """Return a loader of undivided batches in host memory, as in the book's chapter.
 
     The loader does not receive the training devices, because it would split the batches itself.
     """
@@ -192,7 +192,7 @@ def _sum_parts(parts: Sequence[nd.NDArray]) -> float:
 
 
 def _check_dataset_fits(dataset: Dataset) -> None:
-    """Raise ModelError if LeNet does not support the shape of the images or the classes."""
+    """Raise ModelError if LeNet does not support the images' shape or the number of classes."""
     if dataset.image_shape != IMAGE_SHAPE or len(dataset.classes) != CLASSES:
         shape = "x".join(map(str, dataset.image_shape))
         raise ModelError(

@@ -1,8 +1,9 @@
-"""Exposed time: the part of each phase's time that no other phase of a step hides.
+"""Computes exposed time: the part of each phase's time that no other phase of a step hides.
 
 A moment counts for the first phase of PHASE_PRIORITY that any device runs at that moment. For
 example, a sum while another device computes backward has no exposed time. Time in which all devices
-are idle counts for the host until it has queued the next operator, and then for its phase.
+are idle counts for the host until it has queued the next operator, and then for the phase of that
+operator.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PHASE_PRIORITY = (FORWARD, BACKWARD, UPDATE, SUM, COPY, OTHER)
 
 
 def exposed_seconds(timeline: Timeline) -> Dict[str, float]:
-    """Return the exposed seconds per step of each phase, of `INPUT`, HOST_TIME and STORE.
+    """Return the exposed seconds per step: of each phase, of `INPUT`, HOST_TIME and STORE.
 
     Together they are the time of a step.
     """
@@ -143,7 +144,7 @@ class _OtherDevices:
         }
 
     def waiting_intervals(self, gap: Interval, step: Optional[int]) -> List[Interval]:
-        """Return the intervals of a gap that count as waiting for a kernel.
+        """Return the intervals of an idle gap that count as waiting for a kernel.
 
         ``step``: the step of the operator after the gap. None: the gap is after the device's last
         operator, and ends when all other devices have finished.
@@ -160,9 +161,11 @@ class _OtherDevices:
         return merge_intervals([*ran, *(pause for pause in pauses if pause[1] - pause[0] <= LAUNCH_US)])
 
     def _last_dependency_end(self, name: str, gap: Interval, step: Optional[int]) -> float:
-        """Return the end of the last operator in a gap that an operator of ``step`` can depend on.
+        """Return when a device ended the last operator that ``step`` may have waited for in a gap.
 
-        ``name``: the other device, which ran the operator.
+        If there is no such operator, return the begin of the gap. ``name``: the device. ``step``:
+        the step of the waiting operator. For None, after the last operator, return the end of the
+        gap.
         """
         if step is None:
             return gap[1]
@@ -203,7 +206,10 @@ class QueueTimes:
         return self._all_ends[i - 1] if i else self._starts[0]
 
     def latest_queue_time(self, phase: str, step: int) -> float:
-        """Return the latest time at which a phase's operators of a step may have been queued."""
+        """Return the latest time at which the host may have queued operators of this phase.
+
+        ``step``: the step of the operators.
+        """
         names = {OTHER: (INPUT,), COPY: (SUM, STAGES)}.get(phase, (phase, SUM, STAGES))
         for name in names:
             if (name, step) in self._ends:
@@ -224,7 +230,7 @@ PhasedSpan = Tuple[Span, str, int]
 
 
 def _spans_with_phase_and_step(timeline: Timeline) -> List[PhasedSpan]:
-    """Return all spans with phase and step; no step is later than the host's step at that time.
+    """Return all spans with phase and step, at most the step that the host had begun by then.
 
     `Timeline.steps` is counted by operator names. The numbers of copies and of deleted variables
     vary from step to step, so the count can be too high; the host's step limits it.

@@ -82,7 +82,7 @@ def take_events() -> List[Event]:
 
 
 def _rename_cpu_row(event: Event) -> Event:
-    """If ``event`` names a row of MEMORY_OF_GPUS and there are no GPUs, name it as a CPU device.
+    """Return the event; without GPUs, a row called after GPU memory is renamed as a CPU device.
 
     MXNet has one row for each core, followed by the two rows of MEMORY_OF_GPUS. If there are more
     CPU devices than cores, MXNet writes their events to these two rows.
@@ -94,7 +94,7 @@ def _rename_cpu_row(event: Event) -> Event:
 
 
 def _row_names() -> Iterator[Event]:
-    """Yield the names of rows as MXNet numbers them (src/profiler/profiler.cc)."""
+    """Yield events that name the trace's rows, numbered as in MXNet (src/profiler/profiler.cc)."""
     gpus = mx.context.num_gpus()
     # Without GPUs, the two rows of MEMORY_OF_GPUS are for two more CPU devices (_rename_cpu_row).
     cpu_rows = len(os.sched_getaffinity(0)) + (0 if gpus else len(MEMORY_OF_GPUS))

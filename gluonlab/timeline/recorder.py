@@ -62,6 +62,7 @@ class Recorder:
         mxnet_profiler.start_recording()
 
         def run_and_wait(name: str, queue: Callable[[], None]) -> None:
+            """Queue a phase, wait for it, and record from when to when it ran."""
             nd.waitall()
             start = _now_us()
             queue()
@@ -73,7 +74,7 @@ class Recorder:
         return result
 
     def record(self, train: Step) -> Any:
-        """Run a step without waiting, and record it; return the result of ``train``."""
+        """Run a training step without waiting, record it, and return the result of ``train``."""
         if not self._fetched:
             self._begin_step()
         self._fetched = False
@@ -84,7 +85,7 @@ class Recorder:
         return train(time_and_queue)
 
     def fetch(self, get: Callable[[], Any]) -> Any:
-        """Call ``get``, which returns the next step's batch, and record it as `INPUT`."""
+        """Record, as `INPUT`, how long ``get`` takes to return the next batch; return the batch."""
         batches: List[Any] = []
         self._fetched = True
         self._begin_step()
@@ -97,6 +98,7 @@ class Recorder:
         self._starts.append(_now_us())
 
     def _time_phase(self, phase: str, queue: Callable[[], Any]) -> None:
+        """Call ``queue``, and record when it ran and for how long the thread did not compute."""
         start, cpu_start = _now_us(), time.thread_time()
         queue()
         span = Span(HOST, phase, start, _now_us())
@@ -162,12 +164,12 @@ class PhaseMap:
             self._learned.setdefault(key, []).append(_find_window_phase(span, candidates))
 
     def find_phases(self, spans: Sequence[Span]) -> List[str]:
-        """Return the phase of each span of whole steps; spans are sorted by start.
+        """Return the phase of each span. The spans must cover whole steps and be sorted by start.
 
         If several phases queue operators of the same name, their spans get these phases in the
-        order of the learned step. If the learned step has no such operator on this device, it gets
-        the phase of other devices. Copies of images and losses, which no phase queues, are
-        ``other``.
+        order of the learned step. If the learned step has no such operator on this device, the span
+        gets the phase that it has on other devices. Copies of images and losses, which no phase
+        queues, are ``other``.
         """
         count: "Counter[Key]" = Counter()
         phases = []
@@ -205,7 +207,7 @@ def _ran_within(span: Span, window: PhaseWindow) -> bool:
 
 
 def _find_window_phase(span: Span, windows: Sequence[PhaseWindow]) -> str:
-    """Return the timeline's phase of the window in which an operator ran, or OTHER."""
+    """Return the timeline's name of the phase during which an operator ran, or OTHER."""
     for window in windows:
         if _ran_within(span, window):
             return _refine_phase(timeline_phase(window.phase), span.name)
@@ -213,9 +215,9 @@ def _find_window_phase(span: Span, windows: Sequence[PhaseWindow]) -> str:
 
 
 def _refine_phase(phase: str, name: str) -> str:
-    """Return the phase of the operator ``name``, if ``phase`` includes operators of other phases.
+    """Return the phase of the operator ``name``, which ran while ``phase`` was recorded.
 
-    For example, the phase of a sum includes copies.
+    The two can differ: for example, the phase of a sum includes copies.
     """
     if phase in (SUM, STAGES) and name.startswith(("Copy", "_copyto")):
         return COPY

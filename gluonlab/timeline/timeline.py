@@ -27,7 +27,7 @@ FIRST_ROW = 1_000_000
 
 
 def merge_intervals(intervals: Iterable[Interval]) -> List[Interval]:
-    """Return the union of intervals."""
+    """Return the union of intervals, as sorted intervals that do not overlap."""
     merged: List[Interval] = []
     for begin, end in sorted(interval for interval in intervals if interval[0] < interval[1]):
         if merged and begin <= merged[-1][1]:
@@ -38,7 +38,7 @@ def merge_intervals(intervals: Iterable[Interval]) -> List[Interval]:
 
 
 def intersect_intervals(one: List[Interval], other: List[Interval]) -> List[Interval]:
-    """Return the intersection of two sets of times."""
+    """Return the times that are in both lists of intervals."""
     intersection, i, j = [], 0, 0
     while i < len(one) and j < len(other):
         begin, end = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
@@ -96,7 +96,7 @@ class Timeline(NamedTuple):
         return (self.end - self.begin) / 1e6 / len(self.starts)
 
     def intervals(self, row: str, *phases: str) -> List[Interval]:
-        """Return the intervals in which a device ran any of these phases."""
+        """Return the intervals in which a device ran at least one of these phases."""
         return merge_intervals(
             (max(self.begin, span.begin), min(self.end, span.end))
             for span, phase in zip(self.spans, self.phases)
@@ -116,7 +116,7 @@ class Timeline(NamedTuple):
         return {**shares, WAITING: 1 - busy / total}
 
     def overlap(self) -> Optional[float]:
-        """Return the share of the time of sums and copies in which a device computed backward.
+        """Return for which share of the time of sums and copies a device computed backward.
 
         Return None if there are neither sums nor copies.
         """

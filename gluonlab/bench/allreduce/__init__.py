@@ -1,1 +1,1 @@
-"""``bench allreduce``: algorithms measured, priced and drawn."""
+"""``bench allreduce``: measures allreduce algorithms, predicts their times, and draws them."""

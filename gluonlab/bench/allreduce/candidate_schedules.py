@@ -1,4 +1,4 @@
-"""Chooses the schedules that a measurement compares, or whose time it predicts.
+"""Chooses the schedules that ``bench allreduce`` measures, or whose time it predicts.
 
 Ring-like schedules may appear twice: in device order, and in the best order for the topology's
 links ("placed"). Does not import MXNet.
@@ -132,7 +132,7 @@ def make_plans(
 
 
 def make_auto_plan(schedules: SchedulesBySize) -> NamedSchedule:
-    """Return the row of the algorithm auto, which chooses from ``schedules`` by size."""
+    """Return the plan ``auto``, which runs the cheapest of ``schedules`` for each size."""
     return NamedSchedule(AUTO, schedules.cheapest(0), by_size=schedules)
 
 
@@ -186,5 +186,5 @@ def _placement_scope(topology: Optional[Topology]) -> str:
 
 
 def _first_host_ranks(order: Sequence[int], topology: Optional[Topology]) -> Sequence[int]:
-    """Return the part of the order in the first host, because all hosts have the same order."""
+    """Return the order of devices within the first host. All hosts have the same order."""
     return order if topology is None else order[: len(topology.hosts[0])]

@@ -1,4 +1,4 @@
-"""Measures allreduce by algorithm and size.
+"""Measures the time of allreduces, for each algorithm and each size.
 
 MXNet's stores, and the loop of "Training on Multiple GPUs" (Dive into Deep Learning, "chapter"),
 are measured for comparison. On request, sums over processes with one device each are also measured.
@@ -90,7 +90,7 @@ class Variant:
 def make_variants(
     names: Optional[Sequence[str]], plans: Sequence[NamedSchedule], ctxs: Sequence[mx.Context], array_count: int
 ) -> List[Variant]:
-    """Return the variants to measure: those of PEERS, sharded-whole, and the schedules ``plans``.
+    """Return the variants to measure: MXNet's stores and others of PEERS, and ``plans``.
 
     ``names``: the requested algorithms and stores. None selects all stores that work on ``ctxs``,
     and sharded-whole if ``array_count`` is above 1. ``sharded-whole`` sums each whole array on one
@@ -119,7 +119,10 @@ def _is_store_usable(name: str, ctxs: Sequence[mx.Context]) -> bool:
 
 
 def _execute_plan(plan: NamedSchedule, whole: bool = False) -> Callable[[Arrays], Callable[[], None]]:
-    """Return ``make`` of a Variant that runs the schedule. ``whole``: arrays are not divided."""
+    """Return a function that makes, for given arrays, a call that runs the plan's schedule.
+
+    ``whole``: arrays are not divided.
+    """
     return lambda arrays: Executor(plan.schedule_for(total_bytes(arrays[0])), arrays, whole).run
 
 
@@ -134,7 +137,7 @@ def _make_chapter_allreduce(arrays: Arrays) -> Callable[[], None]:
 
 
 def _prepare_native_allreduce(name: str, ctxs: Sequence[mx.Context]) -> Callable[[Arrays], Callable[[], None]]:
-    """Return a function that prepares arrays for sums with MXNet's store ``name`` (see Variant)."""
+    """Return a function that makes, for given arrays, a call that sums them with MXNet's store."""
 
     def make(arrays: Arrays) -> Callable[[], None]:
         store = make_kvstore(name, ctxs)
@@ -168,6 +171,7 @@ class ProcessGroupWorker:
     def ask(self, steps: int, count: int, arrays: int) -> "dict[str, float]":
         """Let the processes sum arrays ``steps`` times; return the seconds, or for 0 the error.
 
+        ``arrays``: the number of arrays. ``count``: the number of elements of all of them together.
         Raises RunError.
         """
         request = {"steps": steps, "count": count, "arrays": arrays}
@@ -194,7 +198,7 @@ class MultiprocessAllreduce:
 
 @contextmanager
 def start_process_groups(backends: Sequence[str], size: int) -> Iterator[List[ProcessGroupWorker]]:
-    """Start ``size`` processes for each backend, and stop them at the end of the block.
+    """Start ``size`` processes for each backend, and stop them at the end of the with block.
 
     Raises RunError if Horovod is not installed, or if a process does not start.
     """
@@ -277,7 +281,7 @@ class AllreduceRow:
 
     @property
     def of_limit(self) -> Optional[float]:
-        """Return the share of the memory limit's speed: the median of the rounds' ratios."""
+        """Return the speed as a share of the memory limit's speed: the median over the rounds."""
         return median_ratio(self.limit_s, self.seconds) if self.limit_s else None
 
     def as_json(self) -> Dict[str, Any]:
@@ -320,7 +324,7 @@ def measure(
     topology: Optional[Topology] = None,
     processes: Sequence[ProcessGroupWorker] = (),
 ) -> AllreduceReport:
-    """Measure every variant at every size.
+    """Measure every variant at every size, and return the rows of a table.
 
     Args:
         sizes: Bytes per device.
@@ -357,6 +361,7 @@ def measure(
 
 
 def _count_elements(size_bytes: int, dtype: str, arrays: int) -> int:
+    """Return the number of elements in ``size_bytes``. Raise ConfigError for empty arrays."""
     count = size_bytes // np.dtype(dtype).itemsize
     if count < arrays:
         raise ConfigError(
@@ -375,7 +380,7 @@ def _measure_size(
     topology: Optional[Topology],
     on_round: Callable[[], object],
 ) -> List[AllreduceRow]:
-    """Return the rows of one size, first those of processes.
+    """Measure all variants with one size, and return their rows, first those of processes.
 
     ``topology``: the links for the cost model. ``on_round`` is called after each round.
     """
@@ -395,6 +400,7 @@ def _measure_size(
     floor_s = floor_of(topology).seconds(size) if topology else None
 
     def make_row(label: str, schedule_for: Optional[Callable[[float], Schedule]]) -> AllreduceRow:
+        """Return the measured row of ``label``, with a predicted time if it has a schedule."""
         schedule = schedule_for(size) if schedule_for and topology else None
         priced_s = price(schedule, topology, size).seconds if schedule and topology else None
         measured = (len(buffers.arrays[0]), tuple(seconds[label]), errors[label])

@@ -66,7 +66,7 @@ class ModeOutput(NamedTuple):
 
 
 def run_mode(options: Dict[str, Any]) -> ModeOutput:
-    """Run the mode that the given options select.
+    """Run ``bench allreduce`` in the mode that the options select, and return its output.
 
     Raises a UsageError for impossible values, and for options that do not belong together.
     """
@@ -88,7 +88,7 @@ def run_mode(options: Dict[str, Any]) -> ModeOutput:
 
 
 def _check_mode_options(options: CommandOptions, mode: str, known: AbstractSet[str]) -> None:
-    """Raise ConfigError for an option that has no effect in a mode."""
+    """Raise ConfigError for an option that is not ``known``: it has no effect in ``mode``."""
     for name in options:
         if name not in known:
             condition = "when measuring" if mode == MEASURE else f"with {option_name(mode)}"
@@ -219,7 +219,7 @@ def _search_schedules(options: CommandOptions) -> ModeOutput:
 
 
 def _show_choices(options: CommandOptions) -> ModeOutput:
-    """Return which schedule auto chooses for each size: predicted, or also measured."""
+    """Return auto's schedule for each size; after a measurement, compare it with others."""
     if SIMULATE in options:
         topology = make_topology(options[SIMULATE], _parse_world_size(options))
         schedules = make_for_links(AUTO, topology, topology.world_size)
@@ -241,7 +241,7 @@ def _show_choices(options: CommandOptions) -> ModeOutput:
 
 
 def _measure_algorithms(options: CommandOptions) -> ModeOutput:
-    """Measure, and return the table of all rows."""
+    """Measure the algorithms, and return a table of the results."""
     from gluonlab.bench.allreduce import result_table as allreduce_table
     from gluonlab.bench.allreduce.measure_allreduce import measure_by_options
 
@@ -258,7 +258,7 @@ def _measure_algorithms(options: CommandOptions) -> ModeOutput:
 
 
 def _save_plot(options: CommandOptions, rows: Sequence[Any], world_size: int, title: str) -> None:
-    """Write the picture that --plot names, if given."""
+    """Draw the rows as the picture of --plot, if that option is given."""
     if "plot" in options:
         from gluonlab.bench.allreduce.plot_bandwidth import make_figure
 

@@ -16,7 +16,7 @@ from gluonlab.bench.worker_main import Job
 
 
 def make_sum_job(backend: str, processes: int, first: bool = True) -> Job:
-    """Return the job of a process of a group.
+    """Return the job of one process of a group that sums arrays together.
 
     ``first``: whether this process is rank 0, which starts the others.
 

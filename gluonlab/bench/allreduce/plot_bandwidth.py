@@ -77,6 +77,7 @@ def make_figure(rows: Rows, world_size: int, title: str) -> Any:
     figure.subplots_adjust(left=0.055, right=0.81, bottom=0.1, top=0.88, wspace=0.15)
 
     def plot(points: Sequence[Point], **style: Any) -> None:
+        """Plot points (size, seconds) in both diagrams: as time, and as bus bandwidth."""
         sizes, factor = [size for size, _ in points], bus_factor(ALLREDUCE, world_size)
         if points:
             time.plot(sizes, [seconds * 1e6 for _, seconds in points], **style)
@@ -128,6 +129,7 @@ def _single_point_marker(points: Sequence[Point]) -> Dict[str, str]:
 
 
 def _format_axes(axes: Any, title: str, sizes: Sequence[int]) -> None:
+    """Set logarithmic axes, a title, and tick labels for some of ``sizes``."""
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     ticks = sizes[:: max(1, -(-len(sizes) // 9))]  # at most 9, which fit below the axis
@@ -172,7 +174,7 @@ def make_ranks_figure(rows: "Sequence[PredictedRow]", title: str) -> Any:
 
 
 def _seconds_by_ranks(rows: "Sequence[PredictedRow]") -> Dict[str, Dict[int, float]]:
-    """Return {algorithm: {ranks: seconds}}. Of synthesized schedules, the fastest counts."""
+    """Return {algorithm: {ranks: predicted seconds}}, with the fastest synthesized schedule."""
     curves: Dict[str, Dict[int, float]] = {}
     for row in rows:
         label = SYNTHESIZED if row.algorithm.startswith(SYNTHESIZED) else row.algorithm

@@ -119,7 +119,7 @@ def _predict_plan_costs(plan: NamedSchedule, topology: Topology, sizes: Sequence
 
 
 def find_bottleneck(priced: Price) -> str:
-    """Return the link for which the steps wait longest in all, or ``additions``.
+    """Return the link that delays the steps most in total, or ``additions``.
 
     The result is "" if no bytes are sent.
     """
@@ -169,7 +169,7 @@ def _cost_line(row: PredictedRow, mark: str) -> str:
 
 
 def _cost_columns(row: PredictedRow, mark: str = "") -> str:
-    """Return the columns of HEADING without the last one."""
+    """Return the text of a row in all columns of HEADING except the last one."""
     cells = ("-" if value is None else f"{value:.2f}" for value in row.bandwidths())
     columns = "".join(f"{cell:>8}" for cell in cells)
     name_and_time = f"{mark:<2}{row.algorithm:<25}{format_microseconds(row.predicted_s):>12}"
@@ -202,7 +202,7 @@ def parse_host_counts(text: str) -> List[int]:
 def predict_costs_by_hosts(
     machine: str, hosts: Sequence[int], names: Optional[Sequence[str]], size: int
 ) -> Tuple[List[PredictedRow], Topology]:
-    """Return the rows of all numbers of hosts, and the topology of the last number.
+    """Return the predicted rows of each number of hosts, and the topology of the last number.
 
     ``hosts``: the numbers of hosts. ``names``: algorithms, or None for all. ``size``: in bytes.
     Shows a progress bar.
@@ -302,7 +302,7 @@ def optimality_text(synthesized: SynthesizedSchedule) -> str:
 
 
 def synthesis_to_json(front: Sequence[SynthesizedSchedule]) -> List[Dict[str, Any]]:
-    """Return the values of the found schedules that --json prints in addition to times."""
+    """Return what --json prints about the found schedules, besides their times."""
     return [
         {
             "steps": len(synthesized.schedule.steps), "chunks": synthesized.schedule.chunks,
@@ -365,7 +365,7 @@ class AlgorithmChoice:
         return self.time_s / self.best_s if self.time_s and self.best_s else None
 
     def as_json(self) -> Dict[str, Any]:
-        """Return the values that --json prints."""
+        """Return the choice as --json prints it, with times in microseconds."""
         return {
             "size_bytes": self.size_bytes, **_schedule_to_json(self.schedule),
             "predicted_us": self.predicted_s * 1e6, "floor_us": self.floor_s * 1e6,
@@ -377,7 +377,10 @@ class AlgorithmChoice:
 def choose_algorithms(
     schedules: SchedulesBySize, sizes: Sequence[int], rows: Sequence[TimedRow] = ()
 ) -> List[AlgorithmChoice]:
-    """Return auto's choice for each size. ``rows``: measured rows, for the regret."""
+    """Return auto's choice for each size.
+
+    ``rows``: measured rows, if any. The choice is then compared with the fastest of them.
+    """
     floor, choices = floor_of(schedules.topology), []
     for size in sizes:
         schedule = schedules.cheapest(size)
@@ -392,7 +395,7 @@ def choose_algorithms(
 def choices_text(schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice]) -> str:
     """Return a table of auto's schedules, and a table of the choice for each size.
 
-    If measured, the second table contains the regret.
+    If times were measured, the second table compares auto with the fastest algorithm.
     """
     lines = [f"auto on {schedules.topology.name}, {schedules.topology.world_size} devices", ""]
     columns = f"{'schedule':<22}{'steps':>6}{'chunks':>8}"
@@ -406,7 +409,7 @@ def choices_text(schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice])
 
 
 def choices_to_json(schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice]) -> Dict[str, Any]:
-    """Return the table and the choices as --json prints them."""
+    """Return auto's schedules, and its choice for each size, as --json prints them."""
     topology, rows = schedules.topology, schedules.size_thresholds()
     return {
         "topology": topology.name, "world_size": topology.world_size, "note": topology.note,
@@ -426,6 +429,7 @@ def _table_line(row: ScheduleFromSize) -> str:
 
 
 def _choice_line(choice: AlgorithmChoice) -> str:
+    """Return the table's line of one choice, with the measured columns if there are any."""
     factor = format_factor(choice.predicted_s / choice.floor_s if choice.floor_s else None)
     line = f"  {format_size(choice.size_bytes):>8}{format_microseconds(choice.predicted_s):>9}{factor:>8}"
     if choice.regret is None:

@@ -59,6 +59,7 @@ def explain_columns(report: AllreduceReport, notes: Sequence[str] = ()) -> str:
 
 
 def _size_heading(row: AllreduceRow) -> str:
+    """Return the heading above the rows of one size."""
     arrays = f" in {row.arrays} arrays" if row.arrays > 1 else ""
     layout = f"{arrays} on {row.world_size} device{'s' * (row.world_size > 1)}"
     size = f"{row.size_bytes:>15,}{row.count:>16,}  {row.dtype:<8}"
@@ -80,6 +81,7 @@ def _lower_bound_line(rows: Sequence[AllreduceRow]) -> str:
 
 
 def _result_line(row: AllreduceRow) -> str:
+    """Return the table's line of one algorithm: time, bandwidths, error and predicted time."""
     of_limit = "-" if row.of_limit is None else f"{row.of_limit:.0%}"
     error = "0" if row.error == 0 else "nan" if math.isnan(row.error) else f"{row.error:.1e}"
     start = _bandwidth_columns(row.algorithm, row.time_s, row.algbw, row.busbw)
@@ -91,6 +93,7 @@ def _bandwidth_columns(label: str, seconds: float, algbw: float, busbw: float) -
 
 
 def _describe_speeds(speeds: MemorySpeeds) -> str:
+    """Return a sentence with the measured latency and the speeds of copies and additions."""
     return (
         "This machine, by a probe in the same run: "
         f"a transfer without bytes takes {speeds.latency_s * 1e6:.1f} us; "

@@ -84,7 +84,7 @@ class Measurement:
         self.reason, self.answers = reason, []
 
     def numbers_by_round(self, name: str) -> List[float]:
-        """Return the number ``name`` of the job in each round."""
+        """Return, for each round, the number that the job has returned under ``name``."""
         return [answer[name] for answer in self.answers]
 
     def images_per_second(self) -> Tuple[float, ...]:
@@ -94,7 +94,7 @@ class Measurement:
 
 
 def image_rates(measurements: Sequence[Measurement]) -> List[Series]:
-    """Return the series of images/s of each subject."""
+    """Return the images/s of each subject in all rounds, as a series of a record."""
     return [
         Series(item.subject.name, item.subject.label, "images/s", item.images_per_second(), item.reason)
         for item in measurements
@@ -163,7 +163,7 @@ class _InterleavedWorkers:
     def _run_for_each(
         self, action: Callable[[Measurement], None], round: int, bar: Any, label_prefix: str = ""
     ) -> None:
-        """Call ``action`` for every measurement without a failure, in the order of ``round``."""
+        """Call ``action`` for each measurement that has not failed. ``round`` rotates the order."""
         for measurement in rotate(self.measurements, round):
             bar.set_description(f"{label_prefix}{measurement.subject.label}")
             if measurement.reason is None:
@@ -174,7 +174,7 @@ class _InterleavedWorkers:
             bar.update()
 
     def _start(self, measurement: Measurement) -> None:
-        """Start a worker, and choose the number of steps that it runs in ROUND_S."""
+        """Start and warm up a worker; at its first start, choose the steps of a round (ROUND_S)."""
         subject = measurement.subject
         environment = child_environment(subject.variables, self.folder, subject.checkout)
         log = self.folder / f"{subject.name}.log"

@@ -97,6 +97,7 @@ def describe_processor(proc: Path = PROC) -> Dict[str, Any]:
 
 
 def _installed_version(distribution: str) -> str:
+    """Return the version of a Python package, or ``not installed``."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

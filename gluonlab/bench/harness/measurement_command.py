@@ -75,7 +75,7 @@ class MeasuredDevices:
         return {"devices": self.description} if self.named_by_user else {}
 
     def available_counts(self, counts: Sequence[int]) -> List[int]:
-        """Return those of ``counts`` for which there are enough devices, and the number of all."""
+        """Return the ``counts`` up to the number of available devices, and that number, sorted."""
         available = len(self.numbers)
         return sorted({*(count for count in counts if count <= available), available})
 
@@ -200,7 +200,7 @@ def output_drawing(drawing: ScheduleDrawing, out: Optional[str], language: Optio
 
 
 def count_devices(spec: str) -> int:
-    """Return the number of devices of --devices.
+    """Return the number of devices that --devices names.
 
     If ``spec`` is a plain number or ``cpu*N``, the devices need not exist.
     """
@@ -269,8 +269,11 @@ def measurement_options(rounds: int) -> Option:
     rounds_option = option("--rounds", "N", "measurements of each row", str(rounds))
 
     def add_options(function: Callable[..., None]) -> Callable[..., None]:
+        """Return ``function`` with the options --rounds, --json and --out added."""
+
         @wraps(function)
         def run(rounds: str, as_json: bool, out: Optional[str], **own_options: Any) -> None:
+            """Check the added options, and call ``function`` with all options."""
             count = whole_number_check(1)("--rounds", rounds)
             if out is not None:
                 check_output_file("--out", Path(out))  # before the measurement, which takes minutes

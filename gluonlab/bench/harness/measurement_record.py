@@ -47,7 +47,7 @@ class Series:
     reason: Optional[str] = None
 
     def speeds(self) -> List[float]:
-        """Return the values of a rate, or 1 / value for other units. More is always faster."""
+        """Return the values if they are rates, else 1 / value. So a larger number is faster."""
         return [value if self.unit in RATE_UNITS else 1 / value for value in self.values]
 
 
@@ -76,7 +76,7 @@ class Record:
         return next((item for item in self.series if item.name == name and item.values), None)
 
     def as_json(self) -> str:
-        """Return the record as text, with a line for each series."""
+        """Return the record as JSON, with a line for each series."""
         head = {"format": FORMAT, **{name: getattr(self, name) for name in HEAD_FIELDS}}
         series = ({k: v for k, v in asdict(item).items() if v is not None} for item in self.series)
         lines = ",\n  ".join(map(json_text, series))
@@ -99,6 +99,7 @@ def read_record(path: Path) -> Record:
 
 
 def _parse_record(content: Dict[str, Any]) -> Record:
+    """Return the record in a file's JSON. Raises an error for wrong or missing values."""
     if content["format"] != FORMAT:
         raise ValueError(f"format {content['format']} instead of {FORMAT}")
     for name, kind in [*HEAD_FIELDS.items(), ("series", list)]:
@@ -109,6 +110,7 @@ def _parse_record(content: Dict[str, Any]) -> Record:
 
 
 def _parse_series(content: Mapping[str, Any]) -> Series:
+    """Return a series of a record. Its values must be finite and above 0."""
     values = tuple(float(value) for value in content["values"])
     if not all(0 < value < math.inf for value in values):
         raise ValueError(f"{content['name']} has values that are not above 0")

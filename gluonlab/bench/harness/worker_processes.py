@@ -32,10 +32,10 @@ TUNING_PREFIXES = (
 
 
 def child_environment(variables: Mapping[str, str], folder: Path, checkout: Optional[Path] = None) -> Dict[str, str]:
-    """Return the environment of a child process.
+    """Return the environment variables of a child process.
 
-    It is this process's environment without variables of TUNING_PREFIXES, and with ``variables``.
-    The child writes temporary files into ``folder``. It imports gluonlab from ``checkout``, or by
+    They are the variables of this process, without those of TUNING_PREFIXES, and ``variables``. The
+    child writes temporary files into ``folder``. It imports gluonlab from ``checkout``, or by
     default the gluonlab of this process, before an installed gluonlab.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(TUNING_PREFIXES)}
@@ -107,12 +107,13 @@ class Worker:
         return answer
 
     def _signal(self, number: int) -> None:
-        """Send the signal SIGSTOP or SIGCONT to the worker's group, if the worker ``pauses``."""
+        """Send SIGSTOP or SIGCONT to the worker's group of processes, if the worker ``pauses``."""
         if self._pauses:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     def _read_line(self, timeout_s: float) -> bytes:
+        """Return the next line of the worker's output; end the worker if none comes in time."""
         assert self._process.stdout is not None
         pipe, deadline = self._process.stdout.fileno(), time.monotonic() + timeout_s
         while b"\n" not in self._unread:

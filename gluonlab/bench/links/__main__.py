@@ -56,6 +56,7 @@ def links_command(as_json: bool, devices: str, sizes: str, rounds: str, save: Op
 
 
 def _check_save_file(save: str) -> None:
+    """Raise an error unless ``save`` is a new file with the suffix of topology files."""
     from gluonlab.collectives.topology_file import SUFFIX, is_file_name
 
     if not is_file_name(save):
@@ -64,7 +65,7 @@ def _check_save_file(save: str) -> None:
 
 
 def _save_driver_topology(save: Optional[str], as_json: bool) -> str:
-    """Check the options beside --nvml, and save the topology that the driver reports."""
+    """Refuse options that --nvml excludes, and save the topology that the driver reports."""
     context = click.get_current_context()
     for name in ("devices", "sizes", "rounds"):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
@@ -78,6 +79,7 @@ def _save_driver_topology(save: Optional[str], as_json: bool) -> str:
 
 
 def _measure_and_save(sizes: Sequence[int], rounds: int, spec: str, save: Optional[str], as_json: bool) -> str:
+    """Measure links, save the topology if requested, and return the text to print."""
     # MXNet is loaded here, not for the other commands
     from gluonlab.bench.harness.measurement_command import describe_devices
     from gluonlab.bench.links import topology_from_links

@@ -40,7 +40,7 @@ class LinkFit(NamedTuple):
 
 
 def fit_link(seconds: Mapping[int, Sequence[float]]) -> LinkFit:
-    """Fit a line to the medians over rounds, by least squares of relative errors.
+    """Fit latency and bandwidth to median times, by least squares of relative errors.
 
     ``seconds``: {size in bytes: seconds in each round}, for two sizes or more.
 
@@ -120,8 +120,8 @@ class DeviceMeasurement:
 def list_simultaneous_groups(pairs: Mapping[Pair, LinkFit]) -> List[CopyGroup]:
     """Return the groups of copies to measure at the same time.
 
-    A group contains all copies of a kind, or only those of one speed. ``pairs``: the fit of each
-    pair alone.
+    A group contains all copies of a kind, such as all copies out of a device, or only those of one
+    speed. ``pairs``: the fit of each pair alone.
     """
     world_size = 1 + max(src for src, _ in pairs)
     whole_groups: List[CopyGroup] = []
@@ -149,7 +149,7 @@ class InferredSharedLink(NamedTuple):
 
 
 def build_topology(measured: DeviceMeasurement, name: str, note: str, gpu: str = "") -> Topology:
-    """Return the topology. A pair's route is its own link, and the links that it shares."""
+    """Return the topology of the measured links: one for each pair, and shared links."""
     fits = merge_similar_fits(measured.pairs)
     links = {pair: [Link("{} to {}".format(*pair), _round_to_four_digits(fits[pair].bytes_per_s))] for pair in fits}
     for shared in find_shared_links(measured):
@@ -190,10 +190,11 @@ def _find_bus(
     fits: Mapping[Pair, LinkFit],
     known_links: Sequence[InferredSharedLink],
 ) -> Iterator[InferredSharedLink]:
-    """Yield one link for all pairs of the group, if it explains why they are slow.
+    """Yield one link shared by all pairs of the group, if that explains their slow copies.
 
-    Its bandwidth is the highest that was measured in this group, or in a shift within the group. If
-    only some pairs shared a slow link, the group would also be slow, but a shift would be faster.
+    The link's bandwidth is the highest that was measured in this group, or in a shift within the
+    group. If only some pairs shared a slow link, the group would also be slow, but a shift would be
+    faster.
     """
     if _is_slower_than_explained(measured, group, fits, known_links):
         pairs, size = group.pairs, measured.size_bytes
@@ -228,7 +229,7 @@ def _shared_bandwidth(measured: DeviceMeasurement, group: CopyGroup, fits: Mappi
 
 
 def merge_similar_fits(pairs: Mapping[Pair, LinkFit]) -> Dict[Pair, LinkFit]:
-    """Return the fits, with similar latencies, and similar speeds, made equal."""
+    """Return the fits, in which similar latencies are made equal, and similar speeds as well."""
     latencies = merge_similar([link.latency_s for link in pairs.values()], SIMILARITY_FACTOR)
     speeds = merge_similar([link.bytes_per_s for link in pairs.values()], SIMILARITY_FACTOR)
     merged = zip(pairs, latencies, speeds)
@@ -242,7 +243,7 @@ def _equally_fast(pairs: Sequence[Pair], fits: Mapping[Pair, LinkFit]) -> bool:
 def _predict_seconds(
     pairs: Sequence[Pair], fits: Mapping[Pair, LinkFit], size: int, shared_links: Sequence[InferredSharedLink]
 ) -> float:
-    """Return the seconds of copies at the same time, from the busiest link, like the cost model."""
+    """Predict the seconds of simultaneous copies from the busiest link, as the cost model does."""
     busiest_s = max(fits[pair].seconds(size) for pair in pairs)
     for shared in shared_links:
         passing = set(pairs) & set(shared.pairs)
@@ -252,7 +253,10 @@ def _predict_seconds(
 
 
 def _link_name(kind: str, pairs: Sequence[Pair], world_size: int) -> str:
-    """Return ``0 and 1``, ``out of 0``, or ``into 0 from 5 6`` if it is not shared by all pairs."""
+    """Return the name of a shared link: ``0 and 1``, ``out of 0`` or ``into 0 from 5 6``.
+
+    The last form is for a link that only some of the pairs share.
+    """
     src, dst = pairs[0]
     if kind == BOTH:
         return f"{src} and {dst}"

@@ -50,7 +50,7 @@ class LinkMeasurement:
     speeds: Optional[MemorySpeeds] = None
 
     def as_json(self) -> Dict[str, Any]:
-        """Return the values that --json prints, with bandwidths in GB/s."""
+        """Return the measurement as --json prints it, with bandwidths in GB/s."""
         measured = self.measured
         pairs = [
             {
@@ -166,6 +166,7 @@ def format_measurement(measurement: LinkMeasurement) -> str:
 
 
 def _matrix_lines(measurement: LinkMeasurement, unit: str, cell: Callable[[LinkFit], str]) -> List[str]:
+    """Return a matrix of all pairs as lines; ``cell`` formats the value of a pair."""
     count, lines = measurement.measured.world_size, []
     for first_column in range(0, count, MATRIX_COLUMNS):
         columns = range(first_column, min(count, first_column + MATRIX_COLUMNS))

@@ -36,7 +36,7 @@ INFERENCE_NOTE = (
 
 
 def order_devices(ctxs: Sequence[Any]) -> List[Any]:
-    """Return the devices in the order of a topology's devices. GPUs are in nvidia-smi's order.
+    """Return the devices in the order of a topology to save: GPUs as nvidia-smi numbers them.
 
     Raises DeviceError if the GPUs are not numbers 0, 1, ... of nvidia-smi, without gaps.
     """
@@ -55,7 +55,7 @@ def order_devices(ctxs: Sequence[Any]) -> List[Any]:
 
 
 def topology_from_measurement(measurement: LinkMeasurement, ctxs: Sequence[Any], name: str) -> Topology:
-    """Return the topology of measured links, with the name ``name``."""
+    """Return the topology of measured links, under the name ``name``."""
     note = _measurement_note(measurement, ctxs)
     if measurement.speeds is not None:
         cpu_topology = measurement.speeds.topology(len(ctxs))
@@ -66,6 +66,7 @@ def topology_from_measurement(measurement: LinkMeasurement, ctxs: Sequence[Any],
 
 
 def _measurement_note(measurement: LinkMeasurement, ctxs: Sequence[Any]) -> str:
+    """Return a note on when, how and on which machine the links were measured."""
     sizes = " to ".join(format_size(size) for size in (min(measurement.sizes), max(measurement.sizes)))
     return escape_unprintable(
         f"measured on {time.strftime('%Y-%m-%d', time.gmtime())} by gluonlab "
@@ -75,7 +76,7 @@ def _measurement_note(measurement: LinkMeasurement, ctxs: Sequence[Any]) -> str:
 
 
 def common_gpu_kind(names: Sequence[str]) -> Optional[str]:
-    """Return the key of GPUS for NVML's names of equal GPUs; None if unknown or not equal.
+    """Return the key of `GPUS` for GPUs with these names; None if unknown or of several kinds.
 
     >>> common_gpu_kind(["Tesla V100-SXM2-16GB"] * 2), common_gpu_kind(["NVIDIA A100-SXM4-80GB"])
     ('V100', 'A100-80GB')

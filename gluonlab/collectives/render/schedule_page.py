@@ -46,9 +46,9 @@ def draw(
 ) -> str:
     """Return an HTML page of all algorithms for 1 to 8 ranks, opened at the algorithm ``name``.
 
-    With ``chunks``, it replaces the same algorithm. Raises ScheduleError for arguments that
-    `make_schedule` rejects, and for schedules too large to draw; ConfigError for an unknown
-    language.
+    The schedule with ``chunks`` or ``groups`` takes the place of the same algorithm's default.
+    Raises ScheduleError for arguments that `make_schedule` rejects, and for schedules too large to
+    draw; ConfigError for an unknown language.
     """
     chosen = make_schedule(name, world_size, chunks=chunks, groups=groups)
     scene.check_drawable(chosen)

@@ -104,7 +104,7 @@ def _bundle_sort_key(hub: int, others: Sequence[int]) -> Tuple[int, int]:
 
 
 def _bundles_overlap(one: TransferBundle, other: TransferBundle) -> bool:
-    """Return whether two bundles span a common rank, so that they need different lanes."""
+    """Return whether the arrows of two bundles cover a common rank, and so need different lanes."""
     (first, last), (other_first, other_last) = (
         (min(bundle.hub, *bundle.others), max(bundle.hub, *bundle.others)) for bundle in (one, other)
     )
@@ -161,14 +161,14 @@ def complete_contributions(schedule: Schedule, chunk: int) -> Contributions:
 
 
 def describe_contributions(contributions: Sequence[int], words: ScheduleTexts = ENGLISH) -> str:
-    """Return ``ranks 0 and 2``; a contribution that is in a sum twice is marked."""
+    """Return the ranks in a sum as text such as ``ranks 0 and 2``; repeated ranks are marked."""
     contributor_count = sum(count > 0 for count in contributions)
     listed = list_contributors(contributions, words)
     return words.contributions[contributor_count > 1].format(listed) if contributor_count else words.nothing
 
 
 def list_contributors(contributions: Sequence[int], words: ScheduleTexts = ENGLISH) -> str:
-    """Return ``0 and 2``, for a table whose heading describes the numbers."""
+    """Return the ranks in a sum as text such as ``0 and 2``, for a table with its own heading."""
     contributors = [
         f"{rank}" if count == 1 else words.times.format(rank, count)
         for rank, count in enumerate(contributions)
@@ -212,11 +212,12 @@ State = Sequence[Sequence[Contributions]]
 
 
 def as_text(schedule: Schedule, width: int = 80) -> str:
-    """Return the sends of each step and the ranks' chunks after it, in lines of ``width`` columns.
+    """Return the schedule as text: the sends of each step, and a grid of all chunks after it.
 
-    The grid has a row for each chunk and a column for each rank. If they fit, its cells list the
-    ranks whose contributions they contain, else their number. There is no grid if even that is too
-    wide, or if there are too many chunks. Raises ScheduleError for a width below 20.
+    The grid has a row for each chunk and a column for each rank. A cell lists the ranks whose
+    contributions the chunk contains. If such cells are too wide, a cell contains only the number of
+    contributions. If even that is too wide, or if there are too many chunks, there is no grid.
+    ``width``: the columns of a line. Raises ScheduleError for a width below 20.
     """
     if width < MIN_WIDTH:
         raise ScheduleError(f"a schedule in {width} columns: give it at least {MIN_WIDTH}")
@@ -234,7 +235,7 @@ def as_text(schedule: Schedule, width: int = 80) -> str:
 
 
 def _make_grids(schedule: Schedule, all_states: Sequence[State], width: int) -> Tuple[str, List[List[str]]]:
-    """Return a legend, and the lines of one grid for each state: the most detailed that fit."""
+    """Return a legend, and a text grid for each state, in the most detailed form that fits."""
     legend = "The grid after a step has a row a chunk and a column a rank; a cell"
     duplicates_text = "! where one is in it more than once."
     forms: List[Tuple[str, Callable[[Contributions], str]]] = [

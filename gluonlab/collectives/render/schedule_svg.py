@@ -113,7 +113,7 @@ _HOW_TO_READ = (
 
 
 def _draw_heading(root: Element, schedule: Schedule, width: int) -> int:
-    """Draw name, size, description and legend. Return the top of the panels."""
+    """Draw name, size, description and legend; return the y coordinate below them."""
     add_text(root, MARGIN, 46, schedule.name, "name")
     y = 70
     for line in [describe_size(schedule), *textwrap.wrap(algorithm_description(schedule), (width - 2 * MARGIN) // 7)]:
@@ -124,6 +124,7 @@ def _draw_heading(root: Element, schedule: Schedule, width: int) -> int:
 
 
 def _draw_legend(parent: Element) -> None:
+    """Draw an example of each kind of cell and of arrow, with its meaning."""
     x = 0
     cell_kinds = (("held before", 1, ""), ("came with the step", 0, "written"), ("whole", 1, "whole"))
     for label, was_held, kind in cell_kinds:
@@ -141,7 +142,10 @@ def _draw_legend(parent: Element) -> None:
 def _draw_panel(
     parent: Element, layout: _ScheduleLayout, schedule: Schedule, step: Step, title: str, states: Tuple[State, State]
 ) -> None:
-    """Draw a panel. ``states``: before and after the step."""
+    """Draw one step: a table of chunks by rank after the step, and arrows for its transfers.
+
+    ``states``: the contents of all chunks before and after the step.
+    """
     add_text(parent, 0, 14, title, "panel")
     ops = sorted({transfer.op for transfer in step})
     add_text(parent, layout.width, 14, " and ".join(ops), "quiet end")
@@ -175,7 +179,11 @@ def _draw_cell(parent: Element, kind: str, x: int, y: int, width: int) -> None:
 def _draw_segments(
     cell: Element, x: int, y: int, size: Tuple[int, int], previous: Sequence[int], current: Sequence[int]
 ) -> None:
-    """Draw the segments of a cell. ``size``: the width of a segment, and of the gap."""
+    """Draw a bar in a cell for the contribution of each rank to the chunk.
+
+    ``size``: the widths of a bar and of the gap. ``previous``, ``current``: how often each
+    contribution is in the chunk before and after the step.
+    """
     paths = dict.fromkeys(HEIGHTS, "")
     for rank, (previous_count, count) in enumerate(zip(previous, current)):
         kind = "empty" if not count else "often" if count > 1 else "held" if previous_count else "new"

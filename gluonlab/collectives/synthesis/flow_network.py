@@ -99,7 +99,7 @@ def flow_network_or_none(topology: Topology) -> Optional[FlowNetwork]:
 
 
 def _usable_pairs(topology: Topology) -> Tuple[Pair, ...]:
-    """Return the pairs that are fast enough. Slower pairs would delay all others."""
+    """Return the pairs of devices that are fast enough. Slower pairs would delay all others."""
     speed_of = {pair: route.bytes_per_s for pair, route in topology.routes.items()}
     speeds = sorted(set(speed_of.values()))
     # bisection: all pairs together connect the devices, the fastest pairs perhaps do not
@@ -127,7 +127,7 @@ def _radius(world_size: int, pairs: Sequence[Pair]) -> int:
 
 
 def successors(pairs: Sequence[Pair]) -> "DefaultDict[int, List[int]]":
-    """Return the devices to which each device may send."""
+    """Return, for each device, the devices to which it may send by one of ``pairs``."""
     neighbors: DefaultDict[int, List[int]] = defaultdict(list)
     for src, dst in pairs:
         neighbors[src].append(dst)
@@ -135,7 +135,10 @@ def successors(pairs: Sequence[Pair]) -> "DefaultDict[int, List[int]]":
 
 
 def _count_hops(start: int, world_size: int, neighbors: "DefaultDict[int, List[int]]") -> int:
-    """Return the hops from ``start`` to the farthest device, or ``world_size`` if unreachable."""
+    """Return the hops from ``start`` to the farthest device.
+
+    If a device cannot be reached, return ``world_size``.
+    """
     reached, newest, hops = {start}, {start}, 0
     while len(reached) < world_size:
         newest = {dst for src in newest for dst in neighbors[src]} - reached
@@ -158,7 +161,7 @@ def _min_spread_steps(world_size: int, partners: int) -> int:
 
 
 def _to_lane_counts(speeds: Sequence[float]) -> Tuple[float, List[int]]:
-    """Express speeds as multiples of the speed of a lane: return that speed, and the multiples."""
+    """Return the speed of one lane, and each of ``speeds`` as a number of lanes."""
     if not speeds:
         return 1.0, []
     slowest = min(speeds)
@@ -176,7 +179,7 @@ Permutation = Tuple[int, ...]  # device d becomes permutation[d]
 
 
 def symmetry_groups(network: FlowNetwork) -> List[List[Permutation]]:
-    """Return groups of permutations that are verified symmetries, the largest first.
+    """Return groups of symmetries of the network, as permutations of devices, the largest first.
 
     The last group is the identity.
     """
@@ -209,8 +212,8 @@ def orbit_representatives(world_size: int, group: Sequence[Permutation]) -> List
 def find_isomorphism(one: FlowNetwork, other: FlowNetwork) -> Optional[Permutation]:
     """Return a permutation of the devices of ``one`` that maps its links to those of ``other``.
 
-    Return None if there is none. A pair is mapped to a pair with as many links, of the same lanes
-    and shared by as many pairs.
+    Return None if there is none. A pair and its image have equally many links. These links have the
+    same lanes, and equally many pairs share them.
     """
     if one.world_size != other.world_size or len(one.shared_links) != len(other.shared_links):
         return None
@@ -238,7 +241,7 @@ def find_isomorphism(one: FlowNetwork, other: FlowNetwork) -> Optional[Permutati
 
 
 def _links_of_pairs(network: FlowNetwork) -> Dict[Pair, List[Tuple[int, int]]]:
-    """Return, for each pair, (lanes, number of pairs that share it) of each of its links."""
+    """Return the links of each pair, each as (lanes, number of pairs that share the link)."""
     links_of_pair: Dict[Pair, List[Tuple[int, int]]] = {pair: [] for pair in network.pairs}
     for link in network.shared_links:
         for pair in link.pairs:

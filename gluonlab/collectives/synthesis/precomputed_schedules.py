@@ -1,4 +1,4 @@
-"""Stored schedules, as files, for known machines and for devices behind a switch.
+"""Reads stored schedules from files, for known machines and for devices behind a switch.
 
 A file contains schedules and their links. Its schedules are used for every topology with the same
 links, even if the devices have other numbers. All schedules are verified after reading.
@@ -65,13 +65,12 @@ def uniform_switch(world_size: int) -> Topology:
 
 
 def choose_schedules(topology: Topology) -> List[Schedule]:
-    """Return the schedules of the topology's own file, or else stored schedules.
+    """Return synthesized schedules for a topology: from its own file, or else from stored files.
 
-    If nothing is stored for its links, they are the schedules for a switch, placed by
-    `find_best_order`, and combinations of the schedules for each of several equal groups of
-    devices. For several hosts, the schedules for one host are combined
-    (`make_schedules_over_hosts`). Raises ScheduleError for more devices than files exist for, and
-    for more hosts than `MAX_HOSTS`.
+    If no file has its links, the schedules for a switch are placed by `find_best_order`. For
+    several equal groups of devices, combinations of the schedules for each group are added. For
+    several hosts, the schedules for one host are combined (`make_schedules_over_hosts`). Raises
+    ScheduleError for more devices than files exist for, and for more hosts than `MAX_HOSTS`.
     """
     if topology.schedules:
         return list(topology.schedules)
@@ -101,7 +100,7 @@ def choose_schedules(topology: Topology) -> List[Schedule]:
 def to_file_text(
     machine_names: Sequence[str], network: FlowNetwork, front: Sequence[SynthesizedSchedule], **more: str
 ) -> str:
-    """Return the text of a file: JSON with a line for each link, and for each step.
+    """Return the text of a file of schedules: JSON with a line for each link, and for each step.
 
     ``more``: the texts of values under further keys.
     """
@@ -114,6 +113,7 @@ def to_file_text(
 
 
 def _schedule_text(entry: SynthesizedSchedule) -> str:
+    """Return the JSON of one schedule, with its rounds, lower bound and optimality."""
     head = {
         "rounds": entry.rounds,
         "bound": entry.bound,
@@ -178,6 +178,7 @@ def _read_all(world_size: Optional[int]) -> Tuple[StoredSchedules, ...]:
 
 
 def _parse_schedule(world_size: int, entry: Dict[str, Any]) -> SynthesizedSchedule:
+    """Return the schedule that an entry of the list ``front`` in a file describes."""
     owner = tuple(int(rank) for rank in entry["owner"])
     steps = tuple(
         tuple(
@@ -193,7 +194,7 @@ def _parse_schedule(world_size: int, entry: Dict[str, Any]) -> SynthesizedSchedu
 
 
 def _chunks_by_pair(step: Step) -> Dict[str, Dict[str, List[int]]]:
-    """Return a step's chunks by operation and by pair, such as ``0>1``, as a file stores them."""
+    """Return a step's chunks as a file stores them: by operation, then by pair, such as ``0>1``."""
     chunks: Dict[str, Dict[str, List[int]]] = {}
     for src, dst, chunk, op in sorted(step):
         chunks.setdefault(op, {}).setdefault(f"{src}>{dst}", []).append(chunk)
@@ -219,7 +220,7 @@ MAX_TRANSFERS = 20_000  # of a pipeline
 
 
 def make_schedules_over_hosts(topology: Topology) -> List[Schedule]:
-    """Return allreduces over all hosts of ``topology``, each composed of one for a single host.
+    """Return allreduces over all hosts, each made from a schedule for a single host.
 
     The schedule for a host is split into sums, which come first, and copies, which come last.
     Raises ScheduleError for more than `MAX_HOSTS`, and for hosts of different sizes.
@@ -233,7 +234,7 @@ def make_schedules_over_hosts(topology: Topology) -> List[Schedule]:
 
 
 def make_schedules_over_groups(topology: Topology) -> List[Schedule]:
-    """Return allreduces over the groups of one host, each also as a pipeline."""
+    """Return allreduces over a host's groups, each as a pipeline of several numbers of parts."""
     return [
         pipeline_parts(schedule, parts)
         for schedule in _combine_parts(topology, topology.groups)
@@ -243,7 +244,7 @@ def make_schedules_over_groups(topology: Topology) -> List[Schedule]:
 
 
 def pipeline_parts(schedule: Schedule, parts: int) -> Schedule:
-    """Return the schedule applied to parts of the buffer, each one step after the previous part.
+    """Return a pipeline of the schedule: parts of the buffer start one step after another.
 
     While the sums of one part use the links between groups, those of the next part still use the
     links within groups. So all links work at once for large buffers. All that a device sends to
@@ -278,7 +279,7 @@ def _combine_parts(topology: Topology, parts: Sequence[Sequence[int]]) -> List[S
 def split_halves(schedule: Schedule) -> Tuple[Schedule, Schedule]:
     """Split an allreduce into a reduce_scatter (its sums) and an all_gather (its copies).
 
-    All sums come first, also if some chunks were copied before other sums.
+    All sums come first, even if the allreduce copies some chunks before it sums others.
     """
     scatter = replace(schedule, collective=REDUCE_SCATTER, steps=_steps_with_op(schedule, ADD))
     return scatter, replace(schedule, collective=ALL_GATHER, steps=_steps_with_op(schedule, COPY))

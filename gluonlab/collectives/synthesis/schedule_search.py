@@ -161,7 +161,7 @@ def find_any_schedule(
 def _list_goals(
     network: FlowNetwork, steps: int, turning_points: Tuple[int, ...], lower_bound: RoundBound
 ) -> Iterator[Tuple[SearchGoal, float]]:
-    """Yield each goal to search for, with its number of rounds in the unit of `RoundBound`.
+    """Yield goals of the search, each with its number of rounds in the unit of `RoundBound`.
 
     Goals with larger symmetry groups come first, and then goals with fewer rounds.
     """
@@ -198,7 +198,9 @@ class RoundBound(NamedTuple):
 def rounds_lower_bound(
     network: FlowNetwork, steps: int, turning_points: Sequence[int], group: Sequence[Permutation]
 ) -> RoundBound:
-    """Return a lower bound on the rounds of all schedules with ``steps`` steps and turning points.
+    """Return a lower bound on the rounds of schedules with these steps and turning points.
+
+    At its turning point, a step, a chunk's sum is complete, and its copies begin.
 
     ``group``: a symmetry of the links. The average of an optimal flow over the group is an optimal
     flow that is symmetric. So only one owner of each orbit needs variables.
@@ -239,7 +241,9 @@ def rounds_lower_bound(
 def _add_flow(
     solver: Any, network: FlowNetwork, owner: int, amount: Any, first: int, last: int, back: bool = False
 ) -> List[Tuple[Pair, int, Any]]:
-    """Add the flow of an owner's chunks to all devices, and return its (pair, step, variable).
+    """Add variables for the flow of an owner's chunks to all devices, and return them.
+
+    They are returned as (pair, step, variable).
 
     ``amount``: the variable for the size of all these chunks. The flow uses the steps from
     ``first`` to ``last`` - 1. ``back``: use the reversed pairs, for sums.
@@ -293,7 +297,9 @@ class _ChunkVariables(NamedTuple):
 
 
 def find_schedule(network: FlowNetwork, goal: SearchGoal, seconds: float, workers: int) -> Optional[Schedule]:
-    """Return a schedule with few consecutive additions, or None if none was found.
+    """Return a schedule that meets ``goal``, or None if none is found within ``seconds``.
+
+    A second search reduces the number of consecutive additions.
 
     ``seconds``: the maximum time to find a schedule, and again to reduce its additions. If several
     ``workers`` (threads) search at once, equal arguments may result in different schedules.
@@ -322,13 +328,14 @@ def find_schedule(network: FlowNetwork, goal: SearchGoal, seconds: float, worker
 
 
 def _solve(solver: Any, model: Any) -> bool:
-    """Return whether there is a solution. Ctrl-C stops the search."""
+    """Run the solver, and return whether it found a solution. Ctrl-C stops the search."""
     status: List[Any] = []
     # An event, because an interrupted Thread.join treats a running thread as stopped. With a
     # timeout, because without one Python may miss a signal just before it waits.
     ended = threading.Event()
 
     def solve() -> None:
+        """Run the solver in a thread of its own, and report its end."""
         try:
             status.append(solver.solve(model))
         finally:
@@ -351,10 +358,10 @@ def _solve(solver: Any, model: Any) -> bool:
 
 
 def _add_chunk(model: Any, network: FlowNetwork, goal: SearchGoal) -> _ChunkVariables:
-    """Add the variables and constraints of a chunk, and return the variables.
+    """Add the variables and constraints of one chunk to the model, and return the variables.
 
-    Sums flow along a tree to the chunk's owner before the turning point. Copies flow along a tree
-    from the owner to all devices afterwards.
+    The chunk's turning point is a step. Before it, sums flow along a tree to the chunk's owner.
+    Afterwards, copies flow along a tree from the owner to all devices.
     """
     owners, turning_points = orbit_representatives(network.world_size, goal.group), goal.turning_points
     owned = {(r, k): model.new_bool_var("") for r in owners for k in turning_points}
@@ -389,9 +396,9 @@ def _add_chunk(model: Any, network: FlowNetwork, goal: SearchGoal) -> _ChunkVari
 
 
 def _order_chunks(model: Any, chunks: Sequence[_ChunkVariables]) -> None:
-    """Add an order of the chunks by owner and turning point.
+    """Require that the chunks are sorted by owner and turning point.
 
-    Chunks are interchangeable. So the search would otherwise try all orders of the same chunks.
+    Chunks are interchangeable. Otherwise, the search would try all orders of the same chunks.
     """
     ranked = [sum(index * variable for index, variable in enumerate(chunk.owned.values())) for chunk in chunks]
     for previous, following in zip(ranked, ranked[1:]):
@@ -401,7 +408,7 @@ def _order_chunks(model: Any, chunks: Sequence[_ChunkVariables]) -> None:
 def _add_link_constraints(
     model: Any, network: FlowNetwork, goal: SearchGoal, chunks: Sequence[_ChunkVariables]
 ) -> List[Any]:
-    """Add the constraints of links, and return the maximum number of additions in each step.
+    """Constrain the load of links; return a variable for the most additions in each step.
 
     A link carries ``lanes`` chunks per round. In a step, a link that several pairs share carries
     the message of one pair only.
@@ -439,6 +446,7 @@ def _add_link_constraints(
 def _extract_schedule(
     network: FlowNetwork, goal: SearchGoal, chunks: Sequence[_ChunkVariables], solver: Any
 ) -> Schedule:
+    """Return the schedule that the values of the solver's variables describe."""
     steps: List[List[Transfer]] = [[] for _ in range(goal.steps)]
     owner: List[int] = []
     for chunk in chunks:
