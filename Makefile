@@ -143,11 +143,12 @@ $(MPI)/.ready: setup.py tools/make_venv.py
 	@HOROVOD_WITH_MPI=1 $(PYTHON) tools/make_venv.py $(MPI) cpu horovod mpi sagemaker-check
 	@touch $@
 
-lint: $(VENV)/.ready-lint
+lint: $(VENV)/.ready-lint $(VENV)/.ready-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	find tests/gpus/src -name '*.cpp' -o -name '*.h' | xargs $(VENV)/bin/clang-format --dry-run --Werror
 	$(VENV)/bin/mypy
+	$(VENV)/bin/python -m pytest tests/test_names.py
 
 # A source archive and a wheel in dist/, judged and opened; GLUONLAB_URL=https://... gives their page its links.
 dist: $(VENV)/.ready-dist

@@ -109,7 +109,7 @@ def _parse_costs(options: CommandOptions) -> CostsOf:
     stage_costs = [_parse_stage_cost(part) for part in options["costs"].split("/")]
 
     def costs_of(schedule: PipelineSchedule) -> Optional[Costs]:
-        """Return the costs of the schedule's stages, or None if --costs has another number."""
+        """Return the costs of the schedule's stages; None if --costs is for another number of stages."""
         schedule_costs = stage_costs
         if len(stage_costs) == 1:  # the costs of a device, shared equally by its stages
             stages_per_device = schedule.stages // schedule.devices

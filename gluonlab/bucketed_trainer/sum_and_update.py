@@ -167,7 +167,9 @@ class ShardedUpdater:
         self._adds = any(bucket.adds_gradients for bucket in buckets)
 
     def sum_and_update(self, optimizer: Any, stale: StaleGradients, counts_differ: bool) -> None:
-        """Queue the sum of all gradients, and the update of parameters not stale on all devices.
+        """Queue the sum of all gradients, and the update of the parameters.
+
+        Parameters whose gradients are stale on every device are not updated.
 
         ``counts_differ`` is true if some parameters may have had more updates than others.
         """

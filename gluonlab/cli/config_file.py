@@ -149,7 +149,7 @@ def _parse_json(text: str) -> Any:
 
 
 def _run_settings(path: str, content: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return the settings that the user had given to a run, from the run's config.json."""
+    """Return all settings of a run, including defaults, from the run's config.json."""
     from gluonlab.runs.run_reader import parse_description
 
     try:

@@ -326,7 +326,9 @@ MAX_PRICED_ORDERS = 600  # for each start, about a second; known machines need u
 
 
 def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
-    """Return the cheapest device order found for `Schedule.placed`: 0, 1, ... if none is cheaper.
+    """Return the cheapest device order found for `Schedule.placed`, at ORDER_BYTES.
+
+    It is 0, 1, ... if no order is cheaper, or if the cheapest costs more at another of ORDER_SIZES.
 
     The search starts from the given order and from the topology's best ring. From each start, it
     repeatedly swaps the two devices whose exchange saves most. It stops when no exchange saves

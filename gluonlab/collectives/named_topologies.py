@@ -340,7 +340,7 @@ def _single_nic_network(gigabits: float, latency_s: float, out: LinksOfDevice, i
 
 
 def _pcie_network(gigabits: float, latency_s: float, bytes_per_s: float, switch_of: GroupOfDevice) -> HostNetwork:
-    """Return the network of a machine whose GPUs are connected as in `pcie_routes`."""
+    """Return the network of a machine whose GPUs share PCIe switches (``switch_of`` a device)."""
     return _single_nic_network(
         gigabits,
         latency_s,

@@ -5,9 +5,9 @@ Two teams of several threads deadlock in OpenBLAS: with OMP_NUM_THREADS=2, two C
 each worker starts with a team of one (`gluonlab.engine.mxnet_setup`), and this module sets the team
 size in each worker, by a function that it pushes to MXNet's engine.
 
-- All workers are replaced, in 10 to 50 ms, to change a team size: oneDNN's compiled operators,
-  which a worker caches, write beyond their memory in a larger team, and add in another order in a
-  smaller.
+- A change of a team size replaces all workers, in 10 to 50 ms. The reason is that each worker caches
+  oneDNN's compiled operators. In a larger team they write beyond their memory. In a smaller team
+  they add in another order.
 - Every fork of the process, such as a notebook's ``!ls`` or a worker of a gluon DataLoader, makes
   MXNet replace its workers. This module then sets the sizes again.
 """

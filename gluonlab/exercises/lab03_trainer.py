@@ -400,8 +400,8 @@ class _ScheduledTraining(NamedTuple):
             epoch_steps: a function that returns the number of updates per epoch.
             full_rate: a function that returns the rate after the warm-up.
             first_rate: a function that returns the rate at the start of the warm-up.
-            rise: the fraction of the warm-up after ``update`` of ``steps`` updates.
-            lowered: the number of drops so far, from the training, epoch and update.
+            rise: a function of (update, steps) that returns the fraction of the warm-up that is done.
+            lowered: a function of (training, epoch, update) that returns the number of drops so far.
         """
         steps = epoch_steps(self) if epoch_steps else -(-self.images // (self.devices * self.per_device))
         top = full_rate(self) if full_rate else self.base_lr * self.devices

@@ -231,9 +231,9 @@ def explain_lost_contribution(call: str, schedule: Schedule, place: Tuple[int, i
 
 
 def _find_lost_contribution(schedule: Schedule, all_states: Any) -> Optional[Tuple[Tuple[int, int], int]]:
-    """Return the first copy that overwrites the last copy of a rank's contribution, and the rank.
+    """Return the first transfer that overwrites a rank's only remaining contribution, and the rank.
 
-    The copy is returned as (step, index in the step). ``all_states[step][rank][chunk][r]``: how
+    The transfer is returned as (step, index in the step). ``all_states[step][rank][chunk][r]``: how
     many times the contribution of rank r is in the chunk before the step.
     """
     for number, step in enumerate(schedule.steps):

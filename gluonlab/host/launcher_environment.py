@@ -171,7 +171,7 @@ def _split_outside_brackets(text: str, variable: str) -> Iterator[str]:
 def _expand_ranges(ranges: str, text: str, variable: str) -> List[str]:
     """Expand ``001-003,07`` to ``["001", "002", "003", "07"]``.
 
-    The numbers of a range have as many digits as its first number.
+    Numbers are padded with zeros to at least as many digits as the first has.
     """
     numbers: List[str] = []
     for part in ranges.split(","):

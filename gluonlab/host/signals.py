@@ -135,7 +135,7 @@ class StopRequest:
 
     - ``number`` is the first signal in EXCEPTION_BY_SIGNAL that has arrived; None before.
     - The block calls `raise_if_requested` at points where it can end.
-    - A second Ctrl-C raises KeyboardInterrupt immediately. Further signals have no effect.
+    - The first Ctrl-C after that raises KeyboardInterrupt immediately. Further signals have no effect.
     - After the block, the signal is delivered to the previous handler.
     - Ignored signals stay ignored. Outside the main thread the block has no effect.
 
@@ -158,7 +158,7 @@ class StopRequest:
         return self
 
     def _record_signal(self, number: int, frame: object) -> None:
-        """Record the first signal. Raise KeyboardInterrupt for a second Ctrl-C."""
+        """Record the first signal. Raise KeyboardInterrupt for the first Ctrl-C after it."""
         note_handler_call()
         if not self._has_signal:
             self._has_signal, self.number = True, self.number or number

@@ -93,7 +93,7 @@ class LoadedRun:
             contains their number.
 
         Raises:
-            DataError: An input is not an image.
+            DataError: There are no images, or an input is not an image that fits the run.
             RunError: Scores are not finite.
         """
         inputs = _list_images(images)

@@ -141,7 +141,7 @@ class MXNetKVStore(KVStore):
         last_entry: Optional[_KeyEntry] = None
 
         def run() -> None:
-            """Sum the arrays: in C if they were summed before, else by `pushpull`."""
+            """Sum the arrays: the first time by `pushpull`, later by one C call."""
             nonlocal last_entry
             entry = self._key_entries.get(key)
             if entry is None or entry is not last_entry or self._updater_function is not None:

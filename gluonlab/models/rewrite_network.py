@@ -189,7 +189,10 @@ def convert_one_pixel_convolutions(graph: mx.sym.Symbol, shapes: Dict[str, Shape
 
 
 def _window_overlap(node: Node, image: Optional[Shape], output: Optional[Shape]) -> Optional[WindowOverlap]:
-    """Return how the window and image overlap in a convolution to convert; None for other nodes."""
+    """Return the part of the kernel window that lies on the image, or None.
+
+    It is None unless the node is a convolution that can become a dense layer.
+    """
     attrs = node.get("attrs", {})
     if node["op"] != "Convolution" or image is None or output is None:
         return None

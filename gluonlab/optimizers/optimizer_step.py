@@ -1,13 +1,13 @@
 """Updates the same parameters on several devices, and counts updates once, not once per device.
 
-A key stands for one parameter, or for the parameters of a bucket. Either every device holds all its
-elements, or each device holds the part that it owns. A key begins as one span with one update count.
-It is split into several spans when some of its parameters skip an update because their gradients are
-stale: from then on, their counts differ.
-
 mx.optimizer.Optimizer counts separately on each device, and increments the counts of the device
 that was set last. Its learning rate depends on the largest count, ``num_update``, and would be
 wrong.
+
+A key is one parameter or one bucket of parameters. Each device holds the whole key, or only the part
+that it owns. A key begins as one span of elements with one update count. It is split into several
+spans when some of its parameters skip an update because their gradients are stale: from then on,
+their counts differ.
 """
 
 from __future__ import annotations

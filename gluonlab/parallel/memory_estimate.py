@@ -51,8 +51,8 @@ class MemoryEstimate(NamedTuple):
 def input_specs(images: int, image_shape: Sequence[int], columns: int, dtype: str = "uint8") -> ArraySpecs:
     """Return shapes and types of the network's images and labels.
 
-    ``columns``: `gluonlab.parallel.training_loss.label_columns` of the loss. With 3 or more, the
-    images are mixtures, which are float32.
+    ``columns``: columns of the array of labels; 0 for class numbers. Labels of mixup have 3 or more
+    columns, and their images are float32.
     """
     shape = (images, *image_shape)
     pixels = np.dtype(np.float32 if columns >= 3 else dtype)

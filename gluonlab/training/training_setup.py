@@ -67,7 +67,7 @@ def read_dataset_on_all_ranks(
     """
 
     def check_and_read() -> Optional[Dataset]:
-        """Check settings with one black image before reading Gluon data sets."""
+        """Check the settings with a placeholder data set before reading Gluon data sets, which is slow."""
         placeholder = placeholder_dataset(dataset)
         if placeholder is not dataset:
             resolve_config(config, placeholder, group, components)

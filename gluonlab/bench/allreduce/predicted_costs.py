@@ -377,7 +377,7 @@ class AlgorithmChoice:
 def choose_algorithms(
     schedules: SchedulesBySize, sizes: Sequence[int], rows: Sequence[TimedRow] = ()
 ) -> List[AlgorithmChoice]:
-    """Return auto's choice for each size.
+    """Return the schedule that the algorithm ``auto`` chooses for each size.
 
     ``rows``: measured rows, if any. The choice is then compared with the fastest of them.
     """

@@ -1,6 +1,7 @@
-"""The flow network that the solver uses: a topology reduced to fast pairs and shared links.
+"""A topology reduced for the solver, and the symmetries of such a network.
 
-Also finds symmetries of flow networks.
+It has the pairs of devices whose links are fast enough to use, and the links that several pairs
+share.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def shard_sizes(size: int, parts: int, weights: Optional[Weights] = None) -> Lis
 def proportional_sizes(size: int, weights: Weights) -> List[int]:
     """Divide ``size`` into whole numbers in proportion to ``weights``; some may be 0.
 
-    Uses the largest remainder method. If remainders are equal, the first parts are larger.
+    Uses the largest remainder method. If remainders are equal, the first parts are rounded up.
     """
     total = sum(weights)
     quotas = [size * weight / total for weight in weights]

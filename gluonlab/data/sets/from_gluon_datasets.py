@@ -408,7 +408,10 @@ def _folder_class_names(data: Any) -> Optional[List[str]]:
 
 
 def has_samples(given: Any) -> bool:
-    """Return whether ``given`` is a DataLoader, or has a length and samples at indices."""
+    """Return whether ``given`` is a DataLoader, a list of pairs, or another sequence of samples.
+
+    Arrays, tuples, dictionaries and text are not.
+    """
     if isinstance(given, gluon.data.DataLoader):
         return True
     if isinstance(given, list):

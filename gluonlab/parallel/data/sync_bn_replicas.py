@@ -374,7 +374,7 @@ class ArrayPool:
         counts: Dict[Any, int] = {}
 
         def allocate(spec: ArraySpec) -> nd.NDArray:
-            """Return an array of this shape and type that the graph does not have yet."""
+            """Return an array from the pool that this graph has not taken yet, or a new one."""
             key = (spec[0], np.dtype(spec[1]))
             arrays, number = self._arrays.setdefault(key, []), counts.get(key, 0)
             counts[key] = number + 1

@@ -203,7 +203,7 @@ class StepProgram:
             self.calls.append(partial(compiled.backward, bound))
 
     def send_backward(self, device: int, stage: int, microbatch: int) -> None:
-        """Add the copy of the activation's gradient to the head gradient of the previous stage."""
+        """Append the copy of the activation's gradient into the previous stage's head gradient."""
         previous, bound = self._bound[microbatch][stage - 1 : stage + 1]
         if self._pipeline.stages[stage].needs_input_gradient:
             copy = previous.heads.copies[0].copy
@@ -238,7 +238,7 @@ class StepProgram:
         bound.inputs[LABELS].copy(self.microbatches[microbatch].labels)
 
     def _add_loss(self, loss: nd.NDArray, microbatch: int) -> None:
-        """If there are several microbatches, add the call that adds ``loss`` to their sum."""
+        """Append the addition of ``loss`` to the sum over microbatches, if there are several."""
         if len(self.microbatches) > 1:
             sums = self._pipeline.sums
             self.loss = sums.totals[0]
