@@ -367,9 +367,8 @@ def step_limit(panel: Panel, size: int) -> int:
 def _tune_rate(name: str, size: int, first_rate: float, options: BatchSizeOptions, sweep: Sweep) -> float:
     """Return the learning rate with the fewest median steps to the target over some seeds.
 
-    The search multiplies ``first_rate`` by RATE_FACTOR up, then down, each until
-    PATIENCE rates in a row are no better. If no rate
-    reaches the target, the rate with the highest accuracy is returned.
+    The search multiplies ``first_rate`` by RATE_FACTOR up, then down, each until PATIENCE rates in a
+    row are no better. If no rate reaches the target, the rate with the highest accuracy is returned.
     """
     best_rate, fewest_steps, best_accuracy = first_rate, math.inf, -1.0
     for factor in (RATE_FACTOR, 1 / RATE_FACTOR):

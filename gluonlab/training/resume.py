@@ -201,7 +201,8 @@ def _other_folder_error(out: str, resume_point: ResumePoint) -> ConfigError:
 def keep_recorded_cut(config: TrainConfig, description: RunDescription) -> TrainConfig:
     """Return the config with the run's ``cut`` of the network, if the config does not ask for another.
 
-    It asks for another with its own cut, other stages or another balance. A cut that was chosen by measurement could differ if it were measured again.
+    It asks for another with its own cut, other stages or another balance. A cut that was chosen by
+    measurement could differ if it were measured again.
     """
     recorded, current, cut = description.requested, config.to_dict(), description.used.get("cut")
     names = ("split", "stages", "stages_per_device", "pipeline_schedule")
