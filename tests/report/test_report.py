@@ -113,7 +113,7 @@ def test_means_lie_in_the_middle_of_their_epoch_and_evaluations_at_its_end(tmp_p
 
 
 def test_the_best_epoch_is_marked(tmp_path):
-    """Of 0.5, 0.9 and 0.8: in the table, and by a ring in the charts."""
+    """The best of 0.5, 0.9 and 0.8 is marked in the table, and by a ring in the charts."""
     runs = make_runs(tmp_path, a=make_metrics(), b=[])
     rows = re.findall(r'<tr( class="best")?><td>(\d)</td>', make_page(runs))
     assert rows == [("", "1"), (' class="best"', "2"), ("", "3")]
