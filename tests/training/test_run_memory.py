@@ -168,7 +168,7 @@ print(json.dumps([peak, 2 * MemoryEstimator(plan, make_net(plan)).memory(768).to
 
 @pytest.mark.long
 def test_the_estimate_is_within_20_percent_of_the_measured_peak(python):
-    """A trace of two devices that train and evaluate LeNet."""
+    """For two devices that train and evaluate LeNet."""
     result = python("-c", PEAK_PROGRAM)
     assert result.returncode == 0, result.stderr
     measured, estimated = json.loads(result.stdout)
