@@ -41,6 +41,9 @@ class Server:
                 stderr=log,
                 start_new_session=True,
             )
+
+    def wait_for_start(self):
+        """Wait until the server answers. In a method, so that the caller can stop a server that does not."""
         wait_until(lambda: self.process.poll() is not None or list(self.runtime.glob("jpserver-*.json")))
         [about] = self.runtime.glob("jpserver-*.json")
         wait_until(lambda: about.read_text(encoding="utf-8"))

@@ -16,9 +16,12 @@ from support.waiting import LIMIT_S, wait_until
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    made = Server(tmp_path_factory.mktemp("jupyter"))
-    yield made
-    made.stop()
+    server = Server(tmp_path_factory.mktemp("jupyter"))
+    try:
+        server.wait_for_start()
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture

@@ -302,7 +302,7 @@ def optimality_text(synthesized: SynthesizedSchedule) -> str:
 
 
 def synthesis_to_json(front: Sequence[SynthesizedSchedule]) -> List[Dict[str, Any]]:
-    """Return what --json prints about the found schedules, besides their times."""
+    """Return what --json prints about the found schedules, except their times."""
     return [
         {
             "steps": len(synthesized.schedule.steps), "chunks": synthesized.schedule.chunks,
