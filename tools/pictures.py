@@ -15,6 +15,8 @@ from pathlib import Path
 
 from PIL import Image
 
+import ring_animation
+
 ROOT = Path(__file__).resolve().parent.parent
 TERMINAL = """<!doctype html><meta charset="utf-8"><style>
 body {{ margin: 0; background: #0d1117; color: #e6edf3 }}
@@ -66,6 +68,7 @@ def main(folder):
         draw = ["--draw", "ring", "--devices", "4", "--out", "ring.html"]
         run_command(work, "gluonlab.bench", "allreduce", *draw)
         take_screenshot(advance_page(work / "ring.html", 3), folder / "allreduce.png", 1100, 880)
+        (folder / "ring.svg").write_text(ring_animation.make_picture(), encoding="utf-8")
         run_command(work, "gluonlab.bench", "efficiency", "--out", "efficiency.svg")
         shutil.copy(work / "efficiency.svg", folder)
         run_command(work, "gluonlab.run", "--compare", "1,2", "--out", "study")
