@@ -178,7 +178,8 @@ def test_the_commands_of_a_page_run_in_order(page, tmp_path):
             if "..." in command or reason_not_to_run(command) is not None:
                 continue
             trains = (
-                words[:2] == ["gluonlab", "run"] or words[2:3] in (["gluonlab.run"], ["gluonlab.scratch"])
+                words[:2] in (["gluonlab", "run"], ["gluonlab", "compare"])
+                or words[2:3] in (["gluonlab.run"], ["gluonlab.scratch"])
             ) and not ({"--help", "--list", "--evaluate", "--resume"} & set(words))
             done = run([*words, "--epochs", "1"] if trains and "epochs" not in command else words, tmp_path)
             # the doctor exits with 1 for a fault of this machine, which is also an answer
