@@ -24,7 +24,7 @@ OWN_PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]
 OTHERS = {"faq.md", "launch.md", "grading.md", "own-images.md"}
 OWN_PYTHON = {"own-images.md", "own-training.md", "own-loop.md", "onnx.md", "faq.md", "exactness.md"}
 PYTHON_PAGES = [page for page in PAGES if read_blocks(page, "python") and page.name not in OWN_PYTHON]
-NOT_GLUONLABS = {"make", "pip", "cd", ".", "eval", "docker", "export", "cp", "srun"}
+NOT_GLUONLABS = {"git", "make", "pip", "cd", ".", "eval", "docker", "export", "cp", "srun"}
 
 # Commands that are only parsed: the reason, and words of such commands.
 ONLY_PARSED = {
@@ -177,9 +177,10 @@ def test_the_commands_of_a_page_run_in_order(page, tmp_path):
             words = shlex.split(command)
             if "..." in command or reason_not_to_run(command) is not None:
                 continue
-            trains = words[2:3] in (["gluonlab.run"], ["gluonlab.scratch"]) and not (
-                {"--help", "--list", "--evaluate", "--resume"} & set(words)
-            )
+            trains = (
+                words[:2] in (["gluonlab", "run"], ["gluonlab", "compare"])
+                or words[2:3] in (["gluonlab.run"], ["gluonlab.scratch"])
+            ) and not ({"--help", "--list", "--evaluate", "--resume"} & set(words))
             done = run([*words, "--epochs", "1"] if trains and "epochs" not in command else words, tmp_path)
             # the doctor exits with 1 for a fault of this machine, which is also an answer
             if done.returncode not in ((0, 1) if "gluonlab.doctor" in words else (0,)):

@@ -42,7 +42,7 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path, bad):
     assert len(find_dead_links(page)) == 1
 
 
-def test_both_readmes_name_the_same_labs_pages_and_pictures():
+def test_both_readmes_link_to_the_same_pages_and_pictures():
     first, second = (
         {
             link
@@ -52,5 +52,14 @@ def test_both_readmes_name_the_same_labs_pages_and_pictures():
         for name in ("README.md", "README.ja.md")
     )
     assert first == second
-    labs = {str(path.relative_to(ROOT)) for path in (ROOT / "labs").glob("??/*.ipynb")}
-    assert {link for link in first if link.endswith(".ipynb")} == labs
+
+
+def test_the_page_of_the_labs_links_to_every_notebook():
+    links = LINK.findall((ROOT / "docs" / "labs.md").read_text(encoding="utf-8"))
+    labs = {f"../{path.relative_to(ROOT)}" for path in (ROOT / "labs").glob("??/*.ipynb")}
+    assert {link for link in links if link.endswith(".ipynb")} == labs
+
+
+def test_the_command_that_never_changes_is_in_the_readme_once():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text.count("python -m gluonlab.run --gpus 2") == 1

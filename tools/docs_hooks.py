@@ -1,4 +1,4 @@
-"""MkDocs hooks that add pages from outside docs/ and rewrite links that leave docs/.
+"""MkDocs hooks that add pages and figures from outside docs/ and rewrite links that leave docs/.
 
 A link out of docs/ leads to the same page of the site if the site has it. Otherwise the link leads
 to GLUONLAB_URL, the repository on the web. Without GLUONLAB_URL only the text of the link remains.
@@ -21,16 +21,19 @@ TOP = {  # page of the site: its source outside docs/
 }
 PAGES = {source: page for page, source in TOP.items()}
 PAGES["README.md"] = "index.md"
+FIGURES = "labs/en/figures/"  # its files are figures/NAME on the site
 FENCED = re.compile(r"^(```|~~~).*?^\1\s*$", re.M | re.S)
 LINK = re.compile(r"(!?)\[((?:[^][]|\[[^][]*\])*)\]\(([^()\s]+)\)")
 ELSEWHERE = re.compile(r"[a-z]+:|#")
 
 
 def on_files(files, config):
-    """Add the pages from the top of the repository."""
+    """Add the pages from the top of the repository, and the figures of the labs."""
     for page, source in TOP.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=rewrite_links(text, source)))
+    for figure in sorted((ROOT / FIGURES).glob("*.svg")):
+        files.append(File.generated(config, f"figures/{figure.name}", abs_src_path=str(figure)))
     return files
 
 
@@ -57,6 +60,8 @@ def _rewrite_link(link, source):
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), name))
     if path in PAGES:
         return f"{picture}[{words}]({PAGES[path]}{sharp}{anchor})"
+    if path.startswith(FIGURES):
+        return f"{picture}[{words}](figures/{path[len(FIGURES) :]})"
     if path.startswith("docs/"):
         return f"{picture}[{words}]({path[len('docs/') :]}{sharp}{anchor})"
     url = os.environ.get("GLUONLAB_URL")

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from PIL import Image
 
+import ring_animation
+
 ROOT = Path(__file__).resolve().parent.parent
 TERMINAL = """<!doctype html><meta charset="utf-8"><style>
 body {{ margin: 0; background: #0d1117; color: #e6edf3 }}
@@ -24,14 +26,14 @@ b {{ color: #7ee787; font-weight: normal }} i {{ color: #d29922; font-style: nor
 
 
 def run_command(folder, *words):
-    """Run a command; return the HTML of a terminal with the command and its output."""
-    command = [sys.executable, "-m", *words]
+    """Run gluonlab with these words; return the HTML of a terminal with the command and its output."""
+    command = [sys.executable, "-m", "gluonlab", *words]
     result = subprocess.run(
         command, cwd=folder, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     lines = [html.escape(line) for line in result.stdout.splitlines()]
     lines = [f"<i>{line}</i>" if line.startswith("warning:") else line for line in lines]
-    return "\n".join([f"<b>$</b> python -m {html.escape(' '.join(words))}", *lines])
+    return "\n".join([f"<b>$</b> gluonlab {html.escape(' '.join(words))}", *lines])
 
 
 def take_screenshot(page, output, width, height):
@@ -61,15 +63,16 @@ def main(folder):
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         page = work / "run.html"
-        page.write_text(TERMINAL.format(lines=run_command(work, "gluonlab.run", "--gpus", "2")), encoding="utf-8")
+        page.write_text(TERMINAL.format(lines=run_command(work, "run", "--gpus", "2")), encoding="utf-8")
         take_screenshot(page, folder / "run.png", 820, 510)
-        draw = ["--draw", "ring", "--devices", "4", "--out", "ring.html"]
-        run_command(work, "gluonlab.bench", "allreduce", *draw)
+        run_command(work, "allreduce", "draw", "ring", "--devices", "4", "--out-file", "ring.html")
         take_screenshot(advance_page(work / "ring.html", 3), folder / "allreduce.png", 1100, 880)
-        run_command(work, "gluonlab.bench", "efficiency", "--out", "efficiency.svg")
+        (folder / "ring.svg").write_text(ring_animation.make_picture(), encoding="utf-8")
+        efficiency = [sys.executable, ROOT / "tools" / "prediction", "efficiency", "--out-file", "efficiency.svg"]
+        subprocess.run(efficiency, cwd=work, check=True)
         shutil.copy(work / "efficiency.svg", folder)
-        run_command(work, "gluonlab.run", "--compare", "1,2", "--out", "study")
-        run_command(work, "gluonlab.report", "study", "--out", "report.html")
+        run_command(work, "compare", "1,2", "--out", "study")
+        run_command(work, "report", "study", "--out-file", "report.html")
         take_screenshot(work / "report.html", folder / "study.png", 1100, 1000)
 
 
