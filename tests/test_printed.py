@@ -21,22 +21,24 @@ import options_page
 TIME_LIMIT_S = 300  # of each command
 # the launcher starts the python of this PATH
 OWN_PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-OTHERS = {"faq.md", "launch.md", "grading.md", "own-images.md"}
+OTHERS = {"faq.md", "grading.md", "own-images.md"}
 OWN_PYTHON = {"own-images.md", "own-training.md", "own-loop.md", "onnx.md", "faq.md", "exactness.md"}
 PYTHON_PAGES = [page for page in PAGES if read_blocks(page, "python") and page.name not in OWN_PYTHON]
 NOT_GLUONLABS = {"git", "make", "pip", "cd", ".", "eval", "docker", "export", "cp", "srun"}
 
 # Commands that are only parsed: the reason, and words of such commands.
 ONLY_PARSED = {
-    "needs GPUs": ["gpu:", "float16", "--prove"],
+    "needs GPUs": ["gpu:", "float16", "--prove", "--nvml"],
     "needs a network": ["download", "--network"],
     "needs a data set that was downloaded": ["verify", "mnist", "cifar10", "imagenette2-320", "runs/long"],
     "needs an interrupted run; tests/run/test_endings.py": ["--resume"],
     "needs parameters of one's own": ["--pretrained"],
     "needs three hosts": ["h0:0,h1:2,h2:2"],
-    "takes minutes on two cores": ["resnet50", "gluoncv:", "--find-batch-size"],
-    "measures for minutes": ["1KiB:64MiB", "--choose", "peers", "scaling", "batch-size", "learning-rate", "splits"],
-    "seeks for minutes": ["--synthesise", "f.json"],
+    "takes minutes on two cores": ["resnet50", "gluoncv:", "--find-batch-size", "find-batch-size"],
+    "measures for minutes": [
+        "1KiB:64MiB", "--choose", "choose", "peers", "scaling", "batch-size", "learning-rate", "splits", "strategies",
+    ],
+    "seeks for minutes": ["--synthesise", "solve", "f.json"],
     "is for developers; tests/performance_model runs it": ["tools/prediction"],
     "compares what was measured": ["before.json"],
     "reads notebooks that were handed in; tests/labs/test_grade.py": ["grade"],
@@ -133,11 +135,17 @@ def split_pictures(folder):
     (folder / "train").rename(folder / "pictures" / "train")
 
 
+def run_block(block, folder):
+    """Run a block of Python as a program in a folder."""
+    subprocess.run([sys.executable, "-c", block.code], cwd=folder, check=True, timeout=TIME_LIMIT_S)
+
+
 MADE = {
     "pictures": draw_pictures,
     "pictures in train and val": split_pictures,
     **{name: partial(draw_picture, name=name) for name in ("new.png", "a.png", "b.jpg")},
     **{name: partial(train_run, name=name) for name in ("runs/NAME", "digits")},
+    "photos": lambda folder: run_block(read_blocks(ROOT / "docs" / "slow-run.md", "python")[0], folder),
     "train.py": lambda folder: (folder / "train.py").write_text(read_shown_program("train.py")),
     "docs/classify.py": lambda folder: shutil.copytree(ROOT / "docs", folder / "docs"),
 }

@@ -132,22 +132,25 @@ def _images_cell(name, row):
 
 
 THREADS = {
-    threads.OURS: "1,000 looks, as gluonlab sets it",
-    threads.REFERENCE: "OpenMP as it comes: 300,000 looks",
+    threads.OURS: "1,000 spins, gluonlab's setting",
+    threads.REFERENCE: "300,000 spins, OpenMP's default",
     "passive": "`OMP_WAIT_POLICY=passive`",
     threads.SHARING: "two `dist_sync` workers that share the cores",
-    threads.NOT_SHARING: "two that take all cores each, OpenMP as it comes",
+    threads.NOT_SHARING: "two that use all cores each, OpenMP's default",
 }
 NETWORKS = {"lenet": "LeNet", "mlp": "MLP"}
-COMPANY = {"quiet": "alone", "beside": "beside a process that computes"}
+COMPANY = {"quiet": "on an idle machine", "beside": "with another process computing"}
 
 
 def threads_table(record):
-    heads = ["images/s, and as a multiple of OpenMP's as it comes"]
+    heads = ["images/s, and relative to OpenMP's default"]
     heads += [f"{NETWORKS[network]} {COMPANY[company]}" for network, company in map(str.split, threads.column_names())]
     rows = threads.make_rows(record.series)
     cells = [
-        [THREADS.get(row.name, row.label), *(_threads_cell(row, name) for name in threads.column_names())]
+        [
+            THREADS.get(row.name, row.label.replace("looks", "spins")),
+            *(_threads_cell(row, name) for name in threads.column_names()),
+        ]
         for row in rows
     ]
     busy = record.about.get("others", 0.0)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").glob("*.md")])
 
 # Programs that a page shows completely, and then starts.
-SHOWN_PROGRAMS = {"train.py": ROOT / "docs" / "processes.md"}
+SHOWN_PROGRAMS = {"train.py": ROOT / "docs" / "launch.md"}
 
 # An HTML comment before a block: the reason not to run it, or the files that it needs.
 MARK = r"(?:^<!-- (not run|made before): (.+?) -->\n)?"
