@@ -21,8 +21,8 @@ import options_page
 TIME_LIMIT_S = 300  # of each command
 # the launcher starts the python of this PATH
 OWN_PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-OTHERS = {"faq.md", "launch.md", "grading.md", "own-images.md"}
-OWN_PYTHON = {"own-images.md", "own-training.md", "own-loop.md", "onnx.md", "faq.md", "exactness.md"}
+OTHERS = {"faq.md", "launch.md", "grading.md", "data.md"}
+OWN_PYTHON = {"data.md", "own-training.md", "faq.md", "exactness.md"}
 PYTHON_PAGES = [page for page in PAGES if read_blocks(page, "python") and page.name not in OWN_PYTHON]
 NOT_GLUONLABS = {"make", "pip", "cd", ".", "eval", "docker", "export", "cp", "srun"}
 
@@ -145,7 +145,7 @@ MADE = {
 
 def test_the_program_without_mxnet_is_the_one_that_the_page_shows():
     program = (ROOT / "docs" / "classify.py").read_text(encoding="utf-8")
-    programs = [block.code for block in read_blocks(ROOT / "docs" / "onnx.md", "python")]
+    programs = [block.code for block in read_blocks(ROOT / "docs" / "predict.md", "python")]
     assert program[program.index('"""', 3) + 3 :].lstrip("\n") in programs
 
 
