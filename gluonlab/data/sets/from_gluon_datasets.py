@@ -292,7 +292,7 @@ class GluonSplit(LabeledSplit):
             raise DataError(
                 f"sample {index} of {self.part} is a {type(sample).__name__}{parts}: give pairs "
                 "(image, label); for a network with several inputs, write your own loop "
-                "(docs/own-loop.md)"
+                "(docs/own-training.md)"
             )
         image, label = (np.asarray(part.asnumpy() if hasattr(part, "asnumpy") else part) for part in sample)
         return image, label
