@@ -1,6 +1,6 @@
-"""python classify.py FOLDER PICTURE...: what an exported network takes pictures for, without MXNet.
+"""Classify images with an exported model, without MXNet: python classify.py FOLDER IMAGE...
 
-FOLDER is a run's export/ with model.onnx; docs/onnx.md explains it.
+FOLDER is the folder export/ of a run, with model.onnx. For details, see docs/predict.md.
 """
 
 import json

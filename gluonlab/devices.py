@@ -97,18 +97,20 @@ def _gpus_by_text(text: str, threads: "int | None") -> "List[mx.Context]":
 
 
 def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx.Context]":
-    """Return the first ``n`` GPUs or, on a machine without GPUs, ``n`` CPU devices, with a warning.
+    """Return the first ``n`` GPUs. Without GPUs, return ``n`` CPU devices, with a warning.
 
     Args:
-        n: number of devices
-        emulate: whether CPU devices may replace GPUs
-        threads: threads of each CPU device; normally omitted
+        n: The number of devices, from 1.
+        emulate: Whether to use CPU devices if there are no GPUs.
+        threads: The number of threads of each CPU device. The default depends on the number of
+            cores.
 
     Returns:
         The devices, ready to compute.
 
     Raises:
-        DeviceError: for ``n`` < 1, for too few GPUs, and for none if ``emulate`` is false
+        DeviceError: ``n`` is less than 1, there are fewer GPUs, or there are none and ``emulate``
+            is false.
     """
     import mxnet as mx
 

@@ -19,24 +19,25 @@ from support.pages import PAGES, ROOT, block_commands, check_command, read_block
 import options_page
 
 TIME_LIMIT_S = 300  # of each command
+TRAINING_COMMANDS = ("run", "scratch", "compare")
 # the launcher starts the python of this PATH
 OWN_PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-OTHERS = {"faq.md", "grading.md", "own-images.md"}
-OWN_PYTHON = {"own-images.md", "own-training.md", "own-loop.md", "onnx.md", "faq.md", "exactness.md"}
+OTHERS = {"faq.md", "data.md"}
+OWN_PYTHON = {"data.md", "own-training.md", "faq.md", "exactness.md"}
 PYTHON_PAGES = [page for page in PAGES if read_blocks(page, "python") and page.name not in OWN_PYTHON]
 NOT_GLUONLABS = {"git", "make", "pip", "cd", ".", "eval", "docker", "export", "cp", "srun"}
 
 # Commands that are only parsed: the reason, and words of such commands.
 ONLY_PARSED = {
-    "needs GPUs": ["gpu:", "float16", "--prove", "--nvml"],
-    "needs a network": ["download", "--network"],
+    "needs GPUs": ["gpu:", "float16", "--gpu-self-test", "--nvml"],
+    "needs a network": ["download", "--check-downloads"],
     "needs a data set that was downloaded": ["verify", "mnist", "cifar10", "imagenette2-320", "runs/long"],
-    "needs an interrupted run; tests/run/test_endings.py": ["--resume"],
+    "needs an interrupted run; tests/run/test_endings.py": ["resume"],
     "needs parameters of one's own": ["--pretrained"],
     "needs three hosts": ["h0:0,h1:2,h2:2"],
-    "takes minutes on two cores": ["resnet50", "gluoncv:", "--find-batch-size", "find-batch-size"],
+    "takes minutes on two cores": ["resnet50", "gluoncv:", "find-batch-size"],
     "measures for minutes": [
-        "1KiB:64MiB", "--choose", "choose", "peers", "scaling", "batch-size", "learning-rate", "splits", "strategies",
+        "1KiB:64MiB", "choose", "peers", "frameworks", "scaling", "batch-size", "learning-rate", "strategies",
     ],
     "seeks for minutes": ["--synthesise", "solve", "f.json"],
     "is for developers; tests/performance_model runs it": ["tools/prediction"],
@@ -61,6 +62,11 @@ COMMANDS = sorted(
         if "..." not in command
     }
 )
+
+
+def subcommand(words):
+    """Return the name of a command, such as ``run`` for ``gluonlab run`` or ``python -m gluonlab.run``."""
+    return words[1] if words[0] == "gluonlab" else " ".join(words[1:3]).rpartition("gluonlab.")[2]
 
 
 def reason_not_to_run(command):
@@ -153,7 +159,7 @@ MADE = {
 
 def test_the_program_without_mxnet_is_the_one_that_the_page_shows():
     program = (ROOT / "docs" / "classify.py").read_text(encoding="utf-8")
-    programs = [block.code for block in read_blocks(ROOT / "docs" / "onnx.md", "python")]
+    programs = [block.code for block in read_blocks(ROOT / "docs" / "predict.md", "python")]
     assert program[program.index('"""', 3) + 3 :].lstrip("\n") in programs
 
 
@@ -185,13 +191,10 @@ def test_the_commands_of_a_page_run_in_order(page, tmp_path):
             words = shlex.split(command)
             if "..." in command or reason_not_to_run(command) is not None:
                 continue
-            trains = (
-                words[:2] in (["gluonlab", "run"], ["gluonlab", "compare"])
-                or words[2:3] in (["gluonlab.run"], ["gluonlab.scratch"])
-            ) and not ({"--help", "--list", "--evaluate", "--resume"} & set(words))
+            trains = subcommand(words) in TRAINING_COMMANDS and not {"--help", "--list"} & set(words)
             done = run([*words, "--epochs", "1"] if trains and "epochs" not in command else words, tmp_path)
             # the doctor exits with 1 for a fault of this machine, which is also an answer
-            if done.returncode not in ((0, 1) if "gluonlab.doctor" in words else (0,)):
+            if done.returncode not in ((0, 1) if subcommand(words) == "doctor" else (0,)):
                 failures.append((command, done.returncode, done.stderr[-500:]))
     assert failures == []
 

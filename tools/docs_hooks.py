@@ -4,15 +4,20 @@ A link out of docs/ leads to the same page of the site if the site has it. Other
 to GLUONLAB_URL, the repository on the web. Without GLUONLAB_URL only the text of the link remains.
 """
 
+import dataclasses
 import functools
 import os
 import posixpath
 import re
+import sys
 from pathlib import Path
 
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # this gluonlab
+from gluonlab.config import TrainConfig  # noqa: E402
+
 TOP = {  # page of the site: its source outside docs/
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
@@ -24,6 +29,7 @@ PAGES["README.md"] = "index.md"
 FIGURES = "labs/en/figures/"  # its files are figures/NAME on the site
 FENCED = re.compile(r"^(```|~~~).*?^\1\s*$", re.M | re.S)
 LINK = re.compile(r"(!?)\[((?:[^][]|\[[^][]*\])*)\]\(([^()\s]+)\)")
+SETTINGS_MARK = "<!-- settings of TrainConfig -->"
 ELSEWHERE = re.compile(r"[a-z]+:|#")
 
 
@@ -38,9 +44,21 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Rewrite the links of a page in docs/."""
+    """Rewrite the links of a page in docs/, and add the table of settings to the Python API."""
     path = page.file.src_uri
+    if SETTINGS_MARK in markdown:
+        markdown = markdown.replace(SETTINGS_MARK, make_settings_table())
     return markdown if path in TOP else rewrite_links(markdown, f"docs/{path}")
+
+
+def make_settings_table():
+    """Return a table of the settings of TrainConfig: name, type, default and meaning."""
+    lines = ["| setting | type | default | meaning |", "|---|---|---|---|"]
+    for field in dataclasses.fields(TrainConfig):
+        kind = re.sub(r"^Optional\[(.*)\]$|^Union\[(.*), None\]$", r"\1\2", str(field.type)).replace("|", "\\|")
+        meaning = field.metadata["help"].replace("|", "\\|").replace("*", "\\*")
+        lines.append(f"| `{field.name}` | `{kind}` | `{field.default!r}` | {meaning} |")
+    return "\n".join(lines)
 
 
 def rewrite_links(text, source):

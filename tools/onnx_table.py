@@ -5,7 +5,7 @@ python tools/onnx_table.py [NAME...]
 Without names the table has a row for every network of gluonlab and gluoncv, which takes most of an
 hour on two cores. Each network has ten classes, and the random parameters of the check that
 --export onnx makes before training. The table compares the scores of onnxruntime and MXNet for
-random images. docs/onnx.md contains the table.
+random images. docs/predict.md contains a summary.
 """
 
 import sys

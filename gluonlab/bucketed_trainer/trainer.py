@@ -71,57 +71,51 @@ _ARGUMENT_HINTS = {
 
 
 class BucketedTrainer(gluon.Trainer):
-    """A ``gluon.Trainer`` with buckets. On one device, updates are equal to the bit.
+    """A ``gluon.Trainer`` that reduces gradients and updates parameters in buckets.
 
-    **Buckets.** The first bucket holds the last layers, so that the kvstore can sum their gradients
-    while backward still runs. Parameters move into buckets at once, or in the first step if a shape
-    is still unknown. load_parameters and set_data then write into the buckets. Networks that were
-    compiled with static_shape are compiled again in their next call. A later change of a
-    parameter's arrays or multipliers raises RunError in the next step. An optimizer that is not
-    element-wise updates parameter by parameter; its gradients still travel in buckets.
+    It has the interface of gluon.Trainer. On one device, its updates are bit-identical to
+    gluon.Trainer.
 
-    **Stale gradients.** A gradient that backward has not written since the last step is stale and
-    counts as zero. A device without any fresh gradient is idle, such as a device without a shard
-    of the last batch. If a parameter has no fresh gradient on another device, or on no device,
-    `step` raises a UserWarning with its name and changes nothing. With
-    ``step(..., ignore_stale_grad=True)``, the fresh gradients are summed and all replicas get the
-    same update. A parameter that is fresh on no device then keeps its value, its state and its
-    update count. All parameters use the same learning rate: the rate of the parameter with the
-    most updates, counting the current step.
+    **Buckets.** The first bucket contains the last layers, so the kvstore can reduce their
+    gradients during the backward pass. Do not change the arrays or multipliers of a parameter after
+    the trainer was created: the next step raises RunError. An optimizer that is not element-wise
+    updates one parameter at a time.
 
-    gluon.Trainer differs on several devices. If its store updates, it adds a stale gradient a
-    second time without a warning. With ``ignore_stale_grad=True`` and no updates on the store,
-    its replicas diverge. It also uses an older learning rate for some of the parameters.
+    **Stale gradients.** A gradient that backward has not written since the last step is stale, and
+    counts as zero. A device without a shard is idle, and all its gradients count as zero. If a
+    parameter has a stale gradient for another reason, `step` raises a UserWarning with its name and
+    changes nothing. With ``ignore_stale_grad=True``, all replicas get the same update, and a
+    parameter without a fresh gradient on any device stays unchanged. In the same case,
+    gluon.Trainer adds old gradients again or lets its replicas diverge.
 
-    **Accumulation.** With grad_req "add", the first device keeps the sum of gradients until you set
-    it to zero. Under "sharded-optimizer" each device keeps its part of the sum.
+    **Gradient accumulation.** With ``grad_req="add"``, the first device keeps the sum of the
+    gradients until you set it to zero. With "sharded-optimizer", each device keeps its part of the
+    sum.
 
     Args:
-        params: Parameters, as for gluon.Trainer.
-        optimizer: Name or instance, as for gluon.Trainer. A plain "sgd" is MXNet's optimizer. An
-            instance may come from `gluonlab.optimizers`.
-        optimizer_params: Arguments of an optimizer that is given by name.
-        kvstore: Name (`make_kvstore`) or instance, such as ``mx.kv.create("dist_sync")``. It sums
-            the gradients, and the optimizer runs on every device. With "sharded-optimizer", the
-            store also updates. None is for one device.
-        compression_params: ``{"type": "2bit", "threshold": 0.5}``, for stores that compress.
-        update_on_kvstore: Accepted for gluon.Trainer's sake. It cannot change which side updates.
-        bucket_bytes: Size limit of a bucket. The default is 4 MiB on CPU devices and 25 MiB on
-            GPUs, where "device" may use smaller buckets so that each GPU sums one.
-        clip_norm: Upper limit of the norm of the whole gradient, which is summed over all devices
-            and divided by the batch size.
-        loss_scale: Factor by which the loss was multiplied. The gradients are divided by
-            ``loss_scale.value`` before the update. If a summed gradient is not finite, the step
-            changes no parameter and no optimizer state, but counts for the learning-rate schedule.
-            Each step waits for its gradients.
+        params: The parameters, as for gluon.Trainer.
+        optimizer: The name or instance of an optimizer, as for gluon.Trainer. "sgd" is MXNet's SGD.
+            For PyTorch's momentum, pass `gluonlab.optimizers.SGD`.
+        optimizer_params: The arguments of an optimizer that you pass by name.
+        kvstore: The name or instance of a kvstore, such as ``mx.kv.create("dist_sync")``. It
+            reduces the gradients, and the optimizer runs on every device. None is for one device.
+            "sharded-optimizer" shards the optimizer states (ZeRO-1).
+        compression_params: Gradient compression, such as ``{"type": "2bit", "threshold": 0.5}``.
+        update_on_kvstore: Accepted for compatibility with gluon.Trainer. It has no effect.
+        bucket_bytes: The largest size of a bucket, in bytes. The default is 4 MiB on CPU devices
+            and 25 MiB on GPUs. With kvstore "device", GPUs may use smaller buckets.
+        clip_norm: The largest norm of the gradient, which is summed over all devices and divided by
+            the batch size.
+        loss_scale: The loss scale for mixed precision. Gradients are divided by
+            ``loss_scale.value``. If a gradient is not finite, the step changes nothing except the
+            learning rate schedule.
 
     Raises:
-        ConfigError: For an invalid setting, for parameters that are given twice, and for an
-            optimizer of MXNet under which replicas diverge.
-        DeviceError: For parameters with two replicas on one device.
-        KVStoreError: For an unknown store, for a store that cannot keep replicas equal or cannot do
-            what is asked, for sparse gradients, and for ``clip_norm`` or ``loss_scale`` with
-            gradients that are not float32. The parameters then stay unchanged.
+        ConfigError: A setting is invalid, a parameter occurs twice, or replicas would diverge with
+            the optimizer.
+        DeviceError: A parameter has two replicas on the same device.
+        KVStoreError: The kvstore is unknown, cannot keep replicas equal or does not support a
+            setting, or a gradient is sparse, or not float32 with ``clip_norm`` or ``loss_scale``.
     """
 
     @check_argument_names("BucketedTrainer", _ARGUMENT_HINTS)
@@ -188,15 +182,15 @@ class BucketedTrainer(gluon.Trainer):
             self._init_params()
 
     def step(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
-        """Sum the gradients, and update every replica with the sum divided by ``batch_size``.
+        """Reduce the gradients, and update every replica with the sum divided by ``batch_size``.
 
         Args:
-            batch_size: Number of images on all devices.
-            ignore_stale_grad: Keep parameters without a fresh gradient unchanged.
+            batch_size: The number of images on all devices.
+            ignore_stale_grad: Whether to keep parameters without a fresh gradient unchanged.
 
         Raises:
-            UserWarning: For a parameter without a fresh gradient, unless ``ignore_stale_grad``.
-            ConfigError: For an invalid batch size.
+            UserWarning: A parameter has no fresh gradient, and ``ignore_stale_grad`` is false.
+            ConfigError: The batch size is invalid.
         """
         with autograd.pause():
             self._set_batch_size(batch_size)
@@ -340,38 +334,37 @@ class BucketedTrainer(gluon.Trainer):
     meet = RenamedMember("synchronize")
 
     def save_states(self, fname: str) -> None:
-        """Write the optimizer states by parameter name.
+        """Write the optimizer states to a file, by parameter name.
 
-        They can be loaded under any store, bucket size and number of devices.
-        `gluonlab.optimizers.optimizer_states` describes the format. gluon.Trainer cannot read it,
-        but can read files of `gluonlab.bucketed_trainer.gluon_export.export_gluon_states`.
+        You can load the file with any kvstore, bucket size and number of devices. gluon.Trainer
+        cannot read it. To write a file for gluon.Trainer, use
+        `gluonlab.bucketed_trainer.gluon_export.export_gluon_states`.
 
         Args:
-            fname: Path of the file.
+            fname: The path of the file.
 
         Raises:
-            OutputError: If the file cannot be written. An old file then stays.
+            OutputError: The file cannot be written. An existing file then stays unchanged.
         """
         self._check_states_are_local()
         write_states(fname, gather_states(self))
 
     def load_states(self, fname: str) -> None:
-        """Load optimizer states that `save_states` or gluon.Trainer wrote, at any time.
+        """Load optimizer states that `save_states` or gluon.Trainer wrote.
 
-        This sets the update counts and, without a schedule, the learning rate, as in gluon.Trainer.
-        Call ``set_learning_rate`` afterwards for another rate. Momenta and weight decay keep the
-        values of this trainer. Its schedule continues where the saved schedule stopped.
+        You can call it before the first step or during training. It also restores the update counts
+        and the learning rate or the position in the schedule. It does not restore the optimizer's
+        other settings.
 
-        Parameters are matched by name, or, if names differ, as described in
-        `gluonlab.optimizers.optimizer_states`. In files of gluon.Trainer they are matched by
-        position. Such a file is a pickle; no code in it is run.
+        Parameters are matched by name, or by position in files of gluon.Trainer. Such a file is a
+        pickle, but its code is not executed.
 
         Args:
-            fname: Path of the file.
+            fname: The path of the file.
 
         Raises:
-            KVStoreError: For another kind of file, another optimizer or another network. Nothing
-                changes then.
+            KVStoreError: The file has another format, or belongs to another optimizer or model.
+                Nothing changes.
         """
         self._check_states_are_local()
         load_states_file(self, fname)

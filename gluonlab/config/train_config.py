@@ -134,14 +134,14 @@ def _check_exclusive_settings(settings: Dict[str, Any]) -> None:
 @_check_setting_names
 @dataclass(frozen=True)
 class TrainConfig:
-    """The configuration of a training run, in the groups of --help.
+    """The settings of a training run.
 
-    A setting that is None takes the recipe's value when the run starts
-    (`gluonlab.training.recipes`). Batch sizes count images: ``batch_size`` per device,
-    ``global_batch_size`` over all devices.
+    A setting that is None gets its value from the recipe (`gluonlab.training.recipes`) when the run
+    starts.
 
     Raises:
-        ConfigError: for an unknown setting, a value out of its range, and contradictory settings
+        ConfigError: A setting is unknown, a value is invalid, or two settings contradict each
+            other.
     """
 
     gpus: Optional[int] = DEVICES(check_gpu_count, "use N GPUs; without any, N CPU devices stand in")

@@ -227,21 +227,22 @@ class LoadedRun:
 
 
 def load_run(path: "str | os.PathLike[str]", *, net: Any = None, data: Any = None, **settings: Any) -> LoadedRun:
-    """Load the network of a finished run, with its parameters.
+    """Load the model of a finished run, with its trained parameters.
 
     Args:
-        path: Folder of the run.
-        net: The network, if the run was trained by ``train(..., net=...)``.
-        data: The data sets, if the run was trained by ``train(..., dataset=...)``. Only
-            `LoadedRun.mistakes` reads them.
-        settings: Settings that affect predictions, such as ``devices``.
+        path: The run directory.
+        net: The model, if you passed ``net`` to `train`.
+        data: The data set, if you passed ``dataset`` to `train`. Only `LoadedRun.mistakes` needs
+            it.
+        settings: Settings that affect predictions: ``gpus``, ``devices``, ``threads``,
+            ``batch_size``, ``data_dir`` and the settings for reading images.
 
     Returns:
-        The network, ready for predictions.
+        The model, ready for predictions.
 
     Raises:
-        ConfigError: The folder is not a finished run, or a setting has no effect on predictions.
-        ModelError: The parameters are of another network.
+        ConfigError: The directory is not a finished run, or a setting does not affect predictions.
+        ModelError: The parameters do not fit the model.
         RunError: The parameters are not finite.
     """
     dataset = resolve_dataset(data)

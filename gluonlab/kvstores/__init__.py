@@ -157,26 +157,25 @@ def _find_launch_backend(name: str) -> Optional[str]:
 
 @check_argument_names("make_kvstore", dict.fromkeys(("ctx", "context", "devices", "gpus"), "give the devices as ctxs"))
 def make_kvstore(name: str, ctxs: "Sequence[Context]" = (), topology: Optional[str] = None) -> "KVStoreBase":
-    """Return a new kvstore that sums over devices, for gluon.Trainer or BucketedTrainer.
+    """Create a kvstore that reduces gradients over devices, for gluon.Trainer or BucketedTrainer.
 
-    A store that runs a schedule assigns its ranks to GPUs by the links that NVML reports. It does
-    so when it first sums over three or more GPUs.
+    A kvstore with an allreduce schedule, such as ``"ring"``, assigns its ranks to GPUs by the links
+    that NVML reports.
 
     Args:
-        name: a kvstore of `KVSTORES`, such as ``"device"`` or ``"ring"``.
-        ctxs: the devices, each of them once. If given, the devices are checked now.
-        topology: a machine of `gluonlab.collectives.named_topologies`, or a file, ``m.json``.
+        name: A name of ``KVSTORES``, such as ``"device"`` or ``"ring"``.
+        ctxs: The devices, each of them once. If you pass them, they are checked immediately.
+        topology: The name of a machine of `gluonlab.collectives.named_topologies`, or a JSON file.
             Its links are used instead of the links of this machine.
 
     Returns:
-        The kvstore: ``gluon.Trainer(..., kvstore=make_kvstore("device"))``.
+        A new kvstore, for ``gluon.Trainer(..., kvstore=make_kvstore("ring"))``.
 
     Raises:
-        KVStoreError: for an unknown name, a store that this MXNet was built without, a store that
-            cannot sum over these devices, a topology with fewer devices, or a topology for a store
-            that runs no schedule.
-        ScheduleError: for an unknown topology.
-        DeviceError: if ``ctxs`` is not a list of distinct devices.
+        KVStoreError: The name is unknown, this build of MXNet does not contain the kvstore, or the
+            kvstore cannot use these devices or this topology.
+        ScheduleError: The topology is unknown.
+        DeviceError: ``ctxs`` is not a list of distinct devices.
     """
     check_kvstore(name)
     ctxs = check_device_list(ctxs) if ctxs else ()

@@ -64,20 +64,19 @@ def check_model(name: str) -> None:
 
 
 def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "HybridBlock":
-    """Create a network by name. It is hybridized with static memory, but not initialized.
+    """Create a model by name. The model is hybridized, but not initialized.
 
     Args:
-        name: One of MODELS, or ``gluoncv:`` and the name of a classification network of gluoncv.
-        classes: Number of classes.
-        ctxs: Devices on which the network will run. If given, the network is optimized
-            (`gluonlab.optimize`), which does not change its parameters or the computed function.
-            The network is not initialized on them.
+        name: A name of ``MODELS``, such as ``"resnet8"``, or ``"gluoncv:NAME"``.
+        classes: The number of classes.
+        ctxs: The devices that will run the model. If you pass them, the model is optimized as by
+            `gluonlab.optimize`. The model is not initialized on them.
 
     Returns:
-        The network, which maps float32 images (n, C, H, W) to scores (n, classes).
+        A HybridBlock that maps float32 images (n, C, H, W) to scores (n, classes).
 
     Raises:
-        ModelError: The name is unknown, or ``classes`` is not a number from 1 up.
+        ModelError: The name is unknown, or ``classes`` is not a positive integer.
         DeviceError: ``ctxs`` is not a list of devices.
     """
     check_model(name)

@@ -42,23 +42,22 @@ class Changes(Tuple[Change, ...]):
 
 
 def optimize(net: gluon.HybridBlock, *inputs: Input) -> Changes:
-    """Make a network faster in a custom training loop and in prediction, with the same results.
+    """Make a model faster in a custom training loop and in prediction.
 
-    Later calls of ``net`` run a graph that is rewritten for the shapes and the device of the inputs
-    (`gluonlab.models.rewrite_network`). It is compiled once for each combination of input shapes.
-    Scores and gradients change by rounding errors only. Parameters and saved or exported files do
-    not change. To set options of ``net.hybridize(...)``, call ``net.hybridize`` first.
+    Later calls of ``net`` run a rewritten graph, which is compiled once for each combination of
+    input shapes. Scores and gradients differ only by rounding. Parameters and saved files do not
+    change. To set options of ``net.hybridize``, call it first.
 
     Args:
-        net: An initialized network. It is changed in place, and hybridized if necessary.
-        inputs: A batch for each input of the network, or its shape, such as (64, 1, 28, 28).
-            Without inputs, the network is rewritten when it is first called.
+        net: An initialized model. It is changed in place, and hybridized if necessary.
+        inputs: A batch for each input of the model, or its shape, such as (64, 1, 28, 28). Without
+            inputs, the graph is rewritten in the first call.
 
     Returns:
-        The changes for these inputs. Inputs of other shapes may lead to other changes.
+        The changes for these inputs. ``print`` shows one change per line.
 
     Raises:
-        ModelError: ``net`` is not a HybridBlock, is not initialized, or cannot take the inputs.
+        ModelError: ``net`` is not a HybridBlock, is not initialized, or does not accept the inputs.
     """
     if not isinstance(net, gluon.HybridBlock):
         raise ModelError(

@@ -25,22 +25,22 @@ Table = Dict[str, List[Any]]  # column -> a value for each row, None for a missi
 
 
 def frame(*runs: "str | os.PathLike[str]", of: str = EPOCHS) -> "DataFrame":
-    """Return the epochs or steps of runs as a pandas frame, with a row for each.
+    """Return the metrics of runs as a pandas data frame, with one row per epoch or step.
 
-    Columns have the names and units of docs/run-folder.md. Missing values are NaN. The column
-    ``run`` is the name of the run. Epochs also have images_per_second, loss_scale, and
-    metrics.NAME for each metric of the user.
+    The columns are the fields of metrics.jsonl, see docs/run-folder.md. The column ``run`` contains
+    the name of the run. Epochs also have the columns ``images_per_second``, ``loss_scale`` and
+    ``metrics.NAME`` for each of your own metrics. Missing values are NaN.
 
     Args:
-        runs: folders of runs or comparisons, or folders that contain some, such as runs/.
+        runs: Run directories, comparisons, or folders that contain them, such as ``runs``.
         of: ``"epochs"`` or ``"steps"``.
 
     Returns:
-        The pandas.DataFrame.
+        A pandas.DataFrame.
 
     Raises:
-        DataError: a folder is not a run, or is damaged.
-        ConfigError: ``of`` is another word, or pandas is not installed.
+        DataError: A folder is not a run directory, or is damaged.
+        ConfigError: ``of`` is invalid, or pandas is not installed.
     """
     if not runs:
         raise ConfigError("no folder of a run is given: name one or more, or the one they are in")

@@ -23,17 +23,18 @@ WIDTH, HEIGHT, COLUMNS = 9, 3.2, 100
 
 
 class LivePlot(Callback):
-    """A callback that plots training loss and test accuracy in the output of a notebook cell.
+    """Plot training loss and validation accuracy in a notebook during training.
 
-    The plot shows images/s and the remaining time, and is drawn at intervals, not in each step.
-    The last plot stays in the cell. If drawing fails, the run continues without it. Outside a
-    notebook, a line is printed with the path of the run's curves instead.
+    Pass the class or an instance as a callback of `train`. The plot also shows the throughput and
+    the remaining time. The last plot stays in the notebook. Outside of a notebook, the callback
+    prints the path of the run's curves instead. If drawing fails, the run continues without the
+    plot.
 
     Args:
-        every: the shortest time between two plots, in seconds.
+        every: The shortest time between two plots, in seconds.
 
     Raises:
-        ConfigError: ``every`` is not a number from 0 up.
+        ConfigError: ``every`` is negative or not a number.
     """
 
     def __init__(self, every: float = MIN_INTERVAL_S) -> None:

@@ -99,47 +99,46 @@ def train(
     loss: Optional[gluon.HybridBlock] = None,
     metrics: Any = None,
 ) -> Result:
-    """Train a network on the devices of a config, and write the run's folder.
+    """Train a model on one or more devices, and write the run directory.
 
-    The run computes with mx.nd. After ``npx.set_np()`` the trained network is an mx.np network.
-    After an error or Ctrl-C the folder contains everything up to the last complete epoch. A
-    UsageError in the first epoch, such as for an image that cannot be decoded, removes the folder.
+    After an error or Ctrl-C, the run directory contains everything up to the last complete epoch.
+    If the first epoch fails with a UsageError, the run directory is removed.
 
-    In the main thread, Ctrl-C, SIGTERM and SIGHUP let the current step or evaluation batch finish.
-    A second Ctrl-C does not wait for it, and ends the process if MXNet never returns. A signal to
-    one process of a group stops all processes after the same step, at most eight steps later.
+    Ctrl-C, SIGTERM and SIGHUP finish the current step and write a checkpoint. A second Ctrl-C stops
+    immediately. A signal to one process of a group stops all processes after the same step, at most
+    eight steps later.
 
     Args:
-        config: the settings of the run. The default is ``TrainConfig()``, or the recorded settings
-            of the run that is resumed.
-        strategy: a function that makes the parallelism strategy, in place of ``config.split``. Its
-            attribute ``devices_per_copy`` (default 1) is the number of devices that share a copy of
-            the network.
-        reporter: prints the progress. The default prints lines and a progress bar.
-        dataset: a data set from `gluonlab.data.from_arrays` or `gluonlab.data.load_dataset`, or a
-            pair of Gluon data sets (train, test), as for `gluonlab.data.from_datasets`. The default
-            is the data set that the config names.
-        group: the processes that train together. Each of them calls `train`.
-        resume: a run to resume from its last checkpoint: its folder, which rank 0 reads, or a
-            `gluonlab.training.resume.ResumePoint`.
-        autoresume: start a run in the folder ``config.out``, or resume the run in it. If that run
-            is complete, return its result.
-        callbacks: `gluonlab.training.callbacks.Callback` objects or classes. Only rank 0 calls
-            them.
-        net: a HybridBlock, or a function that makes one, in place of ``config.model``. It maps
+        config: The settings of the run. The default is ``TrainConfig()``, or the recorded settings
+            of a resumed run.
+        strategy: A function that creates the parallelism strategy, instead of ``config.split``. Its
+            attribute ``devices_per_copy`` is the number of devices per model replica, by default 1.
+        reporter: The object that prints the progress. The default prints lines and a progress bar.
+        dataset: A data set from `gluonlab.data.from_arrays` or `gluonlab.load_dataset`, or a pair
+            of Gluon data sets (train, validation). The default is ``config.dataset``.
+        group: The process group. Each process calls `train`.
+        resume: The run directory of a run to resume from its last checkpoint, or a
+            `gluonlab.training.resume.ResumePoint`. Only rank 0 reads the directory.
+        autoresume: Whether to resume the run in ``config.out``, if there is one. If that run is
+            finished, its result is returned.
+        callbacks: A list of `gluonlab.training.callbacks.Callback` objects or classes. Only rank 0
+            calls them.
+        net: A HybridBlock, or a function that creates one, instead of ``config.model``. It maps
             images (n, C, H, W) to scores (n, classes).
-        loss: a HybridBlock of scores (n, classes) and labels (n,), with one value for each image.
-        metrics: more metrics of the test images, see `gluonlab.training.user_metrics`.
+        loss: A HybridBlock that maps scores (n, classes) and labels (n,) to one loss per image,
+            (n,). The default is softmax cross-entropy.
+        metrics: Additional metrics of the validation images: a function of scores (n, classes) and
+            labels (n,), a metric of ``mx.metric``, a list, or a dictionary with names.
 
     Returns:
-        The `gluonlab.runs.run_result.Result`: the metrics of each epoch, and the trained network.
+        The result of the run, with the metrics of each epoch and the trained model.
 
     Raises:
-        UsageError: the config cannot be used. Nothing has been written.
-        NoMemoryError: memory, file descriptors or threads are exhausted.
-        DivergedError: the loss or a parameter is not finite, or the loss is too large to recover.
-        DriftError: with ``check_replicas``, the replicas differ.
-        CallbackError: a callback raised an exception.
+        UsageError: An argument or a setting is invalid. Nothing is written.
+        NoMemoryError: Memory, file descriptors or threads are exhausted.
+        DivergedError: The loss or a parameter is not finite, or the loss is too large.
+        DriftError: The replicas differ, with ``check_replicas``.
+        CallbackError: A callback raised an exception.
     """
     config = None if config is None else TrainConfig.require("train", config)
     check_argument("strategy", strategy, callable(strategy), "TrainConfig(split=...) names one")

@@ -238,7 +238,7 @@ def _check_loss_outputs(loss: gluon.HybridBlock, classes: int) -> None:
                 f"loss {name} compares scores with targets of the same shape, as for a regression, "
                 f"and a run has scores (n, {classes}) and the number of a class for each image: "
                 "give a loss of classes, such as gluon.loss.SoftmaxCrossEntropyLoss(), or "
-                "write your own loop (docs/own-loop.md)"
+                "write your own loop (docs/own-training.md)"
             ) from None
         cast_hint = "; F.cast(labels, 'float32') makes floats of them" if "got int32" in str(error) else ""
         raise ConfigError(

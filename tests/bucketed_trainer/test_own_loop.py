@@ -1,4 +1,4 @@
-"""BucketedTrainer in a user's own Gluon loop: the one of docs/own-loop.md, networks, and mistakes."""
+"""BucketedTrainer in a user's own Gluon loop: the one of docs/own-training.md, networks, and mistakes."""
 
 import functools
 import re
@@ -23,7 +23,7 @@ from gluonlab.models import get_model
 from gluonlab.scratch.data_parallel import split_batch
 from gluonlab.scratch.loop import train
 
-PAGE = REPOSITORY / "docs" / "own-loop.md"
+PAGE = REPOSITORY / "docs" / "own-training.md"
 SGD = {"learning_rate": 0.1, "momentum": 0.9}
 BATCHES = random_batches([6, 7, 1, 6, 2], shape=(1, 8, 8), classes=4)
 

@@ -1,4 +1,4 @@
-"""--export onnx: its output and files, mistakes before training starts, and the program in docs/onnx.md."""
+"""--export onnx: its output and files, mistakes before training starts, and the program in docs/predict.md."""
 
 import json
 import re
@@ -31,8 +31,9 @@ pytestmark = [
     pytest.mark.cpu_only("onnxruntime is compared with MXNet on the CPU"),
     pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"),
 ]
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "onnx.md"
-[PROGRAM] = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "predict.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+[PROGRAM] = [block for block in BLOCKS if "InferenceSession" in block]
 MESSAGE = r"model\.onnx gives MXNet's scores to \d\.\de-\d\d of the largest, on 12 test images"
 
 ORIENTATION = 0x0112  # EXIF's tag

@@ -46,12 +46,12 @@ def test_the_docs_describe_each_kind_of_line():
 
 
 def test_the_docs_describe_the_files_and_their_format():
-    files, _ = read_section("The folder of a run")
+    files, _ = read_section("Run directory")
     assert {row[0].strip("`/") for row in files} | {schema.COMPARISON} == {
         schema.CHECKPOINTS, schema.CONFIG, schema.METRICS, schema.PARAMETERS, schema.CURVES, schema.CONFUSION,
         schema.EXPORT, schema.COMPARISON, schema.TIMELINE, schema.TRACE, schema.TENSORBOARD, schema.WRONG_IMAGES,
     }  # fmt: skip
-    assert f"`{schema.COMPARISON}`" in DOCS and f"format, number {schema.FORMAT}." in DOCS
+    assert f"`{schema.COMPARISON}`" in DOCS and f"describes format {schema.FORMAT}." in DOCS
 
 
 @pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning")

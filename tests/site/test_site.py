@@ -60,7 +60,7 @@ def test_what_is_looked_for_is_found_without_a_server(driver):
     result = ".md-search-result__item"
     page.wait(lambda: driver.find_elements("css selector", result))
     titles = [each.text for each in driver.find_elements("css selector", f"{result} h1")]
-    assert "Interrupted runs" in titles
+    assert "Train a model" in titles
     assert page.console_messages() == []
 
 
@@ -70,7 +70,7 @@ def test_the_keyboard_reaches_the_text(driver):
     page.press("\ue004")
     assert "md-skip" in driver.switch_to.active_element.get_attribute("class")
     page.press("\ue007")
-    assert driver.current_url.endswith("#running-a-training")
+    assert driver.current_url.endswith("#train-a-model")
 
 
 def test_nothing_leads_out_of_the_site_but_to_the_web():

@@ -117,42 +117,43 @@ _ARGUMENT_HINTS = {
 
 
 class Loader:
-    """Iterates over a split in batches, with one shard per device: ``for xs, ys in loader``.
+    """Iterate over a part of a data set in batches, with one shard per device.
 
-    Every image occurs exactly once per epoch. The last batch is smaller if the number of images is
-    not a multiple of the batch size. The order depends only on ``seed`` and the epoch. Augmentation
-    depends only on the seed, the epoch, the step and the position in the batch.
+    Use it as ``for xs, ys in loader``. ``xs`` and ``ys`` are lists with one array per device.
+    Images are float32 (n, C, H, W) with values from 0 to 1. Labels are int32 (n,), or float32 (n,
+    2) with label and weight if the images have weights. Arrays are mx.nd, or mx.np after
+    ``npx.set_np()``.
 
-    Each `Batch` has images ``xs``, float32 (n, C, H, W) with bytes scaled to 0..1, and labels
-    ``ys``, int32 (n,). For a split with weights, labels are float32 (n, 2): each label and its
-    weight in the loss. Arrays are mx.nd, or mx.np after ``npx.set_np()``.
+    Every image occurs exactly once per epoch. The last batch can be smaller. The order depends only
+    on the seed and the epoch. Augmentation depends only on the seed, the epoch, the step and the
+    position in the batch.
 
     Args:
-        split: A split of a `gluonlab.data.Dataset`, or a ``gluon.data.Dataset`` of samples
-            (image, label).
-        ctxs: Devices of this worker.
-        global_batch_size: Number of images per batch, on all devices of all workers.
-        seed: Seed of the order and of the augmentation.
-        rank: Rank of this worker.
-        world_size: Number of workers. All workers together divide a batch as if one worker had all
-            devices.
-        shuffle: Whether each epoch has a new order.
-        raw: Whether images keep the type of the split and are not scaled: bytes are 0..255.
-        prefetch: Number of batches that are prepared ahead.
-        resident_bytes: A split of at most this size is copied to every device.
-        random_crops: Whether random crops are cut out of image files when they are decoded.
+        split: A part of a `gluonlab.data.Dataset`, such as ``dataset.train``, or a Gluon data set
+            with samples (image, label).
+        ctxs: The devices of this process.
+        global_batch_size: The number of images per batch, over all devices of all processes.
+        seed: The seed of shuffling and augmentation.
+        rank: The rank of this process.
+        world_size: The number of processes.
+        shuffle: Whether to shuffle the images in each epoch.
+        raw: Whether images keep their type and are not scaled, such as bytes from 0 to 255.
+        prefetch: The number of batches to prepare ahead.
+        resident_bytes: The largest size of images to cache on every device, in bytes.
+        random_crops: Whether to crop image files at random when they are decoded.
         augment: Random crops and flips on the devices.
-        mixup: Mixes pairs of images. Images are then float32, and labels are (n, 3), see
+        mixup: Mixup of pairs of images. Labels are then (n, 3), see
             `gluonlab.data.loading.augmentation.Mixup`.
-        device_counts: Number of devices of each worker; by default, as many as this one has.
-        drop_last: Whether a smaller last batch is left out.
-        weights: One positive number per device of this worker. Shards are proportional to these
-            numbers. All workers must have the same weights.
+        device_counts: The number of devices of each process. By default, all processes have the
+            same number.
+        drop_last: Whether to drop the last batch if it is smaller.
+        weights: One positive number per device. Shards are proportional to these numbers. All
+            processes need the same weights.
 
     Raises:
         DeviceError: ``ctxs`` is not a list of devices.
-        DataError: A batch without images, invalid ``weights``, or ``random_crops`` for a split that
-            is not read from image files.
+        DataError: The batch size or ``weights`` is invalid, or ``random_crops`` is used without
+            image files.
     """
 
     @check_argument_names("Loader", _ARGUMENT_HINTS)

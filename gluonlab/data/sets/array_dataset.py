@@ -39,28 +39,27 @@ def from_arrays(
     layout: Optional[str] = None,
     weights: Any = None,
 ) -> Dataset:
-    """Make a data set from arrays of images and labels.
+    """Create a data set from arrays of images and labels.
 
-    Arrays can be from NumPy, MXNet or another library, or lists of such arrays. They are copied,
-    except arrays that NumPy maps from a file. The network gets bytes divided by 255, and floats
-    unchanged.
+    Arrays can be from NumPy, MXNet or another library, or lists of arrays. They are copied, except
+    memory-mapped files. The model gets bytes divided by 255, and floats unchanged.
 
     Args:
         x_train: Training images (N, C, H, W), or grayscale (N, H, W).
         y_train: Training labels (N,), whole numbers from 0.
-        x_test: Test images.
-        y_test: Test labels.
-        classes: Class names; by default, the numbers up to the largest label.
-        name: Name of the data in the run folder.
-        layout: ``NCHW``, or ``NHWC`` for images (N, H, W, C). Without it, images that look like
-            (N, H, W, C) are refused.
-        weights: Factors (N,) for the loss of each training image.
+        x_test: Validation images.
+        y_test: Validation labels.
+        classes: The class names. The default is the numbers up to the largest label.
+        name: The name of the data set in the run directory.
+        layout: ``"NCHW"`` or ``"NHWC"``. Without it, images that look like (N, H, W, C) are an
+            error.
+        weights: The weights (N,) of the training images in the loss.
 
     Returns:
         The data set.
 
     Raises:
-        DataError: The arrays have a wrong shape or type.
+        DataError: An array has the wrong shape or type.
     """
     check_layout_name(layout)
     train = make_split(x_train, y_train, "train", layout)

@@ -28,7 +28,7 @@ ROUNDING_ERROR = 5e-5
 CHUNK_IMAGES = 1024  # images that are checked together
 MAX_NAMED_LABELS = 5  # labels that a message lists
 NUMBER_CLASSES_HINT = "np.unique(y, return_inverse=True)[1] numbers them"
-NO_REGRESSION = "a run trains classifiers; for a regression, write your own loop (docs/own-loop.md)"
+NO_REGRESSION = "a run trains classifiers; for a regression, write your own loop (docs/own-training.md)"
 
 
 def to_numpy(given: Any, name: str) -> "Array":
@@ -73,7 +73,7 @@ def _check_equal_shapes(parts: Sequence[Any], name: str) -> None:
             raise DataError(
                 f"{name} has parts of unequal shape, {shapes[0]} at 0 and {shape} at {position}: "
                 "give images of one shape; for a network with several inputs, write your "
-                "own loop (docs/own-loop.md)"
+                "own loop (docs/own-training.md)"
             )
 
 

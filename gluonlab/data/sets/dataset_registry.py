@@ -162,19 +162,20 @@ def image_file_datasets() -> List[str]:
 
 
 def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Dataset:
-    """Load a data set by its name.
+    """Load a data set by name.
 
     Args:
-        name: Name of the data set, such as ``mnist``, or ``folder:PATH``.
-        root: Folder of its files; None is the default folder, into which `gluonlab.data` downloads:
-            GLUONLAB_DATA, or ~/.cache/gluonlab.
-        options: Options of the data set, such as ``samples`` and ``shape`` of ``synthetic``.
+        name: The name of a data set, such as ``"mnist"``, or ``"folder:PATH"``, ``"record:FILE"``
+            or ``"list:FILE"`` for your own images.
+        root: The folder that contains the files. The default is the folder that ``gluonlab data``
+            downloads to.
+        options: Options of the data set, such as ``image_size`` for image files.
 
     Returns:
-        The data set.
+        The data set, with the training images as ``train`` and the validation images as ``test``.
 
     Raises:
-        DataError: The name or an option is unknown, files are missing or damaged, or the data set
+        DataError: The name or an option is unknown, a file is missing or damaged, or the data set
             does not use ``root``.
         ConfigError: The value of an option is invalid.
     """

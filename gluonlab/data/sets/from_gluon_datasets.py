@@ -67,23 +67,23 @@ def from_datasets(
     name: str = DEFAULT_NAME,
     layout: Optional[str] = None,
 ) -> Dataset:
-    """Make a data set from two Gluon data sets of samples (image, label).
+    """Create a data set from two Gluon data sets with samples (image, label).
 
-    Networks get bytes divided by 255, and floats unchanged.
+    The model gets bytes divided by 255, and floats unchanged.
 
     Args:
-        train: Training samples. Images are (C, H, W), grayscale (H, W), or (H, W, C) as in
-            ``gluon.data.vision``. Labels are whole numbers from 0.
-        test: Test samples.
-        classes: Class names; by default, the numbers up to the largest label.
-        name: Name of the data in the run folder.
-        layout: ``NCHW`` or ``NHWC``, if the shape of the images is ambiguous.
+        train: Training samples. Images are (C, H, W), (H, W, C) or grayscale (H, W). Labels are
+            whole numbers from 0.
+        test: Validation samples.
+        classes: The class names. The default is the numbers up to the largest label.
+        name: The name of the data set in the run directory.
+        layout: ``"NCHW"`` or ``"NHWC"``, if the shape of the images is ambiguous.
 
     Returns:
         The data set.
 
     Raises:
-        DataError: The data sets have other samples.
+        DataError: The samples have another form.
     """
     check_layout_name(layout)
     splits = [_make_split(given, part, layout) for given, part in ((train, "train"), (test, "test"))]
@@ -292,7 +292,7 @@ class GluonSplit(LabeledSplit):
             raise DataError(
                 f"sample {index} of {self.part} is a {type(sample).__name__}{parts}: give pairs "
                 "(image, label); for a network with several inputs, write your own loop "
-                "(docs/own-loop.md)"
+                "(docs/own-training.md)"
             )
         image, label = (np.asarray(part.asnumpy() if hasattr(part, "asnumpy") else part) for part in sample)
         return image, label

@@ -2,7 +2,7 @@
 
 Every image is cropped and resized to the same square (`gluonlab.data.images.decode_image`). A split
 whose pixels fit into memory is decoded once. A larger split is decoded batch by batch, in processes
-that work ahead of the devices. For measurements, see docs/own-images.md.
+that work ahead of the devices. For measurements, see docs/data.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Loads folders of images, train/CLASS/* and val/CLASS/* (or test/CLASS/*), and Imagenette.
 
-For the possible layouts, see docs/own-images.md. This module finds, lists and checks the files, and
+For the possible layouts, see docs/data.md. This module finds, lists and checks the files, and
 `gluonlab.data.sets.image_file_dataset` decodes them. Packed folders are read by
 `gluonlab.data.sets.packed_folder`.
 """

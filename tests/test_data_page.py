@@ -1,4 +1,4 @@
-"""docs/own-images.md: its commands run on a folder of images, and its lists are complete."""
+"""docs/data.md: its commands run on a folder of images, and its lists are complete."""
 
 import re
 import shlex
@@ -9,24 +9,22 @@ from pathlib import Path
 
 import pytest
 from support.image_folders import encode_image, make_image, write_image_folder
+from support.pages import check_command
 from support.records import write_folder_list, write_folder_records
 
-import gluonlab.data.__main__
-import gluonlab.predict
-import gluonlab.run
 from gluonlab.data.images.decode_image import MAX_PIXELS
 from gluonlab.data.images.image_locations import SUFFIXES, open_image_file
 from gluonlab.data.sets.csv_and_record_files import IMAGE_COLUMNS, LABEL_COLUMNS, find_record_images
 from gluonlab.data.sets.image_file_dataset import TRAIN, VAL
 from gluonlab.data.sets.image_folder import SYSTEM_FOLDERS
 
-PAGE = (Path(__file__).resolve().parent.parent / "docs" / "own-images.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parent.parent / "docs" / "data.md").read_text("utf-8")
 COMMANDS = [
     line.partition(" #")[0].strip()
     for code in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.M | re.S)
     for line in code.splitlines()
 ]
-COMMAND_OF = {"gluonlab.run": gluonlab.run.main, "gluonlab.predict": gluonlab.predict.main}
+NEEDS_DOWNLOAD = {"cifar10"}
 
 
 @pytest.fixture(scope="module")
@@ -48,23 +46,23 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_every_option_of_every_command_exists(line):
-    _, _, module, *words = shlex.split(line)
-    commands = gluonlab.data.__main__.COMMANDS
-    command = commands[words.pop(0)] if module == "gluonlab.data" else COMMAND_OF[module]
-    command.make_context(module, words)
+    check_command(shlex.split(line))
 
 
 @pytest.mark.long
 def test_the_commands_run_in_their_order(folder):
-    for line in COMMANDS:
-        _, _, module, *words = shlex.split(line)
-        words = [word.replace("runs/NAME", "run") for word in words]
-        if "--val-share" in words and (folder / "pictures" / "val").exists():
-            (folder / "pictures" / "val").rename(folder / "aside")
-        if module == "gluonlab.run":
-            out = "run" if not (folder / "run").exists() else f"run{len(list(folder.iterdir()))}"
+    val, aside = folder / "pictures" / "val", folder / "aside"
+    for number, line in enumerate(COMMANDS):
+        words = [word.replace("runs/NAME", "run") for word in shlex.split(line)[1:]]
+        if NEEDS_DOWNLOAD & set(words):
+            continue
+        source, target = (val, aside) if "--val-split" in words else (aside, val)
+        if source.exists():
+            source.rename(target)
+        if words[0] == "run":
+            out = "run" if not (folder / "run").exists() else f"run{number}"
             words += ["--model", "mlp", "--epochs", "1", "--out", out]
-        done = subprocess.run([sys.executable, "-m", module, *words], cwd=folder, capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-m", "gluonlab", *words], cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, (line, done.stderr)
         assert "Traceback" not in done.stderr
 
