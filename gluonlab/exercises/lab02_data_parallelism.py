@@ -9,56 +9,53 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Sequence, Set, Tuple
+from functools import cached_property
+from typing import Any, Callable, List, NamedTuple, Sequence
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
 
+from gluonlab.exercises import explain_wrong_answers as explain
 from gluonlab.exercises.array_tracking import ArrayTrace, check_mixing_and_waits, cpu_devices, format_array, watch
 from gluonlab.exercises.exercise_registry import Wrong, case_rng, exercise, extra_cases
-from gluonlab.exercises.explain_wrong_answers import (
-    NUMBER_TYPES,
-    CaseText,
-    Mistake,
-    TextPair,
-    check_number,
-    count_in_english,
-    counterexample,
-    is_close_number,
-    matches_formula,
-    pick_explanation,
-    run_cases,
-)
+from gluonlab.exercises.explain_wrong_answers import CaseText, count_in_english, counterexample, pick_explanation
 from gluonlab.exercises.guesses import ChoiceForm, DictForm, NumberForm, YesNoForm, register_guess
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float32]
+Array = Any  # of numpy
 
 
 # --- 02-1 and 02-4: an allreduce by hand, and one whose adding is spread over the devices
 
 
 def check_allreduce(
-    answer: Callable[[List[Any]], Any], values: "List[List[Floats]]", single_parameter: bool = False
+    answer: Callable[[List[Any]], Any], values: List[List[Array]], single_parameter: bool = False
 ) -> ArrayTrace:
     """Raise Wrong unless ``answer`` sums each parameter over the devices, in place.
 
     ``values[i][j]`` is the value of parameter j on device i. ``single_parameter``: pass one array
     per device, not a list of arrays. Returns the recorded copies and waits of the answer.
     """
-    arrays = [[nd.array(value, ctx=ctx) for value in row] for row, ctx in zip(values, cpu_devices(len(values)))]
-    given_rows = [list(row) for row in arrays]
-    answer_input: List[Any] = [row[0] for row in given_rows] if single_parameter else given_rows
+    ctxs = cpu_devices(len(values))
+    arrays = [[nd.array(value, ctx=ctx) for value in row] for row, ctx in zip(values, ctxs)]
+    given = [row[0] if single_parameter else list(row) for row in arrays]
     with watch() as trace:
-        returned = answer(answer_input)
-    current = [[one] for one in answer_input] if single_parameter else answer_input
-    old_ids = {id(one) for row in arrays for one in row}
-    made_new = any(id(one) not in old_ids for one in [*_list_arrays(current), *_list_arrays(returned)])
-    _check_sums(arrays, values, made_new, set(trace.received_bytes()) if single_parameter else set())
+        returned = answer(given)
+    made_new = not {*map(id, _list_arrays([given, returned]))} <= {*map(id, _list_arrays(arrays))}
+    received = trace.received_bytes() if single_parameter else {}
+    for j, initial in enumerate(zip(*values)):
+        want, got = np.sum(initial, axis=0), [row[j].asnumpy() for row in arrays]
+        en, ja = ("for ", "") if len(values[0]) == 1 else (f"parameter {j}, which was ", f"パラメータ {j} が ")
+        initial_text = ", ".join(map(format_array, initial))
+        for device, result in enumerate(got):
+            if not np.array_equal(result, want):
+                raise counterexample(
+                    f"{en}{initial_text}: device {device} holds {format_array(result)} afterwards, "
+                    f"expected {format_array(want)}",
+                    f"{ja}{initial_text} のとき: 実行後のデバイス {device} は {format_array(result)} で、正しくは "
+                    f"{format_array(want)} です",
+                    _explain_wrong_sum(initial, got, device, made_new, ctxs[device] in received),
+                )
     check_mixing_and_waits(trace)
     return trace
 
@@ -70,42 +67,15 @@ def _list_arrays(given: Any) -> List[nd.NDArray]:
     return [given] if isinstance(given, nd.NDArray) else []
 
 
-def _check_sums(
-    arrays: List[List[nd.NDArray]], values: "List[List[Floats]]", made_new: bool, received: "Set[mx.Context]"
-) -> None:
-    """Raise Wrong unless ``arrays[i][j]``, on device i, is the sum of parameter j over devices.
-
-    ``values``: the arrays' contents before the answer ran. ``made_new``: whether the answer
-    replaced arrays in the lists, or returned new arrays. ``received``: with a single parameter, the
-    devices that received copies; else empty.
-    """
-    for j in range(len(values[0])):
-        initial = [row[j] for row in values]
-        want, got = sum(initial[1:], initial[0]), [row[j].asnumpy() for row in arrays]
-        en, ja = (f"parameter {j}, which was ", f"パラメータ {j} が ")
-        if len(values[0]) == 1:
-            en, ja = "for ", ""
-        initial_text = ", ".join(map(format_array, initial))
-        for device, result in enumerate(got):
-            if not np.array_equal(result, want):
-                raise counterexample(
-                    f"{en}{initial_text}: device {device} holds {format_array(result)} afterwards, "
-                    f"expected {format_array(want)}",
-                    f"{ja}{initial_text} のとき: 実行後のデバイス {device} は {format_array(result)} で、正しくは "
-                    f"{format_array(want)} です",
-                    _explain_wrong_sum(initial, got, device, made_new, cpu_devices(len(arrays))[device] in received),
-                )
-
-
 def _explain_wrong_sum(
-    initial: "List[Floats]", got: "List[Floats]", device: int, made_new: bool, received: bool
-) -> TextPair:
+    initial: Sequence[Array], got: List[Array], device: int, made_new: bool, received: bool
+) -> explain.TextPair:
     """Return the likely reason for a wrong sum on ``device``.
 
     ``initial``, ``got``: the values on each device, before and after. ``made_new``: whether the
     answer made new arrays. ``received``: whether the device received a copy.
     """
-    total, is_equal = sum(initial[1:], initial[0]), np.array_equal
+    total, is_equal = np.sum(initial, axis=0), np.array_equal
     unchanged, is_own_value = (all(map(is_equal, initial, got)), is_equal(got[device], initial[device]))
     return pick_explanation(
         (unchanged and made_new,
@@ -129,20 +99,14 @@ def _explain_wrong_sum(
     )  # fmt: skip
 
 
-def _allreduce_cases() -> List[List[Any]]:
-    """Return cases: an array per device, of small whole numbers, so that sums are exact."""
-    random = case_rng(0)
-    cases: List[List[Any]] = [[[3], [5]], [[5, 7]], [[1, 10], [2, 20]], [[1], [2], [4]]]
-    cases.append([[1, 0], [0, 1], [2, 2], [-4, 8]])
-    for devices, shape in ((2, (2, 3)), (3, (4,)), (5, (1, 2, 2))):
-        cases.append(random.randint(-9, 10, (devices, *shape)).tolist())
-    return cases
-
-
 @exercise("02-1")
 def check_allreduce_by_hand(answer: Callable[[List[nd.NDArray]], Any]) -> None:
     """The arrays of all devices end with their sum, in place."""
-    for values in _allreduce_cases():
+    # an array per device, of small whole numbers, so that sums are exact
+    cases: List[Any] = [[[3], [5]], [[5, 7]], [[1, 10], [2, 20]], [[1], [2], [4]], [[1, 0], [0, 1], [2, 2], [-4, 8]]]
+    random = case_rng(0)
+    cases += [random.randint(-9, 10, shape) for shape in ((2, 2, 3), (3, 4), (5, 1, 2, 2))]
+    for values in cases:
         check_allreduce(answer, [[np.array(value, dtype=np.float32)] for value in values], True)
 
 
@@ -169,34 +133,33 @@ def _check_balance(trace: ArrayTrace, devices: int, sizes: List[int]) -> None:
     The greedy assignment takes the largest parameters first, and gives each to the device that owns
     the fewest numbers. ``sizes``: the size of each parameter.
     """
-    total, owned_sizes = sum(sizes), [0] * devices
+    owned_sizes = [0] * devices
     for size in sorted(sizes, reverse=True):
         owned_sizes[owned_sizes.index(min(owned_sizes))] += size
-    fair_share = max(owned * (devices - 1) + total - owned for owned in owned_sizes)
-    received = dict.fromkeys(cpu_devices(devices), 0)
-    received.update(trace.received_bytes())
+    fair_share = max(owned * (devices - 2) for owned in owned_sizes) + sum(sizes)
+    received = {ctx: trace.received_bytes().get(ctx, 0) / 4 for ctx in cpu_devices(devices)}
     busiest = max(received, key=lambda ctx: received[ctx])
-    if received[busiest] <= 4 * fair_share * 1.001:
+    if received[busiest] <= fair_share * 1.001:
         return
-    numbers = ", ".join(f"{ctx} {count // 4}" for ctx, count in received.items())
-    is_star = received[busiest] >= 4 * (devices - 1) * total
+    numbers = ", ".join(f"{ctx} {count:.0f}" for ctx, count in received.items())
     raise counterexample(
         f"the sums are right. But with parameters of {sizes} numbers on {devices} devices "
         f"they received {numbers} numbers; {fair_share} at most are possible",
         f"合計は正しいのですが、大きさが {sizes} のパラメータを {devices} 台で合計したとき、"
         f"各デバイスが受け取った数値は {numbers} 個でした。多くても {fair_share} 個で済みます",
-        (f"{busiest} collects everything, as in the star",
-         f"星形と同じく {busiest} がすべてを集めています") if is_star else
-        (f"{busiest} owns too much. Give away the largest parameters first, each to the device that owns least so far",
-         f"{busiest} の担当分が多すぎます。大きいパラメータから順に、担当分が最も少ないデバイスに割り当ててください"),
+        pick_explanation(
+            (received[busiest] >= (devices - 1) * sum(sizes), f"{busiest} collects everything, as in the star",
+             f"星形と同じく {busiest} がすべてを集めています"),
+            (True,
+             f"{busiest} owns too much. Give away the largest parameters first, each to the device that owns least so "
+             "far",
+             f"{busiest} の担当分が多すぎます。"
+             "大きいパラメータから順に、担当分が最も少ないデバイスに割り当ててください"),
+        ),
     )  # fmt: skip
 
 
 # --- 02-2: the learning rate with which one large update replaces k small updates
-
-
-Array = Any  # of numpy
-FACTOR_TOLERANCE = 1e-3  # relative; an answer may search numerically
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,28 +185,25 @@ class LeastSquares:
     @cached_property
     def small_updates(self) -> List[Array]:
         """The steps lr * gradient of successive updates, one per shard, at the updated weights."""
-        updates, weights = [], self.weights
+        updates: List[Array] = []
         for shard in self.shards:
-            updates.append(self.lr * self.gradient(weights, shard))
-            weights = weights - updates[-1]
+            updates.append(self.lr * self.gradient(self.weights - sum(updates), shard))
         return updates
 
     @cached_property
-    def shard_gradients(self) -> List[Array]:
-        """The gradients of all shards at the initial weights."""
-        return [self.gradient(self.weights, shard) for shard in self.shards]
+    def total_update(self) -> Array:
+        """The sum of the small updates."""
+        return sum(self.small_updates)
 
-    def best_factor(self, total_update: Array = None, large_gradient: Array = None) -> float:
-        """Return the factor f for which ``f * lr * large_gradient`` is nearest to ``total_update``.
+    @cached_property
+    def large_update(self) -> Array:
+        """The large update with the rate ``lr``: by the mean gradient of all shards."""
+        return self.lr * sum(self.gradient(self.weights, shard) for shard in self.shards) / len(self.shards)
 
-        ``total_update``: by default the sum of the small updates. ``large_gradient``: by default
-        the mean gradient of all shards.
-        """
-        total_update = sum(self.small_updates) if total_update is None else total_update
-        large_gradient = (
-            sum(self.shard_gradients) / len(self.shard_gradients) if large_gradient is None else large_gradient
-        )
-        return float(total_update @ large_gradient / (self.lr * (large_gradient @ large_gradient)))
+    @cached_property
+    def best_factor(self) -> float:
+        """The factor of the large update that ends nearest to the small updates."""
+        return nearest_factor(self.total_update, self.large_update)
 
     @property
     def case(self) -> CaseText:
@@ -256,125 +216,93 @@ class LeastSquares:
         )
 
 
+def nearest_factor(total_update: Array, large_update: Array) -> float:
+    """Return the factor for which ``factor * large_update`` is nearest to ``total_update``."""
+    return float(total_update @ large_update / (large_update @ large_update))
+
+
 @exercise("02-2")
 def check_best_factor(answer: Callable[..., Any]) -> None:
     """The factor by which a batch k times as large changes the rate that goes as far."""
     one = [[1.0, 1.0]]  # a shard whose gradient is w - 1
-    cases = [
-        _make_least_squares([0.0], [one], 0.1),
-        _make_least_squares([0.0], [one, one], 0.1),
-        _make_least_squares([0.0], [one, [[1.0, 3.0]]], 0.5),
-        _make_least_squares([0.0, 0.0], [[[1.0, 0.0, 1.0]], [[0.0, 2.0, 1.0]]], 0.1),
-    ]
+    two_weights = [[[1.0, 0.0, 1.0]], [[0.0, 2.0, 1.0]]]
+    cases: List[Any] = [([0.0], [one], 0.1), ([0.0], [one, one], 0.1), ([0.0], [one, [[1.0, 3.0]]], 0.5)]
+    cases.append(([0.0, 0.0], two_weights, 0.1))
     random = case_rng(22)
     for _ in range(8):
         k, b, n = (int(random.randint(*ends)) for ends in ((2, 9), (1, 6), (2, 7)))
         shards = [random.normal(size=(b, n + 1)) + ([0.0] * n + [2.0]) for _ in range(k)]
         lr = float(random.choice([0.01, 0.05, 0.2]))
-        cases.append(LeastSquares(random.normal(size=n), shards, lr))
+        cases.append((random.normal(size=n), shards, lr))
+    problems = [(LeastSquares(np.array(weights), list(map(np.array, shards)), lr),) for weights, shards, lr in cases]
 
     def run_answer(problem: LeastSquares) -> Any:
-        """Call the answer with copies of the weights and shards; return its factor.
-
-        Raises Wrong if the answer modified the weights.
-        """
+        """Return the factor of the answer. Raises Wrong if the answer modified the weights."""
         weights = problem.weights.copy()
-        shards = [shard.copy() for shard in problem.shards]
-        got = answer(problem.gradient, weights, shards, problem.lr)
-        if not np.array_equal(weights, problem.weights):
-            raise problem.case.counterexample(
-                "`weights` has been changed, so that the large update begins elsewhere: `-=` "
-                "writes into the array itself",
-                "`weights` が書き換えられていて、大きな更新の始点がずれます。`-=` は配列そのものに書き込みます",
-            )
+        got = answer(problem.gradient, weights, [shard.copy() for shard in problem.shards], problem.lr)
+        problem.case.check_faults(
+            (not np.array_equal(weights, problem.weights),
+             "`weights` has been changed, so that the large update begins elsewhere: `-=` writes into the array itself",
+             "`weights` が書き換えられていて、大きな更新の始点がずれます。`-=` は配列そのものに書き込みます"),
+        )  # fmt: skip
         return got.item() if isinstance(got, (np.ndarray, np.generic)) and got.size == 1 else got
 
-    def describe(problem: LeastSquares, got: Any, want: float) -> TextPair:
+    def describe(problem: LeastSquares, got: Any, want: float) -> explain.TextPair:
         """Return the texts about a wrong factor."""
-        check_number(got, "best_factor(...)")
+        explain.check_number(got, "best_factor(...)")
         return problem.case.with_texts(
             f"the factor is {got:.6g}, expected {want:.6g}", f"倍率が {got:.6g} です。正しくは {want:.6g} です"
         )
 
-    results = run_cases(run_answer, [(each,) for each in cases], LeastSquares.best_factor)
+    results = explain.run_cases(run_answer, problems, lambda problem: problem.best_factor)
     results.check_results(_is_close_factor, FACTOR_MISTAKES, describe)
 
 
-def _make_least_squares(weights: Any, shards: Any, lr: float) -> LeastSquares:
-    return LeastSquares(np.array(weights), [np.array(shard) for shard in shards], lr)
-
-
 def _is_close_factor(got: Any, want: float) -> bool:
-    return is_close_number(got, want, FACTOR_TOLERANCE)
+    return explain.is_close_number(got, want, rel=1e-3)  # an answer may search numerically
 
 
-_matches_factor = partial(matches_formula, same=_is_close_factor)
+def _matches_factor(formula: Callable[[LeastSquares], Any]) -> Callable[..., bool]:
+    return explain.matches_formula(np.errstate(all="ignore")(formula), _is_close_factor)
 
 
-def _final_weights(problem: LeastSquares) -> Array:
-    return problem.weights - sum(problem.small_updates)
-
-
-def _final_mean_gradient(problem: LeastSquares) -> Array:
-    """Return the mean gradient at the weights after the small updates."""
-    gradients = [problem.gradient(_final_weights(problem), shard) for shard in problem.shards]
-    return sum(gradients) / len(gradients)
-
-
-def _matches_factor_of_updates(formula: Callable[[Array, Array], Any]) -> Callable[..., bool]:
-    """Return a function that tells whether the factor is ``formula(small, large)``.
-
-    ``small``: the sum of the small updates. ``large``: the large update. The formula is that of a
-    known mistake.
-    """
-
-    def factor(problem: LeastSquares) -> float:
-        large = problem.lr * sum(problem.shard_gradients) / len(problem.shard_gradients)
-        with np.errstate(all="ignore"):
-            return float(formula(sum(problem.small_updates), large))
-
-    return _matches_factor(factor)
-
-
-FACTOR_MISTAKES: List[Mistake] = [
-    (_matches_factor(lambda problem: len(problem.shards)),
+FACTOR_MISTAKES = explain.formula_mistakes(_matches_factor, [
+    (lambda p: len(p.shards),
      "that is the rule itself: each small update has its gradient where the one before has ended",
      "これは線形スケーリング則そのものです。小さい更新の勾配は、1 つ前の更新が終わったところで計算します"),
-    (_matches_factor(lambda problem: problem.best_factor() / len(problem.shards)),
-     "the large update takes the mean of the shards' gradients, not their sum",
+    (lambda p: p.best_factor / len(p.shards), "the large update takes the mean of the shards' gradients, not their sum",
      "大きな更新に使うのは、シャードの勾配の和ではなく平均です"),
-    (_matches_factor(lambda problem: problem.best_factor() * problem.lr), "that is the rate, c * lr: return c",
+    (lambda p: p.best_factor * p.lr, "that is the rate, c * lr: return c",
      "これは学習率 c * lr です。c を返してください"),
-    (_matches_factor(lambda problem: -problem.best_factor()), "the sign is wrong: both updates subtract",
-     "符号が逆です。どちらの更新も引き算です"),
-    (_matches_factor(lambda problem: problem.best_factor(large_gradient=_final_mean_gradient(problem))),
+    (lambda p: -p.best_factor, "the sign is wrong: both updates subtract", "符号が逆です。どちらの更新も引き算です"),
+    (lambda p: nearest_factor(p.total_update, LeastSquares(p.weights - p.total_update, p.shards, p.lr).large_update),
      "the large update begins at `weights`, not where the small ones have ended",
      "大きな更新の始点は、小さい更新の終点ではなく `weights` です"),
-    (_matches_factor_of_updates(lambda way, large: np.linalg.norm(way) / np.linalg.norm(large)),
+    (lambda p: np.linalg.norm(p.total_update) / np.linalg.norm(p.large_update),
      "both go equally far then, but in different directions: their ends could be nearer",
      "これでは進む長さが等しくなるだけです。向きが違うので、終点は最も近くなりません"),
-    (_matches_factor_of_updates(lambda way, large: way @ way / (way @ large)),
+    (lambda p: p.total_update @ p.total_update / (p.total_update @ p.large_update),
      "what remains is perpendicular to the way of the small updates, not of the large one",
      "残りの差が、小さい更新の進んだ向きと直交しています。直交させる相手は大きな更新の向きです"),
-    (_matches_factor_of_updates(lambda way, large: np.mean(way / large)),
+    (lambda p: np.mean(p.total_update / p.large_update),
      "that is the mean of the factors of single weights, which is not the nearest",
      "これは重みごとの倍率の平均で、終点が最も近くなる値ではありません"),
-    (_matches_factor(lambda problem: problem.best_factor(large_gradient=problem.shard_gradients[0])),
+    (lambda p: nearest_factor(p.total_update, p.lr * p.gradient(p.weights, p.shards[0])),
      "the large update takes all shards, not the first",
      "大きな更新には、最初のシャードだけでなくすべてのシャードを使います"),
-    (_matches_factor(lambda problem: problem.best_factor(large_gradient=problem.shard_gradients[-1])),
+    (lambda p: nearest_factor(p.total_update, p.lr * p.gradient(p.weights, p.shards[-1])),
      "the large update takes all shards, not the last",
      "大きな更新には、最後のシャードだけでなくすべてのシャードを使います"),
-    (_matches_factor(lambda problem: problem.best_factor(total_update=problem.small_updates[-1])),
+    (lambda p: nearest_factor(p.small_updates[-1], p.large_update),
      "the small updates have come all the way from `weights`: that is the last of them",
      "これは最後の更新 1 回分です。`weights` から k 回で進んだ分を使います"),
-    (_matches_factor(lambda problem: LeastSquares(problem.weights, problem.shards, 1.0).best_factor()),
+    (lambda p: LeastSquares(p.weights, p.shards, 1.0).best_factor,
      "a small update is lr times the gradient, not the gradient",
      "小さい更新 1 回分は勾配そのものではなく、その lr 倍です"),
-    (_matches_factor(lambda problem: problem.best_factor(total_update=_final_weights(problem))),
+    (lambda p: nearest_factor(p.weights - p.total_update, p.large_update),
      "where an update ends is not how far it has gone: subtract it from `weights`",
      "終点ではなく、進んだ分を使います。`weights` との差をとってください"),
-]  # fmt: skip
+])  # fmt: skip
 
 
 # --- 02-3: the best learning rate for each number of devices
@@ -386,37 +314,12 @@ class AccuracyLandscape(NamedTuple):
     ``ks``: the numbers of devices to tune for. ``rates``: the learning rates to choose from.
     """
 
-    case: CaseText
+    en: str
+    ja: str
     accuracy: Callable[[int, float], float]
     ks: List[int]
     batch_per_device: int
     rates: List[float]
-
-
-def make_landscapes() -> List[AccuracyLandscape]:
-    """Return sets of simulated trainings, the simplest first, with known best learning rates."""
-
-    def tie(n: int, lr: float) -> float:
-        return 0.7 - (lr > 0.2) / 5
-
-    def two_peaks(n: int, lr: float) -> float:
-        return {0.1: 0.8, 0.2: 0.6, 0.4: 0.7, 0.8: 0.9 if n > 32 else 0.85}[lr]
-
-    grows, same = _peaked_accuracy(lambda n: 0.1 * n / 32), _peaked_accuracy(lambda n: 0.2)
-    diverges, falling = _peaked_accuracy(lambda n: 0.2, 0.3), [0.8, 0.4, 0.2, 0.1]
-    return [
-        AccuracyLandscape(CaseText("the best rate grows with the batch", "最適な学習率がバッチに比例する"),
-                  grows, [1, 2, 4], 32, [0.05, 0.1, 0.2, 0.4]),
-        AccuracyLandscape(CaseText("the best rate is the same for all", "最適な学習率が変わらない"),
-                  same, [1, 2], 64, falling),
-        AccuracyLandscape(CaseText("rates above 0.3 diverge", "0.3 より大きい学習率は発散する"),
-                  diverges, [1, 2], 16, falling),
-        AccuracyLandscape(CaseText("two rates are equally good", "2 つの学習率が同じ正解率になる"),
-                  tie, [2], 8, [0.2, 0.1, 0.4]),
-        AccuracyLandscape(CaseText("the accuracy falls, and rises again", "正解率が下がってからまた上がる"),
-                  two_peaks, [1, 2], 32, [0.8, 0.1, 0.4, 0.2]),
-        *extra_cases(3, _random_landscape),
-    ]  # fmt: skip
 
 
 def _peaked_accuracy(best: Callable[[int], float], limit: float = math.inf) -> Callable[[int, float], float]:
@@ -424,78 +327,91 @@ def _peaked_accuracy(best: Callable[[int], float], limit: float = math.inf) -> C
     return lambda n, lr: math.nan if lr > limit else 0.9 - 0.05 * abs(math.log2(lr / best(n)))
 
 
+def _two_peaks(n: int, lr: float) -> float:
+    return {0.1: 0.8, 0.2: 0.6, 0.4: 0.7, 0.8: 0.9 if n > 32 else 0.85}[lr]
+
+
 def _random_landscape(random: Any) -> AccuracyLandscape:
     """Return simulated trainings whose best rate is random, and the same for all batch sizes."""
     rates = (0.025 * 2.0 ** random.permutation(7)[:4]).tolist()
     best, ks = rates[random.randint(len(rates))], (1 + random.permutation(8)[:2]).tolist()
-    case = CaseText(f"the best rate is {best:g}", f"最適な学習率は {best:g}")
-    return AccuracyLandscape(case, _peaked_accuracy(lambda n: best), ks, int(2 ** random.randint(2, 8)), rates)
+    texts = f"the best rate is {best:g}", f"最適な学習率は {best:g}"
+    return AccuracyLandscape(*texts, _peaked_accuracy(lambda n: best), ks, int(2 ** random.randint(2, 8)), rates)
 
 
-def check_rates(got: Any, landscape: AccuracyLandscape) -> None:
-    """Raise Wrong unless ``got`` is {number of devices: best learning rate}."""
-    case, accuracy, ks, b, rates = landscape
-    if not isinstance(got, dict) or sorted(got) != sorted(ks):
-        raise case.counterexample(
-            f"it returned {got!r}: return a dictionary with a rate for each of {ks}",
-            f"{got!r} が返りました。{ks} のそれぞれに学習率を持つ辞書を返してください",
-        )
-    for k in ks:
-        accuracies = {lr: accuracy(k * b, lr) for lr in rates}
-        best_accuracy = max(value for value in accuracies.values() if not math.isnan(value))
-        expected = min(lr for lr, value in accuracies.items() if value == best_accuracy)
-        if got[k] == expected:
-            continue
-        explanation = pick_explanation(
-            (got[k] in accuracies.values(), "that is an accuracy: return its rate",
-             "これは正解率です。その学習率を返してください"),
-            (math.isnan(accuracies.get(got[k], 0)), "that training diverged. If a nan comes first, `max` returns it",
-             "その学習は発散しています。先頭が nan だと `max` は nan を返します"),
-            (accuracies.get(got[k]) == best_accuracy, "of equal accuracies take the smaller rate",
-             "正解率が同じなら小さいほうの学習率を選んでください"),
-        )  # fmt: skip
-        table = ", ".join(f"{lr:g}: {value:.3g}" for lr, value in accuracies.items())
-        raise case.counterexample(
-            f"on {count_in_english(k, 'device')} the accuracies are {table}; "
-            f"you chose {got[k]!r}, expected {expected:g}",
-            f"{k} 台での正解率は {table} です。{got[k]!r} が選ばれましたが、正しくは {expected:g} です",
-            explanation,
-        )
+FALLING_RATES = [0.8, 0.4, 0.2, 0.1]
+LANDSCAPES = [
+    AccuracyLandscape("the best rate grows with the batch", "最適な学習率がバッチに比例する",
+                      _peaked_accuracy(lambda n: 0.1 * n / 32), [1, 2, 4], 32, [0.05, 0.1, 0.2, 0.4]),
+    AccuracyLandscape("the best rate is the same for all", "最適な学習率が変わらない",
+                      _peaked_accuracy(lambda n: 0.2), [1, 2], 64, FALLING_RATES),
+    AccuracyLandscape("rates above 0.3 diverge", "0.3 より大きい学習率は発散する",
+                      _peaked_accuracy(lambda n: 0.2, 0.3), [1, 2], 16, FALLING_RATES),
+    AccuracyLandscape("two rates are equally good", "2 つの学習率が同じ正解率になる",
+                      lambda n, lr: 0.7 - (lr > 0.2) / 5, [2], 8, [0.2, 0.1, 0.4]),
+    AccuracyLandscape("the accuracy falls, and rises again", "正解率が下がってからまた上がる",
+                      _two_peaks, [1, 2], 32, [0.8, 0.1, 0.4, 0.2]),
+]  # fmt: skip
 
 
 @exercise("02-3")
 def check_best_rates(answer: Callable[..., Any]) -> None:
     """The best learning rate for each number of devices."""
-    for landscape in make_landscapes():
+    for landscape in [*LANDSCAPES, *extra_cases(3, _random_landscape)]:
         _check_rate_choice(answer, landscape)
 
 
 def _check_rate_choice(answer: Callable[..., Any], landscape: AccuracyLandscape) -> None:
     """Raise Wrong if the answer's rates or batch size are wrong, or it repeats a training."""
-    _, _, ks, b, rates = landscape
-    trainings: "Counter[Tuple[int, float]]" = Counter()
+    en, ja, accuracy, ks, b, rates = landscape
+    case, trainings = CaseText(en, ja), Counter()  # type: CaseText, Counter[Any]
 
     def accuracy_of(k: int, global_batch_size: int, lr: float) -> float:
         """Simulate a training on ``k`` devices: count it, and return its accuracy."""
-        if global_batch_size != k * b:
-            raise counterexample(
-                f"on {count_in_english(k, 'device')} a training with a global batch of "
-                f"{global_batch_size} was asked for, expected {k * b}: {b} images on each device",
-                f"{k} 台で全体のバッチサイズ {global_batch_size} の学習が行われました。"
-                f"正しくは {k * b} (1 台あたり {b} 枚) です",
-            )
+        explain.check_faults(
+            (global_batch_size != k * b,
+             f"on {count_in_english(k, 'device')} a training with a global batch of {global_batch_size} was asked for, "
+             f"expected {k * b}: {b} images on each device",
+             f"{k} 台で全体のバッチサイズ {global_batch_size} の学習が行われました。"
+             f"正しくは {k * b} (1 台あたり {b} 枚) です"),
+        )  # fmt: skip
         trainings[k, lr] += 1
-        return landscape.accuracy(global_batch_size, lr)
+        return accuracy(global_batch_size, lr)
 
-    check_rates(answer(accuracy_of, list(ks), b, list(rates)), landscape)
+    got = answer(accuracy_of, list(ks), b, list(rates))
+    case.check_faults(
+        (not isinstance(got, dict) or sorted(got) != sorted(ks),
+         f"it returned {got!r}: return a dictionary with a rate for each of {ks}",
+         f"{got!r} が返りました。{ks} のそれぞれに学習率を持つ辞書を返してください"),
+    )  # fmt: skip
+    for k in ks:
+        accuracies = {lr: accuracy(k * b, lr) for lr in rates}
+        best_accuracy = max(value for value in accuracies.values() if not math.isnan(value))
+        expected = min(lr for lr, value in accuracies.items() if value == best_accuracy)
+        table = ", ".join(f"{lr:g}: {value:.3g}" for lr, value in accuracies.items())
+        if got[k] != expected:
+            raise case.counterexample(
+                f"on {count_in_english(k, 'device')} the accuracies are {table}; "
+                f"you chose {got[k]!r}, expected {expected:g}",
+                f"{k} 台での正解率は {table} です。{got[k]!r} が選ばれましたが、正しくは {expected:g} です",
+                pick_explanation(
+                    (got[k] in accuracies.values(), "that is an accuracy: return its rate",
+                     "これは正解率です。その学習率を返してください"),
+                    (math.isnan(accuracies.get(got[k], 0)),
+                     "that training diverged. If a nan comes first, `max` returns it",
+                     "その学習は発散しています。先頭が nan だと `max` は nan を返します"),
+                    (accuracies.get(got[k]) == best_accuracy, "of equal accuracies take the smaller rate",
+                     "正解率が同じなら小さいほうの学習率を選んでください"),
+                ),
+            )  # fmt: skip
     for (k, lr), times in trainings.items():
-        if times > 1:
-            raise counterexample(
-                f"{count_in_english(k, 'device')} with rate {lr:g} were trained {times} times: "
-                "keep the accuracy: a training may take long",
-                f"{k} 台、学習率 {lr:g} の学習が {times} 回行われました。"
-                "学習には何時間もかかることがあります。正解率を保存して使い回してください",
-            )
+        explain.check_faults(
+            (times > 1,
+             f"{count_in_english(k, 'device')} with rate {lr:g} were trained {times} times: keep the accuracy: a "
+             "training may take long",
+             f"{k} 台、学習率 {lr:g} の学習が {times} 回行われました。"
+             "学習には何時間もかかることがあります。正解率を保存して使い回してください"),
+        )  # fmt: skip
 
 
 # --- 02-5: the accuracy on all test images, computed by all devices
@@ -505,27 +421,17 @@ CLASSES = 5
 
 
 class EvaluationCall(NamedTuple):
-    """A call of the answer: its result ``got``, and the work of each device.
-
-    ``right``: the number of images that are classified right, of ``images``. ``rows``: the images
-    that each device computed. ``seen``: the recorded array operations.
-    """
+    """A call of the answer: its result ``got``, and the work of each device."""
 
     case: CaseText
     got: Any
-    right: int
-    images: int
-    rows: "Counter[mx.Context]"
+    same: Array  # whether each image is classified right
+    rows: "Counter[mx.Context]"  # how many images each device computed
     times: List[int]  # how many times each image was computed
     mean_batch_accuracy: float  # the mean of the batches' accuracies, a common mistake
     share: int  # the most images on one device if every batch is split evenly
     waits: int  # how often Python waited between the first batch and the last
     seen: ArrayTrace
-
-    @property
-    def is_right(self) -> bool:
-        """Whether the result is the accuracy: right / images."""
-        return _is_close_accuracy(self.got, self.right / self.images)
 
 
 @exercise("02-5")
@@ -533,10 +439,10 @@ def check_accuracy(answer: Callable[..., Any]) -> None:
     """The accuracy over all devices: every image once, and no waiting in between."""
     cases = [(4, 1, 4), (4, 2, 4), (8, 2, 4), (7, 2, 4), (6, 2, 4), (5, 4, 4), (9, 4, 8)]
     evaluations = [_run_evaluation(answer, *case) for case in [*cases, (3, 4, 16), (24, 3, 4)]]
-    mistaken = [one for one in evaluations if not one.is_right]
+    mistaken = [one for one in evaluations if not _is_close_accuracy(one.got, one.same.mean())]
     if mistaken:
         raise _explain_wrong_accuracy(mistaken)
-    for case, *_, rows, _, _, share, waits, seen in evaluations:
+    for case, _, _, rows, _, _, share, waits, seen in evaluations:
         busiest = max(rows, key=lambda ctx: rows[ctx])
         case.check_faults(
             (rows[busiest] > share,
@@ -559,13 +465,12 @@ def _run_evaluation(answer: Callable[..., Any], count: int, devices: int, batch:
     The network is a matrix product that reads its prediction from the image: each image is a
     one-hot vector of the prediction, followed by the number of the image.
     """
-    random = case_rng(count)
+    random, numbers, begins = case_rng(count), np.arange(count), range(0, count, batch)
     labels = random.randint(0, CLASSES, count)
     guesses = np.where(random.rand(count) < 0.6, labels, (labels + 1) % CLASSES)
     guesses[-1] = labels[-1]  # a right guess, so that a missing last batch changes the accuracy
-    images = np.zeros((count, 1, 2, 3), dtype=np.float32)
-    images.reshape(count, 6)[np.arange(count), guesses] = 1
-    images.reshape(count, 6)[:, CLASSES] = np.arange(count)  # image number, ignored by the net
+    pixels = np.zeros((count, 6), dtype=np.float32)
+    pixels[numbers, guesses], pixels[:, CLASSES] = 1, numbers  # the net ignores the image number
     replicas = [[nd.array(np.eye(6, CLASSES), ctx=ctx)] for ctx in cpu_devices(devices)]
     rows: "Counter[mx.Context]" = Counter()
     computed: List[nd.NDArray] = []
@@ -573,68 +478,67 @@ def _run_evaluation(answer: Callable[..., Any], count: int, devices: int, batch:
 
     def net(x: nd.NDArray, params: Sequence[nd.NDArray]) -> nd.NDArray:
         """Return the scores (n, CLASSES) of images; record the images, device and waits."""
-        if x.context != params[0].context:
-            raise counterexample(
-                f"`net` got images on {x.context} with the replica on {params[0].context}: "
-                "both must be on the same device",
-                f"`net` に {x.context} の画像と {params[0].context} のレプリカが渡されました。"
-                "同じデバイスのものを渡してください",
-            )
+        explain.check_faults(
+            (x.context != params[0].context,
+             f"`net` got images on {x.context} with the replica on {params[0].context}: both must be on the same "
+             "device",
+             f"`net` に {x.context} の画像と {params[0].context} のレプリカが渡されました。"
+             "同じデバイスのものを渡してください"),
+        )  # fmt: skip
         rows[x.context] += len(x)
         computed.append(x)
         waits.append(trace.waits)
         return nd.dot(x.flatten(), params[0])
 
     with watch() as trace:
-        got = answer(net, replicas, nd.array(images), nd.array(labels), batch)
+        got = answer(net, replicas, nd.array(pixels.reshape(count, 1, 2, 3)), nd.array(labels), batch)
         got = float(got.asscalar()) if isinstance(got, nd.NDArray) else got
     case = CaseText(
         f"{count} images in batches of {batch} on {count_in_english(devices, 'device')}",
         f"{count} 枚、バッチ {batch}、{devices} 台",
     )
-    share = sum(-(-min(batch, count - begin) // devices) for begin in range(0, count, batch))
+    share = sum(-(-min(batch, count - begin) // devices) for begin in begins)
     seen_numbers = Counter(int(number) for x in computed for number in x.asnumpy().reshape(len(x), 6)[:, CLASSES])
-    times = [seen_numbers[number] for number in range(count)]
-    same = guesses == labels
-    batch_accuracy = np.mean([same[begin : begin + batch].mean() for begin in range(0, count, batch)])
-    waits_between, right = waits[-1] - waits[0] if waits else 0, int(same.sum())
-    return EvaluationCall(case, got, right, count, rows, times, float(batch_accuracy), share, waits_between, trace)
+    times, same = [seen_numbers[number] for number in range(count)], guesses == labels
+    batch_accuracy = float(np.mean([same[begin : begin + batch].mean() for begin in begins]))
+    waits_between = waits[-1] - waits[0] if waits else 0
+    return EvaluationCall(case, got, same, rows, times, batch_accuracy, share, waits_between, trace)
 
 
 def _explain_wrong_accuracy(mistaken: Sequence[EvaluationCall]) -> Wrong:
     """Return the counterexample of the first call in ``mistaken``: all calls with wrong results."""
-    first = mistaken[0]
-    (en, ja), right, count = first.case, first.right, first.images
-    missing = [number for number, count_of_image in enumerate(first.times) if count_of_image == 0]
-    twice = [number for number, count_of_image in enumerate(first.times) if count_of_image > 1]
+    (en, ja), got, same, _, times, *_ = mistaken[0]
+    right, count = int(same.sum()), len(same)
+    missing = [number for number, count_of_image in enumerate(times) if count_of_image == 0]
+    twice = [number for number, count_of_image in enumerate(times) if count_of_image > 1]
     by_batches = len(mistaken) > 1 and all(_is_close_accuracy(each.got, each.mean_batch_accuracy) for each in mistaken)
-    explanation = pick_explanation(
-        (not isinstance(first.got, NUMBER_TYPES), "return a number", "数値を返してください"),
-        (missing, f"only {count - len(missing)} images were computed, and not number {_format_numbers(missing)}",
-         f"{count - len(missing)} 枚しか計算していません。{_format_numbers(missing)} 番が抜けています"),
-        (twice, f"number {_format_numbers(twice)} of the images was computed more than once",
-         f"{_format_numbers(twice)} 番を 2 回以上計算しています"),
-        (_is_close_accuracy(first.got, right), "that is how many are right, not the fraction",
-         "これは割合ではなく正解数です"),
-        (by_batches,
-         "that is the mean of the batches' accuracies, in which an image of a small batch counts more. Add up what is "
-         "right over all batches and devices, then divide by the number of images",
-         "これはバッチごとの正解率の平均で、小さいバッチの画像の寄与が大きくなっています。全バッチ、"
-         "全デバイスの正解数を合計してから全体の枚数で割ってください"),
-        (True,
-         "each image was computed once. Add up what is right over all batches and devices, then divide by the number "
-         "of images",
-         "どの画像も 1 回ずつ計算されています。全バッチ、全デバイスの正解数を合計してから全体の枚数で割ってください"),
-    )  # fmt: skip
     return counterexample(
-        f"{en}, {right} of them right: got {first.got!r}, expected {right / count:.4g}",
-        f"{ja}、正解は {right} 枚: {first.got!r} になりました。正しくは {right / count:.4g} です",
-        explanation,
-    )
+        f"{en}, {right} of them right: got {got!r}, expected {right / count:.4g}",
+        f"{ja}、正解は {right} 枚: {got!r} になりました。正しくは {right / count:.4g} です",
+        pick_explanation(
+            (not isinstance(got, explain.NUMBER_TYPES), "return a number", "数値を返してください"),
+            (missing, f"only {count - len(missing)} images were computed, and not number {_format_numbers(missing)}",
+             f"{count - len(missing)} 枚しか計算していません。{_format_numbers(missing)} 番が抜けています"),
+            (twice, f"number {_format_numbers(twice)} of the images was computed more than once",
+             f"{_format_numbers(twice)} 番を 2 回以上計算しています"),
+            (_is_close_accuracy(got, right), "that is how many are right, not the fraction",
+             "これは割合ではなく正解数です"),
+            (by_batches,
+             "that is the mean of the batches' accuracies, in which an image of a small batch counts more. Add up what "
+             "is right over all batches and devices, then divide by the number of images",
+             "これはバッチごとの正解率の平均で、小さいバッチの画像の寄与が大きくなっています。全バッチ、"
+             "全デバイスの正解数を合計してから全体の枚数で割ってください"),
+            (True,
+             "each image was computed once. Add up what is right over all batches and devices, then divide by the "
+             "number of images",
+             "どの画像も 1 回ずつ計算されています。全バッチ、"
+             "全デバイスの正解数を合計してから全体の枚数で割ってください"),
+        ),
+    )  # fmt: skip
 
 
 def _is_close_accuracy(got: Any, want: float) -> bool:
-    return isinstance(got, NUMBER_TYPES) and math.isclose(float(got), want, abs_tol=1e-5)
+    return isinstance(got, explain.NUMBER_TYPES) and math.isclose(float(got), want, abs_tol=1e-5)
 
 
 def _format_numbers(numbers: Sequence[int]) -> str:

@@ -42,6 +42,7 @@ from gluonlab.exercises.softmax_regression import (
     LR,
     Batch,
     LayerParams,
+    cut_rest_last,
     initial_params,
     make_net,
     make_trainer,
@@ -243,14 +244,7 @@ def _step_by_mean_of_means(values: LayerParams, part: Batch, lr: float, cuts: Se
     return after
 
 
-def _shards_with_rest_last(images: int, devices: int) -> List[Any]:
-    """Return (begin, end) of equal shards; the last shard also has the remaining images."""
-    each = images // devices
-    ends = [*(each * device for device in range(devices)), images]
-    return list(zip(ends, ends[1:]))
-
-
-SHARD_RULES = (shard_bounds, _shards_with_rest_last)
+SHARD_RULES = (shard_bounds, cut_rest_last)
 
 
 def _are_close_params(got: Any, want: Sequence[LayerParams]) -> bool:

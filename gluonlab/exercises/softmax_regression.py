@@ -247,6 +247,17 @@ def explain_wrong_update(update: Update) -> Wrong:
     )
 
 
+def cut_larger_last(count: int, parts: int) -> List[Tuple[int, int]]:
+    """Return (begin, end) of each part of a batch, as `shard_bounds`; the last parts are larger."""
+    return [(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
+
+
+def cut_rest_last(count: int, parts: int) -> List[Tuple[int, int]]:
+    """Return (begin, end) of equal parts of a batch; the last part also has the remaining images."""
+    ends = [*(count // parts * part for part in range(parts)), count]
+    return list(zip(ends, ends[1:]))
+
+
 def weight_distance(a: LayerParams, b: LayerParams) -> float:
     """Return the norm of the difference of the weights, without the biases."""
     return float(np.linalg.norm(a.weight - b.weight))
