@@ -27,7 +27,7 @@ from gluonlab.bucketed_trainer.loss_scale import LossScale, make_loss_scale
 from gluonlab.config import TrainConfig
 from gluonlab.config.option_checks import Patience, Period, parse_class_weights, parse_patience, parse_period
 from gluonlab.data.loading.augmentation import make_input_transform
-from gluonlab.data.loading.split_batch import batch_count
+from gluonlab.data.loading.split_batch import WHOLE_SHARDS, Microbatches, batch_count
 from gluonlab.data.sets.array_dataset import apply_class_weights
 from gluonlab.data.sets.data_fingerprint import classes_fingerprint, split_fingerprint
 from gluonlab.data.sets.dataset import (
@@ -62,7 +62,6 @@ from gluonlab.models import check_model
 from gluonlab.models.load_parameter_file import check_parameter_file
 from gluonlab.optimizers.optimizer_registry import make_optimizer, optimizer_kind
 from gluonlab.optimizers.sgd_and_nag import CORRECTED
-from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.mixed_precision import Conversion, check_dtype, check_dtype_on, graph_conversion
 from gluonlab.parallel.strategy import PIPELINE, TENSOR, Parallelism
 from gluonlab.parallel.training_loss import make_loss

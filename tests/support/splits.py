@@ -9,10 +9,9 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
 from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
-from gluonlab.data.loading.split_batch import make_local_batch, shard
+from gluonlab.data.loading.split_batch import WHOLE_SHARDS, make_local_batch, shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers.optimizer_registry import make_optimizer
-from gluonlab.parallel.data.microbatches import WHOLE_SHARDS
 from gluonlab.parallel.mixed_precision import keep_float32
 from gluonlab.parallel.strategy import Parallelism
 from support.reference import identity

@@ -16,11 +16,10 @@ from support.reference import arrays_equal, identity, parameter_arrays, random_b
 
 from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
 from gluonlab.bucketed_trainer.loss_scale import LossScale
-from gluonlab.data.loading.split_batch import Batch
+from gluonlab.data.loading.split_batch import WHOLE_SHARDS, Batch, Microbatches
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.optimizers.optimizer_registry import make_optimizer
-from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.mixed_precision import keep_float32
 from gluonlab.parallel.training_loss import make_loss
