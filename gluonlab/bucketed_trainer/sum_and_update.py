@@ -16,7 +16,7 @@ import mxnet as mx
 from mxnet import nd
 from mxnet.gluon import Parameter
 
-from gluonlab.bucketed_trainer.buckets import Bucket, as_nd_arrays, coalesce_buckets
+from gluonlab.bucketed_trainer.buckets import Bucket, BucketPadding, as_nd_arrays, coalesce_buckets
 from gluonlab.bucketed_trainer.gradient_postprocessing import GradientPostprocessor
 from gluonlab.bucketed_trainer.stale_gradients import NO_STALE_GRADIENTS, StaleGradients
 from gluonlab.kvstores.allreduce_store import AllreduceKVStore
@@ -161,9 +161,11 @@ class ShardedUpdater:
         buckets: Sequence[Bucket],
         ctxs: Sequence[mx.Context],
         postprocessor: GradientPostprocessor,
+        padding: BucketPadding,
     ) -> None:
         self._store, self._calls, self._buckets = store, calls, buckets
-        self._ctxs, self._postprocessor, self._has_shards = ctxs, postprocessor, False
+        self._ctxs, self._postprocessor, self._padding = ctxs, postprocessor, padding
+        self._has_shards = False  # whether the postprocessor knows the shards of the sums
         self._adds = any(bucket.adds_gradients for bucket in buckets)
 
     def sum_and_update(self, optimizer: Any, stale: StaleGradients, counts_differ: bool) -> None:
@@ -173,7 +175,7 @@ class ShardedUpdater:
 
         ``counts_differ`` is true if some parameters may have had more updates than others.
         """
-        if self._postprocessor.settings.is_needed or counts_differ:
+        if self._postprocessor.is_needed or counts_differ:
             self._sum_then_update(optimizer, stale, counts_differ)
         else:
             for call in self._calls:
@@ -191,7 +193,7 @@ class ShardedUpdater:
             grads = [[shard for shard in shards if shard.context == ctx] for ctx in self._ctxs]
             self._postprocessor.add_gradients(grads, self._ctxs, sharded=True)
             self._has_shards = True
-        finite = self._postprocessor.unscale_and_clip(optimizer)
+        finite = self._postprocessor.unscale_and_clip([optimizer], self._padding)
         if not finite:
             return
         ranges = {key: bucket.element_ranges(stale.on_all_devices) for key, bucket in enumerate(self._buckets)}

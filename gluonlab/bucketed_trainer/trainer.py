@@ -31,7 +31,7 @@ from gluonlab.bucketed_trainer.buckets import (
     invalidate_cached_ops,
     limit_bucket_bytes,
 )
-from gluonlab.bucketed_trainer.gradient_postprocessing import GradientPostprocessor, PostprocessSettings
+from gluonlab.bucketed_trainer.gradient_postprocessing import GradientPostprocessor
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.stale_gradients import NO_STALE_GRADIENTS, StaleGradients, StaleGradientTracker
 from gluonlab.bucketed_trainer.sum_and_update import (
@@ -140,15 +140,14 @@ class BucketedTrainer(gluon.Trainer):
     ) -> None:
         with trainer_arguments.restore_owners_on_error(params, optimizer):
             trainer_arguments.check_arguments(params, optimizer, optimizer_params, bucket_bytes)
-            self._postprocess_settings = PostprocessSettings(clip_norm, loss_scale)
-            self._postprocess_settings.check_values()
+            self._postprocessor = GradientPostprocessor(clip_norm, loss_scale)
             with trainer_arguments.explain_unknown_params(optimizer, optimizer_params):
                 super().__init__(params, optimizer, optimizer_params, kvstore=kvstore)
             check_distinct(self._contexts)
             devices = len(self._contexts)
             set_missing_shapes(self._params)
             trainer_arguments.check_dense(self._params)
-            self._postprocess_settings.check_parameters(self._params)
+            self._postprocessor.check_parameters(self._params)
             # gluon.Trainer resets self._kvstore; _init_kvstore sets it to this store again
             self._chosen_kvstore = trainer_arguments.resolve_kvstore(kvstore, self._contexts)
             trainer_arguments.check_update_on_kvstore(self._chosen_kvstore, self._optimizer, update_on_kvstore, devices)
@@ -165,8 +164,6 @@ class BucketedTrainer(gluon.Trainer):
             # Either the devices update after the allreduce, or the store (or its servers) does both
             self._device_updater: "Union[BucketUpdater, ParameterUpdater, None]" = None
             self._store_updater: Any = None  # ShardedUpdater or ServerUpdater
-            # None if the store updates: then `ShardedUpdater` holds the postprocessor
-            self._postprocessor: Optional[GradientPostprocessor] = None
             self._duplicate_sums: List[nd.NDArray] = []  # to be zeroed under grad_req "add"
             self._stale_gradients = NO_STALE_GRADIENTS
             self._counts_differ = False  # whether some parameters had more updates than others
@@ -224,7 +221,7 @@ class BucketedTrainer(gluon.Trainer):
     @property
     def clip_norm(self) -> Optional[float]:
         """The upper limit of the norm of the whole gradient, or None."""
-        return self._postprocess_settings.clip_norm
+        return self._postprocessor.clip_norm
 
     def start_step(self, batch_size: float) -> "Tuple[Tuple[str, Callable[[], None]], ...]":
         """Set the batch size, and return the two functions that sum the gradients and update.
@@ -400,8 +397,8 @@ class BucketedTrainer(gluon.Trainer):
         """
         if self._update_on_kvstore or self._amp_skips_step():
             return
-        if self._postprocessor is not None:
-            finite = self._postprocessor.unscale_and_clip(self._optimizer)
+        if self._postprocessor.is_needed:
+            finite = self._postprocessor.unscale_and_clip([self._optimizer], self._padding)
             if not finite:
                 return
         if self._device_updater is None:
@@ -494,22 +491,19 @@ class BucketedTrainer(gluon.Trainer):
             self._kvstore_calls = make_kvstore_calls(
                 self._kvstore, self.buckets, self.bucket_bytes, self._update_on_kvstore, self._first_key
             )
-        needs_postprocess = self._postprocess_settings.is_needed
         # The norm and the check for overflows read a whole bucket, with its padding. Compression to
         # 2 bits spreads values that are not finite to their neighbors.
-        reads_padding = needs_postprocess or (
+        reads_padding = self._postprocessor.is_needed or (
             isinstance(self._chosen_kvstore, GroupKVStore) and self._chosen_kvstore.keeps_residual
         )
         self._padding = BucketPadding(self.buckets if reads_padding else ())
-        postprocessor = GradientPostprocessor(self._postprocess_settings, self._padding)
         if self._update_on_kvstore and not self._updates_on_servers:
             self._store_updater = ShardedUpdater(
-                self._kvstore, self._kvstore_calls, self.buckets, self._contexts, postprocessor
+                self._kvstore, self._kvstore_calls, self.buckets, self._contexts, self._postprocessor, self._padding
             )
-        elif needs_postprocess and not self._updates_on_servers:
+        elif not self._updates_on_servers:
             grads = list(map(list, zip(*(bucket.grads for bucket in self.buckets))))
-            postprocessor.add_gradients(grads, self._contexts)
-            self._postprocessor = postprocessor
+            self._postprocessor.add_gradients(grads, self._contexts)
         if self._needs_allreduce and not self._update_on_kvstore:
             # Under grad_req "add" only one device keeps the sum, so that the next sum adds it once.
             keeping_devices = 1 if not self._distributed or self._kvstore.rank == 0 else 0

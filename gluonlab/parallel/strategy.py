@@ -20,7 +20,7 @@ from typing import (
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
+from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.data.loading.split_batch import Batch, Microbatches
 from gluonlab.engine.fast_invoke import order_between_passes
 from gluonlab.kvstores.process_groups import ProcessGroup
@@ -249,8 +249,12 @@ class StrategyPlan(Protocol):
         """Bytes of a gradient bucket. None: the default for these devices."""
 
     @property
-    def postprocess(self) -> PostprocessSettings:
-        """Unscaling and clipping of the summed gradients."""
+    def clip_norm(self) -> Optional[float]:
+        """Upper limit of the norm of the whole gradient, or None."""
+
+    @property
+    def loss_scale(self) -> Optional[LossScale]:
+        """Factor by which the loss is multiplied, or None."""
 
     @property
     def microbatches(self) -> Microbatches:

@@ -22,7 +22,6 @@ import mxnet as mx
 from mxnet import gluon
 
 from gluonlab.bucketed_trainer.buckets import default_bucket_bytes
-from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
 from gluonlab.bucketed_trainer.loss_scale import LossScale, make_loss_scale
 from gluonlab.config import TrainConfig
 from gluonlab.config.option_checks import Patience, Period, parse_class_weights, parse_patience, parse_period
@@ -376,7 +375,7 @@ class Plan:
     - ``device_weights``: the proportion in which the devices of a process share a batch.
     - ``momentum_rule``: None without momentum.
     - ``on_servers``: True if parameter servers update the weights.
-    - ``postprocess``: clipping of gradients (``clip_norm``) and the loss scale.
+    - ``loss_scale``: the dynamic loss scale; None if the loss is not scaled.
     """
 
     config: TrainConfig
@@ -397,7 +396,8 @@ class Plan:
     optimizer_params: Dict[str, float]
     kvstore: Any
     rates: LearningRates
-    postprocess: PostprocessSettings
+    clip_norm: Optional[float]
+    loss_scale: Optional[LossScale]
     momentum_rule: Optional[str]
     group: ProcessGroup
     microbatches: Microbatches
@@ -431,11 +431,6 @@ class Plan:
     confusion: bool
     export: Optional[str]
     out: Optional[str]
-
-    @property
-    def loss_scale(self) -> Optional[LossScale]:
-        """The dynamic loss scale; None if the loss is not scaled."""
-        return self.postprocess.loss_scale
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -545,8 +540,7 @@ class Plan:
             yield "schedule", self.rates.in_words()
         options = [
             f"{self.dtype} with a dynamic loss scale" if self.dtype != "float32" else "",
-            *enabled_settings(self.postprocess, "clip_norm"),
-            *enabled_settings(self, *IMAGE_AND_LABEL_CHANGES),
+            *enabled_settings(self, "clip_norm", *IMAGE_AND_LABEL_CHANGES),
             "sync-bn" if self.sync_bn else "",
             *enabled_settings(self, "no_bias_decay", "compress"),
             self._describe_loss_weights(),
@@ -743,10 +737,8 @@ def plan_run(
         optimizer_params=optimizer_params,
         momentum_rule=(config.momentum_rule or CORRECTED) if has_momentum_rules else None,
         rates=rates,
-        postprocess=PostprocessSettings(
-            clip_norm=config.clip_norm,
-            loss_scale=make_loss_scale(config.dtype, step_images // copy_count, config.on_nan),
-        ),
+        clip_norm=config.clip_norm,
+        loss_scale=make_loss_scale(config.dtype, step_images // copy_count, config.on_nan),
         no_bias_decay=bool(config.no_bias_decay),
         label_smoothing=config.label_smoothing or 0.0,
         dtype=config.dtype,

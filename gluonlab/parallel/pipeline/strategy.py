@@ -72,7 +72,9 @@ class PipelineParallel(UnshardedParameters):
         self._memory = PipelineMemory(self.stages, loss, plan)
         self._place_parameters()
         self.trainer = TrainerGroup(
-            [self._make_trainer(device, plan, group) for device in self._devices_with_parameters()], plan.postprocess
+            [self._make_trainer(device, plan, group) for device in self._devices_with_parameters()],
+            plan.clip_norm,
+            plan.loss_scale,
         )
         self.pipelines = [Pipeline(self.stages, ctxs, partial(make_schedule, split)) for ctxs in self._copies]
         self.microbatches = plan.microbatches
