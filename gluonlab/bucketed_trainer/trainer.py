@@ -6,17 +6,19 @@ device. Each parameter's array becomes a view of the buffer. A step has four par
 
 1. `stale_gradients` finds gradients that backward has not written, and `step` sets them to zero.
    `gluonlab.training` needs only the other parts, because compiled graphs write every gradient.
-2. The kvstore sums the gradients of all devices (`sum_and_update`).
+2. The kvstore sums the gradients of all devices.
 3. `gradient_postprocessing` divides the sums by the loss scale and clips their norm.
-4. The optimizer updates the copy of the parameters on each device (`sum_and_update`). Servers of
+4. The optimizer updates the copy of the parameters on each device (`update_keys`). Servers of
    several processes do that instead (`server_updates`), or "sharded-optimizer" does parts 2 to 4.
+
+`sum_and_update` prepares the calls of parts 2 and 4.
 """
 
 from __future__ import annotations
 
 import math
 from numbers import Real
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import Parameter
@@ -35,12 +37,12 @@ from gluonlab.bucketed_trainer.gradient_postprocessing import GradientPostproces
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.stale_gradients import NO_STALE_GRADIENTS, StaleGradients, StaleGradientTracker
 from gluonlab.bucketed_trainer.sum_and_update import (
-    BucketUpdater,
     KVStoreCall,
     ParameterUpdater,
     ShardedUpdater,
     broadcast_parameters,
     has_gradient,
+    make_key_updates,
     make_kvstore_calls,
 )
 from gluonlab.bucketed_trainer.trainer_states import gather_states, load_pending_states, load_states_file
@@ -54,7 +56,7 @@ from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.models.infer_shapes import set_missing_shapes
 from gluonlab.optimizers.optimizer_registry import is_element_wise
 from gluonlab.optimizers.optimizer_states import States, write_states
-from gluonlab.optimizers.optimizer_step import SchedulerRewind
+from gluonlab.optimizers.optimizer_step import KeyUpdate, SchedulerRewind, update_keys
 from gluonlab.renamed import RenamedMember
 
 _OPTIMIZER_SETTINGS = ("learning_rate", "wd", "momentum", "lr_scheduler", "clip_gradient", "multi_precision")
@@ -162,7 +164,8 @@ class BucketedTrainer(gluon.Trainer):
             self._frozen: List[Parameter] = []
             self._kvstore_calls: List[KVStoreCall] = []
             # Either the devices update after the allreduce, or the store (or its servers) does both
-            self._device_updater: "Union[BucketUpdater, ParameterUpdater, None]" = None
+            self._key_updates: List[KeyUpdate] = []  # one for each bucket, made in the first update
+            self._parameter_updater: Optional[ParameterUpdater] = None  # for other optimizers
             self._store_updater: Any = None  # ShardedUpdater or ServerUpdater
             self._duplicate_sums: List[nd.NDArray] = []  # to be zeroed under grad_req "add"
             self._stale_gradients = NO_STALE_GRADIENTS
@@ -401,14 +404,14 @@ class BucketedTrainer(gluon.Trainer):
             finite = self._postprocessor.unscale_and_clip([self._optimizer], self._padding)
             if not finite:
                 return
-        if self._device_updater is None:
-            self._device_updater = self._make_device_updater()
-        self._device_updater.update(self._stale_gradients, self._counts_differ)
-
-    def _make_device_updater(self) -> "Union[BucketUpdater, ParameterUpdater]":
-        if not self._updates_buckets:
-            return ParameterUpdater(self._params, self._updaters)
-        return BucketUpdater(self.buckets, self._optimizer, self._updaters)
+        stale = self._stale_gradients.on_all_devices
+        if self._parameter_updater is not None:
+            self._parameter_updater.update(stale, self._counts_differ)
+            return
+        if not self._key_updates:
+            self._key_updates = make_key_updates(self.buckets, self._optimizer, self._updaters)
+        ranges = {key: bucket.element_ranges(stale) for key, bucket in enumerate(self.buckets)} if stale else {}
+        update_keys(self._optimizer, self._key_updates, ranges, self._counts_differ)
 
     # mxnet.contrib.amp's init_trainer sets a loss scaler as an attribute. gluon.Trainer reads it in
     # each update, and skips steps that overflowed.
@@ -512,6 +515,8 @@ class BucketedTrainer(gluon.Trainer):
             ]
         if self._updates_buckets:  # one key, and so one state, per bucket
             self._optimizer.param_dict = dict(enumerate(self.buckets))
+        else:
+            self._parameter_updater = ParameterUpdater(self._params, self._updaters)
 
     @property
     def _needs_allreduce(self) -> bool:

@@ -55,7 +55,7 @@ from gluonlab.optimizers.optimizer_step import (
     SchedulerRewind,
     read_scalars,
     update_history,
-    update_spans,
+    update_keys,
 )
 
 
@@ -360,8 +360,7 @@ class ShardedUpdate:
         """Queue update and all-gather. ``stale``: by key, ranges of elements that do not change."""
         with autograd.pause():
             self._all_gather.make_row_major()  # must come before a shard of the weights is written
-            spans = [span for key, update in self.updates.items() for span in update.fresh_spans(stale.get(key, ()))]
-            update_spans(self.optimizer, spans)
+            update_keys(self.optimizer, self.updates.values(), stale)
         self._all_gather.run(priority, is_row_major=True)
 
     @property

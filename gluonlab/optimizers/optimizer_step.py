@@ -340,8 +340,24 @@ class _Span:
         return _Span(self.optimizer, key, parts, (begin, end))
 
 
-def update_spans(optimizer: Any, spans: "Sequence[_Span]") -> None:
-    """Queue the updates of these ranges of elements, which may belong to several keys."""
+def update_keys(
+    optimizer: Any,
+    key_updates: Iterable[KeyUpdate],
+    stale: Mapping[Any, Sequence[ElementRange]] = {},
+    counts_differ: bool = False,
+) -> None:
+    """Queue the updates of several keys on every device.
+
+    Args:
+        optimizer: An element-wise optimizer.
+        key_updates: The updates.
+        stale: By key, ranges of elements that keep their values, states and update counts.
+        counts_differ: Whether some elements may have had more updates than others. All elements
+            then use the same learning rate, see `align_learning_rates`.
+    """
+    spans = [span for update in key_updates for span in update.fresh_spans(stale.get(update.key, ()))]
+    if counts_differ:
+        align_learning_rates(optimizer, [span.key for span in spans])
     sgd_updates = [span.sgd for span in spans if span.sgd is not None]
     if sgd_updates:  # SGD: one kernel updates many arrays
         update_sgd(optimizer, sgd_updates)
