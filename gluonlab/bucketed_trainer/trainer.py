@@ -56,7 +56,8 @@ from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.models.infer_shapes import set_missing_shapes
 from gluonlab.optimizers.optimizer_registry import is_element_wise
 from gluonlab.optimizers.optimizer_states import States, write_states
-from gluonlab.optimizers.optimizer_step import KeyUpdate, SchedulerRewind, update_keys
+from gluonlab.optimizers.optimizer_step import KeyUpdate, update_keys
+from gluonlab.optimizers.update_history import SchedulerRewind
 from gluonlab.renamed import RenamedMember
 
 _OPTIMIZER_SETTINGS = ("learning_rate", "wd", "momentum", "lr_scheduler", "clip_gradient", "multi_precision")

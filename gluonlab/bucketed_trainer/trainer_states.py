@@ -37,7 +37,14 @@ from gluonlab.optimizers.optimizer_states import (
     states_to_arrays,
     unique_names,
 )
-from gluonlab.optimizers.optimizer_step import flatten_state, map_state, read_scalars, set_scalars, update_history
+from gluonlab.optimizers.optimizer_step import flatten_state, map_state
+from gluonlab.optimizers.update_history import (
+    read_key_histories,
+    read_scalars,
+    set_key_histories,
+    set_scalars,
+    update_history,
+)
 
 
 class _StateLocation(NamedTuple):
@@ -163,7 +170,7 @@ def _key_state(trainer: gluon.Trainer, key: Any) -> KeyState:
         return state
     arrays = tuple(flatten_state(trainer._updaters[0].states.get(key)))
     if trainer._key_updates:
-        return KeyState(arrays, trainer._key_updates[key].histories())
+        return KeyState(arrays, read_key_histories(trainer._key_updates[key]))
     return KeyState(arrays, {(0, 0): update_history(trainer._optimizer, key)})
 
 
@@ -203,7 +210,7 @@ def _put_states(trainer: gluon.Trainer, states: States, source: str) -> None:
     if trainer._updates_buckets and any(counts):
         trainer._key_updates = make_key_updates(trainer.buckets, optimizer, trainer._updaters)
         for key, state in key_states.items():
-            trainer._key_updates[key].set_histories(state.histories)
+            set_key_histories(trainer._key_updates[key], state.histories)
 
 
 def _new_key_states(
