@@ -60,18 +60,6 @@ from gluonlab.optimizers.optimizer_step import KeyUpdate, update_keys
 from gluonlab.optimizers.update_history import SchedulerRewind
 from gluonlab.renamed import RenamedMember
 
-_OPTIMIZER_SETTINGS = ("learning_rate", "wd", "momentum", "lr_scheduler", "clip_gradient", "multi_precision")
-_OPTIMIZER_PARAMS = {"lr": "learning_rate", "weight_decay": "wd", **{name: name for name in _OPTIMIZER_SETTINGS}}
-_ARGUMENT_HINTS = {
-    **{theirs: f"give optimizer_params={{{ours!r}: ...}}" for theirs, ours in _OPTIMIZER_PARAMS.items()},
-    **dict.fromkeys(
-        ("ctx", "ctxs", "context", "device", "devices", "gpus"),
-        "the devices are those of the parameters, net.initialize(ctx=devices('gpu:0,1'))",
-    ),
-    "batch_size": "give it to step(batch_size)",
-    "compress": "give compression_params={'type': '2bit', 'threshold': 0.5}",
-}
-
 
 class BucketedTrainer(gluon.Trainer):
     """A ``gluon.Trainer`` with buckets. On one device, updates are equal to the bit.
@@ -127,7 +115,7 @@ class BucketedTrainer(gluon.Trainer):
             gradients that are not float32. The parameters then stay unchanged.
     """
 
-    @check_argument_names("BucketedTrainer", _ARGUMENT_HINTS)
+    @check_argument_names("BucketedTrainer", trainer_arguments.ARGUMENT_HINTS)
     def __init__(
         self,
         params: Any,
@@ -222,11 +210,6 @@ class BucketedTrainer(gluon.Trainer):
         for _, queue in self.start_step(batch_size):
             queue()
 
-    @property
-    def clip_norm(self) -> Optional[float]:
-        """The upper limit of the norm of the whole gradient, or None."""
-        return self._postprocessor.clip_norm
-
     def start_step(self, batch_size: float) -> "Tuple[Tuple[str, Callable[[], None]], ...]":
         """Set the batch size, and return the two functions that sum the gradients and update.
 
@@ -241,28 +224,6 @@ class BucketedTrainer(gluon.Trainer):
         return ("allreduce", self._allreduce_grads), ("update", self._update)
 
     phases = RenamedMember("start_step")
-
-    def allreduce_grads(self) -> None:
-        """Run the first half of `step`: set stale gradients to zero, and sum all gradients."""
-        with autograd.pause():
-            self._prepare_and_check()
-            self._check_separate_phases("allreduce_grads()")
-            self._zero_stale_grads(ignore_stale_grad=True)
-            self._allreduce_grads()
-
-    def update(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
-        """Run the second half of `step` on gradients that `allreduce_grads` has summed.
-
-        Args:
-            batch_size: Number of images on all devices.
-            ignore_stale_grad: Keep parameters without a fresh gradient unchanged.
-        """
-        with autograd.pause():
-            self._set_batch_size(batch_size)
-            self._check_separate_phases("update()")
-            self._record_stale_gradients(self._stale_tracker.find_stale(), ignore_stale_grad)
-            self._update()
-            self._mark_grads_used()
 
     def _set_batch_size(self, batch_size: float) -> None:
         """Set the optimizer's ``rescale_grad``, and check that the trainer can run a step."""
@@ -288,14 +249,6 @@ class BucketedTrainer(gluon.Trainer):
                 "make a new BucketedTrainer, with a new kvstore, for them"
             )
 
-    def _check_separate_phases(self, method: str) -> None:
-        """Raise RunError if the store cannot sum without updating. ``method``: for the message."""
-        if self._update_on_kvstore:
-            raise RunError(
-                f"{method}: kvstore {self._kvstore.type!r} sums and updates at once: "
-                "call step(), or choose kvstore='sharded'"
-            )
-
     def _zero_stale_grads(self, ignore_stale_grad: bool) -> None:
         """Set stale gradients to zero. Parameters that are stale on all devices are not updated."""
         stale = self._stale_tracker.find_stale()
@@ -313,12 +266,76 @@ class BucketedTrainer(gluon.Trainer):
         if not ignore_stale_grad:
             self._stale_tracker.check_fresh(stale)
 
+    def _allreduce_grads(self) -> None:
+        """Queue the sum of all gradients. A store that updates then also updates the parameters."""
+        self._padding.clear_before_sum()
+        if self._store_updater is not None:
+            self._store_updater.sum_and_update(self._optimizer, self._stale_gradients, self._counts_differ)
+        elif self._needs_allreduce:
+            for call in self._kvstore_calls:
+                call.run()  # what the store's prepare_pushpull returned, such as MXNetKVStore's
+
+    def _update(self, ignore_stale_grad: bool = False) -> None:
+        """Unscale, clip and update, unless the store has updated or the step is skipped.
+
+        ``ignore_stale_grad`` is unused: it is part of the signature in gluon.Trainer.
+        """
+        if self._update_on_kvstore or self._amp_skips_step():
+            return
+        if self._postprocessor.is_needed:
+            finite = self._postprocessor.unscale_and_clip([self._optimizer], self._padding)
+            if not finite:
+                return
+        stale = self._stale_gradients.on_all_devices
+        if self._parameter_updater is not None:
+            self._parameter_updater.update(stale, self._counts_differ)
+            return
+        if not self._key_updates:
+            self._key_updates = make_key_updates(self.buckets, self._optimizer, self._updaters)
+        ranges = {key: bucket.element_ranges(stale) for key, bucket in enumerate(self.buckets)} if stale else {}
+        update_keys(self._optimizer, self._key_updates, ranges, self._counts_differ)
+
     def _mark_grads_used(self) -> None:
         """Mark all gradients as stale. Under grad_req "add", keep each sum on one device only."""
         for grad in self._duplicate_sums:
             grad[:] = 0
         self._stale_tracker.mark_used()
         self._stale_gradients = NO_STALE_GRADIENTS
+
+    def allreduce_grads(self) -> None:
+        """Run the first half of `step`: set stale gradients to zero, and sum all gradients."""
+        with autograd.pause():
+            self._prepare_and_check()
+            self._check_separate_phases("allreduce_grads()")
+            self._zero_stale_grads(ignore_stale_grad=True)
+            self._allreduce_grads()
+
+    def update(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
+        """Run the second half of `step` on gradients that `allreduce_grads` has summed.
+
+        Args:
+            batch_size: Number of images on all devices.
+            ignore_stale_grad: Keep parameters without a fresh gradient unchanged.
+        """
+        with autograd.pause():
+            self._set_batch_size(batch_size)
+            self._check_separate_phases("update()")
+            self._record_stale_gradients(self._stale_tracker.find_stale(), ignore_stale_grad)
+            self._update()
+            self._mark_grads_used()
+
+    def _check_separate_phases(self, method: str) -> None:
+        """Raise RunError if the store cannot sum without updating. ``method``: for the message."""
+        if self._update_on_kvstore:
+            raise RunError(
+                f"{method}: kvstore {self._kvstore.type!r} sums and updates at once: "
+                "call step(), or choose kvstore='sharded'"
+            )
+
+    @property
+    def clip_norm(self) -> Optional[float]:
+        """The upper limit of the norm of the whole gradient, or None."""
+        return self._postprocessor.clip_norm
 
     def zero_grad(self, devices: Sequence[int]) -> None:
         """Set the gradients of some devices to zero.
@@ -384,35 +401,6 @@ class BucketedTrainer(gluon.Trainer):
                 "the optimizer's states are on the servers, which do not give them away: "
                 "update on the workers to save or load them"
             )
-
-    def _allreduce_grads(self) -> None:
-        """Queue the sum of all gradients. A store that updates then also updates the parameters."""
-        self._padding.clear_before_sum()
-        if self._store_updater is not None:
-            self._store_updater.sum_and_update(self._optimizer, self._stale_gradients, self._counts_differ)
-        elif self._needs_allreduce:
-            for call in self._kvstore_calls:
-                call.run()  # what the store's prepare_pushpull returned, such as MXNetKVStore's
-
-    def _update(self, ignore_stale_grad: bool = False) -> None:
-        """Unscale, clip and update, unless the store has updated or the step is skipped.
-
-        ``ignore_stale_grad`` is unused: it is part of the signature in gluon.Trainer.
-        """
-        if self._update_on_kvstore or self._amp_skips_step():
-            return
-        if self._postprocessor.is_needed:
-            finite = self._postprocessor.unscale_and_clip([self._optimizer], self._padding)
-            if not finite:
-                return
-        stale = self._stale_gradients.on_all_devices
-        if self._parameter_updater is not None:
-            self._parameter_updater.update(stale, self._counts_differ)
-            return
-        if not self._key_updates:
-            self._key_updates = make_key_updates(self.buckets, self._optimizer, self._updaters)
-        ranges = {key: bucket.element_ranges(stale) for key, bucket in enumerate(self.buckets)} if stale else {}
-        update_keys(self._optimizer, self._key_updates, ranges, self._counts_differ)
 
     # mxnet.contrib.amp's init_trainer sets a loss scaler as an attribute. gluon.Trainer reads it in
     # each update, and skips steps that overflowed.
