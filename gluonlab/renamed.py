@@ -56,6 +56,7 @@ OLD_NAMES: Dict[str, str] = {
     "gluonlab.launch.parameter_server": "gluonlab.launch.parameter_server_group",
     "gluonlab.launch.parts": "gluonlab.launch.group_processes",
     "gluonlab.models.channel_padding": "gluonlab.models.cpu_channel_padding",
+    "gluonlab.parallel.data.microbatches": "gluonlab.data.loading.split_batch",
     "gluonlab.parallel.pipeline.check": "gluonlab.parallel.pipeline.verify_pipeline_schedule",
     "gluonlab.parallel.pipeline.price": "gluonlab.parallel.pipeline.pipeline_cost",
     "gluonlab.parallel.pipeline.schedule": "gluonlab.parallel.pipeline.pipeline_schedule",

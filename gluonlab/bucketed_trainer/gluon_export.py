@@ -14,7 +14,8 @@ from gluonlab.bucketed_trainer.trainer_states import collect_states
 from gluonlab.errors import KVStoreError
 from gluonlab.files.atomic_files import atomic_path, raise_output_errors
 from gluonlab.optimizers.optimizer_states import ParameterState, StateTarget, make_state_template
-from gluonlab.optimizers.optimizer_step import map_state, set_extra_states, set_update_counts
+from gluonlab.optimizers.optimizer_step import map_state
+from gluonlab.optimizers.update_history import set_extra_states, set_update_counts
 
 DEVICES = range(16)  # gluon.Trainer's optimizers count updates separately on each device
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from itertools import zip_longest
 from numbers import Real
-from typing import Any, List, NamedTuple, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -155,35 +155,28 @@ class GradientUnscaler:
         return all(check.read_result() for check in self._finite_checks)
 
 
-class PostprocessSettings(NamedTuple):
-    """Settings for the postprocessing of summed gradients.
+class GradientPostprocessor:
+    """Unscaling and clipping of summed gradients, if the optimizer must wait for them (`is_needed`).
 
-    ``clip_norm`` is the upper limit of the norm of the batch's mean gradient; None turns clipping
-    off. ``loss_scale`` is the scale by which the loss was multiplied; None turns unscaling off.
+    Args:
+        clip_norm: Upper limit of the norm of the batch's mean gradient; None turns clipping off.
+        loss_scale: Scale by which the loss was multiplied; None turns unscaling off.
+
+    Raises:
+        ConfigError: For an invalid value.
     """
 
-    clip_norm: Optional[float] = None
-    loss_scale: Optional[LossScale] = None
-
-    @property
-    def is_needed(self) -> bool:
-        """True if the update must wait for the whole gradient."""
-        return self.clip_norm is not None or self.loss_scale is not None
-
-    @property
-    def setting_name(self) -> str:
-        """The setting that needs the whole gradient, for error messages."""
-        return "a loss scale" if self.clip_norm is None else "--clip-norm"
-
-    def check_values(self) -> None:
-        """Raise ConfigError for an invalid value."""
-        limit = self.clip_norm
-        if limit is not None and not (isinstance(limit, Real) and 0 < limit < math.inf):
-            raise ConfigError(f"clip_norm {limit!r}: give a number above 0, or None")
-        if self.loss_scale is not None and not isinstance(self.loss_scale, LossScale):
+    def __init__(self, clip_norm: Optional[float] = None, loss_scale: Optional[LossScale] = None) -> None:
+        if clip_norm is not None and not (isinstance(clip_norm, Real) and 0 < clip_norm < math.inf):
+            raise ConfigError(f"clip_norm {clip_norm!r}: give a number above 0, or None")
+        if loss_scale is not None and not isinstance(loss_scale, LossScale):
             raise ConfigError(
-                f"loss_scale {self.loss_scale!r}: give gluonlab.bucketed_trainer.loss_scale.LossScale(...), or None"
+                f"loss_scale {loss_scale!r}: give gluonlab.bucketed_trainer.loss_scale.LossScale(...), or None"
             )
+        self.clip_norm, self.loss_scale = clip_norm, loss_scale
+        self.is_needed = clip_norm is not None or loss_scale is not None
+        self._clips: List[GlobalNormClipping] = []
+        self._unscalers: List[GradientUnscaler] = []
 
     def check_parameters(self, params: Sequence[Parameter]) -> None:
         """Raise KVStoreError for gradients that are not float32."""
@@ -195,15 +188,6 @@ class PostprocessSettings(NamedTuple):
             if param.grad_req != "null" and dtype != np.float32:
                 raise KVStoreError(f"{setting} is for float32, and {param.name} is {dtype}: leave it out")
 
-
-class GradientPostprocessor:
-    """Unscaling and clipping of summed gradients. ``padding``: the padding of their buckets."""
-
-    def __init__(self, settings: PostprocessSettings, padding: BucketPadding) -> None:
-        self.settings, self._padding = settings, padding
-        self._clips: List[GlobalNormClipping] = []
-        self._unscalers: List[GradientUnscaler] = []
-
     def add_gradients(
         self,
         grads: Sequence[Sequence[nd.NDArray]],
@@ -212,18 +196,18 @@ class GradientPostprocessor:
         duplicates: Sequence[Sequence[nd.NDArray]] = (),
     ) -> None:
         """Register the gradients of one copy of a network. Arguments as in `GlobalNormClipping`."""
-        if self.settings.clip_norm is not None:
+        if self.clip_norm is not None:
             self._clips.append(GlobalNormClipping(grads, ctxs, sharded, duplicates))
-        if self.settings.loss_scale is not None:
+        if self.loss_scale is not None:
             self._unscalers.append(GradientUnscaler([*grads, *duplicates], sharded))
 
-    def unscale_and_clip(self, *optimizers: Any) -> bool:
+    def unscale_and_clip(self, optimizers: Sequence[Any], padding: BucketPadding) -> bool:
         """Unscale and clip the gradients, and return whether ``optimizers`` may update with them.
 
         With a loss scale, the host waits to know whether all gradients are finite. Otherwise the
-        return value is True.
+        return value is True. ``padding``: the padding of the gradients' buckets.
         """
-        clip_norm, scale = self.settings.clip_norm, self.settings.loss_scale
+        clip_norm, scale = self.clip_norm, self.loss_scale
         if scale is not None:
             for unscaler in self._unscalers:
                 unscaler.unscale(scale.value)
@@ -242,6 +226,6 @@ class GradientPostprocessor:
         # bias correction reads.
         finite = all(unscaler.were_finite() for unscaler in self._unscalers)
         if not finite:
-            self._padding.clear()  # NaN there would stay, because no backward overwrites it
+            padding.clear()  # NaN there would stay, because no backward overwrites it
         scale.record_step(finite)
         return finite

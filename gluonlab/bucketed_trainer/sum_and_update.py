@@ -1,7 +1,7 @@
-"""Sums gradients and updates parameters, on the devices or in the kvstore.
+"""Prepares the calls of a step that sum gradients and update parameters.
 
 - With most kvstores, the store sums (`make_kvstore_calls`). Then every device updates bucket by
-  bucket (`BucketUpdater`) or parameter by parameter (`ParameterUpdater`).
+  bucket (`make_key_updates`) or parameter by parameter (`ParameterUpdater`).
 - The kvstore "sharded-optimizer" sums and updates (`ShardedUpdater`).
 - Updates by servers are in the module `server_updates`.
 """
@@ -9,19 +9,18 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import repeat
-from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
+from typing import AbstractSet, Any, Callable, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import nd
 from mxnet.gluon import Parameter
 
-from gluonlab.bucketed_trainer.buckets import Bucket, as_nd_arrays, coalesce_buckets
+from gluonlab.bucketed_trainer.buckets import Bucket, BucketPadding, as_nd_arrays, coalesce_buckets
 from gluonlab.bucketed_trainer.gradient_postprocessing import GradientPostprocessor
-from gluonlab.bucketed_trainer.stale_gradients import NO_STALE_GRADIENTS, StaleGradients
+from gluonlab.bucketed_trainer.stale_gradients import StaleGradients
 from gluonlab.kvstores.allreduce_store import AllreduceKVStore
 from gluonlab.kvstores.mxnet_stores import MXNetKVStore, sums_over_processes
-from gluonlab.optimizers.optimizer_step import KeyPart, KeyUpdate, align_learning_rates, update_spans
+from gluonlab.optimizers.optimizer_step import KeyPart, KeyUpdate, align_learning_rates
 
 
 class KVStoreCall(NamedTuple):
@@ -83,36 +82,21 @@ def _bind_kvstore_call(
     return partial(store.pushpull, key, grads, priority=priority)
 
 
-class BucketUpdater:
-    """Updater with one optimizer call per bucket and device; the states are gluon's Updaters'."""
+def make_key_updates(buckets: Sequence[Bucket], optimizer: Any, updaters: Sequence[Any]) -> List[KeyUpdate]:
+    """Return the update of each bucket, for an element-wise optimizer; its key is its position.
 
-    def __init__(self, buckets: Sequence[Bucket], optimizer: Any, updaters: Sequence[Any]) -> None:
-        self._buckets, self._optimizer, self._updaters = buckets, optimizer, updaters
-        self.key_updates = [KeyUpdate(optimizer, key, self._key_parts(key)) for key in range(len(buckets))]
-
-    def update(self, stale: StaleGradients = NO_STALE_GRADIENTS, counts_differ: bool = False) -> None:
-        """Queue the update of all parameters except those that are stale on all devices.
-
-        ``counts_differ`` is true if some parameters may have had more updates than others.
-        """
-        ranges = (bucket.element_ranges(stale.on_all_devices) for bucket in self._buckets)
-        stale_ranges = ranges if stale.on_all_devices else repeat(())
-        spans = [
-            span for update, skipped in zip(self.key_updates, stale_ranges) for span in update.fresh_spans(skipped)
-        ]
-        if counts_differ:
-            align_learning_rates(self._optimizer, [span.key for span in spans])
-        update_spans(self._optimizer, spans)
-
-    def _key_parts(self, key: int) -> List[KeyPart]:
-        """Return a bucket's weight, gradient and state by device. Missing states are created."""
-        parts, bucket = [], self._buckets[key]
-        for updater, weight, grad in zip(self._updaters, bucket.weights, bucket.grads):
+    ``updaters``: by device, gluon's Updater, which holds the states. Missing states are created.
+    """
+    key_updates = []
+    for key, bucket in enumerate(buckets):
+        parts = []
+        for updater, weight, grad in zip(updaters, bucket.weights, bucket.grads):
             if key not in updater.states:
-                new = self._optimizer.create_state_multi_precision(key, weight)
+                new = optimizer.create_state_multi_precision(key, weight)
                 updater.states[key], updater.states_synced[key] = new, True
             parts.append(KeyPart(0, weight, grad, updater.states[key]))
-        return parts
+        key_updates.append(KeyUpdate(optimizer, key, parts))
+    return key_updates
 
 
 class ParameterUpdater:
@@ -125,12 +109,12 @@ class ParameterUpdater:
             key: (as_nd_arrays(param.list_data()), as_nd_arrays(param.list_grad())) for key, param in self._trained
         }
 
-    def update(self, stale: StaleGradients = NO_STALE_GRADIENTS, counts_differ: bool = False) -> None:
-        """Queue the update of all parameters except those that are stale on all devices.
+    def update(self, stale: AbstractSet[Parameter], counts_differ: bool) -> None:
+        """Queue the update of all parameters except ``stale`` ones.
 
-        ``counts_differ``: see `BucketUpdater.update`.
+        ``counts_differ`` is true if some parameters may have had more updates than others.
         """
-        keys = [key for key, param in self._trained if param not in stale.on_all_devices]
+        keys = [key for key, param in self._trained if param not in stale]
         if not keys:
             return
         if counts_differ:
@@ -161,9 +145,11 @@ class ShardedUpdater:
         buckets: Sequence[Bucket],
         ctxs: Sequence[mx.Context],
         postprocessor: GradientPostprocessor,
+        padding: BucketPadding,
     ) -> None:
         self._store, self._calls, self._buckets = store, calls, buckets
-        self._ctxs, self._postprocessor, self._has_shards = ctxs, postprocessor, False
+        self._ctxs, self._postprocessor, self._padding = ctxs, postprocessor, padding
+        self._has_shards = False  # whether the postprocessor knows the shards of the sums
         self._adds = any(bucket.adds_gradients for bucket in buckets)
 
     def sum_and_update(self, optimizer: Any, stale: StaleGradients, counts_differ: bool) -> None:
@@ -173,7 +159,7 @@ class ShardedUpdater:
 
         ``counts_differ`` is true if some parameters may have had more updates than others.
         """
-        if self._postprocessor.settings.is_needed or counts_differ:
+        if self._postprocessor.is_needed or counts_differ:
             self._sum_then_update(optimizer, stale, counts_differ)
         else:
             for call in self._calls:
@@ -191,7 +177,7 @@ class ShardedUpdater:
             grads = [[shard for shard in shards if shard.context == ctx] for ctx in self._ctxs]
             self._postprocessor.add_gradients(grads, self._ctxs, sharded=True)
             self._has_shards = True
-        finite = self._postprocessor.unscale_and_clip(optimizer)
+        finite = self._postprocessor.unscale_and_clip([optimizer], self._padding)
         if not finite:
             return
         ranges = {key: bucket.element_ranges(stale.on_all_devices) for key, bucket in enumerate(self._buckets)}

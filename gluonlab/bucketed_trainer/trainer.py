@@ -6,17 +6,19 @@ device. Each parameter's array becomes a view of the buffer. A step has four par
 
 1. `stale_gradients` finds gradients that backward has not written, and `step` sets them to zero.
    `gluonlab.training` needs only the other parts, because compiled graphs write every gradient.
-2. The kvstore sums the gradients of all devices (`sum_and_update`).
+2. The kvstore sums the gradients of all devices.
 3. `gradient_postprocessing` divides the sums by the loss scale and clips their norm.
-4. The optimizer updates the copy of the parameters on each device (`sum_and_update`). Servers of
+4. The optimizer updates the copy of the parameters on each device (`update_keys`). Servers of
    several processes do that instead (`server_updates`), or "sharded-optimizer" does parts 2 to 4.
+
+`sum_and_update` prepares the calls of parts 2 and 4.
 """
 
 from __future__ import annotations
 
 import math
 from numbers import Real
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import Parameter
@@ -31,16 +33,16 @@ from gluonlab.bucketed_trainer.buckets import (
     invalidate_cached_ops,
     limit_bucket_bytes,
 )
-from gluonlab.bucketed_trainer.gradient_postprocessing import GradientPostprocessor, PostprocessSettings
+from gluonlab.bucketed_trainer.gradient_postprocessing import GradientPostprocessor
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.stale_gradients import NO_STALE_GRADIENTS, StaleGradients, StaleGradientTracker
 from gluonlab.bucketed_trainer.sum_and_update import (
-    BucketUpdater,
     KVStoreCall,
     ParameterUpdater,
     ShardedUpdater,
     broadcast_parameters,
     has_gradient,
+    make_key_updates,
     make_kvstore_calls,
 )
 from gluonlab.bucketed_trainer.trainer_states import gather_states, load_pending_states, load_states_file
@@ -54,20 +56,9 @@ from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.models.infer_shapes import set_missing_shapes
 from gluonlab.optimizers.optimizer_registry import is_element_wise
 from gluonlab.optimizers.optimizer_states import States, write_states
-from gluonlab.optimizers.optimizer_step import SchedulerRewind
+from gluonlab.optimizers.optimizer_step import KeyUpdate, update_keys
+from gluonlab.optimizers.update_history import SchedulerRewind
 from gluonlab.renamed import RenamedMember
-
-_OPTIMIZER_SETTINGS = ("learning_rate", "wd", "momentum", "lr_scheduler", "clip_gradient", "multi_precision")
-_OPTIMIZER_PARAMS = {"lr": "learning_rate", "weight_decay": "wd", **{name: name for name in _OPTIMIZER_SETTINGS}}
-_ARGUMENT_HINTS = {
-    **{theirs: f"give optimizer_params={{{ours!r}: ...}}" for theirs, ours in _OPTIMIZER_PARAMS.items()},
-    **dict.fromkeys(
-        ("ctx", "ctxs", "context", "device", "devices", "gpus"),
-        "the devices are those of the parameters, net.initialize(ctx=devices('gpu:0,1'))",
-    ),
-    "batch_size": "give it to step(batch_size)",
-    "compress": "give compression_params={'type': '2bit', 'threshold': 0.5}",
-}
 
 
 class BucketedTrainer(gluon.Trainer):
@@ -118,7 +109,7 @@ class BucketedTrainer(gluon.Trainer):
             setting, or a gradient is sparse, or not float32 with ``clip_norm`` or ``loss_scale``.
     """
 
-    @check_argument_names("BucketedTrainer", _ARGUMENT_HINTS)
+    @check_argument_names("BucketedTrainer", trainer_arguments.ARGUMENT_HINTS)
     def __init__(
         self,
         params: Any,
@@ -134,15 +125,14 @@ class BucketedTrainer(gluon.Trainer):
     ) -> None:
         with trainer_arguments.restore_owners_on_error(params, optimizer):
             trainer_arguments.check_arguments(params, optimizer, optimizer_params, bucket_bytes)
-            self._postprocess_settings = PostprocessSettings(clip_norm, loss_scale)
-            self._postprocess_settings.check_values()
+            self._postprocessor = GradientPostprocessor(clip_norm, loss_scale)
             with trainer_arguments.explain_unknown_params(optimizer, optimizer_params):
                 super().__init__(params, optimizer, optimizer_params, kvstore=kvstore)
             check_distinct(self._contexts)
             devices = len(self._contexts)
             set_missing_shapes(self._params)
             trainer_arguments.check_dense(self._params)
-            self._postprocess_settings.check_parameters(self._params)
+            self._postprocessor.check_parameters(self._params)
             # gluon.Trainer resets self._kvstore; _init_kvstore sets it to this store again
             self._chosen_kvstore = trainer_arguments.resolve_kvstore(kvstore, self._contexts)
             trainer_arguments.check_update_on_kvstore(self._chosen_kvstore, self._optimizer, update_on_kvstore, devices)
@@ -157,10 +147,9 @@ class BucketedTrainer(gluon.Trainer):
             self._frozen: List[Parameter] = []
             self._kvstore_calls: List[KVStoreCall] = []
             # Either the devices update after the allreduce, or the store (or its servers) does both
-            self._device_updater: "Union[BucketUpdater, ParameterUpdater, None]" = None
+            self._key_updates: List[KeyUpdate] = []  # one for each bucket, made in the first update
+            self._parameter_updater: Optional[ParameterUpdater] = None  # for other optimizers
             self._store_updater: Any = None  # ShardedUpdater or ServerUpdater
-            # None if the store updates: then `ShardedUpdater` holds the postprocessor
-            self._postprocessor: Optional[GradientPostprocessor] = None
             self._duplicate_sums: List[nd.NDArray] = []  # to be zeroed under grad_req "add"
             self._stale_gradients = NO_STALE_GRADIENTS
             self._counts_differ = False  # whether some parameters had more updates than others
@@ -215,11 +204,6 @@ class BucketedTrainer(gluon.Trainer):
         for _, queue in self.start_step(batch_size):
             queue()
 
-    @property
-    def clip_norm(self) -> Optional[float]:
-        """The upper limit of the norm of the whole gradient, or None."""
-        return self._postprocess_settings.clip_norm
-
     def start_step(self, batch_size: float) -> "Tuple[Tuple[str, Callable[[], None]], ...]":
         """Set the batch size, and return the two functions that sum the gradients and update.
 
@@ -234,28 +218,6 @@ class BucketedTrainer(gluon.Trainer):
         return ("allreduce", self._allreduce_grads), ("update", self._update)
 
     phases = RenamedMember("start_step")
-
-    def allreduce_grads(self) -> None:
-        """Run the first half of `step`: set stale gradients to zero, and sum all gradients."""
-        with autograd.pause():
-            self._prepare_and_check()
-            self._check_separate_phases("allreduce_grads()")
-            self._zero_stale_grads(ignore_stale_grad=True)
-            self._allreduce_grads()
-
-    def update(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
-        """Run the second half of `step` on gradients that `allreduce_grads` has summed.
-
-        Args:
-            batch_size: Number of images on all devices.
-            ignore_stale_grad: Keep parameters without a fresh gradient unchanged.
-        """
-        with autograd.pause():
-            self._set_batch_size(batch_size)
-            self._check_separate_phases("update()")
-            self._record_stale_gradients(self._stale_tracker.find_stale(), ignore_stale_grad)
-            self._update()
-            self._mark_grads_used()
 
     def _set_batch_size(self, batch_size: float) -> None:
         """Set the optimizer's ``rescale_grad``, and check that the trainer can run a step."""
@@ -281,14 +243,6 @@ class BucketedTrainer(gluon.Trainer):
                 "make a new BucketedTrainer, with a new kvstore, for them"
             )
 
-    def _check_separate_phases(self, method: str) -> None:
-        """Raise RunError if the store cannot sum without updating. ``method``: for the message."""
-        if self._update_on_kvstore:
-            raise RunError(
-                f"{method}: kvstore {self._kvstore.type!r} sums and updates at once: "
-                "call step(), or choose kvstore='sharded'"
-            )
-
     def _zero_stale_grads(self, ignore_stale_grad: bool) -> None:
         """Set stale gradients to zero. Parameters that are stale on all devices are not updated."""
         stale = self._stale_tracker.find_stale()
@@ -306,12 +260,76 @@ class BucketedTrainer(gluon.Trainer):
         if not ignore_stale_grad:
             self._stale_tracker.check_fresh(stale)
 
+    def _allreduce_grads(self) -> None:
+        """Queue the sum of all gradients. A store that updates then also updates the parameters."""
+        self._padding.clear_before_sum()
+        if self._store_updater is not None:
+            self._store_updater.sum_and_update(self._optimizer, self._stale_gradients, self._counts_differ)
+        elif self._needs_allreduce:
+            for call in self._kvstore_calls:
+                call.run()  # what the store's prepare_pushpull returned, such as MXNetKVStore's
+
+    def _update(self, ignore_stale_grad: bool = False) -> None:
+        """Unscale, clip and update, unless the store has updated or the step is skipped.
+
+        ``ignore_stale_grad`` is unused: it is part of the signature in gluon.Trainer.
+        """
+        if self._update_on_kvstore or self._amp_skips_step():
+            return
+        if self._postprocessor.is_needed:
+            finite = self._postprocessor.unscale_and_clip([self._optimizer], self._padding)
+            if not finite:
+                return
+        stale = self._stale_gradients.on_all_devices
+        if self._parameter_updater is not None:
+            self._parameter_updater.update(stale, self._counts_differ)
+            return
+        if not self._key_updates:
+            self._key_updates = make_key_updates(self.buckets, self._optimizer, self._updaters)
+        ranges = {key: bucket.element_ranges(stale) for key, bucket in enumerate(self.buckets)} if stale else {}
+        update_keys(self._optimizer, self._key_updates, ranges, self._counts_differ)
+
     def _mark_grads_used(self) -> None:
         """Mark all gradients as stale. Under grad_req "add", keep each sum on one device only."""
         for grad in self._duplicate_sums:
             grad[:] = 0
         self._stale_tracker.mark_used()
         self._stale_gradients = NO_STALE_GRADIENTS
+
+    def allreduce_grads(self) -> None:
+        """Run the first half of `step`: set stale gradients to zero, and sum all gradients."""
+        with autograd.pause():
+            self._prepare_and_check()
+            self._check_separate_phases("allreduce_grads()")
+            self._zero_stale_grads(ignore_stale_grad=True)
+            self._allreduce_grads()
+
+    def update(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
+        """Run the second half of `step` on gradients that `allreduce_grads` has summed.
+
+        Args:
+            batch_size: Number of images on all devices.
+            ignore_stale_grad: Keep parameters without a fresh gradient unchanged.
+        """
+        with autograd.pause():
+            self._set_batch_size(batch_size)
+            self._check_separate_phases("update()")
+            self._record_stale_gradients(self._stale_tracker.find_stale(), ignore_stale_grad)
+            self._update()
+            self._mark_grads_used()
+
+    def _check_separate_phases(self, method: str) -> None:
+        """Raise RunError if the store cannot sum without updating. ``method``: for the message."""
+        if self._update_on_kvstore:
+            raise RunError(
+                f"{method}: kvstore {self._kvstore.type!r} sums and updates at once: "
+                "call step(), or choose kvstore='sharded'"
+            )
+
+    @property
+    def clip_norm(self) -> Optional[float]:
+        """The upper limit of the norm of the whole gradient, or None."""
+        return self._postprocessor.clip_norm
 
     def zero_grad(self, devices: Sequence[int]) -> None:
         """Set the gradients of some devices to zero.
@@ -376,35 +394,6 @@ class BucketedTrainer(gluon.Trainer):
                 "the optimizer's states are on the servers, which do not give them away: "
                 "update on the workers to save or load them"
             )
-
-    def _allreduce_grads(self) -> None:
-        """Queue the sum of all gradients. A store that updates then also updates the parameters."""
-        self._padding.clear_before_sum()
-        if self._store_updater is not None:
-            self._store_updater.sum_and_update(self._optimizer, self._stale_gradients, self._counts_differ)
-        elif self._needs_allreduce:
-            for call in self._kvstore_calls:
-                call.run()  # what the store's prepare_pushpull returned, such as MXNetKVStore's
-
-    def _update(self, ignore_stale_grad: bool = False) -> None:
-        """Unscale, clip and update, unless the store has updated or the step is skipped.
-
-        ``ignore_stale_grad`` is unused: it is part of the signature in gluon.Trainer.
-        """
-        if self._update_on_kvstore or self._amp_skips_step():
-            return
-        if self._postprocessor is not None:
-            finite = self._postprocessor.unscale_and_clip(self._optimizer)
-            if not finite:
-                return
-        if self._device_updater is None:
-            self._device_updater = self._make_device_updater()
-        self._device_updater.update(self._stale_gradients, self._counts_differ)
-
-    def _make_device_updater(self) -> "Union[BucketUpdater, ParameterUpdater]":
-        if not self._updates_buckets:
-            return ParameterUpdater(self._params, self._updaters)
-        return BucketUpdater(self.buckets, self._optimizer, self._updaters)
 
     # mxnet.contrib.amp's init_trainer sets a loss scaler as an attribute. gluon.Trainer reads it in
     # each update, and skips steps that overflowed.
@@ -487,22 +476,19 @@ class BucketedTrainer(gluon.Trainer):
             self._kvstore_calls = make_kvstore_calls(
                 self._kvstore, self.buckets, self.bucket_bytes, self._update_on_kvstore, self._first_key
             )
-        needs_postprocess = self._postprocess_settings.is_needed
         # The norm and the check for overflows read a whole bucket, with its padding. Compression to
         # 2 bits spreads values that are not finite to their neighbors.
-        reads_padding = needs_postprocess or (
+        reads_padding = self._postprocessor.is_needed or (
             isinstance(self._chosen_kvstore, GroupKVStore) and self._chosen_kvstore.keeps_residual
         )
         self._padding = BucketPadding(self.buckets if reads_padding else ())
-        postprocessor = GradientPostprocessor(self._postprocess_settings, self._padding)
         if self._update_on_kvstore and not self._updates_on_servers:
             self._store_updater = ShardedUpdater(
-                self._kvstore, self._kvstore_calls, self.buckets, self._contexts, postprocessor
+                self._kvstore, self._kvstore_calls, self.buckets, self._contexts, self._postprocessor, self._padding
             )
-        elif needs_postprocess and not self._updates_on_servers:
+        elif not self._updates_on_servers:
             grads = list(map(list, zip(*(bucket.grads for bucket in self.buckets))))
-            postprocessor.add_gradients(grads, self._contexts)
-            self._postprocessor = postprocessor
+            self._postprocessor.add_gradients(grads, self._contexts)
         if self._needs_allreduce and not self._update_on_kvstore:
             # Under grad_req "add" only one device keeps the sum, so that the next sum adds it once.
             keeping_devices = 1 if not self._distributed or self._kvstore.rank == 0 else 0
@@ -511,6 +497,8 @@ class BucketedTrainer(gluon.Trainer):
             ]
         if self._updates_buckets:  # one key, and so one state, per bucket
             self._optimizer.param_dict = dict(enumerate(self.buckets))
+        else:
+            self._parameter_updater = ParameterUpdater(self._params, self._updaters)
 
     @property
     def _needs_allreduce(self) -> bool:

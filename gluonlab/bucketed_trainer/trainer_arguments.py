@@ -19,6 +19,18 @@ from gluonlab.kvstores.allreduce_store import SHARDED, AllreduceKVStore, is_shar
 from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.optimizers.optimizer_registry import check_replicas_stay_equal
 
+_OPTIMIZER_SETTINGS = ("learning_rate", "wd", "momentum", "lr_scheduler", "clip_gradient", "multi_precision")
+_OPTIMIZER_PARAMS = {"lr": "learning_rate", "weight_decay": "wd", **{name: name for name in _OPTIMIZER_SETTINGS}}
+ARGUMENT_HINTS = {
+    **{theirs: f"give optimizer_params={{{ours!r}: ...}}" for theirs, ours in _OPTIMIZER_PARAMS.items()},
+    **dict.fromkeys(
+        ("ctx", "ctxs", "context", "device", "devices", "gpus"),
+        "the devices are those of the parameters, net.initialize(ctx=devices('gpu:0,1'))",
+    ),
+    "batch_size": "give it to step(batch_size)",
+    "compress": "give compression_params={'type': '2bit', 'threshold': 0.5}",
+}
+
 
 @contextmanager
 def restore_owners_on_error(params: Any, optimizer: Any) -> Iterator[None]:

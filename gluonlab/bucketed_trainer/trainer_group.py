@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from functools import partial
 from operator import attrgetter
-from typing import Any, Callable, List, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from mxnet import nd
 
 from gluonlab.bucketed_trainer.buckets import BucketPadding
-from gluonlab.bucketed_trainer.gradient_postprocessing import GradientPostprocessor, PostprocessSettings
+from gluonlab.bucketed_trainer.gradient_postprocessing import GradientPostprocessor
+from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.bucketed_trainer.trainer_states import collect_states, set_states
 from gluonlab.errors import KVStoreError
@@ -27,7 +28,8 @@ class TrainerGroup:
     Args:
         trainers: A trainer for each part. Each has as many devices as there are copies of the
             network; device i belongs to copy i. They have no clip_norm and no loss_scale.
-        postprocess: Clipping and loss scale of the whole network.
+        clip_norm: As in `BucketedTrainer`, for the whole network.
+        loss_scale: As in `BucketedTrainer`, for the whole network.
         replicated: A trainer for each device of a copy, for parameters that all devices of a copy
             hold, with the same gradients.
     """
@@ -35,24 +37,26 @@ class TrainerGroup:
     def __init__(
         self,
         trainers: Sequence[BucketedTrainer],
-        postprocess: PostprocessSettings,
+        clip_norm: Optional[float],
+        loss_scale: Optional[LossScale],
         replicated: Sequence[BucketedTrainer] = (),
     ) -> None:
         self._split, self._replicated = list(trainers), list(replicated)
         self.trainers = [*trainers, *replicated]
         params = [param for trainer in trainers for param in trainer._params]
         self._params = sorted(params, key=attrgetter("name"))  # the order of a single trainer
-        self.loss_scale = postprocess.loss_scale
+        self.loss_scale = loss_scale
+        self._postprocessor = GradientPostprocessor(clip_norm, loss_scale)
         for trainer in self.trainers:
             trainer.prepare()
-            if trainer._update_on_kvstore and postprocess.is_needed:
+            if trainer._update_on_kvstore and self._postprocessor.is_needed:
+                setting = "a loss scale" if clip_norm is None else "--clip-norm"
                 raise KVStoreError(
-                    f"--kvstore {trainer._kvstore.type} updates part by part, and {postprocess.setting_name} looks at "
+                    f"--kvstore {trainer._kvstore.type} updates part by part, and {setting} looks at "
                     "the whole gradient first: choose sharded, which sums"
                 )
         buckets = [bucket for trainer in self.trainers for bucket in trainer.buckets]
-        self._padding = BucketPadding(buckets if postprocess.is_needed else ())
-        self._postprocessor = GradientPostprocessor(postprocess, self._padding)
+        self._padding = BucketPadding(buckets if self._postprocessor.is_needed else ())
         # Each copy of the network computes its own norm, from one number per device.
         for copy in range(len(self.trainers[0]._contexts)):
             ctxs = [trainer._contexts[copy] for trainer in self._split]
@@ -93,7 +97,7 @@ class TrainerGroup:
     def _update(self, updates: "Sequence[Callable[[], None]]") -> None:
         """Unscale and clip the gradients, then run ``updates``, unless a gradient is not finite."""
         optimizers = [trainer._optimizer for trainer in self.trainers]
-        finite = self._postprocessor.unscale_and_clip(*optimizers)
+        finite = self._postprocessor.unscale_and_clip(optimizers, self._padding)
         if finite:
             _call_all(updates)
 

@@ -20,7 +20,7 @@ import mxnet as mx
 from mxnet import gluon, nd
 from mxnet.gluon import Parameter
 
-from gluonlab.bucketed_trainer.sum_and_update import BucketUpdater
+from gluonlab.bucketed_trainer.sum_and_update import make_key_updates
 from gluonlab.engine.nd_and_np_arrays import nd_semantics
 from gluonlab.errors import KVStoreError
 from gluonlab.optimizers.optimizer_states import (
@@ -37,7 +37,14 @@ from gluonlab.optimizers.optimizer_states import (
     states_to_arrays,
     unique_names,
 )
-from gluonlab.optimizers.optimizer_step import flatten_state, map_state, read_scalars, set_scalars, update_history
+from gluonlab.optimizers.optimizer_step import flatten_state, map_state
+from gluonlab.optimizers.update_history import (
+    read_key_histories,
+    read_scalars,
+    set_key_histories,
+    set_scalars,
+    update_history,
+)
 
 
 class _StateLocation(NamedTuple):
@@ -162,8 +169,8 @@ def _key_state(trainer: gluon.Trainer, key: Any) -> KeyState:
         state: KeyState = trainer._kvstore.get_key_state(key)
         return state
     arrays = tuple(flatten_state(trainer._updaters[0].states.get(key)))
-    if isinstance(trainer._device_updater, BucketUpdater):
-        return KeyState(arrays, trainer._device_updater.key_updates[key].histories())
+    if trainer._key_updates:
+        return KeyState(arrays, read_key_histories(trainer._key_updates[key]))
     return KeyState(arrays, {(0, 0): update_history(trainer._optimizer, key)})
 
 
@@ -190,7 +197,7 @@ def _put_states(trainer: gluon.Trainer, states: States, source: str) -> None:
     updated = trainer.buckets if trainer._updates_buckets else trainer._params
     optimizer.param_dict = dict(enumerate(updated))
     resume_optimizer(optimizer, key_states, states.num_update, states.scalars, ctxs, trainer._lr_schedule)
-    trainer._device_updater = None  # because it holds the old state arrays
+    trainer._key_updates = []  # because they hold the old state arrays
     counts = {age.updates for state in key_states.values() for age in state.histories.values()}
     trainer._counts_differ = len(counts) > 1
     if trainer._update_on_kvstore:
@@ -201,11 +208,9 @@ def _put_states(trainer: gluon.Trainer, states: States, source: str) -> None:
         updater.states = {key: map_state(state, copy_to_device) for key, state in nested.items()}
         updater.states_synced = dict.fromkeys(nested, True)
     if trainer._updates_buckets and any(counts):
-        device_updater = trainer._make_device_updater()
-        assert isinstance(device_updater, BucketUpdater)
+        trainer._key_updates = make_key_updates(trainer.buckets, optimizer, trainer._updaters)
         for key, state in key_states.items():
-            device_updater.key_updates[key].set_histories(state.histories)
-        trainer._device_updater = device_updater
+            set_key_histories(trainer._key_updates[key], state.histories)
 
 
 def _new_key_states(

@@ -29,18 +29,15 @@ from gluonlab.collectives.chunk_layout import (
 )
 from gluonlab.collectives.schedule import ADD, Schedule
 from gluonlab.engine.fast_invoke import (
-    REVERSED_ADD_N_COUNTS,
     EngineCall,
     Fence,
     arrays_share_memory,
     flat_view,
-    gpu_sum_calls,
     is_on_gpu,
     operator_call,
-    reversed_add_n_call,
     row_major_calls,
-    sum_calls,
 )
+from gluonlab.engine.sum_calls import REVERSED_ADD_N_COUNTS, gpu_sum_calls, reversed_add_n_call, sum_calls
 from gluonlab.errors import ScheduleError
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.renamed import RenamedMember

@@ -8,27 +8,20 @@ each call costs only MXNet's C call.
 from __future__ import annotations
 
 import ctypes
-import threading
-import time
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
 from mxnet.base import _LIB, NDArrayHandle, c_str_array, check_call
 
-from gluonlab.engine.cpu_threads import EngineCallback, EngineContext, push_engine_operation
+from gluonlab.engine.cpu_threads import EngineContext
 from gluonlab.engine.mxnet_fixes import attribute_text
 
 # elemwise_add uses oneDNN's sum, which takes 1.3 to 1.4 times as long for these arrays.
 ADD_OPERATOR = "broadcast_add"
-GPU_ADD_N_MAXIMUM = 4  # largest number of arrays that one GPU kernel of add_n adds
-# A CPU's add_n adds five or more arrays in their order. It adds three as a + (b + c), and four as
-# a + (b + (c + d)).
-CPU_ADD_N_MINIMUM = 5
-REVERSED_ADD_N_COUNTS = (3, 4)
 # Largest number of elements in an array, because MXNet's wheels are built without
 # USE_INT64_TENSOR_SIZE.
 ARRAY_LIMIT = 2**31 - 1
@@ -243,86 +236,6 @@ def operator_call(
     return partial(OperatorCall(operator, inputs, output), attributes)
 
 
-def sum_calls(inputs: Sequence[nd.NDArray], output: nd.NDArray, so_far: nd.NDArray) -> Iterator[EngineCall]:
-    """Yield the calls that write the sum of ``inputs``, added in order, to ``output``.
-
-    ``so_far``: the array with which the later calls read the sum so far. It has the same memory as
-    ``output``.
-    """
-    first, *others = inputs
-    if len(inputs) >= CPU_ADD_N_MINIMUM:
-        yield operator_call("add_n", inputs, output, Attributes({"num_args": len(inputs)}))
-        return
-    for other in others:
-        yield operator_call(ADD_OPERATOR, [first, other], output)
-        first = so_far
-
-
-def reversed_add_n_call(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> EngineCall:
-    """Return one call that adds 3 or 4 inputs in their order; add_n adds from the last one."""
-    return operator_call("add_n", inputs[::-1], output, Attributes({"num_args": len(inputs)}))
-
-
-def gpu_sum_calls(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> Iterator[EngineCall]:
-    """Yield the calls that write the sum of ``inputs``, added in order, to ``output`` on a GPU.
-
-    The result is bit-identical to `sum_calls`. One kernel of add_n adds up to four arrays as
-    a + (b + (c + d)), so the arrays of each kernel are passed in reverse.
-    """
-    so_far, *others = inputs
-    # add_n does not support int8. It reads float16 in aligned pairs, and slices may be unaligned.
-    has_add_n = np.dtype(output.dtype) not in (np.float16, np.int8)
-    group_size = GPU_ADD_N_MAXIMUM - 1 if has_add_n else 1
-    for begin in range(0, len(others), group_size):
-        group = [*others[begin : begin + group_size][::-1], so_far]
-        if len(group) == 2:
-            yield operator_call(ADD_OPERATOR, group, output)
-        else:
-            yield operator_call("add_n", group, output, Attributes({"num_args": len(group)}))
-        so_far = output
-
-
 def is_on_gpu(array: nd.NDArray) -> bool:
     """Check if an array is in a GPU's memory."""
     return bool(array.context.device_type == "gpu")
-
-
-HOLD_POLL_S = 0.05  # interval at which a hold checks its time limit
-
-
-class EngineHold:
-    """Makes all operations that read or write ``arrays`` wait until `release` is called.
-
-    So the host can queue a whole step before the devices start. The hold ends by itself after
-    ``limit_s`` seconds, in case the host waits for the devices. ``held_until_release`` is then
-    False.
-    """
-
-    def __init__(self, arrays: Sequence[nd.NDArray], limit_s: float) -> None:
-        self._released, self.held_until_release = threading.Event(), True
-        self._deadline = time.monotonic() + limit_s
-        self._callbacks: List[Any] = []  # must live until the engine has called them
-        for array in arrays:
-            self._hold(array)
-
-    def extend(self, limit_s: float) -> None:
-        """Set the time limit to ``limit_s`` seconds from now."""
-        self._deadline = time.monotonic() + limit_s
-
-    def release(self) -> None:
-        """Start all waiting operations. Keep this object until the devices have finished."""
-        self._released.set()
-
-    def _hold(self, array: nd.NDArray) -> None:
-        """Queue an engine operation on ``array`` that ends at the release or the time limit."""
-
-        def wait(run_context: object, parameter: object) -> None:
-            """Wait in a thread of the engine for the release or the time limit."""
-            while not self._released.wait(HOLD_POLL_S):
-                if time.monotonic() > self._deadline:
-                    self.held_until_release = False
-                    self._released.set()
-
-        callback = EngineCallback(wait)
-        self._callbacks.append((callback, array))
-        push_engine_operation(callback, array, b"gluonlab.EngineHold")

@@ -7,7 +7,8 @@ topologies or solvers.
 =======================================  =====================  ===================================
 store                                    module                 how gradients are summed
 =======================================  =====================  ===================================
-device, local, nccl                      `mxnet_stores`         by MXNet
+device, local                            `mxnet_stores`         by MXNet
+nccl                                     `nccl_store`           by NCCL, in MXNet
 star ... hierarchical, multi_ring, auto  `schedule_stores`      by a schedule of `collectives`
 sharded-optimizer                        `sharded_optimizer`    reduce-scatter, update, all-gather
 several processes                        `process_group_store`  by a store above, then over a group
@@ -80,7 +81,7 @@ def _create_nccl_store(name: str, topology: Optional[str]) -> "KVStoreBase":
             "kvstore 'nccl': this MXNet was built without NCCL; choose device or local, "
             f"or on a machine with GPUs pip uninstall -y mxnet, then {pip_install_command('cu112')}"
         )
-    from gluonlab.kvstores.mxnet_stores import NcclKVStore
+    from gluonlab.kvstores.nccl_store import NcclKVStore
 
     return NcclKVStore()
 

@@ -6,7 +6,7 @@ are summed over the ranks:
 
 - by a schedule (`schedule_stores`, `sharded_optimizer`)
 - over processes (`process_group_store`)
-- by NCCL (`mxnet_stores.NcclKVStore`)
+- by NCCL (`nccl_store.NcclKVStore`)
 
 The stores ``device`` and ``local`` (`mxnet_stores`) are not subclasses.
 """

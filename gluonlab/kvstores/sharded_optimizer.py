@@ -48,14 +48,13 @@ from gluonlab.optimizers.optimizer_states import (
     states_to_arrays,
     write_states,
 )
-from gluonlab.optimizers.optimizer_step import (
-    ElementRange,
-    KeyPart,
-    KeyUpdate,
+from gluonlab.optimizers.optimizer_step import ElementRange, KeyPart, KeyUpdate, update_keys
+from gluonlab.optimizers.update_history import (
     SchedulerRewind,
+    read_key_histories,
     read_scalars,
+    set_key_histories,
     update_history,
-    update_spans,
 )
 
 
@@ -360,8 +359,7 @@ class ShardedUpdate:
         """Queue update and all-gather. ``stale``: by key, ranges of elements that do not change."""
         with autograd.pause():
             self._all_gather.make_row_major()  # must come before a shard of the weights is written
-            spans = [span for key, update in self.updates.items() for span in update.fresh_spans(stale.get(key, ()))]
-            update_spans(self.optimizer, spans)
+            update_keys(self.optimizer, self.updates.values(), stale)
         self._all_gather.run(priority, is_row_major=True)
 
     @property
@@ -382,7 +380,7 @@ class ShardedUpdate:
             for shard, part in zip(shards, parts):
                 part.copyto(whole[shard.begin : shard.begin + part.size])
             arrays.append(whole.reshape(weight.shape or (1,)))
-        return KeyState(tuple(arrays), self.updates[key].histories())
+        return KeyState(tuple(arrays), read_key_histories(self.updates[key]))
 
     def restore_states(self, states: Mapping[Any, KeyState]) -> None:
         """Divide the arrays of saved states among the devices. A key without arrays restarts.
@@ -403,7 +401,7 @@ class ShardedUpdate:
                 for array, whole in zip(shard.state_arrays(), states[key].arrays):
                     part = whole.reshape((-1,))[shard.begin : shard.begin + array.size]
                     part.astype(array.dtype).copyto(array)
-            self.updates[key].set_histories(states[key].histories)
+            set_key_histories(self.updates[key], states[key].histories)
 
 
 def check_update_arrays(entries: Sequence[PushPullEntry]) -> None:

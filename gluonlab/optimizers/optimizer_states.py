@@ -43,18 +43,16 @@ from gluonlab.engine.fast_invoke import ndarray_from_numpy
 from gluonlab.engine.nd_and_np_arrays import nd_semantics
 from gluonlab.errors import KVStoreError, warn
 from gluonlab.files.array_files import LIST_MAGIC, read_arrays, save_arrays
-from gluonlab.optimizers.optimizer_step import (
-    ElementRange,
+from gluonlab.optimizers.optimizer_step import ElementRange, flatten_state, update_count
+from gluonlab.optimizers.read_gluon_states import GluonStates, read_gluon_states
+from gluonlab.optimizers.update_history import (
     SchedulerRewind,
     UpdateHistory,
-    flatten_state,
     history_at,
     set_extra_states,
     set_scalars,
     set_update_counts,
-    update_count,
 )
-from gluonlab.optimizers.read_gluon_states import GluonStates, read_gluon_states
 
 ARRAY_FILE_MAGIC = LIST_MAGIC.to_bytes(4, "little")
 EXTRA_STATE_NAMES = ("former_rate", "num_cums", "cum_grad")
@@ -64,7 +62,7 @@ class ParameterState(NamedTuple):
     """State of a parameter: its state arrays, its update count and its extra state.
 
     ``arrays``: the arrays of the nested state, in order. ``updates`` and ``shape`` are None if a
-    file does not contain them. `gluonlab.optimizers.optimizer_step.read_extra_state` explains
+    file does not contain them. `gluonlab.optimizers.update_history.read_extra_state` explains
     ``extra_state``.
     """
 

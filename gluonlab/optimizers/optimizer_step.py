@@ -15,27 +15,14 @@ from __future__ import annotations
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
-import numpy as np
 from mxnet import nd
-from mxnet.lr_scheduler import LRScheduler
 
-from gluonlab.engine.fast_invoke import (
-    Attributes,
-    EngineCall,
-    OperatorCall,
-    flat_view,
-    ndarray_from_numpy,
-    row_major_calls,
-)
+from gluonlab.engine.fast_invoke import Attributes, EngineCall, OperatorCall, flat_view, row_major_calls
 from gluonlab.optimizers.sgd_and_nag import SGD
 
 ElementRange = Tuple[int, int]  # first element, and the one after the last
 
 SHARED_DEVICE_ID = 0  # device id under which the counts that all devices share are stored
-
-# Attributes that optimizers of MXNet 1.9.1 change outside their states: Nadam's product of momenta,
-# and the two learning rates of LARS.
-SCALAR_ATTRIBUTES = ("m_schedule", "cur_lr", "last_lr")
 
 
 def update_count(optimizer: mx.optimizer.Optimizer, key: Any) -> int:
@@ -43,44 +30,6 @@ def update_count(optimizer: mx.optimizer.Optimizer, key: Any) -> int:
     device_counts = optimizer._all_index_update_counts.values()
     counts = [counts[key] for counts in device_counts if key in counts]
     return int(max(counts, default=optimizer.begin_num_update))
-
-
-def set_update_counts(
-    optimizer: mx.optimizer.Optimizer, updates: Mapping[Any, int], devices: Iterable[int] = ()
-) -> None:
-    """Set the update counts of these keys, and remove all other counts. ``devices``: device ids."""
-    counts = optimizer._all_index_update_counts
-    counts.clear()
-    for device in {SHARED_DEVICE_ID, *devices}:
-        counts[device] = dict(updates)
-    optimizer._set_current_context(SHARED_DEVICE_ID)
-
-
-class UpdateHistory(NamedTuple):
-    """Update count of a key, or None if a file does not contain it, and `read_extra_state`."""
-
-    updates: Optional[int]
-    extra_state: Mapping[str, nd.NDArray] = {}
-
-    def can_share_update(self, other: "UpdateHistory") -> bool:
-        """Return whether elements with these two histories can be updated in one call."""
-        same_rate = _read_former_rate(self.extra_state) == _read_former_rate(other.extra_state)
-        return self.updates == other.updates and same_rate
-
-
-def _read_former_rate(extra_state: Mapping[str, nd.NDArray]) -> Optional[float]:
-    return float(extra_state["former_rate"].asscalar()) if "former_rate" in extra_state else None
-
-
-def history_at(histories: Mapping[ElementRange, UpdateHistory], element: int) -> UpdateHistory:
-    """Return the history of an element, or of the first range if none contains the element."""
-    first = next(iter(histories.values()))
-    return next((h for (begin, end), h in histories.items() if begin <= element < end), first)
-
-
-def update_history(optimizer: mx.optimizer.Optimizer, key: Any) -> UpdateHistory:
-    """Return the current history of a key."""
-    return UpdateHistory(update_count(optimizer, key), read_extra_state(optimizer, key))
 
 
 class UpdateCountSnapshot:
@@ -101,109 +50,6 @@ class UpdateCountSnapshot:
             rates.pop(key, None)
         elif rates is not None:
             rates[key] = self._rate
-
-
-def set_history(optimizer: mx.optimizer.Optimizer, key: Any, history: UpdateHistory) -> None:
-    """Set the number of updates and the former learning rate of ``key``, for all devices."""
-    optimizer._set_current_context(SHARED_DEVICE_ID)
-    if history.updates is not None:
-        optimizer._index_update_count[key] = history.updates
-    rates, rate = getattr(optimizer, "former_rates", {}), _read_former_rate(history.extra_state)
-    rates.pop(key, None)
-    if rate is not None:
-        rates[key] = rate
-
-
-def read_scalars(optimizer: mx.optimizer.Optimizer) -> Dict[str, float]:
-    """Return the scalars that the optimizer changes; without a schedule, also its rate."""
-    names = SCALAR_ATTRIBUTES if optimizer.lr_scheduler is not None else (*SCALAR_ATTRIBUTES, "lr")
-    values = {name: getattr(optimizer, name, None) for name in names}
-    return {name: float(value) for name, value in values.items() if value is not None}
-
-
-def set_scalars(optimizer: mx.optimizer.Optimizer, scalars: Mapping[str, float]) -> None:
-    """Set the scalars that `read_scalars` returned; the learning rate only without a schedule."""
-    for name in SCALAR_ATTRIBUTES:
-        if hasattr(optimizer, name):
-            setattr(optimizer, name, scalars.get(name, 1.0 if name == "m_schedule" else None))
-    if optimizer.lr_scheduler is None and "lr" in scalars:
-        optimizer.lr = scalars["lr"]
-
-
-class SchedulerRewind:
-    """Snapshot of one of MXNet's learning-rate schedules, which change with every call."""
-
-    def __init__(self, optimizer: mx.optimizer.Optimizer) -> None:
-        scheduler = optimizer.lr_scheduler
-        is_mxnets = isinstance(scheduler, LRScheduler)
-        is_mxnets = is_mxnets and type(scheduler).__module__ == LRScheduler.__module__
-        self._scheduler = scheduler if is_mxnets else None
-        self._attributes: Dict[str, Any] = dict(vars(scheduler)) if is_mxnets else {}
-
-    def rewind_to(self, num_update: int) -> None:
-        """Set the schedule to the state after ``num_update`` updates, if it is one of MXNet's."""
-        if self._scheduler is not None:
-            vars(self._scheduler).update(self._attributes)
-            # After their end, polynomial and cosine schedules repeat the last rate that they
-            # returned, so call the schedule with at most its last update.
-            self._scheduler(min(num_update, getattr(self._scheduler, "max_update", num_update)))
-
-
-def read_extra_state(optimizer: mx.optimizer.Optimizer, key: Any) -> Dict[str, nd.NDArray]:
-    """Return a key's extra state: CPU copies of values that the optimizer keeps outside its state.
-
-    - ``former_rate``, float64 (1,): the learning rate of the last update, for optimizers with
-      momentum correction
-    - ``num_cums``, int64 (1,): number of gradients that LBSGD has summed
-    - ``cum_grad``, of the key's shape: the sum of these gradients
-    """
-    extra_state = {}
-    rate = next((rates[key] for rates in _former_rates_by_device(optimizer).values() if key in rates), None)
-    if rate is not None:
-        extra_state["former_rate"] = ndarray_from_numpy(np.array([rate], "float64"))
-    sums = getattr(optimizer, "cumgrads", {}).get(key)
-    if sums:
-        extra_state["num_cums"] = ndarray_from_numpy(np.array([sums["num_cums"]], "int64"))
-        if isinstance(sums["cum_grad"], nd.NDArray):  # it is the number 0 at first
-            extra_state["cum_grad"] = sums["cum_grad"].copyto(mx.cpu())
-    return extra_state
-
-
-def set_extra_states(
-    optimizer: mx.optimizer.Optimizer,
-    extra_states: Mapping[Any, Mapping[str, nd.NDArray]],
-    devices: Iterable[int] = (),
-    ctx: Optional[mx.Context] = None,
-) -> None:
-    """Set the extra states of these keys, and remove all others.
-
-    ``devices``: device ids. ``ctx``: device of the arrays, or None for the CPU.
-    """
-    read_rates = {key: _read_former_rate(extra) for key, extra in extra_states.items()}
-    rates = {key: rate for key, rate in read_rates.items() if rate is not None}
-    for device_rates in _former_rates_by_device(optimizer, {SHARED_DEVICE_ID, *devices}).values():
-        device_rates.clear()
-        device_rates.update(rates)
-    if hasattr(optimizer, "cumgrads"):
-        optimizer.cumgrads.clear()
-        for key, extra in extra_states.items():
-            if "num_cums" in extra:
-                total = extra["cum_grad"].copyto(ctx or mx.cpu()) if "cum_grad" in extra else 0
-                count = int(extra["num_cums"].asscalar())
-                optimizer.cumgrads[key] = {"cum_grad": total, "num_cums": count}
-
-
-def _former_rates_by_device(
-    optimizer: mx.optimizer.Optimizer, devices: Iterable[int] = ()
-) -> Dict[int, Dict[Any, float]]:
-    """Return {device id: {key: former rate}}, with an entry for each of ``devices``.
-
-    The result is {} if the optimizer stores no former rates.
-    """
-    rates: Dict[int, Dict[Any, float]] = getattr(optimizer, "_all_former_rates", {})
-    for device in devices if rates else ():
-        rates.setdefault(device, {})
-    return rates
 
 
 def flatten_state(state: Any) -> List[nd.NDArray]:
@@ -266,24 +112,7 @@ class KeyUpdate:
     def __init__(self, optimizer: Any, key: Any, parts: Sequence[KeyPart]) -> None:
         self.optimizer, self.key = optimizer, key
         begins, ends = [part.begin for part in parts], [part.end for part in parts]
-        self._spans = [_Span(optimizer, key, parts, (min(begins, default=0), max(ends, default=0)))]
-
-    def histories(self) -> Dict[ElementRange, UpdateHistory]:
-        """Return the history of each span."""
-        return {(span.begin, span.end): update_history(self.optimizer, span.key) for span in self._spans}
-
-    def set_histories(self, histories: Mapping[ElementRange, UpdateHistory]) -> None:
-        """Set the update counts of all elements by range, in the form that `histories` returns."""
-        ordered = sorted(histories.items())
-        self._split_spans(
-            {
-                element_range[0]
-                for (_, previous), (element_range, history) in zip(ordered, ordered[1:])
-                if not previous.can_share_update(history)
-            }
-        )
-        for span in self._spans:
-            set_history(self.optimizer, span.key, history_at(dict(ordered), span.begin))
+        self.spans = [_Span(optimizer, key, parts, (min(begins, default=0), max(ends, default=0)))]
 
     def fresh_spans(self, stale: Sequence[ElementRange] = ()) -> "List[_Span]":
         """Return the spans (ranges with one update count) that have no ``stale`` elements.
@@ -291,14 +120,13 @@ class KeyUpdate:
         A span with some stale elements is split first.
         """
         if not stale:
-            return self._spans
-        self._split_spans({boundary for element_range in stale for boundary in element_range})
-        return [
-            span for span in self._spans if not any(begin <= span.begin and span.end <= end for begin, end in stale)
-        ]
+            return self.spans
+        self.split_spans({boundary for element_range in stale for boundary in element_range})
+        return [span for span in self.spans if not any(begin <= span.begin and span.end <= end for begin, end in stale)]
 
-    def _split_spans(self, boundaries: "set[int]") -> None:
-        self._spans = [piece for span in self._spans for piece in span.split(boundaries)]
+    def split_spans(self, boundaries: "set[int]") -> None:
+        """Split the spans so that each of these elements is the first one of a span."""
+        self.spans = [piece for span in self.spans for piece in span.split(boundaries)]
 
 
 class _Span:
@@ -340,8 +168,24 @@ class _Span:
         return _Span(self.optimizer, key, parts, (begin, end))
 
 
-def update_spans(optimizer: Any, spans: "Sequence[_Span]") -> None:
-    """Queue the updates of these ranges of elements, which may belong to several keys."""
+def update_keys(
+    optimizer: Any,
+    key_updates: Iterable[KeyUpdate],
+    stale: Mapping[Any, Sequence[ElementRange]] = {},
+    counts_differ: bool = False,
+) -> None:
+    """Queue the updates of several keys on every device.
+
+    Args:
+        optimizer: An element-wise optimizer.
+        key_updates: The updates.
+        stale: By key, ranges of elements that keep their values, states and update counts.
+        counts_differ: Whether some elements may have had more updates than others. All elements
+            then use the same learning rate, see `align_learning_rates`.
+    """
+    spans = [span for update in key_updates for span in update.fresh_spans(stale.get(update.key, ()))]
+    if counts_differ:
+        align_learning_rates(optimizer, [span.key for span in spans])
     sgd_updates = [span.sgd for span in spans if span.sgd is not None]
     if sgd_updates:  # SGD: one kernel updates many arrays
         update_sgd(optimizer, sgd_updates)

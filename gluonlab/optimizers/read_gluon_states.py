@@ -22,7 +22,7 @@ from mxnet import nd
 
 from gluonlab.engine.fast_invoke import ndarray_from_numpy
 from gluonlab.files.array_files import parse_array
-from gluonlab.optimizers.optimizer_step import SCALAR_ATTRIBUTES
+from gluonlab.optimizers.update_history import SCALAR_ATTRIBUTES
 
 NDARRAY_NAMES = {("mxnet.ndarray.ndarray", "NDArray"), ("mxnet.numpy.multiarray", "ndarray")}
 BYTEARRAY_NAME = ("builtins", "bytearray")
@@ -319,7 +319,7 @@ def _read_update_counts(attributes: Mapping[Any, Any]) -> Dict[int, int]:
 
 
 def _read_extra_states(attributes: Mapping[Any, Any], arrays: _ArrayFactory) -> Dict[int, Dict[str, nd.NDArray]]:
-    """Return extra states by position (`gluonlab.optimizers.optimizer_step.read_extra_state`)."""
+    """Return extra states by position (`gluonlab.optimizers.update_history.read_extra_state`)."""
     extra_states: Dict[int, Dict[str, nd.NDArray]] = {}
     rates = _check_dict(attributes.get("_all_former_rates")) or {0: attributes.get("former_rates")}
     for device_rates in rates.values():

@@ -20,33 +20,19 @@ from typing import (
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
-from gluonlab.data.loading.split_batch import Batch
+from gluonlab.bucketed_trainer.loss_scale import LossScale
+from gluonlab.data.loading.split_batch import Batch, Microbatches
 from gluonlab.engine.fast_invoke import order_between_passes
 from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.optimizers.optimizer_states import States
-from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.memory_estimate import MemoryEstimate, ShardSizes
 from gluonlab.parallel.mixed_precision import Conversion
 
 DATA, LAYERS, TENSOR, PIPELINE = SPLIT_MODES = ("data", "layers", "channels", "pipeline")
 # A named part of a step, and the call that queues it.
 Phase = Tuple[str, Callable[[], None]]
+# Receives both, and makes the call.
 PhaseHook = Callable[[str, Callable[[], None]], None]
-
-
-def queue_phases(phases: Iterator[Phase], hook: Optional[PhaseHook] = None) -> None:
-    """Queue all phases of a step in order.
-
-    Args:
-        phases: The (name, call) pairs.
-        hook: A function that receives each pair and makes the call itself, for example to time it.
-    """
-    for name, queue in phases:
-        if hook is None:
-            queue()
-        else:
-            hook(name, queue)
 
 
 class Parallelism(NamedTuple):
@@ -205,7 +191,8 @@ class Strategy(Protocol):
 
         Args:
             batch: The shards of a batch, one for each copy of the network.
-            hook: See `queue_phases`.
+            hook: A function that receives each phase of the step and makes the call itself, for
+                example to time it.
 
         Returns:
             The sum of losses (1,) of each shard. The next step overwrites these arrays.
@@ -262,8 +249,12 @@ class StrategyPlan(Protocol):
         """Bytes of a gradient bucket. None: the default for these devices."""
 
     @property
-    def postprocess(self) -> PostprocessSettings:
-        """Unscaling and clipping of the summed gradients."""
+    def clip_norm(self) -> Optional[float]:
+        """Upper limit of the norm of the whole gradient, or None."""
+
+    @property
+    def loss_scale(self) -> Optional[LossScale]:
+        """Factor by which the loss is multiplied, or None."""
 
     @property
     def microbatches(self) -> Microbatches:

@@ -12,9 +12,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from mxnet import nd
 
+from gluonlab.data.loading.split_batch import WHOLE_SHARDS, Microbatches
 from gluonlab.errors import ConfigError
 from gluonlab.optimizers.optimizer_registry import make_optimizer, optimizer_kind
-from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.performance_model.gpu_specifications import FLOAT16, FLOAT32, Machine, find_machine
 from gluonlab.performance_model.gradient_sum_time import (
     BACKWARD_PIECE,

@@ -23,8 +23,9 @@ from gluonlab.runs.run_reader import read_lines
 from gluonlab.runs.run_schema import Step, file_text
 from gluonlab.runs.run_writer import RUNS_FOLDER, folder_name, make_unused_folder
 from gluonlab.study.short_training import StopTraining
+from gluonlab.training.finish_run import explain_resource_limits
 from gluonlab.training.learning_rate_schedule import LearningRates
-from gluonlab.training.loop import explain_resource_limits, train_plan
+from gluonlab.training.loop import train_plan
 from gluonlab.training.loss_meter import READ_EVERY, StepLoss
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter

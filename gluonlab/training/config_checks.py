@@ -12,6 +12,7 @@ from mxnet import gluon
 
 from gluonlab.bucketed_trainer.loss_scale import check_on_nan
 from gluonlab.config import TrainConfig, option_name
+from gluonlab.data.loading.split_batch import Microbatches
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.engine.fast_invoke import ARRAY_LIMIT
 from gluonlab.errors import ConfigError, KVStoreError, ModelError, unknown
@@ -23,7 +24,6 @@ from gluonlab.models.symbol_graph import parse_graph
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS, is_element_wise, optimizer_kind
 from gluonlab.optimizers.sgd_and_nag import MOMENTUM_RULES
 from gluonlab.parallel.data import sync_bn
-from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.strategy import TENSOR
 from gluonlab.parallel.training_loss import label_columns

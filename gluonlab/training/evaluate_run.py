@@ -35,8 +35,8 @@ from gluonlab.training.build_network import make_net
 from gluonlab.training.check_evaluation import check_evaluation_options, read_evaluated_run
 from gluonlab.training.config_checks import check_exportable, check_settings_are_known
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
+from gluonlab.training.finish_run import write_exports
 from gluonlab.training.image_loader_options import keep_recorded_resizer
-from gluonlab.training.loop import write_exports
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.recipes import QUICK
 from gluonlab.training.user_components import (

@@ -190,10 +190,10 @@ class _LossBlock:
             return []
         sums, is_synchronous = _sum_over_devices(self.rows), self.group.is_synchronous
         if is_synchronous:
-            sums, flags = np.split(
-                self.group.all_reduce_values(np.concatenate([sums, self.coordinator.local_flags()])), [READ_EVERY]
-            )
-            self.coordinator.update_from_all(flags)
+            # sliced instead of np.split, which takes 4 microseconds longer
+            totals = self.group.all_reduce_values(np.concatenate([sums, self.coordinator.local_flags()]))
+            sums = totals[:READ_EVERY]
+            self.coordinator.update_from_all(totals[READ_EVERY:])
         step_losses = _mean_losses(self.steps, self.images, sums)
         self.steps, self.images = [], []
         return [step_loss for step_loss in step_losses if is_synchronous or step_loss.images]

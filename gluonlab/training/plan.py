@@ -22,12 +22,11 @@ import mxnet as mx
 from mxnet import gluon
 
 from gluonlab.bucketed_trainer.buckets import default_bucket_bytes
-from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
 from gluonlab.bucketed_trainer.loss_scale import LossScale, make_loss_scale
 from gluonlab.config import TrainConfig
 from gluonlab.config.option_checks import Patience, Period, parse_class_weights, parse_patience, parse_period
 from gluonlab.data.loading.augmentation import make_input_transform
-from gluonlab.data.loading.split_batch import batch_count
+from gluonlab.data.loading.split_batch import WHOLE_SHARDS, Microbatches, batch_count
 from gluonlab.data.sets.array_dataset import apply_class_weights
 from gluonlab.data.sets.data_fingerprint import classes_fingerprint, split_fingerprint
 from gluonlab.data.sets.dataset import (
@@ -62,7 +61,6 @@ from gluonlab.models import check_model
 from gluonlab.models.load_parameter_file import check_parameter_file
 from gluonlab.optimizers.optimizer_registry import make_optimizer, optimizer_kind
 from gluonlab.optimizers.sgd_and_nag import CORRECTED
-from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.mixed_precision import Conversion, check_dtype, check_dtype_on, graph_conversion
 from gluonlab.parallel.strategy import PIPELINE, TENSOR, Parallelism
 from gluonlab.parallel.training_loss import make_loss
@@ -377,7 +375,7 @@ class Plan:
     - ``device_weights``: the proportion in which the devices of a process share a batch.
     - ``momentum_rule``: None without momentum.
     - ``on_servers``: True if parameter servers update the weights.
-    - ``postprocess``: clipping of gradients (``clip_norm``) and the loss scale.
+    - ``loss_scale``: the dynamic loss scale; None if the loss is not scaled.
     """
 
     config: TrainConfig
@@ -398,7 +396,8 @@ class Plan:
     optimizer_params: Dict[str, float]
     kvstore: Any
     rates: LearningRates
-    postprocess: PostprocessSettings
+    clip_norm: Optional[float]
+    loss_scale: Optional[LossScale]
     momentum_rule: Optional[str]
     group: ProcessGroup
     microbatches: Microbatches
@@ -432,11 +431,6 @@ class Plan:
     confusion: bool
     export: Optional[str]
     out: Optional[str]
-
-    @property
-    def loss_scale(self) -> Optional[LossScale]:
-        """The dynamic loss scale; None if the loss is not scaled."""
-        return self.postprocess.loss_scale
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -546,8 +540,7 @@ class Plan:
             yield "schedule", self.rates.in_words()
         options = [
             f"{self.dtype} with a dynamic loss scale" if self.dtype != "float32" else "",
-            *enabled_settings(self.postprocess, "clip_norm"),
-            *enabled_settings(self, *IMAGE_AND_LABEL_CHANGES),
+            *enabled_settings(self, "clip_norm", *IMAGE_AND_LABEL_CHANGES),
             "sync-bn" if self.sync_bn else "",
             *enabled_settings(self, "no_bias_decay", "compress"),
             self._describe_loss_weights(),
@@ -744,10 +737,8 @@ def plan_run(
         optimizer_params=optimizer_params,
         momentum_rule=(config.momentum_rule or CORRECTED) if has_momentum_rules else None,
         rates=rates,
-        postprocess=PostprocessSettings(
-            clip_norm=config.clip_norm,
-            loss_scale=make_loss_scale(config.dtype, step_images // copy_count, config.on_nan),
-        ),
+        clip_norm=config.clip_norm,
+        loss_scale=make_loss_scale(config.dtype, step_images // copy_count, config.on_nan),
         no_bias_decay=bool(config.no_bias_decay),
         label_smoothing=config.label_smoothing or 0.0,
         dtype=config.dtype,

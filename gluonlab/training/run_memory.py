@@ -42,6 +42,7 @@ import gluonlab
 from gluonlab import errors
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.batch_loader import fits_on_devices
+from gluonlab.data.loading.split_batch import Microbatches
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.errors import RunError
 from gluonlab.files.atomic_files import temporary_folder
@@ -50,7 +51,6 @@ from gluonlab.host.resources import peak_bytes
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.compiled_graph import array_bytes
 from gluonlab.parallel.data.memory import ReplicaMemory
-from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import loss_graph
 from gluonlab.parallel.memory_estimate import MIB, MemoryEstimate, ShardSizes, input_specs
 from gluonlab.parallel.strategy import DATA, Parallelism

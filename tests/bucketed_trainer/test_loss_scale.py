@@ -21,11 +21,11 @@ from support.reference import arrays_equal, identity, parameter_arrays, random_b
 from gluonlab.bucketed_trainer.gradient_postprocessing import GradientUnscaler
 from gluonlab.bucketed_trainer.loss_scale import LossScale, SkipNotFinite, make_loss_scale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
+from gluonlab.data.loading.split_batch import WHOLE_SHARDS, Microbatches
 from gluonlab.errors import ConfigError, DivergedError
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS as OFFERED
 from gluonlab.optimizers.optimizer_registry import make_optimizer
-from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.training.learning_rate_schedule import LearningRates
 

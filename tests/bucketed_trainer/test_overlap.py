@@ -10,7 +10,7 @@ from support.reference import identity
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.data.loading.split_batch import make_local_batch
-from gluonlab.engine.fast_invoke import EngineHold
+from gluonlab.engine.engine_hold import EngineHold
 from gluonlab.engine.mxnet_setup import use_backward_bulk_size
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.strategy import DataParallelStep

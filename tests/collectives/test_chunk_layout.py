@@ -22,7 +22,7 @@ from gluonlab.collectives.chunk_layout import (
 )
 from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE, make_for_links
-from gluonlab.engine.fast_invoke import gpu_sum_calls
+from gluonlab.engine.sum_calls import gpu_sum_calls
 
 NAMES = st.sampled_from(sorted(ALGORITHMS))
 

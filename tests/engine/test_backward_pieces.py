@@ -13,10 +13,10 @@ from support.devices import contexts
 from support.splits import IMAGE, chains, make_batches, make_chain, make_parallelism, make_strategy_plan, train_strategy
 
 from gluonlab.config import TrainConfig
+from gluonlab.data.loading.split_batch import WHOLE_SHARDS, Microbatches
 from gluonlab.engine.mxnet_setup import apply_backward_bulk_size, default_backward_bulk_size, use_backward_bulk_size
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
-from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.pipeline.strategy import pipeline_parallel
 from gluonlab.parallel.training_loss import make_loss

@@ -16,7 +16,7 @@ from support.reference import cpu_contexts, parameter_arrays, relative_distance
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
-from gluonlab.kvstores.mxnet_stores import NCCL_DTYPES
+from gluonlab.kvstores.nccl_store import NCCL_DTYPES
 
 GPUS = [mx.gpu(device) for device in range(4)]
 SHAPES = [(), (1,), (3,), (2, 3), (6,), (0, 2), (5, 1, 2)]

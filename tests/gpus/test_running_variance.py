@@ -10,9 +10,8 @@ from mxnet.gluon import nn
 from support.reference import identity, random_batches
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.data.loading.split_batch import make_local_batch, shard
+from gluonlab.data.loading.split_batch import WHOLE_SHARDS, Microbatches, make_local_batch, shard
 from gluonlab.kvstores import make_kvstore
-from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.data.strategy import DataParallelStep
 
 SHAPE = (2, 2, 2)

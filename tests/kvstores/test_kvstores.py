@@ -13,7 +13,8 @@ from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import KVSTORES, check_kvstore, make_kvstore
-from gluonlab.kvstores.mxnet_stores import MXNetKVStore, NcclKVStore
+from gluonlab.kvstores.mxnet_stores import MXNetKVStore
+from gluonlab.kvstores.nccl_store import NcclKVStore
 from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.kvstores.schedule_stores import ScheduleKVStore
 from gluonlab.kvstores.sharded_optimizer import ShardedKVStore

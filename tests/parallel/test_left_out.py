@@ -21,9 +21,9 @@ from support.splits import (
 )
 
 from gluonlab.bucketed_trainer.loss_scale import LossScale, SkipNotFinite
+from gluonlab.data.loading.split_batch import Microbatches
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.parallel import strategy_class
-from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.training.builtin_callbacks import ReplicaCheck
 
 MODES = st.sampled_from(

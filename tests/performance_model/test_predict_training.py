@@ -10,11 +10,11 @@ from mxnet.gluon.model_zoo import vision
 
 from gluonlab.collectives.named_topologies import NETWORKS, make_topology
 from gluonlab.collectives.topology_file import write_topology
+from gluonlab.data.loading.split_batch import Microbatches
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores import KVSTORES
 from gluonlab.launch.group_processes import PROCESSES_BY_BACKEND
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS
-from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.performance_model import published_speeds
 from gluonlab.performance_model.count_work import count_model_work, count_network_work
 from gluonlab.performance_model.gpu_specifications import GPUS, MACHINES, find_machine

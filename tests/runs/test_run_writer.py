@@ -38,7 +38,7 @@ from gluonlab.runs.run_reader import read_lines
 from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_schema import FORMAT, PARAMETERS, DivergedEvent, Epoch, Step
 from gluonlab.runs.run_writer import LOCK, FolderLock, RunDirectory, check_not_in_use
-from gluonlab.training.loop import finalize_run
+from gluonlab.training.finish_run import finalize_run
 
 STEPS = [Step(1, 2.5, 0.5, 1, 64, 3.0), Step(2, 1.25, 1.0, 1, 64, 3.0), Step(3, 0.5, 1.5, 1, 7, 3.0)]
 EPOCH = Epoch(epoch=1, step=3, images=135, training_seconds=2.0, loss=1.0, accuracy=0.5)

@@ -24,12 +24,11 @@ import gluonlab  # noqa: F401, before MXNet, which then starts soon
 # isort: split
 import numpy as np
 
-from gluonlab.data.loading.split_batch import make_local_batch
+from gluonlab.data.loading.split_batch import Microbatches, make_local_batch
 from gluonlab.errors import ModelError
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.models import rewrite_network
 from gluonlab.models.cpu_channel_padding import Padding
-from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.pipeline.network_stages import ACTIVATION, PipelineMemory, stage_bindings
 from gluonlab.parallel.pipeline.strategy import pipeline_parallel
 from gluonlab.parallel.tensor.strategy import tensor_parallel

@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
-from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
-from gluonlab.data.loading.split_batch import make_local_batch, shard
+from gluonlab.data.loading.split_batch import WHOLE_SHARDS, make_local_batch, shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers.optimizer_registry import make_optimizer
-from gluonlab.parallel.data.microbatches import WHOLE_SHARDS
 from gluonlab.parallel.mixed_precision import keep_float32
 from gluonlab.parallel.strategy import Parallelism
 from support.reference import identity
@@ -93,7 +91,7 @@ def make_strategy_plan(
             "ctxs": [ctx for copy in split.copies for ctx in copy], "parallelism": split,
             "kvstore": make_kvstore(kvstore, copies), "bucket_bytes": None,
             "new_kvstore": lambda ctxs: make_kvstore(kvstore, ctxs),
-            "postprocess": PostprocessSettings(clip_norm, loss_scale), "microbatches": microbatches, "sync_bn": False,
+            "clip_norm": clip_norm, "loss_scale": loss_scale, "microbatches": microbatches, "sync_bn": False,
             "on_servers": False, "conversion": keep_float32, "preprocess": identity,
             "make_optimizer": lambda: make_optimizer(optimizer, OPTIMIZERS[optimizer]), **more,
         }

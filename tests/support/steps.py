@@ -3,8 +3,8 @@
 from mxnet import gluon
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
+from gluonlab.data.loading.split_batch import WHOLE_SHARDS
 from gluonlab.kvstores import make_kvstore
-from gluonlab.parallel.data.microbatches import WHOLE_SHARDS
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.mixed_precision import keep_float32
 from support.reference import identity, shard_batch

@@ -35,9 +35,8 @@ from support.splits import (
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.config import TrainConfig
 from gluonlab.data import Loader
-from gluonlab.data.loading.split_batch import make_local_batch, proportional_sizes, shard, shard_sizes
+from gluonlab.data.loading.split_batch import Microbatches, make_local_batch, proportional_sizes, shard, shard_sizes
 from gluonlab.errors import ConfigError, DataError, UsageError
-from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.study.compare_device_counts import compare
 from gluonlab.training.evaluate_run import evaluate_run

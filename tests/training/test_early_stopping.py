@@ -21,7 +21,8 @@ from gluonlab.runs.checkpoint import find_parameters_file, list_checkpoints
 from gluonlab.runs.run_schema import Epoch
 from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory
 from gluonlab.training.builtin_callbacks import EarlyStopping, find_best_epoch
-from gluonlab.training.loop import BestWeights, train
+from gluonlab.training.finish_run import BestWeights
+from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 from gluonlab.training.resume import read_resume_point, resumed_config
 

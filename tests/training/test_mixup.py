@@ -15,8 +15,8 @@ from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Loader
 from gluonlab.data.loading.augmentation import Mixup, to_float
+from gluonlab.data.loading.split_batch import WHOLE_SHARDS, Microbatches
 from gluonlab.kvstores import make_kvstore
-from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.training.build_network import make_net

@@ -17,11 +17,11 @@ from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.config import TrainConfig
 from gluonlab.data import Loader, from_arrays
 from gluonlab.data.loading.augmentation import Mixup, to_float
+from gluonlab.data.loading.split_batch import WHOLE_SHARDS, Microbatches
 from gluonlab.data.sets.array_dataset import apply_class_weights, balanced_weights
 from gluonlab.data.sets.dataset import PixelSplit
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.kvstores import make_kvstore
-from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.training.loop import train

@@ -29,7 +29,7 @@ from gluonlab.data.loading.augmentation import to_float
 from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.sets.dataset_registry import load_dataset
 from gluonlab.devices import devices as find_devices
-from gluonlab.engine.fast_invoke import EngineHold
+from gluonlab.engine.engine_hold import EngineHold
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.training.loss_meter import READ_EVERY, AsyncLossMeter

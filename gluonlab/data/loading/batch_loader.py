@@ -11,8 +11,6 @@ A thread prefetches batches.
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections import deque
 from contextlib import closing
 from fractions import Fraction
@@ -31,7 +29,6 @@ from typing import (
     Optional,
     Sequence,
     Tuple,
-    TypeVar,
     cast,
 )
 
@@ -42,6 +39,7 @@ from mxnet import nd
 from gluonlab.config.option_checks import is_positive_integer
 from gluonlab.config.option_hints import check_argument_names
 from gluonlab.data.loading.augmentation import FILE_CROPS_STREAM, make_step_rng, to_float
+from gluonlab.data.loading.prefetch import prefetch
 from gluonlab.data.loading.split_batch import Batch, batch_count, bounds_from_sizes, make_sharder, shard_sizes
 from gluonlab.data.sets.dataset import ArraySplit, ReadAheadSplit, Reading, Split
 from gluonlab.data.sets.from_gluon_datasets import resolve_split
@@ -415,106 +413,3 @@ def _partners_are_reversed(selections: BatchSelections) -> bool:
     Then the images are read only once.
     """
     return len(selections) == 2 and np.array_equal(selections[1].positions, selections[0].positions[::-1])
-
-
-# --- prefetching in a thread
-
-WORKING, IDLE = "gluonlab-prefetch", "gluonlab-resting"  # names of a thread in these two states
-Item = TypeVar("Item")
-
-
-def prefetch(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None]":
-    """Yield ``items``; a thread computes up to ``depth`` of them ahead.
-
-    Raises the exceptions of ``items``. Close the generator to stop early. The thread is reused by
-    later calls in this process. A new thread per epoch would leak memory, because MXNet never frees
-    about 5 MB for each thread that has queued operators.
-    """
-    thread = _get_idle_thread()
-    ready: "queue.Queue[Any]" = queue.Queue(depth)
-    stop, stopped = threading.Event(), threading.Event()
-    is_submitted = False
-    try:
-        thread.jobs.put(_PrefetchJob(lambda: _fill_queue(items, ready, stop), stopped))
-        is_submitted = True
-        while True:
-            item, error = ready.get()
-            if error is not None:
-                raise error
-            if item is None:
-                return
-            yield item
-    finally:
-        stop.set()
-        # After an early Ctrl-C, no job was submitted. The child of a fork does not have the thread.
-        if is_submitted and thread.is_alive():
-            stopped.wait()
-        _idle_threads.append(thread)
-
-
-def _fill_queue(items: "Iterator[Item]", ready: "queue.Queue[Any]", stop: threading.Event) -> None:
-    """Compute the items, and put (item, None) into the queue for each of them.
-
-    At the end, put (None, None). After an exception, put (None, error). Stop early if ``stop`` is
-    set.
-    """
-
-    def put(item: Any) -> bool:
-        """Wait for room in the queue, and add the item. Return False if ``stop`` was set first."""
-        while not stop.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    try:
-        for item in items:
-            if not put((item, None)):
-                return
-        put((None, None))
-    except BaseException as error:  # `prefetch` raises it in the consumer
-        put((None, error))
-
-
-class _PrefetchJob(NamedTuple):
-    """Function that a prefetch thread calls, and the event that the thread sets afterwards."""
-
-    work: Callable[[], None]
-    done: threading.Event
-
-
-class _PrefetchThread(threading.Thread):
-    """Thread that runs one job after another until the process ends."""
-
-    def __init__(self) -> None:
-        super().__init__(name=IDLE, daemon=True)
-        self.jobs: "queue.SimpleQueue[_PrefetchJob]" = queue.SimpleQueue()
-        self.start()
-
-    def run(self) -> None:
-        """Run the queued jobs one by one; the thread's name shows whether it works."""
-        while True:
-            job = self.jobs.get()
-            self.name = WORKING
-            job.work()
-            self.name, done = IDLE, job.done
-            del job  # because the job refers to the arrays of the last batches
-            done.set()
-            del done
-
-
-_idle_threads: List[_PrefetchThread] = []
-
-
-def _get_idle_thread() -> _PrefetchThread:
-    """Return an idle thread, or a new thread.
-
-    In the child of a fork, no thread of the list is alive, and a new thread is made.
-    """
-    while _idle_threads:
-        thread = _idle_threads.pop()
-        if thread.is_alive():
-            return thread
-    return _PrefetchThread()

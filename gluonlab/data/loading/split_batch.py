@@ -1,8 +1,8 @@
-"""Divides a batch into one shard per device.
+"""Divides a batch into one shard per device, and a shard into microbatches.
 
 `shard_sizes` computes how many images each device gets: evenly, or in proportion to
 --device-weights. `shard` and `make_sharder` copy the images to the devices. A `Batch` contains the
-shards of all devices of this process.
+shards of all devices of this process. `Microbatches` divides them further (--microbatches).
 
 `gluonlab.data.loading.batch_loader` calls `shard_sizes` for every batch. If the images are not yet
 on the devices, it copies the shards with `make_sharder`. Otherwise a shard is a slice of the images
@@ -12,9 +12,11 @@ on the device. For dividing the network instead of the batch (--split), see
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -22,7 +24,8 @@ from mxnet import gluon, nd
 
 from gluonlab.data.loading.pinned_memory import make_host_copier
 from gluonlab.devices import check_distinct
-from gluonlab.engine.fast_invoke import ndarray_from_numpy
+from gluonlab.engine.fast_invoke import ndarray_from_numpy, slice_rows
+from gluonlab.errors import ConfigError
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
@@ -146,3 +149,85 @@ def batch_count(images: int, size: int, drop_last: bool = False) -> int:
     ``drop_last``: whether to leave out a smaller last batch.
     """
     return images // size if drop_last else -(-images // size)
+
+
+class Microbatch(NamedTuple):
+    """Images (n, C, H, W) and labels (n,) from the shard of device number ``device``."""
+
+    device: int
+    images: nd.NDArray
+    labels: nd.NDArray
+
+
+@dataclass(frozen=True)
+class Microbatches:
+    """Settings to divide each shard into ``count`` parts, or into parts of at most ``size`` images.
+
+    If both settings are None, shards are not divided. A device trains on one part after the other,
+    and sums their gradients, so only the activations of one part need memory at a time. Losses are
+    summed, not averaged, so that the update does not depend on the number of parts. BatchNorm is an
+    exception: it normalizes each microbatch by its own mean and variance, and updates its running
+    statistics once per microbatch.
+    """
+
+    count: Optional[int] = None
+    size: Optional[int] = None
+
+    def bounds(self, images: int) -> List[Tuple[int, int]]:
+        """Divide a shard of ``images`` images; return the (begin, end) of each microbatch.
+
+        Sizes are as even as possible, with the larger ones first. No microbatch is empty: a shard
+        with fewer images than ``count`` is divided into single images.
+        """
+        parts = self.count or (math.ceil(images / self.size) if self.size else 1)
+        return shard_bounds(images, max(parts, 1))
+
+    def largest_part(self, images: int) -> int:
+        """Return the number of images of the largest part of a shard."""
+        return max((end - begin for begin, end in self.bounds(images)), default=0)
+
+    def split_into_rounds(self, batch: Batch) -> List[List[Microbatch]]:
+        """Divide all shards into microbatches, for several rounds of training.
+
+        Round i has microbatch i of each shard with more than i microbatches.
+        """
+        xs, ys = batch.xs, batch.ys
+        if self.count is None and self.size is None:
+            return [[Microbatch(i, x, y) for i, (x, y) in enumerate(zip(xs, ys))]] if xs else []
+        bounds = [self.bounds(len(x)) for x in xs]
+        return [
+            [
+                # Views, so that images are copied only once, into the input of the graph.
+                Microbatch(device, slice_rows(x, begin, end), slice_rows(y, begin, end))
+                for device, (x, y, of_device) in enumerate(zip(xs, ys, bounds))
+                for begin, end in of_device[number : number + 1]
+            ]
+            for number in range(max(map(len, bounds), default=0))
+        ]
+
+    def check(self, global_batch_size: int, copies: int, on: str = "device", fewest: Optional[int] = None) -> None:
+        """Raise ConfigError if a shard has too few images for ``count`` microbatches.
+
+        Args:
+            global_batch_size: Images of a batch.
+            copies: Number of copies of the network.
+            on: Name of the unit that trains on a shard: "device" or "copy of the network".
+            fewest: Smallest number of images of a shard, if the batch is divided unevenly.
+        """
+        share = global_batch_size // copies if fewest is None else fewest
+        if self.count is not None and self.count > max(share, 1):
+            raise ConfigError(
+                f"--microbatches {self.count}: {share} image{'s' * (share != 1)} per {on} "
+                f"({global_batch_size} in all, shared by {copies}) "
+                f"make{'s' * (share == 1)} no {self.count} parts: "
+                f"give 1 to {max(share, 1)}, or a larger batch"
+            )
+
+    def describe(self) -> str:
+        """Return a note for a run's output, such as ", in 4 microbatches"; "" for whole shards."""
+        if self.count is not None:
+            return f", in {self.count} microbatch{'es' * (self.count > 1)}"
+        return f", in microbatches of at most {self.size}" if self.size is not None else ""
+
+
+WHOLE_SHARDS = Microbatches()

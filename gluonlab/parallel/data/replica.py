@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.engine.fast_invoke import CopyInto, ShapeAndTypeReader
+from gluonlab.engine.fast_invoke import AddInto, CopyInto, ShapeAndTypeReader
 from gluonlab.models.symbol_graph import require_single_output
 from gluonlab.parallel.compiled_graph import BoundGraph, CompiledGraph
 from gluonlab.parallel.mixed_precision import Conversion, keep_float32
@@ -129,3 +129,23 @@ def make_replicas(
         scoring = loss_graph(net, scoring_loss(loss), preprocess, convert)
     params = {**net.collect_params(), **loss_parameters(loss)}
     return [GraphReplica(graph, params, ctx, scoring) for ctx in ctxs]
+
+
+class LossAccumulator:
+    """On each device, the sum (1,) of the losses of its shard's microbatches."""
+
+    def __init__(self, ctxs: Sequence[mx.Context]) -> None:
+        self.totals = [nd.zeros((1,), ctx=ctx) for ctx in ctxs]
+        self._start = [CopyInto(total) for total in self.totals]
+        self._add = [AddInto(total) for total in self.totals]
+
+    def add(self, device: int, loss: nd.NDArray, first: bool) -> nd.NDArray:
+        """Add ``loss`` to the device's sum of losses, and return the sum.
+
+        ``first``: start a new sum instead. Later calls overwrite the returned array.
+        """
+        if first:
+            self._start[device].copy(loss)
+        else:
+            self._add[device].add(loss)
+        return self.totals[device]

@@ -21,10 +21,10 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon, nd
 
+from gluonlab.data.loading.split_batch import WHOLE_SHARDS, Microbatches
 from gluonlab.engine.fast_invoke import order_between_passes
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.models.symbol_graph import Node, iterate_output_shapes, parse_graph
-from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 
 
 def stateful_graph(net: gluon.HybridBlock) -> Optional[mx.sym.Symbol]:

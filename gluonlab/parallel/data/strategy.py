@@ -16,12 +16,11 @@ from mxnet import autograd, gluon, nd
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.bucketed_trainer.trainer_states import collect_states, set_states
-from gluonlab.data.loading.split_batch import Batch
+from gluonlab.data.loading.split_batch import WHOLE_SHARDS, Batch, Microbatch, Microbatches
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
-from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, LossAccumulator, Microbatch, Microbatches
-from gluonlab.parallel.data.replica import make_replicas
+from gluonlab.parallel.data.replica import LossAccumulator, make_replicas
 from gluonlab.parallel.data.running_statistics import RunningStatistics
 from gluonlab.parallel.data.sync_bn import check_native_sync_bn
 from gluonlab.parallel.memory_estimate import MemoryEstimate, ShardSizes
@@ -35,7 +34,6 @@ from gluonlab.parallel.strategy import (
     StrategyPlan,
     StrategyState,
     UnshardedParameters,
-    queue_phases,
 )
 from gluonlab.parallel.training_loss import loss_parameters
 
@@ -74,13 +72,17 @@ class ReplicaStep:
     def step(self, batch: Batch, hook: Optional[PhaseHook] = None) -> List[nd.NDArray]:
         """Queue the training on a batch; return the sum of losses (1,) of each shard.
 
-        Nothing waits, and the next step overwrites the losses. ``hook``: see `queue_phases`.
+        Nothing waits, and the next step overwrites the losses. ``hook``: see `Strategy.step`.
         """
         if autograd.is_recording():
             # Executors do not record. `pause` costs some microseconds, so only if necessary.
             with autograd.pause():
                 return self.step(batch, hook)
-        queue_phases(self.phases(batch, hook), hook)
+        for name, queue in self.phases(batch, hook):
+            if hook is None:
+                queue()
+            else:
+                hook(name, queue)
         return self._losses
 
     __call__ = step
@@ -209,8 +211,7 @@ class DataParallel(DataParallelStep, UnshardedParameters):
         self.inputs = self.outputs = plan.ctxs
         trainer = BucketedTrainer(
             self.net.collect_params(), plan.make_optimizer(), None, store,
-            bucket_bytes=plan.bucket_bytes, clip_norm=plan.postprocess.clip_norm,
-            loss_scale=plan.postprocess.loss_scale,
+            bucket_bytes=plan.bucket_bytes, clip_norm=plan.clip_norm, loss_scale=plan.loss_scale,
         )  # fmt: skip
         super().__init__(
             self.net, loss, trainer, plan.ctxs, plan.preprocess, plan.microbatches, plan.sync_bn, plan.conversion, group

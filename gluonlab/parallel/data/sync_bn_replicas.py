@@ -22,11 +22,11 @@ import numpy as np
 from mxnet import autograd, gluon, nd
 from mxnet.base import _LIB, check_call
 
+from gluonlab.data.loading.split_batch import Microbatch
 from gluonlab.engine.fast_invoke import AddInto, CopyInto
 from gluonlab.engine.mxnet_setup import apply_backward_bulk_size
 from gluonlab.models.rewrite_network import rewrite_graph
 from gluonlab.parallel.compiled_graph import ArraySpec, ArraySpecs, array_bytes, fix_gradient_accumulation
-from gluonlab.parallel.data.microbatches import Microbatch
 from gluonlab.parallel.data.replica import IMAGES, LABELS
 from gluonlab.parallel.data.sync_bn import BatchNormLayer, GraphStage, check_graph, split_at_batch_norm
 from gluonlab.parallel.data.sync_bn_statistics import (

@@ -20,12 +20,12 @@ import numpy as np
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 
+from gluonlab.data.loading.split_batch import Microbatches
 from gluonlab.errors import ModelError
 from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.models.rewrite_network import rewrite_graph
 from gluonlab.models.symbol_graph import parse_graph
 from gluonlab.parallel.compiled_graph import ArraySpec, ArraySpecs, array_bytes
-from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, append_loss
 from gluonlab.parallel.memory_estimate import MemoryEstimate, ShardSizes, UnboundGraph, input_specs, parameter_bytes
 from gluonlab.parallel.mixed_precision import Conversion

@@ -16,10 +16,10 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 import mxnet as mx
 from mxnet import nd
 
+from gluonlab.data.loading.split_batch import Microbatch
 from gluonlab.engine.fast_invoke import Fence
 from gluonlab.parallel.compiled_graph import BoundGraph, CompiledGraph, HeadGradients, array_bytes
-from gluonlab.parallel.data.microbatches import LossAccumulator, Microbatch
-from gluonlab.parallel.data.replica import IMAGES, LABELS
+from gluonlab.parallel.data.replica import IMAGES, LABELS, LossAccumulator
 from gluonlab.parallel.pipeline.network_stages import ACTIVATION, PipelineStage
 from gluonlab.parallel.pipeline.pipeline_schedule import SEND_FORWARD, Instruction, PipelineSchedule
 from gluonlab.parallel.pipeline.verify_pipeline_schedule import execution_order, peaks

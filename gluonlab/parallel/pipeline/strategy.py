@@ -18,11 +18,10 @@ from mxnet import autograd, gluon, nd
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.bucketed_trainer.trainer_group import TrainerGroup
-from gluonlab.data.loading.split_batch import Batch
+from gluonlab.data.loading.split_batch import Batch, Microbatch
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
-from gluonlab.parallel.data.microbatches import Microbatch
 from gluonlab.parallel.data.running_statistics import RunningStatistics
 from gluonlab.parallel.memory_estimate import MemoryEstimate, ShardSizes
 from gluonlab.parallel.pipeline.network_stages import (
@@ -45,7 +44,6 @@ from gluonlab.parallel.strategy import (
     StrategyPlan,
     StrategyState,
     UnshardedParameters,
-    queue_phases,
 )
 
 LINE_WIDTH = 69  # characters of a line that a run prints at its start, without the title
@@ -74,7 +72,9 @@ class PipelineParallel(UnshardedParameters):
         self._memory = PipelineMemory(self.stages, loss, plan)
         self._place_parameters()
         self.trainer = TrainerGroup(
-            [self._make_trainer(device, plan, group) for device in self._devices_with_parameters()], plan.postprocess
+            [self._make_trainer(device, plan, group) for device in self._devices_with_parameters()],
+            plan.clip_norm,
+            plan.loss_scale,
         )
         self.pipelines = [Pipeline(self.stages, ctxs, partial(make_schedule, split)) for ctxs in self._copies]
         self.microbatches = plan.microbatches
@@ -107,13 +107,17 @@ class PipelineParallel(UnshardedParameters):
     def step(self, batch: Batch, hook: Optional[PhaseHook] = None) -> List[nd.NDArray]:
         """Queue the training on a batch; return the sum of losses (1,) of each copy's shard.
 
-        ``hook``: see `queue_phases`.
+        ``hook``: see `Strategy.step`.
         """
         if autograd.is_recording():
             # Executors do not record. `pause` costs some microseconds, so only if necessary.
             with autograd.pause():
                 return self.step(batch, hook)
-        queue_phases(self.phases(batch), hook)
+        for name, queue in self.phases(batch):
+            if hook is None:
+                queue()
+            else:
+                hook(name, queue)
         return self._losses
 
     def phases(self, batch: Batch) -> Iterator[Phase]:

@@ -10,9 +10,9 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 import mxnet as mx
 from mxnet import gluon, nd
 
+from gluonlab.data.loading.split_batch import Microbatches
 from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.optimizers.optimizer_states import ParameterState, States
-from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES
 from gluonlab.parallel.data.running_statistics import RunningStatistics
 from gluonlab.parallel.tensor.layout import Layout, Slice, unsegmented_graph

@@ -72,7 +72,7 @@ class TensorParallel(ReplicaStep):
         trainers = [self._make_trainers(params, plan, group) for params in self.device_params]
         self._sharded_trainers = [sharded for sharded, _ in trainers]
         self._replicated_trainers = [replicated for _, replicated in trainers if replicated is not None]
-        updates = TrainerGroup(self._sharded_trainers, plan.postprocess, replicated=self._replicated_trainers)
+        updates = TrainerGroup(self._sharded_trainers, plan.clip_norm, plan.loss_scale, self._replicated_trainers)
         schedule = make_schedule(_activation_allreduce(plan.kvstore), plan.parallelism.size)
         constants_and_params = [{**params, **loss_parameters(loss)} for params in self.device_params]
         replicas = [

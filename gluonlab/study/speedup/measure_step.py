@@ -22,7 +22,8 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, ReadAheadSplit
 from gluonlab.data.sets.dataset_registry import accepts_option
-from gluonlab.engine.fast_invoke import AddInto, CopyInto, EngineHold
+from gluonlab.engine.engine_hold import EngineHold
+from gluonlab.engine.fast_invoke import AddInto, CopyInto
 from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.errors import ConfigError
 from gluonlab.host.resources import available_memory

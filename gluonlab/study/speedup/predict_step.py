@@ -12,8 +12,8 @@ from click.core import ParameterSource
 
 from gluonlab.config import TrainConfig
 from gluonlab.config.train_config import option_name
+from gluonlab.data.loading.split_batch import Microbatches
 from gluonlab.errors import ConfigError
-from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.performance_model.count_work import count_model_work
 from gluonlab.performance_model.gpu_specifications import find_machine
 from gluonlab.performance_model.predict_training import Prediction, predict

@@ -14,7 +14,7 @@ from support.devices import contexts
 
 from gluonlab.data import ArraySplit, Loader
 from gluonlab.data.loading.augmentation import Mixup
-from gluonlab.data.loading.batch_loader import prefetch
+from gluonlab.data.loading.prefetch import prefetch
 from gluonlab.errors import DataError
 
 

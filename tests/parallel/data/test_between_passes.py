@@ -11,7 +11,8 @@ from support.drawn_runs import BATCH_SIZE, load_few_digits, register_drawn_netwo
 from support.reference import arrays_equal
 
 from gluonlab.config import TrainConfig
-from gluonlab.engine.fast_invoke import EngineHold, order_between_passes
+from gluonlab.engine.engine_hold import EngineHold
+from gluonlab.engine.fast_invoke import order_between_passes
 from gluonlab.parallel import strategy_class
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter

@@ -22,10 +22,9 @@ from support.reference import (
 )
 from support.steps import make_step, train_steps
 
-from gluonlab.data.loading.split_batch import Batch
+from gluonlab.data.loading.split_batch import Batch, Microbatches
 from gluonlab.errors import ConfigError
 from gluonlab.models.builtin_networks import LeNet
-from gluonlab.parallel.data.microbatches import Microbatches
 
 TOLERANCE = 1e-5  # relative, after 5 steps: only the order of summation differs
 SHAPE = (1, 16, 16)
@@ -168,7 +167,7 @@ import mxnet as mx
 from mxnet import nd
 from mxnet.gluon import nn
 from gluonlab.devices import devices
-from gluonlab.parallel.data.microbatches import Microbatches
+from gluonlab.data.loading.split_batch import Microbatches
 from support.process_memory import measure_peak_bytes
 from support.reference import random_batches, shard_batch
 from support.steps import make_step

@@ -14,13 +14,11 @@ from support.examples import examples
 from support.process_group import run_in_threads
 from support.reference import arrays_equal, identity, parameter_arrays, random_batches, relative_distance, shard_batch
 
-from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
 from gluonlab.bucketed_trainer.loss_scale import LossScale
-from gluonlab.data.loading.split_batch import Batch
+from gluonlab.data.loading.split_batch import WHOLE_SHARDS, Batch, Microbatches
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.optimizers.optimizer_registry import make_optimizer
-from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.mixed_precision import keep_float32
 from gluonlab.parallel.training_loss import make_loss
@@ -55,7 +53,8 @@ def make_strategy(
         make_optimizer=lambda: make_optimizer(optimizer, {"learning_rate": 0.05, "lr_scheduler": rates}),
         kvstore=make_kvstore(store, ctxs),
         bucket_bytes=None,
-        postprocess=PostprocessSettings(clip_norm, loss_scale),
+        clip_norm=clip_norm,
+        loss_scale=loss_scale,
         microbatches=WHOLE_SHARDS,
         sync_bn=False,
         on_servers=False,

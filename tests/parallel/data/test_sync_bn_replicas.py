@@ -29,8 +29,8 @@ from support.sync_bn import SHAPE, SyncBatchNormNet
 from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
 from gluonlab.data.loading.batch_loader import Loader
+from gluonlab.data.loading.split_batch import WHOLE_SHARDS, Microbatches
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
-from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.data.sync_bn import split_at_batch_norm as cut_graph

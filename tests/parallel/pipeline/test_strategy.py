@@ -24,9 +24,9 @@ from support.splits import (
     train_strategy,
 )
 
+from gluonlab.data.loading.split_batch import Microbatches
 from gluonlab.errors import ModelError
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
-from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.pipeline.network_stages import chain_layers, check_cuts, possible_cuts
 from gluonlab.parallel.pipeline.pipeline_executor import StepProgram
 from gluonlab.parallel.pipeline.strategy import pipeline_parallel

@@ -23,10 +23,10 @@ from support.splits import (
     train_strategy,
 )
 
+from gluonlab.data.loading.split_batch import Microbatches
 from gluonlab.errors import ModelError
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.models.builtin_networks import alexnet_2towers
-from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.tensor.layout_planner import plan_layout
 from gluonlab.parallel.tensor.strategy import tensor_parallel
