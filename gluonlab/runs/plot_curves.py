@@ -86,7 +86,7 @@ def draw_curves(lines: Sequence[MetricsLine], path: Path) -> None:
 
 
 def make_figure(lines: Sequence[MetricsLine]) -> "Figure":
-    """Draw four panels: training loss, test accuracy, learning rate, images per second.
+    """Draw four panels: training loss, validation accuracy, learning rate, images per second.
 
     ``lines``: the lines of metrics.jsonl.
     """
@@ -138,8 +138,8 @@ def draw_loss(axes: Any, steps: Curve, epochs: Sequence[Epoch]) -> None:
 
 
 def draw_accuracy(axes: Any, epochs: Sequence[Epoch]) -> None:
-    """Draw the test accuracy after each epoch, in percent."""
-    percentages = [100 * line.accuracy for line in epochs]
+    """Draw the validation accuracy after each epoch, in percent."""
+    percentages = [100 * line.val_accuracy for line in epochs]
     ends = [line.epoch for line in epochs]
     axes.plot(ends, percentages, color=ORANGE, marker="o", ms=4, clip_on=False, zorder=3)
     note = "its end"
@@ -148,7 +148,7 @@ def draw_accuracy(axes: Any, epochs: Sequence[Epoch]) -> None:
         axes.axhline(max(percentages), color=GREY, lw=0.8, ls=":")
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, 99), min(high, 100))
-    _label_axes(axes, "test accuracy, %", note)
+    _label_axes(axes, "validation accuracy, %", note)
 
 
 def _label_axes(axes: Any, title: str, note: str) -> None:

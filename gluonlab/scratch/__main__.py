@@ -96,11 +96,16 @@ def main(
     )  # fmt: skip
     seconds = time.perf_counter() - start
     if as_json:
-        summary = {"accuracy": result.accuracy, "images_per_second": result.images_per_second, "seconds": seconds}
-        click.echo(json_text({**summary, "epochs": [epoch._asdict() for epoch in result.epochs]}))
+        summary = {
+            "val_accuracy": result.val_accuracy,
+            "images_per_second": result.images_per_second,
+            "seconds": seconds,
+            "epochs": [epoch._asdict() for epoch in result.epochs],
+        }
+        click.echo(json_text(summary))
     else:
         speed = f"{result.images_per_second:,.0f} images/s, {seconds:.1f} s in all"
-        click.echo(f"\ntest accuracy {result.accuracy:.4f}, {speed} on {describe(ctxs)}")
+        click.echo(f"\nval accuracy {result.val_accuracy:.4f}, {speed} on {describe(ctxs)}")
 
 
 def _make_recipe(dataset: str, **options: Optional[str]) -> Recipe:

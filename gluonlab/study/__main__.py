@@ -200,7 +200,7 @@ COMMANDS: Dict[str, click.Command] = {
         option("--sizes", "N,N",
                "batch sizes, over all devices  [default: 1 to 1,024 for the digits]"),
         option("--target", "SHARE",
-               "of the test images that is to be right  [default: 0.93 for digits]"),
+               "of the validation images that is to be right  [default: 0.93 for digits]"),
         option("--seeds", "N", "trainings of each batch size  [default: 7; with --quick: 4]"),
         option("--gpus", "N", "use N GPUs; without any, N CPU devices stand in"),
     ),

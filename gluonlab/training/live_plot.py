@@ -23,7 +23,7 @@ WIDTH, HEIGHT, COLUMNS = 9, 3.2, 100
 
 
 class LivePlot(Callback):
-    """A callback that plots training loss and test accuracy in the output of a notebook cell.
+    """A callback that plots training loss and validation accuracy in the output of a notebook cell.
 
     The plot shows images/s and the remaining time, and is drawn at intervals, not in each step.
     The last plot stays in the cell. If drawing fails, the run continues without it. Outside a
@@ -100,7 +100,7 @@ class LivePlot(Callback):
             last = run.history[-1]
             speed = f"{usual_speed(run.history):,.0f} images/s"
             title = f"{title} in {_format_duration(last.seconds or 0)}   {speed}"
-            title = f"{title}   test accuracy {last.accuracy:.4f}"
+            title = f"{title}   val accuracy {last.val_accuracy:.4f}"
         if end.how != FINISHED:
             title += f"\n{textwrap.shorten(f'{end.how}: {end.message}', COLUMNS)}"
         self._draw(run, title, last_epoch=max(1, epochs_done))

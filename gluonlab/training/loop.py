@@ -129,7 +129,7 @@ def train(
         net: a HybridBlock, or a function that makes one, in place of ``config.model``. It maps
             images (n, C, H, W) to scores (n, classes).
         loss: a HybridBlock of scores (n, classes) and labels (n,), with one value for each image.
-        metrics: more metrics of the test images, see `gluonlab.training.user_metrics`.
+        metrics: more metrics of the validation images, see `gluonlab.training.user_metrics`.
 
     Returns:
         The `gluonlab.runs.run_result.Result`: the metrics of each epoch, and the trained network.
@@ -292,7 +292,7 @@ class TrainingLoop:
 
             self.profiler = StepProfiler(strategy, plan.profile, plan.steps_per_epoch, plan.ctxs, run, reporter.say)
         self.best_weights = BestWeights(run, strategy, plan.group, self.early_stopping)
-        self.test_batches = evaluation_loader(plan, strategy.inputs)
+        self.validation_batches = evaluation_loader(plan, strategy.inputs)
 
     def resume(self, resume_point: ResumePoint) -> None:
         """Restore the state of the run's last checkpoint, and record which settings differ."""
@@ -418,8 +418,8 @@ class TrainingLoop:
                     break
 
     def _evaluate(self) -> Score:
-        """Evaluate the network on the test images. Each process evaluates a part of them."""
-        batches = self.stopper.poll_between(self.test_batches, self._exit_on_signal)
+        """Evaluate the network on the validation images. Each process evaluates a part of them."""
+        batches = self.stopper.poll_between(self.validation_batches, self._exit_on_signal)
         return validate(self.strategy, batches, self.plan, self.loss_meter.step)
 
     def _epoch_record(self, epoch: int, training_seconds: float, score: Score) -> run_schema.Epoch:
@@ -431,9 +431,9 @@ class TrainingLoop:
             images=self.state.images_done if is_partial else self.plan.images_per_epoch,
             training_seconds=training_seconds,
             loss=self.loss_meter.mean_loss(epoch),
-            accuracy=score.accuracy,
-            validation_loss=score.loss,
-            top5_accuracy=score.top5_accuracy,
+            val_accuracy=score.accuracy,
+            val_loss=score.loss,
+            val_top5_accuracy=score.top5_accuracy,
             metrics=score.metrics,
             waiting=self.state.waiting_seconds / training_seconds,
             lr=self.plan.rates(self.loss_meter.step),
@@ -441,7 +441,7 @@ class TrainingLoop:
         )
 
     def _epoch_score(self, epoch: run_schema.Epoch) -> float:
-        return epoch_score(self.plan.early_stopping, epoch.accuracy, epoch.validation_loss)
+        return epoch_score(self.plan.early_stopping, epoch.val_accuracy, epoch.val_loss)
 
     def _record_stop(self) -> None:
         """Record which callback stopped the training. Rank 0 sends the message to all."""

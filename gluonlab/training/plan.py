@@ -489,7 +489,7 @@ class Plan:
 
     @property
     def largest_batch_size(self) -> int:
-        """The largest number of images in a batch of training or test images."""
+        """The largest number of images in a batch of training or validation images."""
         return min(self.global_batch_size, max(len(self.dataset.train), len(self.dataset.test)))
 
     @property

@@ -33,7 +33,7 @@ pytestmark = [
 ]
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "onnx.md"
 [PROGRAM] = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
-MESSAGE = r"model\.onnx gives MXNet's scores to \d\.\de-\d\d of the largest, on 12 test images"
+MESSAGE = r"model\.onnx gives MXNet's scores to \d\.\de-\d\d of the largest, on 12 validation images"
 
 ORIENTATION = 0x0112  # EXIF's tag
 

@@ -245,7 +245,7 @@ def test_the_folder_describes_the_model_and_keeps_no_stale_one(tmp_path):
     description = json.loads((tmp_path / DESCRIPTION).read_text())["onnx"]
     assert result.difference <= TOLERANCE
     model = onnx.load(tmp_path / ONNX_FILE)
-    expected = {"largest_difference": result.difference, "test_images": 12, "batches": [1, 4, 7]}
+    expected = {"largest_difference": result.difference, "val_images": 12, "batches": [1, 4, 7]}
     expected["opset"] = model.opset_import[0].version
     assert expected.items() <= description.items()
     assert {path.name for path in tmp_path.iterdir()} == {SYMBOL, WEIGHTS, DESCRIPTION, ONNX_FILE}

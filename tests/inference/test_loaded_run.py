@@ -105,13 +105,13 @@ def test_gray_equals_pillows_conversion():
 
 
 @pytest.mark.parametrize("devices", [1, 3])
-def test_accuracy_and_mistakes_on_the_test_images_equal_the_evaluation(grey, devices):
+def test_accuracy_and_mistakes_on_the_validation_images_equal_the_evaluation(grey, devices):
     test = load_dataset("digits").test
     images, labels = test.batch(np.arange(len(test)))
     loaded = load_run(grey.run_dir, devices=device_spec(devices), batch_size=50)
     predictions, result = loaded.predict(images), loaded.mistakes()
     score = evaluate_run(str(grey.run_dir), devices=device_spec(devices)).score
-    assert (predictions.labels == labels).mean() == result.accuracy == score.accuracy < 1
+    assert (predictions.labels == labels).mean() == result.val_accuracy == score.accuracy < 1
     expected = plain_scores(grey, (1, 28, 28), images / np.float32(255)).argmax(axis=1)
     assert [wrong.number for wrong in result.wrong] == np.flatnonzero(expected != labels).tolist()
     for wrong in result.wrong:
@@ -136,7 +136,7 @@ def test_mistakes_name_the_files_of_their_images(tmp_path):
 @pytest.mark.parametrize("split", SPLITS, ids=str)
 def test_runs_of_every_split_predict_on_one_device(tmp_path, split):
     result = run_quickly(tmp_path, lr=0.01, **split)
-    assert load_run(result.run_dir, devices=device_spec(1)).mistakes().accuracy == result.accuracy
+    assert load_run(result.run_dir, devices=device_spec(1)).mistakes().accuracy == result.val_accuracy
 
 
 def small_data(channels=3, side=8):
@@ -166,9 +166,9 @@ def test_a_users_network_and_data_must_be_given_again(tmp_path):
     loaded = load_run(tmp_path / "own", net=make_net, devices=device_spec(2))
     with pytest.raises(ConfigError, match="had the data set arrays, and now gets none"):
         loaded.mistakes()
-    assert load_run(tmp_path / "own", net=make_net, data=data).mistakes().accuracy == result.accuracy
+    assert load_run(tmp_path / "own", net=make_net, data=data).mistakes().accuracy == result.val_accuracy
     images, labels = data.test.batch(np.arange(20))
-    assert (loaded.predict(images).labels == labels).mean() == result.accuracy
+    assert (loaded.predict(images).labels == labels).mean() == result.val_accuracy
 
 
 def test_shapes_that_pictures_do_not_have_are_taken_as_arrays(tmp_path, pictures):

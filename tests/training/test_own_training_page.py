@@ -28,7 +28,7 @@ def test_every_block_runs(tmp_path, monkeypatch, capsys):
     assert len(names["epochs"]) == 2 and (tmp_path / "epochs.csv").read_text().count("\n") == 3
     assert set(names["steps"].run) == {"logged"} and list((tmp_path / "logged/tensorboard").iterdir())
     assert re.search(r"^StopsAtLoss: the loss is 0.\d\d at step \d+$", said, re.M)
-    assert re.search(r"^\d+ 0\.\d+ EarlyStopping: no better test accuracy in 2", said, re.M)
+    assert re.search(r"^\d+ 0\.\d+ EarlyStopping: no better validation accuracy in 2", said, re.M)
 
 
 def test_the_table_names_all_methods_and_the_delays_are_those_of_the_code():

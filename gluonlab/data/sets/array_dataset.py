@@ -48,8 +48,8 @@ def from_arrays(
     Args:
         x_train: Training images (N, C, H, W), or grayscale (N, H, W).
         y_train: Training labels (N,), whole numbers from 0.
-        x_test: Test images.
-        y_test: Test labels.
+        x_test: Validation images.
+        y_test: Validation labels.
         classes: Class names; by default, the numbers up to the largest label.
         name: Name of the data in the run folder.
         layout: ``NCHW``, or ``NHWC`` for images (N, H, W, C). Without it, images that look like

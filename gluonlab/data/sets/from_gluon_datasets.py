@@ -74,7 +74,7 @@ def from_datasets(
     Args:
         train: Training samples. Images are (C, H, W), grayscale (H, W), or (H, W, C) as in
             ``gluon.data.vision``. Labels are whole numbers from 0.
-        test: Test samples.
+        test: Validation samples.
         classes: Class names; by default, the numbers up to the largest label.
         name: Name of the data in the run folder.
         layout: ``NCHW`` or ``NHWC``, if the shape of the images is ambiguous.

@@ -261,7 +261,7 @@ def test_invalid_images_are_reported_in_one_line(images, message):
     ("arrays", "message"),
     [
         ((X, Y + 1, X, Y + 1), r"3 classes occur among the labels from 0 to 3 \(1, 2"),
-        ((X[Y < 2], Y[Y < 2], X, Y), "test images have the label 2, but no training image"),
+        ((X[Y < 2], Y[Y < 2], X, Y), "validation images have the label 2, but no training image"),
         ((X * 1.0, Y, X, Y), "float64 with whole numbers up to 25., and networks"),
     ],
 )

@@ -200,7 +200,7 @@ def test_options_for_image_files_are_refused_where_they_were_packed(packed, opti
 def test_the_command_packs_and_says_what_to_do_next(ended, source, empty_cwd):
     status, out, err = ended(main, "pack", f"folder:{source}", "--out", "packed", "--image-size", "8")
     assert (status, err) == (0, "")
-    assert out.startswith("packed 270 training and 9 test images of 3x8x8, ")
+    assert out.startswith("packed 270 training and 9 validation images of 3x8x8, ")
     assert out.endswith("--dataset folder:packed\n")
     assert load_dataset("folder:packed").image_shape == (3, 8, 8)
 

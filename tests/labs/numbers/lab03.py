@@ -22,7 +22,7 @@ print(json.dumps({
     "scaled": {
         "lr": result.plan.lr / lr,
         "images": result.plan.global_batch_size,
-        "accuracy": result.accuracy,
+        "accuracy": result.val_accuracy,
     },
     "outputs": [float(value) for output in outputs for value in output.asnumpy().ravel()],
     "running_means": [float(mean.asscalar()) for mean in norm.running_mean.list_data()],
