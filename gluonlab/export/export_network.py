@@ -137,7 +137,7 @@ def _describe_export(model: str, dataset: Dataset) -> Dict[str, Any]:
             "name": INPUT,
             "shape": [None, *dataset.image_shape],
             "layout": "NCHW",
-            "channels": {1: "grey", 3: "red, green, blue"}.get(dataset.image_shape[0], "unnamed"),
+            "channels": {1: "gray", 3: "red, green, blue"}.get(dataset.image_shape[0], "unnamed"),
             "dtype": "float32",
             "values": values,
             "scale": 1.0 if is_float else 1 / WHITE,

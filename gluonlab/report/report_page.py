@@ -45,7 +45,7 @@ def make_page(runs: Sequence[RunRecord]) -> str:
     """Return an HTML page about ``runs``, in their order."""
     templates = template_environment("gluonlab.report", trim_blocks=True)
     keys = [
-        {"name": run.name, "colour": run_color(number), "stroke": _STROKES[run_dash(number)]}
+        {"name": run.name, "color": run_color(number), "stroke": _STROKES[run_dash(number)]}
         for number, run in enumerate(runs)
     ]
     return templates.get_template("page.html").render(

@@ -75,7 +75,7 @@ class CurveDownsampler:
         return self._xs, self._ys
 
 
-BLUE, ORANGE, GREEN, GREY = "#1f5fa8", "#d9730d", "#2f7d4f", "#8a8a8a"
+BLUE, ORANGE, GREEN, GRAY = "#1f5fa8", "#d9730d", "#2f7d4f", "#8a8a8a"
 
 
 def draw_curves(lines: Sequence[MetricsLine], path: Path) -> None:
@@ -145,7 +145,7 @@ def draw_accuracy(axes: Any, epochs: Sequence[Epoch]) -> None:
     note = "its end"
     if percentages:
         note = f"best {max(percentages):.2f} %"
-        axes.axhline(max(percentages), color=GREY, lw=0.8, ls=":")
+        axes.axhline(max(percentages), color=GRAY, lw=0.8, ls=":")
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, 99), min(high, 100))
     _label_axes(axes, "validation accuracy, %", note)

@@ -145,7 +145,7 @@ def speedup_command(
 
     A step is measured part by part, by leaving parts out, and once more from a trace. What might
     help is tried beside the present settings before it is advised. The options are those of
-    gluonlab.run that describe a training; what is learnt is thrown away.
+    gluonlab.run that describe a training; what is learned is thrown away.
 
     \b
     --gpus 2 --batch-size 16

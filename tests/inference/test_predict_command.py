@@ -154,10 +154,10 @@ def test_a_sheet_shows_each_picture_as_the_network_sees_it(predict, finished, pi
     drawn = np.asarray(Image.open("sheet.png"))
     pixels = decode_image(str(pictures / "a.png"), 28, resizer=default_resizer())
     seen = Image.fromarray(pixels.transpose(1, 2, 0))
-    grey = np.asarray(seen.convert("L"))
+    gray = np.asarray(seen.convert("L"))
     top, left = predictions.MARGIN + 2 * predictions.LINE, predictions.MARGIN
     tile = drawn[top : top + predictions.TILE_SIDE, left : left + predictions.TILE_SIDE]
-    np.testing.assert_array_equal(tile, grey.repeat(4, 0).repeat(4, 1)[:, :, None].repeat(3, 2))
+    np.testing.assert_array_equal(tile, gray.repeat(4, 0).repeat(4, 1)[:, :, None].repeat(3, 2))
     status, out, err = predict(*words, "--sheet", "sheet.png")
     assert (status, out) == (2, "") and "--sheet sheet.png exists" in err
 

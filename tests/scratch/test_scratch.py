@@ -75,7 +75,7 @@ def test_lenet_is_gluons_with_average_pooling():
     ("spread", "variance"),
     [(he_deviation, {9: 2 / 9, 500: 2 / 500, 800: 2 / 800, 128: 2 / 128}), (chapter_deviation, None)],
 )
-def test_weights_are_as_spread_as_the_initialisation_says_and_biases_zero(spread, variance):
+def test_weights_are_as_spread_as_the_initialization_says_and_biases_zero(spread, variance):
     params = init_params(spread, seed=2)
     assert [param.shape for param in params] == list(SHAPES)
     for weights, fan_in in zip(params[::2], (9, 500, 800, 128)):

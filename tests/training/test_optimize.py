@@ -29,7 +29,7 @@ from gluonlab.training.reporter import ConsoleReporter
 # --- no decay for biases
 
 
-def normalising_net(ctxs):
+def normalizing_net(ctxs):
     net = nn.HybridSequential()
     net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Dense(5), nn.LayerNorm(), nn.PReLU(), nn.Dense(3, use_bias=False))
     net.initialize(mx.init.Uniform(1), ctx=ctxs)
@@ -43,7 +43,7 @@ def normalising_net(ctxs):
 def test_without_gradients_only_weights_decay(store):
     """With gradients of zero a step of SGD is w - lr wd w."""
     ctxs = contexts(2)
-    net = normalising_net(ctxs)
+    net = normalizing_net(ctxs)
     before = {name: param.data(ctxs[0]).asnumpy() for name, param in net.collect_params().items()}
     disable_bias_and_norm_decay(net)
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5, "wd": 0.1}, make_kvstore(store))

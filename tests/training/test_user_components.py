@@ -554,6 +554,6 @@ def test_invalid_arrays_give_a_one_line_error(arrays, said):
         from_arrays(*arrays)
 
 
-def test_grey_images_get_their_channel():
+def test_gray_images_get_their_channel():
     data = from_arrays(X[:, 0], Y, X[:, 0], Y)
     assert data.image_shape == (1, 6, 6) and data.classes == ("0", "1", "2", "3")

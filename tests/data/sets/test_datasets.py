@@ -73,7 +73,7 @@ def test_more_synthetic_images_than_an_array_holds_are_refused():
     [pytest.param({"recipe": "quick"}, id="lenet"), pytest.param({}, id="cifar_resnet20", marks=pytest.mark.long)],
 )
 def test_an_epoch_of_cifar10s_own_networks_runs(tmp_path, monkeypatch, settings):
-    """They take images of 32x32 in three colours."""
+    """They take images of 32x32 in three colors."""
     for name, content in cifar_batches().items():
         (tmp_path / name).write_bytes(content)
     dataset = load_dataset("cifar10", str(tmp_path), records=RECORDS)

@@ -331,7 +331,7 @@ REFUSED = {
         "train/ant holds no images, only 2 .heic, 1 .db: give each class",
     ),
     "a class more in val": (lambda root: write_files(root, "val/dog/a.jpg", content=IMAGE), "has the class dog, which"),
-    "misspelt": (lambda root: (root / "val" / "ant").rename(root / "val" / "Ant "), "(it has 'Ant ')"),
+    "misspelled": (lambda root: (root / "val" / "ant").rename(root / "val" / "Ant "), "(it has 'Ant ')"),
     "twice": (
         lambda root: [rename_class(root, "ant", CAFE), rename_class(root, "bee", APART)],
         f"two folders named {CAFE}, whose letters are composed differently",

@@ -190,7 +190,7 @@ def _pairs(text):
     return [(host, int(count)) for host, count in zip(words[::2], words[1::2])]
 
 
-def neighbours_only(text):
+def neighbors_only(text):
     """A host that comes again later begins again."""
     from itertools import groupby
 
@@ -413,7 +413,7 @@ WRONG = {
         (change("08-6", "zip(words[::2], words[1::2])", "dict(zip(words[::2], words[1::2])).items()"),
          "they do not replace the first ones", "置き換わるのではありません"),
         (change("08-6", "int(slots)", "int(slots[0])"), "'n1 10'.*may have two digits", "2 桁のこともあります"),
-        (neighbours_only, r"'a 2 b 1 a 2'.* is .*, expected .*\]$", r"正しくは .*\] です$"),
+        (neighbors_only, r"'a 2 b 1 a 2'.* is .*, expected .*\]$", r"正しくは .*\] です$"),
         (change("08-6", "(host, taken.get(host, 0))", 'f"{host}:{taken.get(host, 0)}"'),
          "returned .*: return a list with .host, local rank.", "ローカルランク"),
     ],

@@ -70,7 +70,7 @@ def test_one_device_trains_resnet8_as_gluon_does(start):
 
 
 def test_several_devices_train_resnet8_as_gluon_does_on_as_many(start):
-    """Each shard is normalised by its own statistics; the running ones are each device's own."""
+    """Each shard is normalized by its own statistics; the running ones are each device's own."""
     batches, ctxs = random_batches([16, 9, 16], shape=SHAPE), devices(2)
     reference, net = resnet8_not_hybridized(ctxs, start), resnet8(ctxs, start)
     trainer = gluon.Trainer(reference.collect_params(), "sgd", {"learning_rate": 0.05}, kvstore=mx.kv.create("device"))
