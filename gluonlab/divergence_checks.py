@@ -49,10 +49,10 @@ def check_loss(quantity: str, loss: float, when: str = "") -> None:
 
 
 def may_be_unsettled_running_statistics(loss: float, has_statistics: bool) -> bool:
-    """Return whether an unhealthy test loss may only be due to BatchNorm's running statistics.
+    """Return whether an unhealthy validation loss may only be due to BatchNorm's running statistics.
 
     After a few steps, the running statistics still contain much of their initial values. Every
-    layer multiplies this error: a ResNet-50 had a test loss of 3e12 after 6 steps, although its
+    layer multiplies this error: a ResNet-50 had a validation loss of 3e12 after 6 steps, although its
     training loss decreased. The training loss does not depend on the running statistics.
 
     ``has_statistics``: whether the network has BatchNorm layers.
@@ -61,15 +61,15 @@ def may_be_unsettled_running_statistics(loss: float, has_statistics: bool) -> bo
 
 
 def check_validation_loss(loss: float, when: str, has_statistics: bool) -> None:
-    """Raise DivergedError for an unhealthy test loss, or warn if BatchNorm may be the cause.
+    """Raise DivergedError for an unhealthy validation loss, or warn if BatchNorm may be the cause.
 
     Call this only if the training losses are healthy.
     """
     if not may_be_unsettled_running_statistics(loss, has_statistics):
-        check_loss("the test loss", loss, when)
+        check_loss("the validation loss", loss, when)
         return
     warn(
-        f"the test loss is {loss:.3g} {when}: "
+        f"the validation loss is {loss:.3g} {when}: "
         "BatchNorm's running statistics are not yet those of the images; "
         "if it stays so, train longer, or in larger batches"
     )

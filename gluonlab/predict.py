@@ -1,7 +1,7 @@
 """The command python -m gluonlab.predict RUN IMAGE...: classifies images with a finished run.
 
-`main` checks the options. It then classifies the user's images, or with --wrong finds the test
-images that the run gets wrong. The result is printed as text, JSON or CSV, and --sheet draws it.
+`main` checks the options. It then classifies the user's images, or with --wrong finds the
+validation images that the run gets wrong. The result is printed as text, JSON or CSV, and --sheet draws it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EXAMPLE = "write python -m gluonlab.predict RUN IMAGE..."
 @click.option(
     "--wrong",
     is_flag=True,
-    help="instead of IMAGEs, the test images that the run gets wrong; "
+    help="instead of IMAGEs, the validation images that the run gets wrong; "
     f"the PNG is that of --sheet; without, and without --json and --csv, {DEFAULT_SHEET}",
 )
 @click.option("--gpus", metavar="N", help="use N GPUs; without any, N CPU devices stand in")
@@ -78,13 +78,13 @@ def main(
     if wrong:
         if images or top is not None:
             other = images[0] if images else f"--top {top}"
-            raise ConfigError(f"--wrong looks at the run's own test images, one class each: leave {other} out")
+            raise ConfigError(f"--wrong looks at the run's own validation images, one class each: leave {other} out")
         _predict_wrong_images(run, sheet, output_format, given_settings(settings))
         return
     if settings["data_dir"] is not None:
         raise ConfigError(f"--data-dir {settings['data_dir']} is for --wrong: leave it out, or add --wrong")
     if not images:
-        raise ConfigError(f"no image is given: {EXAMPLE}, or --wrong for the run's test images")
+        raise ConfigError(f"no image is given: {EXAMPLE}, or --wrong for the run's validation images")
     count = DEFAULT_TOP if top is None else whole_number_check(1)("--top", top)
     _predict(run, list(images), count, sheet, output_format, given_settings(settings))
 
@@ -121,7 +121,7 @@ def _predict(
 
 
 def _predict_wrong_images(run: str, sheet: Optional[str], output_format: str, settings: Dict[str, Any]) -> None:
-    """Print the run's test images that are classified wrongly, and write them to a picture."""
+    """Print the run's validation images that are classified wrongly, and write them to a picture."""
     replace = sheet is None  # a sheet with the default name may be overwritten
     if replace and output_format == "text":
         sheet = DEFAULT_SHEET

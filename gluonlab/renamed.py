@@ -102,10 +102,11 @@ class RenamedMember:
     """An old name of a method or property of a class.
 
     For example, ``resident = RenamedMember("is_resident")`` in the body of the class.
+    A NamedTuple needs the old name, too.
     """
 
-    def __init__(self, new: str) -> None:
-        self.new = new
+    def __init__(self, new: str, old: str = "") -> None:
+        self.new, self.old = new, old
 
     def __set_name__(self, owner: type, old: str) -> None:
         self.old = old

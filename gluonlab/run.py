@@ -45,7 +45,9 @@ MOST_USED = """
 @add_config_file_option
 @click.option("--save-config", metavar="FILE", help="write these settings to a new file that --config reads, and end")
 @click.option("--compare", metavar="N,N", help="train with each number of GPUs, and print a table")
-@click.option("--evaluate", metavar="RUN_DIR", help="evaluate a finished run on its test images, instead of training")
+@click.option(
+    "--evaluate", metavar="RUN_DIR", help="evaluate a finished run on its validation images, instead of training"
+)
 @click.option(
     "--resume",
     metavar="RUN_DIR",

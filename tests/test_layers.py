@@ -41,7 +41,7 @@ LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 WITHOUT_SETTINGS = ("config.option_hints", "config.option_checks")
 PICKLES = ("pickle", "dill", "cloudpickle", "shelve", "marshal")
 RUN_FILES = {"config.json", "metrics.jsonl", "curves.png", "parameters.params", "compare.json", "confusion.png"}
-LINE_KEYS = {"kind", "event", "loss", "lr", "accuracy", "validation_loss", "training_seconds", "waiting"}
+LINE_KEYS = {"kind", "event", "loss", "lr", "val_accuracy", "val_loss", "training_seconds", "waiting"}
 ENGINE_VARIABLE = re.compile(r"(MXNET|G?OMP|DMLC)_[A-Z0-9_]+")
 
 
@@ -323,7 +323,7 @@ BREAKING = {
     run_folder_violations: [
         ("training.loop", "(folder / 'metrics.jsonl').read_text()"),
         ("bench.scaling", "open(f'{folder}/config.json')"),
-        ("report.run_tables", "f'{line[\"validation_loss\"]:.4f}'"),
+        ("report.run_tables", "f'{line[\"val_loss\"]:.4f}'"),
         ("study.compare_device_counts", "[each.get('lr') for each in lines]"),
     ],
     environment_violations: [

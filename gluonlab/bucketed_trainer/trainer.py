@@ -238,7 +238,7 @@ class BucketedTrainer(gluon.Trainer):
         still_frozen = all(param._grad is None for param in self._frozen)
         if not (still_frozen and all(bucket.is_intact() for bucket in self.buckets)):
             raise RunError(
-                "parameters were initialised, cast, given another grad_req, lr_mult or wd_mult, "
+                "parameters were initialized, cast, given another grad_req, lr_mult or wd_mult, "
                 "or to another BucketedTrainer after they moved into buckets: "
                 "make a new BucketedTrainer, with a new kvstore, for them"
             )

@@ -48,7 +48,8 @@ def print_result(result: "Result", as_json: bool, quiet: bool) -> None:
     summary = result.summary()
     speed = f"{summary['images_per_second']:,.0f} images/s, {summary['seconds']:.1f} s in all"
     waiting = f"{summary['waiting']:.1%} waiting for images"
-    text = f"{_format_accuracy(summary)}, {speed}, {waiting}\nwritten to {summary['run_dir']}"
+    accuracy = _format_accuracy(summary["val_accuracy"], summary["val_top5_accuracy"])
+    text = f"val {accuracy}, {speed}, {waiting}\nwritten to {summary['run_dir']}"
     with ignore_closed_reader(sys.stdout):  # the run's folder contains the result
         _print_summary(summary, as_json, "\n" * (not quiet) + text, result.confusion, result.plan)
 
@@ -56,10 +57,10 @@ def print_result(result: "Result", as_json: bool, quiet: bool) -> None:
 def print_evaluation(evaluation: "Evaluation", as_json: bool) -> None:
     """Print the result of --evaluate, as JSON or as text."""
     summary = evaluation.summary()
-    devices, images = " ".join(summary["devices"]), f"{summary['images']:,} test images"
+    devices, images = " ".join(summary["devices"]), f"{summary['images']:,} images"
     text = (
         f"{summary['model']} on {summary['dataset']}, {images}, {devices}, "
-        f"{summary['seconds']:.1f} s\n{_format_accuracy(summary)}, "
+        f"{summary['seconds']:.1f} s\n{_format_accuracy(summary['accuracy'], summary['top5_accuracy'])}, "
         f"loss {format_decimals(summary['loss'], 4)}"
         + (f"\n{evaluation.onnx.in_words()}" if evaluation.onnx is not None else "")
         + f"\nwritten to {', '.join(map(str, evaluation.written))}" * bool(evaluation.written)
@@ -76,7 +77,6 @@ def _print_summary(summary: Dict[str, Any], as_json: bool, text: str, confusion:
         click.echo("\n" + format_confusion(confusion, plan.dataset.classes))
 
 
-def _format_accuracy(summary: Dict[str, Any]) -> str:
+def _format_accuracy(accuracy: float, top5: Optional[float]) -> str:
     """Return ``accuracy 0.9750 (top-5 0.9990)``; top-5 only for more than five classes."""
-    top5 = summary["top5_accuracy"]
-    return f"accuracy {summary['accuracy']:.4f}" + (f" (top-5 {top5:.4f})" if top5 is not None else "")
+    return f"accuracy {accuracy:.4f}" + (f" (top-5 {top5:.4f})" if top5 is not None else "")

@@ -181,7 +181,7 @@ def ring_all_gather(world_size: int) -> _Definition:
 
 @_define_algorithm("ring", ALLREDUCE)
 def ring(world_size: int) -> _Definition:
-    """Chunks travel twice around a ring of neighbours: to be summed, then to be handed out.
+    """Chunks travel twice around a ring of neighbors: to be summed, then to be handed out.
 
     Cost: 2 (p-1) (alpha + n/p beta) + (p-1) n/p gamma: the fewest bytes possible. Source:
     Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009),
@@ -194,7 +194,7 @@ def ring(world_size: int) -> _Definition:
 def bidirectional_ring(world_size: int) -> _Definition:
     """Two rings, right and left, carry half of the chunks each and use links both ways.
 
-    Cost, if neighbours have links of their own: 2 (p-1) (alpha + n/2p beta) + (p-1) n/p gamma.
+    Cost, if neighbors have links of their own: 2 (p-1) (alpha + n/2p beta) + (p-1) n/p gamma.
     Behind a switch, a rank sends both halves through one port: 4 (p-1) (alpha + n/2p beta) + (p-1)
     n/p gamma for p > 2. For p = 2 it is ring. Source: Jain, Sabharwal, "Optimal bucket algorithms for large MPI
     collectives on torus interconnects" (2010), section 3.

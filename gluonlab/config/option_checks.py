@@ -214,7 +214,7 @@ def check_patience(name: str, value: Any) -> Union[int, str]:
     if monitored.strip().lower() not in ("", ACCURACY, LOSS):
         raise ConfigError(
             f"{_quote_setting(name, value)}: give a number of epochs, such as 5, which look at the "
-            f"test accuracy, or 5:{LOSS}"
+            f"validation accuracy, or 5:{LOSS}"
         )
     return f"{count}:{LOSS}" if monitored.strip().lower() == LOSS else count
 

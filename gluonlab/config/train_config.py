@@ -263,7 +263,7 @@ class TrainConfig:
     )
     epochs: Optional[int] = BATCH(whole_number_check(1), "passes over the training images")
     patience: Union[int, str, None] = BATCH(
-        check_patience, "end after N epochs in a row without a better test accuracy, or loss; the "
+        check_patience, "end after N epochs in a row without a better validation accuracy, or loss; the "
         "best epoch's parameters stay (default: train all epochs)", metavar="N|N:loss",
     )  # fmt: skip
     optimizer: Optional[str] = OPTIMIZER(check_text, "the optimizer (see --list): sgd, nag, adam, ...", metavar="NAME")
@@ -352,7 +352,7 @@ class TrainConfig:
     memory: bool = OUTPUT(
         check_flag, "first print what a batch needs on each device, and measure what the process takes", default=False
     )
-    confusion: bool = OUTPUT(check_flag, "print and draw the confusion matrix of the test images", default=False)
+    confusion: bool = OUTPUT(check_flag, "print and draw the confusion matrix of the validation images", default=False)
     export: Optional[str] = OUTPUT(
         check_export_format,
         "write export/ for mx.gluon.SymbolBlock.imports, which needs no gluonlab; "

@@ -165,7 +165,7 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     check_new_folder(out)  # with --skip-bad the images are tried while the data set is loaded
     dataset = load_dataset(config.dataset, config.data_dir, **image_file_options(config))
     size = write(dataset, out)
-    images = f"{len(dataset.train):,} training and {len(dataset.test):,} test images"
+    images = f"{len(dataset.train):,} training and {len(dataset.test):,} validation images"
     pixels = "x".join(map(str, dataset.image_shape))
     click.echo(f"packed {images} of {pixels}, {size / 2**20:,.1f} MiB: {RUN_COMMAND} folder:{out}")
 

@@ -65,11 +65,11 @@ def _gpu_checks() -> List[Check]:
     def check_gpus_in_order() -> List[Finding]:
         """Read the driver's report, and return the findings of all GPU checks."""
         driver, installed = nvml.read_driver(), list(check_software.installed_mxnets())
-        flavour = installed[0] if len(installed) == 1 else ""
+        flavor = installed[0] if len(installed) == 1 else ""
         instance = check_gpus.instance_type(os.environ)
         checks: List[Check] = [
-            ("gpus", lambda: check_gpus.check_driver(driver, flavour)),
-            ("capability", lambda: check_gpus.check_capabilities(driver, flavour)),
+            ("gpus", lambda: check_gpus.check_driver(driver, flavor)),
+            ("capability", lambda: check_gpus.check_capabilities(driver, flavor)),
             ("products", lambda: check_gpus.check_tf32(driver)),
             ("gpu-memory", lambda: check_gpus.check_gpu_memory(driver)),
             ("numbering", lambda: check_gpus.check_gpu_order(driver)),

@@ -34,15 +34,15 @@ DRIVER_FILES = (
 
 
 @returns_list
-def check_driver(driver: Driver, flavour: str, driver_files: Tuple[Path, ...] = DRIVER_FILES) -> Iterator[Finding]:
+def check_driver(driver: Driver, flavor: str, driver_files: Tuple[Path, ...] = DRIVER_FILES) -> Iterator[Finding]:
     """Check that NVIDIA's driver works, and is new enough for CUDA 11.
 
-    ``flavour``: the name of the installed MXNet package. ``driver_files``: files that exist if the
+    ``flavor``: the name of the installed MXNet package. ``driver_files``: files that exist if the
     driver's kernel module is loaded.
     """
-    severe = fault if flavour == CU112 else warning
+    severe = fault if flavor == CU112 else warning
     if driver.error:
-        yield _missing_driver(driver.error, flavour, any(file.exists() for file in driver_files))
+        yield _missing_driver(driver.error, flavor, any(file.exists() for file in driver_files))
         return
     if driver.gpus:
         kinds = Counter(gpu.name for gpu in driver.gpus).items()
@@ -57,7 +57,7 @@ def check_driver(driver: Driver, flavour: str, driver_files: Tuple[Path, ...] = 
         else:
             cure = "read the driver's messages (NVRM, Xid) in dmesg, and restart the machine"
             yield severe("gpus", f"GPU {number} does not answer", reason, cure)
-    if driver.gpus and flavour == "mxnet":
+    if driver.gpus and flavor == "mxnet":
         cure = f"pip uninstall -y mxnet, then {pip_install_command('cu112')}"
         cause = "the installed MXNet is the CPU build"
         yield warning("gpus", "the GPUs are not used", cause, cure)
@@ -68,10 +68,10 @@ def check_driver(driver: Driver, flavour: str, driver_files: Tuple[Path, ...] = 
         yield severe("gpus", f"driver {driver.version} is too old", cause, cure)
 
 
-def _missing_driver(error: str, flavour: str, has_files: bool) -> Finding:
+def _missing_driver(error: str, flavor: str, has_files: bool) -> Finding:
     """Return the finding for a driver that is missing or does not answer."""
     missing, unloaded = "Library Not Found" in error, "Not Loaded" in error and not has_files
-    if flavour != CU112 and not has_files and (error.startswith(BINDINGS) or missing or unloaded):
+    if flavor != CU112 and not has_files and (error.startswith(BINDINGS) or missing or unloaded):
         # a disk image for all machines contains the driver even on a machine without a GPU
         reason = "there is no NVIDIA driver"
         if unloaded:
@@ -97,7 +97,7 @@ def _missing_driver(error: str, flavour: str, has_files: bool) -> Finding:
 
 
 @returns_list
-def check_capabilities(driver: Driver, flavour: str, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+def check_capabilities(driver: Driver, flavor: str, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Check that MXNet has machine code for the GPUs.
 
     A GPU without machine code is a fault only if CUDA shows the GPU; otherwise a warning.
@@ -114,7 +114,7 @@ def check_capabilities(driver: Driver, flavour: str, environ: Mapping[str, str] 
         age = "newer" if capability > SUPPORTED_CAPABILITIES[-1] else "older"
         cause = f"{CU112} 1.9.1 has no code for it: its machine code is for {supported}, "
         cause += f"without PTX, and {sm} is {age} than these"
-        severe = fault if flavour == CU112 and any(gpu in shown for gpu in gpus) else warning
+        severe = fault if flavor == CU112 and any(gpu in shown for gpu in gpus) else warning
         yield severe("capability", f"{names} needs {sm}", cause, f"use {GPU_CHOICES}; {FAQ_HINT}")
 
 

@@ -137,7 +137,7 @@ OPERATIONS: Dict[str, Tuple[Tuple[int, ...], ...]] = {
     "matrix product": ((64, 300), (300, 40)),
     "convolution": ((8, 6, 20, 20), (12, 6, 3, 3)),
     "pooling": ((8, 6, 20, 20),),
-    "normalisation": ((8, 6, 12, 12), (6,), (6,)),
+    "normalization": ((8, 6, 12, 12), (6,), (6,)),
     "softmax": ((64, 100),),
 }
 
@@ -154,7 +154,7 @@ def run_operation(operation: str, arrays: List[nd.NDArray]) -> nd.NDArray:
         "matrix product": nd.dot,
         "convolution": lambda x, w: nd.Convolution(x, w, kernel=(3, 3), num_filter=12, no_bias=True),
         "pooling": lambda x: nd.Pooling(x, kernel=(2, 2), stride=(2, 2), pool_type="max"),
-        "normalisation": normalize,
+        "normalization": normalize,
         "softmax": nd.log_softmax,
     }
     return functions[operation](*arrays)

@@ -414,7 +414,7 @@ def _check_rate_choice(answer: Callable[..., Any], landscape: AccuracyLandscape)
         )  # fmt: skip
 
 
-# --- 02-5: the accuracy on all test images, computed by all devices
+# --- 02-5: the accuracy on all validation images, computed by all devices
 
 
 CLASSES = 5

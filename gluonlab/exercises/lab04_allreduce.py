@@ -308,7 +308,7 @@ class LinkCounter:
 
 @exercise("04-5")
 def check_ring_allreduce(answer: Callable[[List[Any], LinkCounter], Any]) -> None:
-    """A ring: sums in place, and every device sends its share to its right neighbour alone."""
+    """A ring: sums in place, and every device sends its share to its right neighbor alone."""
     sizes = ((2, 2), (2, 4), (3, 3), (2, 5), (3, 7), (4, 4), (4, 10), (1, 3), (4, 1001))
     for seed, (devices, count) in enumerate(sizes):
         ctxs, rng = cpu_devices(devices), case_rng(seed)

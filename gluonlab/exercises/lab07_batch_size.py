@@ -404,7 +404,7 @@ def check_median_steps(answer: Callable[..., Any]) -> None:
 
 
 def _random_curve(random: Any) -> Curve:
-    """Return a random curve of accuracies: noisy, and rising towards a value from 0.4 to 1."""
+    """Return a random curve of accuracies: noisy, and rising toward a value from 0.4 to 1."""
     step, right, top, points = 0, 0.1, random.uniform(0.4, 1.0), []
     for _ in range(random.randint(3, 7)):
         step += int(random.randint(1, 20))

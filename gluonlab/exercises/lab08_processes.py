@@ -189,10 +189,10 @@ def check_distributed_program(answer: DistributedProgram) -> None:
     randint = case_rng(82).randint
     cases = [(16, 2, 3), (21, 4, 2), (int(randint(24, 60)), int(randint(2, 6)), 3)]
     for size, world_size, epochs in cases:
-        dist, test_set = Distributed(), some_images(9, 1)
+        dist, val_set = Distributed(), some_images(9, 1)
         with contextlib.redirect_stdout(io.StringIO()):
             try:
-                answer(dist, some_images(size, 0), test_set, world_size, epochs)
+                answer(dist, some_images(size, 0), val_set, world_size, epochs)
             except Exception as error:  # a student's code may raise anything
                 raise _explain_error(dist, error) from None
         case = CaseText(
@@ -202,7 +202,7 @@ def check_distributed_program(answer: DistributedProgram) -> None:
         _check_process_group(case, dist, world_size)
         _check_trained_images(case, dist, size, epochs)
         _check_weights_and_updates(case, dist)
-        _check_rank_zero(case, dist, test_set, epochs)
+        _check_rank_zero(case, dist, val_set, epochs)
 
 
 def _explain_error(dist: Distributed, error: Exception) -> Wrong:
@@ -308,18 +308,18 @@ def _check_weights_and_updates(case: CaseText, dist: Distributed) -> None:
     )  # fmt: skip
 
 
-def _check_rank_zero(case: CaseText, dist: Distributed, test_set: Images, epochs: int) -> None:
-    """Check that only rank 0 evaluates the test images and prints, once per epoch."""
+def _check_rank_zero(case: CaseText, dist: Distributed, val_set: Images, epochs: int) -> None:
+    """Check that only rank 0 evaluates the validation images and prints, once per epoch."""
     evaluations = [len(notes.evaluated_images) for notes in dist.records]
     lines = [len(notes.logged_lines) for notes in dist.records]
-    wrong_images = any(not np.array_equal(images.xs, test_set.xs) for images in dist.records[0].evaluated_images)
+    wrong_images = any(not np.array_equal(images.xs, val_set.xs) for images in dist.records[0].evaluated_images)
     case.check_faults(
         (not evaluations[0] and any(evaluations), f"rank {_first_nonzero_rank(evaluations)} evaluates, expected rank 0",
          f"評価しているのがランク {_first_nonzero_rank(evaluations)} です。ランク 0 のはずです"),
-        (any(evaluations[1:]), f"the same test images are evaluated by {sum(map(bool, evaluations))} ranks",
-         f"同じテスト画像を {sum(map(bool, evaluations))} 個のランクが評価しています"),
-        (wrong_images, "rank 0 evaluates on other images than those of `test_set`",
-         "ランク 0 が `test_set` ではない画像で評価しています"),
+        (any(evaluations[1:]), f"the same validation images are evaluated by {sum(map(bool, evaluations))} ranks",
+         f"同じ検証画像を {sum(map(bool, evaluations))} 個のランクが評価しています"),
+        (wrong_images, "rank 0 evaluates on other images than those of `val_set`",
+         "ランク 0 が `val_set` ではない画像で評価しています"),
         (not lines[0] and any(lines), f"rank {_first_nonzero_rank(lines)} prints, expected rank 0",
          f"表示しているのがランク {_first_nonzero_rank(lines)} です。ランク 0 のはずです"),
         (any(lines[1:]), f"{sum(lines)} lines are printed, by {sum(map(bool, lines))} ranks, expected {epochs}",

@@ -43,7 +43,7 @@ def write_export(
 ) -> Optional[Agreement]:
     """Write the graph, the parameters and a description of a network to a folder.
 
-    For the format ONNX, also compare the ONNX model with MXNet on test images, and write it. An
+    For the format ONNX, also compare the ONNX model with MXNet on validation images, and write it. An
     ONNX model from an earlier call is removed.
 
     Args:
@@ -88,7 +88,7 @@ def write_export(
 def _write_onnx(
     graph: mx.sym.Symbol, arrays: Dict[str, nd.NDArray], model: str, dataset: Dataset, path: Path
 ) -> Agreement:
-    """Write an ONNX model, and return how closely it agrees with MXNet on test images.
+    """Write an ONNX model, and return how closely it agrees with MXNet on validation images.
 
     Raises RunError, without a file, if the scores differ or cannot be computed.
     """
@@ -96,16 +96,17 @@ def _write_onnx(
     with raise_output_errors(path), atomic_path(path) as temporary:
         temporary.write_bytes(content)
         try:
-            agreement = check_onnx(temporary, graph, arrays, _sample_test_images(dataset))
-            return agreement._replace(images=min(agreement.images, len(dataset.test)))  # a small test set is repeated
+            agreement = check_onnx(temporary, graph, arrays, _sample_validation_images(dataset))
+            # a small validation set is repeated
+            return agreement._replace(images=min(agreement.images, len(dataset.test)))
         except RunError as error:
             raise RunError(f"{path} is not written: {error}; the folder has MXNet's own files") from None
 
 
-def _sample_test_images(dataset: Dataset) -> Any:
-    """Return evenly spaced test images as the network gets them, float32 (n, C, H, W).
+def _sample_validation_images(dataset: Dataset) -> Any:
+    """Return evenly spaced validation images as the network gets them, float32 (n, C, H, W).
 
-    A small test set is repeated.
+    A small validation set is repeated.
     """
     indices = np.linspace(0, len(dataset.test) - 1, sum(CHECK_BATCHES)).astype("int64")
     pixels, _ = dataset.test.batch(indices)
@@ -136,7 +137,7 @@ def _describe_export(model: str, dataset: Dataset) -> Dict[str, Any]:
             "name": INPUT,
             "shape": [None, *dataset.image_shape],
             "layout": "NCHW",
-            "channels": {1: "grey", 3: "red, green, blue"}.get(dataset.image_shape[0], "unnamed"),
+            "channels": {1: "gray", 3: "red, green, blue"}.get(dataset.image_shape[0], "unnamed"),
             "dtype": "float32",
             "values": values,
             "scale": 1.0 if is_float else 1 / WHITE,
@@ -154,7 +155,7 @@ def _describe_onnx(agreement: Agreement) -> Dict[str, Any]:
         "file": ONNX_FILE,
         "opset": OPSET,
         "output": OUTPUT,
-        "test_images": agreement.images,
+        "val_images": agreement.images,
         "batches": list(agreement.batches),
         "largest_difference": agreement.difference,
     }

@@ -130,12 +130,11 @@ class Agreement(NamedTuple):
     def in_words(self) -> str:
         """Return a sentence on how closely the ONNX model agrees with MXNet.
 
-        For example: ``model.onnx gives MXNet's scores to 2.1e-07 of the largest, on 12 test
-        images``.
+        For example: ``model.onnx gives MXNet's scores to 2.1e-07 of the largest, on 12
+        validation images``.
         """
-        return (
-            f"model.onnx gives MXNet's scores to {self.difference:.1e} of the largest, on {self.images:,} test images"
-        )
+        difference, images = f"{self.difference:.1e} of the largest", f"{self.images:,} validation images"
+        return f"model.onnx gives MXNet's scores to {difference}, on {images}"
 
 
 def check_onnx(

@@ -196,7 +196,7 @@ def make_picture_split(
     if channels not in (1, 3) or height != width:
         raise DataError(
             f"the run's images are {'x'.join(map(str, shape))}, and pictures become squares in "
-            "grey or three colours: give arrays of that shape, in Python, to load_run(RUN).predict"
+            "gray or three colors: give arrays of that shape, in Python, to load_run(RUN).predict"
         )
     count = min(decoders or min(cores_per_process(), MAX_DECODERS), -(-len(pictures) // REQUEST_IMAGES))
     pool, errors = DecoderPool(width, count, resizer), {}

@@ -68,12 +68,12 @@ class LoadedRun:
         run: RunDescription,
         plan: Plan,
         strategy: Strategy,
-        test_images: Callable[[], Dataset],
+        validation_images: Callable[[], Dataset],
         decoding: Mapping[str, Any],
     ) -> None:
         self.folder, self.model = run.folder, plan.model
         self.classes, self.image_shape = plan.dataset.classes, plan.dataset.image_shape
-        self._plan, self._strategy, self._test_images = plan, strategy, test_images
+        self._plan, self._strategy, self._validation_images = plan, strategy, validation_images
         self._decoding = decoding  # ``decoders``, ``skip_bad`` and ``resizer``
 
     @nd_semantics()
@@ -120,21 +120,21 @@ class LoadedRun:
     @exit_if_stuck()
     @rename_argument("saw", "on_batch")
     def mistakes(self, on_batch: Callable[[PredictedBatch], Any] = ignore_batch) -> Mistakes:
-        """Find the test images that the network classifies wrongly.
+        """Find the validation images that the network classifies wrongly.
 
         Args:
             on_batch: Called with each `PredictedBatch`.
 
         Returns:
-            The mistakes, in the order of the test images.
+            The mistakes, in the order of the validation images.
 
         Raises:
             UsageError: The data of the run are missing, or have changed.
             RunError: Scores are not finite.
         """
-        data = self._test_images()
+        data = self._validation_images()
         paths = getattr(data.test, "paths", None)
-        names = paths or [f"test image {position}" for position in range(len(data.test))]
+        names = paths or [f"validation image {position}" for position in range(len(data.test))]
         mistakes: List[Mistake] = []
         begin = 0
         for predictions, pixels, true_labels in self._predict_batches(data.test, names):
@@ -262,25 +262,25 @@ def _load_run(path: "str | os.PathLike[str]", net: Any, data: Optional[Dataset],
     check_same_user_components(str(run.folder), CALL_HINT, recorded_net, components.settings(None))
     config = evaluation_config(run, settings)
 
-    def test_images() -> Dataset:
-        """Return the data set, after a check that its test images are those of the run."""
+    def validation_images() -> Dataset:
+        """Return the data set, after a check that its validation images are those of the run."""
         check_same_user_components(str(run.folder), CALL_HINT, run.used, _comparable_settings(run, components, data))
         # With 0 resident bytes, image files are decoded batch by batch, and their paths are known.
         prediction_config = config.replace(resident_bytes=0)
         prediction_config = prediction_config if components.net is None else prediction_config.replace(model=None)
-        test_data = data
-        if test_data is None:
+        data_set = data
+        if data_set is None:
             resolved = apply_recipe(prediction_config, components=components)
             copies = make_split(resolved.config, find_devices(prediction_config)).copies
-            test_data = load_data(resolved, len(copies))
-        check_same_images(run, test_data)
-        return test_data
+            data_set = load_data(resolved, len(copies))
+        check_same_images(run, data_set)
+        return data_set
 
     stand_in = _make_placeholder_dataset(run)
     # An older run, or a run with very many classes, has not recorded the class names. They are then
     # read from the data.
     if stand_in is None:
-        plan = make_evaluation_plan(run, config, test_images(), components)
+        plan = make_evaluation_plan(run, config, validation_images(), components)
     else:
         data_options = dict.fromkeys(("data_dir", "image_size", "decoders", "resizer", "val_share"))
         data_options["skip_bad"] = False
@@ -295,7 +295,7 @@ def _load_run(path: "str | os.PathLike[str]", net: Any, data: Optional[Dataset],
         "skip_bad": prediction_config.skip_bad,
         "resizer": config.resizer,
     }
-    return LoadedRun(run, plan, strategy, test_images, decoding)
+    return LoadedRun(run, plan, strategy, validation_images, decoding)
 
 
 def _comparable_settings(run: RunDescription, components: UserComponents, data: Optional[Dataset]) -> Any:

@@ -107,9 +107,9 @@ class PredictedBatch(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """Test image that the network classifies wrongly.
+    """Validation image that the network classifies wrongly.
 
-    ``number``: the image's position among the test images. ``file``: its path, or None if it is not
+    ``number``: the image's position among the validation images. ``file``: its path, or None if it is not
     read from a file. ``true`` and ``predicted``: class names. ``probability``: the predicted
     probability of ``predicted``. ``pixels`` (C, H, W): from 0 to 255.
     """
@@ -123,9 +123,9 @@ class Mistake(NamedTuple):
 
 
 class Mistakes(NamedTuple):
-    """Test images of a data set that a run classifies wrongly, in order.
+    """Validation images of a data set that a run classifies wrongly, in order.
 
-    ``images``: the number of all test images.
+    ``images``: the number of all validation images.
     """
 
     dataset: str
@@ -262,19 +262,19 @@ def _mistake_rows(mistakes: Mistakes) -> List[Tuple[str, str, str, float]]:
 
 
 def mistakes_as_text(mistakes: Mistakes) -> str:
-    """Format one row per mistake, in the order of the test images, and a summary."""
+    """Format one row per mistake, in the order of the validation images, and a summary."""
     rows, summary = _mistake_rows(mistakes), mistakes_summary(mistakes)
     return f"{_format_table(MISTAKE_COLUMNS, rows)}\n\n{summary}" if rows else summary
 
 
 def mistakes_summary(mistakes: Mistakes) -> str:
-    """Return ``12 of 360 test images of digits wrong, accuracy 0.9667``."""
+    """Return ``12 of 360 validation images of digits wrong, accuracy 0.9667``."""
     count, name = (f"{len(mistakes.wrong):,} of {mistakes.images:,}", escape_unprintable(mistakes.dataset))
-    return f"{count} test images of {name} wrong, accuracy {mistakes.accuracy:.4f}"
+    return f"{count} validation images of {name} wrong, accuracy {mistakes.accuracy:.4f}"
 
 
 def mistakes_as_csv(mistakes: Mistakes) -> str:
-    """Format one line per mistake, in the order of the test images."""
+    """Format one line per mistake, in the order of the validation images."""
     return _format_csv(MISTAKE_COLUMNS, _mistake_rows(mistakes))
 
 
@@ -290,8 +290,8 @@ def mistakes_as_json(mistakes: Mistakes) -> Dict[str, Any]:
 
 
 def mistake_name(mistake: Mistake) -> str:
-    """Return the path of a test image or, if it has no file, a name with its number, from 0."""
-    return mistake.file or f"test image {mistake.number}"
+    """Return the path of a validation image or, if it has no file, a name with its number, from 0."""
+    return mistake.file or f"validation image {mistake.number}"
 
 
 def prediction_tile(name: str, best: ClassProbability, pixels: Any) -> Tile:

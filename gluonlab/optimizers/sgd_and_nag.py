@@ -71,7 +71,7 @@ class MomentumCorrection(mx.optimizer.Optimizer):  # type: ignore[misc]
 
 
 def lerp_weight(share: float, weight: nd.NDArray, updated: nd.NDArray) -> None:
-    """Move ``weight`` in place towards ``updated``, by ``share`` (0 to 1) of the distance."""
+    """Move ``weight`` in place toward ``updated``, by ``share`` (0 to 1) of the distance."""
     if share == 1.0:
         updated.copyto(weight)
     elif share:

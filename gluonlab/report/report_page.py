@@ -45,7 +45,7 @@ def make_page(runs: Sequence[RunRecord]) -> str:
     """Return an HTML page about ``runs``, in their order."""
     templates = template_environment("gluonlab.report", trim_blocks=True)
     keys = [
-        {"name": run.name, "colour": run_color(number), "stroke": _STROKES[run_dash(number)]}
+        {"name": run.name, "color": run_color(number), "stroke": _STROKES[run_dash(number)]}
         for number, run in enumerate(runs)
     ]
     return templates.get_template("page.html").render(
@@ -91,9 +91,9 @@ def draw_charts(runs: Sequence[RunRecord]) -> Dict[str, str]:
     chart_options = [
         ("Training loss", any(run.steps or run.epochs for run in runs),
          _loss_curve, "epoch", {"faint": _step_loss_curve}),
-        ("Test loss", any(_test_loss_curve(run)[0] for run in runs), _test_loss_curve, "epoch", {}),
-        ("Test accuracy, %", any(run.epochs for run in runs), _accuracy_curve, "epoch", accuracy),
-        ("Test accuracy, %, against time", any(run.epochs for run in runs),
+        ("Validation loss", any(_val_loss_curve(run)[0] for run in runs), _val_loss_curve, "epoch", {}),
+        ("Validation accuracy, %", any(run.epochs for run in runs), _accuracy_curve, "epoch", accuracy),
+        ("Validation accuracy, %, against time", any(run.epochs for run in runs),
          _accuracy_over_time, "seconds of training", accuracy),
         ("Images per second", any(run.epochs for run in runs),
          _speed_curve, "epoch", {"from_zero": True}),
@@ -117,13 +117,13 @@ def _step_loss_curve(run: RunRecord) -> Curve:
     return downsample(step_positions(run.steps, run.epochs), [line.loss for line in run.steps])
 
 
-def _test_loss_curve(run: RunRecord) -> Curve:
-    epochs = [line for line in run.epochs if line.validation_loss is not None]
-    return [line.epoch for line in epochs], [float(line.validation_loss or 0) for line in epochs]
+def _val_loss_curve(run: RunRecord) -> Curve:
+    epochs = [line for line in run.epochs if line.val_loss is not None]
+    return [line.epoch for line in epochs], [float(line.val_loss or 0) for line in epochs]
 
 
 def _accuracy_curve(run: RunRecord) -> Curve:
-    return [line.epoch for line in run.epochs], [100 * line.accuracy for line in run.epochs]
+    return [line.epoch for line in run.epochs], [100 * line.val_accuracy for line in run.epochs]
 
 
 def _accuracy_over_time(run: RunRecord) -> Curve:

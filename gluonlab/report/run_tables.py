@@ -9,9 +9,9 @@ from gluonlab.plain_text import format_decimals
 from gluonlab.runs.run_reader import RunRecord
 
 MAX_STALENESS = 62  # index of the last counter, which also counts larger values
-HEADINGS = ("run", "devices", "accuracy", "best", "images/s", "per device", "seconds", "")
+HEADINGS = ("run", "devices", "val acc.", "best", "images/s", "per device", "seconds", "")
 STALENESS_HEADINGS = ("run", "pushes", "mean", "median", "largest")
-EPOCH_HEADINGS = ("epoch", "loss", "test loss", "accuracy", "images/s", "seconds")
+EPOCH_HEADINGS = ("epoch", "loss", "val loss", "val accuracy", "images/s", "seconds")
 
 
 def result_rows(runs: Sequence[RunRecord]) -> List[Tuple[str, ...]]:
@@ -20,8 +20,8 @@ def result_rows(runs: Sequence[RunRecord]) -> List[Tuple[str, ...]]:
         (
             run.name,
             str(run.devices),
-            _format_number(run.accuracy, ".4f"),
-            _format_number(run.best_accuracy, ".4f"),
+            _format_number(run.val_accuracy, ".4f"),
+            _format_number(run.best_val_accuracy, ".4f"),
             _format_number(run.images_per_second, ",.0f"),
             _format_number(run.images_per_second and run.devices and run.images_per_second / run.devices, ",.0f"),
             f"{run.seconds:,.1f}",
@@ -69,8 +69,8 @@ def epoch_rows(run: RunRecord) -> List[Tuple[str, ...]]:
         (
             str(line.epoch),
             format_decimals(line.loss, 4),
-            "-" if line.validation_loss is None else format_decimals(line.validation_loss, 4),
-            f"{line.accuracy:.4f}",
+            "-" if line.val_loss is None else format_decimals(line.val_loss, 4),
+            f"{line.val_accuracy:.4f}",
             f"{line.images_per_second:,.0f}",
             f"{line.training_seconds:.2f}",
         )
@@ -79,8 +79,8 @@ def epoch_rows(run: RunRecord) -> List[Tuple[str, ...]]:
 
 
 def best_epoch_index(run: RunRecord) -> Optional[int]:
-    """Return the index of the epoch with the best test accuracy, the first of several."""
-    accuracies = [line.accuracy for line in run.epochs]
+    """Return the index of the epoch with the best validation accuracy, the first of several."""
+    accuracies = [line.val_accuracy for line in run.epochs]
     return accuracies.index(max(accuracies)) if accuracies else None
 
 

@@ -75,7 +75,7 @@ class CurveDownsampler:
         return self._xs, self._ys
 
 
-BLUE, ORANGE, GREEN, GREY = "#1f5fa8", "#d9730d", "#2f7d4f", "#8a8a8a"
+BLUE, ORANGE, GREEN, GRAY = "#1f5fa8", "#d9730d", "#2f7d4f", "#8a8a8a"
 
 
 def draw_curves(lines: Sequence[MetricsLine], path: Path) -> None:
@@ -86,7 +86,7 @@ def draw_curves(lines: Sequence[MetricsLine], path: Path) -> None:
 
 
 def make_figure(lines: Sequence[MetricsLine]) -> "Figure":
-    """Draw four panels: training loss, test accuracy, learning rate, images per second.
+    """Draw four panels: training loss, validation accuracy, learning rate, images per second.
 
     ``lines``: the lines of metrics.jsonl.
     """
@@ -138,17 +138,17 @@ def draw_loss(axes: Any, steps: Curve, epochs: Sequence[Epoch]) -> None:
 
 
 def draw_accuracy(axes: Any, epochs: Sequence[Epoch]) -> None:
-    """Draw the test accuracy after each epoch, in percent."""
-    percentages = [100 * line.accuracy for line in epochs]
+    """Draw the validation accuracy after each epoch, in percent."""
+    percentages = [100 * line.val_accuracy for line in epochs]
     ends = [line.epoch for line in epochs]
     axes.plot(ends, percentages, color=ORANGE, marker="o", ms=4, clip_on=False, zorder=3)
     note = "its end"
     if percentages:
         note = f"best {max(percentages):.2f} %"
-        axes.axhline(max(percentages), color=GREY, lw=0.8, ls=":")
+        axes.axhline(max(percentages), color=GRAY, lw=0.8, ls=":")
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, 99), min(high, 100))
-    _label_axes(axes, "test accuracy, %", note)
+    _label_axes(axes, "validation accuracy, %", note)
 
 
 def _label_axes(axes: Any, title: str, note: str) -> None:

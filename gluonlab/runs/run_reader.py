@@ -18,6 +18,7 @@ from gluonlab.config.option_checks import is_positive_integer
 from gluonlab.errors import DataError
 from gluonlab.files.atomic_files import read_bounded
 from gluonlab.plain_text import escape_unprintable
+from gluonlab.renamed import RenamedMember
 from gluonlab.runs.run_schema import (
     CONFIG,
     CONFUSION,
@@ -198,14 +199,17 @@ class RunRecord:
         return device_count(self.settings)
 
     @property
-    def accuracy(self) -> Optional[float]:
-        """The accuracy of the last finished epoch."""
-        return self.epochs[-1].accuracy if self.epochs else None
+    def val_accuracy(self) -> Optional[float]:
+        """The validation accuracy of the last finished epoch."""
+        return self.epochs[-1].val_accuracy if self.epochs else None
 
     @property
-    def best_accuracy(self) -> Optional[float]:
-        """The accuracy of the best epoch."""
-        return max((epoch.accuracy for epoch in self.epochs), default=None)
+    def best_val_accuracy(self) -> Optional[float]:
+        """The validation accuracy of the best epoch."""
+        return max((epoch.val_accuracy for epoch in self.epochs), default=None)
+
+    accuracy = RenamedMember("val_accuracy")
+    best_accuracy = RenamedMember("best_val_accuracy")
 
     @property
     def seconds(self) -> float:
@@ -259,7 +263,7 @@ class RunRecord:
 
     def summary(self) -> Dict[str, Any]:
         """Return the results as plain values."""
-        names = ("devices", "accuracy", "best_accuracy", "images_per_second", "seconds")
+        names = ("devices", "val_accuracy", "best_val_accuracy", "images_per_second", "seconds")
         results = {name: getattr(self, name) for name in names}
         return {"run": str(self.path), "epochs": len(self.epochs), **results}
 
@@ -388,6 +392,9 @@ def _build_line(kind: Type[MetricsLine], values: Dict[str, Any], location: str, 
     for line_field in fields(kind):
         old_key = line_field.metadata.get("formerly")
         key = line_field.name if format > 1 or old_key is None else old_key
+        earlier_key = line_field.metadata.get("until_format_2")
+        if key not in values and earlier_key in values:  # also in a resumed run of format 3
+            key = earlier_key
         value = values.get(key)
         if value is None and line_field.default is not MISSING:
             continue

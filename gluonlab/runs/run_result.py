@@ -34,7 +34,7 @@ class Result:
         seconds: the time of the whole run, in seconds.
         history: the metrics of each epoch.
         confusion: the confusion matrix (classes, classes) of the network, if requested. Entry
-            [i, j] counts test images of class i that were classified as class j.
+            [i, j] counts validation images of class i that were classified as class j.
         stopped: the callback that stopped the training before its last epoch, with its reason.
         best_epoch: with --patience, the best epoch, from 1, whose parameters the network has.
         onnx: the agreement of an exported ONNX model with MXNet, a
@@ -60,9 +60,11 @@ class Result:
     kept = RenamedMember("kept_epoch")
 
     @property
-    def accuracy(self) -> float:
-        """The fraction of test images that are classified correctly."""
-        return self.kept_epoch.accuracy
+    def val_accuracy(self) -> float:
+        """The fraction of validation images that are classified correctly."""
+        return self.kept_epoch.val_accuracy
+
+    accuracy = RenamedMember("val_accuracy")
 
     @property
     def images_per_second(self) -> float:
@@ -92,8 +94,8 @@ class Result:
         """Return the result as plain values."""
         return {
             **self.plan.settings(),
-            "accuracy": self.accuracy,
-            "top5_accuracy": self.kept_epoch.top5_accuracy,
+            "val_accuracy": self.val_accuracy,
+            "val_top5_accuracy": self.kept_epoch.val_top5_accuracy,
             "images_per_second": self.images_per_second,
             "waiting": self.waiting,
             "first_step_seconds": self.first_step_seconds,

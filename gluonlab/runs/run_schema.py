@@ -11,7 +11,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, ClassVar, Dict, Mapping, Optional, Sequence, Tuple, Type
 
-FORMAT = 2  # the entry "format" of config.json, which is missing in format 1
+from gluonlab.renamed import RenamedMember
+
+FORMAT = 3  # the entry "format" of config.json, which is missing in format 1
 
 CONFIG, METRICS, PARAMETERS = "config.json", "metrics.jsonl", "parameters.params"
 WRONG_IMAGES = "wrong.png"  # drawn by gluonlab.predict --wrong
@@ -78,7 +80,8 @@ def _field(meaning: str, check: Check, unit: str = "", **more: Any) -> Any:
     """Return a dataclass field for a line of metrics.jsonl, with its meaning, check and unit.
 
     ``default``: the value for older versions, which did not write the field. ``formerly``: its name
-    in format 1, or an empty string if it did not exist.
+    in format 1, or an empty string if it did not exist. ``until_format_2``: its name in formats 1
+    and 2.
     """
     default = {"default": more.pop("default")} if "default" in more else {}
     return field(**default, metadata={"meaning": meaning, "check": check, "unit": unit, **more})
@@ -132,16 +135,24 @@ class Epoch(MetricsLine):
         "time of its training, without the evaluation", is_positive, "s", formerly="seconds"
     )
     loss: float = _field("mean training loss of its images", is_number)
-    accuracy: float = _field("share of the test images that the network gets right", is_share)
-    validation_loss: Optional[float] = _field("mean loss of the test images", is_number, default=None)
-    top5_accuracy: Optional[float] = _field(TOP5, is_share, default=None)
+    val_accuracy: float = _field(
+        "share of the validation images that the network gets right", is_share, until_format_2="accuracy"
+    )
+    val_loss: Optional[float] = _field(
+        "mean loss of the validation images", is_number, default=None, until_format_2="validation_loss"
+    )
+    val_top5_accuracy: Optional[float] = _field(TOP5, is_share, default=None, until_format_2="top5_accuracy")
     metrics: Optional[Mapping[str, Optional[float]]] = _field(
-        "the user's own metrics of the test images, by name; null where one is not defined",
+        "the user's own metrics of the validation images, by name; null where one is not defined",
         is_numbers_by_name, default=None,
     )  # fmt: skip
     waiting: float = _field(WAITING, is_not_negative, default=0.0)
     lr: Optional[float] = _field("learning rate of its last step", is_not_negative, default=None)
     seconds: Optional[float] = _since_start(formerly="")
+
+    accuracy = RenamedMember("val_accuracy")
+    validation_loss = RenamedMember("val_loss")
+    top5_accuracy = RenamedMember("val_top5_accuracy")
 
     @property
     def images_per_second(self) -> float:
@@ -229,7 +240,7 @@ class ConfusionEvent(MetricsLine):
 
     tag = {"kind": "event", "event": "confusion"}
     matrix: Sequence[Sequence[int]] = _field(
-        "row i, column j: test images of class i that were taken for class j",
+        "row i, column j: validation images of class i that were taken for class j",
         list_of(list_of(is_count_or_zero)),
         "images",
     )

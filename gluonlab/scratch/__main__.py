@@ -12,7 +12,7 @@ from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.config.option_checks import LARGEST_NUMBER, check_text, real_number_check, whole_number_check
 from gluonlab.errors import ConfigError, ScheduleError, unknown
 from gluonlab.plain_text import json_text
-from gluonlab.scratch.recipes import INITIALISATIONS, RECIPES, Recipe, recipe_for
+from gluonlab.scratch.recipes import INITIALIZATIONS, RECIPES, Recipe, recipe_for
 
 if TYPE_CHECKING:
     import mxnet as mx
@@ -39,7 +39,7 @@ OPTIONS: Tuple[Tuple[str, str, Optional[str], str], ...] = (  # name, metavar, d
      f"else {DEFAULT_RECIPE.epochs}]"),
     ("--init", "NAME", None,
      "he, or chapter: normal(0.01)  [default: chapter for fashion-mnist, else he]"),
-    ("--seed", "N", "0", "the seed of initialisation and shuffling  [default: 0]"),
+    ("--seed", "N", "0", "the seed of initialization and shuffling  [default: 0]"),
     ("--allreduce", "NAME", CHAPTER_ALLREDUCE,
      f"{', '.join(ALGORITHMS)}  [default: {CHAPTER_ALLREDUCE}, the chapter's]"),
 )  # fmt: skip
@@ -87,7 +87,7 @@ def main(
 
     data = load_dataset(dataset, None if data_dir is None else check_text("--data-dir", data_dir))
     ctxs = devices(gpu_count)
-    params = init_params(INITIALISATIONS[recipe.init], shuffle_seed)
+    params = init_params(INITIALIZATIONS[recipe.init], shuffle_seed)
     report = (lambda epoch: None) if as_json else click.echo
     start = time.perf_counter()
     result = train(
@@ -96,11 +96,16 @@ def main(
     )  # fmt: skip
     seconds = time.perf_counter() - start
     if as_json:
-        summary = {"accuracy": result.accuracy, "images_per_second": result.images_per_second, "seconds": seconds}
-        click.echo(json_text({**summary, "epochs": [epoch._asdict() for epoch in result.epochs]}))
+        summary = {
+            "val_accuracy": result.val_accuracy,
+            "images_per_second": result.images_per_second,
+            "seconds": seconds,
+            "epochs": [epoch._asdict() for epoch in result.epochs],
+        }
+        click.echo(json_text(summary))
     else:
         speed = f"{result.images_per_second:,.0f} images/s, {seconds:.1f} s in all"
-        click.echo(f"\ntest accuracy {result.accuracy:.4f}, {speed} on {describe(ctxs)}")
+        click.echo(f"\nval accuracy {result.val_accuracy:.4f}, {speed} on {describe(ctxs)}")
 
 
 def _make_recipe(dataset: str, **options: Optional[str]) -> Recipe:
@@ -116,8 +121,8 @@ def _make_recipe(dataset: str, **options: Optional[str]) -> Recipe:
         whole_number_check(1)("--global-batch-size", batch),
         real_number_check(0, LARGEST_NUMBER, above_minimum=True)("--lr", lr),
     )
-    if init not in INITIALISATIONS:
-        raise ConfigError(unknown("initialisation", init, INITIALISATIONS))
+    if init not in INITIALIZATIONS:
+        raise ConfigError(unknown("initialization", init, INITIALIZATIONS))
     return recipe
 
 

@@ -1,4 +1,4 @@
-"""Training loop written with arrays only, and the accuracy on all test images after each epoch."""
+"""Training loop written with arrays only, and the accuracy on all validation images after each epoch."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from gluonlab.engine.nd_and_np_arrays import nd_semantics
 from gluonlab.errors import ModelError
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.plain_text import format_decimals
+from gluonlab.renamed import RenamedMember
 from gluonlab.runs.run_result import usual_speed
 from gluonlab.scratch.data_parallel import (
     Allreduce,
@@ -45,11 +46,11 @@ class Epoch(NamedTuple):
     loss: float
     seconds: float
     images_per_second: float
-    accuracy: float
+    val_accuracy: float
 
     def __str__(self) -> str:
         speed = f"{self.seconds:.2f} s    {self.images_per_second:,.0f} images/s"
-        accuracy = f"test accuracy {self.accuracy:.4f}"
+        accuracy = f"val accuracy {self.val_accuracy:.4f}"
         return f"epoch {self.epoch:>2}    {speed}  loss {format_decimals(self.loss, 4)}  {accuracy}"
 
 
@@ -60,14 +61,19 @@ class TrainingResult(NamedTuple):
     replicas: List[Replica]
 
     @property
-    def accuracy(self) -> float:
-        """The fraction of correctly classified test images after the last epoch."""
-        return self.epochs[-1].accuracy
+    def val_accuracy(self) -> float:
+        """The fraction of correctly classified validation images after the last epoch."""
+        return self.epochs[-1].val_accuracy
 
     @property
     def images_per_second(self) -> float:
         """The typical speed of the epochs (`gluonlab.runs.run_result.usual_speed`)."""
         return usual_speed(self.epochs)
+
+
+for _owner in (Epoch, TrainingResult):
+    # the body of a NamedTuple has only fields
+    setattr(_owner, "accuracy", RenamedMember("val_accuracy", "accuracy"))  # noqa: B010
 
 
 @nd_semantics()
@@ -117,8 +123,8 @@ def train(
         with closing(_unpack_batches(loader)) as batches:
             loss = train_epoch(batches, replicas, lr, allreduce)
         seconds = time.perf_counter() - start
-        test_accuracy = accuracy(dataset.test, replicas, global_batch_size)
-        result.epochs.append(Epoch(epoch, loss, seconds, len(dataset.train) / seconds, test_accuracy))
+        val_accuracy = accuracy(dataset.test, replicas, global_batch_size)
+        result.epochs.append(Epoch(epoch, loss, seconds, len(dataset.train) / seconds, val_accuracy))
         report(result.epochs[-1])
     return result
 

@@ -30,7 +30,7 @@ def chapter_deviation(fan_in: int) -> float:
     return 0.01
 
 
-INITIALISATIONS: Dict[str, Deviation] = {"he": he_deviation, "chapter": chapter_deviation}
+INITIALIZATIONS: Dict[str, Deviation] = {"he": he_deviation, "chapter": chapter_deviation}
 
 
 class Recipe(NamedTuple):

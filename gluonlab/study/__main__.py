@@ -145,7 +145,7 @@ def speedup_command(
 
     A step is measured part by part, by leaving parts out, and once more from a trace. What might
     help is tried beside the present settings before it is advised. The options are those of
-    gluonlab.run that describe a training; what is learnt is thrown away.
+    gluonlab.run that describe a training; what is learned is thrown away.
 
     \b
     --gpus 2 --batch-size 16
@@ -200,7 +200,7 @@ COMMANDS: Dict[str, click.Command] = {
         option("--sizes", "N,N",
                "batch sizes, over all devices  [default: 1 to 1,024 for the digits]"),
         option("--target", "SHARE",
-               "of the test images that is to be right  [default: 0.93 for digits]"),
+               "of the validation images that is to be right  [default: 0.93 for digits]"),
         option("--seeds", "N", "trainings of each batch size  [default: 7; with --quick: 4]"),
         option("--gpus", "N", "use N GPUs; without any, N CPU devices stand in"),
     ),

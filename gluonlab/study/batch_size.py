@@ -49,7 +49,7 @@ MAX_BATCH_SIZE = 2**20  # images
 class Panel(NamedTuple):
     """A workload of the study: a network of `gluonlab.models` trained on a data set with plain SGD.
 
-    - ``target``: the test accuracy to reach.
+    - ``target``: the validation accuracy to reach.
     - ``sizes``, ``quick_sizes``: batch sizes, without and with --quick.
     - ``first_rate``: the first learning rate that is tried at the smallest size.
     - ``max_steps``, ``max_images``: limits of a training.
@@ -209,16 +209,16 @@ class SizeTrials(NamedTuple):
         ]
 
     def error_rates(self, steps: int) -> List[Tuple[float, float]]:
-        """Return the error rates on training and test images after ``steps``, by seed.
+        """Return the error rates on training and validation images after ``steps``, by seed.
 
         Seeds that diverged before are omitted.
         """
         looks = [look for trial in self.trials for look in trial["looks"] if look[0] == steps]
-        return [(1 - train, 1 - test) for _, _, test, train in looks if train is not None]
+        return [(1 - train, 1 - val) for _, _, val, train in looks if train is not None]
 
     @property
     def best_accuracy(self) -> float:
-        """Return the highest test accuracy of all trials."""
+        """Return the highest validation accuracy of all trials."""
         return max((look[2] for trial in self.trials for look in trial["looks"]), default=0.0)
 
 
@@ -228,7 +228,7 @@ class SizeRow(NamedTuple):
     - ``steps``, ``epochs``, ``seconds``: medians until the target was reached. None if half of the
       seeds did not reach it in ``limit`` steps.
     - ``errors``: error rates on (training, test) images, after equal STEPS and after equal EPOCHS.
-    - ``best``: the highest test accuracy.
+    - ``best``: the highest validation accuracy.
     """
 
     size: int
@@ -287,7 +287,7 @@ def _unreached_message(name: str, findings: PanelFindings, options: BatchSizeOpt
         return ""
     best = max(findings.rows, key=lambda row: row.best)
     return (
-        f"{name}: no batch size reached {options.panels[name]['target']:g} of the test images; "
+        f"{name}: no batch size reached {options.panels[name]['target']:g} of the validation images; "
         f"the best was {best.best:.4f}, with batches of {best.size}"
     )
 
@@ -409,11 +409,11 @@ def _size_row(panel: Panel, trials: SizeTrials) -> SizeRow:
 
 
 def _median_errors(trials: SizeTrials, steps: int) -> Optional[Tuple[IntervalEstimate, IntervalEstimate]]:
-    """Return median error rates on training and test images, with 1 for a seed that diverged."""
+    """Return median error rates on training and validation images, with 1 for a seed that diverged."""
     pairs = trials.error_rates(steps)
     pairs += [(1.0, 1.0)] * (len(trials.trials) - len(pairs))
-    train_error, test_error = (median_estimate(shares) for shares in zip(*pairs))
-    return None if train_error is None or test_error is None else (train_error, test_error)
+    train_error, val_error = (median_estimate(shares) for shares in zip(*pairs))
+    return None if train_error is None or val_error is None else (train_error, val_error)
 
 
 # --- regimes
@@ -597,7 +597,7 @@ class _PanelReport:
     def _error_chart(self, unit: str) -> Chart:
         """Return a chart of error rates by batch size, after equal steps or epochs (``unit``)."""
         curves = []
-        for position, split_name in enumerate(("test", "train")):
+        for position, split_name in enumerate(("val", "train")):
             pairs = [(row.size, row.errors[unit]) for row in self.findings.rows]
             points = [(size, pair[1 - position].scale(100)) for size, pair in pairs if pair is not None]
             curves.append(_estimate_curve(self.texts[split_name], points, position, dashed=split_name == "train"))
@@ -637,10 +637,10 @@ class _PanelReport:
         first, last = self.findings.rows[0], self.findings.rows[-1]
         compared = [row.errors[unit] for unit in (STEPS, EPOCHS) for row in (first, last)]
         if all(errors is not None for errors in compared):
-            test_errors = [100 * errors[1].value for errors in compared if errors is not None]
+            val_errors = [100 * errors[1].value for errors in compared if errors is not None]
             names = ("step_high", "step_low", "epoch_low", "epoch_high")
             sizes = {"small": format_number(first.size), "large": format_number(last.size)}
-            sentences.append(self.texts["equal"].format(**dict(zip(names, test_errors)), **sizes, **self.values))
+            sentences.append(self.texts["equal"].format(**dict(zip(names, val_errors)), **sizes, **self.values))
         return [*sentences, *self._missed_target_sentences()]
 
     def _missed_target_sentences(self) -> List[str]:

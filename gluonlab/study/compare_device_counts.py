@@ -13,6 +13,7 @@ from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.from_gluon_datasets import resolve_dataset, warn_of_ignored_loader_settings
 from gluonlab.devices import gpu_count
 from gluonlab.errors import ConfigError, ModelError, OutputError, UsageError
+from gluonlab.renamed import RenamedMember
 from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_writer import RunDirectory
 from gluonlab.training.callbacks import make_callbacks
@@ -36,8 +37,10 @@ class ComparisonRow:
     images_per_second: float
     speedup: float
     efficiency: float
-    accuracy: float
+    val_accuracy: float
     run_dir: str
+
+    accuracy = RenamedMember("val_accuracy")
 
 
 def compare(
@@ -146,7 +149,7 @@ def make_comparison_rows(results: Sequence[Result]) -> List[ComparisonRow]:
         efficiency = speedup * len(first.plan.ctxs) / devices
         rows.append(ComparisonRow(
             devices, result.plan.global_batch_size, images_per_second, speedup, efficiency,
-            result.accuracy, str(result.run_dir),
+            result.val_accuracy, str(result.run_dir),
         ))  # fmt: skip
     return rows
 
@@ -154,8 +157,8 @@ def make_comparison_rows(results: Sequence[Result]) -> List[ComparisonRow]:
 def comparison_table(rows: Sequence[ComparisonRow]) -> str:
     """Return the comparison as text for a terminal of 80 columns."""
     heads = f"{'devices':>7}  {'batch':>6}  {'images/s':>9}  {'speed-up':>8}  {'efficiency':>10}"
-    lines = [f"{heads}  {'accuracy':>8}"]
+    lines = [f"{heads}  {'val accuracy':>12}"]
     for row in rows:
         speed = f"{row.images_per_second:>9,.0f}  {row.speedup:>7.2f}x  {row.efficiency:>10.0%}"
-        lines.append(f"{row.devices:>7}  {row.global_batch_size:>6,}  {speed}  {row.accuracy:>8.4f}")
+        lines.append(f"{row.devices:>7}  {row.global_batch_size:>6,}  {speed}  {row.val_accuracy:>12.4f}")
     return "\n".join(lines)

@@ -110,7 +110,7 @@ Point = Tuple[str, int, float]  # (scaling rule, devices, rate)
 class AccuracyCurve(NamedTuple):
     """The accuracy against the rate, for a scaling rule (``way``) and a number of devices.
 
-    - ``shares``: test accuracies, from 0 to 1, in the order of the rates.
+    - ``shares``: validation accuracies, from 0 to 1, in the order of the rates.
     - ``best``: the rate with the highest accuracy.
     - ``largest``: the largest rate whose accuracy is within ACCURACY_TOLERANCE of the highest.
     """
@@ -155,7 +155,7 @@ def measure(options: LearningRateOptions, store: MeasurementStore) -> Findings:
 
 
 def measure_final_accuracy(options: LearningRateOptions, settings: Mapping[str, Any], seed: int) -> Dict[str, Any]:
-    """Return the final test accuracy of a training, which is 0 if it diverges."""
+    """Return the final validation accuracy of a training, which is 0 if it diverges."""
     from gluonlab.config import TrainConfig
     from gluonlab.study.short_training import AccuracyProbe, device_settings, read_dataset, train_with_probe
 

@@ -35,13 +35,13 @@ class AccuracyLook(NamedTuple):
 
     - ``steps``: steps so far.
     - ``seconds``: training time so far, without the first step and without evaluations.
-    - ``test``: accuracy on the test images.
+    - ``val``: accuracy on the validation images.
     - ``train``: accuracy on the training images, if requested.
     """
 
     steps: int
     seconds: float
-    test: float
+    val: float
     train: Optional[float] = None
 
 
@@ -53,7 +53,7 @@ class AccuracyProbe:
     """Evaluates a training after the steps ``eval_steps``, and stops it after the last of them.
 
     After the steps ``train_eval_steps``, the training images are also evaluated. When these steps
-    are done and the test accuracy has reached ``target``, the training stops early. ``reached``:
+    are done and the validation accuracy has reached ``target``, the training stops early. ``reached``:
     the number of steps at the first evaluation that reached the target.
     """
 
@@ -67,7 +67,7 @@ class AccuracyProbe:
     def after_step(self, evaluate: Callable[[bool], Score]) -> None:
         """Count the queued step, evaluate if an evaluation is due, and stop the training when done.
 
-        ``evaluate``: a function that evaluates the test images, or with True the training images.
+        ``evaluate``: a function that evaluates the validation images, or with True the training images.
         """
         self._steps += 1
         if self._steps == 1:  # the first step binds and tunes graphs, so it is not timed
@@ -77,10 +77,10 @@ class AccuracyProbe:
             return
         nd.waitall()
         self._seconds += time.perf_counter() - self._started
-        test_accuracy = evaluate(False).accuracy
+        val_accuracy = evaluate(False).accuracy
         train_accuracy = evaluate(True).accuracy if self._steps in self.train_eval_steps else None
-        self.looks.append(AccuracyLook(self._steps, self._seconds, test_accuracy, train_accuracy))
-        if self.reached is None and test_accuracy >= self.target:
+        self.looks.append(AccuracyLook(self._steps, self._seconds, val_accuracy, train_accuracy))
+        if self.reached is None and val_accuracy >= self.target:
             self.reached = self._steps
         last = self.eval_steps[-1]
         if self.reached is not None:
@@ -111,7 +111,7 @@ class _ProbedDataParallel(DataParallel):
         return losses
 
     def _score(self, on_training_images: bool) -> Score:
-        """Evaluate the network on the test images, or on the training images."""
+        """Evaluate the network on the validation images, or on the training images."""
         self.sync_running_statistics()
         plan: Plan = self._run_plan
         dataset = plan.dataset

@@ -48,7 +48,7 @@ def find_best_epoch(patience: Optional[Patience], history: Sequence[Epoch]) -> O
     """Return the first epoch with the best score, counted from 1; None without early stopping."""
     if patience is None:
         return None
-    scores = [epoch_score(patience, epoch.accuracy, epoch.validation_loss) for epoch in history]
+    scores = [epoch_score(patience, epoch.val_accuracy, epoch.val_loss) for epoch in history]
     return 1 + scores.index(max(scores))
 
 
@@ -88,7 +88,7 @@ class EarlyStopping(Callback):
         epochs, monitored = self.patience
         if self.epochs_without_improvement >= epochs:
             epochs_text = f"{epochs} epoch{'s' * (epochs > 1)}"
-            run.stop(f"no better test {monitored} in {epochs_text} after epoch {self.best_epoch}")
+            run.stop(f"no better validation {monitored} in {epochs_text} after epoch {self.best_epoch}")
 
     def state_dict(self) -> Dict[str, Any]:
         """Return the best epoch, and the number of epochs since then."""
@@ -110,14 +110,14 @@ class EarlyStopping(Callback):
 
 
 STEP_FIELDS = ("loss", "lr")
-EPOCH_FIELDS = ("loss", "validation_loss", "accuracy", "top5_accuracy", "images_per_second", "waiting")
-COMPARED_TAGS = ("epoch/accuracy", "epoch/validation_loss", "epoch/images_per_second")
+EPOCH_FIELDS = ("loss", "val_loss", "val_accuracy", "val_top5_accuracy", "images_per_second", "waiting")
+COMPARED_TAGS = ("epoch/val_accuracy", "epoch/val_loss", "epoch/images_per_second")
 
 
 class TensorBoard(Callback):
     """Writes a run's metrics to its folder tensorboard/.
 
-    Tags are ``step/loss`` and ``step/lr`` for steps, and ``epoch/accuracy`` and others for epochs.
+    Tags are ``step/loss`` and ``step/lr`` for steps, and ``epoch/val_accuracy`` and others for epochs.
     A resumed run writes the numbers since its checkpoint again. Readers then drop the earlier
     numbers, because of ``purge_step``.
     """

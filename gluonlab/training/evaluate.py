@@ -1,4 +1,4 @@
-"""Accuracy, loss and confusion matrix of test images, computed on all devices.
+"""Accuracy, loss and confusion matrix of validation images, computed on all devices.
 
 The devices count correct images in integers. The host reads the counts once, at the end.
 """
@@ -71,7 +71,7 @@ class Score(NamedTuple):
 
 
 def evaluation_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:
-    """Return the loader of the plan's test images, in order."""
+    """Return the loader of the plan's validation images, in order."""
     return Loader(
         plan.dataset.test,
         ctxs,
@@ -99,7 +99,7 @@ class Scorer(Protocol):
 
 
 def validate(strategy: Strategy, batches: Iterable[Batch], plan: Plan, step: int) -> Score:
-    """Evaluate the network on the test images during training, after this step.
+    """Evaluate the network on the validation images during training, after this step.
 
     Raises DivergedError if parameters are not finite, or if the loss is too large to recover.
     """

@@ -1,4 +1,4 @@
-"""Evaluation of a finished run on its test images, on any devices."""
+"""Evaluation of a finished run on its validation images, on any devices."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def evaluate_run(
     data: Any = None,
     **options: Any,
 ) -> Evaluation:
-    """Evaluate a finished run on its test images.
+    """Evaluate a finished run on its validation images.
 
     Requested files (confusion, export) are written to the run's folder, or to ``out``. If the run
     was trained with a network, loss or data set of the user, it must be passed again.
@@ -141,7 +141,7 @@ def _evaluate(folder: Path, components: UserComponents, data: Optional[Dataset],
         if not is_healthy(score.loss) and not may_be_unsettled_running_statistics(
             score.loss, strategy.has_running_statistics
         ):
-            raise RunError(f"the loss of {folder} on its test images is {score.loss}: {DIVERGED_HINT}")
+            raise RunError(f"the loss of {folder} on its validation images is {score.loss}: {DIVERGED_HINT}")
         check_finite_parameters(description, strategy)
         onnx: Optional[Agreement] = None
         written: List[Path] = []
@@ -192,7 +192,7 @@ EVAL_FIELDS = (
     "global_batch_size", "microbatches", "microbatch_size", "seed", "prefetch", "resident_bytes",
     "deterministic", "tf32",
 )  # fmt: skip
-# test images are not augmented
+# validation images are not augmented
 NO_AUGMENTATION = {"random_resized_crop": False, "crop_padding": 0, "flip": False, "mixup": 0.0}
 SMALLEST_SIZE = 8  # smallest --image-size; smaller images keep their size by default
 # If an option of one of these groups is given, it replaces all settings of the run in the group.

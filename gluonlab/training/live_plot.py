@@ -101,7 +101,7 @@ class LivePlot(Callback):
             last = run.history[-1]
             speed = f"{usual_speed(run.history):,.0f} images/s"
             title = f"{title} in {_format_duration(last.seconds or 0)}   {speed}"
-            title = f"{title}   test accuracy {last.accuracy:.4f}"
+            title = f"{title}   val accuracy {last.val_accuracy:.4f}"
         if end.how != FINISHED:
             title += f"\n{textwrap.shorten(f'{end.how}: {end.message}', COLUMNS)}"
         self._draw(run, title, last_epoch=max(1, epochs_done))

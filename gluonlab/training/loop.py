@@ -285,7 +285,7 @@ class TrainingLoop:
 
             self.profiler = StepProfiler(strategy, plan.profile, plan.steps_per_epoch, plan.ctxs, run, reporter.say)
         self.best_weights = BestWeights(run, strategy, plan.group, self.early_stopping)
-        self.test_batches = evaluation_loader(plan, strategy.inputs)
+        self.validation_batches = evaluation_loader(plan, strategy.inputs)
 
     def resume(self, resume_point: ResumePoint) -> None:
         """Restore the state of the run's last checkpoint, and record which settings differ."""
@@ -411,8 +411,8 @@ class TrainingLoop:
                     break
 
     def _evaluate(self) -> Score:
-        """Evaluate the network on the test images. Each process evaluates a part of them."""
-        batches = self.stopper.poll_between(self.test_batches, self._exit_on_signal)
+        """Evaluate the network on the validation images. Each process evaluates a part of them."""
+        batches = self.stopper.poll_between(self.validation_batches, self._exit_on_signal)
         return validate(self.strategy, batches, self.plan, self.loss_meter.step)
 
     def _epoch_record(self, epoch: int, training_seconds: float, score: Score) -> run_schema.Epoch:
@@ -424,9 +424,9 @@ class TrainingLoop:
             images=self.state.images_done if is_partial else self.plan.images_per_epoch,
             training_seconds=training_seconds,
             loss=self.loss_meter.mean_loss(epoch),
-            accuracy=score.accuracy,
-            validation_loss=score.loss,
-            top5_accuracy=score.top5_accuracy,
+            val_accuracy=score.accuracy,
+            val_loss=score.loss,
+            val_top5_accuracy=score.top5_accuracy,
             metrics=score.metrics,
             waiting=self.state.waiting_seconds / training_seconds,
             lr=self.plan.rates(self.loss_meter.step),
@@ -434,7 +434,7 @@ class TrainingLoop:
         )
 
     def _epoch_score(self, epoch: run_schema.Epoch) -> float:
-        return epoch_score(self.plan.early_stopping, epoch.accuracy, epoch.validation_loss)
+        return epoch_score(self.plan.early_stopping, epoch.val_accuracy, epoch.val_loss)
 
     def _record_stop(self) -> None:
         """Record which callback stopped the training. Rank 0 sends the message to all."""

@@ -317,8 +317,8 @@ def load_data(resolved: ResolvedConfig, copy_count: int, dataset: Optional[Datas
         dataset = apply_class_weights(dataset, parse_class_weights(config.class_weights))
     if config.normalise is None:
         return dataset
-    colours = resolve_normalization(config.normalise, dataset.image_shape[0], dataset.name)
-    return dataclasses.replace(dataset, normalization=colours)
+    colors = resolve_normalization(config.normalise, dataset.image_shape[0], dataset.name)
+    return dataclasses.replace(dataset, normalization=colors)
 
 
 def learning_rate_factor(resolved: ResolvedConfig, step_images: int, images: int) -> float:
@@ -483,7 +483,7 @@ class Plan:
 
     @property
     def largest_batch_size(self) -> int:
-        """The largest number of images in a batch of training or test images."""
+        """The largest number of images in a batch of training or validation images."""
         return min(self.global_batch_size, max(len(self.dataset.train), len(self.dataset.test)))
 
     @property

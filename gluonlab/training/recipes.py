@@ -173,12 +173,12 @@ _PHOTOGRAPHS = TrainingRecipe(
         resnet18_v1=70.93, resnet34_v1=74.37, resnet101_v1=78.34, resnet18_v2=71.00,
         resnet34_v2=74.40, resnet50_v2=77.11, resnet101_v2=78.53,
     ),
-    reported="on ImageNet; theirs jitters colours, too", url=_LOGS.format("imagenet"),
+    reported="on ImageNet; theirs jitters colors, too", url=_LOGS.format("imagenet"),
 )  # fmt: skip
 _TRICKS = replace(
     _PHOTOGRAPHS, source="gluon-cv, train_imagenet.py; He et al., Bag of tricks, 2019",
     label_smoothing=0.1, no_bias_decay=True,
-    reported="on ImageNet; theirs also jitters colours, and ResNets begin with last gammas of 0",
+    reported="on ImageNet; theirs also jitters colors, and ResNets begin with last gammas of 0",
 )  # fmt: skip
 
 RECIPES: Tuple[TrainingRecipe, ...] = (
@@ -205,7 +205,7 @@ RECIPES: Tuple[TrainingRecipe, ...] = (
         decay_epochs=(10, 20, 30), **{**_NAG, "optimizer": "sgd"},
         random_resized_crop=True, flip=True,
         reported="resnet50_v2 pretrained on ImageNet: around 80 % on MINC-2500; "
-        "theirs jitters colours, too",
+        "theirs jitters colors, too",
         url="https://cv.gluon.ai/build/examples_classification/transfer_learning_minc.html",
     ),
     _PHOTOGRAPHS,

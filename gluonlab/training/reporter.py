@@ -94,4 +94,4 @@ def format_epoch(epoch: run_schema.Epoch, epochs: int) -> str:
     number = f"epoch {epoch.epoch:{len(str(epochs))}}/{epochs}"
     speed = f"{epoch.training_seconds:6.2f} s  {epoch.images_per_second:6.0f} images/s"
     loss = f"loss {format_decimals(epoch.loss, 4)}"
-    return f"{number}  {speed}  {loss}  test accuracy {epoch.accuracy:.4f}"
+    return f"{number}  {speed}  {loss}  val accuracy {epoch.val_accuracy:.4f}"

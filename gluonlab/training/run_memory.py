@@ -151,12 +151,12 @@ class MemoryEstimator:
         ]
 
     def _shards(self, images: int) -> ShardSizes:
-        """Return how many images a copy of the network gets of a full, a last and a test batch."""
-        total, test_images = len(self.plan.dataset.train), len(self.plan.dataset.test)
+        """Return how many images a copy of the network gets of a full, a last and a validation batch."""
+        total, validation_images = len(self.plan.dataset.train), len(self.plan.dataset.test)
         batch = int(images / self._part)
         has_partial_batch = total > batch and not self.plan.drop_last
         last_shard = math.ceil(total % batch * self._part) if has_partial_batch else 0
-        return ShardSizes((images, last_shard), (min(images, math.ceil(test_images * self._part)),))
+        return ShardSizes((images, last_shard), (min(images, math.ceil(validation_images * self._part)),))
 
     @property
     def _image_bytes(self) -> int:

@@ -236,7 +236,10 @@ def run_header(plan: Plan, strategy: Strategy) -> Iterator[str]:
     for name, text in (
         ("devices", process_text + describe(plan.ctxs) + threads),
         ("network", f"{plan.model}, {parameter_count:,} parameters"),
-        ("data", f"{dataset.name}: {len(dataset.train):,} training, {len(dataset.test):,} test images, {storage}"),
+        (
+            "data",
+            f"{dataset.name}: {len(dataset.train):,} training, {len(dataset.test):,} validation images, {storage}",
+        ),
         *strategy.lines(),
         *plan.resolved.in_words(),
         (
@@ -309,9 +312,9 @@ def _warn_of_failed_training(result: Result) -> Iterator[str]:
         return
     majority_share, images = counts.max() / counts.sum(), counts.sum()
     chance_accuracy = majority_share + CHANCE_DEVIATIONS * math.sqrt(majority_share * (1 - majority_share) / images)
-    if epoch.accuracy <= chance_accuracy:
+    if epoch.val_accuracy <= chance_accuracy:
         yield (
-            f"test accuracy {epoch.accuracy:.4f} on {images:,} images may still be chance (always "
+            f"validation accuracy {epoch.val_accuracy:.4f} on {images:,} images may still be chance (always "
             f"saying {plan.dataset.classes[int(np.argmax(counts))]} has {majority_share:.4f}): "
             f"train longer, or try another --lr; --find-lr 100 finds one"
         )

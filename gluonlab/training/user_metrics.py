@@ -1,6 +1,6 @@
-"""Metrics of the user, computed from all scores and labels of the test images.
+"""Metrics of the user, computed from all scores and labels of the validation images.
 
-A metric gets all test images at once, in order. So its value does not depend on the number of
+A metric gets all validation images at once, in order. So its value does not depend on the number of
 devices and processes, even if it is not a mean over images, such as F1.
 """
 
@@ -74,7 +74,7 @@ def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> N
     """Raise ConfigError for a metric that fails on random scores.
 
     Otherwise the metric would fail after the first epoch, and this epoch would be lost. There are
-    as many scores as test images, because a metric may fail for fewer. The true labels are used if
+    as many scores as validation images, because a metric may fail for fewer. The true labels are used if
     they are in memory. The scores are probabilities, because a metric for a network that ends in
     softmax may need probabilities.
     """
@@ -144,7 +144,7 @@ def _metric_input(name: str, metric: Any) -> str:
     if isinstance(metric, mx.metric.Loss) and type(metric).update is mx.metric.Loss.update:
         raise ConfigError(
             f"metric {name} averages losses, but metrics get scores and labels: leave it out, and "
-            "use validation_loss, the test loss of each epoch"
+            "use val_loss, the validation loss of each epoch"
         )
     return next((takes for takes, kinds in METRIC_INPUTS if isinstance(metric, kinds)), SCORES)
 

@@ -1,7 +1,7 @@
 from mxnet import gluon, nd
 
 
-def test_accuracy(net, replicas, images, labels, global_batch_size):
+def validation_accuracy(net, replicas, images, labels, global_batch_size):
     """The fraction of images (n, ...) whose highest score is that of their label (n,).
 
     Both lie on the CPU. net(x, replicas[i]) gives the scores (rows, classes) of images x on the

@@ -6,7 +6,7 @@ def reduce_scatter(world_size):
 
     Ranks and chunks go from 0 to world_size - 1.
     """
-    # a ring: chunk c starts at its owner's right neighbour and comes home in the last step
+    # a ring: chunk c starts at its owner's right neighbor and comes home in the last step
     return [
         [Transfer(r, (r + 1) % world_size, (r - 1 - step) % world_size, "add") for r in range(world_size)]
         for step in range(world_size - 1)

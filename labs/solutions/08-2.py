@@ -1,4 +1,4 @@
-def main(dist, train_set, test_set, world_size, epochs):
+def main(dist, train_set, val_set, world_size, epochs):
     """Trains a model in `world_size` processes."""
 
     def train(rank, world_size):
@@ -12,7 +12,7 @@ def main(dist, train_set, test_set, world_size, epochs):
                 model.backward(x, y)
                 model.step(lr=0.5)
             if rank == 0:
-                accuracy = model.score(test_set)
+                accuracy = model.score(val_set)
                 dist.log(f"epoch {epoch}: accuracy {accuracy:.2f}")
 
     dist.spawn(train, nprocs=world_size, args=(world_size,))

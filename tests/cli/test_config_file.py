@@ -135,7 +135,7 @@ def test_a_runs_own_file_gives_the_same_run_again(run, tmp_path):
     first = run_quickly(tmp_path, devices=device_spec(1), seed=5, batch_size=90, wd=0.01, flip=True)
     config = str(first.run_dir / "config.json")
     status, out, _ = run("--config", config, "--json", "--out", "again")
-    assert status == 0 and json.loads(out)["accuracy"] == first.summary()["accuracy"]
+    assert status == 0 and json.loads(out)["val_accuracy"] == first.summary()["val_accuracy"]
     parameters = [(folder / "parameters.params").read_bytes() for folder in (first.run_dir, Path("again"))]
     assert parameters[0] == parameters[1]
     # not the folder of the run, which is not empty

@@ -75,14 +75,14 @@ def draw_slips(words, count):
     ]
     for name in names:
         for misspell in draw.sample(SLIPS, count):
-            misspelt = misspell(name[2:], draw.randrange(1, len(name) - 2))
-            if misspelt not in names:
-                yield name, misspelt
+            misspelled = misspell(name[2:], draw.randrange(1, len(name) - 2))
+            if misspelled not in names:
+                yield name, misspelled
 
 
 @pytest.mark.parametrize("words", COMMAND_FUNCTIONS)
 @pytest.mark.parametrize("count", [1, pytest.param(len(SLIPS), marks=pytest.mark.long)], ids=["one", "all"])
-def test_a_misspelt_option_is_answered_with_the_right_one(words, count, wrong):
+def test_a_misspelled_option_is_answered_with_the_right_one(words, count, wrong):
     slips = list(draw_slips(words, count))
     assert slips
     for name, given in slips:
@@ -106,7 +106,7 @@ def file(tmp_path):
 
 
 @pytest.mark.parametrize("slip", [left_out, doubled, swapped, upper, joined])
-def test_a_misspelt_key_of_a_file_is_answered_with_the_right_one(slip, wrong, file):
+def test_a_misspelled_key_of_a_file_is_answered_with_the_right_one(slip, wrong, file):
     draw = random.Random(slip.__name__)
     for key in filter(lambda key: len(key) > 2, KEYS):
         given, ending = slip(key, draw.randrange(1, len(key)))[2:], draw.choice(["toml", "json"])
@@ -123,7 +123,7 @@ def test_a_value_that_no_key_takes_names_file_and_key(value, wrong, file):
 
 
 @pytest.mark.parametrize("words", COMMAND_GROUPS)
-def test_a_misspelt_command_is_answered_with_the_right_one(words, wrong):
+def test_a_misspelled_command_is_answered_with_the_right_one(words, wrong):
     draw = random.Random(words)
     for name in COMMAND_GROUPS[words]:
         for make in (left_out, doubled, swapped):
@@ -221,7 +221,7 @@ def test_decimal_commas_repeated_options_and_typographic_quotes_are_named(argume
         ("--topology", "p3.16xlrge", "p3.16xlarge"),
     ],
 )
-def test_a_misspelt_name_is_answered_with_the_right_one(option, given, meant, wrong):
+def test_a_misspelled_name_is_answered_with_the_right_one(option, given, meant, wrong):
     beside = ["--kvstore", "ring", "--gpus", "2"] if option == "--topology" else []
     assert meant in wrong("run", option, given, *beside)
 

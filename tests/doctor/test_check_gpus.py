@@ -85,9 +85,9 @@ def test_a_gpu_that_does_not_answer_leaves_the_others():
     assert check_gpus.check_links(driver, None)[0].what == "NVLinks 0-2: 2"
     others = check_gpus.check_driver(fake_driver(T4, T4, silent={1: "Insufficient Permissions"}), "mxnet-cu112")
     assert finding_statuses(others) == [OK, OK]
-    for flavour, status in (("mxnet", WARNING), ("mxnet-cu112", FAULT)):
+    for flavor, status in (("mxnet", WARNING), ("mxnet-cu112", FAULT)):
         only_lost = fake_driver(T4, silent={0: "GPU is lost"})
-        assert finding_statuses(check_gpus.check_driver(only_lost, flavour)) == [status]
+        assert finding_statuses(check_gpus.check_driver(only_lost, flavor)) == [status]
 
 
 def test_a_gpu_that_hides_its_memory_is_there():
@@ -130,20 +130,20 @@ def test_the_release_that_is_named_is_the_one_that_setup_installs(request):
 
 
 @pytest.mark.parametrize(
-    ("version", "flavour", "statuses"),
+    ("version", "flavor", "statuses"),
     [
         *((version, "mxnet-cu112", [FAULT]) for version in ("450.80", "450.51.06", "440.33.01")),
         *((version, "mxnet-cu112", []) for version in ("450.80.02", "580.65")),
         ("440.33.01", "mxnet", [WARNING]),
     ],
 )
-def test_a_driver_is_new_enough_from_450_80_02_on(version, flavour, statuses):
-    findings = check_gpus.check_driver(fake_driver(T4, driver=version), flavour)
+def test_a_driver_is_new_enough_from_450_80_02_on(version, flavor, statuses):
+    findings = check_gpus.check_driver(fake_driver(T4, driver=version), flavor)
     assert [finding.status for finding in findings if "too old" in finding.what] == statuses
 
 
 @pytest.mark.parametrize(
-    ("error", "flavour", "sign", "status", "words"),
+    ("error", "flavor", "sign", "status", "words"),
     [
         ("nvidia-ml-py is not installed", "mxnet", False, OK, "no GPU"),
         ("nvidia-ml-py is not installed", "mxnet", True, WARNING, "pip install nvidia-ml-py"),
@@ -160,11 +160,11 @@ def test_a_driver_is_new_enough_from_450_80_02_on(version, flavour, statuses):
         ("Unknown Error", "mxnet-cu112", True, FAULT, "nvidia-smi"),
     ],
 )
-def test_why_there_is_no_driver(tmp_path, error, flavour, sign, status, words):
+def test_why_there_is_no_driver(tmp_path, error, flavor, sign, status, words):
     path = tmp_path / "nvidiactl"
     if sign:
         path.touch()
-    finding = only_finding(check_gpus.check_driver(Driver(error=error), flavour, (path,)))
+    finding = only_finding(check_gpus.check_driver(Driver(error=error), flavor, (path,)))
     assert finding.status == status and words in finding.what + finding.cure
 
 

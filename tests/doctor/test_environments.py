@@ -96,7 +96,7 @@ def test_no_numpy_below_an_mxnet(tmp_path, examined):
     assert "numpy" in only_finding(report.findings_for("import"))["cause"]
 
 
-def test_both_flavours(tmp_path, examined):
+def test_both_flavors(tmp_path, examined):
     environment = VirtualEnvironment(tmp_path)
     environment.add_distribution("mxnet-cu112")
     report = examined(environment)

@@ -82,7 +82,7 @@ def test_a_single_point_and_nothing_at_all_can_be_drawn():
     draw_chart([])
 
 
-def test_each_kind_of_curve_has_a_mark_and_colours_for_light_and_dark():
+def test_each_kind_of_curve_has_a_mark_and_colors_for_light_and_dark():
     assert len(set(MARKS)) == len(set(COLORS)) == CURVE_KINDS and set(COLORS) <= set(DARK)
     svg = as_svg(Chart("it", Axis("x"), Axis("y"), [Curve("one", [(1, 2)], 3)]))
     dark = svg[svg.index("(prefers-color-scheme: dark)") : svg.index("</style>")]

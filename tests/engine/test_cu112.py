@@ -51,4 +51,4 @@ def test_the_digits_are_trained_on_two_cpu_devices(tmp_path):
     options = ["--devices", "cpu*2", "--epochs", "10", "--json", "--out", str(tmp_path / "run")]
     process = run_python("gluonlab.run", *options, LD_LIBRARY_PATH=str(write_driver(tmp_path)))
     assert process.returncode == 0, process.stderr
-    assert json.loads(process.stdout)["accuracy"] > 0.9
+    assert json.loads(process.stdout)["val_accuracy"] > 0.9

@@ -108,7 +108,7 @@ def test_a_run_and_its_network_are_the_same_as_without(model, empty_cwd):
         result.net.load_parameters(file)
     finally:
         mx.npx.reset_np()
-    assert result.accuracy == expected.accuracy
+    assert result.val_accuracy == expected.val_accuracy
     assert arrays_equal(parameter_arrays(result.net), parameter_arrays(expected.net))
     np.testing.assert_array_equal(scores.asnumpy(), expected.net(nd.array(images, ctx=device())).asnumpy())
 
@@ -117,7 +117,7 @@ def test_training_by_hand_is_the_same_as_without(set_np):
     data, params = load_few_digits(), init_params()
 
     def accuracy():
-        return train_by_hand(data, params, contexts(2), epochs=1, report=lambda epoch: None).accuracy
+        return train_by_hand(data, params, contexts(2), epochs=1, report=lambda epoch: None).val_accuracy
 
     result = accuracy()
     with nd_semantics():

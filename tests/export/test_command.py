@@ -34,7 +34,7 @@ pytestmark = [
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "predict.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
 [PROGRAM] = [block for block in BLOCKS if "InferenceSession" in block]
-MESSAGE = r"model\.onnx gives MXNet's scores to \d\.\de-\d\d of the largest, on 12 test images"
+MESSAGE = r"model\.onnx gives MXNet's scores to \d\.\de-\d\d of the largest, on 12 validation images"
 
 ORIENTATION = 0x0112  # EXIF's tag
 
@@ -62,7 +62,7 @@ def check_program(python, tmp_path, run, pictures, labels):
     np.testing.assert_array_equal(confusion, run.confusion)
 
 
-def test_the_pages_program_classifies_grey_digits_as_gluonlab_does(python, tmp_path):
+def test_the_pages_program_classifies_gray_digits_as_gluonlab_does(python, tmp_path):
     few = load_few_digits()
     options = dict(model="lenet", batch_size=10, export="onnx", confusion=True)
     result, test = run_quickly(tmp_path, dataset=few, **options), few.test
@@ -73,7 +73,7 @@ def test_the_pages_program_classifies_grey_digits_as_gluonlab_does(python, tmp_p
     check_program(python, tmp_path, result, pictures, labels)
 
 
-def test_the_pages_program_classifies_colour_photographs_of_any_shape_as_gluonlab_does(python, tmp_path):
+def test_the_pages_program_classifies_color_photographs_of_any_shape_as_gluonlab_does(python, tmp_path):
     folder = write_image_folder(tmp_path / "images", suffix=".png", size=24)
     pictures = sorted((folder / "val").glob("*/*.png"))
     for number, picture in enumerate(pictures):  # of different shapes and orientations

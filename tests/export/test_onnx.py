@@ -245,7 +245,7 @@ def test_the_folder_describes_the_model_and_keeps_no_stale_one(tmp_path):
     description = json.loads((tmp_path / DESCRIPTION).read_text())["onnx"]
     assert result.difference <= TOLERANCE
     model = onnx.load(tmp_path / ONNX_FILE)
-    expected = {"largest_difference": result.difference, "test_images": 12, "batches": [1, 4, 7]}
+    expected = {"largest_difference": result.difference, "val_images": 12, "batches": [1, 4, 7]}
     expected["opset"] = model.opset_import[0].version
     assert expected.items() <= description.items()
     assert {path.name for path in tmp_path.iterdir()} == {SYMBOL, WEIGHTS, DESCRIPTION, ONNX_FILE}
@@ -255,16 +255,16 @@ def test_the_folder_describes_the_model_and_keeps_no_stale_one(tmp_path):
     assert "onnx" not in json.loads((tmp_path / DESCRIPTION).read_text())
 
 
-@pytest.mark.parametrize("colours", [None, ((0.5, 0.25, 0.125), (0.1, 0.2, 0.3))], ids=str)
-def test_the_described_pixel_values_are_those_of_the_training(tmp_path, colours):
-    net, data = make_initialized_net("resnet8", SHAPE), make_dataset(SHAPE, normalization=colours)
+@pytest.mark.parametrize("colors", [None, ((0.5, 0.25, 0.125), (0.1, 0.2, 0.3))], ids=str)
+def test_the_described_pixel_values_are_those_of_the_training(tmp_path, colors):
+    net, data = make_initialized_net("resnet8", SHAPE), make_dataset(SHAPE, normalization=colors)
     write_export(net, "resnet8", data, tmp_path, format=ONNX)
     about = json.loads((tmp_path / DESCRIPTION).read_text())["input"]
     pixels = np.random.RandomState(0).randint(0, 256, (3, *SHAPE)).astype("uint8")
     mean, std = (np.array(about[key]).reshape(-1, 1, 1) for key in ("mean", "std"))
     images = ((pixels * about["scale"] - mean) / std).astype("float32")
     [ctx] = contexts(1)
-    expected = net(make_input_transform(colours)(nd, nd.array(pixels, ctx=ctx, dtype="uint8"))).asnumpy()
+    expected = net(make_input_transform(colors)(nd, nd.array(pixels, ctx=ctx, dtype="uint8"))).asnumpy()
     assert_close(score_with_onnxruntime(str(tmp_path / ONNX_FILE), images), expected)
 
 

@@ -29,7 +29,7 @@ CHECKS = {
     "whole": types.whole_number_check(0, 2**32), "real": types.real_number_check(0),
     "share": types.real_number_check(0, below=1), "bytes": types.check_size_in_bytes,
     "epochs": types.check_epoch_list, "compress": types.check_compression_setting,
-    "colours": types.check_color_normalization, "text": types.check_text,
+    "colors": types.check_color_normalization, "text": types.check_text,
     "devices": types.check_device_names,
 }  # fmt: skip
 COMMANDS = ("bench", "data", "doctor", "exercises", "launch", "predict", "labs", "report", "scratch", "study")

@@ -27,8 +27,8 @@ from gluonlab.models.infer_shapes import complete_initialization
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.training_loss import make_loss
 
-COUNTED = ("launches", "stream_synchronisations", "copies_direct", "copies_staged")
-HEADINGS = ("launches", "stream synchronisations", "direct copies", "staged copies")
+COUNTED = ("launches", "stream_synchronizations", "copies_direct", "copies_staged")
+HEADINGS = ("launches", "stream synchronizations", "direct copies", "staged copies")
 STORES = ("device", "local", "nccl", *ALGORITHMS, "sharded-optimizer")
 STEPS = 2
 

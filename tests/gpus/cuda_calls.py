@@ -88,7 +88,7 @@ class Stream:
         self._use()
         CUDA.cudaMemsetAsync(_address_of(target), byte, ctypes.c_size_t(4 * count), self.handle)
 
-    def synchronise(self):
+    def synchronize(self):
         CUDA.cudaStreamSynchronize(self.handle)
 
     def record(self, event):
@@ -103,7 +103,7 @@ class Stream:
         """Return the content once all queued work is done."""
         result = np.zeros(count, "float32")
         self.copy(result, source, count)
-        self.synchronise()
+        self.synchronize()
         return result
 
     def _use(self):
@@ -118,7 +118,7 @@ def stream(device=0, blocking=True):
     """Yield a stream; destroy it at the end."""
     new = Stream(device, blocking)
     yield new
-    new.synchronise()
+    new.synchronize()
     new.destroy()
 
 

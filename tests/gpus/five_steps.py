@@ -49,7 +49,7 @@ def train_and_collect(devices, dataset=None, **settings):
         parameters=parameter_arrays(result.net),
         alike=replicas_are_equal(result.net),
         losses=[epoch.loss for epoch in result.history],
-        accuracy=result.accuracy,
+        accuracy=result.val_accuracy,
         steps=result.history[-1].step,
     )
 

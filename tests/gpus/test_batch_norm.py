@@ -1,4 +1,4 @@
-"""cuDNN's batch normalisation on simulated GPUs is MXNet's own on the CPU, but for the running
+"""cuDNN's batch normalization on simulated GPUs is MXNet's own on the CPU, but for the running
 variance.
 """
 
@@ -75,7 +75,7 @@ def test_with_given_statistics_it_is_a_kernel_of_mxnets_own(shape, fixed, dtype,
     assert not any("cudnnBatchNorm" in name for name in happened.names)
 
 
-def test_normalisation_outside_of_training_is_of_the_running_statistics():
+def test_normalization_outside_of_training_is_of_the_running_statistics():
     data = draw_array(4, 3, 2)
     out, mean, variance = statistics(gpu(0), data, training=False)
     assert (mean == 0.5).all() and (variance == 2).all()

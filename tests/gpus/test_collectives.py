@@ -71,7 +71,7 @@ def test_ranks_that_call_different_things_are_found(take_faults):
             for rank, (communicator, own, place, _) in ranks.each():
                 nccl_calls.broadcast(place.address, 4 - rank, "float32", 0, communicator, own)
         for own in ranks.streams:
-            own.synchronise()
+            own.synchronize()
     assert any("differs from what other ranks call" in fault for fault in take_faults())
 
 
@@ -91,7 +91,7 @@ import nccl_calls
 from cuda_calls import memory, stream
 with nccl_calls.communicators([0, 1]) as ranks, stream(0) as own, memory(4) as place:
     nccl_calls.broadcast(place.address, 4, "float32", 0, ranks[0], own)
-    own.synchronise()
+    own.synchronize()
 print(json.dumps(simulated.faults()))
 simulated.forget_faults()
 """

@@ -78,7 +78,7 @@ def test_beyond_the_networks_own_work_are_the_schedules_additions_and_messages(s
     assert result.launches - world_size * own.launches <= result.buckets * additions
     assert 0 < result.copies_direct <= result.buckets * messages
     assert result.copies_staged == 0
-    waits = result.stream_synchronisations - world_size * own.stream_synchronisations
+    waits = result.stream_synchronizations - world_size * own.stream_synchronizations
     assert waits <= result.buckets * (additions + messages)
 
 
@@ -100,10 +100,10 @@ def resnet50(tmp_path_factory):
 
 
 def test_resnet50_under_a_ring_costs_little_more_than_the_device_store_once_did(resnet50):
-    """It had 560 launches and 858 synchronisations, in 26 buckets of 4 MiB."""
+    """It had 560 launches and 858 synchronizations, in 26 buckets of 4 MiB."""
     ring = resnet50["ring"]
     assert ring["buckets"] == 4
-    assert ring["launches"] <= 1.3 * 560 and ring["stream_synchronisations"] <= 1.3 * 858
+    assert ring["launches"] <= 1.3 * 560 and ring["stream_synchronizations"] <= 1.3 * 858
     assert all(counts["copies_staged"] == 0 for counts in resnet50.values())
 
 
@@ -129,18 +129,18 @@ def test_under_gluons_trainer_each_parameter_costs_additions_and_messages(store,
     additions, messages = count_transfers("sharded" if sharded else store, world_size)
     updates = world_size if sharded else 0
     if (store, world_size) == ("bidirectional_ring", 2):
-        messages *= 2  # both rings are the same pair, and their chunks no neighbours
+        messages *= 2  # both rings are the same pair, and their chunks no neighbors
     assert result.buckets == own.buckets == 8
     assert result.launches - world_size * own.launches <= result.buckets * (additions + updates)
     assert 0 < result.copies_direct <= result.buckets * messages
     assert result.copies_staged == 0
-    waits = result.stream_synchronisations - world_size * own.stream_synchronisations
+    waits = result.stream_synchronizations - world_size * own.stream_synchronizations
     assert waits <= result.buckets * (additions + messages + updates)
 
 
 @pytest.mark.parametrize("name", sorted(HALVES))
 @pytest.mark.parametrize("world_size", [4, 8])
-def test_a_sharded_optimizer_that_keeps_gradients_sends_neighbouring_chunks_together(name, world_size):
+def test_a_sharded_optimizer_that_keeps_gradients_sends_neighboring_chunks_together(name, world_size):
     """One message for each pair of devices and step, as where gradients are summed in place."""
     ctxs, sizes = GPUS[:world_size], (64, 40)
     grads, weights = ([[nd.ones((size,), ctx=ctx) for ctx in ctxs] for size in sizes] for _ in range(2))

@@ -39,9 +39,9 @@ class Layer(NamedTuple):
 
 
 class Network(NamedTuple):
-    """Images (n, colours, 8, 8) through these layers, and a dense one."""
+    """Images (n, colors, 8, 8) through these layers, and a dense one."""
 
-    colours: int
+    colors: int
     layers: Tuple[Layer, ...]
 
     def build(self, ctxs, dtype="float32"):
@@ -54,7 +54,7 @@ class Network(NamedTuple):
             net.add(nn.Dense(7, activation="tanh"), nn.Dense(10))
         net.initialize(ctx=ctxs)
         net.cast(dtype)
-        net(nd.zeros((1, self.colours, 8, 8), ctx=ctxs[0], dtype=dtype))
+        net(nd.zeros((1, self.colors, 8, 8), ctx=ctxs[0], dtype=dtype))
         random = np.random.RandomState(4)
         for name, param in net.collect_params().items():
             width = np.prod(param.shape[1:]) if len(param.shape) > 1 else 4
@@ -147,10 +147,10 @@ def test_k_gpus_train_as_one_cpu_that_rounds_what_goes_into_products_and_comes_o
     """
     sync_bn = network.layers[0].norm and k > 1
     convert = mixed_precision_for_sync_bn if sync_bn else mixed_precision
-    batches = random_batches(sizes, shape=(network.colours, 8, 8))
+    batches = random_batches(sizes, shape=(network.colors, 8, 8))
     start = trained_arrays(network.build([mx.cpu()]))
     devices, losses = train_on_gpus(network, k, batches, convert, sync_bn)
-    shape = (1, network.colours, 8, 8)
+    shape = (1, network.colors, 8, 8)
     expected, wanted_losses = train_on_cpu(
         network, batches, convert=lambda graph: round_products(convert(graph), shape)
     )

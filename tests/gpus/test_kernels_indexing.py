@@ -202,7 +202,7 @@ def test_sequences_of_several_lengths(shape, dtype, name):
     batch=YES,
     dtype=st.sampled_from(["uint8", "float32"]),
 )
-def test_images_as_tensors_and_normalised(shape, channels, batch, dtype):
+def test_images_as_tensors_and_normalized(shape, channels, batch, dtype):
     """to_tensor and normalize, and the gradient of the latter."""
     images = np.abs(draw_array(*shape[0 if batch else 1 :], channels)) * 50
     [on_gpu], [on_cpu] = run_on_both(lambda ctx: nd.image.to_tensor(nd.array(images, ctx=ctx, dtype=dtype)))

@@ -11,11 +11,11 @@ from mxnet import gpu, nd
 OPTIMIZERS = {
     "sgd": {}, "momentum": {"momentum": 0.9}, "nag": {"momentum": 0.9}, "signum": {"momentum": 0.9}, "ftml": {},
     "lamb": {}, "lars": {"momentum": 0.9}, "dcasgd": {}, "adam": {}, "adagrad": {}, "rmsprop": {},
-    "centred": {"centered": True}, "adadelta": {}, "ftrl": {}, "adamax": {}, "nadam": {},
+    "centered": {"centered": True}, "adadelta": {}, "ftrl": {}, "adamax": {}, "nadam": {},
 }  # fmt: skip
-MXNETS_NAME = {"momentum": "sgd", "centred": "rmsprop"}
+MXNETS_NAME = {"momentum": "sgd", "centered": "rmsprop"}
 # whose states MXNet makes of this type
-OF_FLOAT32 = {"adagrad", "rmsprop", "centred", "adadelta", "ftrl"}
+OF_FLOAT32 = {"adagrad", "rmsprop", "centered", "adadelta", "ftrl"}
 
 
 def assert_updates_alike(name, shapes, kind, steps=3, **arguments):

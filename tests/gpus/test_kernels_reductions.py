@@ -133,5 +133,5 @@ def test_group_and_instance_norm(shape, channels, groups):
 
 
 @given(shape=shapes_of_axes(4, most=5), mode=st.sampled_from(["instance", "channel", "spatial"]))
-def test_l2_normalisation(shape, mode):
+def test_l2_normalization(shape, mode):
     assert_same(lambda x: nd.L2Normalization(x, mode=mode), draw_array(*shape) + 0.1)

@@ -46,7 +46,7 @@ def test_what_is_queued_on_a_stream_happens_in_order_and_later():
         first.copy(target, NUMBERS, 16)
         assert np.isnan(other.read(target, 16)).all()  # another stream waits for nobody
         first.release()
-        first.synchronise()
+        first.synchronize()
         assert (other.read(target, 16) == NUMBERS).all()
 
 
@@ -60,9 +60,9 @@ def test_a_stream_that_waits_for_an_event_reads_what_was_written_and_one_that_do
                 reader.wait_for(done)
             reader.copy(copied, written_late, 16)
             if not waits:
-                reader.synchronise()
+                reader.synchronize()
             writer.release()
-            writer.synchronise()
+            writer.synchronize()
             assert (reader.read(copied, 16) == NUMBERS).all() == waits
 
 
@@ -214,7 +214,7 @@ def run_script(machine, folder, script):
 COPY_BETWEEN = """
 a, b, s = Memory(16, 0), Memory(16, 1), Stream(0)
 {enable}
-s.copy(b, a, 16); s.synchronise()
+s.copy(b, a, 16); s.synchronize()
 told = counters()
 print(told["copies_direct"], told["bytes_direct"], told["copies_staged"], told["bytes_staged"])
 """
@@ -281,11 +281,11 @@ before = counters()
 with memory(16) as target, stream() as writer:
     writer.fill(target, 0, 16)
     writer.copy(target, np.arange(16, dtype="float32"), 16)
-    writer.synchronise()
+    writer.synchronize()
 print(json.dumps({name: count - before[name] for name, count in counters().items()}))
 """
     report = json.loads(run_script(v100s(1), tmp_path, script).stdout)
     assert {name: count for name, count in report.items() if count} == {
         "allocations": 1, "frees": 1, "memsets": 1, "copies_from_pageable": 1,
-        "bytes_from_host": 64, "stream_synchronisations": 2,
+        "bytes_from_host": 64, "stream_synchronizations": 2,
     }  # fmt: skip

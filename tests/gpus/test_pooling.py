@@ -46,7 +46,7 @@ def test_means_of_as_many_parts_as_are_asked_for(shape, sizes, dtype):
     aligns=st.booleans(),
     request=st.sampled_from(["write", "add"]),
 )
-def test_resizing_between_neighbours(shape, sizes, aligns, request):
+def test_resizing_between_neighbors(shape, sizes, aligns, request):
     height, width = sizes
 
     def resize(x):

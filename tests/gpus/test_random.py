@@ -24,7 +24,7 @@ def generate(call, *arguments, count=1000, seed=7, offset=0, device=0, times=1):
         for _ in range(times):
             status = getattr(curand, call)(generator, numbers.address, ctypes.c_size_t(count), *arguments)
         result = own.read(numbers, count)
-        own.synchronise()
+        own.synchronize()
         curand.curandDestroyGenerator(generator)
         return status, result
 

@@ -1,4 +1,4 @@
-"""What a step with synchronised BatchNorm costs on two simulated GPUs, counted, and what plain
+"""What a step with synchronized BatchNorm costs on two simulated GPUs, counted, and what plain
 steps cost beside it.
 """
 

@@ -32,15 +32,15 @@ SPLITS = [
 
 
 @pytest.fixture(scope="module")
-def grey(tmp_path_factory):
+def gray(tmp_path_factory):
     """A run on the digits."""
-    return run_quickly(tmp_path_factory.mktemp("grey"), lr=0.01)
+    return run_quickly(tmp_path_factory.mktemp("gray"), lr=0.01)
 
 
 @pytest.fixture(scope="module")
-def colour(tmp_path_factory):
+def color(tmp_path_factory):
     """A run on a folder of images, which lies beside it."""
-    folder = tmp_path_factory.mktemp("colour")
+    folder = tmp_path_factory.mktemp("color")
     root = write_image_folder(folder / "images", size=20, suffix=".png")
     return run_quickly(folder, model="mlp", dataset=f"folder:{root}", image_size=12, batch_size=4, normalise="imagenet")
 
@@ -73,12 +73,12 @@ def softmax(scores):
     return np.array([np.exp(row - row.max()) / np.exp(row - row.max()).sum() for row in scores])
 
 
-def test_probabilities_are_the_softmax_of_the_networks_scores_in_colour(colour, pictures):
+def test_probabilities_are_the_softmax_of_the_networks_scores_in_color(color, pictures):
     decoded = np.stack([decode_image(str(path), 12, resizer=default_resizer()) for path in pictures])
     decoded = decoded.astype("float32") / 255
     mean, deviation = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]]).reshape(2, 3, 1, 1)
-    scores = plain_scores(colour, (3, 12, 12), (decoded - mean) / deviation)
-    result = load_run(colour.run_dir, devices=device_spec(2), batch_size=7).predict(pictures)
+    scores = plain_scores(color, (3, 12, 12), (decoded - mean) / deviation)
+    result = load_run(color.run_dir, devices=device_spec(2), batch_size=7).predict(pictures)
     np.testing.assert_allclose(result.probabilities, softmax(scores), rtol=1e-3, atol=1e-5)
     assert (result.images, result.classes) == (tuple(map(str, pictures)), CLASSES)
     assert result.names == [CLASSES[label] for label in scores.argmax(axis=1)]
@@ -86,11 +86,11 @@ def test_probabilities_are_the_softmax_of_the_networks_scores_in_colour(colour, 
         assert [guess.probability for guess in best] == sorted(row, reverse=True)[:2]
 
 
-def test_probabilities_are_the_softmax_of_the_networks_scores_in_grey(grey, pictures):
-    colours = [decode_image(str(path), 28, resizer=default_resizer()) for path in pictures]
-    decoded = np.stack([convert_with_pillow(pixels) for pixels in colours]).astype("float32")
-    scores = plain_scores(grey, (1, 28, 28), decoded[:, None] / 255)
-    result = load_run(grey.run_dir, devices=device_spec(1)).predict(pictures[0].parent)
+def test_probabilities_are_the_softmax_of_the_networks_scores_in_gray(gray, pictures):
+    colors = [decode_image(str(path), 28, resizer=default_resizer()) for path in pictures]
+    decoded = np.stack([convert_with_pillow(pixels) for pixels in colors]).astype("float32")
+    scores = plain_scores(gray, (1, 28, 28), decoded[:, None] / 255)
+    result = load_run(gray.run_dir, devices=device_spec(1)).predict(pictures[0].parent)
     np.testing.assert_allclose(result.probabilities, softmax(scores), rtol=1e-3, atol=1e-5)
     assert len(result) == len(pictures) and result.scores.shape == (len(pictures), 10)
 
@@ -105,14 +105,14 @@ def test_gray_equals_pillows_conversion():
 
 
 @pytest.mark.parametrize("devices", [1, 3])
-def test_accuracy_and_mistakes_on_the_test_images_equal_the_evaluation(grey, devices):
+def test_accuracy_and_mistakes_on_the_validation_images_equal_the_evaluation(gray, devices):
     test = load_dataset("digits").test
     images, labels = test.batch(np.arange(len(test)))
-    loaded = load_run(grey.run_dir, devices=device_spec(devices), batch_size=50)
+    loaded = load_run(gray.run_dir, devices=device_spec(devices), batch_size=50)
     predictions, result = loaded.predict(images), loaded.mistakes()
-    score = evaluate_run(str(grey.run_dir), devices=device_spec(devices)).score
-    assert (predictions.labels == labels).mean() == result.accuracy == score.accuracy < 1
-    expected = plain_scores(grey, (1, 28, 28), images / np.float32(255)).argmax(axis=1)
+    score = evaluate_run(str(gray.run_dir), devices=device_spec(devices)).score
+    assert (predictions.labels == labels).mean() == result.val_accuracy == score.accuracy < 1
+    expected = plain_scores(gray, (1, 28, 28), images / np.float32(255)).argmax(axis=1)
     assert [wrong.number for wrong in result.wrong] == np.flatnonzero(expected != labels).tolist()
     for wrong in result.wrong:
         n = wrong.number
@@ -136,7 +136,7 @@ def test_mistakes_name_the_files_of_their_images(tmp_path):
 @pytest.mark.parametrize("split", SPLITS, ids=str)
 def test_runs_of_every_split_predict_on_one_device(tmp_path, split):
     result = run_quickly(tmp_path, lr=0.01, **split)
-    assert load_run(result.run_dir, devices=device_spec(1)).mistakes().accuracy == result.accuracy
+    assert load_run(result.run_dir, devices=device_spec(1)).mistakes().accuracy == result.val_accuracy
 
 
 def small_data(channels=3, side=8):
@@ -166,9 +166,9 @@ def test_a_users_network_and_data_must_be_given_again(tmp_path):
     loaded = load_run(tmp_path / "own", net=make_net, devices=device_spec(2))
     with pytest.raises(ConfigError, match="had the data set arrays, and now gets none"):
         loaded.mistakes()
-    assert load_run(tmp_path / "own", net=make_net, data=data).mistakes().accuracy == result.accuracy
+    assert load_run(tmp_path / "own", net=make_net, data=data).mistakes().accuracy == result.val_accuracy
     images, labels = data.test.batch(np.arange(20))
-    assert (loaded.predict(images).labels == labels).mean() == result.accuracy
+    assert (loaded.predict(images).labels == labels).mean() == result.val_accuracy
 
 
 def test_shapes_that_pictures_do_not_have_are_taken_as_arrays(tmp_path, pictures):
@@ -191,9 +191,9 @@ def test_the_best_classes_are_counted_from_one(count):
 @pytest.mark.parametrize(
     "kind", [lambda x: x / 255, lambda x: nd.array(x, dtype="uint8"), lambda x: list(nd.array(x / 255))]
 )
-def test_floats_and_arrays_of_mxnet_are_seen_as_bytes_are(grey, kind):
+def test_floats_and_arrays_of_mxnet_are_seen_as_bytes_are(gray, kind):
     images = load_dataset("digits").test.images[:9]
-    run = load_run(str(grey.run_dir))
+    run = load_run(str(gray.run_dir))
     assert (run.predict(kind(images)).scores == run.predict(images).scores).all()
 
 
@@ -214,9 +214,9 @@ def test_floats_and_arrays_of_mxnet_are_seen_as_bytes_are(grey, kind):
         (np.zeros((0, 28, 28), np.uint8), "n from 1 up"),
     ],
 )
-def test_input_that_is_not_an_image_is_refused(grey, images, message):
+def test_input_that_is_not_an_image_is_refused(gray, images, message):
     with pytest.raises(DataError, match=message):
-        load_run(grey.run_dir, devices=device_spec(1)).predict(images)
+        load_run(gray.run_dir, devices=device_spec(1)).predict(images)
 
 
 def test_parameters_and_scores_that_are_not_finite_fail(tmp_path):
@@ -233,6 +233,6 @@ def test_parameters_and_scores_that_are_not_finite_fail(tmp_path):
         load_run(result.run_dir)
 
 
-def test_another_setting_is_refused(grey):
+def test_another_setting_is_refused(gray):
     with pytest.raises(ConfigError, match="--lr has no effect on predictions: give --gpus, "):
-        load_run(grey.run_dir, lr=0.1)
+        load_run(gray.run_dir, lr=0.1)

@@ -122,7 +122,7 @@ def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(predic
         (wrong.number, wrong.true, wrong.predicted) for wrong in result.wrong
     ]
     title, *tiles = drawn
-    assert title.startswith(f"{len(result.wrong)} of 360 test images of digits wrong, accuracy 0.")
+    assert title.startswith(f"{len(result.wrong)} of 360 validation images of digits wrong, accuracy 0.")
     assert sorted([words for words, _ in tile.lines] for tile in tiles) == sorted(
         [f"true {it.true}", f"taken for {it.predicted}", f"{it.probability:.1%}", f"no. {it.number}"]
         for it in result.wrong
@@ -154,10 +154,10 @@ def test_a_sheet_shows_each_picture_as_the_network_sees_it(predict, finished, pi
     drawn = np.asarray(Image.open("sheet.png"))
     pixels = decode_image(str(pictures / "a.png"), 28, resizer=default_resizer())
     seen = Image.fromarray(pixels.transpose(1, 2, 0))
-    grey = np.asarray(seen.convert("L"))
+    gray = np.asarray(seen.convert("L"))
     top, left = predictions.MARGIN + 2 * predictions.LINE, predictions.MARGIN
     tile = drawn[top : top + predictions.TILE_SIDE, left : left + predictions.TILE_SIDE]
-    np.testing.assert_array_equal(tile, grey.repeat(4, 0).repeat(4, 1)[:, :, None].repeat(3, 2))
+    np.testing.assert_array_equal(tile, gray.repeat(4, 0).repeat(4, 1)[:, :, None].repeat(3, 2))
     status, out, err = predict(*words, "--sheet", "sheet.png")
     assert (status, out) == (2, "") and "--sheet sheet.png exists" in err
 

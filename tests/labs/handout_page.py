@@ -145,7 +145,7 @@ MATCHES = """const main = document.querySelector('main'), found = [];
     }
     return found;"""
 
-CONTRAST = """const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+CONTRAST = """const parts = (color) => color.match(/[\\d.]+/g).map(Number);
     const linear = (v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
     const light = ([r, g, b]) => [r, g, b].map((v) => linear(v / 255))
         .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
@@ -167,11 +167,11 @@ CONTRAST = """const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
     }
     return found;"""
 
-LABELS = """const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+LABELS = """const parts = (color) => color.match(/[\\d.]+/g).map(Number);
     const linear = (v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-    const light = (colour) => parts(colour).slice(0, 3).map((v) => linear(v / 255))
+    const light = (color) => parts(color).slice(0, 3).map((v) => linear(v / 255))
         .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-    const over = (a, colour, b) => `rgb(${parts(colour).slice(0, 3).map(
+    const over = (a, color, b) => `rgb(${parts(color).slice(0, 3).map(
         (v, i) => a * v + (1 - a) * parts(b)[i])})`;
     const opacity = (e) => e && e.nodeName !== 'svg'
         ? getComputedStyle(e).opacity * getComputedStyle(e).fillOpacity * opacity(e.parentNode) : 1;

@@ -1,4 +1,4 @@
-"""A folder of sources with one small lab, or with one that a test has spoilt."""
+"""A folder of sources with one small lab, or with one that a test has spoiled."""
 
 SOURCE = '''---
 title: {en: "Adding", ja: "足し算"}

@@ -3,12 +3,12 @@
 from functools import lru_cache
 from itertools import combinations
 
-SPOILT = 0  # no rank begins with nothing, so that 0 is free
+SPOILED = 0  # no rank begins with nothing, so that 0 is free
 
 
 def plus(one, other):
     """The sum of two cells."""
-    return one | other if one and other and not one & other else SPOILT
+    return one | other if one and other and not one & other else SPOILED
 
 
 def all_steps(ranks, wires):

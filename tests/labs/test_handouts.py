@@ -18,7 +18,7 @@ pytestmark = pytest.mark.browser
 
 PAGES = ["index.html", *(f"{language}/{lab.name}.html" for lab in LABS.values() for language in LANGUAGES)]
 A4 = (595, 842)
-# the colour of each picture's ground, its first shape
+# the color of each picture's ground, its first shape
 GROUNDS = r"""return [...document.querySelectorAll('figure svg')].map((svg) =>
     getComputedStyle(svg.querySelector('rect')).fill.match(/\d+/g).map(Number));"""
 FETCHED = (
@@ -73,7 +73,7 @@ def test_the_pictures_labels_can_be_read_on_a_telephone_and_in_the_dark(name, da
     assert len(labels) > 10
     assert [text for text, pixels, _ in labels if pixels < 11] == []
     assert [(text, ratio) for text, _, ratio in labels if ratio < 4.5] == []
-    [ground] = {tuple(colour) for colour in driver.execute_script(GROUNDS)}
+    [ground] = {tuple(color) for color in driver.execute_script(GROUNDS)}
     assert (sum(ground) < 150) == dark
 
 

@@ -29,7 +29,7 @@ SEEDS = (0, 1, 2, 3, 2**32 - 1)
 # what passes through `send`, how many images go through the network at once.
 ONE_QUESTION = {"01-1", "04-2", "04-6", *(id for id in STUBS if id.startswith("10-"))}
 NUMBERS_OF = mx.nd.NDArray.asnumpy  # which a checker counts, when an answer calls it
-BEHAVIOUR = {"01-2", "02-5", "04-5", "05-6", "06-2", "06-3", "07-1", "08-2", "09-2", "09-5", "09-7"}
+BEHAVIOR = {"01-2", "02-5", "04-5", "05-6", "06-2", "06-3", "07-1", "08-2", "09-2", "09-5", "09-7"}
 
 
 def status(id, answer, seed=None):
@@ -100,7 +100,7 @@ def arrays_in(values):
     return arrays
 
 
-@pytest.mark.parametrize("id", [id for id in STUBS if id not in ONE_QUESTION | BEHAVIOUR])
+@pytest.mark.parametrize("id", [id for id in STUBS if id not in ONE_QUESTION | BEHAVIOR])
 def test_an_answer_written_for_the_cases_that_are_shown_fails_others(id):
     notes = Notes(solution(id))
     assert status(id, notes) == PASSED

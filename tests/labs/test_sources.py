@@ -112,7 +112,7 @@ def test_japanese_text_has_no_english_paragraphs(lab):
 
 
 @pytest.mark.parametrize("path", sorted(PLACE.figures.glob("*.svg")), ids=lambda path: path.stem)
-def test_a_picture_has_no_colour_that_a_dark_page_does_not_know(path):
+def test_a_picture_has_no_color_that_a_dark_page_does_not_know(path):
     named = re.findall(r"""(?:fill|stroke)=["']([^"']+)""", path.read_text(encoding="utf-8"))
     others = {one for one in named if one not in DARK and not one.startswith("url(#")}
     assert others <= {"none"}, "see labs/gluonlab_labs/dark.py"

@@ -51,12 +51,12 @@ def test_only_messages_with_exactly_the_keys_and_types_of_a_form_are_read(side):
     assert {key for message in GOOD[side] for key in message} >= set(FORMS[side])
     for message in GOOD[side]:
         assert parse_message(encode_message(message), FORMS[side]) == message
-        spoilt = [{**message, "more": 1}]
+        spoiled = [{**message, "more": 1}]
         for key, value in message.items():
-            spoilt += [{**message, key: other} for other in (None, [value], {"a": value})]
+            spoiled += [{**message, key: other} for other in (None, [value], {"a": value})]
             if key not in ("rank", "size", "launcher_address", "error"):
-                spoilt.append({k: v for k, v in message.items() if k != key})
-        for bad_message in spoilt:
+                spoiled.append({k: v for k, v in message.items() if k != key})
+        for bad_message in spoiled:
             with pytest.raises(BadMessage, match=r"^has said what is no message: '"):
                 parse_message(encode_message(bad_message), FORMS[side])
 

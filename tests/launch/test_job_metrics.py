@@ -30,7 +30,7 @@ EXPRESSIONS = metric_regexes(TEMPLATE_FOLDER / "parameter-server.json")
     before=st.sampled_from(["", "[1,mpirank:0,algo-1]<stdout>:", "algo-1 | ", "\x1b[34m"]),
 )  # fmt: skip
 def test_each_number_of_an_epochs_line_is_found_once(epoch, more, images, seconds, loss, accuracy, before):
-    line = Epoch(epoch=epoch, step=1, images=images, training_seconds=seconds, loss=loss, accuracy=accuracy)
+    line = Epoch(epoch=epoch, step=1, images=images, training_seconds=seconds, loss=loss, val_accuracy=accuracy)
     assert chart_values(before + format_epoch(line, epoch + more), EXPRESSIONS) == {
         LOSS: [pytest.approx(loss, abs=1e-4)], SPEED: [pytest.approx(images / seconds, abs=0.5)],
         ACCURACY: [pytest.approx(accuracy, abs=1e-4)],
@@ -46,13 +46,13 @@ def test_of_all_that_a_run_prints_only_its_epochs_are_drawn(tmp_path):
         out=str(tmp_path / "run"), check_replicas=1, patience=2, confusion=True,
     )  # fmt: skip
     data = from_arrays(images[:40], labels[:40], images[40:], labels[40:])
-    metrics = {"test accuracy": mx.metric.Accuracy(), "loss": mx.metric.CrossEntropy()}
+    metrics = {"validation accuracy": mx.metric.Accuracy(), "loss": mx.metric.CrossEntropy()}
     result = train(config, reporter=ConsoleReporter(said, bar=False), dataset=data, metrics=metrics)
-    assert re.search("^remark .*test accuracy 0", said.getvalue(), re.M)
+    assert re.search("^remark .*validation accuracy 0", said.getvalue(), re.M)
     assert chart_values(said.getvalue(), EXPRESSIONS) == {
         LOSS: pytest.approx([each.loss for each in result.history], abs=1e-4),
         SPEED: pytest.approx([each.images_per_second for each in result.history], abs=0.5),
-        ACCURACY: pytest.approx([each.accuracy for each in result.history], abs=1e-4),
+        ACCURACY: pytest.approx([each.val_accuracy for each in result.history], abs=1e-4),
     }
 
 

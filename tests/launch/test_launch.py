@@ -94,7 +94,7 @@ def test_two_processes_with_two_devices_train_as_one_with_four(backend, by_launc
             assert [getattr(ours, name) for name in names] == [getattr(theirs, name) for name in names]
             assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
     [*_, done] = [line for line in lines if isinstance(line, run_schema.Epoch)]
-    assert done.accuracy == one.accuracy
+    assert done.val_accuracy == one.val_accuracy
 
     settings = json.loads((folder / run_schema.CONFIG).read_text())["settings"]
     expected_settings = {
@@ -103,7 +103,7 @@ def test_two_processes_with_two_devices_train_as_one_with_four(backend, by_launc
     }  # fmt: skip
     assert expected_settings.items() <= settings.items()
     again = evaluate_run(str(folder), devices="cpu")
-    assert again.score.accuracy == done.accuracy
+    assert again.score.accuracy == done.val_accuracy
     assert np.array(confusion.matrix).sum() == again.score.images == 7
     assert {path.name for path in folder.iterdir()} >= {run_schema.CURVES, run_schema.CONFUSION, run_schema.EXPORT}
 

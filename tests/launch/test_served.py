@@ -238,7 +238,7 @@ def test_processes_that_do_not_wait_see_every_image_once_and_write_how_stale_the
     assert [process.status for process in processes] == [0, 0], processes
     one = train(TrainConfig(**used, devices="cpu", out=str(tmp_path / "one")), reporter=Reporter())
     epochs = [line for line in read_metrics(folder) if line["kind"] == "epoch"]
-    for name in ("loss", "validation_loss"):
+    for name in ("loss", "val_loss"):
         assert [line[name] for line in epochs] == pytest.approx([getattr(epoch, name) for epoch in one.history])
     assert [line["images"] for line in epochs] == [TRAIN, TRAIN]
     steps = [line for line in read_metrics(folder) if line["kind"] == "step"]
@@ -260,7 +260,7 @@ def test_processes_that_do_not_wait_learn(server_count, tmp_path):
     )  # fmt: skip
     assert [process.status for process in processes] == [0] * 3, processes
     [*_, last] = [line for line in read_metrics(folder) if line["kind"] == "epoch"]
-    assert last["accuracy"] > 0.8
+    assert last["val_accuracy"] > 0.8
 
 
 @pytest.mark.parametrize(

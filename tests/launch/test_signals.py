@@ -49,7 +49,7 @@ def launch_two():
 def test_a_signal_ends_it_wherever_the_loop_is(number, work, place, name, monkeypatch, caplog):
     real, sent = getattr(place, name), []
 
-    def signalled(*args, **options):
+    def signaled(*args, **options):
         if not sent:
             sent.append(number)
             os.kill(os.getpid(), number)
@@ -57,7 +57,7 @@ def test_a_signal_ends_it_wherever_the_loop_is(number, work, place, name, monkey
 
     stop = signal.getsignal(signal.SIGTSTP)
     with pytest.raises(EXCEPTION_BY_SIGNAL[number]) as raised, interrupt_on_signals():
-        monkeypatch.setattr(place, name, signalled)
+        monkeypatch.setattr(place, name, signaled)
         work()
     monkeypatch.undo()
     signal.signal(signal.SIGTSTP, stop)  # which a launcher ignores

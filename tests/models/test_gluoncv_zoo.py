@@ -30,8 +30,8 @@ class ResNet8(nn.HybridSequential):
     def __init__(self):
         super().__init__()
         theirs = cifarresnet.CIFARResNetV1(cifarresnet.CIFARBasicBlockV1, [1, 1, 1], [16, 16, 32, 64], classes=10)
-        convolution, normalisation, *blocks = theirs.features
-        self.add(convolution, normalisation, nn.Activation("relu"), *blocks, theirs.output)
+        convolution, normalization, *blocks = theirs.features
+        self.add(convolution, normalization, nn.Activation("relu"), *blocks, theirs.output)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ NETWORKS = {
     "gluoncv:se_resnext50_32x4d": (3, 64, 64),
 }  # fmt: skip
 LARGE = ("resnet50", "gluoncv:se_resnext50_32x4d")
-COLOURS = ((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+COLORS = ((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
 PRODUCTS = {"Convolution", "FullyConnected"}
 EXACT = {"log_softmax", "pick", "sum", "mean", "_image_normalize"}
 # which CPUs can compute
@@ -83,8 +83,8 @@ def make_complete_net(name, ctx):
 def make_graph(name, convert, ctx=GPU):
     """The graph of loss and scores, and the network."""
     net = make_complete_net(name, ctx)
-    colours = None if NETWORKS[name][0] == 1 else COLOURS
-    return loss_graph(net, make_loss(0.1), make_input_transform(colours), convert), net
+    colors = None if NETWORKS[name][0] == 1 else COLORS
+    return loss_graph(net, make_loss(0.1), make_input_transform(colors), convert), net
 
 
 def operator_types(graph, **inputs):
@@ -195,7 +195,7 @@ def test_backward_has_matching_types(name):
     assert [np.dtype(output.dtype).name for output in executor.outputs] == ["float32"] * 3
 
 
-def test_synchronised_batchnorm_is_float32_in_all_stages():
+def test_synchronized_batchnorm_is_float32_in_all_stages():
     graph, net = make_graph("resnet8", mixed_precision_for_sync_bn)
     kinds = {IMAGES: ((4, 3, 32, 32), np.uint8), LABELS: ((4,), np.int32)}
     kinds.update({name: (param.shape, param.dtype) for name, param in net.collect_params().items()})

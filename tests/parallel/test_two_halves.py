@@ -132,8 +132,8 @@ def assert_alike(halves, whole, tolerance=1e-5):
     assert relative_distance(parameter_arrays(halves.net), parameter_arrays(whole.net)) <= tolerance
     for one, other in zip(halves.history, whole.history):
         assert one.loss == pytest.approx(other.loss, rel=1e-5)
-        assert one.validation_loss == pytest.approx(other.validation_loss, rel=1e-5)
-        assert one.accuracy == pytest.approx(other.accuracy, abs=1 / 360)
+        assert one.val_loss == pytest.approx(other.val_loss, rel=1e-5)
+        assert one.val_accuracy == pytest.approx(other.val_accuracy, abs=1 / 360)
 
 
 @pytest.mark.long
@@ -159,21 +159,21 @@ def test_a_custom_strategy_trains_as_on_one_device_evaluates_reports_and_exports
     assert_alike(halves, whole, tolerance=5e-5)  # padded channels are added in another order
     placed = {tuple(param.list_ctx()) for param in halves.net.collect_params().values()}
     assert placed == {(ctx,) for ctx in halves.plan.ctxs}
-    assert halves.confusion.trace() == pytest.approx(halves.accuracy * 360)
+    assert halves.confusion.trace() == pytest.approx(halves.val_accuracy * 360)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(MODELS, "halves", ModelKind(make, ""))
         again = evaluate_run(str(tmp_path / "run"), devices=device_spec(1))
-    assert again.score.accuracy == halves.accuracy
-    assert again.score.loss == pytest.approx(halves.history[-1].validation_loss, rel=1e-5)
+    assert again.score.accuracy == halves.val_accuracy
+    assert again.score.loss == pytest.approx(halves.history[-1].val_loss, rel=1e-5)
     [read] = read_runs([tmp_path / "run"])
-    assert f"{halves.accuracy:.4f}" in make_page([read])
+    assert f"{halves.val_accuracy:.4f}" in make_page([read])
     exported = tmp_path / "run" / "export"
     net = mx.gluon.SymbolBlock.imports(
         str(exported / "model-symbol.json"), ["data"], str(exported / "model-0000.params")
     )
     images, labels = halves.plan.dataset.test.batch(np.arange(360))
     answers = net(nd.array(images) / 255).asnumpy().argmax(axis=1)
-    assert (answers == labels).mean() == pytest.approx(halves.accuracy, abs=1 / 360)
+    assert (answers == labels).mean() == pytest.approx(halves.val_accuracy, abs=1 / 360)
 
 
 @pytest.mark.parametrize("where", ["first", "last"])

@@ -145,7 +145,7 @@ def test_tf32_is_faster_where_a_gpu_has_it_and_without_it_was_never_compared():
     assert older[0] == older[1]
 
 
-def test_the_text_is_labelled_and_fits_a_terminal():
+def test_the_text_is_labeled_and_fits_a_terminal():
     for machine in ("p3.16xlarge*2", "g5.48xlarge"):
         text = predict(published_work("VGG-16"), machine, 64).text
         assert text.startswith("Predicted, not measured") and "Assumed:" in text

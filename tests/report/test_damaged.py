@@ -25,7 +25,7 @@ def write_files(folder):
     """Write runs, comparisons, and everything that is neither."""
     for name in ("good", "unmeasured", "damaged", "foreign", "torn", "nested", "deep", "pipe"):
         make_run(folder / name)
-    make_run(folder / "odd", [{**make_metrics()[-1], "accuracy": None}])
+    make_run(folder / "odd", [{**make_metrics()[-1], "val_accuracy": None}])
     for name in ("begun", "outer", "outer/begun", "twice"):
         make_comparison(folder / name)
     make_run(folder / "twice" / "1-device")
@@ -50,7 +50,7 @@ MISTAKES = [
     (["foreign"], "foreign/config.json is not what a run writes: give folders"),
     (["deep"], "metrics.jsonl, line 1: '[[[["),
     (["torn"], "metrics.jsonl, line 2: '{\"kind\": ' is no line"),
-    (["odd"], "a line of kind 'epoch' has no possible number for accuracy"),
+    (["odd"], "a line of kind 'epoch' has no possible number for val_accuracy"),
     (["nested"], "nested/config.json cannot be read (it is no JSON)"),
     (["circle"], "circle is no folder: give folders that"),
     (["x" * 300], "cannot be read (File name too long)"),
@@ -96,7 +96,7 @@ def with_another_value(draw, metrics):
     """The lines, with another value in a field of one of them."""
     lines = [json.loads(line) for line in metrics.splitlines()]
     line = draw(st.sampled_from(lines))
-    line[draw(st.sampled_from([*line, "validation_loss"]))] = draw(JSON_VALUES)
+    line[draw(st.sampled_from([*line, "val_loss"]))] = draw(JSON_VALUES)
     return "".join(json.dumps(line) + "\n" for line in lines).encode()
 
 
@@ -130,9 +130,9 @@ def test_damaged_files_raise_a_data_error_or_give_a_page(real, tmp_path_factory,
 @pytest.mark.parametrize(
     ("name", "values", "kinds"),
     [
-        ("validation_loss", ("x", [1], float("inf"), True), ["epoch"]),
+        ("val_loss", ("x", [1], float("inf"), True), ["epoch"]),
         ("step", (0, 10**400, 1.5), ["step", "epoch"]),
-        ("accuracy", (1.5, -0.1, 10**400), ["epoch"]),
+        ("val_accuracy", (1.5, -0.1, 10**400), ["epoch"]),
         ("seconds", (0, 1e-320, -1), ["epoch"]),
         ("lr", (-1, float("nan"), "0.1"), ["step"]),
     ],

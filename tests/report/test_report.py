@@ -77,7 +77,8 @@ def test_charts_have_a_curve_per_run_and_a_point_per_epoch(tmp_path):
     charts = draw_charts(make_runs(tmp_path, a=make_metrics(), b=make_metrics(epochs=2)))
     *by_epoch, learning_rate = charts
     assert by_epoch == [
-        "Training loss", "Test loss", "Test accuracy, %", "Test accuracy, %, against time", "Images per second"
+        "Training loss", "Validation loss", "Validation accuracy, %", "Validation accuracy, %, against time",
+        "Images per second",
     ]  # fmt: skip
     assert learning_rate == "Learning rate"
     for title in by_epoch:
@@ -106,7 +107,7 @@ def test_means_lie_in_the_middle_of_their_epoch_and_evaluations_at_its_end(tmp_p
     charts = draw_charts(make_runs(tmp_path, a=make_metrics()))
     for titles, expected in (
         (("Training loss", "Images per second"), [1 / 6, 3 / 6, 5 / 6]),
-        (("Test loss", "Test accuracy, %"), [1 / 3, 2 / 3, 1]),
+        (("Validation loss", "Validation accuracy, %"), [1 / 3, 2 / 3, 1]),
     ):
         for title in titles:
             assert read_xs(charts[title], "curve-run-0") == pytest.approx(expected, abs=1e-3), title
@@ -117,14 +118,14 @@ def test_the_best_epoch_is_marked(tmp_path):
     runs = make_runs(tmp_path, a=make_metrics(), b=[])
     rows = re.findall(r'<tr( class="best")?><td>(\d)</td>', make_page(runs))
     assert rows == [("", "1"), (' class="best"', "2"), ("", "3")]
-    for title in ("Test accuracy, %", "Test accuracy, %, against time"):
+    for title in ("Validation accuracy, %", "Validation accuracy, %, against time"):
         assert re.findall(r'<g id="(best-run-\d+)"', draw_charts(runs)[title]) == ["best-run-0"]
 
 
 def test_epochs_are_counted_from_0_in_whole_numbers(tmp_path):
     for count in (1, 3):
         charts = draw_charts(make_runs(tmp_path / str(count), a=make_metrics(epochs=count)))
-        for title in ("Training loss", "Test accuracy, %", "Images per second"):
+        for title in ("Training loss", "Validation accuracy, %", "Images per second"):
             ticks = read_ticks(charts[title], axis=1)
             assert ticks[0] == 0 and count in ticks and all(tick == int(tick) for tick in ticks)
 
@@ -132,9 +133,9 @@ def test_epochs_are_counted_from_0_in_whole_numbers(tmp_path):
 @pytest.mark.parametrize("accuracies", [[1.0], [0.0], [0.99, 1.0], [0.0, 1.0], [0.9999, 1.0], [0.9, 0.8]], ids=str)
 def test_the_accuracy_axis_stays_between_0_and_100_percent(tmp_path, accuracies):
     epochs = [line for line in make_metrics() if line["kind"] == "epoch"]
-    lines = [{**line, "accuracy": accuracy} for line, accuracy in zip(epochs, accuracies)]
+    lines = [{**line, "val_accuracy": accuracy} for line, accuracy in zip(epochs, accuracies)]
     charts = draw_charts(make_runs(tmp_path, a=lines))
-    for title in ("Test accuracy, %", "Test accuracy, %, against time"):
+    for title in ("Validation accuracy, %", "Validation accuracy, %, against time"):
         ticks = read_ticks(charts[title])
         assert 0 <= min(ticks) < max(ticks) <= 100
 
@@ -269,7 +270,7 @@ def test_the_command_writes_a_page_and_json(tmp_path, ended):
     assert status == 0 and out.endswith(f"written to {page}\n")
     assert page.read_text(encoding="utf-8") == make_page(read_runs([run]))
     _, out, _ = ended(main, str(run), "--json", "--out", str(tmp_path / "other.html"))
-    numbers = {"accuracy": 0.8, "best_accuracy": 0.9, "images_per_second": 100, "seconds": 3}
+    numbers = {"val_accuracy": 0.8, "best_val_accuracy": 0.9, "images_per_second": 100, "seconds": 3}
     assert json.loads(out)["runs"] == [{"run": str(run), "devices": 2, "epochs": 3, **numbers}]
 
 

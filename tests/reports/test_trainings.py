@@ -138,7 +138,7 @@ def test_the_head_learns_ten_times_as_fast_as_pretrained_features(tmp_path):
     assert max_difference(parameter_arrays(found.net), parameter_arrays(plain)) < 2e-7
 
 
-def test_new_layers_on_initialised_features(tmp_path):
+def test_new_layers_on_initialized_features(tmp_path):
     """https://github.com/dmlc/gluon-cv/issues/572
 
     Features keep their values, here ones, whatever device they were made on.
@@ -301,8 +301,8 @@ def test_statistics_of_constant_images_on_uneven_shards(tmp_path):
         net.add(nn.BatchNorm(), nn.Dense(classes))
         return net
 
-    grey = np.full((40, SIDE, SIDE), 51, "uint8")
-    found = run(tmp_path / "run", net=make, sync_bn=True, dataset=from_arrays(grey, LABELS[:40], grey, LABELS[:40]))
+    gray = np.full((40, SIDE, SIDE), 51, "uint8")
+    found = run(tmp_path / "run", net=make, sync_bn=True, dataset=from_arrays(gray, LABELS[:40], gray, LABELS[:40]))
     left = 0.9**4  # 40 images in batches of 13, 13, 13 and 1
     norm = found.net[0]
     for ctx in norm.running_mean.list_ctx():

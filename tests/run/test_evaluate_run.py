@@ -50,9 +50,9 @@ def copy(finished, tmp_path):
 def test_a_finished_run_gives_the_same_accuracy_on_any_devices(run, finished, devices):
     status, out, _ = run("--evaluate", str(finished.run_dir), *devices.split(), "--json")
     found, last = json.loads(out), finished.history[-1]
-    assert (status, found["images"], found["accuracy"]) == (0, 360, last.accuracy)
-    assert found["top5_accuracy"] == last.top5_accuracy
-    assert found["loss"] == pytest.approx(last.validation_loss, rel=1e-4)
+    assert (status, found["images"], found["accuracy"]) == (0, 360, last.val_accuracy)
+    assert found["top5_accuracy"] == last.val_top5_accuracy
+    assert found["loss"] == pytest.approx(last.val_loss, rel=1e-4)
     assert (found["model"], found["dataset"], "confusion" in found) == ("mlp", "digits", False)
     assert file_names(finished.run_dir) == sorted([*RUN_FILES, "confusion.png", "export"])
 
@@ -64,7 +64,7 @@ def test_the_result_is_two_lines_and_files_go_to_the_requested_folder(run, empty
     status, out, err = run(*words)
     assert (status, err) == (0, "")
     first, second = out.splitlines()
-    assert first.startswith(f"mlp on digits, 360 test images, {device()}, ")
+    assert first.startswith(f"mlp on digits, 360 images, {device()}, ")
     assert re.match(r"accuracy 0\..*\(top-5 [01]\.", second)
     status, out, _ = run(*words, "--confusion", "--export", "--out", "elsewhere")
     assert (status, file_names(copy)) == (0, RUN_FILES)
@@ -78,11 +78,11 @@ def test_the_result_is_two_lines_and_files_go_to_the_requested_folder(run, empty
 def test_a_run_with_confusion_and_export_writes_and_prints_both(run, finished):
     lines, matrix = read_metrics(finished.run_dir), finished.confusion
     assert file_names(finished.run_dir / "export") == EXPORTED
-    assert (matrix.sum(), matrix.trace()) == (360, round(finished.accuracy * 360))
+    assert (matrix.sum(), matrix.trace()) == (360, round(finished.val_accuracy * 360))
     [event] = [line for line in lines if "matrix" in line]
     assert event == {"kind": "event", "event": "confusion", "matrix": matrix.tolist()}
     [epoch] = [line for line in lines if line["kind"] == "epoch"]
-    assert epoch["top5_accuracy"] == finished.history[0].top5_accuracy >= epoch["accuracy"]
+    assert epoch["val_top5_accuracy"] == finished.history[0].val_top5_accuracy >= epoch["val_accuracy"]
     assert json.loads(json.dumps(finished.summary()))["confusion"] == matrix.tolist()
     assert (finished.run_dir / "confusion.png").read_bytes().startswith(b"\x89PNG")
     out = run(*["--model", "mlp", "--epochs", "1", "--gpus", "2", "--confusion", "--out", "a", "--quiet"])[1]
@@ -240,7 +240,7 @@ def test_a_user_error_is_found_before_the_parameters_are_read(run, copy, empty_c
 def test_parameters_that_are_not_finite_fail(copy):
     arrays = nd.load(str(copy / "parameters.params"))
     nd.save(str(copy / "parameters.params"), {name: array * float("nan") for name, array in arrays.items()})
-    with pytest.raises(RunError, match=r"the loss of .* on its test images is nan"):
+    with pytest.raises(RunError, match=r"the loss of .* on its validation images is nan"):
         evaluate_run(str(copy))
 
 
@@ -250,7 +250,7 @@ def test_a_run_with_a_pretrained_file_starts_where_the_other_ended(run, finished
     status, out, _ = run(*words.split())
     assert status == 0 and out.startswith(f"pretrained {file}: all parameters\n")
     [epoch] = [line for line in read_metrics(Path("a")) if line["kind"] == "epoch"]
-    assert epoch["accuracy"] == finished.accuracy
+    assert epoch["val_accuracy"] == finished.val_accuracy
     line = run("--pretrained", file, "--out", "b")[2].splitlines()[-1]
     assert "does not fit the network: it lacks 0.weight; it lacks 0.bias; " in line
     assert not Path("b").exists()

@@ -50,7 +50,7 @@ def test_the_loss_falls_on_two_devices_and_every_image_counts_once(run, small, m
     assert (result["dataset"], result["devices"]) == ("animals", [str(ctx) for ctx in contexts(2)])
     assert [epoch["images"] for epoch in result["history"]] == [42] * 6
     assert losses(result)[-1] < 0.5 * losses(result)[0]
-    assert result["accuracy"] > 0.9
+    assert result["val_accuracy"] > 0.9
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,14 @@ def test_random_crops_are_streamed_and_validation_is_whole(run, small, empty_cwd
     for out, more in (("whole", ONE), ("cut", [cut, *ONE]), ("cut3", [cut, "--decoders", "3"])):
         status, printed, _ = run(*words, *more, "--out", out)
         assert status == 0
-        texts = ("42 training, 15 test images, streamed", "options    random resized crop")
+        texts = ("42 training, 15 validation images, streamed", "options    random resized crop")
         assert [text in printed for text in texts] == [cut in more] * 2
         epochs[out] = [line for line in read_metrics(empty_cwd / out) if line["kind"] == "epoch"]
     whole, cut, cut3 = ([line["loss"] for line in epochs[out]] for out in ("whole", "cut", "cut3"))
     assert whole[0] == pytest.approx(whole[1], rel=1e-6)
     assert abs(cut[0] - cut[1]) > 1e-4 < abs(cut[0] - whole[0])
     assert cut3 == cut
-    assert len({line["validation_loss"] for lines in epochs.values() for line in lines}) == 1
+    assert len({line["val_loss"] for lines in epochs.values() for line in lines}) == 1
 
 
 def test_the_same_seed_gives_the_same_bits_streamed_or_from_memory(run, small, empty_cwd):
@@ -236,13 +236,13 @@ def test_images_held_out_are_the_same_on_more_devices_and_packed(run, unsplit, t
     packed = result_of(run, *words, f"folder:{tmp_path / 'packed'}", "--gpus", "1")
     assert three["history"][0]["images"] == packed["history"][0]["images"] == 30
     np.testing.assert_allclose(losses(three), losses(packed), rtol=1e-5)
-    assert three["accuracy"] == packed["accuracy"]
+    assert three["val_accuracy"] == packed["val_accuracy"]
 
 
 def test_a_run_with_images_held_out_is_resumed_and_evaluated_on_the_same(run, unsplit):
     words = f"--dataset folder:{unsplit} --model mlp --val-share 0.25 --epochs 1 --checkpoint-every 1epochs --out a"
     status, out, err = run(*words.split(), *ONE)
-    assert status == 0 and "30 training, 12 test images" in out, err
+    assert status == 0 and "30 training, 12 validation images" in out, err
     status, out, err = run("--resume", "a", "--epochs", "2", "--json")
     assert status == 0, err
     accuracy = json.loads(out)["accuracy"]

@@ -55,7 +55,7 @@ def test_a_resumed_run_has_every_step_and_epoch_once(tmp_path):
     assert_same(steps, read_rows(folder, "step"))
     assert_same(epochs, read_rows(folder, "epoch"))
     assert [*epochs["metrics.half"]] == [0.5, 0.5] and epochs["metrics.no"].isna().all()
-    assert epochs.loss_scale.isna().all() and epochs.top5_accuracy.notna().all()
+    assert epochs.loss_scale.isna().all() and epochs.val_top5_accuracy.notna().all()
     assert [*epochs.images_per_second] == [*(epochs.images / epochs.training_seconds)]
     loaded = gluonlab.load_run(folder, devices=device_spec(1))
     assert loaded.frame().equals(epochs) and loaded.frame("steps").equals(steps)
@@ -67,7 +67,7 @@ def test_the_runs_of_a_comparison_are_one_frame(tmp_path):
     frame = gluonlab.frame(tmp_path / "both")
     assert [*frame.run] == ["1-device"] * 2 + ["2-devices"] * 2
     for row, (name, of_run) in zip(rows, frame.groupby("run")):
-        assert of_run.accuracy.iloc[-1] == row.accuracy
+        assert of_run.val_accuracy.iloc[-1] == row.val_accuracy
         assert_same(of_run, read_rows(tmp_path / "both" / name, "epoch"))
 
 

@@ -23,8 +23,10 @@ from gluonlab.training.evaluate_run import evaluate_run
 OLD = Path(__file__).parent / "format_1"
 WANTED = {  # of each kind of line
     "step": ["epoch", "step", "seconds", "images", "loss", "lr"],
-    "epoch": ["epoch", "step", "images", "loss", "accuracy", "validation_loss", "top5_accuracy", "waiting", "lr"],
+    "epoch": ["epoch", "step", "images", "loss", "val_accuracy", "val_loss", "val_top5_accuracy", "waiting", "lr"],
 }
+
+OLD_KEYS = {"val_accuracy": "accuracy", "val_loss": "validation_loss", "val_top5_accuracy": "top5_accuracy"}
 
 
 @pytest.mark.parametrize("name", ["finished", "diverged"])
@@ -34,7 +36,7 @@ def test_an_old_run_is_read_as_its_files_say(name):
     for kind, objects in (("step", run.steps), ("epoch", run.epochs)):
         expected = [line for line in lines if line["kind"] == kind]
         values = [{key: getattr(line, key) for key in WANTED[kind]} for line in objects]
-        assert values == [{key: line[key] for key in WANTED[kind]} for line in expected]
+        assert values == [{key: line[OLD_KEYS.get(key, key)] for key in WANTED[kind]} for line in expected]
         if kind == "epoch":  # whose seconds were those of training
             seconds = [(line.training_seconds, line.seconds) for line in objects]
             assert seconds == [(line["seconds"], None) for line in expected]
@@ -44,7 +46,7 @@ def test_an_old_run_is_read_as_its_files_say(name):
 def test_the_report_shows_old_runs_and_comparisons():
     runs = read_runs([OLD / "finished", OLD / "diverged", OLD / "comparison"])
     table = json.loads((OLD / "comparison" / "compare.json").read_text())
-    assert [(run.devices, run.accuracy) for run in runs[2:]] == [(row["devices"], row["accuracy"]) for row in table]
+    assert [(run.devices, run.val_accuracy) for run in runs[2:]] == [(row["devices"], row["accuracy"]) for row in table]
     finished, diverged = result_rows(runs)[:2]
     accuracy = read_metrics(OLD / "finished")[-2]["accuracy"]
     assert finished[:3] == ("finished", "2", f"{accuracy:.4f}")

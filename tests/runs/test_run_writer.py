@@ -41,7 +41,7 @@ from gluonlab.runs.run_writer import LOCK, FolderLock, RunDirectory, check_not_i
 from gluonlab.training.finish_run import finalize_run
 
 STEPS = [Step(1, 2.5, 0.5, 1, 64, 3.0), Step(2, 1.25, 1.0, 1, 64, 3.0), Step(3, 0.5, 1.5, 1, 7, 3.0)]
-EPOCH = Epoch(epoch=1, step=3, images=135, training_seconds=2.0, loss=1.0, accuracy=0.5)
+EPOCH = Epoch(epoch=1, step=3, images=135, training_seconds=2.0, loss=1.0, val_accuracy=0.5)
 DIVERGED = DivergedEvent("the loss became nan")
 
 
@@ -108,8 +108,9 @@ def test_each_line_of_metrics_is_a_json_object_and_on_disk_at_the_end_of_its_epo
     first, _, _, epoch, event = read_metrics(run.path)
     assert first == {"kind": "step", "epoch": 1, "step": 1, "seconds": 3.0, "images": 64, "loss": 2.5, "lr": 0.5}
     assert epoch == {
-        "kind": "epoch", "epoch": 1, "step": 3, "images": 135, "training_seconds": 2.0, "loss": 1.0, "accuracy": 0.5,
-        "validation_loss": None, "top5_accuracy": None, "metrics": None, "waiting": 0.0, "lr": None, "seconds": None,
+        "kind": "epoch", "epoch": 1, "step": 3, "images": 135, "training_seconds": 2.0, "loss": 1.0,
+        "val_accuracy": 0.5, "val_loss": None, "val_top5_accuracy": None, "metrics": None, "waiting": 0.0, "lr": None,
+        "seconds": None,
     }  # fmt: skip
     assert event == {"kind": "event", "event": "diverged", "message": "the loss became nan"}
 
@@ -223,15 +224,17 @@ def test_a_discarded_folder_is_removed_with_its_new_parents_unless_it_has_other_
 
 
 def epoch_line(number, accuracy, images=100):
-    return Epoch(epoch=number, step=number, images=images, training_seconds=1, loss=1 / number, accuracy=accuracy)
+    return Epoch(epoch=number, step=number, images=images, training_seconds=1, loss=1 / number, val_accuracy=accuracy)
 
 
 def test_the_curves_show_the_lines_of_the_run():
     steps = [Step(step=n, loss=1 / n, lr=rate) for n, rate in enumerate((0.1, 0.2, 0.2, 0.05), start=1)]
-    epochs = [Epoch(epoch=n, step=2 * n, images=100, training_seconds=n, loss=1 / n, accuracy=n / 4) for n in (1, 2)]
+    epochs = [
+        Epoch(epoch=n, step=2 * n, images=100, training_seconds=n, loss=1 / n, val_accuracy=n / 4) for n in (1, 2)
+    ]
     loss, accuracy, rate, speed = make_figure([*steps, *epochs]).axes
     titles = [axes.get_title() for axes in (loss, accuracy, rate, speed)]
-    assert titles == ["training loss", "test accuracy, %", "learning rate", "images per second"]
+    assert titles == ["training loss", "validation accuracy, %", "learning rate", "images per second"]
     assert loss.lines[0].get_xydata().tolist() == [[0.5, 1], [1, 1 / 2], [1.5, 1 / 3], [2, 1 / 4]]
     assert accuracy.lines[0].get_xydata().tolist() == [[1, 25], [2, 50]]
     held = [[0, 0.1], [0.5, 0.1], [0.5, 0.2], [1, 0.2], [1, 0.2], [1.5, 0.2], [1.5, 0.05], [2, 0.05]]

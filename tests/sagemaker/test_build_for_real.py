@@ -61,7 +61,7 @@ def test_the_build_of_a_cpu_notebook(notebook):
         command + small, cwd=notebook.shown, env=environment, capture_output=True, encoding="utf-8", timeout=300
     )
     assert process.returncode == 0, process.stderr
-    assert "test accuracy" in process.stdout + process.stderr
+    assert "val accuracy" in process.stdout + process.stderr
 
     code = "import gluonlab, mxnet; print(mxnet.__version__, gluonlab.__file__)"
     for kernel in ("gluonlab", "python3"):

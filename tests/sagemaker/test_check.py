@@ -17,7 +17,7 @@ import check_sagemaker as check
 
 @pytest.fixture
 def copy(tmp_path):
-    """sagemaker/, to be spoilt."""
+    """sagemaker/, to be spoiled."""
     ignore = shutil.ignore_patterns("__pycache__")
     return shutil.copytree(SAGEMAKER, tmp_path / "sagemaker", ignore=ignore)
 

@@ -45,4 +45,4 @@ def test_the_job_of_the_parameter_server_runs_under_the_toolkit_of_two_hosts(tmp
     [run] = [machine.run for machine in machines if (machine.run / "config.json").is_file()]
     config = json.loads((run / "config.json").read_text(encoding="utf-8"))
     assert config["settings"]["processes"] == 2
-    assert sum("test accuracy" in text for text in output) == 1  # rank 0 alone evaluates
+    assert sum("val accuracy" in text for text in output) == 1  # rank 0 alone evaluates

@@ -60,7 +60,7 @@ def check_charts(name, output, folder):
     assert chart_values(output, metric_regexes(SAGEMAKER / "training" / f"{name}.json")) == {
         LOSS: pytest.approx([line["loss"] for line in epochs], abs=1e-4),
         SPEED: pytest.approx(speeds, abs=0.5),
-        ACCURACY: pytest.approx([line["accuracy"] for line in epochs], abs=1e-4),
+        ACCURACY: pytest.approx([line["val_accuracy"] for line in epochs], abs=1e-4),
     }
 
 

@@ -67,8 +67,8 @@ def test_the_command_prints_a_line_per_epoch_and_a_last_one(run, mnist):
     *epochs, empty, last = out.splitlines()
     assert (status, empty) == (0, "")
     assert [line.split()[:2] for line in epochs] == [["epoch", str(i)] for i in (1, 2, 3)]
-    assert all("images/s  loss " in line and "test accuracy 0." in line for line in epochs)
-    assert last.startswith("test accuracy 0.") and last.endswith("on {} {}".format(*contexts(2)))
+    assert all("images/s  loss " in line and "val accuracy 0." in line for line in epochs)
+    assert last.startswith("val accuracy 0.") and last.endswith("on {} {}".format(*contexts(2)))
     assert err == ("" if runs_on_gpus() else "warning: no GPU on this machine: 2 CPU devices stand in for GPUs\n")
 
 
@@ -117,4 +117,4 @@ def test_help_needs_no_mxnet(python):
 @pytest.mark.parametrize("seed", range(5))
 def test_the_chapters_numbers_learn_the_digits(run, seed):
     status, out, _ = run(f"--gpus 2 --global-batch-size 256 --lr 0.2 --seed {seed} --json")
-    assert status == 0 and json.loads(out)["accuracy"] >= 0.95
+    assert status == 0 and json.loads(out)["val_accuracy"] >= 0.95

@@ -75,7 +75,7 @@ def test_lenet_is_gluons_with_average_pooling():
     ("spread", "variance"),
     [(he_deviation, {9: 2 / 9, 500: 2 / 500, 800: 2 / 800, 128: 2 / 128}), (chapter_deviation, None)],
 )
-def test_weights_are_as_spread_as_the_initialisation_says_and_biases_zero(spread, variance):
+def test_weights_are_as_spread_as_the_initialization_says_and_biases_zero(spread, variance):
     params = init_params(spread, seed=2)
     assert [param.shape for param in params] == list(SHAPES)
     for weights, fan_in in zip(params[::2], (9, 500, 800, 128)):
@@ -190,11 +190,11 @@ def test_training_learns_the_digits_and_accuracy_counts_every_test_image_once():
     assert [epoch.epoch for epoch in trained.epochs] == [1, 2, 3]
     assert reported == trained.epochs
     assert trained.epochs[-1].loss < trained.epochs[0].loss / 2
-    assert trained.accuracy >= 0.5  # guessing: 0.1
+    assert trained.val_accuracy >= 0.5  # guessing: 0.1
     second = [param.as_in_context(mx.cpu(0)) for param in trained.replicas[1].params]
     scores = lenet(nd.array(digits.test.images / np.float32(255)), second).asnumpy()
     right = (scores.argmax(axis=1) == digits.test.labels).sum()
-    assert trained.accuracy == right / 100
+    assert trained.val_accuracy == right / 100
     for global_batch_size in (7, 1000):
         assert accuracy(digits.test, trained.replicas, global_batch_size) == right / 100
 

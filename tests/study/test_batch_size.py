@@ -154,7 +154,7 @@ def test_a_target_that_is_never_reached_is_one_line_and_keeps_what_was_measured(
         patch.setattr(batch_size, "step_limit", lambda panel, size: 10)
         status, out, err = study(*words, "--out", str(tmp_path / "a"))
     assert (status, out, err.count("\n")) == (1, "", 1)
-    assert err.startswith("error: digits: no batch size reached 0.999 of the test images; the best was")
+    assert err.startswith("error: digits: no batch size reached 0.999 of the validation images; the best was")
     assert f"{tmp_path / 'a'} keeps" in err
     assert (tmp_path / "a" / "study.html").is_file() and numbers(tmp_path / "a")
 

@@ -14,7 +14,7 @@ RUNS = st.lists(st.tuples(st.integers(1, 16), st.floats(1, 1e6)), min_size=1, ma
 def result(devices, images_per_second):
     """The attributes of a result that the table needs."""
     plan = SimpleNamespace(ctxs=[None] * devices, global_batch_size=64 * devices)
-    return SimpleNamespace(plan=plan, images_per_second=images_per_second, accuracy=0.5, run_dir="run")
+    return SimpleNamespace(plan=plan, images_per_second=images_per_second, val_accuracy=0.5, run_dir="run")
 
 
 @given(RUNS)

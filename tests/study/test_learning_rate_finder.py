@@ -60,7 +60,7 @@ def test_its_losses_are_those_of_a_run_that_follows_the_same_rates(found, monkey
 
 def test_the_suggestion_trains(found, tmp_path):
     config = CONFIG.replace(lr=found.suggestion, epochs=10, out=str(tmp_path / "run"))
-    assert train(config, reporter=Reporter()).accuracy > 0.9
+    assert train(config, reporter=Reporter()).val_accuracy > 0.9
     assert found.suggestion < found.best_rate < HIGHEST
 
 

@@ -40,7 +40,7 @@ def test_a_measurement_is_the_accuracy_of_such_a_run(way, tmp_path):
         momentum_rule="mxnet" if way == "uncorrected" else "corrected",
     )  # fmt: skip
     run = train(config, reporter=Reporter())
-    assert measure_final_accuracy(OPTIONS, point, 1) == {"right": run.accuracy, "diverged": False}
+    assert measure_final_accuracy(OPTIONS, point, 1) == {"right": run.val_accuracy, "diverged": False}
 
 
 def make_measurements(shares):

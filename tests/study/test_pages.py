@@ -38,7 +38,7 @@ return {
     wide: [...document.querySelectorAll("main > *")].filter((each) =>
         each.getBoundingClientRect().right > innerWidth + 1).map((each) => each.outerHTML),
     background: style(document.body, "backgroundColor"),
-    colours: [...new Set(texts.map((each) => style(each, "color")))],
+    colors: [...new Set(texts.map((each) => style(each, "color")))],
     empty: texts.filter((each) => each.textContent.trim() === "" && each.tagName !== "TD").length,
     pictures: [...document.images].map((each) => each.complete && each.naturalWidth > 0),
 };
@@ -152,8 +152,8 @@ def test_a_page_fits_can_be_read_and_complains_of_nothing(which, language, drive
                 assert seen["over"] <= 0 and seen["wide"] == [], (theme, width)
                 assert seen["empty"] == 0 and all(seen["pictures"])
                 backgrounds[theme] = rgb(seen["background"])
-                for colour in seen["colours"]:
-                    assert contrast_ratio(rgb(colour), backgrounds[theme]) >= 4.5, (theme, colour)
+                for color in seen["colors"]:
+                    assert contrast_ratio(rgb(color), backgrounds[theme]) >= 4.5, (theme, color)
     assert contrast_ratio(backgrounds["light"], "#000000") > 15 > 3 > contrast_ratio(backgrounds["dark"], "#000000")
 
 

@@ -22,7 +22,7 @@ def test_looks_at_the_end_of_epochs_see_what_the_run_itself_sees(tmp_path):
     ends = [PER_EPOCH * epoch for epoch in (1, 2)]
     found = train_with_probe(CONFIG.replace(devices=device_spec(2)), AccuracyProbe([3, 7, *ends], target=2.0))
     seen = {steps: test for steps, _, test, _ in found["looks"]}
-    assert [seen[steps] for steps in ends] == [epoch.accuracy for epoch in history]
+    assert [seen[steps] for steps in ends] == [epoch.val_accuracy for epoch in history]
     assert found["reached"] is None and not found["diverged"]
     assert list(tmp_path.iterdir()) == [tmp_path / "run"]
 

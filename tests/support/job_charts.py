@@ -3,7 +3,7 @@
 import json
 import re
 
-LOSS, SPEED, ACCURACY = "train:loss", "train:images_per_second", "test:accuracy"
+LOSS, SPEED, ACCURACY = "train:loss", "train:images_per_second", "validation:accuracy"
 
 
 def metric_regexes(template):

@@ -10,13 +10,13 @@ TEXTS = """const grounds = (each) => {
         for (; each; each = each.parentElement) found.push(getComputedStyle(each).backgroundColor);
         return [...found, 'rgb(255, 255, 255)'];
     };
-    const colour = (each) => getComputedStyle(each)[each instanceof SVGElement ? 'fill' : 'color'];
+    const color = (each) => getComputedStyle(each)[each instanceof SVGElement ? 'fill' : 'color'];
     const seen = [...document.querySelectorAll('body *')].filter(
         (each) => each.checkVisibility({opacityProperty: true, visibilityProperty: true})
             && each.getClientRects().length);
     const texts = seen.filter((each) => [...each.childNodes].some(
         (node) => node.nodeType === 3 && node.data.trim()));
-    return texts.map((each) => [each.textContent.trim(), colour(each), grounds(each)]);"""
+    return texts.map((each) => [each.textContent.trim(), color(each), grounds(each)]);"""
 
 PAGE_WIDTH = "return document.scrollingElement.scrollWidth"
 # From a telephone to a desktop, with half a screen, the column of a notebook, and a tablet.

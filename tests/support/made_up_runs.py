@@ -18,7 +18,7 @@ def make_metrics(epochs=3, steps=4, lr=0.1):
         ]
         lines.append(
             {"kind": "epoch", **base, "step": epoch * steps, "images": 100, "seconds": 0.5 * epoch,
-             "accuracy": [0.5, 0.9, 0.8][epoch - 1], "validation_loss": 1.0 / epoch}
+             "val_accuracy": [0.5, 0.9, 0.8][epoch - 1], "val_loss": 1.0 / epoch}
         )  # fmt: skip
     return lines
 

@@ -37,7 +37,7 @@ def make_parameters(devices, seed, shapes=SHAPES):
 
 
 def draw_gradients(step, rank, workers, weights):
-    """Return the gradients of a rank: random noise, and a pull towards zero."""
+    """Return the gradients of a rank: random noise, and a pull toward zero."""
     random = np.random.RandomState(1000 * step + rank)
     return [random.normal(0, 1, w.shape) / 3 + w / workers for w in weights]
 

@@ -180,7 +180,7 @@ def test_a_complete_run_stays_complete_without_its_checkpoints(undisturbed, fini
     (finished / lost).rename(tmp_path / "lost")
     result, _ = autoresume(finished)
     assert_same_run(finished, undisturbed[0])
-    assert result.confusion.sum() == 40 and result.accuracy == result.history[-1].accuracy
+    assert result.confusion.sum() == 40 and result.val_accuracy == result.history[-1].val_accuracy
 
 
 def test_an_ended_run_returns_its_result_again_and_changes_nothing(undisturbed, finished):

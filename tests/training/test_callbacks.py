@@ -82,7 +82,7 @@ def test_callbacks_get_the_lines_of_the_run_with_a_delay_and_in_order(tmp_path):
         end_of_epoch = -(-step.step // STEPS) * STEPS
         assert queued == min(step.step + LOSS_DELAY, end_of_epoch)
     scores = [call[2:] for call in recording.calls if call[0] == "evaluation"]
-    assert scores == [(epoch.accuracy, epoch.validation_loss) for epoch in result.history]
+    assert scores == [(epoch.val_accuracy, epoch.val_loss) for epoch in result.history]
     assert recording.calls[-1][2] == RunEnd("finished", "", 3 * STEPS, 3)
     run(tmp_path / "without")
     assert_same_run(tmp_path / "run", tmp_path / "without")
@@ -157,9 +157,9 @@ def test_a_stop_is_recorded_and_its_network_is_the_one_that_was_evaluated(tmp_pa
     assert last_event(folder, "ended")["step"] == last
     images = sum(epoch.images for epoch in result.history)
     assert images == last // STEPS * IMAGE_COUNT + last % STEPS * BATCH_SIZE
-    assert few_digits_accuracy(result.net) == pytest.approx(result.accuracy, abs=1e-9)
+    assert few_digits_accuracy(result.net) == pytest.approx(result.val_accuracy, abs=1e-9)
     result.net.load_parameters(str(folder / "parameters.params"), ctx=result.plan.ctxs)
-    assert few_digits_accuracy(result.net) == pytest.approx(result.accuracy, abs=1e-9)
+    assert few_digits_accuracy(result.net) == pytest.approx(result.val_accuracy, abs=1e-9)
 
 
 @settings(max_examples=2)
@@ -268,7 +268,7 @@ def test_a_stopped_run_is_resumed_by_resume_and_not_by_autoresume(tmp_path):
         config(tmp_path / "run", **settings), reporter=Reporter(), dataset=load_few_digits(),
         callbacks=[StopsAt("epoch_end", 1)], autoresume=True,
     )  # fmt: skip
-    assert (again.stopped, again.accuracy) == (stopped.stopped, stopped.accuracy)
+    assert (again.stopped, again.val_accuracy) == (stopped.stopped, stopped.val_accuracy)
     assert read_parameter_bytes(tmp_path / "run") == bits
     resumed = resume(tmp_path / "run")
     assert resumed.stopped is None and len(resumed.history) == 2

@@ -44,7 +44,7 @@ WRONG = {
         "--checkpoint-every 5 steps and --compress 2bit:0.5 contradict each other",
     ),
     (CONFIG, "model"): ({"model": "lenett"}, "unknown model 'lenett'"),
-    (CONFIG, "colours"): ({"normalise": "imagenets"}, "unknown --normalise 'imagenets'"),
+    (CONFIG, "colors"): ({"normalise": "imagenets"}, "unknown --normalise 'imagenets'"),
     (CONFIG, "files"): ({"image_size": 64}, "--image-size is for image files"),
     (CONFIG, "optimizer"): ({"optimizer": "sdg"}, "unknown optimizer 'sdg'"),
     (CONFIG, "momentum"): ({"optimizer": "sgd", "momentum_rule": "mxnet"}, "--momentum-rule mxnet: the momentum is 0"),

@@ -111,7 +111,7 @@ def test_runs_of_any_shares_end_as_that_of_one_device(tmp_path_factory, weights,
     for result in results:
         for epoch, expected_epoch in zip(result.history, expected.history):
             assert epoch.loss == pytest.approx(expected_epoch.loss, rel=1e-4)
-            assert epoch.accuracy == pytest.approx(expected_epoch.accuracy, abs=1 / 40)
+            assert epoch.val_accuracy == pytest.approx(expected_epoch.val_accuracy, abs=1 / 40)
     assert json.loads((folder / "run" / "config.json").read_text())["settings"]["device_weights"] == weights
 
 

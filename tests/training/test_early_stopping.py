@@ -66,15 +66,15 @@ def undisturbed(tmp_path_factory):
 def test_it_stops_as_the_reference_and_keeps_the_best(tmp_path_factory, undisturbed, seed, patience, by_loss):
     folder = tmp_path_factory.mktemp("run") / "run"
     history = undisturbed[seed].history
-    scores = [-epoch.validation_loss if by_loss else epoch.accuracy for epoch in history]
+    scores = [-epoch.val_loss if by_loss else epoch.val_accuracy for epoch in history]
     result = run(folder, seed=seed, patience=f"{patience}:loss" if by_loss else patience)
     epochs, best = count_epochs(scores, patience)
     assert (len(result.history), result.best_epoch) == (epochs, best)
     assert (result.stopped is None) == (epochs == EPOCHS)
-    assert result.accuracy == history[best - 1].accuracy
-    assert few_digits_accuracy(result.net) == pytest.approx(result.accuracy, abs=1e-9)
+    assert result.val_accuracy == history[best - 1].val_accuracy
+    assert few_digits_accuracy(result.net) == pytest.approx(result.val_accuracy, abs=1e-9)
     result.net.load_parameters(str(folder / "parameters.params"), ctx=result.plan.ctxs)
-    assert few_digits_accuracy(result.net) == pytest.approx(result.accuracy, abs=1e-9)
+    assert few_digits_accuracy(result.net) == pytest.approx(result.val_accuracy, abs=1e-9)
 
 
 @pytest.mark.long
@@ -90,7 +90,7 @@ def test_a_resumed_run_continues_counting(tmp_path_factory, seed, steps, every):
         resumed = resume(folder / "run")
     assert (resumed.stopped, resumed.best_epoch) == (whole.stopped, whole.best_epoch)
     assert np.array_equal(resumed.confusion, whole.confusion)
-    assert np.trace(resumed.confusion) == round(resumed.accuracy * 40)
+    assert np.trace(resumed.confusion) == round(resumed.val_accuracy * 40)
     assert read_parameter_bytes(folder / "run") == read_parameter_bytes(folder / "whole")
     assert read_comparable_metrics(folder / "run") == read_comparable_metrics(folder / "whole")
 
@@ -101,10 +101,10 @@ def test_processes_stop_together_and_have_the_best_network(tmp_path, undisturbed
         return train(config_, reporter=Reporter(), dataset=load_few_digits(), group=group)
 
     first, second = run_in_threads(2, work)
-    expected = count_epochs([epoch.accuracy for epoch in undisturbed[0].history], 1)
+    expected = count_epochs([epoch.val_accuracy for epoch in undisturbed[0].history], 1)
     for result in (first, second):
         assert (len(result.history), result.best_epoch) == expected
-        assert few_digits_accuracy(result.net) == pytest.approx(result.accuracy, abs=1e-9)
+        assert few_digits_accuracy(result.net) == pytest.approx(result.val_accuracy, abs=1e-9)
     assert first.stopped == second.stopped
 
 
@@ -162,7 +162,7 @@ SCORES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, m
 def test_the_best_epoch_of_a_finished_run_is_the_textbooks(scores, by_loss):
     """It is found from the lines of the run; of equal ones it is the first."""
     history = [
-        Epoch(number, number, 1, 1.0, 0.0, correct / 3, validation_loss=loss / 3)
+        Epoch(number, number, 1, 1.0, 0.0, correct / 3, val_loss=loss / 3)
         for number, (correct, loss) in enumerate(scores, 1)
     ]
     scores = [-loss if by_loss else correct for correct, loss in scores]

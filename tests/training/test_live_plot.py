@@ -46,7 +46,7 @@ def expected_curves(folder):
     steps = [[line["step"] / STEPS, line["loss"]] for line in lines if line["kind"] == "step"]
     epochs = [line for line in lines if line["kind"] == "epoch"]
     means = [[line["epoch"] - 0.5, line["loss"]] for line in epochs]
-    return [steps, means, [[line["epoch"], 100 * line["accuracy"]] for line in epochs]]
+    return [steps, means, [[line["epoch"], 100 * line["val_accuracy"]] for line in epochs]]
 
 
 def caption(figure):
@@ -91,7 +91,7 @@ def test_images_per_second_and_the_remaining_time_are_those_of_the_steps(shown):
     assert caption(shown[-1]) == "epoch 1 of 10   loss 0.250   500 images/s   1:36 to go"
     view.history = [Epoch(1, 100, 5000, 20.0, 1.0, 0.75, seconds=3700.0)]
     plot.on_run_end(view, RunEnd("stopped", "it is enough", 100, 1))
-    numbers = "1 of 10 epochs in 1:01:40   250 images/s   test accuracy 0.7500"
+    numbers = "1 of 10 epochs in 1:01:40   250 images/s   val accuracy 0.7500"
     assert caption(shown[-1]) == f"{numbers}\nstopped: it is enough"
 
 

@@ -58,7 +58,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path, set
     runs = [quick(tmp_path, f"{number}", **settings, seed=seed) for number, seed in enumerate((5, 5, 6))]
     bits = [[array.tobytes() for array in parameter_arrays(run.net)] for run in runs]
     assert bits[0] == bits[1] != bits[2]
-    assert [epoch.accuracy for epoch in runs[0].history] == [epoch.accuracy for epoch in runs[1].history]
+    assert [epoch.val_accuracy for epoch in runs[0].history] == [epoch.val_accuracy for epoch in runs[1].history]
 
 
 def test_the_folder_of_a_run_contains_everything(tmp_path):
@@ -88,7 +88,7 @@ def test_the_parameters_file_gives_the_same_answers_on_one_device(tmp_path):
     net.load_parameters(str(run.run_dir / "parameters.params"), ctx=mx.cpu(0))
     images, labels = run.plan.dataset.test.batch(np.arange(360))
     answers = net(to_float(nd, nd.array(images, dtype="uint8"))).asnumpy().argmax(axis=1)
-    assert (answers == labels).mean() == pytest.approx(run.accuracy, abs=1 / 360)
+    assert (answers == labels).mean() == pytest.approx(run.val_accuracy, abs=1 / 360)
 
 
 def test_a_diverging_run_stops_within_8_steps_and_keeps_its_lines(tmp_path):
@@ -210,4 +210,4 @@ def test_the_table_of_a_comparison():
 @pytest.mark.parametrize("seed", range(5))
 def test_the_digits_are_learned_whatever_the_seed(tmp_path, seed):
     run = loop.train(TrainConfig(gpus=2, seed=seed, out=str(tmp_path / "run")), reporter=Reporter())
-    assert run.accuracy >= 0.97
+    assert run.val_accuracy >= 0.97

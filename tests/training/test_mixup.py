@@ -150,7 +150,7 @@ def test_a_run_mixes_in_training_and_not_in_validation(tmp_path):
     """With a learning rate of nearly zero the network stays the same, so only the loss differs."""
     settings = dict(lr=1e-30, optimizer="sgd", batch_size=None, global_batch_size=1437, label_smoothing=0.1)
     plain, mixed = (run_quickly(tmp_path, str(alpha), mixup=alpha, **settings) for alpha in (0, 1.5))
-    assert mixed.history[0].validation_loss == plain.history[0].validation_loss
+    assert mixed.history[0].val_loss == plain.history[0].val_loss
     split = plain.plan.dataset.train
     order, share = np.random.RandomState([0, 0]).permutation(1437), Mixup(1.5).draw(0, 0, 0)
     images, labels = split.images[order] / 255, split.labels[order]

@@ -29,7 +29,7 @@ from gluonlab.training.reporter import ConsoleReporter
 # --- no decay for biases
 
 
-def normalising_net(ctxs):
+def normalizing_net(ctxs):
     net = nn.HybridSequential()
     net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Dense(5), nn.LayerNorm(), nn.PReLU(), nn.Dense(3, use_bias=False))
     net.initialize(mx.init.Uniform(1), ctx=ctxs)
@@ -43,7 +43,7 @@ def normalising_net(ctxs):
 def test_without_gradients_only_weights_decay(store):
     """With gradients of zero a step of SGD is w - lr wd w."""
     ctxs = contexts(2)
-    net = normalising_net(ctxs)
+    net = normalizing_net(ctxs)
     before = {name: param.data(ctxs[0]).asnumpy() for name, param in net.collect_params().items()}
     disable_bias_and_norm_decay(net)
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5, "wd": 0.1}, make_kvstore(store))
@@ -98,7 +98,7 @@ def test_compressed_gradients_are_thresholds_and_the_rest_is_sent_later(k, bucke
 def test_a_run_with_compressed_gradients_learns_and_keeps_its_replicas_alike(tmp_path):
     settings = {"devices": device_spec(3), "batch_size": 20, "optimizer": "sgd", "lr": 0.1}
     run = run_quickly(tmp_path, epochs=5, compress="2bit:1", **settings)
-    assert run.accuracy > 0.8
+    assert run.val_accuracy > 0.8
     assert arrays_equal(parameter_arrays(run.net, contexts(3)[0]), parameter_arrays(run.net, contexts(3)[2]))
 
 
@@ -173,7 +173,7 @@ def test_smoothing_changes_the_training_loss_and_not_the_validation_loss(tmp_pat
     """With a learning rate of nearly zero the network stays the same, so only the loss differs."""
     settings = dict(lr=1e-30, optimizer="sgd", dataset=load_few_digits(), batch_size=20)
     plain, smooth = (run_quickly(tmp_path, str(share), label_smoothing=share, **settings) for share in (0.0, 0.5))
-    assert smooth.history[0].validation_loss == plain.history[0].validation_loss
+    assert smooth.history[0].val_loss == plain.history[0].val_loss
     split = plain.plan.dataset.train
     images, labels = split.batch(np.arange(len(split)))
     scores = plain.net(to_float(nd, nd.array(images, ctx=device(), dtype="uint8")))

@@ -21,7 +21,7 @@ def train_padded(layers, multiples, options):
     with register_drawn_network(layers), pytest.MonkeyPatch.context() as patch:
         patch.setattr(rewrite_network, "choose_padding", lambda ctx: Padding(multiples))
         result = train(TrainConfig(**options), reporter=Reporter(), dataset=load_few_digits(IMAGES))
-    return [*parameter_arrays(result.net), np.array([epoch.validation_loss for epoch in result.history])]
+    return [*parameter_arrays(result.net), np.array([epoch.val_loss for epoch in result.history])]
 
 
 @pytest.mark.cpu_only("channels are padded on CPUs")

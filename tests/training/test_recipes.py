@@ -278,8 +278,8 @@ def test_a_run_shows_its_recipe_and_that_there_is_a_shorter_one(fashion_run):
 def test_a_run_is_evaluated_with_its_own_normalization(fashion_run):
     last = fashion_run[0].history[-1]
     result = evaluate_run(str(fashion_run[0].run_dir), devices=device_spec(1))
-    assert result.score.accuracy == last.accuracy
-    assert result.score.loss == pytest.approx(last.validation_loss, rel=1e-4)
+    assert result.score.accuracy == last.val_accuracy
+    assert result.score.loss == pytest.approx(last.val_loss, rel=1e-4)
 
 
 def test_an_export_describes_the_normalization_of_its_images(fashion_run):
@@ -291,8 +291,8 @@ def test_an_export_describes_the_normalization_of_its_images(fashion_run):
     net = gluon.SymbolBlock.imports(str(folder / "model-symbol.json"), ["data"], str(folder / "model-0000.params"))
     scores = net(x).asnumpy().astype(np.float64)
     loss = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(labels)), labels]
-    assert (scores.argmax(1) == labels).mean() == result.accuracy
-    assert loss.mean() == pytest.approx(result.history[-1].validation_loss, rel=1e-4)
+    assert (scores.argmax(1) == labels).mean() == result.val_accuracy
+    assert loss.mean() == pytest.approx(result.history[-1].val_loss, rel=1e-4)
 
 
 def test_a_run_from_before_recipes_is_evaluated_as_it_was_trained(fashion_run, tmp_path):

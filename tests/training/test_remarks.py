@@ -59,7 +59,7 @@ def test_data_that_nothing_can_be_learned_from_has_a_warning(tmp_path, dataset, 
     ("lr", "start"),
     [
         ("1", r"loss \d"),  # adam: as large as the weights
-        ("1e-9", r"test accuracy 0\.\d{4} on 360 images may still be chance \(always saying \d has 0\.\d{4}\): "),
+        ("1e-9", r"validation accuracy 0\.\d{4} on 360 images may still be chance \(always saying \d has 0\.\d{4}\): "),
     ],
 )
 def test_a_network_that_learned_nothing_has_one_warning(tmp_path, lr, start):
@@ -73,7 +73,7 @@ def test_an_accuracy_of_chance_has_a_warning(labels, correct, loss):
     """Compared with the binomial distribution of always guessing the most frequent class."""
     accuracy = min(correct, len(labels)) / len(labels)
     plan = SimpleNamespace(dataset=make_noise_dataset([0], labels, classes=5), user_components=UserComponents())
-    result = SimpleNamespace(plan=plan, kept_epoch=SimpleNamespace(accuracy=accuracy, loss=loss))
+    result = SimpleNamespace(plan=plan, kept_epoch=SimpleNamespace(val_accuracy=accuracy, loss=loss))
     remarks = list(training_setup._warn_of_failed_training(result))
     most = max(labels.count(label) for label in labels)
     share = most / len(labels)

@@ -284,7 +284,7 @@ def test_the_best_is_kept_besides_the_newest(tmp_path, with_layers):
     with_layers(["convolution"])
     options = drawn_run_settings(1, epochs=6, lr=0.3, checkpoint_every="1 epoch", keep=1)
     result = train(TrainConfig(**options, out=str(tmp_path / "run")), reporter=Reporter(), dataset=load_few_digits())
-    best = max(result.history, key=lambda epoch: epoch.accuracy)
+    best = max(result.history, key=lambda epoch: epoch.val_accuracy)
     steps = {int(each.name[5:]) for each in (tmp_path / "run" / "checkpoints").iterdir()}
     assert steps == {best.step, result.history[-1].step}
 

@@ -91,7 +91,7 @@ def test_a_run_resumes_with_another_split_with_the_same_sums(
     assert distance(result, expected) <= limit
     for epoch, expected_epoch in zip(result.history, expected.history):
         assert epoch.loss == pytest.approx(expected_epoch.loss, rel=1e-5)
-        assert epoch.validation_loss == pytest.approx(expected_epoch.validation_loss, rel=1e-4)
+        assert epoch.val_loss == pytest.approx(expected_epoch.val_loss, rel=1e-4)
 
 
 @pytest.mark.cpu_only("cuDNN's Dropout cannot be seeded again")

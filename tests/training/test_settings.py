@@ -120,7 +120,7 @@ def test_mixed_precision_shows():
 
 def test_json_has_all_settings_and_results_under_other_names():
     plan = make_plan_of(label_smoothing=0.1, clip_norm=1.0, microbatches=2)
-    epoch = Epoch(epoch=1, step=1, images=9, training_seconds=1.0, loss=1.0, accuracy=0.5)
+    epoch = Epoch(epoch=1, step=1, images=9, training_seconds=1.0, loss=1.0, val_accuracy=0.5)
     summary = Result(plan, None, Path("run"), history=[epoch]).summary()
     assert plan.settings().items() <= json.loads(json.dumps(summary)).items()
 

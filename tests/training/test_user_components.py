@@ -116,7 +116,7 @@ def test_it_trains_as_the_plain_loop_on_any_number_of_devices(tmp_path, devices)
     assert relative_distance(parameter_arrays(result.net), START) > 1e-2
     scores, last = scores_of(expected), result.history[-1]
     focal = Focal()(nd.array(scores), nd.array(ARRAYS[3])).asnumpy()
-    assert last.validation_loss == pytest.approx(focal.mean(), rel=1e-4)
+    assert last.val_loss == pytest.approx(focal.mean(), rel=1e-4)
     assert last.metrics["margin"] == pytest.approx(margins(scores, ARRAYS[3].astype("int32")), 1e-4)
 
 
@@ -183,7 +183,7 @@ def test_a_loss_with_constants_trains_as_the_plain_loop(tmp_path, more):
     result = run(tmp_path / "run", own={"net": with_values(START), "loss": loss}, lr=0.1, epochs=1, **more)
     assert relative_distance(parameter_arrays(result.net), parameter_arrays(expected)) < 1e-5
     losses = loss(nd.array(scores_of(expected)), nd.array(ARRAYS[3]))
-    assert result.history[-1].validation_loss == pytest.approx(losses.asnumpy().mean(), rel=1e-4)
+    assert result.history[-1].val_loss == pytest.approx(losses.asnumpy().mean(), rel=1e-4)
 
 
 class Unshaped(gluon.HybridBlock):
@@ -274,7 +274,7 @@ def test_after_set_np_code_of_either_kind_trains_as_the_plain_loop(tmp_path, kin
         plain = expected(nd.array(ARRAYS[2]) / 255)
     plain.backward()
     assert relative_distance(outputs, [plain.asnumpy(), *gradients(expected)]) < 1e-4
-    assert evaluated.accuracy == result.accuracy
+    assert evaluated.accuracy == result.val_accuracy
     assert evaluated.metrics["mean_score"] == pytest.approx(plain.asnumpy().mean(), rel=1e-3)
 
 
@@ -299,7 +299,7 @@ def test_floats_train_as_the_plain_loop_gets_them(tmp_path, resident):
     train_batches(net, loss, [(nd.array(floats[batch]), nd.array(LABELS[batch])) for batch in batches], lr=0.1)
     assert relative_distance(parameter_arrays(result.net), parameter_arrays(net)) < 1e-5
     expected = loss(net(nd.array(floats)), nd.array(LABELS[:40])).mean().asscalar()
-    assert result.history[-1].validation_loss == pytest.approx(float(expected), rel=1e-4)
+    assert result.history[-1].val_loss == pytest.approx(float(expected), rel=1e-4)
 
 
 @settings(max_examples=2)
@@ -322,9 +322,9 @@ def test_a_resumed_run_is_bit_identical_to_an_uninterrupted_one(tmp_path_factory
 def test_a_comparison_trains_the_same_on_each_number_of_devices(tmp_path):
     config_ = config(tmp_path / "both").replace(devices=None)
     one, two = compare(config_, [1, 2], Reporter(), from_arrays(*ARRAYS), **OWN)
-    assert one.accuracy == two.accuracy
+    assert one.val_accuracy == two.val_accuracy
     first, second = (read_metrics(tmp_path / "both" / name) for name in ("1-device", "2-devices"))
-    losses = [[line["validation_loss"] for line in lines if line["kind"] == "epoch"] for lines in (first, second)]
+    losses = [[line["val_loss"] for line in lines if line["kind"] == "epoch"] for lines in (first, second)]
     assert losses[0][-1] == pytest.approx(losses[1][-1], rel=1e-5)
     with pytest.raises(ModelError, match="each run of a comparison needs its own: give a function"):
         compare(config_, [1, 2], Reporter(), from_arrays(*ARRAYS), net=make_net(4))
@@ -378,9 +378,9 @@ def test_a_run_records_the_users_components_and_is_evaluated_and_resumed_only_wi
     assert used["own"] == {"net": "make_net", "loss": "Focal", "data": "arrays"}
     assert used["model"] == "make_net"
     score = evaluate_run(str(folder), data=data, **OWN).score
-    assert score.accuracy == result.accuracy
+    assert score.accuracy == result.val_accuracy
     assert score.metrics == pytest.approx(result.history[-1].metrics)
-    assert score.loss == pytest.approx(result.history[-1].validation_loss)
+    assert score.loss == pytest.approx(result.history[-1].val_loss)
     for own, message in (
         ({}, "had the network make_net, and now gets none: give"),
         ({"data": data, "net": make_net}, "had the loss Focal, and now gets none"),
@@ -554,6 +554,6 @@ def test_invalid_arrays_give_a_one_line_error(arrays, said):
         from_arrays(*arrays)
 
 
-def test_grey_images_get_their_channel():
+def test_gray_images_get_their_channel():
     data = from_arrays(X[:, 0], Y, X[:, 0], Y)
     assert data.image_shape == (1, 6, 6) and data.classes == ("0", "1", "2", "3")

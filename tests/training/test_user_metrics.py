@@ -149,7 +149,7 @@ def test_metrics_of_a_run_and_of_its_evaluation_get_probabilities(tmp_path):
     metrics = [M.Perplexity(ignore_label=None), M.CrossEntropy(), M.NegativeLogLikelihood()]
     settings = {"devices": device_spec(2), "threads": 1, "epochs": 1, "model": "mlp", "global_batch_size": 8}
     result = train(TrainConfig(**settings, out=str(folder)), None, Reporter(), arrays(3), metrics=metrics)
-    loss = result.history[-1].validation_loss
+    loss = result.history[-1].val_loss
     expected = pytest.approx({"perplexity": np.exp(loss), "cross-entropy": loss, "nll-loss": loss}, rel=1e-5)
     assert result.history[-1].metrics == expected
     assert evaluate_run(str(folder), data=arrays(3), metrics=metrics).score.metrics == expected
@@ -166,7 +166,7 @@ def test_metrics_of_a_run_and_of_its_evaluation_get_probabilities(tmp_path):
         (M.PearsonCorrelation(), "metric pearsonr failed: .*one number with each label, not 3 sc"),
         ({"error": M.MAE}, "metric error failed: .*one number with each label, not 3 scores"),
         (M.CompositeEvalMetric([M.Accuracy(), M.RMSE()]), "metric rmse failed: .*with each label"),
-        (M.Loss(), "metric loss averages losses, .* the test loss of each epoch"),
+        (M.Loss(), "metric loss averages losses, .* the validation loss of each epoch"),
         (M.Caffe, "metric caffe averages losses"),
         (M.TopKAccuracy, r"metric TopKAccuracy cannot be created .*: give an object, TopKAccuracy"),
         (M.Perplexity, r"metric Perplexity cannot be created without arguments .*ignore_label"),
@@ -181,7 +181,7 @@ def test_a_metric_that_fails_on_the_data_is_found_before_training(tmp_path, metr
     assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
 
 
-def test_the_trial_before_training_has_the_labels_of_the_test_images():
+def test_the_trial_before_training_has_the_labels_of_the_validation_images():
     """A metric may have a weight for each image, and be defined only for some labels."""
     labels, weights = np.array([0, 2, 2, 0, 2], "int32"), np.arange(5)
 

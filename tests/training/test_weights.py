@@ -128,7 +128,7 @@ def test_a_run_trains_as_gluon_and_reports_a_weighted_and_a_plain_loss(options, 
     result = train(config, dataset=data(), net=network(contexts(1)), loss=loss, reporter=Reporter())
     assert relative_distance(parameter_arrays(result.net), expected) <= 1e-5
     assert result.history[-1].loss == pytest.approx(train_loss, rel=1e-4)
-    assert result.history[-1].validation_loss == pytest.approx(test_loss, rel=1e-4)
+    assert result.history[-1].val_loss == pytest.approx(test_loss, rel=1e-4)
     used = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]
     assert used["class_weights"] == "balanced" and used["weighted_loss"] is True
 

@@ -71,7 +71,7 @@ TASKS = {
 
 MIDDLE = EVERY // 2
 CLASSES = 10
-# The same images come again and again. If they were learnt, gradients would become denormal
+# The same images come again and again. If they were learned, gradients would become denormal
 # numbers, with which the CPU computes slowly.
 LEARNING_RATE = 1e-5
 

@@ -15,7 +15,7 @@ from gluonlab.bench.workloads import CLASSES, LEARNING_RATE, TASKS
 
 
 def lenet() -> nn.Sequential:
-    """The lab's network, neither compiled nor initialised."""
+    """The lab's network, neither compiled nor initialized."""
     net = nn.Sequential()
     net.add(
         nn.Conv2D(channels=20, kernel_size=3, activation="relu"),

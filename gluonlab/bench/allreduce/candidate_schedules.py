@@ -23,7 +23,7 @@ from gluonlab.collectives.topology_aware import (
 )
 from gluonlab.errors import ScheduleError, unknown
 
-# only neighbours exchange messages, so the order of the devices matters
+# only neighbors exchange messages, so the order of the devices matters
 RING_LIKE = ("ring", "bidirectional_ring")
 HIERARCHICAL = "hierarchical"
 MAX_RANKS = 4096

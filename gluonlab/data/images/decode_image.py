@@ -183,11 +183,11 @@ def _convert_to_rgb(name: str, image: Image.Image) -> Image.Image:
         values = np.asarray(image)
         darkest, lightest = values.min(), values.max()
         if darkest < 0 or lightest > 0xFFFF:
-            reason = f"grey values from {darkest} to {lightest}, more than 16 bits"
+            reason = f"gray values from {darkest} to {lightest}, more than 16 bits"
             raise DataError(f"{name}: {reason}: {BAD_IMAGE_HINT}")
         image = Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
     elif image.mode == "F":
-        raise DataError(f"{name}: grey values are floats of unknown range: {BAD_IMAGE_HINT}")
+        raise DataError(f"{name}: gray values are floats of unknown range: {BAD_IMAGE_HINT}")
     return image if image.mode == "RGB" else image.convert("RGB")
 
 

@@ -87,7 +87,7 @@ def make_split(images: Any, labels: Any, part: str, layout: Optional[str] = None
     x = to_numpy(images, name)
     if x.ndim not in (3, 4):
         raise DataError(
-            f"{name} is {x.dtype} of shape {x.shape}: give images of shape (N, C, H, W), or (N, H, W) in grey"
+            f"{name} is {x.dtype} of shape {x.shape}: give images of shape (N, C, H, W), or (N, H, W) in gray"
         )
     if not x.size:
         raise DataError(f"{name} has the shape {x.shape} and contains no images: give at least one")

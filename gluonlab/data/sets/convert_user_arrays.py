@@ -218,7 +218,7 @@ def _is_one_hot(labels: "Array") -> bool:
 def resolve_class_names(train: "Array", test: "Array", classes: Optional[Sequence[str]] = None) -> Tuple[str, ...]:
     """Return the class names: ``classes``, or the numbers up to the largest label.
 
-    Warns about numbers without a label, and about classes that only test images have. Raises
+    Warns about numbers without a label, and about classes that only validation images have. Raises
     DataError if names are missing, or if most numbers have no label.
     """
     present = np.union1d(train, test)
@@ -247,7 +247,7 @@ def resolve_class_names(train: "Array", test: "Array", classes: Optional[Sequenc
     untrained = np.setdiff1d(test, train)
     if len(untrained):
         labels = f"the label{'s' * (len(untrained) > 1)} {_list_some(untrained)}"
-        warn(f"test images have {labels}, but no training image has: the network cannot learn this")
+        warn(f"validation images have {labels}, but no training image has: the network cannot learn this")
     return names
 
 

@@ -1,6 +1,6 @@
 """Classes for data sets and their splits, and the values of --normalise.
 
-A data set has a training split, a test split, class names, a normalization and default settings.
+A data set has a training split, a validation split, class names, a normalization and default settings.
 """
 
 from __future__ import annotations
@@ -189,6 +189,11 @@ class Dataset:
     def image_shape(self) -> Tuple[int, int, int]:
         """Shape of an image in both splits: (channels, height, width)."""
         return self.train.image_shape
+
+    @property
+    def val(self) -> Split:
+        """Images on which a run is evaluated: another name of ``test``."""
+        return self.test
 
 
 # --- values of --normalise

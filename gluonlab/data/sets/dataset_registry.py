@@ -29,7 +29,7 @@ class DatasetKind(NamedTuple):
     find: Optional[Callable[..., Path]] = None
 
 
-GRAY_SUMMARY = "28x28 grey, 10 classes"
+GRAY_SUMMARY = "28x28 gray, 10 classes"
 DATASETS: Dict[str, DatasetKind] = {
     "digits": DatasetKind(
         standard_datasets.load_digits,
@@ -53,7 +53,7 @@ DATASETS: Dict[str, DatasetKind] = {
     ),
     "cifar10": DatasetKind(
         standard_datasets.load_cifar10,
-        "60,000 photographs: 32x32 in colour, 10 classes",
+        "60,000 photographs: 32x32 in color, 10 classes",
         standard_datasets.CIFAR_DEFAULTS,
     ),
     **{

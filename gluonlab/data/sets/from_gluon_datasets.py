@@ -209,7 +209,7 @@ class GluonSplit(LabeledSplit):
         if first.ndim not in (2, 3) or not first.size:
             raise DataError(
                 f"the images of {part} are {first.dtype} of shape {first.shape}: "
-                "give one image for each sample, (C, H, W), (H, W, C), or (H, W) in grey"
+                "give one image for each sample, (C, H, W), (H, W, C), or (H, W) in gray"
             )
         if first.dtype.kind not in "uif":
             raise DataError(f"the images of {part} are {first.dtype}: give bytes (uint8) from 0 to 255, or floats")

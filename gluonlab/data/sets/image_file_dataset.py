@@ -92,7 +92,7 @@ def make_image_dataset(
     pool = DecoderPool(size, decoders or min(cores_per_process(), MAX_DECODERS), resizer)
     make_split = partial(_make_split, decoders=pool, classes=images.classes, skip_bad=skip_bad)
     train = make_split("training", *images.train, memory=0 if random_resized_crop else memory)
-    test = make_split("test", *images.val, memory=memory)
+    test = make_split("validation", *images.val, memory=memory)
     resizer = pool.resizer
     return Dataset(name, train, test, images.classes, DEFAULTS, PHOTO_NORMALIZATION, resizer)
 
@@ -123,7 +123,7 @@ def _make_split(
 ) -> Split:
     """Make a split that is decoded now if it fits into ``memory`` bytes, else batch by batch.
 
-    ``kind``: "training" or "test", for messages.
+    ``kind``: "training" or "validation", for messages.
     """
     fits_in_memory = len(paths) * CHANNELS * decoders.size**2 + labels.nbytes <= memory
     if not fits_in_memory and not skip_bad:

@@ -481,12 +481,12 @@ def imagenette_summary(name: str) -> str:
     """Describe one of IMAGENETTE_NAMES in a line.
 
     >>> imagenette_summary("imagenette2-320")
-    'JPEGs of ten classes of ImageNet, version 2, short side 320: in colour, 10 classes'
+    'JPEGs of ten classes of ImageNet, version 2, short side 320: in color, 10 classes'
     """
     version, _, size = name.partition("-")
     number, side = version[-1:] if version[-1].isdigit() else 1, f"short side {size}"
     images = f"JPEGs of ten classes of ImageNet, version {number}, {side if size else 'full size'}"
-    return f"{images}: in colour, 10 classes"
+    return f"{images}: in color, 10 classes"
 
 
 def load_imagenette(

@@ -32,21 +32,21 @@ def write_image(path, content):
     return str(path)
 
 
-GREY = np.arange(256, dtype=np.uint8).reshape(16, 16)  # every value, dark to bright
-COLOUR = np.stack([GREY, GREY[::-1], GREY.T], axis=2)
-ALPHA = np.full_like(GREY, 255)
+GRAY = np.arange(256, dtype=np.uint8).reshape(16, 16)  # every value, dark to bright
+COLOR = np.stack([GRAY, GRAY[::-1], GRAY.T], axis=2)
+ALPHA = np.full_like(GRAY, 255)
 SQUARES = {
-    "1": (Image.fromarray(GREY > 127), np.where(GREY > 127, 255, 0)),
-    "L": (Image.fromarray(GREY), GREY),
-    "LA": (Image.fromarray(np.stack([GREY, ALPHA], axis=2)), GREY),
-    "P": (Image.fromarray(GREY).convert("P"), GREY),
-    "RGB": (Image.fromarray(COLOUR), COLOUR),
-    "RGBA": (Image.fromarray(np.dstack([COLOUR, ALPHA])), COLOUR),
-    "I;16": (Image.fromarray(GREY.astype(np.uint16) * 257), GREY),
-    "I": (Image.fromarray(GREY.astype(np.int32) * 257), GREY),
-    "PA": (Image.fromarray(np.stack([GREY, ALPHA], axis=2)).convert("PA"), GREY),
-    "CMYK": (Image.fromarray(COLOUR).convert("CMYK"), COLOUR),
-    "YCbCr": (Image.fromarray(COLOUR).convert("YCbCr"), COLOUR),
+    "1": (Image.fromarray(GRAY > 127), np.where(GRAY > 127, 255, 0)),
+    "L": (Image.fromarray(GRAY), GRAY),
+    "LA": (Image.fromarray(np.stack([GRAY, ALPHA], axis=2)), GRAY),
+    "P": (Image.fromarray(GRAY).convert("P"), GRAY),
+    "RGB": (Image.fromarray(COLOR), COLOR),
+    "RGBA": (Image.fromarray(np.dstack([COLOR, ALPHA])), COLOR),
+    "I;16": (Image.fromarray(GRAY.astype(np.uint16) * 257), GRAY),
+    "I": (Image.fromarray(GRAY.astype(np.int32) * 257), GRAY),
+    "PA": (Image.fromarray(np.stack([GRAY, ALPHA], axis=2)).convert("PA"), GRAY),
+    "CMYK": (Image.fromarray(COLOR).convert("CMYK"), COLOR),
+    "YCbCr": (Image.fromarray(COLOR).convert("YCbCr"), COLOR),
 }
 
 
@@ -72,8 +72,8 @@ def test_16_bits_become_the_nearest_of_8(value):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        (np.int32([[0, 2**16]]), "a.png: grey values from 0 to 65536, more than 16 bits: replace"),
-        (np.float32([[0, 1]]), "a.png: grey values are floats of unknown range: replace"),
+        (np.int32([[0, 2**16]]), "a.png: gray values from 0 to 65536, more than 16 bits: replace"),
+        (np.float32([[0, 1]]), "a.png: gray values are floats of unknown range: replace"),
     ],
 )
 def test_values_of_an_unknown_range_are_refused(values, said):
@@ -82,7 +82,7 @@ def test_values_of_an_unknown_range_are_refused(values, said):
 
 
 def slopes(width, height):
-    """Return colours that grow to the right, down, and with both, so that shifted pixels have other values."""
+    """Return colors that grow to the right, down, and with both, so that shifted pixels have other values."""
     across, down = np.meshgrid(np.linspace(0, 255, width), np.linspace(0, 255, height))
     return Image.fromarray(np.stack([across, down, (across + down) / 2], axis=2).astype(np.uint8))
 

@@ -30,7 +30,7 @@ def noise(width, height, seed=0):
 
 
 def photograph(width, height, seed=0):
-    """Smooth colours with some noise."""
+    """Smooth colors with some noise."""
     coarse = Image.fromarray(noise(-(-width // 8), -(-height // 8), seed))
     smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)).astype(int)
     return (smooth + noise(width, height, seed) % 25 - 12).clip(0, 255).astype(np.uint8)
@@ -107,7 +107,7 @@ def test_an_array_and_an_image_have_the_same_pixels(data):
 )  # fmt: skip
 @example(120, 100, 16, 6, "RGB", True, None)  # decoded at a fraction of its size
 def test_files_of_every_kind_differ_by_no_more(tmp_path_factory, width, height, size, turned, mode, progressive, seed):
-    """Turned by EXIF, in grey, in CMYK, progressive, cut at random, decoded by either library."""
+    """Turned by EXIF, in gray, in CMYK, progressive, cut at random, decoded by either library."""
     path = str(tmp_path_factory.getbasetemp() / "any.jpg")
     exif = Image.Exif()
     exif[ORIENTATION] = turned

@@ -89,12 +89,12 @@ def test_augmented_images_are_the_same_for_any_devices_and_workers(budget, k, wo
             assert np.array_equal(result, augment_with_numpy(split.images[expected], draw, 3))
 
 
-@pytest.mark.parametrize("colours", [((0.4,), (0.2,)), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))])
-def test_images_are_normalized_per_channel(colours):
-    mean, deviation = (np.array(values).reshape(1, -1, 1, 1) for values in colours)
+@pytest.mark.parametrize("colors", [((0.4,), (0.2,)), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))])
+def test_images_are_normalized_per_channel(colors):
+    mean, deviation = (np.array(values).reshape(1, -1, 1, 1) for values in colors)
     images = random_images((5, mean.size, 4, 6))
     expected = (images / 255 - mean) / deviation
-    function = make_input_transform(colours)
+    function = make_input_transform(colors)
     symbol = function(mx.sym, mx.sym.var("x"))
     for ctx in contexts(2):
         x = nd.array(images, ctx, np.uint8)

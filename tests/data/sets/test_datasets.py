@@ -73,7 +73,7 @@ def test_more_synthetic_images_than_an_array_holds_are_refused():
     [pytest.param({"recipe": "quick"}, id="lenet"), pytest.param({}, id="cifar_resnet20", marks=pytest.mark.long)],
 )
 def test_an_epoch_of_cifar10s_own_networks_runs(tmp_path, monkeypatch, settings):
-    """They take images of 32x32 in three colours."""
+    """They take images of 32x32 in three colors."""
     for name, content in cifar_batches().items():
         (tmp_path / name).write_bytes(content)
     dataset = load_dataset("cifar10", str(tmp_path), records=RECORDS)
@@ -261,7 +261,7 @@ def test_invalid_images_are_reported_in_one_line(images, message):
     ("arrays", "message"),
     [
         ((X, Y + 1, X, Y + 1), r"3 classes occur among the labels from 0 to 3 \(1, 2"),
-        ((X[Y < 2], Y[Y < 2], X, Y), "test images have the label 2, but no training image"),
+        ((X[Y < 2], Y[Y < 2], X, Y), "validation images have the label 2, but no training image"),
         ((X * 1.0, Y, X, Y), "float64 with whole numbers up to 25., and networks"),
     ],
 )

@@ -138,7 +138,7 @@ def test_a_comparison_reads_data_sets_and_tells_of_loaders(tmp_path):
     data = (DataLoader(Lazy(LAST[:40], LABELS[:40]), 9, True), ArrayDataset(LAST[40:], LABELS[40:]))
     with pytest.warns(GluonlabWarning, match="has batches of 9 images, but the run's config sets 20"):
         rows = compare(make_config(tmp_path / "both", devices=None), [1, 2], Reporter(), data)
-    assert rows[0].accuracy == rows[1].accuracy
+    assert rows[0].val_accuracy == rows[1].val_accuracy
 
 
 @pytest.mark.filterwarnings("error::gluonlab.errors.GluonlabWarning")
@@ -150,9 +150,9 @@ def test_a_run_on_data_sets_or_loaders_is_that_on_their_arrays(tmp_path):
     for name, data in {"sets": sets, "loaders": loaders}.items():
         result = run(tmp_path / name, data)
         assert all(map(np.array_equal, parameters(result), parameters(expected)))
-        assert result.accuracy == expected.accuracy
+        assert result.val_accuracy == expected.val_accuracy
     score = evaluate_run(str(tmp_path / "sets"), data=sets).score
-    assert score.accuracy == expected.accuracy
+    assert score.accuracy == expected.val_accuracy
 
 
 def test_images_that_are_read_in_each_epoch_have_the_weights_of_their_classes():

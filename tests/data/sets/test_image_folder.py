@@ -120,7 +120,9 @@ def test_bad_images_are_left_out_and_counted_on_request(root, memory):
 def test_a_class_of_which_nothing_is_left_is_an_error(root):
     for path in (root / "val" / "bee").iterdir():
         path.write_bytes(b"")
-    with pytest.warns(GluonlabWarning, match="3 of 9 test images"), pytest.raises(DataError, match="of the class bee"):
+    with pytest.warns(GluonlabWarning, match="3 of 9 validation images"), pytest.raises(
+        DataError, match="of the class bee"
+    ):
         load(root, skip_bad=True)
 
 
@@ -329,7 +331,7 @@ REFUSED = {
         "train/ant holds no images, only 2 .heic, 1 .db: give each class",
     ),
     "a class more in val": (lambda root: write_files(root, "val/dog/a.jpg", content=IMAGE), "has the class dog, which"),
-    "misspelt": (lambda root: (root / "val" / "ant").rename(root / "val" / "Ant "), "(it has 'Ant ')"),
+    "misspelled": (lambda root: (root / "val" / "ant").rename(root / "val" / "Ant "), "(it has 'Ant ')"),
     "twice": (
         lambda root: [rename_class(root, "ant", CAFE), rename_class(root, "bee", APART)],
         f"two folders named {CAFE}, whose letters are composed differently",

@@ -115,7 +115,7 @@ DAMAGES = {
     "no classes": (reindex(classes=3), "pack.json: is not what"),
     "fewer classes": (reindex(classes=["ant", "bee"]), "labels from 0 to 2 for 2 classes"),
     "another shape": (reindex(image_shape=[3, 8, 8]), r"images of shape \(270, 3, 16, 16\)"),
-    "grey images": (reindex(image_shape=[1, 16, 16]), "images of 1x16x16, expected squares with 3 channels"),
+    "gray images": (reindex(image_shape=[1, 16, 16]), "images of 1x16x16, expected squares with 3 channels"),
     "oblong images": (reindex(image_shape=[3, 16, 8]), "images of 3x16x8, expected squares"),
     "truncated": (edit("train-images.npy", lambda content: content[:-1]), "train-images.npy: damaged"),
     "empty": (edit("train-images.npy", lambda content: b""), "train-images.npy: "),
@@ -200,7 +200,7 @@ def test_options_for_image_files_are_refused_where_they_were_packed(packed, opti
 def test_the_command_packs_and_says_what_to_do_next(ended, source, empty_cwd):
     status, out, err = ended(main, "pack", f"folder:{source}", "--out", "packed", "--image-size", "8")
     assert (status, err) == (0, "")
-    assert out.startswith("packed 270 training and 9 test images of 3x8x8, ")
+    assert out.startswith("packed 270 training and 9 validation images of 3x8x8, ")
     assert out.endswith("--dataset folder:packed\n")
     assert load_dataset("folder:packed").image_shape == (3, 8, 8)
 

@@ -56,10 +56,10 @@ def by_way_of_first(arrays, send):
 
 def whole_arrays(arrays, send):
     """A ring of whole arrays: everybody's array travels around."""
-    n, travelling = len(arrays), [array.copy() for array in arrays]
+    n, traveling = len(arrays), [array.copy() for array in arrays]
     for _ in range(n - 1):
-        travelling = [send(travelling[(device - 1) % n], (device - 1) % n, device) for device in range(n)]
-        for array, piece in zip(arrays, travelling):
+        traveling = [send(traveling[(device - 1) % n], (device - 1) % n, device) for device in range(n)]
+        for array, piece in zip(arrays, traveling):
             array[:] = array + piece
 
 

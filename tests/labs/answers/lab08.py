@@ -43,14 +43,14 @@ def padded_by_the_last(size, world_size, rank, seed, epoch):
 # --- 08-2
 
 
-def alone(dist, train_set, test_set, world_size, epochs):
+def alone(dist, train_set, val_set, world_size, epochs):
     model = dist.Model()
     for x, y in dist.DataLoader(train_set, 4):
         model.backward(x, y)
         model.step()
 
 
-def with_a_closure(dist, train_set, test_set, world_size, epochs):
+def with_a_closure(dist, train_set, val_set, world_size, epochs):
     def train(rank):
         dist.init_process_group(backend="nccl", rank=rank, world_size=world_size)
         net = dist.Model()
@@ -63,13 +63,13 @@ def with_a_closure(dist, train_set, test_set, world_size, epochs):
                 model.backward(*batch)
                 model.step()
             if dist.get_rank() == 0:
-                dist.log(net.score(test_set))
+                dist.log(net.score(val_set))
             epoch += 1
 
     dist.spawn(train, (), world_size)
 
 
-def with_a_list_of_args(dist, train_set, test_set, world_size, epochs):
+def with_a_list_of_args(dist, train_set, val_set, world_size, epochs):
     def train(rank, images, tests):
         size = dist.get_world_size()
         dist.init_process_group("gloo", None, size, rank)
@@ -82,7 +82,7 @@ def with_a_list_of_args(dist, train_set, test_set, world_size, epochs):
             if not rank:
                 dist.log(f"{model.module.score(tests):.3f}")
 
-    dist.spawn(train, [train_set, test_set], nprocs=world_size)
+    dist.spawn(train, [train_set, val_set], nprocs=world_size)
 
 
 # --- 08-3
@@ -190,7 +190,7 @@ def _pairs(text):
     return [(host, int(count)) for host, count in zip(words[::2], words[1::2])]
 
 
-def neighbours_only(text):
+def neighbors_only(text):
     """A host that comes again later begins again."""
     from itertools import groupby
 
@@ -270,8 +270,8 @@ WRONG = {
         (change("08-2", "set_epoch(epoch)", "set_epoch(3)"), "in epoch 1 the same ones in the same order", "同じ順序"),
         (change("08-2", '                dist.log(f"epoch {epoch}: accuracy {accuracy:.2f}")',
                 "            dist.log(epoch)"), "6 lines are printed, by 2 ranks", "合わせて 6 行"),
-        (change("08-2", "            if rank == 0:\n                accuracy = model.score(test_set)",
-                "            accuracy = model.score(test_set)\n            if rank == 0:"), "evaluated by 2 ranks",
+        (change("08-2", "            if rank == 0:\n                accuracy = model.score(val_set)",
+                "            accuracy = model.score(val_set)\n            if rank == 0:"), "evaluated by 2 ranks",
          "2 個のランクが評価"),
         (change("08-2", "if rank == 0", "if False"), "rank 0 evaluates 0 times", "評価が 0 回"),
         (change("08-2", "dist.DistributedDataParallel(dist.Model())", "dist.Model()"),
@@ -300,7 +300,7 @@ WRONG = {
         (change("08-2", '                dist.log(f"epoch {epoch}: accuracy {accuracy:.2f}")',
                 "            if rank == 1:\n                dist.log(epoch)"), "rank 1 prints, expected rank 0",
          "表示しているのがランク 1"),
-        (change("08-2", "score(test_set)", "score(train_set)"), "other images than those of `test_set`",
+        (change("08-2", "score(val_set)", "score(train_set)"), "other images than those of `val_set`",
          "ではない画像で"),
         (change("08-2", "dist.log(", "print("), "prints 0 lines with `dist.log`", "表示した行が 0 行"),
         (change("08-2", "            for x, y", "            model.step(lr=0.5)\n            for x, y"),
@@ -413,7 +413,7 @@ WRONG = {
         (change("08-6", "zip(words[::2], words[1::2])", "dict(zip(words[::2], words[1::2])).items()"),
          "they do not replace the first ones", "置き換わるのではありません"),
         (change("08-6", "int(slots)", "int(slots[0])"), "'n1 10'.*may have two digits", "2 桁のこともあります"),
-        (neighbours_only, r"'a 2 b 1 a 2'.* is .*, expected .*\]$", r"正しくは .*\] です$"),
+        (neighbors_only, r"'a 2 b 1 a 2'.* is .*, expected .*\]$", r"正しくは .*\] です$"),
         (change("08-6", "(host, taken.get(host, 0))", 'f"{host}:{taken.get(host, 0)}"'),
          "returned .*: return a list with .host, local rank.", "ローカルランク"),
     ],

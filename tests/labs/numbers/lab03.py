@@ -22,7 +22,7 @@ print(json.dumps({
     "scaled": {
         "lr": result.plan.lr / lr,
         "images": result.plan.global_batch_size,
-        "accuracy": result.accuracy,
+        "accuracy": result.val_accuracy,
     },
     "outputs": [float(value) for output in outputs for value in output.asnumpy().ravel()],
     "running_means": [float(mean.asscalar()) for mean in norm.running_mean.list_data()],
@@ -55,7 +55,7 @@ def check(numbers):
     assert numbers["scaled"]["lr"] == 2
     assert numbers["scaled"]["images"] == 128
     assert numbers["scaled"]["accuracy"] > runs["B"][0]
-    # a shard of equal numbers is normalised to nothing, and each device keeps statistics of its own
+    # a shard of equal numbers is normalized to nothing, and each device keeps statistics of its own
     assert all(abs(output) < 1e-3 for output in numbers["outputs"])
     assert [round(mean, 4) for mean in numbers["running_means"]] == [0.0, 0.2]
     assert abs(numbers["evaluated"][0] - numbers["evaluated"][1]) > 0.1

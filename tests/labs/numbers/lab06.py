@@ -28,7 +28,7 @@ print(json.dumps({
     "with_norm": with_norm,
     "without_norm": without_norm,
     "ground": ground,
-    "accuracies": {str(size): result.accuracy for size, result in sizes.items()},
+    "accuracies": {str(size): result.val_accuracy for size, result in sizes.items()},
     "quoted": quoted,
     "starts": {str(count): spans for count, spans in starts.items()},
     "made": {str(count): calls for count, calls in made.items()},

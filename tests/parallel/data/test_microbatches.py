@@ -131,7 +131,7 @@ def test_rounds_give_every_image_once_and_each_device_one_part_at_a_time(sizes, 
 
 
 def test_batchnorm_sees_microbatches_and_not_the_batch():
-    """The loss is that of halves, each normalised by its own statistics."""
+    """The loss is that of halves, each normalized by its own statistics."""
     ctxs = devices(1)
     net = nn.HybridSequential()
     net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Dense(10))

@@ -70,7 +70,7 @@ def test_one_device_trains_resnet8_as_gluon_does(start):
 
 
 def test_several_devices_train_resnet8_as_gluon_does_on_as_many(start):
-    """Each shard is normalised by its own statistics; the running ones are each device's own."""
+    """Each shard is normalized by its own statistics; the running ones are each device's own."""
     batches, ctxs = random_batches([16, 9, 16], shape=SHAPE), devices(2)
     reference, net = resnet8_not_hybridized(ctxs, start), resnet8(ctxs, start)
     trainer = gluon.Trainer(reference.collect_params(), "sgd", {"learning_rate": 0.05}, kvstore=mx.kv.create("device"))
@@ -210,8 +210,8 @@ def test_all_devices_evaluate_like_one_that_reads_the_saved_parameters(tmp_path,
     images, labels = striped.test.batch(np.arange(50))
     scores = net(to_float(nd, nd.array(images, dtype="uint8")))
     loss = gluon.loss.SoftmaxCrossEntropyLoss()(scores, nd.array(labels)).mean().asscalar()
-    assert result.accuracy == (scores.asnumpy().argmax(axis=1) == labels).mean()
-    assert result.history[-1].validation_loss == pytest.approx(loss, rel=1e-4)
+    assert result.val_accuracy == (scores.asnumpy().argmax(axis=1) == labels).mean()
+    assert result.history[-1].val_loss == pytest.approx(loss, rel=1e-4)
     for ctx in result.plan.ctxs:  # what was saved is what every replica has, to the bit
         assert arrays_equal(parameter_arrays(result.net, ctx), parameter_arrays(net))
 
@@ -221,7 +221,7 @@ def test_resnet8_learns_in_a_few_steps(tmp_path, striped):
     config = TrainConfig(gpus=2, epochs=8, batch_size=10, **RECIPE, out=str(tmp_path / "run"))
     result = loop.train(config, reporter=Reporter())
     assert result.history[-1].loss < result.history[0].loss / 3
-    assert result.accuracy > 0.9
+    assert result.val_accuracy > 0.9
 
 
 def test_dropout_is_off_in_evaluation():

@@ -1,4 +1,4 @@
-"""Synchronised BatchNorm in stages, as on GPUs, is BatchNorm on one device with the whole batch."""
+"""Synchronized BatchNorm in stages, as on GPUs, is BatchNorm on one device with the whole batch."""
 
 import dataclasses
 import re

@@ -327,20 +327,20 @@ def test_the_picture_tells_the_time_and_how_much_each_device_keeps(name, sizes, 
         below = float(base)
 
 
-# --- colours: WCAG 2.1, 1.4.3 and 1.4.11
+# --- colors: WCAG 2.1, 1.4.3 and 1.4.11
 
 
-def test_the_colours_of_the_picture_have_contrast():
+def test_the_colors_of_the_picture_have_contrast():
     fills = dict(re.findall(r"\.(\w+\.shade-\d) { fill: (#\w{6}) }", STYLE))
     assert len(fills) == 6
-    for kind, colour in fills.items():
+    for kind, color in fills.items():
         on = "#ffffff" if kind.endswith("0") else "#1c2430"
-        assert contrast_ratio(on, colour) >= 4.5
+        assert contrast_ratio(on, color) >= 4.5
     for edge in re.findall(r"stroke: (#\w{6}) }", STYLE)[:2]:
         assert contrast_ratio(edge, "#ffffff") >= 3
 
 
-def test_the_colours_of_the_page_have_contrast_in_the_light_and_in_the_dark():
+def test_the_colors_of_the_page_have_contrast_in_the_light_and_in_the_dark():
     for theme in theme_colors(drawing, render):
         for op in ("forward", "backward"):
             for shade in range(3):

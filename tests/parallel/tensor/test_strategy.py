@@ -62,9 +62,9 @@ class Shortcut(nn.HybridBlock):
         return F.relu(x + self.second(self.first(x)))
 
 
-def normalised(ctx=None):
+def normalized(ctx=None):
     """BatchNorm behind a convolution, and behind a dense layer."""
-    net = nn.HybridSequential(prefix="normalised_")
+    net = nn.HybridSequential(prefix="normalized_")
     with net.name_scope():
         net.add(nn.Conv2D(6, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Conv2D(5, 1, groups=1))
         net.add(nn.BatchNorm(), nn.Flatten(), nn.Dense(7), nn.BatchNorm(), nn.Dense(CLASSES))
@@ -80,7 +80,7 @@ def depthwise(ctx=None):
     return net
 
 
-NETWORKS = {make.__name__: make for make in (towers, residual, normalised, depthwise)}
+NETWORKS = {make.__name__: make for make in (towers, residual, normalized, depthwise)}
 
 
 def network_maker(name):
@@ -180,11 +180,11 @@ def test_many_more_cases_train_as_one_device(name, chain, case):
 def test_batchnorm_sees_its_channels_of_the_whole_batch(channels):
     """With one copy, all statistics are those of one device."""
     case = make_case(2, 1, [8, 8, 6], channels)
-    strategy = strategy_of(network_maker("normalised"), case)
+    strategy = strategy_of(network_maker("normalized"), case)
     losses, _ = train_strategy(strategy, make_batches(case["sizes"]))
     strategy.sync_running_statistics()
     params = {name: array.asnumpy() for name, array in strategy.parameters().items()}
-    reference = network_maker("normalised")([mx.cpu()])  # cuDNN's running variance is of n - 1 values
+    reference = network_maker("normalized")([mx.cpu()])  # cuDNN's running variance is of n - 1 values
     expected_losses, expected = train_chain_on_one_device(reference, make_batches(case["sizes"]), case)
     np.testing.assert_allclose(losses, expected_losses, rtol=2e-5)
     assert relative_difference(params, expected) <= 5 * TOLERANCE

@@ -264,4 +264,4 @@ def test_a_notebook_that_does_not_run_has_no_address(status, verb, launch_stubbe
 
 def test_an_error_without_a_caller_is_not_swallowed(credentials):
     with pytest.raises(AttributeError):
-        Caller(None, "us-east-1")("sagemaker", "MisspeltOperation")
+        Caller(None, "us-east-1")("sagemaker", "MisspelledOperation")

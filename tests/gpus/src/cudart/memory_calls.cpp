@@ -72,14 +72,14 @@ cudaError_t copy(Rows to, Rows from, size_t width, size_t height, cudaStream_t s
     if (changes) *to.first ^= 1;
   };
   queue(stream, "a copy", std::move(work), ON_ANY_DEVICE);
-  if (target == PAGEABLE) synchronise(stream);  // and has written all of it
+  if (target == PAGEABLE) synchronize(stream);  // and has written all of it
   return cudaSuccess;
 }
 
 Rows rows(const void* first, size_t pitch = 0) { return {static_cast<char*>(const_cast<void*>(first)), pitch}; }
 
 cudaError_t wait_for_default_stream(cudaError_t error) {
-  synchronise(nullptr);
+  synchronize(nullptr);
   return error;
 }
 
@@ -105,7 +105,7 @@ cudaError_t cudaMallocPitch(void** address, size_t* pitch, size_t width, size_t 
 
 cudaError_t cudaFree(void* address) {
   int device = owner(address);
-  if (device >= 0) synchronise_device(device);  // as the real one does
+  if (device >= 0) synchronize_device(device);  // as the real one does
   release(address);
   return cudaSuccess;
 }

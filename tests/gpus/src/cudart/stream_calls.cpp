@@ -21,14 +21,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  gpus::count(stream_synchronisations);
-  synchronise(stream);
+  gpus::count(stream_synchronizations);
+  synchronize(stream);
   return cudaSuccess;
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  gpus::count(device_synchronisations);
-  synchronise_device(current_device());
+  gpus::count(device_synchronizations);
+  synchronize_device(current_device());
   return cudaSuccess;
 }
 

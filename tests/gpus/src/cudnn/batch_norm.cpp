@@ -1,4 +1,4 @@
-// Batch normalisation per channel. Statistics and parameters are float32 for float16 data.
+// Batch normalization per channel. Statistics and parameters are float32 for float16 data.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -66,7 +66,7 @@ void normalise(const Tensor& it, int channel, T mean, T inverse, Parameters<T> w
 
 bool is_spatial(const DnnCall& call, cudnnBatchNormMode_t mode) {
   bool known = mode == CUDNN_BATCHNORM_SPATIAL || mode == CUDNN_BATCHNORM_SPATIAL_PERSISTENT;
-  if (!known) call.refuse("normalisation per activation, which is not there");
+  if (!known) call.refuse("normalization per activation, which is not there");
   return known;
 }
 

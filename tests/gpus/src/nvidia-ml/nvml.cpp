@@ -58,7 +58,7 @@ Status text_into(char* buffer, unsigned size, const std::string& text) {
 }
 
 // The GPUs at the other ends of its links.
-std::vector<int> neighbours(Handle handle) {
+std::vector<int> neighbors(Handle handle) {
   std::vector<int> found;
   const std::vector<int>& links = machine().nvlinks[handle - 1];
   for (size_t other = 0; other < links.size(); other++) found.insert(found.end(), links[other], other);
@@ -178,20 +178,20 @@ Status nvmlDeviceGetComputeRunningProcesses_v3(Handle handle, unsigned* count, P
 
 Status nvmlDeviceGetNvLinkState(Handle handle, unsigned link, unsigned* active) {
   if (!exists(handle)) return INVALID_ARGUMENT;
-  if (neighbours(handle).empty()) return NOT_SUPPORTED;
+  if (neighbors(handle).empty()) return NOT_SUPPORTED;
   if (link >= LINKS) return INVALID_ARGUMENT;
-  *active = link < neighbours(handle).size();
+  *active = link < neighbors(handle).size();
   return SUCCESS;
 }
 
 Status nvmlDeviceGetNvLinkRemotePciInfo_v2(Handle handle, unsigned link, PciInfo* info) {
-  if (!exists(handle) || link >= neighbours(handle).size()) return INVALID_ARGUMENT;
-  *info = pci_info(machine().gpus[neighbours(handle)[link]]);
+  if (!exists(handle) || link >= neighbors(handle).size()) return INVALID_ARGUMENT;
+  *info = pci_info(machine().gpus[neighbors(handle)[link]]);
   return SUCCESS;
 }
 
 Status nvmlDeviceGetNvLinkRemoteDeviceType(Handle handle, unsigned link, int* type) {
-  if (!exists(handle) || link >= neighbours(handle).size()) return INVALID_ARGUMENT;
+  if (!exists(handle) || link >= neighbors(handle).size()) return INVALID_ARGUMENT;
   *type = TO_A_GPU;
   return SUCCESS;
 }

@@ -99,8 +99,8 @@ void queue(cudaStream_t stream, const std::string& who, Work work, bool on_any_d
 
 // What is counted since the process began. Each name is also what Python asks for.
 #define GPUS_COUNTERS                                                                                                 \
-  allocations, frees, launches, fused_launches, library_calls, memsets, stream_synchronisations,                      \
-      device_synchronisations, copies_direct, bytes_direct, copies_staged, bytes_staged, copies_within, bytes_within, \
+  allocations, frees, launches, fused_launches, library_calls, memsets, stream_synchronizations,                      \
+      device_synchronizations, copies_direct, bytes_direct, copies_staged, bytes_staged, copies_within, bytes_within, \
       copies_from_pageable, copies_from_pinned, bytes_from_host, copies_to_host, bytes_to_host, graph_launches
 
 enum Counter { GPUS_COUNTERS, counters };

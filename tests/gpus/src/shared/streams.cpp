@@ -50,7 +50,7 @@ class Stream {
     changed_.notify_all();
   }
 
-  void synchronise() {
+  void synchronize() {
     std::unique_lock<std::mutex> guard(lock_);
     idle_.wait(guard, [this] { return queue_.empty() && !busy_; });
   }
@@ -133,7 +133,7 @@ SharedEvent& cast(cudaEvent_t event) { return *reinterpret_cast<SharedEvent*>(ev
 
 void queue(cudaStream_t stream, const std::string& who, Work work, bool on_any_device) {
   if (is_default(stream)) {
-    for (Stream* other : streams_of(current_device(), false)) other->synchronise();
+    for (Stream* other : streams_of(current_device(), false)) other->synchronize();
     work();
     return;
   }
@@ -158,15 +158,15 @@ void end_stream(cudaStream_t stream) {
   delete cast(stream);
 }
 
-void synchronise(cudaStream_t stream) {
+void synchronize(cudaStream_t stream) {
   if (is_default(stream))
     queue(stream, "cudaStreamSynchronize", [] {});
   else
-    cast(stream)->synchronise();
+    cast(stream)->synchronize();
 }
 
-void synchronise_device(int device) {
-  for (Stream* stream : streams_of(device, true)) stream->synchronise();
+void synchronize_device(int device) {
+  for (Stream* stream : streams_of(device, true)) stream->synchronize();
 }
 
 int device_of(cudaStream_t stream) { return is_default(stream) ? current_device() : cast(stream)->device; }

@@ -8,8 +8,8 @@ namespace gpus {
 // On the current device; blocking: the legacy default stream waits for it.
 cudaStream_t make_stream(bool blocking);
 void end_stream(cudaStream_t stream);   // once it is done
-void synchronise(cudaStream_t stream);  // wait for all that is queued on it
-void synchronise_device(int device);    // and on all others of this device
+void synchronize(cudaStream_t stream);  // wait for all that is queued on it
+void synchronize_device(int device);    // and on all others of this device
 int device_of(cudaStream_t stream);     // of the legacy default stream: the current device
 
 cudaEvent_t make_event();

@@ -128,7 +128,7 @@ const makeScene = ({shown, say, element, stage}) => {
   function drawMessage(svg, frame, chosen, event) {
     const [op, which, microbatch, begin, end] = event, from = device(chosen, which), to = receiver(chosen, event);
     const down = to > from, edge = (row, lower) => frame.top(row) + (lower ? frame.tall : 0);
-    const aside = down ? ASIDE : -ASIDE; // neighbours often exchange both ways at the same time
+    const aside = down ? ASIDE : -ASIDE; // neighbors often exchange both ways at the same time
     const x = frame.x(begin) + aside, y = edge(from, down), tip = frame.x(end) + aside, foot = edge(to, !down), back = down ? -6 : 6;
     const d = `M${x} ${y}L${tip} ${foot + back}`;
     element(svg, "path", {class: "halo", d});

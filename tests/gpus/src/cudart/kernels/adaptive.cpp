@@ -55,7 +55,7 @@ template <class T> struct Updates {
     });
   }
 
-  static Work centred_rmsprop(const Launch& launch) {
+  static Work centered_rmsprop(const Launch& launch) {
     Arguments read(launch);
     T *out, *square, *mean, *delta, *weight, *gradient;
     C clip, scale, gamma, keep, rate, decay, clip_weights, epsilon;
@@ -107,7 +107,7 @@ template <class T> struct Updates {
 UPDATE(AdamUpdateKernel, adam, 1);
 UPDATE(MPAdamWKernel, adamw, 1);
 UPDATE(RMSPropUpdateKernel, rmsprop, 1);
-UPDATE(RMSPropAlexUpdateKernel, centred_rmsprop, 1);
+UPDATE(RMSPropAlexUpdateKernel, centered_rmsprop, 1);
 UPDATE(FtrlUpdateKernel, ftrl, 1);
 UPDATE(FTMLKernel, ftml, 1);
 

@@ -2,7 +2,7 @@
 //
 // A kernel's arithmetic is done on blocks of a few numbers of one type C: float, double or int64_t. Elements
 // are converted while they are loaded and stored, so an operation is written once for each C, not for each
-// pair of types, and each of its loops is a plain one that the compiler vectorises.
+// pair of types, and each of its loops is a plain one that the compiler vectorizes.
 #pragma once
 
 #include <algorithm>

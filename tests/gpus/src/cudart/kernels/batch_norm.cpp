@@ -1,4 +1,4 @@
-// MXNet's own batch normalisation, where statistics are given (use_global_stats) or cuDNN is off.
+// MXNet's own batch normalization, where statistics are given (use_global_stats) or cuDNN is off.
 #include <cmath>
 
 #include "types.h"
@@ -111,9 +111,9 @@ template <class T, class A> Work go_back(const Launch& launch) {
       A inverse = own ? t.inverse[c] : inverse_deviation<T>(t.running_variance[c], epsilon);
       A sum = 0, product = 0;
       for (size_t p = 0; p < in.pixels(); p++) {
-        T g = slope.at(c, p), centred = static_cast<T>(static_cast<A>(in.at(c, p)) - mean);
+        T g = slope.at(c, p), centered = static_cast<T>(static_cast<A>(in.at(c, p)) - mean);
         sum += static_cast<A>(g);
-        product += static_cast<A>(g) * static_cast<A>(centred);
+        product += static_cast<A>(g) * static_cast<A>(centered);
       }
       A norm = A(1) / in.pixels(), projection = product * norm * inverse * inverse;
       A scale = inverse * (flags & FIX_GAMMA ? A(1) : t.gamma[c]);

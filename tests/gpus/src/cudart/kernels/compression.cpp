@@ -10,7 +10,7 @@ constexpr unsigned POSITIVE = 3, NEGATIVE = 2;  // 11 and 10, from the upper bit
 int shift(long i) { return 8 * (i % IN_ONE / 4) + 6 - 2 * (i % 4); }  // of an element in its word
 
 // quantize_2bit(N, elements, out, gradient, residual, -threshold, threshold)
-Work quantise(const Launch& launch) {
+Work quantize(const Launch& launch) {
   long words = launch.n(), elements = launch.value<int>(1);
   auto* out = launch.array<uint32_t>(2, words);
   auto *gradient = launch.array<float>(3, elements), *residual = launch.array<float>(4, elements);
@@ -32,7 +32,7 @@ Work quantise(const Launch& launch) {
 }
 
 // dequantize_2bit(N, out, in, -threshold, threshold)
-Work dequantise(const Launch& launch) {
+Work dequantize(const Launch& launch) {
   long n = launch.n();
   auto* out = launch.array<float>(1, n);
   auto* in = launch.array<uint32_t>(2, (n + IN_ONE - 1) / IN_ONE);
@@ -43,7 +43,7 @@ Work dequantise(const Launch& launch) {
   });
 }
 
-const Registered registered{{"quantize_2bit", quantise}, {"dequantize_2bit", dequantise}};
+const Registered registered{{"quantize_2bit", quantize}, {"dequantize_2bit", dequantize}};
 
 }  // namespace
 }  // namespace gpus

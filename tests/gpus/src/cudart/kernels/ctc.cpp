@@ -67,10 +67,10 @@ float sum_of_ends(const float* paths, const Batch& batch, int sequence, bool fir
   return sum;
 }
 
-// One step of paths, in the direction in which `neighbour` and `next but one` lie behind a place.
-float step(const float* old, const int* labels, int place, int neighbour, int next, int places, int blank) {
+// One step of paths, in the direction in which `neighbor` and `next but one` lie behind a place.
+float step(const float* old, const int* labels, int place, int neighbor, int next, int places, int blank) {
   float sum = old[place];
-  if (neighbour >= 0 && neighbour < places) sum = log_of_sum(sum, old[neighbour]);
+  if (neighbor >= 0 && neighbor < places) sum = log_of_sum(sum, old[neighbor]);
   bool skips = next >= 0 && next < places && labels[place] != blank && labels[place] != labels[next];
   return skips ? log_of_sum(sum, old[next]) : sum;
 }

@@ -83,9 +83,9 @@ template <class C> struct Reduction {
       strides[k].resize(small.count());
     }
     Walk<3> walk(small, strides);
-    bool neighbours = walk.stride(0) == 1;
+    bool neighbors = walk.stride(0) == 1;
     for (long result = 0; result < results;) {
-      int run = neighbours ? std::min(walk.run(), TOGETHER) : 1;
+      int run = neighbors ? std::min(walk.run(), TOGETHER) : 1;
       int along[3] = {walk.stride(0), walk.stride(1), walk.stride(2)};
       if (run > 1)
         reduce_run(walk.at, along, run, begin, end, result + offset);
@@ -135,7 +135,7 @@ template <class C> struct Reduction {
     store(result, &value, 1);
   }
 
-  // Neighbouring results, whose elements are neighbours.
+  // Neighboring results, whose elements are neighbors.
   void reduce_run(const long (&first)[3], const int (&along)[3], int run, long begin, long end, long result) const {
     State<C> states[TOGETHER];
     C values[BLOCK];

@@ -59,7 +59,7 @@ Work histogram(const Launch& launch) {
 }
 
 // DeviceSelectSweepKernel(in, ..., out, how many, ..., ..., Equality, n, ...):
-// of equal neighbours the first one
+// of equal neighbors the first one
 Work unique(const Launch& launch) {
   if (launch.parameter(6).word != "Equality") return {};
   int n = launch.value<int>(7);
