@@ -21,7 +21,7 @@ def test_every_block_runs(tmp_path, monkeypatch, capsys):
         exec(block, names)
     said = capsys.readouterr().out
     assert len(blocks) == 14
-    assert names["score"].accuracy == frame(tmp_path / "own").accuracy.iloc[-1]
+    assert names["score"].accuracy == frame(tmp_path / "own").val_accuracy.iloc[-1]
     assert re.search(r"^{'worst class': [\d.]+, 'top 2': [\d.]+}$", said, re.M)
     assert 0 < names["forecast"].history[-1].metrics["brier"] < 2
     assert "epoch 2 of 2: accuracy 0." in said
@@ -29,7 +29,7 @@ def test_every_block_runs(tmp_path, monkeypatch, capsys):
     assert len(names["epochs"]) == 2 and (tmp_path / "epochs.csv").read_text().count("\n") == 3
     assert set(names["steps"].run) == {"logged"} and list((tmp_path / "logged/tensorboard").iterdir())
     assert re.search(r"^StopsAtLoss: the loss is 0.\d\d at step \d+$", said, re.M)
-    assert re.search(r"^\d+ 0\.\d+ EarlyStopping: no better test accuracy in 2", said, re.M)
+    assert re.search(r"^\d+ 0\.\d+ EarlyStopping: no better validation accuracy in 2", said, re.M)
     assert re.search(r"^accuracy 0\.\d{3}$", said, re.M)
 
 
