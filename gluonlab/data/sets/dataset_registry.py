@@ -172,7 +172,7 @@ def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Datas
         options: Options of the data set, such as ``image_size`` for image files.
 
     Returns:
-        The data set, with the training images as ``train`` and the validation images as ``test``.
+        The data set, with the training images as ``train`` and the validation images as ``val``.
 
     Raises:
         DataError: The name or an option is unknown, a file is missing or damaged, or the data set
