@@ -12,6 +12,7 @@ import click
 from gluonlab.cli.command import add_json_option, command, run_subcommand
 from gluonlab.config import TrainConfig
 from gluonlab.config.option_checks import check_text, real_number_check
+from gluonlab.config.renamed_settings import RENAMED_OPTIONS
 from gluonlab.data.fetching.data_folders import DAMAGED, OK, data_root, download_command, find_dataset_folder
 from gluonlab.data.fetching.data_folders import verify_files as _verify
 from gluonlab.data.fetching.download import MIN_BYTES_PER_S, TIMEOUT_S
@@ -137,14 +138,14 @@ def path(sources: SourceTable, name: str, data_dir: Optional[str]) -> None:
     click.echo(folder)
 
 
-@command("gluonlab data pack", interrupted="nothing was written")
+@command("gluonlab data pack", interrupted="nothing was written", renamed=RENAMED_OPTIONS)
 @click.argument("name", metavar="NAME", required=False)
 @click.option("--out", metavar="DIR", help="the new folder")
 @click.option("--data-dir", metavar="DIR", help="the folder that holds the data set's files")
 @click.option("--image-size", metavar="PIXELS", help=IMAGE_SIZE)
-@click.option("--decoders", metavar="N", help=DECODERS)
-@click.option("--skip-bad", is_flag=True, help="leave out images that cannot be decoded")
-@click.option("--val-share", metavar="SHARE", help=VAL_SHARE)
+@click.option("--workers", metavar="N", help=DECODERS)
+@click.option("--skip-corrupt", is_flag=True, help="leave out images that cannot be decoded")
+@click.option("--val-split", metavar="SHARE", help=VAL_SHARE)
 def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     """Decode the images of a data set once, and write their pixels.
 
@@ -161,8 +162,8 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     from gluonlab.training.image_loader_options import image_file_options
 
     settings: Dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    config = TrainConfig(dataset=name, resident_bytes=0, **settings)
-    check_new_folder(out)  # with --skip-bad the images are tried while the data set is loaded
+    config = TrainConfig(dataset=name, device_cache_bytes=0, **settings)
+    check_new_folder(out)  # with --skip-corrupt the images are tried while the data set is loaded
     dataset = load_dataset(config.dataset, config.data_dir, **image_file_options(config))
     size = write(dataset, out)
     images = f"{len(dataset.train):,} training and {len(dataset.test):,} test images"
