@@ -1,4 +1,4 @@
-"""The command python -m gluonlab.predict RUN IMAGE...: classifies images with a finished run.
+"""The command gluonlab predict RUN IMAGE...: classifies images with a finished run.
 
 `main` checks the options. It then classifies the user's images, or with --wrong finds the
 validation images that the run gets wrong. The result is printed as text, JSON or CSV, and --sheet draws it.
@@ -17,6 +17,7 @@ from gluonlab.cli.command import add_json_option, command
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import given_settings
 from gluonlab.config.option_checks import whole_number_check
+from gluonlab.config.renamed_settings import RENAMED_OPTIONS
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.files.atomic_files import check_new_or_marked, check_new_path
 from gluonlab.plain_text import json_text
@@ -27,13 +28,14 @@ if TYPE_CHECKING:
     from gluonlab.inference.predictions import PredictedBatch
 
 DEFAULT_TOP, DEFAULT_SHEET = 5, WRONG_IMAGES
-EXAMPLE = "write python -m gluonlab.predict RUN IMAGE..."
+EXAMPLE = "write gluonlab predict RUN IMAGE..."
 
 
 @command(
-    "python -m gluonlab.predict",
+    "gluonlab predict",
     interrupted="nothing was written",
     most_used="--top --wrong --sheet --csv --json --gpus",
+    renamed=RENAMED_OPTIONS,
 )
 @click.argument("run", required=False, metavar="RUN")
 @click.argument("images", nargs=-1, metavar="IMAGE...")
@@ -52,8 +54,8 @@ EXAMPLE = "write python -m gluonlab.predict RUN IMAGE..."
 @click.option("--threads", metavar="N", help="threads per CPU device")
 @click.option("--batch-size", metavar="N", help="images per device at once  [default: the run's]")
 @click.option("--data-dir", metavar="DIR", help="with --wrong: the folder of the data set's files")
-@click.option("--decoders", metavar="N", help="processes that decode files  [default: one a core]")
-@click.option("--skip-bad", is_flag=True, default=None, help="leave out pictures that fail to decode")
+@click.option("--workers", metavar="N", help="processes that decode files  [default: one a core]")
+@click.option("--skip-corrupt", is_flag=True, default=None, help="leave out pictures that fail to decode")
 def main(
     run: Optional[str],
     images: Tuple[str, ...],

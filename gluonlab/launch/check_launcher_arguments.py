@@ -16,6 +16,7 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 import click
 from click.core import ParameterSource
 
+from gluonlab.cli.command import Command
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import given_settings
 from gluonlab.config.option_checks import as_number
@@ -156,7 +157,7 @@ def check_member_options(context: click.Context, launcher: str) -> None:
 
 
 def validate_run_arguments(
-    backend: str, words: Tuple[str, ...], restarts: int, launcher: click.Command, worker: click.Command
+    backend: str, words: Tuple[str, ...], restarts: int, launcher: click.Command, worker: Command
 ) -> Tuple[str, ...]:
     """Check the options of a run, and return the options with which to start the workers.
 
@@ -172,6 +173,7 @@ def validate_run_arguments(
     Raises:
         ConfigError: for options that a worker would refuse, or that exclude a restart
     """
+    words = tuple(worker.translate_old_names(words))  # here, so that not every worker prints a warning
     options = _parse_run_options(backend, words, launcher, worker)
     if not restarts or options["resume"] is not None:
         return words
@@ -209,7 +211,7 @@ def _parse_run_options(
         if name == "--backend":
             raise ConfigError(f"--backend stands before --, and is {backend} there: leave it out")
         if name in SINGLE_PROCESS_OPTIONS:
-            raise ConfigError(f"{name} is for one process: leave it out, or write it to python -m gluonlab.run")
+            raise ConfigError(f"{name} is for one process: leave it out, or write it to gluonlab run")
         _check_not_launcher_option(name, launcher_options, run_options)
     context = worker.make_context(worker.name, ["--backend", backend, *words])
     fields = TrainConfig.__dataclass_fields__

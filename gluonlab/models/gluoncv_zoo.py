@@ -38,7 +38,7 @@ _CLASSES_ARGUMENT = {"hrnet": "num_classes"}
 # _s: networks for segmentation.
 _UNSUPPORTED_SUFFIXES = ("_gn", "_s")
 _MAX_SUGGESTIONS = 6
-_LIST_COMMAND = f"python -m gluonlab.run --model {LIST_NAME}"
+_LIST_COMMAND = f"gluonlab run --model {LIST_NAME}"
 _ABSENT: Any = object()
 
 
@@ -111,6 +111,6 @@ def _import_gluoncv_registry() -> Dict[str, Any]:
         raise ModelError(
             f"gluoncv's networks need gluoncv, which cannot be imported ({error}): "
             "pip install gluoncv==0.10.5.post0 opencv-python-headless, "
-            "or choose a network of --list"
+            "or choose a network of gluonlab list"
         ) from None
     return dict(zoo._models)

@@ -1,4 +1,4 @@
-"""Commands of ``python -m gluonlab.study NAME``. Each answers a question by many trainings."""
+"""Commands of ``gluonlab study NAME``. Each answers a question by many trainings."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from gluonlab.cli.config_file import add_config_file_option
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import add_config_options, given_settings
 from gluonlab.config.option_checks import whole_number_check
+from gluonlab.config.renamed_settings import RENAMED_OPTIONS
 from gluonlab.drawing.translations import select_language
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.plain_text import json_text
@@ -72,7 +73,7 @@ def _study_command(study: Study, most_used: str, help: str, *own_options: Option
     for add_option in reversed([*SHARED_OPTIONS, *own_options]):
         decorated = add_option(decorated)
     decorated.__doc__ = help
-    name = f"python -m gluonlab.study {study.name}"
+    name = f"gluonlab study {study.name}"
     return command(name, INTERRUPTED, most_used=most_used)(decorated)
 
 
@@ -105,9 +106,10 @@ def _run_study(study: Study, options: Any, out: Optional[str], language: str, as
 
 
 @command(
-    "python -m gluonlab.study speedup",
+    "gluonlab study speedup",
     interrupted="nothing was written",
     most_used="--gpus --dataset --model --batch-size --rounds --no-trial --predict --out --json",
+    renamed=RENAMED_OPTIONS,
 )
 @partial(add_config_options, without=("output",))
 @add_config_file_option
@@ -265,7 +267,7 @@ SUMMARIES = {
 def main(args: Optional[Sequence[str]] = None) -> None:
     """Run the study that the first argument names with the remaining arguments."""
     commands = {name: (SUMMARIES[name], command) for name, command in COMMANDS.items()}
-    run_subcommand("python -m gluonlab.study", commands, sys.argv[1:] if args is None else args)
+    run_subcommand("gluonlab study", commands, sys.argv[1:] if args is None else args)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``study splits``: time of a step, moved bytes and memory of a network under each --split.
+"""``study splits``: time of a step, moved bytes and memory of a network under each --strategy.
 
 `gluonlab.bench.measure_splits` measures. The study stores each round.
 """

@@ -17,7 +17,7 @@ COMMANDS = {
     "peers": "gluonlab beside the classic Gluon loop and PyTorch",
     "optimize": "tutorials' networks before and after gluonlab.optimize",
     "host": "what the host's Python costs a step, in time and cores",
-    "overlap": "what --overlap costs and brings",
+    "overlap": "what --backward-bulk-size costs and brings",
     "images": "JPEGs decoded per second: gluonlab, MXNet and PyTorch",
     "threads": "ways in which a CPU device's idle threads wait",
     "gradients": "allreduce on ResNet-18's gradients, alone and with update",

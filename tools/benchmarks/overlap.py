@@ -1,4 +1,4 @@
-"""Benchmark of training on several devices by --overlap, the size of backward's pieces."""
+"""Benchmark of training on several devices by --backward-bulk-size, the size of backward's pieces."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def make_rows(series: Sequence[Series]) -> List[OverlapRow]:
 
 def format_results(network: str, series: Sequence[Series], rounds: int) -> str:
     """Return the table."""
-    lines = [f"{'--overlap':<12}{'images/s':>9}   {'over off':<21}{'beside backward':>16}"]
+    lines = [f"{'--backward-bulk-size':<12}{'images/s':>9}   {'over off':<21}{'beside backward':>16}"]
     for row in make_rows(series):
         label = f"{row.overlap:<12}"
         if row.images_per_second is None or row.beside is None:
@@ -117,7 +117,7 @@ def format_results(network: str, series: Sequence[Series], rounds: int) -> str:
 @option("--network", "NAME", f"one of {', '.join(NETWORKS)}", "resnet18")
 @DEVICES_OPTION
 def main(run_options: MeasurementOptions, network: str, devices: Optional[str]) -> None:
-    """Measure what --overlap costs and brings.
+    """Measure what --backward-bulk-size costs and brings.
 
     It runs on two CPU devices, or on those named.
     A slow result is a result: it does not change the exit status.

@@ -12,6 +12,7 @@ from gluonlab.cli.command import add_json_option, command
 from gluonlab.cli.config_file import add_config_file_option
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import add_config_options, given_settings
+from gluonlab.config.renamed_settings import RENAMED_OPTIONS
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.host.signals import exit_on_signals
 from gluonlab.launch.group_processes import (
@@ -25,7 +26,7 @@ from gluonlab.launch.group_processes import (
 )
 
 
-@command("python -m gluonlab.launch.worker")
+@command("python -m gluonlab.launch.worker", renamed=RENAMED_OPTIONS)
 @add_config_options
 @add_config_file_option
 @click.option(
@@ -54,8 +55,8 @@ from gluonlab.launch.group_processes import (
 def main(backend: str, resume: Optional[str], autoresume: bool, as_json: bool, quiet: bool, **settings: Any) -> None:
     """Train as one of many processes, which a launcher has started with the same options.
 
-    python -m gluonlab.launch starts them, and so do MXNet's launch.py, mpirun, horovodrun and
-    SageMaker's training images. The options are those of python -m gluonlab.run. Batches, rates and
+    gluonlab launch starts them, and so do MXNet's launch.py, mpirun, horovodrun and
+    SageMaker's training images. The options are those of gluonlab run. Batches, rates and
     results are those of one process with all devices: --batch-size is per device, --kvstore sums
     over the devices of each process.
     """
