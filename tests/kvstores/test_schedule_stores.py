@@ -237,7 +237,7 @@ def test_small_and_large_sums_take_the_schedule_that_is_cheapest_for_them():
 
 
 def test_more_devices_than_stored_schedules_are_refused():
-    with pytest.raises(KVStoreError, match="no schedule is stored for the 9 devices"):
+    with pytest.raises(KVStoreError, match="there is no stored schedule for the 9 devices"):
         make_kvstore("synthesised").placement(contexts(9))
 
 

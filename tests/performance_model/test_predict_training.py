@@ -219,8 +219,8 @@ def test_published_batches_fit_into_memory_and_those_that_did_not_do_not():
     ("machine", "options", "message"),
     [
         ("p3.17xlarge", {}, r"unknown machine to predict 'p3.17xlarge'.*did you mean 'p3.16xl"),
-        ("p3.16xlarge*999", {}, "give 1 to 128"),
-        ("p3.16xlarge*x", {}, "no number of hosts"),
+        ("p3.16xlarge*999", {}, "use 1 to 128"),
+        ("p3.16xlarge*x", {}, "not a valid number of hosts"),
         ("p3.16xlarge", {"batch_size": 0}, "batch size 0 per GPU"),
         ("p3.16xlarge", {"dtype": "int8"}, "choose float32 or float16"),
         ("p3.16xlarge", {"gpus": 9}, "choose 1 to 8"),
