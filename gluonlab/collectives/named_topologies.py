@@ -330,7 +330,7 @@ def _single_nic_network(gigabits: float, latency_s: float, out: LinksOfDevice, i
     """Return the network of a machine in which all GPUs share one network card."""
     note = (
         f"{gigabits:g} Gb/s is Amazon's nominal figure; inferred: all GPUs share one NIC, which "
-        f"they reach through PCIe and a CPU, {latency_s * 1000000.0:g} µs per message"
+        f"they reach through PCIe and a CPU, {latency_s * 1e6:g} µs per message"
     )
     return HostNetwork(1, gigabits * GBIT, latency_s, out, into, note)
 
@@ -371,7 +371,7 @@ NETWORKS: Dict[str, HostNetwork] = {
         lambda device: (Link(f"PCIe out of {device}", PCIE_3),),
         lambda device: (Link(f"PCIe into {device}", PCIE_3),),
         "4 NICs with a nominal 100 Gb/s each, below a PCIe switch with two GPUs, at 8 GT/s: "
-        f"{EFA_FILES}/p4d-24xl-topo.xml; inferred: {EFA_LATENCY_S * 1000000.0:g} µs per message",
+        f"{EFA_FILES}/p4d-24xl-topo.xml; inferred: {EFA_LATENCY_S * 1e6:g} µs per message",
     ),
     "g4dn.12xlarge": _port_network(50, TCP_LATENCY_S, PCIE_3),
     "g5.12xlarge": _port_network(40, TCP_LATENCY_S, PCIE_4),

@@ -385,7 +385,7 @@ def typical_cpu_topology(world_size: int) -> Topology:
         device_copy_bytes_per_s=device_copy,
         device_add_bytes_per_s=device_add,
     )
-    note = "CPU devices with the usual speeds of two cores; run gluonlab bench links --save FILE to measure this machine"
+    note = "CPU devices with the usual speeds of two cores; to measure yours, run gluonlab bench links --save FILE"
     return replace(topology, name="CPU devices", note=note)
 
 

@@ -29,18 +29,18 @@ from gluonlab.errors import ConfigError, DataError, RunError
 from gluonlab.plain_text import json_text
 
 RUN_COMMAND = "gluonlab run --dataset"
-KEPT_HINT = "what has been downloaded is kept: run the same command again to resume"
+KEPT_HINT = "downloaded files are kept: run the same command again to resume"
 LONGEST_TIMEOUT_S = 86_400
 SourceTable = Dict[str, Source]
 
 
-FOLDER = "the folder of all data sets  [default: GLUONLAB_DATA, or ~/.cache/gluonlab]"
-MIRROR = "an address of your own that is tried first: URL/FILE, then URL/NAME/FILE"
-TIMEOUT = "give up on an address that sends nothing for this long, "
-TIMEOUT += f"or less than {MIN_BYTES_PER_S:,} bytes a second"
-IMAGE_SIZE = "width and height of all images (default: their own, at most 224)"
-VAL_SHARE = "if your own images have no val part, hold out this share of each class"
-DECODERS = "processes that decode image files (default: one for each core)"
+FOLDER = "the directory of all data sets  [default: GLUONLAB_DATA, or ~/.cache/gluonlab]"
+MIRROR = "try this address first, as URL/FILE, then URL/NAME/FILE"
+TIMEOUT = "skip an address that sends nothing for this long, "
+TIMEOUT += f"or less than {MIN_BYTES_PER_S:,} bytes per second"
+IMAGE_SIZE = "width and height of all images (default: the original size, at most 224)"
+VAL_SHARE = "if your images have no val folder, hold out this share of each class"
+DECODERS = "number of processes that decode image files (default: one for each core)"
 _in_folder = click.option("--data-dir", metavar="DIR", help=FOLDER)
 _as_json = add_json_option()
 
@@ -58,8 +58,8 @@ def _find_source(name: str, sources: SourceTable) -> Source:
     # The data set has files, but no known address.
     smaller = ", ".join([other for other in sources if other.startswith(f"{name}-")] or sources)
     raise DataError(
-        f"{name} cannot be downloaded, as its address and digest are not known: "
-        f"choose {smaller}, or unpack it below --data-dir yourself"
+        f"{name} cannot be downloaded, because its address and digest are unknown: choose "
+        f"{smaller}, or unpack it in --data-dir yourself"
     )
 
 
@@ -134,17 +134,17 @@ def path(sources: SourceTable, name: str, data_dir: Optional[str]) -> None:
     source, root = _find_source(name, sources), _resolve_root(data_dir)
     folder = find_dataset_folder(source, root)
     if folder is None:
-        raise DataError(f"{name} is not in {root}: {download_command(name, data_dir)}")
+        raise DataError(f"{name} was not found in {root}: {download_command(name, data_dir)}")
     click.echo(folder)
 
 
 @command("gluonlab data pack", interrupted="nothing was written", renamed=RENAMED_OPTIONS)
 @click.argument("name", metavar="NAME", required=False)
 @click.option("--out", metavar="DIR", help="the new folder")
-@click.option("--data-dir", metavar="DIR", help="the folder that holds the data set's files")
+@click.option("--data-dir", metavar="DIR", help="the directory of the data set's files")
 @click.option("--image-size", metavar="PIXELS", help=IMAGE_SIZE)
 @click.option("--workers", metavar="N", help=DECODERS)
-@click.option("--skip-corrupt", is_flag=True, help="leave out images that cannot be decoded")
+@click.option("--skip-corrupt", is_flag=True, help="skip images that cannot be decoded")
 @click.option("--val-split", metavar="SHARE", help=VAL_SHARE)
 def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     """Decode the images of a data set once, and write their pixels.
@@ -154,7 +154,7 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     """
     if name is None or out is None:
         missing = "the data set" if name is None else "--out DIR"
-        raise ConfigError(f"pack needs {missing}: write gluonlab data pack folder:PATH --out DIR")
+        raise ConfigError(f"pack needs {missing}: run gluonlab data pack folder:PATH --out DIR")
     if not has_image_files(name):
         raise ConfigError(f"{name} has no image files to decode: choose {', '.join(image_file_datasets())}")
     from gluonlab.data.sets.packed_folder import check_new_folder

@@ -23,12 +23,12 @@ MARK = b'<meta name="generator" content="gluonlab.report">'  # of the page's tem
 
 @command("gluonlab report")
 @click.argument("runs", nargs=-1, metavar="RUN [RUN...]")
-@click.option("--out", metavar="FILE", help=f"the page  [default: {OUT}]")
+@click.option("--out", metavar="FILE", help=f"HTML page to write  [default: {OUT}]")
 @click.option(
     "--csv",
     "as_csv",
     metavar="epochs|steps",
-    help="print the epochs or steps of all runs as CSV, and nothing else; no page is written",
+    help="only print the epochs or steps of all runs as CSV; do not write a page",
 )
 @add_json_option("the results")
 def main(runs: Tuple[str, ...], out: Optional[str], as_csv: Optional[str], as_json: bool) -> None:
@@ -38,7 +38,7 @@ def main(runs: Tuple[str, ...], out: Optional[str], as_csv: Optional[str], as_js
     needs no other file and no network. An earlier report is overwritten, and no other file.
     """
     if not runs:
-        raise ConfigError("no run folder is given: name one or more, or the folder that they are in, such as runs")
+        raise ConfigError("there is no run directory: pass one or more, or a folder that contains them, such as runs")
     if as_csv is not None:
         _print_csv(runs, as_csv, {"--out": out, "--json": as_json})
         return
@@ -59,7 +59,7 @@ def main(runs: Tuple[str, ...], out: Optional[str], as_csv: Optional[str], as_js
 def _print_csv(runs: Tuple[str, ...], row_kind: str, other_options: Dict[str, Any]) -> None:
     """Print the rows of ``row_kind`` as CSV. Raise ConfigError if other options are given."""
     for option in [option for option, is_given in other_options.items() if is_given]:
-        raise ConfigError(f"--csv {row_kind} and {option} contradict each other: give one of them")
+        raise ConfigError(f"--csv {row_kind} and {option} contradict each other: remove one of them")
     if row_kind not in KINDS:
         raise ConfigError(f"--csv {row_kind}: {unknown('kind of rows', row_kind, KINDS)}")
     run_records = read_runs([Path(run) for run in runs])

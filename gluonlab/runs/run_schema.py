@@ -88,7 +88,7 @@ def _field(meaning: str, check: Check, unit: str = "", **more: Any) -> Any:
 
 
 def _since_start(**more: Any) -> Any:
-    return _field("time since the run began", is_not_negative, "s", default=None, **more)
+    return _field("time since the start of the run", is_not_negative, "s", default=None, **more)
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,10 @@ class Step(MetricsLine):
 
 
 STALENESS = (
-    "element i: pushes of an array to a server that found the weights changed by i updates of "
-    "others since their worker got them; the last of 63 is for all above"
+    "element i: number of pushed arrays whose weights had i updates by other workers since the "
+    "worker received them; the last of the 63 elements counts all higher numbers"
 )
-TOP5 = "share of those whose label is among the five best scores; null for five classes or fewer"
+TOP5 = "share of validation images whose label is among the five best scores; null for five classes or fewer"
 WAITING = "share of training_seconds in which the loop waited for batches"
 
 
@@ -129,25 +129,22 @@ class Epoch(MetricsLine):
 
     tag = {"kind": "epoch"}
     epoch: int = _field("number of the epoch, from 1", is_count)
-    step: int = _field("number of its last step in the run", is_count)
-    images: int = _field("images that it trained on", is_count)
-    training_seconds: float = _field(
-        "time of its training, without the evaluation", is_positive, "s", formerly="seconds"
-    )
-    loss: float = _field("mean training loss of its images", is_number)
-    val_accuracy: float = _field(
-        "share of the validation images that the network gets right", is_share, until_format_2="accuracy"
-    )
+    step: int = _field("number of the epoch's last step in the run", is_count)
+    images: int = _field("number of training images", is_count)
+    training_seconds: float = _field("training time without the evaluation", is_positive, "s", formerly="seconds")
+    loss: float = _field("mean training loss of the epoch's images", is_number)
+    val_accuracy: float = _field("share of correctly classified validation images", is_share, until_format_2="accuracy")
     val_loss: Optional[float] = _field(
         "mean loss of the validation images", is_number, default=None, until_format_2="validation_loss"
     )
     val_top5_accuracy: Optional[float] = _field(TOP5, is_share, default=None, until_format_2="top5_accuracy")
     metrics: Optional[Mapping[str, Optional[float]]] = _field(
-        "the user's own metrics of the validation images, by name; null where one is not defined",
+        "the user's own metrics of the validation images, by name; null if a metric is not "
+ "defined",
         is_numbers_by_name, default=None,
     )  # fmt: skip
     waiting: float = _field(WAITING, is_not_negative, default=0.0)
-    lr: Optional[float] = _field("learning rate of its last step", is_not_negative, default=None)
+    lr: Optional[float] = _field("learning rate of the epoch's last step", is_not_negative, default=None)
     seconds: Optional[float] = _since_start(formerly="")
 
     accuracy = RenamedMember("val_accuracy")
@@ -165,7 +162,7 @@ class DivergedEvent(MetricsLine):
     """The end of a run whose loss or parameters diverged, or whose replicas differ."""
 
     tag = {"kind": "event", "event": "diverged"}
-    message: str = _field("which number or parameter went wrong, how, and at which step", is_text)
+    message: str = _field("the value or parameter that diverged, and the step", is_text)
 
 
 @dataclass(frozen=True)
@@ -174,7 +171,7 @@ class LossScaleEvent(MetricsLine):
 
     tag = {"kind": "event", "event": "loss_scale"}
     epoch: int = _field("number of the epoch, from 1", is_count)
-    step: int = _field("number of its last step in the run", is_count)
+    step: int = _field("number of the epoch's last step in the run", is_count)
     loss_scale: float = _field("factor by which losses are multiplied", is_positive)
     skipped: int = _field("steps skipped so far because gradients overflowed", is_count_or_zero)
 
@@ -192,11 +189,14 @@ class StalenessEvent(MetricsLine):
         """Describe the staleness, as in ``0.95 updates of others on average, at most 2; ...``."""
         total = sum(self.pushes)
         if not total:
-            return "no push"
+            return "no pushes"
         counts = {updates: pushes for updates, pushes in enumerate(self.pushes) if pushes}
         mean = sum(updates * pushes for updates, pushes in counts.items()) / total
         counts_text = ", ".join(f"{updates}: {pushes}" for updates, pushes in counts.items())
-        return f"{mean:.2f} updates of others on average, at most {max(counts)}; pushes by it {counts_text}"
+        return (
+            f"{mean:.2f} updates of other workers on average, at most {max(counts)}; pushes by number "
+            f"of updates: {counts_text}"
+        )
 
 
 @dataclass(frozen=True)
@@ -205,13 +205,13 @@ class ProfileEvent(MetricsLine):
 
     tag = {"kind": "event", "event": "profile"}
     step: int = _field("number of the first step that was recorded", is_count)
-    steps: int = _field("how many were", is_count)
-    step_seconds: float = _field("time of one of them, the mean", is_positive, "s")
+    steps: int = _field("number of recorded steps", is_count)
+    step_seconds: float = _field("mean time of a recorded step", is_positive, "s")
     shares: Mapping[str, Mapping[str, float]] = _field(
-        "for each device the share of that time in each phase, and waiting", dict_of(dict_of(is_share))
+        "share of the step time in each phase and of waiting, for each device", dict_of(dict_of(is_share))
     )
     overlap: Optional[float] = _field(
-        "share of the time of sums and copies in which some device computed backward; null where there are none",
+        "share of the time of reductions and copies during which some device computed backward; null if there are none",
         or_none(is_share),
     )
 
@@ -222,7 +222,7 @@ class ResumedEvent(MetricsLine):
 
     tag = {"kind": "event", "event": "resumed"}
     step: int = _field("number of the last step before the checkpoint", is_count)
-    message: str = _field("what differs from the run before, if anything does", is_text)
+    message: str = _field("differences from the interrupted run, if any", is_text)
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ class StoppedEvent(MetricsLine):
 
     tag = {"kind": "event", "event": "stopped"}
     step: int = _field("number of the last step", is_count)
-    message: str = _field("the callback, and why it stopped", is_text)
+    message: str = _field("the callback that stopped the run, and its reason", is_text)
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ class ConfusionEvent(MetricsLine):
 
     tag = {"kind": "event", "event": "confusion"}
     matrix: Sequence[Sequence[int]] = _field(
-        "row i, column j: validation images of class i that were taken for class j",
+        "row i, column j: validation images of class i that were predicted as class j",
         list_of(list_of(is_count_or_zero)),
         "images",
     )
@@ -251,7 +251,7 @@ class OutputClosedEvent(MetricsLine):
     """The failure of standard output, after which the run continued without printing."""
 
     tag = {"kind": "event", "event": "unheard"}
-    message: str = _field("what the system said of it", is_text)
+    message: str = _field("the system's error message", is_text)
 
 
 @dataclass(frozen=True)
@@ -259,9 +259,9 @@ class EndedEvent(MetricsLine):
     """The end of a run whose files are complete."""
 
     tag = {"kind": "event", "event": "ended"}
-    step: int = _field("number of its last step", is_count)
+    step: int = _field("number of the run's last step", is_count)
     files: Mapping[str, str] = _field(
-        "SHA-256 of each file that it leaves, but those that grow or are drawn again", dict_of(is_digest)
+        "SHA-256 of each final file, except those that grow or are drawn again", dict_of(is_digest)
     )
     seconds: Optional[float] = _since_start()
 

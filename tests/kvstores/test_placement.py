@@ -222,7 +222,7 @@ def test_machines_without_a_fixed_size_have_any_number_of_devices():
     [
         ({"name": "rign"}, ScheduleError, "did you mean 'ring'"),
         ({"order": (0, 0)}, ScheduleError, "list each of the devices 0 to 1 exactly once"),
-        ({"order": (0, 1), "topology": "pcie"}, KVStoreError, "both place devices: give one of"),
+        ({"order": (0, 1), "topology": "pcie"}, KVStoreError, "remove one of them"),
     ],
 )
 def test_a_store_of_an_unknown_algorithm_or_order_is_refused_when_it_is_made(given, kind, words):

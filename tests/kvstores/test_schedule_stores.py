@@ -76,7 +76,11 @@ def test_keys_of_one_call_may_be_on_other_devices_unless_they_are_updated_togeth
     store = make_kvstore("sharded-optimizer")
     store.set_optimizer(mx.optimizer.SGD())
     weights = [[array.copy() for array in of_key] for of_key in arrays]
-    with pytest.raises(KVStoreError, match="key 'a' is on 2 devices, 'b' on 3: give keys of one call the same devices"):
+    with pytest.raises(
+        KVStoreError,
+        match="kvstore 'sharded-optimizer', key 'a' is on 2 devices, but 'b' is on 3: use the same "
+        "devices for all keys of a call",
+    ):
         store.pushpull(["a", "b"], arrays, out=weights)
     assert all((array.asnumpy() == 1).all() for of_key in (*arrays, *weights) for array in of_key)
     make_kvstore("ring").pushpull(["a", "b"], arrays)
@@ -148,8 +152,8 @@ def arrays_of(ctxs, sizes=(3, 3), dtypes=("float32", "float32")):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        (lambda ctxs: arrays_of(ctxs, sizes=(3, 4)), "must be alike"),
-        (lambda ctxs: arrays_of(ctxs, dtypes=("float32", "float64")), "must be alike"),
+        (lambda ctxs: arrays_of(ctxs, sizes=(3, 4)), "use the same shape and type"),
+        (lambda ctxs: arrays_of(ctxs, dtypes=("float32", "float64")), "use the same shape and type"),
         (lambda ctxs: [nd.sparse.zeros("row_sparse", (3, 1), ctx=ctx) for ctx in ctxs], "sparse"),
     ],
 )
@@ -160,7 +164,7 @@ def test_arrays_that_cannot_be_summed_are_refused_and_unchanged(arrays, message)
     assert all((array.asnumpy() == array.asnumpy().flat[0]).all() for array in arrays)
 
 
-CANNOT_STORE = r"cannot be left in {} on [cg]pu\({}\)"
+CANNOT_STORE = r"cannot be written to {} on [cg]pu\({}\)"
 
 
 @pytest.mark.parametrize(

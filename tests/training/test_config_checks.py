@@ -237,7 +237,7 @@ def test_one_process_over_horovod_gets_a_warning_that_nothing_is_compressed():
     """It may be the last of several processes: the run continues with the same settings."""
     group = SummingGroup(0, 1)
     group.sums_float16 = True
-    with pytest.warns(GluonlabWarning, match="one process has nobody to send gradients to"):
+    with pytest.warns(GluonlabWarning, match="a single process does not send gradients"):
         plan = make_plan(TrainConfig(compress="fp16", devices="cpu*2"), group=group)
     assert plan.compress == plan.settings()["compress"] == "fp16"
 

@@ -117,7 +117,7 @@ def test_whole_numbers_are_classes_in_their_order(labels):
     values = sorted(set(labels))
     assert data.classes == tuple(map(str, values))
     assert [values[label] for label in data.train[1]] == labels
-    assert any("a network numbers them" in line for line in data.warnings()) is (values != [*range(len(values))])
+    assert any("the model numbers from" in line for line in data.warnings()) is (values != [*range(len(values))])
 
 
 @given(st.lists(st.sampled_from(["0", "1", "01", "x", "é"]), min_size=2, max_size=8))
@@ -138,7 +138,7 @@ def test_the_folder_of_the_images_is_that_of_the_list_or_of_data_dir(place, tmp_
     aside.mkdir()
     for part in ("train", "val"):
         (place / f"{part}.csv").rename(aside / f"{part}.csv")
-    with pytest.raises(DataError, match=r"9 of them are missing .* paths are relative to .*/lists"):
+    with pytest.raises(DataError, match=r"9 of them are missing .* use paths relative to .*/lists"):
         load(f"list:{aside}/train.csv")
     assert len(find_listed_images(f"{aside}/train.csv", str(place)).train[0]) == 9
     with pytest.raises(DataError, match="--data-dir nowhere is not a folder"):
