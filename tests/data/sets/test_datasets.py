@@ -289,7 +289,7 @@ def test_invalid_images_are_reported_in_one_line(images, message):
     [
         ((X, Y + 1, X, Y + 1), r"3 classes occur among the labels from 0 to 3 \(1, 2"),
         ((X[Y < 2], Y[Y < 2], X, Y), "validation images have the label 2, but no training image"),
-        ((X * 1.0, Y, X, Y), "float64 with whole numbers up to 25., and networks"),
+        ((X * 1.0, Y, X, Y), "float64 with whole numbers up to 25., but floats are not"),
     ],
 )
 def test_labels_with_gaps_and_floats_that_look_like_pixels_cause_a_warning(arrays, message):
