@@ -101,12 +101,12 @@ def test_the_export_is_written_although_the_picture_cannot_be(run, empty_cwd, fi
 def test_image_files_are_read_from_the_recorded_or_another_folder(run, tmp_path):
     data, moved = tmp_path / "data", tmp_path / "moved"
 
-    def accuracy(words):
-        return json.loads(run(*words.split(), "--threads", "1", "--json")[1])["accuracy"]
+    def accuracy(words, key="accuracy"):
+        return json.loads(run(*words.split(), "--threads", "1", "--json")[1])[key]
 
     write_mnist(data)
     words = f"--dataset mnist --data-dir {data} --model mlp --epochs 1 --devices {device_spec(1)}"
-    expected = accuracy(f"{words} --out run")
+    expected = accuracy(f"{words} --out run", "val_accuracy")
     assert accuracy("--evaluate run") == expected
     data.rename(moved)
     status, out, err = run("--evaluate", "run")

@@ -245,7 +245,7 @@ def test_a_run_with_images_held_out_is_resumed_and_evaluated_on_the_same(run, un
     assert status == 0 and "30 training, 12 validation images" in out, err
     status, out, err = run("--resume", "a", "--epochs", "2", "--json")
     assert status == 0, err
-    accuracy = json.loads(out)["accuracy"]
+    accuracy = json.loads(out)["val_accuracy"]
     status, out, _ = run("--evaluate", "a", "--json")
     assert (status, json.loads(out)["images"], json.loads(out)["accuracy"]) == (0, 12, accuracy)
     mistakes = load_run("a").mistakes()

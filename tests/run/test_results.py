@@ -65,7 +65,7 @@ def test_quiet_prints_two_lines(run):
     status, out, _ = run(*QUICK_OPTIONS, "--quiet", "--out", "run")
     assert status == 0
     first, second = out.splitlines()
-    accuracy = r"accuracy [01]\.\d{4} \(top-5 [01]\.\d{4}\)"
+    accuracy = r"val accuracy [01]\.\d{4} \(top-5 [01]\.\d{4}\)"
     assert re.fullmatch(accuracy + r", [\d,]+ images/s, [\d.]+ s in all, [\d.]+% waiting for images", first)
     assert second == "written to run"
 
