@@ -74,8 +74,12 @@ def check_command(words):
     if name == "gluonlab" and rest:
         command, rest = module.COMMANDS[rest[0]][1], rest[1:]
         if not hasattr(command, "make_context"):  # loaded when it is called
-            check_command(["python", "-m", f"gluonlab.{words[-len(rest) - 1]}", *rest])
-            return
+            subcommand = words[-len(rest) - 1]
+            run_commands = importlib.import_module("gluonlab.cli.run_commands").COMMANDS
+            if subcommand not in run_commands:
+                check_command(["python", "-m", f"gluonlab.{subcommand}", *rest])
+                return
+            command = run_commands[subcommand]
     elif rest and rest[0] in getattr(module, "TOOLS", ()):  # a former name
         command, rest = importlib.import_module(module.TOOLS[rest[0]]).main, rest[1:]
     elif hasattr(module, "COMMANDS"):
