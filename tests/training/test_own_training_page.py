@@ -20,7 +20,7 @@ def test_every_block_runs(tmp_path, monkeypatch, capsys):
     for block in blocks:
         exec(block, names)
     said = capsys.readouterr().out
-    assert len(blocks) == 13
+    assert len(blocks) == 14
     assert names["score"].accuracy == names["result"].val_accuracy
     assert names["result"].history[-1].metrics.keys() == {"worst class", "top 2"}
     assert 0 < names["forecast"].history[-1].metrics["brier"] < 2
