@@ -52,9 +52,9 @@ EXAMPLE = "write gluonlab predict RUN IMAGE..."
 @click.option("--gpus", metavar="N", help="use N GPUs; without any, N CPU devices stand in")
 @click.option("--devices", metavar="SPEC", help="devices by name: gpu:0,2 gpu:* cpu cpu*4")
 @click.option("--threads", metavar="N", help="threads per CPU device")
-@click.option("--batch-size", metavar="N", help="images per device at once  [default: the run's]")
+@click.option("--batch-size", "-b", metavar="N", help="images per device at once  [default: the run's]")
 @click.option("--data-dir", metavar="DIR", help="with --wrong: the folder of the data set's files")
-@click.option("--workers", metavar="N", help="processes that decode files  [default: one a core]")
+@click.option("--workers", "-j", metavar="N", help="processes that decode files  [default: one a core]")
 @click.option("--skip-corrupt", is_flag=True, default=None, help="leave out pictures that fail to decode")
 def main(
     run: Optional[str],

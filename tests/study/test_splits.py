@@ -1,4 +1,4 @@
-"""python -m gluonlab.study splits: bench's measurement, kept round by round."""
+"""gluonlab study splits: bench's measurement, kept round by round."""
 
 import json
 
