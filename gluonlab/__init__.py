@@ -1,6 +1,6 @@
 """Learn, run and measure multi-GPU training with MXNet Gluon.
 
-    python -m gluonlab.run --gpus 2
+    gluonlab run --gpus 2
 
 or, from Python::
 

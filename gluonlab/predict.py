@@ -1,4 +1,4 @@
-"""The command python -m gluonlab.predict RUN IMAGE...: classifies images with a finished run.
+"""The command gluonlab predict RUN IMAGE...: classifies images with a finished run.
 
 `main` checks the options. It then classifies the user's images, or with --wrong finds the test
 images that the run gets wrong. The result is printed as text, JSON or CSV, and --sheet draws it.
@@ -27,14 +27,10 @@ if TYPE_CHECKING:
     from gluonlab.inference.predictions import PredictedBatch
 
 DEFAULT_TOP, DEFAULT_SHEET = 5, WRONG_IMAGES
-EXAMPLE = "write python -m gluonlab.predict RUN IMAGE..."
+EXAMPLE = "write gluonlab predict RUN IMAGE..."
 
 
-@command(
-    "python -m gluonlab.predict",
-    interrupted="nothing was written",
-    most_used="--top --wrong --sheet --csv --json --gpus",
-)
+@command("gluonlab predict", interrupted="nothing was written", most_used="--top --wrong --sheet --csv --json --gpus")
 @click.argument("run", required=False, metavar="RUN")
 @click.argument("images", nargs=-1, metavar="IMAGE...")
 @click.option("--top", metavar="N", help=f"classes for each image  [default: {DEFAULT_TOP}]")

@@ -1,4 +1,4 @@
-"""The command python -m gluonlab.run: trains a network, or evaluates, resumes or compares runs.
+"""The command gluonlab run: trains a network, or evaluates, resumes or compares runs.
 
 `main` reads the options and starts one of these actions. The options for the settings of a run come
 from `gluonlab.config.TrainConfig`, and `gluonlab.training.loop.train` executes the run. MXNet is
@@ -40,7 +40,7 @@ MOST_USED = """
 """
 
 
-@command("python -m gluonlab.run", interrupted="nothing was written", most_used=MOST_USED)
+@command("gluonlab run", interrupted="nothing was written", most_used=MOST_USED)
 @add_config_options
 @add_config_file_option
 @click.option("--save-config", metavar="FILE", help="write these settings to a new file that --config reads, and end")

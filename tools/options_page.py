@@ -31,7 +31,7 @@ def module_commands(name):
         module = importlib.import_module(f"gluonlab.{name}.__main__")
     except ModuleNotFoundError:
         module = importlib.import_module(f"gluonlab.{name}")
-    words = f"python -m gluonlab.{name}"
+    words = f"gluonlab {name}"
     if hasattr(module, "COMMANDS"):
         return [(f"{words} {subcommand}", command) for subcommand, command in module.COMMANDS.items()]
     return [(words, module.main)]
@@ -71,7 +71,7 @@ def make_page():
         commands = module_commands(name)
         level = 2
         if len(commands) > 1:
-            lines += [f"## python -m gluonlab.{name}", ""]
+            lines += [f"## gluonlab {name}", ""]
             level = 3
         for words, command in commands:
             lines += format_command(words, command, level)

@@ -1,4 +1,4 @@
-"""Measurements: ``python -m gluonlab.bench allreduce``, ``links``, ``scaling`` and so on.
+"""Measurements: ``gluonlab bench allreduce``, ``links``, ``scaling`` and so on.
 
 A measurement compares variants in interleaved rounds: each round runs a few steps of every variant.
 So a temporary slowdown of the machine affects all variants. `harness` contains the parts that the

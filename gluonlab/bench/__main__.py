@@ -1,4 +1,4 @@
-"""Commands of ``python -m gluonlab.bench NAME``."""
+"""Commands of ``gluonlab bench NAME``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gluonlab.cli.output_streams import print_error
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 
 
-@command("python -m gluonlab.bench scaling", INTERRUPTED)
+@command("gluonlab bench scaling", INTERRUPTED)
 @measurement_options(_scaling.ROUNDS)
 @option("--network", "NAME", f"one of {', '.join(_scaling.NETWORKS)}", "lenet")
 @option("--scaling", "KIND", "weak: a batch for each device; strong: one for all", _scaling.WEAK)
@@ -55,7 +55,7 @@ def scaling_command(
     run_options.print_record(record, table)
 
 
-@command("python -m gluonlab.bench splits", INTERRUPTED)
+@command("gluonlab bench splits", INTERRUPTED)
 @measurement_options(_splits.ROUNDS)
 @option("--network", "NAME", f"one of {', '.join(_splits.TASKS)}", "resnet18")
 @option("--microbatches", "N", "parts of a batch that goes through a pipeline", str(_splits.DEFAULT_MICROBATCHES))
@@ -80,8 +80,7 @@ def splits_command(run_options: MeasurementOptions, network: str, microbatches: 
 
 
 @command(
-    "python -m gluonlab.bench pipeline",
-    most_used="--devices --microbatches --stages-per-device --costs --draw --out --json",
+    "gluonlab bench pipeline", most_used="--devices --microbatches --stages-per-device --costs --draw --out --json"
 )
 @option("--devices", "SPEC", f"gpu:0,2 gpu:* cpu*4, or a number  [default: {_pipeline.DEFAULT_DEVICES}]")
 @option("--microbatches", "N", f"parts of a batch  [default: {_pipeline.DEFAULT_MICROBATCHES}]")
@@ -141,7 +140,7 @@ def main(args: Optional[Sequence[str]] = None) -> None:
         _load_tool(arguments[0])(arguments[1:])
         return
     commands = {name: (command.get_short_help_str(100), command) for name, command in COMMANDS.items()}
-    run_subcommand("python -m gluonlab.bench", commands, arguments)
+    run_subcommand("gluonlab bench", commands, arguments)
 
 
 def _load_tool(name: str) -> Callable[[List[str]], Any]:

@@ -34,6 +34,7 @@ from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, Nam
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
+from gluonlab.cli.old_names import SEPARATOR, current_words, warn_renamed
 from gluonlab.cli.output_streams import (
     discard_output,
     ignore_closed_reader,
@@ -50,7 +51,6 @@ from gluonlab.host.signals import EXCEPTION_BY_SIGNAL, RESEND_DELAY_S, Terminate
 from gluonlab.host.startup_errors import exit_immediately, explain_hidden_module, is_command_starting
 from gluonlab.plain_text import one_line
 
-SEPARATOR = "--"  # the words after it belong to another command
 WRITTEN_WORDS_KEY = "gluonlab.cli.as_written"  # key of a click context's ``meta``: the command's words
 SIGNAL_STATUS_BASE = 128  # shells add this to the number of the signal that killed a process
 
@@ -66,10 +66,12 @@ class Command(click.Command):
 
     ``interrupted``: the message that is printed after Ctrl-C, unless the KeyboardInterrupt has a
     message. ``most_used``: the options that --help shows, if not all options fit on a screen.
+    ``renamed``: old names of options, which still work (see `gluonlab.cli.old_names`).
     """
 
     interrupted = ""
     most_used: Sequence[str] = ()
+    renamed: Mapping[str, str] = MappingProxyType({})
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command, and exit the process."""
@@ -144,6 +146,9 @@ class Command(click.Command):
 
         SageMaker's images and other services add a value to every option, also to flags.
         """
+        args, replaced = current_words(args, self.get_params(ctx), self.renamed)
+        for old, new in {} if ctx.resilient_parsing else replaced.items():
+            warn_renamed(old, new)
         ctx.meta[WRITTEN_WORDS_KEY] = list(args)
         end = args.index(SEPARATOR) if SEPARATOR in args else len(args)
         check_typography(args[:end], self.get_params(ctx))
@@ -204,7 +209,7 @@ class Command(click.Command):
         params = [param for param in self.get_params(ctx) if not isinstance(param, HelpAll)]
         records = {param.opts[0]: param.get_help_record(ctx) for param in params}
         chosen = filter(None, (records[name] for name in self.most_used))
-        with formatter.section("Options used most"):
+        with formatter.section("Common options"):
             short = [(names, _DETAILS_PATTERN.split(help)[0]) for names, help in chosen]
             formatter.write_dl(short, OPTION_WIDTH)
         count = sum(record is not None and bool(record[1]) for record in records.values())
@@ -292,11 +297,12 @@ def command(
     interrupted: str = Command.interrupted,
     settings: Mapping[str, Any] = MappingProxyType({}),
     most_used: str = "",
+    renamed: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Callable[..., None]], Command]:
     """Return a decorator that makes a function a `Command` with the options --debug and -h.
 
-    For example: ``@command("python -m gluonlab.x")``. ``settings``: additions to click's context
-    settings. ``interrupted`` and ``most_used``: see `Command`; ``most_used`` is one text here.
+    For example: ``@command("gluonlab x")``. ``settings``: additions to click's context settings.
+    ``interrupted``, ``most_used`` and ``renamed``: see `Command`; ``most_used`` is one text here.
     """
 
     def make_command(function: Callable[..., None]) -> Command:
@@ -307,6 +313,7 @@ def command(
         decorator = click.command(name=name, cls=Command, context_settings=context_settings)
         decorated: Command = decorator(debug(function))
         decorated.interrupted, decorated.most_used = interrupted, most_used.split()
+        decorated.renamed = renamed
         decorated.params.append(HelpAll(hidden=not most_used))
         return decorated
 
@@ -327,16 +334,24 @@ def make_lazy_main(module: str) -> Callable[[List[str]], Any]:
 
 
 def run_subcommand(
-    program: str, commands: Mapping[str, Tuple[str, Callable[[List[str]], Any]]], args: Sequence[str]
+    program: str,
+    commands: Mapping[str, Tuple[str, Callable[[List[str]], Any]]],
+    args: Sequence[str],
+    renamed: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Call the command whose name is the first of ``args``, with the remaining words.
 
-    ``commands``: name -> (summary, function to call with the words).
+    ``commands``: name -> (summary, function to call with the words). ``renamed``: old name of a
+    command, which still works -> its current name.
     """
     completion = Completion.from_environment()
     if completion and not args:
         completion.print_names({name: summary for name, (summary, _) in commands.items()})
     name, *rest = list(args) or ["--help"]
+    if name in renamed:
+        if completion is None:
+            warn_renamed(f"{program} {name}", f"{program} {renamed[name]}")
+        name = renamed[name]
     if name == "help" and rest[:1] and rest[0] in commands:  # as in git and conda
         name, *rest = rest[0], *rest[1:], "--help"
     if name in ("-h", "--help", "--help-all", "help"):

@@ -13,53 +13,83 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Typ
 
 from gluonlab.errors import ConfigError, unknown
 
-# gluonlab's option -> names of the same option in other tools, without dashes
-OPTION_ALIASES = {
-    "--batch-size": "batch bs per-device-batch-size train-batch-size minibatch minibatch-size mini-batch-size",
-    "--model": "arch architecture net network backbone model-name",
-    "--dataset": "data dataset-name train-data",
-    "--data-dir": "data-path data-root root train-dir dataset-dir",
-    "--image-size": "img-size imsize imgsz input-size crop-size resolution data-shape input-shape image-shape",
-    "--epochs": "num-epochs num-epoch n-epochs n-epoch max-epochs max-epoch nepochs",
+# gluonlab's option -> names of the same option in other tools, without dashes. Commands accept these
+# names, because their values have the same meaning.
+ACCEPTED_ALIASES = {
+    "--batch-size": "batch bs per-device-batch-size per-device-train-batch-size minibatch-size mini-batch-size",
+    "--model": "arch architecture net network model-name",
+    "--dataset": "dataset-name",
+    "--data-dir": "data-path data-root dataset-dir",
+    "--image-size": "img-size imsize imgsz",
+    "--epochs": "num-epochs num-epoch n-epochs n-epoch max-epochs max-epoch nepochs num-train-epochs",
     "--gpus": "num-gpus num-gpu ngpus n-gpus n-gpu num-devices",
-    "--devices": "ctx ctxs context contexts device device-ids gpu-ids gpu-id cuda use-cuda cpu use-cpu no-cuda",
     "--seed": "random-seed manual-seed seed-value",
-    "--lr": "learning-rate base-lr lrate optimizer-params",
-    "--lr-schedule": "lr-mode lr-scheduler lr-policy scheduler",
-    "--lr-decay-epochs": "lr-decay-period lr-decay-epoch lr-step-epochs lr-step lr-steps milestones step-size",
-    "--lr-decay": "gamma lr-factor",
-    "--optimizer": "opt optim optimiser solver nesterov",
-    "--wd": "weight-decay l2",
+    "--lr": "learning-rate lrate",
+    "--lr-decay-epochs": "lr-decay-epoch lr-step-epochs milestones",
+    "--lr-decay": "lr-factor",
+    "--optimizer": "opt optim optimiser",
+    "--wd": "weight-decay",
     "--no-bias-decay": "no-wd",
-    "--warmup-epochs": "warmup warmup-steps",
-    "--microbatches": "accumulate accumulate-grad-batches gradient-accumulation-steps "
-    "gradient-accumulation accum accum-iter grad-accum iter-size batches-per-allreduce",
-    "--clip-norm": "gradient-clip-val gradient-clip gradient-clipping clip-grad clip-grad-norm "
-    "clip-gradient grad-clip clip clipnorm max-grad-norm max-norm",
-    "--class-weights": "class-weight weight pos-weight",
+    "--microbatches": "accumulate-grad-batches gradient-accumulation-steps grad-accum-steps",
+    "--clip-norm": "clip-grad-norm max-grad-norm gradient-clip-val grad-clip-norm clipnorm max-norm",
+    "--class-weights": "class-weight",
     "--kvstore": "kv-store",
+    "--sync-bn": "sync-batchnorm syncbn",
+    "--workers": "num-workers num-data-workers dataloader-num-workers",
+    "--out": "output-dir out-dir save-dir log-dir logdir",
+    "--val-split": "validation-split val-ratio valid-pct",
+    "--patience": "early-stopping-patience",
+    "--config": "config-file cfg",
+    "-n": "np num-proc world-size",
+}
+# gluonlab's option -> names in other tools whose values differ, or which are only similar. The error
+# message for such a name suggests the option.
+SUGGESTED_ALIASES = {
+    "--batch-size": "train-batch-size minibatch",
+    "--model": "backbone",
+    "--dataset": "data train-data",
+    "--data-dir": "root train-dir",
+    "--image-size": "input-size crop-size resolution data-shape input-shape image-shape",
+    "--devices": "ctx ctxs context contexts device device-ids gpu-ids gpu-id cuda use-cuda cpu use-cpu no-cuda",
+    "--lr": "base-lr optimizer-params",
+    "--lr-schedule": "lr-mode lr-scheduler lr-policy scheduler",
+    "--lr-decay-epochs": "lr-decay-period lr-step lr-steps step-size",
+    "--lr-decay": "gamma",
+    "--optimizer": "solver nesterov",
+    "--wd": "l2",
+    "--warmup-epochs": "warmup warmup-steps",
+    "--microbatches": "accumulate gradient-accumulation accum accum-iter grad-accum iter-size batches-per-allreduce",
+    "--clip-norm": "gradient-clip gradient-clipping clip-grad clip-gradient grad-clip clip",
+    "--class-weights": "weight pos-weight",
     "--compress": "gc-type gc-threshold compression fp16-allreduce",
     "--dtype": "amp use-amp fp16 bf16 half precision mixed-precision",
-    "--sync-bn": "sync-batchnorm syncbn",
     "--crop-padding": "crop-pad",
-    "--decoders": "workers num-workers num-data-workers",
-    "--out": "output output-dir out-dir logdir save-dir save save-path checkpoint-dir ckpt-dir "
-    "model-dir logging-dir log-dir",
+    "--out": "output save save-path checkpoint-dir ckpt-dir model-dir logging-dir",
     "--checkpoint-every": "checkpoint save-every save-freq save-frequency save-interval save-period",
-    "--resume": "resume-from resume-from-checkpoint resume-epoch load load-epoch ckpt",
     "--pretrained": "pretrained-model use-pretrained weights",
-    "--val-share": "val-split validation-split valid-pct val-ratio test-size",
+    "--val-split": "test-size",
     "--patience": "early-stopping early-stop",
-    "--evaluate": "eval eval-only test test-only val validate",
-    "-n": "world-size nproc-per-node num-proc np",
+    "-n": "nproc-per-node",
     "--hosts": "hostnames nodes nnodes",
     "--momentum": "mom",
-    "--config": "config-file cfg yaml",
+    "--config": "yaml",
     "--debug": "verbose",
 }
-OPTION_BY_ALIAS: Dict[str, str] = {
-    f"--{alias}": option for option, aliases in OPTION_ALIASES.items() for alias in aliases.split()
-}
+
+
+def _option_by_alias(table: Mapping[str, str]) -> Dict[str, str]:
+    return {f"--{alias}": option for option, aliases in table.items() for alias in aliases.split()}
+
+
+SYNONYMS = {**_option_by_alias(ACCEPTED_ALIASES), "-np": "-n"}
+OPTION_BY_ALIAS = {**_option_by_alias(ACCEPTED_ALIASES), **_option_by_alias(SUGGESTED_ALIASES)}
+# names in other tools -> the command that does the same
+COMMAND_BY_ALIAS = _option_by_alias(
+    {
+        "gluonlab resume RUN_DIR": "resume-from resume-from-checkpoint resume-epoch load load-epoch ckpt",
+        "gluonlab evaluate RUN_DIR": "eval eval-only test test-only val validate",
+    }
+)
 SIMILARITY_CUTOFF = 0.7  # the smallest similarity ratio of two names for a hint
 
 
@@ -123,7 +153,8 @@ def unknown_option_message(given: str, names: Collection[str]) -> str:
     >>> unknown_option_message("--learning-rate", ["--lr", "--wd"])
     "unknown option '--learning-rate': did you mean '--lr'?"
     """
-    suggestion = nearest_option(given, names)
+    command = None if "--resume" in names else COMMAND_BY_ALIAS.get(given.lower().replace("_", "-"))
+    suggestion = command or nearest_option(given, names)
     if suggestion is not None:
         return f"unknown option {given!r}: did you mean {suggestion!r}?"
     return f"unknown option {given!r}: see --help"

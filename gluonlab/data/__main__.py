@@ -1,4 +1,4 @@
-"""The command python -m gluonlab.data, with the subcommands list, download, verify, path, pack."""
+"""The command gluonlab data, with the subcommands list, download, verify, path, pack."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gluonlab.data.sets.dataset_registry import (
 from gluonlab.errors import ConfigError, DataError, RunError
 from gluonlab.plain_text import json_text
 
-RUN_COMMAND = "python -m gluonlab.run --dataset"
+RUN_COMMAND = "gluonlab run --dataset"
 KEPT_HINT = "what has been downloaded is kept: run the same command again to resume"
 LONGEST_TIMEOUT_S = 86_400
 SourceTable = Dict[str, Source]
@@ -62,7 +62,7 @@ def _find_source(name: str, sources: SourceTable) -> Source:
     )
 
 
-@command("python -m gluonlab.data list")
+@command("gluonlab data list")
 @_in_folder
 @_as_json
 @click.pass_obj
@@ -81,7 +81,7 @@ def list_sources(sources: SourceTable, data_dir: Optional[str], as_json: bool) -
         click.echo(f"{name:<18}{source.size / 2**20:>6.0f} MiB  {folders[name] or 'not here'}")
 
 
-@command("python -m gluonlab.data download", interrupted=KEPT_HINT)
+@command("gluonlab data download", interrupted=KEPT_HINT)
 @click.argument("name")
 @_in_folder
 @click.option("--mirror", metavar="URL", help=MIRROR)
@@ -99,7 +99,7 @@ def download(sources: SourceTable, name: str, data_dir: Optional[str], mirror: O
     click.echo(f"{name} is complete in {folder}")
 
 
-@command("python -m gluonlab.data verify")
+@command("gluonlab data verify")
 @click.argument("name")
 @_in_folder
 @_as_json
@@ -124,7 +124,7 @@ def verify(sources: SourceTable, name: str, data_dir: Optional[str], as_json: bo
         raise RunError(f"{name}: {counts} of {len(findings):,} files: {download_command(name, data_dir)}")
 
 
-@command("python -m gluonlab.data path")
+@command("gluonlab data path")
 @click.argument("name")
 @_in_folder
 @click.pass_obj
@@ -137,7 +137,7 @@ def path(sources: SourceTable, name: str, data_dir: Optional[str]) -> None:
     click.echo(folder)
 
 
-@command("python -m gluonlab.data pack", interrupted="nothing was written")
+@command("gluonlab data pack", interrupted="nothing was written")
 @click.argument("name", metavar="NAME", required=False)
 @click.option("--out", metavar="DIR", help="the new folder")
 @click.option("--data-dir", metavar="DIR", help="the folder that holds the data set's files")
@@ -149,11 +149,11 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     """Decode the images of a data set once, and write their pixels.
 
     NAME is a data set of image files, such as folder:PATH, record:FILE or imagenette2-320.
-    Training then reads pixels: python -m gluonlab.run --dataset folder:DIR
+    Training then reads pixels: gluonlab run --dataset folder:DIR
     """
     if name is None or out is None:
         missing = "the data set" if name is None else "--out DIR"
-        raise ConfigError(f"pack needs {missing}: write python -m gluonlab.data pack folder:PATH --out DIR")
+        raise ConfigError(f"pack needs {missing}: write gluonlab data pack folder:PATH --out DIR")
     if not has_image_files(name):
         raise ConfigError(f"{name} has no image files to decode: choose {', '.join(image_file_datasets())}")
     from gluonlab.data.sets.packed_folder import check_new_folder
@@ -179,7 +179,7 @@ def main(args: Optional[Sequence[str]] = None, sources: SourceTable = SOURCES) -
         name: (subcommand.get_short_help_str(100), partial(subcommand, obj=sources))
         for name, subcommand in COMMANDS.items()
     }
-    run_subcommand("python -m gluonlab.data", commands, sys.argv[1:] if args is None else args)
+    run_subcommand("gluonlab data", commands, sys.argv[1:] if args is None else args)
 
 
 if __name__ == "__main__":

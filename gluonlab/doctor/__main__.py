@@ -1,4 +1,4 @@
-"""python -m gluonlab.doctor: check this machine, and report faults with cause and cure."""
+"""gluonlab doctor: check this machine, and report faults with cause and cure."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ PROVE_HELP = "also test the GPUs and all kvstores on them, for minutes: writes t
 OUT_HELP = f"with --prove: write NAME.json and NAME.html  [default: {DEFAULT_NAME}]"
 
 
-@command("python -m gluonlab.doctor")
+@command("gluonlab doctor")
 @click.option("--train", is_flag=True, help=TRAIN_HELP)
 @click.option("--network", is_flag=True, help=NETWORK_HELP)
 @click.option("--prove", is_flag=True, help=PROVE_HELP)

@@ -149,7 +149,7 @@ def check_cpu(proc: Path = PROC) -> Iterator[Finding]:
     if not sharing.is_certain:
         what = f"{sharing.processes} workers of a parameter server share cores"
         cause = "until they connect, it is unknown how many run on this host: all are assumed to"
-        cure = "export OMP_NUM_THREADS, or train with python -m gluonlab.launch, which counts them"
+        cure = "export OMP_NUM_THREADS, or train with gluonlab launch, which counts them"
         yield warning("cpu", what, cause, cure)
     exported, cores = openmp_settings.exported_threads(), resources.available_cores()
     if exported is not None and exported.threads > cores:

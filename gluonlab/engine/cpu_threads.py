@@ -139,7 +139,7 @@ def _one_device_warnings(threads: int, requested: "int | None") -> Iterator[str]
     if is_default and not local.is_certain and cores > 1:
         yield (
             f"up to {local.processes} workers may share this host's {cores} cores: this one computes with {threads} of "
-            "them; if fewer do, export OMP_NUM_THREADS, or train with python -m gluonlab.launch, which counts them"
+            "them; if fewer do, export OMP_NUM_THREADS, or train with gluonlab launch, which counts them"
         )
     if threads > 1 and openmp_settings.spins_by_default():
         yield (

@@ -1,4 +1,4 @@
-"""python -m gluonlab.exercises: lists exercises, grades notebooks, and shows a leaderboard."""
+"""gluonlab exercises: lists exercises, grades notebooks, and shows a leaderboard."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CORES = 2  # cores of a container; the labs compute on two CPU devices
 OUT = "grades.csv"
 
 
-@command("python -m gluonlab.exercises list")
+@command("gluonlab exercises list")
 @add_json_option("the list")
 def list_exercises(as_json: bool) -> None:
     """List the exercises that have a checker."""
@@ -42,9 +42,7 @@ def list_exercises(as_json: bool) -> None:
         click.echo(f"{exercise.id:<6} {exercise.summary}")
 
 
-@command(
-    "python -m gluonlab.exercises grade", most_used="--isolated --jobs --seconds --seed --out --canvas --gradescope"
-)
+@command("gluonlab exercises grade", most_used="--isolated --jobs --seconds --seed --out --canvas --gradescope")
 @click.argument("notebooks", nargs=-1, metavar="NOTEBOOK|FOLDER...")
 @click.option(
     "--isolated", is_flag=True, help="run each notebook in a container without a network, of docker or podman"
@@ -115,7 +113,7 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
     click.echo(f"written to {', '.join(map(str, filter(None, [out, canvas, gradescope])))}")
 
 
-@command("python -m gluonlab.exercises leaderboard")
+@command("gluonlab exercises leaderboard")
 @click.argument("grades", metavar="GRADES.csv")
 @add_json_option("the places")
 def leaderboard(grades: str, as_json: bool) -> None:
@@ -190,7 +188,7 @@ def main(args: Optional[Sequence[str]] = None) -> None:
         name: (subcommand.get_short_help_str(100), partial(subcommand, prog_name=subcommand.name))
         for name, subcommand in COMMANDS.items()
     }
-    run_subcommand("python -m gluonlab.exercises", commands, sys.argv[1:] if args is None else args)
+    run_subcommand("gluonlab exercises", commands, sys.argv[1:] if args is None else args)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Prints one line, not a traceback, for Ctrl-C and hidden modules while a command is starting.
 
 - Ctrl-C before the command has installed its own handlers.
-- A file of the user that hides a module. ``python -m gluonlab.run`` searches the current folder
+- A file of the user that hides a module. ``gluonlab run`` searches the current folder
   first, so a file ``random.py`` or ``mxnet.py`` there is imported instead of the real module.
 
 This module imports only modules that Python has already loaded, because Ctrl-C could interrupt

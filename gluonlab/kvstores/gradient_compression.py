@@ -82,7 +82,7 @@ def check_compression(compress: Optional[str], kvstore: str, dtype: str, group: 
             if not group.name:
                 advice = (
                     "it is for what several processes send each other over Horovod: start them "
-                    "with python -m gluonlab.launch -n 2 --backend horovod"
+                    "with gluonlab launch -n 2 --backend horovod"
                 )
             raise ConfigError(f"--compress {FP16}: {advice}, or leave it out")
         return

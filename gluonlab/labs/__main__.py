@@ -1,4 +1,4 @@
-"""python -m gluonlab.labs DIR: copies the labs' notebooks into DIR."""
+"""gluonlab labs DIR: copies the labs' notebooks into DIR."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gluonlab.labs import copy_labs
 from gluonlab.plain_text import escape_unprintable
 
 
-@command("python -m gluonlab.labs", interrupted="what is there is whole; the same command goes on")
+@command("gluonlab labs", interrupted="what is there is whole; the same command goes on")
 @click.argument("folder", metavar="DIR")
 @click.option(
     "--language",

@@ -1,4 +1,4 @@
-"""The command ``python -m gluonlab.launch``, which starts and watches the processes of a group."""
+"""The command ``gluonlab launch``, which starts and watches the processes of a group."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ CONTEXT_SETTINGS = {"ignore_unknown_options": True}
 
 
 @command(
-    "python -m gluonlab.launch",
-    settings=CONTEXT_SETTINGS,
-    most_used="-n --backend --hosts --hostfile --restart --print --job",
+    "gluonlab launch", settings=CONTEXT_SETTINGS, most_used="-n --backend --hosts --hostfile --restart --print --job"
 )
 @click.option("-n", "count", metavar="N", help="how many processes train  [default: as many as the hosts take]")
 @click.option(
@@ -129,7 +127,7 @@ def main(
 ) -> Any:
     """Train with many processes, here or on several hosts, or start your own program in each.
 
-    The options of the run are those of python -m gluonlab.run. Batches, rates and results are those
+    The options of the run are those of gluonlab run. Batches, rates and results are those
     of one process with all devices: --batch-size is per device.
 
     If the first word after -- does not begin with a dash, it is your own program: -n 2 -- python

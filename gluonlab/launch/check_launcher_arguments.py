@@ -209,7 +209,7 @@ def _parse_run_options(
         if name == "--backend":
             raise ConfigError(f"--backend stands before --, and is {backend} there: leave it out")
         if name in SINGLE_PROCESS_OPTIONS:
-            raise ConfigError(f"{name} is for one process: leave it out, or write it to python -m gluonlab.run")
+            raise ConfigError(f"{name} is for one process: leave it out, or write it to gluonlab run")
         _check_not_launcher_option(name, launcher_options, run_options)
     context = worker.make_context(worker.name, ["--backend", backend, *words])
     fields = TrainConfig.__dataclass_fields__

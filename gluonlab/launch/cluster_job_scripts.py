@@ -31,7 +31,7 @@ class JobRequest:
     """Description of a job: its processes, their resources and their arguments.
 
     Args:
-        words: the words after ``--``, which are options of python -m gluonlab.run, or a program
+        words: the words after ``--``, which are options of gluonlab run, or a program
         processes: number of processes
         processes_per_host: largest number of processes on one host
         gpus: GPUs of each process

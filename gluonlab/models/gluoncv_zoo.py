@@ -38,7 +38,7 @@ _CLASSES_ARGUMENT = {"hrnet": "num_classes"}
 # _s: networks for segmentation.
 _UNSUPPORTED_SUFFIXES = ("_gn", "_s")
 _MAX_SUGGESTIONS = 6
-_LIST_COMMAND = f"python -m gluonlab.run --model {LIST_NAME}"
+_LIST_COMMAND = f"gluonlab run --model {LIST_NAME}"
 _ABSENT: Any = object()
 
 

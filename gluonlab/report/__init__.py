@@ -1,1 +1,1 @@
-"""A self-contained HTML page about runs, made by ``python -m gluonlab.report RUN [RUN...]``."""
+"""A self-contained HTML page about runs, made by ``gluonlab report RUN [RUN...]``."""

@@ -1,4 +1,4 @@
-"""The command python -m gluonlab.report RUN [RUN...]: one HTML page about folders of runs."""
+"""The command gluonlab report RUN [RUN...]: one HTML page about folders of runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OUT = "report.html"
 MARK = b'<meta name="generator" content="gluonlab.report">'  # of the page's template
 
 
-@command("python -m gluonlab.report")
+@command("gluonlab report")
 @click.argument("runs", nargs=-1, metavar="RUN [RUN...]")
 @click.option("--out", metavar="FILE", help=f"the page  [default: {OUT}]")
 @click.option(

@@ -95,7 +95,7 @@ def as_frame(columns: Table) -> "DataFrame":
     except ImportError as error:
         reason = "not installed" if error.name == "pandas" else f"broken here ({error})"
         raise ConfigError(
-            f"a frame needs pandas, which is {reason}: pip install pandas; python -m gluonlab.report --csv does without"
+            f"a frame needs pandas, which is {reason}: pip install pandas; gluonlab report --csv does without"
         ) from None
     return pandas.DataFrame(
         {name: pandas.Series(values, dtype=_column_type(name, values)) for name, values in columns.items()}

@@ -1,6 +1,6 @@
 """Data parallelism by hand, after "Training on Multiple GPUs" in Dive into Deep Learning.
 
-    python -m gluonlab.scratch --gpus 2 --global-batch-size 256 --lr 0.2
+    gluonlab scratch --gpus 2 --global-batch-size 256 --lr 0.2
 
 - `lenet`: the network.
 - `data_parallel`: training of one batch on several devices.

@@ -1,4 +1,4 @@
-"""python -m gluonlab.scratch: train LeNet by hand on several devices."""
+"""gluonlab scratch: train LeNet by hand on several devices."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 @command(
-    "python -m gluonlab.scratch",
+    "gluonlab scratch",
     interrupted="a training by hand keeps nothing",
     most_used="--gpus --dataset --global-batch-size --lr --epochs --allreduce --json",
 )

@@ -1,4 +1,4 @@
-"""Commands of ``python -m gluonlab.study NAME``. Each answers a question by many trainings."""
+"""Commands of ``gluonlab study NAME``. Each answers a question by many trainings."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _study_command(study: Study, most_used: str, help: str, *own_options: Option
     for add_option in reversed([*SHARED_OPTIONS, *own_options]):
         decorated = add_option(decorated)
     decorated.__doc__ = help
-    name = f"python -m gluonlab.study {study.name}"
+    name = f"gluonlab study {study.name}"
     return command(name, INTERRUPTED, most_used=most_used)(decorated)
 
 
@@ -105,7 +105,7 @@ def _run_study(study: Study, options: Any, out: Optional[str], language: str, as
 
 
 @command(
-    "python -m gluonlab.study speedup",
+    "gluonlab study speedup",
     interrupted="nothing was written",
     most_used="--gpus --dataset --model --batch-size --rounds --no-trial --predict --out --json",
 )
@@ -265,7 +265,7 @@ SUMMARIES = {
 def main(args: Optional[Sequence[str]] = None) -> None:
     """Run the study that the first argument names with the remaining arguments."""
     commands = {name: (SUMMARIES[name], command) for name, command in COMMANDS.items()}
-    run_subcommand("python -m gluonlab.study", commands, sys.argv[1:] if args is None else args)
+    run_subcommand("gluonlab study", commands, sys.argv[1:] if args is None else args)
 
 
 if __name__ == "__main__":

@@ -251,7 +251,7 @@ class StudyFolder:
     @property
     def resume_command(self) -> str:
         """Return the command that resumes the study."""
-        return f"python -m gluonlab.study {self.study} --resume {shlex.quote(str(self.path))}"
+        return f"gluonlab study {self.study} --resume {shlex.quote(str(self.path))}"
 
     def write(self, name: str, text: str) -> None:
         """Write a file atomically. Raises OutputError."""
@@ -309,7 +309,7 @@ def load_study_options(path: Path, study: str, convert: Callable[[Mapping[str, A
     if description["study"] != study:
         raise DataError(
             f"{path} holds the study {description['study']}: "
-            f"python -m gluonlab.study {description['study']} --resume goes on with it"
+            f"gluonlab study {description['study']} --resume goes on with it"
         )
     check_not_in_use(path)
     try:

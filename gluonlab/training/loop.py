@@ -642,5 +642,5 @@ def _evaluate_hint(result: Result) -> str:
     options = [option for option, is_requested in outputs.items() if is_requested]
     if not options or result.run_dir is None:
         return ""
-    evaluate = f"python -m gluonlab.run --evaluate {shlex.quote(str(result.run_dir))}"
+    evaluate = f"gluonlab run --evaluate {shlex.quote(str(result.run_dir))}"
     return f"; for {' and '.join(options)}: {evaluate} {' '.join(options)}"

@@ -286,10 +286,7 @@ def warnings_after_training(result: Result) -> Iterator[str]:
         elif result.plan.random_resized_crop:
             advice = "decode them with more --decoders, or once and for all with --no-random-resized-crop"
         else:
-            advice = (
-                "decode them once (python -m gluonlab.data pack), with more --decoders, "
-                "or into memory with --resident-bytes"
-            )
+            advice = "decode them once (gluonlab data pack), with more --decoders, or into memory with --resident-bytes"
         yield f"training waited for images {waiting:.0%} of its time: {advice}"
 
 

@@ -248,4 +248,4 @@ def main() -> None:
         parts.append(f'"{name}": [\n{lines}\n]')
     parts.append(f'"multiply_adds": {json_text(content["multiply_adds"])}')
     FILE.write_text("{" + ",\n".join(parts) + "}\n", encoding="utf-8")
-    click.echo(f"{FILE}: see python -m gluonlab.study speedup --predict table")
+    click.echo(f"{FILE}: see gluonlab study speedup --predict table")

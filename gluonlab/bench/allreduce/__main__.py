@@ -1,4 +1,4 @@
-"""Command ``python -m gluonlab.bench allreduce``, and its options.
+"""Command ``gluonlab bench allreduce``, and its options.
 
 The command measures allreduce algorithms, predicts their times, or draws their schedules.
 """
@@ -19,7 +19,7 @@ from gluonlab.kvstores import TOPOLOGY_AWARE
 
 
 @command(
-    "python -m gluonlab.bench allreduce",
+    "gluonlab bench allreduce",
     INTERRUPTED,
     most_used="--devices --sizes --plot --simulate --topology --choose --draw --out --json",
 )

@@ -291,7 +291,7 @@ def synthesis_text(
         steps = f"  {len(synthesized.schedule.steps):>5}{synthesized.schedule.chunks:>8}"
         lines.append(f"{steps}{numbers}  {optimality_text(synthesized)}")
     priced = cost_table(predict_costs(topology, make_synthesized_plans(front), sizes), topology, [SYNTHESIS_NOTE])
-    run = f"python -m gluonlab.run --gpus {topology.world_size} --kvstore synthesised"
+    run = f"gluonlab run --gpus {topology.world_size} --kvstore synthesised"
     written = [] if out is None else ["", f"written to {out}:", f"{run} --topology {out}"]
     return "\n".join([*lines, "", priced, *written])
 

@@ -1,4 +1,4 @@
-"""Command ``python -m gluonlab.bench links``: latency and bandwidth between every two devices."""
+"""Command ``gluonlab bench links``: latency and bandwidth between every two devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gluonlab.plain_text import json_text
 DEFAULT_DEVICES, DEFAULT_SIZES, DEFAULT_ROUNDS = "cpu*2", "4KiB,64KiB,1MiB,16MiB", 7
 
 
-@command("python -m gluonlab.bench links", INTERRUPTED, most_used="--devices --sizes --rounds --save --nvml --json")
+@command("gluonlab bench links", INTERRUPTED, most_used="--devices --sizes --rounds --save --nvml --json")
 @option("--devices", "SPEC", "gpu:* gpu:0,2 cpu*4, or a number", DEFAULT_DEVICES)
 @option("--sizes", "SIZES", "of the copies, two or more", DEFAULT_SIZES)
 @option("--rounds", "N", "measurements of each copy", str(DEFAULT_ROUNDS))
@@ -40,9 +40,9 @@ def links_command(as_json: bool, devices: str, sizes: str, rounds: str, save: Op
     \b
     --devices 'gpu:*' --save m.json
     --nvml --save m.json
-    python -m gluonlab.bench allreduce --simulate m.json
-    python -m gluonlab.run --gpus 8 --kvstore ring --topology m.json
-    python -m gluonlab.study speedup --predict m.json
+    gluonlab bench allreduce --simulate m.json
+    gluonlab run --gpus 8 --kvstore ring --topology m.json
+    gluonlab study speedup --predict m.json
     """
     copy_sizes, count = parse_sizes(sizes), whole_number_check(1)("--rounds", rounds)
     if len(copy_sizes) < 2:
@@ -101,7 +101,7 @@ def _measure_and_save(sizes: Sequence[int], rounds: int, spec: str, save: Option
         head: Dict[str, Any] = {"machine": describe_machine(), "on": describe_devices(ctxs)}
         return json_text({**head, "devices": [str(ctx) for ctx in ctxs], **measurement.as_json()})
     lines = [describe_machine(), textwrap.fill(f"devices: {describe_devices(ctxs)}", WIDTH), ""]
-    written = [] if save is None else ["", f"written to {save}: python -m gluonlab.bench allreduce "
+    written = [] if save is None else ["", f"written to {save}: gluonlab bench allreduce "
                                            f"--simulate {save}"]  # fmt: skip
     return "\n".join([*lines, format_measurement(measurement), *written])
 

@@ -137,7 +137,7 @@ def damaged_file_error(path: Path, reason: str) -> DataError:
 def download_command(name: str, data_dir: Optional[str] = None) -> str:
     """Return the command that downloads a data set."""
     option = "" if data_dir is None else f" --data-dir {shlex.quote(data_dir)}"
-    return f"python -m gluonlab.data download {name}{option}"
+    return f"gluonlab data download {name}{option}"
 
 
 # --- verification of files

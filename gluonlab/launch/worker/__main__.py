@@ -54,8 +54,8 @@ from gluonlab.launch.group_processes import (
 def main(backend: str, resume: Optional[str], autoresume: bool, as_json: bool, quiet: bool, **settings: Any) -> None:
     """Train as one of many processes, which a launcher has started with the same options.
 
-    python -m gluonlab.launch starts them, and so do MXNet's launch.py, mpirun, horovodrun and
-    SageMaker's training images. The options are those of python -m gluonlab.run. Batches, rates and
+    gluonlab launch starts them, and so do MXNet's launch.py, mpirun, horovodrun and
+    SageMaker's training images. The options are those of gluonlab run. Batches, rates and
     results are those of one process with all devices: --batch-size is per device, --kvstore sums
     over the devices of each process.
     """
