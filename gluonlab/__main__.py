@@ -26,17 +26,18 @@ def print_completion_script(shell: str) -> None:
 # name -> (summary, function to call with the remaining words)
 COMMANDS: Dict[str, Tuple[str, Callable[[List[str]], Any]]] = {
     "run": ("train a Gluon CNN on several devices", make_lazy_main("gluonlab.run")),
-    "predict": ("classify pictures with a finished run", make_lazy_main("gluonlab.predict")),
-    "scratch": ("train LeNet by hand, with arrays only", make_lazy_main("gluonlab.scratch.__main__")),
-    "data": ("download data sets, check them, pack images", make_lazy_main("gluonlab.data.__main__")),
-    "doctor": ("find what is wrong here, why, and the cure", make_lazy_main("gluonlab.doctor.__main__")),
-    "launch": ("train with many processes, here or on hosts", make_lazy_main("gluonlab.launch.__main__")),
+    "predict": ("classify images with a finished run", make_lazy_main("gluonlab.predict")),
+    "scratch": ("train LeNet with arrays only, as in a textbook", make_lazy_main("gluonlab.scratch.__main__")),
+    "data": ("download, verify and pack data sets", make_lazy_main("gluonlab.data.__main__")),
+    "doctor": ("check this machine for known issues", make_lazy_main("gluonlab.doctor.__main__")),
+    "launch": ("train with several processes or hosts", make_lazy_main("gluonlab.launch.__main__")),
     "report": ("compare runs on one HTML page", make_lazy_main("gluonlab.report.__main__")),
-    "labs": ("copy the labs' notebooks, to work in", make_lazy_main("gluonlab.labs.__main__")),
-    "exercises": ("list the labs' exercises, grade notebooks", make_lazy_main("gluonlab.exercises.__main__")),
-    "study": ("answer a question about training by many runs", make_lazy_main("gluonlab.study.__main__")),
-    "bench": ("measure gluonlab and its peers side by side", make_lazy_main("gluonlab.bench.__main__")),
-    "completion": ("print what makes a shell complete these", print_completion_script),
+    "labs": ("copy the labs' notebooks", make_lazy_main("gluonlab.labs.__main__")),
+    "exercises": ("list the labs' exercises, and grade notebooks", make_lazy_main("gluonlab.exercises.__main__")),
+    "study": ("answer a question with many measurements", make_lazy_main("gluonlab.study.__main__")),
+    "allreduce": ("measure, draw and predict allreduce algorithms", make_lazy_main("gluonlab.allreduce")),
+    "bench": ("measure links, strategies and processes", make_lazy_main("gluonlab.bench.__main__")),
+    "completion": ("print the script for shell completion", print_completion_script),
 }
 
 

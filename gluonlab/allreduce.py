@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 import click
 
@@ -11,18 +11,16 @@ from gluonlab.bench.allreduce.message_sizes import COST_SIZES, DEFAULT_DEVICES, 
 from gluonlab.bench.harness.measurement_command import INTERRUPTED, JSON_OPTION, LANGUAGE_OPTION, Option, option
 from gluonlab.cli.command import command, run_subcommand
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.named_topologies import FILE_HELP, NAME_HELP
+from gluonlab.collectives.named_topologies import NAME_HELP
 from gluonlab.errors import RunError
 from gluonlab.kvstores import TOPOLOGY_AWARE
 
 SIZE_HELP = "bytes per device: 46MB  1KiB,1MiB  1KiB:64MiB:2 (a range and its factor)"
 SCHEDULES = f"{', '.join(ALGORITHMS)}, {', '.join(TOPOLOGY_AWARE)}"
 ROUNDS, SEARCH_SECONDS = 7, 60
-# old names of options, which all commands of this module had when they were one
-RENAMED = {"--sizes": "--bytes", "--repeat": "--iters", "--out": "--out-file"}
 
 _topology_argument = click.argument("topology", metavar="TOPOLOGY")
-_topology = option("--topology", "NAME", f"links: {NAME_HELP}  [default: this machine]")
+_topology = option("--topology", "NAME", f"links for predictions and rings: {NAME_HELP}  [default: this machine]")
 _chunks = option("--chunks", "N", "cut each buffer into N chunks, if the algorithm allows it")
 _groups = option("--groups", "RANKS", "groups of hierarchical, such as 0-3/4-7  [default: topology's, or halves]")
 _dtype = option("--dtype", "TYPE", "float16, float32, float64 or int32  [default: float32]")
@@ -55,10 +53,7 @@ def _print_output(name: str, options: Dict[str, Any], as_json: bool = False) -> 
 
 
 @command(
-    "gluonlab allreduce bench",
-    INTERRUPTED,
-    most_used="--devices --bytes --algorithms --rounds --iters --plot --json",
-    renamed=RENAMED,
+    "gluonlab allreduce bench", INTERRUPTED, most_used="--devices --bytes --algorithms --rounds --iters --plot --json"
 )
 @_devices(DEFAULT_DEVICES)
 @_bytes(DEFAULT_SIZES)
@@ -96,7 +91,7 @@ def bench_command(as_json: bool, **options: Any) -> None:
     _print_output("measure_algorithms", options, as_json)
 
 
-@command("gluonlab allreduce draw", renamed=RENAMED)
+@command("gluonlab allreduce draw")
 @click.argument("algorithm", metavar="ALGORITHM")
 @_devices(str(DRAWN_DEVICES))
 @option("--topology", "NAME", "also print predicted times on p3.16xlarge, another machine or m.json")
@@ -105,7 +100,7 @@ def bench_command(as_json: bool, **options: Any) -> None:
 @option("--out-file", "FILE", "write a new .html page to step through, or one .svg picture")
 @LANGUAGE_OPTION
 def draw_command(**options: Any) -> None:
-    """Show an allreduce step by step: as text, as a picture, or animated on a page.
+    """Show an allreduce step by step, as text or on an animated page.
 
     ALGORITHM is ring, tree or another algorithm of allreduce bench. Nothing is run.
 
@@ -116,7 +111,7 @@ def draw_command(**options: Any) -> None:
     _print_output("draw_schedule", options)
 
 
-@command("gluonlab allreduce simulate", renamed=RENAMED, most_used="--bytes --algorithms --all --hosts --plot --json")
+@command("gluonlab allreduce simulate", most_used="--bytes --algorithms --all --hosts --plot --json")
 @_topology_argument
 @option("--devices", "SPEC", "use only so many devices of the topology  [default: all]")
 @_bytes(f"{DEFAULT_SIZES}; with --hosts: 100MB")
@@ -128,10 +123,10 @@ def draw_command(**options: Any) -> None:
 @option("--plot", "FILE", "plot time and busbw against size, or with --hosts against ranks, as PNG")
 @JSON_OPTION
 def simulate_command(as_json: bool, **options: Any) -> None:
-    """Predict allreduce times on a machine that you don't have, with a cost model.
+    """Predict allreduce times on a machine that you don't have.
 
     TOPOLOGY is p3.16xlarge, p3.16xlarge*8 for eight such hosts, another named topology, or a file
-    m.json of gluonlab bench links. Nothing is run.
+    m.json of gluonlab bench links. A cost model predicts the times. Nothing is run.
 
     \b
     gluonlab allreduce simulate p3.16xlarge --bytes 46MB
@@ -140,7 +135,7 @@ def simulate_command(as_json: bool, **options: Any) -> None:
     _print_output("predict_algorithm_costs", options, as_json)
 
 
-@command("gluonlab allreduce solve", INTERRUPTED, renamed=RENAMED)
+@command("gluonlab allreduce solve", INTERRUPTED)
 @_topology_argument
 @option("--devices", "SPEC", "use only so many devices of the topology  [default: all]")
 @_bytes(COST_SIZES)
@@ -148,9 +143,10 @@ def simulate_command(as_json: bool, **options: Any) -> None:
 @option("--out-file", "FILE", "write the schedules and their links into f.json, for --topology")
 @JSON_OPTION
 def solve_command(as_json: bool, **options: Any) -> None:
-    """Search for allreduce schedules for a topology's links, with lower bounds.
+    """Search for the fastest allreduce schedules on a topology.
 
-    TOPOLOGY is p3.16xlarge, another machine of one host, or a file m.json of gluonlab bench links.
+    The search also finds lower bounds. TOPOLOGY is p3.16xlarge, another machine of one host, or a
+    file m.json of gluonlab bench links.
 
     \b
     gluonlab allreduce solve p3.16xlarge --bytes 1KiB:1GiB:4 --out-file f.json
@@ -158,8 +154,8 @@ def solve_command(as_json: bool, **options: Any) -> None:
     _print_output("search_schedules", options, as_json)
 
 
-@command("gluonlab allreduce choose", INTERRUPTED, renamed=RENAMED)
-@option("--simulate", "NAME", f"run nothing: predict the choice on p3.16xlarge, another topology, or {FILE_HELP}")
+@command("gluonlab allreduce choose", INTERRUPTED)
+@option("--simulate", "NAME", "only predict, on p3.16xlarge, another topology, or a file m.json")
 @_devices(DEFAULT_DEVICES)
 @_bytes(DEFAULT_SIZES)
 @_dtype
@@ -170,9 +166,10 @@ def solve_command(as_json: bool, **options: Any) -> None:
 @_topology
 @JSON_OPTION
 def choose_command(as_json: bool, **options: Any) -> None:
-    """Show which algorithm --kvstore auto chooses at which size, and whether it is the fastest.
+    """Show which algorithm --kvstore auto chooses for each size.
 
-    All algorithms are measured. With --simulate, times are only predicted.
+    All algorithms are measured, to show whether auto chose the fastest. With --simulate, times are
+    only predicted.
     """
     _print_output("show_choices", options, as_json)
 

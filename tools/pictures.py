@@ -63,13 +63,13 @@ def main(folder):
         page = work / "run.html"
         page.write_text(TERMINAL.format(lines=run_command(work, "gluonlab.run", "--gpus", "2")), encoding="utf-8")
         take_screenshot(page, folder / "run.png", 820, 510)
-        draw = ["--draw", "ring", "--devices", "4", "--out", "ring.html"]
-        run_command(work, "gluonlab.bench", "allreduce", *draw)
+        draw = ["draw", "ring", "--devices", "4", "--out-file", "ring.html"]
+        run_command(work, "gluonlab.allreduce", *draw)
         take_screenshot(advance_page(work / "ring.html", 3), folder / "allreduce.png", 1100, 880)
-        run_command(work, "gluonlab.bench", "efficiency", "--out", "efficiency.svg")
+        run_command(work, "gluonlab.bench", "efficiency", "--out-file", "efficiency.svg")
         shutil.copy(work / "efficiency.svg", folder)
         run_command(work, "gluonlab.run", "--compare", "1,2", "--out", "study")
-        run_command(work, "gluonlab.report", "study", "--out", "report.html")
+        run_command(work, "gluonlab.report", "study", "--out-file", "report.html")
         take_screenshot(work / "report.html", folder / "study.png", 1100, 1000)
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 import pytest
+from gluonlab.study.splits import build_report as of_splits
 from support.browser import open_pages, require_browser, start_browser
 from support.devices import device_spec
 from support.drawn_pages import PageTexts, contrast_ratio
@@ -24,7 +25,6 @@ from gluonlab.study.scaling import list_cases
 from gluonlab.study.speedup import measure_step
 from gluonlab.study.speedup.diagnosis import Candidate, TriedAdvice, diagnose
 from gluonlab.study.speedup.diagnosis_report import render_page as verdict_page
-from gluonlab.study.splits import build_report as of_splits
 from gluonlab.study.study_report import render_page as study_page
 
 require_browser()

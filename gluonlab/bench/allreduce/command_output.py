@@ -202,7 +202,9 @@ def show_choices(options: CommandOptions) -> CommandOutput:
         return CommandOutput(
             measurement.as_json(predicted_costs.choices_to_json(measurement.auto, choices)), measurement.failure
         )
-    return CommandOutput(measurement.as_text(predicted_costs.choices_text(measurement.auto, choices)), measurement.failure)
+    return CommandOutput(
+        measurement.as_text(predicted_costs.choices_text(measurement.auto, choices)), measurement.failure
+    )
 
 
 def measure_algorithms(options: CommandOptions) -> CommandOutput:

@@ -188,7 +188,7 @@ def output_drawing(drawing: ScheduleDrawing, out_file: Optional[str], language: 
     is_page = path is not None and path.suffix.lower() != ".svg"
     if language is not None and not is_page:
         raise ConfigError(
-            "--language is for a page: give --out-file FILE.html for one, or leave it out; texts and pictures are English"
+            "--language is for a page: give --out-file FILE.html, or leave it out; texts and pictures are English"
         )
     if path is None:
         return drawing.text()
@@ -215,6 +215,7 @@ def count_devices(spec: str) -> int:
 # --- options of commands
 
 INTERRUPTED = "the unfinished measurement is not kept"  # message of every command after Ctrl-C
+OLD_NAMES = {"--out": "--out-file"}  # old names of options that measurement commands share
 _T = TypeVar("_T")
 Option = Callable[[Callable[..., None]], Callable[..., None]]
 

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from gluonlab.bench.allreduce.modes import run_mode
 
 from gluonlab.bench.allreduce.measure_allreduce import AllreduceBuffers
-from gluonlab.bench.allreduce.modes import run_mode
 from gluonlab.bench.harness.machine_info import OtherProcessLoad
 from gluonlab.devices import devices
 
