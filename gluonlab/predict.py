@@ -60,8 +60,8 @@ EXAMPLE = "write gluonlab predict RUN_DIR IMAGE..."
 @click.option("--threads", metavar="N", help="threads per CPU device")
 @click.option("--batch-size", "-b", metavar="N", help="images per device and batch  [default: the run's]")
 @click.option("--data-dir", metavar="DIR", help="with --misclassified: folder of the data set's files")
-@click.option("--workers", "-j", "decoders", metavar="N", help="processes that decode images  [default: one per core]")
-@click.option("--skip-corrupt", "skip_bad", is_flag=True, default=None, help="skip images that cannot be decoded")
+@click.option("--workers", "-j", metavar="N", help="processes that decode images  [default: one per core]")
+@click.option("--skip-corrupt", is_flag=True, default=None, help="skip images that cannot be decoded")
 def main(
     run: Optional[str],
     images: Tuple[str, ...],

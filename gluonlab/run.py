@@ -20,6 +20,7 @@ from gluonlab.cli.output_streams import ignore_closed_reader
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import add_config_options, given_settings
 from gluonlab.config.option_checks import check_size_in_bytes, whole_number_check
+from gluonlab.config.renamed_settings import RENAMED_OPTIONS
 from gluonlab.errors import ConfigError, DataError
 from gluonlab.plain_text import format_columns, json_text, wrap_entry
 
@@ -40,7 +41,7 @@ MOST_USED = """
 """
 
 
-@command("gluonlab run", interrupted="nothing was written", most_used=MOST_USED)
+@command("gluonlab run", interrupted="nothing was written", most_used=MOST_USED, renamed=RENAMED_OPTIONS)
 @add_config_options
 @add_config_file_option
 @click.option("--save-config", metavar="FILE", help="write these settings to a new file that --config reads, and end")

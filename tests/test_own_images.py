@@ -59,7 +59,7 @@ def test_the_commands_run_in_their_order(folder):
     for line in COMMANDS:
         _, _, module, *words = shlex.split(line)
         words = [word.replace("runs/NAME", "run") for word in words]
-        if "--val-share" in words and (folder / "pictures" / "val").exists():
+        if "--val-split" in words and (folder / "pictures" / "val").exists():
             (folder / "pictures" / "val").rename(folder / "aside")
         if module == "gluonlab.run":
             out = "run" if not (folder / "run").exists() else f"run{len(list(folder.iterdir()))}"

@@ -16,7 +16,7 @@ the series, in which WAY is a name of SPLIT_NAMES:
     moved WAY             bytes that devices send each other in a step
     links WAY             predicted seconds of these messages on COST_TOPOLOGY, one after the
                           other
-    memory WAY DEVICE     bytes, as --memory plans them
+    memory WAY DEVICE     bytes, as --estimate-memory plans them
     price WAY             seconds of a step on COST_TOPOLOGY, predicted from measured stages and
                           updates
     price bubble WAY      the share of this time in which devices are idle
@@ -161,7 +161,7 @@ def _prepare_split(name: str, task: Task, devices: str, options: Dict[str, Any])
         strategy = prepare(plan).strategy
     except UsageError as error:
         return PreparedSplit(name, reason=str(error))
-    loader = Loader(dataset.train, strategy.inputs, size, raw=True, resident_bytes=plan.resident_bytes)
+    loader = Loader(dataset.train, strategy.inputs, size, raw=True, resident_bytes=plan.device_cache_bytes)
     return PreparedSplit(name, plan, strategy, next(iter(loader)))
 
 
@@ -223,7 +223,7 @@ def count_traffic(split: PreparedSplit) -> StepTraffic:
 
 
 def planned_memory(split: PreparedSplit) -> List[MemoryEstimate]:
-    """Return the memory that each device is expected to need, as --memory plans it."""
+    """Return the memory that each device is expected to need, as --estimate-memory plans it."""
     assert split.plan is not None and split.strategy is not None
     copy_memory = split.strategy.estimate_memory(ShardSizes((split.plan.largest_shard_size,)))
     return copy_memory * len(split.plan.parallelism.copies)

@@ -48,8 +48,8 @@ def run_options(name: str, microbatches: int) -> Dict[str, Any]:
     """Return the options of a run with the split ``name`` of SPLIT_NAMES."""
     if name in PIPELINES:
         schedule = {"pipeline_schedule": name, "microbatches": microbatches}
-        return {"split": "pipeline", **schedule}
-    return {"split": DATA if name == ONE else name}
+        return {"strategy": "pipeline", **schedule}
+    return {"strategy": {ONE: DATA, CHANNELS: "tensor"}.get(name, name)}
 
 
 def check_microbatches(text: str, task: Task) -> int:
@@ -228,7 +228,7 @@ def _split_table(rows: Sequence[SplitRow], task: Task, rounds: int) -> str:
         f"ms: of a step of SGD with momentum, the median of {rounds_text(rounds)}. "
         "speed: one device's time over this one's. moved: what devices send each other in a step. "
         f"links: the price of that on {COST_TOPOLOGY}, one message after the other. "
-        "memory: of each device, as --memory plans it."
+        "memory: of each device, as --estimate-memory plans it."
     )
     cuts = "; ".join(f"{row.label} {row.cuts}" for row in rows if row.cuts)
     note += f" Layers with which stages begin: {cuts}." if cuts else ""

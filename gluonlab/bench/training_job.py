@@ -79,7 +79,7 @@ def make_training_job(
     strategy = make_strategy(partial(make_net, plan), make_loss(), plan, group)
     loader = Loader(
         plan.dataset.train, strategy.inputs, global_batch_size, rank=group.rank,
-        world_size=group.size, raw=True, resident_bytes=plan.resident_bytes,
+        world_size=group.size, raw=True, resident_bytes=plan.device_cache_bytes,
     )  # fmt: skip
     log, batches = AsyncLossMeter(plan.ctxs), _repeat_epochs(loader)
 

@@ -34,7 +34,8 @@ from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, Nam
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
-from gluonlab.cli.old_names import SEPARATOR, current_words, warn_renamed
+from gluonlab.cli.old_names import SEPARATOR as SEPARATOR
+from gluonlab.cli.old_names import current_words, warn_renamed
 from gluonlab.cli.output_streams import (
     discard_output,
     ignore_closed_reader,
@@ -146,9 +147,7 @@ class Command(click.Command):
 
         SageMaker's images and other services add a value to every option, also to flags.
         """
-        args, replaced = current_words(args, self.get_params(ctx), self.renamed)
-        for old, new in {} if ctx.resilient_parsing else replaced.items():
-            warn_renamed(old, new)
+        args = self.translate_old_names(args, silent=ctx.resilient_parsing)
         ctx.meta[WRITTEN_WORDS_KEY] = list(args)
         end = args.index(SEPARATOR) if SEPARATOR in args else len(args)
         check_typography(args[:end], self.get_params(ctx))
@@ -165,6 +164,13 @@ class Command(click.Command):
                 disabled_flags.update(param.name for param in self.params if word in param.opts)
             words += opposites[word] if value == "false" else [word]
         return super().parse_args(ctx, [*words, *args[end:]])
+
+    def translate_old_names(self, words: Sequence[str], silent: bool = False) -> List[str]:
+        """Return the command line with current names of options; print a warning for each old name."""
+        translated, replaced = current_words(words, self.params, self.renamed)
+        for old, new in {} if silent else replaced.items():
+            warn_renamed(old, new)
+        return translated
 
     def _flag_opposites(self) -> Dict[str, List[str]]:
         """Return {flag: [its opposite, such as --no-flip]}; [] for a flag without an opposite."""

@@ -16,10 +16,12 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import click
 
+from gluonlab.cli.old_names import warn_renamed
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.config.command_line import FILE_SETTINGS_KEY, SettingOption
 from gluonlab.config.option_checks import check_flag
 from gluonlab.config.option_hints import nearest_option
+from gluonlab.config.renamed_settings import RENAMED_SETTINGS, current_settings
 from gluonlab.errors import ConfigError, DataError, unknown
 from gluonlab.files.atomic_files import check_new_path, read_bounded, write_text
 
@@ -65,6 +67,10 @@ def read_settings(path: str, command: click.Command) -> Dict[str, Any]:
             raise ConfigError(f"{source}: {key} is no setting: write {option} as an option")
         if isinstance(value, dict) and key.replace("-", "_") not in FIELDS:
             raise ConfigError(f"{source}: [{key[:80]}] is a table: write its settings without one, as epochs = 5")
+        old = key.replace("-", "_")
+        if old in RENAMED_SETTINGS:
+            warn_renamed(f"{source}: {key}", RENAMED_SETTINGS[old])
+            [(key, value)] = current_settings({old: value}).items()
         name = _field_name(key, source)
         if value is None or (is_run and (name == "out" or value == FIELDS[name].default)):
             continue

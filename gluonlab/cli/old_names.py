@@ -33,11 +33,12 @@ def current_words(
     """Return the command line with current names, and {old form: current form} of what it contained.
 
     Values of options, and all words after ``--``, stay as they are. ``params``: the options and
-    arguments of the command.
+    arguments of the command; other options of the table ``renamed`` are ignored.
     """
     options = [param for param in params if isinstance(param, click.Option)]
     names = {name for option in options for name in (*option.opts, *option.secondary_opts)}
     names_with_value = {name for option in options if not option.is_flag for name in option.opts}
+    renamed = {old: new for old, new in renamed.items() if new.partition(" ")[0] in names}
     synonyms = {synonym: name for synonym, name in SYNONYMS.items() if name in names and synonym not in names}
     result: List[str] = []
     replaced: Dict[str, str] = {}

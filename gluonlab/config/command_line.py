@@ -59,8 +59,6 @@ def add_config_options(function: Callable[..., None], without: Collection[str] =
             name = f"{name}/{opposite_option(name)}"
         else:
             attributes["metavar"] = metadata["metavar"]
-            if metadata["alone"] is not None:
-                attributes.update(is_flag=False, flag_value=metadata["alone"])
             # The default is part of the help text, because click's own format is different.
             help += "" if field.default is None else f"  [default: {field.default}]"
         function = click.option(

@@ -240,7 +240,7 @@ def check_compression_setting(name: str, value: Any) -> str:
 
 
 def check_operator_count(name: str, value: Any) -> Union[int, str]:
-    """Check --overlap: the number of operators in a piece of the backward pass, or ``off``."""
+    """Check --backward-bulk-size: the number of operators in a piece of the backward pass, or ``off``."""
     text = str(value).strip().lower()
     if text == "off":
         return text

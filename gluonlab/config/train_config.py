@@ -17,7 +17,6 @@ from gluonlab.config.option_checks import (
     DECODERS,
     IMAGE_SIZE,
     LARGEST_NUMBER,
-    MXNET,
     SHARE,
     SMALLEST_LIMIT,
     Check,
@@ -43,31 +42,25 @@ from gluonlab.config.option_checks import (
     whole_number_check,
 )
 from gluonlab.config.option_hints import nearest_name
+from gluonlab.config.renamed_settings import RENAMED_SETTINGS, current_settings, warn_of_old_settings
+from gluonlab.config.renamed_settings import option_name as option_name
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.renamed import RenamedMember
 
 T = TypeVar("T")
 
 
-def _make_field(
-    group: str, check: Check, help: str, *, default: Any = None, metavar: str = "N", alone: Optional[str] = None
-) -> Any:
+def _make_field(group: str, check: Check, help: str, *, default: Any = None, metavar: str = "N") -> Any:
     """Return a field of TrainConfig with the metadata of its command-line option.
 
-    ``group``: the option's heading in --help. ``alone``: the value that is used if the option is
-    given without a value; if ``alone`` is None, the option requires a value.
+    ``group``: the option's heading in --help.
     """
-    metadata = {"group": group, "check": check, "help": help, "metavar": metavar, "alone": alone}
+    metadata = {"group": group, "check": check, "help": help, "metavar": metavar}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 GROUPS = ("devices", "splitting", "data", "network", "batch", "optimiser", "summing", "output")
 DEVICES, SPLITTING, DATA, NETWORK, BATCH, OPTIMIZER, SUMMING, OUTPUT = (partial(_make_field, group) for group in GROUPS)
-
-
-def option_name(field_name: str) -> str:
-    """Return the option of a field: ``--batch-size`` for ``batch_size``."""
-    return "--" + field_name.replace("_", "-")
 
 
 # arguments of `gluonlab.train` that are not settings
@@ -82,6 +75,8 @@ def _check_setting_names(cls: Type[T]) -> Type[T]:
     @wraps(make)
     def init(self: T, *args: Any, **settings: Any) -> None:
         """Raise ConfigError for an unknown name, else initialize the fields."""
+        warn_of_old_settings(settings, stacklevel=2)
+        settings = current_settings(settings)
         for name in settings:
             if name not in names:
                 raise ConfigError(_unknown_setting_message(name, names))
@@ -172,12 +167,12 @@ class TrainConfig:
         check_flag, "GPUs of compute capability 8.0 and newer may round float32 factors to TF32: "
         "faster, but k GPUs then equal one only to 1e-3 (default: no)",
     )  # fmt: skip
-    split: str = SPLITTING(
+    strategy: str = SPLITTING(
         check_text, "what is spread over the devices: the data alone, or each copy of the network, "
         "too: its layers, their channels, or its layers as a pipeline", default="data",
-        metavar="data|layers|channels|pipeline",
+        metavar="data|layers|tensor|pipeline",
     )  # fmt: skip
-    stages: Optional[int] = SPLITTING(
+    pipeline_parallel: Optional[int] = SPLITTING(
         whole_number_check(2),
         "devices that share a copy of the network, a stage on each (default: all); "
         "the others have further copies, which share each batch",
@@ -193,10 +188,10 @@ class TrainConfig:
     stages_per_device: Optional[int] = SPLITTING(
         whole_number_check(1), "stages on each device of an interleaved pipeline (default: 2)"
     )
-    ways: Optional[int] = SPLITTING(
+    tensor_parallel: Optional[int] = SPLITTING(
         whole_number_check(2), "devices that share the channels of a copy of the network (default: all)"
     )
-    channels: Optional[str] = SPLITTING(
+    tensor_parallel_mode: Optional[str] = SPLITTING(
         check_text, "split layers by output (column), by input (row), or in turns (both, the default)", metavar="NAME"
     )
     dataset: str = DATA(check_text, "the data set (see --list)", default="digits", metavar="NAME")
@@ -204,10 +199,10 @@ class TrainConfig:
     image_size: Optional[int] = DATA(
         IMAGE_SIZE, "width and height of images from files (default: their own, at most 224)", metavar="PIXELS"
     )
-    decoders: Optional[int] = DATA(DECODERS, "processes that decode (default: one per core)")
+    workers: Optional[int] = DATA(DECODERS, "processes that decode (default: one per core)")
     resizer: Optional[str] = DATA(check_text, "resize by cykooz (default if installed) or pillow", metavar="NAME")
-    skip_bad: bool = DATA(check_flag, "try all files first; leave out those that fail", default=False)
-    val_share: Optional[float] = DATA(
+    skip_corrupt: bool = DATA(check_flag, "try all files first; leave out those that fail", default=False)
+    val_split: Optional[float] = DATA(
         SHARE, "if your own images have no val part, hold out this share of each class", metavar="SHARE"
     )
     random_resized_crop: Optional[bool] = DATA(
@@ -221,12 +216,12 @@ class TrainConfig:
         real_number_check(0, LARGEST_NUMBER), "mix training images in pairs, "
         "in shares drawn from Beta(ALPHA, ALPHA); 0: no", metavar="ALPHA",
     )  # fmt: skip
-    normalise: Optional[str] = DATA(
+    normalize: Optional[str] = DATA(
         check_color_normalization, "normalise colours by imagenet, cifar10, mnist, none, "
         "or means/deviations M,M,M/S,S,S", metavar="NAME",
     )  # fmt: skip
     prefetch: int = DATA(whole_number_check(0), "batches prepared ahead of their step, if not resident", default=2)
-    resident_bytes: int = DATA(
+    device_cache_bytes: int = DATA(
         check_size_in_bytes, "keep a split on the devices when it fits; 0: stream", default=256 * 2**20, metavar="BYTES"
     )
     model: Optional[str] = NETWORK(
@@ -340,7 +335,7 @@ class TrainConfig:
         "sum gradients in buckets of at most this size; 0: each parameter by itself "
         "(default: 4 MiB on CPU devices, 25 MiB on GPUs)", metavar="BYTES",
     )  # fmt: skip
-    overlap: Union[int, str, None] = SUMMING(
+    backward_bulk_size: Union[int, str, None] = SUMMING(
         check_operator_count, "operators of a piece of backward, after which sums can begin "
         "(default: 8, on GPUs 15); off: one piece", metavar="N|off",
     )  # fmt: skip
@@ -349,14 +344,14 @@ class TrainConfig:
         "every N steps, and after the last, check that all devices and processes hold "
         "the same parameters, bit for bit; else it ends (default: never)",
     )
-    memory: bool = OUTPUT(
+    estimate_memory: bool = OUTPUT(
         check_flag, "first print what a batch needs on each device, and measure what the process takes", default=False
     )
     confusion: bool = OUTPUT(check_flag, "print and draw the confusion matrix of the test images", default=False)
     export: Optional[str] = OUTPUT(
         check_export_format,
         "write export/ for mx.gluon.SymbolBlock.imports, which needs no gluonlab; "
-        "onnx: model.onnx, too, which needs no MXNet", metavar="[onnx]", alone=MXNET,
+        "onnx: model.onnx, too, which needs no MXNet", metavar="mxnet|onnx",
     )  # fmt: skip
     profile: Optional[int] = OUTPUT(
         whole_number_check(1),
@@ -371,7 +366,9 @@ class TrainConfig:
         "write a checkpoint every N steps, minutes or epochs, from which --resume goes on",
         metavar="PERIOD",
     )
-    keep: int = OUTPUT(whole_number_check(1), "checkpoints that are kept, besides that of the best accuracy", default=3)
+    keep_checkpoints: int = OUTPUT(
+        whole_number_check(1), "checkpoints that are kept, besides that of the best accuracy", default=3
+    )
     out: Optional[str] = OUTPUT(check_text, "folder of the run (default: a new one below runs/)", metavar="DIR")
 
     def __post_init__(self) -> None:
@@ -400,7 +397,8 @@ class TrainConfig:
 
     def replace(self, **changes: Any) -> "TrainConfig":
         """Return a copy with some settings changed."""
-        return dataclasses.replace(self, **changes)
+        warn_of_old_settings(changes, stacklevel=2)
+        return dataclasses.replace(self, **current_settings(changes))
 
     def to_dict(self) -> Dict[str, Any]:
         """Return the settings as the plain values that config.json contains."""
@@ -408,3 +406,9 @@ class TrainConfig:
         if devices is not None and not isinstance(devices, str):
             devices = list(devices)
         return {**dataclasses.asdict(self), "devices": devices}
+
+
+for _old, _new in RENAMED_SETTINGS.items():
+    _member = RenamedMember(_new)
+    _member.__set_name__(TrainConfig, _old)
+    setattr(TrainConfig, _old, _member)

@@ -147,9 +147,9 @@ def path(sources: SourceTable, name: str, data_dir: Optional[str]) -> None:
 @click.option("--out", metavar="DIR", help="new folder for the packed data set")
 @click.option("--data-dir", metavar="DIR", help="folder of the data set's files")
 @click.option("--image-size", metavar="PIXELS", help=IMAGE_SIZE)
-@click.option("--workers", "-j", "decoders", metavar="N", help=WORKERS)
-@click.option("--skip-corrupt", "skip_bad", is_flag=True, help="skip images that cannot be decoded")
-@click.option("--val-split", "val_share", metavar="SHARE", help=VAL_SPLIT)
+@click.option("--workers", "-j", metavar="N", help=WORKERS)
+@click.option("--skip-corrupt", is_flag=True, help="skip images that cannot be decoded")
+@click.option("--val-split", metavar="SHARE", help=VAL_SPLIT)
 def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     """Decode the images of a data set once, and save their pixels.
 
@@ -166,7 +166,7 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     from gluonlab.training.image_loader_options import image_file_options
 
     settings: Dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    config = TrainConfig(dataset=name, resident_bytes=0, **settings)
+    config = TrainConfig(dataset=name, device_cache_bytes=0, **settings)
     check_new_folder(out)  # with --skip-corrupt the images are tried while the data set is loaded
     dataset = load_dataset(config.dataset, config.data_dir, **image_file_options(config))
     size = write(dataset, out)

@@ -55,14 +55,14 @@ def explain_exhausted_resource(error: BaseException) -> Optional[NoMemoryError]:
     text, number = f"{type(error).__name__}: {error}", getattr(error, "errno", None)
     if number in (errno.EMFILE, errno.ENFILE):
         return NoMemoryError(
-            f"no file descriptor is left: {_describe_descriptor_limit()}; use fewer --decoders, "
+            f"no file descriptor is left: {_describe_descriptor_limit()}; use fewer --workers, "
             "or raise the limit (ulimit -n)"
         )
     if any(words in text for words in NO_THREAD_MESSAGES) or number == errno.EAGAIN:
         limit = memory_limit() or "memory"
         return NoMemoryError(
             f"the system starts no more threads or processes for this one (ulimit -u, or {limit}): "
-            "use fewer --decoders, or fewer devices"
+            "use fewer --workers, or fewer devices"
         )
     # Python raises SystemError if there is too little memory to create a MemoryError.
     is_memoryless = isinstance(error, SystemError) and memory_limit() is not None

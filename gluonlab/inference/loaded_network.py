@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 # The settings that affect a prediction.
-PREDICTION_SETTINGS = ("gpus", "devices", "threads", "batch_size", "data_dir", "decoders", "skip_bad")
+PREDICTION_SETTINGS = ("gpus", "devices", "threads", "batch_size", "data_dir", "workers", "skip_corrupt")
 CALL_HINT = "to gluonlab.load_run"
 Images = Union[str, "os.PathLike[str]", Sequence[Any], "NDArray[Any]"]
 
@@ -265,7 +265,7 @@ def _load_run(path: "str | os.PathLike[str]", net: Any, data: Optional[Dataset],
         """Return the data set, after a check that its test images are those of the run."""
         check_same_user_components(str(run.folder), CALL_HINT, run.used, _comparable_settings(run, components, data))
         # With 0 resident bytes, image files are decoded batch by batch, and their paths are known.
-        prediction_config = config.replace(resident_bytes=0)
+        prediction_config = config.replace(device_cache_bytes=0)
         prediction_config = prediction_config if components.net is None else prediction_config.replace(model=None)
         test_data = data
         if test_data is None:
@@ -281,8 +281,8 @@ def _load_run(path: "str | os.PathLike[str]", net: Any, data: Optional[Dataset],
     if stand_in is None:
         plan = make_evaluation_plan(run, config, test_images(), components)
     else:
-        data_options = dict.fromkeys(("data_dir", "image_size", "decoders", "resizer", "val_share"))
-        data_options["skip_bad"] = False
+        data_options = dict.fromkeys(("data_dir", "image_size", "workers", "resizer", "val_split"))
+        data_options["skip_corrupt"] = False
         config_without_data = config.replace(dataset=TrainConfig().dataset, **data_options)
         plan = make_evaluation_plan(run, config_without_data, stand_in, components)
     strategy = load_trained(run, plan)
@@ -290,8 +290,8 @@ def _load_run(path: "str | os.PathLike[str]", net: Any, data: Optional[Dataset],
     convert_network_for_user(strategy.net)
     prediction_config = TrainConfig(**settings)
     decoding = {
-        "decoders": prediction_config.decoders,
-        "skip_bad": prediction_config.skip_bad,
+        "decoders": prediction_config.workers,
+        "skip_bad": prediction_config.skip_corrupt,
         "resizer": config.resizer,
     }
     return LoadedRun(run, plan, strategy, test_images, decoding)
@@ -328,7 +328,7 @@ def _make_placeholder_dataset(run: RunDescription) -> Optional[Dataset]:
     names = recorded_classes.get("names") if isinstance(recorded_classes, dict) else None
     if not isinstance(names, list) or not names or shape is None:
         return None
-    if not all(isinstance(name, str) for name in names) or run.used.get("normalise") is None:
+    if not all(isinstance(name, str) for name in names) or run.used.get("normalize") is None:
         return None
     black = ArraySplit(np.zeros((1, *shape), np.uint8), np.zeros(1, np.int32), CHANNELS_FIRST)
     name = str(run.used.get("dataset"))

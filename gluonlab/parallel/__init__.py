@@ -14,7 +14,7 @@ def strategy_class(mode: str) -> MakeStrategy:
         from gluonlab.parallel.data.strategy import DataParallel
 
         return DataParallel
-    if mode == "channels":
+    if mode == "tensor":
         from gluonlab.parallel.tensor.strategy import TensorParallel
 
         return TensorParallel

@@ -29,7 +29,7 @@ from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.memory_estimate import MemoryEstimate, ShardSizes
 from gluonlab.parallel.mixed_precision import Conversion
 
-DATA, LAYERS, TENSOR, PIPELINE = SPLIT_MODES = ("data", "layers", "channels", "pipeline")
+DATA, LAYERS, TENSOR, PIPELINE = SPLIT_MODES = ("data", "layers", "tensor", "pipeline")
 # A named part of a step, and the call that queues it.
 Phase = Tuple[str, Callable[[], None]]
 PhaseHook = Callable[[str, Callable[[], None]], None]
@@ -94,10 +94,10 @@ class Parallelism(NamedTuple):
         """Return the entries for a run's config.json; none for mode "data"."""
         if self.mode == DATA:
             return {}
-        settings: Dict[str, Any] = {"split": self.mode, "copies": len(self.copies)}
+        settings: Dict[str, Any] = {"strategy": self.mode, "copies": len(self.copies)}
         if self.mode == TENSOR:
-            return {**settings, "ways": self.size, "channels": self.channels}
-        settings["stages"] = self.size
+            return {**settings, "tensor_parallel": self.size, "tensor_parallel_mode": self.channels}
+        settings["pipeline_parallel"] = self.size
         if self.cut is None:
             settings["balance"] = self.balance
         else:

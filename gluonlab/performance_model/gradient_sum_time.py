@@ -4,7 +4,7 @@ A store (the value of --kvstore) sums the gradients over the GPUs of one host or
 For most stores, `gluonlab.collectives.cost_model` predicts the time of the store's schedule on the
 machine's topology. The time of the store ``local``, which sums on the CPU, is a formula.
 
-MXNet runs backward in pieces, each of several operators (``--overlap``), last layer first. A bucket
+MXNet runs backward in pieces, each of several operators (``--backward-bulk-size``), last layer first. A bucket
 of gradients is summed after the piece that completes the bucket. The part of the sum after the end
 of backward is called exposed. MXNet is not imported.
 """

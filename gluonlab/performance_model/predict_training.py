@@ -377,7 +377,7 @@ def _describe_buckets(training: TrainingSpec) -> str:
         size = "25 MiB, smaller ones with the store device," if given_bytes is None else f"{given_bytes:,} bytes"
         buckets = f"Buckets of {size} are summed"
     if training.overlap == OFF:
-        return f"{buckets} after backward (--overlap off)."
+        return f"{buckets} after backward (--backward-bulk-size off)."
     return f"{buckets} while backward goes on, and do not slow it down; exposed is what is left of the sum at its end."
 
 
@@ -415,7 +415,7 @@ def predict(
         tf32: as --tf32.
         optimizer: the name of the optimizer.
         momentum: whether ``optimizer`` has momentum, if it supports momentum.
-        overlap: operators per piece of backward, or "off", as --overlap.
+        overlap: operators per piece of backward, or "off", as --backward-bulk-size.
         bucket_bytes: as --bucket-bytes.
         store: how gradients are summed: on one host a value of --kvstore, on several hosts
             "horovod" or "dist_sync". On several hosts, "horovod" replaces any other store.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Type
 
 from gluonlab.config.option_checks import is_positive_integer
+from gluonlab.config.renamed_settings import current_settings
 from gluonlab.errors import DataError
 from gluonlab.files.atomic_files import read_bounded
 from gluonlab.plain_text import escape_unprintable
@@ -45,7 +46,7 @@ RESOLVED_SETTINGS = {
 }  # fmt: skip
 OLD_BACKENDS = {"parameter-server": "dist_sync"}  # old name -> new name
 # fields that affect only the output of a run
-OUTPUT_FIELDS = ("memory", "checkpoint_every", "keep", "confusion", "export", "out")
+OUTPUT_FIELDS = ("estimate_memory", "checkpoint_every", "keep_checkpoints", "confusion", "export", "out")
 MAX_CONFIG_BYTES = 2**24  # of config.json, which has some kilobytes
 MAX_DEPTH = 4  # of nested lists, more than a run writes; Python's recursion is limited
 
@@ -59,8 +60,8 @@ class RunDescription:
         requested: The fields of TrainConfig, as the user set them.
         used: The settings that the run used, from `gluonlab.training.plan.Plan.settings`. Empty for
             a comparison.
-        version: The version of gluonlab that wrote the file. ``requested`` and ``used`` may have
-            the names of that version.
+        version: The version of gluonlab that wrote the file. ``requested`` and ``used`` have
+            the current names of settings.
         classes: The record of `gluonlab.data.sets.data_fingerprint.classes_fingerprint`; None in
             older runs.
         is_comparison: Whether the folder is a comparison, which contains several runs.
@@ -146,13 +147,14 @@ def parse_description(folder: Path, content: Any, source: str, hint: str = RUNS_
             f"{source} has format {format}, and this gluonlab reads formats up to {FORMAT}: "
             "use the gluonlab that wrote it, or a later one"
         )
+    requested = current_settings(requested)
     if "compare" in content:
         return RunDescription(folder, requested, is_comparison=True)
     if used is None or not isinstance(version, str):
         raise DataError(f"{source} is not what a run writes: {hint}")
     if isinstance(used.get("backend"), str):
         used["backend"] = OLD_BACKENDS.get(used["backend"], used["backend"])
-    return RunDescription(folder, requested, used, version, content.get("classes"), format=format)
+    return RunDescription(folder, requested, current_settings(used), version, content.get("classes"), format=format)
 
 
 def _plain_settings(value: Any) -> Optional[Dict[str, Any]]:

@@ -17,6 +17,7 @@ from gluonlab.cli.config_file import add_config_file_option
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import add_config_options, given_settings
 from gluonlab.config.option_checks import whole_number_check
+from gluonlab.config.renamed_settings import RENAMED_OPTIONS
 from gluonlab.drawing.translations import select_language
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.plain_text import json_text
@@ -108,7 +109,7 @@ def _run_study(study: Study, options: Any, out: Optional[str], language: str, as
     "gluonlab study speedup",
     interrupted="nothing was written",
     most_used="--gpus --dataset --model --batch-size --rounds --no-tune --predict --out-file --json",
-    renamed={"--no-trial": "--no-tune", "--out": "--out-file"},
+    renamed={"--no-trial": "--no-tune", "--out": "--out-file", **RENAMED_OPTIONS},
 )
 @partial(add_config_options, without=("output",))
 @add_config_file_option

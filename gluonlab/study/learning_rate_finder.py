@@ -42,7 +42,15 @@ MAX_LOSS_RATIO = 0.95
 INITIAL_STEPS = 10
 # Settings that a range test rejects. It writes only the picture and the numbers, and it determines
 # its steps and rates itself.
-RUN_OUTPUT_FIELDS = ("profile", "export", "confusion", "tensorboard", "checkpoint_every", "keep", "memory")
+RUN_OUTPUT_FIELDS = (
+    "profile",
+    "export",
+    "confusion",
+    "tensorboard",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "estimate_memory",
+)
 SCHEDULE_FIELDS = ("epochs", "patience", "lr_schedule", "warmup_epochs", "lr_decay", "lr_decay_epochs", "final_lr")
 
 

@@ -11,10 +11,10 @@ from gluonlab.runs.run_reader import RunDescription, read_finished_run
 
 # The settings that an evaluation accepts on the command line.
 EVALUATION_OPTIONS = (
-    "gpus", "devices", "require_gpu", "threads", "split", "stages", "cut", "balance",
-    "pipeline_schedule", "stages_per_device", "ways", "channels", "data_dir",
-    "decoders", "skip_bad", "batch_size",
-    "global_batch_size", "microbatches", "microbatch_size", "prefetch", "resident_bytes",
+    "gpus", "devices", "require_gpu", "threads", "strategy", "pipeline_parallel", "cut", "balance",
+    "pipeline_schedule", "stages_per_device", "tensor_parallel", "tensor_parallel_mode", "data_dir",
+    "workers", "skip_corrupt", "batch_size",
+    "global_batch_size", "microbatches", "microbatch_size", "prefetch", "device_cache_bytes",
     "deterministic", "tf32", "confusion", "export", "out",
 )  # fmt: skip
 

@@ -199,14 +199,14 @@ def _server_update_conflicts(config: TrainConfig, group: ProcessGroup) -> Iterat
         yield f"--compress {config.compress}", SERVERS_COMPRESS_ALL
     if config.kvstore == SHARDED:
         yield f"--kvstore {SHARDED}", "it updates on the devices"
-    if config.split is not None and config.split != "data":
-        yield f"--split {config.split}", "servers have the weights of whole networks only"
+    if config.strategy is not None and config.strategy != "data":
+        yield f"--strategy {config.strategy}", "servers have the weights of whole networks only"
     if config.check_replicas is not None and not group.is_synchronous:
         reason = "processes do not wait for each other, so their weights differ between two epochs"
         yield f"--check-replicas {config.check_replicas}", reason
 
 
-SINGLE_PROCESS_OPTIONS = ("sync_bn", "memory")
+SINGLE_PROCESS_OPTIONS = ("sync_bn", "estimate_memory")
 
 
 def check_single_process_options(config: TrainConfig, group: ProcessGroup) -> None:
@@ -328,8 +328,8 @@ def check_tensor_parallel_optimizer(name: str, way: str) -> None:
     """Raise ConfigError for tensor parallelism with an optimizer that is not element-wise."""
     if way == TENSOR and not is_element_wise(optimizer_kind(name).cls):
         raise ConfigError(
-            f"--split {way} gives each device a part of a parameter, and {name} looks at whole "
-            f"ones: choose one of {_element_wise_optimizers()}, or another --split"
+            f"--strategy {way} gives each device a part of a parameter, and {name} looks at whole "
+            f"ones: choose one of {_element_wise_optimizers()}, or another --strategy"
         )
 
 

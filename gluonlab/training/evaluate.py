@@ -81,7 +81,7 @@ def evaluation_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:
         shuffle=False,
         raw=True,
         prefetch=plan.prefetch,
-        resident_bytes=plan.resident_bytes,
+        resident_bytes=plan.device_cache_bytes,
         device_counts=plan.device_counts,
         weights=resolve_device_weights(plan.device_weights),
     )

@@ -188,8 +188,8 @@ def _output_folder(config: TrainConfig, folder: Path) -> Optional[Path]:
 # The run's settings that are also used for an evaluation. They do not include the devices, so that
 # a run on eight GPUs can be evaluated on a laptop.
 EVAL_FIELDS = (
-    "model", "dataset", "data_dir", "image_size", "decoders", "skip_bad", "val_share", "batch_size",
-    "global_batch_size", "microbatches", "microbatch_size", "seed", "prefetch", "resident_bytes",
+    "model", "dataset", "data_dir", "image_size", "workers", "skip_corrupt", "val_split", "batch_size",
+    "global_batch_size", "microbatches", "microbatch_size", "seed", "prefetch", "device_cache_bytes",
     "deterministic", "tf32",
 )  # fmt: skip
 # test images are not augmented
@@ -221,9 +221,9 @@ def evaluation_config(description: RunDescription, options: Dict[str, Any]) -> T
         and accepts_option(str(settings.get("dataset")), "image_size")
     ):
         settings["image_size"] = shape[-1]  # the default size would depend on the current files
-    # the quick recipe does not set normalise, so that the run's value is used
+    # the quick recipe does not set normalize, so that the run's value is used
     settings["recipe"] = QUICK
-    settings["normalise"] = description.used.get("normalise")
+    settings["normalize"] = description.used.get("normalize")
     try:
         TrainConfig(**settings)
     except ConfigError as error:

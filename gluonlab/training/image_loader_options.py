@@ -13,16 +13,22 @@ from gluonlab.data.images.resize_image import PILLOW, default_resizer
 from gluonlab.data.sets.dataset_registry import has_image_files, image_file_datasets, is_packed_dataset
 from gluonlab.errors import ConfigError, DataError
 
+# setting -> argument of the functions that load image files
+IMAGE_FILE_SETTINGS = {
+    "image_size": "image_size", "workers": "decoders", "resizer": "resizer", "skip_corrupt": "skip_bad",
+    "random_resized_crop": "random_resized_crop", "val_split": "val_share",
+}  # fmt: skip
+
 
 def image_file_options(config: TrainConfig) -> Dict[str, Any]:
     """Return the options of the loader of image files, except for its folder.
 
     Raises ConfigError if such an option is set but the data set has no image files.
     """
-    names = ("image_size", "decoders", "resizer", "skip_bad", "random_resized_crop", "val_share")
-    options = {name: getattr(config, name) for name in names if getattr(config, name)}
+    options = {name: getattr(config, name) for name in IMAGE_FILE_SETTINGS if getattr(config, name)}
     if has_image_files(config.dataset):
-        return {**options, "memory": config.resident_bytes}
+        arguments = {IMAGE_FILE_SETTINGS[name]: value for name, value in options.items()}
+        return {**arguments, "memory": config.device_cache_bytes}
     for name in options:
         raise ConfigError(
             f"{option_name(name)} is for image files, and {config.dataset} has none: "

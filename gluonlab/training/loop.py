@@ -142,7 +142,7 @@ def train(
         CallbackError: a callback raised an exception.
     """
     config = None if config is None else TrainConfig.require("train", config)
-    check_argument("strategy", strategy, callable(strategy), "TrainConfig(split=...) names one")
+    check_argument("strategy", strategy, callable(strategy), "TrainConfig(strategy=...) names one")
     check_argument("reporter", reporter, isinstance(reporter, Reporter), "give a Reporter")
     check_argument("group", group, hasattr(group, "rank"), "gluonlab launch makes one")
     is_resumable = isinstance(resume, (str, Path, ResumePoint))
@@ -199,7 +199,7 @@ def train_plan(
         plan: The settings.
         make_strategy: As ``strategy`` of `train`.
         reporter: Prints the progress.
-        memory_line: The line of --memory about the measured memory.
+        memory_line: The line of --estimate-memory about the measured memory.
         resume_point: The run to resume, with ``resume`` of `train`.
         existing_run: The run in the plan's folder, with ``autoresume`` of `train`.
         callbacks: The user's callbacks, from `gluonlab.training.callbacks.make_callbacks`.

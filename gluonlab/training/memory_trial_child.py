@@ -76,7 +76,7 @@ def truncate_split(split: Split, batch_size: int, resident_bytes: int) -> Split:
 
 def reduce_plan(plan: Plan) -> Plan:
     """Return the plan of a shorter run that needs as much memory, with a tiny learning rate."""
-    dataset, size, resident = plan.dataset, plan.global_batch_size, plan.resident_bytes
+    dataset, size, resident = plan.dataset, plan.global_batch_size, plan.device_cache_bytes
     train, test = (truncate_split(dataset.train, size, resident), truncate_split(dataset.test, size, resident))
     truncated = dataclasses.replace(dataset, train=train, test=test)
     rates = dataclasses.replace(plan.rates, base_lr=SMALL_RATE, final_lr=0.0)
@@ -101,7 +101,7 @@ class _ReducedRun(Reporter):
         self._first = self._first_score = False
 
     def strategy(self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: ProcessGroup) -> Strategy:
-        """Create the strategy of the plan's --split, with `step` and `score` of this class."""
+        """Create the strategy of the plan's --strategy, with `step` and `score` of this class."""
         run = self
 
         class ReducedStrategy(strategy_class(plan.parallelism.mode)):  # type: ignore[misc]

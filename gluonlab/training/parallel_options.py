@@ -1,6 +1,6 @@
 """Checks and values of the options that divide a network or its batches among devices.
 
---split and its options divide the network. --device-weights divides each batch
+--strategy and its options divide the network. --device-weights divides each batch
 (`gluonlab.data.loading.split_batch`).
 """
 
@@ -22,34 +22,34 @@ from gluonlab.parallel.strategy import DATA, LAYERS, PIPELINE, SPLIT_MODES, TENS
 
 WAYS_BY_OPTION = {
     "device_weights": (DATA,),
-    "stages": (LAYERS, PIPELINE),
+    "pipeline_parallel": (LAYERS, PIPELINE),
     "cut": (LAYERS, PIPELINE),
     "balance": (LAYERS, PIPELINE),
     "pipeline_schedule": (PIPELINE,),
     "stages_per_device": (PIPELINE,),
-    "ways": (TENSOR,),
-    "channels": (TENSOR,),
+    "tensor_parallel": (TENSOR,),
+    "tensor_parallel_mode": (TENSOR,),
 }
 BALANCES = ("time", "memory")
 MICROBATCHES_PER_STAGE = 4  # as in GPipe, section 2.3: the bubble is then below a fifth
 
 
 def check_split_options(config: TrainConfig) -> None:
-    """Raise ConfigError for an unknown --split, and for options that belong to another --split."""
-    way = config.split
+    """Raise ConfigError for an unknown --strategy, and for options that belong to another --strategy."""
+    way = config.strategy
     if way not in SPLIT_MODES:
-        raise ConfigError(unknown("--split", way, SPLIT_MODES))
+        raise ConfigError(unknown("--strategy", way, SPLIT_MODES))
     for name, ways in WAYS_BY_OPTION.items():
         if getattr(config, name) is not None and way not in ways:
             raise ConfigError(
-                f"{option_name(name)} {getattr(config, name)} is for --split {' or '.join(ways)}, "
-                f"and this is --split {way}: leave one of them out"
+                f"{option_name(name)} {getattr(config, name)} is for --strategy {' or '.join(ways)}, "
+                f"and this is --strategy {way}: leave one of them out"
             )
     _check_choice("--balance", config.balance, BALANCES)
-    if config.channels is not None:
+    if config.tensor_parallel_mode is not None:
         from gluonlab.parallel.tensor.layout import TENSOR_MODES as CHANNEL_WAYS
 
-        _check_choice("--channels", config.channels, CHANNEL_WAYS)
+        _check_choice("--tensor-parallel-mode", config.tensor_parallel_mode, CHANNEL_WAYS)
     if config.pipeline_schedule is not None:
         from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 
@@ -81,10 +81,10 @@ def _check_choice(option: str, choice: Optional[str], names: Tuple[str, ...]) ->
 def make_split(config: TrainConfig, ctxs: List[mx.Context], devices_per_copy: int = 1) -> Parallelism:
     """Divide the devices into copies of the network. Raises DeviceError or ConfigError.
 
-    ``devices_per_copy``: only for ``--split data``. Other values of --split have options for this
+    ``devices_per_copy``: only for ``--strategy data``. Other values of --strategy have options for this
     number.
     """
-    if config.split == DATA:
+    if config.strategy == DATA:
         copies = [ctxs[i : i + devices_per_copy] for i in range(0, len(ctxs), devices_per_copy)]
         return Parallelism(DATA, copies, str(config.model))
     _check_data_parallel_options(config)
@@ -93,14 +93,14 @@ def make_split(config: TrainConfig, ctxs: List[mx.Context], devices_per_copy: in
     devices_per_copy = _devices_per_copy(config, len(ctxs), cut, stages_per_device)
     copies = [ctxs[i : i + devices_per_copy] for i in range(0, len(ctxs), devices_per_copy)]
     return Parallelism(
-        config.split,
+        config.strategy,
         copies,
         str(config.model),
         schedule=_pipeline_schedule(config, stages_per_device),
         stages_per_device=stages_per_device,
         cut=cut,
-        balance=config.balance or ("memory" if config.split == LAYERS else "time"),
-        channels=config.channels or "both",
+        balance=config.balance or ("memory" if config.strategy == LAYERS else "time"),
+        channels=config.tensor_parallel_mode or "both",
     )
 
 
@@ -108,16 +108,17 @@ def _check_data_parallel_options(config: TrainConfig) -> None:
     """Raise ConfigError for options that need a whole copy of the network on each device."""
     if config.sync_bn:
         raise ConfigError(
-            f"--sync-bn is for --split data, and this is --split {config.split}, where BatchNorm "
+            f"--sync-bn is for --strategy data, and this is --strategy {config.strategy}, where BatchNorm "
             "looks at the microbatches of one copy of the network: leave it out"
         )
     if keeps_residual(config.compress):
         raise ConfigError(
-            f"--compress {config.compress} is for --split data, and this is --split {config.split}: leave it out"
+            f"--compress {config.compress} is for --strategy data, and this is --strategy {config.strategy}: "
+            "leave it out"
         )
-    if config.kvstore == SHARDED and config.split == TENSOR:
+    if config.kvstore == SHARDED and config.strategy == TENSOR:
         raise ConfigError(
-            f"--kvstore {SHARDED} and --split channels contradict each other: each device has its "
+            f"--kvstore {SHARDED} and --strategy {TENSOR} contradict each other: each device has its "
             "own part of the parameters already: choose another kvstore"
         )
 
@@ -127,7 +128,7 @@ def _default_stages_per_device(config: TrainConfig) -> int:
 
 
 def _pipeline_schedule(config: TrainConfig, per_device: int) -> str:
-    if config.split == LAYERS:
+    if config.strategy == LAYERS:
         return "sequential"
     return config.pipeline_schedule or ("interleaved" if per_device > 1 else "1f1b")
 
@@ -137,13 +138,13 @@ def _devices_per_copy(config: TrainConfig, devices: int, cut: Optional[Tuple[int
 
     Raises DeviceError or ConfigError.
     """
-    split = config.split
-    count = config.ways if split == TENSOR else config.stages
-    subject = f"{option_name('ways' if split == TENSOR else 'stages')} {count}"
+    split = config.strategy
+    count = config.tensor_parallel if split == TENSOR else config.pipeline_parallel
+    subject = f"{option_name('tensor_parallel' if split == TENSOR else 'pipeline_parallel')} {count}"
     if devices == 1:
         raise DeviceError(
-            f"--split {split} spreads a network over several devices, and there is one: "
-            "give --gpus 2 or more, or leave --split out"
+            f"--strategy {split} spreads a network over several devices, and there is one: "
+            "give --gpus 2 or more, or leave --strategy out"
         )
     if cut is not None:
         stages, remainder = divmod(len(cut) + 1, per_device)

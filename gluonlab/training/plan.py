@@ -192,8 +192,8 @@ def resolve_config(
     config_checks.check_checkpoints_with_compression(requested)
     if components.net is None:
         check_model(str(config.model))
-    if config.normalise is not None:
-        parse_normalization(config.normalise)
+    if config.normalize is not None:
+        parse_normalization(config.normalize)
     image_file_options(requested)
     config_checks.check_optimizer(str(config.optimizer), requested)
     config_checks.check_momentum_rule(config, requested)
@@ -247,7 +247,7 @@ def _recipe_values(config: TrainConfig, recipe: TrainingRecipe, defaults: Defaul
     # only the warm-up gets shorter in a run with fewer epochs
     warmup = recipe.warmup_epochs * min(1.0, epochs / recipe.epochs)
     has_batch_size = config.batch_size or config.global_batch_size
-    names = ["optimizer", "wd", "label_smoothing", "crop_padding", "flip", "mixup", "normalise"]
+    names = ["optimizer", "wd", "label_smoothing", "crop_padding", "flip", "mixup", "normalize"]
     names += [] if has_batch_size else ["batch_size", "global_batch_size"]
     names += ["lr", "momentum", "momentum_rule"] if suits_optimizer else []
     names += ["lr_decay"] if keeps_decay else []
@@ -292,7 +292,7 @@ def set_up_devices(
     copies = len(parallelism.copies)
     check_weight_count(requested.device_weights, copies)
     config_checks.check_sharded_optimizer(str(config.optimizer), requested.kvstore, copies)
-    config_checks.check_tensor_parallel_optimizer(str(config.optimizer), requested.split)
+    config_checks.check_tensor_parallel_optimizer(str(config.optimizer), requested.strategy)
     kvstore = make_kvstore(config.kvstore, [copy[0] for copy in parallelism.copies], config.topology)
     return DeviceSetup(ctxs, parallelism, enable_compression(kvstore, config.compress, copies, group))
 
@@ -317,9 +317,9 @@ def load_data(resolved: ResolvedConfig, copy_count: int, dataset: Optional[Datas
         dataset = load_dataset(config.dataset, config.data_dir, **options)
     if config.class_weights is not None:
         dataset = apply_class_weights(dataset, parse_class_weights(config.class_weights))
-    if config.normalise is None:
+    if config.normalize is None:
         return dataset
-    colours = resolve_normalization(config.normalise, dataset.image_shape[0], dataset.name)
+    colours = resolve_normalization(config.normalize, dataset.image_shape[0], dataset.name)
     return dataclasses.replace(dataset, normalization=colours)
 
 
@@ -359,7 +359,7 @@ def find_devices(config: TrainConfig, group: ProcessGroup = SINGLE_PROCESS) -> L
 # Settings that affect results, and that are recorded with the value from the config or recipe.
 AS_GIVEN = (
     "patience", "no_bias_decay", "label_smoothing", "random_resized_crop", "crop_padding", "flip",
-    "mixup", "clip_norm", "on_nan", "dtype", "pretrained", "data_dir", "skip_bad", "topology",
+    "mixup", "clip_norm", "on_nan", "dtype", "pretrained", "data_dir", "skip_corrupt", "topology",
 )  # fmt: skip
 
 
@@ -411,24 +411,24 @@ class Plan:
     deterministic: bool
     tf32: Optional[bool]
     bucket_bytes: Optional[int]
-    overlap: Optional[BackwardBulkSize]
+    backward_bulk_size: Optional[BackwardBulkSize]
     check_replicas: Optional[int]
     no_bias_decay: bool
     label_smoothing: float
     class_weights: Optional[str]
     pretrained: Optional[str]
-    normalise: Optional[str]
+    normalize: Optional[str]
     random_resized_crop: bool
     crop_padding: int
     flip: bool
     mixup: float
     prefetch: int
-    resident_bytes: int
-    memory: bool
+    device_cache_bytes: int
+    estimate_memory: bool
     profile: Optional[int]
     tensorboard: bool
     checkpoint_every: Optional[str]
-    keep: int
+    keep_checkpoints: int
     confusion: bool
     export: Optional[str]
     out: Optional[str]
@@ -445,7 +445,7 @@ class Plan:
 
     def overlap_context(self) -> ContextManager[None]:
         """Return a context in which graphs are bound for the requested overlap with allreduce."""
-        return use_backward_bulk_size(self.overlap)
+        return use_backward_bulk_size(self.backward_bulk_size)
 
     def make_optimizer(self) -> mx.optimizer.Optimizer:
         """Create an optimizer that follows the learning rate schedule."""
@@ -587,7 +587,7 @@ class Plan:
             "epochs": self.epochs,
             "global_batch_size": self.global_batch_size,
             **({"drop_last": True} if self.drop_last else {}),
-            **({"val_share": config.val_share} if config.val_share is not None else {}),
+            **({"val_split": config.val_split} if config.val_split is not None else {}),
             "optimizer": self.optimizer,
             **self.optimizer_params,
             **({"momentum_rule": self.momentum_rule} if self.momentum_rule else {}),
@@ -597,7 +597,7 @@ class Plan:
             **({"weighted_loss": True} if self.weights is not None else {}),
             "microbatches": self.microbatches.count,
             "microbatch_size": self.microbatches.size,
-            "normalise": format_normalization(self.dataset.normalization),
+            "normalize": format_normalization(self.dataset.normalization),
             "sync_bn": self.sync_bn,
             "kvstore": config.kvstore,
             "bucket_bytes": (default_bucket_bytes(self.ctxs) if self.bucket_bytes is None else self.bucket_bytes),
@@ -720,7 +720,7 @@ def plan_run(
         compress=effective_compression(config.compress, len(ctxs), group),
         on_servers=config_checks.updates_on_servers(config, group),
         bucket_bytes=config.bucket_bytes,
-        overlap=config.overlap,
+        backward_bulk_size=config.backward_bulk_size,
         # split channels always leave some parameters on several devices
         check_replicas=(config.check_replicas if copy_count > 1 or parallelism.mode == TENSOR else None),
         # data
@@ -729,13 +729,13 @@ def plan_run(
         drop_last=config.drop_last,
         microbatches=microbatches,
         class_weights=config.class_weights,
-        normalise=config.normalise,
+        normalize=config.normalize,
         random_resized_crop=bool(config.random_resized_crop),
         crop_padding=config.crop_padding or 0,
         flip=bool(config.flip),
         mixup=config.mixup or 0.0,
         prefetch=config.prefetch,
-        resident_bytes=config.resident_bytes,
+        device_cache_bytes=config.device_cache_bytes,
         # network and optimization
         model=str(config.model),
         pretrained=config.pretrained,
@@ -759,8 +759,8 @@ def plan_run(
         epochs=config.epochs or 1,
         patience=config.patience,
         checkpoint_every=config.checkpoint_every,
-        keep=config.keep,
-        memory=config.memory,
+        keep_checkpoints=config.keep_checkpoints,
+        estimate_memory=config.estimate_memory,
         profile=config.profile,
         tensorboard=config.tensorboard,
         confusion=config.confusion,

@@ -29,7 +29,7 @@ GLUONCV_NAMES = {
 
 
 # settings that change images and labels, in the order in which they are listed
-IMAGE_AND_LABEL_CHANGES = ("label_smoothing", "random_resized_crop", "crop_padding", "flip", "mixup", "normalise")
+IMAGE_AND_LABEL_CHANGES = ("label_smoothing", "random_resized_crop", "crop_padding", "flip", "mixup", "normalize")
 
 
 def enabled_settings(settings: Any, *names: str) -> Iterator[str]:
@@ -85,7 +85,7 @@ class TrainingRecipe:
     crop_padding: int = 0
     flip: bool = False
     mixup: float = 0.0
-    normalise: Optional[str] = None
+    normalize: Optional[str] = None
 
     @property
     def lr_batch_size(self) -> int:
@@ -158,7 +158,7 @@ def _gluoncv_accuracies(**figures: float) -> Dict[str, float]:
 _CIFAR = TrainingRecipe(
     PUBLISHED, "cifar10", "gluon-cv, train_cifar10.py", epochs=200, global_batch_size=128, lr=0.1,
     lr_schedule="step", lr_decay=0.1, decay_epochs=(100, 150), **_NAG, crop_padding=4, flip=True,
-    normalise="cifar10", url=_LOGS.format("cifar"),
+    normalize="cifar10", url=_LOGS.format("cifar"),
     figures=_gluoncv_accuracies(
         cifar_resnet20_v1=92.1, cifar_resnet56_v1=93.6, cifar_resnet110_v1=93.0,
         cifar_resnet20_v2=92.1, cifar_resnet56_v2=93.7, cifar_resnet110_v2=94.3,
@@ -196,7 +196,7 @@ RECIPES: Tuple[TrainingRecipe, ...] = (
     replace(
         _CIFAR, data="fashion-mnist", source="Zhong et al., Random erasing, 2020: the baseline",
         epochs=300, decay_epochs=(150, 225), optimizer="sgd", momentum_rule=None, wd=5e-4,
-        normalise="mnist", figures=_gluoncv_accuracies(cifar_resnet20_v1=95.61),
+        normalize="mnist", figures=_gluoncv_accuracies(cifar_resnet20_v1=95.61),
         url="https://github.com/zhunzhong07/Random-Erasing",
     ),
     TrainingRecipe(

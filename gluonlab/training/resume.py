@@ -43,8 +43,8 @@ from gluonlab.training.plan import Plan, dataset_digests
 from gluonlab.training.stop_consensus import run_on_all_ranks
 from gluonlab.training.train_state import set_strategy_parameters
 
-SPLIT_OPTIONS = ("split", *WAYS_BY_OPTION)  # how the network is split among devices
-STAGE_OPTIONS = ("cut", "balance", "stages", "stages_per_device", "pipeline_schedule")
+SPLIT_OPTIONS = ("strategy", *WAYS_BY_OPTION)  # how the network is split among devices
+STAGE_OPTIONS = ("cut", "balance", "pipeline_parallel", "stages_per_device", "pipeline_schedule")
 # Settings that determine which device computes what.
 PLACEMENT_SETTINGS = ("devices", "processes", "device_counts", "copies", *SPLIT_OPTIONS)
 # A resumed run may change these settings. The results then differ only by the order of sums, and
@@ -157,7 +157,7 @@ def resumed_config(resume_point: ResumePoint, group: ProcessGroup = SINGLE_PROCE
     if given.get("out") is not None:
         raise _other_folder_error(given["out"], resume_point)
     settings = {name: value for name, value in requested.items() if name != "out"}
-    if "split" in given:
+    if "strategy" in given:
         settings.update(dict.fromkeys(WAYS_BY_OPTION))
     elif any(name in given for name in STAGE_OPTIONS):
         settings.update(cut=None)
@@ -205,7 +205,7 @@ def keep_recorded_cut(config: TrainConfig, description: RunDescription) -> Train
     measurement could differ if it were measured again.
     """
     recorded, current, cut = description.requested, config.to_dict(), description.used.get("cut")
-    names = ("split", "stages", "stages_per_device", "pipeline_schedule")
+    names = ("strategy", "pipeline_parallel", "stages_per_device", "pipeline_schedule")
     has_same_stages = all(recorded.get(name) == current[name] for name in names)
     balances = (None, recorded.get("balance"), description.used.get("balance"))
     if cut is None or config.cut is not None or not has_same_stages or config.balance not in balances:

@@ -180,7 +180,7 @@ class MemoryEstimator:
         """
         plan, dataset = self.plan, self.plan.dataset
         splits = (dataset.train, dataset.test)
-        resident = [split for split in splits if fits_on_devices(split, plan.resident_bytes)]
+        resident = [split for split in splits if fits_on_devices(split, plan.device_cache_bytes)]
         is_augmented = bool(self._mixed or plan.crop_padding or plan.flip)
         is_streamed = dataset.train not in resident
         ordered = is_augmented * images if is_streamed else math.ceil(len(dataset.train) * self._part)
@@ -197,7 +197,7 @@ def make_memory_estimator(plan: Plan) -> MemoryEstimator:
 
 
 def memory_report(plan: Plan, net: gluon.HybridBlock, estimate_parts: EstimateParts) -> List[str]:
-    """Return the lines of --memory; if the network is split, with a row for data parallelism."""
+    """Return the lines of --estimate-memory; if the network is split, with a row for data parallelism."""
     rows = MemoryEstimator(plan, net, estimate_parts).rows(plan.largest_shard_size)
     if plan.parallelism.mode != DATA:
         data_parallel = as_data_parallel(plan)
@@ -264,7 +264,9 @@ def measure_run_memory(
     - OtherDatasetError: The config names another data set than ``dataset``.
     """
     with temporary_folder("trial") as folder:
-        settings = config.replace(out=str(Path(folder, "run")), memory=False, profile=None, tensorboard=False).to_dict()
+        settings = config.replace(
+            out=str(Path(folder, "run")), estimate_memory=False, profile=None, tensorboard=False
+        ).to_dict()
         package = str(Path(gluonlab.__file__).resolve().parent.parent)
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
         output_file, error_file = Path(folder, "said"), Path(folder, "complaints")

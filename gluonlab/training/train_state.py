@@ -86,7 +86,7 @@ class TrainState:
         self.checkpoints = CheckpointWriter(
             run.path,
             plan.checkpoint_period,
-            plan.keep,
+            plan.keep_checkpoints,
             None if has_hidden_state else self.make_checkpoint,
             coordinator.shared_time,
         )

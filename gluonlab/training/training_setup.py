@@ -113,9 +113,9 @@ def make_plan_on_all_ranks(
     resolved, devices = run_on_all_ranks(group, resolve)
     sizes = _gather_counts(group, devices.parallelism.size)
     if len(set(sizes)) > 1:
-        option = option_name("ways" if config.split == TENSOR else "stages")
+        option = option_name("tensor_parallel" if config.strategy == TENSOR else "pipeline_parallel")
         raise ConfigError(
-            f"--split {config.split}: the processes spread the network over "
+            f"--strategy {config.strategy}: the processes spread the network over "
             f"{', '.join(map(str, sizes))} devices: give {option}, or as many devices to each"
         )
     counts = _gather_counts(group, len(devices.parallelism.copies))
@@ -169,7 +169,7 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Trainin
     check_batch_size(plan, strategy.net, len(strategy.inputs))
     check_exportable(plan, strategy.net)
     header += run_header(plan, strategy)
-    if plan.memory:
+    if plan.estimate_memory:
         from gluonlab.training.run_memory import memory_report
 
         header += memory_report(plan, strategy.net, strategy.estimate_memory)
@@ -177,15 +177,15 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Trainin
 
 
 def measure_memory_line(plan: Plan, make_strategy: Optional[MakeStrategy]) -> Optional[str]:
-    """Measure the memory of the run in a child process, and return a line about it for --memory.
+    """Measure the memory of the run in a child process, and return a line about it for --estimate-memory.
 
-    Return None without --memory. Raises ConfigError for a custom strategy, and RunError if there is
+    Return None without --estimate-memory. Raises ConfigError for a custom strategy, and RunError if there is
     not enough memory.
     """
-    if not plan.memory:
+    if not plan.estimate_memory:
         return None
     if make_strategy is not None:
-        raise ConfigError("--memory counts what the ways of --split take, not other strategies: leave it out")
+        raise ConfigError("--estimate-memory measures the strategies of --strategy, not your own: leave it out")
     from gluonlab.training.run_memory import measure_and_format_memory
 
     return measure_and_format_memory(plan.config, plan.dataset, plan.ctxs)
@@ -203,7 +203,7 @@ def train_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:
         plan.group.size,
         raw=True,  # the compiled graph converts bytes to floats: `Plan.preprocess`
         prefetch=plan.prefetch,
-        resident_bytes=plan.resident_bytes,
+        resident_bytes=plan.device_cache_bytes,
         random_crops=plan.random_resized_crop,
         augment=augment,
         mixup=Mixup(plan.mixup) if plan.mixup else None,
@@ -222,7 +222,7 @@ def run_header(plan: Plan, strategy: Strategy) -> Iterator[str]:
     parameter_count = sum(param.list_data()[0].size for param in params)
     storage = (
         "resident on the devices"
-        if fits_on_devices(dataset.train, plan.resident_bytes)
+        if fits_on_devices(dataset.train, plan.device_cache_bytes)
         else f"streamed, {plan.prefetch} batches ahead"
     )
     steps, group = plan.steps_per_epoch, plan.group
@@ -284,9 +284,11 @@ def warnings_after_training(result: Result) -> Iterator[str]:
         if isinstance(train, GluonSplit):
             advice = "transform them once, by transform(function, lazy=False), if none is random"
         elif result.plan.random_resized_crop:
-            advice = "decode them with more --decoders, or once and for all with --no-random-resized-crop"
+            advice = "decode them with more --workers, or once and for all with --no-random-resized-crop"
         else:
-            advice = "decode them once (gluonlab data pack), with more --decoders, or into memory with --resident-bytes"
+            advice = (
+                "decode them once (gluonlab data pack), with more --workers, or into memory with --device-cache-bytes"
+            )
         yield f"training waited for images {waiting:.0%} of its time: {advice}"
 
 
@@ -322,8 +324,8 @@ def _class_counts(split: Split, classes: int) -> "Optional[NDArray[np.int64]]":
 
 # options that may differ between processes: devices, data loading, and the folder of rank 0
 PROCESS_LOCAL_OPTIONS = (
-    "gpus", "devices", "require_gpu", "threads", "data_dir", "decoders", "prefetch",
-    "resident_bytes", "overlap", "out",
+    "gpus", "devices", "require_gpu", "threads", "data_dir", "workers", "prefetch",
+    "device_cache_bytes", "backward_bulk_size", "out",
 )  # fmt: skip
 
 

@@ -161,9 +161,9 @@ def check_user_components(own: UserComponents, requested: TrainConfig) -> None:
             f"--label-smoothing {requested.label_smoothing:g} is of gluonlab's own loss, not of "
             f"{type(own.loss).__name__}: leave it out"
         )
-    if requested.memory and (own.net is not None or own.loss is not None):
+    if requested.estimate_memory and (own.net is not None or own.loss is not None):
         raise ConfigError(
-            "--memory measures in another process, which has no network or loss of your own: leave it out"
+            "--estimate-memory measures in another process, which has no network or loss of your own: leave it out"
         )
 
 

@@ -126,9 +126,9 @@ def test_the_command_line_has_priority(file, in_file, options, file_first):
 @pytest.mark.parametrize("key", ["batch-size", "batch_size"])
 def test_keys_have_dashes_or_underscores(file, key):
     path = file("toml")
-    path.write_text(f"{key} = 7  # images\nresident-bytes = '1M'\nlr-decay-epochs = [1, 2]\n")
+    path.write_text(f"{key} = 7  # images\ndevice-cache-bytes = '1M'\nlr-decay-epochs = [1, 2]\n")
     result = read("--config", str(path))
-    assert (result.batch_size, result.resident_bytes, result.lr_decay_epochs) == (7, 2**20, "1,2")
+    assert (result.batch_size, result.device_cache_bytes, result.lr_decay_epochs) == (7, 2**20, "1,2")
 
 
 def test_a_runs_own_file_gives_the_same_run_again(run, tmp_path):
@@ -143,10 +143,18 @@ def test_a_runs_own_file_gives_the_same_run_again(run, tmp_path):
 
 
 def test_the_command_line_is_written_after_the_file(run):
-    Path("a.toml").write_text('epochs = 3\nmemory = true\nmodel = "mlp"\n')
-    words = ["--config", "a.toml", "--epochs", "2", "--memory", "false", "--save-config", "b.toml"]
+    Path("a.toml").write_text('epochs = 3\nestimate_memory = true\nmodel = "mlp"\n')
+    words = ["--config", "a.toml", "--epochs", "2", "--estimate-memory", "false", "--save-config", "b.toml"]
     assert run(*words) == (0, "written to b.toml: --config b.toml reads it\n", "")
     assert Path("b.toml").read_text() == 'model = "mlp"\nepochs = 2\n'
+
+
+def test_old_keys_of_a_file_work_with_a_warning(run):
+    Path("a.toml").write_text("split = 'channels'\nresident-bytes = 0\n")
+    err = "warning: --config a.toml: split is now strategy\n"
+    err += "warning: --config a.toml: resident-bytes is now device_cache_bytes\n"
+    assert run("--config", "a.toml", "--save-config", "b.toml", "--quiet") == (0, "", err)
+    assert Path("b.toml").read_text() == 'strategy = "tensor"\ndevice-cache-bytes = 0\n'
 
 
 def test_existing_files_and_invalid_text_are_not_written(run, empty_cwd):
@@ -164,7 +172,7 @@ LONG = "k" * 99
 MISTAKES = {
     ("f.toml", "epoch = 5"): ["'epoch'", "did you mean 'epochs'?"],
     ("f.json", '{"learning-rate": 5}'): ["'learning-rate'", "did you mean 'lr'?"],
-    ("f.toml", "zzqqzz = 5"): ["'zzqqzz'", "choose balance, "],
+    ("f.toml", "zzqqzz = 5"): ["'zzqqzz'", "choose backward_bulk_size, "],
     ("f.toml", "epochs = 0"): ["epochs 0: give a whole number from 1 up"],
     ("f.toml", 'batch-size = "x"'): ["batch-size x: give a whole number from 1 up"],
     ("f.json", '{"epochs": 1.5}'): ["epochs 1.5: give a whole number from 1 up"],
@@ -175,7 +183,7 @@ MISTAKES = {
     ("f.toml", "[epochs]\na = 1"): ["epochs is a table: give"],
     ("f.toml", "lr = nan"): ["lr nan: give a number above 0"],
     ("f.toml", "flip = 1"): ["flip 1: give true or false"],
-    ("f.json", '{"memory": "yes"}'): ['memory "yes": give true or false'],
+    ("f.json", '{"estimate_memory": "yes"}'): ['estimate_memory "yes": give true or false'],
     ("f.json", '{"out": "\\u0000"}'): ["out is '\\x00'"],
     ("f.json", '{"out": "\\ud800"}'): ["out is '\\ud800'"],
     ("f.toml", "gpus = 1\ndevices = 'cpu'"): ["--gpus 1 and --devices cpu contradict"],
@@ -231,8 +239,8 @@ def test_all_commands_with_these_options_take_a_file(file, command):
     backend = ["--backend", "dist_sync"] * (command is worker)
     result = read("--config", str(path), "--wd", "0.25", *backend, command=command)
     assert (result.epochs, result.wd) == (3, 0.25)
-    path.write_text("keep = 2")
-    with pytest.raises(ConfigError, match="this command has no keep: leave it out"):
+    path.write_text("keep_checkpoints = 2")
+    with pytest.raises(ConfigError, match="this command has no keep_checkpoints: leave it out"):
         read("--config", str(path), command=speedup_command)
 
 

@@ -17,7 +17,7 @@ ARGUMENTS = {  # of each command, with {} where the long one stands; or what it 
         "{}", "--{}", "--gpus {}", "--devices {}", "--dataset {}", "--dataset folder:{}",
         "--dataset mnist --data-dir {}", "--dataset imagenette --data-dir {}", "--model {}",
         "--model gluoncv:{}", "--pretrained {}", "--recipe {}", "--out {}", "--compare {}",
-        "--evaluate {}", "--find-batch-size {}", "--normalise {}", "--dtype {}", "--lr-schedule {}",
+        "--evaluate {}", "--find-batch-size {}", "--normalize {}", "--dtype {}", "--lr-schedule {}",
         "--lr-decay-epochs {} --lr-schedule step", "--kvstore {}", "--topology {} --kvstore ring",
         "--compress {}", "--compress 2bit:{}", "--bucket-bytes {}", "--optimizer {}",
         "--momentum-rule {}", "--gpus 1 --out {}",

@@ -137,7 +137,7 @@ THEIRS = {  # by PyTorch, Horovod, gluon-cv, Keras and MXNet's examples; tests/c
     "--weight_decay": "--wd", "--gc-type": "--compress", "--fp16-allreduce": "--compress",
     "--batches-per-allreduce": "--microbatches", "--use-amp": "--dtype", "--save-frequency": "--checkpoint-every",
     "--early-stopping": "--patience", "--gamma": "--lr-decay", "--clip-grad": "--clip-norm",
-    "--num_workers": "--decoders", "--input-size": "--image-size", "--model-dir": "--out",
+    "--num_workers": "--workers", "--input-size": "--image-size", "--model-dir": "--out",
     "--nproc_per_node": "-n", "--nnodes": "--hosts",
 }  # fmt: skip
 
@@ -210,7 +210,7 @@ def test_decimal_commas_repeated_options_and_typographic_quotes_are_named(argume
         ("--dataset", "cifar-10", "cifar10"),
         ("--kvstore", "rign", "ring"),
         ("--optimizer", "sdg", "sgd"),
-        ("--split", "layer", "layers"),
+        ("--strategy", "layer", "layers"),
         ("--dtype", "flaot16", "float16"),
         ("--lr-schedule", "cosin", "cosine"),
         ("--topology", "p3.16xlrge", "p3.16xlarge"),

@@ -41,7 +41,12 @@ ACCEPTED = [
     if name in PARAMS[words] and synonym not in {*PARAMS[words], *COMMAND_FUNCTIONS[words].renamed}
     and name != "--config"  # which reads its file
 ]  # fmt: skip
-RENAMED = [(words, *pair) for words in COMMAND_FUNCTIONS for pair in COMMAND_FUNCTIONS[words].renamed.items()]
+RENAMED = [
+    (words, old, new)
+    for words in COMMAND_FUNCTIONS
+    for old, new in COMMAND_FUNCTIONS[words].renamed.items()
+    if new.split()[0] in PARAMS[words]
+]
 
 
 @pytest.mark.parametrize(("words", "synonym", "name"), ACCEPTED)

@@ -44,9 +44,9 @@ def test_the_example_is_true():
     assert doctest.testmod(option_hints) == (0, 2)
 
 
-@pytest.mark.parametrize(("option", "hint"), [("--skip", "did you mean '--skip-bad'?"), ("--ch", "see --help")])
+@pytest.mark.parametrize(("option", "hint"), [("--skip", "did you mean '--skip-corrupt'?"), ("--ch", "see --help")])
 def test_an_unambiguous_prefix_is_answered_with_the_name(option, hint):
-    names = ["--skip-bad", "--channels", "--check-replicas", "--checkpoint-every", "--chart"]
+    names = ["--skip-corrupt", "--tensor-parallel-mode", "--check-replicas", "--checkpoint-every", "--chart"]
     assert unknown_option_message(option, names).endswith(hint)
 
 
@@ -106,7 +106,7 @@ def test_a_config_of_another_type_gets_one_line(call, config, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: train(strategy="layers"), "is a str: TrainConfig.split=.* names one"),
+        (lambda: train(strategy="layers"), "is a str: TrainConfig.strategy=.* names one"),
         (lambda: train(reporter=print), "is a builtin_function_or_method: give a Reporter"),
         (lambda: train(group=2), "is a int: gluonlab launch makes one"),
         (lambda: train(resume=True), "is a bool: give a run's folder"),

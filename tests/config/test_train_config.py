@@ -34,15 +34,15 @@ VALID = {
     "data_dir": WORDS,
     "recipe": WORDS,
     "image_size": st.integers(8, 2048),
-    "decoders": st.integers(1, 256),
+    "workers": st.integers(1, 256),
     "resizer": WORDS,
-    "skip_bad": st.booleans(),
-    "val_share": st.floats(min_value=0, max_value=1, exclude_min=True, exclude_max=True),
+    "skip_corrupt": st.booleans(),
+    "val_split": st.floats(min_value=0, max_value=1, exclude_min=True, exclude_max=True),
     "random_resized_crop": st.booleans(),
     "crop_padding": st.integers(0, 1024),
     "flip": st.booleans(),
     "mixup": st.floats(min_value=0, max_value=LARGEST_NUMBER, exclude_max=True),
-    "normalise": st.sampled_from(["imagenet", "none", "0.25,0.5/1.0,2.0", "-0.5/0.125"]),
+    "normalize": st.sampled_from(["imagenet", "none", "0.25,0.5/1.0,2.0", "-0.5/0.125"]),
     "batch_size": COUNTS,
     "global_batch_size": COUNTS,
     "microbatches": COUNTS,
@@ -69,7 +69,7 @@ VALID = {
     "label_smoothing": st.floats(min_value=0, max_value=1, exclude_max=True),
     "sync_bn": st.booleans(),
     "dtype": WORDS,
-    "memory": st.booleans(),
+    "estimate_memory": st.booleans(),
     "kvstore": WORDS,
     "topology": WORDS,
     "compress": st.floats(min_value=SMALLEST_LIMIT, max_value=LARGEST_NUMBER, exclude_max=True).map("2bit:{!r}".format)
@@ -78,14 +78,14 @@ VALID = {
     "deterministic": st.booleans(),
     "tf32": st.booleans(),
     "prefetch": st.integers(0, MAX_COUNT),
-    "resident_bytes": st.integers(0, 2**63),
+    "device_cache_bytes": st.integers(0, 2**63),
     "bucket_bytes": st.integers(0, 2**63),
     "update_on_servers": st.booleans(),
     "check_replicas": st.integers(1, MAX_COUNT),
     "profile": st.integers(1, MAX_COUNT),
     "tensorboard": st.booleans(),
-    "overlap": st.one_of(st.just("off"), st.integers(1, 10**6)),
-    "split": WORDS,
+    "backward_bulk_size": st.one_of(st.just("off"), st.integers(1, 10**6)),
+    "strategy": WORDS,
     "device_weights": st.lists(st.integers(1, 10**9 - 1), min_size=1, max_size=4).map(
         lambda weights: ",".join(map(str, weights))
     ),
@@ -93,16 +93,16 @@ VALID = {
     | st.lists(st.integers(1, 999) | st.floats(0.001, 999.5), min_size=1, max_size=4).map(
         lambda weights: ",".join(re.sub(r"[.]0$", "", str(weight)) for weight in weights)
     ),
-    "stages": st.integers(2, MAX_COUNT),
+    "pipeline_parallel": st.integers(2, MAX_COUNT),
     "cut": st.lists(st.integers(0, 10**9 - 1), min_size=1, max_size=4).map(lambda cuts: ",".join(map(str, cuts))),
     "balance": WORDS,
     "pipeline_schedule": WORDS,
     "stages_per_device": st.integers(1, MAX_COUNT),
-    "ways": st.integers(2, MAX_COUNT),
-    "channels": WORDS,
+    "tensor_parallel": st.integers(2, MAX_COUNT),
+    "tensor_parallel_mode": WORDS,
     "confusion": st.booleans(),
     "checkpoint_every": st.sampled_from(["1 steps", "50 steps", "10 minutes", "2 epochs"]),
-    "keep": st.integers(1, 10**9),
+    "keep_checkpoints": st.integers(1, 10**9),
     "export": st.sampled_from(["mxnet", "onnx"]),
     "out": WORDS,
 }
@@ -155,7 +155,7 @@ OUT_OF_RANGE = {
     "lr": [0, 10**400, LARGEST_NUMBER],
     "wd": [1e300],
     "epochs": [0, "9" * 5000],
-    "resident_bytes": ["9" * 5000, "1.5.1M", "64X"],
+    "device_cache_bytes": ["9" * 5000, "1.5.1M", "64X"],
     "momentum": [1],
     "seed": [2**32],
     "lr_decay": [0, 1],
@@ -163,7 +163,7 @@ OUT_OF_RANGE = {
     "compress": [
         "1bit:0.5", "2bit:", "2bit:0", "2bit:nan", "2bit:1:2", "2bit:-1", "0.5", 2, "2bit:1e-300", "fp16:1", "fp8",
     ],
-    "normalise": [
+    "normalize": [
         "0.5/0", "0.5/-1", "0.5,0.5", "1/2/3", "nan/1", "0/inf", "x,1/1,1", "/", 0.5, [[0.5]], [],
     ],
     "clip_norm": [0, 1e-300],
@@ -210,10 +210,10 @@ def test_sizes_in_bytes_are_exact(number, unit, ending, upper):
         ("compress", "2bit", "2bit:0.5"),
         ("compress", " 2bit:.50 ", "2bit:0.5"),
         ("compress", " fp16 ", "fp16"),
-        ("normalise", ((0.5, 0.25), (1, 2)), "0.5,0.25/1.0,2.0"),
-        ("normalise", " .5,0.250 / 1,2e0 ", "0.5,0.25/1.0,2.0"),
-        ("normalise", (0.5, 2), "0.5/2.0"),
-        ("normalise", "ImageNet", "imagenet"),
+        ("normalize", ((0.5, 0.25), (1, 2)), "0.5,0.25/1.0,2.0"),
+        ("normalize", " .5,0.250 / 1,2e0 ", "0.5,0.25/1.0,2.0"),
+        ("normalize", (0.5, 2), "0.5/2.0"),
+        ("normalize", "ImageNet", "imagenet"),
         ("out", pathlib.Path("runs") / "a", "runs/a"),
     ],
 )
@@ -233,9 +233,9 @@ def test_numpys_values_become_pythons(named):
 def test_arrays_and_types_of_numpy_become_lists_and_names():
     arrays = {
         "dtype": np.dtype("float16"), "lr_decay_epochs": np.array([2, 5]), "gpus": np.array(3),
-        "normalise": [np.array([0.5]), [np.float64(0.25)]], "confusion": np.bool_(True),
+        "normalize": [np.array([0.5]), [np.float64(0.25)]], "confusion": np.bool_(True),
     }  # fmt: skip
-    expected = {"dtype": "float16", "lr_decay_epochs": "2,5", "gpus": 3, "normalise": "0.5/0.25", "confusion": True}
+    expected = {"dtype": "float16", "lr_decay_epochs": "2,5", "gpus": 3, "normalize": "0.5/0.25", "confusion": True}
     assert TrainConfig(**arrays) == TrainConfig(**expected)
     assert TrainConfig(devices=np.array(["cpu:0", "cpu:1"])).devices == ("cpu:0", "cpu:1")
 

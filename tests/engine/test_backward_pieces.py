@@ -1,4 +1,4 @@
-"""--overlap: the number of operators that backward queues at once, which changes no bit."""
+"""--backward-bulk-size: the number of operators that backward queues at once, which changes no bit."""
 
 import os
 from functools import partial
@@ -96,5 +96,5 @@ def test_without_an_option_the_users_variable_counts(monkeypatch, exported, cpu,
 
 @pytest.mark.parametrize("value", [0, -1, "on", "", 1.5, True, 10**9, "9" * 5000])
 def test_other_values_are_refused_in_a_line(value):
-    with pytest.raises(ConfigError, match=r"^--overlap .*give a whole number from 1.*, or off$"):
-        TrainConfig(overlap=value)
+    with pytest.raises(ConfigError, match=r"^--backward-bulk-size .*give a whole number from 1.*, or off$"):
+        TrainConfig(backward_bulk_size=value)

@@ -82,7 +82,7 @@ def test_the_pages_program_classifies_colour_photographs_of_any_shape_as_gluonla
         Image.open(picture).resize(size).save(picture, exif=exif)
     result = run_quickly(
         tmp_path, model="resnet8", dataset=f"folder:{folder}", image_size=20, batch_size=3,
-        normalise="imagenet", export="onnx", confusion=True, resizer="pillow",
+        normalize="imagenet", export="onnx", confusion=True, resizer="pillow",
     )  # fmt: skip
     assert result.onnx.images == len(pictures) < 12
     check_program(python, tmp_path, result, pictures, [CLASSES.index(picture.parent.name) for picture in pictures])

@@ -79,7 +79,7 @@ def runs(draw):
         "clip_norm": st.sampled_from([None, 0.3]), "mixup": st.sampled_from([None, 0.2]),
         "label_smoothing": st.sampled_from([None, 0.1]), "crop_padding": st.sampled_from([None, 2]),
         "flip": st.booleans(), "wd": st.sampled_from([0.0, 1e-3]),
-        "lr_schedule": st.sampled_from(["constant", "linear"]), "resident_bytes": st.sampled_from([2**28, 0]),
+        "lr_schedule": st.sampled_from(["constant", "linear"]), "device_cache_bytes": st.sampled_from([2**28, 0]),
         "bucket_bytes": st.sampled_from([None, 0, 30_000]),
     }  # fmt: skip
     chosen = {name: draw(values) for name, values in several.items()}

@@ -23,7 +23,7 @@ NETWORK = ([("conv", 3)], [("dense", 5), ("dense", 3)], False, True)
 @pytest.mark.parametrize("looks", [{"loss_scale": SkipNotFinite}, {"clip_norm": 0.05}], ids=str)
 @pytest.mark.parametrize(
     ("way", "more"),
-    [("pipeline", {"cut": (2,), "schedule": "1f1b"}), ("channels", {"channels": "both"})],
+    [("pipeline", {"cut": (2,), "schedule": "1f1b"}), ("tensor", {"channels": "both"})],
     ids=["pipeline", "channels"],
 )
 def test_what_lies_between_gradients_changes_nothing(way, more, looks):

@@ -1,4 +1,4 @@
-"""What `--memory` tells of --sync-bn and splits is what simulated GPUs are asked for, in bytes."""
+"""What `--estimate-memory` tells of --sync-bn and splits is what simulated GPUs are asked for, in bytes."""
 
 import dataclasses
 from functools import partial
@@ -39,14 +39,14 @@ def test_memory_of_stages_is_what_is_allocated(samples, microbatches):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"split": "layers", "model": "resnet8", "cut": "4"},
-        {"split": "channels", "model": "lenet"},
-        {"split": "pipeline", "model": "resnet8", "cut": "4", "pipeline_schedule": "gpipe"},
+        {"strategy": "layers", "model": "resnet8", "cut": "4"},
+        {"strategy": "tensor", "model": "lenet"},
+        {"strategy": "pipeline", "model": "resnet8", "cut": "4", "pipeline_schedule": "gpipe"},
     ],
-    ids=lambda settings: settings["split"],
+    ids=lambda settings: settings["strategy"],
 )
 def test_memory_of_splits_is_what_is_allocated_on_each_gpu(settings):
-    images = SHARE * (8 if settings["split"] == "pipeline" else 1)
+    images = SHARE * (8 if settings["strategy"] == "pipeline" else 1)
     config = TrainConfig(devices="gpu:0,1", dataset="synthetic", optimizer="adam", **settings)
     plan = make_plan(config.replace(batch_size=images))
     plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=images))

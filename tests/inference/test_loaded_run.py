@@ -25,9 +25,9 @@ from gluonlab.training.reporter import Reporter
 pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
 MODES = ("RGB", "L", "RGBA", "P", "1", "LA", "CMYK")
 SPLITS = [
-    {"split": "channels", "ways": 2},
-    pytest.param({"split": "layers"}, marks=pytest.mark.long),
-    pytest.param({"split": "pipeline", "microbatches": 2}, marks=pytest.mark.long),
+    {"strategy": "tensor", "tensor_parallel": 2},
+    pytest.param({"strategy": "layers"}, marks=pytest.mark.long),
+    pytest.param({"strategy": "pipeline", "microbatches": 2}, marks=pytest.mark.long),
 ]
 
 
@@ -42,7 +42,7 @@ def colour(tmp_path_factory):
     """A run on a folder of images, which lies beside it."""
     folder = tmp_path_factory.mktemp("colour")
     root = write_image_folder(folder / "images", size=20, suffix=".png")
-    return run_quickly(folder, model="mlp", dataset=f"folder:{root}", image_size=12, batch_size=4, normalise="imagenet")
+    return run_quickly(folder, model="mlp", dataset=f"folder:{root}", image_size=12, batch_size=4, normalize="imagenet")
 
 
 @pytest.fixture(scope="module")

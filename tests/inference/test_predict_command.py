@@ -180,8 +180,8 @@ MISTAKES = {
     "empty": "empty holds no pictures (.jpg, .png, .webp, .bmp, .gif, .tif, .ppm)",
     "notes.txt": "notes.txt: not a JPEG, PNG",
     "cut.png": "cut.png: damaged",
-    "good.png cut.png --skip": "unknown option '--skip': did you mean '--skip-bad'?",
-    "cut.png --skip-bad": "no picture is left: cut.png: damaged",
+    "good.png cut.png --skip": "unknown option '--skip': did you mean '--skip-corrupt'?",
+    "cut.png --skip-corrupt": "no picture is left: cut.png: damaged",
     "pipe": "pipe is not a regular file",
     "- -": "- can be given only once",
     "good.png --json --csv": "--json and --csv contradict each other",
@@ -226,7 +226,7 @@ def test_a_folder_without_a_run_is_reported_in_one_line(predict, finished, tmp_p
 @pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
 def test_with_skip_bad_a_warning_says_what_is_left_out(predict, finished, pictures):
     (pictures / "b.jpg").write_text("a text")
-    status, out, err = predict(str(finished), str(pictures), "--skip-bad", "--csv", "--top", "1")
+    status, out, err = predict(str(finished), str(pictures), "--skip-corrupt", "--csv", "--top", "1")
     assert status == 0
     assert [row["image"][-5:] for row in csv.DictReader(io.StringIO(out))] == ["a.png", "c.PNG"]
     assert "warning: 1 of 3 pictures are left out: " in err and "b.jpg: not a JPEG" in err

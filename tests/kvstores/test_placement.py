@@ -172,7 +172,7 @@ def test_only_devices_that_have_the_same_part_of_a_network_sum():
     def settings_of(devices, **asked):
         return make_plan(TrainConfig(devices=devices, **{"kvstore": "auto", **asked})).settings()
 
-    asked = {"split": "pipeline", "stages": 2}
+    asked = {"strategy": "pipeline", "pipeline_parallel": 2}
     two_copies = settings_of("cpu*4", **asked)["schedules"]
     assert two_copies == settings_of("cpu*2")["schedules"]
     assert "schedules" not in settings_of("cpu*2", **asked)

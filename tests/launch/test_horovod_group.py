@@ -172,7 +172,7 @@ def test_sums_of_three_processes_have_the_same_bits_each_time(tmp_path):
 
 def test_gradients_beyond_float16_end_the_run_with_the_cause(tmp_path):
     """Pixels of a million make gradients that float32 holds, at a rate so small."""
-    run = [*QUICK_LAUNCH_OPTIONS, "--epochs", "1", "--optimizer", "sgd", "--lr", "1e-12", "--normalise"]
+    run = [*QUICK_LAUNCH_OPTIONS, "--epochs", "1", "--optimizer", "sgd", "--lr", "1e-12", "--normalize"]
     words = [*HOROVOD, "--", *run, "0/1e-7", "--compress", "fp16", "--out", "run"]
     with start_launcher(tmp_path, *words) as over:
         status, text = over.wait_for_exit(120)

@@ -111,11 +111,11 @@ def test_two_processes_with_two_devices_train_as_one_with_four(backend, by_launc
 @pytest.mark.parametrize(
     "split",
     [
-        {"split": "pipeline", "stages": 2},
-        pytest.param({"split": "layers", "stages": 2, "balance": "time"}, marks=pytest.mark.long),
-        pytest.param({"split": "channels", "ways": 2}, marks=pytest.mark.long),
+        {"strategy": "pipeline", "pipeline_parallel": 2},
+        pytest.param({"strategy": "layers", "pipeline_parallel": 2, "balance": "time"}, marks=pytest.mark.long),
+        pytest.param({"strategy": "tensor", "tensor_parallel": 2}, marks=pytest.mark.long),
     ],
-    ids=lambda split: split["split"],
+    ids=lambda split: split["strategy"],
 )
 @each_slow_backend
 def test_two_processes_with_a_split_network_each_train_as_one(backend, split, data, tmp_path):
@@ -129,13 +129,13 @@ def test_two_processes_with_a_split_network_each_train_as_one(backend, split, da
 @pytest.mark.long
 def test_processes_that_would_cut_the_network_into_different_numbers_of_stages_end(data, tmp_path):
     ended = run_launches(
-        "dist_sync", tmp_path, *option_words(split="layers", model="lenet", data_dir=data,
+        "dist_sync", tmp_path, *option_words(strategy="layers", model="lenet", data_dir=data,
         dataset="fashion-mnist"), of_rank={0: ["--devices", "cpu*2"], 1: ["--devices", "cpu*3"]},
     )  # fmt: skip
     assert [process.status for process in ended] == [2, 2], ended
     for process in ended:
         assert "the processes spread the network over" in process.err
-        assert "give --stages, or as many devices to each" in process.err
+        assert "give --pipeline-parallel, or as many devices to each" in process.err
 
 
 @each_slow_backend

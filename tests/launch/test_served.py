@@ -329,7 +329,7 @@ def group_that(waits):
     ("name", "value"),
     [
         ("checkpoint_every", "5 steps"), ("clip_norm", 1.0), ("dtype", "float16"),
-        ("on_nan", "skip"), ("compress", "2bit:0.5"), ("kvstore", "sharded-optimizer"), ("split", "layers"),
+        ("on_nan", "skip"), ("compress", "2bit:0.5"), ("kvstore", "sharded-optimizer"), ("strategy", "layers"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_where_servers_update_is_refused_with_the_reason(name, value, waits):

@@ -32,8 +32,8 @@ MODES = st.sampled_from(
         ("layers", 2, {"cut": (2,), "schedule": "sequential"}),
         ("pipeline", 2, {"cut": (1,), "schedule": "1f1b"}),
         ("pipeline", 2, {"cut": (1, 2, 3), "schedule": "interleaved", "stages_per_device": 2}),
-        ("channels", 2, {"channels": "both"}),
-        ("channels", 3, {"channels": "row"}),
+        ("tensor", 2, {"channels": "both"}),
+        ("tensor", 3, {"channels": "row"}),
     ]
 )
 

@@ -164,7 +164,7 @@ def test_an_unfinished_run_is_shown(tmp_path):
 
 MORE = {
     "label_smoothing": 0.1, "clip_norm": 1.0, "crop_padding": 2, "flip": True, "microbatches": 2,
-    "wd": 1e-4, "no_bias_decay": True, "bucket_bytes": 0, "resident_bytes": 0, "prefetch": 3,
+    "wd": 1e-4, "no_bias_decay": True, "bucket_bytes": 0, "device_cache_bytes": 0, "prefetch": 3,
 }  # fmt: skip
 
 
@@ -179,7 +179,7 @@ def test_settings_of_real_runs_that_differ_are_shown_and_no_others(tmp_path):
     assert {name: values for name, *values in rows} == {
         "wd": ["0", "0.0001"], "label_smoothing": ["0", "0.1"], "clip_norm": ["-", "1"], "crop_padding": ["0", "2"],
         "flip": ["no", "yes"], "microbatches": ["-", "2"], "no_bias_decay": ["no", "yes"],
-        "bucket_bytes": ["4194304", "0"], "resident_bytes": ["268435456", "0"], "prefetch": ["2", "3"],
+        "bucket_bytes": ["4194304", "0"], "device_cache_bytes": ["268435456", "0"], "prefetch": ["2", "3"],
         "pretrained": ["-", pretrained],
     }  # fmt: skip
     shared = dict(shared_settings(runs))

@@ -49,7 +49,7 @@ def test_a_run_in_microbatches_is_evaluated_in_parts_as_small(settings, more, la
 def train_on_animals(folder, size):
     """Train on images of this size in folder/animals; the run is in folder/run."""
     root = write_image_folder(folder / "animals", train=4, val=2, size=size)
-    run_quickly(folder, dataset=f"folder:{root}", devices=device_spec(1), decoders=1)
+    run_quickly(folder, dataset=f"folder:{root}", devices=device_spec(1), workers=1)
 
 
 @pytest.fixture(scope="module")

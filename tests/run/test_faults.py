@@ -26,7 +26,7 @@ from gluonlab.training.reporter import Reporter
 
 SMALL = ["--model", "mlp", "--threads", "1", "--out", "run"]
 IMAGES = [
-    *SMALL, "--dataset", "folder:data", "--image-size", "16", "--resident-bytes", "0", "--decoders", "1",
+    *SMALL, "--dataset", "folder:data", "--image-size", "16", "--device-cache-bytes", "0", "--workers", "1",
     "--global-batch-size", "6",
 ]  # fmt: skip
 
@@ -76,7 +76,7 @@ def kill_youngest_child():
     os.kill(max(start_times, key=start_times.get), signal.SIGKILL)
 
 
-SHORT_OF_MEMORY = "was killed, as the system does when memory is short: use fewer with --decoders"
+SHORT_OF_MEMORY = "was killed, as the system does when memory is short: use fewer with --workers"
 FAULTS = {  # fault -> exit status, and a part of the line
     "the data vanish": (lambda: shutil.rmtree("data/train"), 2, "No such file or directory): replace or remove it"),
     "the data are cut off": (truncate_images, 2, ".jpg: damaged ("),
@@ -106,7 +106,7 @@ def test_clock_jumps_change_neither_periods_nor_seconds(run, monkeypatch):
     monkeypatch.setattr("time.time", lambda: clock() + next(jumps))
     monkeypatch.setattr("time.time_ns", lambda: int(1e9 * (clock() + next(jumps))))
     start = time.perf_counter()
-    words = "--epochs 3 --quiet --checkpoint-every 100minutes --keep 100"
+    words = "--epochs 3 --quiet --checkpoint-every 100minutes --keep-checkpoints 100"
     status, _, _ = run(*SMALL, *words.split())
     lines, elapsed_s = read_metrics(Path("run")), time.perf_counter() - start
     seconds = [line["seconds"] for line in lines if line.get("seconds") is not None]
@@ -206,11 +206,11 @@ def test_the_error_about_too_few_descriptors_names_the_limit_and_the_option(run,
     few = len(list(Path("/proc/self/fd").iterdir())) + 20
     resource.setrlimit(resource.RLIMIT_NOFILE, (few, limits[1]))
     try:
-        status, out, err = run(*IMAGES, "--decoders", "64", "--quiet")
+        status, out, err = run(*IMAGES, "--workers", "64", "--quiet")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert (status, out) == (1, "")
-    hint = "use fewer --decoders, or raise the limit (ulimit -n)"
+    hint = "use fewer --workers, or raise the limit (ulimit -n)"
     assert read_only_line(err) == f"error: no file descriptor is left: this process may have {few:,}; {hint}"
     assert file_names(empty_cwd) == ["data"]
 

@@ -19,8 +19,8 @@ from gluonlab.inference.loaded_network import load_run
 from gluonlab.training.train_state import TimedIterator
 
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
-STREAMED = ["--resident-bytes", "0", "--decoders", "2"]
-ONE = ["--decoders", "1"]  # a process less to start
+STREAMED = ["--device-cache-bytes", "0", "--workers", "2"]
+ONE = ["--workers", "1"]  # a process less to start
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_random_crops_are_streamed_and_validation_is_whole(run, small, empty_cwd
     """With a learning rate of nearly zero only the crops change the loss."""
     words = f"--dataset folder:{small} --model mlp --epochs 2 --optimizer sgd --lr 1e-30".split()
     epochs, cut = {}, "--random-resized-crop"
-    for out, more in (("whole", ONE), ("cut", [cut, *ONE]), ("cut3", [cut, "--decoders", "3"])):
+    for out, more in (("whole", ONE), ("cut", [cut, *ONE]), ("cut3", [cut, "--workers", "3"])):
         status, printed, _ = run(*words, *more, "--out", out)
         assert status == 0
         texts = ("42 training, 15 test images, streamed", "options    random resized crop")
@@ -115,7 +115,7 @@ def test_waiting_time_is_that_of_the_data_source(monkeypatch):
 def test_bad_images_are_left_out_on_request(run, tmp_path):
     root = write_image_folder(tmp_path / "animals")
     (root / "train" / "bee" / "0003.jpg").write_bytes(b"")
-    words = f"--dataset folder:{root} --model mlp --epochs 1 --skip-bad --json"
+    words = f"--dataset folder:{root} --model mlp --epochs 1 --skip-corrupt --json"
     status, out, err = run(*words.split(), *STREAMED)
     assert (status, json.loads(out)["history"][0]["images"]) == (0, 17)
     [line] = [line for line in err.splitlines() if "GPU" not in line]
@@ -129,13 +129,13 @@ MISTAKES = {
     "--data-dir {}": "is read from the path in its name | leave --data-dir out",
     "--dataset folder:{}/train": "animals/train has no folder train | give folder: | animals",
     "--dataset {}": "is a folder: write folder: | animals",
-    "--val-share 0.2": "--val-share 0.2 holds images out of train | animals/val exists | leave --val-share",
-    "--dataset digits --val-share 0.2": "--val-share is for image files | leave it out | folder:PATH",
-    "--val-share 1": "--val-share 1 | below 1",
+    "--val-split 0.2": "--val-split 0.2 holds images out of train | animals/val exists | leave --val-split",
+    "--dataset digits --val-split 0.2": "--val-split is for image files | leave it out | folder:PATH",
+    "--val-split 1": "--val-split 1 | below 1",
     "--image-size 4": "--image-size 4 | from 8 to 2048",
-    "--decoders 0": "--decoders 0 | from 1 to 256",
+    "--workers 0": "--workers 0 | from 1 to 256",
     "--dataset digits --image-size 32": "--image-size | digits | folder:PATH",
-    "--dataset digits --skip-bad": "--skip-bad | digits | folder:PATH",
+    "--dataset digits --skip-corrupt": "--skip-corrupt | digits | folder:PATH",
     "--dataset digits --random-resized-crop": "--random-resized-crop | digits | leave it out | folder:PATH",
     "--crop-padding -1": "--crop-padding -1 | from 0 to 1024",
     "--dataset imagenette2-160": "imagenette2-160 | gluonlab.data download imagenette2-160 | give another --data-dir",
@@ -157,7 +157,7 @@ def test_one_class_or_a_truncated_image_is_one_line(run, tmp_path, empty_cwd):
     root = write_image_folder(tmp_path / "animals", train=2, val=2)
     words = f"--dataset folder:{root} --model mlp"
     (root / "val/ant/0001.jpg").write_bytes(encode_image(make_image(0))[:200])
-    check_mistake(run, empty_cwd, words, "val/ant/0001.jpg: damaged | --skip-bad")
+    check_mistake(run, empty_cwd, words, "val/ant/0001.jpg: damaged | --skip-corrupt")
     for name in ("ant", "bee"):
         (root / "train" / name).rename(root / name)
     check_mistake(run, empty_cwd, words, "one class, cow")
@@ -205,7 +205,7 @@ def test_a_bad_image_during_training_ends_the_run_with_its_name(run, tmp_path, e
     assert (status, list(empty_cwd.iterdir())) == (2, [])
     assert err.splitlines()[-1] == (
         f"error: {root}/train/bee/0003.jpg: not a {FORMAT_NAMES}, or its header is damaged: "
-        "replace or remove it, or leave bad images out with --skip-bad"
+        "replace or remove it, or leave bad images out with --skip-corrupt"
     )
 
 
@@ -232,7 +232,7 @@ def test_images_held_out_are_the_same_on_more_devices_and_packed(run, unsplit, t
         "3",
         "--dataset",
     ]
-    three = result_of(run, *words, f"folder:{unsplit}", "--val-share", "0.25", "--gpus", "3", *STREAMED)
+    three = result_of(run, *words, f"folder:{unsplit}", "--val-split", "0.25", "--gpus", "3", *STREAMED)
     packed = result_of(run, *words, f"folder:{tmp_path / 'packed'}", "--gpus", "1")
     assert three["history"][0]["images"] == packed["history"][0]["images"] == 30
     np.testing.assert_allclose(losses(three), losses(packed), rtol=1e-5)
@@ -240,7 +240,7 @@ def test_images_held_out_are_the_same_on_more_devices_and_packed(run, unsplit, t
 
 
 def test_a_run_with_images_held_out_is_resumed_and_evaluated_on_the_same(run, unsplit):
-    words = f"--dataset folder:{unsplit} --model mlp --val-share 0.25 --epochs 1 --checkpoint-every 1epochs --out a"
+    words = f"--dataset folder:{unsplit} --model mlp --val-split 0.25 --epochs 1 --checkpoint-every 1epochs --out a"
     status, out, err = run(*words.split(), *ONE)
     assert status == 0 and "30 training, 12 test images" in out, err
     status, out, err = run("--resume", "a", "--epochs", "2", "--json")

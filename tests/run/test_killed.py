@@ -23,7 +23,7 @@ SETTINGS = {
         (1, 25, {"epochs": 12}),
         (1, 25, {"epochs": 10, "model": "resnet8", "optimizer": "adam", "lr": 0.01}),
         (1, 25, {"epochs": 10, "model": "resnet8", "kvstore": "sharded-optimizer", "sync_bn": True}),
-        (1, 25, {"epochs": 10, "mixup": 0.2, "resident_bytes": 0, "microbatches": 2}),
+        (1, 25, {"epochs": 10, "mixup": 0.2, "device_cache_bytes": 0, "microbatches": 2}),
     ],
     ids=str,
 )

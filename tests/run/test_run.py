@@ -67,7 +67,7 @@ MISTAKES = {
     "--find-lr 100 --lr 0.1": "--find-lr | leave --lr 0.1 out",
     "--find-lr 30 --profile 3": "--find-lr 30 | leave --profile 3 out | --lr",
     "--find-lr 30 --export": "--find-lr 30 | leave --export out",
-    "--find-lr 30 --memory": "--find-lr 30 | leave --memory out",
+    "--find-lr 30 --estimate-memory": "--find-lr 30 | leave --estimate-memory out",
     "--find-lr 30 --checkpoint-every 5": "--find-lr 30 | leave --checkpoint-every 5",
     "--find-lr 100 --compare 1,2": "--compare 1,2 and --find-lr 100 | one of them",
     "--find-batch-size 1G --compare 1,2": "--find-batch-size | --compare | one of them",

@@ -62,9 +62,9 @@ def test_the_docs_name_every_setting(tmp_path):
     configs = [
         {**base, "optimizer": "sgd", "momentum": 0.9, "lr_schedule": "step"},
         {**base, "optimizer": "adam", "lr_schedule": "linear"},
-        {**base, "split": "pipeline"}, {**base, "split": "layers", "cut": "3"}, {**base, "split": "channels"},
+        {**base, "strategy": "pipeline"}, {**base, "strategy": "layers", "cut": "3"}, {**base, "strategy": "tensor"},
         {"devices": device_spec(2), "device_weights": "2,1"}, {**base, "class_weights": "balanced"},
-        {"dataset": f"folder:{tmp_path}", "val_share": 0.5},
+        {"dataset": f"folder:{tmp_path}", "val_split": 0.5},
     ]  # fmt: skip
     plans = [make_plan(TrainConfig(**settings)) for settings in configs]
     plans.append(make_plan(TrainConfig(**base), group=ThreadGroup(SumExchange(2), 0)))

@@ -85,7 +85,7 @@ def test_a_batch_limited_by_the_data_is_reported_with_what_would_fit(ended, empt
 
 @pytest.mark.cpu_only("it is the process that is measured")
 def test_under_a_split_sizes_are_those_of_a_copy_of_the_network_with_its_usual_microbatches():
-    settings = {"devices": device_spec(2), "model": "mlp", "split": "pipeline", "cut": "1"}
+    settings = {"devices": device_spec(2), "model": "mlp", "strategy": "pipeline", "cut": "1"}
     messages = []
     found = find_batch_size(TrainConfig(**settings), GIB, messages.append)
     assert (found.images, found.limit) == (1437, "data")
@@ -177,7 +177,7 @@ def test_a_run_with_the_batch_that_is_found_stays_below_the_budget_and_uses_most
     """The table of docs/memory.md has 2G."""
     budget = BUDGETS[network]
     settings = ("--devices", device_spec(2), "--dataset", "synthetic", "--model", network)
-    settings += ("--split", split)
+    settings += ("--strategy", split)
     search = ("--find-batch-size", f"{budget}M", "--json")
     done = python("-m", "gluonlab.run", *settings, *search, timeout=1800)
     assert done.returncode == 0, done.stderr

@@ -62,7 +62,7 @@ def verdict():
     tried = [
         TriedAdvice(Candidate({"kvstore": "sharded-optimizer"}), Estimate(1.2, 1.1, 1.3)),
         TriedAdvice(Candidate({"batch_size": 16}, 16), *(Estimate(1.0, 0.9, 1.1),) * 2, 1.5),
-        TriedAdvice(Candidate({"decoders": 8}), reason="there are no files: " + "unbroken_" * 12),
+        TriedAdvice(Candidate({"workers": 8}), reason="there are no files: " + "unbroken_" * 12),
     ]
     return replace(found, tried_advice=tried)
 

@@ -159,7 +159,7 @@ class BottleneckCase(NamedTuple):
     def make_config(self) -> TrainConfig:
         values: Dict[str, Any] = {"devices": device_spec(2), "threads": None if runs_on_gpus() else 1}
         values.update(dataset="synthetic", model=WIDE if self.wide else "mlp", batch_size=BATCH,
-                    optimizer="sgd", resident_bytes=0 if self.loader else 2**28)  # fmt: skip
+                    optimizer="sgd", device_cache_bytes=0 if self.loader else 2**28)  # fmt: skip
         if self.sleepy or self.late:
             values["kvstore"] = SLEEPY if self.sleepy else LATE
         if self.link:

@@ -60,7 +60,7 @@ def draw_training_settings(seed, workers, devices):
         "flip": True,
         "kvstore": draw.choice(["local", "ring", "tree"]),
         "bucket_bytes": draw.choice([0, 1000, 50_000]),
-        "resident_bytes": 0,
+        "device_cache_bytes": 0,
     }.items():
         if draw.random() < 0.45:
             settings[setting] = value
@@ -74,13 +74,13 @@ def draw_training_settings(seed, workers, devices):
         for setting in ("microbatches", "microbatch_size", "kvstore", "batch_size"):
             settings.pop(setting, None)
         settings["global_batch_size"] = batch
-        ways = ["layers", "pipeline", *["channels"] * OPTIMIZERS[name].element_wise]
-        settings["split"] = draw.choice(ways)
-        if settings["split"] == "pipeline" and batch >= 2 * workers:
+        ways = ["layers", "pipeline", *["tensor"] * OPTIMIZERS[name].element_wise]
+        settings["strategy"] = draw.choice(ways)
+        if settings["strategy"] == "pipeline" and batch >= 2 * workers:
             settings["microbatches"] = 2
     weights = [draw.randint(1, 3) for _ in range(devices)]
     sizes = proportional_sizes(batch, [Fraction(weight) for weight in weights] * workers)
-    if len({*weights}) > 1 and "split" not in settings and min(sizes) >= settings.get("microbatches", 1):
+    if len({*weights}) > 1 and "strategy" not in settings and min(sizes) >= settings.get("microbatches", 1):
         settings["device_weights"] = ",".join(map(str, weights))
     return settings, images
 
@@ -119,8 +119,8 @@ def train_drawn_case(folder, seed, workers, devices, group=None, factor=1.0):
     ``factor``: multiplies the learning rate.
     """
     settings, images = draw_training_settings(seed, workers, devices)
-    if group is None and "split" in settings:
-        settings = {k: v for k, v in settings.items() if k not in ("split", "microbatches")}
+    if group is None and "strategy" in settings:
+        settings = {k: v for k, v in settings.items() if k not in ("strategy", "microbatches")}
     if group is None and "device_weights" in settings:
         settings["device_weights"] = ",".join([settings["device_weights"]] * workers)
     settings["lr"] *= factor

@@ -68,19 +68,19 @@ def drawn_run_settings(devices, **more):
     }  # fmt: skip
 
 
-PIPELINE = {"split": "pipeline", "balance": "memory"}  # balance by time might move the cuts
+PIPELINE = {"strategy": "pipeline", "balance": "memory"}  # balance by time might move the cuts
 # The number of devices and the settings of each split of a network of at least four layers.
 SPLITS = {
-    "data": (2, {"split": "data"}),
-    "one device": (1, {"split": "data"}),
-    "layers": (2, {"split": "layers"}),
-    "by time": (3, {"split": "layers", "balance": "time"}),
-    "cut": (4, {"split": "layers", "cut": "1"}),
-    "channels": (2, {"split": "channels"}),
-    "columns": (4, {"split": "channels", "ways": 2, "channels": "column"}),
-    "rows": (3, {"split": "channels", "channels": "row"}),
+    "data": (2, {"strategy": "data"}),
+    "one device": (1, {"strategy": "data"}),
+    "layers": (2, {"strategy": "layers"}),
+    "by time": (3, {"strategy": "layers", "balance": "time"}),
+    "cut": (4, {"strategy": "layers", "cut": "1"}),
+    "channels": (2, {"strategy": "tensor"}),
+    "columns": (4, {"strategy": "tensor", "tensor_parallel": 2, "tensor_parallel_mode": "column"}),
+    "rows": (3, {"strategy": "tensor", "tensor_parallel_mode": "row"}),
     "gpipe": (2, {**PIPELINE, "microbatches": 2, "pipeline_schedule": "gpipe"}),
-    "1f1b": (4, {**PIPELINE, "microbatches": 3, "stages": 2}),
+    "1f1b": (4, {**PIPELINE, "microbatches": 3, "pipeline_parallel": 2}),
     "interleaved": (2, {**PIPELINE, "microbatches": 4, "stages_per_device": 2}),
 }
 

@@ -28,7 +28,7 @@ MIXED_SETTINGS = [
     {"model": "mlp", "devices": device_spec(3), "kvstore": "ring", "mixup": 0.2},
     {"model": "resnet8", "devices": device_spec(2), "kvstore": "sharded"},
     {"model": "lenet", "devices": device_spec(4), "kvstore": "sharded-optimizer", "optimizer": "adam"},
-    {"model": "mlp", "devices": device_spec(1), "flip": True, "resident_bytes": 0},
+    {"model": "mlp", "devices": device_spec(1), "flip": True, "device_cache_bytes": 0},
     {"model": "resnet8", "devices": device_spec(2), "sync_bn": True, "mixup": 0.2, "microbatches": 2},
     {"model": "lenet", "devices": device_spec(2), "kvstore": "local", "clip_norm": 1.0},
     {"model": "mlp", "devices": device_spec(2), "compress": "2bit:0.5"},

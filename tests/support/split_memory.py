@@ -72,7 +72,7 @@ def count_channels(case):
     """Return the same for tensor parallelism; None if no layer has channels for all devices."""
     ctxs = _counted_devices(case["ways"])
     layout = make_parallelism(
-        "channels", ctxs, len(ctxs), channels=case["channels"], max_shard_images=case["shards"].train_sizes[0]
+        "tensor", ctxs, len(ctxs), channels=case["channels"], max_shard_images=case["shards"].train_sizes[0]
     )
     plan = make_strategy_plan(layout, microbatches=Microbatches(case["microbatches"]), preprocess=scale_bytes)
     batches = _make_batches(case["shards"].train_sizes, ctxs[0])

@@ -21,8 +21,8 @@ CONFIGS = {
     "ring, adam": {"model": "resnet8", "kvstore": "ring", "optimizer": "adam"},
     "sharded-optimizer": {"model": "lenet", "kvstore": "sharded-optimizer", "momentum": 0.9},
     "microbatches": {"model": "mlp", "kvstore": "tree", "microbatches": 2},
-    "pipeline": {"model": "lenet", "split": "pipeline"},
-    "channels": {"model": "lenet", "split": "channels"},
+    "pipeline": {"model": "lenet", "strategy": "pipeline"},
+    "channels": {"model": "lenet", "strategy": "tensor"},
     "one device": {"model": "mlp", "devices": device_spec(1)},
 }
 

@@ -29,7 +29,7 @@ WRONG = {
     (CONFIG, "group"): ({"sync_bn": True}, "--sync-bn is for the devices of one process"),
     (CONFIG, "kvstore"): ({"kvstore": "rign"}, "unknown kvstore 'rign'"),
     (CONFIG, "topology"): ({"topology": "p3.16xlarge"}, "--topology 'p3.16xlarge': kvstore 'dev"),
-    (CONFIG, "split"): ({"split": "layer"}, "unknown --split 'layer'"),
+    (CONFIG, "split"): ({"split": "layer"}, "unknown --strategy 'layer'"),
     (CONFIG, "own"): ({"model": "mlp"}, "--model mlp and the network Dense contradict each other"),
     (CONFIG, "dataset"): ({"dataset": "digit"}, "unknown data set 'digit'"),
     (CONFIG, "recipe"): ({"recipe": "quik"}, "unknown --recipe 'quik'"),
@@ -44,7 +44,7 @@ WRONG = {
         "--checkpoint-every 5 steps and --compress 2bit:0.5 contradict each other",
     ),
     (CONFIG, "model"): ({"model": "lenett"}, "unknown model 'lenett'"),
-    (CONFIG, "colours"): ({"normalise": "imagenets"}, "unknown --normalise 'imagenets'"),
+    (CONFIG, "colours"): ({"normalize": "imagenets"}, "unknown --normalize 'imagenets'"),
     (CONFIG, "files"): ({"image_size": 64}, "--image-size is for image files"),
     (CONFIG, "optimizer"): ({"optimizer": "sdg"}, "unknown optimizer 'sdg'"),
     (CONFIG, "momentum"): ({"optimizer": "sgd", "momentum_rule": "mxnet"}, "--momentum-rule mxnet: the momentum is 0"),
@@ -55,18 +55,18 @@ WRONG = {
     (DEVICES, "devices"): ({"devices": "gpu:77"}, "there is no gpu:77"),
     (DEVICES, "dtype"): ({"dtype": "float16"}, "--dtype float16 is for GPUs"),
     (DEVICES, "arithmetic"): ({"tf32": True}, "--tf32: this process has computed on GPUs without"),
-    (DEVICES, "split"): ({"split": "layers", "stages": 4}, "devices make no whole copies"),
+    (DEVICES, "strategy"): ({"strategy": "layers", "pipeline_parallel": 4}, "devices make no whole copies"),
     (DEVICES, "weights"): ({"device_weights": "1"}, "--device-weights 1 has 1 number, "),
     (DEVICES, "sharding"): (
         {"optimizer": "lamb", "kvstore": "sharded-optimizer"},
         "--kvstore sharded-optimizer cuts parameters anywhere",
     ),
     (DEVICES, "channels"): (
-        {"split": "channels", "optimizer": "lars"},
-        "--split channels gives each device a part of a parameter, and lars looks at whole ones",
+        {"strategy": "tensor", "optimizer": "lars"},
+        "--strategy tensor gives each device a part of a parameter, and lars looks at whole ones",
     ),
     (DEVICES, "kvstore"): ({"kvstore": "ring", "topology": "p3.16xlarge", "devices": "cpu*9"}, "kvstore 'ring' on cpu"),
-    (DATA, "dataset"): ({"normalise": "cifar10"}, "--normalise cifar10 is for 3 channels"),
+    (DATA, "dataset"): ({"normalize": "cifar10"}, "--normalize cifar10 is for 3 channels"),
     (DATA, "loss"): ({}, "loss L2Loss compares scores with targets of the same shape"),
     (DATA, "metrics"): ({}, "metric f1 failed: ValueError: "),
     (DATA, "last batch"): (
@@ -162,7 +162,7 @@ def test_of_two_errors_the_first_of_the_list_is_raised():
             set(one) & set(other)
             or names <= about_kvstores
             or names == {"checkpoints", "dtype"}  # --compress and float16
-            or ("device_weights" in settings and {"split", "devices"} & set(settings))  # too few weights
+            or ("device_weights" in settings and {"strategy", "devices"} & set(settings))  # too few weights
         ):
             continue
         with pytest.raises(UsageError) as raised:
@@ -174,7 +174,11 @@ def test_of_two_errors_the_first_of_the_list_is_raised():
 
 @pytest.mark.parametrize(
     ("setting", "option"),
-    [({"sync_bn": True}, "--sync-bn"), ({"memory": True}, "--memory"), ({"kvstore": "sharded-optimizer"}, "--kvstore")],
+    [
+        ({"sync_bn": True}, "--sync-bn"),
+        ({"estimate_memory": True}, "--estimate-memory"),
+        ({"kvstore": "sharded-optimizer"}, "--kvstore"),
+    ],
 )
 def test_single_process_options_are_refused_with_several_processes(setting, option):
     config = TrainConfig(**setting)
@@ -195,7 +199,7 @@ def test_float16_is_sent_only_over_horovod(name, message):
     """And there with checkpoints, --on-nan skip, any kvstore that sums, and any split."""
     group = SummingGroup(0, 2)
     group.name, group.sums_float16 = name, name == "horovod"
-    options = {"checkpoint_every": "5 steps", "on_nan": "skip", "split": "layers", "devices": "cpu*2"}
+    options = {"checkpoint_every": "5 steps", "on_nan": "skip", "strategy": "layers", "devices": "cpu*2"}
     config = TrainConfig(compress="fp16", kvstore="ring", **options)
     with nullcontext() if message is None else pytest.raises(UsageError, match=f"^{message}[^\n]*$"):
         resolve_config(config, group=group)
@@ -217,7 +221,7 @@ def test_processes_send_2_bits_and_devices_sum_whole_gradients(devices, kvstore)
     [
         ({"checkpoint_every": "5 steps"}, "--checkpoint-every 5 steps and --compress 2bit:0.5 con"),
         ({"on_nan": "skip"}, "--on-nan skip and --compress 2bit:0.5 contradict each other"),
-        ({"split": "layers", "devices": "cpu*2"}, "--compress 2bit:0.5 is for --split data"),
+        ({"strategy": "layers", "devices": "cpu*2"}, "--compress 2bit:0.5 is for --strategy data"),
         ({"update_on_servers": True}, "--compress 2bit:0.5 and --update-on-servers contradict"),
     ],
     ids=str,

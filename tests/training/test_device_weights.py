@@ -86,7 +86,7 @@ def test_any_shares_make_the_update_of_one_device(chain, weights, sizes, store, 
     batch=st.integers(8, 40),
     options=st.fixed_dictionaries(
         {
-            "resident_bytes": st.sampled_from([0, 2**28]),
+            "device_cache_bytes": st.sampled_from([0, 2**28]),
             "drop_last": st.booleans(),
             "mixup": st.sampled_from([0.0, 0.3]),
             "flip": st.booleans(),
@@ -179,8 +179,8 @@ def test_a_run_is_evaluated_on_any_devices(tmp_path):
         ({"device_weights": "99,1", "batch_size": 2}, "would get none of the 4 images of a batch"),
         ({"device_weights": "4,1", "batch_size": 2, "microbatches": 2}, "--microbatches 2: 1 im"),
         *(
-            ({"device_weights": "2,1", "split": way}, "--device-weights 2,1 is for --split data")
-            for way in ("layers", "channels", "pipeline")
+            ({"device_weights": "2,1", "strategy": way}, "--device-weights 2,1 is for --strategy data")
+            for way in ("layers", "tensor", "pipeline")
         ),
     ],
     ids=str,

@@ -81,7 +81,7 @@ def test_it_stops_as_the_reference_and_keeps_the_best(tmp_path_factory, undistur
 @given(seed=st.integers(0, 2), steps=st.integers(4, 30), every=st.sampled_from(["2", "1 epoch"]))
 def test_a_resumed_run_continues_counting(tmp_path_factory, seed, steps, every):
     folder = tmp_path_factory.mktemp("runs")
-    more = {"seed": seed, "patience": 2, "checkpoint_every": every, "keep": 1, "confusion": True}
+    more = {"seed": seed, "patience": 2, "checkpoint_every": every, "keep_checkpoints": 1, "confusion": True}
     whole = run(folder / "whole", **more)
     try:
         resumed = run(folder / "run", StoppingReporter(steps), **more)
@@ -111,7 +111,7 @@ def test_processes_stop_together_and_have_the_best_network(tmp_path, undisturbed
 def stopped(tmp_path_factory):
     """A run that patience has ended, with checkpoints of its last epochs."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
-    return run(folder, patience=3, checkpoint_every="1 epoch", keep=9)
+    return run(folder, patience=3, checkpoint_every="1 epoch", keep_checkpoints=9)
 
 
 def write_last_parameters(folder):

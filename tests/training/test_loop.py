@@ -51,7 +51,7 @@ def test_a_run_imports_what_it_needs(python):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"gpus": 3}, {"model": "lenet", "epochs": 1}, {"resident_bytes": 0, "prefetch": 3}], ids=str
+    "settings", [{"gpus": 3}, {"model": "lenet", "epochs": 1}, {"device_cache_bytes": 0, "prefetch": 3}], ids=str
 )
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path, settings):
     settings = {"dataset": load_few_digits(), "batch_size": 8, "deterministic": runs_on_gpus(), **settings}

@@ -131,7 +131,7 @@ OVERRIDES = {
     "crop_padding": st.integers(0, 3),
     "flip": st.booleans(),
     "mixup": st.sampled_from([0.0, 0.3]),
-    "normalise": st.sampled_from(["none", "0.5/0.25"]),
+    "normalize": st.sampled_from(["none", "0.5/0.25"]),
 }
 GIVEN = st.fixed_dictionaries({}, optional=OVERRIDES).filter(
     lambda given: (
@@ -186,11 +186,11 @@ def test_lenet_on_the_digits_keeps_the_defaults_from_before_recipes():
     defaults = dict(
         model="lenet", batch_size=32, epochs=10, optimizer="adam", lr=0.002, wd=0, flip=False,
         lr_schedule="constant", warmup_epochs=0, crop_padding=0, mixup=0, label_smoothing=0,
-        no_bias_decay=False, random_resized_crop=False, normalise="none",
+        no_bias_decay=False, random_resized_crop=False, normalize="none",
     )  # fmt: skip
     plain, full = (make_plan(TrainConfig(devices=device_spec(2), **settings)) for settings in ({}, defaults))
     assert plain.settings() == full.settings() and plain.optimizer_params == {"learning_rate": 0.002, "wd": 0}
-    assert plain.resolved.config.replace(recipe=None, normalise="none") == full.resolved.requested
+    assert plain.resolved.config.replace(recipe=None, normalize="none") == full.resolved.requested
 
 
 def test_the_quick_recipe_is_the_default_of_a_first_try_and_fits_all_data_sets_and_networks():
@@ -224,9 +224,9 @@ def test_cifar10_is_trained_by_a_published_recipe_with_its_network(settings):
         ),
         ({"recipe": "finetune", "model": "mlp"}, ["--recipe finetune is not for mlp on digits: choose quick"]),
         ({"recipe": "imagenet", "dataset": "cifar10", "model": "resnet50"}, ["resnet50 on cifar10", "choose quick"]),
-        ({"normalise": "imagent"}, ["--normalise 'imagent'", "did you mean 'imagenet'?"]),
-        ({"normalise": "imagenet"}, ["--normalise imagenet is for 3 channels", "digits have 1", "give M/S, or none"]),
-        ({"normalise": "0.5,0.5/1,1"}, ["for 2 channels", "digits have 1"]),
+        ({"normalize": "imagent"}, ["--normalize 'imagent'", "did you mean 'imagenet'?"]),
+        ({"normalize": "imagenet"}, ["--normalize imagenet is for 3 channels", "digits have 1", "give M/S, or none"]),
+        ({"normalize": "0.5,0.5/1,1"}, ["for 2 channels", "digits have 1"]),
     ],
     ids=str,
 )
@@ -237,7 +237,7 @@ def test_a_recipe_that_does_not_fit_is_refused_with_those_that_do(given, said):
 
 
 def test_one_mean_is_for_all_channels():
-    config = TrainConfig(dataset="cifar10", devices=device_spec(1), normalise="0.5/0.25")
+    config = TrainConfig(dataset="cifar10", devices=device_spec(1), normalize="0.5/0.25")
     assert make_plan(config, make_dataset("cifar10")).dataset.normalization == ((0.5,) * 3, (0.25,) * 3)
 
 
@@ -271,7 +271,7 @@ def test_a_run_shows_its_recipe_and_that_there_is_a_shorter_one(fashion_run):
     assert f"recipe published: {source}" in " ".join(lines)
     assert "options crop padding 4, flip, normalise mnist" in lines
     content = json.loads((result.run_dir / "config.json").read_text())
-    assert (content["settings"]["recipe"], content["settings"]["normalise"]) == ("published", "0.1307/0.3081")
+    assert (content["settings"]["recipe"], content["settings"]["normalize"]) == ("published", "0.1307/0.3081")
     assert (content["config"]["recipe"], content["config"]["flip"], content["config"]["lr"]) == (None, None, None)
 
 
@@ -301,12 +301,12 @@ def test_a_run_from_before_recipes_is_evaluated_as_it_was_trained(fashion_run, t
     assert plan_evaluation(folder, {}).dataset.normalization == NORMALIZATIONS["mnist"]
     content = json.loads((folder / "config.json").read_text())
     for part in ("config", "settings"):
-        del content[part]["recipe"], content[part]["normalise"]
+        del content[part]["recipe"], content[part]["normalize"]
     (folder / "config.json").write_text(json.dumps(content))
     assert plan_evaluation(folder, {}).dataset.normalization is None
 
 
-@pytest.mark.parametrize("option", ["--no-flip", "--bias-decay", "--normalise=none", "--recipe=quick"])
+@pytest.mark.parametrize("option", ["--no-flip", "--bias-decay", "--normalize=none", "--recipe=quick"])
 def test_an_evaluation_takes_no_settings_of_training(run, fashion_run, option):
     status, _, err = run("--evaluate", str(fashion_run[0].run_dir), option)
     assert status == 2 and "has no effect with --evaluate" in err
@@ -324,7 +324,7 @@ def test_switches_say_yes_and_no(run):
 
 def test_photographs_with_pretrained_or_large_networks(tmp_path, parameters):
     folder = write_image_folder(tmp_path / "pictures", size=32)
-    config = TrainConfig(dataset=f"folder:{folder}", devices=device_spec(1), decoders=1)
+    config = TrainConfig(dataset=f"folder:{folder}", devices=device_spec(1), workers=1)
     assert make_plan(config).settings()["recipe"] == QUICK
     large, tuned = make_plan(config.replace(model="resnet50")), make_plan(config.replace(pretrained=parameters))
     assert (large.settings()["recipe"], tuned.settings()["recipe"]) == ("imagenet", "finetune")
@@ -332,7 +332,7 @@ def test_photographs_with_pretrained_or_large_networks(tmp_path, parameters):
     rates = (large.rates.warmup_steps, large.lr, large.rates.schedule, large.rates.final_lr)
     assert rates == (5, 0.1 * 18 / 256, "cosine", 0)
     assert large.dataset.normalization == tuned.dataset.normalization == NORMALIZATIONS["imagenet"]
-    assert make_plan(config.replace(model="resnet50", normalise="none")).dataset.normalization is None
+    assert make_plan(config.replace(model="resnet50", normalize="none")).dataset.normalization is None
 
 
 def test_a_run_shows_that_packed_photographs_are_already_cropped(tmp_path):

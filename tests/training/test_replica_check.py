@@ -147,8 +147,8 @@ class DriftingStrategy(DataParallel):
     [
         ("layers", 2, {"cut": (2,), "schedule": "sequential"}),
         ("pipeline", 2, {"cut": (1,), "schedule": "1f1b"}),
-        ("channels", 1, {"channels": "both"}),  # only whole parameters are on several devices
-        ("channels", 2, {"channels": "column"}),
+        ("tensor", 1, {"channels": "both"}),  # only whole parameters are on several devices
+        ("tensor", 2, {"channels": "column"}),
     ],
 )
 def test_a_drift_of_one_bit_is_found_in_all_replicated_parameters_of_a_split(way, copies, more):

@@ -82,7 +82,7 @@ DRAWN = {
     "mixup": st.sampled_from([0.0, 0.2]),
     "flip": st.booleans(),
     "crop_padding": st.sampled_from([0, 1]),
-    "resident_bytes": st.sampled_from([0, 2**28]),
+    "device_cache_bytes": st.sampled_from([0, 2**28]),
     "clip_norm": st.sampled_from([None, 0.5]),
     "lr_schedule": st.sampled_from(["constant", "cosine", "step"]),
     "seed": st.integers(0, 5),
@@ -123,14 +123,14 @@ def assert_same_run(folder, other):
 
 
 IMAGE_FILES = {
-    "model": "mlp", "epochs": 2, "global_batch_size": 5, "image_size": 16, "resident_bytes": 0, "optimizer": "sgd",
+    "model": "mlp", "epochs": 2, "global_batch_size": 5, "image_size": 16, "device_cache_bytes": 0, "optimizer": "sgd",
     "lr": 0.01,
 }  # fmt: skip
 
 
 def test_images_from_files_resume_in_the_middle_of_an_epoch(tmp_path):
     root = write_image_folder(tmp_path / "animals", train=14, val=5)
-    options = {"dataset": f"folder:{root}", "devices": device_spec(2), "threads": 1, "decoders": 2, **IMAGE_FILES}
+    options = {"dataset": f"folder:{root}", "devices": device_spec(2), "threads": 1, "workers": 2, **IMAGE_FILES}
     options.update(flip=True, random_resized_crop=True)
     train(TrainConfig(**options, out=str(tmp_path / "whole")), reporter=Reporter())
     assert interrupt_run(7, tmp_path / "run", **options, checkpoint_every="5")
@@ -142,7 +142,7 @@ def test_images_from_files_resume_in_the_middle_of_an_epoch(tmp_path):
 def of_files(tmp_path):
     """The settings of a run on images that are resized."""
     root = write_image_folder(tmp_path / "animals", train=5, val=2, size=20)
-    return {"dataset": f"folder:{root}", "devices": device_spec(1), "decoders": 1, **IMAGE_FILES}
+    return {"dataset": f"folder:{root}", "devices": device_spec(1), "workers": 1, **IMAGE_FILES}
 
 
 @pytest.mark.skipif(images_resized.cykooz is None, reason="cykooz.resizer has no wheel here")
@@ -282,7 +282,7 @@ def test_a_run_resumes_with_more_epochs(broken_off, tmp_path):
 
 def test_the_best_is_kept_besides_the_newest(tmp_path, with_layers):
     with_layers(["convolution"])
-    options = drawn_run_settings(1, epochs=6, lr=0.3, checkpoint_every="1 epoch", keep=1)
+    options = drawn_run_settings(1, epochs=6, lr=0.3, checkpoint_every="1 epoch", keep_checkpoints=1)
     result = train(TrainConfig(**options, out=str(tmp_path / "run")), reporter=Reporter(), dataset=load_few_digits())
     best = max(result.history, key=lambda epoch: epoch.accuracy)
     steps = {int(each.name[5:]) for each in (tmp_path / "run" / "checkpoints").iterdir()}

@@ -36,7 +36,7 @@ OPTIONS = {
     "clip_norm": st.sampled_from([None, 0.5]),
     "mixup": st.sampled_from([0.0, 0.2]),
     "lr_schedule": st.sampled_from(["constant", "cosine"]),
-    "resident_bytes": st.sampled_from([0, 2**28]),
+    "device_cache_bytes": st.sampled_from([0, 2**28]),
 }
 DRAWN = dict(
     middle=st.lists(st.sampled_from(MIDDLE), min_size=1, max_size=2),
@@ -44,7 +44,7 @@ DRAWN = dict(
     steps=st.integers(2, TWO_EPOCH_STEPS - 1),
     every=st.integers(1, 5),
 )
-REPEATABLE = [way for way in SPLITS if SPLITS[way][1]["split"] != "data" and way != "by time"]
+REPEATABLE = [way for way in SPLITS if SPLITS[way][1]["strategy"] != "data" and way != "by time"]
 
 
 @examples(3, 60)
@@ -106,7 +106,7 @@ def test_dropout_of_split_channels_draws_the_same_again(tmp_path):
 )
 def test_a_config_without_a_cut_resumes_with_the_cut_of_the_run(how, tmp_path):
     """A newly measured cut would differ, and Dropout would draw other numbers."""
-    settings, run = drawn_run_settings(2, split="pipeline", microbatches=2, epochs=1), tmp_path / "run"
+    settings, run = drawn_run_settings(2, strategy="pipeline", microbatches=2, epochs=1), tmp_path / "run"
     with_cut = {**settings, "cut": "1"}  # most of the time is spent after it
     with register_drawn_network(["dropout", "convolution", "dropout"]):
         train(TrainConfig(**with_cut, out=str(tmp_path / "whole")), reporter=Reporter(), dataset=load_few_digits())
@@ -175,5 +175,5 @@ def test_the_resume_message_mentions_other_random_numbers(tmp_path):
     with register_drawn_network(["convolution", "dropout", "convolution"]):
         options = split_settings("layers", checkpoint_every="2 steps", epochs=1)
         assert interrupt_run(3, tmp_path / "run", load_few_digits(), **options)
-        resume_run(tmp_path / "run", devices=device_spec(1), split="data")
+        resume_run(tmp_path / "run", devices=device_spec(1), strategy="data")
     assert "Dropout draws other numbers" in read_resume_message(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""The estimated memory of a batch, and the lines of --memory about it."""
+"""The estimated memory of a batch, and the lines of --estimate-memory about it."""
 
 import json
 import math
@@ -115,7 +115,7 @@ def test_a_batch_too_large_for_mxnet_is_refused_before_anything_is_written(enorm
 def test_data_contains_resident_images_and_prefetched_batches():
     # both splits, an epoch's half, the graph's input
     assert make_estimator().memory(10).data == (1437 + 360 + 719 + 10) * IMAGE_BYTES
-    streamed = {"resident_bytes": 0, "prefetch": 3}
+    streamed = {"device_cache_bytes": 0, "prefetch": 3}
     assert make_estimator(**streamed).memory(10).data == (5 * 10 + 10) * IMAGE_BYTES
     assert make_estimator(**streamed, microbatches=5).memory(10).data == (5 * 10 + 2 * 2) * IMAGE_BYTES
 
@@ -151,7 +151,7 @@ def plan_of(batch_size):
 def train_and_evaluate(plan):
     strategy = data_parallel(partial(make_net, plan), gluon.loss.SoftmaxCrossEntropyLoss(), plan, SINGLE_PROCESS)
     train, test = (
-        Loader(split, plan.ctxs, plan.global_batch_size, raw=True, resident_bytes=plan.config.resident_bytes)
+        Loader(split, plan.ctxs, plan.global_batch_size, raw=True, resident_bytes=plan.config.device_cache_bytes)
         for split in (plan.dataset.train, plan.dataset.test)
     )
     for batch, _ in zip(train, range(2)):
@@ -177,16 +177,16 @@ def test_the_estimate_is_within_20_percent_of_the_measured_peak(python):
 
 
 SPLITS = {
-    "layers": {"devices": device_spec(2), "split": "layers", "cut": "2"},
-    "channels": {"devices": device_spec(2), "split": "channels"},
-    "pipeline": {"devices": device_spec(2), "split": "pipeline", "cut": "2"},
-    "copies": {"devices": device_spec(4), "split": "pipeline", "stages": 2, "cut": "2"},
+    "layers": {"devices": device_spec(2), "strategy": "layers", "cut": "2"},
+    "channels": {"devices": device_spec(2), "strategy": "tensor"},
+    "pipeline": {"devices": device_spec(2), "strategy": "pipeline", "cut": "2"},
+    "copies": {"devices": device_spec(4), "strategy": "pipeline", "pipeline_parallel": 2, "cut": "2"},
 }
 
 
 @pytest.mark.parametrize("settings", SPLITS.values(), ids=list(SPLITS))
 def test_the_memory_of_a_split_is_shown_by_device_and_compared_with_data_parallelism(settings):
-    plan = make_plan(TrainConfig(model="mlp", memory=True, batch_size=500, **settings))
+    plan = make_plan(TrainConfig(model="mlp", estimate_memory=True, batch_size=500, **settings))
     header = prepare(plan).header
     title, names, *lines = header[next(i for i, line in enumerate(header) if line.startswith("memory ")) :]
     assert max(map(len, [title, names, *lines])) <= 80
@@ -210,7 +210,7 @@ def test_a_pipeline_keeps_as_many_activations_as_its_schedule_has_slots():
     """GPipe all of 8 microbatches on both stages, 1F1B two of them on the first; in equal parts."""
     by_schedule = {}
     for schedule in ("gpipe", "1f1b"):
-        settings = {"split": "pipeline", "cut": "3", "pipeline_schedule": schedule}
+        settings = {"strategy": "pipeline", "cut": "3", "pipeline_schedule": schedule}
         plan = make_plan(TrainConfig(devices=device_spec(2), dataset="synthetic", **settings))
         strategy = prepare(plan).strategy
         all_, one = (
@@ -228,7 +228,7 @@ def test_a_pipeline_keeps_as_many_activations_as_its_schedule_has_slots():
     [(500, 500), pytest.param(4_000_000_000, 719, marks=pytest.mark.long)],
 )
 def test_memory_is_printed_before_training(tmp_path, capsys, batch_size, images):
-    run_quickly(tmp_path, reporter=ConsoleReporter(bar=False), batch_size=batch_size, memory=True)
+    run_quickly(tmp_path, reporter=ConsoleReporter(bar=False), batch_size=batch_size, estimate_memory=True)
     before, after = capsys.readouterr().out.split("first step")
     assert f"memory     per device, for {images} images of a batch" in before
     for name in ("parameters", "gradients", "optimizer state", "activations", "data", "total", "process"):
@@ -241,6 +241,8 @@ def test_memory_is_printed_before_training(tmp_path, capsys, batch_size, images)
 
 @pytest.mark.long
 def test_memory_is_not_measured_for_other_data_than_the_name_gives(tmp_path, capsys):
-    config = TrainConfig(devices=device_spec(2), dataset="synthetic", epochs=1, memory=True, out=str(tmp_path / "run"))
+    config = TrainConfig(
+        devices=device_spec(2), dataset="synthetic", epochs=1, estimate_memory=True, out=str(tmp_path / "run")
+    )
     train(config, reporter=ConsoleReporter(bar=False), dataset=load_dataset("synthetic", samples=64))
     assert "process         not measured: the data set is not the one that synthetic names" in capsys.readouterr().out

@@ -40,7 +40,7 @@ CHANGES = {
     "momentum": (0.5, {}), "momentum_rule": ("mxnet", {"momentum": 0.9}), "wd": (0.5, {}),
     "seed": (1, {}), "lr_schedule": ("cosine", {}), "warmup_epochs": (1, {}),
     "lr_decay": (0.3, STEPPED), "lr_decay_epochs": ("2", STEPPED),
-    "final_lr": (1e-3, {"lr_schedule": "linear"}), "normalise": ("0.5/0.25", {}),
+    "final_lr": (1e-3, {"lr_schedule": "linear"}), "normalize": ("0.5/0.25", {}),
     "flip": (True, {}), "crop_padding": (2, {}), "mixup": (0.2, {}), "label_smoothing": (0.1, {}),
     "class_weights": ("balanced", {}),
     "no_bias_decay": (True, {"wd": 1e-4}), "clip_norm": (1.0, {}), "microbatches": (2, {}),
@@ -49,26 +49,26 @@ CHANGES = {
     "compress": ("2bit:0.5", TWO), "bucket_bytes": (0, {}),
     "topology": ("p3.16xlarge", {"devices": "cpu*4", "kvstore": "ring"}),
     "image_size": (8, {"dataset": "folder:pictures"}),
-    "skip_bad": (True, {"dataset": "folder:pictures"}),
+    "skip_corrupt": (True, {"dataset": "folder:pictures"}),
     "resizer": ("pillow", {"dataset": "folder:pictures"}),
-    "val_share": (0.3, {"dataset": "folder:unsplit", "val_share": 0.6}),
+    "val_split": (0.3, {"dataset": "folder:unsplit", "val_split": 0.6}),
     "random_resized_crop": (True, {"dataset": "folder:pictures"}),
     "recipe": ("imagenet", {"dataset": "folder:pictures", "model": "resnet18"}),
     "data_dir": ("other", {"dataset": "mnist", "data_dir": "here"}),
     "pretrained": ("start.params", {}),
-    "split": ("layers", TWO), "stages": (2, {"devices": "cpu*4", "split": "layers"}),
-    "cut": ("1", {**TWO, "split": "layers"}), "balance": ("time", {**TWO, "split": "layers"}),
-    "pipeline_schedule": ("gpipe", {**TWO, "split": "pipeline"}),
-    "stages_per_device": (2, {**TWO, "split": "pipeline"}),
-    "ways": (2, {"devices": "cpu*4", "split": "channels"}),
-    "channels": ("row", {**TWO, "split": "channels"}),
+    "strategy": ("layers", TWO), "pipeline_parallel": (2, {"devices": "cpu*4", "strategy": "layers"}),
+    "cut": ("1", {**TWO, "strategy": "layers"}), "balance": ("time", {**TWO, "strategy": "layers"}),
+    "pipeline_schedule": ("gpipe", {**TWO, "strategy": "pipeline"}),
+    "stages_per_device": (2, {**TWO, "strategy": "pipeline"}),
+    "tensor_parallel": (2, {"devices": "cpu*4", "strategy": "tensor"}),
+    "tensor_parallel_mode": ("row", {**TWO, "strategy": "tensor"}),
 }  # fmt: skip
 ON_GPUS = {"dtype", "deterministic", "tf32"}  # no run on CPU devices takes or feels them
 OF_GROUPS = {"update_on_servers"}  # tests/launch/test_served.py: no process alone takes it
 # how a run is carried out, and what is made of it: never its numbers
 NO_NUMBER = {
-    "require_gpu", "decoders", "prefetch", "resident_bytes", "memory", "checkpoint_every", "keep",
-    "check_replicas", "confusion", "export", "profile", "tensorboard", "overlap", "out",
+    "require_gpu", "workers", "prefetch", "device_cache_bytes", "estimate_memory", "checkpoint_every",
+    "keep_checkpoints", "check_replicas", "confusion", "export", "profile", "tensorboard", "backward_bulk_size", "out",
 }  # fmt: skip
 
 
@@ -128,12 +128,12 @@ def test_json_has_all_settings_and_results_under_other_names():
 # Options with values that may come to the same, as None does with what it stands for.
 DRAWN = {
     "devices": ["cpu", "cpu*1", "cpu*2"], "global_batch_size": [700, 1437], "prefetch": [0, 2],
-    "resident_bytes": [0, 2**28], "bucket_bytes": [None, 0, 4 * 2**20], "flip": [None, True],
+    "device_cache_bytes": [0, 2**28], "bucket_bytes": [None, 0, 4 * 2**20], "flip": [None, True],
     "microbatches": [None, 1, 2], "momentum": [None, 0.0, 0.9], "optimizer": ["sgd", "SGD", "nag"],
     "momentum_rule": [None, "corrected", "mxnet"], "lr_schedule": [None, "constant", "cosine"],
     "clip_norm": [None, 0.01, 1e9], "label_smoothing": [None, 0.0, 0.2], "recipe": [None, "quick"],
     "mixup": [None, 0.0, 0.3], "seed": [0, 1], "kvstore": ["device", "local", "ring"],
-    "wd": [None, 0.0, 1e-2], "normalise": [None, "none", "0.5/0.5"],
+    "wd": [None, 0.0, 1e-2], "normalize": [None, "none", "0.5/0.5"],
     "warmup_epochs": [None, 0, 0.5], "crop_padding": [None, 0, 1], "scale_lr": [False, True],
 }  # fmt: skip
 

@@ -33,7 +33,7 @@ def exported_accuracies(folder):
     return [(array.argmax(axis=1) == labels).mean() for array in (scores, onnx_scores)]
 
 
-SPLIT = [way for way in SPLITS if SPLITS[way][1]["split"] != "data"]
+SPLIT = [way for way in SPLITS if SPLITS[way][1]["strategy"] != "data"]
 
 
 @examples(3, 40)
@@ -49,9 +49,9 @@ def test_every_split_scores_with_what_another_leaves(tmp_path_factory, way, othe
     with register_drawn_network(["convolution", *middle, "convolution"]):
         config = TrainConfig(**split_settings(way, epochs=1), out=str(folder), export="onnx")
         train(config, reporter=Reporter(), dataset=load_few_digits())
-        expected = evaluate_run(str(folder), devices=device_spec(1), split="data")
+        expected = evaluate_run(str(folder), devices=device_spec(1), strategy="data")
         found = evaluate_run(str(folder), devices=device_spec(devices), **split)
     assert found.score.loss == pytest.approx(expected.score.loss, rel=1e-5)
     assert found.score.accuracy == pytest.approx(expected.score.accuracy, abs=1 / 360)
     assert exported_accuracies(folder / "export") == pytest.approx([expected.score.accuracy] * 2, abs=1 / 360)
-    assert SPLITS[way][1]["split"] in make_page(read_runs([folder]))
+    assert SPLITS[way][1]["strategy"] in make_page(read_runs([folder]))

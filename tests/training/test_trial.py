@@ -25,12 +25,12 @@ RUNS = {
     "plain": {"batch_size": 400},
     "adam, shared": {"optimizer": "adam", "kvstore": "sharded-optimizer", "model": "mlp"},
     "changed at random": {"flip": True, "crop_padding": 2, "mixup": 0.2, "model": "mlp", "batch_size": 500},
-    "streamed": {"resident_bytes": 0, "prefetch": 4, "model": "mlp", "batch_size": 1000},
+    "streamed": {"device_cache_bytes": 0, "prefetch": 4, "model": "mlp", "batch_size": 1000},
     "microbatches": {"microbatches": 4, "batch_size": 900},
     "sync-bn": {"model": "resnet8", "sync_bn": True, "batch_size": 60},
-    "layers": {"split": "layers", "model": "resnet8", "batch_size": 60},
-    "channels": {"split": "channels", "batch_size": 400},
-    "pipeline": {"split": "pipeline", "pipeline_schedule": "gpipe", "batch_size": 700},
+    "layers": {"strategy": "layers", "model": "resnet8", "batch_size": 60},
+    "channels": {"strategy": "tensor", "batch_size": 400},
+    "pipeline": {"strategy": "pipeline", "pipeline_schedule": "gpipe", "batch_size": 700},
     "extras": {"confusion": True, "export": True, "clip_norm": 1.0, "label_smoothing": 0.1},
 }
 RUN_TO_RUN = 0.97  # of two runs of one config
@@ -49,19 +49,19 @@ def test_a_run_needs_the_measured_memory(python, settings):
 @pytest.mark.long
 def test_processes_that_decode_images_count(tmp_path):
     write_image_folder(tmp_path / "images", train=40, size=32)
-    config = TrainConfig(dataset=f"folder:{tmp_path / 'images'}", devices=device_spec(1), resident_bytes=0)
-    one, three = (measure_run_memory(config.replace(decoders=count)) for count in (1, 3))
+    config = TrainConfig(dataset=f"folder:{tmp_path / 'images'}", devices=device_spec(1), device_cache_bytes=0)
+    one, three = (measure_run_memory(config.replace(workers=count)) for count in (1, 3))
     assert 2 * 10 * MIB < three - one < 2 * 120 * MIB
 
 
 @pytest.mark.parametrize(
     ("model", "split"),
     [(model, "data") for model in ("lenet", "resnet8")]
-    + [("lenet", split) for split in ("layers", "channels", "pipeline")],
+    + [("lenet", split) for split in ("layers", "tensor", "pipeline")],
 )
 def test_repeated_losses_are_those_of_the_same_batch_size(model, split):
     """Each batch size is computed once; graphs of other sizes in between use the same memory."""
-    settings = {"dataset": "synthetic", "model": model, "batch_size": 12, "split": split}
+    settings = {"dataset": "synthetic", "model": model, "batch_size": 12, "strategy": split}
     plan = make_plan(TrainConfig(devices=device_spec(2), **settings))
     strategy = prepare(reduce_plan(plan), _ReducedRun().strategy).strategy
     assert isinstance(strategy, strategy_class(split))  # the split's memory is measured

@@ -169,8 +169,8 @@ class Weighted(gluon.HybridBlock):
     "more",
     [
         {"microbatches": 2},
-        {"split": "layers"},
-        {"split": "channels"},
+        {"strategy": "layers"},
+        {"strategy": "tensor"},
         pytest.param({"kvstore": "ring"}, marks=pytest.mark.long),
     ],
     ids=str,
@@ -291,7 +291,7 @@ def test_floats_train_as_the_plain_loop_gets_them(tmp_path, resident):
     """Negative ones, and those that no byte has, also if they stay on the devices."""
     floats = (IMAGES[:40] - 90.0) / 61
     data = from_arrays(floats, LABELS[:40], floats, LABELS[:40])
-    config_ = config(tmp_path / "run", lr=0.1, resident_bytes=resident)
+    config_ = config(tmp_path / "run", lr=0.1, device_cache_bytes=resident)
     result = train(config_, None, Reporter(), data, net=with_values(START), loss=Focal())
     net, loss = with_values(START), Focal()
     orders = [np.random.RandomState([0, epoch]).permutation(40) for epoch in range(2)]
@@ -483,7 +483,7 @@ WEIGHTED = {"net": nn.Dense(CLASSES, prefix="w_"), "loss": Weighted(prefix="w_")
         (ModelError, {"net": Idle(0)}, "does not use idle.*weight .*: leave the layer out, or give"),
         (ModelError, {"net": OF_NOTHING}, "OfNothing takes no account of the images: comp"),
         (ConfigError, {"net": make_net, "model": "lenet"}, "--model lenet and the network make_"),
-        (ConfigError, {"net": make_net, "memory": True}, "--memory measures in another process"),
+        (ConfigError, {"net": make_net, "estimate_memory": True}, "--estimate-memory measures in another process"),
         (ConfigError, {"loss": MEAN}, r"loss Mean gives \(1,\) for 3 images: give a value"),
         (ConfigError, {"loss": nn.Dense(1)}, "loss Dense has parameters .*self.params.get_constant"),
         (ConfigError, {"loss": Unshaped()}, "has unshaped0_w of shape None: give its whole sh"),

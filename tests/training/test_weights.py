@@ -111,9 +111,9 @@ def test_any_devices_microbatches_and_mixtures_make_gluons_update(k, mixup):
     "options",
     [
         {},
-        {"split": "pipeline", "microbatches": 2, "cut": "3"},
-        pytest.param({"split": "layers", "cut": "3"}, marks=LONG),
-        {"split": "channels"},
+        {"strategy": "pipeline", "microbatches": 2, "cut": "3"},
+        pytest.param({"strategy": "layers", "cut": "3"}, marks=LONG),
+        {"strategy": "tensor"},
         pytest.param({"loss": gluon.loss.SoftmaxCrossEntropyLoss()}, marks=LONG),
         pytest.param({"device_weights": "3,1"}, marks=LONG),
     ],

@@ -1,4 +1,4 @@
-"""Benchmark of training on several devices by --overlap, the size of backward's pieces."""
+"""Benchmark of training on several devices by --backward-bulk-size, the size of backward's pieces."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def make_rows(series: Sequence[Series]) -> List[OverlapRow]:
 
 def format_results(network: str, series: Sequence[Series], rounds: int) -> str:
     """Return the table."""
-    lines = [f"{'--overlap':<12}{'images/s':>9}   {'over off':<21}{'beside backward':>16}"]
+    lines = [f"{'--backward-bulk-size':<12}{'images/s':>9}   {'over off':<21}{'beside backward':>16}"]
     for row in make_rows(series):
         label = f"{row.overlap:<12}"
         if row.images_per_second is None or row.beside is None:

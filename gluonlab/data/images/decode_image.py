@@ -39,7 +39,7 @@ OPEN_FORMATS = tuple(FORMATS)
 CHANNELS = 3
 # 8192x8192, larger than any photograph of a data set. Decoding needs at most 400 MB.
 MAX_PIXELS = 2**26
-BAD_IMAGE_HINT = "replace or remove it, or leave bad images out with --skip-bad"
+BAD_IMAGE_HINT = "replace or remove it, or leave bad images out with --skip-corrupt"
 
 # random resized crops
 CROP_AREA = (0.08, 1.0)  # smallest and largest share of the whole image

@@ -260,7 +260,7 @@ class DecodeWorker:
                 if status == -signal.SIGKILL
                 else f"ended with status {status}: see above, or use fewer"
             )
-            raise RunError(f"a process that decodes images {ending} with --decoders")
+            raise RunError(f"a process that decodes images {ending} with --workers")
         return [(slot, reason) for slot, reason in json.loads(response)["wrong"]]
 
 

@@ -6,7 +6,7 @@ shards of all devices of this process.
 
 `gluonlab.data.loading.batch_loader` calls `shard_sizes` for every batch. If the images are not yet
 on the devices, it copies the shards with `make_sharder`. Otherwise a shard is a slice of the images
-on the device. For dividing the network instead of the batch (--split), see
+on the device. For dividing the network instead of the batch (--strategy), see
 `gluonlab.training.parallel_options`.
 """
 

@@ -138,7 +138,7 @@ class ListedImages:
             )
         if not is_held_out.any():
             raise DataError(
-                f"every class of {images.path} has a single image: --val-share {share:g} needs two of a class at least"
+                f"every class of {images.path} has a single image: --val-split {share:g} needs two of a class at least"
             )
         self.train, self.val = (
             (select_locations(images.locations, np.flatnonzero(mask).tolist()), labels[mask])
@@ -179,8 +179,8 @@ def find_train_and_val_files(
         )
     if val is not None and val_share is not None:
         raise DataError(
-            f"--val-share {val_share:g} holds images out of {train}, but {val} exists: "
-            "leave --val-share out, or rename that file"
+            f"--val-split {val_share:g} holds images out of {train}, but {val} exists: "
+            "leave --val-split out, or rename that file"
         )
     return train, val
 

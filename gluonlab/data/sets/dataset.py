@@ -1,4 +1,4 @@
-"""Classes for data sets and their splits, and the values of --normalise.
+"""Classes for data sets and their splits, and the values of --normalize.
 
 A data set has a training split, a test split, class names, a normalization and default settings.
 """
@@ -191,7 +191,7 @@ class Dataset:
         return self.train.image_shape
 
 
-# --- values of --normalise
+# --- values of --normalize
 
 NONE = "none"
 # The usual mean and standard deviation of each channel, as fractions of 255.
@@ -203,7 +203,7 @@ NORMALIZATIONS: Dict[str, Normalization] = {
 
 
 def parse_normalization(value: str) -> Optional[Normalization]:
-    """Return (means, deviations) for a value of ``TrainConfig.normalise``, or None for ``none``.
+    """Return (means, deviations) for a value of ``TrainConfig.normalize``, or None for ``none``.
 
     Raises ConfigError for an unknown name. Values:
 
@@ -218,12 +218,12 @@ def parse_normalization(value: str) -> Optional[Normalization]:
         mean, std = (tuple(map(float, part.split(","))) for part in value.split("/"))
         return mean, std
     if value not in NORMALIZATIONS:
-        raise ConfigError(unknown("--normalise", value, [*NORMALIZATIONS, NONE, "MEANS/DEVIATIONS"]))
+        raise ConfigError(unknown("--normalize", value, [*NORMALIZATIONS, NONE, "MEANS/DEVIATIONS"]))
     return NORMALIZATIONS[value]
 
 
 def resolve_normalization(value: str, channels: int, dataset: str) -> Optional[Normalization]:
-    """Return (means, deviations) of ``channels`` channels for a value of ``TrainConfig.normalise``.
+    """Return (means, deviations) of ``channels`` channels for a value of ``TrainConfig.normalize``.
 
     ``dataset``: the data set's name, for messages. Raises ConfigError if the value does not fit.
     """
@@ -234,11 +234,11 @@ def resolve_normalization(value: str, channels: int, dataset: str) -> Optional[N
         return normalization[0] * channels, normalization[1] * channels
     count, example = len(normalization[0]), f"{','.join('M' * channels)}/{','.join('S' * channels)}"
     raise ConfigError(
-        f"--normalise {value} is for {count} channel{'s' * (count > 1)}, "
+        f"--normalize {value} is for {count} channel{'s' * (count > 1)}, "
         f"and the images of {dataset} have {channels}: give {example}, or none"
     )
 
 
 def format_normalization(normalization: Optional[Normalization]) -> str:
-    """Format as ``M,M,M/S,S,S`` with all digits, which --normalise accepts; ``none`` for None."""
+    """Format as ``M,M,M/S,S,S`` with all digits, which --normalize accepts; ``none`` for None."""
     return NONE if normalization is None else "/".join(",".join(map(repr, values)) for values in normalization)

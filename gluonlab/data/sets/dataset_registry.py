@@ -67,19 +67,19 @@ DATASETS: Dict[str, DatasetKind] = {
     },
     "folder:PATH": DatasetKind(
         image_folder.load_folder,
-        "your own images: PATH/train/CLASS/*, PATH/val/CLASS/*; or PATH/CLASS/*, with --val-share",
+        "your own images: PATH/train/CLASS/*, PATH/val/CLASS/*; or PATH/CLASS/*, with --val-split",
         image_file_dataset.DEFAULTS,
         Path,
     ),
     "record:FILE": DatasetKind(
         csv_and_record_files.load_records,
-        "your own records, made by MXNet's im2rec: train.rec, and val.rec or --val-share",
+        "your own records, made by MXNet's im2rec: train.rec, and val.rec or --val-split",
         image_file_dataset.DEFAULTS,
         Path,
     ),
     "list:FILE": DatasetKind(
         csv_and_record_files.load_list,
-        "your own lists of image,label: train.csv, and val.csv or --val-share",
+        "your own lists of image,label: train.csv, and val.csv or --val-split",
         image_file_dataset.DEFAULTS,
         Path,
     ),

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # names of the training and validation parts, as folders and as files
 TRAIN = ("train", "training")
 VAL = ("val", "valid", "validation", "test", "testing")
-HOLD_OUT_OPTION = "--val-share 0.2"
+HOLD_OUT_OPTION = "--val-split 0.2"
 MAX_SIDE = 224  # the usual size of photographs; smaller images are not enlarged
 SAMPLED_FILES = 25  # files whose size determines the default size
 CHUNK_IMAGES = 1024  # images per step, if all are decoded first

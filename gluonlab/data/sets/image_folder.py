@@ -78,12 +78,12 @@ def _load_packed(
             f"--random-resized-crop cuts image files, and {path} is packed: give the folder that it was made of"
         )
     if decoders or skip_bad or resizer:
-        option = "--decoders" if decoders else "--skip-bad" if skip_bad else "--resizer"
+        option = "--workers" if decoders else "--skip-corrupt" if skip_bad else "--resizer"
         raise DataError(f"{path} is packed, so nothing is left to decode: leave {option} out")
     if val_share is not None:
         raise DataError(
-            f"--val-share {val_share:g} is for folders without val, and {path} is packed with "
-            "its validation images: leave --val-share out"
+            f"--val-split {val_share:g} is for folders without val, and {path} is packed with "
+            "its validation images: leave --val-split out"
         )
     packed_name, train, test, classes = read_packed(Path(path), image_size, memory)
     return Dataset(name or packed_name, train, test, classes, DEFAULTS, PHOTO_NORMALIZATION)
@@ -169,7 +169,7 @@ class ImageFolder:
                 self.untested_classes.append(name)
         if len(self.untested_classes) == len(classes):
             raise DataError(
-                f"every class of {self.root} has a single image: --val-share {share:g} needs two of a class at least"
+                f"every class of {self.root} has a single image: --val-split {share:g} needs two of a class at least"
             )
         return _label_paths(train), _label_paths(val)
 
@@ -268,8 +268,8 @@ def find_train_and_val(root: Path, val_share: Optional[float]) -> SplitFolders:
         )
     if val_share is not None and val is not None:
         raise DataError(
-            f"--val-share {val_share:g} holds images out of train, but {val} exists: "
-            "leave --val-share out, or remove that folder"
+            f"--val-split {val_share:g} holds images out of train, but {val} exists: "
+            "leave --val-split out, or remove that folder"
         )
     return parent, train, val
 

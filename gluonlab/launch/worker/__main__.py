@@ -12,6 +12,7 @@ from gluonlab.cli.command import add_json_option, command
 from gluonlab.cli.config_file import add_config_file_option
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import add_config_options, given_settings
+from gluonlab.config.renamed_settings import RENAMED_OPTIONS
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.host.signals import exit_on_signals
 from gluonlab.launch.group_processes import (
@@ -25,7 +26,7 @@ from gluonlab.launch.group_processes import (
 )
 
 
-@command("python -m gluonlab.launch.worker")
+@command("python -m gluonlab.launch.worker", renamed=RENAMED_OPTIONS)
 @add_config_options
 @add_config_file_option
 @click.option(

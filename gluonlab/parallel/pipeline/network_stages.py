@@ -69,7 +69,7 @@ def check_stage_count(model: str, layers: Sequence[gluon.HybridBlock], possible:
     fewer = "fewer stages, " if len(possible) else ""
     raise ModelError(
         f"{model} is a chain of {layer_count} layer{'s' * (layer_count != 1)}, which cannot "
-        f"be cut into {stages}{reason}: choose {fewer}--split data, or another network"
+        f"be cut into {stages}{reason}: choose {fewer}--strategy data, or another network"
     )
 
 
@@ -234,7 +234,7 @@ def make_stages(
         for name in used_names.intersection(stage.params):
             raise ModelError(
                 f"{name} is a parameter of layers on both sides of the cut in front of layer "
-                f"{begin}: cut elsewhere, or choose --split data"
+                f"{begin}: cut elsewhere, or choose --strategy data"
             )
         stages.append(stage)
         needs_gradient = needs_gradient or stage.has_trained_parameters

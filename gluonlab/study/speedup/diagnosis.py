@@ -343,9 +343,9 @@ def _input_setting_candidates(facts: TrainingFacts) -> Iterator[Candidate]:
     """Yield changes of settings that may speed up the reading of images."""
     data = facts.data_bytes
     if data is not None and facts.resident_bytes < data <= facts.free_bytes // 4:
-        yield Candidate({"resident_bytes": data})
+        yield Candidate({"device_cache_bytes": data})
     if facts.decoders is not None:
-        yield Candidate({"decoders": 2 * facts.decoders})
+        yield Candidate({"workers": 2 * facts.decoders})
     if facts.prefetch < TRIED_PREFETCH:
         yield Candidate({"prefetch": TRIED_PREFETCH})
 

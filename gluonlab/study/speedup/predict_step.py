@@ -30,7 +30,7 @@ IMAGE_SIDES = range(1, 4097)
 PREDICTED_SETTINGS = {
     "gpus", "dtype", "tf32", "dataset", "image_size", "model", "recipe", "batch_size",
     "global_batch_size", "microbatches", "microbatch_size", "optimizer", "momentum", "kvstore",
-    "bucket_bytes", "overlap",
+    "bucket_bytes", "backward_bulk_size",
 }  # fmt: skip
 # These settings change a step in a way that is not predicted. The report then mentions the reason.
 CAUTIONS: Dict[str, str] = {
@@ -39,24 +39,24 @@ CAUTIONS: Dict[str, str] = {
     "crop_padding": "images are taken to be changed in no time",
     "flip": "images are taken to be changed in no time",
     "mixup": "images are taken to be changed in no time",
-    "normalise": "images are taken to be changed in no time",
-    "decoders": "images are taken to be ready in time",
+    "normalize": "images are taken to be changed in no time",
+    "workers": "images are taken to be ready in time",
     "resizer": "images are taken to be ready in time",
     "prefetch": "images are taken to be ready in time",
-    "resident_bytes": "images are taken to be copied to the GPUs in every step",
+    "device_cache_bytes": "images are taken to be copied to the GPUs in every step",
     "sync_bn": "GPUs would also exchange means and variances, layer by layer",
     "no_bias_decay": "biases would be summed in buckets of their own",
     "clip_norm": "the update would also read all gradients for their norm",
     "on_nan": "the host would also wait for a check of the gradients",
     "check_replicas": "the steps in which replicas are compared would take longer",
 }
-_SPLIT_REASON = "belongs to another --split, which has no prediction"
+_SPLIT_REASON = "belongs to another --strategy, which has no prediction"
 _SUM_REASON = "changes the sum of gradients in a way that has no prediction"
 # These settings change a step too much for a prediction. They raise a ConfigError.
 REFUSED_SETTINGS: Dict[str, str] = {
-    "split": "has no prediction, which is of data parallelism", "stages": _SPLIT_REASON,
+    "strategy": "has no prediction, which is of data parallelism", "pipeline_parallel": _SPLIT_REASON,
     "cut": _SPLIT_REASON, "balance": _SPLIT_REASON, "pipeline_schedule": _SPLIT_REASON,
-    "stages_per_device": _SPLIT_REASON, "ways": _SPLIT_REASON, "channels": _SPLIT_REASON,
+    "stages_per_device": _SPLIT_REASON, "tensor_parallel": _SPLIT_REASON, "tensor_parallel_mode": _SPLIT_REASON,
     "threads": "is of CPU devices, and the machines that are predicted have GPUs",
     "devices": "names this machine's devices: give --gpus N with --predict",
     "device_weights": "is for unequal devices, and the GPUs of a machine here are alike",
@@ -65,11 +65,11 @@ REFUSED_SETTINGS: Dict[str, str] = {
 }  # fmt: skip
 # These settings do not change the time of a step.
 IRRELEVANT_SETTINGS = {
-    "require_gpu", "seed", "data_dir", "skip_bad", "val_share", "pretrained", "epochs", "patience",
+    "require_gpu", "seed", "data_dir", "skip_corrupt", "val_split", "pretrained", "epochs", "patience",
     "drop_last", "lr",
     "scale_lr", "lr_schedule", "warmup_epochs", "lr_decay", "lr_decay_epochs", "final_lr",
-    "momentum_rule", "wd", "label_smoothing", "class_weights", "memory", "confusion", "export",
-    "profile", "tensorboard", "checkpoint_every", "keep", "out",
+    "momentum_rule", "wd", "label_smoothing", "class_weights", "estimate_memory", "confusion", "export",
+    "profile", "tensorboard", "checkpoint_every", "keep_checkpoints", "out",
 }  # fmt: skip
 MEASURING_OPTIONS = ("rounds", "no_tune")  # options of the command that affect measurements only
 
@@ -117,7 +117,7 @@ def predict_config(name: str, config: TrainConfig, images: Optional[str] = None)
         microbatches=Microbatches(used_config.microbatches, used_config.microbatch_size),
         dtype=used_config.dtype, tf32=bool(used_config.tf32),
         optimizer=str(used_config.optimizer).lower(), momentum=bool(used_config.momentum),
-        overlap=used_config.overlap, bucket_bytes=used_config.bucket_bytes,
+        overlap=used_config.backward_bulk_size, bucket_bytes=used_config.bucket_bytes,
         store=used_config.kvstore, gpus=config.gpus,
     )  # fmt: skip
     cautions = [

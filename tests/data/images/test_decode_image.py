@@ -129,7 +129,7 @@ def test_a_damaged_file_is_named_with_the_fault_and_the_remedy(tmp_path, monkeyp
         decode_image(path, 16)
     line = str(error.value)
     assert line.startswith(f"{path}: {said}"), line
-    assert line.endswith("--skip-bad") and "\n" not in line
+    assert line.endswith("--skip-corrupt") and "\n" not in line
 
 
 def test_a_file_that_cannot_be_opened_is_named_with_the_reason(tmp_path):

@@ -323,7 +323,7 @@ SPOILED_RECORDS = {
     "one class": (lambda path: write_records(path, RECORDS, [3] * 9), ["has one class, 3"]),
     "no image": (
         lambda path: write_records(path, [b"no image"] * 9, LABELS),
-        ["train.rec, record 0: not a JPEG, PNG", "--skip-bad"],
+        ["train.rec, record 0: not a JPEG, PNG", "--skip-corrupt"],
     ),
     "other class": (
         lambda path: write_records(path.with_name("val.rec"), RECORDS, [0, 1, 7] * 3),
@@ -347,7 +347,7 @@ WRONG_NAMES = {
     ".": [". is a folder: give a .rec file"],
     "train.rec,val.rec,more.rec": ["names 3 files", "record:train.rec,val.rec"],
     "train.rec,": ["names 2 files: give one, or two"],
-    "val.rec": ["val.rec has no validation file", "--val-share 0.2", "record:val.rec,FILE"],
+    "val.rec": ["val.rec has no validation file", "--val-split 0.2", "record:val.rec,FILE"],
     "~nobody-here/train.rec": ["names an unknown home folder"],
 }
 
@@ -360,7 +360,7 @@ def test_wrong_names_are_refused(name, records, monkeypatch):
 
 def test_options_that_contradict_the_files_are_refused(records, monkeypatch):
     monkeypatch.chdir(records)
-    with pytest.raises(DataError, match=r"--val-share 0.2 holds .*train.rec, but val.rec exists"):
+    with pytest.raises(DataError, match=r"--val-split 0.2 holds .*train.rec, but val.rec exists"):
         load("record:train.rec", val_share=0.2)
     with pytest.raises(DataError, match=r"data set 'train.rec' is a file: write record:train.rec"):
         load_dataset("train.rec")

@@ -90,7 +90,7 @@ def test_a_bad_image_is_an_error_in_the_batch_that_has_it(root):
     cut = encode_image(make_image(0))[:-300]
     for content, message in ((cut, r"damaged \("), (b"no image", f"not a {FORMAT_NAMES}")):
         (root / "train" / "bee" / "0002.jpg").write_bytes(content)
-        with pytest.raises(DataError, match=rf"train/bee/0002.jpg: {message}.*--skip-bad"):
+        with pytest.raises(DataError, match=rf"train/bee/0002.jpg: {message}.*--skip-corrupt"):
             load(root, memory=EVERYTHING)
     split = load(root, image_size=24).train
     assert split.batch(np.array([0, 1, 17]))[0].shape == (3, 3, 24, 24)
@@ -298,7 +298,7 @@ REFUSED = {
         "has no folder train, but images further down: give folder:",
     ),
     "an archive": (lambda root: [shutil.rmtree(root), root.write_bytes(b"PK")], "is a file: give a folder"),
-    "flatten": (flatten, r"but folders of images (ant, bee, cow): --val-share 0.2 takes them"),
+    "flatten": (flatten, r"but folders of images (ant, bee, cow): --val-split 0.2 takes them"),
     "images only": (
         lambda root: [flatten(root), remove(root, *CLASSES), write_files(root, "a.jpg", "b.jpg", content=IMAGE)],
         "but 2 images of no class: put those of each class into a folder",
@@ -307,7 +307,7 @@ REFUSED = {
         lambda root: [wrap(root), shutil.copytree(str(root / "inner"), str(root / "other"))],
         "2 of its folders do (inner, other): give one of them, such as folder:",
     ),
-    "no val": (remove_val, "no folder val or test: hold images out of train with --val-share 0.2"),
+    "no val": (remove_val, "no folder val or test: hold images out of train with --val-split 0.2"),
     "no train": (lambda root: shutil.rmtree(root / "train"), "has val, and no folder train"),
     "missing": (shutil.rmtree, "animals does not exist: give a folder with folders train and val"),
     "no class": (lambda root: remove(root / "train", *CLASSES), "has folders for no class: give at least two"),
@@ -364,7 +364,7 @@ def test_a_part_names_the_whole_and_an_archive_is_to_be_unpacked(root, inside):
         ImageFolder(root / inside)
 
 
-# --- --val-share
+# --- --val-split
 
 UNSPLIT = {
     "train": remove_val,
@@ -400,14 +400,14 @@ def test_classes_with_one_image_keep_it_for_training(root):
     for name in ("ant", "cow"):
         for path in [*(root / "train" / name).iterdir()][1:]:
             path.unlink()
-    with pytest.raises(DataError, match=r"a single image: --val-share 0\.2 needs two of a class"):
+    with pytest.raises(DataError, match=r"a single image: --val-split 0\.2 needs two of a class"):
         ImageFolder(root, 0.2)
 
 
 @pytest.mark.parametrize("spoil", [lambda root: None, wrap], ids=["plain", "wrap"])
 def test_a_folder_with_val_is_not_divided(root, spoil):
     spoil(root)
-    with pytest.raises(DataError, match=r"--val-share 0\.2 holds images out of train, but .*/val exists: leave"):
+    with pytest.raises(DataError, match=r"--val-split 0\.2 holds images out of train, but .*/val exists: leave"):
         ImageFolder(root, 0.2)
 
 

@@ -80,7 +80,7 @@ def test_an_existing_target_is_refused_before_decoding_and_an_invalid_image_leav
     assert [path.name for path in empty_cwd.iterdir()] == ["animals"]
     (empty_cwd / "existing").mkdir()
     message = "error: --out existing exists: give a new folder, so that nothing is lost\n"
-    assert ended(main, "pack", f"folder:{root}", "--skip-bad", "--out", "existing") == (2, "", message)
+    assert ended(main, "pack", f"folder:{root}", "--skip-corrupt", "--out", "existing") == (2, "", message)
     with pytest.raises(OutputError, match="existing exists: give a new folder"):
         pack_dataset(dataset, empty_cwd / "existing")
     assert list((empty_cwd / "existing").iterdir()) == []
@@ -179,9 +179,9 @@ def test_a_packed_file_that_vanishes_or_is_replaced_is_read_to_the_end(packed):
 
 REFUSED = {
     "image_size": (32, "packed with images of 16x16 pixels: leave --image-size out"),
-    "decoders": (2, "packed is packed, so nothing is left to decode: leave --decoders out"),
-    "skip_bad": (True, "packed is packed, so nothing is left to decode: leave --skip-bad out"),
-    "val_share": (0.3, "--val-share 0.3 is for folders without val"),
+    "decoders": (2, "packed is packed, so nothing is left to decode: leave --workers out"),
+    "skip_bad": (True, "packed is packed, so nothing is left to decode: leave --skip-corrupt out"),
+    "val_share": (0.3, "--val-split 0.3 is for folders without val"),
     "random_resized_crop": (True, "--random-resized-crop cuts image files, and .*packed is packed: give the folder"),
 }
 
@@ -223,7 +223,7 @@ def test_a_signal_ends_the_command_and_its_processes_in_order(tmp_path, sign, me
     root = write_image_folder(tmp_path / "animals")
     (tmp_path / "held").mkdir()
     (tmp_path / "held" / "sitecustomize.py").write_text(HELD)
-    words = ["pack", f"folder:{root}", "--out", "packed", "--decoders", "2"]
+    words = ["pack", f"folder:{root}", "--out", "packed", "--workers", "2"]
     environment = clean_environment(path=[str(tmp_path / "held")])
     process = subprocess.Popen(
         [sys.executable, "-m", "gluonlab.data", *words], cwd=tmp_path, env=environment,

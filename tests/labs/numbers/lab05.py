@@ -17,7 +17,7 @@ def products(layers, plan, ctx):
             for weight, before, after in zip(weights, shapes, shapes[1:])]
 
 with patch.object(balance, "measure_layer_seconds", products):
-    counted = start(split="layers", balance="time").strategy.cuts
+    counted = start(strategy="layers", balance="time").strategy.cuts
 grown = {}
 for name in ("1f1b", "gpipe"):  # as a learner measures it
     before = resident()

@@ -196,7 +196,7 @@ NATIVE_SYNC_BATCHNORM = {
     "on one device of two": {"num_devices": 2, "devices": 1},
     "by its operator": {"called": True},
     "in a loop": {"looped": True},
-    "with a pipeline": {"num_devices": 2, "split": "pipeline"},
+    "with a pipeline": {"num_devices": 2, "strategy": "pipeline"},
     "beside gluonlab's own": {"num_devices": 2, "sync_bn": True},
 }
 
@@ -206,7 +206,7 @@ NATIVE_SYNC_BATCHNORM = {
 @pytest.mark.parametrize("where", NATIVE_SYNC_BATCHNORM)
 def test_a_network_that_waits_for_other_devices_is_refused_before_training(where, empty_cwd):
     given = dict(NATIVE_SYNC_BATCHNORM[where])
-    config = {name: given.pop(name) for name in ("split", "sync_bn") if name in given}
+    config = {name: given.pop(name) for name in ("strategy", "sync_bn") if name in given}
     count = given.pop("devices", 2)
     with pytest.raises(ModelError, match=r"has a SyncBatchNorm.* write nn[.]BatchNorm") as raised:
         train(

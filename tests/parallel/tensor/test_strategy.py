@@ -134,7 +134,7 @@ def make_case(ways, copies, sizes, channels="both", microbatches=None):
 def strategy_of(make, case):
     ctxs = contexts(case["ways"] * case["copies"])
     share = max(case["sizes"])
-    split = make_parallelism("channels", ctxs, case["ways"], channels=case["channels"], max_shard_images=share)
+    split = make_parallelism("tensor", ctxs, case["ways"], channels=case["channels"], max_shard_images=share)
     plan = make_strategy_plan(
         split, case["optimizer"], Microbatches(case["microbatches"]), case["kvstore"], clip_norm=case["clip_norm"]
     )

@@ -46,7 +46,7 @@ def found(request):
 
         patched.setattr(PipelineParallel, "_queue_stages", queue_and_compute)
         config = TrainConfig(
-            devices=device_spec(2), dataset="synthetic", model="lenet", split=request.param, batch_size=16
+            devices=device_spec(2), dataset="synthetic", model="lenet", strategy=request.param, batch_size=16
         )
         return diagnose(config, rounds=2, try_advice=False)
 

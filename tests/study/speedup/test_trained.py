@@ -1,4 +1,4 @@
-"""All commands that train bind graphs with the backward pieces of --overlap."""
+"""All commands that train bind graphs with the backward pieces of --backward-bulk-size."""
 
 import pytest
 from support.bound_trainings import BottleneckCase, SimulatedClock
@@ -20,8 +20,8 @@ SETTINGS = {"devices": device_spec(2), "dataset": "synthetic", "model": "lenet",
 STRATEGIES = {
     "data": {},
     "shared BatchNorm": {"model": "resnet8", "sync_bn": True},
-    "pipeline": {"split": "pipeline"},
-    "channels": {"split": "channels"},
+    "pipeline": {"strategy": "pipeline"},
+    "channels": {"strategy": "tensor"},
 }
 
 
@@ -39,7 +39,7 @@ def requested_sizes(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("overlap", "size", "strategy"),
+    ("backward_bulk_size", "size", "strategy"),
     [
         *((3, 3, strategy) for strategy in STRATEGIES),
         ("off", mxnet_setup.WHOLE_BACKWARD, "data"),
@@ -50,7 +50,7 @@ def requested_sizes(monkeypatch):
     ],
 )
 def test_every_window_binds_graphs_with_pieces_of_the_requested_size(requested_sizes, strategy, overlap, size):
-    trained = MeasuredTraining(TrainConfig(overlap=overlap, **{**SETTINGS, **STRATEGIES[strategy]}))
+    trained = MeasuredTraining(TrainConfig(backward_bulk_size=overlap, **{**SETTINGS, **STRATEGIES[strategy]}))
     _, smaller = measure_step._resized_batch(trained)
     windows = [
         trained.step, trained.repeat_step, lambda: trained.queue_phases(trained.batch, ["update"]),
@@ -68,7 +68,9 @@ def test_a_diagnosis_binds_with_them_too_on_one_device_and_for_all_advice(reques
     SimulatedClock.install(monkeypatch)
     monkeypatch.setattr("gluonlab.study.speedup.diagnosis.ADVICE_ROUNDS", 5)
     bound = BottleneckCase("few", fixed=0.01, image=0.0)
-    found = diagnose(bound.make_config().replace(overlap=3), bound.make_dataset(), bound.make_strategy, rounds=5)
+    found = diagnose(
+        bound.make_config().replace(backward_bulk_size=3), bound.make_dataset(), bound.make_strategy, rounds=5
+    )
     assert found.tried_advice and len(requested_sizes) >= 5 and set(requested_sizes) == {3}
 
 
@@ -86,6 +88,6 @@ TRAININGS = {
 
 @pytest.mark.parametrize("command", TRAININGS)
 def test_all_commands_that_train_bind_with_them(requested_sizes, command, tmp_path):
-    config = TrainConfig(devices=device_spec(2), model="mlp", epochs=1, overlap=3)
+    config = TrainConfig(devices=device_spec(2), model="mlp", epochs=1, backward_bulk_size=3)
     TRAININGS[command](config.replace(out=str(tmp_path / "out")))
     assert requested_sizes and set(requested_sizes) == {3}

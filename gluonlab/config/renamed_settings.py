@@ -1,0 +1,64 @@
+"""Old names of the settings of a run, which still work.
+
+They may appear in ``TrainConfig(...)``, on the command line, in files of settings, and in the
+folders of runs that older versions of gluonlab have written.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Dict, Mapping
+
+# old name -> current name
+RENAMED_SETTINGS = {
+    "normalise": "normalize",
+    "skip_bad": "skip_corrupt",
+    "val_share": "val_split",
+    "resident_bytes": "device_cache_bytes",
+    "decoders": "workers",
+    "memory": "estimate_memory",
+    "keep": "keep_checkpoints",
+    "overlap": "backward_bulk_size",
+    "split": "strategy",
+    "ways": "tensor_parallel",
+    "stages": "pipeline_parallel",
+    "channels": "tensor_parallel_mode",
+}
+# old name -> {old value: current value}
+RENAMED_VALUES = {"split": {"channels": "tensor"}}
+
+
+def option_name(setting: str) -> str:
+    """Return the option of a setting: ``--batch-size`` for ``batch_size``."""
+    return "--" + setting.replace("_", "-")
+
+
+# Old form -> current form on the command line, for `gluonlab.cli.command.command`.
+RENAMED_OPTIONS = {
+    **{option_name(old): option_name(new) for old, new in RENAMED_SETTINGS.items()},
+    **{
+        f"{option_name(old)} {value}": f"{option_name(RENAMED_SETTINGS[old])} {new}"
+        for old, values in RENAMED_VALUES.items()
+        for value, new in values.items()
+    },
+    "--export": "--export mxnet",
+}
+
+
+def current_settings(settings: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return the settings with their current names and values.
+
+    >>> current_settings({"split": "channels", "epochs": 2})
+    {'strategy': 'tensor', 'epochs': 2}
+    """
+    result = {}
+    for name, value in settings.items():
+        values = RENAMED_VALUES.get(name, {})
+        result[RENAMED_SETTINGS.get(name, name)] = values.get(value, value) if isinstance(value, str) else value
+    return result
+
+
+def warn_of_old_settings(settings: Mapping[str, Any], stacklevel: int) -> None:
+    """Warn of each old name among the settings, at the caller ``stacklevel`` levels above."""
+    for old in RENAMED_SETTINGS.keys() & settings:
+        warnings.warn(f"{old} is now {RENAMED_SETTINGS[old]}", DeprecationWarning, stacklevel=stacklevel + 1)
