@@ -154,7 +154,7 @@ def solve_command(as_json: bool, **options: Any) -> None:
     _print_output("search_schedules", options, as_json)
 
 
-@command("gluonlab allreduce choose", INTERRUPTED)
+@command("gluonlab allreduce choose", INTERRUPTED, most_used="--devices --bytes --simulate --rounds --topology --json")
 @option("--simulate", "NAME", "only predict, on p3.16xlarge, another topology, or a file m.json")
 @_devices(DEFAULT_DEVICES)
 @_bytes(DEFAULT_SIZES)

@@ -28,8 +28,8 @@ NOT_GLUONLABS = {"make", "pip", "cd", ".", "eval", "docker", "export", "cp", "sr
 
 # Commands that are only parsed: the reason, and words of such commands.
 ONLY_PARSED = {
-    "needs GPUs": ["gpu:", "float16", "--prove"],
-    "needs a network": ["download", "--network"],
+    "needs GPUs": ["gpu:", "float16", "--gpu-self-test"],
+    "needs a network": ["download", "--check-downloads"],
     "needs a data set that was downloaded": ["verify", "mnist", "cifar10", "imagenette2-320", "runs/long"],
     "needs an interrupted run; tests/run/test_endings.py": ["--resume"],
     "needs parameters of one's own": ["--pretrained"],

@@ -239,7 +239,7 @@ COMMANDS: Dict[str, click.Command] = {
         option("--kvstores", "NAMES", "kvstores, see gluonlab list  "
                "[default: device,local,ring; with --quick: device]"),
         option("--strategies", "NAMES", "parallel strategies: some of "
-               f"{', '.join(scaling.SPLITS)}, or none  [default: {scaling.DEFAULT_SPLITS}; "
+               f"{', '.join(scaling.STRATEGIES)}, or none  [default: {scaling.DEFAULT_SPLITS}; "
                f"with --quick: {scaling.QUICK_SPLITS}]"),
         option("--rounds", "N", "measurements of each row  [default: 7; with --quick: 5]"),
     ),

@@ -55,8 +55,10 @@ from gluonlab.study.study_report import (
 from gluonlab.study.sweep import MeasurementStore, Sweep
 
 NAME = "scaling"
-NONE, DEFAULT_SPLITS, QUICK_SPLITS = "none", "layers,channels,1f1b", "layers"
+NONE, DEFAULT_SPLITS, QUICK_SPLITS = "none", "layers,tensor,1f1b", "layers"
 SPLITS = (LAYERS, CHANNELS, *PIPELINES)
+TENSOR = "tensor"  # name of CHANNELS on the command line; study.json contains the old name
+STRATEGIES = (LAYERS, TENSOR, *PIPELINES)
 DEVICE_STORE = "device"  # MXNet's kvstore; also the name for one device, which needs no kvstore
 
 
@@ -85,9 +87,9 @@ def _parse_splits(text: str) -> List[str]:
     """Return the names of splits. Raises ConfigError for unknown names."""
     names = [] if text == NONE else _parse_names(text)
     for name in names:
-        if name not in SPLITS:
-            raise ConfigError(unknown("--strategies", name, SPLITS if NONE in names else (*SPLITS, NONE)))
-    return names
+        if name not in (*STRATEGIES, CHANNELS):
+            raise ConfigError(unknown("--strategies", name, STRATEGIES if NONE in names else (*STRATEGIES, NONE)))
+    return [CHANNELS if name == TENSOR else name for name in names]
 
 
 def _parse_names(text: str) -> List[str]:

@@ -23,14 +23,14 @@ ARGUMENTS = {  # of each command, with {} where the long one stands; or what it 
         "--momentum-rule {}", "--gpus 1 --out {}",
     ],
     "bench": ["{}", "--{}", "allreduce {}", "allreduce --devices {}", "compare {} {}",
-              "gradients --stores {}", "peers --network {}", "allreduce --topology {}"],
+              "gradients --kvstores {}", "frameworks --model {}", "allreduce --topology {}"],
     "data": ["{}", "download {}", "list --data-dir {}", "verify {}", "verify mnist --data-dir {}",
              "path {}", "path mnist --data-dir {}", "pack {} --out x", "pack folder:{} --out x",
              "pack digits --out {}", "download mnist --data-dir {}"],
     "doctor": ["{}", "--{}"],
-    "exercises": ["{}", "list {}", "grade {}", "grade x --seconds {}"],
+    "exercises": ["{}", "list {}", "grade {}", "grade x --timeout {}"],
     "launch": ["{}", "-n {} run", "-n 2 {}", "--backend {} -n 2 run"],
-    "report": ["{}", "--{}", "{} --out {}"],
+    "report": ["{}", "--{}", "{} --out-file {}"],
     "scratch": ["{}", "--{}", "--gpus {}", "--devices {}", "--dataset {}", "--data-dir {}"],
 }  # fmt: skip
 

@@ -163,7 +163,7 @@ NO_NUMBERS = ["1e-3x", "0;1", "\N{ARABIC-INDIC DIGIT ONE}", "-1", "2.5.1", "1_0"
 BESIDE = {
     "launch --fusion-threshold-mb": ["--backend", "horovod", "-n", "2"],
     "launch --cycle-time-ms": ["--backend", "horovod", "-n", "2"],
-    "launch --min-workers": ["--backend", "dist_sync", "-n", "2", "--restart", "1", "--", "--out", "x"],
+    "launch --min-np": ["--backend", "dist_sync", "-n", "2", "--max-restarts", "1", "--", "--out", "x"],
     "data download": ["mnist"],
     "predict": ["RUN", "a.png"],
     "data pack": ["folder:x", "--out", "y"],

@@ -20,13 +20,12 @@ JOB_FILE = "--backend dist_sync --print"
 MISTAKES = {
     "-n 0 --backend dist_sync": "-n 0: give a whole number, 1 to 4096",
     "-n two --backend dist_sync": "-n two: give a whole number, 1 to 4096",
-    "-n 2": "--backend NAME is missing (how processes exchange gradients: dist_sync, ",
     "-n 2 --backend dist_synk": "unknown --backend 'dist_synk': choose",
-    "--backend dist_sync": "no scheduler has started this process as one of several: say",
-    "-- python train.py": "no scheduler has started this process as one of several: say how many",
+    "--backend dist_sync": "the number of processes is missing: give it with -n 2, or give hosts",
+    "-- python train.py": "the number of processes is missing: give it with -n 2, or give hosts",
     f"{TWO} -- --epochs 0": "--epochs 0: ",
-    f"{TWO} --patience soon": "--patience soon: give seconds",
-    f"{TWO} --patience 1": "--patience 1: give seconds, 5 to 1000000",
+    f"{TWO} --timeout soon": "--timeout soon: give seconds",
+    f"{TWO} --timeout 1": "--timeout 1: give seconds, 5 to 1000000",
     f"{TWO} --port 0": "--port 0: give a whole number, 1 to 65535",
     f"{TWO} --job gpus=2": "--job gpus=2 is for job files: add --print",
     # unknown options
@@ -52,18 +51,18 @@ MISTAKES = {
     "-n 2 --hosts localhost:2 --env HOME -- ls": "--env is for other hosts, and all processes are",
     "-n 2 --python python3 --backend dist_sync -- --epochs 1": "--python is for other hosts, and",
     # restarts
-    f"{TWO} --restart x": "--restart x: give a whole number, 0 to 4096",
-    f"{TWO} --min-workers 1": "--min-workers says how to start again: add --restart N",
-    f"{TWO} --restart 1 --min-workers 3 --out r": "--min-workers 3: there are 2: give 2 or fewer",
-    f"{TWO} --restart 1": "--restart 1 goes on with the run in --out, and there is none: ",
-    "-n 2 --backend dist_async --restart 1 -- --out r": "--restart 1 goes on from checkpoints, and --backend "
+    f"{TWO} --max-restarts x": "--max-restarts x: give a whole number, 0 to 4096",
+    f"{TWO} --min-np 1": "--min-np is for restarts: add --max-restarts N",
+    f"{TWO} --max-restarts 1 --min-np 3 --out r": "--min-np 3: there are 2 processes: give 2 or fewer",
+    f"{TWO} --max-restarts 1": "--max-restarts 1 resumes the run in --out, which is missing: ",
+    "-n 2 --backend dist_async --max-restarts 1 -- --out r": "--max-restarts 1 resumes from checkpoints, and --backend "
     "dist_async has none",
-    f"{TWO} --restart 1 -- --out r --compress 2bit": "--restart 1 goes on from checkpoints, and --compress 2bit has "
-    "none: what 2 bits have left over is in no checkpoint",
-    f"{TWO} --restart 1 -- --out r --update-on-servers": "--restart 1 goes on from checkpoints, and "
+    f"{TWO} --max-restarts 1 -- --out r --compress 2bit": "--max-restarts 1 resumes from checkpoints, and --compress "
+    "2bit has none: checkpoints do not contain its residuals",
+    f"{TWO} --max-restarts 1 -- --out r --update-on-servers": "--max-restarts 1 resumes from checkpoints, and "
     "--update-on-servers has none",
     # Horovod
-    f"{HOROVOD} --servers 1": "--servers belongs to dist_sync: horovod has none",
+    f"{HOROVOD} --servers 1": "--servers is for parameter servers, which horovod does not have",
     f"{TWO} --cycle-time-ms 5": "--cycle-time-ms belongs to --backend horovod, ",
     "-n 2 --cycle-time-ms 2 -- ls": "--cycle-time-ms belongs to --backend horovod, and this is",
     f"{HOROVOD} --cycle-time-ms soon": "--cycle-time-ms soon: give milliseconds, 0 to 60000",
@@ -91,6 +90,12 @@ MISTAKES = {
     "-n 2 python train.py --port 9": "'python' is not an option: write a program after --, as in",
     "-n 2 -- python -m gluonlab.run": "python -m gluonlab.run: each process would train",
     "-n 2 -- gluonlab run --epochs 3": "gluonlab run --epochs: each process would train",
+    # commands of gluonlab
+    "-n 2 -- run --epochs 0": "--epochs 0: ",
+    "-n 2 -- resume": "resume needs a run directory: write it after resume",
+    "-n 2 -- resume --epochs 3": "resume needs a run directory: write it after resume",
+    "-n 2 -- compare 1,2": "compare runs in one process: write gluonlab compare, without gluonlab launch",
+    "-n 2 -- evaluate run": "evaluate runs in one process: write gluonlab evaluate",
     # job files
     "-n 2 --print sagemaker -- python train.py": "--print sagemaker with the program python: ",
     f"{JOB_FILE} slurm -n 2 --port 70000": "--port 70000: give a whole number, 1 to 65535",
@@ -99,12 +104,12 @@ MISTAKES = {
     f"{JOB_FILE} lsf --ssh ssh": "--print lsf with --ssh: the scheduler starts the processes: leave it",
     f"{JOB_FILE} k8s --env HOME": "--print k8s with --env: the scheduler passes variables on, as its ",
     f"{JOB_FILE} k8s --python x": "--print k8s with --python: a job file has it as --job python=PATH",
-    f"{JOB_FILE} k8s -n 2 --restart 1 --min-workers 1": "--print k8s with --min-workers: Kubernetes end",
-    f"{JOB_FILE} sagemaker --restart 1": "--print sagemaker with --restart: SageMaker's image starts",
-    f"{JOB_FILE} sagemaker --patience 60": "--print sagemaker with --patience: SageMaker's image start",
-    f"{JOB_FILE} slurm --restart 1 -n 2 --min-workers 3 -- --out run": "--min-workers 3: there are 2: give 2 or",
-    f"{JOB_FILE} slurm --min-workers 1": "--min-workers says how to start again: add --restart N",
-    f"{JOB_FILE} slurm --restart 1": "--restart 1 goes on with the run in --out, and there is none: ",
+    f"{JOB_FILE} k8s -n 2 --max-restarts 1 --min-np 1": "--print k8s with --min-np: Kubernetes end",
+    f"{JOB_FILE} sagemaker --max-restarts 1": "--print sagemaker with --max-restarts: SageMaker's image starts",
+    f"{JOB_FILE} sagemaker --timeout 60": "--print sagemaker with --timeout: SageMaker's image start",
+    f"{JOB_FILE} slurm --max-restarts 1 -n 2 --min-np 3 -- --out run": "--min-np 3: there are 2 processes: give 2 or",
+    f"{JOB_FILE} slurm --min-np 1": "--min-np is for restarts: add --max-restarts N",
+    f"{JOB_FILE} slurm --max-restarts 1": "--max-restarts 1 resumes the run in --out, which is missing: ",
 }
 
 
@@ -146,10 +151,8 @@ def test_options_for_starting_are_refused_if_another_launcher_has_started(check_
     """MXNet's launch.py, SageMaker's image and horovodrun do not say how to start again."""
     for name, value in (("RANK", "0"), ("SIZE", "1"), ("LOCAL_RANK", "0"), ("LOCAL_SIZE", "1")):
         monkeypatch.setenv(f"HOROVOD_{name}", value)
-    message = (
-        "--restart says how to start and watch the processes of a group, and horovodrun has started this one, with "
-    )
-    check_mistake(message, "--backend", "horovod", "--restart", "1", "--", "--out", "run")
+    message = "--max-restarts says how to start and watch the processes of a group, and horovodrun has started this one"
+    check_mistake(message, "--backend", "horovod", "--max-restarts", "1", "--", "--out", "run")
 
 
 @pytest.mark.parametrize("option", ["--ssh", "--env", "--python"])

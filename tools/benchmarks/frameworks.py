@@ -180,7 +180,7 @@ COMPARISONS = {
 def check_model(name: str) -> Comparison:
     """Return the comparison of this name. Raises ConfigError, with the choices."""
     if name not in COMPARISONS:
-        raise ConfigError(unknown("network", name, COMPARISONS))
+        raise ConfigError(unknown("model", name, COMPARISONS))
     return COMPARISONS[name]
 
 
