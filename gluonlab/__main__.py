@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from typing import Any, Callable, Dict, List, Tuple
 
 import click
@@ -23,21 +24,38 @@ def print_completion_script(shell: str) -> None:
     click.echo(completion_script(shell))
 
 
+def _run_command(name: str) -> Callable[[List[str]], Any]:
+    """Return the function to call with the words of a command of `gluonlab.cli.run_commands`."""
+    return lambda words: import_module("gluonlab.cli.run_commands").COMMANDS[name].main(words)
+
+
 # name -> (summary, function to call with the remaining words)
 COMMANDS: Dict[str, Tuple[str, Callable[[List[str]], Any]]] = {
-    "run": ("train a Gluon CNN on several devices", make_lazy_main("gluonlab.run")),
+    "run": ("train a CNN on one or several devices", make_lazy_main("gluonlab.run")),
+    "resume": ("resume an interrupted run", _run_command("resume")),
+    "evaluate": ("evaluate a finished run", _run_command("evaluate")),
     "predict": ("classify images with a finished run", make_lazy_main("gluonlab.predict")),
-    "scratch": ("train LeNet with arrays only, as in a textbook", make_lazy_main("gluonlab.scratch.__main__")),
-    "data": ("download, verify and pack data sets", make_lazy_main("gluonlab.data.__main__")),
-    "doctor": ("check this machine for known issues", make_lazy_main("gluonlab.doctor.__main__")),
-    "launch": ("train with several processes or hosts", make_lazy_main("gluonlab.launch.__main__")),
+    "launch": ("train with several processes, on this host or others", make_lazy_main("gluonlab.launch.__main__")),
+    "find-lr": ("find a learning rate", _run_command("find-lr")),
+    "find-batch-size": ("find the largest batch size that fits in memory", _run_command("find-batch-size")),
+    "compare": ("train with several numbers of devices", _run_command("compare")),
     "report": ("compare runs on one HTML page", make_lazy_main("gluonlab.report.__main__")),
-    "labs": ("copy the labs' notebooks", make_lazy_main("gluonlab.labs.__main__")),
-    "exercises": ("list the labs' exercises, and grade notebooks", make_lazy_main("gluonlab.exercises.__main__")),
-    "study": ("answer a question with many measurements", make_lazy_main("gluonlab.study.__main__")),
+    "study": ("answer a question about training with many runs", make_lazy_main("gluonlab.study.__main__")),
     "allreduce": ("measure, draw and predict allreduce algorithms", make_lazy_main("gluonlab.allreduce")),
-    "bench": ("measure links, strategies and processes", make_lazy_main("gluonlab.bench.__main__")),
-    "completion": ("print the script for shell completion", print_completion_script),
+    "bench": ("benchmark training, links and pipelines", make_lazy_main("gluonlab.bench.__main__")),
+    "list": ("list models, data sets, kvstores and recipes", _run_command("list")),
+    "data": ("download, verify and pack data sets", make_lazy_main("gluonlab.data.__main__")),
+    "doctor": ("check this machine, and show how to fix problems", make_lazy_main("gluonlab.doctor.__main__")),
+    "labs": ("copy the lab notebooks into a directory", make_lazy_main("gluonlab.labs.__main__")),
+    "exercises": ("list the labs' exercises, and grade notebooks", make_lazy_main("gluonlab.exercises.__main__")),
+    "scratch": ("train LeNet with code that uses only arrays", make_lazy_main("gluonlab.scratch.__main__")),
+    "completion": ("print a script for shell completion", print_completion_script),
+}
+# heading in --help -> names of commands
+GROUPS = {
+    "Train": ("run", "resume", "evaluate", "predict", "launch", "find-lr", "find-batch-size"),
+    "Measure": ("compare", "report", "study", "allreduce", "bench"),
+    "Set up and learn": ("list", "data", "doctor", "labs", "exercises", "scratch", "completion"),
 }
 
 
@@ -48,7 +66,7 @@ def main() -> None:
     if words == ["--version"]:
         click.echo(f"gluonlab {gluonlab.__version__}")
         return
-    run_subcommand("gluonlab", COMMANDS, words)
+    run_subcommand("gluonlab", COMMANDS, words, groups=GROUPS)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@
         └── DivergedError       the loss is no longer a number
             └── DriftError      replicas have different parameters
 
-A message contains the value, the possible values, and the fix, on one line.
+A message contains the value, the possible values, and the fix, on one line. In the code, messages
+name settings as options, such as ``--batch-size 0``. A command prints them so. In Python, they name
+arguments, such as ``batch_size=0`` (`format_for_python`).
 """
 
 from __future__ import annotations
@@ -30,16 +32,152 @@ from __future__ import annotations
 import re
 import sys
 import warnings
+from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Iterable, List, Optional, Sequence
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from gluonlab.renamed import get_renamed
+
+# Option -> (argument of TrainConfig, whether the option has a value). `gluonlab.config` fills it.
+ARGUMENT_BY_OPTION: Dict[str, Tuple[str, bool]] = {}
+_is_command_running = False  # whether messages are printed by a command
+_OPTION_AND_VALUE = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]*)(?: (\S+))?")
+# Words that follow an option in messages, and that are not its value.
+_NO_VALUES = frozenset(
+    [
+        "accepts",
+        "added",
+        "all",
+        "alone",
+        "also",
+        "and",
+        "are",
+        "as",
+        "asks",
+        "at",
+        "because",
+        "before",
+        "belong",
+        "belongs",
+        "but",
+        "by",
+        "can",
+        "cannot",
+        "changes",
+        "chooses",
+        "contradict",
+        "counts",
+        "cuts",
+        "decides",
+        "differ",
+        "differs",
+        "does",
+        "fails",
+        "files",
+        "finds",
+        "for",
+        "from",
+        "gives",
+        "goes",
+        "had",
+        "has",
+        "have",
+        "if",
+        "in",
+        "instead",
+        "is",
+        "its",
+        "keep",
+        "lets",
+        "looks",
+        "makes",
+        "may",
+        "measures",
+        "monitors",
+        "must",
+        "names",
+        "needs",
+        "of",
+        "on",
+        "only",
+        "or",
+        "out",
+        "plans",
+        "reads",
+        "runs",
+        "says",
+        "spreads",
+        "splits",
+        "stands",
+        "takes",
+        "than",
+        "that",
+        "the",
+        "them",
+        "this",
+        "to",
+        "together",
+        "twice",
+        "was",
+        "were",
+        "which",
+        "whose",
+        "with",
+        "without",
+        "would",
+        "write",
+        "writes",
+        "wrote",
+        "yourself",
+    ]
+)
+
+
+@contextmanager
+def name_options() -> Iterator[None]:
+    """Let messages name options instead of arguments in this block, which runs a command."""
+    global _is_command_running
+    before, _is_command_running = _is_command_running, True
+    try:
+        yield
+    finally:
+        _is_command_running = before
+
+
+def format_message(message: str) -> str:
+    """Return a message with options if a command is running, otherwise with arguments."""
+    return message if _is_command_running else format_for_python(message)
+
+
+def format_for_python(message: str) -> str:
+    """Return a message with arguments of TrainConfig instead of options.
+
+    ``--batch-size 0: give ...`` becomes ``batch_size=0: give ...``.
+    """
+
+    def name_argument(match: "re.Match[str]") -> str:
+        """Return ``batch_size=0`` for ``--batch-size 0``, and True or False for a flag."""
+        option, word = match[1], match[2]
+        rest = "" if word is None else f" {word}"
+        if option not in ARGUMENT_BY_OPTION:
+            return match[0]
+        name, has_value = ARGUMENT_BY_OPTION[option]
+        if not has_value:
+            is_opposite = option.replace("-", "_") != f"__{name}"
+            return f"{name}={not is_opposite}{rest}"
+        is_value = word is not None and word[0] not in "'\"(-`" and word.strip(".,;:)") not in _NO_VALUES
+        return f"{name}={word}" if is_value else f"{name}{rest}"
+
+    return _OPTION_AND_VALUE.sub(name_argument, message)
 
 
 class GluonlabError(Exception):
     """Base of all errors that are not bugs. ``exit_status`` is the exit status of a command."""
 
     exit_status = 1
+
+    def __str__(self) -> str:
+        return format_message(super().__str__())
 
 
 class UsageError(GluonlabError):
@@ -166,6 +304,7 @@ IMPORTS = "<frozen importlib"  # frames of Python's import system, which stackle
 
 def warn(message: str) -> None:
     """Show a GluonlabWarning, with the line of the user's code that called gluonlab."""
+    message = format_message(message)
     levels, ours = 0, 1  # frames so far, and those up to gluonlab's outermost frame
     frame: Optional[FrameType] = sys._getframe()
     while frame is not None:

@@ -63,6 +63,15 @@ def random_numbers(request):
         sys.modules["mxnet"].random.seed(seed & 0x7FFFFFFF)
 
 
+@pytest.fixture(autouse=True)
+def messages_name_options():
+    """Let messages name options, as in a command. tests/config/test_messages.py has those of Python."""
+    from gluonlab.errors import name_options  # inside: pytest must rewrite the assertions of a plugin first
+
+    with name_options():
+        yield
+
+
 @pytest.fixture
 def python(tmp_path):
     """Return ``python(*arguments, timeout=..., path=[...], VARIABLE="...")``.

@@ -13,6 +13,8 @@ import click
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this gluonlab
 
+from gluonlab.cli import run_commands  # noqa: E402
+
 PAGE = ROOT / "docs" / "options.md"
 HEAD = """# Options
 
@@ -22,11 +24,27 @@ All options of all commands, as `--help-all` prints them. An option with two nam
 
 <!-- made by tools/options_page.py; a test compares -->
 """
-MODULES = ["run", "predict", "data", "launch", "report", "doctor", "study", "bench", "exercises", "labs", "scratch"]
+RUN_COMMANDS = ["resume", "evaluate", "find-lr", "find-batch-size", "compare", "list"]
+MODULES = [
+    "run",
+    *RUN_COMMANDS,
+    "predict",
+    "data",
+    "launch",
+    "report",
+    "doctor",
+    "study",
+    "bench",
+    "exercises",
+    "labs",
+    "scratch",
+]
 
 
 def module_commands(name):
     """Return (words, command) for the command of a module, or for each of its subcommands."""
+    if name in RUN_COMMANDS:
+        return [(f"gluonlab {name}", run_commands.COMMANDS[name])]
     try:
         module = importlib.import_module(f"gluonlab.{name}.__main__")
     except ModuleNotFoundError:

@@ -45,7 +45,7 @@ from gluonlab.cli.output_streams import (
 )
 from gluonlab.config.command_line import DISABLED_FLAGS_KEY
 from gluonlab.config.option_hints import OPTION_BY_ALIAS, nearest_option, unknown_option_message
-from gluonlab.errors import ConfigError, DownloadError, GluonlabError, GluonlabWarning, unknown
+from gluonlab.errors import ConfigError, DownloadError, GluonlabError, GluonlabWarning, name_options, unknown
 from gluonlab.host import out_of_memory, signals
 from gluonlab.host.out_of_memory import explain_exhausted_resource
 from gluonlab.host.signals import EXCEPTION_BY_SIGNAL, RESEND_DELAY_S, Terminated, exit_if_stuck, signal_for_exception
@@ -62,17 +62,50 @@ ALL_OPTIONS_KEY = "gluonlab.help_all"  # key of a click context's ``meta``
 _DETAILS_PATTERN = re.compile(r"; |  \[| \(default")
 
 
+class MovedOption(NamedTuple):
+    """An old option of a command that is now a command.
+
+    Attributes:
+        call: The function to call with the new command's words.
+        usage: The new command, for the warning.
+        has_value: Whether the option had a value, which becomes the first word of the new command.
+        value_option: An option of the new command that is written before the value.
+        dropped: Flags that the old command accepted and that the new one does not have.
+    """
+
+    call: Callable[[List[str]], Any]
+    usage: str
+    has_value: bool = True
+    value_option: str = ""
+    dropped: Collection[str] = ()
+
+    def new_words(self, name: str, words: Sequence[str]) -> List[str]:
+        """Return the words of the new command for the old command's words."""
+        remaining, value = [word for word in words if word not in self.dropped], []
+        position = next(i for i, word in enumerate(remaining) if word.partition("=")[0] == name)
+        _, equals, text = remaining.pop(position).partition("=")
+        if self.has_value:
+            value = [text] if equals else remaining[position : position + 1]
+            if not equals:
+                del remaining[position : position + 1]
+        return [*([self.value_option] if self.value_option and value else []), *value, *remaining]
+
+
 class Command(click.Command):
     """A click command with gluonlab's error messages and exit statuses.
 
     ``interrupted``: the message that is printed after Ctrl-C, unless the KeyboardInterrupt has a
     message. ``most_used``: the options that --help shows, if not all options fit on a screen.
-    ``renamed``: old names of options, which still work (see `gluonlab.cli.old_names`).
+    ``renamed``: old names of options, which still work (see `gluonlab.cli.old_names`). ``moved``: old
+    options that are now commands. ``refused``: option of a similar command -> why this command does
+    not have it.
     """
 
     interrupted = ""
     most_used: Sequence[str] = ()
     renamed: Mapping[str, str] = MappingProxyType({})
+    moved: Mapping[str, MovedOption] = MappingProxyType({})
+    refused: Mapping[str, str] = MappingProxyType({})
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command, and exit the process."""
@@ -80,8 +113,12 @@ class Command(click.Command):
         if completion:
             words = kwargs.get("args", args[0] if args else None)
             completion.print_options(self, list(words or ()))
+        given = kwargs.get("args") or (args[0] if args and args[0] is not None else sys.argv[1:])
+        if self.moved and self._call_moved(list(given)):
+            return
         try:
-            self._main(*args, **kwargs)
+            with name_options():
+                self._main(*args, **kwargs)
         except SystemExit as exit:
             if out_of_memory.is_last_line_ready():
                 out_of_memory.exit_process(int(exit.code or 0))
@@ -111,6 +148,8 @@ class Command(click.Command):
         except click.NoSuchOption as error:
             # The error's context contains the command whose option is unknown.
             params = error.ctx.command.get_params(error.ctx) if error.ctx else self.params
+            if error.option_name in self.refused:
+                _exit_with_message(f"{error.option_name} {self.refused[error.option_name]}: leave it out", 2)
             _exit_with_message(unknown_option_message(error.option_name, _option_names(params)), 2)
         except click.UsageError as error:
             _exit_with_message(self._explain_usage_error(error), 2)
@@ -164,6 +203,20 @@ class Command(click.Command):
                 disabled_flags.update(param.name for param in self.params if word in param.opts)
             words += opposites[word] if value == "false" else [word]
         return super().parse_args(ctx, [*words, *args[end:]])
+
+    def _call_moved(self, words: List[str]) -> bool:
+        """Call the command that has replaced an option among the words; return False without one."""
+        options = list(dict.fromkeys(word.partition("=")[0] for word in _possible_options(words, self.params)))
+        given = [name for name in options if name in self.moved]
+        if not given:
+            return False
+        name, *others = given
+        if others:
+            _exit_with_message(f"{name} and {others[0]} contradict each other: give one of them", 2)
+        option = self.moved[name]
+        print_error(f"warning: {name} is now a command: {option.usage}")
+        option.call(option.new_words(name, words))
+        return True
 
     def translate_old_names(self, words: Sequence[str], silent: bool = False) -> List[str]:
         """Return the command line with current names of options; print a warning for each old name."""
@@ -304,11 +357,13 @@ def command(
     settings: Mapping[str, Any] = MappingProxyType({}),
     most_used: str = "",
     renamed: Mapping[str, str] = MappingProxyType({}),
+    moved: Mapping[str, MovedOption] = MappingProxyType({}),
+    refused: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Callable[..., None]], Command]:
     """Return a decorator that makes a function a `Command` with the options --debug and -h.
 
     For example: ``@command("gluonlab x")``. ``settings``: additions to click's context settings.
-    ``interrupted``, ``most_used`` and ``renamed``: see `Command`; ``most_used`` is one text here.
+    Other arguments: see the attributes of `Command`; ``most_used`` is one text here.
     """
 
     def make_command(function: Callable[..., None]) -> Command:
@@ -319,7 +374,7 @@ def command(
         decorator = click.command(name=name, cls=Command, context_settings=context_settings)
         decorated: Command = decorator(debug(function))
         decorated.interrupted, decorated.most_used = interrupted, most_used.split()
-        decorated.renamed = renamed
+        decorated.renamed, decorated.moved, decorated.refused = renamed, moved, refused
         decorated.params.append(HelpAll(hidden=not most_used))
         return decorated
 
@@ -344,11 +399,12 @@ def run_subcommand(
     commands: Mapping[str, Tuple[str, Callable[[List[str]], Any]]],
     args: Sequence[str],
     renamed: Mapping[str, str] = MappingProxyType({}),
+    groups: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> None:
     """Call the command whose name is the first of ``args``, with the remaining words.
 
     ``commands``: name -> (summary, function to call with the words). ``renamed``: old name of a
-    command, which still works -> its current name.
+    command, which still works -> its current name. ``groups``: heading in --help -> names of its commands.
     """
     completion = Completion.from_environment()
     if completion and not args:
@@ -361,10 +417,7 @@ def run_subcommand(
     if name == "help" and rest[:1] and rest[0] in commands:  # as in git and conda
         name, *rest = rest[0], *rest[1:], "--help"
     if name in ("-h", "--help", "--help-all", "help"):
-        print(f"Usage: {program} COMMAND [OPTIONS]\n\nCommands:")
-        width = max([8, *map(len, commands)]) + 2
-        print("\n".join(f"  {name:<{width}}{summary}" for name, (summary, _) in commands.items()))
-        print(f"\n{program} COMMAND --help lists its options.")
+        _print_commands(program, commands, groups)
     elif name in commands:
         commands[name][1](rest)
     else:
@@ -376,6 +429,21 @@ def run_subcommand(
             advice = f"write a command before it, {program} COMMAND {name}"
             _exit_with_message(f"unexpected {name!r}: {advice}: choose {', '.join(sorted(commands))}", 2)
         _exit_with_message(unknown("command", name, commands), 2)
+
+
+def _print_commands(program: str, commands: Mapping[str, Tuple[str, Any]], groups: Mapping[str, Sequence[str]]) -> None:
+    """Print the help of a program: its commands by group, on at most LINES lines."""
+    width = max([8, *map(len, commands)]) + 2
+    if groups:  # one line, because the commands fill the screen
+        print(f"Usage: {program} COMMAND [OPTIONS]    ({program} COMMAND --help lists its options)")
+    else:
+        print(f"Usage: {program} COMMAND [OPTIONS]\n")
+    for heading, names in (groups or {"Commands": list(commands)}).items():
+        print(f"{heading}:")
+        for name in names:
+            print(f"  {name:<{width}}{commands[name][0]}")
+    if not groups:
+        print(f"\n{program} COMMAND --help lists its options.")
 
 
 def _interrupt_message(interrupt: BaseException) -> str:

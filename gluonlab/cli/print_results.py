@@ -54,7 +54,7 @@ def print_result(result: "Result", as_json: bool, quiet: bool) -> None:
 
 
 def print_evaluation(evaluation: "Evaluation", as_json: bool) -> None:
-    """Print the result of --evaluate, as JSON or as text."""
+    """Print the result of gluonlab evaluate, as JSON or as text."""
     summary = evaluation.summary()
     devices, images = " ".join(summary["devices"]), f"{summary['images']:,} test images"
     text = (

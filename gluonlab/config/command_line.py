@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import dataclasses
+from types import MappingProxyType
 from typing import Any, Callable, Collection, Dict, List, Mapping, Tuple
 
 import click
 
 from gluonlab.config.option_checks import check_flag
+from gluonlab.config.renamed_settings import opposite_option
 from gluonlab.config.train_config import MUTUALLY_EXCLUSIVE, TrainConfig, option_name
 
 # Keys of a click context's ``meta``: the settings of the settings file, and the names of flags that
@@ -42,17 +44,20 @@ class SettingOption(click.Option):
         return value, rest
 
 
-def add_config_options(function: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
+def add_config_options(
+    function: Callable[..., None], without: Collection[str] = (), helps: Mapping[str, str] = MappingProxyType({})
+) -> Callable[..., None]:
     """Add an option for every field of TrainConfig to a command.
 
-    An option that the user does not give has the value None. ``without``: groups of fields, such as
-    ``output``, for which no options are added.
+    An option that the user does not give has the value None. ``without``: fields, and groups of
+    fields such as ``output``, for which no options are added. ``helps``: field -> its help
+    text in this command, if it differs from the usual one.
     """
     for field in reversed(dataclasses.fields(TrainConfig)):
         name, metadata, attributes = option_name(field.name), field.metadata, {}
-        if metadata["group"] in without:
+        if metadata["group"] in without or field.name in without:
             continue
-        help = metadata["help"]
+        help = helps.get(field.name, metadata["help"])
         if field.default is False:
             attributes["is_flag"] = True
         elif metadata["check"] is check_flag:
@@ -66,11 +71,6 @@ def add_config_options(function: Callable[..., None], without: Collection[str] =
             default=None, help=help, **attributes,
         )(function)  # fmt: skip
     return function
-
-
-def opposite_option(name: str) -> str:
-    """Return the option that disables another: ``--no-flip`` for ``--flip``, and the reverse."""
-    return f"--{name[len('--no-') :]}" if name.startswith("--no-") else f"--no-{name[len('--') :]}"
 
 
 def given_settings(options: Dict[str, Any]) -> Dict[str, Any]:

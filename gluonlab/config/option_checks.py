@@ -281,7 +281,7 @@ def check_text(name: str, value: Any) -> str:
         if isinstance(value, (bool, float, type(None))):
             raise ConfigError(f"{_quote_setting(name, value)}: give text")
         kind = type(value).__name__
-        raise ConfigError(f"{name} of type {kind}: give a name, see --list")
+        raise ConfigError(f"{name} of type {kind}: give a name, see gluonlab list")
     if not str(value).strip():
         raise ConfigError(f"{name} is empty: give a value or leave it out")
     return str(value)
@@ -324,9 +324,7 @@ def check_export_format(name: str, value: Any) -> Optional[str]:
         return MXNET if value else None
     format_name = check_text(name, value).strip().lower()
     if format_name not in EXPORTS:
-        raise ConfigError(
-            f"{_quote_setting(name, value)}: give {' or '.join(EXPORTS)}, or {name} alone, which is {MXNET}"
-        )
+        raise ConfigError(f"{_quote_setting(name, value)}: give {' or '.join(EXPORTS)}")
     return format_name
 
 

@@ -33,6 +33,11 @@ def option_name(setting: str) -> str:
     return "--" + setting.replace("_", "-")
 
 
+def opposite_option(name: str) -> str:
+    """Return the option that disables another: ``--no-flip`` for ``--flip``, and the reverse."""
+    return f"--{name[len('--no-') :]}" if name.startswith("--no-") else f"--no-{name[len('--') :]}"
+
+
 # Old form -> current form on the command line, for `gluonlab.cli.command.command`.
 RENAMED_OPTIONS = {
     **{option_name(old): option_name(new) for old, new in RENAMED_SETTINGS.items()},

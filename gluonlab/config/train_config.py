@@ -42,9 +42,9 @@ from gluonlab.config.option_checks import (
     whole_number_check,
 )
 from gluonlab.config.option_hints import nearest_name
-from gluonlab.config.renamed_settings import RENAMED_SETTINGS, current_settings, warn_of_old_settings
+from gluonlab.config.renamed_settings import RENAMED_SETTINGS, current_settings, opposite_option, warn_of_old_settings
 from gluonlab.config.renamed_settings import option_name as option_name
-from gluonlab.errors import ConfigError, unknown
+from gluonlab.errors import ARGUMENT_BY_OPTION, ConfigError, unknown
 from gluonlab.renamed import RenamedMember
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ def _make_field(group: str, check: Check, help: str, *, default: Any = None, met
     return dataclasses.field(default=default, metadata=metadata)
 
 
-GROUPS = ("devices", "splitting", "data", "network", "batch", "optimiser", "summing", "output")
+GROUPS = ("devices", "parallelism", "data", "model", "batch", "optimizer", "gradient reduction", "output")
 DEVICES, SPLITTING, DATA, NETWORK, BATCH, OPTIMIZER, SUMMING, OUTPUT = (partial(_make_field, group) for group in GROUPS)
 
 
@@ -139,237 +139,223 @@ class TrainConfig:
         ConfigError: for an unknown setting, a value out of its range, and contradictory settings
     """
 
-    gpus: Optional[int] = DEVICES(check_gpu_count, "use N GPUs; without any, N CPU devices stand in")
+    gpus: Optional[int] = DEVICES(check_gpu_count, "number of GPUs; on a machine without GPUs, number of CPU devices")
     devices: Union[str, Sequence[str], None] = DEVICES(
         check_device_names, "devices by name: gpu:0,2 gpu:* gpu:[0-3] cpu cpu*4", metavar="SPEC"
     )
     require_gpu: Optional[bool] = DEVICES(
         check_flag,
-        "fail when there are no GPUs: no CPU devices stand in (default: in SageMaker's jobs on machines with GPUs)",
+        "exit with an error if no GPU is found, instead of using CPU devices (default: only in "
+        "SageMaker jobs on machines with GPUs)",
     )
     threads: Optional[int] = DEVICES(
-        whole_number_check(1, 1024), "threads per CPU device (default: all cores for one, 1 each for several)"
+        whole_number_check(1, 1024), "threads per CPU device (default: all cores for one device, 1 each for several)"
     )
     dtype: str = DEVICES(
-        check_type_name, "float32, or on GPUs float16: mixed precision with a dynamic loss scale",
+        check_type_name, "float32, or float16 for mixed precision; float16 needs GPUs and scales the loss",
         default="float32", metavar="TYPE",
     )  # fmt: skip
     seed: int = DEVICES(
         whole_number_check(0, 2**32 - 1),
-        "seed of initialisation, shuffling and all else that is random; "
-        "the same seed gives the same bits, on GPUs with --deterministic", default=0,
+        "random seed; runs with the same seed are bit-identical, on GPUs with --deterministic", default=0,
     )  # fmt: skip
     deterministic: bool = DEVICES(
-        check_flag, "on GPUs, use only algorithms that repeat their bits, "
-        "as CPU devices always do (with as many --threads)", default=False,
+        check_flag, "use only deterministic algorithms on GPUs; CPU devices always do, if --threads is the same",
+        default=False,
     )  # fmt: skip
     tf32: Optional[bool] = DEVICES(
-        check_flag, "GPUs of compute capability 8.0 and newer may round float32 factors to TF32: "
-        "faster, but k GPUs then equal one only to 1e-3 (default: no)",
+        check_flag, "allow TF32 on GPUs of compute capability 8.0 and newer; faster, but results agree "
+        "between numbers of GPUs only to 1e-3 (default: no)",
     )  # fmt: skip
     strategy: str = SPLITTING(
-        check_text, "what is spread over the devices: the data alone, or each copy of the network, "
-        "too: its layers, their channels, or its layers as a pipeline", default="data",
+        check_text, "data parallelism, model parallelism by layers, tensor or pipeline parallelism", default="data",
         metavar="data|layers|tensor|pipeline",
     )  # fmt: skip
     pipeline_parallel: Optional[int] = SPLITTING(
-        whole_number_check(2),
-        "devices that share a copy of the network, a stage on each (default: all); "
-        "the others have further copies, which share each batch",
+        whole_number_check(2), "devices of each pipeline; further devices hold replicas (default: all)"
     )
-    cut: Optional[str] = SPLITTING(check_layer_list, "layers with which stages begin, but the first", metavar="N,N")
+    cut: Optional[str] = SPLITTING(check_layer_list, "layer indices at which stages 2, 3, ... start", metavar="N,N")
     balance: Optional[str] = SPLITTING(
-        check_text, "choose where to cut so that stages are alike in time or memory "
-        "(default: layers by memory, pipeline by time)", metavar="time|memory",
+        check_text, "balance stages by time or memory (default: layers by memory, pipeline by time)",
+        metavar="time|memory",
     )  # fmt: skip
     pipeline_schedule: Optional[str] = SPLITTING(
-        check_text, "1f1b (default), gpipe, interleaved or sequential", metavar="NAME"
+        check_text, "pipeline schedule: 1f1b, gpipe, interleaved or sequential (default: 1f1b)", metavar="NAME"
     )
     stages_per_device: Optional[int] = SPLITTING(
-        whole_number_check(1), "stages on each device of an interleaved pipeline (default: 2)"
+        whole_number_check(1), "pipeline stages per device of an interleaved schedule (default: 2)"
     )
     tensor_parallel: Optional[int] = SPLITTING(
-        whole_number_check(2), "devices that share the channels of a copy of the network (default: all)"
+        whole_number_check(2), "devices that share each layer; further devices hold replicas (default: all)"
     )
     tensor_parallel_mode: Optional[str] = SPLITTING(
-        check_text, "split layers by output (column), by input (row), or in turns (both, the default)", metavar="NAME"
+        check_text, "shard layers by output (column), by input (row), or alternately (default: both)",
+        metavar="column|row|both",
+    )  # fmt: skip
+    dataset: str = DATA(check_text, "data set; gluonlab list shows all", default="digits", metavar="NAME")
+    data_dir: Optional[str] = DATA(
+        check_text, "directory of the data set's files (default: that of gluonlab data)", metavar="DIR"
     )
-    dataset: str = DATA(check_text, "the data set (see --list)", default="digits", metavar="NAME")
-    data_dir: Optional[str] = DATA(check_text, "folder of its files (default: gluonlab.data's)", metavar="DIR")
     image_size: Optional[int] = DATA(
         IMAGE_SIZE, "width and height of images from files (default: their own, at most 224)", metavar="PIXELS"
     )
-    workers: Optional[int] = DATA(DECODERS, "processes that decode (default: one per core)")
-    resizer: Optional[str] = DATA(check_text, "resize by cykooz (default if installed) or pillow", metavar="NAME")
-    skip_corrupt: bool = DATA(check_flag, "try all files first; leave out those that fail", default=False)
+    workers: Optional[int] = DATA(DECODERS, "processes that decode image files (default: one per core)")
+    resizer: Optional[str] = DATA(
+        check_text, "library that resizes images: cykooz or pillow (default: cykooz if installed)", metavar="NAME"
+    )
+    skip_corrupt: bool = DATA(check_flag, "decode all files first, and skip corrupt ones", default=False)
     val_split: Optional[float] = DATA(
-        SHARE, "if your own images have no val part, hold out this share of each class", metavar="SHARE"
+        SHARE, "fraction of each class to hold out for validation; for your own images without val", metavar="FRACTION"
     )
     random_resized_crop: Optional[bool] = DATA(
-        check_flag, "train on random, resized parts of image files, decoded every epoch"
+        check_flag, "train on random, resized crops of image files, decoded in every epoch"
     )
     crop_padding: Optional[int] = DATA(
-        whole_number_check(0, 1024), "shift training images at random by up to N pixels; 0: no"
+        whole_number_check(0, 1024), "shift training images randomly by up to N pixels; 0 disables it"
     )
-    flip: Optional[bool] = DATA(check_flag, "mirror half of the training images, at random")
+    flip: Optional[bool] = DATA(check_flag, "flip half of the training images horizontally, at random")
     mixup: Optional[float] = DATA(
-        real_number_check(0, LARGEST_NUMBER), "mix training images in pairs, "
-        "in shares drawn from Beta(ALPHA, ALPHA); 0: no", metavar="ALPHA",
+        real_number_check(0, LARGEST_NUMBER), "mix pairs of training images; weights are drawn from "
+        "Beta(ALPHA, ALPHA), and 0 disables it", metavar="ALPHA",
     )  # fmt: skip
     normalize: Optional[str] = DATA(
-        check_color_normalization, "normalise colours by imagenet, cifar10, mnist, none, "
-        "or means/deviations M,M,M/S,S,S", metavar="NAME",
+        check_color_normalization, "normalize colors by imagenet, cifar10, mnist, none, or means/deviations "
+        "M,M,M/S,S,S", metavar="NAME",
     )  # fmt: skip
-    prefetch: int = DATA(whole_number_check(0), "batches prepared ahead of their step, if not resident", default=2)
+    prefetch: int = DATA(whole_number_check(0), "batches to prepare ahead, for data not on the devices", default=2)
     device_cache_bytes: int = DATA(
-        check_size_in_bytes, "keep a split on the devices when it fits; 0: stream", default=256 * 2**20, metavar="BYTES"
-    )
-    model: Optional[str] = NETWORK(
-        check_text, "the network (default: see --list), or gluoncv:NAME for one of gluoncv's", metavar="NAME"
-    )
-    pretrained: Optional[str] = NETWORK(
-        check_text, "local file with parameters of this network to begin with", metavar="FILE"
-    )
-    recipe: Optional[str] = NETWORK(
-        check_text, "source of all settings that are not given: quick, published, ... (see --list)", metavar="NAME"
-    )
-    sync_bn: bool = NETWORK(
-        check_flag, "BatchNorm takes mean and variance over the batch on all devices, "
-        "instead of over each device's share", default=False,
+        check_size_in_bytes, "keep data on the devices up to this size; 0 always streams", default=256 * 2**20,
+        metavar="BYTES",
     )  # fmt: skip
+    model: Optional[str] = NETWORK(
+        check_text, "model, or gluoncv:NAME for one from GluonCV; gluonlab list shows all (default: by data set)",
+        metavar="NAME",
+    )  # fmt: skip
+    pretrained: Optional[str] = NETWORK(check_text, "file of pretrained parameters of the same model", metavar="FILE")
+    recipe: Optional[str] = NETWORK(
+        check_text, "preset for settings not given here: quick, published, ...; see gluonlab list", metavar="NAME"
+    )
+    sync_bn: bool = NETWORK(check_flag, "compute BatchNorm statistics over the batch on all devices", default=False)
     batch_size: Optional[int] = BATCH(whole_number_check(1), "images per device and step")
     global_batch_size: Optional[int] = BATCH(
         whole_number_check(1), "images per step over all devices, instead of --batch-size"
     )
     device_weights: Optional[str] = BATCH(
-        check_device_weights, "share each batch in this proportion, a number for each device of a "
-        "process: the same update, and a faster device gets more (default: evenly)",
-        metavar="W,W",
+        check_device_weights, "divide batches between the devices of a process in this ratio; the update stays the "
+        "same (default: evenly)", metavar="W,W",
     )  # fmt: skip
     microbatches: Optional[int] = BATCH(
         whole_number_check(1),
-        "cut each device's share of a batch into N parts that run one after the other: less memory, the same update",
+        "split each device's batch into N parts, for gradient accumulation; less memory, same update",
     )
-    microbatch_size: Optional[int] = BATCH(
-        whole_number_check(1), "parts of at most N images, instead of --microbatches"
-    )
-    drop_last: bool = BATCH(
-        check_flag, "leave the last batch of an epoch out where it would be smaller than the others", default=False
-    )
+    microbatch_size: Optional[int] = BATCH(whole_number_check(1), "images per microbatch, instead of --microbatches")
+    drop_last: bool = BATCH(check_flag, "drop the last batch of an epoch if it is smaller", default=False)
     epochs: Optional[int] = BATCH(whole_number_check(1), "passes over the training images")
     patience: Union[int, str, None] = BATCH(
-        check_patience, "end after N epochs in a row without a better test accuracy, or loss; the "
-        "best epoch's parameters stay (default: train all epochs)", metavar="N|N:loss",
+        check_patience, "stop after N epochs without better validation accuracy, or loss; keeps the best epoch's "
+        "parameters (default: train all epochs)", metavar="N|N:loss",
     )  # fmt: skip
-    optimizer: Optional[str] = OPTIMIZER(check_text, "the optimizer (see --list): sgd, nag, adam, ...", metavar="NAME")
+    optimizer: Optional[str] = OPTIMIZER(
+        check_text, "optimizer: sgd, nag, adam, ...; gluonlab list shows all", metavar="NAME"
+    )
     lr: Optional[float] = OPTIMIZER(
         real_number_check(0, LARGEST_NUMBER, above_minimum=True), "learning rate", metavar="RATE"
     )
     scale_lr: bool = OPTIMIZER(
-        check_flag, "scale the learning rate with the images of a step, "
-        "from the batch that it is made for (the recipe's; for an --lr of your own: --batch-size)",
+        check_flag, "scale the learning rate linearly with the global batch size; relative to the recipe's "
+        "batch size, or with --lr to --batch-size",
         default=False,
     )  # fmt: skip
-    lr_schedule: Optional[str] = OPTIMIZER(check_text, "constant, step, cosine or linear", metavar="NAME")
+    lr_schedule: Optional[str] = OPTIMIZER(
+        check_text, "learning-rate schedule: constant, step, cosine or linear", metavar="NAME"
+    )
     warmup_epochs: Optional[float] = OPTIMIZER(
-        real_number_check(0, LARGEST_NUMBER), "grow the rate evenly from near 0 over E epochs", metavar="E"
+        real_number_check(0, LARGEST_NUMBER), "epochs of linear learning-rate warm-up", metavar="E"
     )
     lr_decay: Optional[float] = OPTIMIZER(
         real_number_check(0, below=1, above_minimum=True),
-        "factor of each step of the schedule step (default: the recipe's, else 0.1)",
+        "factor at each step of the step schedule (default: the recipe's, else 0.1)",
         metavar="FACTOR",
     )
     lr_decay_epochs: Optional[str] = OPTIMIZER(
-        check_epoch_list, "finished epochs after which it steps "
-        "(default: the recipe's, else after 1/2 and 3/4)", metavar="E,E",
+        check_epoch_list, "epochs after which the step schedule decays (default: the recipe's, else 1/2 and 3/4)",
+        metavar="E,E",
     )  # fmt: skip
     final_lr: Optional[float] = OPTIMIZER(
-        real_number_check(0, LARGEST_NUMBER), "last rate of cosine and linear (default: 0)", metavar="RATE"
+        real_number_check(0, LARGEST_NUMBER), "final learning rate of cosine and linear (default: 0)", metavar="RATE"
     )
     momentum: Optional[float] = OPTIMIZER(
         real_number_check(0, below=1), "momentum of sgd, nag, signum and lars", metavar="M"
     )
     momentum_rule: Optional[str] = OPTIMIZER(
-        check_text, "at a new learning rate: corrected, as in PyTorch, or mxnet, "
-        "with the rate in it (sgd, nag)", metavar="NAME",
+        check_text, "momentum when the learning rate changes: corrected, as in PyTorch, or mxnet; for sgd and nag",
+        metavar="NAME",
     )  # fmt: skip
     wd: Optional[float] = OPTIMIZER(real_number_check(0, LARGEST_NUMBER), "weight decay", metavar="WD")
     no_bias_decay: Optional[bool] = OPTIMIZER(check_flag, "no weight decay for biases, gamma and beta")
     clip_norm: Optional[float] = OPTIMIZER(
-        real_number_check(SMALLEST_LIMIT, LARGEST_NUMBER),
-        "scale a batch's mean gradient down to this norm",
-        metavar="NORM",
+        real_number_check(SMALLEST_LIMIT, LARGEST_NUMBER), "clip the gradient to this norm", metavar="NORM"
     )
     on_nan: str = OPTIMIZER(
-        check_text, "at gradients that are not finite end the run, or skip the batch",
+        check_text, "what to do when gradients are not finite: stop the run or skip the batch",
         default="stop", metavar="stop|skip",
     )  # fmt: skip
     label_smoothing: Optional[float] = OPTIMIZER(
-        real_number_check(0, below=1), "spread this share of a label over all classes", metavar="SHARE"
+        real_number_check(0, below=1), "fraction of each label to spread over all classes", metavar="FRACTION"
     )
     class_weights: Optional[str] = OPTIMIZER(
         check_class_weights, "weight of each class in the loss, or balanced", metavar="W,W"
     )
     kvstore: str = SUMMING(
-        check_text, "how gradients are summed over devices (see --list)", default="device", metavar="NAME"
+        check_text, "how devices reduce gradients; gluonlab list shows all", default="device", metavar="NAME"
     )
     topology: Optional[str] = SUMMING(
-        check_machine, "place the devices of a scheduled kvstore (ring, tree, ...) "
-        "by the links of p3.16xlarge or another machine, or of a file, m.json "
-        "(default: by those of the GPUs here, from NVML)", metavar="NAME",
+        check_machine, "machine, such as p3.16xlarge, or file whose links a scheduled kvstore (ring, tree, ...) uses "
+        "(default: the links of the GPUs here)", metavar="NAME",
     )  # fmt: skip
     compress: Optional[str] = SUMMING(
         check_compression_setting,
-        "send gradients in 2 bits each: -THRESHOLD, 0 or THRESHOLD, from device to "
-        "device (kvstore device only); with gluonlab.launch from process to process, their "
-        "devices summed, in 2 bits, or in float16 (horovod only)",
+        "compress gradients to 2 bits, or to float16 (fp16); 2bit needs --kvstore device or several "
+        "processes, and fp16 needs horovod",
         metavar="2bit:THRESHOLD|fp16",
     )
     update_on_servers: bool = SUMMING(
         check_flag,
-        "with gluonlab.launch: MXNet's servers update the weights, not the workers; the "
-        "optimizer travels to them as a pickle, and there are no checkpoints", default=False,
+        "update the weights on MXNet's servers, with gluonlab launch; sends the optimizer to them as a pickle, "
+        "and disables checkpoints", default=False,
     )  # fmt: skip
     bucket_bytes: Optional[int] = SUMMING(
         check_size_in_bytes,
-        "sum gradients in buckets of at most this size; 0: each parameter by itself "
+        "largest gradient bucket to reduce at once; 0 reduces each parameter separately "
         "(default: 4 MiB on CPU devices, 25 MiB on GPUs)", metavar="BYTES",
     )  # fmt: skip
     backward_bulk_size: Union[int, str, None] = SUMMING(
-        check_operator_count, "operators of a piece of backward, after which sums can begin "
-        "(default: 8, on GPUs 15); off: one piece", metavar="N|off",
+        check_operator_count, "operators per piece of the backward pass; smaller pieces overlap more with gradient "
+        "reduction, and off is one piece (default: 8, on GPUs 15)", metavar="N|off",
     )  # fmt: skip
     check_replicas: Optional[int] = SUMMING(
         whole_number_check(1),
-        "every N steps, and after the last, check that all devices and processes hold "
-        "the same parameters, bit for bit; else it ends (default: never)",
+        "check every N steps that all replicas are bit-identical; stops the run if not (default: never)",
     )
     estimate_memory: bool = OUTPUT(
-        check_flag, "first print what a batch needs on each device, and measure what the process takes", default=False
+        check_flag, "print the memory that training needs before it starts; planned and measured", default=False
     )
-    confusion: bool = OUTPUT(check_flag, "print and draw the confusion matrix of the test images", default=False)
+    confusion: bool = OUTPUT(check_flag, "print and plot the confusion matrix of the validation images", default=False)
     export: Optional[str] = OUTPUT(
-        check_export_format,
-        "write export/ for mx.gluon.SymbolBlock.imports, which needs no gluonlab; "
-        "onnx: model.onnx, too, which needs no MXNet", metavar="mxnet|onnx",
+        check_export_format, "export the network for MXNet's SymbolBlock (mxnet), or also as ONNX (onnx)",
+        metavar="mxnet|onnx",
     )  # fmt: skip
     profile: Optional[int] = OUTPUT(
-        whole_number_check(1),
-        "record N steps: where their time goes, as a picture, and as a trace for ui.perfetto.dev",
-        metavar="N",
+        whole_number_check(1), "profile N steps; writes a plot and a trace for ui.perfetto.dev", metavar="N"
     )
-    tensorboard: bool = OUTPUT(
-        check_flag, "write tensorboard/ for TensorBoard to show, also while it trains", default=False
-    )
+    tensorboard: bool = OUTPUT(check_flag, "log to tensorboard/ in the run directory", default=False)
     checkpoint_every: Optional[str] = OUTPUT(
-        check_period,
-        "write a checkpoint every N steps, minutes or epochs, from which --resume goes on",
-        metavar="PERIOD",
+        check_period, "save a checkpoint every N steps, minutes or epochs, for gluonlab resume", metavar="PERIOD"
     )
     keep_checkpoints: int = OUTPUT(
-        whole_number_check(1), "checkpoints that are kept, besides that of the best accuracy", default=3
+        whole_number_check(1), "recent checkpoints to keep, in addition to the best one", default=3
     )
-    out: Optional[str] = OUTPUT(check_text, "folder of the run (default: a new one below runs/)", metavar="DIR")
+    out: Optional[str] = OUTPUT(check_text, "new run directory (default: one below runs/)", metavar="DIR")
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -407,6 +393,12 @@ class TrainConfig:
             devices = list(devices)
         return {**dataclasses.asdict(self), "devices": devices}
 
+
+for _field in dataclasses.fields(TrainConfig):
+    _is_flag = _field.metadata["check"] is check_flag
+    ARGUMENT_BY_OPTION[option_name(_field.name)] = (_field.name, not _is_flag)
+    if _is_flag:
+        ARGUMENT_BY_OPTION[opposite_option(option_name(_field.name))] = (_field.name, False)
 
 for _old, _new in RENAMED_SETTINGS.items():
     _member = RenamedMember(_new)

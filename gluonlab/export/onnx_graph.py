@@ -19,7 +19,7 @@ from gluonlab.models.symbol_graph import Node, Replacement, Shape, replace_nodes
 
 INPUT, OUTPUT = "data", "scores"
 BATCH = "batch"  # name of the axis with any length
-ALTERNATIVE_HINT = "give --export alone, which writes MXNet's own files, or another network"
+ALTERNATIVE_HINT = "give --export mxnet, which writes MXNet's own files, or another network"
 
 
 def to_onnx(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], image_shape: Tuple[int, ...], model: str) -> bytes:

@@ -46,7 +46,7 @@ OUT_OF_MEMORY_MESSAGES = (
 GPU_WORDS = ("cuda", "gpu", "cudnn", "cublas")
 NO_THREAD_MESSAGES = ("can't start new thread", "Resource temporarily unavailable")
 MEMORY_ADVICE = (
-    "choose a smaller --batch-size or more --microbatches, or look with --find-batch-size BYTES for what fits"
+    "choose a smaller --batch-size or more --microbatches, or find one that fits with gluonlab find-batch-size BYTES"
 )
 
 

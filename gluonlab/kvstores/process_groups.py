@@ -48,7 +48,7 @@ class ProcessGroup:
         command: the words that start such a group; options of the run can be appended.
     """
 
-    name, command = "", "gluonlab run"
+    name, command = "", "gluonlab"
     rank, size = 0, 1
     servers, is_synchronous, sums_float16 = 0, True, False
 
@@ -126,7 +126,7 @@ class SummingGroup(ProcessGroup):
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
-        self.command = f"gluonlab launch --backend {self.name}"
+        self.command = f"gluonlab launch --backend {self.name} --"
         self.on_training_start: Callable[[], None] = lambda: None
         # purpose of a sum -> its number, which is the same in every process
         self._sum_numbers: Dict[Hashable, int] = {}

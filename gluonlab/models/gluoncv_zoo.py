@@ -111,6 +111,6 @@ def _import_gluoncv_registry() -> Dict[str, Any]:
         raise ModelError(
             f"gluoncv's networks need gluoncv, which cannot be imported ({error}): "
             "pip install gluoncv==0.10.5.post0 opencv-python-headless, "
-            "or choose a network of --list"
+            "or choose a network of gluonlab list"
         ) from None
     return dict(zoo._models)

@@ -1,4 +1,4 @@
-"""Comparison of a training on several numbers of devices (--compare): speedup and efficiency."""
+"""Comparison of a training on several numbers of devices (gluonlab compare): speedup and efficiency."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def compare(
     config = TrainConfig.require("compare", config)
     if config.gpus is not None or config.devices is not None:
         raise ConfigError(
-            f"--compare {','.join(map(str, counts))} chooses the devices itself: leave --gpus and --devices out"
+            f"a comparison of {','.join(map(str, counts))} devices chooses them itself: leave --gpus and --devices out"
         )
     if config.device_weights is not None:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Search for the largest batch that fits into a given amount of memory (--find-batch-size).
+"""Search for the largest batch that fits into a given amount of memory (gluonlab find-batch-size).
 
 `gluonlab.training.run_memory` measures the memory of a short run. Since memory grows almost
 linearly with the batch size, two small sizes predict the largest size. It is accepted if a run with
@@ -107,7 +107,7 @@ def find_batch_size(config: TrainConfig, budget_bytes: int, tell: PrintLine = la
     Raises ConfigError if not even the smallest batch fits, or if the config sets a batch size.
     """
     if config.batch_size is not None or config.global_batch_size is not None:
-        raise ConfigError("--find-batch-size looks for the batch size: leave --batch-size and --global-batch-size out")
+        raise ConfigError("the batch size is what is searched for: leave --batch-size and --global-batch-size out")
     smallest = config.microbatches or 1
     plan = make_plan(config.replace(batch_size=smallest))
     return _BatchSizeSearch(plan, budget_bytes, smallest, tell).find_largest()
@@ -206,7 +206,7 @@ class _BatchSizeSearch:
     def _raise_too_small(self, needed: str) -> NoReturn:
         """Raise ConfigError, because not even the smallest batch fits."""
         raise ConfigError(
-            f"--find-batch-size {_format_bytes(self.budget)}: "
+            f"{_format_bytes(self.budget)} are too few: "
             f"a batch of {self.smallest} per {self.per} needs {needed}: "
             "give more, or choose a smaller --model"
         )

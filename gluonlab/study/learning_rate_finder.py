@@ -1,4 +1,4 @@
-"""Learning rate range test (--find-lr): a short training whose learning rate rises in each step.
+"""Learning rate range test (gluonlab find-lr): a short training whose learning rate rises in each step.
 
 The test is from L. N. Smith, "Cyclical learning rates for training neural networks", 2015, section
 3.3, which raises the rate linearly over some epochs. As in fastai's lr_find, the rate here rises
@@ -173,10 +173,10 @@ def find_learning_rate(config: TrainConfig, steps: int) -> RateFinderResult:
     """
     config = TrainConfig.require("find_rate", config)
     if config.lr is not None:
-        raise ConfigError(f"--find-lr looks for the learning rate: leave --lr {config.lr:g} out")
+        raise ConfigError(f"the range test looks for the learning rate: leave --lr {config.lr:g} out")
     _check_settings(config, steps)
     if steps < MIN_STEPS:
-        raise ConfigError(f"--find-lr {steps}: give at least {MIN_STEPS} steps, such as 100")
+        raise ConfigError(f"--steps {steps}: give at least {MIN_STEPS} steps, such as 100")
     with temporary_folder("find-lr") as folder, explain_resource_limits():
         # With --lr 1, the base rate is the factor by which the settings scale the learning rate.
         test_config = config.replace(lr=1.0, out=str(Path(folder, "run")))
@@ -209,7 +209,7 @@ def find_learning_rate(config: TrainConfig, steps: int) -> RateFinderResult:
     suggestion = suggest_rate(rates, smooth) if smooth else None
     if suggestion is None:
         raise RunError(
-            f"--find-lr {steps}: the loss did not fall at any rate from {LOWEST:g} to {HIGHEST:g}: "
+            f"--steps {steps}: the loss did not fall at any rate from {LOWEST:g} to {HIGHEST:g}: "
             "try more steps, a larger batch, or another --optimizer"
         )
     return RateFinderResult(suggestion, rates, losses, smooth, plan.global_batch_size, stop_reason)
@@ -224,10 +224,9 @@ def _check_settings(config: TrainConfig, steps: int) -> None:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.name in reasons and value != field.default:
-            is_flag = value is True or value == field.metadata["alone"]
-            value_text = "" if is_flag else f" {value}"
+            value_text = "" if value is True else f" {value}"
             raise ConfigError(
-                f"--find-lr {steps} {reasons[field.name]}: leave "
+                f"the range test {reasons[field.name]}: leave "
                 f"{option_name(field.name)}{value_text} out, or train with a rate (--lr)"
             )
 

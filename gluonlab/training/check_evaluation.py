@@ -1,4 +1,4 @@
-"""Checks before an evaluation (--evaluate): its options and its run. Does not import MXNet."""
+"""Checks before an evaluation (gluonlab evaluate): its options and its run. Does not import MXNet."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ EVALUATION_OPTIONS = (
 
 
 def check_evaluation_options(given: Iterable[str]) -> None:
-    """Raise ConfigError for a setting that --evaluate does not accept.
+    """Raise ConfigError for a setting that an evaluation does not accept.
 
     ``given``: names of the settings on the command line.
     """
     for name in given:
         if name not in EVALUATION_OPTIONS:
             raise ConfigError(
-                f"{option_name(name)} has no effect with --evaluate, which takes it from the run: leave it out"
+                f"{option_name(name)} has no effect on an evaluation, which uses the setting of the run: leave it out"
             )
 
 
@@ -39,4 +39,4 @@ def read_evaluated_run(folder: Path) -> RunDescription:
     try:
         return read_finished_run(folder)
     except DataError as error:
-        raise ConfigError(f"--evaluate {error}") from None
+        raise ConfigError(str(error)) from None

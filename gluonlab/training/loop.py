@@ -19,7 +19,6 @@ from mxnet import gluon, nd
 from mxnet.base import MXNetError
 
 from gluonlab.config import TrainConfig
-from gluonlab.config.option_checks import ONNX
 from gluonlab.data.sets.from_gluon_datasets import warn_of_ignored_loader_settings
 from gluonlab.engine.nd_and_np_arrays import convert_network_for_user, nd_semantics
 from gluonlab.errors import DivergedError, GluonlabError, UsageError
@@ -631,16 +630,15 @@ def _resume_hint(result: Result) -> str:
     if result.run_dir is None or not list_checkpoints(result.run_dir):
         return ""
     command = result.plan.group.command
-    return f"; to go on: {command} --resume {shlex.quote(str(result.run_dir))}"
+    return f"; to go on: {command} resume {shlex.quote(str(result.run_dir))}"
 
 
 def _evaluate_hint(result: Result) -> str:
-    """Return the --evaluate command that writes the requested --confusion and --export files."""
+    """Return the gluonlab evaluate command that writes the requested --confusion and --export files."""
     plan = result.plan
-    with_onnx = f" {ONNX}" if plan.export == ONNX else ""
-    outputs = {"--confusion": plan.confusion, f"--export{with_onnx}": plan.export}
+    outputs = {"--confusion": plan.confusion, f"--export {plan.export}": plan.export}
     options = [option for option, is_requested in outputs.items() if is_requested]
     if not options or result.run_dir is None:
         return ""
-    evaluate = f"gluonlab run --evaluate {shlex.quote(str(result.run_dir))}"
+    evaluate = f"gluonlab evaluate {shlex.quote(str(result.run_dir))}"
     return f"; for {' and '.join(options)}: {evaluate} {' '.join(options)}"

@@ -22,7 +22,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.loading.batch_loader import fits_on_devices
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.data.sets.dataset import ReadAheadSplit, Reading, Split
-from gluonlab.errors import GluonlabError
+from gluonlab.errors import GluonlabError, name_options
 from gluonlab.host.resources import child_pids, peak_bytes
 from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.parallel import strategy_class
@@ -161,7 +161,8 @@ def main(arguments: Sequence[str]) -> None:
         train_plan(reduce_plan(plan), reduced.strategy, reduced)
         _print_answer(bytes=memory.used_bytes() if memory.on_gpus else _peak_process_bytes())
     except GluonlabError as error:
-        _print_answer(error=str(error), raised=type(error).__name__)
+        with name_options():  # the parent process converts the message if no command is running
+            _print_answer(error=str(error), raised=type(error).__name__)
 
 
 def _peak_process_bytes() -> int:

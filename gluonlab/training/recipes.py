@@ -130,7 +130,7 @@ class TrainingRecipe:
         return ", ".join(filter(None, parts))
 
     def description_lines(self) -> List[str]:
-        """Return the lines of --list about the recipe."""
+        """Return the lines of gluonlab list about the recipe."""
         own_names = {gluoncv_name: own_name for own_name, gluoncv_name in GLUONCV_NAMES.items()}
         figure_texts = (f"{own_names.get(name, name)} {figure:g} %" for name, figure in self.figures.items())
         figures = ", ".join(text.replace(" ", NO_BREAK_SPACE) for text in figure_texts)
@@ -291,13 +291,13 @@ def choose_recipe(config: TrainConfig, defaults: Defaults) -> TrainingRecipe:
         choices = " or ".join(recipe.name for recipe in recipes)
         raise ConfigError(
             f"--recipe {config.recipe} is not for {model} on {config.dataset}{hint}: "
-            f"choose {choices}, or leave it out (--list says what each is for)"
+            f"choose {choices}, or leave it out (see gluonlab list)"
         )
     return recipe
 
 
 def format_recipes() -> List[str]:
-    """Return the lines of --list about all recipes."""
+    """Return the lines of gluonlab list about all recipes."""
     epochs = [dataset_entry.defaults.epochs for dataset_entry in DATASETS.values()]
     summary = f"every data set and network, {min(epochs)} to {max(epochs)} epochs: the lab's own"
     lines = (line for recipe in RECIPES for line in recipe.description_lines())

@@ -1,4 +1,4 @@
-"""Resuming a run: from its last checkpoint (--resume), or from its output folder (--autoresume).
+"""Resuming a run: from its last checkpoint (gluonlab resume), or from its output folder (--autoresume).
 
 The checks here decide which settings may differ from those of the interrupted run. --autoresume is
 for services that start the same command again, such as spot instances, queues and supervisors. It
@@ -79,7 +79,7 @@ class ResumePoint(NamedTuple):
     @property
     def option_text(self) -> str:
         """The option and the folder, for messages."""
-        return f"{'--autoresume:' if self.by_autoresume else '--resume'} {self.folder}"
+        return f"{'--autoresume: ' if self.by_autoresume else ''}{self.folder}"
 
     @property
     def keeps_stop(self) -> bool:
@@ -134,11 +134,11 @@ def _read_resume_point(path: Path) -> ResumePoint:
         latest = read_newest_checkpoint(path) if list_checkpoints(path) else None
         config_content = None if latest is None else latest.checkpoint.state.get("run")
         if latest is None or config_content is None:
-            raise DataError(f"--resume {error}") from None
+            raise DataError(str(error)) from None
         source = f"the checkpoint of step {latest.checkpoint.step} in {path}"
         return ResumePoint(path, parse_description(path, config_content, source, RUN_HINT), *latest, _was_stopped(path))
     if description.is_comparison:
-        raise DataError(f"--resume {path} is a comparison: give the folder of one of its runs")
+        raise DataError(f"{path} is a comparison: give the folder of one of its runs")
     return ResumePoint(path, description, *read_newest_checkpoint(path), _was_stopped(path))
 
 
@@ -193,8 +193,8 @@ def adapt_to_resumed_run(config: TrainConfig, resume_point: ResumePoint) -> Trai
 def _other_folder_error(out: str, resume_point: ResumePoint) -> ConfigError:
     """Return the error for an --out that is not the folder of the run to resume."""
     return ConfigError(
-        f"--out {out} and --resume {resume_point.folder} contradict each other: "
-        "a run goes on in its own folder: leave --out out"
+        f"--out {out} contradicts the resumed run {resume_point.folder}: "
+        "a run resumes in its own folder: leave --out out"
     )
 
 
@@ -258,7 +258,7 @@ def check_same_training(resume_point: ResumePoint, plan: Plan, strategy: Strateg
     if epochs_done >= plan.epochs and not (resume_point.by_autoresume and is_complete):
         raise ConfigError(
             f"{option_text}: {epochs_done} of {plan.epochs} epochs are finished: "
-            f"give more --epochs, or evaluate it with --evaluate {resume_point.folder}"
+            f"give more --epochs, or evaluate it with gluonlab evaluate {resume_point.folder}"
         )
 
 
@@ -354,9 +354,9 @@ def enable_checkpoints(
     --resume, is not None.
     """
     if resume_point is not None:
-        raise ConfigError(f"--resume {resume_point.folder} and --autoresume contradict each other: give one of them")
+        raise ConfigError(f"resume={str(resume_point.folder)!r} and autoresume contradict each other: give one of them")
     if config.out is None:
-        raise ConfigError("--autoresume goes on with the run in --out, and there is none: add --out DIR")
+        raise ConfigError("--autoresume resumes the run in --out, which is missing: add --out DIR")
     if keeps_residual(config.compress):
         raise ConfigError(
             f"--autoresume and --compress {config.compress} contradict each other: "

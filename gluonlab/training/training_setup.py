@@ -298,7 +298,7 @@ def _warn_of_failed_training(result: Result) -> Iterator[str]:
     classes = len(plan.dataset.classes)
     if classes < 2 or plan.dataset.name == SYNTHETIC:
         return
-    guessing_loss, advice = math.log(classes), "a smaller --lr; --find-lr 100 finds one"
+    guessing_loss, advice = math.log(classes), "a smaller --lr; gluonlab find-lr finds one"
     # the loss of guessing is unknown for a loss of the user
     if plan.user_components.loss is None and epoch.loss > MAX_LOSS_FACTOR * guessing_loss:
         yield f"loss {epoch.loss:.4g} is far above that of guessing, {guessing_loss:.2f}: try {advice}"
@@ -312,7 +312,7 @@ def _warn_of_failed_training(result: Result) -> Iterator[str]:
         yield (
             f"test accuracy {epoch.accuracy:.4f} on {images:,} images may still be chance (always "
             f"saying {plan.dataset.classes[int(np.argmax(counts))]} has {majority_share:.4f}): "
-            f"train longer, or try another --lr; --find-lr 100 finds one"
+            f"train longer, or try another --lr; gluonlab find-lr finds one"
         )
 
 

@@ -155,7 +155,7 @@ def test_without_a_similar_option_nothing_is_guessed(given, wrong):
     assert wrong("run", given, "2").endswith("see --help\n")
 
 
-NUMBERS = ("N", "RATE", "SECONDS", "E", "M", "WD", "NORM", "ALPHA", "FACTOR", "SHARE", "PIXELS",
+NUMBERS = ("N", "RATE", "SECONDS", "E", "M", "WD", "NORM", "ALPHA", "FACTOR", "SHARE", "FRACTION", "PIXELS",
            "PORT", "MB", "MS", "STEPS", "BYTES", "RATIO", "SIZE", "SIZES", "PERIOD")  # fmt: skip
 NO_NUMBERS = ["1e-3x", "0;1", "\N{ARABIC-INDIC DIGIT ONE}", "-1", "2.5.1", "1_0", "", "nan", "--",
               "\N{MINUS SIGN}1", "1e999"]  # fmt: skip
@@ -166,6 +166,10 @@ BESIDE = {
     "launch --min-np": ["--backend", "dist_sync", "-n", "2", "--max-restarts", "1", "--", "--out", "x"],
     "data download": ["mnist"],
     "predict": ["RUN", "a.png"],
+    "evaluate": ["RUN"],
+    "resume": ["RUN"],
+    "compare": ["1,2"],
+    "find-batch-size": ["1G"],
     "data pack": ["folder:x", "--out", "y"],
     "exercises grade": ["x.ipynb"],
     "bench compare": ["a", "b"],

@@ -7,6 +7,7 @@ import click
 import gluonlab.__main__ as program
 from gluonlab.allreduce import COMMANDS as ALLREDUCE
 from gluonlab.bench.__main__ import COMMANDS as BENCH
+from gluonlab.cli.run_commands import COMMANDS as RUN_COMMANDS
 from gluonlab.data.__main__ import COMMANDS as DATA
 from gluonlab.exercises.__main__ import COMMANDS as EXERCISES
 from gluonlab.study.__main__ import COMMANDS as STUDY
@@ -16,6 +17,7 @@ PACKAGES = ("scratch", "doctor", "launch", "report", "labs")
 COMMAND_FUNCTIONS = {
     "run": importlib.import_module("gluonlab.run").main,
     "predict": importlib.import_module("gluonlab.predict").main,
+    **RUN_COMMANDS,
     **{name: importlib.import_module(f"gluonlab.{name}.__main__").main for name in PACKAGES},
     **{f"data {name}": command for name, command in DATA.items()},
     **{f"exercises {name}": command for name, command in EXERCISES.items()},
@@ -38,7 +40,7 @@ def call_command(words, *arguments):
     """Run ``gluonlab WORDS ARGUMENTS`` in this process, which raises SystemExit."""
     group, _, name = words.rpartition(" ")
     if words == "":
-        program.run_subcommand("gluonlab", program.COMMANDS, arguments)
+        program.run_subcommand("gluonlab", program.COMMANDS, arguments, groups=program.GROUPS)
     elif group or words in COMMAND_GROUPS:
         program.COMMANDS[group or words][1]([*([name] if group else []), *arguments])
     else:

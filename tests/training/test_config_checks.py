@@ -29,7 +29,7 @@ WRONG = {
     (CONFIG, "group"): ({"sync_bn": True}, "--sync-bn is for the devices of one process"),
     (CONFIG, "kvstore"): ({"kvstore": "rign"}, "unknown kvstore 'rign'"),
     (CONFIG, "topology"): ({"topology": "p3.16xlarge"}, "--topology 'p3.16xlarge': kvstore 'dev"),
-    (CONFIG, "split"): ({"split": "layer"}, "unknown --strategy 'layer'"),
+    (CONFIG, "split"): ({"strategy": "layer"}, "unknown --strategy 'layer'"),
     (CONFIG, "own"): ({"model": "mlp"}, "--model mlp and the network Dense contradict each other"),
     (CONFIG, "dataset"): ({"dataset": "digit"}, "unknown data set 'digit'"),
     (CONFIG, "recipe"): ({"recipe": "quik"}, "unknown --recipe 'quik'"),

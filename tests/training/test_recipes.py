@@ -99,7 +99,7 @@ def test_a_network_with_a_published_figure_is_trained_as_it_was_there(recipe, mo
         plan = make_plan(config, dataset)
         assert plan.lr == recipe.lr * (recipe.default_batch_size / (recipe.lr_per_images or recipe.default_batch_size))
         assert plan.rates.steps == recipe.epochs * IMAGES // recipe.default_batch_size
-        assert plan.dataset.normalization == (NORMALIZATIONS[recipe.normalise] if recipe.normalise else None)
+        assert plan.dataset.normalization == (NORMALIZATIONS[recipe.normalize] if recipe.normalize else None)
 
 
 @pytest.mark.parametrize(("data", "model"), SCRIPTS)
