@@ -32,8 +32,8 @@ def current_command(words: Sequence[str]) -> Tuple[str, List[str]]:
             before, after = current[:position], current[position + 1 :]
             if not has_argument:
                 return command, [*before, *after]
-            value = [word.partition("=")[2]] if "=" in word else after[:1]
-            return command, [*value, *before, *(after if "=" in word else after[1:])]
+            argument = [word.partition("=")[2]] if "=" in word else after[:1]
+            return command, [*argument, *before, *(after if "=" in word else after[1:])]
     return "bench", current
 
 
