@@ -39,7 +39,7 @@ LAYERS = [
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # modules of ``config`` without TrainConfig
-WITHOUT_SETTINGS = ("config.option_hints", "config.option_checks")
+WITHOUT_SETTINGS = ("config.option_hints", "config.option_checks", "config.renamed_settings")
 PICKLES = ("pickle", "dill", "cloudpickle", "shelve", "marshal")
 RUN_FILES = {"config.json", "metrics.jsonl", "curves.png", "parameters.params", "compare.json", "confusion.png"}
 LINE_KEYS = {"kind", "event", "loss", "lr", "accuracy", "validation_loss", "training_seconds", "waiting"}

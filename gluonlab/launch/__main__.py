@@ -154,6 +154,8 @@ def main(
     scheduler_port = None if port is None else parse_whole_number("--port", port, 65535)
     restarts = parse_whole_number("--max-restarts", max_restarts, least=0)
     timeout_s = parse_number("--timeout", timeout, "seconds", MIN_TIMEOUT_S, 1e6)
+    if not program:  # here, so that not every worker prints a warning
+        words = tuple(worker.translate_old_names(words))
     if kind is not None:
         launcher_options = [*job_file_options(context, kind), *horovod_arguments(horovod)]
         job_request = parse_job_request(backend, processes, job, launcher_options, words)

@@ -16,7 +16,6 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 import click
 from click.core import ParameterSource
 
-from gluonlab.cli.command import Command
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import given_settings
 from gluonlab.config.option_checks import as_number
@@ -172,7 +171,7 @@ def check_member_options(context: click.Context, launcher: str) -> None:
 
 
 def validate_run_arguments(
-    backend: str, words: Tuple[str, ...], restarts: int, launcher: click.Command, worker: Command
+    backend: str, words: Tuple[str, ...], restarts: int, launcher: click.Command, worker: click.Command
 ) -> Tuple[str, ...]:
     """Check the options of a run, and return the options with which to start the workers.
 
@@ -188,7 +187,6 @@ def validate_run_arguments(
     Raises:
         ConfigError: for options that a worker would refuse, or that exclude a restart
     """
-    words = tuple(worker.translate_old_names(words))  # here, so that not every worker prints a warning
     options = _parse_run_options(backend, words, launcher, worker)
     if not restarts or options["resume"] is not None:
         return words

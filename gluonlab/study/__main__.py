@@ -111,7 +111,7 @@ def _run_study(study: Study, options: Any, out: Optional[str], language: str, as
     most_used="--gpus --dataset --model --batch-size --rounds --no-tune --predict --out-file --json",
     renamed={"--no-trial": "--no-tune", "--out": "--out-file", **RENAMED_OPTIONS},
 )
-@partial(add_config_options, without=("output",))
+@partial(add_config_options, without_group="output")
 @add_config_file_option
 @click.option(
     "--rounds", metavar="N", default="11", show_default=True, help=f"measurements of each part, at least {MIN_ROUNDS}"

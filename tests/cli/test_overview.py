@@ -102,7 +102,7 @@ def test_an_option_of_several_names_is_chosen_by_its_first_and_counts_once(capsy
 
 # calls that take no time; all others are in the tests of their commands
 CALLS = [
-    ("run", "--list"),
+    ("list",),
     ("run", "--lr", "0.1", "--save-config", "a.toml"),
     ("data list",),
     ("exercises list",),

@@ -187,7 +187,7 @@ def test_values_out_of_range_are_refused(name):
 def test_the_message_about_an_object_instead_of_a_name_has_its_type(name):
     """Its repr may have many lines, as that of a Gluon network."""
     thing = type("Thing", (), {"__repr__": lambda self: "Thing(\n)"})()
-    with pytest.raises(ConfigError, match=rf"^{option_name(name)}.* of type Thing: give a name, see --list$"):
+    with pytest.raises(ConfigError, match=rf"^{option_name(name)}.* of type Thing: give a name, see gluonlab list$"):
         TrainConfig(**{name: thing})
 
 

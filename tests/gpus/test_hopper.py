@@ -18,7 +18,7 @@ COMMANDS = {
     "run": ["gluonlab.run", "--gpus", "1", "--epochs", "1"],
     "run by default": ["gluonlab.run", "--epochs", "1"],
     "scratch": ["gluonlab.scratch", "--gpus", "1"],
-    "find-batch-size": ["gluonlab.run", "--gpus", "1", "--find-batch-size", "2GiB"],
+    "find-batch-size": ["gluonlab", "find-batch-size", "2GiB", "--gpus", "1"],
     "bench": ["gluonlab.bench", "allreduce", "--devices", "gpu:*"],
 }
 

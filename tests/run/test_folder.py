@@ -45,7 +45,7 @@ def losses(result):
     ids=["memory", "streamed", "augmented"],
 )
 def test_the_loss_falls_on_two_devices_and_every_image_counts_once(run, small, more):
-    words = f"--dataset folder:{small} --gpus 2 --epochs 6 --global-batch-size 11"
+    words = f"compare 1,2,3 --dataset folder:{small} --gpus 2 --epochs 6 --global-batch-size 11"
     result = result_of(run, *words.split(), *more)
     assert (result["dataset"], result["devices"]) == ("animals", [str(ctx) for ctx in contexts(2)])
     assert [epoch["images"] for epoch in result["history"]] == [42] * 6
@@ -71,7 +71,7 @@ def test_one_and_three_devices_see_the_same_images(run, small, more):
 
 def test_random_crops_are_streamed_and_validation_is_whole(run, small, empty_cwd):
     """With a learning rate of nearly zero only the crops change the loss."""
-    words = f"--dataset folder:{small} --model mlp --epochs 2 --optimizer sgd --lr 1e-30".split()
+    words = f"compare 1,2,3 --dataset folder:{small} --model mlp --epochs 2 --optimizer sgd --lr 1e-30".split()
     epochs, cut = {}, "--random-resized-crop"
     for out, more in (("whole", ONE), ("cut", [cut, *ONE]), ("cut3", [cut, "--workers", "3"])):
         status, printed, _ = run(*words, *more, "--out", out)
@@ -87,7 +87,7 @@ def test_random_crops_are_streamed_and_validation_is_whole(run, small, empty_cwd
 
 
 def test_the_same_seed_gives_the_same_bits_streamed_or_from_memory(run, small, empty_cwd):
-    words = f"--dataset folder:{small} --gpus 2 --epochs 2 --batch-size 8 --crop-padding 2 --flip"
+    words = f"compare 1,2,3 --dataset folder:{small} --gpus 2 --epochs 2 --batch-size 8 --crop-padding 2 --flip"
     for out, more in (("a", STREAMED), ("b", ONE), ("c", [*ONE, "--seed", "1"])):
         result_of(run, *words.split(), *more, "--out", out)
     a, b, c = ((empty_cwd / out / "parameters.params").read_bytes() for out in "abc")
@@ -95,7 +95,7 @@ def test_the_same_seed_gives_the_same_bits_streamed_or_from_memory(run, small, e
 
 
 def test_the_share_of_waiting_is_printed_and_recorded(run, small, empty_cwd):
-    words = f"--dataset folder:{small} --gpus 2 --model mlp --epochs 2 --out run"
+    words = f"compare 1,2,3 --dataset folder:{small} --gpus 2 --model mlp --epochs 2 --out run"
     status, out, _ = run(*words.split(), *STREAMED)
     epochs = [line for line in read_metrics(empty_cwd / "run") if line["kind"] == "epoch"]
     assert (status, len(epochs)) == (0, 2) and all(0 < epoch["waiting"] < 1 for epoch in epochs)
@@ -174,9 +174,9 @@ CHEAP = {
     "--out .": "--out . is not empty",
     "--pretrained file": "--pretrained file cannot be read as parameters",
     "--gpus 2 --optimizer lamb --kvstore sharded-optimizer": "lamb",
-    "--compare 1,2 --out .": "--out . is not empty",
-    "--compare 1,2 --pretrained file": "--pretrained file cannot be read as parameters",
-    "--compare 1,2 --threads 2": "--threads 2",
+    "compare 1,2 --out .": "--out . is not empty",
+    "compare 1,2 --pretrained file": "--pretrained file cannot be read as parameters",
+    "compare 1,2 --threads 2": "--threads 2",
 }
 CPU_ONLY = pytest.mark.cpu_only("threads are of CPU devices")
 
@@ -193,12 +193,12 @@ def test_a_comparison_reads_its_images_once(run, small, monkeypatch):
     kind = DATASETS["folder:PATH"]
     load = Mock(side_effect=kind.load, __signature__=inspect.signature(kind.load))
     monkeypatch.setitem(DATASETS, "folder:PATH", kind._replace(load=load))
-    words = f"--dataset folder:{small} --model mlp --epochs 1 --compare 1,2,3 --json"
+    words = f"compare 1,2,3 --dataset folder:{small} --model mlp --epochs 1 --json"
     status, out, _ = run(*words.split(), *ONE)
     assert (status, len(json.loads(out)), load.call_count) == (0, 3, 1)
 
 
-@pytest.mark.parametrize("more", [[], ["--out", "a/run"], ["--compare", "1,2"]], ids=["run", "out", "compare"])
+@pytest.mark.parametrize("more", [[], ["--out", "a/run"], ["compare", "1,2"]], ids=["run", "out", "compare"])
 def test_a_bad_image_during_training_ends_the_run_with_its_name(run, tmp_path, empty_cwd, more):
     root = write_damaged_folder(tmp_path / "animals")
     status, _, err = run(*f"--dataset folder:{root} --model mlp --quiet".split(), *more, *STREAMED)
@@ -243,13 +243,13 @@ def test_a_run_with_images_held_out_is_resumed_and_evaluated_on_the_same(run, un
     words = f"--dataset folder:{unsplit} --model mlp --val-split 0.25 --epochs 1 --checkpoint-every 1epochs --out a"
     status, out, err = run(*words.split(), *ONE)
     assert status == 0 and "30 training, 12 test images" in out, err
-    status, out, err = run("--resume", "a", "--epochs", "2", "--json")
+    status, out, err = run("resume", "a", "--epochs", "2", "--json")
     assert status == 0, err
     accuracy = json.loads(out)["accuracy"]
-    status, out, _ = run("--evaluate", "a", "--json")
+    status, out, _ = run("evaluate", "a", "--json")
     assert (status, json.loads(out)["images"], json.loads(out)["accuracy"]) == (0, 12, accuracy)
     mistakes = load_run("a").mistakes()
     assert (mistakes.images, len(mistakes.wrong)) == (12, round(12 * (1 - accuracy)))
     (unsplit / "train" / "ant" / "0099.jpg").write_bytes(encode_image(make_image(0, seed=99)))
-    status, _, err = run("--resume", "a", "--epochs", "3")
+    status, _, err = run("resume", "a", "--epochs", "3")
     assert (status, err.count("\n")) == (2, 1) and "images" in err

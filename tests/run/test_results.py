@@ -24,7 +24,9 @@ def test_every_group_of_settings_is_a_heading_of_the_help_that_fits_a_screen(run
     """Terminals of 80 columns and 24 lines."""
     status, out, err = run("--help-all")
     assert (status, err) == (0, "")
-    assert [option for option in ("--compare", "--evaluate", "--json", "--list", "--debug") if option not in out] == []
+    assert [
+        option for option in ("--autoresume", "--save-config", "--json", "--quiet", "--debug") if option not in out
+    ] == []
     assert run("-h") == run("--help")
     sections = dict(re.findall(r"^([A-Z]\w+):\n((?:  .*\n)+)", out + "\n", re.MULTILINE))
     fields = dataclasses.fields(TrainConfig)
@@ -39,7 +41,7 @@ def test_every_group_of_settings_is_a_heading_of_the_help_that_fits_a_screen(run
 
 
 def test_list_names_everything_that_can_be_chosen(run):
-    status, out, err = run("--list")
+    status, out, err = run("list")
     assert (status, err) == (0, "")
     words = " ".join(out.split())
     for registry in (MODELS, DATASETS, KVSTORES, OPTIMIZERS):
