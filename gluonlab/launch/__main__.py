@@ -66,10 +66,10 @@ CONTEXT_SETTINGS = {"ignore_unknown_options": True}
     metavar="NAME",
     default=DEFAULT_BACKEND,
     show_default=True,
-    help=f"gradient reduction over processes, {', '.join(PROCESSES_BY_BACKEND)}; "
-    "dist_sync: MXNet's servers sum the gradients of all workers; dist_device_sync: the same; "
-    "dist_async: servers apply each gradient at once, and workers do not wait for each other; "
-    "your own program gets the variables that mx.kv.create or Horovod needs",
+    help=f"gradient reduction over processes: {', '.join(PROCESSES_BY_BACKEND)}; "
+    "dist_sync: MXNet's parameter servers sum the gradients of all workers; dist_device_sync: like "
+    "dist_sync; dist_async: servers apply each gradient at once, and workers do not wait for each "
+    "other; your own program gets the variables that mx.kv.create or Horovod needs",
 )
 @click.option("--servers", metavar="N", help="number of parameter servers  [default: 1 per host]")
 @click.option(
@@ -80,13 +80,14 @@ CONTEXT_SETTINGS = {"ignore_unknown_options": True}
     "--max-restarts",
     metavar="N",
     default="0",
-    help="restart from the last checkpoint, up to N times; when a process fails",
+    show_default=True,
+    help="after a failure, restart from the last checkpoint, up to N times",
 )
 @click.option(
     "--min-np",
     metavar="N",
-    help="with --max-restarts: continue with N processes or more; the global batch size stays the same when a host "
-    "is lost",
+    help="with --max-restarts: continue with N or more processes if a host is lost; the global batch "
+    "size stays the same",
 )
 @click.option(
     "--timeout",
