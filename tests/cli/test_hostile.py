@@ -46,7 +46,8 @@ def no_work(monkeypatch, empty_cwd):
 @pytest.mark.parametrize("kind", LONG)
 @pytest.mark.parametrize("command", ARGUMENTS)
 def test_an_argument_that_is_far_too_long_is_one_short_line(command, kind, ended, no_work):
-    main = call_run if command == "run" else importlib.import_module(f"gluonlab.{command}.__main__").main
+    module = command if command == "allreduce" else f"{command}.__main__"
+    main = call_run if command == "run" else importlib.import_module(f"gluonlab.{module}").main
     for form in ARGUMENTS[command]:
         words = [word.replace("{}", LONG[kind]) for word in form.split()]
         status, out, err = ended(main, *words)
