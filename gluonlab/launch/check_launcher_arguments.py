@@ -29,9 +29,9 @@ JOB_OPTIONS = ("servers", "max_restarts", "min_np", "timeout", "port")
 REMOTE_OPTIONS = ("env", "ssh", "python")  # options that are only used for other hosts
 # Options that are invalid if a scheduler starts the processes, and the reason.
 REFUSED_IN_JOBS = {
-    "hosts": "the scheduler chooses the hosts: say how many processes with -n",
-    "hostfile": "the scheduler chooses the hosts: say how many processes with -n",
-    "env": "the scheduler passes variables on, as its own options say: leave it out",
+    "hosts": "the scheduler chooses the hosts: give the number of processes with -n",
+    "hostfile": "the scheduler chooses the hosts: give the number of processes with -n",
+    "env": "the scheduler passes variables to all processes: leave it out",
     "ssh": "the scheduler starts the processes: leave it out",
     "python": "a job file has it as --job python=PATH",
 }
@@ -136,8 +136,8 @@ def check_not_in_group(context: click.Context, member: Optional[Membership]) -> 
     if member is not None and member.size > 1 and member.rank is not None:
         [option, *_] = given_options(context, ["count", "hosts", "hostfile"])
         raise ConfigError(
-            f"{option} starts a group, and {member.launcher} has started this process as one of "
-            f"{member.size}, which are one: leave it out"
+            f"{option} starts a group, and {member.launcher} has already started this process as one of "
+            f"{member.size}: leave it out"
         )
 
 
@@ -165,8 +165,8 @@ def check_member_options(context: click.Context, launcher: str) -> None:
     """
     for option in given_options(context, [*JOB_OPTIONS, *REFUSED_IN_JOBS])[:1]:
         raise ConfigError(
-            f"{option} says how to start and watch the processes of a group, and {launcher} has "
-            "started this one, with its place in it: leave it out"
+            f"{option} is for the process that starts a group, and {launcher} has already started this "
+            "process: leave it out"
         )
 
 
@@ -221,7 +221,7 @@ def _parse_run_options(
     for word in words:
         name = word.partition("=")[0]
         if name == "--backend":
-            raise ConfigError(f"--backend stands before --, and is {backend} there: leave it out")
+            raise ConfigError(f"--backend belongs before --, where it is {backend}: leave it out")
         if name in SINGLE_PROCESS_OPTIONS:
             raise ConfigError(f"{name} is for one process: leave it out, or write it to gluonlab run")
         _check_not_launcher_option(name, launcher_options, run_options)

@@ -36,7 +36,7 @@ MISTAKES = {
     "-n 2 --hostfil=x -- python train.py": "unknown option '--hostfil': did you mean '--hostfile'?",
     "--nproc-per-node=2 -- python train.py": "unknown option '--nproc-per-node': did you mean '-n'",
     f"{TWO} -- --servers=2": "--servers is an option of the launcher: write it before --",
-    f"{TWO} -- --backend horovod": "--backend stands before --, and is dist_sync there: leave it out",
+    f"{TWO} -- --backend horovod": "--backend belongs before --, where it is dist_sync: leave it out",
     # hosts
     "--hosts h1,h1 --backend dist_sync": "--hosts names h1 twice",
     "-n 5 --hosts h1,h2:3 --backend dist_sync": "-n 5: the hosts take 4 (h1:1, h2:3)",
@@ -100,9 +100,9 @@ MISTAKES = {
     "-n 2 --print sagemaker -- python train.py": "--print sagemaker with the program python: ",
     f"{JOB_FILE} slurm -n 2 --port 70000": "--port 70000: give a whole number, 1 to 65535",
     f"{JOB_FILE} k8s -n 2 --servers none": "--servers none: give a whole number, 1 to 4096",
-    f"{JOB_FILE} slurm --hosts h1": "--print slurm with --hosts: the scheduler chooses the hosts: say ",
+    f"{JOB_FILE} slurm --hosts h1": "--print slurm with --hosts: the scheduler chooses the hosts: give ",
     f"{JOB_FILE} lsf --ssh ssh": "--print lsf with --ssh: the scheduler starts the processes: leave it",
-    f"{JOB_FILE} k8s --env HOME": "--print k8s with --env: the scheduler passes variables on, as its ",
+    f"{JOB_FILE} k8s --env HOME": "--print k8s with --env: the scheduler passes variables to all ",
     f"{JOB_FILE} k8s --python x": "--print k8s with --python: a job file has it as --job python=PATH",
     f"{JOB_FILE} k8s -n 2 --max-restarts 1 --min-np 1": "--print k8s with --min-np: Kubernetes end",
     f"{JOB_FILE} sagemaker --max-restarts 1": "--print sagemaker with --max-restarts: SageMaker's image starts",
@@ -143,7 +143,7 @@ def test_a_port_in_use_is_named_before_anything_starts(check_mistake):
 def test_a_member_of_a_job_may_not_start_a_group(check_mistake, monkeypatch):
     for name, value in list(srun_environments((2,)))[1].items():
         monkeypatch.setenv(name, value)
-    message = "-n starts a group, and srun has started this process as one of 2, which are one: "
+    message = "-n starts a group, and srun has already started this process as one of 2: "
     check_mistake(message, *TWO.split(), "--", *QUICK_LAUNCH_OPTIONS)
 
 
@@ -151,7 +151,7 @@ def test_options_for_starting_are_refused_if_another_launcher_has_started(check_
     """MXNet's launch.py, SageMaker's image and horovodrun do not say how to start again."""
     for name, value in (("RANK", "0"), ("SIZE", "1"), ("LOCAL_RANK", "0"), ("LOCAL_SIZE", "1")):
         monkeypatch.setenv(f"HOROVOD_{name}", value)
-    message = "--max-restarts says how to start and watch the processes of a group, and horovodrun has started this one"
+    message = "--max-restarts is for the process that starts a group, and horovodrun has already started this process"
     check_mistake(message, "--backend", "horovod", "--max-restarts", "1", "--", "--out", "run")
 
 
@@ -171,7 +171,7 @@ def test_only_a_process_that_is_alone_may_start_a_group(layout):
         if sum(layout) == 1:
             check_not_in_group(context, membership(environ))
         else:
-            with pytest.raises(ConfigError, match=f"as one of {sum(layout)}, which are one"):
+            with pytest.raises(ConfigError, match=f"as one of {sum(layout)}: "):
                 check_not_in_group(context, membership(environ))
 
 

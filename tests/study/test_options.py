@@ -141,6 +141,11 @@ def test_a_study_goes_on_with_options_that_it_could_have_written_and_no_others(n
         assert "study.json is damaged: put a copy" in str(resumed(name, study_json(name, each))), each
 
 
+def test_a_folder_of_an_earlier_version_with_the_studys_old_name_is_resumed(resumed):
+    options = OPTIONS["strategies"]
+    assert resumed("strategies", study_json("splits", options)) == options
+
+
 @pytest.mark.parametrize("head", [{"study": "x\ny"}, {"gluonlab": 3}, {"study": ["a"]}])
 def test_names_that_are_none_are_not_repeated(head, resumed):
     assert isinstance(resumed("strategies", study_json("strategies", {}, **head)), str)

@@ -4,7 +4,6 @@ from dataclasses import replace
 from functools import lru_cache
 
 import pytest
-from gluonlab.study.splits import build_report as of_splits
 from support.browser import open_pages, require_browser, start_browser
 from support.devices import device_spec
 from support.drawn_pages import PageTexts, contrast_ratio
@@ -20,6 +19,7 @@ from gluonlab.study.batch_size import BatchSizeOptions, SizeTrials, analyze_pane
 from gluonlab.study.batch_size import build_report as of_batch_size
 from gluonlab.study.learning_rate_scaling import LearningRateOptions, analyze_measurements
 from gluonlab.study.learning_rate_scaling import build_report as of_learning_rate
+from gluonlab.study.parallel_strategies import build_report as of_splits
 from gluonlab.study.scaling import build_report as of_scaling
 from gluonlab.study.scaling import list_cases
 from gluonlab.study.speedup import measure_step
