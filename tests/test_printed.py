@@ -36,7 +36,7 @@ ONLY_PARSED = {
     "needs three hosts": ["h0:0,h1:2,h2:2"],
     "takes minutes on two cores": ["resnet50", "gluoncv:", "find-batch-size"],
     "measures for minutes": ["1KiB:64MiB", "choose", "frameworks", "scaling", "batch-size", "learning-rate", "strategies"],
-    "seeks for minutes": ["--synthesise", "f.json"],
+    "searches for minutes": ["solve", "f.json"],
     "is for developers; tests/performance_model runs it": ["tools/prediction"],
     "compares what was measured": ["before.json"],
     "reads notebooks that were handed in; tests/labs/test_grade.py": ["grade"],
