@@ -1,4 +1,4 @@
-"""python -m gluonlab.doctor: options in, lines or one JSON object out, and the exit status."""
+"""gluonlab doctor: options in, lines or one JSON object out, and the exit status."""
 
 import json
 import os

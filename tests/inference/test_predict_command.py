@@ -1,4 +1,4 @@
-"""python -m gluonlab.predict: tables, sheets of pictures, and mistakes, each one line."""
+"""gluonlab predict: tables, sheets of pictures, and mistakes, each one line."""
 
 import csv
 import fcntl

@@ -1,4 +1,4 @@
-"""python -m gluonlab.run: however it ends, its files are whole, and a line describes them."""
+"""gluonlab run: however it ends, its files are whole, and a line describes them."""
 
 import json
 import os
@@ -137,8 +137,8 @@ ALL = "run holds every epoch that was finished"
 LEFT = {  # steps, of 23 in an epoch; more options -> what an interrupted run says
     (1, ""): "no epoch was finished; run holds the steps of the first",
     (30, ""): f"{ALL}, 1 of 4",
-    (70, "--confusion --export"): f"{ALL}, 3 of 4; {MAKE_UP}",
-    (30, "--export"): f"{ALL}, 1 of 4; for --export mxnet: gluonlab evaluate run --export mxnet",
+    (70, "--confusion --export mxnet"): f"{ALL}, 3 of 4; {MAKE_UP}",
+    (30, "--export mxnet"): f"{ALL}, 1 of 4; for --export mxnet: gluonlab evaluate run --export mxnet",
 }
 
 
@@ -149,7 +149,7 @@ def test_an_interrupted_run_describes_its_folder(run, run_with, steps, more):
     assert (status, err.splitlines()[-1]) == (130, f"interrupted: {LEFT[steps, more]}")
     assert ("curves.png" in file_names(Path("run"))) == (steps > 23)
     if more:
-        assert run(*err.split("gluonlab.run ")[-1].split(), "--threads", "1")[0] == 0
+        assert run(*err.split("gluonlab ")[-1].split(), "--threads", "1")[0] == 0
         files = ["config.json", "curves.png", "metrics.jsonl", PARAMETERS, "export"]
         assert file_names(Path("run")) == sorted(files + ["confusion.png"] * ("--confusion" in more))
 

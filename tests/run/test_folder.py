@@ -1,4 +1,4 @@
-"""python -m gluonlab.run on folders of images: training, time waiting for images, and user errors."""
+"""gluonlab run on folders of images: training, time waiting for images, and user errors."""
 
 import inspect
 import json
@@ -45,7 +45,7 @@ def losses(result):
     ids=["memory", "streamed", "augmented"],
 )
 def test_the_loss_falls_on_two_devices_and_every_image_counts_once(run, small, more):
-    words = f"compare 1,2,3 --dataset folder:{small} --gpus 2 --epochs 6 --global-batch-size 11"
+    words = f"--dataset folder:{small} --gpus 2 --epochs 6 --global-batch-size 11"
     result = result_of(run, *words.split(), *more)
     assert (result["dataset"], result["devices"]) == ("animals", [str(ctx) for ctx in contexts(2)])
     assert [epoch["images"] for epoch in result["history"]] == [42] * 6
@@ -71,7 +71,7 @@ def test_one_and_three_devices_see_the_same_images(run, small, more):
 
 def test_random_crops_are_streamed_and_validation_is_whole(run, small, empty_cwd):
     """With a learning rate of nearly zero only the crops change the loss."""
-    words = f"compare 1,2,3 --dataset folder:{small} --model mlp --epochs 2 --optimizer sgd --lr 1e-30".split()
+    words = f"--dataset folder:{small} --model mlp --epochs 2 --optimizer sgd --lr 1e-30".split()
     epochs, cut = {}, "--random-resized-crop"
     for out, more in (("whole", ONE), ("cut", [cut, *ONE]), ("cut3", [cut, "--workers", "3"])):
         status, printed, _ = run(*words, *more, "--out", out)
@@ -87,7 +87,7 @@ def test_random_crops_are_streamed_and_validation_is_whole(run, small, empty_cwd
 
 
 def test_the_same_seed_gives_the_same_bits_streamed_or_from_memory(run, small, empty_cwd):
-    words = f"compare 1,2,3 --dataset folder:{small} --gpus 2 --epochs 2 --batch-size 8 --crop-padding 2 --flip"
+    words = f"--dataset folder:{small} --gpus 2 --epochs 2 --batch-size 8 --crop-padding 2 --flip"
     for out, more in (("a", STREAMED), ("b", ONE), ("c", [*ONE, "--seed", "1"])):
         result_of(run, *words.split(), *more, "--out", out)
     a, b, c = ((empty_cwd / out / "parameters.params").read_bytes() for out in "abc")
@@ -95,7 +95,7 @@ def test_the_same_seed_gives_the_same_bits_streamed_or_from_memory(run, small, e
 
 
 def test_the_share_of_waiting_is_printed_and_recorded(run, small, empty_cwd):
-    words = f"compare 1,2,3 --dataset folder:{small} --gpus 2 --model mlp --epochs 2 --out run"
+    words = f"--dataset folder:{small} --gpus 2 --model mlp --epochs 2 --out run"
     status, out, _ = run(*words.split(), *STREAMED)
     epochs = [line for line in read_metrics(empty_cwd / "run") if line["kind"] == "epoch"]
     assert (status, len(epochs)) == (0, 2) and all(0 < epoch["waiting"] < 1 for epoch in epochs)
@@ -138,7 +138,7 @@ MISTAKES = {
     "--dataset digits --skip-corrupt": "--skip-corrupt | digits | folder:PATH",
     "--dataset digits --random-resized-crop": "--random-resized-crop | digits | leave it out | folder:PATH",
     "--crop-padding -1": "--crop-padding -1 | from 0 to 1024",
-    "--dataset imagenette2-160": "imagenette2-160 | gluonlab.data download imagenette2-160 | give another --data-dir",
+    "--dataset imagenette2-160": "imagenette2-160 | gluonlab data download imagenette2-160 | give another --data-dir",
 }
 
 
@@ -185,7 +185,7 @@ CPU_ONLY = pytest.mark.cpu_only("threads are of CPU devices")
 def test_cheap_checks_run_before_any_image_is_read(run, tmp_path, empty_cwd, words):
     (empty_cwd / "file").write_text("no parameters")
     root = write_damaged_folder(tmp_path / "animals")
-    status, _, err = run(*f"--dataset folder:{root} --model mlp {words}".split())
+    status, _, err = run(*f"{words} --dataset folder:{root} --model mlp".split())
     assert status == 2 and CHEAP[words] in err.splitlines()[-1]
 
 
@@ -201,7 +201,7 @@ def test_a_comparison_reads_its_images_once(run, small, monkeypatch):
 @pytest.mark.parametrize("more", [[], ["--out", "a/run"], ["compare", "1,2"]], ids=["run", "out", "compare"])
 def test_a_bad_image_during_training_ends_the_run_with_its_name(run, tmp_path, empty_cwd, more):
     root = write_damaged_folder(tmp_path / "animals")
-    status, _, err = run(*f"--dataset folder:{root} --model mlp --quiet".split(), *more, *STREAMED)
+    status, _, err = run(*more, *f"--dataset folder:{root} --model mlp --quiet".split(), *STREAMED)
     assert (status, list(empty_cwd.iterdir())) == (2, [])
     assert err.splitlines()[-1] == (
         f"error: {root}/train/bee/0003.jpg: not a {FORMAT_NAMES}, or its header is damaged: "
@@ -220,17 +220,19 @@ def unsplit(tmp_path):
 def test_images_held_out_are_the_same_on_more_devices_and_packed(run, unsplit, tmp_path):
     pack_dataset(load_dataset(f"folder:{unsplit}", decoders=1, val_share=0.25), tmp_path / "packed")
     words = [
-        "--epochs",
-        "1",
-        "--global-batch-size",
-        "30",
-        "--optimizer",
-        "sgd",
-        "--lr",
-        "0.01",
-        "--seed",
-        "3",
-        "--dataset",
+        *[
+            "--epochs",
+            "1",
+            "--global-batch-size",
+            "30",
+            "--optimizer",
+            "sgd",
+            "--lr",
+            "0.01",
+            "--seed",
+            "3",
+            "--dataset",
+        ]
     ]
     three = result_of(run, *words, f"folder:{unsplit}", "--val-split", "0.25", "--gpus", "3", *STREAMED)
     packed = result_of(run, *words, f"folder:{tmp_path / 'packed'}", "--gpus", "1")

@@ -1,4 +1,4 @@
-"""python -m gluonlab.run: its help, lists and results."""
+"""gluonlab run: its help, lists and results."""
 
 import dataclasses
 import json
@@ -28,13 +28,13 @@ def test_every_group_of_settings_is_a_heading_of_the_help_that_fits_a_screen(run
         option for option in ("--autoresume", "--save-config", "--json", "--quiet", "--debug") if option not in out
     ] == []
     assert run("-h") == run("--help")
-    sections = dict(re.findall(r"^([A-Z]\w+):\n((?:  .*\n)+)", out + "\n", re.MULTILINE))
+    sections = dict(re.findall(r"^([A-Z][\w ]+):\n((?:  .*\n)+)", out + "\n", re.MULTILINE))
     fields = dataclasses.fields(TrainConfig)
     groups = [*dict.fromkeys(field.metadata["group"] for field in fields)]
     assert [*map(str.lower, sections)] == [*groups, "options"] and groups == [*GROUPS]
     for field in fields:
         section = sections[field.metadata["group"].capitalize()]
-        assert re.search(rf"^  {option_name(field.name)}[ /\n]", section, re.MULTILINE)
+        assert re.search(rf"^  (-\w, )?{option_name(field.name)}[ /\n]", section, re.MULTILINE)
     for section in sections.values():
         lines = section.splitlines()
         assert len(lines) <= 23 and max(map(len, lines)) <= 80  # with its heading, 24

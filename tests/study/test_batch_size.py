@@ -1,4 +1,4 @@
-"""python -m gluonlab.study batch-size, on a few batch sizes."""
+"""gluonlab study batch-size, on a few batch sizes."""
 
 import json
 import math
@@ -113,7 +113,7 @@ def test_an_interrupted_study_goes_on_and_measures_the_same_bits(finished, study
         patch.setattr(Sweep, "_measure_point", at_most_four)
         status, out, err = study(*WORDS, "--out", str(folder))
     assert (status, out) == (130, "")
-    command = f"python -m gluonlab.study batch-size --resume {folder}"
+    command = f"gluonlab study batch-size --resume {folder}"
     assert err.strip() == f"interrupted: {folder} keeps 4 measurements; to go on: {command}"
     status, out, _ = study("batch-size", "--resume", str(folder))
     assert status == 0 and f"written to {folder}" in out

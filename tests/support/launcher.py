@@ -1,4 +1,4 @@
-"""Launcher processes, python -m gluonlab.launch, and their child processes."""
+"""Launcher processes, gluonlab launch, and their child processes."""
 
 import os
 import subprocess
