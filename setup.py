@@ -116,7 +116,7 @@ EXTRAS = {
         "psutil",
         "pyyaml",
     ],
-    # for bench allreduce --synthesise
+    # for allreduce solve
     "synthesis": ORTOOLS,
     # for --export onnx
     "onnx": ONNX,

@@ -34,6 +34,7 @@ LAYERS = [
     {"study", "report", "exercises", "labs", "inference"},
     {"doctor"},
     {"cli"},
+    {"allreduce"},
     {"run", "predict", "__main__"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

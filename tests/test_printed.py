@@ -37,9 +37,16 @@ ONLY_PARSED = {
     "needs three hosts": ["h0:0,h1:2,h2:2"],
     "takes minutes on two cores": ["resnet50", "gluoncv:", "find-batch-size"],
     "measures for minutes": [
-        "1KiB:64MiB", "choose", "peers", "frameworks", "scaling", "batch-size", "learning-rate", "strategies",
+        "1KiB:64MiB",
+        "choose",
+        "peers",
+        "frameworks",
+        "scaling",
+        "batch-size",
+        "learning-rate",
+        "strategies",
     ],  # fmt: skip
-    "seeks for minutes": ["--synthesise", "solve", "f.json"],
+    "searches for minutes": ["solve", "f.json"],
     "is for developers; tests/performance_model runs it": ["tools/prediction"],
     "compares what was measured": ["before.json"],
     "reads notebooks that were handed in; tests/labs/test_grade.py": ["grade"],

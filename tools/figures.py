@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this gluonlab
 
-from benchmarks import checkpoints, host, images, optimize, peers, threads  # noqa: E402
+from benchmarks import checkpoints, frameworks, images, optimize, overhead, threads  # noqa: E402
 from gluonlab.bench import scaling, splits  # noqa: E402
 from gluonlab.bench.harness.confidence_interval import median_ratio  # noqa: E402
 from gluonlab.bench.harness.measurement_record import read_record  # noqa: E402
@@ -70,7 +70,7 @@ def peers_table(*records):
 
 
 def _peers_rows(record):
-    rows = peers.make_rows(record.series)
+    rows = frameworks.make_rows(record.series)
     cells = {
         LABELS[row.name]: [f"{row.images_per_second:,.0f}", "" if row is rows[0] else f"{row.ratio:.2f}x"]
         for row in rows
@@ -97,11 +97,11 @@ def _optimize_rows(record):
 
 
 def host_table(record):
-    rows = host.make_rows(record.series)
+    rows = overhead.make_rows(record.series)
     return format_table(
-        ["microseconds per step and device", "devices", *host.COLUMNS[:-1], "load and log"],
+        ["microseconds per step and device", "devices", *overhead.COLUMNS[:-1], "load and log"],
         [
-            [row.label, str(row.devices), *(_format_whole(row.microseconds.get(name)) for name in host.COLUMNS)]
+            [row.label, str(row.devices), *(_format_whole(row.microseconds.get(name)) for name in overhead.COLUMNS)]
             for row in rows
             if row.microseconds
         ],

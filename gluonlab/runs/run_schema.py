@@ -16,7 +16,7 @@ from gluonlab.renamed import RenamedMember
 FORMAT = 3  # the entry "format" of config.json, which is missing in format 1
 
 CONFIG, METRICS, PARAMETERS = "config.json", "metrics.jsonl", "parameters.params"
-WRONG_IMAGES = "wrong.png"  # drawn by gluonlab.predict --wrong
+WRONG_IMAGES = "wrong.png"  # drawn by gluonlab predict --misclassified
 CURVES, CONFUSION, EXPORT, COMPARISON = "curves.png", "confusion.png", "export", "compare.json"
 TRACE, TIMELINE = "trace.json", "timeline.svg"
 CHECKPOINTS = "checkpoints"  # a folder, see gluonlab.runs.checkpoint

@@ -245,11 +245,11 @@ def test_all_commands_with_these_options_take_a_file(file, command):
 
 
 def test_the_launcher_reads_the_file(file):
-    """A run with --restart needs a folder and checkpoints."""
+    """A run with --max-restarts needs a folder and checkpoints."""
     path = file("toml")
     words = ("--config", str(path))
     path.write_text("epochs = 3\n")
-    with pytest.raises(ConfigError, match="--restart 1 goes on with the run in --out"):
+    with pytest.raises(ConfigError, match="--max-restarts 1 resumes the run in --out"):
         validate_run_arguments("dist_sync", words, 1, launch, worker)
     path.write_text("out = 'r'\n")
     more = (*words, "--checkpoint-every", "1 epoch")

@@ -23,15 +23,15 @@ ARGUMENTS = {  # of each command, with {} where the long one stands; or what it 
         "--compress {}", "--compress 2bit:{}", "--bucket-bytes {}", "--optimizer {}",
         "--momentum-rule {}", "--gpus 1 --out {}",
     ],
-    "bench": ["{}", "--{}", "allreduce {}", "allreduce --devices {}", "compare {} {}",
-              "gradients --stores {}", "peers --network {}", "allreduce --topology {}"],
+    "bench": ["{}", "--{}", "compare {} {}", "gradients --kvstores {}", "frameworks --model {}"],
+    "allreduce": ["{}", "--{}", "bench {}", "draw {}", "bench --devices {}", "bench --topology {}"],
     "data": ["{}", "download {}", "list --data-dir {}", "verify {}", "verify mnist --data-dir {}",
              "path {}", "path mnist --data-dir {}", "pack {} --out x", "pack folder:{} --out x",
              "pack digits --out {}", "download mnist --data-dir {}"],
     "doctor": ["{}", "--{}"],
-    "exercises": ["{}", "list {}", "grade {}", "grade x --seconds {}"],
+    "exercises": ["{}", "list {}", "grade {}", "grade x --timeout {}"],
     "launch": ["{}", "-n {} run", "-n 2 {}", "--backend {} -n 2 run"],
-    "report": ["{}", "--{}", "{} --out {}"],
+    "report": ["{}", "--{}", "{} --out-file {}"],
     "scratch": ["{}", "--{}", "--gpus {}", "--devices {}", "--dataset {}", "--data-dir {}"],
 }  # fmt: skip
 
@@ -46,7 +46,8 @@ def no_work(monkeypatch, empty_cwd):
 @pytest.mark.parametrize("kind", LONG)
 @pytest.mark.parametrize("command", ARGUMENTS)
 def test_an_argument_that_is_far_too_long_is_one_short_line(command, kind, ended, no_work):
-    main = call_run if command == "run" else importlib.import_module(f"gluonlab.{command}.__main__").main
+    module = command if command == "allreduce" else f"{command}.__main__"
+    main = call_run if command == "run" else importlib.import_module(f"gluonlab.{module}").main
     for form in ARGUMENTS[command]:
         words = [word.replace("{}", LONG[kind]) for word in form.split()]
         status, out, err = ended(main, *words)

@@ -126,3 +126,17 @@ def test_values_and_words_of_another_program_are_not_translated(capsys):
     assert parse("run", "--out", "--learning-rate")["out"] == "--learning-rate"
     assert parse("launch", "-np", "2", "--", "python", "x.py", "-np", "3")["words"] == ("python", "x.py", "-np", "3")
     assert capsys.readouterr() == ("", "")
+
+
+RENAMED_COMMANDS = {
+    "bench scaling": "bench processes", "bench splits": "bench strategies", "study splits": "study strategies",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("old", RENAMED_COMMANDS)
+def test_an_old_name_of_a_command_works_with_one_line_of_warning(old, capsys):
+    with pytest.raises(SystemExit):
+        call_command(old, "--help")
+    printed = capsys.readouterr()
+    assert printed.out.startswith(f"Usage: gluonlab {RENAMED_COMMANDS[old]} ")
+    assert printed.err == f"warning: gluonlab {old} is now gluonlab {RENAMED_COMMANDS[old]}\n"

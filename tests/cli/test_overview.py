@@ -108,8 +108,8 @@ CALLS = [
     ("exercises list",),
     ("bench pipeline", "--devices", "2"),
     ("bench efficiency", "--hosts", "2"),
-    ("bench allreduce", "--simulate", "p3.16xlarge", "--sizes", "4B,1KiB", "--algorithms", "ring"),
-    ("bench allreduce", "--simulate", "p3.16xlarge", "--hosts", "1:2", "--algorithms", "ring"),
+    ("allreduce simulate", "p3.16xlarge", "--bytes", "4B,1KiB", "--algorithms", "ring"),
+    ("allreduce simulate", "p3.16xlarge", "--hosts", "1:2", "--algorithms", "ring"),
     ("study speedup", "--predict", "p3.16xlarge", "--gpus", "2"),
 ]
 OFFERED = {
@@ -118,7 +118,7 @@ OFFERED = {
     if any("--json" in each.opts for each in command_options(COMMAND_FUNCTIONS[words]))
 }
 WITHOUT = {  # what they print or write is a document already, or nothing that a program reads
-    "completion", "data download", "data pack", "data path", "exercises grade", "labs", "launch",
+    "allreduce draw", "completion", "data download", "data pack", "data path", "exercises grade", "labs", "launch",
 }  # fmt: skip
 
 

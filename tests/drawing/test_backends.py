@@ -70,9 +70,9 @@ def test_every_drawing_command_writes_its_picture(tmp_path, backend):
     for arguments, picture in (
         ("run --gpus 2 --epochs 1 --confusion --out run", "run/curves.png"),
         ("compare 1,2 --epochs 1 --out both", "both/2-devices/curves.png"),
-        ("predict run --wrong --sheet wrong.png", "wrong.png"),
-        ("report run --out report.html", "report.html"),
-        ("bench allreduce --devices cpu*2 --sizes 1KiB --plot speed.png", "speed.png"),
+        ("predict run --misclassified --grid wrong.png", "wrong.png"),
+        ("report run --out-file report.html", "report.html"),
+        ("allreduce bench --devices cpu*2 --bytes 1KiB --plot speed.png", "speed.png"),
     ):
         in_environment(backend, "-m", "gluonlab", *arguments.split(), folder=tmp_path)
         assert (tmp_path / picture).stat().st_size > 1000

@@ -153,10 +153,10 @@ def test_debug_shows_the_traceback(run, empty_cwd):
     ("command", "arguments", "usage"),
     [
         (main, [], "gluonlab run [OPTIONS]"),
-        (bench, ["splits"], "gluonlab bench splits [OPTIONS]"),
+        (bench, ["strategies"], "gluonlab bench strategies [OPTIONS]"),
         (data, ["pack"], "gluonlab data pack [OPTIONS] NAME"),
     ],
-    ids=["run", "bench splits", "data pack"],
+    ids=["run", "bench strategies", "data pack"],
 )
 def test_help_names_the_command(ended, command, arguments, usage):
     status, out, _ = ended(command, *arguments, "--help")

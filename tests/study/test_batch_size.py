@@ -11,7 +11,7 @@ from gluonlab.study import batch_size
 from gluonlab.study.__main__ import main
 from gluonlab.study.sweep import MeasurementStore, Sweep
 
-WORDS = ["batch-size", "--quick", "--sizes", "32,128", "--seeds", "2", "--target", "0.7"]
+WORDS = ["batch-size", "--quick", "--batch-sizes", "32,128", "--seeds", "2", "--target", "0.7"]
 
 
 def numbers(folder):
@@ -149,7 +149,7 @@ def test_a_finished_study_is_written_again_in_another_language(finished, study):
 
 @pytest.mark.long
 def test_a_target_that_is_never_reached_is_one_line_and_keeps_what_was_measured(study, tmp_path):
-    words = [*WORDS[:-2], "--target", "0.999", "--sizes", "512,1024", "--seeds", "1"]
+    words = [*WORDS[:-2], "--target", "0.999", "--batch-sizes", "512,1024", "--seeds", "1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch_size, "step_limit", lambda panel, size: 10)
         status, out, err = study(*words, "--out", str(tmp_path / "a"))

@@ -72,6 +72,11 @@ def check_command(words):
     except ModuleNotFoundError:
         module = importlib.import_module(name)
     command = module.main
+    if name == "gluonlab.bench" and rest[:1] == ["allreduce"]:  # the former name of a group
+        former = importlib.import_module("gluonlab.bench.allreduce.__main__")
+        new_name, new_words = former.current_command(rest[1:])
+        check_command(["gluonlab", "allreduce", new_name, *new_words])
+        return
     if name == "gluonlab" and rest:
         command, rest = module.COMMANDS[rest[0]][1], rest[1:]
         if words[-len(rest) - 1] in RUN_COMMANDS:
@@ -79,7 +84,7 @@ def check_command(words):
         elif not hasattr(command, "make_context"):  # loaded when it is called
             check_command(["python", "-m", f"gluonlab.{words[-len(rest) - 1]}", *rest])
             return
-    elif rest and rest[0] in getattr(module, "TOOLS", ()):  # a former name
+    elif rest and rest[0] in getattr(module, "TOOLS", ()):
         command, rest = importlib.import_module(module.TOOLS[rest[0]]).main, rest[1:]
     elif hasattr(module, "COMMANDS"):
         command, rest = module.COMMANDS[rest[0]], rest[1:]
