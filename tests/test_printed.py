@@ -45,7 +45,7 @@ ONLY_PARSED = {
         "batch-size",
         "learning-rate",
         "strategies",
-    ],  # fmt: skip
+    ],
     "searches for minutes": ["solve", "f.json"],
     "is for developers; tests/performance_model runs it": ["tools/prediction"],
     "compares what was measured": ["before.json"],
