@@ -29,7 +29,7 @@ NOT_GLUONLABS = {"make", "pip", "cd", ".", "eval", "docker", "export", "cp", "sr
 # Commands that are only parsed: the reason, and words of such commands.
 ONLY_PARSED = {
     "needs GPUs": ["gpu:", "float16", "--prove", "--nvml"],
-    "needs a network": ["download", "--network"],
+    "needs a network": ["download", "--network", "--check-downloads"],
     "needs a data set that was downloaded": ["verify", "mnist", "cifar10", "imagenette2-320", "runs/long"],
     "needs an interrupted run; tests/run/test_endings.py": ["--resume"],
     "needs parameters of one's own": ["--pretrained"],
@@ -77,9 +77,16 @@ def reason_not_to_run(command):
     if words[0] in NOT_GLUONLABS:
         return "is not gluonlab's"
     for reason, parts in ONLY_PARSED.items():
-        if any(word == part if part == "-" else part in word for part in parts for word in words[1:]):
+        if any(_is_marked(word, part) for part in parts for word in words[1:]):
             return reason
     return None
+
+
+def _is_marked(word, part):
+    """Return whether a part marks a word. Names of options are marked only by options."""
+    if part == "-":
+        return word == part
+    return part in word and (part.startswith("--") or not word.startswith("--"))
 
 
 def run(words, folder):
