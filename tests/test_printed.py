@@ -21,7 +21,7 @@ import options_page
 TIME_LIMIT_S = 300  # of each command
 # the launcher starts the python of this PATH
 OWN_PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-OTHERS = {"faq.md", "launch.md", "grading.md", "own-images.md"}
+OTHERS = {"faq.md", "launch.md", "own-images.md"}
 OWN_PYTHON = {"own-images.md", "own-training.md", "own-loop.md", "onnx.md", "faq.md", "exactness.md"}
 PYTHON_PAGES = [page for page in PAGES if read_blocks(page, "python") and page.name not in OWN_PYTHON]
 NOT_GLUONLABS = {"make", "pip", "cd", ".", "eval", "docker", "export", "cp", "srun"}

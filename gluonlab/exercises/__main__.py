@@ -68,7 +68,7 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
     THIS RUNS THE CODE OF THE STUDENTS, and without --isolated with all that you may do yourself.
 
     Time, memory and files of each notebook are bounded; what is wrong with one is its note. Its
-    checks may be forged by whoever wants to. docs/grading.md has the details.
+    checks may be forged by whoever wants to. docs/labs.md has the details.
     """
     if not notebooks:
         raise ExerciseError("no notebook is given: name those that were handed in, or the folders that hold them")
