@@ -24,7 +24,7 @@ def test_the_commands_run_and_write_what_they_say(tmp_path, monkeypatch):
         assert program == "gluonlab"
         done = run(["python", "-m", "gluonlab", *words], tmp_path)
         assert done.returncode == 0, (line, done.stderr)
-    tables = {re.search(r"--out (\S+)|$", line)[1] or "grades.csv" for line in COMMANDS}
+    tables = {re.search(r"--out-file (\S+)|$", line)[1] or "grades.csv" for line in COMMANDS}
     made = {path.name for path in tmp_path.iterdir()} - {"engine", "in"}
     assert made == {*tables, "canvas.csv", "results", "results.json"}
     assert "Trainer (4711)" in (tmp_path / "canvas.csv").read_text(encoding="utf-8")
