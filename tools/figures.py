@@ -342,7 +342,7 @@ TITLES = {
 # Columns that the overview has at least, and figures that the text of docs gives without a record.
 KINDS = (ZEN_4, ZEN_4_AVX2, CASCADE_LAKE, ZEN_3)
 QUOTED = {("peers-lenet", CASCADE_LAKE), ("peers-lenet", ZEN_3)}
-QUOTED |= {("host", CASCADE_LAKE), ("host", ZEN_3), ("overlap", ZEN_4)}
+QUOTED |= {("host", CASCADE_LAKE), ("overlap", ZEN_4)}
 
 
 def overview_table(records):
