@@ -71,7 +71,7 @@ def grade(notebooks: Tuple[str, ...], out_file: str, **options: Any) -> None:
     This executes the students' code. Without --container, their code can do all that you can do.
 
     Time, memory and files of each notebook are limited. A student can forge the result of the
-    checks. See docs/grading.md for details.
+    checks. See docs/labs.md for details.
     """
     if not notebooks:
         raise ExerciseError("no notebook is given: name those that were handed in, or the folders that hold them")

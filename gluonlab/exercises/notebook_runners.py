@@ -220,7 +220,7 @@ NOTEBOOK_FOLDER = "/submission"  # the folder of the notebook in the container
 # Keys of the first line: gluonlab's version in the container, and missing packages.
 VERSION_KEY, MISSING_KEY = "begun", "missing"
 NOBODY_USER = "65534:65534"
-GRADING_PAGE = "docs/grading.md"
+GRADING_PAGE = "docs/labs.md"
 _SUPERVISOR_MEMORY = 2**29  # in bytes, for the processes that supervise the notebook
 _MAX_TASKS = 1024  # processes and threads in the container; MXNet has dozens of threads
 _SHARED_MEMORY = 2**28  # bytes of /dev/shm
