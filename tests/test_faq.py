@@ -40,7 +40,8 @@ CHEAP = [line for line in RUN if "allreduce draw" in line or "allreduce simulate
 def run(line, folder):
     program, *words = shlex.split(line)
     assert program == "gluonlab"
-    return subprocess.run([sys.executable, "-m", "gluonlab", *words], cwd=folder, capture_output=True, text=True, timeout=TIME_LIMIT_S)
+    called = [sys.executable, "-m", "gluonlab", *words]
+    return subprocess.run(called, cwd=folder, capture_output=True, text=True, timeout=TIME_LIMIT_S)
 
 
 def test_there_are_twenty_questions_with_short_answers_and_something_to_run():
