@@ -148,7 +148,8 @@ lint: $(VENV)/.ready-lint $(VENV)/.ready-test
 	$(VENV)/bin/ruff format --check .
 	find tests/gpus/src -name '*.cpp' -o -name '*.h' | xargs $(VENV)/bin/clang-format --dry-run --Werror
 	$(VENV)/bin/mypy
-	$(VENV)/bin/python -m pytest tests/test_names.py
+	$(VENV)/bin/codespell
+	$(VENV)/bin/python -m pytest tests/test_names.py tests/test_prose.py
 
 # A source archive and a wheel in dist/, judged and opened; GLUONLAB_URL=https://... gives their page its links.
 dist: $(VENV)/.ready-dist

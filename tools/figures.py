@@ -271,7 +271,9 @@ BACKENDS = {"dist_sync": "`dist_sync`, one server", "horovod": "`horovod`, gloo"
 def scaling_table(record):
     heads = ["processes", "backend", "devices", "global batch size", "images/s", "speed-up"]
     heads += ["efficiency", "relative to one process"]
-    rows = scaling.make_rows(scaling.parse_layouts(record.options), record.series)
+    names = ("network", "scaling", "processes", "gpus", "backends")  # keys of the records
+    model, kind, processes, device_counts, backends = (record.options[name] for name in names)
+    rows = scaling.make_rows(scaling.parse_layouts(model, kind, processes, device_counts, backends), record.series)
     return format_table(
         heads,
         [
