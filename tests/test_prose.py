@@ -1,11 +1,9 @@
 """The documents, help texts and error messages follow the rules for plain prose of tests/support/prose.py."""
 
-import re
 from pathlib import Path
 
-import click
 import pytest
-from support.prose import MAX_SEMICOLONS, MAX_WORDS, check_page, check_wording, read_error_messages, split_sentences
+from support.prose import MAX_SEMICOLONS, MAX_WORDS, check_page, read_error_messages, split_sentences
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -24,12 +22,14 @@ def test_the_rules_find_what_they_forbid_and_nothing_else():
         assert check_page(f"```\n{text}\n```\n") == []
     assert [place.line for place in check_page("a; b\n\n" * (MAX_SEMICOLONS + 2))] == [5 + 2 * k for k in range(2)]
     assert check_page("## What is trusted\n\n| What | x |\n|---|---|\n\nWhat is it?") == []
-    assert split_sentences("Use `a. B`, e.g. Adam. gluonlab runs. See [x](y. Z).") == ["Use x, e.g.\u00a0Adam.", "gluonlab runs.", "See x."]
+    sentences = split_sentences("Use `a. B`, e.g. Adam. gluonlab runs. See [x](y. Z).")
+    assert sentences == ["Use x, e.g.\u00a0Adam.", "gluonlab runs.", "See x."]
     code = "raise ConfigError(f'{name} is no name: {hint}')\nprint('is no name')\n"
     assert [text for _, text in read_error_messages(code)] == ["x is no name: x"]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_pages_are_plain_prose(path):
-    broken = [f"{path.name}:{line}: {rule}: {text}" for line, rule, text in check_page(path.read_text(encoding="utf-8"))]
+    places = check_page(path.read_text(encoding="utf-8"))
+    broken = [f"{path.name}:{line}: {rule}: {text}" for line, rule, text in places]
     assert not broken, "\n".join(broken)

@@ -1,4 +1,4 @@
-"""``bench splits``: compares the ways of splitting a network over devices.
+"""``bench strategies``: compares the parallel strategies of a model.
 
 The ways are data parallelism, splits of layers or channels, and pipelines. This module contains
 their names and options, and the tables of results. `gluonlab.bench.measure_splits` measures. Does
@@ -40,7 +40,7 @@ TASKS = {
 def find_task(name: str, tasks: Mapping[str, Task] = TASKS) -> Task:
     """Return the task with this name. Raises ConfigError, with the choices, for an unknown one."""
     if name not in tasks:
-        raise ConfigError(unknown("network", name, tasks))
+        raise ConfigError(unknown("model", name, tasks))
     return tasks[name]
 
 

@@ -381,8 +381,8 @@ NETWORKS: Dict[str, HostNetwork] = {
 
 # --- by name
 
-FILE_HELP = "for your own machine, pass a file such as m.json, which gluonlab bench links --save FILE writes"
-NAME_HELP = f"{', '.join(TOPOLOGIES)}; NAME*HOSTS, such as p3.16xlarge*8, means several Amazon instances; {FILE_HELP}"
+FILE_HELP = "or a topology file such as m.json, which gluonlab bench links --save writes"
+NAME_HELP = f"{', '.join(TOPOLOGIES)}; NAME*HOSTS for several of Amazon's machines, such as p3.16xlarge*8; {FILE_HELP}"
 
 
 def make_topology(name: str, world_size: Optional[int] = None) -> Topology:

@@ -436,7 +436,7 @@ def format_leaderboard(places: Sequence[LeaderboardPlace], best_us: float, floor
     ``best_us``: the best of gluonlab's eight algorithms. ``floor_us``: the lower bound.
     """
     lines = [
-        f"exercise {_LEADERBOARD_EXERCISE}: microseconds, and how many times the floor of {floor_us:,.1f}",
+        f"exercise {_LEADERBOARD_EXERCISE}: microseconds, and how many times the lower bound of {floor_us:,.1f}",
         f"{'':>5}{best_us:>12,.1f}{best_us / floor_us:>8.3f}x  the best of the eight algorithms",
     ]
     for place in places:

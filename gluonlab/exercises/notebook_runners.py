@@ -220,7 +220,7 @@ NOTEBOOK_FOLDER = "/submission"  # the folder of the notebook in the container
 # Keys of the first line: gluonlab's version in the container, and missing packages.
 VERSION_KEY, MISSING_KEY = "begun", "missing"
 NOBODY_USER = "65534:65534"
-GRADING_PAGE = "docs/grading.md"
+GRADING_PAGE = "docs/labs.md"
 _SUPERVISOR_MEMORY = 2**29  # in bytes, for the processes that supervise the notebook
 _MAX_TASKS = 1024  # processes and threads in the container; MXNet has dozens of threads
 _SHARED_MEMORY = 2**28  # bytes of /dev/shm
@@ -240,8 +240,8 @@ def find_engine(wanted: str) -> str:
     engine = next(filter(None, map(shutil.which, names)), None)
     if engine is None:
         raise NotebookError(
-            f"--isolated needs a container engine, and there is no {' or '.join(names)} on PATH: install one and build "
-            f"the image, see {GRADING_PAGE}; or grade without --isolated, in an account that holds nothing else"
+            f"--container needs a container engine, and {' or '.join(names)} is not on PATH: install one and build "
+            f"the image, see {GRADING_PAGE}; or grade without --container, in an account without other data"
         )
     return engine
 
@@ -293,7 +293,7 @@ class ContainerRunner:
             return NotebookResult(note=f"cannot be read as a notebook: it has more than {bounds.source:,} bytes")
         with temporary_folder("isolated") as temporary:
             if ":" in str(temporary):
-                raise NotebookError(f"--isolated: TMPDIR {temporary.parent} has a colon: choose another")
+                raise NotebookError(f"--container: TMPDIR {temporary.parent} has a colon: choose another")
             folder = temporary / "given"
             folder.mkdir()
             copy = folder / to_plain_name(path.name, "notebook.ipynb")

@@ -16,19 +16,19 @@ from gluonlab.labs import copy_labs
 from gluonlab.plain_text import escape_unprintable
 
 
-@command("gluonlab labs", interrupted="what is there is whole; the same command goes on")
+@command("gluonlab labs", interrupted="copied files are complete; run the same command again to resume")
 @click.argument("folder", metavar="DIR")
 @click.option(
     "--language",
     "chosen",
     metavar="NAME",
-    help=f"{' or '.join(LANGUAGES)}  [default: that of GLUONLAB_LANGUAGE, or of the system]",
+    help=f"language, {' or '.join(LANGUAGES)}  [default: GLUONLAB_LANGUAGE, or the system's]",
 )
 def main(folder: str, chosen: Optional[str]) -> None:
-    """Copy the labs' notebooks into a folder, to work in.
+    """Copy the labs' notebooks into a folder.
 
-    A notebook that is there already is never overwritten: the answers in it are yours. To have the
-    original again, rename yours, and copy once more.
+    Existing notebooks are never overwritten, because they contain your answers. To get an original
+    again, rename your notebook, and run the command again.
     """
     if not folder.strip():
         raise ConfigError("DIR is empty: name a folder for the notebooks, such as my-labs")

@@ -178,7 +178,8 @@ def _output_folder(config: TrainConfig, folder: Path) -> Optional[Path]:
         return folder if is_needed else None
     if not is_needed:
         raise ConfigError(
-            f"--out {config.out} has no effect on an evaluation that writes no files: add --confusion or --export, or leave it out"
+            f"--out {config.out} has no effect on an evaluation that writes no files: "
+            "add --confusion or --export, or omit --out"
         )
     if Path(config.out).exists() and not Path(config.out).is_dir():
         raise OutputError(f"--out {config.out} is a file: give a folder")

@@ -16,7 +16,6 @@ import numpy as np
 from mxnet import gluon, nd
 from mxnet.base import MXNetError
 
-from gluonlab.config.option_checks import ONNX
 from gluonlab.errors import DivergedError, GluonlabError, UsageError
 from gluonlab.files.array_files import read_arrays, save_arrays
 from gluonlab.host.out_of_memory import explain_exhausted_resource, memory_limit

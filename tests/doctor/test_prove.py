@@ -1,4 +1,4 @@
-"""doctor --prove without GPUs: its trials on CPU devices, how they judge, and the page.
+"""doctor --gpu-self-test without GPUs: its trials on CPU devices, how they judge, and the page.
 
 On simulated GPUs: gpus/test_prove.py.
 """
@@ -153,14 +153,17 @@ def test_the_page_shows_every_verdict_and_number_and_asks_for_no_other_file():
 
 @pytest.mark.cpu_only("a machine without GPUs")
 def test_without_gpus_prove_says_so_before_it_begins(ended, empty_cwd):
-    code, out, err = ended(main, "--prove")
+    code, out, err = ended(main, "--gpu-self-test")
     assert (code, out, list(empty_cwd.iterdir())) == (2, "", [])
-    assert err.startswith("error: --prove tests GPUs, and this machine shows none (")
+    assert err.startswith("error: --gpu-self-test tests GPUs, and this machine shows none (")
 
 
 def test_prove_writes_over_nothing_and_out_alone_says_nothing(ended, empty_cwd):
-    (empty_cwd / "gpu-proof.html").write_text("mine")
-    code, _, err = ended(main, "--prove")
-    assert code == 2 and "gpu-proof.html" in err
-    code, _, err = ended(main, "--out", "x")
-    assert (code, err) == (2, "error: --out names what --prove writes: add --prove, or leave --out out\n")
+    (empty_cwd / "gpu-report.html").write_text("mine")
+    code, _, err = ended(main, "--gpu-self-test")
+    assert code == 2 and "gpu-report.html" in err
+    code, _, err = ended(main, "--out-file", "x")
+    assert (code, err) == (
+        2,
+        "error: --out-file names the report of --gpu-self-test: add --gpu-self-test, or leave --out-file out\n",
+    )

@@ -124,8 +124,8 @@ def test_mistakes_of_the_command_line_are_one_line(tmp_path, ended, monkeypatch)
     assert "no notebook is given" in ended(main, "grade")[2]
     assert "there is no nowhere" in ended(main, "grade", "nowhere")[2]
     assert "no notebook lies below empty" in ended(main, "grade", "empty")[2]
-    assert "--out old.csv exists" in ended(main, "grade", str(path), "--out", "old.csv")[2]
-    assert "--seconds" in ended(main, "grade", str(path), "--seconds", "soon")[2]
+    assert "--out-file old.csv exists" in ended(main, "grade", str(path), "--out-file", "old.csv")[2]
+    assert "--timeout" in ended(main, "grade", str(path), "--timeout", "soon")[2]
     assert (tmp_path / "old.csv").read_text() == "mine"
 
 
@@ -137,7 +137,7 @@ def test_the_list_names_every_exercise(ended):
 
 def test_help_says_that_it_runs_the_code_of_students(ended):
     output = " ".join(ended(main, "grade", "--help")[1].split())
-    assert "a table of grades. THIS RUNS THE CODE OF THE STUDENTS" in output
+    assert "a table of grades. This executes the students' code." in output
 
 
 def test_ctrl_c_keeps_the_rows_that_are_done(tmp_path):

@@ -1,4 +1,4 @@
-"""grade --isolated, and several notebooks at a time: the grades are those of one by one, here.
+"""grade --container, and several notebooks at a time: the grades are those of one by one, here.
 
 tests/support/stand_in_engine.py stands in for docker: it runs what a container does, as a process.
 """
@@ -65,7 +65,7 @@ def test_the_command_grades_in_containers_and_writes_what_canvas_and_gradescope_
 ):
     monkeypatch.chdir(folder)
     status, output, _ = ended(
-        main, "grade", "--isolated", "--jobs", "2", "in", "--canvas", "canvas.csv", "--gradescope", "results"
+        main, "grade", "--container", "--jobs", "2", "in", "--canvas", "canvas.csv", "--gradescope", "results"
     )
     assert status == 0 and "written to grades.csv, canvas.csv, results" in output
     assert {words[-3] for words in read_calls(engine)} == {f"gluonlab-grading:{gluonlab.__version__}"}
@@ -79,7 +79,7 @@ def test_the_command_grades_in_containers_and_writes_what_canvas_and_gradescope_
 def test_an_engine_that_starts_nothing_is_one_line(folder, engine, ended, monkeypatch):
     monkeypatch.chdir(folder)
     (engine / "images" / "none.py").write_text("raise SystemExit('no daemon')")
-    status, _, output = ended(main, "grade", "--isolated", "--image", "none", "in")
+    status, _, output = ended(main, "grade", "--container", "--image", "none", "in")
     assert status == 1 and "no daemon" in output and "0 of 3 notebooks are graded" in output
     assert not (folder / "grades.csv").exists()
 
@@ -88,11 +88,11 @@ def test_mistakes_of_the_command_line_are_one_line(folder, ended, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PATH", "")
     for words, line in {
-        "--isolated": "there is no docker or podman on PATH",
-        "--isolated --engine lxc": "--engine 'lxc': choose docker or podman",
-        "--engine docker": "--engine is of containers, and there is none: add --isolated",
-        "--image x": "--image is of containers",
-        "--reveal": "add --seed N",
+        "--container": "docker or podman is not on PATH",
+        "--container --engine lxc": "--engine 'lxc': choose docker or podman",
+        "--engine docker": "--engine is only for containers: add --container",
+        "--image x": "--image is only for containers",
+        "--show-hidden-cases": "add --seed N",
         "--seed -1": "--seed",
         "--jobs 0": "--jobs",
         "--assignment 2=x": "--assignment '2=x': give a lab and its name",
@@ -156,7 +156,7 @@ def test_ctrl_c_ends_all_that_run_and_keeps_what_is_graded(tmp_path, monkeypatch
     sleep = "import subprocess\nsubprocess.Popen(['/bin/sleep', '4321']).wait()"
     for number in (2, 3):
         hand_in(tmp_path / "in" / f"{number}.ipynb", sleep)
-    words = [sys.executable, "-m", "gluonlab.exercises", "grade", "in", "--jobs", "2", *["--isolated"] * isolated]
+    words = [sys.executable, "-m", "gluonlab.exercises", "grade", "in", "--jobs", "2", *["--container"] * isolated]
     process = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         wait_until(lambda: (tmp_path / "grades.csv").exists() and list_own_sleeping())

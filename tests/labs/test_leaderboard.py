@@ -81,7 +81,7 @@ def test_the_command_compares_with_the_eight_and_the_floor(table, capsys):
         main(["leaderboard", str(path)])
     assert end.value.code in (0, None)
     heading, *rows = capsys.readouterr().out.splitlines()
-    assert "floor of 1,479.2" in heading
+    assert "lower bound of 1,479.2" in heading
     assert [row.split()[:4] for row in rows] == [
         ["2,181.7", "1.475x", "the", "best"],
         ["1.", "1,598.3", "1.081x", "in/ada/04.ipynb"],

@@ -1,4 +1,4 @@
-"""python -m gluonlab.study learning-rate: its trainings, and its report."""
+"""gluonlab study learning-rate: its trainings, and its report."""
 
 import json
 import xml.etree.ElementTree as ElementTree

@@ -1,4 +1,4 @@
-"""python -m gluonlab.study scaling: the measurement of bench, kept by round, and its report."""
+"""gluonlab study scaling: the measurement of bench, kept by round, and its report."""
 
 import json
 
