@@ -407,7 +407,7 @@ def make_topology(name: str, world_size: Optional[int] = None) -> Topology:
             f"{machine} without *HOSTS"
         )
     if machine not in TOPOLOGIES:
-        hint = f"; for up to {MAX_HOSTS} hosts, use NAME*HOSTS; {FILE_HELP}"
+        hint = f"; for up to {MAX_HOSTS} hosts, use NAME*HOSTS, {FILE_HELP}"
         raise ScheduleError(unknown("topology", machine, TOPOLOGIES) + hint)
     if machine in RESIZABLE and hosts is None and world_size is not None:
         return TOPOLOGIES[machine](world_size)

@@ -56,7 +56,7 @@ def resolve_group_compression(compress: Optional[str], group: ProcessGroup, on_s
         )
     if compress == FP16 and not group.sums_float16:
         raise KVStoreError(
-            f"compress={compress} is not possible for {group.name or 'a process alone'}: omit it, or "
+            f"compress={compress} is not possible for {group.name or 'a single process'}: omit it, or "
             "choose 2bit:THRESHOLD; only Horovod can send float16"
         )
     if keeps_residual(compress) and group.size == 1:

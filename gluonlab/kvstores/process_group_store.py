@@ -69,7 +69,7 @@ class GroupKVStore(AllreduceKVStore):
             )
         if on_servers and not group.servers:
             raise KVStoreError(
-                f"on_servers=True: {group.name or 'a process alone'} has no servers: use a group of "
+                f"on_servers=True: {group.name or 'a single process'} has no servers: use a group of "
                 "gluonlab.launch.parameter_server_group, or omit on_servers"
             )
         if not (on_servers or group.is_synchronous):

@@ -68,9 +68,7 @@ class ShardedKVStore(ScheduleKVStore):
 
     def __init__(self, name: str = "sharded", topology: Optional[str] = None) -> None:
         if name not in HALVES:
-            raise KVStoreError(
-                f"{name!r} cannot be combined with optimizer-state sharding: choose {', '.join(HALVES)}"
-            )
+            raise KVStoreError(f"{name!r} cannot be combined with optimizer-state sharding: choose {', '.join(HALVES)}")
         super().__init__(name, topology=topology)
         self.optimizer: Optional[mx.optimizer.Optimizer] = None  # set by `set_optimizer`
         self._updates: Dict[Keys, ShardedUpdate] = {}

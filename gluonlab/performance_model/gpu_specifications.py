@@ -145,7 +145,7 @@ def find_machine(name: str) -> Machine:
     if kind not in MACHINES:
         several = f"; for up to {MAX_HOSTS} hosts, use NAME*HOSTS, such as p3.16xlarge*4"
         file = "; for your own machine, pass a file such as m.json"
-        raise ConfigError(unknown("machine to predict", kind, MACHINES) + several + file)
+        raise ConfigError(unknown("machine", kind, MACHINES) + several + file)
     try:
         topology = make_topology(name)
     except ScheduleError as error:

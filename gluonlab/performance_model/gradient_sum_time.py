@@ -78,7 +78,7 @@ def sum_within_host_s(store: str, topology: Topology, gradients: GradientSizes, 
     Raises ConfigError for a store that is not in `single_host_stores`.
     """
     if store not in single_host_stores():
-        raise ConfigError(unknown("kvstore to predict", store, single_host_stores()))
+        raise ConfigError(unknown("kvstore", store, single_host_stores()))
     gpus = topology.world_size
     if store == LOCAL:
         seconds = _sum_on_cpu_s(gpus, gradients, host)
@@ -193,7 +193,7 @@ def sum_over_hosts_s(store: str, machine: str, topology: Topology, gradients: Gr
     NETWORKS. Raises ConfigError for other stores.
     """
     if store not in MULTI_HOST_ALGORITHMS:
-        raise ConfigError(unknown("kvstore over hosts to predict", store, MULTI_HOST_ALGORITHMS))
+        raise ConfigError(unknown("kvstore for several hosts", store, MULTI_HOST_ALGORITHMS))
     sum_seconds, network = MULTI_HOST_SUMS[MULTI_HOST_ALGORITHMS[store]], NETWORKS[machine]
     latency_s = sum_seconds(topology, network, 0) if _extra_sums(gradients) else 0.0
     return sum_seconds(topology, network, gradients.total_bytes) + _extra_sums(gradients) * latency_s
@@ -224,7 +224,7 @@ def resolve_store(store: str, machine: Machine) -> Tuple[str, Optional[str]]:
             f"kvstore {store!r} cannot be predicted, because no step waits for a reduction: choose dist_sync"
         )
     if store not in all_stores():
-        raise ConfigError(unknown("kvstore to predict", store, all_stores()))
+        raise ConfigError(unknown("kvstore", store, all_stores()))
     equivalent = EQUIVALENT_STORES.get(store, store)
     if machine.hosts == 1 and equivalent in MULTI_HOST_ALGORITHMS:
         return RING, (

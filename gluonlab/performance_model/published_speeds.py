@@ -219,7 +219,7 @@ def _describe_prediction_error(figure: PublishedSpeed) -> str:
     gpu_count = f"{figure.gpus} x " if figure.gpus > 1 else ""
     microbatches = f" in {figure.microbatches} microbatches" if figure.microbatches > 1 else ""
     return (
-        f"{figure.network} on {gpu_count}{figure.gpu or 'a GPU that is not named'} at "
+        f"{figure.network} on {gpu_count}{figure.gpu or 'an unnamed GPU'} at "
         f"{figure.batch:g} images{microbatches}, which is similar, is predicted "
         f"{figure.ratio:.2f} times as fast as published"
     )

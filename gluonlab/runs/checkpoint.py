@@ -181,7 +181,7 @@ def read_newest_checkpoint(run_dir: Path) -> LatestCheckpoint:
             damaged.append(f"{path} cannot be used ({error})")
     reason = f": {damaged[0]}" if damaged else ""
     raise DataError(
-        f"{run_dir} has no {'whole ' * bool(damaged)}checkpoint to resume from{reason}: use the "
+        f"{run_dir} has no {'complete ' * bool(damaged)}checkpoint to resume from{reason}: use the "
         "directory of a run that was interrupted, or that had --checkpoint-every"
     )
 
@@ -263,7 +263,7 @@ def _read_manifest(path: Path) -> Dict[str, Any]:
         raise _DamagedCheckpoint(f"{MANIFEST} has format {content.get('format')!r}, not {FORMAT}")
     files = content.get("files")
     if not isinstance(files, dict) or set(files) != {*ARRAYS, STATE}:
-        raise _DamagedCheckpoint(f"{MANIFEST} lists other files")
+        raise _DamagedCheckpoint(f"{MANIFEST} does not list the expected files")
     if file.read_text(encoding="utf-8") != _manifest_text(files, content.get("gluonlab")):
         raise _DamagedCheckpoint(f"{MANIFEST} was changed after it was written")
     return files

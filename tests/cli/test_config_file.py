@@ -203,7 +203,7 @@ MISTAKES = {
     ("f.toml", "#" * 2**19): ["has more than the 16,384 bytes"],
     ("f.toml", b"lr = 1 # \xff"): ["byte 9 is no UTF-8", ".toml or .json"],
     ("f.yaml", "lr: 1"): ["ends in .toml or .json"],
-    ("f.json", '{"config": {"lr": 1}}'): ["is not what a run writes"],
+    ("f.json", '{"config": {"lr": 1}}'): ["was not written by gluonlab run"],
     ("f.json", '{"config": {"lr": 1}, "compare": [1, 2]}'): ["is of a comparison"],
     ("f.json", '{"config": {"lr": 1}, "format": 99}'): ["has format 99"],
     ("f.toml", None): ["cannot be read (No such file or directory)"],

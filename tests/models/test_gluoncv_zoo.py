@@ -165,7 +165,7 @@ def test_the_smallest_images_that_an_error_names_do_fit_and_smaller_ones_do_not(
     with pytest.raises(ModelError) as caught:
         make_initialized_net(name, given)
     text, shape = str(caught.value), "x".join(map(str, given))
-    begin = f"{name} cannot take images of shape {shape}: the smallest square ones that it takes are "
+    begin = f"{name} cannot take images of shape {shape}: the smallest square images are "
     assert text.startswith(begin)
     assert message is None or f" {message} choose another network or --dataset" in text
     channels, side = map(int, re.match(r"(\d+)x(\d+)", text[len(begin) :]).groups())

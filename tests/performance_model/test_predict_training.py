@@ -181,7 +181,7 @@ def test_predictions_similar_to_published_speeds_are_trusted():
 def test_a_prediction_far_from_published_speeds_is_not_trusted_and_says_why(work, machine, batch_size, words):
     result = predict(work, machine, batch_size)
     assert any(words in reason for reason in result.not_trusted)
-    assert "Not to be trusted here:" in result.text
+    assert "Not reliable in this case:" in result.text
 
 
 def test_gpus_without_published_figures_are_named():
@@ -203,7 +203,7 @@ def test_the_published_figure_that_is_missed_most_is_not_trusted():
     """TensorFlow's microbatches of one image, from 2 GPUs on."""
     network = published_work("ResNet-18")
     (reason,) = predict(network, "p3.16xlarge", 32, gpus=2, microbatches=Microbatches(32)).not_trusted
-    assert "ResNet-18 on 2 x a GPU that is not named" in reason and "0.58 times" in reason
+    assert "ResNet-18 on 2 x an unnamed GPU" in reason and "0.58 times" in reason
     assert predict(network, "p3.16xlarge", 32, gpus=2).not_trusted == ()
 
 
@@ -218,7 +218,7 @@ def test_published_batches_fit_into_memory_and_those_that_did_not_do_not():
 @pytest.mark.parametrize(
     ("machine", "options", "message"),
     [
-        ("p3.17xlarge", {}, r"unknown machine to predict 'p3.17xlarge'.*did you mean 'p3.16xl"),
+        ("p3.17xlarge", {}, r"unknown machine 'p3.17xlarge'.*did you mean 'p3.16xl"),
         ("p3.16xlarge*999", {}, "use 1 to 128"),
         ("p3.16xlarge*x", {}, "not a valid number of hosts"),
         ("p3.16xlarge", {"batch_size": 0}, "batch size 0 per GPU"),

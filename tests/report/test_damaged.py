@@ -47,7 +47,7 @@ MISTAKES = [
     (["unmeasured"], "unmeasured holds no metrics.jsonl"),
     (["good", "./good"], "good is given twice"),
     (["damaged"], "damaged/config.json cannot be read (it is no JSON)"),
-    (["foreign"], "foreign/config.json is not what a run writes: give folders"),
+    (["foreign"], "foreign/config.json was not written by gluonlab run: give folders"),
     (["deep"], "metrics.jsonl, line 1: '[[[["),
     (["torn"], "metrics.jsonl, line 2: '{\"kind\": ' is no line"),
     (["odd"], "a line of kind 'epoch' has no possible number for val_accuracy"),

@@ -9,16 +9,16 @@ from support.commands import file_names
 TESTS = Path(__file__).resolve().parents[1]
 # each with the beginning of its line
 MISTAKES = {
-    "--out old": "--out old is not empty: give a new folder",
-    "--out file": "--out file is a file: give a folder that is new or empty",
+    "--out old": "--out old is not empty: use a new folder",
+    "--out file": "--out file is a file: use a new or empty folder",
     "--out file/below": "--out file/below cannot be written (Not a directory)",
-    "--out file --autoresume": "--out file is a file: give a folder",
-    "compare 1,2 --out old": "--out old is not empty: give a new folder",
-    "find-lr --steps 100 --out old": "--out old is not empty: give a new folder",
-    "evaluate none": "none is no folder: give the folder of a finished run",
+    "--out file --autoresume": "--out file is a file: use a new or empty folder",
+    "compare 1,2 --out old": "--out old is not empty: use a new folder",
+    "find-lr --steps 100 --out old": "--out old is not empty: use a new folder",
+    "evaluate none": "none is not a folder: use the directory of a finished run",
     "evaluate none --lr 1": "--lr has no effect on an evaluation",
     "evaluate old": "old holds no config.json: give the folder of a finished run",
-    "resume none": "none is no folder: give the folder of a run",
+    "resume none": "none is not a folder: use the directory of a run",
     "resume old": "old holds no config.json: give the folder of a run",
     "--dataset nosuch": "unknown data set 'nosuch': choose",
     "--kvstore rng": "unknown kvstore 'rng': choose",

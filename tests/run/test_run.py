@@ -47,9 +47,8 @@ MISTAKES = {
     "--model resnet": "'resnet' | lenet, lenet-avg, mlp | gluoncv:NAME | did you mean 'resnet8'?",
     "--model gluoncv:alexnett": "'gluoncv:alexnett' | did you mean alexnet,  | gluoncv:? lists all",
     "--model gluoncv:ssd_512_resnet50_v1_voc": "'gluoncv:ssd_512_resnet50_v1_voc' | resnet50_v1",
-    "--model gluoncv:alexnet": "gluoncv:alexnet | 1x28x28 | the smallest square ones that it takes are 1x63x63 | "
-    "--dataset",
-    "--model gluoncv:resnest14": "gluoncv:resnest14 | 1x28x28 | the smallest square ones that it takes are 3x17x17",
+    "--model gluoncv:alexnet": "gluoncv:alexnet | 1x28x28 | the smallest square images are 1x63x63 | --dataset",
+    "--model gluoncv:resnest14": "gluoncv:resnest14 | 1x28x28 | the smallest square images are 3x17x17",
     "--pretrained missing.params": "--pretrained missing.params is not a file | local file",
     "--evaluate missing --compare 1,2": "--evaluate | --compare | give one of them",
     "resume x --autoresume": "--autoresume is an option of gluonlab run | leave it out",
@@ -67,7 +66,7 @@ MISTAKES = {
     "find-lr --steps 100 --lr 0.1": "--lr has no effect | range test | leave it out",
     "find-lr --steps 30 --profile 3": "--profile has no effect | leave it out",
     "--microbatches 2 --microbatch-size 8": "--microbatches 2 | --microbatch-size 8 | give one of them",
-    "--gpus 2 --microbatches 33": "--microbatches 33 | 32 images per device (64 in all, shared by 2) | give 1 to 32",
+    "--gpus 2 --microbatches 33": "--microbatches 33 | 32 images per device (64 in all, shared by 2) | use 1 to 32",
     "--microbatches 2000 --batch-size 9999": "--microbatches 2000 | 1437 images per device (1437 in all | 1 to 1437",
     "--lr fast": "--lr fast | a number above 0",
     "--momentum 1": "--momentum 1 | from 0 and below 1",
@@ -85,7 +84,7 @@ MISTAKES = {
     "--label-smoothing 1": "--label-smoothing 1 | from 0 and below 1",
     "--compress 1bit": "--compress 1bit | 2bit:0.5",
     "--optimizer adam --momentum 0.9": "--momentum 0.9 | adam has no momentum | sgd",
-    "--out /": "--out / is not empty | give a new folder",
+    "--out /": "--out / is not empty | use a new folder",
     "--gpu 2": "'--gpu' | --gpus | did you mean '--gpus'?",
     "-g 2": "'-g' | see --help",
     "2": "unexpected '2' | write options only, such as --gpus N | --help",
@@ -112,20 +111,24 @@ def test_a_user_error_is_one_line_with_value_and_fix(run, empty_cwd, words):
 IMAGES, LABELS = MNIST_NAMES[:2]
 # (a file, its content -> the content of a damaged one, what the line must say)
 DAMAGES = {
-    "file missing": (LABELS, None, "download what is missing"),
-    "truncated": (IMAGES, lambda content: content[:-1], "truncated | fetch it again"),
-    "nothing in it": (LABELS, lambda content: b"", "begins with nothing | fetch it again"),
-    "wrong magic": (IMAGES, lambda content: b"<htm" + content[4:], "not an IDX file | 00 00 08 03 | fetch it again"),
-    "wrong type": (IMAGES, lambda content: b"\0\0\x0d\x03" + content[4:], "0x0d | 0x08 | fetch it again"),
+    "file missing": (LABELS, None, "download the files"),
+    "truncated": (IMAGES, lambda content: content[:-1], "truncated | download it again"),
+    "nothing in it": (LABELS, lambda content: b"", "starts with nothing | download it again"),
+    "wrong magic": (IMAGES, lambda content: b"<htm" + content[4:], "not an IDX file | 00 00 08 03 | download it again"),
+    "wrong type": (IMAGES, lambda content: b"\0\0\x0d\x03" + content[4:], "0x0d | 0x08 | download it again"),
     "labels for images": (IMAGES, lambda content: b"\0\0\x08\x01" + content[4:], "1 dimensions, expected 3"),
     "wrong shape": (IMAGES, lambda content: content[:8] + b"\0\0\0\x0e\0\0\0\x38" + content[16:], "14x56 | 28x28"),
     "label out of range": (LABELS, lambda content: content[:-1] + b"\x0a", "label 10 at position 39 | 0 to 9"),
     "fewer labels than images": (
         LABELS,
         lambda content: content[:7] + b"\x27" + content[8:-1],
-        "39 labels for the 40 images | fetch it again",
+        "39 labels for the 40 images | download it again",
     ),
-    "damaged gzip": (f"{LABELS}.gz", lambda content: b"\x1f\x8b\x08\0 damaged", "damaged gzip file | fetch it again"),
+    "damaged gzip": (
+        f"{LABELS}.gz",
+        lambda content: b"\x1f\x8b\x08\0 damaged",
+        "damaged gzip file | download it again",
+    ),
 }
 
 

@@ -158,7 +158,7 @@ def test_a_path_out_of_the_folder_is_refused(run):
 def test_without_a_complete_checkpoint_the_error_says_what_to_give(run):
     for folder in list_checkpoints(run):
         (folder / "state.json").unlink()
-    with pytest.raises(DataError, match=r"has no whole checkpoint to go on from: .* is damaged"):
+    with pytest.raises(DataError, match=r"has no complete checkpoint to resume from: .* is damaged"):
         read_newest_checkpoint(run)
 
 

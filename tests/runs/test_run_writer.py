@@ -66,8 +66,8 @@ def test_a_new_folder_is_created_with_its_parents(tmp_path):
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        ("full", "--out full is not empty: give a new folder"),
-        ("file", "--out file is a file: give a folder"),
+        ("full", "--out full is not empty: use a new folder"),
+        ("file", "--out file is a file: use a new or empty folder"),
         ("file/below", r"file/below cannot be written \(Not a directory\): choose another place"),
         ("/proc/gluonlab", r"--out /proc/gluonlab cannot be written \(.*\): choose another place with --out"),
         (None, "choose another place with --out"),
@@ -153,7 +153,7 @@ def test_parameters_are_whole_or_those_of_the_previous_epoch(run):
 
 
 def test_a_full_disk_raises_an_error_that_names_metrics_jsonl(run):
-    message = r"^cannot write .*/metrics.jsonl: File too large; choose another place with --out$"
+    message = r"^cannot write .*/metrics.jsonl: File too large; choose another path with --out$"
     with limit_file_size(100):
         for write in (lambda: run.write(DivergedEvent("x" * 200)), run.draw_curves, run.close):
             with pytest.raises(OutputError, match=message):

@@ -53,8 +53,8 @@ WRONG = {
     (CONFIG, "export"): ({"export": "onnx"}, "--export onnx needs onnx and onnxruntime, and onnx"),
     (CONFIG, "tensorboard"): ({"tensorboard": True}, "--tensorboard needs tensorboardX, which is not installed"),
     (DEVICES, "devices"): ({"devices": "gpu:77"}, "there is no gpu:77"),
-    (DEVICES, "dtype"): ({"dtype": "float16"}, "--dtype float16 is for GPUs"),
-    (DEVICES, "arithmetic"): ({"tf32": True}, "--tf32: this process has computed on GPUs without"),
+    (DEVICES, "dtype"): ({"dtype": "float16"}, "--dtype float16 needs GPUs"),
+    (DEVICES, "arithmetic"): ({"tf32": True}, "--tf32: this process has already used GPUs without"),
     (DEVICES, "strategy"): ({"strategy": "layers", "pipeline_parallel": 4}, "devices make no whole copies"),
     (DEVICES, "weights"): ({"device_weights": "1"}, "--device-weights 1 has 1 number, "),
     (DEVICES, "sharding"): (
@@ -190,7 +190,7 @@ def test_single_process_options_are_refused_with_several_processes(setting, opti
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("", "--compress fp16: it is for what several processes send each other over Horovod"),
+        ("", "--compress fp16: a single process cannot use it"),
         ("dist_sync", "--compress fp16: dist_sync cannot sum float16: choose --backend horovod"),
         ("horovod", None),
     ],

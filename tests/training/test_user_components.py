@@ -479,7 +479,7 @@ WEIGHTED = {"net": nn.Dense(CLASSES, prefix="w_"), "loss": Weighted(prefix="w_")
         (ModelError, {"net": HALVES}, "^Halves returns 2 arrays, but must return one array:"),
         (ModelError, {"net": Twins()}, "^Twins: .*twin_.*: parameters are saved by name, so give"),
         (ModelError, {"net": Whole()}, "^Whole returns scores of type int32, but a loss needs flo"),
-        (ModelError, {"net": OfBytes()}, "embedding.*_weight has sparse.*: make them dense"),
+        (ModelError, {"net": OfBytes()}, "embedding.*_weight has sparse.*: use sparse_grad=False"),
         (ModelError, {"net": Idle(0)}, "does not use idle.*weight .*: leave the layer out, or give"),
         (ModelError, {"net": OF_NOTHING}, "OfNothing takes no account of the images: comp"),
         (ConfigError, {"net": make_net, "model": "lenet"}, "--model lenet and the network make_"),
@@ -541,11 +541,11 @@ X, Y = ARRAYS[0], ARRAYS[1]
     ("arrays", "said"),
     [
         ((X, Y, X[0, 0], Y), r"x_test is uint8 of shape \(6, 6\): give images"),
-        ((X, Y[:5], X, Y), r"y_train is int64 of shape \(5,\): give the number of its class .*40,"),
-        ((X, Y - 1, X, Y), "y_train goes from -1 to 2: give classes from 0 up"),
+        ((X, Y[:5], X, Y), r"y_train is int64 of shape \(5,\): use a class number for each image.*40,"),
+        ((X, Y - 1, X, Y), "y_train has values from -1 to 2: use class numbers from 0"),
         ((X, Y, X[:0], Y[:0]), "x_test has the shape .* and contains no images"),
         ((X, Y, X[:, :1], Y), r"x_train has images of \(2, 6, 6\), but x_test of \(1, 6, 6\)"),
-        ((X, Y, X, Y, 4), "classes 4: give a name for each, in a list"),
+        ((X, Y, X, Y, 4), "classes=4: use a list with a name for each class"),
         ((X, Y, X, Y, ["a", "b"]), "a label is 3, but there are only 2 classes"),
     ],
 )

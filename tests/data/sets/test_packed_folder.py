@@ -182,7 +182,7 @@ REFUSED = {
     "decoders": (2, "packed is packed, so nothing is left to decode: leave --workers out"),
     "skip_bad": (True, "packed is packed, so nothing is left to decode: leave --skip-corrupt out"),
     "val_share": (0.3, "--val-split 0.3 is for folders without val"),
-    "random_resized_crop": (True, "--random-resized-crop cuts image files, and .*packed is packed: give the folder"),
+    "random_resized_crop": (True, "--random-resized-crop needs image files, and .*packed is packed: give the folder"),
 }
 
 

@@ -131,7 +131,7 @@ def test_a_file_that_is_a_bomb_is_refused_with_little_memory(folder, kind):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "it begins with nothing, expected 00 00 08 03"),
+        (b"", "it starts with nothing, expected 00 00 08 03"),
         (b"<htm", "it begins with 3c 68 74 6d"),
         (b"\0\0\x0d\x03" + bytes(12), "values of type 0x0d, expected unsigned bytes"),
         (idx_bytes(SMALL[0]), "2 dimensions, expected 3"),
