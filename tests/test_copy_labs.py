@@ -53,7 +53,7 @@ def test_it_prints_new_and_kept_notebooks(empty_cwd, ended):
         (["file"], "cannot write file: File exists; choose another folder"),
         (["x", "--language", "jp"], "unknown language 'jp': choose en, ja"),
         (["/proc/gluonlab"], "cannot write /proc/gluonlab: No such file or directory; "),
-        (["a\0b"], "that is no name for a file"),
+        (["a\0b"], "it is not a valid file name"),
         ([""], "DIR is empty: name a folder"),
         ([" "], "DIR is empty: name a folder"),
     ],

@@ -54,7 +54,7 @@ def check_gluoncv(name: str) -> None:
     similar = [other for other in names if lower_name and other.startswith(lower_name)][:_MAX_SUGGESTIONS]
     similar = similar or difflib.get_close_matches(lower_name, names, n=_MAX_SUGGESTIONS, cutoff=0.5)
     suggestion = f"did you mean {', '.join(similar)}? " if similar else ""
-    raise ModelError(f"unknown model {PREFIX + name!r}: {suggestion}run {_LIST_COMMAND} for all {len(names)} names")
+    raise ModelError(f"unknown model {PREFIX + name!r}: {suggestion}{_LIST_COMMAND} lists all {len(names)} names")
 
 
 def gluoncv_names() -> List[str]:

@@ -122,7 +122,7 @@ def _check_node(node: Node, inputs: List[bool], name: str, loop: str = "") -> No
         raise ModelError(f"{name} uses {operator}, which {effect} in MXNet {mx.__version__} during training: {advice}")
     if loop and op in REWRITTEN and _has_wrong_gradient(op, node.get("attrs", {}), inputs):
         raise ModelError(
-            f"{name} has {node['name']} ({op}) in the body of {loop.lstrip('_')}: MXNet "
+            f"{name} uses {node['name']} ({op}) in the body of {loop.lstrip('_')}: MXNet "
             f"{mx.__version__} computes a wrong gradient there: move it out of the body"
         )
     for body in node.get("subgraphs", []):

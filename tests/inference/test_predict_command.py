@@ -217,7 +217,7 @@ def test_a_folder_without_a_run_is_reported_in_one_line(predict, finished, tmp_p
     for folder, message in (
         (run, "holds no parameters.params, as no epoch was finished"),
         (tmp_path / "none", "is no folder: give the folder of a finished run"),
-        (empty_cwd, "holds no config.json"),
+        (empty_cwd, "contains no config.json"),
     ):
         assert message in read_error_line(predict(str(folder), "x.png"), empty_cwd)
 

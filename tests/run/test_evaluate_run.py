@@ -164,7 +164,7 @@ def remove(name):
 FOREIGN = "config.json was not written by gluonlab run"
 # what was done to a run's folder, what the line must say
 SPOILED = {
-    "no config": (remove("config.json"), "holds no config.json | finished run"),
+    "no config": (remove("config.json"), "contains no config.json | finished run"),
     "no parameters": (remove("parameters.params"), "contains no parameters.params | did not finish an epoch"),
     "cut off": (write_config(b'{"conf'), "config.json cannot be read | no JSON"),
     "not text": (write_config(b"\xff\xfe\x00"), "config.json cannot be read | no JSON"),
