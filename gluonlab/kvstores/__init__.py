@@ -204,7 +204,7 @@ def check_topology(topology: Optional[str], kvstore: str) -> None:
     if not KVSTORES[kvstore].uses_topology:
         choices = ", ".join(name for name, kind in KVSTORES.items() if kind.uses_topology)
         raise KVStoreError(
-            f"topology={topology!r}: kvstore {kvstore!r} is built into MXNet and ignores topologies: "
+            f"topology {topology!r}: kvstore {kvstore!r} is built into MXNet and ignores topologies: "
             f"choose one of {choices}, or omit the topology"
         )
 

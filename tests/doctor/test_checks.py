@@ -158,7 +158,7 @@ def test_a_symbol_that_nobody_has_is_one_fault_for_each_library(mxnet_folder, tm
     [fault] = [finding for finding in results if finding.status == FAULT]
     assert fault.what == "liba.so.1 does not fit"
     assert "none of them has first" in fault.cause
-    assert f"take {tmp_path}/one out of LD_LIBRARY_PATH" in fault.cure
+    assert f"remove {tmp_path}/one from LD_LIBRARY_PATH" in fault.cure
 
 
 def test_cublas_from_two_places_is_a_warning(tmp_path):

@@ -149,7 +149,7 @@ def test_a_library_that_lacks_a_symbol(tmp_path):
     complaint = diagnose_linker_error(dlopen_message(user), {"LD_LIBRARY_PATH": str(tmp_path)})
     assert complaint.library == "libcublas.so.11"
     assert "none of them contains cublasLtGetStatusString" in complaint.cause
-    assert complaint.cure.startswith(f"take {tmp_path} out of LD_LIBRARY_PATH")
+    assert complaint.cure.startswith(f"remove {tmp_path} from LD_LIBRARY_PATH")
 
 
 def test_a_symbol_with_a_version_names_the_library_that_should_have_it(tmp_path):
@@ -159,10 +159,10 @@ def test_a_symbol_with_a_version_names_the_library_that_should_have_it(tmp_path)
     complaint = diagnose_linker_error(message, {"LD_LIBRARY_PATH": str(old.parent)})
     assert complaint.library == "libcublasLt.so.11"
     assert f"{old} is not the version that {user} needs: it does not contain cublasLtGetStatusString" in complaint.cause
-    assert f"take {old.parent} out of LD_LIBRARY_PATH" in complaint.cure
+    assert f"remove {old.parent} from LD_LIBRARY_PATH" in complaint.cure
 
 
-TAKE_OUT = "take /opt/old out of LD_LIBRARY_PATH"
+TAKE_OUT = "remove /opt/old from LD_LIBRARY_PATH"
 NOT_OPENED, NOT_MAPPED = "cannot open shared object file", "failed to map segment from shared object"
 
 
@@ -225,7 +225,7 @@ def test_the_engines_error_names_the_wrong_version_in_ld_library_path(tmp_path):
     write_library(wheel_path(environment.site, "libcublas.so.11"))
     message = environment.run_python("-c", IMPORT, LD_LIBRARY_PATH=str(system)).stdout.strip()
     assert message.startswith(f"mxnet cannot load libcublas.so.11: {users} does not fit")
-    assert f"take {system} out of LD_LIBRARY_PATH" in message
+    assert f"remove {system} from LD_LIBRARY_PATH" in message
     assert "\n" not in message
 
 

@@ -167,7 +167,7 @@ def test_the_smallest_images_that_an_error_names_do_fit_and_smaller_ones_do_not(
     text, shape = str(caught.value), "x".join(map(str, given))
     begin = f"{name} does not accept images of shape {shape}: the smallest square images are "
     assert text.startswith(begin)
-    assert message is None or f" {message} choose another network or --dataset" in text
+    assert message is None or f" {message} choose another model or --dataset" in text
     channels, side = map(int, re.match(r"(\d+)x(\d+)", text[len(begin) :]).groups())
     graph = get_model(name, 10)(mx.sym.var("data"))
     fits = [infer_shapes._infer_shapes(graph, (channels, s, s), 10) is not None for s in range(1, side + 1)]

@@ -79,7 +79,7 @@ def test_other_shapes_and_surplus_parameters_are_named(tmp_path):
     with pytest.raises(ModelError, match=r"0\.weight has shape \(16, 1, 3, 3\), not \(16, 3, 3, 3\)"):
         load_pretrained(net, file, 10)
     make_initialized_net("resnet8", classes=5).save_parameters(file)
-    message = r"^it does not fit the model: 8\.weight is \(5, 64\), not \(10, 64\); 8\.bias is"
+    message = r"^it does not fit the model: 8\.weight has shape \(5, 64\), not \(10, 64\); 8\.bias has"
     with pytest.raises(ModelError, match=message):
         load_parameters(net, path, "it", 10)
     arrays = {name: param.data() for name, param in net._collect_params_with_prefix().items()}

@@ -210,7 +210,7 @@ LATE = Instruction("forward", 0, 3)
         (lambda a, b: a.insert(0, a.pop()), (0, 0), "before backward of microbatch 0, stage 0"),
         (lambda a, b: a.append(a[-1]), (0, 13), "the stage is already updated"),
         (lambda a, b: a.pop(), (0, 12), "(update, stage 0): the program ends before this instruction"),
-        (lambda a, b: a.append(Instruction("update", 0, 0)), (0, 13), "its microbatch is -1"),
+        (lambda a, b: a.append(Instruction("update", 0, 0)), (0, 13), "its microbatch to -1"),
     ],
 )
 def test_a_fault_is_named(change, place, words):
