@@ -94,7 +94,7 @@ def test_a_run_notices_them_after_the_epoch_and_saves_nothing(devices, tmp_path,
         strategy.step = step
         return strategy
 
-    message = r"dense\d+_bias of the network is no longer finite after step \d+: use a smaller"
+    message = r"dense\d+_bias of the model is no longer finite after step \d+: use a smaller"
     with pytest.raises(DivergedError, match=message) as error:
         train(plain, strategy=make_poisoned_strategy, reporter=Reporter())
     assert error.value.exit_status == 1

@@ -132,7 +132,7 @@ class Agreement(NamedTuple):
     def in_words(self) -> str:
         """Return a sentence on how closely the ONNX model agrees with MXNet.
 
-        For example: ``model.onnx gives MXNet's scores to 2.1e-07 of the largest, on 12
+        For example: ``the scores of model.onnx differ from MXNet's by 2.1e-07 of the largest, on 12
         validation images``.
         """
         difference, images = f"{self.difference:.1e} of the largest", f"{self.images:,} validation images"

@@ -285,7 +285,7 @@ def split():
 
 @pytest.mark.parametrize("ctxs", [mx.cpu(0), "cpu", None, [], (), [0, 1], ["cpu"], [None]], ids=repr)
 def test_other_values_than_lists_of_devices_are_refused(split, ctxs):
-    message = r"is not a list of devices: give gluonlab.devices.devices\('cpu\*2'\)"
+    message = r"is not a list of devices: use gluonlab.devices.devices\('cpu\*2'\)"
     for call in (lambda: Loader(split, ctxs, 8), lambda: get_model("lenet", 10, ctxs))[: 2 if ctxs else 1]:
         with pytest.raises(DeviceError, match=message) as raised:
             call()
@@ -329,5 +329,5 @@ def test_a_repeated_device_is_refused_with_an_example(split, take, places):
     ctxs = [contexts(2)[place] for place in places]
     with pytest.raises(DeviceError) as raised:
         take(split, ctxs)
-    assert f"names {ctxs[0]} 2 times: give each device once, such as " in str(raised.value)
+    assert f"contains {ctxs[0]} 2 times: list each device once, such as " in str(raised.value)
     assert f"[mx.{ctxs[0].device_type}(i) for i in range({len(ctxs)})]" in str(raised.value)

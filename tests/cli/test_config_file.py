@@ -145,7 +145,7 @@ def test_a_runs_own_file_gives_the_same_run_again(run, tmp_path):
 def test_the_command_line_is_written_after_the_file(run):
     Path("a.toml").write_text('epochs = 3\nestimate_memory = true\nmodel = "mlp"\n')
     words = ["--config", "a.toml", "--epochs", "2", "--estimate-memory", "false", "--save-config", "b.toml"]
-    assert run(*words) == (0, "written to b.toml: --config b.toml reads it\n", "")
+    assert run(*words) == (0, "written to b.toml: use it with --config b.toml\n", "")
     assert Path("b.toml").read_text() == 'model = "mlp"\nepochs = 2\n'
 
 

@@ -183,7 +183,7 @@ def test_shapes_that_pictures_do_not_have_are_taken_as_arrays(tmp_path, pictures
 @pytest.mark.parametrize("count", [0, -1, 2.5, True, "2", None])
 def test_the_best_classes_are_counted_from_one(count):
     predictions = Predictions(("a", "b"), ("x",), np.array([[1.0, 2.0]], "float32"))
-    with pytest.raises(DataError, match=r"top\(.*\): give a number of classes from 1 up"):
+    with pytest.raises(DataError, match=r"top\(.*\): use a whole number of classes"):
         predictions.top(count)
     assert [[guess.name for guess in best] for best in predictions.top(9)] == [["b", "a"]]
 
@@ -201,16 +201,16 @@ def test_floats_and_arrays_of_mxnet_are_seen_as_bytes_are(gray, kind):
     ("images", "message"),
     [
         ([], "there are no images"),
-        ([3], "an image is an int: give files"),
-        (b"GIF", "an image is bytes of a file: give the file itself"),
-        (np.zeros((2, 1, 28, 27), np.uint8), r"uint8 of shape \(2, 1, 28, 27\): give bytes"),
+        ([3], "the image is an int: pass files"),
+        (b"GIF", "the image is the bytes of a file: pass the file itself"),
+        (np.zeros((2, 1, 28, 27), np.uint8), r"uint8 of shape \(2, 1, 28, 27\): use bytes"),
         (np.full((2, 28, 28), np.nan), "not finite in image 0"),
         (np.zeros((2, 28, 28), bool), "images is bool"),
         (nd.zeros((28, 28)), r"of shape \(n, 1, 28, 28\), n from 1 up, by images\[None, None\]"),
         (np.zeros((1, 28, 28, 1)), r"n from 1 up, by images.transpose\(0, 3, 1, 2\)"),
-        (None, "an image is a NoneType: give files"),
-        (Image.new("L", (28, 28)), "an image is one of Pillow: give its file, or save it"),
-        ([Image.new("RGBA", (28, 28))] * 2, "an image is one of Pillow: give its file, or"),
+        (None, "the image is a NoneType: pass files"),
+        (Image.new("L", (28, 28)), "the image is a Pillow image: pass its file, or save it"),
+        ([Image.new("RGBA", (28, 28))] * 2, "the image is a Pillow image: pass its file, or"),
         (np.zeros((0, 28, 28), np.uint8), "n from 1 up"),
     ],
 )
@@ -234,5 +234,5 @@ def test_parameters_and_scores_that_are_not_finite_fail(tmp_path):
 
 
 def test_another_setting_is_refused(gray):
-    with pytest.raises(ConfigError, match="--lr has no effect on predictions: give --gpus, "):
+    with pytest.raises(ConfigError, match="--lr has no effect on predictions: use --gpus, "):
         load_run(gray.run_dir, lr=0.1)

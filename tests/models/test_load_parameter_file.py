@@ -84,7 +84,7 @@ def test_other_shapes_and_surplus_parameters_are_named(tmp_path):
         load_parameters(net, path, "it", 10)
     arrays = {name: param.data() for name, param in net._collect_params_with_prefix().items()}
     nd.save(file, {**arrays, "99.weight": nd.zeros((1,))})
-    with pytest.raises(ModelError, match=r"99\.weight is not in the network"):
+    with pytest.raises(ModelError, match=r"99\.weight is not in the model"):
         load_pretrained(net, file, 10)
 
 

@@ -84,7 +84,7 @@ def test_a_store_over_hosts_on_a_machine_from_a_file_names_machines_of_hosts(tmp
     file = str(tmp_path / "m.json")
     write_topology(replace(make_topology("p3.8xlarge"), gpu="V100"), file)
     result = predict(RESNET, file, 32, store="horovod")
-    assert any("for hosts give p3.16xlarge*2" in caution for caution in result.cautions)
+    assert any("for several hosts use p3.16xlarge*2" in caution for caution in result.cautions)
 
 
 def test_every_machine_has_a_network_and_a_known_gpu():
@@ -227,7 +227,7 @@ def test_published_batches_fit_into_memory_and_those_that_did_not_do_not():
         ("p3.16xlarge", {"overlap": 0}, "1 or more, or off"),
         ("p3.16xlarge", {"store": "rign"}, "unknown store.*ring"),
         ("p3.16xlarge*2", {"gpus": 12}, "whole hosts of 8, such as 8"),
-        ("p3.16xlarge", {"batch_size": None, "global_batch_size": 7}, "give 8 or more, or 7 GPUs or fewer"),
+        ("p3.16xlarge", {"batch_size": None, "global_batch_size": 7}, "use at least 8 images, or at most 7 GPUs"),
     ],
 )
 def test_mistakes_are_one_line(machine, options, message):

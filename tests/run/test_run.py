@@ -28,11 +28,11 @@ MISTAKES = {
     "--gpus -1": "--gpus -1 | a whole number from 1 up",
     "--gpus ''": "--gpus '' | a whole number from 1 up",
     "--gpus": "--gpus needs a value | --gpus N | --help",
-    "--gpus 2 --require-gpu": f"2 GPUs required, none here | {WHY_NO_GPU} | without --require-gpu",
-    "--require-gpu": f"1 GPU required, none here | {WHY_NO_GPU} | without --require-gpu",
+    "--gpus 2 --require-gpu": f"2 GPUs required, but there are none | {WHY_NO_GPU} | without --require-gpu",
+    "--require-gpu": f"1 GPU required, but there are none | {WHY_NO_GPU} | without --require-gpu",
     "--require-gpu --devices cpu*2": "--devices cpu*2 | --require-gpu | name GPUs",
     "--require-gpu --devices 2": "--devices 2 | --gpus 2",
-    "--devices gpu:0": f"gpu:0 | here are no GPUs | {WHY_NO_GPU} | cpu*N",
+    "--devices gpu:0": f"gpu:0 | this machine has no GPUs | {WHY_NO_GPU} | cpu*N",
     "--devices cpu:": "'cpu:' is not a device | 'cpu*4'",
     "--devices gpu:[": "'gpu:[' | regular expression | 'gpu:[0-3]'",
     "--devices tpu": "'tpu' is not a device | 'gpu:0'",
@@ -202,4 +202,4 @@ def test_gluoncvs_networks_are_listed(run):
     assert (status, err) == (0, "")
     *columns, _, last = out.splitlines()
     assert sorted(" ".join(columns).split()) == gluoncv_names()
-    assert last == f"{len(gluoncv_names())} networks: --model gluoncv:NAME trains one of them"
+    assert last == f"{len(gluoncv_names())} models: use one with --model gluoncv:NAME"

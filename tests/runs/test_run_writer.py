@@ -342,7 +342,7 @@ def test_of_many_at_once_one_gets_a_folder_and_the_others_another_or_none(empty_
 
 
 def test_the_message_names_process_and_host_until_the_folder_is_free(run):
-    message = f"run is in use by process {os.getpid()} on {socket.gethostname()}: give another folder"
+    message = f"run is in use by process {os.getpid()} on {socket.gethostname()}: use another folder"
     for use in (lambda: RunDirectory.check(str(run.path)), lambda: FolderLock(run.path)):
         with pytest.raises(OutputError, match=message):
             use()

@@ -224,7 +224,7 @@ def test_the_spot_job_trains_and_started_again_says_that_it_has_ended(tmp_path):
     check_charts("spot", trained.stdout + again.stdout, tmp_path / "run")
 
 
-GONE = "ml.g5.12xlarge has GPUs, and MXNet finds none: "
+GONE = "ml.g5.12xlarge has GPUs, but MXNet finds none: "
 CURE = "(--no-require-gpu; in a job the hyperparameter require-gpu: false)"
 
 
@@ -246,7 +246,7 @@ def test_a_job_trains_on_cpus_that_were_asked_for(tmp_path, instance, required):
     )
     process = run(words, SM_CURRENT_INSTANCE_TYPE=instance)
     assert process.returncode == 0, process.stderr
-    assert "2 CPU devices stand in for GPUs" in process.stderr
+    assert "2 CPU devices are used instead" in process.stderr
 
 
 def test_workers_on_paid_gpus_that_mxnet_does_not_find_end_at_once(tmp_path):
