@@ -527,7 +527,7 @@ def test_pipes_devices_and_files_that_are_too_large_are_refused(saved, store, fo
             gluon_trainer.load_states(path)
     with open_pipe(tmp_path / "pipe") as pipe:
         for other in (pipe, "/dev/zero"):
-            check_refusal(trainer, other, r"cannot be read as optimizer states \(it is no file\)")
+            check_refusal(trainer, other, r"cannot be read as optimizer states \(it is not a regular file\)")
 
 
 @pytest.mark.parametrize("form", ["gluonlab's", "gluon's"])
@@ -548,8 +548,8 @@ def test_gluons_trainer_with_a_store_that_updates_reads_only_files(store, tmp_pa
     trainer.load_states(str(tmp_path / "states"))
     with open_pipe(tmp_path / "pipe") as pipe:
         for path, message in (
-            (pipe, "it is no file"),
-            ("/dev/zero", "it is no file"),
+            (pipe, "it is not a regular file"),
+            ("/dev/zero", "it is not a regular file"),
             (tmp_path / "nothing", "No such file"),
             (tmp_path, "Is a directory"),
         ):

@@ -200,7 +200,7 @@ MISTAKES = {
     ("f.toml", "a" + ".a" * 900 + " = 1"): ["[a] is a table: write its settings without one"],
     ("f.toml", "[train]\nepochs = 5"): ["[train] is a table", "as epochs = 5"],
     ("f.json", '{"data": {"epochs": 5}}'): ["[data] is a table"],
-    ("f.toml", "#" * 2**19): ["has more than the 16,384 bytes"],
+    ("f.toml", "#" * 2**19): ["is larger than the maximum of 16,384 bytes"],
     ("f.toml", b"lr = 1 # \xff"): ["byte 9 is no UTF-8", ".toml or .json"],
     ("f.yaml", "lr: 1"): ["ends in .toml or .json"],
     ("f.json", '{"config": {"lr": 1}}'): ["was not written by gluonlab run"],

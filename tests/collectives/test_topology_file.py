@@ -269,7 +269,7 @@ def test_unreadable_and_invalid_files_are_refused(tmp_path):
     for file, words in (
         (tmp_path / "no.json", r"no.json cannot be read \(No such file"),
         (tmp_path, r"cannot be read \(Is a directory\)"),
-        (large, f"more than the {MAX_FILE_BYTES:,} bytes"),
+        (large, f"is larger than the maximum of {MAX_FILE_BYTES:,} bytes"),
         (binary, "is not valid JSON"),
     ):
         with pytest.raises(ScheduleError, match=words):

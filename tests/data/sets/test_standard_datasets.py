@@ -98,7 +98,7 @@ BOMBS = {
     "a huge shape": (make_header(*[2**32 - 1] * 3), "truncated, 16 bytes where its header"),
     "more than it promises": (
         gzip.compress(idx_bytes(SMALL) + bytes(2**26), 1),
-        r"\.gz: too long, more than the 40 bytes that its header \(2, 3, 4\) promises",
+        r"\.gz: too long: more than the 40 bytes that its header \(2, 3, 4\) announces",
     ),
     **{
         f"more than it can inflate to, {promised}": (
@@ -137,7 +137,7 @@ def test_a_file_that_is_a_bomb_is_refused_with_little_memory(folder, kind):
         (idx_bytes(SMALL[0]), "2 dimensions, expected 3"),
         (idx_bytes(SMALL)[:10], "truncated in its header, 10 of 16 bytes"),
         (idx_bytes(SMALL)[:-1], r"truncated, 39 bytes where its header \(2, 3, 4\) promises 40"),
-        (idx_bytes(SMALL) + b"\0", r"too long, more than the 40 bytes that its header \(2, 3, 4\) promises"),
+        (idx_bytes(SMALL) + b"\0", r"too long: more than the 40 bytes that its header \(2, 3, 4\) announces"),
     ],
 )
 def test_a_fault_of_an_idx_file_is_described(folder, content, message):
