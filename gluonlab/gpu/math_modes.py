@@ -36,9 +36,9 @@ class Arithmetic(NamedTuple):
 
     def in_words(self) -> str:
         """Describe the precision and the algorithms in words, for the run's header."""
-        products = "TF32 products on GPUs that support it" if self.tf32 else "float32 products without TF32"
-        fastest = "fastest algorithms, results may differ between runs"
-        return f"{products}; {'same seed, same bits' if self.deterministic else fastest}"
+        products = "TF32 products if supported" if self.tf32 else "float32 products, no TF32"
+        fastest = "fastest algorithms, not reproducible"
+        return f"{products}; {'reproducible with the same seed' if self.deterministic else fastest}"
 
 
 _current_arithmetic: Optional[Arithmetic] = None  # of this process, once it has used GPUs

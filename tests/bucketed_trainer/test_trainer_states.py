@@ -468,7 +468,7 @@ def test_states_of_another_optimizer_or_network_are_refused(saved, store, device
 def test_settings_of_the_optimizer_that_change_its_state_are_refused(tmp_path):
     path = str(tmp_path / "states")
     make_trained(make_deep_net(), "sgd").save_states(path)
-    message = "holds 1 arrays for .*, and SGD as it is set here keeps 0: give it the m"
+    message = "contains 1 arrays for .*, but SGD needs 0 with the current settings: use the m"
     check_refusal(make_trained(make_deep_net(), "sgd", momentum=0.0), path, message)
 
 
@@ -484,7 +484,7 @@ def test_files_of_other_things_are_refused(saved, tmp_path):
     (tmp_path / "twice").write_bytes(content + content)
     trainer = make_trained(net)
     for name, message in {
-        "params": "'.*params' holds arrays, but no states of an optimizer: load what save_states wrote",
+        "params": "'.*params' contains arrays, but no optimizer states: load a file that save_states wrote",
         "list": "cannot be read as optimizer states",
         "sharded": "an earlier version saved under 'sharded-optimizer'",
         "text": "neither a list of arrays nor a pickle",
@@ -518,7 +518,7 @@ def test_pipes_devices_and_files_that_are_too_large_are_refused(saved, store, fo
     trainer = make_trained(make_deep_net(contexts(2)), store=store, devices=2)
     save_in_form(trainer, path, form)
     os.truncate(path, 2**30)
-    check_refusal(trainer, path, r"has 1,073,741,824 bytes, and states of these parameters 67,.* at most: load what")
+    check_refusal(trainer, path, r"has 1,073,741,824 bytes, but states of these parameters need at most 67,.*: load a file")
     if store == "sharded-optimizer":
         net = make_deep_net(contexts(2))
         gluon_trainer = make_gluon_trainer(net, store=store)
@@ -684,7 +684,7 @@ def test_states_without_an_optimizer_keep_the_counts_of_the_trainer(tmp_path):
     train_on_devices(net, make_gluon_trainer(net, "adam", store), contexts(2), BATCHES[:3])
     store.save_optimizer_states(str(tmp_path / "states"))
     trainer = make_trainer(make_deep_net())
-    with pytest.warns(GluonlabWarning, match="does not say how often parameters were updated"):
+    with pytest.warns(GluonlabWarning, match="does not contain the number of updates"):
         trainer.load_states(str(tmp_path / "states"))
     assert trainer.optimizer.num_update == 0
 
@@ -734,4 +734,4 @@ def test_a_name_with_a_line_break_makes_a_message_of_one_line(tmp_path):
     arrays = gather_states(trainer)
     for old, new in (("parameter/", "parameter/a\n"), ("optimizer/", "optimizer/A\n")):
         nd.save(str(tmp_path / "states"), {name.replace(old, new): array for name, array in arrays.items()})
-        check_refusal(trainer, tmp_path / "states", "load what save_states wrote|the optimizer here is")
+        check_refusal(trainer, tmp_path / "states", "load a file that save_states wrote|the optimizer here is")

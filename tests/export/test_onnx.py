@@ -229,7 +229,7 @@ def test_an_operator_that_cannot_be_exported_is_named_in_one_line(layer, shape, 
     net = make_net(shape, layer, nn.Dense(2))
     with pytest.raises(ModelError, match=said) as caught:
         export(net, shape)
-    assert "\n" not in str(caught.value) and "--export alone" in str(caught.value)
+    assert "\n" not in str(caught.value) and "use --export mxnet" in str(caught.value)
 
 
 def test_patches_for_the_exporter_are_undone():

@@ -111,7 +111,7 @@ def test_accuracy_and_mistakes_on_the_validation_images_equal_the_evaluation(gra
     loaded = load_run(gray.run_dir, devices=device_spec(devices), batch_size=50)
     predictions, result = loaded.predict(images), loaded.mistakes()
     score = evaluate_run(str(gray.run_dir), devices=device_spec(devices)).score
-    assert (predictions.labels == labels).mean() == result.val_accuracy == score.accuracy < 1
+    assert (predictions.labels == labels).mean() == result.accuracy == score.accuracy < 1
     expected = plain_scores(gray, (1, 28, 28), images / np.float32(255)).argmax(axis=1)
     assert [wrong.number for wrong in result.wrong] == np.flatnonzero(expected != labels).tolist()
     for wrong in result.wrong:

@@ -108,9 +108,8 @@ def find_data_files(
     missing = [name for name, path in paths.items() if path is None]
     if missing:
         raise DataError(
-            f"{source.name} is incomplete in {folders[0]} and {data_root(data_dir)}: "
-            f"{', '.join(missing)}{format_note} missing: download the files ({command}), or use "
-            "another --data-dir"
+            f"{source.name} is incomplete: {', '.join(missing)}{format_note} not found in {folders[0]} and "
+            f"{data_root(data_dir)}: download the files ({command}), or use another folder with --data-dir DIR"
         )
     return {name: path for name, path in paths.items() if path is not None}
 
