@@ -269,7 +269,7 @@ def test_a_run_shows_its_recipe_and_that_there_is_a_shorter_one(fashion_run):
     result, lines = fashion_run
     source = "Zhong et al., Random erasing, 2020: the baseline, 95.61 % there 1 epoch (--recipe quick: 10)"
     assert f"recipe published: {source}" in " ".join(lines)
-    assert "options crop padding 4, flip, normalise mnist" in lines
+    assert "options crop padding 4, flip, normalize mnist" in lines
     content = json.loads((result.run_dir / "config.json").read_text())
     assert (content["settings"]["recipe"], content["settings"]["normalize"]) == ("published", "0.1307/0.3081")
     assert (content["config"]["recipe"], content["config"]["flip"], content["config"]["lr"]) == (None, None, None)
