@@ -120,7 +120,8 @@ def _check_resumable(folder: str) -> None:
 def compare(counts: str, as_json: bool, quiet: bool, **settings: Any) -> None:
     """Train with each number of GPUs, such as 1,2,4, and print a table.
 
-    Without GPUs, CPU devices are used. The total batch size is the same for every number.
+    Without GPUs, CPU devices are used. All runs have the same --batch-size per device, or the same
+    --global-batch-size.
     """
     device_counts = _parse_device_counts(counts)
     config = TrainConfig(**given_settings(settings))
