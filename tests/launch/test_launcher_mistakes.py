@@ -176,7 +176,8 @@ def test_options_for_a_single_process_are_refused():
     def option_names(command):
         return {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
 
-    assert option_names(run) - option_names(worker) - option_names(main) == set(SINGLE_PROCESS_OPTIONS)
+    options = {*option_names(run), *run.moved}
+    assert options - option_names(worker) - option_names(main) == set(SINGLE_PROCESS_OPTIONS)
     for option in SINGLE_PROCESS_OPTIONS:
         with pytest.raises(ConfigError, match=f"^{option} is for one process: leave it out, or wr"):
             validate_run_arguments("dist_sync", (option, "2"), 0, main, worker)
