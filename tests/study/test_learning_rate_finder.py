@@ -128,7 +128,7 @@ def test_a_training_that_learns_nothing_is_one_line(monkeypatch):
         ({"lr_decay": 0.5}, "leave --lr-decay 0.5 out"),
         ({"lr_decay_epochs": "1,2"}, "leave --lr-decay-epochs 1,2 out"),
         ({"final_lr": 0.01}, "leave --final-lr 0.01 out"),
-        ({"export": True}, "nothing of the training: leave --export out"),
+        ({"export": "mxnet"}, "nothing of the training: leave --export mxnet out"),
         ({"checkpoint_every": "5 steps"}, "leave --checkpoint-every 5 steps out"),
     ],
 )
