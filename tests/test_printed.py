@@ -39,7 +39,6 @@ ONLY_PARSED = {
     "measures for minutes": [
         "1KiB:64MiB",
         "choose",
-        "peers",
         "frameworks",
         "scaling",
         "batch-size",

@@ -208,7 +208,7 @@ def main(
         ssh_options=ssh_options,
         variable_names=env,
         settings=settings,
-        command=shlex.join(["python", "-m", "gluonlab.launch", *given_options(context), "--"]),
+        command=shlex.join(["gluonlab", "launch", *given_options(context), "--"]),
         membership=member,
     )
     console = Console("--json" in words and not program, program)

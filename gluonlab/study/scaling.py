@@ -59,6 +59,7 @@ NONE, DEFAULT_SPLITS, QUICK_SPLITS = "none", "layers,tensor,1f1b", "layers"
 SPLITS = (LAYERS, CHANNELS, *PIPELINES)
 TENSOR = "tensor"  # name of CHANNELS on the command line; study.json contains the old name
 STRATEGIES = (LAYERS, TENSOR, *PIPELINES)
+STRATEGY_NAMES = {CHANNELS: TENSOR}
 DEVICE_STORE = "device"  # MXNet's kvstore; also the name for one device, which needs no kvstore
 
 
@@ -216,7 +217,9 @@ class _ScalingReport:
         return self.series[f"{prefix}{case.name.replace(' ', '-')}"].values
 
     def _sharing_label(self, store_or_split: str) -> str:
-        return str(self.texts["split"].format(name=store_or_split)) if store_or_split in SPLITS else store_or_split
+        if store_or_split not in SPLITS:
+            return store_or_split
+        return str(self.texts["split"].format(name=STRATEGY_NAMES.get(store_or_split, store_or_split)))
 
     def _single_device_case(self, kind: str) -> Optional[ScalingCase]:
         matches = (case for case in self.measured_cases if case.kind == kind and case.layout.devices == 1)

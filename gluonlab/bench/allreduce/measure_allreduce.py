@@ -525,8 +525,12 @@ def measure_by_options(options: CommandOptions, schedules_alone: bool = False) -
     stores.
     """
     sizes = parse_sizes(options.get("bytes", DEFAULT_SIZES))
-    counts = [name for name in ("arrays", "iters", "rounds", "warmup") if name in options]
-    numbers = {name: whole_number_check(name != "warmup")(option_name(name), options[name]) for name in counts}
+    minimums = {"arrays": 1, "iters": 1, "rounds": 1, "warmup": 0}
+    numbers = {
+        name: whole_number_check(minimum)(option_name(name), options[name])
+        for name, minimum in minimums.items()
+        if name in options
+    }
     names = parse_algorithms(options.get("algorithms", "all"), CHOICES)
     dtype = options.get("dtype", DTYPES[0])
     if dtype not in DTYPES:
