@@ -337,7 +337,7 @@ class _SignalWatcher:
                 _print_line("waiting for the end of the current step: press Ctrl-C again to stop now")
             return
         number = signal.Signals(self._signals[0])
-        cause = "interrupted" if number == signal.SIGINT else f"terminated by {number.name}"
+        cause = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
         reason = "MXNet does not respond"
         with suppress(Exception):
             reason = "; ".join(filter(None, [reason, self.text_functions[-1]()]))

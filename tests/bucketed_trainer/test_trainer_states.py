@@ -518,7 +518,9 @@ def test_pipes_devices_and_files_that_are_too_large_are_refused(saved, store, fo
     trainer = make_trained(make_deep_net(contexts(2)), store=store, devices=2)
     save_in_form(trainer, path, form)
     os.truncate(path, 2**30)
-    check_refusal(trainer, path, r"has 1,073,741,824 bytes, but states of these parameters need at most 67,.*: load a file")
+    check_refusal(
+        trainer, path, r"has 1,073,741,824 bytes, but states of these parameters need at most 67,.*: load a file"
+    )
     if store == "sharded-optimizer":
         net = make_deep_net(contexts(2))
         gluon_trainer = make_gluon_trainer(net, store=store)

@@ -61,7 +61,7 @@ with out_of_memory.limit_import_time():
 """,
 }
 MESSAGE = (
-    "error: MXNet was ended, most likely for want of memory: this process may have 8,192 MiB "
+    "error: MXNet was terminated, probably because memory was full: this process may use 8,192 MiB "
     "(ulimit -v); raise the limit, use fewer --threads, choose a smaller --batch-size or more "
     "--microbatches, or find one that fits with gluonlab find-batch-size BYTES\n"
 )

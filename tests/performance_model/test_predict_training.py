@@ -67,9 +67,9 @@ def test_a_file_predicts_what_the_machine_does_that_it_was_made_of(tmp_path_fact
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, r"m.json does not say which GPUs it has.*: add \"gpu\": \"V100\", or one of K80, "),
+        ({}, r"m.json does not name its GPUs.*: add \"gpu\": \"V100\", or one of K80, "),
         ({"gpu": "V10"}, r"m.json: unknown gpu 'V10': choose .*V100"),
-        ({"gpu": "V100", "hosts": ((0, 1), (2, 3))}, "m.json has 2 hosts, and a prediction takes"),
+        ({"gpu": "V100", "hosts": ((0, 1), (2, 3))}, "m.json has 2 hosts, but predictions only"),
     ],
 )
 def test_a_file_that_does_not_say_enough_is_refused_in_one_line(changes, words, tmp_path):
@@ -225,7 +225,7 @@ def test_published_batches_fit_into_memory_and_those_that_did_not_do_not():
         ("p3.16xlarge", {"dtype": "int8"}, "choose float32 or float16"),
         ("p3.16xlarge", {"gpus": 9}, "choose 1 to 8"),
         ("p3.16xlarge", {"overlap": 0}, "at least 1, or off"),
-        ("p3.16xlarge", {"store": "rign"}, "unknown store.*ring"),
+        ("p3.16xlarge", {"store": "rign"}, "unknown kvstore.*ring"),
         ("p3.16xlarge*2", {"gpus": 12}, "multiples of the 8 GPUs of a host, such as 8"),
         ("p3.16xlarge", {"batch_size": None, "global_batch_size": 7}, "use at least 8 images, or at most 7 GPUs"),
     ],
@@ -242,7 +242,7 @@ def test_every_store_has_a_price_and_another_one_that_stands_for_it_is_named(mac
     result = predict(LENET, machine, 64, store=store)
     assert result.all_gpus_row.sum_s > 0
     stands_in = result.store != EQUIVALENT_STORES.get(store, store) and store != "device"
-    assert stands_in == any(caution.startswith(f"kvstore {store} is for a s") for caution in result.cautions)
+    assert stands_in == any(caution.startswith(f"kvstore {store} is for ") for caution in result.cautions)
 
 
 def test_every_kvstore_of_the_product_has_a_price_or_is_refused_by_name():

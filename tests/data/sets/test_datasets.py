@@ -204,7 +204,7 @@ def test_images_with_channels_last_are_refused_unless_a_layout_says_what_they_ar
     with pytest.raises(DataError, match=r"images has the shape \(12, 5, 7, 1\), which looks like"):
         ArraySplit(last, Y)
     assert (ArraySplit(last, Y, "NHWC").images == X[:, :1]).all()
-    with pytest.raises(DataError, match="layout 'HWC': give NCHW or NHWC"):
+    with pytest.raises(DataError, match="layout='HWC': use NCHW or NHWC, or omit it"):
         from_arrays(X, Y, X, Y, layout="HWC")
 
 

@@ -178,7 +178,7 @@ def test_a_data_set_is_found_in_its_folder(tmp_path, name, ending, below):
 
 
 def test_without_a_folder_the_files_are_named():
-    with pytest.raises(DataError, match="--data-dir DIR") as error:
+    with pytest.raises(DataError, match="gluonlab data download mnist\\), or use another --data-dir") as error:
         load_dataset("mnist")
     assert all(name in str(error.value) for name in MNIST_NAMES)
 
@@ -188,7 +188,8 @@ def test_the_file_that_is_missing_is_named_and_no_other(tmp_path, name):
     write_mnist(tmp_path)
     (tmp_path / name).unlink()
     with pytest.raises(
-        DataError, match=rf"mnist is incomplete: {name} \(plain or .gz\) not found in {tmp_path}/mnist and {tmp_path}: download"
+        DataError,
+        match=rf"mnist is incomplete: {name} \(plain or .gz\) not found in {tmp_path}/mnist and {tmp_path}: download",
     ):
         load_dataset("mnist", str(tmp_path))
 
