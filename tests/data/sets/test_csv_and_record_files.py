@@ -173,7 +173,7 @@ def test_images_in_both_lists_and_classes_without_validation_images_cause_warnin
     (place / "val.csv").write_text("\n".join([*lines[:3], "pictures/train/bee/0000.jpg,bee"]))
     with pytest.warns(GluonlabWarning, match="1 image is listed for training and for validation"):
         message = find_listed_images("train.csv").warnings()
-    assert message == ["no validation image is of the classes cow"]
+    assert message == ["there are no validation images of the classes cow"]
 
 
 A, B = "pictures/train/ant/0000.jpg", "pictures/train/bee/0000.jpg"
@@ -341,12 +341,12 @@ def test_a_fault_of_a_record_file_is_one_line_that_names_it(fault, records):
 
 
 WRONG_NAMES = {
-    "missing.rec": ["missing.rec does not exist: give a .rec file"],
+    "missing.rec": ["missing.rec does not exist: use a .rec file"],
     "train.idx": ["train.idx is not a .rec file", "such as record:train.rec"],
     "train.lst": ["train.lst is not a .rec file", "such as record:train.rec"],
-    ".": [". is a folder: give a .rec file"],
+    ".": [". is a folder: use a .rec file"],
     "train.rec,val.rec,more.rec": ["names 3 files", "record:train.rec,val.rec"],
-    "train.rec,": ["names 2 files: give one, or two"],
+    "train.rec,": ["names 2 files: use one, or two"],
     "val.rec": ["val.rec has no validation file", "--val-split 0.2", "record:val.rec,FILE"],
     "~nobody-here/train.rec": ["names an unknown home folder"],
 }

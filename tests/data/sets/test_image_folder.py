@@ -107,7 +107,7 @@ def test_bad_images_are_left_out_and_counted_on_request(root, memory):
     for place in places:
         place.write_bytes(b"no image")
     names = ", ".join(map(str, places[:3]))
-    message = f"4 of 18 training images cannot be decoded and are left out: {names} and 1 more"
+    message = f"4 of 18 training images cannot be decoded and are skipped: {names} and 1 more"
     with pytest.warns(GluonlabWarning, match=re.escape(message)) as warned:
         dataset = load(root, memory=memory, skip_bad=True)
     assert len(warned) == 1
@@ -156,7 +156,7 @@ def test_without_its_folder_imagenette_is_refused_with_instructions(name, tmp_pa
     fetch = f"gluonlab data download {name}" if name in SOURCES else f"unpack {name}.tgz there"
     nowhere = str(tmp_path / "x")
     for root, message in ((None, fetch), (nowhere, "is not a folder"), (str(tmp_path), fetch)):
-        with pytest.raises(DataError, match=f"give.*{name}|{name}.*give") as error:
+        with pytest.raises(DataError, match=f"use.*{name}|{name}.*use") as error:
             load_dataset(name, root)
         assert message in str(error.value)
 
@@ -267,7 +267,7 @@ def test_what_is_no_image_is_left_out_and_counted_in_one_remark(root):
     with pytest.warns(GluonlabWarning) as warned:
         dataset = load_dataset(f"folder:{root}", decoders=1)
     assert [str(warning.message) for warning in warned] == [
-        "left out 6 files in formats that are not read (2 .txt, 1 .db, 1 folder without images, "
+        "skipped 6 files in unsupported formats (2 .txt, 1 .db, 1 folder without images, "
         f"1 .heic, 1 others), such as {root}/train/ant/Thumbs.db; "
         "convert .heic to JPEG or PNG to use them"
     ]
@@ -276,7 +276,9 @@ def test_what_is_no_image_is_left_out_and_counted_in_one_remark(root):
 
 def test_images_outside_of_the_classes_are_counted(root):
     write_files(root, "train/a.jpg", "val/b.png", content=IMAGE)
-    assert ImageFolder(root).warnings() == [f"left out 2 images in no class's folder, such as {root}/train/a.jpg"]
+    assert ImageFolder(root).warnings() == [
+        f"skipped 2 images outside of the class folders, such as {root}/train/a.jpg"
+    ]
 
 
 def test_every_format_is_read_as_pillow_reads_it(root):
@@ -331,7 +333,7 @@ REFUSED = {
     "misspelled": (lambda root: (root / "val" / "ant").rename(root / "val" / "Ant "), "(it has 'Ant ')"),
     "twice": (
         lambda root: [rename_class(root, "ant", CAFE), rename_class(root, "bee", APART)],
-        f"two folders named {CAFE}, whose letters are composed differently",
+        f"two folders named {CAFE}, whose letters are encoded differently",
     ),
     "not UTF-8": (
         lambda root: (root / "train" / "ant").rename(root / "train" / os.fsdecode(b"\xff")),
@@ -358,7 +360,7 @@ def test_what_cannot_be_read_is_one_line_with_what_to_do(root, kind):
 @pytest.mark.parametrize("inside", ["train", "val", "train/ant", "flowers.tgz"])
 def test_a_part_names_the_whole_and_an_archive_is_to_be_unpacked(root, inside):
     write_files(root, "flowers.tgz")
-    is_part, is_archive = rf"is a part of a data set: give folder:{root}$", "unpack it, and use the folder"
+    is_part, is_archive = rf"is part of a data set: use folder:{root}$", "unpack it, and use the folder"
     with pytest.raises(DataError, match=is_archive if inside == "flowers.tgz" else is_part):
         ImageFolder(root / inside)
 
@@ -392,7 +394,7 @@ def test_classes_with_one_image_keep_it_for_training(root):
     remove_val(root)
     for path in [*(root / "train" / "bee").iterdir()][1:]:
         path.unlink()
-    with pytest.warns(GluonlabWarning, match="of classes with a single one: bee$"):
+    with pytest.warns(GluonlabWarning, match="of classes with a single image: bee$"):
         dataset = load(root, val_share=0.2, memory=EVERYTHING)
     assert np.bincount(dataset.train.labels).tolist() == [5, 1, 5]
     assert np.bincount(dataset.test.labels, minlength=3).tolist() == [1, 0, 1]
