@@ -122,7 +122,7 @@ def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(predic
         (wrong.number, wrong.true, wrong.predicted) for wrong in result.wrong
     ]
     title, *tiles = drawn
-    assert title.startswith(f"{len(result.wrong)} of 360 validation images of digits wrong, accuracy 0.")
+    assert title.startswith(f"{len(result.wrong)} of 360 validation images misclassified by digits, accuracy 0.")
     assert sorted([words for words, _ in tile.lines] for tile in tiles) == sorted(
         [f"true {it.true}", f"taken for {it.predicted}", f"{it.probability:.1%}", f"no. {it.number}"]
         for it in result.wrong

@@ -401,7 +401,7 @@ def test_classes_with_one_image_keep_it_for_training(root):
     for name in ("ant", "cow"):
         for path in [*(root / "train" / name).iterdir()][1:]:
             path.unlink()
-    with pytest.raises(DataError, match=r"a single image: --val-split 0\.2 needs two of a class"):
+    with pytest.raises(DataError, match=r"a single image: --val-split 0\.2 needs at least two images of a class"):
         ImageFolder(root, 0.2)
 
 
