@@ -178,7 +178,7 @@ def test_no_parameters_and_repeated_parameters_are_refused():
     with pytest.raises(ConfigError, match="params contains no parameters to train"):
         BucketedTrainer([], "sgd")
     params = list(make_small_net(contexts(1)).collect_params().values())
-    with pytest.raises(ConfigError, match=f"{params[1].name} comes several times: give each once"):
+    with pytest.raises(ConfigError, match=f"{params[1].name} several times: pass each once"):
         BucketedTrainer([*params, params[1]], "sgd")
     BucketedTrainer(list(dict.fromkeys([*params, params[1]])), "sgd")
 

@@ -140,7 +140,7 @@ class Ftrl(mx.optimizer.Ftrl):
 def test_optimizers_with_the_name_of_an_allowed_class_are_distinguished(kind, message):
     with pytest.raises(KVStoreError) as raised:
         make_kvstore("sharded-optimizer").set_optimizer(kind())
-    assert f"which {message} " in str(raised.value)
+    assert f"{message} " in str(raised.value)
     assert str(raised.value).endswith(", or another kvstore")
 
 
@@ -150,5 +150,5 @@ def test_missing_arguments_are_named(name):
     store.init(1, mx.nd.ones((3,)))
     with pytest.raises(KVStoreError, match="pull needs arrays for the values: pass out=arrays"):
         store.pull(1)
-    with pytest.raises(KVStoreError, match=r"give \{'type': '2bit'|cannot compress"):
+    with pytest.raises(KVStoreError, match=r"\{'type': '2bit'|cannot compress"):
         store.set_gradient_compression("2bit")

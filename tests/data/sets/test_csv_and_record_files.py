@@ -188,7 +188,7 @@ SPOILED_LISTS = {
     "one column": (f"{A}\n{B}", ["line 1 has 1 column: write image,label"]),
     "semicolons": (f"{A};ant\n{B};bee", ["separated by semicolons: use commas"]),
     "tabs": (f"{A}\tant\n{B}\tbee", ["separated by tabs: use commas"]),
-    "three columns": (f"{A},ant,1\n{B},bee,2", ["line 1 has 3 columns", "or a header"]),
+    "three columns": (f"{A},ant,1\n{B},bee,2", ["line 1 has 3 columns", "or add a header"]),
     "several labels": (f"image,label1,label2\n{A},1,2", ["line 1 has 3 columns", "a header"]),
     "two labels": (f"image,class,class_name\n{A},1,ant", ["may be the label, class, class_name"]),
     "swapped": (f"ant,{A}\nbee,{B}", ["in its second column", "header, label,image"]),
@@ -362,7 +362,7 @@ def test_options_that_contradict_the_files_are_refused(records, monkeypatch):
     monkeypatch.chdir(records)
     with pytest.raises(DataError, match=r"--val-split 0.2 would hold .*train.rec, but val.rec exists"):
         load("record:train.rec", val_share=0.2)
-    with pytest.raises(DataError, match=r"data set 'train.rec' is a file: write record:train.rec"):
+    with pytest.raises(DataError, match=r"data set 'train.rec' is a file: use record:train.rec"):
         load_dataset("train.rec")
     with pytest.raises(DataError, match=r"is read from the path in its name, not from \."):
         load_dataset("record:train.rec", ".")
