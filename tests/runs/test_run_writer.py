@@ -68,9 +68,9 @@ def test_a_new_folder_is_created_with_its_parents(tmp_path):
     [
         ("full", "--out full is not empty: use a new folder"),
         ("file", "--out file is a file: use a new or empty folder"),
-        ("file/below", r"file/below cannot be written \(Not a directory\): choose another place"),
-        ("/proc/gluonlab", r"--out /proc/gluonlab cannot be written \(.*\): choose another place with --out"),
-        (None, "choose another place with --out"),
+        ("file/below", r"file/below cannot be written \(Not a directory\): choose another directory"),
+        ("/proc/gluonlab", r"--out /proc/gluonlab cannot be written \(.*\): choose another directory with --out"),
+        (None, "choose another directory with --out"),
     ],
 )
 def test_a_folder_that_cannot_be_created_is_refused(empty_cwd, out, message):
