@@ -44,23 +44,25 @@ def list_exercises(as_json: bool) -> None:
 
 @command("gluonlab exercises grade", most_used="--isolated --jobs --seconds --seed --out --canvas --gradescope")
 @click.argument("notebooks", nargs=-1, metavar="NOTEBOOK|FOLDER...")
+@click.option("--isolated", is_flag=True, help="run each notebook in a docker or podman container that has no network")
+@click.option("--engine", metavar="|".join(ENGINES), help="container engine to use with --isolated")
+@click.option("--image", metavar="IMAGE", help=f"container image to use with --isolated; default: {IMAGE}")
+@click.option("--jobs", metavar="N", help="number of notebooks to run in parallel; default: one per core")
 @click.option(
-    "--isolated", is_flag=True, help="run each notebook in a container without a network, of docker or podman"
+    "--seconds", metavar="SECONDS", default=f"{SECONDS:g}", show_default=True, help="time limit of each notebook"
 )
-@click.option("--engine", metavar="|".join(ENGINES), help="with --isolated: that one")
-@click.option("--image", metavar="IMAGE", help=f"with --isolated, instead of {IMAGE}")
-@click.option("--jobs", metavar="N", help="notebooks at a time; by default, one for each core")
+@click.option("--seed", metavar="N", help="add hidden test cases that are drawn with seed N")
+@click.option("--reveal", is_flag=True, help="with --seed: show the failing hidden case in the feedback")
+@click.option("--out", metavar="FILE", default=OUT, show_default=True, help="new CSV file for the table of grades")
+@click.option("--canvas", metavar="FILE", help="new CSV file to import into Canvas's gradebook")
 @click.option(
-    "--seconds", metavar="SECONDS", default=f"{SECONDS:g}", show_default=True, help="for one notebook, at most"
+    "--assignment", metavar="LAB=NAME", multiple=True, help="with --canvas: the name of a lab's assignment in Canvas"
 )
-@click.option("--seed", metavar="N", help="also cases that no student has seen, drawn by N")
-@click.option("--reveal", is_flag=True, help="with --seed: sentences name such cases")
 @click.option(
-    "--out", metavar="FILE", default=OUT, show_default=True, help="the table, a new file of comma-separated values"
+    "--gradescope",
+    metavar="FILE.json|FOLDER",
+    help="new file (one notebook) or new folder (several) for Gradescope's results",
 )
-@click.option("--canvas", metavar="FILE", help="a new file for the import of Canvas's gradebook")
-@click.option("--assignment", metavar="LAB=NAME", multiple=True, help="with --canvas: a lab's name there")
-@click.option("--gradescope", metavar="FILE.json|FOLDER", help="new results, of one notebook or of several")
 def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
     """Run the code of notebooks handed in, and write a table of grades.
     THIS RUNS THE CODE OF THE STUDENTS, and without --isolated with all that you may do yourself.
@@ -69,17 +71,14 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
     checks may be forged by whoever wants to. docs/grading.md has the details.
     """
     if not notebooks:
-        raise ExerciseError("no notebook is given: name those that were handed in, or the folders that hold them")
+        raise ExerciseError("no notebook was given: pass the notebooks that were handed in, or their folders")
     settings = _grade_arguments(options)
     paths = [Path(name) for name in notebooks]
     notebook_paths = grading.find_notebooks(paths)
     assignments = _parse_assignments(options["assignment"])
     canvas, gradescope = (options[name] and Path(options[name]) for name in ("canvas", "gradescope"))
     if assignments and not canvas:
-        raise ExerciseError(
-            f"--assignment {options['assignment'][0]!r} names a lab for Canvas, and no file for it "
-            "is asked for: add --canvas FILE"
-        )
+        raise ExerciseError(f"--assignment {options['assignment'][0]!r} needs a Canvas file: add --canvas FILE")
     check_new_path("--out", Path(out))
     if canvas:
         check_new_path("--canvas", canvas)
@@ -96,8 +95,8 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
                 # after each notebook, so that an interrupt loses nothing
                 write_text(Path(out), grading.as_csv(grading.sort_by_notebooks(notebook_paths, grades_done)))
     except (KeyboardInterrupt, NotebookError) as interruption:
-        written = f", in {out}" if grades_done else ""
-        progress = f"{len(grades_done)} of {len(notebook_paths)} notebooks are graded{written}"
+        written = f", written to {out}" if grades_done else ""
+        progress = f"graded {len(grades_done)} of {len(notebook_paths)} notebooks{written}"
         raise type(interruption)("; ".join(filter(None, [str(interruption), progress]))) from None
     finally:
         grades_done = grading.sort_by_notebooks(notebook_paths, grades_done)
@@ -152,13 +151,13 @@ def _grade_arguments(options: Dict[str, Any]) -> Dict[str, Any]:
         reveal=reveal,
     )
     if reveal and seed is None:
-        raise ExerciseError("--reveal names the cases of a seed, and there is none: add --seed N")
+        raise ExerciseError("--reveal needs hidden test cases: add --seed N")
     if engine is not None and engine not in ENGINES:
-        raise ExerciseError(f"--engine {engine!r}: choose {' or '.join(ENGINES)}")
+        raise ExerciseError(f"unknown engine {engine!r}: choose {' or '.join(ENGINES)}")
     if not isolated:
         for name in ("engine", "image"):
             if options[name] is not None:
-                raise ExerciseError(f"--{name} is of containers, and there is none: add --isolated")
+                raise ExerciseError(f"--{name} works only with containers: add --isolated")
         return settings
     cores = min(CORES, available_cores())
     runner = ContainerRunner(find_engine(engine or ""), IMAGE if image is None else image, cores)
@@ -172,8 +171,8 @@ def _parse_assignments(texts: Sequence[str]) -> Dict[str, str]:
         lab, _, name = text.partition("=")
         if lab not in lab_modules() or not name.strip():
             raise ExerciseError(
-                f"--assignment {text!r}: give a lab and its name in Canvas, such as "
-                f"'02=Lab 2 (4711)'; the labs are {', '.join(lab_modules())}"
+                f"--assignment {text!r}: pass a lab and the name of its assignment in Canvas, such as '02=Lab 2 "
+                f"(4711)'; the labs are {', '.join(lab_modules())}"
             )
         names[lab] = name.strip()
     return names

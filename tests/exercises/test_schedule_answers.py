@@ -73,7 +73,7 @@ def test_a_notebook_shows_the_proof_the_price_the_floor_and_the_page(tmp_path):
     proof, price, floor, written = repr(played).splitlines()
     assert proof.startswith("proved")
     assert "62,393.3 µs in 2 steps, for 100 MB" in price
-    assert "1,479.2 µs; the price is 42.180 times that" in floor
+    assert "1,479.2 µs; the simulated time is 42.180 times that" in floor
     assert written.endswith("mine.html")
     assert (tmp_path / "mine.html").read_text(encoding="utf-8") == played.page
     assert "<iframe" in played._repr_html_() and "62,393.3" in played._repr_html_()

@@ -123,7 +123,7 @@ def test_mistakes_of_the_command_line_are_one_line(tmp_path, ended, monkeypatch)
     path = hand_in(tmp_path / "a.ipynb", "1")
     assert "no notebook is given" in ended(main, "grade")[2]
     assert "there is no nowhere" in ended(main, "grade", "nowhere")[2]
-    assert "no notebook lies below empty" in ended(main, "grade", "empty")[2]
+    assert "no notebook was found in empty" in ended(main, "grade", "empty")[2]
     assert "--out old.csv exists" in ended(main, "grade", str(path), "--out", "old.csv")[2]
     assert "--seconds" in ended(main, "grade", str(path), "--seconds", "soon")[2]
     assert (tmp_path / "old.csv").read_text() == "mine"

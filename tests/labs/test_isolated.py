@@ -90,7 +90,7 @@ def test_mistakes_of_the_command_line_are_one_line(folder, ended, monkeypatch):
     for words, line in {
         "--isolated": "there is no docker or podman on PATH",
         "--isolated --engine lxc": "--engine 'lxc': choose docker or podman",
-        "--engine docker": "--engine is of containers, and there is none: add --isolated",
+        "--engine docker": "--engine works only with containers: add --isolated",
         "--image x": "--image is of containers",
         "--reveal": "add --seed N",
         "--seed -1": "--seed",
@@ -121,7 +121,7 @@ def test_a_missing_kernel_is_one_line_that_says_what_to_install(folder, ended, m
     monkeypatch.setitem(sys.modules, "ipykernel", None)
     monkeypatch.chdir(folder)
     output = ended(main, "grade", "in")[2]
-    why = "notebooks cannot be run here, ipykernel is missing: pip install 'gluonlab[labs]'"
+    why = "notebooks cannot run because ipykernel is missing: run pip install 'gluonlab[labs]'"
     assert output == f"error: {why}\n"
 
 

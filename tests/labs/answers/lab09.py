@@ -155,7 +155,7 @@ WRONG = {
                 "step(min(len(images) - begin, global_batch_size))"), "counts more or less than once",
          "1 回ずつ数えられて"),
         (change("09-4", "param.grad(ctx)[:] = 0", "pass", "step(len(x))", "step(len(x), ignore_stale_grad=True)"),
-         "the fault is still there", "まだ直っていません"),
+         "the bug is still there", "まだ直っていません"),
         (change("09-4", "    return means", ""), "is `return` missing.*mean loss of each batch", "`return` を忘れて"),
     ],
     "09-5": [
@@ -194,7 +194,7 @@ WRONG = {
                 "largest * share / len(ctxs)", "trainer.update(", "trainer.step("), "there: .*moved the weights",
          "まだ直っていません"),
         (change("09-7", "gluon.utils.clip_global_norm(gradients, largest * global_batch_size)", "pass"),
-         "no gradient is scaled down any more", "まったく縮められて"),
+         "gradients are no longer scaled down", "まったく縮められて"),
         (change("09-7", "largest * global_batch_size", "largest"), "for their mean", "平均の勾配についての値"),
         (change("09-7", "largest * global_batch_size", "largest * share"), "not those of a shard",
          "シャードの枚数ではありません"),
