@@ -95,9 +95,9 @@ def _host_checks() -> List[Check]:
 
 
 DEFAULT_NAME = "gpu-proof"
-TRAIN_HELP = "also train one step on every device, and compare it with one device"
-NETWORK_HELP = "also try the servers that data sets are downloaded from"
-PROVE_HELP = "also test the GPUs and all kvstores on them, for minutes: writes two files to send in"
+TRAIN_HELP = "also train one step on every device and compare the result with one device"
+NETWORK_HELP = "also check that the servers of the data sets can be reached"
+PROVE_HELP = "also test the GPUs and all kvstores for some minutes, and write two report files to send in"
 OUT_HELP = f"with --prove: write NAME.json and NAME.html  [default: {DEFAULT_NAME}]"
 
 
@@ -111,11 +111,11 @@ OUT_HELP = f"with --prove: write NAME.json and NAME.html  [default: {DEFAULT_NAM
 def main(context: click.Context, train: bool, network: bool, prove: bool, out: Optional[str], as_json: bool) -> None:
     """Check Python, numpy, MXNet, GPUs, kvstores, cores, memory, disks, data and SageMaker.
 
-    Each line is ok, a warning or a fault, with cause and cure. Exit status: 0, or 1 if there is a
-    fault. Takes less than five seconds without options, unless the machine is busy.
+    Each line is ok, a warning or a fault, with its cause and a fix. The exit status is 1 if there is a
+    fault, else 0. Without options it takes less than five seconds, unless the machine is busy.
     """
     if out is not None and not prove:
-        raise ConfigError("--out names what --prove writes: add --prove, or leave --out out")
+        raise ConfigError("--out is only for the report of --prove: add --prove, or remove --out")
     proof = None
     if prove:
         from gluonlab.doctor.prove import Proof

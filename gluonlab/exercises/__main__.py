@@ -64,11 +64,11 @@ def list_exercises(as_json: bool) -> None:
     help="new file (one notebook) or new folder (several) for Gradescope's results",
 )
 def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
-    """Run the code of notebooks handed in, and write a table of grades.
-    THIS RUNS THE CODE OF THE STUDENTS, and without --isolated with all that you may do yourself.
+    """Run the code of students' notebooks, and write a table of grades.
+    THIS RUNS THE CODE OF THE STUDENTS, with all your own permissions unless you pass --isolated.
 
-    Time, memory and files of each notebook are bounded; what is wrong with one is its note. Its
-    checks may be forged by whoever wants to. docs/grading.md has the details.
+    Time, memory and files of each notebook are limited. Problems are noted in the table. Students
+    can forge the results of their checks; see docs/grading.md for details.
     """
     if not notebooks:
         raise ExerciseError("no notebook was given: pass the notebooks that were handed in, or their folders")
@@ -116,9 +116,9 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
 @click.argument("grades", metavar="GRADES.csv")
 @add_json_option("the places")
 def leaderboard(grades: str, as_json: bool) -> None:
-    """Show who has the cheapest schedule for exercise 04-6.
+    """Show who has the fastest schedule for exercise 04-6.
 
-    GRADES.csv is the table that grade wrote. Schedules that gluonlab's own solver has found are
+    GRADES.csv is the table that grade wrote. Schedules from gluonlab's own solver are
     left out.
     """
     from gluonlab.exercises.lab04_allreduce import cheapest_algorithm, lower_bound_s

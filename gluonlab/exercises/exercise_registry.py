@@ -5,7 +5,7 @@ if the answer is right. If right answers differ in cost, it returns an `AnswerCo
 
     @exercise("02-1")
     def check_allreduce(answer):
-        \"\"\"The arrays of all devices end with their sum, in place.\"\"\"
+        \"\"\"Replace the arrays of all devices by their sum, in place.\"\"\"
         ...
         raise Wrong(en="allreduce of [1] and [2] left [1] on the second device, expected [3]: ...",
         ja="...")

@@ -72,7 +72,7 @@ def _device_numbers() -> Dict[str, int]:
 
 @exercise("01-1")
 def check_array_devices(answer: Any) -> None:
-    """The device of each of eight arrays, without running the lines."""
+    """Predict the device of each of eight arrays without running the lines."""
     if not isinstance(answer, dict):
         raise Wrong(
             en=f"{answer!r} is not a dictionary: write one such as {{'a': 0, 'b': 1, ...}} with a "
@@ -133,7 +133,7 @@ Clock = Callable[[Callable[[], None]], float]
 
 @exercise("01-2")
 def check_clock(answer: Clock) -> None:
-    """The seconds of work that is queued: all of it, and nothing else."""
+    """Measure the seconds of queued work: all of it, and nothing else."""
     first, second = cpu_devices(2)
     calls: List[float] = []
 
@@ -272,7 +272,7 @@ def _shard_cases() -> "List[Tuple[Array, List[int]]]":
 
 @exercise("01-3")
 def check_unequal_shards(answer: Callable[..., Any]) -> None:
-    """A batch cut into shards of the sizes asked for, each on its device."""
+    """Split a batch into shards of given sizes, each on its device."""
     for array, sizes in _shard_cases():
         ctxs = cpu_devices(len(sizes))
         got = answer(nd.array(array, dtype=array.dtype), list(sizes), list(ctxs))
@@ -311,7 +311,7 @@ def check_unequal_shards(answer: Callable[..., Any]) -> None:
 
 @exercise("01-4")
 def check_whole_gradient(answer: Callable[..., Any]) -> None:
-    """The gradient of the whole batch's mean loss out of those of its shards."""
+    """Compute the gradient of the whole batch's mean loss from the shards' gradients."""
     random = case_rng(0)
     cases: List[Tuple[List[List[float]], List[int]]] = [
         ([[2, 4]], [3]),
@@ -387,7 +387,8 @@ def _matches_gradient_formula(formula: Callable[[Array, Array], Array]) -> Calla
 
 
 GRADIENT_MISTAKES = formula_mistakes(_matches_gradient_formula, [
-    (lambda values, sizes: values.sum(0), "that is their sum, which is correct for added losses, but not for mean losses",
+    (lambda values, sizes: values.sum(0),
+     "that is their sum, which is correct for added losses, but not for mean losses",
      "これは合計で、損失を合計したときの答えです。平均の場合は異なります"),
     (lambda values, sizes: values.mean(0),
      "that is their mean, in which an image of a small shard counts more than one of a large shard",
@@ -414,7 +415,8 @@ register_guess("01-b", ListForm(NumberForm(0, 7, example=2), 3), "how many of 7 
     "7 枚の画像を 3 台に分けると、それぞれ何枚か")
 register_guess("01-c", YesNoForm(), "the initial weights are random: are the two replicas equal?",
     "重みの初期値は乱数。2 つのレプリカは等しいか")
-register_guess("01-d", ChoiceForm("sum", "mean", "neither"), "how do the two gradients combine into the gradient of all 7 images?",
+register_guess("01-d", ChoiceForm("sum", "mean", "neither"),
+"how do the two gradients combine into the gradient of all 7 images?",
     "2 つの勾配の何が、7 枚全体の勾配になるか")
 register_guess("01-e", NumberForm(0, example=1.0, factor=1.2), "how many times as fast are two devices as one?",
     "2 台は 1 台の何倍速いか")

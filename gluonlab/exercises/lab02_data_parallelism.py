@@ -101,7 +101,7 @@ def _explain_wrong_sum(
 
 @exercise("02-1")
 def check_allreduce_by_hand(answer: Callable[[List[nd.NDArray]], Any]) -> None:
-    """The arrays of all devices end with their sum, in place."""
+    """Replace the arrays of all devices by their sum, in place."""
     # an array per device, of small whole numbers, so that sums are exact
     cases: List[Any] = [[[3], [5]], [[5, 7]], [[1, 10], [2, 20]], [[1], [2], [4]], [[1, 0], [0, 1], [2, 2], [-4, 8]]]
     random = case_rng(0)
@@ -112,7 +112,7 @@ def check_allreduce_by_hand(answer: Callable[[List[nd.NDArray]], Any]) -> None:
 
 @exercise("02-4")
 def check_spread_allreduce(answer: Callable[[List[List[nd.NDArray]]], Any]) -> None:
-    """An allreduce whose adding is spread over the devices."""
+    """Write an allreduce that spreads the additions over the devices."""
     random = case_rng(0)
     small = [(2, [1]), (1, [2, 1]), (2, [1, 1]), (3, [2, 1, 3, 1]), (2, [6, 2, 5, 1, 4])]
     # Weights and biases alternate, as in a network: every other parameter is large.
@@ -223,7 +223,7 @@ def nearest_factor(total_update: Array, large_update: Array) -> float:
 
 @exercise("02-2")
 def check_best_factor(answer: Callable[..., Any]) -> None:
-    """The factor by which a batch k times as large changes the rate that goes as far."""
+    """Find the learning-rate factor with which one large update goes as far as k small ones."""
     one = [[1.0, 1.0]]  # a shard whose gradient is w - 1
     two_weights = [[[1.0, 0.0, 1.0]], [[0.0, 2.0, 1.0]]]
     cases: List[Any] = [([0.0], [one], 0.1), ([0.0], [one, one], 0.1), ([0.0], [one, [[1.0, 3.0]]], 0.5)]
@@ -358,7 +358,7 @@ LANDSCAPES = [
 
 @exercise("02-3")
 def check_best_rates(answer: Callable[..., Any]) -> None:
-    """The best learning rate for each number of devices."""
+    """Find the best learning rate for each number of devices."""
     for landscape in [*LANDSCAPES, *extra_cases(3, _random_landscape)]:
         _check_rate_choice(answer, landscape)
 
@@ -402,7 +402,8 @@ def _check_rate_choice(answer: Callable[..., Any], landscape: AccuracyLandscape)
                     (math.isnan(accuracies.get(got[k], 0)),
                      "that training diverged. If the first accuracy is nan, `max` returns nan",
                      "その学習は発散しています。先頭が nan だと `max` は nan を返します"),
-                    (accuracies.get(got[k]) == best_accuracy, "if accuracies are equal, choose the smaller learning rate",
+                    (accuracies.get(got[k]) == best_accuracy,
+                     "if accuracies are equal, choose the smaller learning rate",
                      "正解率が同じなら小さいほうの学習率を選んでください"),
                 ),
             )  # fmt: skip
@@ -438,7 +439,7 @@ class EvaluationCall(NamedTuple):
 
 @exercise("02-5")
 def check_accuracy(answer: Callable[..., Any]) -> None:
-    """The accuracy over all devices: every image once, and no waiting in between."""
+    """Compute the accuracy over all devices: each image once, without waiting in between."""
     cases = [(4, 1, 4), (4, 2, 4), (8, 2, 4), (7, 2, 4), (6, 2, 4), (5, 4, 4), (9, 4, 8)]
     evaluations = [_run_evaluation(answer, *case) for case in [*cases, (3, 4, 16), (24, 3, 4)]]
     mistaken = [one for one in evaluations if not _is_close_accuracy(one.got, one.same.mean())]

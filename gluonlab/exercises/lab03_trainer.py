@@ -46,7 +46,7 @@ BATCHES = ((1, 4), (2, 4), (2, 5), (3, 7), (2, 3), (3, 6))  # (devices, images)
 
 @exercise("03-1")
 def check_train_batch(answer: Callable[..., Any]) -> None:
-    """An update from a batch of any size, the same on any number of devices."""
+    """Make an update from a batch of any size, the same on any number of devices."""
     for seed, (devices, images) in enumerate(BATCHES):
         batch = UpdateCase(devices, images, seed)
         changes = batch.run_answer(answer)
@@ -100,7 +100,8 @@ def _check_update(batch: UpdateCase, change: Array) -> None:
     factor = float((change * step).sum() / (step * step).sum())
     mean_of_means = -LR * sum(batch.gradient(*way) / (way[1] - way[0]) for way in shards)
     batch.case.check_faults(
-        (not np.any(change), "no parameter changed: either `trainer.step` was not called, or the forward pass was not recorded",
+        (not np.any(change),
+         "no parameter changed: either `trainer.step` was not called, or the forward pass was not recorded",
          "パラメータが変化していません。`trainer.step` を呼んでいないか、計算が記録されていません"),
         (_is_positive_multiple(change, step),
          f"the update is {factor:.3g} times too large: `trainer.step` divides the sum of the gradients by its "
@@ -157,7 +158,7 @@ Curve = Tuple[Sequence[float], Sequence[float]]
 
 @exercise("03-2")
 def check_compare_runs(answer: Callable[[Run, Run], Dict[str, Difference]]) -> None:
-    """Two runs compared after equal epochs, equal updates and equal seconds."""
+    """Compare two runs after equal epochs, equal updates and equal seconds."""
     random = case_rng(2)
     cases: List[Tuple[Run, Run]] = [
         ([(10, 2.0, 0.5), (20, 2.0, 0.7)], [(5, 1.5, 0.4), (10, 1.5, 0.6), (15, 1.5, 0.65)]),
@@ -293,7 +294,8 @@ COMPARISON_MISTAKES: List[Mistake] = [
      "between two measurements the accuracy grows evenly: interpolate instead of using the nearest measurement",
      "2 つの計測の間では正解率は一定の割合で増えます。最も近い計測値ではありません"),
     (_matches_comparison(lambda curve, place: float(np.interp(place, *curve))),
-     "before its first measurement a run has no accuracy: return None", "最初の計測より前の正解率は分からないので、None です"),
+     "before its first measurement a run has no accuracy: return None",
+     "最初の計測より前の正解率は分からないので、None です"),
     (_matches_comparison(lambda curve, place: _interpolate_accuracy(([0.0, *curve[0]], [0.0, *curve[1]]), place)),
      "before its first measurement a run has no accuracy: return None, not 0",
      "最初の計測より前の正解率は分かりません。0 と計測されたわけではありません"),
@@ -339,7 +341,7 @@ Rates = List[float]
 
 @exercise("03-3")
 def check_learning_rates(answer: Callable[..., Iterable[float]]) -> None:
-    """The learning rate of every update: scaled, after a warm-up, and lowered later."""
+    """Compute the learning rate of each update: scaled, with a warm-up, and lowered later."""
     random = case_rng(1)
     fixed_cases = [
         _ScheduledTraining(8, 2, 2, 3, 0.1, 1, ()),
@@ -463,7 +465,7 @@ RATE_MISTAKES: List[Mistake] = [
     _rate_mistake("the first update uses base_lr; each later one is a step higher",
         "最初の更新の学習率が base_lr で、そこから 1 回ごとに上がります",
         rise=lambda update, steps: (update + 1) / steps),
-    _rate_mistake("the first update after the warm-up uses the full learning rate, not the last one in it",
+    _rate_mistake("the full learning rate starts with the first update after the warm-up",
         "最大の学習率になるのはウォームアップの次の更新です",
         rise=lambda update, steps: update / (steps - 1) if steps > 1 else 0.0),
     _rate_mistake("all updates use the full learning rate: the warm-up is missing",
@@ -484,7 +486,8 @@ RATE_MISTAKES: List[Mistake] = [
         "エポックは 0 から数えます。そのエポックの始めに下げます",
         lowered=lambda t, epoch, update: sum(drop < epoch for drop in t.drops)),
     (lambda each, got: _are_same_rates(got, each.rates_dropped_early()),
-     "the learning rate drops an epoch too early: epochs count from 0", "引き下げが 1 エポック早すぎます。エポックは 0 から数えます"),
+     "the learning rate drops an epoch too early: epochs count from 0",
+     "引き下げが 1 エポック早すぎます。エポックは 0 から数えます"),
     _rate_mistake("after a drop the learning rate stays low: it does not rise again after that epoch",
         "一度下げたら低いままです。そのエポックの後に戻してはいけません",
         lowered=lambda t, epoch, update: sum(drop == epoch for drop in t.drops)),
@@ -544,7 +547,7 @@ def _describe_wrong_rates(training: _ScheduledTraining, got: Any, want: Rates) -
 
 @exercise("03-4")
 def check_combine(answer: Callable[..., Any]) -> None:
-    """Mean and variance of a batch from those of its shards."""
+    """Compute the mean and variance of a batch from its shards' means and variances."""
     rng = case_rng(2)
     cases: List[List[List[float]]] = [[[1, 3]], [[1, 3], [1, 3]], [[0, 0], [2, 2]]]
     cases += [[[0], [3, 3, 3]], [[0, 2], [4]]]
@@ -635,7 +638,8 @@ def _batch_variance(shards: ShardCase, ddof: int = 0) -> Array:
 MEAN = CombinedQuantity("mean", "平均", [
     (_matches_shard_formula(lambda means, variances, counts: np.mean(means, axis=0)),
      "a shard with more images counts more: weight by `counts`", "画像の多いシャードほど重みを大きくしてください"),
-    (_matches_shard_formula(lambda means, variances, counts: np.sum(means, axis=0)), "the means are added up, not averaged",
+    (_matches_shard_formula(lambda means, variances, counts: np.sum(means, axis=0)),
+     "the means are added up, not averaged",
      "平均を足しただけです"),
 ])  # fmt: skip
 
@@ -665,7 +669,7 @@ VARIANCE = CombinedQuantity("variance", "分散", [
 
 @exercise("03-5")
 def check_speedup(answer: Callable[[float, float, float, int], float]) -> None:
-    """The speedup of k devices in images per second, by a model of a step."""
+    """Compute the speedup of k devices in images per second with a model of a step."""
     rng = case_rng(3)
     cases = [(0.0, 1.0, 0.0, 2), (0.0, 1.0, 0.5, 1), (0.0, 1.0, 1.0, 2), (1.0, 0.0, 0.0, 2)]
     cases += [(1.0, 3.0, 1.0, 2), (1.0, 3.0, 1.0, 8)]
@@ -729,7 +733,8 @@ register_guess("03-a", DictForm(YesNoForm(), "weights", "gradients"),
     "after a step, are the replicas' weights the same, and their gradients?",
     "1 ステップの後、レプリカの重みは同じか。勾配は同じか")
 register_guess("03-b", DictForm(ChoiceForm("higher", "about equal", "lower"), "B", "C"),
-    "after the same number of epochs, how do B and C compare with A?", "同じエポック数の後、B と C の正解率は A に比べてどうか")
+    "after the same number of epochs, how do B and C compare with A?",
+    "同じエポック数の後、B と C の正解率は A に比べてどうか")
 register_guess("03-c", ListForm(NumberForm(example=-1, within=0.05), 4),
     "what does BatchNorm compute from 0, 0, 2, 2 on two devices?",
     "0, 0, 2, 2 を 2 台に分けると、BatchNorm の出力はどうなるか")

@@ -61,7 +61,7 @@ MODULO_HINT = (": is a `% world_size` missing?", "。`% world_size` を忘れて
 
 @exercise("04-1")
 def check_reduce_scatter(answer: Callable[[int], Sequence[Sequence[Transfer]]]) -> None:
-    """The steps of a reduce-scatter after which rank r has the sum of chunk r."""
+    """Write the steps of a reduce-scatter that gives rank r the sum of chunk r."""
     random_sizes = extra_cases(3, lambda random: int(random.randint(6, 13)))
     for world_size in [2, 3, 4, 5, 8, 1, *random_sizes]:
         call = f"reduce_scatter({world_size})"
@@ -72,8 +72,8 @@ def check_reduce_scatter(answer: Callable[[int], Sequence[Sequence[Transfer]]]) 
         count, needed = sum(map(len, steps)), world_size * (world_size - 1)
         if count > needed:
             raise CaseText(call, call).counterexample(
-                f"right, but it makes {count} transfers instead of {needed}: each chunk needs only {world_size - 1} "
-                "additions",
+                f"right, but it makes {count} transfers instead of {needed}: each chunk needs only "
+                f"{count_in_english(world_size - 1, 'addition')}",
                 f"結果は正しいですが、転送が {count} 回あります。"
                 f"チャンクごとに加算は {world_size - 1} 回なので {needed} 回で済みます",
             )
@@ -104,7 +104,7 @@ BROKEN: Dict[str, Schedule] = {
 
 @exercise("04-2")
 def check_wrong_transfers(answer: Mapping[str, TransferIndex]) -> None:
-    """The wrong transfer in each of three broken schedules."""
+    """Find the wrong transfer in each of three broken schedules."""
     for name, schedule in BROKEN.items():
         if not isinstance(answer, Mapping) or name not in answer:
             raise counterexample(
@@ -173,7 +173,7 @@ BUSIEST_LINK_CASES: List[Tuple[List[int], List[int], int]] = [  # sizes, owners,
 
 @exercise("04-3")
 def check_busiest_link(answer: Callable[[Sequence[int], Sequence[int], int], int]) -> None:
-    """The numbers that pass the busiest link when each parameter is summed by its owner."""
+    """Count the numbers that pass the busiest link if each parameter is summed by its owner."""
     rng, cases = case_rng(4), list(BUSIEST_LINK_CASES)
     for _ in range(30):
         sizes = rng.randint(1, 100, rng.randint(1, 9)).tolist()
@@ -208,7 +208,8 @@ LINK_MISTAKES: List[Mistake] = [
     (_matches_load_formula(lambda loads, k: (k - 1) * max(loads)),
      "that counts one direction only: the sums go back over the same link",
      "これは片道分です。合計も同じリンクを通って戻ります"),
-    (_matches_load_formula(lambda loads, k: 2 * (k - 1) * sum(loads)), "that is the traffic of all links together: return the busiest link's",
+    (_matches_load_formula(lambda loads, k: 2 * (k - 1) * sum(loads)),
+     "that is the traffic of all links together: return the busiest link's",
      "これは全リンクの合計です"),
     (_matches_load_formula(lambda loads, k: 2 * (k - 1) * sum(loads) / k),
      "that is the mean of all links: return the busiest link's, at the device that owns most",
@@ -242,7 +243,7 @@ def _random_topology_case(random: Any) -> Tuple[Callable[[], Topology], List[flo
 
 @exercise("04-4")
 def check_fastest(answer: Callable[[Topology, float], Schedule]) -> None:
-    """The allreduce with the smallest price on a topology, for a size."""
+    """Find the fastest allreduce on a topology, for a size."""
     cases = [*TOPOLOGY_CASES, *extra_cases(4, _random_topology_case)]
     for topology, size in ((make(), size) for make, sizes in cases for size in sizes):
         got, ranks = answer(topology, size), topology.world_size
@@ -310,7 +311,7 @@ class LinkCounter:
 
 @exercise("04-5")
 def check_ring_allreduce(answer: Callable[[List[Any], LinkCounter], Any]) -> None:
-    """A ring: sums in place, and every device sends its share to its right neighbor alone."""
+    """Write a ring allreduce: sum in place, and let each device send only to its right neighbor."""
     sizes = ((2, 2), (2, 4), (3, 3), (2, 5), (3, 7), (4, 4), (4, 10), (1, 3), (4, 1001))
     for seed, (devices, count) in enumerate(sizes):
         ctxs, rng = cpu_devices(devices), case_rng(seed)
@@ -405,7 +406,7 @@ def lower_bound_s() -> float:
 
 @exercise("04-6")
 def check_beat_the_eight(answer: Callable[[], Any]) -> AnswerCost:
-    """An allreduce for the p3.16xlarge that is cheaper than the best of the eight algorithms."""
+    """Write an allreduce for the p3.16xlarge that is faster than all eight algorithms."""
     schedule = BEAT_THE_EIGHT.read_proved_schedule(answer)
     cost, (name, best_s) = BEAT_THE_EIGHT.price_schedule(schedule), cheapest_algorithm()
     (en, ja), (why, why_ja) = describe_price(cost), describe_costliest_step(cost)
@@ -460,7 +461,8 @@ register_guess("04-d", NumberForm(0, example=20, factor=1.1),
     "1 GB on a p3.16xlarge: what busbw does the cheapest schedule reach, in GB/s?",
     "p3.16xlarge で 1 GB: 見積もりが最も小さいスケジュールの busbw は何 GB/s か")
 register_guess("04-e", NumberForm(0, example=3, factor=1.3),
-    "4 MiB on this machine: how many times as long does star take as ring?", "このマシンで 4 MiB: star の時間は ring の何倍か")
+    "4 MiB on this machine: how many times as long does star take as ring?",
+    "このマシンで 4 MiB: star の時間は ring の何倍か")
 register_guess("04-f", DictForm(NumberForm(0, 1, example=0.5, within=0.15), "15", "1"),
     "bulk sizes 15 and 1: after what fraction of backward is the last layer's gradient ready?",
     "まとまりが演算 15 個と 1 個のとき: 最後の層の勾配は逆伝播の何割でそろうか")

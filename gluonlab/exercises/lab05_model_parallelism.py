@@ -126,7 +126,7 @@ LayerCosts = List[float]
 
 @exercise("05-1")
 def check_sent_bytes(answer: Callable[[List[int], List[int], int], Sequence[int]]) -> None:
-    """The bytes that each device sends in a step of a network that is cut between its layers."""
+    """Count the bytes that each device sends in a step of a model that is split between layers."""
     cases: List[Tuple[List[int], List[int], int]] = [
         ([3, 5], [1], 1),
         ([7, 5, 2, 4], [1, 3], 1),
@@ -207,7 +207,7 @@ SENT_BYTES_MISTAKES = formula_mistakes(matches_list_formula, [
 
 @exercise("05-2")
 def check_balanced_cuts(answer: Callable[[LayerCosts, int], Sequence[int]]) -> None:
-    """The cuts of a chain of layers that make its most expensive stage as cheap as possible."""
+    """Find the cuts of a chain of layers that make its most expensive stage cheapest."""
     cases: List[Tuple[LayerCosts, int]] = [
         ([1, 1, 1, 1], 2),
         ([5, 1, 1, 1], 2),
@@ -252,7 +252,8 @@ def _check_cuts(case: CaseText, got: Any, layers: int, stages: int) -> None:
         isinstance(cut, (int, np.integer)) and not isinstance(cut, bool) for cut in got
     )
     if not is_cut_list:
-        raise wrong_return(got, case.en, "a list with the number of the first layer of each stage except the first stage",
+        raise wrong_return(got, case.en,
+        "a list with the number of the first layer of each stage except the first stage",
                            "最初以外の各ステージが始まる層の番号のリスト")  # fmt: skip
     case.check_faults(
         (len(got) != stages - 1,
@@ -262,7 +263,8 @@ def _check_cuts(case: CaseText, got: Any, layers: int, stages: int) -> None:
         (any(not 1 <= cut < layers for cut in got),
          f"the cuts {got}: layers are numbered from 0 to {layers - 1}, and no stage is empty",
          f"切れ目が {got} です。層の番号は 0 から {layers - 1} までで、空のステージは作れません"),
-        (any(b <= a for a, b in zip(got, got[1:])), f"the cuts {got} must be in ascending order: each stage has at least one layer",
+        (any(b <= a for a, b in zip(got, got[1:])),
+         f"the cuts {got} must be in ascending order: each stage has at least one layer",
          f"切れ目 {got} は順に増えていなければなりません。どのステージにも層が 1 つは要ります"),
     )  # fmt: skip
 
@@ -324,14 +326,16 @@ def _explain_worse_cuts(results: Sequence[Any]) -> TextPair:
         (cuts_by(_equal_count_cuts), "every stage has the same number of layers: balance their costs instead",
          "コストを見ずに、層の数を均等にしています"),
         (cuts_by(lambda costs, stages: [n * len(costs) // stages for n in range(1, stages)]),
-         "every stage has the same number of layers: balance their costs instead", "コストを見ずに、層の数を均等にしています"),
+         "every stage has the same number of layers: balance their costs instead",
+         "コストを見ずに、層の数を均等にしています"),
         (lambda costs, stages, got: is_best(
             (None, _largest_stage_cost(costs, [cut + 1 for cut in got[0]])),
             _largest_stage_cost(costs, _best_cuts(costs, stages))),
          "those are the last layers of stages: a cut is the first layer of the next stage",
          "それはステージの最後の層です。切れ目は次のステージが始まる層の番号です"),
         (cuts_by(_greedy_cuts),
-         "you fill each stage up to an equal part of the sum: the rest then piles up in the last stage", "合計の均等割りを上限に、前から順に詰めています。入り切らない分が最後のステージにたまります"),
+         "you fill each stage up to an equal part of the sum: the rest then piles up in the last stage",
+         "合計の均等割りを上限に、前から順に詰めています。入り切らない分が最後のステージにたまります"),
         (cuts_by(lambda costs, stages: _greedy_cuts(costs, stages, after_exceeding=True)),
          "you fill each stage until it reaches an equal part of the sum: its last layer may exceed that by far",
          "合計の均等割りに達するまで、前から順に詰めています。最後に入れた層の分だけ、超過することがあります"),
@@ -380,7 +384,7 @@ class _WrongSum(NamedTuple):
 
 @exercise("05-3")
 def check_layer_parts(answer: Callable[..., Sequence[Part]]) -> None:
-    """Each device's units of two layers, whose results add up to those of the whole network."""
+    """Split two layers over devices so that the results add up to the whole model's results."""
     random = case_rng(53)
     sizes = [(3, 4, 2, 1), (3, 4, 2, 2), (3, 7, 2, 3), (5, 64, 10, 4)]  # (in, hidden, out, devices)
     for _ in range(6):
@@ -538,7 +542,7 @@ Times = List[float]
 
 @exercise("05-4")
 def check_idle_shares(answer: Callable[[Times, Times, int], Sequence[float]]) -> None:
-    """The share of a GPipe step in which each device of unequal stages is idle."""
+    """Compute the idle fraction of each device in a GPipe step with unequal stages."""
     cases: List[Tuple[Times, Times, int]] = [
         ([1, 1], [2, 2], 1),
         ([1, 1, 1, 1], [2, 2, 2, 2], 8),
@@ -629,7 +633,8 @@ IDLE_MISTAKES: List[Mistake] = [
      "that is a percentage: return a number from 0 to 1", "パーセントになっています。割合は 0 から 1 の数です"),
     (matches_list_formula(lambda f, b, m: _idle_shares(one_forward_one_backward, f, b, m)),
      "that is for 1F1B, which starts backward before all forward passes are done: GPipe runs all forward passes "
-         "first", "それは 1F1B の値です。1F1B は順伝播が全部終わる前に逆伝播を始めますが、GPipe では順伝播が全部先です"),
+     "first",
+         "それは 1F1B の値です。1F1B は順伝播が全部終わる前に逆伝播を始めますが、GPipe では順伝播が全部先です"),
     (matches_list_formula(_idle_shares_until_own_end),
      "the step ends when all devices are done, not when each single device is",
      "ステップの終わりは全デバイスが終わったときです。デバイスごとの終わりではありません"),
@@ -679,7 +684,7 @@ class _DisturbedClock:
 
 @exercise("05-6")
 def check_measured_idle(answer: Callable[..., Sequence[float]]) -> None:
-    """The idle share of each device, measured from outside: from the step, and its work alone."""
+    """Measure the idle fraction of each device from the times of the step and of its own work."""
     cases: List[Tuple[float, Times]] = [(8.0, [6.0, 4.0]), (4.0, [3.0]), (16.0, [2.0, 12.0, 8.0])]
     random = case_rng(56)
     for _ in range(6):
@@ -789,7 +794,7 @@ JAPANESE_NAMES = {FORWARD: "順伝播", BACKWARD: "逆伝播"}
 
 @exercise("05-5")
 def check_one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]]]) -> None:
-    """An order of forwards and backwards that is proved, as fast as GPipe, in less memory."""
+    """Write a verified order of forward and backward passes, as fast as GPipe, with less memory."""
     cases = [(2, 4), (4, 8), (2, 1), (4, 2), (3, 3), (1, 3), (1, 1)]  # (devices, microbatches)
     random = case_rng(55)
     cases += [(int(random.randint(2, 9)), int(random.randint(1, 25))) for _ in range(6)]

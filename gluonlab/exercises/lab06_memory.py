@@ -26,7 +26,7 @@ from gluonlab.exercises.softmax_regression import CLASSES, FEATURES, LR, LayerPa
 
 @exercise("06-1")
 def check_training_bytes(answer: Callable[..., int]) -> None:
-    """The bytes that training needs: parameters, gradients, optimizer state, activations."""
+    """Count the bytes that training needs: parameters, gradients, optimizer state, activations."""
     cases: List[Any] = [([(3,)], [], 1, 0), ([(3,)], [], 1, 2)]
     cases += [([(2, 3)], [5], 1, 0), ([(2, 3)], [5], 4, 0), ([(2, 3), (2,)], [5, 1], 4, 1)]
     randint = case_rng(6).randint
@@ -53,15 +53,18 @@ TRAINING_BYTES_MISTAKES = explain.formula_mistakes(explain.matches_formula, [
      "multiply the numbers of a shape, do not add them", "形状の各次元は足すのではなく掛けます"),
     (_bytes_by(lambda p, a, n, s: 4 * p * (2 + s)), "that is without the activations, which are kept for backward",
      "逆伝播のために残す活性値が入っていません"),
-    (_bytes_by(lambda p, a, n, s: 4 * n * (p * (2 + s) + a)), "that counts the parameters once per image: all images share them",
+    (_bytes_by(lambda p, a, n, s: 4 * n * (p * (2 + s) + a)),
+     "that counts the parameters once per image: all images share them",
      "画像 1 枚ごとにパラメータがあるかのような値です"),
-    (_bytes_by(lambda p, a, n, s: 4 * (p * (2 + s) + a)), "that counts the activations of one image: multiply them by the number of images",
+    (_bytes_by(lambda p, a, n, s: 4 * (p * (2 + s) + a)),
+     "that counts the activations of one image: multiply them by the number of images",
      "画像 1 枚分の活性値しか数えていないようです"),
     (_bytes_by(lambda p, a, n, s: 4 * (p * 2 + n * a)), "that is without the states that the optimizer keeps",
      "オプティマイザの状態が入っていないようです"),
     (_bytes_by(lambda p, a, n, s: 4 * (p * (1 + s) + n * a)), "that is without the gradients of the parameters",
      "勾配が入っていないようです"),
-    (_bytes_by(lambda p, a, n, s: 4 * (p * (2 + s) + 2 * n * a)), "that counts a gradient for every activation: only the activations are kept",
+    (_bytes_by(lambda p, a, n, s: 4 * (p * (2 + s) + 2 * n * a)),
+     "that counts a gradient for every activation: only the activations are kept",
      "活性値ごとに勾配も残しているかのような値です"),
     (_bytes_by(lambda p, a, n, s: p * (2 + s) + n * a), "that counts numbers: a float32 has 4 bytes",
      "それは数値の個数です。float32 は 1 個 4 バイトです"),
@@ -70,7 +73,7 @@ TRAINING_BYTES_MISTAKES = explain.formula_mistakes(explain.matches_formula, [
 
 @exercise("06-6")
 def check_largest_batch(answer: Callable[[Callable[[int], int], int, int], int]) -> None:
-    """The largest batch that fits, asked for a few times only."""
+    """Find the largest batch that fits, with only a few calls."""
     # Bytes: fixed, and for each (incomplete) block of images. Images in a block. Budget. Most images.
     cases = [(10, 1, 1, 15, 8), (10, 1, 1, 10, 8), (10, 1, 1, 18, 8), (10, 1, 1, 1000, 8), (10, 5, 1, 14, 8)]
     cases += [(10, 1, 1, 21, 1), (0, 7, 1, 6999, 10**6)]
@@ -126,7 +129,7 @@ def _check_batch_search(answer: Callable[..., Any], fixed: int, each: int, block
 
 @exercise("06-2")
 def check_accumulate(answer: Callable[..., Any]) -> None:
-    """An update from several microbatches, the same as that of the whole batch."""
+    """Make an update from several microbatches that equals the update from the whole batch."""
     cases: List[Tuple[Tuple[int, ...], int]] = [((4,), 1), ((4,), 2), ((4, 4), 2), ((7,), 3)]
     for sizes, parts in [*cases, ((7, 5, 9), 3), ((3,), 3), ((11, 2, 8), 2)]:
         softmax.check_updates(answer, sizes, parts, softmax.explain_wrong_update, as_even=True)
@@ -189,7 +192,7 @@ class _SentenceUpdate(NamedTuple):
 
 @exercise("06-3")
 def check_accumulate_means(answer: Callable[..., Any]) -> None:
-    """An update by the mean over all words, from microbatches with means of their own."""
+    """Make an update with the mean over all words, from microbatches that have their own means."""
     cases = [((4, 4), 1), ((4, 4), 2), ((5, 1), 2), ((3, 6, 1), 2), ((2, 2, 0, 0), 2)]
     cases += [((6, 1, 4, 2, 5, 1, 3), 3), ((0, 3, 0, 5), 4), ((1, 7, 2), 3), ((2, 9, 4, 4), 2)]
     # for answers with parts of 1, 1, 3 or 2, 2, 2 sentences, which are not even
@@ -288,7 +291,8 @@ MEAN_MISTAKES: List[explain.Mistake] = [
          "パラメータがまったく変わっていません"),
         (_params_by(lambda batch, part: 1 / batch.words, lambda batch: 1), *_STALE),
         (_params_by(lambda batch, part: 1 / batch.words, lambda batch: 1 / batch.words), *_STALE),
-        (_params_by(lambda batch, part: 1 / part.words), "the means are added up, not averaged", "平均を足しただけです"),
+        (_params_by(lambda batch, part: 1 / part.words),
+         "the means are added up, not averaged", "平均を足しただけです"),
         (_params_by(lambda batch, part: 1 / part.words / batch.parts),
          "that is a mean of means: a word in a part with few words counts more than others",
          "平均の平均なので、単語の少ない部分の 1 語の寄与が大きくなります"),
@@ -328,7 +332,7 @@ def _describe_update(batch: _SentenceBatch, got: _SentenceUpdate, want: LayerPar
 
 @exercise("06-4")
 def check_physical_gpu_numbers(answer: Callable[[str, "str | None", int], List[int]]) -> None:
-    """The GPUs of the machine that a process means by gpu:0, gpu:0,2 and gpu:*."""
+    """Find the machine's GPUs that gpu:0, gpu:0,2 and gpu:* refer to in a process."""
     cases = [("gpu:1", None, 4), ("gpu:0,2", None, 4), ("gpu:*", None, 4), ("gpu:*", "2,3", 4)]
     cases += [(spec, "3,4,5,6,7", 8) for spec in ("gpu:0", "gpu:1,2", "gpu:*")]
     cases += [("gpu:*", "7,5", 8), ("gpu:1,0", "6,2,4", 8)]
@@ -365,7 +369,7 @@ Rounds = List[List[Tuple[int, int, int]]]  # (device, first image, last + 1)
 
 @exercise("06-5")
 def check_microbatch_rounds(answer: Callable[[int, int, int], Rounds]) -> None:
-    """The images that go through each device in each round."""
+    """Plan the images of each device in each round."""
     cases = [(4, 1, 1), (4, 2, 1), (8, 2, 2), (6, 2, 3), (7, 2, 1), (7, 2, 2), (10, 3, 2)]
     randint = case_rng(5).randint
     random_cases = [(int(randint(1, 200)), int(randint(1, 9)), int(randint(1, 9))) for _ in range(12)]

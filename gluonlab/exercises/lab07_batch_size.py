@@ -141,7 +141,7 @@ class TrainingAnswer(NamedTuple):
 
 @exercise("07-1")
 def check_train_until(answer: Callable[..., Any]) -> None:
-    """Train on k devices with k times the batch, until it is good enough; how many steps."""
+    """Train on k devices with k times the batch until it is good enough, and count the steps."""
     runs = [
         TrainingCase(1, 4, 0.25, 8, 2, 9),
         TrainingCase(2, 4, 0.25, 16, 3, 9),
@@ -341,7 +341,8 @@ def _check_training(run: TrainingCase, got: TrainingAnswer, want: List[LayerPara
     case.check_faults(
         (got.idle_devices, f"device {idle_device} computed no image",
          f"デバイス {idle_device} が画像を 1 枚も計算していません"),
-        (got.devices_differ, "the devices have different parameters at the end", "デバイスごとにパラメータが異なっています"),
+        (got.devices_differ,
+         "the devices have different parameters at the end", "デバイスごとにパラメータが異なっています"),
         (question_count > run.steps, f"training continued after step {run.steps}",
          f"{run.steps} ステップで終わらず、学習を続けました"),
         (question_count < run.steps,
@@ -374,7 +375,7 @@ Curve = List[Tuple[int, float]]  # (steps, validation accuracy) at each measurem
 
 @exercise("07-2")
 def check_median_steps(answer: Callable[..., Any]) -> None:
-    """The steps that the median seed takes to a target; None if it does not get there."""
+    """Compute the steps of the median seed to a target, or None if it does not reach the target."""
     cases: List[Tuple[List[Curve], float]] = [
         ([[(10, 0.5), (20, 0.9)]], 0.8),
         ([[(10, 0.5), (20, 0.9), (30, 0.7), (40, 0.95)]], 0.9),
@@ -516,7 +517,8 @@ MEDIAN_MISTAKES = formula_mistakes(_matches_steps_formula, [
      "目標に達しないシードを、最後の計測で達したものとして数えています"),
     (_average_over_seeds(lambda curve, target: next((s for s, r in curve if r > target), math.inf)),
      "an accuracy equal to the target is enough", "ちょうど目標の値でも達したことになります"),
-    (_average_over_seeds(_first_step_at_target, mean), "that is the mean, which a single bad seed spoils: use the median",
+    (_average_over_seeds(_first_step_at_target, mean),
+     "that is the mean, which a single bad seed spoils: use the median",
      "これは平均です。1 つのシードで大きく変わります"),
     (_average_over_seeds_at_target(mean), "that is the mean of the seeds that reach the target",
      "これは目標に達したシードの平均です"),
@@ -525,7 +527,8 @@ MEDIAN_MISTAKES = formula_mistakes(_matches_steps_formula, [
        "シードが偶数個なら、中央値は中央の 2 つの平均です")
       for middle in (median_high, median_low)),
     (_average_over_seeds(lambda curve, target: _first_step_at_target(_number_measurements(curve, 0), target)),
-     "that is the index of the evaluation, not its number of steps", "それは何番目の計測かで、ステップ数ではありません"),
+     "that is the index of the evaluation, not its number of steps",
+     "それは何番目の計測かで、ステップ数ではありません"),
     (_average_over_seeds(lambda curve, target: _first_step_at_target(_number_measurements(curve, 1), target)),
      "that is the number of evaluations, not of steps", "それは計測の回数で、ステップ数ではありません"),
     (_average_over_seeds(_step_of_lasting_target),
@@ -556,7 +559,7 @@ CurveFit = Tuple[float, float]
 
 @exercise("07-3")
 def check_critical_batch(answer: Callable[..., Any]) -> None:
-    """The fewest steps and the critical batch size that fit measured steps."""
+    """Fit the fewest steps and the critical batch size to measured steps."""
     cases: List[Tuple[List[int], List[float]]] = [
         ([1, 9], [100.0, 20.0]),
         ([2, 8, 32, 128], [450.0, 150.0, 75.0, 56.25]),
@@ -764,7 +767,7 @@ class RateLandscape(NamedTuple):
 
 @exercise("07-4")
 def check_learning_rate_search(answer: Callable[..., Any]) -> None:
-    """The rate with the fewest steps to the target, without wasting steps."""
+    """Find the learning rate with the fewest steps to the target, without wasting steps."""
     cases = [
         RateLandscape(0.25, 0.25, 50, 2.0, 8.0, 400),
         RateLandscape(0.25, 0.5, 50, 2.0, 0.5, 300),
@@ -836,7 +839,8 @@ def _explain_worse_rate(got: Any, landscape: RateLandscape, rates_tried: List[fl
         )
     steps, fewest = landscape.steps_at(float(got)), landscape.steps_at(landscape.best)
     return pick_explanation(
-        (got == fewest, "that is a number of steps: return the learning rate", "これはステップ数です。学習率を返してください"),
+        (got == fewest,
+         "that is a number of steps: return the learning rate", "これはステップ数です。学習率を返してください"),
         (math.isinf(steps), "that training never reaches the target", "その学習は目標に達しません"),
         (landscape.best not in rates_tried, f"{landscape.best:g} was never tried",
          f"{landscape.best:g} を試していません"),
@@ -884,7 +888,7 @@ class StepTrace(NamedTuple):
 
 @exercise("07-5")
 def check_momentum_step(answer: Callable[..., Any]) -> None:
-    """A step with momentum that stays right when the rate changes."""
+    """Make a step with momentum that stays correct when the learning rate changes."""
     cases = [
         _make_constant_gradient_case(0.5, (0.5, 0.5), ((1.0,),)),
         _make_constant_gradient_case(0.5, (0.5, 1.0), ((1.0,),)),
@@ -1148,7 +1152,7 @@ class ChoiceProblem(NamedTuple):
 
 @exercise("07-6")
 def check_cheapest_choice(answer: Callable[..., Any]) -> None:
-    """The devices and the batch that reach a target in time for the fewest device-seconds."""
+    """Choose devices and a batch that reach a target in time with the fewest device-seconds."""
     steps: Dict[int, Optional[int]] = {8: 200, 32: 80, 128: 50, 512: 40}
     gpu, slow = SimulatedMachine(0.5, 0.0625, 0.25, 256), SimulatedMachine(0.125, 0.25, 1.0, 16)
     small = SimulatedMachine(0.125, 0.25, 0.0625, 64)
@@ -1240,9 +1244,11 @@ CHOICE_MISTAKES: List[Mistake] = [
      "that is the fastest: choose the cheapest that meets the deadline",
      "これは最も速い選択です。時間内で最も安いものを選んでください"),
     (_chooses_least(lambda problem, choice, seconds, cost: cost, ignore_deadline=True),
-     "that is the cheapest of all: choose the cheapest that meets the deadline", "これは期限を無視した、最も安い選択です"),
+     "that is the cheapest of all: choose the cheapest that meets the deadline",
+     "これは期限を無視した、最も安い選択です"),
     (_chooses_least(lambda problem, choice, seconds, cost: seconds, ignore_deadline=True),
-     "that is the fastest without regard to the deadline: choose the cheapest that meets the deadline", "これは期限を無視した、最も速い選択です"),
+     "that is the fastest without regard to the deadline: choose the cheapest that meets the deadline",
+     "これは期限を無視した、最も速い選択です"),
     *((_chooses_least(lambda problem, choice, seconds, cost:
               -choice[1] / problem.machine.step_seconds(choice[1], choice[0]), ignore_deadline),
        "that has the most images/s, which does not decide how long it takes",
@@ -1286,7 +1292,8 @@ def _explain_wrong_choice(
     time, cost = problem.costs().get(got, none)
     best_time, best = none if want is None else problem.costs()[want]
     return pick_explanation(
-        (got not in problem.costs() and got[::-1] in problem.costs(), "return the devices first, then the batch", "デバイス数が先です"),
+        (got not in problem.costs() and got[::-1] in problem.costs(),
+         "return the devices first, then the batch", "デバイス数が先です"),
         (batch in problem.steps and problem.steps[batch] is None, f"batches of {batch} never reach the target",
          f"バッチサイズ {batch} では目標に達しません"),
         (count in problem.counts and batch in problem.steps and got not in problem.costs(),
@@ -1314,7 +1321,8 @@ register_guess("07-c", ChoiceForm("linearly", "more slowly", "not at all"),
     "how does the best learning rate grow from batches of 8 to 128?",
     "バッチを 8 枚から 128 枚にすると、最適な学習率はどう増えるか")
 register_guess("07-d", ChoiceForm("same", "square root", "linear"),
-    "16 devices, equal epochs: which rule for the learning rate is best?", "16 台、同じエポック数: どの学習率の規則が最良か")
+    "16 devices, equal epochs: which rule for the learning rate is best?",
+    "16 台、同じエポック数: どの学習率の規則が最良か")
 register_guess("07-e", DictForm(NumberForm(0, 9, example=5, within=1), "without", "with"),
     "learning rate 2, momentum 0.9: how many of 9 seeds survive without and with a warm-up?",
     "学習率 2 で正解率 50 % を超えるシードは 9 つのうちいくつか (ウォームアップなし / あり)")

@@ -54,7 +54,7 @@ Shards = List[List[int]]
 
 @exercise("08-1")
 def check_shard_of_epoch(answer: Callable[[int, int, int, int, int], List[int]]) -> None:
-    """The images of each rank: all of them, equally many each, another order in each epoch."""
+    """Choose the images of each rank: all images, equal numbers, a new order in each epoch."""
     cases = [(8, 2, 0, 0), (10, 4, 0, 0), (7, 3, 0, 1), (9, 1, 0, 0), (2, 5, 0, 0), (1, 3, 2, 0)]
     randint = case_rng(81).randint
     for _ in range(8):
@@ -99,7 +99,8 @@ def _check_epoch_images(answer: Callable[..., Any], size: int, world_size: int, 
     unknown_images = [image for image in counts if not 0 <= image < size]
     missing = [image for image in range(size) if image not in counts]
     case.check_faults(
-        (unknown_images, f"there is no image {unknown_images[:1] and unknown_images[0]}: images are numbered from 0 to {size - 1}",
+        (unknown_images,
+         f"there is no image {unknown_images[:1] and unknown_images[0]}: images are numbered from 0 to {size - 1}",
          f"画像 {unknown_images[:1] and unknown_images[0]} はありません。番号は 0 から {size - 1} までです"),
         (len(set(lengths)) > 1,
          f"the ranks have {_join_values(lengths)} images: give all ranks the same number, because a rank with more "
@@ -158,7 +159,9 @@ def _check_epoch_orders(answer: Callable[..., Any], size: int, world_size: int, 
              "同じ並べ替えを別のランクに渡したか、始める位置をずらしただけです"),
         )  # fmt: skip
     case.check_faults(
-        (first == other, f"with seed {seed + 7} the order is the same: it must depend on the seed", f"シード {seed + 7} でも同じ順序です"),
+        (first == other,
+         f"with seed {seed + 7} the order is the same: it must depend on the seed",
+         f"シード {seed + 7} でも同じ順序です"),
     )  # fmt: skip
 
 
@@ -185,7 +188,7 @@ FAULT_REMAINS = CaseText("a bug is left", "まだ直っていません")
 
 @exercise("08-2")
 def check_distributed_program(answer: DistributedProgram) -> None:
-    """A program whose processes share the images, shuffle them, and speak with one voice."""
+    """Write a program whose processes share and shuffle the images, and report only once."""
     randint = case_rng(82).randint
     cases = [(16, 2, 3), (21, 4, 2), (int(randint(24, 60)), int(randint(2, 6)), 3)]
     for size, world_size, epochs in cases:
@@ -302,7 +305,8 @@ def _check_weights_and_updates(case: CaseText, dist: Distributed) -> None:
     )  # fmt: skip
     sums, updates = dist.records[0].gradient_sums, dist.records[0].updates
     case.check_faults(
-        (sums != updates, f"rank 0 computes {sums} gradients and makes {updates} updates, expected one update after each gradient",
+        (sums != updates,
+         f"rank 0 computes {sums} gradients and makes {updates} updates, expected one update after each gradient",
          f"ランク 0 が勾配を {sums} 回計算し、更新を {updates} 回行っています。勾配 1 回につき更新 1 回のはずです"),
     )  # fmt: skip
 
@@ -368,7 +372,7 @@ class RankImages(NamedTuple):
 
 @exercise("08-3")
 def check_global_accuracy(answer: Callable[..., float]) -> None:
-    """The accuracy over all images, each counted once, on every rank."""
+    """Compute the accuracy over all images on every rank, with each image counted once."""
     cases = [
         _make_rank_images([[0, 1], [2, 3]], [1, 1, 0, 1]),
         _make_rank_images([[0, 1, 2], [3]], [0, 1, 0, 1]),
@@ -489,7 +493,8 @@ ACCURACY_MISTAKES: List[Mistake] = [
      "パディングの画像が 2 回数えられています"),
     (_matches_on_every_rank(lambda case: sum(_all_right_flags(case)) / case.size),
      "the correct answers for padding images are counted twice", "パディングの正解が 2 回数えられています"),
-    *((_matches_on_every_rank(mean_of), "that is a mean of the ranks' means: images on a rank with few images count more",
+    *((_matches_on_every_rank(mean_of),
+      "that is a mean of the ranks' means: images on a rank with few images count more",
        "ランクごとの平均の平均なので、枚数の少ないランクの画像が重く数えられます")
       for mean_of in (lambda case: np.mean(_rank_accuracies(case)),
                       lambda case: np.mean(np.nan_to_num(_rank_accuracies(case))))),
@@ -509,7 +514,7 @@ PULL, PUSH = "pull", "push"
 
 @exercise("08-4")
 def check_staleness(answer: Callable[[List[Event]], List[int]]) -> None:
-    """The updates of other workers that each push meets and its worker has not seen."""
+    """Count the updates of other workers that a worker has not seen at each push."""
     cases: List[List[Event]] = [
         [(0, PULL, "w"), (0, PUSH, "w")],
         [(0, PULL, "w"), (1, PULL, "w"), (0, PUSH, "w"), (1, PUSH, "w")],
@@ -624,12 +629,15 @@ STALENESS_MISTAKES: List[Mistake] = [
      "push しても新しい重みは届きません。届くのは pull したときだけです"),
     (_matches_count(count_workers=True), "that is the number of other workers that pushed: count every update",
      "push したワーカーの数ではなく、更新の回数を数えます"),
-    (_matches_count(unpulled=False), "a worker that has not pulled yet has the initial weight, so it has missed all updates",
+    (_matches_count(unpulled=False),
+     "a worker that has not pulled yet has the initial weight, so it has missed all updates",
      "まだ pull していないワーカーが持つのは最初の重みで、どの更新も見ていません"),
-    (_matches_count(start_events=()), "you count from the start: a pull brings the newest weight, so count from the last pull",
+    (_matches_count(start_events=()),
+     "you count from the start: a pull brings the newest weight, so count from the last pull",
      "最初から数えています。pull すれば最新の重みになります"),
     (_matches_count(updates_by_key=False, pulls_by_key=False, count_own=True),
-     "the updates of all workers and keys are counted: count only other workers' updates of this key", "すべてのワーカーとキーの更新を数えています"),
+     "the updates of all workers and keys are counted: count only other workers' updates of this key",
+     "すべてのワーカーとキーの更新を数えています"),
 ]  # fmt: skip
 
 
@@ -684,7 +692,7 @@ class KilledRun(NamedTuple):
 
 @exercise("08-5")
 def check_restart_step(answer: Callable[[str, Dict[int, bool]], Tuple[int, int]]) -> None:
-    """The step that a killed run goes on from, and how many steps are made again."""
+    """Find the step from which a killed run resumes, and the number of repeated steps."""
     cases = [
         _make_killed_run(12, {5: True, 10: True}),
         _make_killed_run(13, {5: True, 10: False}),
@@ -819,7 +827,7 @@ HostSlots = List[Tuple[str, int]]
 
 @exercise("08-6")
 def check_rank_places(answer: Callable[[str], List[RankPlace]]) -> None:
-    """The host of each rank of an LSF job, and its number there."""
+    """Find the host and the local rank of each rank of an LSF job."""
     cases = ["gpu07 2", "gpu07 2 gpu03 2", "a 1 b 3 c 2", "a 2 b 1 a 2", "n12 4 n3 1 n12 1 n3 2"]
     cases += ["n1 10", "n2 3 n1 12"]
     random = case_rng(86)
@@ -943,5 +951,6 @@ register_guess("08-e", NumberForm(0, example=5, within=0.3),
     "push が届いたとき、まだ pull していない相手の更新は平均何回分か")
 register_guess("08-f", ChoiceForm("the first step", "the last checkpoint", "the kill"),
     "where does the run resume after a worker was killed?", "ワーカーが強制終了された後、どこから再開されるか")
-register_guess("08-g", NumberForm(0, example=25), "how many of its steps have another loss than in a run that is not killed?",
+register_guess("08-g", NumberForm(0, example=25),
+"how many of its steps have another loss than in a run that is not killed?",
     "中断しなかった場合と損失が違うステップの数")

@@ -95,7 +95,7 @@ def _flatten_numbers(value: Any) -> Optional[List[float]]:
 
 @exercise("09-1")
 def check_allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
-    """An allreduce whose sums reach the arrays that it was given."""
+    """Fix an allreduce whose sums do not reach its input arrays."""
     cases = [[np.array([value]) for value in values] for values in ([1.0, 2.0], [5.0], [1.0, 2, 4])]
     random = case_rng(9)
     cases += [list(random.randint(-50, 50, (count, 2, 3)).astype(float)) for count in (2, 3, 4)]
@@ -138,7 +138,7 @@ def _format_arrays(arrays: List[Any], join: str = " and ") -> str:
 
 @exercise("09-2")
 def check_accumulation(answer: Callable[..., Any]) -> None:
-    """Microbatches whose every update is that of its own batch."""
+    """Fix microbatches so that each update uses only its own batch."""
     cases: List[Tuple[Tuple[int, ...], int]] = [((4,), 2), ((4, 4), 2), ((4, 4, 4), 1)]
     losses_and_means: List[Tuple[Any, float]] = []
     for sizes, parts in [*cases, ((8, 8, 3, 8), 3), ((9, 5, 7), 4)]:
@@ -172,7 +172,7 @@ def _explain_wrong_update(update: Update) -> Wrong:
 
 @exercise("09-3")
 def check_step_size(answer: Callable[..., Any]) -> None:
-    """An update that is the same on one device and on several."""
+    """Fix an update so that it is the same on one device and on several."""
     returned_losses: List[Tuple[Any, Sequence[float]]] = []
     for size, count in ((4, 1), (4, 2), (6, 3), (7, 2), (10, 4), (5, 4), (33, 2)):
         ctxs, batches = cpu_devices(count), random_batches([size, size])
@@ -228,7 +228,7 @@ def _explain_wrong_step(
 
 @exercise("09-4")
 def check_idle_replica(answer: Callable[..., Any]) -> None:
-    """An epoch whose last batch has fewer images than there are devices."""
+    """Fix an epoch whose last batch has fewer images than there are devices."""
     returned_losses: List[Tuple[Any, List[float]]] = []
     for count, size, devices in ((8, 4, 2), (5, 4, 2), (9, 4, 3), (10, 4, 3), (21, 5, 2)):
         ctxs, [(images, labels)] = cpu_devices(devices), random_batches([count])
@@ -298,7 +298,7 @@ def _train_with_stale_gradients(begin: LayerParams, batches: List[Batch], count:
 
 @exercise("09-5")
 def check_padded_evaluation(answer: Callable[..., float]) -> None:
-    """An accuracy in which every image counts once."""
+    """Fix an accuracy so that each image counts once."""
     cases = [([1, 1, 1, 0], 4, 1), ([1, 1, 1, 0], 2, 2), ([1, 0, 1], 2, 1)]
     cases += [([1, 1, 0, 0, 0], 4, 2), ([0, 0, 1], 2, 2), ([1, 0], 8, 2)]
     random = case_rng(5)
@@ -388,7 +388,7 @@ RANDOM_OPERATORS = {
 
 @exercise("09-6")
 def check_initial_parameters(answer: Callable[..., Any]) -> None:
-    """Replicas that begin alike on every device."""
+    """Fix replicas so that they start with the same parameters on every device."""
     random_cases = extra_cases(2, lambda random: (int(random.randint(1, 4)), int(random.randint(10, 10_000))))
     for count, seed in [(1, 0), (2, 0), (2, 7), (3, 1), *random_cases]:
         ctxs = cpu_devices(count)
@@ -500,8 +500,8 @@ def _check_initialization(values: List[Any], second_values: List[Any], seed: int
              f"seed {seed} で 2 回作ると違うパラメータになります。seed だけで決まるはずです"),
             (not math.isclose(float(weight.std()), expected_std, rel_tol=0.4),
              f"parameter {number} of shape {shape} has the standard deviation {weight.std():.4g}, expected "
-                 f"{expected_std:.4g}: equal replicas are not enough, because units with equal initial weights learn the "
-                 "same",
+             f"{expected_std:.4g}: equal replicas are not enough, because units with equal initial weights learn "
+             "the same",
              f"パラメータ {number} (形状 {shape}) の標準偏差が {weight.std():.4g} です。{expected_std:.4g} のはずです。"
              "そろえるだけでは足りません。同じ値で始まるユニットは同じことしか学びません"),
         )  # fmt: skip
@@ -596,7 +596,7 @@ EPOCH_SETTINGS = (
 
 @exercise("09-7")
 def check_two_faults(answer: Callable[..., Any]) -> None:
-    """A training program with two faults that are there on several devices only."""
+    """Fix a training program with two bugs that appear only on several devices."""
     epoch_settings = [
         *EPOCH_SETTINGS,
         *extra_cases(2, lambda random: _TrainingSetting(48, 12, int(random.randint(2, 5)), 2, 0.2)),

@@ -137,7 +137,7 @@ SUMMARIES = {
     "10-3": "An all-gather of five devices with one port each.",
     "10-4": "A reduce-scatter on a ring of six devices whose links work both ways.",
     "10-5": "An allreduce of three devices on a line that uses both directions of each link.",
-    "10-6": "An allreduce of four devices of which two have a slow link between them.",
+    "10-6": "An allreduce of four devices, with a slow link between two of them.",
     "10-7": "An allreduce over two hosts of four devices with one network port each.",
     "10-8": "An allreduce on a cube that keeps all links busy until the end.",
 }

@@ -240,7 +240,7 @@ def find_engine(wanted: str) -> str:
     engine = next(filter(None, map(shutil.which, names)), None)
     if engine is None:
         raise NotebookError(
-            f"--isolated needs a container engine, but {' or '.join(names)} is not on PATH: install one and build "
+            f"--isolated needs a container engine, but found no {' or '.join(names)} on PATH: install one and build "
             f"the image, see {GRADING_PAGE}; or omit --isolated and grade in a separate user account"
         )
     return engine

@@ -16,22 +16,24 @@ from gluonlab.labs import copy_labs
 from gluonlab.plain_text import escape_unprintable
 
 
-@command("gluonlab labs", interrupted="what is there is whole; the same command goes on")
+@command(
+    "gluonlab labs", interrupted="all files that were written are complete; run the same command again to continue"
+)
 @click.argument("folder", metavar="DIR")
 @click.option(
     "--language",
     "chosen",
     metavar="NAME",
-    help=f"{' or '.join(LANGUAGES)}  [default: that of GLUONLAB_LANGUAGE, or of the system]",
+    help=f"{' or '.join(LANGUAGES)}  [default: from GLUONLAB_LANGUAGE or the system]",
 )
 def main(folder: str, chosen: Optional[str]) -> None:
     """Copy the labs' notebooks into a folder, to work in.
 
-    A notebook that is there already is never overwritten: the answers in it are yours. To have the
-    original again, rename yours, and copy once more.
+    Existing notebooks are never overwritten, because they contain your answers. To get the
+    original again, rename your notebook and run the command again.
     """
     if not folder.strip():
-        raise ConfigError("DIR is empty: name a folder for the notebooks, such as my-labs")
+        raise ConfigError("DIR is empty: pass a folder for the notebooks, such as my-labs")
     to = Path(folder)
     check_path_name("DIR", to)
     copied = copy_labs(language(chosen), to)
@@ -39,8 +41,8 @@ def main(folder: str, chosen: Optional[str]) -> None:
     shown = escape_unprintable(str(to))
     click.echo(f"{books} new notebook{'' if books == 1 else 's'} in {shown}")
     for name in copied.kept:
-        click.echo(f"yours is kept: {escape_unprintable(str(to / name))}")
-    click.echo(f"to work in them: jupyter lab {escape_unprintable(shlex.quote(str(to)))}")
+        click.echo(f"kept your version of {escape_unprintable(str(to / name))}")
+    click.echo(f"to work in them, run: jupyter lab {escape_unprintable(shlex.quote(str(to)))}")
 
 
 if __name__ == "__main__":

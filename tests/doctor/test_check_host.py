@@ -80,7 +80,7 @@ def test_the_current_folder_may_be_gone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     finding = check_host.check_current_folder()
-    assert (finding.status, finding.what) == (FAULT, "the current folder is gone")
+    assert (finding.status, finding.what) == (FAULT, "the current folder no longer exists")
     assert finding.cure == "cd to a folder that exists"
 
 
@@ -170,7 +170,7 @@ def test_a_quiet_machine_is_one_line(cpu_machine):
     cpu_machine()
     [finding] = check_host.check_cpu()
     assert (finding.check, finding.status) == ("cpu", OK)
-    assert finding.what.startswith("8 cores, load 0.0; one CPU device computes with 8 threads; idle threads sleep")
+    assert finding.what.startswith("8 cores, load 0.0; one CPU device uses 8 threads; idle threads sleep")
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ def test_data_sets_that_are_there_are_named(tmp_path, monkeypatch):
     (tmp_path / "mnist").mkdir()
     for file in SOURCES["mnist"].files:
         (tmp_path / "mnist" / file.name).touch()
-    assert "here are mnist, and digits" in only_finding(check_host.check_data_folder()).what
+    assert "available: mnist, and digits" in only_finding(check_host.check_data_folder()).what
 
 
 def test_mirrors_are_asked_for_headers_alone(serve):

@@ -187,7 +187,7 @@ def test_a_full_disk_and_an_mxnet_that_crashes(tmp_path, examined):
     fault = only_finding(report.findings_for("data"))
     assert "the disk is full" in fault["what"]
     assert "0 MiB are free" in fault["cause"]
-    assert "make room there, or name another folder: export GLUONLAB_DATA=DIR" in fault["cure"]
+    assert "free some space there, or choose another folder with export GLUONLAB_DATA=DIR" in fault["cure"]
 
 
 def test_a_hostile_libstdcpp_in_ld_library_path(tmp_path, examined):

@@ -53,7 +53,7 @@ def test_a_trial_has_one_verdict_or_a_fault_that_names_what_it_tried(trial):
 @pytest.mark.parametrize(
     ("trial", "answer", "message"),
     [
-        ("copies", {"device": "gpu(3)", "lost": 5}, "gpu(3) does not keep what is written to it"),
+        ("copies", {"device": "gpu(3)", "lost": 5}, "gpu(3) does not keep the values that are written to it"),
         ("copies", copy_result("gpu(0)", "gpu(1)", wrong=7),
          "copies from gpu(0) to gpu(1) are wrong: 7 of 1,048,576 numbers differ"),
         ("arithmetic", {"device": "gpu(1)", "operation": "softmax", "difference": float("nan"), "alike": False},
@@ -85,9 +85,9 @@ def test_trials_find_cpu_devices_as_they_should_be(name):
 @pytest.mark.parametrize(
     ("unlike", "bits"),
     [
-        ([], "the same bits on all GPUs"),
-        (["softmax"], "bits that differ between GPUs or from run to run: softmax"),
-        (["softmax", "pooling"], "bits that differ between GPUs or from run to run: pooling, softmax"),
+        ([], "bit-identical on all GPUs"),
+        (["softmax"], "not bit-identical between GPUs or from run to run: softmax"),
+        (["softmax", "pooling"], "not bit-identical between GPUs or from run to run: pooling, softmax"),
     ],
 )
 def test_operations_whose_bits_differ_are_named_and_the_largest_difference(unlike, bits):
@@ -155,7 +155,7 @@ def test_the_page_shows_every_verdict_and_number_and_asks_for_no_other_file():
 def test_without_gpus_prove_says_so_before_it_begins(ended, empty_cwd):
     code, out, err = ended(main, "--prove")
     assert (code, out, list(empty_cwd.iterdir())) == (2, "", [])
-    assert err.startswith("error: --prove tests GPUs, and this machine shows none (")
+    assert err.startswith("error: --prove tests GPUs, but none was found (")
 
 
 def test_prove_writes_over_nothing_and_out_alone_says_nothing(ended, empty_cwd):
@@ -163,4 +163,4 @@ def test_prove_writes_over_nothing_and_out_alone_says_nothing(ended, empty_cwd):
     code, _, err = ended(main, "--prove")
     assert code == 2 and "gpu-proof.html" in err
     code, _, err = ended(main, "--out", "x")
-    assert (code, err) == (2, "error: --out names what --prove writes: add --prove, or leave --out out\n")
+    assert (code, err) == (2, "error: --out is only for the report of --prove: add --prove, or remove --out\n")

@@ -98,7 +98,7 @@ SOURCE_FAULTS = [
     ("01-add.md:1:", "lacks a title in both languages", ', ja: "足し算"', ""),
     ("01-add.md:1:", "lacks minutes", "minutes: 5", "minutes: soon"),
     ("01-add.md:1:", "lacks needs", "needs: []", ""),
-    ("01-add.md:1:", "needs 07: there is no such lab; choose 01, 02", "needs: []", 'needs: ["07"]'),
+    ("01-add.md:1:", "needs: 07 is not a lab: choose from 01, 02", "needs: []", 'needs: ["07"]'),
     ("01-add.md:6:", "followed by :::{en}: blocks come in pairs", ":::{ja}\n## ねらい", ":::{en}\n## ねらい"),
     ("01-add.md:6:", "is not a language: write :::{en} or :::{ja}", ":::{en}", ":::{de}"),
     ("01-add.md:16:", "'stray' stands outside of a block", ":::\n\n```{code", ":::\nstray\n\n```{code"),
@@ -126,7 +126,7 @@ SOURCE_FAULTS = [
 FAULTS = [
     ("01-add.md:23:", "figures/dot.svg is missing", {"figure": None}),
     ("01-add.md:44:", "exercise 01-1 has no checker", {"checkers": set()}),
-    ("01-add.md:44:", "exercise 01-1 has no solution: write solutions/01-1.py", {"solution": None}),
+    ("01-add.md:44:", "the solution of exercise 01-1 is missing: write solutions/01-1.py", {"solution": None}),
     ("01-add.md:44:", "does not define add", {"solution": "def plus(a, b):\n    return a + b\n"}),
     ("01-add.md:44:", "is not valid Python", {"solution": "def add(a, b)\n"}),
     (
@@ -240,16 +240,19 @@ def test_mistakes_of_the_command_line_are_one_line(build):
     assert build("--with-solutions") == (
         2,
         "",
-        ("error: --with-solutions needs --out DIR: solutions do not belong in the folder of the students' notebooks\n"),
+        (
+            "error: --with-solutions needs --out DIR: do not write solutions into the folder of the students' "
+            "notebooks\n"
+        ),
     )
     assert build("handout")[2] == (
-        "error: unknown 'handout': write handouts for HTML pages, slides for lectures, or nothing for notebooks\n"
+        "error: unknown 'handout': use handouts for HTML pages, slides for lectures, or no word for notebooks\n"
     )
     assert build("slides", "--with-solutions", "--out", "x")[2] == (
-        "error: --with-solutions: slides have none; leave it out, or make handouts\n"
+        "error: --with-solutions: slides do not contain solutions: remove it, or build handouts\n"
     )
     status, _, error = build("--source", "nowhere")
-    assert (status, error) == (2, "error: --source nowhere: there is no folder nowhere/source\n")
+    assert (status, error) == (2, "error: --source nowhere: cannot find the folder nowhere/source\n")
 
 
 def test_faults_end_the_command_with_a_line_each(build, tmp_path):

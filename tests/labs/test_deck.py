@@ -203,7 +203,7 @@ SAME_FIGURE = DECK + "\n" + DECK[DECK.index("+++ {figure") : DECK.index("+++ {ex
 @pytest.mark.parametrize(
     ("deck", "faults"),
     [
-        (SIX_POINTS, [r":39: has 6 lines: 5 is what people read$"]),
+        (SIX_POINTS, [r":39: has 6 lines: write at most 5$"]),
         (SAME_FIGURE, [r":31: figure dot is on 2 slides", r":47: figure dot is on 2 slides"]),
         (DECK.replace("+++ {ask: true}\n", ""), [r":1: a slide with 2 pairs of blocks"]),
         ("Hello\n" + DECK, [r":1: 'Hello' stands before the first \+\+\+: begin with that$"]),

@@ -14,16 +14,16 @@ sys.path[:1] = [str(TOOLS.parent), str(TOOLS)]  # this gluonlab, and this packag
 from gluonlab.cli.command import make_lazy_main, run_subcommand  # noqa: E402
 
 COMMANDS = {
-    "peers": "gluonlab beside the classic Gluon loop and PyTorch",
-    "optimize": "tutorials' networks before and after gluonlab.optimize",
-    "host": "what the host's Python costs a step, in time and cores",
-    "overlap": "what --backward-bulk-size costs and brings",
+    "peers": "compare gluonlab with the classic Gluon loop and PyTorch",
+    "optimize": "models of tutorials before and after gluonlab.optimize",
+    "host": "the host's Python overhead per step, in time and cores",
+    "overlap": "costs and benefits of --backward-bulk-size",
     "images": "JPEGs decoded per second: gluonlab, MXNet and PyTorch",
-    "threads": "ways in which a CPU device's idle threads wait",
-    "gradients": "allreduce on ResNet-18's gradients, alone and with update",
-    "checkpoints": "what checkpoints cost a run, and --check-replicas",
-    "verdict": "whether the advice of study speedup brings what it promises",
-    "compare": "two records of one measurement, or folders of them",
+    "threads": "settings for how idle threads of a CPU device wait",
+    "gradients": "allreduce of ResNet-18's gradients, with and without the update",
+    "checkpoints": "overhead of checkpoints and of --check-replicas",
+    "verdict": "whether the advice of study speedup brings the predicted gain",
+    "compare": "compare two results files of the same benchmark, or two folders of them",
 }
 
 

@@ -40,7 +40,7 @@ def find_several_devices(spec: Optional[str], default: MeasuredDevices, lack: st
     """Return the devices of --devices, or the default. Raises ConfigError, with ``lack``, for one."""
     on = default if spec is None else find_measured_devices(spec)
     if len(on.numbers) < 2:
-        raise ConfigError(f"--devices {spec}: {lack}: name two or more")
+        raise ConfigError(f"--devices {spec}: {lack}: pass two or more")
     return on
 
 
@@ -48,14 +48,16 @@ def parse_other_checkout(beside: Optional[str], restart_every: Optional[str], as
     """Return the checkout of --beside and --restart-every, or None. Raises ConfigError."""
     if beside is None:
         if restart_every is not None:
-            raise ConfigError(f"--restart-every {restart_every} is for --beside DIR: give both, or neither")
+            raise ConfigError(f"--restart-every {restart_every} works only with --beside DIR: use both or remove it")
         return None
     if as_json:
-        raise ConfigError(f"--json prints one record, and --beside {beside} makes two: write them with --out FILE")
+        raise ConfigError(
+            f"--json can print only one results file, but --beside {beside} creates two: write them with --out FILE"
+        )
     every = RESTART_EVERY if restart_every is None else whole_number_check(1)("--restart-every", restart_every)
     if not Path(beside, "gluonlab", "bench", "worker_main.py").is_file():
         raise ConfigError(
-            f"--beside {beside}: there is no gluonlab/bench in it: give the folder of another checkout of gluonlab"
+            f"--beside {beside} does not contain gluonlab/bench: pass the folder of another checkout of gluonlab"
         )
     return OtherCheckout(Path(beside).resolve(), every)
 
@@ -145,13 +147,12 @@ def beside_options(function: Callable[..., None]) -> Callable[..., None]:
         function(run_options, parse_other_checkout(beside, restart_every, run_options.as_json), **own_options)
 
     beside_option = option(
-        "--beside", "DIR", "take turns with the gluonlab of another checkout: gluonlab's rows only, compared at the end"
+        "--beside", "DIR", "compare with another checkout of gluonlab: measure gluonlab's rows of both in turns"
     )
     restart_option = option(
         "--restart-every",
         "N",
-        "with --beside: restart both checkouts' processes after N rounds, "
-        "as each keeps a fast or slow memory layout for life  "
+        "with --beside: restart both processes after N rounds, because each keeps its fast or slow memory layout  "
         f"[default: {RESTART_EVERY}]",
     )
     return beside_option(restart_option(run))

@@ -132,7 +132,7 @@ def check_devices(on: MeasuredDevices) -> int:
     count = len(on.numbers)
     if count < 2:
         raise DeviceError(
-            f"--devices {on.device_spec(count)}: replicas are compared on 2 devices or more: name so many"
+            f"--devices {on.device_spec(count)}: comparing replicas needs at least 2 devices: pass two or more"
         )
     return count
 
@@ -276,11 +276,11 @@ def judge_overhead(rows: Sequence[CheckpointRow], task: Task, devices: int) -> s
 @option("--network", "NAME", f"one of {', '.join(TASKS)}", JUDGED)
 @DEVICES_OPTION
 def main(run_options: MeasurementOptions, network: str, devices: Optional[str]) -> None:
-    """Measure what checkpoints cost a run, and --check-replicas.
+    """Measure the overhead of checkpoints and of --check-replicas.
 
-    OtherCheckout them stand files that are saved in the loop.
-    On two CPU devices or those named, one thread each. Files are written into the folder for
-    temporary ones (TMPDIR). A slow result is a result: it does not change the exit status.
+    It also measures files that are saved in the loop.
+    It runs on two CPU devices or those of --devices, one thread each. Files are written to the folder for
+    temporary files (TMPDIR). A slow result does not change the exit status.
     """
     task = find_task(network, TASKS)
     # MXNet is loaded here, not for the other commands

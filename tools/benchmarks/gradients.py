@@ -391,7 +391,7 @@ def parse_world_sizes(text: Optional[str], on: MeasuredDevices) -> List[int]:
         check = whole_number_check(2, len(on.numbers) if on.named_by_user else MAX_CPU_DEVICES)
         world_sizes = list(dict.fromkeys(check("--world-sizes", part) for part in text.split(",")))
     if min(world_sizes) < 2:
-        raise ConfigError(f"--devices {on.device_spec(1)}: one device has no other to sum with: name two or more")
+        raise ConfigError(f"--devices {on.device_spec(1)}: a sum needs at least two devices: pass two or more")
     return world_sizes
 
 
@@ -475,7 +475,7 @@ def make(world_size: int, size_bytes: int, stores: Sequence[str], devices: Optio
         calls[name], errors[name] = update.step, update.error
     inexact = [name for name, error in errors.items() if error != 0]
     if inexact:
-        raise RunError(f"wrong sums by {', '.join(inexact)}")
+        raise RunError(f"{', '.join(inexact)} computed wrong sums")
 
     def run(steps: int) -> Dict[str, float]:
         started = time.perf_counter()
@@ -492,9 +492,9 @@ def make(world_size: int, size_bytes: int, stores: Sequence[str], devices: Optio
 )
 @measurement_options(ROUNDS)
 @beside_options
-@option("--size", "SIZE", "size of the buffers for allreduce alone", "46MB")
+@option("--size", "SIZE", "size of the buffers for allreduce without update", "46MB")
 @option("--stores", "NAMES", "kvstores for allreduce with update, such as device,ring", "all")
-@option("--world-sizes", "N,N", "numbers of devices  [default: 2,4; with --devices also all]")
+@option("--world-sizes", "N,N", "device counts  [default: 2,4; with --devices also all]")
 @DEVICES_OPTION
 def main(
     run_options: MeasurementOptions,
@@ -507,11 +507,11 @@ def main(
     """Measure allreduce on ResNet-18's gradients, and judge gluonlab's.
 
     The sums are measured alone, and with update.
-    A slow result is a result: it does not change the exit status.
+    A slow result does not change the exit status.
     """
     size_bytes, *more = parse_sizes(size, "--size")
     if more:
-        raise ConfigError(f"--size {size}: give one size, such as 46MB")
+        raise ConfigError(f"--size {size}: pass one size, such as 46MB")
     on = cpu_devices(max(WORLD_SIZES)) if devices is None else find_measured_devices(devices)
     names = parse_stores(stores, on.on_gpus)
     counts = parse_world_sizes(world_sizes, on)
@@ -527,4 +527,4 @@ def main(
     # a record of wrong sums is not kept
     (run_options._replace(out=None) if wrong else run_options).print_record(record, format_findings(findings), on)
     if wrong:
-        raise RunError(f"wrong sums by {wrong}: see the column error")
+        raise RunError(f"{wrong} computed wrong sums: see the column error")

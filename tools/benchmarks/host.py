@@ -27,7 +27,7 @@ ROUNDS = 5
 DEVICE_COUNTS = (1, 2, 4, 8)
 ON_CPUS = cpu_devices(max(DEVICE_COUNTS))
 COLUMNS = ("forward", "backward", "allreduce", "update", "total", "loader")
-OF_CPUS = "not measured on GPUs: it concerns a CPU core"
+OF_CPUS = "not measured on GPUs, because it describes a CPU core"
 EFFICIENCY, KERNELS = "efficiency", ("sgemm", "lenet")
 TARGET = 0.13  # of what Gluon's loop costs
 _LABELS = {"gluonlab": "gluonlab", "gluon": "Gluon's loop"}
@@ -155,7 +155,7 @@ def _judge_target(record: Record, count: int) -> str:
 @beside_options
 @DEVICES_OPTION
 def main(run_options: MeasurementOptions, beside: Optional[OtherCheckout], devices: Optional[str]) -> None:
-    """Measure what the host's Python costs a step, in time and cores."""
+    """Measure the host's Python overhead per step, in time and cores."""
     on = find_host_devices(devices)
     Benchmark(
         ("host", on.record_options()),

@@ -149,7 +149,7 @@ def format_results(rows: Sequence[ThroughputRow], rounds: int) -> str:
 def main(run_options: MeasurementOptions) -> None:
     """Measure JPEGs decoded per second: gluonlab, MXNet and PyTorch.
 
-    A slow result is a result: it does not change the exit status.
+    A slow result does not change the exit status.
     """
     _, record = run_options.measure_and_record(("images", {}), measure_images, image_rates)
     run_options.print_record(record, format_results(make_rows(record.series), run_options.rounds))

@@ -121,11 +121,11 @@ def _format_row(row: OptimizeRow) -> str:
 @measurement_options(ROUNDS)
 @beside_options
 def main(run_options: MeasurementOptions, beside: Optional[OtherCheckout]) -> None:
-    """Measure tutorials' networks before and after gluonlab.optimize.
+    """Measure models of tutorials before and after gluonlab.optimize.
 
     They train on one CPU device with one thread. The losses of the first steps are compared, and a
-    row whose losses differ shows them instead of a speed.
-    A slow result is a result: it does not change the exit status.
+    row whose losses differ shows the losses instead of a throughput.
+    A slow result does not change the exit status.
     """
     Benchmark(
         ("optimize", {}), partial(measure_subjects, make_subjects()), our_subjects(), image_rates, format_results

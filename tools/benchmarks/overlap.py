@@ -117,13 +117,13 @@ def format_results(network: str, series: Sequence[Series], rounds: int) -> str:
 @option("--network", "NAME", f"one of {', '.join(NETWORKS)}", "resnet18")
 @DEVICES_OPTION
 def main(run_options: MeasurementOptions, network: str, devices: Optional[str]) -> None:
-    """Measure what --backward-bulk-size costs and brings.
+    """Measure the costs and benefits of --backward-bulk-size.
 
-    It runs on two CPU devices, or on those named.
-    A slow result is a result: it does not change the exit status.
+    It runs on two CPU devices, or on those of --devices.
+    A slow result does not change the exit status.
     """
     network = check_network(network)
-    on = find_several_devices(devices, cpu_devices(DEVICES), "one device has nothing to sum")
+    on = find_several_devices(devices, cpu_devices(DEVICES), "a single device does not sum anything")
     title = ("overlap", {"network": network, **on.record_options()})
     measured = partial(measure_subjects, make_subjects(network, on))
     _, record = run_options.measure_and_record(title, measured, make_series)

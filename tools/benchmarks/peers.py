@@ -37,7 +37,7 @@ ON_CPUS = cpu_devices(2)
 COMPILE_TIMEOUT_S = 240.0
 SHORT = {"sharded-optimizer": "sharded"}  # for a column of labels
 CPU_ROW = "measured on CPUs only"
-NO_TORCH = "torch is not installed: pip install 'gluonlab[bench]'"
+NO_TORCH = "torch is not installed: run pip install 'gluonlab[bench]'"
 LABEL_WIDTH = 28  # columns
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
 # else a pool of processes stays beside the measured one
@@ -243,10 +243,10 @@ def judge_targets(targets: Sequence[Target], rows: Sequence[ThroughputRow]) -> L
 def main(
     run_options: MeasurementOptions, beside: Optional[OtherCheckout], devices: Optional[str], network: str
 ) -> None:
-    """Measure gluonlab beside the classic Gluon loop and PyTorch.
+    """Compare gluonlab with the classic Gluon loop and PyTorch.
 
-    It runs on two devices, or on those named.
-    A slow result is a result: it does not change the exit status.
+    It runs on two devices, or on those of --devices.
+    A slow result does not change the exit status.
     """
     comparison = check_network(network)
     on = find_several_devices(devices, ON_CPUS, "the rows compare several devices with one")

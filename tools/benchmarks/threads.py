@@ -157,12 +157,12 @@ def _format_cell(rate: Optional[float], ratio: Optional[float]) -> str:
 @command("python tools/benchmarks threads", INTERRUPTED)
 @measurement_options(ROUNDS)
 @beside_options
-@option("--spin-counts", "N,N", "also compare threads that spin N times for work", SPIN_COUNTS)
+@option("--spin-counts", "N,N", "also measure threads that spin N times before they sleep", SPIN_COUNTS)
 def main(run_options: MeasurementOptions, beside: Optional[OtherCheckout], spin_counts: str) -> None:
-    """Compare ways in which a CPU device's idle threads wait.
+    """Compare settings for how idle threads of a CPU device wait.
 
-    They wait alone, and beside a busy process. Also measured are two workers of a parameter server
-    on this host, each with its part of the cores, and each with all of them.
+    Each is measured on an idle host, and next to a busy process. Two workers of a parameter server
+    on this host are also measured, each with its part of the cores, and each with all cores.
     """
     counts = parse_spin_counts(spin_counts)
     Benchmark(

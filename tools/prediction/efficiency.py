@@ -154,7 +154,7 @@ def run_command(options: Options) -> str:
         path = Path(options["out"])
         with new_file("--out", path) as temporary:
             temporary.write_text(as_svg(steps, rows, assumption_texts), encoding="utf-8")
-        return f"written to {path}: open it in a browser"
+        return f"wrote {path}: open it in a browser"
     if "json" in options:
         return _as_json(rows, assumption_texts)
     blocks = [line for name in rows for line in _machine_lines(name, steps[name], rows[name])]
@@ -164,9 +164,9 @@ def run_command(options: Options) -> str:
 def _check_out(options: Options) -> None:
     path = Path(options["out"])
     if "json" in options:
-        raise ConfigError("--json has no effect with --out: leave it out")
+        raise ConfigError("--json has no effect with --out: remove --json")
     if path.suffix.lower() != ".svg":
-        raise ConfigError(f"--out {path}: the picture is an SVG: give a name that ends in .svg")
+        raise ConfigError(f"--out {path} is not an SVG file: use a name that ends in .svg")
     check_new_path("--out", path)
 
 
@@ -175,8 +175,8 @@ def _parse_machines(text: str) -> List[str]:
     for name in names:
         if is_file_name(name):
             raise ConfigError(
-                f"--machines {name}: a file has the links of one machine, and no network to others "
-                f"like it: choose {', '.join(NETWORKS)}; study speedup --predict takes files"
+                f"--machines {name}: a file describes one machine without a network: choose {', '.join(NETWORKS)}, "
+                "or use study speedup --predict, which accepts files"
             )
         if name not in NETWORKS:
             raise ConfigError(unknown("machine", name, NETWORKS))
@@ -188,7 +188,7 @@ def _gradient_bytes(options: Options) -> int:
         return GRADIENTS
     sizes = parse_sizes(options["gradients"], "--gradients")
     if len(sizes) > 1:
-        raise ConfigError(f"--gradients {options['gradients']}: give one size, such as 102MB")
+        raise ConfigError(f"--gradients {options['gradients']}: pass one size, such as 102MB")
     return sizes[0]
 
 
@@ -199,13 +199,13 @@ def _find_step(options: Options, machine: str) -> GpuStep:
         return GpuStep(gpu, seconds, "--step")
     if "gradients" in options:
         raise ConfigError(
-            f"--gradients {options['gradients']} are another network's: give --step MS, its training "
-            "step on one GPU, too"
+            f"--gradients {options['gradients']} belongs to another model: also pass --step MS, the time of its "
+            "training step on one GPU"
         )
     if gpu not in STEPS:
         raise ConfigError(
-            f"{machine}: no time of a step on {gpu} is known here, only of {', '.join(STEPS)}: "
-            "give --step MS, that of one GPU"
+            f"{machine}: no step time is known for {gpu}, only for {', '.join(STEPS)}: pass --step MS, the time of a "
+            "step on one GPU"
         )
     return STEPS[gpu]
 
@@ -233,11 +233,11 @@ def _as_json(rows: Mapping[str, List[ScalingPrediction]], assumption_texts: List
 
 
 @command("python tools/prediction efficiency", most_used="--machines --hosts --gradients --step --out --json")
-@option("--machines", "NAMES", f"some of {', '.join(NETWORKS)}", MACHINES)
-@option("--hosts", "N", f"up to so many, at most {MAX_HOSTS}  [default: {HOSTS}]")
-@option("--gradients", "SIZE", "of another network, such as 46MB  [default: ResNet-50's, 102.3MB]")
-@option("--step", "MS", "of one GPU alone  [default: as published, for K80, V100 and A100]")
-@option("--out", "FILE", "write the picture, a new file that ends in .svg")
+@option("--machines", "NAMES", f"machines: one or more of {', '.join(NETWORKS)}", MACHINES)
+@option("--hosts", "N", f"largest number of hosts, at most {MAX_HOSTS}  [default: {HOSTS}]")
+@option("--gradients", "SIZE", "gradient size of another model, such as 46MB  [default: ResNet-50's, 102.3MB]")
+@option("--step", "MS", "time of a training step on one GPU  [default: published times of K80, V100 and A100]")
+@option("--out", "FILE", "write a plot to a new file that ends in .svg")
 @JSON_OPTION
 def main(as_json: bool, **options: Optional[str]) -> None:
     """Predict the efficiency of training on 1 to 8 known hosts.

@@ -100,7 +100,7 @@ G5 = f"create --instance g5.12xlarge {FROM_IT}"
 SUBMIT = "jobs submit --bucket their-bucket --role arn:aws:iam::111122223333:role/mine --no-upload"
 AL2, AL2023 = "--platform notebook-al2-v2", "--platform notebook-al2023-v1"
 MISTAKES = {
-    "create": "create lacks the machine: write --instance TYPE, such as ",
+    "create": "create needs an instance type: add --instance TYPE, such as ",
     f"create --instance p9.8xlarge {FROM_IT}": "unknown instance 'ml.p9.8xlarge'",
     f"create --instance p5.48xlarge {FROM_IT}": "its GPUs are H100 or H200 (sm_90), which mxnet-cu",
     f"{G5} --subnet subnet-1 {6 * '--security-group sg-1 '}": "at most 5",
@@ -125,7 +125,7 @@ MISTAKES = {
     "resize": "add --instance TYPE, --volume GB or --platform PLATFORM",
     "resize --instance p9.8xlarge": "unknown instance 'ml.p9.8xlarge'",
     "resize --platform al2023": "unknown platform 'al2023'",
-    "quota": "quota lacks the machine: write --instance TYPE, such as ml.g4dn.xlarge",
+    "quota": "quota needs an instance type: add --instance TYPE, such as ml.g4dn.xlarge",
     "quota --instance g5.xlarge --request 0": "--request",
     "quota --instance g5.xlarge --use trainin": "--use",
     "url --hours 13": "--hours",
@@ -146,10 +146,10 @@ MISTAKES = {
     f"{SUBMIT} --instance g5.13xlarge": "unknown instance 'ml.g5.13xlarge'",
     "jobs stop": "the job's name is missing: add --name NAME",
     "jobs wait --name a_b": "--name 'a_b' is not a name that AWS takes",
-    "jobs role": "role lacks a bucket: add --bucket NAME",
+    "jobs role": "role needs a bucket: add --bucket NAME",
     "jobs role --bucket s3://x": "--bucket s3://x: write the bucket's name alone",
     "jobs policy --instance g5.xlarge": "policy lacks a bucket",
-    "jobs policy --bucket b-b": "policy lacks machines: add --instance TYPE",
+    "jobs policy --bucket b-b": "policy lacks instance types: add --instance TYPE",
     "jobs policy --bucket b-b --instance g5.13xlarge": "unknown instance 'ml.g5.13xlarge'",
 }
 
@@ -233,10 +233,10 @@ def test_the_list_of_machines_says_what_each_costs_an_hour(capsys, credentials):
 def test_without_a_region_no_price_is_looked_for_and_nothing_is_made(capsys, monkeypatch):
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     made = ("create", "--instance", "g5.xlarge", "--repository", "https://x/y")
-    message = "error: create lacks the region: add --region REGION, such as us-east-1\n"
+    message = "error: create needs a region: add --region REGION, such as us-east-1\n"
     assert run_command(capsys, Dependencies(), made) == (2, "", message)
     err = run_command(capsys, Dependencies(), (*made, "--dry-run"))[2]
-    assert "cost: it depends on the region: add --region REGION, such as us-east-1; 50 GB" in err
+    assert "cost: the price depends on the region: add --region REGION, such as us-east-1; 50 GB" in err
     assert "<region>" not in err
     assert "by region: add --region" in run_command(capsys, Dependencies(), ("create", "--instance", "list"))[2]
 
@@ -263,9 +263,9 @@ def prices(tmp_path):
 def test_costs_are_products_and_say_where_they_come_from(prices):
     table = prices(2.5, 0.2)
     assert table.describe_notebook_cost("ml.x", 50, "us-east-1") == (
-        "cost: about 2.50 EUR an hour while it runs, 60.00 a day if nothing stops it; "
-        "50 GB of volume are paid until delete, also while it is stopped, about 10.00 EUR a month "
-        "(an estimate, by the prices of 2020-02-02 in prices.json)"
+        "cost: about 2.50 EUR per hour while it runs, 60.00 per day if nothing stops it; 50 GB of volume cost money "
+        "until you delete the notebook, even if it is stopped, about 10.00 EUR a month (estimated from the prices "
+        "of 2020-02-02 in prices.json)"
     )
     assert "about 7.50 EUR an hour on 3 x ml.x, at most 15.00 EUR in 2 h" in table.describe_job_cost(
         "ml.x", 3, 7200, "us-east-1"
@@ -326,7 +326,7 @@ def test_the_archive_holds_the_last_commit_at_its_top(tmp_path):
         members = [item for item in tar.getmembers() if item.isfile()]
         files = {item.name: tar.extractfile(item).read().decode() for item in members}
     assert files == {"setup.py": "committed", "sub/a": "a"}
-    assert message == ["warning: what is not committed is not uploaded: setup.py"]
+    assert message == ["warning: changes that are not committed are not uploaded: setup.py"]
 
 
 def test_without_a_git_checkout_there_is_no_archive(tmp_path):

@@ -105,8 +105,8 @@ def test_a_quota_of_roles_is_not_looked_for_among_sagemakers(launch_stubbed, aws
     ("code", "more"),
     [
         ("ExpiredTokenException", ""),
-        ("UnrecognizedClientException", "; if they work in other regions, this one is switched off in the account"),
-        ("SignatureDoesNotMatch", "; a clock of this machine that is wrong does the same"),
+        ("UnrecognizedClientException", "; if they work in other regions, enable this region in the account"),
+        ("SignatureDoesNotMatch", "; also check this machine's clock, because a wrong clock causes the same error"),
     ],
 )
 def test_nothing_of_credentials_is_repeated_not_even_in_a_traceback(code, more, launch_stubbed, aws, capsys):
@@ -115,8 +115,8 @@ def test_nothing_of_credentials_is_repeated_not_even_in_a_traceback(code, more, 
     status, out, err = launch_stubbed("status")
     assert status == 1
     assert error_line(err) == (
-        f"error: AWS does not accept the credentials ({code}): set them up with `aws configure` or "
-        f"`aws sso login`, or choose others with --profile{more}"
+        f"error: AWS does not accept the credentials ({code}): set up credentials with `aws configure` or `aws sso "
+        f"login`, or choose others with --profile{more}"
     )
     assert "SECRET" not in out + err
 
@@ -129,7 +129,7 @@ def test_nothing_of_credentials_is_repeated_not_even_in_a_traceback(code, more, 
 
 def test_no_credentials(capsys):
     """The real thing: boto3 looks everywhere, and finds none."""
-    message = "no usable AWS credentials were found: set them up with `aws configure`"
+    message = "found no usable AWS credentials: set them up with `aws configure`"
     for arguments in (("status",), ("create", *G5), ("delete", "--yes"), ("jobs", "list")):
         status, _, err = run_command(capsys, Dependencies(), arguments)
         assert status == 1 and message in error_line(err)
@@ -137,7 +137,7 @@ def test_no_credentials(capsys):
 
 def test_no_region(capsys, credentials, monkeypatch):
     monkeypatch.delenv("AWS_DEFAULT_REGION")
-    message = "error: no region is set: give one, such as --region us-east-1, or set AWS_DEFAULT_REGION"
+    message = "error: no region is set: add --region, such as --region us-east-1, or set AWS_DEFAULT_REGION"
     assert run_command(capsys, Dependencies(), ["status"]) == (1, "", f"{message}\n")
 
 
@@ -181,7 +181,7 @@ def test_what_keeps_a_call_from_aws_is_one_line(error, means):
         ("InternalFailure", "mostly AWS has no such machine free"),
         ("Notebook Instance Lifecycle Config 'x' for the notebook took longer than 5 minutes",
          "/aws/sagemaker/NotebookInstances"),
-        (None, "AWS gives no reason"),
+        (None, "AWS does not report a reason"),
     ],
 )  # fmt: skip
 def test_a_notebook_that_fails_says_why(reason, means, launch_stubbed, aws):
@@ -215,13 +215,14 @@ def test_create_sees_the_failure_of_what_it_made(notebook_created, launch_stubbe
 
 def test_create_notices_that_its_notebook_is_gone(notebook_created, launch_stubbed, aws):
     aws.statuses("Pending", None)
-    message = "error: gluonlab is gone: somebody deleted it while it was being made"
+    message = "error: gluonlab no longer exists: somebody deleted it during its creation"
     assert error_line(launch_stubbed("create", *G5)[2]) == message
 
 
 def test_a_notebook_that_never_stops_is_warned_of(notebook_created, launch_stubbed):
     assert (
-        "warning: with --idle-minutes 0 it runs, and costs, until somebody stops it: python sagemaker/launch.py stop"
+        "warning: with --idle-minutes 0 the notebook runs and costs money until somebody stops it: python "
+        "sagemaker/launch.py stop"
     ) in launch_stubbed("create", *G5, "--idle-minutes", "0", "--no-wait")[2]
 
 
@@ -256,7 +257,7 @@ def test_the_address_is_printed_alone_and_only_by_url(launch_stubbed, aws, log):
 @pytest.mark.parametrize(("status", "verb"), [("Stopped", "start"), ("Pending", "wait")])
 def test_a_notebook_that_does_not_run_has_no_address(status, verb, launch_stubbed, aws):
     aws.statuses(status)
-    message = f"gluonlab is {status}: it has an address when it is InService: "
+    message = f"gluonlab is {status}, but has an address only when it is InService: run "
     code, out, err = launch_stubbed("url")
     assert (code, out) == (2, "")
     assert f"{message}python sagemaker/launch.py {verb} --name gluonlab" in err

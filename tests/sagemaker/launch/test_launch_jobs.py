@@ -92,7 +92,7 @@ def test_the_number_of_gpus_is_the_machines(instance, gpus, made_up_templates):
 @pytest.mark.parametrize("template", ["servers", "mpi"])
 def test_a_machine_whose_gpus_are_not_known_is_not_guessed_at(template, made_up_templates):
     """Four processes on a machine with one GPU would fail, and cost."""
-    message = "ml.g4dn.2xlarge: how many GPUs it has is not in instances.json: add --gpus N"
+    message = "ml.g4dn.2xlarge: instances.json does not contain its number of GPUs: add --gpus N"
     with pytest.raises(RefusedError, match=message):
         request(template, instance="ml.g4dn.2xlarge")
     result = request(template, instance="ml.g4dn.2xlarge", gpus=1)["HyperParameters"]
@@ -116,7 +116,7 @@ def test_a_job_on_a_machine_at_its_end_is_warned_of(capsys, made_up_templates):
         assert status == 0
         assert ("warning: " in err) == warned
         if warned:
-            assert f"ml.{instance} is at its end since 2025-12-20 (as of 2026-11-21)" in err
+            assert f"AWS has been phasing out ml.{instance} since 2025-12-20 (as of 2026-11-21)" in err
             assert f"{jobs.pairs.load_instances()['ml.' + instance]['instead']} is the nearest" in err
 
 
@@ -125,9 +125,8 @@ def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up_templates):
         ("g5.xlarge", "cost: about 1.41 USD an hour on 1 x ml.g5.xlarge, at most"),
         (
             "g4dn.12xlarge",
-            "no price of training on ml.g4dn.12xlarge in us-east-1 in prices.json (null: its "
-            "sources do not agree): python sagemaker/launch.py prices --update "
-            "--region us-east-1 asks AWS",
+            "p does not contain a price for training on ml.g4dn.12xlarge in us-east-1rices.json (null: the sources "
+            "disagree): python sagemaker/launch.py prices --update --region us-east-1 asks AWS",
         ),
     ):
         arguments = ("jobs", "submit", *TO, "--instance", instance, "--dry-run")
@@ -153,7 +152,7 @@ def test_a_spot_job_has_checkpoints_of_its_own_or_an_earlier_ones():
     }
     earlier = request("spot", checkpoints="gluonlab-y")["CheckpointConfig"]["S3Uri"]
     assert earlier == "s3://their-bucket/gluonlab/checkpoints/gluonlab-y/"
-    with pytest.raises(RefusedError, match="one-host writes none: choose --template spot"):
+    with pytest.raises(RefusedError, match="the template one-host does not write checkpoints: choose --template spot"):
         request(checkpoints="gluonlab-y")
 
 
@@ -236,7 +235,7 @@ def test_submit_uploads_and_submits_in_this_order(launch, log, moto_client, monk
     status, out, err = launch("jobs", "submit", *TO[:-1], "--name", "gluonlab-x", "--hours", "2", "--set", "epochs=3")
     assert (status, log.operations) == (0, ["PutObject", "CreateTrainingJob"])
     assert "jobs wait --name gluonlab-x" in out
-    assert ("reads s3://their-bucket/gluonlab/data/cifar10/, and writes below s3://their-bucket/gluonlab/jobs/") in err
+    assert ("reads s3://their-bucket/gluonlab/data/cifar10/ and writes below s3://their-bucket/gluonlab/jobs/") in err
     assert "about 7.09 USD an hour on 1 x ml.g5.12xlarge, at most 14.18 USD in 2 h" in err
     there = moto_client("s3").get_object(Bucket="their-bucket", Key="gluonlab/source.tar.gz")
     assert there["Body"].read() == b"source"
@@ -319,8 +318,8 @@ def test_wait_shows_what_the_job_does_and_why_it_failed(launch_stubbed, aws, log
     assert progress == ["gluonlab-x: Starting", "gluonlab-x: Downloading", "gluonlab-x: Training"]
     assert error == (
         "error: training job gluonlab-x failed: AlgorithmError: "
-        "ExecuteUserScriptError exit code 1; its log is in CloudWatch: "
-        "/aws/sagemaker/TrainingJobs; all of it: python sagemaker/launch.py jobs logs "
+        "ExecuteUserScriptError exit code 1; see its log in CloudWatch, "
+        "/aws/sagemaker/TrainingJobs; see the whole log with python sagemaker/launch.py jobs logs "
         "--name gluonlab-x"
     )
 
@@ -356,7 +355,7 @@ def test_the_quota_of_jobs_is_another_one(launch_stubbed, aws):
 def test_a_job_that_is_not_there(launch):
     status, _, err = launch("jobs", "wait", "--name", "gluonlab-x")
     assert status == 2
-    assert "there is no training job gluonlab-x in us-east-1: `jobs list` shows those that there are" in err
+    assert "there is no training job gluonlab-x in us-east-1: choose one from `jobs list`" in err
 
 
 def test_an_interrupted_wait_leaves_the_job_alone(launch, log):
@@ -366,7 +365,7 @@ def test_an_interrupted_wait_leaves_the_job_alone(launch, log):
     status, _, err = launch("jobs", "wait", "--name", "gluonlab-x", "--region", "us-east-1")
     assert status == 130
     assert (
-        "the job runs on: `python sagemaker/launch.py jobs wait --name gluonlab-x --region us-east-1` goes on"
+        "the job is still running: wait for it with `python sagemaker/launch.py jobs wait --name gluonlab-x --region us-east-1`"
     ) in err
 
 

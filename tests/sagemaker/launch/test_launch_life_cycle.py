@@ -120,7 +120,7 @@ def test_a_life(launch, log, moto_client):
     ]  # fmt: skip
     stop, delete = map(log.operations.index, changes[:2])
     assert "DescribeNotebookInstance" in log.operations[stop:delete]  # it waited
-    assert "deleted, and its volume with it" in out
+    assert "deleted, with its volume" in out
     assert "left, at little cost" in out
     assert nothing_is_left(moto_client)
 
@@ -155,7 +155,7 @@ def test_what_is_done_already_is_not_done_again(launch, log):
     log.calls.clear()
     status, _, err = launch("create", *P3)
     assert (status, log.changes()) == (2, [])
-    assert "error: the notebook gluonlab exists already (InService)" in err
+    assert "error: the notebook gluonlab already exists (InService)" in err
     launch("stop")
     log.calls.clear()
     assert launch("stop")[:2] == (0, "gluonlab is Stopped already\n")
@@ -186,7 +186,7 @@ def test_create_and_delete_cope_with_a_create_that_was_interrupted_at_any_call(n
     status, _, err = launch("create", *P3)
     assert status == 130
     assert "interrupted: nothing is undone: `python sagemaker/launch.py wait --name gluonlab` goes on" in err
-    assert "`python sagemaker/launch.py delete --name gluonlab` removes what was made" in err
+    assert "remove everything that was created with `python sagemaker/launch.py delete --name gluonlab`" in err
     assert log.operations == CREATE[:number]
     log.interrupt_no_more()
     if again:
@@ -231,7 +231,7 @@ def test_what_others_made_is_neither_overwritten_nor_deleted(launch, moto_client
     exists = "exists and was not made here"
     assert f"the lifecycle configuration gluonlab {exists}: choose another --name" in err
     message = launch("delete", "--yes")[1]
-    assert "lifecycle configuration: there is none that was made here" in message
+    assert "lifecycle configuration: no such resource was created by this program" in message
     assert describe_scripts(moto_client)["OnStart"] == script
     moto_client("iam").create_role(RoleName=ROLE, AssumeRolePolicyDocument="{}")
     assert f"the role {ROLE} {exists}" in launch("create", *P3)[2]

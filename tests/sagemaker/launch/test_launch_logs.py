@@ -137,4 +137,7 @@ def test_ctrl_c_says_how_to_go_on(launch_stubbed, aws, log):
     streams(aws)
     status, _, err = launch_stubbed("jobs", "logs", "-f", *NAME)
     assert status == 130
-    assert "the job runs on: `python sagemaker/launch.py jobs logs -f --name gluonlab-x`" in err
+    assert (
+        "the job is still running: follow its log with `python sagemaker/launch.py jobs logs -f --name gluonlab-x`"
+        in err
+    )

@@ -72,7 +72,7 @@ def test_a_notebook_that_has_failed_is_not_to_be_deleted_to_make_it_again(launch
     status, _, err = launch_stubbed("create", "--instance", "g5.xlarge", *where)
     assert status == 2
     assert "start --name gluonlab tries again" in error_line(err)
-    assert "deletes it with all files on its volume" in error_line(err)
+    assert "or delete it and all files on its volume with" in error_line(err)
 
 
 def updates(log):
@@ -87,8 +87,11 @@ def test_resize_asks_for_what_is_new_and_waits(launch_stubbed, aws, log):
     status, out, err = launch_stubbed("resize", "--instance", "g5.xlarge", "--volume", "80")
     assert (status, log.slept) == (0, [10, 10])
     assert updates(log) == [{"NotebookInstanceName": "gluonlab", "InstanceType": "ml.g5.xlarge", "VolumeSizeInGB": 80}]
-    assert "about 1.41 USD an hour while it runs, 33.84 a day if nothing stops it" in err
-    assert "80 GB of volume are paid until delete, also while it is stopped, about 11.20 USD a month" in err
+    assert "about 1.41 USD per hour while it runs, 33.84 per day if nothing stops it" in err
+    assert (
+        "80 GB of volume cost money until you delete the notebook, even if it is stopped, about 11.20 USD a month"
+        in err
+    )
     assert out == "gluonlab is changed: python sagemaker/launch.py start --name gluonlab\n"
 
 

@@ -69,7 +69,8 @@ def test_delete_warns_of_jobs_that_still_run(launch_stubbed, aws):
     })  # fmt: skip
     _, _, err = launch_stubbed("delete", "--yes", "--region", "us-east-1")
     assert (
-        "warning: training jobs still run, and cost: gluonlab-x: python sagemaker/launch.py jobs stop --name NAME"
+        "warning: these training jobs still run and cost money: gluonlab-x: stop them with python "
+        "sagemaker/launch.py jobs stop --name NAME"
     ) in err
 
 
