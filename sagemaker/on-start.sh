@@ -9,7 +9,7 @@ root=${DESTDIR-}
 home=$root/home/ec2-user
 minutes=${GLUONLAB_IDLE_MINUTES:-60}
 if [[ ! $minutes =~ ^[0-9]+$ ]]; then
-  echo "GLUONLAB_IDLE_MINUTES $minutes is no whole number: 60 instead"
+  echo "GLUONLAB_IDLE_MINUTES $minutes is not a whole number: using 60"
   minutes=60
 fi
 
@@ -22,7 +22,7 @@ mkdir -p "$root/opt/gluonlab" "$root/etc/systemd/system"
     if [[ $pair =~ ^[A-Za-z_][A-Za-z_0-9]*= ]]; then
       printf '%s=%q\n' "${pair%%=*}" "${pair#*=}"
     else
-      echo "GLUONLAB_ENVIRONMENT: ${pair%%=*} is not the NAME of a NAME=VALUE, and is left out" >&2
+      echo "GLUONLAB_ENVIRONMENT: ${pair%%=*} is not a NAME=VALUE: ignored" >&2
     fi
   done
 } >"$root/opt/gluonlab/environment"

@@ -101,9 +101,9 @@ def make_another_repository(notebook):
         (break_the_installation, "installing gluonlab[cpu,labs] from {shown}/gluonlab-source failed with status 1"),
         (
             fill_the_disk,
-            "0 GiB are free in {shown} and 4 are needed: make room, or stop the notebook and give it a larger volume",
+            "0 GiB are free in {shown}, but 4 are needed: free some space",
         ),
-        (make_another_repository, "gave no setup.py: is that the repository of gluonlab?"),
+        (make_another_repository, "setup.py is missing: check the repository of gluonlab"),
     ],
 )
 def test_a_failure_is_shown_with_its_reason_and_the_next_start_mends_it(notebook, fault, reason):

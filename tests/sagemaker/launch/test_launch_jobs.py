@@ -365,7 +365,8 @@ def test_an_interrupted_wait_leaves_the_job_alone(launch, log):
     status, _, err = launch("jobs", "wait", "--name", "gluonlab-x", "--region", "us-east-1")
     assert status == 130
     assert (
-        "the job is still running: wait for it with `python sagemaker/launch.py jobs wait --name gluonlab-x --region us-east-1`"
+        "the job is still running: wait for it with "
+        "`python sagemaker/launch.py jobs wait --name gluonlab-x --region us-east-1`"
     ) in err
 
 
