@@ -56,8 +56,8 @@ def test_it_prints_new_and_kept_notebooks(empty_cwd, ended):
         (["x", "--language", "jp"], "unknown language 'jp': choose en, ja"),
         (["/proc/gluonlab"], "cannot write /proc/gluonlab: No such file or directory; "),
         (["a\0b"], "that is no name for a file"),
-        ([""], "DIR is empty: name a folder"),
-        ([" "], "DIR is empty: name a folder"),
+        ([""], "DIR is empty: pass a folder"),
+        ([" "], "DIR is empty: pass a folder"),
     ],
 )
 def test_a_mistake_is_one_line(words, line, empty_cwd, ended):

@@ -214,7 +214,7 @@ def test_gpus_that_could_round_to_tf32_are_told_what_they_do():
         assert finding.status == OK and finding.what.startswith(start)
     finding = only_finding(check_gpus.check_tf32(fake_driver(A100), {"NVIDIA_TF32_OVERRIDE": "1"}))
     assert (finding.status, finding.cure) == (WARNING, "unset NVIDIA_TF32_OVERRIDE")
-    assert "k GPUs equal one to TF32's precision only" in finding.cause
+    assert "agree only to TF32's precision" in finding.cause
 
 
 # --- memory

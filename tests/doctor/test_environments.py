@@ -171,7 +171,7 @@ def test_an_old_driver_and_a_gpu_that_the_wheel_has_no_code_for(tmp_path, examin
     assert "install a newer driver" in fault["cure"]
     fault = only_finding(report.findings_for("capability", "fault"))
     assert fault["what"] == f"{H100[0]} (GPU 0) needs sm_90"
-    assert "mxnet-cu112 1.9.1 has no code for it" in fault["cause"]
+    assert "mxnet-cu112 1.9.1 does not support it" in fault["cause"]
     assert "ml.g5" in fault["cure"]
 
 

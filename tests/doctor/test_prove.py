@@ -57,13 +57,13 @@ def test_a_trial_has_one_verdict_or_a_fault_that_names_what_it_tried(trial):
         ("copies", copy_result("gpu(0)", "gpu(1)", wrong=7),
          "copies from gpu(0) to gpu(1) are wrong: 7 of 1,048,576 numbers differ"),
         ("arithmetic", {"device": "gpu(1)", "operation": "softmax", "difference": float("nan"), "alike": False},
-         "gpu(1) computes softmax wrongly"),
-        ("stores", {"store": "ring", "wrong": 3, "unlike": 0, "differs": 0.0}, "kvstore ring sums wrongly: 3 elements"),
-        ("stores", {"store": "ring", "wrong": 0, "unlike": 1, "differs": 0.0}, "kvstore ring gives different bits"),
+         "the result of softmax on gpu(1) is wrong"),
+        ("stores", {"store": "ring", "wrong": 3, "unlike": 0, "differs": 0.0}, "kvstore ring computes wrong sums: 3 elements"),
+        ("stores", {"store": "ring", "wrong": 0, "unlike": 1, "differs": 0.0}, "kvstore ring is not bit-identical"),
         ("stores", {"store": "tree", "wrong": 0, "unlike": 0, "differs": float("nan")},
          "kvstore tree trains differently"),
         ("stores", {"store": "nccl", "refused": "no NCCL"}, "kvstore nccl fails: no NCCL"),
-        ("bits", {"how": "--deterministic", "alike": False}, "end with different bits"),
+        ("bits", {"how": "--deterministic", "alike": False}, "are not bit-identical"),
     ],
 )  # fmt: skip
 def test_a_wrong_result_is_a_fault_that_names_it(trial, answer, message):
@@ -120,7 +120,7 @@ def test_all_trials_end_within_their_time_and_those_that_had_none_say_so(monkeyp
     results = prove.run_trials("gpu:*", lambda result: None)
     assert now[0] <= prove.TIME_LIMIT_S
     assert [result.name for result in results] == list(prove.TRIALS)
-    assert "there was no time left" in results[-1].verdicts[0].what
+    assert "no time was left" in results[-1].verdicts[0].what
 
 
 def test_a_reason_names_no_folder_of_the_machine():

@@ -95,19 +95,19 @@ def test_a_cell_that_is_added_keeps_the_ids_of_the_others(tmp_path, made):
 
 # place, message, and the text of the source that is replaced
 SOURCE_FAULTS = [
-    ("01-add.md:1:", "lacks a title in both languages", ', ja: "足し算"', ""),
+    ("01-add.md:1:", "has no title in both languages", ', ja: "足し算"', ""),
     ("01-add.md:1:", "lacks minutes", "minutes: 5", "minutes: soon"),
     ("01-add.md:1:", "lacks needs", "needs: []", ""),
     ("01-add.md:1:", "needs: 07 is not a lab: choose from 01, 02", "needs: []", 'needs: ["07"]'),
     ("01-add.md:6:", "followed by :::{en}: blocks come in pairs", ":::{ja}\n## ねらい", ":::{en}\n## ねらい"),
     ("01-add.md:6:", "is not a language: write :::{en} or :::{ja}", ":::{en}", ":::{de}"),
-    ("01-add.md:16:", "'stray' stands outside of a block", ":::\n\n```{code", ":::\nstray\n\n```{code"),
+    ("01-add.md:16:", "'stray' is outside of any block", ":::\n\n```{code", ":::\nstray\n\n```{code"),
     ("01-add.md:11:", "is not closed: write ::: below it", "コード。\n:::\n", "コード。\n"),
     ("01-add.md:12:", "headings differ: '## goals' in English, '### goals' in Japanese", "## ねらい", "### ねらい"),
-    ("01-add.md:8:", "`name` stands here once, and not in :::{ja}", "- `name` が", "- 名前が"),
-    ("01-add.md:8:", "$x^2$ stands here once, and not in :::{ja}", "、$x^2$、", "、"),
+    ("01-add.md:8:", ":::{ja} does not contain `name`", "- `name` が", "- 名前が"),
+    ("01-add.md:8:", ":::{ja} does not contain $x^2$", "、$x^2$、", "、"),
     ("01-add.md:8:", "https://example.org stands here once", "、[文献](https://example.org)", ""),
-    ("01-add.md:9:", "{lab:02} stands here once, and not in :::{ja}", "、{lab:02} を", "を"),
+    ("01-add.md:9:", ":::{ja} does not contain {lab:02}", "、{lab:02} を", "を"),
     ("01-add.md:9:", "unknown section 'wrok': choose goals, work (did you mean 'work'?)", "{sec:work}", "{sec:wrok}"),
     ("01-add.md:9:", "unknown lab '09'", "{lab:02}", "{lab:09}"),
     ("01-add.md:9:", "unknown exercise '01-9'", "{ex:01-1}", "{ex:01-9}"),
@@ -116,12 +116,12 @@ SOURCE_FAULTS = [
     ("01-add.md:23:", "has no alternative text", "![A dot]", "![]"),
     ("01-add.md:23:", "has no caption", ' "The `dot`"', ""),
     ("01-add.md:23:", "figures are figures/NAME.svg", "figures/dot.svg", "dot.png"),
-    ("01-add.md:7:", "a heading of the first level", "## Goals", "# Goals"),
+    ("01-add.md:7:", "a heading of level 1 is not allowed", "## Goals", "# Goals"),
     ("01-add.md:38:", "fences differ", "list\n```\n### 演習", "grade\n```\n### 演習"),
     ("01-add.md:44:", "the code cell after exercise 01-1 is print(add)", 'check("01-1", add)', "print(add)"),
     ("01-add.md:44:", "is not a stub", "raise NotImplementedError", "return a + b"),
     ("01-add.md:44:", "is in lab 01: tag it exercise-01-N", "[exercise-01-1]", "[exercise-02-1]"),
-    ("01-add.md:1:", "has a heading and no stub", ":tags: [exercise-01-1]\n", ""),
+    ("01-add.md:1:", "has a heading but no stub", ":tags: [exercise-01-1]\n", ""),
 ]
 FAULTS = [
     ("01-add.md:23:", "figures/dot.svg is missing", {"figure": None}),
@@ -137,8 +137,12 @@ FAULTS = [
     ("dot.svg:1:", "is not a picture of width 720", {"figure": FIGURE.replace("720", "700")}),
     ("dot.svg:1:", 'lacks role="img"', {"figure": FIGURE.replace(' role="img"', "")}),
     ("dot.svg:1:", "has a <script>", {"figure": FIGURE.replace("</svg>", "<script/></svg>")}),
-    ("dot.svg:1:", "may only refer to itself", {"figure": FIGURE.replace("<path d=", '<path href="https://x.org" d=')}),
-    ("dot.svg:1:", "each needs the other", {"figure": FIGURE.replace(' lang="ja"', "")}),
+    (
+        "dot.svg:1:",
+        "refer only to parts of the same figure",
+        {"figure": FIGURE.replace("<path d=", '<path href="https://x.org" d=')},
+    ),
+    ("dot.svg:1:", "write each text in both languages", {"figure": FIGURE.replace(' lang="ja"', "")}),
     ("dot.svg:1:", "shows '点' in both languages", {"figure": FIGURE.replace(' lang="ja"', "")}),
     ("dot.svg:", "is not valid XML", {"figure": FIGURE.replace("</svg>", "")}),
     *((place, message, {"source": SOURCE.replace(old, new, 1)}) for place, message, old, new in SOURCE_FAULTS),
@@ -261,5 +265,5 @@ def test_faults_end_the_command_with_a_line_each(build, tmp_path):
     status, _, error = build()
     assert status == 2
     assert error.count("\n") == 3
-    assert error.endswith("error: 2 faults in the sources, see above: nothing was written\n")
+    assert error.endswith("error: found 2 errors in the sources (see above) and wrote no files\n")
     assert not (tmp_path / "labs" / "en").exists()

@@ -100,4 +100,4 @@ def test_a_guess_and_its_question_need_each_other(tmp_path):
     [line] = of_guesses(faults_of(WHOLE, tmp_path / "one", questions=()))
     assert 'write register_guess("01-a", ...) in gluonlab/exercises/lab01_TOPIC.py' in line
     [line] = of_guesses(faults_of(WHOLE, tmp_path / "other", questions=("01-a", "01-b", "02-a")))
-    assert "guess 01-b is registered, and asked in no cell" in line
+    assert "guess 01-b is registered, but no cell asks it" in line

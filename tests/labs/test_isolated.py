@@ -95,9 +95,9 @@ def test_mistakes_of_the_command_line_are_one_line(folder, ended, monkeypatch):
         "--reveal": "add --seed N",
         "--seed -1": "--seed",
         "--jobs 0": "--jobs",
-        "--assignment 2=x": "--assignment '2=x': give a lab and its name",
-        "--assignment 02=x": "names a lab for Canvas, and no file for it is asked for",
-        "--gradescope r.json": "a file holds the results of one notebook, 3 are given",
+        "--assignment 2=x": "--assignment '2=x': pass a lab and the name of its assignment",
+        "--assignment 02=x": "needs a Canvas file: add --canvas FILE",
+        "--gradescope r.json": "the results of one notebook only, but there are 3",
         "--canvas in": "--canvas in exists",
         "--canvas no/c.csv": "there is no folder no",
     }.items():

@@ -118,7 +118,7 @@ def test_split_batch_deals_out_every_image_with_its_label(size):
 
 
 def test_a_batch_with_labels_missing_is_refused():
-    with pytest.raises(DataError, match="5 images came with 4 labels"):
+    with pytest.raises(DataError, match="got 5 images but 4 labels"):
         split_batch(nd.zeros((5, 2)), nd.zeros((4,)), contexts(2))
 
 

@@ -168,7 +168,7 @@ WRONG = {
          "only the last part counts", "最後の部分しか"),
         (change("06-3", "own / words", "1 / own"), r"expected [\d.]+, as with", "になるはずです$"),
         (change("06-3", "step(1)", "step(parts)"), r"expected [\d.]+, as with", "になるはずです$"),
-        (means_at_once, "2 went through the network at once|sentences went|at once, expected", "一度に"),
+        (means_at_once, "2 went through the model at once|sentences went|at once, expected", "一度に"),
         (change("06-3", "net.collect_params().zero_grad()", "pass", "own / words", "own", "step(1)", "step(words)"),
          "the gradients of the previous batch", "残ったまま"),
         (change("06-3", "own / words", "own / words**2"), "divided by the words twice", "2 回割って"),

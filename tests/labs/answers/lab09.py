@@ -146,7 +146,7 @@ WRONG = {
     "09-4": [
         (change("09-4", "x, y = images[begin:end], labels[begin:end]",
                 "x, y = images[begin:end], labels[begin:end]\n        if len(x) < len(ctxs):\n            continue"),
-         "the last 1 were not used|not used at all", "使われていません"),
+         "the last 1 were not used", "使われていません"),
         (change("09-4", "step(len(x))", "step(global_batch_size)"), "5 images in batches of 4 on 2 devices",
          "5 枚を 4 枚ずつ"),
         (change("09-4", "x, y = images[begin:end], labels[begin:end]",

@@ -117,12 +117,12 @@ def test_a_job_on_a_machine_at_its_end_is_warned_of(capsys, made_up_templates):
         assert ("warning: " in err) == warned
         if warned:
             assert f"AWS has been phasing out ml.{instance} since 2025-12-20 (as of 2026-11-21)" in err
-            assert f"{jobs.pairs.load_instances()['ml.' + instance]['instead']} is the nearest" in err
+            assert f"{jobs.pairs.load_instances()['ml.' + instance]['instead']} is the closest" in err
 
 
 def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up_templates):
     for instance, message in (
-        ("g5.xlarge", "cost: about 1.41 USD an hour on 1 x ml.g5.xlarge, at most"),
+        ("g5.xlarge", "cost: about 1.41 USD per hour on 1 x ml.g5.xlarge, at most"),
         (
             "g4dn.12xlarge",
             "p does not contain a price for training on ml.g4dn.12xlarge in us-east-1rices.json (null: the sources "
@@ -138,7 +138,7 @@ def test_hosts_and_hours(made_up_templates):
     result = request("servers", hosts=4, hours=0.5)
     assert result["ResourceConfig"]["InstanceCount"] == 4
     assert jobs.max_runtime_s(result) == 1800
-    message = "--hosts 2: one-host is for one: choose --template mpi or servers"
+    message = "--hosts 2: the template one-host uses one machine: choose --template mpi or servers"
     with pytest.raises(RefusedError, match=message):
         request(hosts=2)
 
@@ -203,7 +203,7 @@ def test_a_spot_job_says_what_it_may_come_to(launch):
     assert (
         "writes below s3://their-bucket/gluonlab/jobs/ and s3://their-bucket/gluonlab/checkpoints/gluonlab-x/"
     ) in err
-    assert "starts the job again when there is one, up to 4 h from now" in err
+    assert "restart the job later, up to 4 h from now" in err
 
 
 def test_what_is_billed_of_a_spot_job_is_told(launch_stubbed, aws):
@@ -220,9 +220,9 @@ def test_the_image_is_that_of_the_region():
         assert result.endswith(IMAGE_TAG)
     assert ".amazonaws.com.cn/" in image_uri("cn-north-1")
     for nowhere in (None, "<region>"):
-        with pytest.raises(RefusedError, match="a job lacks the region: add --region REGION"):
+        with pytest.raises(RefusedError, match="a job needs a region: add --region REGION"):
             image_uri(nowhere)
-    message = "not known to be in mx-central-1: .* or give one with --image"
+    message = "no MXNet image of AWS is known in mx-central-1: .* or pass another image with --image"
     with pytest.raises(RefusedError, match=message):
         request(region="mx-central-1")
     mine = request(region="mx-central-1", image="mine:1")["AlgorithmSpecification"]
@@ -236,7 +236,7 @@ def test_submit_uploads_and_submits_in_this_order(launch, log, moto_client, monk
     assert (status, log.operations) == (0, ["PutObject", "CreateTrainingJob"])
     assert "jobs wait --name gluonlab-x" in out
     assert ("reads s3://their-bucket/gluonlab/data/cifar10/ and writes below s3://their-bucket/gluonlab/jobs/") in err
-    assert "about 7.09 USD an hour on 1 x ml.g5.12xlarge, at most 14.18 USD in 2 h" in err
+    assert "about 7.09 USD per hour on 1 x ml.g5.12xlarge, at most 14.18 USD in 2 h" in err
     there = moto_client("s3").get_object(Bucket="their-bucket", Key="gluonlab/source.tar.gz")
     assert there["Body"].read() == b"source"
     made = moto_client("sagemaker").describe_training_job(TrainingJobName="gluonlab-x")
@@ -249,7 +249,7 @@ def test_submit_uploads_and_submits_in_this_order(launch, log, moto_client, monk
     assert launch("jobs", "list")[1].startswith("gluonlab-x ")
     assert launch("jobs", "status", "--name", "gluonlab-x")[1].startswith("gluonlab-x: Completed")
     assert launch("jobs", "wait", "--name", "gluonlab-x")[:2] == (0, "gluonlab-x is Completed\n")
-    assert "the data must lie there before: sagemaker/README.md" in err
+    assert "upload the data there first: see "Training jobs" in sagemaker/README.md" in err
 
 
 def test_a_job_that_has_ended_says_how_its_results_are_fetched(launch_stubbed, aws):
@@ -341,7 +341,7 @@ def test_a_job_that_may_run_is_not_said_not_to(code, message, launch_stubbed, aw
     status, _, err = launch_stubbed("jobs", "submit", *TO, "--name", "gluonlab-x", "--region", "us-east-1")
     assert status == 1
     tells = "python sagemaker/launch.py jobs status --name gluonlab-x --region us-east-1 shows it"
-    assert f"the job may run all the same, and cost money: {tells}" in err
+    assert f"the job may run anyway and cost money: check with {tells}" in err
 
 
 def test_the_quota_of_jobs_is_another_one(launch_stubbed, aws):

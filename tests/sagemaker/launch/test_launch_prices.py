@@ -106,7 +106,7 @@ def test_what_aws_does_not_say_leaves_the_file_as_it_was(launch_stubbed, aws, fi
     aws.refuse("get_products", "AccessDeniedException", denied, "pricing")
     status, _, err = launch_stubbed("prices", "--update")
     assert (status, file.read_bytes()) == (1, before)
-    assert "these credentials may not pricing:GetProducts" in err
+    assert "these credentials do not allow pricing:GetProducts" in err
 
 
 def test_reserved_terms_are_no_prices_on_demand():

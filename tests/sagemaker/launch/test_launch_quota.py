@@ -32,7 +32,7 @@ def test_every_use_has_its_quota(launch_stubbed, pages):
         f"{NAME}: 0 in us-east-1",
         "ml.g5.12xlarge for training job usage: 2 in us-east-1",
         "ml.g5.12xlarge for spot training job usage: 1 in us-east-1",
-        "none may be had: python sagemaker/launch.py quota --instance ml.g5.12xlarge "
+        "the quota is 0: request one machine with python sagemaker/launch.py quota --instance ml.g5.12xlarge "
         "--use notebook --request 1; an answer takes hours to days",
     ]
 
@@ -42,7 +42,7 @@ def test_more_is_asked_for_by_the_code(launch_stubbed, aws, log, pages):
     aws.answer("request_service_quota_increase", answer, "service-quotas")
     status, out, err = launch_stubbed("quota", "--instance", "g5.12xlarge", "--request", "1")
     assert status == 0
-    assert "counts when this shows it: python sagemaker/launch.py quota --instance ml.g5.12" in err
+    assert "check with python sagemaker/launch.py quota --instance ml.g5.12" in err
     assert out.splitlines()[-1] == f"requested 1 x {NAME}: PENDING"
     expected = {"ServiceCode": "sagemaker", "QuotaCode": "L-1", "DesiredValue": 1.0}
     assert log.calls[-1][2] == expected

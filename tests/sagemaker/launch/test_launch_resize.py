@@ -35,9 +35,9 @@ def test_a_start_without_a_machine_never_asks_to_delete(reason, launch_stubbed, 
     status, _, err = launch_stubbed("start")
     line = error_line(err)
     assert status == 1
-    assert "AWS has no such machine free at the moment: try again later: python" in line
+    assert "AWS does not have a free machine of this type now: try again later: python" in line
     assert "launch.py start --name gluonlab; change the type: python" in line
-    assert "launch.py resize --name gluonlab --instance TYPE; or make a new one beside it" in line
+    assert "launch.py resize --name gluonlab --instance TYPE; or create another notebook" in line
     assert "launch.py delete" not in line
     assert line.endswith("its files are still on its volume, which `delete` would destroy")
 
@@ -54,7 +54,7 @@ def test_a_start_that_is_refused_at_once_says_the_same(launch_stubbed, aws):
 def test_a_lack_of_anything_else_is_no_lack_of_machines(launch_stubbed, aws):
     aws.statuses("Stopped", **AL2023)
     aws.refuse("start_notebook_instance", "ValidationException", "The service is unavailable")
-    assert "no such machine" not in error_line(launch_stubbed("start")[2])
+    assert "not have a free machine" not in error_line(launch_stubbed("start")[2])
 
 
 def test_ctrl_c_in_a_start_offers_no_delete(launch_stubbed, aws, log):
@@ -98,7 +98,7 @@ def test_resize_asks_for_what_is_new_and_waits(launch_stubbed, aws, log):
 def test_what_is_so_already_is_not_asked_for(launch_stubbed, aws, log):
     aws.statuses("InService", VolumeSizeInGB=50, **AL2023)
     status, out, _ = launch_stubbed("resize", "--instance", "g4dn.12xlarge", "--volume", "50")
-    assert (status, out, updates(log)) == (0, "gluonlab is so already\n", [])
+    assert (status, out, updates(log)) == (0, "gluonlab already has these settings\n", [])
 
 
 @pytest.mark.parametrize(
@@ -106,17 +106,17 @@ def test_what_is_so_already_is_not_asked_for(launch_stubbed, aws, log):
     [
         ("InService", AL2023, "--volume 80", "InService: only a stopped notebook can be chan"),
         ("Updating", AL2023, "--volume 80", "Updating: only a stopped notebook can be chan"),
-        ("Stopped", AL2023, "--volume 20", "--volume 20: the volume has 50 GB, and AWS lets"),
+        ("Stopped", AL2023, "--volume 20", "--volume 20: the volume already has 50 GB, and AWS can"),
         ("Stopped", AL2023, "--instance p3.2xlarge", "does not start ml.p3.2xlarge"),
         ("Stopped", AL2023, "--instance p5.48xlarge", "its GPUs are H100 or H200 (sm_90)"),
-        ("Stopped", AL2023, "--platform notebook-al2-v3", "al2-v3 is dead since 2026-07-01"),
+        ("Stopped", AL2023, "--platform notebook-al2-v3", "AWS ended support for notebook-al2-v3 on 2026-07-01"),
         ("Stopped", AL2, "--volume 80",
          "is on notebook-al2-v3, dead since 2026-07-01: add --platform notebook-al2023-v1 "
          "--instance ml.g5.xlarge, which keeps the files"),
         ("Stopped", AL2, "--instance g4dn.xlarge",
          "add --platform notebook-al2023-v1, which keeps the files on its volume"),
         ("Stopped", AL1, "--platform notebook-al2023-v1",
-         "is on notebook-al1-v1, dead since 2024-03-31: AWS changes it to no newer platform"),
+         "uses notebook-al1-v1, which AWS has not supported since 2024-03-31, and AWS cannot change it to a newer platform"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line_and_nothing_changes(status, notebook, options, message, launch_stubbed, aws, log):
@@ -161,7 +161,7 @@ def test_forced_aws_is_asked_with_a_warning(launch_stubbed, aws, log):
     aws.answer("update_notebook_instance")
     status, _, err = launch_stubbed("resize", "--volume", "80", "--force", "--no-wait")
     assert status == 0
-    assert "warning: notebook-al2-v3 is dead since 2026-07-01" in err
+    assert "warning: AWS ended support for notebook-al2-v3 on 2026-07-01" in err
     assert updates(log) == [{"NotebookInstanceName": "gluonlab", "VolumeSizeInGB": 80}]
 
 
@@ -171,5 +171,5 @@ def test_a_platform_that_is_not_known_is_tried_with_a_warning(launch_stubbed, aw
     aws.answer("update_notebook_instance")
     status, _, err = launch_stubbed("resize", "--platform", "notebook-al2026-v1", "--no-wait")
     assert status == 0
-    assert "warning: notebook-al2026-v1 is no platform that is known here" in err
+    assert "warning: notebook-al2026-v1 is not a known platform" in err
     assert updates(log)[0]["PlatformIdentifier"] == "notebook-al2026-v1"
