@@ -120,7 +120,7 @@ check-labs: $(VENV)/.ready-labs-check
 	$(VENV)/bin/python labs/build.py --check
 	$(VENV)/bin/python -m pytest tests/labs $(ARGS)
 
-# What exercises grade --isolated promises, by Docker or Podman itself, and the image of the Dockerfile's target grading.
+# What exercises grade --container promises, by Docker or Podman itself, and the image of the Dockerfile's target grading.
 ENGINE ?= docker
 BUILD ?=
 GRADING = gluonlab-grading:$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' gluonlab/__init__.py)
@@ -148,7 +148,8 @@ lint: $(VENV)/.ready-lint $(VENV)/.ready-test
 	$(VENV)/bin/ruff format --check .
 	find tests/gpus/src -name '*.cpp' -o -name '*.h' | xargs $(VENV)/bin/clang-format --dry-run --Werror
 	$(VENV)/bin/mypy
-	$(VENV)/bin/python -m pytest tests/test_names.py
+	$(VENV)/bin/codespell
+	$(VENV)/bin/python -m pytest tests/test_names.py tests/test_prose.py
 
 # A source archive and a wheel in dist/, judged and opened; GLUONLAB_URL=https://... gives their page its links.
 dist: $(VENV)/.ready-dist
@@ -164,34 +165,34 @@ docs: $(VENV)/.ready-docs
 	$(VENV)/bin/python -m pytest tests/site $(ARGS)
 	@echo "build/site/index.html"
 
-# Tables, and the same numbers as records for python tools/benchmarks compare; BESIDE=DIR takes turns with another checkout.
+# Tables, and the same numbers as records for python tools/benchmarks compare; BASELINE=DIR also measures another checkout.
 RECORDS ?= bench-records
-BESIDE ?=
-IN_TURNS = $(if $(BESIDE),--beside $(BESIDE))
-FEW_STORES = $(if $(BESIDE),--stores device$(comma)ring$(comma)sharded-optimizer)  # both checkouts' are in memory at once
+BASELINE ?= $(BESIDE)
+IN_TURNS = $(if $(BASELINE),--baseline $(BASELINE))
+FEW_STORES = $(if $(BASELINE),--kvstores device$(comma)ring$(comma)sharded-optimizer)  # both checkouts' are in memory at once
 comma := ,
 
 bench: $(VENV)/.ready-bench
 	@mkdir -p $(RECORDS)
-	$(VENV)/bin/python tools/benchmarks peers --out $(RECORDS)/peers-lenet.json $(IN_TURNS) $(ARGS)
-	$(VENV)/bin/python tools/benchmarks peers --network resnet18 --out $(RECORDS)/peers-resnet18.json $(IN_TURNS) $(ARGS)
-	$(VENV)/bin/python tools/benchmarks optimize --out $(RECORDS)/optimize.json $(IN_TURNS) $(ARGS)
-	$(VENV)/bin/python tools/benchmarks host --out $(RECORDS)/host.json $(IN_TURNS) $(ARGS)
-	$(VENV)/bin/python tools/benchmarks gradients --out $(RECORDS)/gradients.json $(FEW_STORES) $(IN_TURNS) $(ARGS)
-	$(VENV)/bin/python tools/benchmarks threads --out $(RECORDS)/threads.json $(IN_TURNS) $(ARGS)
-	$(if $(BESIDE),,$(VENV)/bin/python tools/benchmarks overlap --out $(RECORDS)/overlap.json $(ARGS))
-	$(if $(BESIDE),,$(VENV)/bin/python tools/benchmarks images --out $(RECORDS)/images.json $(ARGS))
-	$(if $(BESIDE),,$(VENV)/bin/python -m gluonlab.bench splits --out $(RECORDS)/splits.json $(ARGS))
-	$(if $(BESIDE),,$(VENV)/bin/python tools/benchmarks checkpoints --out $(RECORDS)/checkpoints.json $(ARGS))
-	$(if $(BESIDE),,$(VENV)/bin/python tools/benchmarks verdict --out $(RECORDS)/verdict.json $(ARGS))
-	$(if $(BESIDE),,$(MAKE) bench-processes)
+	$(VENV)/bin/python tools/benchmarks frameworks --out-file $(RECORDS)/peers-lenet.json $(IN_TURNS) $(ARGS)
+	$(VENV)/bin/python tools/benchmarks frameworks --model resnet18 --out-file $(RECORDS)/peers-resnet18.json $(IN_TURNS) $(ARGS)
+	$(VENV)/bin/python tools/benchmarks optimize --out-file $(RECORDS)/optimize.json $(IN_TURNS) $(ARGS)
+	$(VENV)/bin/python tools/benchmarks overhead --out-file $(RECORDS)/host.json $(IN_TURNS) $(ARGS)
+	$(VENV)/bin/python tools/benchmarks gradients --out-file $(RECORDS)/gradients.json $(FEW_STORES) $(IN_TURNS) $(ARGS)
+	$(VENV)/bin/python tools/benchmarks threads --out-file $(RECORDS)/threads.json $(IN_TURNS) $(ARGS)
+	$(if $(BASELINE),,$(VENV)/bin/python tools/benchmarks overlap --out-file $(RECORDS)/overlap.json $(ARGS))
+	$(if $(BASELINE),,$(VENV)/bin/python tools/benchmarks images --out-file $(RECORDS)/images.json $(ARGS))
+	$(if $(BASELINE),,$(VENV)/bin/python -m gluonlab.bench strategies --out-file $(RECORDS)/splits.json $(ARGS))
+	$(if $(BASELINE),,$(VENV)/bin/python tools/benchmarks checkpoints --out-file $(RECORDS)/checkpoints.json $(ARGS))
+	$(if $(BASELINE),,$(VENV)/bin/python tools/benchmarks advice --out-file $(RECORDS)/verdict.json $(ARGS))
+	$(if $(BASELINE),,$(MAKE) bench-processes)
 
 # Those that compare processes run where Horovod is.
 bench-processes: $(HOROVOD)/.ready
 	@mkdir -p $(RECORDS)
-	$(HOROVOD)/bin/python -m gluonlab.bench scaling --out $(RECORDS)/scaling-lenet.json $(ARGS)
-	$(HOROVOD)/bin/python -m gluonlab.bench scaling --network resnet18 --out $(RECORDS)/scaling-resnet18.json $(ARGS)
-	$(HOROVOD)/bin/python -m gluonlab.bench scaling --scaling strong --out $(RECORDS)/scaling-strong.json $(ARGS)
+	$(HOROVOD)/bin/python -m gluonlab.bench processes --out-file $(RECORDS)/scaling-lenet.json $(ARGS)
+	$(HOROVOD)/bin/python -m gluonlab.bench processes --model resnet18 --out-file $(RECORDS)/scaling-resnet18.json $(ARGS)
+	$(HOROVOD)/bin/python -m gluonlab.bench processes --scaling strong --out-file $(RECORDS)/scaling-strong.json $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(CU112) $(HOROVOD) .venvs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

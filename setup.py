@@ -80,7 +80,7 @@ SELENIUM = "selenium>=4.27,<5"
 
 # For labs/build.py, under Python 3.10 or newer: sources to notebooks, notebooks run, and pages made
 # of them. jupytext reads the sources, nbformat writes the notebooks that lie in the repository,
-# pygments colours code: other releases may do it otherwise.
+# pygments colors code: other releases may do it otherwise.
 LABS_BUILD = [
     "jupytext==1.19.6",
     "nbformat==5.11.1",
@@ -116,7 +116,7 @@ EXTRAS = {
         "psutil",
         "pyyaml",
     ],
-    # for bench allreduce --synthesise
+    # for allreduce solve
     "synthesis": ORTOOLS,
     # for --export onnx
     "onnx": ONNX,
@@ -153,6 +153,8 @@ EXTRAS = {
     "lint": [
         "clang-format==18.1.8",
         "ruff==0.17.5",
+        "codespell==2.4.3; python_version>='3.10'",  # its dictionary of American spelling grows with each release
+        "codespell==2.4.1; python_version<'3.10'",
         "mypy==2.4.1; python_version>='3.10'",
         "mypy<1.15; python_version<'3.10'",
         "types-requests==2.33.0.20261030; python_version>='3.10'",

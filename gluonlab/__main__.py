@@ -41,6 +41,7 @@ COMMANDS: Dict[str, Tuple[str, Callable[[List[str]], Any]]] = {
     "compare": ("train with several numbers of devices", _run_command("compare")),
     "report": ("compare runs on one HTML page", make_lazy_main("gluonlab.report.__main__")),
     "study": ("answer a question about training with many runs", make_lazy_main("gluonlab.study.__main__")),
+    "allreduce": ("measure, draw and predict allreduce algorithms", make_lazy_main("gluonlab.allreduce")),
     "bench": ("benchmark training, links and pipelines", make_lazy_main("gluonlab.bench.__main__")),
     "list": ("list models, data sets, kvstores and recipes", _run_command("list")),
     "data": ("download, verify and pack data sets", make_lazy_main("gluonlab.data.__main__")),
@@ -53,7 +54,7 @@ COMMANDS: Dict[str, Tuple[str, Callable[[List[str]], Any]]] = {
 # heading in --help -> names of commands
 GROUPS = {
     "Train": ("run", "resume", "evaluate", "predict", "launch", "find-lr", "find-batch-size"),
-    "Measure": ("compare", "report", "study", "bench"),
+    "Measure": ("compare", "report", "study", "allreduce", "bench"),
     "Set up and learn": ("list", "data", "doctor", "labs", "exercises", "scratch", "completion"),
 }
 

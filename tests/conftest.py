@@ -121,7 +121,7 @@ def ended(capsys):
 
 @pytest.fixture
 def run(ended, empty_cwd):
-    """Return ``run(*arguments)``, which runs gluonlab.run in an empty folder."""
-    from gluonlab.run import main
+    """Return ``run(*arguments)``, which calls `call_run` in an empty folder."""
+    from support.commands import call_run
 
-    return functools.partial(ended, main)
+    return functools.partial(ended, call_run)

@@ -1,4 +1,4 @@
-"""python -m gluonlab.labs copies missing files, and never changes existing ones."""
+"""gluonlab labs copies missing files, and never changes existing ones."""
 
 import filecmp
 

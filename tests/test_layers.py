@@ -34,11 +34,12 @@ LAYERS = [
     {"study", "report", "exercises", "labs", "inference"},
     {"doctor"},
     {"cli"},
+    {"allreduce"},
     {"run", "predict", "__main__"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # modules of ``config`` without TrainConfig
-WITHOUT_SETTINGS = ("config.option_hints", "config.option_checks")
+WITHOUT_SETTINGS = ("config.option_hints", "config.option_checks", "config.renamed_settings")
 PICKLES = ("pickle", "dill", "cloudpickle", "shelve", "marshal")
 RUN_FILES = {"config.json", "metrics.jsonl", "curves.png", "parameters.params", "compare.json", "confusion.png"}
 LINE_KEYS = {"kind", "event", "loss", "lr", "val_accuracy", "val_loss", "training_seconds", "waiting"}

@@ -38,7 +38,7 @@ NOT_A_NAME = """
 KEPT = {"because", "unknown", "sharded", "placed"}
 WEAK_BEGINNINGS = ("What", "Who", "Whose", "Those", "Of", "Where", "How")
 # Names of files and classes that play the same role in several packages.
-SAME_ROLE = {"__init__", "__main__", "loop", "memory", "recipes", "replica", "scaling", "splits", "strategy", "Epoch"}
+SAME_ROLE = {"__init__", "__main__", "loop", "memory", "recipes", "replica", "scaling", "strategy", "Epoch"}
 SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this gluonlab
 
-from benchmarks import checkpoints, host, images, optimize, peers, threads  # noqa: E402
+from benchmarks import checkpoints, frameworks, images, optimize, overhead, threads  # noqa: E402
 from gluonlab.bench import scaling, splits  # noqa: E402
 from gluonlab.bench.harness.confidence_interval import median_ratio  # noqa: E402
 from gluonlab.bench.harness.measurement_record import read_record  # noqa: E402
@@ -29,7 +29,7 @@ BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->\n
 RIGHT, LEFT = "---:", "---"
 
 LABELS = {
-    "classic": "the classic lab's loop, 2 devices, MXNet as it comes", "torch-eager": "PyTorch, 2 threads",
+    "classic": "the classic Gluon loop, 2 devices, MXNet's defaults", "torch-eager": "PyTorch, 2 threads",
     "torch-channels-last": "PyTorch, 2 threads, channels last",
     "torch-compile": "PyTorch, 2 threads, torch.compile", "torch-ddp": "PyTorch DDP, gloo, 2 processes",
     "gluonlab-2x1": "gluonlab, 2 devices",
@@ -70,13 +70,13 @@ def peers_table(*records):
 
 
 def _peers_rows(record):
-    rows = peers.make_rows(record.series)
+    rows = frameworks.make_rows(record.series)
     cells = {
         LABELS[row.name]: [f"{row.images_per_second:,.0f}", "" if row is rows[0] else f"{row.ratio:.2f}x"]
         for row in rows
         if row.images_per_second is not None
     }
-    return ["images/s", f"{LABELS[rows[0].name]}, is faster by"], cells
+    return ["images/s", f"speed-up of {LABELS[rows[0].name]}"], cells
 
 
 def optimize_table(*records):
@@ -93,15 +93,15 @@ def _optimize_rows(record):
         for row in optimize.make_rows(record.series)
         if row.plain is not None
     }
-    return ["as it is", "optimized", "is faster by"], cells
+    return ["original", "optimized", "speed-up"], cells
 
 
 def host_table(record):
-    rows = host.make_rows(record.series)
+    rows = overhead.make_rows(record.series)
     return format_table(
-        ["microseconds per step and device", "devices", *host.COLUMNS[:-1], "load and log"],
+        ["µs per step and device", "devices", *overhead.COLUMNS[:-1], "load and log"],
         [
-            [row.label, str(row.devices), *(_format_whole(row.microseconds.get(name)) for name in host.COLUMNS)]
+            [row.label, str(row.devices), *(_format_whole(row.microseconds.get(name)) for name in overhead.COLUMNS)]
             for row in rows
             if row.microseconds
         ],
@@ -194,16 +194,20 @@ def gradients_table(record):
         best = min(ours, key=lambda key: statistics.median(ours[key]))
         beside = [
             f"{_format_ratio(steps.get((kind, 'device')), ours[best])} {words}"
-            for kind, words in (("gluon.Trainer", "under gluon.Trainer"), ("BucketedTrainer", "in buckets"))
+            for kind, words in (("gluon.Trainer", "over gluon.Trainer"), ("BucketedTrainer", "over BucketedTrainer"))
         ]
         what = f"{world_size} devices: allreduce and update, SGD with momentum, `{best[1]}`"
         lines.append([what, _format_milliseconds(ours[best]), ", ".join(beside), "", ""])
-    heads = ["", "time", "beside `device`", "beside the chapter's five lines", "of the memory's limit"]
+    heads = ["", "time", "speed-up over `device`", "over the code of Dive into Deep Learning", "of the memory limit"]
     return format_table(heads, lines)
 
 
 SPLITS = {
     "one": "one device",
+    "data": "`data`",
+    "layers": "`layers`",
+    "channels": "`tensor`",
+    "tensor": "`tensor`",
     "gpipe": "pipeline, `gpipe`",
     "1f1b": "pipeline, `1f1b`",
     "interleaved": "pipeline, `interleaved`",
@@ -211,8 +215,8 @@ SPLITS = {
 
 
 def splits_table(record):
-    heads = ["", "a step", "speed", "moved", "on NVLinks", "memory of each device"]
-    heads += ["bubble, measured", "priced", "ideal"]
+    heads = ["", "step", "speed-up", "traffic", "time on NVLinks", "memory per device"]
+    heads += ["bubble, measured", "simulated", "ideal"]
     microbatches = record.options["microbatches"]
     pipelines = {row.name: row for row in splits.make_pipeline_rows(record.series, microbatches)}
     return format_table(
@@ -240,14 +244,14 @@ def _bubble_cells(row):
 
 
 CHECKPOINTS = {
-    "none": "nothing is kept",
-    "files": "`net.save_parameters` and `trainer.save_states` in the loop, as often",
+    "none": "no checkpoints",
+    "files": "`net.save_parameters` and `trainer.save_states` in the loop, every 50 steps",
 }
 
 
 def checkpoints_table(record):
     return format_table(
-        ["", "a step", "longer by", "95 % interval"],
+        ["", "step", "overhead", "95 % interval"],
         [
             [
                 CHECKPOINTS.get(row.name, f"`{checkpoints.LABELS[row.name]}`"),
@@ -265,9 +269,11 @@ BACKENDS = {"dist_sync": "`dist_sync`, one server", "horovod": "`horovod`, gloo"
 
 
 def scaling_table(record):
-    heads = ["processes", "over", "devices, all", "batch, all", "images/s", "speed-up"]
-    heads += ["efficiency", "beside one process"]
-    rows = scaling.make_rows(scaling.parse_layouts(record.options), record.series)
+    heads = ["processes", "backend", "devices", "global batch size", "images/s", "speed-up"]
+    heads += ["efficiency", "relative to one process"]
+    names = ("network", "scaling", "processes", "gpus", "backends")  # keys of the records
+    model, kind, processes, device_counts, backends = (record.options[name] for name in names)
+    rows = scaling.make_rows(scaling.parse_layouts(model, kind, processes, device_counts, backends), record.series)
     return format_table(
         heads,
         [
@@ -330,18 +336,18 @@ TABLES = {
 # The rows of the overview. "overlap" has no record, only the table in the text.
 OVERVIEW = "overview"
 TITLES = {
-    "peers-lenet": "LeNet compared with its peers", "peers-resnet18": "ResNet-18 compared with its peers",
-    "optimize": "Tutorials' networks, optimized", "overlap": "Sums beside backward",
-    "host": "Cost of a step for the host", "gradients": "The sum of gradients",
-    "splits": "Splits of a network", "checkpoints": "Checkpoints",
-    "scaling-lenet": "LeNet by several processes", "scaling-resnet18": "ResNet-18 by several processes",
-    "scaling-strong": "LeNet by several processes, strong scaling", "threads": "Idle threads of OpenMP",
-    "images": "Decoding of JPEGs",
+    "peers-lenet": "LeNet compared with other frameworks", "peers-resnet18": "ResNet-18 compared with other frameworks",
+    "optimize": "Tutorial models, optimized", "overlap": "Allreduce during backward",
+    "host": "Launch overhead of a step", "gradients": "Allreduce",
+    "splits": "Parallel strategies", "checkpoints": "Checkpoints",
+    "scaling-lenet": "LeNet with several processes", "scaling-resnet18": "ResNet-18 with several processes",
+    "scaling-strong": "LeNet with several processes, strong scaling", "threads": "Idle OpenMP threads",
+    "images": "JPEG decoding",
 }  # fmt: skip
 # Columns that the overview has at least, and figures that the text of docs gives without a record.
 KINDS = (ZEN_4, ZEN_4_AVX2, CASCADE_LAKE, ZEN_3)
 QUOTED = {("peers-lenet", CASCADE_LAKE), ("peers-lenet", ZEN_3)}
-QUOTED |= {("host", CASCADE_LAKE), ("host", ZEN_3), ("overlap", ZEN_4)}
+QUOTED |= {("host", CASCADE_LAKE), ("overlap", ZEN_4)}
 
 
 def overview_table(records):

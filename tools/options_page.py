@@ -34,6 +34,7 @@ MODULES = [
     "report",
     "doctor",
     "study",
+    "allreduce",
     "bench",
     "exercises",
     "labs",

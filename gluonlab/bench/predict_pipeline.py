@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 from gluonlab.bench.harness.measurement_command import ScheduleDrawing, count_devices, output_drawing
 from gluonlab.bench.harness.table_format import format_table
+from gluonlab.config import option_name
 from gluonlab.config.option_checks import real_number_check, whole_number_check
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.parallel.pipeline.pipeline_cost import Costs, PipelineTimeline, equal_shares, price
@@ -40,14 +41,14 @@ def pipeline_text(options: CommandOptions) -> str:
         if "json" in options:
             raise ConfigError("--json has no effect with --draw: leave it out")
         return _draw_schedule(options)
-    for name in ("out", "language"):
+    for name in ("out_file", "language"):
         if name in options:
-            raise ConfigError(f"--{name} is for a drawing: give --draw SCHEDULE, or leave it out")
+            raise ConfigError(f"{option_name(name)} is for a drawing: give --draw SCHEDULE, or leave it out")
     return _predict_all_schedules(options)
 
 
 def _draw_schedule(options: CommandOptions) -> str:
-    """Draw the schedule that --draw names: return it as text, or write the file of --out."""
+    """Draw the schedule that --draw names: return it as text, or write the file of --out-file."""
     from gluonlab.parallel.pipeline.render import as_svg, as_text, draw
 
     name = options["draw"]
@@ -63,7 +64,7 @@ def _draw_schedule(options: CommandOptions) -> str:
         picture=lambda: as_svg(schedule, timeline),
         page=lambda language: draw(schedule, costs_of, language=language),
     )
-    return output_drawing(drawing, options.get("out"), options.get("language"))
+    return output_drawing(drawing, options.get("out_file"), options.get("language"))
 
 
 def _predict_all_schedules(options: CommandOptions) -> str:

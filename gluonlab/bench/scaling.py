@@ -1,10 +1,10 @@
-"""``bench scaling``: compares training on more devices and in more processes of this host."""
+"""``bench processes``: compares training on more devices and in more processes of this host."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from gluonlab.bench.harness.confidence_interval import median_ratio
 from gluonlab.bench.harness.interleaved_rounds import Subject
@@ -16,9 +16,9 @@ from gluonlab.config.option_checks import whole_number_check
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.host import resources
 
-NETWORKS = ("lenet", "resnet18")
+MODELS = ("lenet", "resnet18")
 WEAK, STRONG = "weak", "strong"
-PROCESSES, DEVICES = "1,2", "1,2"
+PROCESSES, DEVICE_COUNTS = "1,2", "1,2"
 ROUNDS = 7
 MAX_COUNT = 64  # the maximum number of processes, and of devices of each process
 ONE_PROCESS = ""  # the backend of a single process
@@ -47,10 +47,10 @@ class ProcessLayout(NamedTuple):
         return self.processes * self.devices
 
 
-def check_network(name: str) -> str:
-    """Return the name. Raises ConfigError, with the choices, for an unknown network."""
-    if name not in NETWORKS:
-        raise ConfigError(unknown("network", name, NETWORKS))
+def check_model(name: str) -> str:
+    """Return the name. Raises ConfigError, with the choices, for an unknown model."""
+    if name not in MODELS:
+        raise ConfigError(unknown("model", name, MODELS))
     return name
 
 
@@ -60,16 +60,16 @@ def parse_counts(option: str, text: str) -> List[int]:
     return sorted({check(option, part.strip()) for part in text.split(",")})
 
 
-def default_batch(network: str) -> int:
+def default_batch(model: str) -> int:
     """Return the images per device with weak scaling.
 
-    Two devices then have the global batch of the task, as in ``bench peers``.
+    Two devices then have the global batch of the task, as in ``bench frameworks``.
     """
-    return TASKS[network].global_batch_size // 2
+    return TASKS[model].global_batch_size // 2
 
 
 def make_layouts(
-    network: str, kind: str, processes: Sequence[int], devices: Sequence[int], backends: Sequence[str]
+    model: str, kind: str, processes: Sequence[int], devices: Sequence[int], backends: Sequence[str]
 ) -> List[ProcessLayout]:
     """Return the combinations of processes and devices to measure, by rising device count.
 
@@ -77,7 +77,7 @@ def make_layouts(
     of one process with as many devices. With ``WEAK`` scaling, each device has the default batch.
     With ``STRONG`` scaling, all devices share the default batch of two devices.
     """
-    per_device = default_batch(network)
+    per_device = default_batch(model)
 
     def make_layout(process_count: int, device_count: int, backend: str) -> ProcessLayout:
         batch = per_device * (process_count * device_count if kind == WEAK else 2)
@@ -95,28 +95,28 @@ def make_layouts(
     return sorted(layouts, key=lambda layout: (layout.all_devices, layout.processes, layout.backend))
 
 
-def parse_layouts(options: Mapping[str, str]) -> List[ProcessLayout]:
+def parse_layouts(model: str, scaling: str, processes: str, device_counts: str, backends: str) -> List[ProcessLayout]:
     """Return the layouts to measure for the command's options. Raises ConfigError."""
-    network, kind = check_network(options["network"]), options["scaling"]
-    if kind not in (WEAK, STRONG):
-        raise ConfigError(unknown("scaling", kind, (WEAK, STRONG)))
+    check_model(model)
+    if scaling not in (WEAK, STRONG):
+        raise ConfigError(unknown("scaling", scaling, (WEAK, STRONG)))
     return make_layouts(
-        network,
-        kind,
-        parse_counts("--processes", options["processes"]),
-        parse_counts("--gpus", options["gpus"]),
-        parse_backends(options["backends"]),
+        model,
+        scaling,
+        parse_counts("--processes", processes),
+        parse_counts("--device-counts", device_counts),
+        parse_backends(backends),
     )
 
 
-def make_subjects(network: str, layouts: Sequence[ProcessLayout]) -> List[Subject]:
+def make_subjects(model: str, layouts: Sequence[ProcessLayout]) -> List[Subject]:
     """Return what to measure for each layout: a training job on CPU devices of one thread."""
-    return [_make_subject(network, layout) for layout in layouts]
+    return [_make_subject(model, layout) for layout in layouts]
 
 
-def _make_subject(network: str, layout: ProcessLayout) -> Subject:
-    """Return the subject to measure: training of ``network`` in a worker with this layout."""
-    options: Dict[str, Any] = {"task": network, "device_count": layout.devices, "threads": 1}
+def _make_subject(model: str, layout: ProcessLayout) -> Subject:
+    """Return the subject to measure: training of ``model`` in a worker with this layout."""
+    options: Dict[str, Any] = {"task": model, "device_count": layout.devices, "threads": 1}
     options["global_batch_size"] = layout.global_batch_size
     job = "gluonlab"
     if layout.processes > 1:
@@ -182,22 +182,22 @@ def make_rows(layouts: Sequence[ProcessLayout], series: Sequence[Series]) -> Lis
 
 
 def format_results(
-    network: str, kind: str, layouts: Sequence[ProcessLayout], series: Sequence[Series], rounds: int
+    model: str, kind: str, layouts: Sequence[ProcessLayout], series: Sequence[Series], rounds: int
 ) -> str:
     """Return the table of results and, for weak scaling, whether targets are reached."""
     rows = make_rows(layouts, series)
     heading = f"{'processes':<21}{'devices':>8}{'batch':>7}{'images/s':>10}"
-    heading += f"{'speed-up':>10}{'efficiency':>12}{'beside':>9}"
+    heading += f"{'speed-up':>10}{'efficiency':>12}{'vs 1':>9}"
     batch_rule = {WEAK: "each device has as many images", STRONG: "all devices share one batch"}
     note = (
-        f"{TASKS[network].title}, {kind} scaling: {batch_rule[kind]}. images/s: the median of "
-        f"{rounds_text(rounds)}. speed-up: of the images/s of one device; efficiency: that per "
-        "device. beside: images/s over those of one process with as many devices. "
+        f"{TASKS[model].title}, {kind} scaling: {batch_rule[kind]}. images/s: the median of "
+        f"{rounds_text(rounds)}. speed-up: images/s over those of one device; efficiency: speed-up per "
+        "device. vs 1: images/s over those of one process with as many devices. "
         f"All processes run here, on {resources.available_cores()} cores, each device with one "
-        "thread; dist_sync has a server and a scheduler beside them." + _core_limit_note(rows)
+        "thread; dist_sync also runs a server and a scheduler." + _core_limit_note(rows)
     )
     table = format_table([heading, *map(_row_line, rows)], note)
-    outcomes = judge_targets(network, rows) if kind == WEAK else []
+    outcomes = judge_targets(model, rows) if kind == WEAK else []
     return "\n".join([table, "", *outcomes]) if outcomes else table
 
 
@@ -219,20 +219,20 @@ def _row_line(row: ScalingRow) -> str:
         return missing_row(f"{label}  ", row.reason)
     cells = f"{row.images_per_second:>10,.0f}{_format_factor(row.speedup):>10}"
     efficiency = "-" if row.efficiency is None else f"{row.efficiency:.0%}"
-    beside = "" if layout.backend == ONE_PROCESS else _format_factor(row.one_process_ratio)
-    return f"{label}{cells}{efficiency:>12}{beside:>9}".rstrip()
+    versus_one = "" if layout.backend == ONE_PROCESS else _format_factor(row.one_process_ratio)
+    return f"{label}{cells}{efficiency:>12}{versus_one:>9}".rstrip()
 
 
 def _format_factor(value: Optional[float]) -> str:
     return "-" if value is None else f"{value:.2f}x"
 
 
-def judge_targets(network: str, rows: Sequence[ScalingRow]) -> List[str]:
+def judge_targets(model: str, rows: Sequence[ScalingRow]) -> List[str]:
     """Return a line for each target: reached, not reached, or not measured."""
     lines = []
-    for (target_network, backend), target in TARGETS.items():
+    for (target_model, backend), target in TARGETS.items():
         ratios = [row.one_process_ratio for row in rows if row.layout[:3] == (2, 1, backend)]
-        if target_network == network and ratios:
+        if target_model == model and ratios:
             ratio_text = None if ratios[0] is None else f"{ratios[0]:.2f}x"
             claim = f"2 processes over {backend} >= {target:g}x one with 2 devices"
             lines.append(outcome_line(claim, ratio_text, (ratios[0] or 0) >= target))

@@ -1,4 +1,4 @@
-"""``bench splits``: compares the ways of splitting a network over devices.
+"""``bench strategies``: compares the parallel strategies of a model.
 
 The ways are data parallelism, splits of layers or channels, and pipelines. This module contains
 their names and options, and the tables of results. `gluonlab.bench.measure_splits` measures. Does
@@ -40,7 +40,7 @@ TASKS = {
 def find_task(name: str, tasks: Mapping[str, Task] = TASKS) -> Task:
     """Return the task with this name. Raises ConfigError, with the choices, for an unknown one."""
     if name not in tasks:
-        raise ConfigError(unknown("network", name, tasks))
+        raise ConfigError(unknown("model", name, tasks))
     return tasks[name]
 
 
@@ -189,9 +189,9 @@ def judge_overlap(series: Sequence[Series], microbatches: int) -> str:
     step, at_once = named_series.get_values(f"step {ONE_F_ONE_B}"), named_series.get_values("at once")
     slowdown = median_ratio(step, at_once) if step and at_once else None
     slowdown_text = None if slowdown is None else f"{slowdown:.2f}x"
-    reference = "its stages at once, each for itself"
+    reference = "its stages run independently"
     if (devices, microbatches) != (DEFAULT_DEVICES, DEFAULT_MICROBATCHES):
-        return f"a step of 1f1b beside {reference}: {slowdown_text or 'not measured'}"
+        return f"a step of 1f1b compared with {reference}: {slowdown_text or 'not measured'}"
     limit = OVERLAP_MARGIN * (microbatches + devices - 1) / microbatches
     reached = slowdown is not None and slowdown <= limit
     return outcome_line(f"a step of 1f1b <= {limit:.4g}x {reference}", slowdown_text, reached)
@@ -225,13 +225,13 @@ def _split_table(rows: Sequence[SplitRow], task: Task, rounds: int) -> str:
             f"{row.links_s * 1e3:>10.2f}  {format_megabytes(row.memory)}"
         )
     note = (
-        f"ms: of a step of SGD with momentum, the median of {rounds_text(rounds)}. "
-        "speed: one device's time over this one's. moved: what devices send each other in a step. "
-        f"links: the price of that on {COST_TOPOLOGY}, one message after the other. "
-        "memory: of each device, as --estimate-memory plans it."
+        f"ms: time of a step of SGD with momentum, the median of {rounds_text(rounds)}. "
+        "speed: speed-up over one device. moved: bytes that devices send each other per step. "
+        f"links: predicted time of these messages on {COST_TOPOLOGY}, one after the other. "
+        "memory: estimate of --estimate-memory for each device."
     )
     cuts = "; ".join(f"{row.label} {row.cuts}" for row in rows if row.cuts)
-    note += f" Layers with which stages begin: {cuts}." if cuts else ""
+    note += f" First layers of the stages: {cuts}." if cuts else ""
     return format_table(lines, note)
 
 
@@ -246,7 +246,7 @@ def _pipeline_table(rows: Sequence[PipelineRow], microbatches: int) -> str:
     """Return the table of all pipelines, with an explanation of its columns."""
     lines = [
         f"{microbatches} microbatches",
-        f"{'':<14}{'ms':>9}{'priced':>10}{'bubble':>9}{'priced':>9}{'ideal':>7}{'host us':>9}",
+        f"{'':<14}{'ms':>9}{'predicted':>10}{'bubble':>9}{'pred.':>9}{'ideal':>7}{'host us':>9}",
     ]
     for row in rows:
         lines.append(
@@ -254,10 +254,8 @@ def _pipeline_table(rows: Sequence[PipelineRow], microbatches: int) -> str:
             f"{row.bubble:>9.1%}{row.predicted_bubble:>9.1%}{row.ideal_bubble:>7.1%}{row.host_s * 1e6:>9.1f}"
         )
     note = (
-        "bubble: 1 - work / (devices x step), the work being that of stages and updates, each "
-        f"measured by itself; priced: by the schedule from the same times, "
-        f"on {COST_TOPOLOGY}'s links; "
-        "ideal: (p-1) / (v m + p-1). host us: of an instruction, for which the host's "
-        "thread computes to queue it."
+        "bubble: 1 - work / (devices x step); work is the time of stages and updates, each measured "
+        f"alone. predicted, pred.: from the same times and the schedule, on {COST_TOPOLOGY}'s links. "
+        "ideal: (p-1) / (v m + p-1). host us: time in which the host's thread queues an instruction."
     )
     return format_table(lines, note)

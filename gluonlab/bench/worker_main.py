@@ -8,7 +8,7 @@ Protocol, in lines of JSON:
 - After a failure it writes ``{"error": "..."}`` and exits.
 - It exits at the end of standard input, so that it does not outlive its parent.
 
-Do not rename this module or its jobs: measurements that compare checkouts (`--beside`) start them
+Do not rename this module or its jobs: measurements that compare checkouts (`--baseline`) start them
 by name in other versions of gluonlab.
 """
 
@@ -42,7 +42,7 @@ JOBS = {
     "gradients": "benchmarks.gradients:make",
     "optimize": "benchmarks.optimize_job:make",
     "images": "benchmarks.image_readers:make",
-    "training": "benchmarks.verdict:make",
+    "training": "benchmarks.advice:make",
 }
 TOOLS = CHECKOUT / "tools"  # contains the package ``benchmarks``, in a checkout only
 

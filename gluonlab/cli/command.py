@@ -109,12 +109,11 @@ class Command(click.Command):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command, and exit the process."""
+        words = kwargs.get("args", args[0] if args else None)
         completion = Completion.from_environment()
         if completion:
-            words = kwargs.get("args", args[0] if args else None)
             completion.print_options(self, list(words or ()))
-        given = kwargs.get("args") or (args[0] if args and args[0] is not None else sys.argv[1:])
-        if self.moved and self._call_moved(list(given)):
+        if self.moved and self._call_moved(list(sys.argv[1:] if words is None else words)):
             return
         try:
             with name_options():

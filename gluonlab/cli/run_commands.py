@@ -22,7 +22,7 @@ from gluonlab.cli.output_streams import ignore_closed_reader
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.config.command_line import add_config_options, given_settings
 from gluonlab.config.option_checks import check_size_in_bytes, whole_number_check
-from gluonlab.config.renamed_settings import RENAMED_OPTIONS
+from gluonlab.config.renamed_settings import RENAMED_OPTIONS, opposite_option
 from gluonlab.errors import ConfigError
 from gluonlab.plain_text import json_text, wrap_entry
 from gluonlab.training.check_evaluation import EVALUATION_OPTIONS, read_evaluated_run
@@ -40,7 +40,8 @@ def _command(
     ``without``: the settings for which it has no options, and ``reason`` why. ``helps``: help texts
     that differ from those of gluonlab run, by name of the setting.
     """
-    refused = {**{option_name(setting): reason for setting in without}, **RUN_ONLY}
+    options = [form for setting in without for form in (option_name(setting), opposite_option(option_name(setting)))]
+    refused = {**dict.fromkeys(options, reason), **RUN_ONLY}
     make_command = command(
         name, interrupted="nothing was written", most_used=most_used, renamed=RENAMED_OPTIONS, refused=refused
     )
@@ -119,7 +120,8 @@ def _check_resumable(folder: str) -> None:
 def compare(counts: str, as_json: bool, quiet: bool, **settings: Any) -> None:
     """Train with each number of GPUs, such as 1,2,4, and print a table.
 
-    Without GPUs, CPU devices are used. The total batch size is the same for every number.
+    Without GPUs, CPU devices are used. All runs have the same --batch-size per device, or the same
+    --global-batch-size.
     """
     device_counts = _parse_device_counts(counts)
     config = TrainConfig(**given_settings(settings))

@@ -385,8 +385,8 @@ NETWORKS: Dict[str, HostNetwork] = {
 
 # --- by name
 
-FILE_HELP = "a machine of your own, or one that bench links --save has measured, is a file, m.json"
-NAME_HELP = f"{', '.join(TOPOLOGIES)}; NAME*HOSTS, such as p3.16xlarge*8, is several of Amazon's; {FILE_HELP}"
+FILE_HELP = "or a topology file such as m.json, which gluonlab bench links --save writes"
+NAME_HELP = f"{', '.join(TOPOLOGIES)}; NAME*HOSTS for several of Amazon's machines, such as p3.16xlarge*8; {FILE_HELP}"
 
 
 def make_topology(name: str, world_size: Optional[int] = None) -> Topology:

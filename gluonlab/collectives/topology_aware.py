@@ -84,8 +84,8 @@ def _auto_schedules(topology: Topology) -> List[Schedule]:
     if topology.world_size > MAX_AUTO_DEVICES:
         raise ScheduleError(
             f"{AUTO} compares all schedules for up to {MAX_AUTO_DEVICES} devices, not for the "
-            f"{topology.world_size} of {topology.name}: choose an algorithm; bench allreduce "
-            "--simulate prices all"
+            f"{topology.world_size} of {topology.name}: choose an algorithm; "
+            "gluonlab allreduce simulate compares all algorithms"
         )
     return select_cheapest(list(candidate_schedules(topology)), topology)
 

@@ -34,7 +34,7 @@ groups, hosts             devices that are close to each other; devices of each 
 
 Links without ends are only used by routes. `write_topology` writes all routes.
 
-``bench allreduce --synthesise m.json --out found.json`` writes a file of schedules, with their
+``allreduce solve m.json --out-file found.json`` writes a file of schedules, with their
 topology under the key ``topology``. Such a file is also a topology. With it, the kvstore
 ``synthesised`` sums by these schedules. When the file is read, the schedules are verified and
 compared with the links.
@@ -78,7 +78,7 @@ MAX_FILE_BYTES = 16 * 2**20
 FILE_ADVICE = (
     "give a file of a topology, as docs/topologies.md shows one, or a known machine's name, such as p3.16xlarge"
 )
-SEARCH_ADVICE = "seek them again, with bench allreduce --synthesise FILE --out NEW"
+SEARCH_ADVICE = "search again, with gluonlab allreduce solve FILE --out-file NEW"
 
 
 def is_file_name(name: Any) -> bool:
@@ -114,8 +114,8 @@ def _parse_schedules_file(where: str, content: Dict[str, Any], name: str) -> Top
     """Return the topology of a file of schedules, with its verified schedules."""
     if "topology" not in content:
         raise ScheduleError(
-            f"{where}: it has schedules without their topology: {FILE_ADVICE}, or what bench allreduce "
-            "--synthesise m.json --out FILE has written"
+            f"{where}: it has schedules without their topology: {FILE_ADVICE}, or a file of "
+            "gluonlab allreduce solve m.json --out-file FILE"
         )
     topology = TopologyReader(f"{where}: topology", content["topology"], name).read_topology()
     if content.get("devices") != topology.world_size:

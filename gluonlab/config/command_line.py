@@ -21,6 +21,8 @@ FILE_SETTINGS_KEY, DISABLED_FLAGS_KEY = "gluonlab.from_file", "gluonlab.turned_o
 # name of a setting -> the settings that may not be given together with it
 EXCLUDED_SETTINGS = {name: {a, b} - {name} for a, b, _ in MUTUALLY_EXCLUSIVE for name in (a, b)}
 
+SHORT_OPTIONS = {"batch_size": ("-b",), "workers": ("-j",)}
+
 
 class SettingOption(click.Option):
     """An option that sets a field of TrainConfig, below ``heading`` in --help.
@@ -45,17 +47,21 @@ class SettingOption(click.Option):
 
 
 def add_config_options(
-    function: Callable[..., None], without: Collection[str] = (), helps: Mapping[str, str] = MappingProxyType({})
+    function: Callable[..., None],
+    without: Collection[str] = (),
+    helps: Mapping[str, str] = MappingProxyType({}),
+    without_group: str = "",
 ) -> Callable[..., None]:
     """Add an option for every field of TrainConfig to a command.
 
-    An option that the user does not give has the value None. ``without``: fields, and groups of
-    fields such as ``output``, for which no options are added. ``helps``: field -> its help
-    text in this command, if it differs from the usual one.
+    An option that the user does not give has the value None. ``without`` and ``without_group``:
+    fields, and a group of fields such as ``output``, for which no options are added. ``helps``:
+    field -> its help text in this command, if it differs from the usual one.
     """
     for field in reversed(dataclasses.fields(TrainConfig)):
         name, metadata, attributes = option_name(field.name), field.metadata, {}
-        if metadata["group"] in without or field.name in without:
+        short = SHORT_OPTIONS.get(field.name, ())
+        if metadata["group"] == without_group or field.name in without:
             continue
         help = helps.get(field.name, metadata["help"])
         if field.default is False:
@@ -67,7 +73,7 @@ def add_config_options(
             # The default is part of the help text, because click's own format is different.
             help += "" if field.default is None else f"  [default: {field.default}]"
         function = click.option(
-            name, field.name, cls=SettingOption, heading=metadata["group"].capitalize(),
+            name, *short, field.name, cls=SettingOption, heading=metadata["group"].capitalize(),
             default=None, help=help, **attributes,
         )(function)  # fmt: skip
     return function

@@ -192,43 +192,30 @@ class TrainConfig:
         check_text, "shard layers by output (column), by input (row), or alternately (default: both)",
         metavar="column|row|both",
     )  # fmt: skip
-    dataset: str = DATA(check_text, "data set; gluonlab list shows all", default="digits", metavar="NAME")
-    data_dir: Optional[str] = DATA(
-        check_text, "directory of the data set's files (default: that of gluonlab data)", metavar="DIR"
-    )
-    image_size: Optional[int] = DATA(
-        IMAGE_SIZE, "width and height of images from files (default: their own, at most 224)", metavar="PIXELS"
-    )
-    workers: Optional[int] = DATA(DECODERS, "processes that decode image files (default: one per core)")
-    resizer: Optional[str] = DATA(
-        check_text, "library that resizes images: cykooz or pillow (default: cykooz if installed)", metavar="NAME"
-    )
+    dataset: str = DATA(check_text, "data set (see gluonlab list)", default="digits", metavar="NAME")
+    data_dir: Optional[str] = DATA(check_text, "directory of its files (default: gluonlab data's)", metavar="DIR")
+    image_size: Optional[int] = DATA(IMAGE_SIZE, "image size (default: that of the files, up to 224)", metavar="PIXELS")
+    workers: Optional[int] = DATA(DECODERS, "image decoding processes (default: one per core)")
+    resizer: Optional[str] = DATA(check_text, "resize with cykooz (default if installed) or pillow", metavar="NAME")
     skip_corrupt: bool = DATA(check_flag, "decode all files first, and skip corrupt ones", default=False)
-    val_split: Optional[float] = DATA(
-        SHARE, "fraction of each class to hold out for validation; for your own images without val", metavar="FRACTION"
-    )
-    random_resized_crop: Optional[bool] = DATA(
-        check_flag, "train on random, resized crops of image files, decoded in every epoch"
-    )
-    crop_padding: Optional[int] = DATA(
-        whole_number_check(0, 1024), "shift training images randomly by up to N pixels; 0 disables it"
-    )
-    flip: Optional[bool] = DATA(check_flag, "flip half of the training images horizontally, at random")
+    val_split: Optional[float] = DATA(SHARE, "fraction of training images to hold out, per class", metavar="FRACTION")
+    random_resized_crop: Optional[bool] = DATA(check_flag, "random, resized crops, decoded in every epoch")
+    crop_padding: Optional[int] = DATA(whole_number_check(0, 1024), "shift images randomly by up to N pixels; 0: off")
+    flip: Optional[bool] = DATA(check_flag, "flip half of the images horizontally, at random")
     mixup: Optional[float] = DATA(
-        real_number_check(0, LARGEST_NUMBER), "mix pairs of training images; weights are drawn from "
-        "Beta(ALPHA, ALPHA), and 0 disables it", metavar="ALPHA",
+        real_number_check(0, LARGEST_NUMBER), "mixup with Beta(ALPHA, ALPHA) weights; 0: off", metavar="ALPHA",
     )  # fmt: skip
     normalize: Optional[str] = DATA(
         check_color_normalization, "normalize colors by imagenet, cifar10, mnist, none, or means/deviations "
         "M,M,M/S,S,S", metavar="NAME",
     )  # fmt: skip
-    prefetch: int = DATA(whole_number_check(0), "batches to prepare ahead, for data not on the devices", default=2)
+    prefetch: int = DATA(whole_number_check(0), "batches to prepare ahead of their step", default=2)
     device_cache_bytes: int = DATA(
-        check_size_in_bytes, "keep data on the devices up to this size; 0 always streams", default=256 * 2**20,
+        check_size_in_bytes, "keep data on the devices up to this size; 0: never", default=256 * 2**20,
         metavar="BYTES",
     )  # fmt: skip
     model: Optional[str] = NETWORK(
-        check_text, "model, or gluoncv:NAME for one from GluonCV; gluonlab list shows all (default: by data set)",
+        check_text, "model (see gluonlab list), or gluoncv:NAME (default: by data set)",
         metavar="NAME",
     )  # fmt: skip
     pretrained: Optional[str] = NETWORK(check_text, "file of pretrained parameters of the same model", metavar="FILE")
@@ -256,39 +243,37 @@ class TrainConfig:
         "parameters (default: train all epochs)", metavar="N|N:loss",
     )  # fmt: skip
     optimizer: Optional[str] = OPTIMIZER(
-        check_text, "optimizer: sgd, nag, adam, ...; gluonlab list shows all", metavar="NAME"
+        check_text, "optimizer (see gluonlab list): sgd, nag, adam, ...", metavar="NAME"
     )
     lr: Optional[float] = OPTIMIZER(
         real_number_check(0, LARGEST_NUMBER, above_minimum=True), "learning rate", metavar="RATE"
     )
     scale_lr: bool = OPTIMIZER(
-        check_flag, "scale the learning rate linearly with the global batch size; relative to the recipe's "
-        "batch size, or with --lr to --batch-size",
+        check_flag, "scale the learning rate with the global batch size; "
+        "relative to the recipe's, or to --batch-size if --lr is given",
         default=False,
     )  # fmt: skip
-    lr_schedule: Optional[str] = OPTIMIZER(
-        check_text, "learning-rate schedule: constant, step, cosine or linear", metavar="NAME"
-    )
+    lr_schedule: Optional[str] = OPTIMIZER(check_text, "constant, step, cosine or linear", metavar="NAME")
     warmup_epochs: Optional[float] = OPTIMIZER(
         real_number_check(0, LARGEST_NUMBER), "epochs of linear learning-rate warm-up", metavar="E"
     )
     lr_decay: Optional[float] = OPTIMIZER(
         real_number_check(0, below=1, above_minimum=True),
-        "factor at each step of the step schedule (default: the recipe's, else 0.1)",
+        "step schedule: factor (default: recipe's, else 0.1)",
         metavar="FACTOR",
     )
     lr_decay_epochs: Optional[str] = OPTIMIZER(
-        check_epoch_list, "epochs after which the step schedule decays (default: the recipe's, else 1/2 and 3/4)",
+        check_epoch_list, "step schedule: epochs of the steps (default: the recipe's, else 1/2 and 3/4)",
         metavar="E,E",
     )  # fmt: skip
     final_lr: Optional[float] = OPTIMIZER(
-        real_number_check(0, LARGEST_NUMBER), "final learning rate of cosine and linear (default: 0)", metavar="RATE"
+        real_number_check(0, LARGEST_NUMBER), "final rate of cosine and linear (default: 0)", metavar="RATE"
     )
     momentum: Optional[float] = OPTIMIZER(
         real_number_check(0, below=1), "momentum of sgd, nag, signum and lars", metavar="M"
     )
     momentum_rule: Optional[str] = OPTIMIZER(
-        check_text, "momentum when the learning rate changes: corrected, as in PyTorch, or mxnet; for sgd and nag",
+        check_text, "corrected, as in PyTorch, or mxnet (for sgd, nag)",
         metavar="NAME",
     )  # fmt: skip
     wd: Optional[float] = OPTIMIZER(real_number_check(0, LARGEST_NUMBER), "weight decay", metavar="WD")
@@ -297,7 +282,7 @@ class TrainConfig:
         real_number_check(SMALLEST_LIMIT, LARGEST_NUMBER), "clip the gradient to this norm", metavar="NORM"
     )
     on_nan: str = OPTIMIZER(
-        check_text, "what to do when gradients are not finite: stop the run or skip the batch",
+        check_text, "if gradients are not finite: stop, or skip the batch",
         default="stop", metavar="stop|skip",
     )  # fmt: skip
     label_smoothing: Optional[float] = OPTIMIZER(
@@ -307,7 +292,7 @@ class TrainConfig:
         check_class_weights, "weight of each class in the loss, or balanced", metavar="W,W"
     )
     kvstore: str = SUMMING(
-        check_text, "how devices reduce gradients; gluonlab list shows all", default="device", metavar="NAME"
+        check_text, "how devices reduce gradients (see gluonlab list)", default="device", metavar="NAME"
     )
     topology: Optional[str] = SUMMING(
         check_machine, "machine, such as p3.16xlarge, or file whose links a scheduled kvstore (ring, tree, ...) uses "

@@ -12,7 +12,6 @@ import click
 from gluonlab.cli.command import add_json_option, command, run_subcommand
 from gluonlab.config import TrainConfig
 from gluonlab.config.option_checks import check_text, real_number_check
-from gluonlab.config.renamed_settings import RENAMED_OPTIONS
 from gluonlab.data.fetching.data_folders import DAMAGED, OK, data_root, download_command, find_dataset_folder
 from gluonlab.data.fetching.data_folders import verify_files as _verify
 from gluonlab.data.fetching.download import MIN_BYTES_PER_S, TIMEOUT_S
@@ -34,13 +33,13 @@ LONGEST_TIMEOUT_S = 86_400
 SourceTable = Dict[str, Source]
 
 
-FOLDER = "the folder of all data sets  [default: GLUONLAB_DATA, or ~/.cache/gluonlab]"
-MIRROR = "an address of your own that is tried first: URL/FILE, then URL/NAME/FILE"
-TIMEOUT = "give up on an address that sends nothing for this long, "
-TIMEOUT += f"or less than {MIN_BYTES_PER_S:,} bytes a second"
-IMAGE_SIZE = "width and height of all images (default: their own, at most 224)"
-VAL_SHARE = "if your own images have no val part, hold out this share of each class"
-DECODERS = "processes that decode image files (default: one for each core)"
+FOLDER = "folder of all data sets  [default: GLUONLAB_DATA, or ~/.cache/gluonlab]"
+MIRROR = "URL to try first; URL/FILE, then URL/NAME/FILE"
+TIMEOUT = "time limit of a connection that sends no data"
+TIMEOUT += f", or less than {MIN_BYTES_PER_S:,} bytes per second"
+IMAGE_SIZE = "width and height of all images  [default: their own, at most 224]"
+VAL_SPLIT = "share of each class for validation, if your images have no val folder"
+WORKERS = "processes that decode image files  [default: one per core]"
 _in_folder = click.option("--data-dir", metavar="DIR", help=FOLDER)
 _as_json = add_json_option()
 
@@ -68,7 +67,7 @@ def _find_source(name: str, sources: SourceTable) -> Source:
 @_as_json
 @click.pass_obj
 def list_sources(sources: SourceTable, data_dir: Optional[str], as_json: bool) -> None:
-    """List what can be downloaded, and what is there already."""
+    """List the data sets, and which are downloaded."""
     root = _resolve_root(data_dir)
     folders = {name: find_dataset_folder(source, root) for name, source in sources.items()}
     if as_json:
@@ -89,10 +88,10 @@ def list_sources(sources: SourceTable, data_dir: Optional[str], as_json: bool) -
 @click.option("--timeout", metavar="SECONDS", default=str(TIMEOUT_S), show_default=True, help=TIMEOUT)
 @click.pass_obj
 def download(sources: SourceTable, name: str, data_dir: Optional[str], mirror: Optional[str], timeout: str) -> None:
-    """Download the data set NAME, and check it.
+    """Download the data set NAME, and verify it.
 
     Complete files are not downloaded again, and an interrupted download is resumed. Proxies are
-    read from the environment (HTTPS_PROXY and the like).
+    read from environment variables such as HTTPS_PROXY.
     """
     source, root = _find_source(name, sources), _resolve_root(data_dir)
     timeout_s = real_number_check(0, LONGEST_TIMEOUT_S, above_minimum=True)("--timeout", timeout)
@@ -106,9 +105,10 @@ def download(sources: SourceTable, name: str, data_dir: Optional[str], mirror: O
 @_as_json
 @click.pass_obj
 def verify(sources: SourceTable, name: str, data_dir: Optional[str], as_json: bool) -> None:
-    """Read the files of NAME and compare their digests. Exit status 1 if one is missing or damaged.
+    """Verify the files of the data set NAME by their digests.
 
-    Of an unpacked archive only the missing and damaged files are printed.
+    The exit status is 1 if a file is missing or damaged. For an unpacked archive, only missing and
+    damaged files are printed.
     """
     source, root = _find_source(name, sources), _resolve_root(data_dir)
     findings = _verify(source, root)
@@ -130,7 +130,7 @@ def verify(sources: SourceTable, name: str, data_dir: Optional[str], as_json: bo
 @_in_folder
 @click.pass_obj
 def path(sources: SourceTable, name: str, data_dir: Optional[str]) -> None:
-    """Print the folder that holds the files of NAME, if all are there."""
+    """Print the folder of the data set NAME, if it is complete."""
     source, root = _find_source(name, sources), _resolve_root(data_dir)
     folder = find_dataset_folder(source, root)
     if folder is None:
@@ -138,19 +138,23 @@ def path(sources: SourceTable, name: str, data_dir: Optional[str]) -> None:
     click.echo(folder)
 
 
-@command("gluonlab data pack", interrupted="nothing was written", renamed=RENAMED_OPTIONS)
+@command(
+    "gluonlab data pack",
+    interrupted="nothing was written",
+    renamed={"--decoders": "--workers", "--skip-bad": "--skip-corrupt", "--val-share": "--val-split"},
+)
 @click.argument("name", metavar="NAME", required=False)
-@click.option("--out", metavar="DIR", help="the new folder")
-@click.option("--data-dir", metavar="DIR", help="the folder that holds the data set's files")
+@click.option("--out", metavar="DIR", help="new folder for the packed data set")
+@click.option("--data-dir", metavar="DIR", help="folder of the data set's files")
 @click.option("--image-size", metavar="PIXELS", help=IMAGE_SIZE)
-@click.option("--workers", metavar="N", help=DECODERS)
-@click.option("--skip-corrupt", is_flag=True, help="leave out images that cannot be decoded")
-@click.option("--val-split", metavar="SHARE", help=VAL_SHARE)
+@click.option("--workers", "-j", metavar="N", help=WORKERS)
+@click.option("--skip-corrupt", is_flag=True, help="skip images that cannot be decoded")
+@click.option("--val-split", metavar="SHARE", help=VAL_SPLIT)
 def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
-    """Decode the images of a data set once, and write their pixels.
+    """Decode the images of a data set once, and save their pixels.
 
-    NAME is a data set of image files, such as folder:PATH, record:FILE or imagenette2-320.
-    Training then reads pixels: gluonlab run --dataset folder:DIR
+    NAME is a data set of image files, such as folder:PATH, record:FILE or imagenette2-320. To train
+    with the saved pixels: gluonlab run --dataset folder:DIR
     """
     if name is None or out is None:
         missing = "the data set" if name is None else "--out DIR"

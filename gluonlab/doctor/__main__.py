@@ -94,35 +94,53 @@ def _host_checks() -> List[Check]:
     ]
 
 
-DEFAULT_NAME = "gpu-proof"
-TRAIN_HELP = "also train one step on every device and compare the result with one device"
-NETWORK_HELP = "also check that the servers of the data sets can be reached"
-PROVE_HELP = "also test the GPUs and all kvstores for some minutes, and write two report files to send in"
-OUT_HELP = f"with --prove: write NAME.json and NAME.html  [default: {DEFAULT_NAME}]"
+DEFAULT_NAME = "gpu-report"
 
 
-@command("gluonlab doctor")
-@click.option("--train", is_flag=True, help=TRAIN_HELP)
-@click.option("--network", is_flag=True, help=NETWORK_HELP)
-@click.option("--prove", is_flag=True, help=PROVE_HELP)
-@click.option("--out", metavar="NAME", help=OUT_HELP)
+@command(
+    "gluonlab doctor",
+    renamed={
+        "--train": "--smoke-test",
+        "--network": "--check-downloads",
+        "--prove": "--gpu-self-test",
+        "--out": "--out-file",
+    },
+)
+@click.option(
+    "--smoke-test", is_flag=True, help="also train one step on every device and compare the result with one device"
+)
+@click.option("--check-downloads", is_flag=True, help="also connect to the servers of the data sets")
+@click.option("--gpu-self-test", is_flag=True, help="also test the GPUs and their kvstores, which takes some minutes")
+@click.option(
+    "--out-file", metavar="NAME", help=f"with --gpu-self-test: write NAME.json and NAME.html  [default: {DEFAULT_NAME}]"
+)
 @add_json_option("the findings")
 @click.pass_context
-def main(context: click.Context, train: bool, network: bool, prove: bool, out: Optional[str], as_json: bool) -> None:
-    """Check Python, numpy, MXNet, GPUs, kvstores, cores, memory, disks, data and SageMaker.
+def main(
+    context: click.Context,
+    smoke_test: bool,
+    check_downloads: bool,
+    gpu_self_test: bool,
+    out_file: Optional[str],
+    as_json: bool,
+) -> None:
+    """Check this machine's software, GPUs, memory and disks for known issues.
 
-    Each line is ok, a warning or a fault, with its cause and a fix. The exit status is 1 if there is a
-    fault, else 0. Without options it takes less than five seconds, unless the machine is busy.
+    Each line of the output is ok, a warning or a fault, with its cause and fix. The exit status is
+    1 if there is a fault, otherwise 0. Without options, the checks take less than five seconds,
+    unless the machine is busy.
     """
-    if out is not None and not prove:
-        raise ConfigError("--out is only for the report of --prove: add --prove, or remove --out")
+    if out_file is not None and not gpu_self_test:
+        raise ConfigError(
+            "--out-file is only for the report of --gpu-self-test: add --gpu-self-test, or remove --out-file"
+        )
     proof = None
-    if prove:
+    if gpu_self_test:
         from gluonlab.doctor.prove import Proof
 
-        proof = Proof.create(out or DEFAULT_NAME)
+        proof = Proof.create(out_file or DEFAULT_NAME)
     start = time.monotonic()
-    findings = run_checks(train, network, context.obj or mirror_addresses)
+    findings = run_checks(smoke_test, check_downloads, context.obj or mirror_addresses)
     seconds = time.monotonic() - start
     report = findings_to_dict(findings, seconds)
     if not as_json:

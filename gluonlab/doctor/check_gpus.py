@@ -87,7 +87,7 @@ def _missing_driver(error: str, flavor: str, has_files: bool) -> Finding:
         return warning("gpus", "no GPU", cause, f"{cure}in a container, start it with --gpus all")
     if unloaded:
         cause = f"NVIDIA's driver is installed, but its kernel module is not loaded ({error})"
-        cure = "if this machine has a GPU, run modprobe nvidia, or install the driver again;  "
+        cure = "if this machine has a GPU, run modprobe nvidia, or install the driver again; "
         return warning("gpus", "no GPU", cause, f"{cure}without a GPU, gluonlab uses CPU devices")
     cause, cure = error, "check nvidia-smi, then restart the machine or install the driver again"
     if "mismatch" in error:
@@ -112,7 +112,7 @@ def check_capabilities(driver: Driver, flavor: str, environ: Mapping[str, str] =
             continue
         supported = ", ".join(sm_name(code) for code in SUPPORTED_CAPABILITIES)
         age = "newer" if capability > SUPPORTED_CAPABILITIES[-1] else "older"
-        cause = f"{CU112} 1.9.1 does not support it: its machine code is for {supported},  "
+        cause = f"{CU112} 1.9.1 does not support it: its machine code is for {supported}, "
         cause += f"without PTX, and {sm} is {age} than these"
         severe = fault if flavor == CU112 and any(gpu in shown for gpu in gpus) else warning
         yield severe("capability", f"{names} needs {sm}", cause, f"use {GPU_CHOICES}; {FAQ_HINT}")

@@ -1,4 +1,4 @@
-"""Runs the trials of --prove: do several GPUs of this machine sum and train correctly?
+"""Runs the trials of --gpu-self-test: do several GPUs of this machine sum and train correctly?
 
 All trials run within a time limit. The results are a JSON file and an HTML page.
 The files contain nothing private: no names of hosts, people, folders or processes, no addresses,
@@ -62,12 +62,12 @@ class Proof(NamedTuple):
         """
         data, page = Path(f"{name}.json"), Path(f"{name}.html")
         for path in (data, page):
-            check_new_path("--out", path)
+            check_new_path("--out-file", path)
         driver, visible = nvml.read_driver(), os.environ.get("CUDA_VISIBLE_DEVICES")
         if not visible_gpus(driver.gpus, visible).gpus:
             hidden = f"CUDA_VISIBLE_DEVICES={visible!r} hides all GPUs"
             why = driver.error or (hidden if driver.gpus else "the driver does not list any")
-            raise DeviceError(f"--prove tests GPUs, but none was found ({why}): remove --prove")
+            raise DeviceError(f"--gpu-self-test needs GPUs, but none was found ({why}): remove --gpu-self-test")
         return cls(data, page, driver)
 
     def run_and_write(self, say: Callable[[str], Any]) -> Dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Trials of ``gluonlab doctor --prove``, which test the GPUs and the kvstores.
+"""Trials of ``gluonlab doctor --gpu-self-test``, which test the GPUs and the kvstores.
 
 ``python -m gluonlab.doctor.trials NAME DEVICES`` runs the trial NAME of TRIALS. It runs in a child
 process, which answers in lines of JSON. If a trial hangs or crashes, the other trials still run,

@@ -33,7 +33,7 @@ OUT = "grades.csv"
 @command("gluonlab exercises list")
 @add_json_option("the list")
 def list_exercises(as_json: bool) -> None:
-    """List the exercises that have a checker."""
+    """List the labs' exercises that are graded."""
     if as_json:
         rows = [{"exercise": each.id, "summary": each.summary} for each in all_exercises()]
         click.echo(json_text(rows))
@@ -42,33 +42,36 @@ def list_exercises(as_json: bool) -> None:
         click.echo(f"{exercise.id:<6} {exercise.summary}")
 
 
-@command("gluonlab exercises grade", most_used="--isolated --jobs --seconds --seed --out --canvas --gradescope")
+@command(
+    "gluonlab exercises grade",
+    most_used="--container --jobs --timeout --seed --out-file --canvas --gradescope",
+    renamed={
+        "--isolated": "--container",
+        "--seconds": "--timeout",
+        "--reveal": "--show-hidden-cases",
+        "--out": "--out-file",
+    },
+)
 @click.argument("notebooks", nargs=-1, metavar="NOTEBOOK|FOLDER...")
-@click.option("--isolated", is_flag=True, help="run each notebook in a docker or podman container that has no network")
-@click.option("--engine", metavar="|".join(ENGINES), help="container engine to use with --isolated")
-@click.option("--image", metavar="IMAGE", help=f"container image to use with --isolated; default: {IMAGE}")
-@click.option("--jobs", metavar="N", help="number of notebooks to run in parallel; default: one per core")
+@click.option("--container", is_flag=True, help="run each notebook in a container without network access")
+@click.option("--engine", metavar="|".join(ENGINES), help="with --container: the container engine")
+@click.option("--image", metavar="IMAGE", help=f"with --container: the image  [default: {IMAGE}]")
+@click.option("--jobs", metavar="N", help="notebooks to run at a time  [default: one per core]")
 @click.option(
-    "--seconds", metavar="SECONDS", default=f"{SECONDS:g}", show_default=True, help="time limit of each notebook"
+    "--timeout", metavar="SECONDS", default=f"{SECONDS:g}", show_default=True, help="time limit of each notebook"
 )
-@click.option("--seed", metavar="N", help="add hidden test cases that are drawn with seed N")
-@click.option("--reveal", is_flag=True, help="with --seed: show the failing hidden case in the feedback")
-@click.option("--out", metavar="FILE", default=OUT, show_default=True, help="new CSV file for the table of grades")
-@click.option("--canvas", metavar="FILE", help="new CSV file to import into Canvas's gradebook")
-@click.option(
-    "--assignment", metavar="LAB=NAME", multiple=True, help="with --canvas: the name of a lab's assignment in Canvas"
-)
-@click.option(
-    "--gradescope",
-    metavar="FILE.json|FOLDER",
-    help="new file (one notebook) or new folder (several) for Gradescope's results",
-)
-def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
-    """Run the code of students' notebooks, and write a table of grades.
-    THIS RUNS THE CODE OF THE STUDENTS, with all your own permissions unless you pass --isolated.
+@click.option("--seed", metavar="N", help="add hidden tests, with random cases from seed N")
+@click.option("--show-hidden-cases", is_flag=True, help="with --seed: name hidden cases in the feedback")
+@click.option("--out-file", metavar="FILE", default=OUT, show_default=True, help="table of grades, a new CSV file")
+@click.option("--canvas", metavar="FILE", help="write a new file for import into Canvas's gradebook")
+@click.option("--assignment", metavar="LAB=NAME", multiple=True, help="with --canvas: a lab's name in Canvas")
+@click.option("--gradescope", metavar="FILE.json|FOLDER", help="write new results for Gradescope's autograder")
+def grade(notebooks: Tuple[str, ...], out_file: str, **options: Any) -> None:
+    """Run students' notebooks, and write a table of grades.
+    This executes the students' code. Without --container, their code can do all that you can do.
 
-    Time, memory and files of each notebook are limited. Problems are noted in the table. Students
-    can forge the results of their checks; see docs/grading.md for details.
+    Time, memory and files of each notebook are limited. A student can forge the result of the
+    checks. See docs/labs.md for details.
     """
     if not notebooks:
         raise ExerciseError("no notebook was given: pass the notebooks that were handed in, or their folders")
@@ -79,13 +82,13 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
     canvas, gradescope = (options[name] and Path(options[name]) for name in ("canvas", "gradescope"))
     if assignments and not canvas:
         raise ExerciseError(f"--assignment {options['assignment'][0]!r} needs a Canvas file: add --canvas FILE")
-    check_new_path("--out", Path(out))
+    check_new_path("--out-file", Path(out_file))
     if canvas:
         check_new_path("--canvas", canvas)
     if gradescope:
         grading.check_results_path(gradescope, notebook_paths)
         check_new_path("--gradescope", gradescope)
-    if not options["isolated"] and missing_packages():  # before the progress bar starts
+    if not options["container"] and missing_packages():  # before the progress bar starts
         raise NotebookError(missing_packages())
     grades_done: List[grading.Grade] = []
     try:
@@ -93,9 +96,9 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
             for grade_done in tqdm(grades, total=len(notebook_paths), unit="notebook", dynamic_ncols=True):
                 grades_done.append(grade_done)
                 # after each notebook, so that an interrupt loses nothing
-                write_text(Path(out), grading.as_csv(grading.sort_by_notebooks(notebook_paths, grades_done)))
+                write_text(Path(out_file), grading.as_csv(grading.sort_by_notebooks(notebook_paths, grades_done)))
     except (KeyboardInterrupt, NotebookError) as interruption:
-        written = f", written to {out}" if grades_done else ""
+        written = f", written to {out_file}" if grades_done else ""
         progress = f"graded {len(grades_done)} of {len(notebook_paths)} notebooks{written}"
         raise type(interruption)("; ".join(filter(None, [str(interruption), progress]))) from None
     finally:
@@ -109,17 +112,17 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
             f"{_format_score(grade_done)} {escape_unprintable(str(grade_done.notebook))}"
             + (f"  ({grade_done.note})" if grade_done.note else "")
         )
-    click.echo(f"written to {', '.join(map(str, filter(None, [out, canvas, gradescope])))}")
+    click.echo(f"written to {', '.join(map(str, filter(None, [out_file, canvas, gradescope])))}")
 
 
 @command("gluonlab exercises leaderboard")
 @click.argument("grades", metavar="GRADES.csv")
 @add_json_option("the places")
 def leaderboard(grades: str, as_json: bool) -> None:
-    """Show who has the fastest schedule for exercise 04-6.
+    """Rank the schedules of exercise 04-6 by predicted time.
 
-    GRADES.csv is the table that grade wrote. Schedules from gluonlab's own solver are
-    left out.
+    GRADES.csv is a table of grades from gluonlab exercises grade. Schedules of gluonlab's own
+    solver are left out.
     """
     from gluonlab.exercises.lab04_allreduce import cheapest_algorithm, lower_bound_s
 
@@ -142,22 +145,22 @@ def _grade_arguments(options: Dict[str, Any]) -> Dict[str, Any]:
 
     Raises UsageError for invalid options.
     """
-    isolated, engine, image = (options[name] for name in ("isolated", "engine", "image"))
-    seed, jobs, reveal = (options[name] for name in ("seed", "jobs", "reveal"))
+    in_container, engine, image = (options[name] for name in ("container", "engine", "image"))
+    seed, jobs, show_hidden_cases = (options[name] for name in ("seed", "jobs", "show_hidden_cases"))
     settings = dict(
-        seconds=real_number_check(0, LONGEST_SECONDS, above_minimum=True)("--seconds", options["seconds"]),
+        seconds=real_number_check(0, LONGEST_SECONDS, above_minimum=True)("--timeout", options["timeout"]),
         jobs=max_parallel_jobs() if jobs is None else whole_number_check(1, MAX_JOBS)("--jobs", jobs),
         seed=None if seed is None else whole_number_check(0, LARGEST_SEED)("--seed", seed),
-        reveal=reveal,
+        reveal=show_hidden_cases,
     )
-    if reveal and seed is None:
-        raise ExerciseError("--reveal needs hidden test cases: add --seed N")
+    if show_hidden_cases and seed is None:
+        raise ExerciseError("--show-hidden-cases needs hidden tests: add --seed N")
     if engine is not None and engine not in ENGINES:
         raise ExerciseError(f"unknown engine {engine!r}: choose {' or '.join(ENGINES)}")
-    if not isolated:
+    if not in_container:
         for name in ("engine", "image"):
             if options[name] is not None:
-                raise ExerciseError(f"--{name} works only with containers: add --isolated")
+                raise ExerciseError(f"--{name} works only with containers: add --container")
         return settings
     cores = min(CORES, available_cores())
     runner = ContainerRunner(find_engine(engine or ""), IMAGE if image is None else image, cores)

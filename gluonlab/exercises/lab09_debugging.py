@@ -369,7 +369,7 @@ def _check_accuracy_value(en: str, ja: str, got: float, right: List[int], size: 
         en,
         ja,
         pick_explanation(
-            (is_near(padded / n), f"{padded} right ones were counted among {n}",
+            (is_near(padded / n), f"{padded} correct answers were counted for {n} images: do not count the padding",
              f"{n} 枚の中で正解が {padded} 枚と数えられました"),
             (is_incomplete, f"the last {n % size} were left out", f"最後の {n % size} 枚が抜けています"),
         ),

@@ -220,7 +220,7 @@ NOTEBOOK_FOLDER = "/submission"  # the folder of the notebook in the container
 # Keys of the first line: gluonlab's version in the container, and missing packages.
 VERSION_KEY, MISSING_KEY = "begun", "missing"
 NOBODY_USER = "65534:65534"
-GRADING_PAGE = "docs/grading.md"
+GRADING_PAGE = "docs/labs.md"
 _SUPERVISOR_MEMORY = 2**29  # in bytes, for the processes that supervise the notebook
 _MAX_TASKS = 1024  # processes and threads in the container; MXNet has dozens of threads
 _SHARED_MEMORY = 2**28  # bytes of /dev/shm
@@ -240,8 +240,8 @@ def find_engine(wanted: str) -> str:
     engine = next(filter(None, map(shutil.which, names)), None)
     if engine is None:
         raise NotebookError(
-            f"--isolated needs a container engine, but found no {' or '.join(names)} on PATH: install one and build "
-            f"the image, see {GRADING_PAGE}; or omit --isolated and grade in a separate user account"
+            f"--container needs a container engine, but found no {' or '.join(names)} on PATH: install one and build "
+            f"the image, see {GRADING_PAGE}; or omit --container and grade in a separate user account"
         )
     return engine
 
@@ -294,7 +294,7 @@ class ContainerRunner:
         with temporary_folder("isolated") as temporary:
             if ":" in str(temporary):
                 raise NotebookError(
-                    f"TMPDIR {temporary.parent} contains a colon, which --isolated does not allow: choose another "
+                    f"TMPDIR {temporary.parent} contains a colon, which --container does not allow: choose another "
                     "folder"
                 )
             folder = temporary / "given"

@@ -98,8 +98,9 @@ SRUN = Launcher(
 # MPI's orte/mca/ess/lsf reads the same variables.
 BLAUNCH = Launcher("blaunch", "LSF_PM_TASKID", ("LSB_DJOB_NUMPROC",), first=1, job=("LSB_JOBID", "LSB_JOBINDEX"))
 # https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/. Kubernetes does not set
-# the number of pods, so the job file of `gluonlab.launch.cluster_job_scripts` sets GLUONLAB_PROCESSES.
-KUBERNETES = Launcher("Kubernetes", "JOB_COMPLETION_INDEX", ("GLUONLAB_PROCESSES",))
+# the number of pods, so the job file of `gluonlab.launch.cluster_job_scripts` sets GLUONLAB_WORLD_SIZE.
+# GLUONLAB_PROCESSES is its old name, in job files of earlier versions.
+KUBERNETES = Launcher("Kubernetes", "JOB_COMPLETION_INDEX", ("GLUONLAB_WORLD_SIZE", "GLUONLAB_PROCESSES"))
 # https://github.com/aws/sagemaker-training-toolkit/blob/master/ENVIRONMENT_VARIABLES.md
 SAGEMAKER = Launcher("SageMaker", "SM_CURRENT_HOST", ("SM_HOSTS",), mark="SM_HOSTS")
 
@@ -115,7 +116,7 @@ LAUNCHER_VARIABLE_PREFIXES = (
     "HOROVOD_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "JSM_", "OMPI_",
     "PMIX_", "MV2_", "PMI_", "PALS_", "MPI_LOCAL", "SLURM_", "LSB_", "LSF_",
     "JOB_COMPLETION_INDEX", "SM_", "BYTEPS_", "PYTEST_XDIST_WORKER_COUNT", "GLUONLAB_PROCESSES",
-    "GLUONLAB_ROOT", "GLUONLAB_PORT",
+    "GLUONLAB_ROOT", "GLUONLAB_WORLD_SIZE", "GLUONLAB_MASTER_ADDR", "GLUONLAB_PORT",
 )  # fmt: skip
 
 

@@ -16,21 +16,19 @@ from gluonlab.labs import copy_labs
 from gluonlab.plain_text import escape_unprintable
 
 
-@command(
-    "gluonlab labs", interrupted="all files that were written are complete; run the same command again to continue"
-)
+@command("gluonlab labs", interrupted="copied files are complete; run the same command again to resume")
 @click.argument("folder", metavar="DIR")
 @click.option(
     "--language",
     "chosen",
     metavar="NAME",
-    help=f"{' or '.join(LANGUAGES)}  [default: from GLUONLAB_LANGUAGE or the system]",
+    help=f"language, {' or '.join(LANGUAGES)}  [default: GLUONLAB_LANGUAGE, or the system's]",
 )
 def main(folder: str, chosen: Optional[str]) -> None:
-    """Copy the labs' notebooks into a folder, to work in.
+    """Copy the labs' notebooks into a folder.
 
-    Existing notebooks are never overwritten, because they contain your answers. To get the
-    original again, rename your notebook and run the command again.
+    Existing notebooks are never overwritten, because they contain your answers. To get an original
+    again, rename your notebook, and run the command again.
     """
     if not folder.strip():
         raise ConfigError("DIR is empty: pass a folder for the notebooks, such as my-labs")

@@ -20,6 +20,7 @@ from gluonlab.launch.check_launcher_arguments import (
     given_options,
     job_file_options,
     parse_number,
+    parse_run_command,
     parse_whole_number,
     split_command,
     validate_run_arguments,
@@ -46,76 +47,78 @@ from gluonlab.launch.user_program import (
 from gluonlab.launch.worker.__main__ import main as worker
 from gluonlab.plain_text import escape_unprintable, one_line
 
-DEFAULT_BACKEND = "dist_sync"  # default of --backend for the user's own program
+DEFAULT_BACKEND = "dist_sync"
 MPI_LAUNCHERS = ("Open MPI", "MPICH", "MVAPICH2")
 PYTHON_OPTIONS = ("-c", "-m", "-u")  # options of Python, which need "python" before them
-MIN_PATIENCE_S = 5  # least --patience in seconds; half of it must be longer than BEAT_S
+MIN_TIMEOUT_S = 5  # least --timeout in seconds; half of it must be longer than BEAT_S
 CONTEXT_SETTINGS = {"ignore_unknown_options": True}
 
 
 @command(
-    "gluonlab launch", settings=CONTEXT_SETTINGS, most_used="-n --backend --hosts --hostfile --restart --print --job"
+    "gluonlab launch",
+    settings=CONTEXT_SETTINGS,
+    most_used="-n --backend --hosts --hostfile --max-restarts --print --job",
+    renamed={"--patience": "--timeout", "--restart": "--max-restarts", "--min-workers": "--min-np"},
 )
-@click.option("-n", "count", metavar="N", help="how many processes train  [default: as many as the hosts take]")
+@click.option("-n", "count", metavar="N", help="number of training processes  [default: all slots of the hosts]")
 @click.option(
     "--backend",
     metavar="NAME",
-    help="how processes exchange gradients: dist_sync, dist_device_sync, dist_async or horovod; "
-    "with dist_sync MXNet's servers sum what all workers send, with dist_device_sync the same "
-    "here; with dist_async they update with each gradient as it comes, and workers do not wait for "
-    "each other; your own program gets the variables that mx.kv.create or Horovod needs  "
-    "[default, for a program: dist_sync]",
+    default=DEFAULT_BACKEND,
+    show_default=True,
+    help=f"gradient reduction over processes: {', '.join(PROCESSES_BY_BACKEND)}; "
+    "dist_sync: MXNet's parameter servers sum the gradients of all workers; dist_device_sync: like "
+    "dist_sync; dist_async: servers apply each gradient at once, and workers do not wait for each "
+    "other; your own program gets the variables that mx.kv.create or Horovod needs",
 )
-@click.option("--servers", metavar="N", help="servers of the parameter server  [default: 1 a host]")
+@click.option("--servers", metavar="N", help="number of parameter servers  [default: 1 per host]")
 @click.option(
-    "--hosts", metavar="H1,H2:4", help="where they run, over ssh, and how many on each  [default: all on this one]"
+    "--hosts", metavar="H1,H2:4", help="hosts, started over ssh, with processes per host  [default: this host]"
 )
-@click.option("--hostfile", metavar="FILE", help="the hosts, one a line: h1 slots=4")
+@click.option("--hostfile", metavar="FILE", help="file of hosts, one per line: h1 slots=4")
 @click.option(
-    "--restart",
+    "--max-restarts",
     metavar="N",
     default="0",
-    help="start again from the last checkpoint, so often at most, when a process dies",
+    show_default=True,
+    help="after a failure, restart from the last checkpoint, up to N times",
 )
 @click.option(
-    "--min-workers",
-    metavar="M",
-    help="with --restart: go on with as few when a host is gone, with the same global batch",
+    "--min-np",
+    metavar="N",
+    help="with --max-restarts: continue with N or more processes if a host is lost; the global batch "
+    "size stays the same",
 )
 @click.option(
-    "--patience",
+    "--timeout",
     metavar="SECONDS",
     default="30",
-    help="how long nothing may be heard of a process before all of them end  [default: 30]",
+    show_default=True,
+    help="time without a heartbeat before all processes are stopped",
 )
-@click.option("--port", metavar="PORT", help="of the scheduler  [default: one that is free]")
-@click.option("--env", metavar="NAME", multiple=True, help="a variable that other hosts get, too")
-@click.option("--ssh", metavar="COMMAND", default="ssh", help="the client  [default: ssh]")
-@click.option("--python", metavar="PATH", default=sys.executable, help="Python on other hosts")
-@click.option(
-    "--print",
-    "kind",
-    metavar="KIND",
-    help="print a job file and start nothing: slurm, lsf, lsf-interactive, k8s or sagemaker",
-)
+@click.option("--port", metavar="PORT", help="port of the scheduler  [default: a free port]")
+@click.option("--env", metavar="NAME", multiple=True, help="environment variable to pass to other hosts")
+@click.option("--ssh", metavar="COMMAND", default="ssh", show_default=True, help="ssh client")
+@click.option("--python", metavar="PATH", default=sys.executable, help="Python on other hosts  [default: this Python]")
+@click.option("--print", "kind", metavar="KIND", help="print a job file: slurm, lsf, lsf-interactive, k8s or sagemaker")
 @click.option(
     "--job",
     metavar="NAME=VALUE",
     multiple=True,
-    help="what the job file asks for: processes_per_host, gpus, threads, memory_mb, minutes, "
+    help="with --print: a resource of the job; processes_per_host, gpus, threads, memory_mb, minutes, "
     "name, queue, image, instance, bucket, role or python",
 )
 @add_horovod_options
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- OPTIONS OF THE RUN, OR A PROGRAM")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- [run|resume RUN_DIR] OPTIONS | PROGRAM")
 def main(
     count: Optional[str],
-    backend: Optional[str],
+    backend: str,
     servers: Optional[str],
     hosts: Optional[str],
     hostfile: Optional[str],
-    restart: str,
-    min_workers: Optional[str],
-    patience: str,
+    max_restarts: str,
+    min_np: Optional[str],
+    timeout: str,
     port: Optional[str],
     env: Sequence[str],
     ssh: str,
@@ -125,22 +128,19 @@ def main(
     words: Tuple[str, ...],
     **horovod: Any,
 ) -> Any:
-    """Train with many processes, here or on several hosts, or start your own program in each.
+    """Train with several processes, on this host or over ssh.
 
-    The options of the run are those of gluonlab run. Batches, rates and results are those
-    of one process with all devices: --batch-size is per device.
+    After -- follow the options of gluonlab run, or one of its commands: run OPTIONS, or resume
+    RUN_DIR. --batch-size is per device. The result is that of one process with all devices.
 
-    If the first word after -- does not begin with a dash, it is your own program: -n 2 -- python
-    train.py --lr 0.1 runs it in two processes.
+    Your own program can follow instead. This line runs it in two processes:
+
+    gluonlab launch -n 2 -- python train.py --lr 0.1
     """
+    words = parse_run_command(words)
     context = click.get_current_context()
     program = is_program(words)
     _check_options(context, words)
-    if backend is None and program:
-        backend = DEFAULT_BACKEND
-    elif backend is None:
-        [option] = [each for each in context.command.params if each.name == "backend"]
-        raise click.MissingParameter(ctx=context, param=option)
     if backend not in PROCESSES_BY_BACKEND:
         raise ConfigError(unknown("--backend", backend, PROCESSES_BY_BACKEND))
     settings = horovod_variables(backend, horovod)
@@ -149,18 +149,20 @@ def main(
         check_not_gluonlab(words)
         settings.update(program_variables())
     if backend == "horovod" and servers is not None:
-        raise ConfigError("--servers belongs to dist_sync: horovod has none: leave it out")
+        raise ConfigError("--servers is for parameter servers, which horovod does not have: leave it out")
     processes = None if count is None else parse_whole_number("-n", count)
     server_count = None if servers is None else parse_whole_number("--servers", servers)
     scheduler_port = None if port is None else parse_whole_number("--port", port, 65535)
-    restarts = parse_whole_number("--restart", restart, least=0)
-    patience_s = parse_number("--patience", patience, "seconds", MIN_PATIENCE_S, 1e6)
+    restarts = parse_whole_number("--max-restarts", max_restarts, least=0)
+    timeout_s = parse_number("--timeout", timeout, "seconds", MIN_TIMEOUT_S, 1e6)
+    if not program:  # here, so that not every worker prints a warning
+        words = tuple(worker.translate_old_names(words))
     if kind is not None:
         launcher_options = [*job_file_options(context, kind), *horovod_arguments(horovod)]
         job_request = parse_job_request(backend, processes, job, launcher_options, words)
         if not program:
             validate_run_arguments(backend, words, restarts, main, worker)
-        _parse_min_workers(min_workers, restarts, job_request.processes)
+        _parse_min_np(min_np, restarts, job_request.processes)
         print(job_file(kind, job_request), end="")
         return None
     if job:
@@ -180,15 +182,12 @@ def main(
         words = validate_run_arguments(backend, words, restarts, main, worker)
     elif member is not None:
         check_program(words)
-    ssh_options = SshOptions(split_command("--ssh", ssh), python, patience_s)
+    ssh_options = SshOptions(split_command("--ssh", ssh), python, timeout_s)
     if member is not None and member.rank:
         sys.exit(serve_rank_0(member, backend, words, ssh_options.patience, settings))
     available_hosts = _requested_hosts(hosts, hostfile)
     if available_hosts == [LOCAL_HOST] and count is None and member is None:
-        raise ConfigError(
-            "no scheduler has started this process as one of several: say how many there are to "
-            "be with -n 2, or where with --hosts h1,h2"
-        )
+        raise ConfigError("the number of processes is missing: give it with -n 2, or give hosts with --hosts h1,h2")
     rank_hosts = assign_ranks(processes, available_hosts)
     used_hosts = [host for n, host in enumerate(available_hosts) if n in rank_hosts or host.slots == 0]
     check_remote_options(context, used_hosts, member)
@@ -205,11 +204,11 @@ def main(
         servers=server_count,
         port=scheduler_port,
         restarts=restarts,
-        min_workers=_parse_min_workers(min_workers, restarts, workers),
+        min_workers=_parse_min_np(min_np, restarts, workers),
         ssh_options=ssh_options,
         variable_names=env,
         settings=settings,
-        command=shlex.join(["python", "-m", "gluonlab.launch", *given_options(context), "--"]),
+        command=shlex.join(["gluonlab", "launch", *given_options(context), "--"]),
         membership=member,
     )
     console = Console("--json" in words and not program, program)
@@ -310,15 +309,15 @@ def is_started_member(member: Membership, backend: str) -> bool:
     return bool(hvd.mpi_built())
 
 
-def _parse_min_workers(text: Optional[str], restarts: int, workers: int) -> Optional[int]:
-    """Parse --min-workers, and check it against the numbers of restarts and of workers."""
+def _parse_min_np(text: Optional[str], restarts: int, workers: int) -> Optional[int]:
+    """Parse --min-np, and check it against the numbers of restarts and of workers."""
     if text is None:
         return None
-    least = parse_whole_number("--min-workers", text)
+    least = parse_whole_number("--min-np", text)
     if least > workers:
-        raise ConfigError(f"--min-workers {least}: there are {workers}: give {workers} or fewer")
+        raise ConfigError(f"--min-np {least}: there are {workers} processes: give {workers} or fewer")
     if not restarts:
-        raise ConfigError("--min-workers says how to start again: add --restart N")
+        raise ConfigError("--min-np is for restarts: add --max-restarts N")
     return least
 
 

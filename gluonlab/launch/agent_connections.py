@@ -36,7 +36,7 @@ KEPT_STDERR_LINES = 10  # last lines of stderr that are kept
 class SshOptions(NamedTuple):
     """Settings of connections: the ssh command, the Python command of other hosts, and patience.
 
-    ``patience`` is the longest time in seconds to wait for a heartbeat, see --patience.
+    ``patience`` is the longest time in seconds to wait for a heartbeat, see --timeout.
     """
 
     ssh: Sequence[str] = ("ssh",)

@@ -16,7 +16,6 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 import click
 from click.core import ParameterSource
 
-from gluonlab.cli.command import Command
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import given_settings
 from gluonlab.config.option_checks import as_number
@@ -26,19 +25,20 @@ from gluonlab.launch.hosts import MAX_PROCESSES, Host
 from gluonlab.launch.process_membership import Membership
 
 # Options that a job file passes to each process, because rank 0 of the job launches the others.
-JOB_OPTIONS = ("servers", "restart", "min_workers", "patience", "port")
+JOB_OPTIONS = ("servers", "max_restarts", "min_np", "timeout", "port")
 REMOTE_OPTIONS = ("env", "ssh", "python")  # options that are only used for other hosts
 # Options that are invalid if a scheduler starts the processes, and the reason.
 REFUSED_IN_JOBS = {
-    "hosts": "the scheduler chooses the hosts: say how many processes with -n",
-    "hostfile": "the scheduler chooses the hosts: say how many processes with -n",
-    "env": "the scheduler passes variables on, as its own options say: leave it out",
+    "hosts": "the scheduler chooses the hosts: give the number of processes with -n",
+    "hostfile": "the scheduler chooses the hosts: give the number of processes with -n",
+    "env": "the scheduler passes variables to all processes: leave it out",
     "ssh": "the scheduler starts the processes: leave it out",
     "python": "a job file has it as --job python=PATH",
 }
 DEFAULT_CHECKPOINT_PERIOD = "1 epoch"  # default interval of checkpoints
 ASYNC_BACKEND = "dist_async"
-# Options of gluonlab.run that are only for a single process.
+# Commands, and their former options of gluonlab run, that are only for a single process.
+SINGLE_PROCESS_COMMANDS = ("compare", "evaluate", "find-batch-size", "find-lr", "list")
 SINGLE_PROCESS_OPTIONS = ("--compare", "--evaluate", "--find-batch-size", "--find-lr", "--list", "--save-config")
 
 
@@ -77,10 +77,26 @@ def split_command(name: str, text: str) -> List[str]:
     return words
 
 
+def parse_run_command(words: Tuple[str, ...]) -> Tuple[str, ...]:
+    """Return the words after ``--`` as options of a run, if they start with a command of gluonlab.
+
+    Raises ConfigError for a command that cannot run in several processes.
+    """
+    if words[:1] == ("run",):
+        return words[1:]
+    if words[:1] == ("resume",):
+        if len(words) < 2 or words[1].startswith("-"):
+            raise ConfigError("resume needs a run directory: write it after resume, as in -- resume RUN_DIR")
+        return ("--resume", *words[1:])
+    if words and words[0] in SINGLE_PROCESS_COMMANDS:
+        raise ConfigError(f"{words[0]} runs in one process: write gluonlab {words[0]}, without gluonlab launch")
+    return words
+
+
 def given_options(context: click.Context, names: Optional[Iterable[str]] = None) -> List[str]:
     """Return the options that are given on the command line, as words such as ``--port 9091``.
 
-    ``names``: the options to return, as names of parameters such as ``min_workers``; None for all.
+    ``names``: the options to return, as names of parameters such as ``min_np``; None for all.
     """
     words: List[str] = []
     options = [option for option in context.command.params if isinstance(option, click.Option)]
@@ -107,10 +123,8 @@ def job_file_options(context: click.Context, kind: str) -> List[str]:
         raise ConfigError(
             f"--print {kind} with {words[0]}: SageMaker's image starts and ends the processes itself: leave it out"
         )
-    if kind == "k8s" and "--min-workers" in words:
-        raise ConfigError(
-            "--print k8s with --min-workers: Kubernetes ends all pods of a job when one is lost: leave it out"
-        )
+    if kind == "k8s" and "--min-np" in words:
+        raise ConfigError("--print k8s with --min-np: Kubernetes ends all pods of a job when one is lost: leave it out")
     return words
 
 
@@ -122,8 +136,8 @@ def check_not_in_group(context: click.Context, member: Optional[Membership]) -> 
     if member is not None and member.size > 1 and member.rank is not None:
         [option, *_] = given_options(context, ["count", "hosts", "hostfile"])
         raise ConfigError(
-            f"{option} starts a group, and {member.launcher} has started this process as one of "
-            f"{member.size}, which are one: leave it out"
+            f"{option} starts a group, and {member.launcher} has already started this process as one of "
+            f"{member.size}: leave it out"
         )
 
 
@@ -151,13 +165,13 @@ def check_member_options(context: click.Context, launcher: str) -> None:
     """
     for option in given_options(context, [*JOB_OPTIONS, *REFUSED_IN_JOBS])[:1]:
         raise ConfigError(
-            f"{option} says how to start and watch the processes of a group, and {launcher} has "
-            "started this one, with its place in it: leave it out"
+            f"{option} is for the process that starts a group, and {launcher} has already started this "
+            "process: leave it out"
         )
 
 
 def validate_run_arguments(
-    backend: str, words: Tuple[str, ...], restarts: int, launcher: click.Command, worker: Command
+    backend: str, words: Tuple[str, ...], restarts: int, launcher: click.Command, worker: click.Command
 ) -> Tuple[str, ...]:
     """Check the options of a run, and return the options with which to start the workers.
 
@@ -173,26 +187,24 @@ def validate_run_arguments(
     Raises:
         ConfigError: for options that a worker would refuse, or that exclude a restart
     """
-    words = tuple(worker.translate_old_names(words))  # here, so that not every worker prints a warning
     options = _parse_run_options(backend, words, launcher, worker)
     if not restarts or options["resume"] is not None:
         return words
     if options["out"] is None:
         raise ConfigError(
-            f"--restart {restarts} goes on with the run in --out, and there is none: add --out "
-            "DIR, with --autoresume if a run is there already"
+            f"--max-restarts {restarts} resumes the run in --out, which is missing: add --out "
+            "DIR, and --autoresume if the folder already contains a run"
         )
     if backend == ASYNC_BACKEND or options["update_on_servers"]:
         reason = f"--backend {backend}" if backend == ASYNC_BACKEND else "--update-on-servers"
         raise ConfigError(
-            f"--restart {restarts} goes on from checkpoints, and {reason} has none: the "
-            "optimizer's states are on the servers, which do not give them away: leave one of "
-            "them out"
+            f"--max-restarts {restarts} resumes from checkpoints, and {reason} has none: the "
+            "optimizer's states are on the servers, and cannot be read: leave one of the two out"
         )
     if str(options["compress"]).strip().startswith("2bit"):
         raise ConfigError(
-            f"--restart {restarts} goes on from checkpoints, and --compress {options['compress']} "
-            "has none: what 2 bits have left over is in no checkpoint: leave one of them out"
+            f"--max-restarts {restarts} resumes from checkpoints, and --compress {options['compress']} "
+            "has none: checkpoints do not contain its residuals: leave one of the two out"
         )
     has_checkpoints = options["checkpoint_every"] or options["autoresume"]
     return words if has_checkpoints else (*words, "--checkpoint-every", DEFAULT_CHECKPOINT_PERIOD)
@@ -209,7 +221,7 @@ def _parse_run_options(
     for word in words:
         name = word.partition("=")[0]
         if name == "--backend":
-            raise ConfigError(f"--backend stands before --, and is {backend} there: leave it out")
+            raise ConfigError(f"--backend belongs before --, where it is {backend}: leave it out")
         if name in SINGLE_PROCESS_OPTIONS:
             raise ConfigError(f"{name} is for one process: leave it out, or write it to gluonlab run")
         _check_not_launcher_option(name, launcher_options, run_options)

@@ -183,7 +183,7 @@ def slurm_job_file(request: JobRequest) -> str:
         options.append(("the partition: which hosts, and for how long", f"--partition={request.queue}"))
     # A task sees all GPUs of its host, and selects its own by the local rank.
     visibility = ["--gpu-bind=none"] if gpus else []
-    may_lose_hosts = "--min-workers" in request.launcher  # when a host is lost
+    may_lose_hosts = "--min-np" in request.launcher  # when a host is lost
     failure_options = ["--no-kill", "--kill-on-bad-exit=0"] if may_lose_hosts else ["--kill-on-bad-exit=1"]
     failure_comment = "if a host is lost, the others go on" if may_lose_hosts else "if one fails, all end"
     command = ["srun", *failure_options, *visibility, *request.command]
@@ -298,9 +298,9 @@ spec:  # what is asked for
           command:  # one process of the training
 {command}
           env:  # what Kubernetes does not tell a pod
-            - name: "GLUONLAB_PROCESSES"  # how many pods there are
+            - name: "GLUONLAB_WORLD_SIZE"  # how many pods there are
               value: "{processes}"  # its value
-            - name: "GLUONLAB_ROOT"  # the name of the first one
+            - name: "GLUONLAB_MASTER_ADDR"  # the name of the first one
               value: "{name}-0.{name}"  # its value
             - name: "GLUONLAB_PORT"  # where it listens
               value: "{port}"  # its value

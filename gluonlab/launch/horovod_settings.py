@@ -37,15 +37,15 @@ class _HorovodOption(NamedTuple):
 
 OPTIONS = (
     _HorovodOption(
-        "--fusion-threshold-mb", "sum what is ready at the same time as one array, up to this "
-        "size; 0: not at all, so that the bits of a sum do not depend on the moment  [default: 0]", "MB",
+        "--fusion-threshold-mb", "fuse gradients that are ready at the same time, up to this size; "
+        "0 disables fusion, so that sums are bit-identical from run to run  [default: 0]", "MB",
     ),
-    _HorovodOption("--cycle-time-ms", "how long Horovod waits for more to sum  [default: 1]", "MS"),
+    _HorovodOption("--cycle-time-ms", "time that Horovod waits for more gradients  [default: 1]", "MS"),
     _HorovodOption(
-        "--timeline-filename", "write what Horovod did when, for chrome://tracing or Perfetto; "
-        "rank 0 writes it on its host", "FILE",
+        "--timeline-filename", "write a timeline of Horovod, for chrome://tracing or Perfetto; "
+        "on rank 0's host", "FILE",
     ),
-    _HorovodOption("--timeline-mark-cycles", "show Horovod's cycles in the timeline, too"),
+    _HorovodOption("--timeline-mark-cycles", "also show Horovod's cycles in the timeline"),
 )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def _parse_host(text: str, source: str) -> Host:
     name, colon, slots = text.strip().partition(":")
     # A name that begins with - would be an option of ssh.
     if not name or name[0] == "-" or not name.isprintable() or set(name) & set(" /\\'\"$`;&|<>"):
-        raise ConfigError(f"{source}: {text!r} is no host: write NAME or NAME:PROCESSES, as h1:4")
+        raise ConfigError(f"{source}: {text!r} is not a host: write NAME or NAME:PROCESSES, as h1:4")
     if ":" in slots or name[0] == "[":
         raise ConfigError(f"{source}: {text!r}: an IPv6 address has colons itself: give a name")
     if not colon:

@@ -67,7 +67,7 @@ class LaunchAttempt:
         inbox: queue of the messages of all agents
         on_line: called with (process, stream, line, printed) for each line of output. It calls
             ``printed`` once the line has been printed.
-        patience: limit of waiting for processes and agents in seconds, see --patience
+        patience: limit of waiting for processes and agents in seconds, see --timeout
         folder: the working folder of all processes
         environment: environment variables for all processes
     """
@@ -260,7 +260,7 @@ class LaunchAttempt:
         start = max(self._patience, MIN_START_S)
         not_started, not_joined = self._workers_without(ARRIVED), self._workers_without(JOINED)
         if elapsed_s > start and not_started:
-            longer = f"where the machine is only busy, --patience {4 * start:g} gives them longer"
+            longer = f"if the machine is only busy, give more time with --timeout {4 * start:g}"
             self._record_failure(", ".join(not_started), f"did not start within {start:g} s: {longer}")
         elif elapsed_s > 2 * start and not_joined:
             self._record_failure(", ".join(not_joined), "found no way to the others: is a port closed?")

@@ -50,7 +50,7 @@ class LaunchRequest:
         servers: number of servers; None for one server on each host
         port: the scheduler's port; None for a free port
         restarts: largest number of restarts
-        min_workers: smallest number of workers after a host is lost, see --min-workers
+        min_workers: smallest number of workers after a host is lost, see --min-np
         ssh_options: the ssh command, Python and patience for other hosts
         variable_names: names of environment variables to forward to other hosts
         command: the user's command, without ``words``
@@ -290,7 +290,7 @@ class _Launcher:
     async def _reconnect(self, lost: Sequence[AgentConnection]) -> int:
         """Reconnect to the lost hosts, and return the number of workers of the next attempt.
 
-        With --min-workers, hosts that stay lost are left out. Otherwise they raise RunError. Adds
+        With --min-np, hosts that stay lost are left out. Otherwise they raise RunError. Adds
         --autoresume to the options of a run.
         """
         request = self._request
@@ -313,7 +313,7 @@ class _Launcher:
         if request.min_workers is None or workers < request.min_workers:
             if request.min_workers is not None:
                 left_text = "1 worker is left" if workers == 1 else f"{workers} workers are left"
-                errors.append(f"{left_text}, and --min-workers is {request.min_workers}")
+                errors.append(f"{left_text}, and --min-np is {request.min_workers}")
             raise RunError("; ".join(dict.fromkeys(errors)))
         for error in dict.fromkeys(errors):
             self._listener.on_note(f"warning: {error}: going on with {workers} workers")

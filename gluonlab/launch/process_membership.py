@@ -11,7 +11,7 @@ The root of a group is the host of rank 0. It is read from these variables:
 ==============  ==================================================================================
 launcher        root
 ==============  ==================================================================================
-(any)           ``GLUONLAB_ROOT`` and ``GLUONLAB_PORT``, if they are set
+(any)           ``GLUONLAB_MASTER_ADDR`` and ``GLUONLAB_PORT``, if they are set
 DMLC            the address of MXNet's scheduler; MXNet's kvstore assigns the ranks
 horovodrun      none, because Horovod's processes find each other by themselves
 torchrun        MASTER_ADDR
@@ -20,7 +20,7 @@ Open MPI        mpirun's host, where rank 0 runs by default
 MPICH, MVAPICH  the first host of the Slurm or LSF job
 srun            the first node of the step
 blaunch         the first host of the LSF job
-Kubernetes      ``GLUONLAB_ROOT``, which the printed job file sets
+Kubernetes      ``GLUONLAB_MASTER_ADDR``, which the printed job file sets
 SageMaker       the first of SM_HOSTS
 ==============  ==================================================================================
 
@@ -131,14 +131,18 @@ def _complete_from_outer(member: Membership, launcher: Launcher, environ: Enviro
     return replace(member, root=root, local_rank=local_rank, local_size=local_size)
 
 
+ROOT_VARIABLES = ("GLUONLAB_MASTER_ADDR", "GLUONLAB_ROOT")  # of rank 0's host; the second is the old name
+
+
 def _set_root(member: Membership, environ: Environ) -> Membership:
-    """Set the root and the port to the user's GLUONLAB_ROOT and GLUONLAB_PORT, or to defaults.
+    """Set the root and the port to the user's GLUONLAB_MASTER_ADDR and GLUONLAB_PORT, or to defaults.
 
     If all processes are on one host, the default root is 127.0.0.1. MPICH and MVAPICH2 put rank 0
     on the job's first host.
     """
-    if environ.get("GLUONLAB_ROOT"):
-        member = replace(member, root=check_hostname(environ["GLUONLAB_ROOT"], "GLUONLAB_ROOT"))
+    name = next((name for name in ROOT_VARIABLES if environ.get(name)), None)
+    if name is not None:
+        member = replace(member, root=check_hostname(environ[name], name))
     elif member.local_size == member.size:
         member = replace(member, root=LOOPBACK)
     elif member.root is None and member.launcher in (PMI.name, MVAPICH2.name):
@@ -298,8 +302,8 @@ def _complete_torchrun(member: Membership, environ: Environ) -> Membership:
 
 def _complete_kubernetes(member: Membership, environ: Environ) -> Membership:
     """Set local rank 0 and local size 1, because each pod runs one process."""
-    if member.size > 1 and not environ.get("GLUONLAB_ROOT"):
-        raise _missing_variable_error(KUBERNETES, environ, "GLUONLAB_ROOT")
+    if member.size > 1 and not any(map(environ.get, ROOT_VARIABLES)):
+        raise _missing_variable_error(KUBERNETES, environ, ROOT_VARIABLES[0])
     return replace(member, local_rank=0, local_size=1)
 
 

@@ -148,7 +148,7 @@ async def _connect_to_rank_0(
         await asyncio.sleep(RETRY_PAUSE_S)
     raise RunError(
         f"rank {membership.rank} cannot reach rank 0 at {root}:{membership.port} in {patience:g} s "
-        f"({reason}): it was not started, or the port is closed; GLUONLAB_ROOT and GLUONLAB_PORT, "
+        f"({reason}): it was not started, or the port is closed; GLUONLAB_MASTER_ADDR and GLUONLAB_PORT, "
         "set for all, choose others"
     )
 

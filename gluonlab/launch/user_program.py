@@ -129,6 +129,6 @@ def check_not_gluonlab(words: Sequence[str]) -> None:
         ["gluonlab", "launch"],
     ):
         raise ConfigError(
-            f"{' '.join(words[:3])}: each process would train independently: write only the "
-            "options of the run after --, as in -n 2 --backend dist_sync -- --epochs 3"
+            f"{' '.join(words[:3])}: each process would train independently: write only run and its "
+            "options after --, as in -n 2 -- run --epochs 3"
         )

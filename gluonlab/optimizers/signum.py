@@ -14,7 +14,7 @@ class Signum(mx.optimizer.Signum):  # type: ignore[misc]
     m = momentum m + (1 - momentum) (g + wd w), w = w - rate sign(m). Without momentum the optimizer
     is signSGD.
 
-    Bernstein, Wang, Azizzadenesheli, Anandkumar, "signSGD: compressed optimisation for non-convex
+    Bernstein, Wang, Azizzadenesheli, Anandkumar, "signSGD: compressed optimization for non-convex
     problems", 2018, algorithms 1 and 2. Without momentum, MXNet's Signum applies
     weight decay outside of the sign.
     """

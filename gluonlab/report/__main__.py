@@ -21,39 +21,37 @@ OUT = "report.html"
 MARK = b'<meta name="generator" content="gluonlab.report">'  # of the page's template
 
 
-@command("gluonlab report")
+@command("gluonlab report", renamed={"--out": "--out-file"})
 @click.argument("runs", nargs=-1, metavar="RUN [RUN...]")
-@click.option("--out", metavar="FILE", help=f"the page  [default: {OUT}]")
+@click.option("--out-file", metavar="FILE", help=f"HTML page to write  [default: {OUT}]")
 @click.option(
-    "--csv",
-    "as_csv",
-    metavar="epochs|steps",
-    help="print the epochs or steps of all runs as CSV, and nothing else; no page is written",
+    "--csv", "as_csv", metavar="epochs|steps", help="print the epochs or steps of all runs as CSV, without a page"
 )
 @add_json_option("the results")
-def main(runs: Tuple[str, ...], out: Optional[str], as_csv: Optional[str], as_json: bool) -> None:
-    """Compare runs on one HTML page: results, curves, and the settings that differ.
+def main(runs: Tuple[str, ...], out_file: Optional[str], as_csv: Optional[str], as_json: bool) -> None:
+    """Compare runs on one HTML page.
 
-    RUN is a folder that gluonlab.run has written, or one that holds such, as runs/ does. The page
-    needs no other file and no network. An earlier report is overwritten, and no other file.
+    The page shows results, curves and the settings that differ. It works offline, without other
+    files. RUN is a run directory, or a folder of run directories such as runs/. Only an earlier
+    report is overwritten.
     """
     if not runs:
         raise ConfigError("no run folder is given: name one or more, or the folder that they are in, such as runs")
     if as_csv is not None:
-        _print_csv(runs, as_csv, {"--out": out, "--json": as_json})
+        _print_csv(runs, as_csv, {"--out-file": out_file, "--json": as_json})
         return
-    out = OUT if out is None else out
-    check_new_or_marked("--out", Path(out), MARK)
+    page = OUT if out_file is None else out_file
+    check_new_or_marked("--out-file", Path(page), MARK)
     run_records = read_runs([Path(run) for run in runs])
     from gluonlab.report.report_page import make_page  # loads matplotlib, after the checks
 
-    with new_or_marked_file("--out", Path(out), MARK) as temporary:
+    with new_or_marked_file("--out-file", Path(page), MARK) as temporary:
         # file names may not be valid UTF-8
         temporary.write_text(make_page(run_records), encoding="utf-8", errors="replace")
     if as_json:
-        click.echo(json_text({"page": out, "runs": [run.summary() for run in run_records]}))
+        click.echo(json_text({"page": page, "runs": [run.summary() for run in run_records]}))
     else:
-        click.echo(f"{format_results(run_records)}\n\nwritten to {out}")
+        click.echo(f"{format_results(run_records)}\n\nwritten to {page}")
 
 
 def _print_csv(runs: Tuple[str, ...], row_kind: str, other_options: Dict[str, Any]) -> None:

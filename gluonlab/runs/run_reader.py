@@ -246,7 +246,7 @@ class RunRecord:
         return self._read_picture(CONFUSION)
 
     def wrong_picture(self) -> Optional[str]:
-        """Return the picture of gluonlab.predict --wrong in base64, or None."""
+        """Return the picture of gluonlab predict --misclassified in base64, or None."""
         return self._read_picture(WRONG_IMAGES)
 
     def _read_picture(self, name: str) -> Optional[str]:

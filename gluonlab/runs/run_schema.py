@@ -16,7 +16,7 @@ from gluonlab.renamed import RenamedMember
 FORMAT = 3  # the entry "format" of config.json, which is missing in format 1
 
 CONFIG, METRICS, PARAMETERS = "config.json", "metrics.jsonl", "parameters.params"
-WRONG_IMAGES = "wrong.png"  # drawn by gluonlab.predict --wrong
+WRONG_IMAGES = "wrong.png"  # drawn by gluonlab predict --misclassified
 CURVES, CONFUSION, EXPORT, COMPARISON = "curves.png", "confusion.png", "export", "compare.json"
 TRACE, TIMELINE = "trace.json", "timeline.svg"
 CHECKPOINTS = "checkpoints"  # a folder, see gluonlab.runs.checkpoint
@@ -88,7 +88,7 @@ def _field(meaning: str, check: Check, unit: str = "", **more: Any) -> Any:
 
 
 def _since_start(**more: Any) -> Any:
-    return _field("time since the run began", is_not_negative, "s", default=None, **more)
+    return _field("time since the start of the run", is_not_negative, "s", default=None, **more)
 
 
 @dataclass(frozen=True)
@@ -108,46 +108,41 @@ class Step(MetricsLine):
 
     tag = {"kind": "step"}
     step: int = _field("number of the step in the run, from 1", is_count)
-    loss: float = _field("mean training loss of the batch's images", is_number)
+    loss: float = _field("mean training loss of the batch", is_number)
     lr: float = _field("learning rate", is_not_negative)
     epoch: Optional[int] = _field("number of the epoch, from 1", is_count, default=None)
-    images: Optional[int] = _field("images of the batch", is_count, default=None)
+    images: Optional[int] = _field("number of images in the batch", is_count, default=None)
     seconds: Optional[float] = _since_start()
 
 
-STALENESS = (
-    "element i: pushes of an array to a server that found the weights changed by i updates of "
-    "others since their worker got them; the last of 63 is for all above"
-)
-TOP5 = "share of those whose label is among the five best scores; null for five classes or fewer"
-WAITING = "share of training_seconds in which the loop waited for batches"
+STALENESS = "element i: number of pushes with staleness i; the last element, 63, counts all larger values"
+TOP5 = "fraction of validation images whose label has one of the five best scores; null for five classes or fewer"
+WAITING = "fraction of training_seconds spent waiting for data"
 
 
 @dataclass(frozen=True)
 class Epoch(MetricsLine):
-    """A pass over the training images, and the evaluation after it."""
+    """An epoch of training, and the evaluation after it."""
 
     tag = {"kind": "epoch"}
     epoch: int = _field("number of the epoch, from 1", is_count)
-    step: int = _field("number of its last step in the run", is_count)
-    images: int = _field("images that it trained on", is_count)
-    training_seconds: float = _field(
-        "time of its training, without the evaluation", is_positive, "s", formerly="seconds"
-    )
-    loss: float = _field("mean training loss of its images", is_number)
+    step: int = _field("number of the last step of the epoch", is_count)
+    images: int = _field("number of training images", is_count)
+    training_seconds: float = _field("training time, without evaluation", is_positive, "s", formerly="seconds")
+    loss: float = _field("mean training loss of the epoch", is_number)
     val_accuracy: float = _field(
-        "share of the validation images that the network gets right", is_share, until_format_2="accuracy"
+        "fraction of validation images that are classified correctly", is_share, until_format_2="accuracy"
     )
     val_loss: Optional[float] = _field(
-        "mean loss of the validation images", is_number, default=None, until_format_2="validation_loss"
+        "mean validation loss", is_number, default=None, until_format_2="validation_loss"
     )
     val_top5_accuracy: Optional[float] = _field(TOP5, is_share, default=None, until_format_2="top5_accuracy")
     metrics: Optional[Mapping[str, Optional[float]]] = _field(
-        "the user's own metrics of the validation images, by name; null where one is not defined",
+        "your own metrics by name; null if a metric is not defined",
         is_numbers_by_name, default=None,
     )  # fmt: skip
     waiting: float = _field(WAITING, is_not_negative, default=0.0)
-    lr: Optional[float] = _field("learning rate of its last step", is_not_negative, default=None)
+    lr: Optional[float] = _field("learning rate of the last step", is_not_negative, default=None)
     seconds: Optional[float] = _since_start(formerly="")
 
     accuracy = RenamedMember("val_accuracy")
@@ -162,10 +157,10 @@ class Epoch(MetricsLine):
 
 @dataclass(frozen=True)
 class DivergedEvent(MetricsLine):
-    """The end of a run whose loss or parameters diverged, or whose replicas differ."""
+    """A run ended because its loss or parameters diverged, or its replicas differ."""
 
     tag = {"kind": "event", "event": "diverged"}
-    message: str = _field("which number or parameter went wrong, how, and at which step", is_text)
+    message: str = _field("the loss or parameter that diverged, and the step", is_text)
 
 
 @dataclass(frozen=True)
@@ -174,9 +169,9 @@ class LossScaleEvent(MetricsLine):
 
     tag = {"kind": "event", "event": "loss_scale"}
     epoch: int = _field("number of the epoch, from 1", is_count)
-    step: int = _field("number of its last step in the run", is_count)
-    loss_scale: float = _field("factor by which losses are multiplied", is_positive)
-    skipped: int = _field("steps skipped so far because gradients overflowed", is_count_or_zero)
+    step: int = _field("number of the last step of the epoch", is_count)
+    loss_scale: float = _field("loss scale", is_positive)
+    skipped: int = _field("number of steps skipped so far because gradients overflowed", is_count_or_zero)
 
 
 @dataclass(frozen=True)
@@ -185,7 +180,7 @@ class StalenessEvent(MetricsLine):
 
     tag = {"kind": "event", "event": "staleness"}
     epoch: int = _field("number of the epoch, from 1", is_count)
-    step: int = _field("number of rank 0's last step in the run", is_count)
+    step: int = _field("number of the last step of rank 0", is_count)
     pushes: Sequence[int] = _field(STALENESS, list_of(is_count_or_zero), "pushes")
 
     def in_words(self) -> str:
@@ -204,34 +199,34 @@ class ProfileEvent(MetricsLine):
     """The profile of some steps, with --profile."""
 
     tag = {"kind": "event", "event": "profile"}
-    step: int = _field("number of the first step that was recorded", is_count)
-    steps: int = _field("how many were", is_count)
-    step_seconds: float = _field("time of one of them, the mean", is_positive, "s")
+    step: int = _field("number of the first recorded step", is_count)
+    steps: int = _field("number of recorded steps", is_count)
+    step_seconds: float = _field("mean time of a recorded step", is_positive, "s")
     shares: Mapping[str, Mapping[str, float]] = _field(
-        "for each device the share of that time in each phase, and waiting", dict_of(dict_of(is_share))
+        "fraction of the time in each phase and waiting, for each device", dict_of(dict_of(is_share))
     )
     overlap: Optional[float] = _field(
-        "share of the time of sums and copies in which some device computed backward; null where there are none",
+        "fraction of the communication time that overlaps with the backward pass; null without communication",
         or_none(is_share),
     )
 
 
 @dataclass(frozen=True)
 class ResumedEvent(MetricsLine):
-    """The resumption of a run from a checkpoint."""
+    """A run was resumed from a checkpoint."""
 
     tag = {"kind": "event", "event": "resumed"}
     step: int = _field("number of the last step before the checkpoint", is_count)
-    message: str = _field("what differs from the run before, if anything does", is_text)
+    message: str = _field("the differences from the earlier run, if any", is_text)
 
 
 @dataclass(frozen=True)
 class StoppedEvent(MetricsLine):
-    """The end of training before the last epoch by a callback, such as --patience."""
+    """A callback, such as --patience, stopped training before the last epoch."""
 
     tag = {"kind": "event", "event": "stopped"}
     step: int = _field("number of the last step", is_count)
-    message: str = _field("the callback, and why it stopped", is_text)
+    message: str = _field("the callback and its reason", is_text)
 
 
 @dataclass(frozen=True)
@@ -240,7 +235,7 @@ class ConfusionEvent(MetricsLine):
 
     tag = {"kind": "event", "event": "confusion"}
     matrix: Sequence[Sequence[int]] = _field(
-        "row i, column j: validation images of class i that were taken for class j",
+        "row i, column j: validation images of class i that were classified as class j",
         list_of(list_of(is_count_or_zero)),
         "images",
     )
@@ -248,21 +243,19 @@ class ConfusionEvent(MetricsLine):
 
 @dataclass(frozen=True)
 class OutputClosedEvent(MetricsLine):
-    """The failure of standard output, after which the run continued without printing."""
+    """Standard output was closed, and the run continued without printing."""
 
     tag = {"kind": "event", "event": "unheard"}
-    message: str = _field("what the system said of it", is_text)
+    message: str = _field("the error message of the system", is_text)
 
 
 @dataclass(frozen=True)
 class EndedEvent(MetricsLine):
-    """The end of a run whose files are complete."""
+    """The run ended, and its files are complete."""
 
     tag = {"kind": "event", "event": "ended"}
     step: int = _field("number of its last step", is_count)
-    files: Mapping[str, str] = _field(
-        "SHA-256 of each file that it leaves, but those that grow or are drawn again", dict_of(is_digest)
-    )
+    files: Mapping[str, str] = _field("SHA-256 digest of each file that does not change later", dict_of(is_digest))
     seconds: Optional[float] = _since_start()
 
 

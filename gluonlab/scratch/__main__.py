@@ -26,20 +26,20 @@ DEFAULT_RECIPE, DIGITS_RECIPE = Recipe(), RECIPES["digits"]
 
 OPTIONS: Tuple[Tuple[str, str, Optional[str], str], ...] = (  # name, metavar, default, help
     ("--gpus", "N", None,
-     "use N GPUs, or N CPU devices on a machine without GPUs  [default: one device]"),
+     "use N GPUs, or N CPU devices if there are no GPUs  [default: one device]"),
     ("--dataset", "NAME", "digits",
-     "digits, fashion-mnist, mnist, synthetic  [default: digits]"),
+     "digits, fashion-mnist, mnist or synthetic  [default: digits]"),
     ("--data-dir", "DIR", None,
-     "folder with the data set's files  [default: where gluonlab data downloads to]"),
+     "folder of the data set's files  [default: the folder of gluonlab data]"),
     ("--global-batch-size", "N", None,
-     f"images per step over all devices  [default: {DEFAULT_RECIPE.global_batch_size}]"),
-    ("--lr", "RATE", None, f"learning rate for the whole batch  [default: {DEFAULT_RECIPE.lr:g}]"),
+     f"images per step, over all devices  [default: {DEFAULT_RECIPE.global_batch_size}]"),
+    ("--lr", "RATE", None, f"learning rate  [default: {DEFAULT_RECIPE.lr:g}]"),
     ("--epochs", "N", None,
      f"number of passes over the training data  [default: {DIGITS_RECIPE.epochs} for digits, else "
          f"{DEFAULT_RECIPE.epochs}]"),
     ("--init", "NAME", None,
-     "initialization: he, or chapter for normal(0.01)  [default: chapter for fashion-mnist, else he]"),
-    ("--seed", "N", "0", "seed for initialization and shuffling  [default: 0]"),
+     "weight initialization, he or chapter (normal 0.01)  [default: chapter for fashion-mnist, else he]"),
+    ("--seed", "N", "0", "seed of initialization and shuffling  [default: 0]"),
     ("--allreduce", "NAME", CHAPTER_ALLREDUCE,
      f"allreduce algorithm: {', '.join(ALGORITHMS)}  [default: {CHAPTER_ALLREDUCE}, from the chapter]"),
 )  # fmt: skip
@@ -53,7 +53,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
 
 @command(
     "gluonlab scratch",
-    interrupted="training by hand does not save anything",
+    interrupted="nothing was saved",
     most_used="--gpus --dataset --global-batch-size --lr --epochs --allreduce --json",
 )
 @_options
@@ -67,12 +67,12 @@ def main(
     as_json: bool,
     **numbers: Optional[str],
 ) -> None:
-    """Train LeNet on several devices with arrays only.
+    """Train LeNet on several devices, with arrays only.
 
-    The batch size is global here, as in the chapter: each of k devices gets 1/k of it. So a global
-    batch size of 256 is 128 per device on two devices and 64 on four, and training is the same on
-    any number of devices. To keep the work per device constant, use k times the batch size on k
-    devices, and try a larger --lr (exercises 1 and 2). In gluonlab run, --batch-size is per device.
+    The batch size is global, as in the chapter of Dive into Deep Learning: each of k devices gets
+    1/k of the batch. The training is the same on any number of devices. To keep the work per
+    device constant, multiply the batch size by k, and try a larger --lr (exercises 1 and 2). In
+    gluonlab run, --batch-size is per device.
     """
     recipe, shuffle_seed = _make_recipe(dataset, **numbers), whole_number_check(0, 2**32 - 1)("--seed", seed)
     gpu_count = None if gpus is None else whole_number_check(1)("--gpus", gpus)

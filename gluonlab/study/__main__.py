@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 import click
 
 from gluonlab.bench.harness.measurement_command import Option, option
-from gluonlab.bench.scaling import NETWORKS
+from gluonlab.bench.scaling import MODELS
 from gluonlab.bench.splits import TASKS
 from gluonlab.cli.command import add_json_option, command, run_subcommand
 from gluonlab.cli.config_file import add_config_file_option
@@ -21,7 +21,7 @@ from gluonlab.config.renamed_settings import RENAMED_OPTIONS
 from gluonlab.drawing.translations import select_language
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.plain_text import json_text
-from gluonlab.study import batch_size, learning_rate_scaling, scaling, splits
+from gluonlab.study import batch_size, learning_rate_scaling, parallel_strategies, scaling
 from gluonlab.study.study_report import (
     LANGUAGES,
     PAGE,
@@ -36,20 +36,20 @@ from gluonlab.study.sweep import load_study_options, open_study
 INTERRUPTED = "nothing was measured"  # message if interrupted before the first measurement
 MIN_ROUNDS = 5  # rounds of ``study speedup``; intervals from fewer rounds are not reliable
 SHARED_OPTIONS: Tuple[Option, ...] = (
-    click.option("--quick", is_flag=True, help="less of everything: at most 2 minutes on two cores"),
-    option("--out", "DIR", "folder of the study, a new one or one that goes on (default: a new one below runs/)"),
-    option("--resume", "DIR", "go on with the study there, with its own options"),
-    option("--language", "NAME", "of figures and page, en or ja", "en"),
-    click.option(
-        "--json", "as_json", is_flag=True, help="print the result as JSON, and nothing else, on standard output"
-    ),
+    click.option("--quick", is_flag=True, help="measure less, for at most 2 minutes on two cores"),
+    option("--out", "DIR", "folder of the study, new or to be resumed  [default: a new one below runs/]"),
+    option("--resume", "DIR", "resume the study in this folder, with its options"),
+    option("--language", "NAME", "language of figures and page, en or ja", "en"),
+    click.option("--json", "as_json", is_flag=True, help="print only JSON on standard output"),
 )
 
 
-def _study_command(study: Study, most_used: str, help: str, *own_options: Option) -> click.Command:
+def _study_command(
+    study: Study, most_used: str, renamed: Mapping[str, str], help: str, *own_options: Option
+) -> click.Command:
     """Return the command of a study, with ``own_options`` and SHARED_OPTIONS.
 
-    With --resume, the study uses the options in its folder.
+    With --resume, the study uses the options in its folder. ``renamed``: old names of options.
     """
 
     def run(
@@ -74,13 +74,13 @@ def _study_command(study: Study, most_used: str, help: str, *own_options: Option
         decorated = add_option(decorated)
     decorated.__doc__ = help
     name = f"gluonlab study {study.name}"
-    return command(name, INTERRUPTED, most_used=most_used)(decorated)
+    return command(name, INTERRUPTED, most_used=most_used, renamed=renamed)(decorated)
 
 
 def _check_resume_alone(other_options: Mapping[str, Any], resume: str) -> None:
     for name, value in other_options.items():
         if value is not None:
-            raise ConfigError(f"--resume {resume} goes on with the options there: leave {name} out")
+            raise ConfigError(f"--resume {resume} uses the options in that folder: leave {name} out")
 
 
 def _run_study(study: Study, options: Any, out: Optional[str], language: str, as_json: bool) -> None:
@@ -101,41 +101,40 @@ def _run_study(study: Study, options: Any, out: Optional[str], language: str, as
             if findings.partial is not None:  # print the answers of the panels that have one
                 print_findings(findings.partial, [*findings.partial.report(language).sentences, ""])
             raise RunError(findings.failure)
-    last_line = f"written to {folder.path}: {PAGE} holds all figures"
+    last_line = f"written to {folder.path}: {PAGE} contains all figures"
     print_findings(findings, [*report.sentences, "", last_line])
 
 
 @command(
     "gluonlab study speedup",
     interrupted="nothing was written",
-    most_used="--gpus --dataset --model --batch-size --rounds --no-trial --predict --out --json",
-    renamed=RENAMED_OPTIONS,
+    most_used="--gpus --dataset --model --batch-size --rounds --no-tune --predict --out-file --json",
+    renamed={"--no-trial": "--no-tune", "--out": "--out-file", **RENAMED_OPTIONS},
 )
-@partial(add_config_options, without=("output",))
+@partial(add_config_options, without_group="output")
 @add_config_file_option
 @click.option(
     "--rounds", metavar="N", default="11", show_default=True, help=f"measurements of each part, at least {MIN_ROUNDS}"
 )
-@click.option("--no-trial", is_flag=True, help="only measure, and try no advice")
-@click.option("--out", metavar="FILE", help="write a page with the picture, a new file")
+@click.option("--no-tune", is_flag=True, help="only measure, without trying other settings")
+@click.option("--out-file", metavar="FILE", help="write an HTML page with figures, a new file")
 @click.option("--language", metavar="NAME", help="language of the page, en or ja  [default: en]")
 @click.option(
     "--predict",
     "machine",
     metavar="MACHINE",
-    help="measure nothing: predict this training on p3.16xlarge or another machine, or on several, "
-    'as p3.16xlarge*4, or on a file\'s, m.json, that says which "gpu" it has; table: published '
-    "speeds beside their predictions",
+    help="only predict, on p3.16xlarge, on p3.16xlarge*4 or on a file m.json; a file needs the key "
+    '"gpu"; table: published speeds and their predictions',
 )
 @click.option(
-    "--images", metavar="CxHxW", help="with --predict: the shape of an image, as 3x224x224  [default: the data set's]"
+    "--images", metavar="CxHxW", help="with --predict: shape of an image, such as 3x224x224  [default: the data set's]"
 )
 @add_json_option()
-@click.option("--quiet", is_flag=True, help="say nothing before the verdict")
+@click.option("--quiet", is_flag=True, help="print no progress")
 def speedup_command(
     rounds: str,
-    no_trial: bool,
-    out: Optional[str],
+    no_tune: bool,
+    out_file: Optional[str],
     language: Optional[str],
     machine: Optional[str],
     images: Optional[str],
@@ -143,21 +142,21 @@ def speedup_command(
     quiet: bool,
     **settings: Any,
 ) -> None:
-    """Say where a training's time goes on several devices, and what would make it faster.
+    """Measure where a multi-GPU training spends its time, and try faster settings.
 
-    A step is measured part by part, by leaving parts out, and once more from a trace. What might
-    help is tried beside the present settings before it is advised. The options are those of
-    gluonlab.run that describe a training; what is learned is thrown away.
+    Each part of a step is measured by leaving it out, and again from a trace. A setting is
+    recommended only if it was faster when tried. The options are those of gluonlab run that
+    describe a training. Nothing is saved of the training.
 
     \b
-    --gpus 2 --batch-size 16
-    --gpus 2 --model resnet18 --dataset cifar10 --out verdict.html
-    --predict p3.16xlarge --model resnet50 --images 3x224x224 --batch-size 64
-    --predict table
+    gluonlab study speedup --gpus 2 --batch-size 16
+    gluonlab study speedup --gpus 2 --model resnet18 --dataset cifar10 --out-file speedup.html
+    gluonlab study speedup --predict p3.16xlarge --model resnet50 --images 3x224x224
+    gluonlab study speedup --predict table
     """
     count = whole_number_check(MIN_ROUNDS)("--rounds", rounds)
-    if language is not None and out is None:
-        raise ConfigError("--language is for the page: give --out FILE.html for one, or leave it out")
+    if language is not None and out_file is None:
+        raise ConfigError("--language is for the page: give --out-file FILE.html for one, or leave it out")
     if images is not None and machine is None:
         raise ConfigError("--images is for a prediction: give --predict MACHINE, or leave it out")
     config = TrainConfig(**given_settings(settings))
@@ -165,109 +164,116 @@ def speedup_command(
     if machine is not None:
         from gluonlab.study.speedup.predict_step import prediction_text
 
-        if out is not None:
-            raise ConfigError("--predict draws no page: leave --out out, or take --json")
+        if out_file is not None:
+            raise ConfigError("--predict writes no page: leave --out-file out, or use --json")
         click.echo(prediction_text(machine, config, images, as_json))
         return
     from gluonlab.study.speedup.diagnosis import diagnose
     from gluonlab.study.speedup.diagnosis_report import as_text, check_page_options, write_page
 
-    check_page_options(out, language)
+    check_page_options(out_file, language)
 
     def print_progress(line: str) -> None:
         if not (quiet or as_json):
             click.echo(line, err=True)
 
-    diagnosis = diagnose(config, rounds=count, say=print_progress, try_advice=not no_trial)
-    if out is not None:
-        write_page(diagnosis, Path(out), language or "en")
+    diagnosis = diagnose(config, rounds=count, say=print_progress, try_advice=not no_tune)
+    if out_file is not None:
+        write_page(diagnosis, Path(out_file), language or "en")
     click.echo(json_text(diagnosis.to_dict()) if as_json else as_text(diagnosis))
-    if out is not None and not as_json:
-        click.echo(f"\nwritten to {out}: open it in a browser")
+    if out_file is not None and not as_json:
+        click.echo(f"\nwritten to {out_file}: open it in a browser")
 
 
 COMMANDS: Dict[str, click.Command] = {
     "speedup": speedup_command,
     "batch-size": _study_command(
         batch_size.STUDY,
-        "--panels --sizes --target --quick --out --resume --json",
-        """Measure how many steps, epochs and seconds a target takes with each batch size.
+        "--panels --batch-sizes --target --quick --out --resume --json",
+        {"--sizes": "--batch-sizes"},
+        """Measure steps, epochs and seconds to a target accuracy, by batch size.
 
-        The learning rate is tuned at each. Marks the three regimes, and compares errors at
-        equal steps and at equal epochs. Figures, a page and all measurements are in the study's
-        folder.
+        The learning rate is tuned for each batch size. The study finds the three regimes, and
+        compares errors at equal steps and at equal epochs. It writes figures, a page and all
+        measurements into its folder.
         """,
         option("--panels", "NAMES", f"some of {', '.join(batch_size.PANELS)}  "
-               "[default: those whose data are here; with --quick: digits]"),
-        option("--sizes", "N,N",
-               "batch sizes, over all devices  [default: 1 to 1,024 for the digits]"),
+               "[default: those that are downloaded; with --quick: digits]"),
+        option("--batch-sizes", "N,N",
+               "global batch sizes, over all devices  [default: 1 to 1,024 for digits]"),
         option("--target", "SHARE",
-               "of the validation images that is to be right  [default: 0.93 for digits]"),
-        option("--seeds", "N", "trainings of each batch size  [default: 7; with --quick: 4]"),
-        option("--gpus", "N", "use N GPUs; without any, N CPU devices stand in"),
+               "target accuracy on the validation images  [default: 0.93 for digits]"),
+        option("--seeds", "N", "trainings with each batch size  [default: 7; with --quick: 4]"),
+        option("--gpus", "N", "use N GPUs, or N CPU devices if there are no GPUs"),
     ),
     "learning-rate": _study_command(
         learning_rate_scaling.STUDY,
-        "--devices --batch-size --epochs --quick --out --resume --json",
-        """Measure accuracy against the learning rate for several numbers of devices.
+        "--device-counts --batch-size --epochs --quick --out --resume --json",
+        {"--devices": "--device-counts"},
+        """Measure accuracy against the learning rate, for several numbers of devices.
 
-        Each device has as many images, so that k devices make batches k times as large. The
-        rate stays, or follows the linear rule, with and without warm-up and momentum
-        correction. Figures, a page and all measurements are in the study's folder.
+        The batch size per device is constant, so k devices have a batch k times as large. The
+        learning rate is constant or follows the linear rule, with and without warm-up and
+        momentum correction. The study writes figures, a page and all measurements into its
+        folder.
         """,
-        option("--devices", "N,N",
-               "numbers of GPUs, or of CPU devices that stand in  [default: 1,2,4]"),
+        option("--device-counts", "N,N",
+               "numbers of GPUs, or of CPU devices without GPUs  [default: 1,2,4]"),
         option("--batch-size", "N", "images per device and step  [default: 32]"),
-        option("--epochs", "N", "of each training  [default: 3]"),
-        option("--seeds", "N", "trainings with each rate  [default: 5; with --quick: 2]"),
+        option("--epochs", "N", "epochs of each training  [default: 3]"),
+        option("--seeds", "N", "trainings with each learning rate  [default: 5; with --quick: 2]"),
     ),
     "scaling": _study_command(
         scaling.STUDY,
-        "--network --devices --stores --splits --quick --out --resume --json",
-        """Measure strong and weak scaling over devices, stores and splits, and the time to
-        start.
+        "--model --device-counts --kvstores --strategies --quick --out --resume --json",
+        {"--network": "--model", "--devices": "--device-counts", "--stores": "--kvstores",
+         "--splits": "--strategies"},
+        """Measure strong and weak scaling, and start times, by kvstore and strategy.
 
-        It is the measurement of bench scaling, each round with processes of its own and kept at
-        once, and figures and a page.
+        Each round starts new processes, and is saved at once. The study writes figures and a
+        page into its folder.
         """,
-        option("--network", "NAME", f"one of {', '.join(NETWORKS)}  [default: lenet]"),
-        option("--devices", "N,N",
-               "numbers of CPU devices, beside 1  [default: 2,4; with --quick: 2]"),
-        option("--stores", "NAMES", "kvstores (see gluonlab.run --list)  "
+        option("--model", "NAME", f"one of {', '.join(MODELS)}  [default: lenet]"),
+        option("--device-counts", "N,N",
+               "numbers of CPU devices, in addition to 1  [default: 2,4; with --quick: 2]"),
+        option("--kvstores", "NAMES", "kvstores, see gluonlab list  "
                "[default: device,local,ring; with --quick: device]"),
-        option("--splits", "NAMES", "ways to split the network: some of "
-               f"{', '.join(scaling.SPLITS)}, or none  [default: {scaling.DEFAULT_SPLITS}; "
+        option("--strategies", "NAMES", "parallel strategies: some of "
+               f"{', '.join(scaling.STRATEGIES)}, or none  [default: {scaling.DEFAULT_SPLITS}; "
                f"with --quick: {scaling.QUICK_SPLITS}]"),
-        option("--rounds", "N", "measurements of each  [default: 7; with --quick: 5]"),
+        option("--rounds", "N", "measurements of each row  [default: 7; with --quick: 5]"),
     ),
-    "splits": _study_command(
-        splits.STUDY,
+    "strategies": _study_command(
+        parallel_strategies.STUDY,
         "",
-        """Measure one network under every split: time, bytes and memory.
+        {"--network": "--model", "--devices": "--num-devices"},
+        """Measure every parallel strategy on one model: step time, traffic and memory.
 
-        It is the measurement of bench splits, with each round kept, and figures and a page.
+        The measurement is that of gluonlab bench strategies. The study saves each round at once,
+        and writes figures and a page.
         """,
-        option("--network", "NAME",
+        option("--model", "NAME",
                f"one of {', '.join(TASKS)}  [default: resnet18; with --quick: lenet]"),
-        option("--devices", "N",
-               f"CPU devices that share it, 2 to {splits.MAX_DEVICES}  [default: 2]"),
-        option("--microbatches", "N", "parts of a pipeline's batch  [default: 8]"),
-        option("--rounds", "N", "measurements of each split  [default: 9; with --quick: 5]"),
+        option("--num-devices", "N",
+               f"number of CPU devices, 2 to {parallel_strategies.MAX_DEVICES}  [default: 2]"),
+        option("--microbatches", "N", "microbatches of a pipeline's batch  [default: 8]"),
+        option("--rounds", "N", "measurements of each row  [default: 9; with --quick: 5]"),
     ),
 }  # fmt: skip
+RENAMED = {"splits": "strategies"}  # old names of commands
 SUMMARIES = {
     "speedup": "why several devices are not faster, and what would help",
-    "batch-size": "steps, epochs and seconds to a target",
-    "learning-rate": "accuracy against the rate, on 1, 2 and 4 devices",
-    "scaling": "strong and weak, by devices and stores",
-    "splits": "one network under every split",
+    "batch-size": "steps, epochs and seconds to a target accuracy",
+    "learning-rate": "accuracy against learning rate, on 1, 2 and 4 devices",
+    "scaling": "strong and weak scaling, by devices and kvstores",
+    "strategies": "one model with every parallel strategy",
 }
 
 
 def main(args: Optional[Sequence[str]] = None) -> None:
     """Run the study that the first argument names with the remaining arguments."""
     commands = {name: (SUMMARIES[name], command) for name, command in COMMANDS.items()}
-    run_subcommand("gluonlab study", commands, sys.argv[1:] if args is None else args)
+    run_subcommand("gluonlab study", commands, sys.argv[1:] if args is None else args, RENAMED)
 
 
 if __name__ == "__main__":

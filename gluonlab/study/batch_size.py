@@ -110,7 +110,7 @@ class BatchSizeOptions(NamedTuple):
 def parse_options(
     quick: bool,
     panels: Optional[str] = None,
-    sizes: Optional[str] = None,
+    batch_sizes: Optional[str] = None,
     target: Optional[str] = None,
     seeds: Optional[str] = None,
     gpus: Optional[str] = None,
@@ -124,8 +124,8 @@ def parse_options(
         default_sizes = panel.quick_sizes if quick else panel.sizes
         panel_sizes = (
             list(default_sizes)
-            if sizes is None
-            else parse_integer_list("--sizes", sizes, MAX_BATCH_SIZE, "batch sizes", "16,64,256")
+            if batch_sizes is None
+            else parse_integer_list("--batch-sizes", batch_sizes, MAX_BATCH_SIZE, "batch sizes", "16,64,256")
         )
         panel_target = panel.target
         if target is not None:
@@ -325,7 +325,7 @@ def measure_panel(name: str, options: BatchSizeOptions, sweep: Sweep) -> List[Si
     images = _training_images(panel)
     if sizes[-1] > images:
         raise ConfigError(
-            f"--sizes {sizes[-1]}: {panel.dataset} has {images:,} training images: give smaller batch sizes"
+            f"--batch-sizes {sizes[-1]}: {panel.dataset} has {images:,} training images: give smaller batch sizes"
         )
     rates: List[float] = []
     for index, size in enumerate(sizes):

@@ -80,7 +80,7 @@ def compare(
         )
     if config.device_weights is not None:
         raise ConfigError(
-            f"--compare {','.join(map(str, counts))} and --device-weights {config.device_weights} "
+            f"a comparison of {','.join(map(str, counts))} devices and --device-weights {config.device_weights} "
             "contradict each other: weights are for one number of devices: leave one of them out"
         )
     reporter = reporter or ConsoleReporter()

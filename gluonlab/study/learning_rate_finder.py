@@ -44,14 +44,8 @@ INITIAL_STEPS = 10
 # Settings that a range test rejects. It writes only the picture and the numbers, and it determines
 # its steps and rates itself.
 RUN_OUTPUT_FIELDS = (
-    "profile",
-    "export",
-    "confusion",
-    "tensorboard",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "estimate_memory",
-)
+    "profile", "export", "confusion", "tensorboard", "checkpoint_every", "keep_checkpoints", "estimate_memory"
+)  # fmt: skip
 SCHEDULE_FIELDS = ("epochs", "patience", "lr_schedule", "warmup_epochs", "lr_decay", "lr_decay_epochs", "final_lr")
 
 

@@ -66,7 +66,7 @@ class LearningRateOptions(NamedTuple):
 
 def parse_options(
     quick: bool,
-    devices: Optional[str] = None,
+    device_counts: Optional[str] = None,
     batch_size: Optional[str] = None,
     epochs: Optional[str] = None,
     seeds: Optional[str] = None,
@@ -74,8 +74,8 @@ def parse_options(
     """Convert the options of the command from text. Raises ConfigError."""
     counts = (
         [1, 2, 4]
-        if devices is None
-        else parse_integer_list("--devices", devices, MAX_DEVICES, "numbers of devices", "1,2,4")
+        if device_counts is None
+        else parse_integer_list("--device-counts", device_counts, MAX_DEVICES, "numbers of devices", "1,2,4")
     )
     powers = range(-8, -2) if quick else range(-10, 0)
     return LearningRateOptions(

@@ -17,12 +17,12 @@ from gluonlab.bench.harness.machine_info import cpu_model
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.scaling import (
     MAX_COUNT,
-    NETWORKS,
+    MODELS,
     ONE_PROCESS,
     STRONG,
     WEAK,
     ProcessLayout,
-    check_network,
+    check_model,
     default_batch,
     make_layouts,
     make_subjects,
@@ -55,29 +55,32 @@ from gluonlab.study.study_report import (
 from gluonlab.study.sweep import MeasurementStore, Sweep
 
 NAME = "scaling"
-NONE, DEFAULT_SPLITS, QUICK_SPLITS = "none", "layers,channels,1f1b", "layers"
+NONE, DEFAULT_SPLITS, QUICK_SPLITS = "none", "layers,tensor,1f1b", "layers"
 SPLITS = (LAYERS, CHANNELS, *PIPELINES)
+TENSOR = "tensor"  # name of CHANNELS on the command line; study.json contains the old name
+STRATEGIES = (LAYERS, TENSOR, *PIPELINES)
+STRATEGY_NAMES = {CHANNELS: TENSOR}
 DEVICE_STORE = "device"  # MXNet's kvstore; also the name for one device, which needs no kvstore
 
 
 def parse_options(quick: bool, **options: Optional[str]) -> Dict[str, Any]:
     """Return the options of the command as plain values. Raises ConfigError and KVStoreError."""
     defaults = {
-        "network": NETWORKS[0], "devices": "2" if quick else "2,4", "rounds": 5 if quick else 7,
-        "stores": DEVICE_STORE if quick else f"{DEVICE_STORE},local,ring",
-        "splits": QUICK_SPLITS if quick else DEFAULT_SPLITS,
+        "model": MODELS[0], "device_counts": "2" if quick else "2,4", "rounds": 5 if quick else 7,
+        "kvstores": DEVICE_STORE if quick else f"{DEVICE_STORE},local,ring",
+        "strategies": QUICK_SPLITS if quick else DEFAULT_SPLITS,
     }  # fmt: skip
     values: Dict[str, Any] = {**defaults, **given_settings({**options})}
-    network = check_network(values["network"])
-    counts = parse_counts("--devices", values["devices"])
+    model = check_model(values["model"])
+    counts = parse_counts("--device-counts", values["device_counts"])
     rounds = whole_number_check(1, 1000)("--rounds", values["rounds"])
-    names = _parse_names(values["stores"])
+    names = _parse_names(values["kvstores"])
     from gluonlab.kvstores import check_kvstore  # MXNet is loaded here, not for --help
 
     for name in names:
         check_kvstore(name)
-    splits = _parse_splits(values["splits"])
-    return {"network": network, "devices": sorted({1, *counts}), "stores": names,
+    splits = _parse_splits(values["strategies"])
+    return {"network": model, "devices": sorted({1, *counts}), "stores": names,
             "splits": splits, "kinds": [WEAK, STRONG], "rounds": rounds}  # fmt: skip
 
 
@@ -85,9 +88,9 @@ def _parse_splits(text: str) -> List[str]:
     """Return the names of splits. Raises ConfigError for unknown names."""
     names = [] if text == NONE else _parse_names(text)
     for name in names:
-        if name not in SPLITS:
-            raise ConfigError(unknown("--splits", name, SPLITS if NONE in names else (*SPLITS, NONE)))
-    return names
+        if name not in (*STRATEGIES, CHANNELS):
+            raise ConfigError(unknown("--strategies", name, STRATEGIES if NONE in names else (*STRATEGIES, NONE)))
+    return [CHANNELS if name == TENSOR else name for name in names]
 
 
 def _parse_names(text: str) -> List[str]:
@@ -100,7 +103,7 @@ def load_options(options: Mapping[str, Any]) -> Dict[str, Any]:
     from gluonlab.kvstores import KVSTORES  # MXNet is loaded here, not for --help
 
     checks = {
-        "network": choice_check(NETWORKS),
+        "network": choice_check(MODELS),
         "devices": ascending_list_check(integer_check(1, MAX_COUNT)),
         "stores": choice_list_check(KVSTORES),
         "splits": choice_list_check(SPLITS, 0),
@@ -214,7 +217,9 @@ class _ScalingReport:
         return self.series[f"{prefix}{case.name.replace(' ', '-')}"].values
 
     def _sharing_label(self, store_or_split: str) -> str:
-        return str(self.texts["split"].format(name=store_or_split)) if store_or_split in SPLITS else store_or_split
+        if store_or_split not in SPLITS:
+            return store_or_split
+        return str(self.texts["split"].format(name=STRATEGY_NAMES.get(store_or_split, store_or_split)))
 
     def _single_device_case(self, kind: str) -> Optional[ScalingCase]:
         matches = (case for case in self.measured_cases if case.kind == kind and case.layout.devices == 1)

@@ -194,6 +194,9 @@ _PLAIN_NAME = re.compile(r"[\w.+-]{1,60}", re.ASCII)  # names of studies and ver
 _DAMAGED_MESSAGE = (
     "{file} is damaged: put a copy of it there, or measure in a new folder, without --resume and with another --out"
 )
+_OLD_STUDY_NAMES = {"splits": "strategies"}  # in folders of earlier versions
+# keys of study.json -> the command's option, if its name differs
+_OPTION_BY_KEY = {"network": "--model", "stores": "--kvstores", "splits": "--strategies"}
 
 
 class StudyFolder:
@@ -329,7 +332,7 @@ def _read_study_file(path: Path) -> Dict[str, Any]:
         description = json.loads(read_bounded(file, LARGEST_BYTES[STUDY]))
         is_readable = description["format"] == FORMAT and isinstance(description["options"], dict)
         if is_readable and all(_PLAIN_NAME.fullmatch(description[name]) for name in ("study", "gluonlab")):
-            return dict(description)
+            return {**description, "study": _OLD_STUDY_NAMES.get(description["study"], description["study"])}
         problem = "is not one of this version's"
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
@@ -345,8 +348,7 @@ def _check_same_options(path: Path, study: str, options: Mapping[str, Any]) -> N
         raise ConfigError(f"--out {path} holds the study {description['study']}: give another folder")
     stored, requested = description["options"], json.loads(json.dumps(dict(options)))
     differences = [
-        f"--{_escape_unprintable(name.replace('_', '-'))} {_format_option(stored, name)}, "
-        f"not {_format_option(requested, name)}"
+        f"{_option_of_key(name, requested)} {_format_option(stored, name)}, not {_format_option(requested, name)}"
         for name in {**stored, **requested}
         if stored.get(name, _MISSING) != requested.get(name, _MISSING)
     ]
@@ -357,6 +359,13 @@ def _check_same_options(path: Path, study: str, options: Mapping[str, Any]) -> N
             f"--out {path} was begun with {'; '.join(differences)}: "
             "give the same options, another folder, or only --resume with this one"
         )
+
+
+def _option_of_key(key: str, options: Mapping[str, Any]) -> str:
+    """Return the command's option for a key of study.json."""
+    if key == "devices":
+        return "--device-counts" if isinstance(options.get(key), list) else "--num-devices"
+    return _OPTION_BY_KEY.get(key, f"--{_escape_unprintable(key.replace('_', '-'))}")
 
 
 def _format_option(options: Mapping[str, Any], name: str) -> str:

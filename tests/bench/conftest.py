@@ -18,9 +18,17 @@ def short(monkeypatch):
 
 @pytest.fixture
 def bench(ended, monkeypatch, short):
-    """Return ``bench("allreduce", ...)`` -> (exit status, standard output, standard error)."""
+    """Return ``bench("links", ...)`` -> (exit status, standard output, standard error)."""
     from gluonlab.bench.__main__ import main
     from gluonlab.bench.harness.machine_info import OtherProcessLoad
 
     monkeypatch.setattr(OtherProcessLoad, "busy_cores", lambda self: 0.0)
+    return functools.partial(ended, main)
+
+
+@pytest.fixture
+def allreduce(ended, bench):
+    """Return ``allreduce("bench", ...)`` -> (exit status, standard output, standard error)."""
+    from gluonlab.allreduce import main
+
     return functools.partial(ended, main)

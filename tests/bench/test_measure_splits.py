@@ -25,7 +25,7 @@ def count_bytes(array):
 @pytest.mark.long
 def test_the_command_measures_all_splits_and_judges_the_overlap(bench, monkeypatch):
     monkeypatch.setitem(splits.TASKS, "lenet", TINY._replace(global_batch_size=8))
-    args = ["splits", "--network", "lenet", "--devices", device_spec(2), "--rounds", "1", "--json"]
+    args = ["strategies", "--model", "lenet", "--devices", device_spec(2), "--rounds", "1", "--json"]
     status, out, err = bench(*args)
     assert (status, err) == (0, "")
     record = json.loads(out)
@@ -42,7 +42,7 @@ def test_the_command_measures_all_splits_and_judges_the_overlap(bench, monkeypat
 
 @pytest.mark.long
 def test_the_command_prints_that_a_network_is_too_short(bench):
-    args = ["splits", "--network", "mlp", "--devices", device_spec(3), "--microbatches", "2"]
+    args = ["strategies", "--model", "mlp", "--devices", device_spec(3), "--microbatches", "2"]
     status, out, err = bench(*args, "--rounds", "1")
     assert (status, err) == (0, "") and max(map(len, out.split("\n"))) <= 80
     assert "mlp is a chain of 4 layers" in out and "reached" not in out

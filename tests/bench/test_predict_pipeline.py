@@ -63,10 +63,10 @@ def test_a_drawing_is_a_text_a_picture_or_a_page_that_replaces_nothing(bench, em
         ("p.html", (), draw(schedule)),
         ("ja.html", ("--language", "ja"), draw(schedule, language="ja")),
     ):
-        assert bench(*words, "--out", name, *options)[0] == 0
+        assert bench(*words, "--out-file", name, *options)[0] == 0
         assert (empty_cwd / name).read_text(encoding="utf-8") == expected
-    status, out, err = bench(*words, "--out", "p.html")
-    assert (status, out) == (2, "") and err.startswith("error: --out p.html exists")
+    status, out, err = bench(*words, "--out-file", "p.html")
+    assert (status, out) == (2, "") and err.startswith("error: --out-file p.html exists")
 
 
 def test_stages_per_device_are_for_the_schedule_that_is_drawn_or_for_interleaved(bench):

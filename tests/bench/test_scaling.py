@@ -1,4 +1,4 @@
-"""``bench scaling``: its rows, their ratios, and a real measurement of processes."""
+"""``bench processes``: its rows, their ratios, and a real measurement of processes."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from gluonlab.bench import scaling
 from gluonlab.bench.harness.interleaved_rounds import measure_subjects
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.harness.worker_processes import BACKENDS
-from gluonlab.bench.scaling import NETWORKS, STRONG, WEAK, make_layouts
+from gluonlab.bench.scaling import MODELS, STRONG, WEAK, make_layouts
 from gluonlab.bench.workloads import TASKS
 
 HOROVOD = pytest.mark.horovod
@@ -17,7 +17,7 @@ COUNTS = st.lists(st.integers(1, 4), min_size=1, unique=True)
 
 
 @given(
-    st.sampled_from(NETWORKS), st.sampled_from([WEAK, STRONG]), COUNTS, COUNTS,
+    st.sampled_from(MODELS), st.sampled_from([WEAK, STRONG]), COUNTS, COUNTS,
     st.lists(st.sampled_from(BACKENDS), min_size=1, unique=True),
 )  # fmt: skip
 def test_every_group_is_compared_with_one_process_of_as_many_devices(network, kind, processes, devices, backends):

@@ -43,7 +43,7 @@ def test_ratios_and_bubbles_are_those_of_rounds():
 
 def test_the_overlap_is_judged_for_two_devices_and_eight_microbatches():
     limit = 1.1 * 9 / 8 * 0.8
-    promise = "a step of 1f1b <= 1.238x its stages at once, each for itself: "
+    promise = "a step of 1f1b <= 1.238x its stages run independently: "
     assert splits.judge_overlap(make_series(limit - 1e-9), 8) == f"{promise}1.24x reached"
     assert splits.judge_overlap(make_series(limit + 0.01), 8) == f"{promise}1.25x not reached"
     assert "reached" not in splits.judge_overlap(make_series(), 4)

@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def bench(ended, monkeypatch):
-    """Return ``bench("peers", ...)`` -> (exit status, output, error). Times mean nothing."""
+    """Return ``bench("frameworks", ...)`` -> (exit status, output, error). Times mean nothing."""
     from benchmarks.__main__ import main
     from gluonlab.bench.harness import interleaved_rounds
     from gluonlab.bench.harness.machine_info import OtherProcessLoad

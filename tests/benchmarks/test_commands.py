@@ -13,7 +13,7 @@ from support.commands import read_error_line
 from support.devices import device_spec, runs_on_gpus
 from support.processes import REPOSITORY
 
-from benchmarks import checkpoints, gradients, host, images, peers, verdict
+from benchmarks import advice, checkpoints, frameworks, gradients, images, overhead
 from benchmarks.__main__ import COMMANDS, main
 from benchmarks.images import BATCH_SIZE, Photographs
 from gluonlab.bench import splits, workloads
@@ -26,15 +26,15 @@ from gluonlab.bench.workloads import Task
 from gluonlab.errors import GluonlabWarning
 from gluonlab.host.resources import ISA_LIMIT_VARIABLE
 
-REFERENCE = peers.lenet_subjects()[0].name
+REFERENCE = frameworks.lenet_subjects()[0].name
 # an answer for any job
-ANSWER = {"seconds": 0.5, "images": 64.0, "beside": 0.5, **dict.fromkeys([*host.COLUMNS, *host.KERNELS], 2.0)}
+ANSWER = {"seconds": 0.5, "images": 64.0, "beside": 0.5, **dict.fromkeys([*overhead.COLUMNS, *overhead.KERNELS], 2.0)}
 
 
 @pytest.fixture
 def one_row(monkeypatch):
     measure = lambda subjects, rounds: [make_measurement(REFERENCE, 10, [1.0] * rounds)]  # noqa: E731
-    monkeypatch.setattr(peers, "measure_subjects", measure)
+    monkeypatch.setattr(frameworks, "measure_subjects", measure)
 
 
 def test_the_command_lists_its_measurements(capsys):
@@ -48,34 +48,37 @@ def test_the_command_lists_its_measurements(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("peer", "did you mean 'peers'?"),
-        ("peers --rounds 0", "--rounds 0: give a whole number"),
-        ("peers --network resnet", "unknown network 'resnet'"),
-        ("peers --devices cpu:0", "the rows compare several devices with one: pass two or more"),
-        ("host --devices gpu:x", "--devices 'gpu:x'"),
-        ("host --restart-every 2", "2 works only with --beside DIR: use both or remove it"),
-        ("host --beside .", "does not contain gluonlab/bench"),
-        (f"host --beside {REPOSITORY} --json", "write them with --out FILE"),
-        (f"host --beside {REPOSITORY} --restart-every 0", "--restart-every 0: give a whole number"),
+        ("framework", "did you mean 'frameworks'?"),
+        ("frameworks --rounds 0", "--rounds 0: give a whole number"),
+        ("frameworks --model resnet", "unknown model 'resnet'"),
+        ("frameworks --devices cpu:0", "the rows compare several devices with one: name two or more"),
+        ("overhead --devices gpu:x", "--devices 'gpu:x'"),
+        ("overhead --restart-every 2", "2 is for --baseline DIR: give both, or neither"),
+        ("overhead --baseline .", "does not contain gluonlab/bench"),
+        (f"overhead --baseline {REPOSITORY} --json", "write them with --out-file FILE"),
+        (f"overhead --baseline {REPOSITORY} --restart-every 0", "--restart-every 0: give a whole number"),
         ("threads --spin-counts many", "--spin-counts many"),
-        ("overlap --network lenett", "choose lenet, resnet18 (did you mean 'lenet'?)"),
-        ("overlap --devices cpu", "a single device does not sum anything: pass two or more"),
-        ("checkpoints --network lanet", "unknown network 'lanet': choose lenet, "),
+        ("overlap --model lenett", "choose lenet, resnet18 (did you mean 'lenet'?)"),
+        ("overlap --devices cpu", "one device has nothing to sum: name two or more"),
+        ("checkpoints --model lanet", "unknown model 'lanet': choose lenet, "),
         ("checkpoints --devices cpu:0", "comparing replicas needs at least 2 devices"),
-        ("gradients --stores devise", "unknown kvstore 'devise': choose all, "),
-        ("gradients --stores nccl", "unknown kvstore 'nccl'"),
-        ("gradients --world-sizes 1", "--world-sizes 1: give a whole number from 2 to 256"),
-        ("gradients --devices cpu:0", "a sum needs at least two devices: pass two or more"),
-        ("gradients --devices cpu:0,1 --world-sizes 4", "--world-sizes 4"),
-        ("gradients --size 1KB,2KB", "--size 1KB,2KB: give one size"),
-        ("gradients --size x", "--size x: give sizes"),
+        ("gradients --kvstores devise", "unknown kvstore 'devise': choose all, "),
+        ("gradients --kvstores nccl", "unknown kvstore 'nccl'"),
+        ("gradients --device-counts 1", "--device-counts 1: give a whole number from 2 to 256"),
+        ("gradients --devices cpu:0", "one device has no other to sum with: name two or more"),
+        ("gradients --devices cpu:0,1 --device-counts 4", "--device-counts 4"),
+        ("gradients --bytes 1KB,2KB", "--bytes 1KB,2KB: pass one size"),
+        ("gradients --bytes x", "--bytes x: give sizes"),
     ],
 )
 def test_a_mistake_is_one_line(words, message, bench, empty_cwd):
     assert message in read_error_line(bench(*words.split()), empty_cwd)
 
 
-@pytest.mark.parametrize("name", ["peers", "host", "optimize", "overlap", "images", "threads"])
+BENCH_IN_RECORDS = {"frameworks": "peers", "overhead": "host"}  # earlier versions read these names, too
+
+
+@pytest.mark.parametrize("name", ["frameworks", "overhead", "optimize", "overlap", "images", "threads"])
 def test_answers_of_workers_become_a_table_of_80_columns_and_a_record(name, bench, monkeypatch):
     """The last subject could not be measured."""
 
@@ -91,7 +94,7 @@ def test_answers_of_workers_become_a_table_of_80_columns_and_a_record(name, benc
     assert "it died" in out or name == "threads"
     record = json.loads(bench(name, "--rounds", "2", "--json")[1])
     *complete, broken = record["series"]
-    assert record["bench"] == name and broken["reason"].startswith("it died")
+    assert record["bench"] == BENCH_IN_RECORDS.get(name, name) and broken["reason"].startswith("it died")
     assert {len(series["values"]) for series in complete if "reason" not in series} == {2}
 
 
@@ -100,7 +103,11 @@ def test_workers_get_as_many_of_the_users_devices_as_their_row_has(count):
     """They get none if the user names no devices: an older checkout may not know the option."""
     named = MeasuredDevices("gpu", tuple(range(1, count + 1)), "", named_by_user=True)
     for devices in (named, cpu_devices(4)):
-        rows = [*peers.lenet_subjects(devices), *peers.resnet18_subjects(devices), *host.make_subjects(devices)]
+        rows = [
+            *frameworks.lenet_subjects(devices),
+            *frameworks.resnet18_subjects(devices),
+            *overhead.make_subjects(devices),
+        ]
         rows += gradients.our_subjects(devices, ["ring"], devices.available_counts([2, 4]), 8)
         with_devices = [row.options for row in rows if row.missing is None and "devices" in row.options]
         assert len(with_devices) > 8 if devices.named_by_user else not with_devices
@@ -111,7 +118,7 @@ def test_workers_get_as_many_of_the_users_devices_as_their_row_has(count):
 
 def test_gradients_are_measured_and_judged(bench, monkeypatch):
     monkeypatch.setattr(gradients, "resnet18_shapes", lambda: [(3, 5), (70,)])
-    options = "--rounds 1 --size 2KB --world-sizes 2 --stores device,sharded-optimizer"
+    options = "--rounds 1 --bytes 2KB --device-counts 2 --kvstores device,sharded-optimizer"
     args = ["gradients", "--devices", device_spec(2), *options.split()]
     status, out, err = bench(*args)
     assert (status, err) == (0, "") and max(map(len, out.split("\n"))) <= 80
@@ -134,7 +141,7 @@ def test_checkpoints_are_measured_and_nothing_is_left(bench, tmp_path, monkeypat
     tiny = Task("LeNet 28x28", "lenet", (1, 28, 28), 4)
     monkeypatch.setitem(checkpoints.TASKS, "lenet", tiny)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    args = ["checkpoints", "--network", "lenet", "--devices", device_spec(2), "--rounds", "1"]
+    args = ["checkpoints", "--model", "lenet", "--devices", device_spec(2), "--rounds", "1"]
     status, out, err = bench(*args, "--json")
     assert (status, err) == (0, "") and not list(tmp_path.iterdir())
     series = [Series(**fields) for fields in json.loads(out)["series"]]
@@ -147,7 +154,7 @@ def test_checkpoints_are_measured_and_nothing_is_left(bench, tmp_path, monkeypat
 @pytest.mark.parametrize("kept", [7, 8])
 def test_predictions_hold_if_eight_of_ten_trainings_reach_four_fifths_of_the_gain(kept):
     """Each training has a predicted gain of 2x, except the last one without advice."""
-    *advised, last = verdict.TRAININGS
+    *advised, last = advice.TRAININGS
     series = [
         Series("plain", "plain", "s", (1.0, 2.0, 1.0)),
         Series("profiled", "profiled", "s", (1.02, 2.04, 9.0)),
@@ -157,25 +164,25 @@ def test_predictions_hold_if_eight_of_ten_trainings_reach_four_fifths_of_the_gai
         gain = 1.81 if index < kept else 1.79
         series.append(Series(f"promised {name}", f"{name}: --x", "times", (2.0,)))
         series.append(Series(f"delivered {name}", name, "times", (gain - 1, gain, 9.0)))
-    text = verdict.format_results(series)
+    text = advice.format_results(series)
     assert max(map(len, text.split("\n"))) <= 80 and text.endswith("2.0 % reached")
     assert f"8 of 10: {kept} of 10 {'not ' * (kept < 8)}reached\n" in text
     assert re.search(f"^{last} .* nothing is advised$", text, re.M)
-    assert "8 of 10: not measured\n" in verdict.format_results([])
+    assert "8 of 10: not measured\n" in advice.format_results([])
 
 
 def test_a_table_from_a_busy_machine_comes_with_a_warning(ended, one_row, monkeypatch):
     monkeypatch.setattr(OtherProcessLoad, "busy_cores", lambda self: 1.25)
     with warnings.catch_warnings():
         warnings.simplefilter("always", GluonlabWarning)
-        status, _, error = ended(main, "peers")
+        status, _, error = ended(main, "frameworks")
     assert status == 0 and "warning: other processes kept 1.2 of " in error
 
 
 def test_json_prints_only_a_record_and_out_writes_the_same(bench, one_row, monkeypatch, tmp_path):
     monkeypatch.delenv(ISA_LIMIT_VARIABLE, raising=False)
     path = tmp_path / "record.json"
-    status, printed, _ = bench("peers", "--rounds", "2", "--json", "--out", str(path))
+    status, printed, _ = bench("frameworks", "--rounds", "2", "--json", "--out-file", str(path))
     assert status == 0 and printed == path.read_text()
     record = read_record(path)
     assert (record.bench, dict(record.options), record.rounds) == ("peers", {"network": "lenet"}, 2)

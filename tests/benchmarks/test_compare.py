@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import gluonlab
-from benchmarks import host
+from benchmarks import overhead
 from benchmarks.__main__ import main
 from benchmarks.compare import compare, find_slower_rows, format_comparison
 from benchmarks.rates import paired_ratio, unpaired_ratio
@@ -63,7 +63,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path_factory, values, name, reas
 def test_an_invalid_record_is_refused_in_one_line(tmp_path, content, message):
     path = tmp_path / "record.json"
     path.write_text(content)
-    with pytest.raises(DataError, match="give a file that bench --out wrote") as raised:
+    with pytest.raises(DataError, match="give a file that bench --out-file wrote") as raised:
         read_record(path)
     assert message in str(raised.value) and "\n" not in str(raised.value)
 
@@ -146,7 +146,7 @@ def test_other_machines_loads_and_instruction_sets_are_named_if_both_records_hav
 
 def test_different_measurements_are_not_compared():
     other = replace(make_record(), options={"network": "resnet18"})
-    with pytest.raises(ConfigError, match="lenet and peers --network resnet18 are different meas"):
+    with pytest.raises(ConfigError, match="lenet and peers --network resnet18 are different bench"):
         compare(make_record(), other)
 
 
@@ -166,7 +166,7 @@ def test_the_command_compares_files_and_folders(ended, tmp_path, monkeypatch):
     status, out, err = ended(main, "compare", "a", "b")
     assert (status, err) == (0, "") and "0.900  0.900..0.900" in out
     assert max(map(len, out.split("\n"))) <= 80
-    limited = ("a/peers.json", "b/peers.json", "--json", "--at-least", "0.97")
+    limited = ("a/peers.json", "b/peers.json", "--json", "--fail-below", "0.97")
     status, out, err = ended(main, "compare", *limited)
     slow = "error: slower, below 0.97 with 95 % confidence: peers --network lenet: ours\n"
     assert (status, err) == (1, slow)
@@ -190,14 +190,14 @@ def test_two_checkouts_take_turns(ended, tmp_path, monkeypatch):
     (job.parent / "__init__.py").touch()
     answer = "{'seconds': 0.1, 'total': os.getpid()}"
     job.write_text(f"import os\ndef make(kind, device_count):\n    return lambda steps: {answer}\n")
-    monkeypatch.setattr(host, "DEVICE_COUNTS", (1,))
+    monkeypatch.setattr(overhead, "DEVICE_COUNTS", (1,))
     monkeypatch.setattr(interleaved_rounds, "ROUND_S", 0.01)
     monkeypatch.setattr(OtherProcessLoad, "busy_cores", lambda self: 0.0)
     out = tmp_path / "after.json"
-    turns = ("host", "--rounds", "3", "--beside", str(copy), "--restart-every", "2")
-    status, text, err = ended(main, *turns, "--out", str(out))
+    turns = ("overhead", "--rounds", "3", "--baseline", str(copy), "--restart-every", "2")
+    status, text, err = ended(main, *turns, "--out-file", str(out))
     assert (status, err) == (0, "") and "host-gluonlab-1 total" in text
-    ours, theirs = read_record(out), read_record(tmp_path / "after-beside.json")
+    ours, theirs = read_record(out), read_record(tmp_path / "after-baseline.json")
     first, second, third = theirs.find("host-gluonlab-1 total").values
     assert first == second != third
     assert ours.about["restart_every"] == theirs.about["restart_every"] == 2

@@ -17,12 +17,22 @@ from support.devices import device_spec, devices
 from support.processes import clean_environment
 from support.worker_processes import has_exited
 
-from benchmarks import checkpoints, gradients, host, host_jobs, image_readers, images, optimize_job, peers, threads
+from benchmarks import (
+    checkpoints,
+    frameworks,
+    gradients,
+    host_jobs,
+    image_readers,
+    images,
+    optimize_job,
+    overhead,
+    threads,
+)
+from benchmarks.advice import COMMON
+from benchmarks.advice import make as make_training_job
 from benchmarks.classic_loop import lenet, train_batch
 from benchmarks.gradients import STORES, TRAINERS, measure_steps
 from benchmarks.optimize import TASKS as NETWORKS
-from benchmarks.verdict import COMMON
-from benchmarks.verdict import make as make_training_job
 from gluonlab import load_dataset
 from gluonlab.bench.harness.measurement_command import find_measured_devices
 from gluonlab.bench.harness.worker_processes import Worker, child_environment
@@ -78,7 +88,7 @@ def test_the_classic_loop_and_gluonlabs_step_give_the_same_parameters():
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 def test_all_rows_train_on_the_same_images(task):
-    pictures, labels = peers.images_and_labels(task)
+    pictures, labels = frameworks.images_and_labels(task)
     train = load_dataset("synthetic", samples=task.samples, shape=task.shape).train
     assert pictures.dtype == np.float32
     assert np.array_equal(pictures, train.images.astype("float32") / np.float32(255))
@@ -131,10 +141,10 @@ def test_a_job_fails_if_the_optimized_network_computes_something_else(monkeypatc
 
 
 def test_a_worker_of_host_reports_every_column(tmp_path):
-    subject = next(subject for subject in host.make_subjects() if subject.name == "host-gluonlab-2")
+    subject = next(subject for subject in overhead.make_subjects() if subject.name == "host-gluonlab-2")
     with start_worker(subject, tmp_path) as worker:
         answer = worker.ask({"steps": 8}, 240)
-    assert set(answer) == {"seconds", *host.COLUMNS} and min(answer.values()) > 0
+    assert set(answer) == {"seconds", *overhead.COLUMNS} and min(answer.values()) > 0
 
 
 @pytest.mark.cpu_only("what a core computes is measured")
@@ -180,7 +190,7 @@ def test_a_reader_counts_whole_epochs(folder, reader):
 @pytest.mark.torch
 def test_pytorch_trains_alone_and_as_two_processes_and_reads_images(tmp_path, folder):
     for name in ("torch-eager", "torch-ddp"):
-        [subject] = [subject for subject in peers.lenet_subjects() if subject.name == name]
+        [subject] = [subject for subject in frameworks.lenet_subjects() if subject.name == name]
         with start_worker(subject, tmp_path) as worker:
             assert 2.2 < worker.ask({"steps": 2}, 60)["loss"] < 2.5  # log(10) for ten random classes
         with pytest.raises(ProcessLookupError):

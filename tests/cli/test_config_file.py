@@ -191,7 +191,7 @@ MISTAKES = {
     ("f.json", '{"lr": 1, "lr": 2}'): ["the key 'lr' is there twice"],
     ("f.json", f'{{"{LONG}": 1, "{LONG}": 2}}'): [f"the key '{LONG[:20]}", "' is there twice"],
     ("f.toml", "lr = 1\nlr = 2"): ["is not TOML", "overwrite"],
-    ("f.toml", "compare = '1,2'"): ["compare is no setting: write --compare as an option"],
+    ("f.toml", "quiet = true"): ["quiet is no setting: write --quiet as an option"],
     ("f.json", '{"lr": NaN}'): ["NaN is no number"],
     ("f.json", "[1]"): ["no settings by name"],
     ("f.json", ""): ["is not JSON"],
@@ -245,11 +245,11 @@ def test_all_commands_with_these_options_take_a_file(file, command):
 
 
 def test_the_launcher_reads_the_file(file):
-    """A run with --restart needs a folder and checkpoints."""
+    """A run with --max-restarts needs a folder and checkpoints."""
     path = file("toml")
     words = ("--config", str(path))
     path.write_text("epochs = 3\n")
-    with pytest.raises(ConfigError, match="--restart 1 goes on with the run in --out"):
+    with pytest.raises(ConfigError, match="--max-restarts 1 resumes the run in --out"):
         validate_run_arguments("dist_sync", words, 1, launch, worker)
     path.write_text("out = 'r'\n")
     more = (*words, "--checkpoint-every", "1 epoch")
@@ -264,11 +264,11 @@ def test_the_launcher_reads_the_file(file):
 def test_a_comparison_and_an_evaluation_read_the_file(run, empty_cwd):
     path = empty_cwd.parent / "f.toml"
     path.write_text("gpus = 1\n")
-    line = read_error_line(run("--config", str(path), "--compare", "1,2"), empty_cwd)
-    assert "leave --gpus and --devices out" in line
+    line = read_error_line(run("compare", "1,2", "--config", str(path)), empty_cwd)
+    assert "this command has no gpus: leave it out" in line
     path.write_text("epochs = 1\n")
-    line = read_error_line(run("--config", str(path), "--evaluate", "r"), empty_cwd)
-    assert "--epochs has no effect with --evaluate" in line
+    line = read_error_line(run("evaluate", "r", "--config", str(path)), empty_cwd)
+    assert "this command has no epochs: leave it out" in line
 
 
 def test_an_unknown_setting_in_python_is_one_line():

@@ -4,6 +4,7 @@ import importlib
 import io
 
 import pytest
+from support.commands import call_run
 
 from gluonlab.cli.command import _replace_showwarning
 from gluonlab.errors import GluonlabWarning
@@ -16,21 +17,21 @@ ARGUMENTS = {  # of each command, with {} where the long one stands; or what it 
     "run": [
         "{}", "--{}", "--gpus {}", "--devices {}", "--dataset {}", "--dataset folder:{}",
         "--dataset mnist --data-dir {}", "--dataset imagenette --data-dir {}", "--model {}",
-        "--model gluoncv:{}", "--pretrained {}", "--recipe {}", "--out {}", "--compare {}",
-        "--evaluate {}", "--find-batch-size {}", "--normalize {}", "--dtype {}", "--lr-schedule {}",
+        "--model gluoncv:{}", "--pretrained {}", "--recipe {}", "--out {}", "compare {}",
+        "evaluate {}", "find-batch-size {}", "--normalize {}", "--dtype {}", "--lr-schedule {}",
         "--lr-decay-epochs {} --lr-schedule step", "--kvstore {}", "--topology {} --kvstore ring",
         "--compress {}", "--compress 2bit:{}", "--bucket-bytes {}", "--optimizer {}",
         "--momentum-rule {}", "--gpus 1 --out {}",
     ],
-    "bench": ["{}", "--{}", "allreduce {}", "allreduce --devices {}", "compare {} {}",
-              "gradients --stores {}", "peers --network {}", "allreduce --topology {}"],
+    "bench": ["{}", "--{}", "compare {} {}", "gradients --kvstores {}", "frameworks --model {}"],
+    "allreduce": ["{}", "--{}", "bench {}", "draw {}", "bench --devices {}", "bench --topology {}"],
     "data": ["{}", "download {}", "list --data-dir {}", "verify {}", "verify mnist --data-dir {}",
              "path {}", "path mnist --data-dir {}", "pack {} --out x", "pack folder:{} --out x",
              "pack digits --out {}", "download mnist --data-dir {}"],
     "doctor": ["{}", "--{}"],
-    "exercises": ["{}", "list {}", "grade {}", "grade x --seconds {}"],
+    "exercises": ["{}", "list {}", "grade {}", "grade x --timeout {}"],
     "launch": ["{}", "-n {} run", "-n 2 {}", "--backend {} -n 2 run"],
-    "report": ["{}", "--{}", "{} --out {}"],
+    "report": ["{}", "--{}", "{} --out-file {}"],
     "scratch": ["{}", "--{}", "--gpus {}", "--devices {}", "--dataset {}", "--data-dir {}"],
 }  # fmt: skip
 
@@ -45,8 +46,8 @@ def no_work(monkeypatch, empty_cwd):
 @pytest.mark.parametrize("kind", LONG)
 @pytest.mark.parametrize("command", ARGUMENTS)
 def test_an_argument_that_is_far_too_long_is_one_short_line(command, kind, ended, no_work):
-    place = "gluonlab.run" if command == "run" else f"gluonlab.{command}.__main__"
-    main = importlib.import_module(place).main
+    module = command if command == "allreduce" else f"{command}.__main__"
+    main = call_run if command == "run" else importlib.import_module(f"gluonlab.{module}").main
     for form in ARGUMENTS[command]:
         words = [word.replace("{}", LONG[kind]) for word in form.split()]
         status, out, err = ended(main, *words)

@@ -5,7 +5,9 @@ import pytest
 from support.all_commands import COMMAND_FUNCTIONS, call_command, command_options
 
 from gluonlab.cli.command import Completion
+from gluonlab.cli.run_commands import COMMANDS as RUN_COMMANDS
 from gluonlab.config.option_hints import SYNONYMS
+from gluonlab.run import main as run
 
 PARAMS = {
     words: {name: option for option in command_options(command) for name in (*option.opts, *option.secondary_opts)}
@@ -72,7 +74,7 @@ def test_an_old_name_works_with_one_line_of_warning(words, old, new, capsys):
 @pytest.mark.parametrize("words", COMMAND_FUNCTIONS)
 def test_neither_help_nor_completion_shows_an_old_name(words, capsys, monkeypatch):
     command = COMMAND_FUNCTIONS[words]
-    hidden = {*SYNONYMS, *(old for old in command.renamed if " " not in old)} - {*PARAMS[words]}
+    hidden = {*SYNONYMS, *command.moved, *(old for old in command.renamed if " " not in old)} - {*PARAMS[words]}
     with pytest.raises(SystemExit):
         call_command(words, "--help-all")
     shown = capsys.readouterr().out.replace(",", " ").replace("=", " ").split()
@@ -86,7 +88,55 @@ def test_neither_help_nor_completion_shows_an_old_name(words, capsys, monkeypatc
     assert "--help" in completed and not hidden & completed
 
 
+MOVED = {  # old form of gluonlab run -> the command and its words
+    "--evaluate RUN --quiet --gpus 2": "evaluate RUN --gpus 2",
+    "--gpus 2 --resume=RUN --epochs 9 --quiet": "resume RUN --gpus 2 --epochs 9 --quiet",
+    "--json --compare 1,2 --out --list": "compare 1,2 --json --out --list",
+    "--find-lr 50 --gpus 2 --quiet": "find-lr --steps 50 --gpus 2",
+    "--find-batch-size 1G --json": "find-batch-size 1G --json",
+    "--list --json --quiet": "list --json",
+    "--gpus 2 --evaluate": "evaluate --gpus 2",
+}
+USAGES = {
+    "evaluate": "RUN_DIR", "resume": "RUN_DIR", "compare": "N,N", "find-lr": "--steps N",
+    "find-batch-size": "BYTES", "list": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_an_old_form_of_run_calls_the_command_with_one_line_of_warning(old, capsys, monkeypatch):
+    name, *expected = MOVED[old].split()
+    calls = []
+    option = run.moved[f"--{name}"]
+    monkeypatch.setattr(run, "moved", {**run.moved, f"--{name}": option._replace(call=calls.append)})
+    run.main(old.split())
+    assert calls == [expected]
+    usage = f"gluonlab {name} {USAGES[name]}".strip()
+    assert capsys.readouterr() == ("", f"warning: --{name} is now a command: {usage}\n")
+    assert option.call == RUN_COMMANDS[name].main
+
+
+def test_values_are_not_old_forms(capsys, empty_cwd):
+    with pytest.raises(SystemExit):
+        run.main(["--out", "--list", "--epochs", "0"])
+    assert capsys.readouterr().err == "error: --epochs 0: give a whole number from 1 up\n"
+
+
 def test_values_and_words_of_another_program_are_not_translated(capsys):
     assert parse("run", "--out", "--learning-rate")["out"] == "--learning-rate"
     assert parse("launch", "-np", "2", "--", "python", "x.py", "-np", "3")["words"] == ("python", "x.py", "-np", "3")
     assert capsys.readouterr() == ("", "")
+
+
+RENAMED_COMMANDS = {
+    "bench scaling": "bench processes", "bench splits": "bench strategies", "study splits": "study strategies",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("old", RENAMED_COMMANDS)
+def test_an_old_name_of_a_command_works_with_one_line_of_warning(old, capsys):
+    with pytest.raises(SystemExit):
+        call_command(old, "--help")
+    printed = capsys.readouterr()
+    assert printed.out.startswith(f"Usage: gluonlab {RENAMED_COMMANDS[old]} ")
+    assert printed.err == f"warning: gluonlab {old} is now gluonlab {RENAMED_COMMANDS[old]}\n"

@@ -68,7 +68,7 @@ def test_a_training_whose_terminal_is_closed_continues(tmp_path):
     check_finished(tmp_path / "run", "Input/output error")
 
 
-OTHER_COMMANDS = [pytest.param(words, marks=pytest.mark.long) for words in (["run", "--list"], ["doctor"])]
+OTHER_COMMANDS = [pytest.param(words, marks=pytest.mark.long) for words in (["list"], ["doctor"])]
 
 
 @pytest.mark.parametrize("words", [["run", "--help"], *OTHER_COMMANDS], ids=str)

@@ -102,14 +102,14 @@ def test_an_option_of_several_names_is_chosen_by_its_first_and_counts_once(capsy
 
 # calls that take no time; all others are in the tests of their commands
 CALLS = [
-    ("run", "--list"),
+    ("list",),
     ("run", "--lr", "0.1", "--save-config", "a.toml"),
     ("data list",),
     ("exercises list",),
     ("bench pipeline", "--devices", "2"),
     ("bench efficiency", "--hosts", "2"),
-    ("bench allreduce", "--simulate", "p3.16xlarge", "--sizes", "4B,1KiB", "--algorithms", "ring"),
-    ("bench allreduce", "--simulate", "p3.16xlarge", "--hosts", "1:2", "--algorithms", "ring"),
+    ("allreduce simulate", "p3.16xlarge", "--bytes", "4B,1KiB", "--algorithms", "ring"),
+    ("allreduce simulate", "p3.16xlarge", "--hosts", "1:2", "--algorithms", "ring"),
     ("study speedup", "--predict", "p3.16xlarge", "--gpus", "2"),
 ]
 OFFERED = {
@@ -118,7 +118,7 @@ OFFERED = {
     if any("--json" in each.opts for each in command_options(COMMAND_FUNCTIONS[words]))
 }
 WITHOUT = {  # what they print or write is a document already, or nothing that a program reads
-    "completion", "data download", "data pack", "data path", "exercises grade", "labs", "launch",
+    "allreduce draw", "completion", "data download", "data pack", "data path", "exercises grade", "labs", "launch",
 }  # fmt: skip
 
 

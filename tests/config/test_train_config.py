@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.config.option_checks import LARGEST_NUMBER, MAX_COUNT, SMALLEST_LIMIT, check_size_in_bytes
+from gluonlab.config.renamed_settings import RENAMED_SETTINGS
 from gluonlab.devices import devices
 from gluonlab.errors import ConfigError
 from gluonlab.run import main
+from gluonlab.runs.run_reader import parse_description
 
 FIELDS = {field.name: field for field in dataclasses.fields(TrainConfig)}
 # What each setting takes, written down independently of the checks.
@@ -187,7 +189,7 @@ def test_values_out_of_range_are_refused(name):
 def test_the_message_about_an_object_instead_of_a_name_has_its_type(name):
     """Its repr may have many lines, as that of a Gluon network."""
     thing = type("Thing", (), {"__repr__": lambda self: "Thing(\n)"})()
-    with pytest.raises(ConfigError, match=rf"^{option_name(name)}.* of type Thing: give a name, see --list$"):
+    with pytest.raises(ConfigError, match=rf"^{option_name(name)}.* of type Thing: give a name, see gluonlab list$"):
         TrainConfig(**{name: thing})
 
 
@@ -345,3 +347,29 @@ def test_a_flag_takes_no_other_values():
         with pytest.raises(click.UsageError, match="unexpected extra argument"):
             parse_options(*words)
     assert parse_options("--out", "true") == {"out": "true"}
+
+
+OLD_VALUES = {
+    "normalise": "imagenet", "skip_bad": True, "val_share": 0.5, "resident_bytes": 7, "decoders": 3, "memory": True,
+    "keep": 5, "overlap": "off", "split": "channels", "ways": 2, "stages": 2, "channels": "row",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("old", RENAMED_SETTINGS)
+def test_an_old_name_works_in_python_with_a_warning(old):
+    new, value = RENAMED_SETTINGS[old], OLD_VALUES[old]
+    expected = TrainConfig(**{new: "tensor" if old == "split" else value})
+    for make in (TrainConfig, TrainConfig().replace):
+        with pytest.warns(DeprecationWarning, match=f"^{old} is now {new}$") as warned:
+            assert make(**{old: value}) == expected
+        assert [warning.filename for warning in warned] == [__file__]
+    with pytest.warns(DeprecationWarning, match=f"TrainConfig.{old} is now TrainConfig.{new}"):
+        assert getattr(expected, old) == getattr(expected, new)
+
+
+def test_an_old_run_is_read_without_a_warning(recwarn):
+    content = {"config": {"split": "channels", "keep": 5}, "settings": {"split": "channels", "ways": 2}}
+    run = parse_description(pathlib.Path("run"), {**content, "gluonlab": "0.2.0", "format": 2}, "config.json")
+    assert run.requested == {"strategy": "tensor", "keep_checkpoints": 5}
+    assert run.used == {"strategy": "tensor", "tensor_parallel": 2}
+    assert TrainConfig(**run.requested).keep_checkpoints == 5 and not recwarn.list

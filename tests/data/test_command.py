@@ -1,4 +1,4 @@
-"""python -m gluonlab.data downloads, verifies and finds data sets; a mistake is one line with its remedy."""
+"""gluonlab data downloads, verifies and finds data sets; a mistake is one line with its remedy."""
 
 import dataclasses
 import fcntl
@@ -90,7 +90,7 @@ def test_files_that_are_missing_or_damaged_are_named_with_their_digests(data, so
     damaged.write_bytes(gzip.compress(b"damaged"))
     missing.unlink()
     status, out, err = data("verify", "mnist")
-    message = "error: mnist: 1 damaged and 1 missing of 4 files: python -m gluonlab.data download mnist --data-dir D\n"
+    message = "error: mnist: 1 damaged and 1 missing of 4 files: gluonlab data download mnist --data-dir D\n"
     assert (status, err) == (1, message)
     lines = out.splitlines()
     assert [line.split()[0] for line in lines] == ["ok", "damaged", "missing", "ok"]
@@ -163,7 +163,7 @@ MISTAKES = {
     ("download", "mnist", "--timeout", "0"): ["--timeout 0", "a number above 0"],
     ("download", "mnist", "--timeout", "soon"): ["--timeout soon", "a number above 0"],
     ("download", "mnist", "--miror", "x"): ["'--miror'", "did you mean '--mirror'?"],
-    ("path", "mnist"): ["mnist is not in", "python -m gluonlab.data download mnist"],
+    ("path", "mnist"): ["mnist is not in", "gluonlab data download mnist"],
     ("donwload", "mnist"): ["'donwload'", "did you mean 'download'?"],
 }  # fmt: skip
 

@@ -280,7 +280,7 @@ ORDERED = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     [
         (fake_driver(A100), {}, OK, "", "", ""),
         (fake_driver(A100, parts={0: PARTS}), {}, WARNING,
-         "only one partition of GPU 0 is visible, as gpu:0", "it has 2 parts",
+         "only one partition of GPU 0 is visible, as gpu:0", "it has 2 MIG partitions",
          "CUDA_VISIBLE_DEVICES=MIG-5c3a-1; nvidia-smi -i 0 -mig 0"),
         (fake_driver(A100, parts={0: PARTS}), {HERE: PARTS[1]}, OK, "gpu:0 is a MIG partition of nvidia-smi's GPU 0",
          "", ""),
@@ -387,7 +387,7 @@ TO_SWITCHES = "NVLinks to switches on GPUs "
         # links that go to switches
         ([A100] * 8, {"switched": True}, "p4d.24xlarge", OK, f"{TO_SWITCHES}0, 1, 2, 3, 4, 5, 6, 7"),
         ([A100] * 8, {}, "p4d.24xlarge", WARNING,
-         "NVLinks to switches on no GPU, and p4d.24xlarge has them on all 8"),
+         "NVLinks to switches on no GPU, but p4d.24xlarge has them on all 8"),
     ],
 )  # fmt: skip
 def test_nvlinks_are_compared_with_those_of_the_machine(gpus, description, instance, status, what):

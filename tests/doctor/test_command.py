@@ -1,4 +1,4 @@
-"""python -m gluonlab.doctor: options in, lines or one JSON object out, and the exit status."""
+"""gluonlab doctor: options in, lines or one JSON object out, and the exit status."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def test_a_check_that_breaks_leaves_the_others(ended, findings, monkeypatch):
 def test_network_asks_the_mirrors_that_it_is_given(serve, capsys, findings):
     url = serve({"a.gz": b"content"}).url
     with pytest.raises(SystemExit, match="1"):
-        main(["--network", "--json"], obj=lambda: {"made-up": (f"{url}a.gz",), "gone": (f"{url}b.gz",)})
+        main(["--check-downloads", "--json"], obj=lambda: {"made-up": (f"{url}a.gz",), "gone": (f"{url}b.gz",)})
     report = json.loads(capsys.readouterr().out)
     statuses = [(finding["check"], finding["status"]) for finding in report["findings"]]
     assert statuses == [("network", "ok"), ("network", "fault")]
@@ -60,7 +60,7 @@ def test_network_asks_the_mirrors_that_it_is_given(serve, capsys, findings):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--trian"], "unknown option '--trian': did you mean '--train'?"),
+        (["--smok-test"], "unknown option '--smok-test': did you mean '--smoke-test'?"),
         (["now"], "unexpected 'now'"),
         (["--json=1"], "takes no value"),
     ],
@@ -73,7 +73,7 @@ def test_mistakes_are_one_line(ended, arguments, words):
 def test_help_and_a_missing_mxnet_need_no_mxnet(python):
     code = "import sys, gluonlab.doctor.__main__; print({'mxnet', 'numpy', 'requests'} & set(sys.modules))"
     assert python("-c", code).stdout.strip() == "set()"
-    assert "--network" in python("-m", "gluonlab", "doctor", "--help").stdout
+    assert "--check-downloads" in python("-m", "gluonlab", "doctor", "--help").stdout
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""doctor --prove without GPUs: its trials on CPU devices, how they judge, and the page.
+"""doctor --gpu-self-test without GPUs: its trials on CPU devices, how they judge, and the page.
 
 On simulated GPUs: gpus/test_prove.py.
 """
@@ -53,13 +53,13 @@ def test_a_trial_has_one_verdict_or_a_fault_that_names_what_it_tried(trial):
 @pytest.mark.parametrize(
     ("trial", "answer", "message"),
     [
-        ("copies", {"device": "gpu(3)", "lost": 5}, "gpu(3) does not keep the values that are written to it"),
+        ("copies", {"device": "gpu(3)", "lost": 5}, "gpu(3) does not keep what is written to it"),
         ("copies", copy_result("gpu(0)", "gpu(1)", wrong=7),
          "copies from gpu(0) to gpu(1) are wrong: 7 of 1,048,576 numbers differ"),
         ("arithmetic", {"device": "gpu(1)", "operation": "softmax", "difference": float("nan"), "alike": False},
-         "the result of softmax on gpu(1) is wrong"),
-        ("stores", {"store": "ring", "wrong": 3, "unlike": 0, "differs": 0.0}, "kvstore ring computes wrong sums: 3 elements"),
-        ("stores", {"store": "ring", "wrong": 0, "unlike": 1, "differs": 0.0}, "kvstore ring is not bit-identical"),
+         "gpu(1) computes softmax wrongly"),
+        ("stores", {"store": "ring", "wrong": 3, "unlike": 0, "differs": 0.0}, "kvstore ring sums wrongly: 3 elements"),
+        ("stores", {"store": "ring", "wrong": 0, "unlike": 1, "differs": 0.0}, "kvstore ring gives different bits"),
         ("stores", {"store": "tree", "wrong": 0, "unlike": 0, "differs": float("nan")},
          "kvstore tree trains differently"),
         ("stores", {"store": "nccl", "refused": "no NCCL"}, "kvstore nccl fails: no NCCL"),
@@ -85,9 +85,9 @@ def test_trials_find_cpu_devices_as_they_should_be(name):
 @pytest.mark.parametrize(
     ("unlike", "bits"),
     [
-        ([], "bit-identical on all GPUs"),
-        (["softmax"], "not bit-identical between GPUs or from run to run: softmax"),
-        (["softmax", "pooling"], "not bit-identical between GPUs or from run to run: pooling, softmax"),
+        ([], "the same bits on all GPUs"),
+        (["softmax"], "bits that differ between GPUs or from run to run: softmax"),
+        (["softmax", "pooling"], "bits that differ between GPUs or from run to run: pooling, softmax"),
     ],
 )
 def test_operations_whose_bits_differ_are_named_and_the_largest_difference(unlike, bits):
@@ -97,7 +97,7 @@ def test_operations_whose_bits_differ_are_named_and_the_largest_difference(unlik
         for each in ("pooling", "softmax")
     ]
     [(status, what)] = judge("arithmetic", *answers)
-    assert status == "ok" and what.endswith(f"differ from the CPU's by 3.0e-07 at most; {bits}")
+    assert status == "ok" and what.endswith(f"differ from the CPU's by at most 3.0e-07; {bits}")
 
 
 @pytest.mark.parametrize("name", ["ring", "sharded"])
@@ -153,14 +153,17 @@ def test_the_page_shows_every_verdict_and_number_and_asks_for_no_other_file():
 
 @pytest.mark.cpu_only("a machine without GPUs")
 def test_without_gpus_prove_says_so_before_it_begins(ended, empty_cwd):
-    code, out, err = ended(main, "--prove")
+    code, out, err = ended(main, "--gpu-self-test")
     assert (code, out, list(empty_cwd.iterdir())) == (2, "", [])
-    assert err.startswith("error: --prove tests GPUs, but none was found (")
+    assert err.startswith("error: --gpu-self-test tests GPUs, and this machine shows none (")
 
 
 def test_prove_writes_over_nothing_and_out_alone_says_nothing(ended, empty_cwd):
-    (empty_cwd / "gpu-proof.html").write_text("mine")
-    code, _, err = ended(main, "--prove")
-    assert code == 2 and "gpu-proof.html" in err
-    code, _, err = ended(main, "--out", "x")
-    assert (code, err) == (2, "error: --out is only for the report of --prove: add --prove, or remove --out\n")
+    (empty_cwd / "gpu-report.html").write_text("mine")
+    code, _, err = ended(main, "--gpu-self-test")
+    assert code == 2 and "gpu-report.html" in err
+    code, _, err = ended(main, "--out-file", "x")
+    assert (code, err) == (
+        2,
+        "error: --out-file names the report of --gpu-self-test: add --gpu-self-test, or leave --out-file out\n",
+    )

@@ -69,11 +69,11 @@ def test_an_available_backend_stays_set_for_the_users_figures():
 def test_every_drawing_command_writes_its_picture(tmp_path, backend):
     for arguments, picture in (
         ("run --gpus 2 --epochs 1 --confusion --out run", "run/curves.png"),
-        ("run --compare 1,2 --epochs 1 --out both", "both/2-devices/curves.png"),
-        ("predict run --wrong --sheet wrong.png", "wrong.png"),
-        ("report run --out report.html", "report.html"),
-        ("bench.allreduce --devices cpu*2 --sizes 1KiB --plot speed.png", "speed.png"),
+        ("compare 1,2 --epochs 1 --out both", "both/2-devices/curves.png"),
+        ("predict run --misclassified --grid wrong.png", "wrong.png"),
+        ("report run --out-file report.html", "report.html"),
+        ("allreduce bench --devices cpu*2 --bytes 1KiB --plot speed.png", "speed.png"),
     ):
-        in_environment(backend, "-m", *f"gluonlab.{arguments}".split(), folder=tmp_path)
+        in_environment(backend, "-m", "gluonlab", *arguments.split(), folder=tmp_path)
         assert (tmp_path / picture).stat().st_size > 1000
     assert (tmp_path / "run" / "confusion.png").exists()

@@ -94,11 +94,11 @@ def test_a_run_and_its_evaluation_print_how_closely_the_model_agrees(run, tmp_pa
     status, output, err = run(*QUICK_OPTIONS, "--export", "onnx", "--out", str(out))
     assert status == 0 and re.search(rf"^export +{MESSAGE}$", output + err, re.M)
     assert json.loads((out / "config.json").read_text())["config"]["export"] == "onnx"
-    status, output, _ = run("--evaluate", str(out), "--export=onnx", "--out", str(tmp_path / "other"))
+    status, output, _ = run("evaluate", str(out), "--export=onnx", "--out", str(tmp_path / "other"))
     assert status == 0 and re.search(rf"^{MESSAGE}$", output, re.M)
     for folder in (out, tmp_path / "other"):
         assert (folder / "export" / ONNX_FILE).read_bytes()
-    status, output, _ = run("--evaluate", str(out), "--export", "onnx", "--json")
+    status, output, _ = run("evaluate", str(out), "--export", "onnx", "--json")
     assert status == 0 and 0 <= json.loads(output)["onnx_difference"] <= TOLERANCE
 
 
@@ -114,7 +114,7 @@ def test_only_the_first_process_writes_the_model(tmp_path, monkeypatch):
 
 def test_export_alone_writes_mxnets_files(run, tmp_path):
     out = tmp_path / "run"
-    assert run(*QUICK_OPTIONS, "--export", "--out", str(out))[0] == 0
+    assert run(*QUICK_OPTIONS, "--export", "mxnet", "--out", str(out))[0] == 0
     assert json.loads((out / "config.json").read_text())["config"]["export"] == "mxnet"
     assert not (out / "export" / ONNX_FILE).exists()
     assert "onnx" not in json.loads((out / "export" / DESCRIPTION).read_text())
@@ -177,5 +177,5 @@ def test_what_cannot_be_exported_is_refused_before_training(run, empty_cwd, monk
     assert line.startswith("error: --export onnx: odd has the operator erf, which MXNet cannot translate to ONNX: ")
     out = str(empty_cwd / "run")
     assert run("--model", "odd", "--epochs", "1", "--lr", "0.001", "--out", out)[0] == 0
-    line = run("--evaluate", out, "--export", "onnx")[2].splitlines()[-1]
+    line = run("evaluate", out, "--export", "onnx")[2].splitlines()[-1]
     assert line.startswith("error: --export onnx: odd has the operator erf")

@@ -84,7 +84,7 @@ def test_who_wants_fusion_where_the_driver_refuses_it_is_warned_and_gets_the_dri
 
 @pytest.mark.parametrize(("driver", "status"), [("515.43.04", "warning"), ("520.61.05", "ok")])
 def test_the_doctor_has_a_line_about_it_and_its_step_computes_what_a_run_computes(driver, status, tmp_path):
-    process = run_python(v100s(2, driver=driver), tmp_path, "-m", "gluonlab.doctor", "--train", "--json")
+    process = run_python(v100s(2, driver=driver), tmp_path, "-m", "gluonlab.doctor", "--smoke-test", "--json")
     result = {finding["check"]: finding for finding in json.loads(process.stdout)["findings"]}
     assert result["fusion"]["status"] == status
     assert f"the driver knows CUDA {DRIVERS[driver][0]}" in result["fusion"]["what"] + result["fusion"]["cause"]

@@ -17,6 +17,6 @@ def test_a_run_that_needs_more_than_a_gpu_has_says_so(tmp_path, count):
     [line] = [line for line in process.stderr.splitlines() if not line.startswith("warning: ")]
     assert line == (
         "error: there is not enough memory: a GPU's is full; choose a smaller --batch-size or more "
-        "--microbatches, or look with --find-batch-size BYTES for what fits"
+        "--microbatches, or find one that fits with gluonlab find-batch-size BYTES"
     )
     assert all(line["kind"] for line in read_metrics(tmp_path / "run"))

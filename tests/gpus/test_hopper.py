@@ -18,7 +18,7 @@ COMMANDS = {
     "run": ["gluonlab.run", "--gpus", "1", "--epochs", "1"],
     "run by default": ["gluonlab.run", "--epochs", "1"],
     "scratch": ["gluonlab.scratch", "--gpus", "1"],
-    "find-batch-size": ["gluonlab.run", "--gpus", "1", "--find-batch-size", "2GiB"],
+    "find-batch-size": ["gluonlab", "find-batch-size", "2GiB", "--gpus", "1"],
     "bench": ["gluonlab.bench", "allreduce", "--devices", "gpu:*"],
 }
 
@@ -82,7 +82,7 @@ def test_the_look_allocates_and_launches_nothing():
 
 
 def test_the_doctor_names_them_and_its_step_of_training_does_not_crash(tmp_path):
-    process = run_python(Machine((H100,)), tmp_path, "-m", "gluonlab.doctor", "--train", "--json")
+    process = run_python(Machine((H100,)), tmp_path, "-m", "gluonlab.doctor", "--smoke-test", "--json")
     report = json.loads(process.stdout)["findings"]
     faults = {finding["check"]: finding for finding in report if finding["status"] == FAULT}
     assert set(faults) == {"capability", "train"} and "crashed" not in json.dumps(report)

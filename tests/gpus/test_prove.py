@@ -1,4 +1,4 @@
-"""doctor --prove on machines that are well, and on broken ones: whatever is planted, it names."""
+"""doctor --gpu-self-test on machines that are well, and on broken ones: whatever is planted, it names."""
 
 import getpass
 import json
@@ -78,7 +78,7 @@ def test_a_gpu_that_loses_work_is_found_by_the_stores_too(tmp_path):
 
 @pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_a_machine_that_is_well_is_found_well_and_its_files_tell_nothing_of_its_owner(tmp_path, count):
-    options = ["--prove", "--out", "proof"]
+    options = ["--gpu-self-test", "--out-file", "proof"]
     process = run_python(v100s(count), tmp_path, "-m", "gluonlab.doctor", *options, timeout=400)
     assert "no faults; written to proof.json and proof.html" in process.stdout, process.stdout + process.stderr
     text = (tmp_path / "proof.json").read_text(encoding="utf-8")  # of which the page is made

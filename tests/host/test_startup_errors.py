@@ -23,7 +23,7 @@ CASES = [  # before a command begins, while it loads MXNet, and in the middle of
             ("click", "x = 1\n", ["gluonlab", "run", "--epochs", "1"]),
             ("PIL", "x = 1\n", RUN), ("calendar", "x = 1\n", RUN), ("copy", "raise ValueError('own')\n", RUN),
             ("random", "x = 1\n", ["gluonlab.doctor"]),
-            ("mxnet", "x = 1\n", ["gluonlab.run", "--list"]),
+            ("mxnet", "x = 1\n", ["gluonlab", "list"]),
         ]
     ),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""python -m gluonlab.predict: tables, sheets of pictures, and mistakes, each one line."""
+"""gluonlab predict: tables, sheets of pictures, and mistakes, each one line."""
 
 import csv
 import fcntl
@@ -62,7 +62,7 @@ def test_table_json_and_csv_equal_the_python_result(predict, finished, pictures)
     result = load_run(finished, devices=device_spec(1)).predict(pictures)
     assert [Path(name).name for name in result.images] == ["a.png", "b.jpg", "c.PNG"]
     expected = [(name, *guess) for name, best in zip(result.images, result.top(2)) for guess in best]
-    words = (str(finished), str(pictures), "--devices", device_spec(1), "--top", "2")
+    words = (str(finished), str(pictures), "--devices", device_spec(1), "--top-k", "2")
     status, out, err = predict(*words, "--json")
     assert (status, err) == (0, "")
     rows = [(row["image"], *guess.values()) for row in json.loads(out)["images"] for guess in row["top"]]
@@ -112,8 +112,8 @@ def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(predic
     draw_sheet = predictions.draw_sheet
     monkeypatch.setattr(predictions, "draw_sheet", draw)
     result = load_run(finished, devices=device_spec(1)).mistakes()
-    words = (str(finished), "--wrong", "--devices", device_spec(1))
-    status, out, err = predict(*words, "--json", "--sheet", "wrong.png")
+    words = (str(finished), "--misclassified", "--devices", device_spec(1))
+    status, out, err = predict(*words, "--json", "--grid", "wrong.png")
     document = json.loads(out)
     assert (status, err, document["sheet"], file_names(empty_cwd)) == (0, "", "wrong.png", ["wrong.png"])
     accuracy = evaluate_run(str(finished), devices=device_spec(1)).score.accuracy
@@ -133,7 +133,7 @@ def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(predic
 
 
 def test_an_earlier_picture_of_mistakes_is_replaced_and_no_other_file(predict, finished, empty_cwd):
-    words = (str(finished), "--wrong", "--devices", device_spec(1))
+    words = (str(finished), "--misclassified", "--devices", device_spec(1))
     status, out, _ = predict(*words, "--json")
     assert (status, json.loads(out)["sheet"], file_names(empty_cwd)) == (0, None, [])
     for _ in range(2):
@@ -142,14 +142,14 @@ def test_an_earlier_picture_of_mistakes_is_replaced_and_no_other_file(predict, f
     Image.new("RGB", (3, 3)).save("wrong.png")
     before = (empty_cwd / "wrong.png").read_bytes()
     status, out, err = predict(*words)
-    assert (status, out) == (2, "") and "--sheet wrong.png exists: choose another name" in err
+    assert (status, out) == (2, "") and "--grid wrong.png exists: choose another name" in err
     assert (empty_cwd / "wrong.png").read_bytes() == before
-    assert "give a name that ends in .png" in predict(*words, "--sheet", "wrong.jpg")[2]
+    assert "give a name that ends in .png" in predict(*words, "--grid", "wrong.jpg")[2]
 
 
 def test_a_sheet_shows_each_picture_as_the_network_sees_it(predict, finished, pictures, empty_cwd):
     words = (str(finished), str(pictures / "a.png"), "--devices", device_spec(1))
-    status, out, _ = predict(*words, "--sheet", "sheet.png")
+    status, out, _ = predict(*words, "--grid", "sheet.png")
     assert status == 0 and out.endswith("\n\nwritten to sheet.png\n")
     drawn = np.asarray(Image.open("sheet.png"))
     pixels = decode_image(str(pictures / "a.png"), 28, resizer=default_resizer())
@@ -158,8 +158,8 @@ def test_a_sheet_shows_each_picture_as_the_network_sees_it(predict, finished, pi
     top, left = predictions.MARGIN + 2 * predictions.LINE, predictions.MARGIN
     tile = drawn[top : top + predictions.TILE_SIDE, left : left + predictions.TILE_SIDE]
     np.testing.assert_array_equal(tile, gray.repeat(4, 0).repeat(4, 1)[:, :, None].repeat(3, 2))
-    status, out, err = predict(*words, "--sheet", "sheet.png")
-    assert (status, out) == (2, "") and "--sheet sheet.png exists" in err
+    status, out, err = predict(*words, "--grid", "sheet.png")
+    assert (status, out) == (2, "") and "--grid sheet.png exists" in err
 
 
 def test_names_of_any_letters_and_length_are_drawn_within_their_picture():
@@ -175,7 +175,7 @@ def test_names_of_any_letters_and_length_are_drawn_within_their_picture():
 
 # arguments after the run -> words of the error
 MISTAKES = {
-    "": "no image is given: write python -m gluonlab.predict RUN IMAGE..., or --wrong",
+    "": "no image is given: write gluonlab predict RUN_DIR IMAGE..., or --misclassified",
     "none.png": "none.png does not exist: give image files",
     "empty": "empty holds no pictures (.jpg, .png, .webp, .bmp, .gif, .tif, .ppm)",
     "notes.txt": "notes.txt: not a JPEG, PNG",
@@ -185,13 +185,13 @@ MISTAKES = {
     "pipe": "pipe is not a regular file",
     "- -": "- can be given only once",
     "good.png --json --csv": "--json and --csv contradict each other",
-    "good.png --top 0": "--top 0: give a whole number from 1 up",
+    "good.png --top-k 0": "--top-k 0: give a whole number from 1 up",
     "good.png --gpus x": "--gpus x: give a whole number",
-    "good.png --data-dir d": "--data-dir d is for --wrong",
-    "good.png --wrong": "one class each: leave good.png out",
-    "--wrong --top 3": "leave --top 3 out",
-    "good.png --sheet none/x.png": "there is no folder none",
-    "good.png --sheet good.png": "--sheet good.png exists",
+    "good.png --data-dir d": "--data-dir d is for --misclassified",
+    "good.png --misclassified": "one class each: leave good.png out",
+    "--misclassified --top-k 3": "leave --top-k 3 out",
+    "good.png --grid none/x.png": "there is no folder none",
+    "good.png --grid good.png": "--grid good.png exists",
 }
 
 
@@ -226,7 +226,7 @@ def test_a_folder_without_a_run_is_reported_in_one_line(predict, finished, tmp_p
 @pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
 def test_with_skip_bad_a_warning_says_what_is_left_out(predict, finished, pictures):
     (pictures / "b.jpg").write_text("a text")
-    status, out, err = predict(str(finished), str(pictures), "--skip-corrupt", "--csv", "--top", "1")
+    status, out, err = predict(str(finished), str(pictures), "--skip-corrupt", "--csv", "--top-k", "1")
     assert status == 0
     assert [row["image"][-5:] for row in csv.DictReader(io.StringIO(out))] == ["a.png", "c.PNG"]
     assert "warning: 1 of 3 pictures are left out: " in err and "b.jpg: not a JPEG" in err
@@ -239,7 +239,7 @@ def unread(pipe):
 
 def test_ctrl_c_ends_with_one_line_and_leaves_nothing(finished, pictures, tmp_path):
     """While it waits for standard input."""
-    command = [sys.executable, "-m", "gluonlab.predict", str(finished), "-", "--sheet", "s.png"]
+    command = [sys.executable, "-m", "gluonlab.predict", str(finished), "-", "--grid", "s.png"]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     process = subprocess.Popen(command, cwd=tmp_path, env=clean_environment(), encoding="utf-8", **pipes)
     process.stdin.write("\x89PNG")

@@ -1,4 +1,4 @@
-"""grade --isolated with Docker or Podman itself, and the image that the Dockerfile's target grading
+"""grade --container with Docker or Podman itself, and the image that the Dockerfile's target grading
 makes: a container grants what is asked of it. make check-isolated builds the image and runs them.
 """
 
@@ -124,7 +124,7 @@ def running_in(container):
 def test_a_grader_that_ends_takes_its_containers_along(number, state, tmp_path):
     hand_in(tmp_path / "ada.ipynb", BEGINNING, "import time\ntime.sleep(500)")
     process = subprocess.Popen(
-        [sys.executable, "-m", "gluonlab.exercises", "grade", "ada.ipynb", "--isolated", "--engine", ENGINE],
+        [sys.executable, "-m", "gluonlab.exercises", "grade", "ada.ipynb", "--container", "--engine", ENGINE],
         cwd=tmp_path,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

@@ -1,4 +1,4 @@
-"""docs/grading.md: its commands run one after the other as they stand, and write what they say."""
+"""docs/labs.md: its commands for grading run one after the other, and write the files that they name."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ from the_labs import REPOSITORY
 
 from gluonlab.exercises.notebook_runners import GRADING_PAGE, IMAGE
 
-TEXT = (REPOSITORY / GRADING_PAGE).read_text(encoding="utf-8")
+_, TEXT = (REPOSITORY / GRADING_PAGE).read_text(encoding="utf-8").split("## Grade notebooks\n")
 NOT_RUN = "# not run, needs Docker: "
 LINES = [line for code in re.findall(r"^```sh\n(.*?)^```$", TEXT, re.M | re.S) for line in code.splitlines()]
 COMMANDS = [line for line in LINES if not line.startswith("#")]
@@ -20,9 +20,11 @@ def test_the_commands_run_and_write_what_they_say(tmp_path, monkeypatch):
     engine = install_fake_engine(tmp_path / "engine", monkeypatch)
     hand_in(tmp_path / "in" / "ada" / "03.ipynb", "", lab="03")
     for line in COMMANDS:
-        done = run(shlex.split(line, comments=True), tmp_path)
+        program, *words = shlex.split(line, comments=True)
+        assert program == "gluonlab"
+        done = run(["python", "-m", "gluonlab", *words], tmp_path)
         assert done.returncode == 0, (line, done.stderr)
-    tables = {re.search(r"--out (\S+)|$", line)[1] or "grades.csv" for line in COMMANDS}
+    tables = {re.search(r"--out-file (\S+)|$", line)[1] or "grades.csv" for line in COMMANDS}
     made = {path.name for path in tmp_path.iterdir()} - {"engine", "in"}
     assert made == {*tables, "canvas.csv", "results", "results.json"}
     assert "Trainer (4711)" in (tmp_path / "canvas.csv").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""docs/sources.md: what it says of the labs is so, and no lab is left out."""
+"""docs/sources.md: its sections and exercises exist, and no lab is left out."""
 
 import re
 from typing import NamedTuple
@@ -57,7 +57,7 @@ def list_faults(where):
     if NOT_TAKEN_UP.fullmatch(where):
         return []
     faults = []
-    for target, part in ((TARGET.fullmatch(part), part) for part in where.split("; ")):
+    for target, part in ((TARGET.fullmatch(part), part) for part in where.split(" · ")):
         if not target:
             faults.append(f"{part!r} is neither a section nor a reason")
         elif target["title"] not in TITLES.get(target["lab"], {}):
@@ -86,7 +86,7 @@ def test_a_row_leads_to_sections_and_exercises_that_exist(row):
         ('77, "Devices"', "no section"),
         ('01, "Devices", exercise 01-99', "01-99"),
         ('01, "Devices", exercise 01-2', "01-2"),  # of another section
-        ('01, "Devices"; 01, "Nothing"', "no section"),
+        ('01, "Devices" · 01, "Nothing"', "no section"),
     ],
 )
 def test_a_row_that_leads_nowhere_is_found(where, fault):
@@ -103,7 +103,7 @@ def test_rows_of_all_five_sources_were_read():
 
 
 def test_the_chapters_four_exercises_have_exercises():
-    chapter = [row for row in ROWS if row.source == "The chapter" and row.kind == "exercise"]
+    chapter = [row for row in ROWS if row.source == "Dive into Deep Learning" and row.kind == "exercise"]
     assert [row.said.split(":")[0] for row in chapter] == ["1", "2", "3", "4"]
     assert all("exercise" in row.where for row in chapter)
 

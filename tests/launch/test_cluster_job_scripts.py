@@ -269,7 +269,7 @@ def test_a_job_of_sagemaker_is_the_template_with_what_was_asked_for():
 # --- options of the launcher
 
 
-LAUNCH = ["--restart", "2", "--patience", "60", "--min-workers", "1", "--port", "9999"]
+LAUNCH = ["--max-restarts", "2", "--timeout", "60", "--min-np", "1", "--port", "9999"]
 
 
 @pytest.fixture

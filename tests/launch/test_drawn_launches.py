@@ -59,7 +59,7 @@ def assert_as_one(backend, folder, shapes):
             unsteady += 1
             continue
         for mine, other in zip(ours, theirs):
-            assert mine.get("accuracy") == other.get("accuracy"), asked
+            assert mine.get("val_accuracy") == other.get("val_accuracy"), asked
             assert mine["loss"] == pytest.approx(other["loss"], rel=1e-4, abs=1e-6), asked
     assert unsteady <= max(1, len(shapes) // 20)
 

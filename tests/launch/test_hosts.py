@@ -62,12 +62,12 @@ def test_processes_fill_the_hosts_in_their_order(hosts, count):
         ("h1,h1:2", "names h1 twice: name it once, with all its processes, as in h1:2"),
         ("h1,H1", "names h1 and H1, which are one host: name it once, with all its processes, as in"),
         ("ann@h1:2,h1", "names ann@h1 and h1, which are one host: name it once"),
-        ("h1,,h2", "'' is no host: write NAME or NAME:PROCESSES"),
+        ("h1,,h2", "'' is not a host: write NAME or NAME:PROCESSES"),
         ("h1:two", "the number of processes is 0 to 4096, as in h1:4"),
         ("h1:-1", "the number of processes is 0 to 4096"),
         ("h1:99999999999999999999", "the number of processes is 0 to 4096"),
-        ("-oProxyCommand=touch x", "is no host"),  # an option of ssh
-        ("h1;reboot", "is no host"),
+        ("-oProxyCommand=touch x", "is not a host"),  # an option of ssh
+        ("h1;reboot", "is not a host"),
     ],
 )
 def test_an_invalid_host_is_named(text, message):

@@ -60,7 +60,7 @@ def test_all_templates_and_the_page_have_the_same():
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     for template in [*TEMPLATE_FOLDER.glob("*.json"), *(ROOT / "training").glob("*.json")]:
         assert metric_regexes(template) == EXPRESSIONS
-    rows = dict(re.findall(r"^\| `((?:train|test):\w+)` \| .* \| `(.*)` \|$", page, re.M))
+    rows = dict(re.findall(r"^\| `((?:train|validation):\w+)` \| .* \| `(.*)` \|$", page, re.M))
     assert rows == EXPRESSIONS
     example = re.search(r"^ {4}(epoch .*)$", page, re.M)[1]
     assert chart_values(example, EXPRESSIONS) == {LOSS: [0.1302], SPEED: [1529], ACCURACY: [0.95]}

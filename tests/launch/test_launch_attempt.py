@@ -63,7 +63,7 @@ def status_messages(*statuses):
     ]
 
 
-LATE = "rank 1, rank 2 did not start within {0:g} s: where the machine is only busy, --patience {1:g} gives them longer"
+LATE = "rank 1, rank 2 did not start within {0:g} s: if the machine is only busy, give more time with --timeout {1:g}"
 CUT_OFF = "rank 1, rank 2 found no way to the others: is a port closed?"
 
 

@@ -29,7 +29,7 @@ from gluonlab.training.reporter import Reporter
 
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
 TWO = ["-n", "2", "--backend", "dist_sync"]
-SOON = ["--patience", "16"]
+SOON = ["--timeout", "16"]
 LONG = [*QUICK_LAUNCH_OPTIONS, "--epochs", "40000", "--checkpoint-every", "16 steps", "--out", "run"]
 
 
@@ -66,7 +66,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_bits_stay(backend, tmp_path
     run = [*QUICK_LAUNCH_OPTIONS, "--epochs", "3", "--checkpoint-every", "16 steps", "--momentum", "0.9"]
     with start_launcher(tmp_path, *two, "--", *run, "--out", "whole", output="said-whole") as whole:
         assert whole.wait_for_exit()[0] == 0
-    with start_launcher(tmp_path, *two, "--restart", "1", "--", *run, "--out", "run") as killed:
+    with start_launcher(tmp_path, *two, "--max-restarts", "1", "--", *run, "--out", "run") as killed:
         killed.wait_for("epoch 1/3")
         pids = killed.process_ids()
         os.kill(pids["rank 1"], signal.SIGKILL)
@@ -119,7 +119,7 @@ def test_a_signal_ends_all_ranks_after_one_step_and_says_how_to_go_on(tmp_path):
         status, text = run.wait_for_exit()
     assert status == 128 + signal.SIGTERM
     words = " ".join([*TWO, *PATIENCE_OPTIONS])
-    on = f"to go on: python -m gluonlab.launch {words} -- --resume run"
+    on = f"to go on: gluonlab launch {words} -- resume run"
     assert text.count("[0] ended by SIGTERM: ") == text.count(on) == 1
     assert text.count("[1] ended by SIGTERM: ") == 1 and "error" not in text
     assert not surviving_processes(pids.values())
@@ -177,13 +177,13 @@ def test_a_mistake_that_a_worker_finds_is_said_once(tmp_path):
 
 @pytest.mark.long
 def test_the_words_to_go_on_with_do(tmp_path):
-    again = ["--restart", "1", "--"]
+    again = ["--max-restarts", "1", "--"]
     long = [*QUICK_LAUNCH_OPTIONS, "--epochs", "3", "--out", "run"]
     with start_launcher(tmp_path, *TWO, *again, *long) as run:
         run.wait_for("epoch 2/3")
         run.process.send_signal(signal.SIGTERM)
         status, said = run.wait_for_exit()
-    [words] = re.findall(r"python -m gluonlab\.launch (.*--resume \S+)", said)
+    [words] = re.findall(r"python -m gluonlab\.launch (.*-- resume \S+)", said)
     with start_launcher(tmp_path, *shlex.split(words), output="then") as run:
         then, said = run.wait_for_exit()
     assert (status, then) == (143, 0), said

@@ -20,13 +20,12 @@ JOB_FILE = "--backend dist_sync --print"
 MISTAKES = {
     "-n 0 --backend dist_sync": "-n 0: give a whole number, 1 to 4096",
     "-n two --backend dist_sync": "-n two: give a whole number, 1 to 4096",
-    "-n 2": "--backend NAME is missing (how processes exchange gradients: dist_sync, ",
     "-n 2 --backend dist_synk": "unknown --backend 'dist_synk': choose",
-    "--backend dist_sync": "no scheduler has started this process as one of several: say",
-    "-- python train.py": "no scheduler has started this process as one of several: say how many",
+    "--backend dist_sync": "the number of processes is missing: give it with -n 2, or give hosts",
+    "-- python train.py": "the number of processes is missing: give it with -n 2, or give hosts",
     f"{TWO} -- --epochs 0": "--epochs 0: ",
-    f"{TWO} --patience soon": "--patience soon: give seconds",
-    f"{TWO} --patience 1": "--patience 1: give seconds, 5 to 1000000",
+    f"{TWO} --timeout soon": "--timeout soon: give seconds",
+    f"{TWO} --timeout 1": "--timeout 1: give seconds, 5 to 1000000",
     f"{TWO} --port 0": "--port 0: give a whole number, 1 to 65535",
     f"{TWO} --job gpus=2": "--job gpus=2 is for job files: add --print",
     # unknown options
@@ -37,7 +36,7 @@ MISTAKES = {
     "-n 2 --hostfil=x -- python train.py": "unknown option '--hostfil': did you mean '--hostfile'?",
     "--nproc-per-node=2 -- python train.py": "unknown option '--nproc-per-node': did you mean '-n'",
     f"{TWO} -- --servers=2": "--servers is an option of the launcher: write it before --",
-    f"{TWO} -- --backend horovod": "--backend stands before --, and is dist_sync there: leave it out",
+    f"{TWO} -- --backend horovod": "--backend belongs before --, where it is dist_sync: leave it out",
     # hosts
     "--hosts h1,h1 --backend dist_sync": "--hosts names h1 twice",
     "-n 5 --hosts h1,h2:3 --backend dist_sync": "-n 5: the hosts take 4 (h1:1, h2:3)",
@@ -52,18 +51,18 @@ MISTAKES = {
     "-n 2 --hosts localhost:2 --env HOME -- ls": "--env is for other hosts, and all processes are",
     "-n 2 --python python3 --backend dist_sync -- --epochs 1": "--python is for other hosts, and",
     # restarts
-    f"{TWO} --restart x": "--restart x: give a whole number, 0 to 4096",
-    f"{TWO} --min-workers 1": "--min-workers says how to start again: add --restart N",
-    f"{TWO} --restart 1 --min-workers 3 --out r": "--min-workers 3: there are 2: give 2 or fewer",
-    f"{TWO} --restart 1": "--restart 1 goes on with the run in --out, and there is none: ",
-    "-n 2 --backend dist_async --restart 1 -- --out r": "--restart 1 goes on from checkpoints, and --backend "
+    f"{TWO} --max-restarts x": "--max-restarts x: give a whole number, 0 to 4096",
+    f"{TWO} --min-np 1": "--min-np is for restarts: add --max-restarts N",
+    f"{TWO} --max-restarts 1 --min-np 3 --out r": "--min-np 3: there are 2 processes: give 2 or fewer",
+    f"{TWO} --max-restarts 1": "--max-restarts 1 resumes the run in --out, which is missing: ",
+    "-n 2 --backend dist_async --max-restarts 1 -- --out r": "--max-restarts 1 resumes from checkpoints, and --backend "
     "dist_async has none",
-    f"{TWO} --restart 1 -- --out r --compress 2bit": "--restart 1 goes on from checkpoints, and --compress 2bit has "
-    "none: what 2 bits have left over is in no checkpoint",
-    f"{TWO} --restart 1 -- --out r --update-on-servers": "--restart 1 goes on from checkpoints, and "
+    f"{TWO} --max-restarts 1 -- --out r --compress 2bit": "--max-restarts 1 resumes from checkpoints, and --compress "
+    "2bit has none: checkpoints do not contain its residuals",
+    f"{TWO} --max-restarts 1 -- --out r --update-on-servers": "--max-restarts 1 resumes from checkpoints, and "
     "--update-on-servers has none",
     # Horovod
-    f"{HOROVOD} --servers 1": "--servers belongs to dist_sync: horovod has none",
+    f"{HOROVOD} --servers 1": "--servers is for parameter servers, which horovod does not have",
     f"{TWO} --cycle-time-ms 5": "--cycle-time-ms belongs to --backend horovod, ",
     "-n 2 --cycle-time-ms 2 -- ls": "--cycle-time-ms belongs to --backend horovod, and this is",
     f"{HOROVOD} --cycle-time-ms soon": "--cycle-time-ms soon: give milliseconds, 0 to 60000",
@@ -91,20 +90,26 @@ MISTAKES = {
     "-n 2 python train.py --port 9": "'python' is not an option: write a program after --, as in",
     "-n 2 -- python -m gluonlab.run": "python -m gluonlab.run: each process would train",
     "-n 2 -- gluonlab run --epochs 3": "gluonlab run --epochs: each process would train",
+    # commands of gluonlab
+    "-n 2 -- run --epochs 0": "--epochs 0: ",
+    "-n 2 -- resume": "resume needs a run directory: write it after resume",
+    "-n 2 -- resume --epochs 3": "resume needs a run directory: write it after resume",
+    "-n 2 -- compare 1,2": "compare runs in one process: write gluonlab compare, without gluonlab launch",
+    "-n 2 -- evaluate run": "evaluate runs in one process: write gluonlab evaluate",
     # job files
     "-n 2 --print sagemaker -- python train.py": "--print sagemaker with the program python: ",
     f"{JOB_FILE} slurm -n 2 --port 70000": "--port 70000: give a whole number, 1 to 65535",
     f"{JOB_FILE} k8s -n 2 --servers none": "--servers none: give a whole number, 1 to 4096",
-    f"{JOB_FILE} slurm --hosts h1": "--print slurm with --hosts: the scheduler chooses the hosts: say ",
+    f"{JOB_FILE} slurm --hosts h1": "--print slurm with --hosts: the scheduler chooses the hosts: give ",
     f"{JOB_FILE} lsf --ssh ssh": "--print lsf with --ssh: the scheduler starts the processes: leave it",
-    f"{JOB_FILE} k8s --env HOME": "--print k8s with --env: the scheduler passes variables on, as its ",
+    f"{JOB_FILE} k8s --env HOME": "--print k8s with --env: the scheduler passes variables to all ",
     f"{JOB_FILE} k8s --python x": "--print k8s with --python: a job file has it as --job python=PATH",
-    f"{JOB_FILE} k8s -n 2 --restart 1 --min-workers 1": "--print k8s with --min-workers: Kubernetes end",
-    f"{JOB_FILE} sagemaker --restart 1": "--print sagemaker with --restart: SageMaker's image starts",
-    f"{JOB_FILE} sagemaker --patience 60": "--print sagemaker with --patience: SageMaker's image start",
-    f"{JOB_FILE} slurm --restart 1 -n 2 --min-workers 3 -- --out run": "--min-workers 3: there are 2: give 2 or",
-    f"{JOB_FILE} slurm --min-workers 1": "--min-workers says how to start again: add --restart N",
-    f"{JOB_FILE} slurm --restart 1": "--restart 1 goes on with the run in --out, and there is none: ",
+    f"{JOB_FILE} k8s -n 2 --max-restarts 1 --min-np 1": "--print k8s with --min-np: Kubernetes end",
+    f"{JOB_FILE} sagemaker --max-restarts 1": "--print sagemaker with --max-restarts: SageMaker's image starts",
+    f"{JOB_FILE} sagemaker --timeout 60": "--print sagemaker with --timeout: SageMaker's image start",
+    f"{JOB_FILE} slurm --max-restarts 1 -n 2 --min-np 3 -- --out run": "--min-np 3: there are 2 processes: give 2 or",
+    f"{JOB_FILE} slurm --min-np 1": "--min-np is for restarts: add --max-restarts N",
+    f"{JOB_FILE} slurm --max-restarts 1": "--max-restarts 1 resumes the run in --out, which is missing: ",
 }
 
 
@@ -138,7 +143,7 @@ def test_a_port_in_use_is_named_before_anything_starts(check_mistake):
 def test_a_member_of_a_job_may_not_start_a_group(check_mistake, monkeypatch):
     for name, value in list(srun_environments((2,)))[1].items():
         monkeypatch.setenv(name, value)
-    message = "-n starts a group, and srun has started this process as one of 2, which are one: "
+    message = "-n starts a group, and srun has already started this process as one of 2: "
     check_mistake(message, *TWO.split(), "--", *QUICK_LAUNCH_OPTIONS)
 
 
@@ -146,10 +151,8 @@ def test_options_for_starting_are_refused_if_another_launcher_has_started(check_
     """MXNet's launch.py, SageMaker's image and horovodrun do not say how to start again."""
     for name, value in (("RANK", "0"), ("SIZE", "1"), ("LOCAL_RANK", "0"), ("LOCAL_SIZE", "1")):
         monkeypatch.setenv(f"HOROVOD_{name}", value)
-    message = (
-        "--restart says how to start and watch the processes of a group, and horovodrun has started this one, with "
-    )
-    check_mistake(message, "--backend", "horovod", "--restart", "1", "--", "--out", "run")
+    message = "--max-restarts is for the process that starts a group, and horovodrun has already started this process"
+    check_mistake(message, "--backend", "horovod", "--max-restarts", "1", "--", "--out", "run")
 
 
 @pytest.mark.parametrize("option", ["--ssh", "--env", "--python"])
@@ -168,7 +171,7 @@ def test_only_a_process_that_is_alone_may_start_a_group(layout):
         if sum(layout) == 1:
             check_not_in_group(context, membership(environ))
         else:
-            with pytest.raises(ConfigError, match=f"as one of {sum(layout)}, which are one"):
+            with pytest.raises(ConfigError, match=f"as one of {sum(layout)}: "):
                 check_not_in_group(context, membership(environ))
 
 
@@ -176,7 +179,8 @@ def test_options_for_a_single_process_are_refused():
     def option_names(command):
         return {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
 
-    assert option_names(run) - option_names(worker) - option_names(main) == set(SINGLE_PROCESS_OPTIONS)
+    options = {*option_names(run), *run.moved}
+    assert options - option_names(worker) - option_names(main) == set(SINGLE_PROCESS_OPTIONS)
     for option in SINGLE_PROCESS_OPTIONS:
         with pytest.raises(ConfigError, match=f"^{option} is for one process: leave it out, or wr"):
             validate_run_arguments("dist_sync", (option, "2"), 0, main, worker)

@@ -87,7 +87,7 @@ def test_too_few_that_are_left_end_it_with_all_reasons(tmp_path):
     assert status == 1
     assert lines[-1].startswith("error: host h1: no agent can be started there: no route to h1: ")
     assert "; host h2: no agent can be started there: no route to h2: " in lines[-1]
-    assert lines[-1].endswith("; 1 worker is left, and --min-workers is 2")
+    assert lines[-1].endswith("; 1 worker is left, and --min-np is 2")
 
 
 def test_the_workers_learn_that_rank_0_was_elsewhere(tmp_path):

@@ -28,7 +28,7 @@ def three(tmp_path_factory):
 
 def launch_on_hosts(three, folder, *words, hosts="h0:0,h1,h2", backend="dist_sync", **more):
     """``words`` take precedence over the options that all tests give."""
-    common = ["--hosts", hosts, "--ssh", three.ssh, "--backend", backend, "--patience", "12"]
+    common = ["--hosts", hosts, "--ssh", three.ssh, "--backend", backend, "--timeout", "12"]
     return start_launcher(folder, *common, *words, before=three.inside, **more)
 
 
@@ -90,7 +90,7 @@ def test_what_fails_ends_all_in_time(name, backend, three, tmp_path):
 )
 def test_restarted_it_has_the_bits_of_the_undisturbed_run(name, backend, three, whole, tmp_path):
     fault, said = FAULTS[name]
-    run = ["--restart", "1", "--", *RUN, "--out", "run"]
+    run = ["--max-restarts", "1", "--", *RUN, "--out", "run"]
     with launch_on_hosts(three, tmp_path, *run, backend=backend) as run:
         run.wait_for("epoch 1/6")  # it takes some seconds in all
         fault(run, three)
@@ -126,10 +126,10 @@ def test_when_a_host_is_gone_for_good_the_others_go_on_with_the_same_batches(thr
     a ReLU's zero this decides whether a gradient is zero, and changes weights by up to 0.03 after 172
     steps, and losses by a twelfth of the difference between two batches.
     """
-    run, hosts, slow = [*RUN, "--epochs", "4"], "h0,h1,h2", ["--patience", "30"]
+    run, hosts, slow = [*RUN, "--epochs", "4"], "h0,h1,h2", ["--timeout", "30"]
     with launch_on_hosts(three, tmp_path, *slow, "--", *run, "--out", "whole", hosts=hosts, output="all") as whole:
         assert whole.wait_for_exit(120)[0] == 0, whole.read_output()
-    words = [*slow, "--restart", "1", "--min-workers", "2", "--", *run, "--out", "run"]
+    words = [*slow, "--max-restarts", "1", "--min-np", "2", "--", *run, "--out", "run"]
     with launch_on_hosts(three, tmp_path, *words, hosts=hosts) as fewer:
         fewer.wait_for("epoch 2/4")
         try:

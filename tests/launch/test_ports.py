@@ -93,7 +93,7 @@ def test_a_port_that_is_taken_before_the_scheduler_has_it_costs_one_line_and_no_
 @each_slow_backend
 def test_a_requested_port_that_is_taken_is_one_line(backend, tmp_path):
     port = free_port()
-    options = ["--port", port, "--restart", "3"]
+    options = ["--port", port, "--max-restarts", "3"]
     status, lines, taken = launch_with_taken_ports(tmp_path, backend, *options, run=["--out", "run"], times=1)
     assert (status, taken) == (2, [port])
     assert lines == [f"error: --port {port} on localhost: Address already in use: choose another, or leave it out"]

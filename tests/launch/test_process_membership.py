@@ -69,8 +69,8 @@ def test_the_root_of_jsrun_is_the_first_host_where_the_jobs_script_has_none_of_i
 @pytest.mark.parametrize("count", [1, 3, 12])
 def test_a_pod_or_a_host_of_sagemaker_is_one_process(count):
     pods = [
-        {"JOB_COMPLETION_INDEX": str(index), "GLUONLAB_PROCESSES": str(count),
-         "GLUONLAB_ROOT": "train-0.train", "GLUONLAB_PORT": "9091"}
+        {"JOB_COMPLETION_INDEX": str(index), "GLUONLAB_WORLD_SIZE": str(count),
+         "GLUONLAB_MASTER_ADDR": "train-0.train", "GLUONLAB_PORT": "9091"}
         for index in range(count)
     ]  # fmt: skip
     hosts = [f"algo-{number}" for number in range(1, count + 1)]
@@ -94,7 +94,7 @@ def test_processes_of_one_host_have_it_for_root_where_nobody_tells():
     one = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
     assert membership(one).root == "127.0.0.1"
     assert membership({**one, "PMI_SIZE": "4"}).root is None
-    member = membership({**one, "PMI_SIZE": "4", "GLUONLAB_ROOT": "a", "GLUONLAB_PORT": "77"})
+    member = membership({**one, "PMI_SIZE": "4", "GLUONLAB_MASTER_ADDR": "a", "GLUONLAB_PORT": "77"})
     assert (member.root, member.port) == ("a", 77)
     horovod = {
         "HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "0",
@@ -220,12 +220,12 @@ def but(environ, **changes):
         (but(MPI, OMPI_COMM_WORLD_RANK="\u0663"), "OMPI_COMM_WORLD_RANK"),
         (but(MPI, OMPI_COMM_WORLD_LOCAL_SIZE="9"), "OMPI_COMM_WORLD_LOCAL_SIZE"),
         (but(MPI, PMIX_NAMESPACE="prterun--oProxyCommand=x-1@1"), "PMIX_NAMESPACE"),
-        (but(MPI, GLUONLAB_ROOT="a b"), "GLUONLAB_ROOT"),
+        (but(MPI, GLUONLAB_MASTER_ADDR="a b"), "GLUONLAB_MASTER_ADDR"),
         (but(MPI, GLUONLAB_PORT="65536"), "GLUONLAB_PORT"),
         ({"WORLD_SIZE": "2"}, "RANK"),
         ({"PMI_RANK": "0"}, "PMI_SIZE"),
-        ({"JOB_COMPLETION_INDEX": "0"}, "GLUONLAB_PROCESSES"),
-        ({"JOB_COMPLETION_INDEX": "0", "GLUONLAB_PROCESSES": "2"}, "GLUONLAB_ROOT"),
+        ({"JOB_COMPLETION_INDEX": "0"}, "GLUONLAB_WORLD_SIZE"),
+        ({"JOB_COMPLETION_INDEX": "0", "GLUONLAB_WORLD_SIZE": "2"}, "GLUONLAB_MASTER_ADDR"),
         ({"SM_HOSTS": '["a"]'}, "SM_CURRENT_HOST"),
         ({"SM_HOSTS": '["a"]', "SM_CURRENT_HOST": "b"}, "SM_CURRENT_HOST"),
         ({"SM_HOSTS": "a,b", "SM_CURRENT_HOST": "a"}, "SM_HOSTS"),
@@ -278,3 +278,11 @@ def test_any_environment_has_a_place_none_or_an_error(changes, step):
     with suppress(ConfigError):
         member = membership(environ)
         assert member is None or (0 <= member.rank < member.size and 0 < member.port < 65536)
+
+
+@pytest.mark.parametrize(
+    ("size", "root"), [("GLUONLAB_WORLD_SIZE", "GLUONLAB_MASTER_ADDR"), ("GLUONLAB_PROCESSES", "GLUONLAB_ROOT")]
+)
+def test_old_names_of_variables_are_read(size, root):
+    member = membership({"JOB_COMPLETION_INDEX": "1", size: "2", root: "train-0.train"})
+    assert (member.rank, member.size, member.root) == (1, 2, "train-0.train")

@@ -109,7 +109,7 @@ def test_a_signal_ends_all_processes_after_the_same_step_and_they_go_on(backend,
     processes = end_by_signal(sign, ranks, backend, tmp_path)
     assert [process.status for process in processes] == [128 + sign] * 2, processes
     assert all("Traceback" not in process.err for process in processes)
-    go_on = f"; to go on: python -m gluonlab.launch --backend {backend} --resume run"
+    go_on = f"; to go on: gluonlab launch --backend {backend} -- resume run"
     assert sum(process.err.splitlines()[-1].endswith(go_on) for process in processes) == 1  # rank 0
     [checkpoint] = (run / "checkpoints").iterdir()
     before = read_newest_checkpoint(run).checkpoint
@@ -131,7 +131,7 @@ def test_a_signal_ends_all_processes_after_the_same_step_and_they_go_on(backend,
     )
     assert sorted(process.status for process in processes) == [1, 2], processes
     [error] = [process.err for process in processes if process.status == 2]
-    assert re.search("^error: --resume .*its train split had 120 images.* has 119", error, re.M)
+    assert re.search("^error: .*its train split had 120 images.* has 119", error, re.M)
     assert files == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 

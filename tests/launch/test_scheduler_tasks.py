@@ -150,8 +150,8 @@ def start_job(
     port, processes = str(port or free_port()), []
     for rank, variables in list(enumerate(SCHEDULERS[scheduler]((count,))))[first : come or count]:
         rank_0_port = str((own_port or {}).get(rank, port))
-        environment = clean_environment(**variables, GLUONLAB_ROOT="127.0.0.1", GLUONLAB_PORT=rank_0_port)
-        command = [sys.executable, "-m", "gluonlab.launch", "--backend", "dist_sync", "--patience", str(patience)]
+        environment = clean_environment(**variables, GLUONLAB_MASTER_ADDR="127.0.0.1", GLUONLAB_PORT=rank_0_port)
+        command = [sys.executable, "-m", "gluonlab.launch", "--backend", "dist_sync", "--timeout", str(patience)]
         process = subprocess.Popen(
             [*command, "--", *words, *(of_rank or {}).get(rank, [])], cwd=folder, env=environment,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",

@@ -130,7 +130,7 @@ while True:
 def test_a_signal_reaches_each_program_which_decides(number, own, status, tmp_path):
     """It saves and ends well, or with a status of its own; or hears nothing, and is killed."""
     (tmp_path / "own.py").write_text(CATCHING)
-    words = ["-n", 2, "--patience", 5, "--", sys.executable, "own.py", own]
+    words = ["-n", 2, "--timeout", 5, "--", sys.executable, "own.py", own]
     with start_launcher(tmp_path, *words) as run:
         run.wait_until(lambda: run.read_output().count("ready") == 2)
         pids = run.process_ids()
@@ -150,7 +150,7 @@ def test_a_program_is_started_again_as_often_as_restart_says(tmp_path):
         "import os, sys; name = 'tried' + os.environ['GLUONLAB_RANK']; "
         "open(name, 'a').write('x'); sys.exit(len(open(name).read()) < 3)"
     )
-    words = ["-n", 2, "--restart", 2, "--", sys.executable, "-c", program]
+    words = ["-n", 2, "--max-restarts", 2, "--", sys.executable, "-c", program]
     with start_launcher(tmp_path, *words) as run:
         status, text = run.wait_for_exit()
     assert status == 0, text

@@ -124,7 +124,7 @@ def test_the_table_fits_the_terminal_and_shows_the_numbers(efficiency, as_json):
 
 def test_the_picture_shows_every_point_and_every_assumption(efficiency, empty_cwd):
     arguments = ("--machines", "p3.16xlarge,p2.16xlarge", "--hosts", "3")
-    assert efficiency(*arguments, "--out", "e.svg")[0] == 0
+    assert efficiency(*arguments, "--out-file", "e.svg")[0] == 0
     root = ElementTree.fromstring((empty_cwd / "e.svg").read_text(encoding="utf-8"))
     assumed = json.loads(efficiency(*arguments, "--json")[1])["assumptions"]
     shown = " ".join(element.text or "" for element in root.iter(f"{SVG}text"))
@@ -138,7 +138,7 @@ def test_the_picture_shows_every_point_and_every_assumption(efficiency, empty_cw
 
 
 def test_the_readmes_picture_is_what_the_command_draws(efficiency, empty_cwd):
-    assert efficiency("--out", "e.svg")[0] == 0
+    assert efficiency("--out-file", "e.svg")[0] == 0
     assert (empty_cwd / "e.svg").read_bytes() == PICTURE.read_bytes()
 
 
@@ -164,9 +164,9 @@ def test_another_network_has_its_own_gradients_and_step(efficiency):
         (["--gradients", "1KiB,2KiB", "--step", "9"], "pass one size, such as 102MB"),
         (["--gradients", "x", "--step", "9"], "--gradients x: give sizes such as 46MB"),
         (["--step", "0"], "--step 0: give a number above 0"),
-        (["--out", "e.png"], "--out e.png is not an SVG file"),
-        (["--out", "nowhere/e.svg"], "there is no folder nowhere"),
-        (["--out", "e.svg", "--json"], "--json has no effect with --out"),
+        (["--out-file", "e.png"], "--out-file e.png: the picture is an SVG"),
+        (["--out-file", "nowhere/e.svg"], "there is no folder nowhere"),
+        (["--out-file", "e.svg", "--json"], "--json has no effect with --out-file"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(args, message, efficiency, empty_cwd):

@@ -58,10 +58,10 @@ MISTAKES = [
     (["begun"], "begun is a comparison in which no run has begun"),
     (["outer"], "outer/begun is a comparison within another"),
     (["twice", "twice/1-device"], "twice/1-device is given twice"),
-    (["good", "--out", "x" * 300], "cannot be written (File name too long)"),
-    (["good", "--out", "good/config.json"], "--out good/config.json exists"),
-    (["good", "--out", "nowhere/page.html"], "there is no folder nowhere"),
-    (["good", "--outt", "x"], "did you mean '--out'?"),
+    (["good", "--out-file", "x" * 300], "cannot be written (File name too long)"),
+    (["good", "--out-file", "good/config.json"], "--out-file good/config.json exists"),
+    (["good", "--out-file", "nowhere/page.html"], "there is no folder nowhere"),
+    (["good", "--out-fil", "x"], "did you mean '--out-file'?"),
 ]
 
 
@@ -148,6 +148,6 @@ def test_an_impossible_number_is_named_in_the_error(tmp_path, name, values, kind
 
 def test_invalid_utf8_is_shown_as_far_as_possible(tmp_path, ended):
     runs = [make_run(tmp_path / os.fsdecode(name), model="\ud800net") for name in (b"a\xff", b"a\xfe")]
-    status, out, _ = ended(main, *map(str, runs), "--out", str(tmp_path / "page.html"))
+    status, out, _ = ended(main, *map(str, runs), "--out-file", str(tmp_path / "page.html"))
     assert status == 0 and out.count("\na?  ") == 2
     assert "?net" in (tmp_path / "page.html").read_text(encoding="utf-8")

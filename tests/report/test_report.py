@@ -202,7 +202,7 @@ def test_a_comparison_is_replaced_by_its_runs(tmp_path, ended):
     for name in ("16-devices", "3-devices"):
         shutil.copytree(tmp_path / "cmp" / "1-device", tmp_path / "cmp" / name)
     folders = [tmp_path / "cmp", make_run(tmp_path / "other")]
-    status, out, err = ended(main, *map(str, folders), "--json", "--out", str(tmp_path / "a.html"))
+    status, out, err = ended(main, *map(str, folders), "--json", "--out-file", str(tmp_path / "a.html"))
     assert status == 0, err
     shown = [(run["run"], run["devices"]) for run in json.loads(out)["runs"]]
     assert shown[:2] == [(rows[1].run_dir, 1), (rows[0].run_dir, 2)]
@@ -266,10 +266,10 @@ def test_the_text_fits_a_terminal(tmp_path):
 
 def test_the_command_writes_a_page_and_json(tmp_path, ended):
     run, page = make_run(tmp_path / "a"), tmp_path / "page.html"
-    status, out, _ = ended(main, str(run), "--out", str(page))
+    status, out, _ = ended(main, str(run), "--out-file", str(page))
     assert status == 0 and out.endswith(f"written to {page}\n")
     assert page.read_text(encoding="utf-8") == make_page(read_runs([run]))
-    _, out, _ = ended(main, str(run), "--json", "--out", str(tmp_path / "other.html"))
+    _, out, _ = ended(main, str(run), "--json", "--out-file", str(tmp_path / "other.html"))
     numbers = {"val_accuracy": 0.8, "best_val_accuracy": 0.9, "images_per_second": 100, "seconds": 3}
     assert json.loads(out)["runs"] == [{"run": str(run), "devices": 2, "epochs": 3, **numbers}]
 
@@ -278,11 +278,11 @@ def test_only_an_earlier_report_is_overwritten(tmp_path, ended):
     one, two = make_run(tmp_path / "a"), make_run(tmp_path / "b")
     page = tmp_path / "page.html"
     for run in (one, two):
-        assert ended(main, str(run), "--out", str(page))[0] == 0
+        assert ended(main, str(run), "--out-file", str(page))[0] == 0
         assert page.read_text(encoding="utf-8") == make_page(read_runs([run]))
     for name, content in {"notes.html": "mine", "long.html": "x" * 10**6}.items():
         (tmp_path / name).write_text(content)
-        status, _, err = ended(main, str(one), "--out", str(tmp_path / name))
+        status, _, err = ended(main, str(one), "--out-file", str(tmp_path / name))
         assert status == 2 and "exists: choose another name, or remove it first" in err
         assert (tmp_path / name).read_text() == content
 

@@ -1,4 +1,4 @@
-"""Programs of docs/reports.md with a loop of their own."""
+"""Programs of docs/faq.md with a loop of their own."""
 
 import threading
 

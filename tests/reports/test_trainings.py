@@ -1,4 +1,4 @@
-"""Programs of docs/reports.md that call train."""
+"""Programs of docs/faq.md that call train."""
 
 import mxnet as mx
 import numpy as np

@@ -1,22 +1,25 @@
 """gluonlab run finds user errors before it loads MXNet, where it can."""
 
 import json
+import os
+from pathlib import Path
 
 from support.commands import file_names
 
+TESTS = Path(__file__).resolve().parents[1]
 # each with the beginning of its line
 MISTAKES = {
     "--out old": "--out old is not empty: give a new folder",
     "--out file": "--out file is a file: give a folder that is new or empty",
     "--out file/below": "--out file/below cannot be written (Not a directory)",
     "--out file --autoresume": "--out file is a file: give a folder",
-    "--compare 1,2 --out old": "--out old is not empty: give a new folder",
-    "--find-lr 100 --out old": "--out old is not empty: give a new folder",
-    "--evaluate none": "--evaluate none is no folder: give the folder of a finished run",
-    "--evaluate none --lr 1": "--lr has no effect with --evaluate",
-    "--evaluate old": "--evaluate old holds no config.json: give the folder of a finished run",
-    "--resume none": "--resume none is no folder: give the folder of a run",
-    "--resume old": "--resume old holds no config.json: give the folder of a run",
+    "compare 1,2 --out old": "--out old is not empty: give a new folder",
+    "find-lr --steps 100 --out old": "--out old is not empty: give a new folder",
+    "evaluate none": "none is no folder: give the folder of a finished run",
+    "evaluate none --lr 1": "--lr has no effect on an evaluation",
+    "evaluate old": "old holds no config.json: give the folder of a finished run",
+    "resume none": "none is no folder: give the folder of a run",
+    "resume old": "old holds no config.json: give the folder of a run",
     "--dataset nosuch": "unknown data set 'nosuch': choose",
     "--kvstore rng": "unknown kvstore 'rng': choose",
     "--topology none.json": "topology",
@@ -26,13 +29,13 @@ PROGRAM = """\
 import contextlib, io, json, sys
 import gluonlab
 sys.modules["mxnet"] = None  # its import raises
-from gluonlab.run import main
+from support.commands import call_run
 results = {}
 for words in json.loads(sys.argv[1]):
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors):
         try:
-            main(words.split())
+            call_run(words.split())
         except SystemExit as ending:
             results[words] = [ending.code, errors.getvalue()]
 print(json.dumps(results))
@@ -43,7 +46,7 @@ def test_user_errors_are_found_without_loading_mxnet(tmp_path, python):
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "of-mine").touch()
     (tmp_path / "file").touch()
-    result = python("-c", PROGRAM, json.dumps([*MISTAKES]))
+    result = python("-c", PROGRAM, json.dumps([*MISTAKES]), PYTHONPATH=f"{TESTS}{os.pathsep}{TESTS.parent}")
     assert result.returncode == 0, result.stderr
     results = json.loads(result.stdout)
     assert results.keys() == MISTAKES.keys()

@@ -1,4 +1,4 @@
-"""python -m gluonlab.run: however it ends, its files are whole, and a line describes them."""
+"""gluonlab run: however it ends, its files are whole, and a line describes them."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def test_a_full_disk_prints_one_line_with_the_file_and_leaves_nothing(run, empty
 
 @pytest.mark.parametrize("room", [0, 100, 2048, 30000])
 def test_a_comparison_on_a_full_disk_does_not_block_the_next_one(run, empty_cwd, room):
-    words = ["--compare", "1,2", "--model", "mlp", "--epochs", "1", "--quiet", "--out", "both"]
+    words = ["compare", "1,2", "--model", "mlp", "--epochs", "1", "--quiet", "--out", "both"]
     with limit_file_size(room):
         status, out, err = run(*words)
     assert (status, out, file_names(empty_cwd)) == (2, "", [])
@@ -76,7 +76,7 @@ def run_with(run, monkeypatch):
 
 
 WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "ended by SIGTERM", signal.SIGHUP: "ended by SIGHUP"}
-GO_ON = "to go on: python -m gluonlab.run --resume run"
+GO_ON = "to go on: gluonlab resume run"
 FOUR_EPOCHS = ["--model", "mlp", "--threads", "1", "--global-batch-size", "64", "--epochs", "4",
                "--quiet", "--out", "run"]  # fmt: skip
 HANGS_S = 300  # bounds what would wait forever
@@ -132,13 +132,13 @@ def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint_of_the_first(run_with,
     assert read_newest_checkpoint(Path("run")).checkpoint.step == 23
 
 
-MAKE_UP = "for --confusion and --export: python -m gluonlab.run --evaluate run --confusion --export"
+MAKE_UP = "for --confusion and --export mxnet: gluonlab evaluate run --confusion --export mxnet"
 ALL = "run holds every epoch that was finished"
 LEFT = {  # steps, of 23 in an epoch; more options -> what an interrupted run says
     (1, ""): "no epoch was finished; run holds the steps of the first",
     (30, ""): f"{ALL}, 1 of 4",
-    (70, "--confusion --export"): f"{ALL}, 3 of 4; {MAKE_UP}",
-    (30, "--export"): f"{ALL}, 1 of 4; for --export: python -m gluonlab.run --evaluate run --export",
+    (70, "--confusion --export mxnet"): f"{ALL}, 3 of 4; {MAKE_UP}",
+    (30, "--export mxnet"): f"{ALL}, 1 of 4; for --export mxnet: gluonlab evaluate run --export mxnet",
 }
 
 
@@ -149,7 +149,7 @@ def test_an_interrupted_run_describes_its_folder(run, run_with, steps, more):
     assert (status, err.splitlines()[-1]) == (130, f"interrupted: {LEFT[steps, more]}")
     assert ("curves.png" in file_names(Path("run"))) == (steps > 23)
     if more:
-        assert run(*err.split("gluonlab.run ")[-1].split(), "--threads", "1")[0] == 0
+        assert run(*err.split("gluonlab ")[-1].split(), "--threads", "1")[0] == 0
         files = ["config.json", "curves.png", "metrics.jsonl", PARAMETERS, "export"]
         assert file_names(Path("run")) == sorted(files + ["confusion.png"] * ("--confusion" in more))
 

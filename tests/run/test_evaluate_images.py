@@ -1,4 +1,4 @@
-"""--evaluate uses images as the run did: in parts as small, of the same size and of the same classes."""
+"""gluonlab evaluate uses images as the run did: in parts as small, of the same size and of the same classes."""
 
 import json
 import shutil
@@ -71,31 +71,31 @@ def animals(trained, tmp_path, empty_cwd):
 
 
 def test_other_classes_are_refused_and_named(run, animals):
-    expected = json.loads(run("--evaluate", "run", "--json")[1])["loss"]
+    expected = json.loads(run("evaluate", "run", "--json")[1])["loss"]
     for part in ("train", "val"):
         (animals / part / "bee").rename(animals / part / "dog")
-    status, out, err = run("--evaluate", "run")
+    status, out, err = run("evaluate", "run")
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert "animals is not what run was trained on (class 1 is 'cow', and was 'bee')" in err
     for part in ("train", "val"):
         shutil.copytree(animals / part / "dog", animals / part / "bee")
-    assert "(4 classes, not 3)" in run("--evaluate", "run")[2]
+    assert "(4 classes, not 3)" in run("evaluate", "run")[2]
     for part in ("train", "val"):
         shutil.rmtree(animals / part / "dog")
-    assert json.loads(run("--evaluate", "run", "--json")[1])["loss"] == expected
+    assert json.loads(run("evaluate", "run", "--json")[1])["loss"] == expected
 
 
 def test_images_are_resized_to_the_size_of_the_run(run, animals):
     """Larger ones would be resized to another size by default."""
     shutil.rmtree(animals)
     write_image_folder(animals, train=4, val=2, size=40)
-    status, out, err = run("--evaluate", "run", "--json")
+    status, out, err = run("evaluate", "run", "--json")
     assert status == 0 and json.loads(out)["images"] == 6, err
 
 
 def test_images_smaller_than_the_least_image_size_are_evaluated(run, tmp_path):
     train_on_animals(tmp_path, 6)
-    assert run("--evaluate", str(tmp_path / "run"))[0] == 0
+    assert run("evaluate", str(tmp_path / "run"))[0] == 0
 
 
 def test_many_classes_are_recorded_as_a_digest():

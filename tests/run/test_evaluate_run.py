@@ -1,4 +1,4 @@
-"""python -m gluonlab.run --evaluate: a finished run has the same result on any devices; other folders are errors."""
+"""gluonlab evaluate: a finished run has the same result on any devices; other folders are errors."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def copy(finished, tmp_path):
     "devices", ["--threads 1", "--gpus 2", f"--devices {device_spec(3)}", "--gpus 2 --batch-size 7"]
 )
 def test_a_finished_run_gives_the_same_accuracy_on_any_devices(run, finished, devices):
-    status, out, _ = run("--evaluate", str(finished.run_dir), *devices.split(), "--json")
+    status, out, _ = run("evaluate", str(finished.run_dir), *devices.split(), "--json")
     found, last = json.loads(out), finished.history[-1]
     assert (status, found["images"], found["accuracy"]) == (0, 360, last.val_accuracy)
     assert found["top5_accuracy"] == last.val_top5_accuracy
@@ -60,18 +60,18 @@ def test_a_finished_run_gives_the_same_accuracy_on_any_devices(run, finished, de
 def test_the_result_is_two_lines_and_files_go_to_the_requested_folder(run, empty_cwd, copy):
     (copy / "confusion.png").unlink()
     shutil.rmtree(copy / "export")
-    words = ["--evaluate", str(copy), "--threads", "1"]
+    words = ["evaluate", str(copy), "--threads", "1"]
     status, out, err = run(*words)
     assert (status, err) == (0, "")
     first, second = out.splitlines()
     assert first.startswith(f"mlp on digits, 360 images, {device()}, ")
     assert re.match(r"accuracy 0\..*\(top-5 [01]\.", second)
-    status, out, _ = run(*words, "--confusion", "--export", "--out", "elsewhere")
+    status, out, _ = run(*words, "--confusion", "--export", "mxnet", "--out", "elsewhere")
     assert (status, file_names(copy)) == (0, RUN_FILES)
     assert file_names(empty_cwd / "elsewhere") == ["confusion.png", "export"]
     assert "written to elsewhere/export, elsewhere/confusion.png\n\nrows: true classes" in out
     assert max(map(len, out.splitlines())) <= 80
-    assert run(*words, "--export")[0] == 0
+    assert run(*words, "--export", "mxnet")[0] == 0
     assert file_names(copy) == sorted([*RUN_FILES, "export"])
 
 
@@ -91,7 +91,7 @@ def test_a_run_with_confusion_and_export_writes_and_prints_both(run, finished):
 
 def test_the_export_is_written_although_the_picture_cannot_be(run, empty_cwd, finished):
     (empty_cwd / "out" / "confusion.png").mkdir(parents=True)
-    words = f"--evaluate {finished.run_dir} --threads 1 --confusion --export --out out"
+    words = f"evaluate {finished.run_dir} --threads 1 --confusion --export mxnet --out out"
     status, _, err = run(*words.split())
     message = "cannot write out/confusion.png: Is a directory; choose another place with --out"
     assert (status, err) == (2, f"error: {message}\n")
@@ -101,18 +101,18 @@ def test_the_export_is_written_although_the_picture_cannot_be(run, empty_cwd, fi
 def test_image_files_are_read_from_the_recorded_or_another_folder(run, tmp_path):
     data, moved = tmp_path / "data", tmp_path / "moved"
 
-    def accuracy(words):
-        return json.loads(run(*words.split(), "--threads", "1", "--json")[1])["accuracy"]
+    def accuracy(words, key="accuracy"):
+        return json.loads(run(*words.split(), "--threads", "1", "--json")[1])[key]
 
     write_mnist(data)
     words = f"--dataset mnist --data-dir {data} --model mlp --epochs 1 --devices {device_spec(1)}"
-    expected = accuracy(f"{words} --out run")
-    assert accuracy("--evaluate run") == expected
+    expected = accuracy(f"{words} --out run", "val_accuracy")
+    assert accuracy("evaluate run") == expected
     data.rename(moved)
-    status, out, err = run("--evaluate", "run")
+    status, out, err = run("evaluate", "run")
     assert (status, out, len(err.splitlines())) == (2, "", 1)
     assert f"{data} is not a folder" in err
-    assert accuracy(f"--evaluate run --data-dir {moved}") == expected
+    assert accuracy(f"evaluate run --data-dir {moved}") == expected
 
 
 def change_config(change):
@@ -128,13 +128,13 @@ def change_config(change):
 
 def test_images_of_another_shape_are_refused(run, copy, empty_cwd):
     change_config(lambda content: content["settings"].update(image_shape=[3, 32, 32]))(copy)
-    line = read_error_line(run("--evaluate", str(copy)), empty_cwd)
+    line = read_error_line(run("evaluate", str(copy)), empty_cwd)
     assert f"digits has images of 1x28x28, but {copy} was trained on 3x32x32" in line
 
 
 def test_a_run_without_recorded_classes_and_shape_is_evaluated(run, copy):
     change_config(lambda content: (content.pop("classes"), content["settings"].pop("image_shape")))(copy)
-    assert run("--evaluate", str(copy), "--threads", "1")[0] == 0
+    assert run("evaluate", str(copy), "--threads", "1")[0] == 0
 
 
 @given(st.data())
@@ -213,7 +213,7 @@ def test_an_unfinished_run_prints_one_line_and_exits_with_2(run, empty_cwd, copy
     spoil, message = SPOILED[kind]
     spoil(copy)
     files = file_names(copy)
-    line = read_error_line(run("--evaluate", str(copy), "--confusion", "--export"), empty_cwd)
+    line = read_error_line(run("evaluate", str(copy), "--confusion", "--export", "mxnet"), empty_cwd)
     parts = [str(copy)] * ("unknown" not in kind) + message.split(" | ")
     assert [part for part in parts if part not in line] == [], line
     assert file_names(copy) == files
@@ -223,18 +223,18 @@ def test_an_unfinished_run_prints_one_line_and_exits_with_2(run, empty_cwd, copy
     ("words", "message"),
     [
         *(
-            (setting, f"{setting.split('=')[0]} has no effect with --evaluate")
+            (setting, f"{setting.split('=')[0]} has no effect on an evaluation")
             for setting in ("--model=mlp", "--epochs=3", "--lr=0.1", "--kvstore=ring", "--seed=1", "--scale-lr")
         ),
-        ("--export --out /dev/null", "--out /dev/null is a file"),
-        ("--out new", "--out new has no effect with --evaluate alone: add --confusion or --export, or leave it out"),
-        ("--export --out /proc/gluonlab", "cannot write /proc/gluonlab: "),
-        ("--export --out a/new", "cannot be read as parameters"),
+        ("--export mxnet --out /dev/null", "--out /dev/null is a file"),
+        ("--out new", "--out new has no effect on an evaluation without --confusion and --export"),
+        ("--export mxnet --out /proc/gluonlab", "cannot write /proc/gluonlab: "),
+        ("--export mxnet --out a/new", "cannot be read as parameters"),
     ],
 )
 def test_a_user_error_is_found_before_the_parameters_are_read(run, copy, empty_cwd, words, message):
     (copy / "parameters.params").write_text("damaged")
-    assert message in read_error_line(run("--evaluate", str(copy), *words.split()), empty_cwd)
+    assert message in read_error_line(run("evaluate", str(copy), *words.split()), empty_cwd)
 
 
 def test_parameters_that_are_not_finite_fail(copy):

@@ -305,6 +305,6 @@ def test_too_little_memory_is_reported_with_options_that_need_less(python, tmp_p
     result = python("-c", SHORT_OF_MEMORY_PROGRAM)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1)
     assert result.stderr.startswith("error: there is not enough memory: this process may have ")
-    for text in (" (ulimit -v)", "--batch-size", "--microbatches", "--find-batch-size"):
+    for text in (" (ulimit -v)", "--batch-size", "--microbatches", "find-batch-size"):
         assert text in result.stderr
     assert all(line["kind"] for line in read_metrics(tmp_path / "run"))

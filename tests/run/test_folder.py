@@ -1,4 +1,4 @@
-"""python -m gluonlab.run on folders of images: training, time waiting for images, and user errors."""
+"""gluonlab run on folders of images: training, time waiting for images, and user errors."""
 
 import inspect
 import json
@@ -138,7 +138,7 @@ MISTAKES = {
     "--dataset digits --skip-corrupt": "--skip-corrupt | digits | folder:PATH",
     "--dataset digits --random-resized-crop": "--random-resized-crop | digits | leave it out | folder:PATH",
     "--crop-padding -1": "--crop-padding -1 | from 0 to 1024",
-    "--dataset imagenette2-160": "imagenette2-160 | gluonlab.data download imagenette2-160 | give another --data-dir",
+    "--dataset imagenette2-160": "imagenette2-160 | gluonlab data download imagenette2-160 | give another --data-dir",
 }
 
 
@@ -174,9 +174,9 @@ CHEAP = {
     "--out .": "--out . is not empty",
     "--pretrained file": "--pretrained file cannot be read as parameters",
     "--gpus 2 --optimizer lamb --kvstore sharded-optimizer": "lamb",
-    "--compare 1,2 --out .": "--out . is not empty",
-    "--compare 1,2 --pretrained file": "--pretrained file cannot be read as parameters",
-    "--compare 1,2 --threads 2": "--threads 2",
+    "compare 1,2 --out .": "--out . is not empty",
+    "compare 1,2 --pretrained file": "--pretrained file cannot be read as parameters",
+    "compare 1,2 --threads 2": "--threads 2",
 }
 CPU_ONLY = pytest.mark.cpu_only("threads are of CPU devices")
 
@@ -185,7 +185,7 @@ CPU_ONLY = pytest.mark.cpu_only("threads are of CPU devices")
 def test_cheap_checks_run_before_any_image_is_read(run, tmp_path, empty_cwd, words):
     (empty_cwd / "file").write_text("no parameters")
     root = write_damaged_folder(tmp_path / "animals")
-    status, _, err = run(*f"--dataset folder:{root} --model mlp {words}".split())
+    status, _, err = run(*f"{words} --dataset folder:{root} --model mlp".split())
     assert status == 2 and CHEAP[words] in err.splitlines()[-1]
 
 
@@ -193,15 +193,15 @@ def test_a_comparison_reads_its_images_once(run, small, monkeypatch):
     kind = DATASETS["folder:PATH"]
     load = Mock(side_effect=kind.load, __signature__=inspect.signature(kind.load))
     monkeypatch.setitem(DATASETS, "folder:PATH", kind._replace(load=load))
-    words = f"--dataset folder:{small} --model mlp --epochs 1 --compare 1,2,3 --json"
+    words = f"compare 1,2,3 --dataset folder:{small} --model mlp --epochs 1 --json"
     status, out, _ = run(*words.split(), *ONE)
     assert (status, len(json.loads(out)), load.call_count) == (0, 3, 1)
 
 
-@pytest.mark.parametrize("more", [[], ["--out", "a/run"], ["--compare", "1,2"]], ids=["run", "out", "compare"])
+@pytest.mark.parametrize("more", [[], ["--out", "a/run"], ["compare", "1,2"]], ids=["run", "out", "compare"])
 def test_a_bad_image_during_training_ends_the_run_with_its_name(run, tmp_path, empty_cwd, more):
     root = write_damaged_folder(tmp_path / "animals")
-    status, _, err = run(*f"--dataset folder:{root} --model mlp --quiet".split(), *more, *STREAMED)
+    status, _, err = run(*more, *f"--dataset folder:{root} --model mlp --quiet".split(), *STREAMED)
     assert (status, list(empty_cwd.iterdir())) == (2, [])
     assert err.splitlines()[-1] == (
         f"error: {root}/train/bee/0003.jpg: not a {FORMAT_NAMES}, or its header is damaged: "
@@ -220,17 +220,19 @@ def unsplit(tmp_path):
 def test_images_held_out_are_the_same_on_more_devices_and_packed(run, unsplit, tmp_path):
     pack_dataset(load_dataset(f"folder:{unsplit}", decoders=1, val_share=0.25), tmp_path / "packed")
     words = [
-        "--epochs",
-        "1",
-        "--global-batch-size",
-        "30",
-        "--optimizer",
-        "sgd",
-        "--lr",
-        "0.01",
-        "--seed",
-        "3",
-        "--dataset",
+        *[
+            "--epochs",
+            "1",
+            "--global-batch-size",
+            "30",
+            "--optimizer",
+            "sgd",
+            "--lr",
+            "0.01",
+            "--seed",
+            "3",
+            "--dataset",
+        ]
     ]
     three = result_of(run, *words, f"folder:{unsplit}", "--val-split", "0.25", "--gpus", "3", *STREAMED)
     packed = result_of(run, *words, f"folder:{tmp_path / 'packed'}", "--gpus", "1")
@@ -243,13 +245,13 @@ def test_a_run_with_images_held_out_is_resumed_and_evaluated_on_the_same(run, un
     words = f"--dataset folder:{unsplit} --model mlp --val-split 0.25 --epochs 1 --checkpoint-every 1epochs --out a"
     status, out, err = run(*words.split(), *ONE)
     assert status == 0 and "30 training, 12 validation images" in out, err
-    status, out, err = run("--resume", "a", "--epochs", "2", "--json")
+    status, out, err = run("resume", "a", "--epochs", "2", "--json")
     assert status == 0, err
-    accuracy = json.loads(out)["accuracy"]
-    status, out, _ = run("--evaluate", "a", "--json")
+    accuracy = json.loads(out)["val_accuracy"]
+    status, out, _ = run("evaluate", "a", "--json")
     assert (status, json.loads(out)["images"], json.loads(out)["accuracy"]) == (0, 12, accuracy)
     mistakes = load_run("a").mistakes()
     assert (mistakes.images, len(mistakes.wrong)) == (12, round(12 * (1 - accuracy)))
     (unsplit / "train" / "ant" / "0099.jpg").write_bytes(encode_image(make_image(0, seed=99)))
-    status, _, err = run("--resume", "a", "--epochs", "3")
+    status, _, err = run("resume", "a", "--epochs", "3")
     assert (status, err.count("\n")) == (2, 1) and "images" in err

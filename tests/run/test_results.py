@@ -1,4 +1,4 @@
-"""python -m gluonlab.run: its help, lists and results."""
+"""gluonlab run: its help, lists and results."""
 
 import dataclasses
 import json
@@ -24,22 +24,24 @@ def test_every_group_of_settings_is_a_heading_of_the_help_that_fits_a_screen(run
     """Terminals of 80 columns and 24 lines."""
     status, out, err = run("--help-all")
     assert (status, err) == (0, "")
-    assert [option for option in ("--compare", "--evaluate", "--json", "--list", "--debug") if option not in out] == []
+    assert [
+        option for option in ("--autoresume", "--save-config", "--json", "--quiet", "--debug") if option not in out
+    ] == []
     assert run("-h") == run("--help")
-    sections = dict(re.findall(r"^([A-Z]\w+):\n((?:  .*\n)+)", out + "\n", re.MULTILINE))
+    sections = dict(re.findall(r"^([A-Z][\w ]+):\n((?:  .*\n)+)", out + "\n", re.MULTILINE))
     fields = dataclasses.fields(TrainConfig)
     groups = [*dict.fromkeys(field.metadata["group"] for field in fields)]
     assert [*map(str.lower, sections)] == [*groups, "options"] and groups == [*GROUPS]
     for field in fields:
         section = sections[field.metadata["group"].capitalize()]
-        assert re.search(rf"^  {option_name(field.name)}[ /\n]", section, re.MULTILINE)
+        assert re.search(rf"^  (-\w, )?{option_name(field.name)}[ /\n]", section, re.MULTILINE)
     for section in sections.values():
         lines = section.splitlines()
         assert len(lines) <= 23 and max(map(len, lines)) <= 80  # with its heading, 24
 
 
 def test_list_names_everything_that_can_be_chosen(run):
-    status, out, err = run("--list")
+    status, out, err = run("list")
     assert (status, err) == (0, "")
     words = " ".join(out.split())
     for registry in (MODELS, DATASETS, KVSTORES, OPTIMIZERS):
@@ -65,7 +67,7 @@ def test_quiet_prints_two_lines(run):
     status, out, _ = run(*QUICK_OPTIONS, "--quiet", "--out", "run")
     assert status == 0
     first, second = out.splitlines()
-    accuracy = r"accuracy [01]\.\d{4} \(top-5 [01]\.\d{4}\)"
+    accuracy = r"val accuracy [01]\.\d{4} \(top-5 [01]\.\d{4}\)"
     assert re.fullmatch(accuracy + r", [\d,]+ images/s, [\d.]+ s in all, [\d.]+% waiting for images", first)
     assert second == "written to run"
 

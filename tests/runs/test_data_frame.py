@@ -110,7 +110,7 @@ def test_user_errors_are_one_line(tmp_path, monkeypatch, capsys):
     for words, said in (
         (["--csv", "epoch"], "--csv epoch: unknown kind of rows 'epoch': choose epochs, steps"),
         (["--csv", "steps", "--json"], "--csv steps and --json contradict each other"),
-        (["--csv", "steps", "--out", "x"], "--csv steps and --out contradict each other"),
+        (["--csv", "steps", "--out-file", "x"], "--csv steps and --out-file contradict each other"),
     ):
         with pytest.raises(SystemExit, match=r"^2$"):
             main([str(folder), *words])

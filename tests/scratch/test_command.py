@@ -1,4 +1,4 @@
-"""python -m gluonlab.scratch trains as Gluon does with every allreduce; mistakes are one line."""
+"""gluonlab scratch trains as Gluon does with every allreduce; mistakes are one line."""
 
 import json
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarnin
 
 @pytest.fixture
 def run(ended, empty_cwd):
-    """``run("--gpus 2")``: python -m gluonlab.scratch, which writes nothing."""
+    """``run("--gpus 2")``: gluonlab scratch, which writes nothing."""
 
     def run(arguments):
         result = ended(main, *arguments.split())

@@ -1,4 +1,4 @@
-"""python -m gluonlab.study batch-size, on a few batch sizes."""
+"""gluonlab study batch-size, on a few batch sizes."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from gluonlab.study import batch_size
 from gluonlab.study.__main__ import main
 from gluonlab.study.sweep import MeasurementStore, Sweep
 
-WORDS = ["batch-size", "--quick", "--sizes", "32,128", "--seeds", "2", "--target", "0.7"]
+WORDS = ["batch-size", "--quick", "--batch-sizes", "32,128", "--seeds", "2", "--target", "0.7"]
 
 
 def numbers(folder):
@@ -113,7 +113,7 @@ def test_an_interrupted_study_goes_on_and_measures_the_same_bits(finished, study
         patch.setattr(Sweep, "_measure_point", at_most_four)
         status, out, err = study(*WORDS, "--out", str(folder))
     assert (status, out) == (130, "")
-    command = f"python -m gluonlab.study batch-size --resume {folder}"
+    command = f"gluonlab study batch-size --resume {folder}"
     assert err.strip() == f"interrupted: {folder} keeps 4 measurements; to go on: {command}"
     status, out, _ = study("batch-size", "--resume", str(folder))
     assert status == 0 and f"written to {folder}" in out
@@ -149,7 +149,7 @@ def test_a_finished_study_is_written_again_in_another_language(finished, study):
 
 @pytest.mark.long
 def test_a_target_that_is_never_reached_is_one_line_and_keeps_what_was_measured(study, tmp_path):
-    words = [*WORDS[:-2], "--target", "0.999", "--sizes", "512,1024", "--seeds", "1"]
+    words = [*WORDS[:-2], "--target", "0.999", "--batch-sizes", "512,1024", "--seeds", "1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch_size, "step_limit", lambda panel, size: 10)
         status, out, err = study(*words, "--out", str(tmp_path / "a"))

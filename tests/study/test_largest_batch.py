@@ -1,4 +1,4 @@
-"""--find-batch-size: a run with the batch stays below the budget and uses most of it."""
+"""gluonlab find-batch-size: a run with the batch stays below the budget and uses most of it."""
 
 import json
 import os
@@ -18,12 +18,12 @@ from support.process_memory import measure_run_peak
 from support.processes import clean_environment
 from support.waiting import wait_until
 
+from gluonlab.cli.run_commands import COMMANDS
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError
 from gluonlab.host.resources import AvailableMemory, child_pids
 from gluonlab.parallel.memory_estimate import MIB
 from gluonlab.parallel.strategy import SPLIT_MODES
-from gluonlab.run import main
 from gluonlab.study import largest_batch
 from gluonlab.study.largest_batch import MAX_TRIES, LargestSizeSearch, find_batch_size
 from gluonlab.training.plan import make_plan
@@ -67,15 +67,15 @@ def test_the_search_finds_the_largest_of_any_cost_that_grows(ceiling, each, know
 
 
 def test_a_batch_limited_by_the_data_is_reported_with_what_would_fit(ended, empty_cwd):
-    arguments = ("--devices", device_spec(2), "--model", "mlp", "--find-batch-size", "1G")
-    status, out, err = ended(main, *arguments)
+    arguments = ("1G", "--devices", device_spec(2), "--model", "mlp")
+    status, out, err = ended(COMMANDS["find-batch-size"].main, *arguments)
     assert (status, list(empty_cwd.iterdir())) == (0, [])
     first, second, *_ = out.splitlines()
     assert re.fullmatch(r"--batch-size 718 fits: training takes [0-9.]+ MiB of 1,024.0 MiB", first)
     would_fit = ".* the data set has only 718 images per device; memory would hold batches of up to about ([0-9,]+)"
     assert int(re.fullmatch(would_fit, second)[1].replace(",", "")) > 718
     assert re.fullmatch(r"a batch of 718 per device takes [0-9.]+ MiB\n", err)
-    status, out, err = ended(main, *arguments, "--json")
+    status, out, err = ended(COMMANDS["find-batch-size"].main, *arguments, "--json")
     found = json.loads(out)
     assert (status, err, found["images"], found["limit"]) == (0, "", 718, "data")
     assert found["budget"] == GIB and found["would_fit"] > 718
@@ -103,10 +103,10 @@ def test_under_a_split_sizes_are_those_of_a_copy_of_the_network_with_its_usual_m
 @pytest.mark.cpu_only("a GPU's memory holds neither Python nor MXNet")
 @pytest.mark.parametrize("budget", ["1k", "100M"])
 def test_less_than_python_and_mxnet_take_fits_nothing(ended, empty_cwd, budget):
-    status, out, err = ended(main, "--devices", device_spec(2), "--find-batch-size", budget)
+    status, out, err = ended(COMMANDS["find-batch-size"].main, budget, "--devices", device_spec(2))
     assert (status, out) == (2, "")
     message = "a batch of 1 per device needs more than the 128.0 MiB that Python and "
-    assert re.fullmatch(rf"error: --find-batch-size [^:]+: {message}.*\n", err)
+    assert re.fullmatch(rf"error: .* are too few: {message}.*\n", err)
 
 
 @pytest.mark.long
@@ -138,7 +138,7 @@ def find_measuring_child(pid):
 @pytest.mark.long
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_however_the_search_ends_no_child_is_left(tmp_path, sign):
-    words = f"--devices {device_spec(1)} --dataset synthetic --model resnet50 --find-batch-size 1G"
+    words = f"1G --devices {device_spec(1)} --dataset synthetic --model resnet50"
     process = subprocess.Popen(
         [sys.executable, "-m", "gluonlab.run", *words.split()], cwd=tmp_path,
         env=clean_environment(TMPDIR=str(tmp_path)), stdin=subprocess.DEVNULL,
@@ -178,7 +178,7 @@ def test_a_run_with_the_batch_that_is_found_stays_below_the_budget_and_uses_most
     budget = BUDGETS[network]
     settings = ("--devices", device_spec(2), "--dataset", "synthetic", "--model", network)
     settings += ("--strategy", split)
-    search = ("--find-batch-size", f"{budget}M", "--json")
+    search = (f"{budget}M", "--json")
     done = python("-m", "gluonlab.run", *settings, *search, timeout=1800)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""--find-lr: a training whose rate rises, a rule for its losses, a picture."""
+"""gluonlab find-lr: a training whose rate rises, a rule for its losses, a picture."""
 
 import json
 import re
@@ -105,7 +105,7 @@ def test_picture_and_numbers_are_written_together(found, tmp_path):
 
 
 def test_the_command_says_a_rate_and_leaves_only_its_folder(run, empty_cwd):
-    words = ["--model", "mlp", "--devices", device_spec(1), "--find-lr", "30", "--out", "found"]
+    words = ["find-lr", "--model", "mlp", "--devices", device_spec(1), "--steps", "30", "--out", "found"]
     status, out, _ = run(*words)
     assert status == 0 and out.startswith("--lr ") and max(map(len, out.splitlines())) <= 80
     assert [path.name for path in empty_cwd.iterdir()] == ["found"]
@@ -128,7 +128,7 @@ def test_a_training_that_learns_nothing_is_one_line(monkeypatch):
         ({"lr_decay": 0.5}, "leave --lr-decay 0.5 out"),
         ({"lr_decay_epochs": "1,2"}, "leave --lr-decay-epochs 1,2 out"),
         ({"final_lr": 0.01}, "leave --final-lr 0.01 out"),
-        ({"export": True}, "nothing of the training: leave --export out"),
+        ({"export": "mxnet"}, "nothing of the training: leave --export mxnet out"),
         ({"checkpoint_every": "5 steps"}, "leave --checkpoint-every 5 steps out"),
     ],
 )

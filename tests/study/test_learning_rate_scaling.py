@@ -1,4 +1,4 @@
-"""python -m gluonlab.study learning-rate: its trainings, and its report."""
+"""gluonlab study learning-rate: its trainings, and its report."""
 
 import json
 import xml.etree.ElementTree as ElementTree
@@ -73,7 +73,7 @@ def test_the_best_and_the_largest_rates_and_the_gain_of_pairs_are_found():
 @pytest.mark.parametrize("quick", [True, False])
 def test_what_is_asked_for_is_what_a_resumed_study_reads(quick):
     """Each rate is twice the one before."""
-    options = parse_options(quick, devices="4,1", batch_size="8")
+    options = parse_options(quick, device_counts="4,1", batch_size="8")
     assert load_options(json.loads(json.dumps(options._asdict()))) == options
     assert (options.devices, options.batch_size) == ([1, 4], 8)
     assert options.rates[1:] == [2 * rate for rate in options.rates[:-1]]

@@ -24,7 +24,7 @@ OPTIONS = {
         "network": "lenet", "devices": [1, 2], "stores": ["device", "ring"],
         "splits": ["layers"], "kinds": ["weak", "strong"], "rounds": 5,
     },
-    "splits": {"network": "lenet", "devices": 2, "microbatches": 8, "rounds": 5,
+    "strategies": {"network": "lenet", "devices": 2, "microbatches": 8, "rounds": 5,
                "cuts": {"1f1b": "2,4"}},
 }  # fmt: skip
 
@@ -34,28 +34,28 @@ OPTIONS = {
     ("words", "message"),
     [
         ("batch-size --panels digit", "did you mean 'digits'?"),
-        ("batch-size --sizes 16", "--sizes 16: give two batch sizes or more"),
-        ("batch-size --sizes 16,x", "--sizes x: give a whole number"),
-        ("batch-size --quick --sizes 16,2000", "--sizes 2000: digits has 1,437 training images"),
+        ("batch-size --batch-sizes 16", "--batch-sizes 16: give two batch sizes or more"),
+        ("batch-size --batch-sizes 16,x", "--batch-sizes x: give a whole number"),
+        ("batch-size --quick --batch-sizes 16,2000", "--batch-sizes 2000: digits has 1,437 training images"),
         ("batch-size --target 0", "--target 0: give a number"),
         ("batch-size --target 2", "--target 2: give a number"),
         ("batch-size --language de", "unknown language 'de'"),
         ("batch-size --resume x --seeds 2", "leave --seeds out"),
         ("batch-size --resume x", "x/study.json cannot be read"),
-        ("learning-rate --devices 2", "--devices 2: give two numbers of devices or more"),
-        ("learning-rate --devices 1,x", "--devices x: give a whole number"),
+        ("learning-rate --device-counts 2", "--device-counts 2: give two numbers of devices or more"),
+        ("learning-rate --device-counts 1,x", "--device-counts x: give a whole number"),
         ("learning-rate --epochs 1", "--epochs 1: give a whole number"),
         ("learning-rate --seeds 0", "--seeds 0: give a whole number"),
-        ("scaling --network lenot", "did you mean 'lenet'?"),
-        ("scaling --stores rong", "unknown kvstore 'rong'"),
-        ("scaling --splits none,layers", "unknown --splits 'none'"),
-        ("scaling --splits layerss", "unknown --splits 'layerss'"),
-        ("scaling --devices x", "--devices x: give a whole number"),
+        ("scaling --model lenot", "did you mean 'lenet'?"),
+        ("scaling --kvstores rong", "unknown kvstore 'rong'"),
+        ("scaling --strategies none,layers", "unknown --strategies 'none'"),
+        ("scaling --strategies layerss", "unknown --strategies 'layerss'"),
+        ("scaling --device-counts x", "--device-counts x: give a whole number"),
         ("scaling --rounds 0", "--rounds 0: give a whole number"),
-        ("splits --network lenot", "did you mean 'lenet'?"),
-        ("splits --devices 9", "--devices 9: give a whole number from 2 to 8"),
-        ("splits --microbatches x", "--microbatches x: give a whole number"),
-        ("splits --rounds 0", "--rounds 0: give a whole number"),
+        ("strategies --model lenot", "did you mean 'lenet'?"),
+        ("strategies --num-devices 9", "--num-devices 9: give a whole number from 2 to 8"),
+        ("strategies --microbatches x", "--microbatches x: give a whole number"),
+        ("strategies --rounds 0", "--rounds 0: give a whole number"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(words, message, study, empty_cwd):
@@ -115,7 +115,7 @@ IMPOSSIBLE = {
         ("splits",): [["layers", "layers"], ["rows"], None], ("kinds",): [[], ["weak", "weak"]],
         ("rounds",): [0, 1001],
     },
-    "splits": {
+    "strategies": {
         ("network",): ["mlpp", []], ("devices",): [1, 9], ("microbatches",): [0, 129],
         ("rounds",): [0, 1001], ("cuts",): [None, {"gpipe": "2"}, {"1f1b": "2,"}, {"1f1b": 2}],
     },
@@ -124,7 +124,7 @@ POSSIBLE = {
     "batch-size": {SIZES: [[1, 2**20]], TARGET: [1.0], ("seeds",): [1, 1000], ("gpus",): [1]},
     "learning-rate": {("devices",): [[1, 64]], ("rates",): [[0.01]], ("epochs",): [2, 1000]},
     "scaling": {("splits",): [[]], ("devices",): [[64]], ("stores",): [["auto"]]},
-    "splits": {("devices",): [8], ("microbatches",): [128], ("cuts",): [{}, {"1f1b": "2"}]},
+    "strategies": {("devices",): [8], ("microbatches",): [128], ("cuts",): [{}, {"1f1b": "2"}]},
 }
 
 
@@ -141,13 +141,18 @@ def test_a_study_goes_on_with_options_that_it_could_have_written_and_no_others(n
         assert "study.json is damaged: put a copy" in str(resumed(name, study_json(name, each))), each
 
 
+def test_a_folder_of_an_earlier_version_with_the_studys_old_name_is_resumed(resumed):
+    options = OPTIONS["strategies"]
+    assert resumed("strategies", study_json("splits", options)) == options
+
+
 @pytest.mark.parametrize("head", [{"study": "x\ny"}, {"gluonlab": 3}, {"study": ["a"]}])
 def test_names_that_are_none_are_not_repeated(head, resumed):
-    assert isinstance(resumed("splits", study_json("splits", {}, **head)), str)
+    assert isinstance(resumed("strategies", study_json("strategies", {}, **head)), str)
 
 
 @pytest.mark.parametrize("more", ["", "\x00", "\xff", "[", '"', "9" * 5000], ids=repr)
 def test_a_file_that_is_cut_anywhere_is_one_line(more, resumed):
-    text = study_json("splits", OPTIONS["splits"])
+    text = study_json("strategies", OPTIONS["strategies"])
     for place in range(0, len(text), 7):
-        assert isinstance(resumed("splits", text[:place] + more), str)
+        assert isinstance(resumed("strategies", text[:place] + more), str)

@@ -19,12 +19,12 @@ from gluonlab.study.batch_size import BatchSizeOptions, SizeTrials, analyze_pane
 from gluonlab.study.batch_size import build_report as of_batch_size
 from gluonlab.study.learning_rate_scaling import LearningRateOptions, analyze_measurements
 from gluonlab.study.learning_rate_scaling import build_report as of_learning_rate
+from gluonlab.study.parallel_strategies import build_report as of_splits
 from gluonlab.study.scaling import build_report as of_scaling
 from gluonlab.study.scaling import list_cases
 from gluonlab.study.speedup import measure_step
 from gluonlab.study.speedup.diagnosis import Candidate, TriedAdvice, diagnose
 from gluonlab.study.speedup.diagnosis_report import render_page as verdict_page
-from gluonlab.study.splits import build_report as of_splits
 from gluonlab.study.study_report import render_page as study_page
 
 require_browser()

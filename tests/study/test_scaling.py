@@ -1,4 +1,4 @@
-"""python -m gluonlab.study scaling: the measurement of bench, kept by round, and its report."""
+"""gluonlab study scaling: the measurement of bench, kept by round, and its report."""
 
 import json
 
@@ -37,10 +37,10 @@ def series(missing="", options=OPTIONS):
 def test_a_slow_round_changes_neither_speedups_nor_differences_of_start_times():
     report = build_report(list(series()), OPTIONS, "en")
     text = " ".join(report.sentences)
-    assert "device, weak scaling: each device has 64 images: 2 devices are 1.80 times one" in text
-    assert "ring, strong scaling: all share 128 images: 2 devices are 1.50 times one" in text
+    assert "device, weak scaling: each device has 64 images: 2 devices are 1.80 times as fast as one" in text
+    assert "ring, strong scaling: all share 128 images: 2 devices are 1.50 times as fast as one" in text
     assert text.count("(95 % interval 1.50 to 1.50)") == 2
-    assert "split: layers, weak scaling: each device has 64 images: 2 devices are 0.90 tim" in text
+    assert "strategy: layers, weak scaling: each device has 64 images: 2 devices are 0.90 tim" in text
     assert "2.45 s on 1 device, and after 2.70 s on 2: +0.25 s (95 % interval 0.25 to 0.25)" in text
     ring = next(row for row in report.tables[0].rows if row[0] == "ring")
     assert ring[2:4] == ["2", "128"] and ring[5:] == ["1.50", "1.50..1.50", "75%"]
@@ -51,7 +51,7 @@ def test_a_slow_round_changes_neither_speedups_nor_differences_of_start_times():
 def test_a_failed_measurement_is_reported_and_left_out():
     report = build_report(list(series("weak-ring-2")), OPTIONS, "en")
     assert "weak-ring-2: it died." in report.sentences
-    assert [row[0] for row in report.tables[0].rows if row[1] == "weak"] == ["device", "device", "split: layers"]
+    assert [row[0] for row in report.tables[0].rows if row[1] == "weak"] == ["device", "device", "strategy: layers"]
 
 
 @pytest.mark.parametrize("kinds", [["weak", "strong"], ["weak"], ["strong"]], ids=str)
@@ -61,7 +61,7 @@ def test_start_times_are_reported_once_for_each_store_and_split(kinds):
     report = build_report(list(series(options=options)), options, "en")
     assert [row[:3] for row in report.tables[1].rows] == [
         ["device", "1", "2.45"], ["device", "2", "2.70"], ["ring", "2", "2.70"],
-        ["split: layers", "2", "2.70"],
+        ["strategy: layers", "2", "2.70"],
     ]  # fmt: skip
     [curve] = report.charts["start"].curves
     assert curve.points == [(1, pytest.approx(2.45)), (2, pytest.approx(2.7))]

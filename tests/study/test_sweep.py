@@ -179,7 +179,7 @@ def test_what_breaks_it_off_says_what_is_kept_and_how_to_go_on(tmp_path, kind):
         folder.store.add({"size": 1}, 0, {"value": 1})
         raise kind("why")
     kept = f"{tmp_path / 'a b'} keeps 1 measurement; to go on: "
-    command = f"python -m gluonlab.study toy --resume '{tmp_path / 'a b'}'"
+    command = f"gluonlab study toy --resume '{tmp_path / 'a b'}'"
     assert str(ended.value) == ("why; " if kind is DivergedError else "") + kept + command
     assert json.loads((tmp_path / "a b" / "measurements.jsonl").read_text())["round"] == 0
 

@@ -5,6 +5,7 @@ import importlib
 import click
 
 import gluonlab.__main__ as program
+from gluonlab.allreduce import COMMANDS as ALLREDUCE
 from gluonlab.bench.__main__ import COMMANDS as BENCH
 from gluonlab.cli.run_commands import COMMANDS as RUN_COMMANDS
 from gluonlab.data.__main__ import COMMANDS as DATA
@@ -21,10 +22,12 @@ COMMAND_FUNCTIONS = {
     **{f"data {name}": command for name, command in DATA.items()},
     **{f"exercises {name}": command for name, command in EXERCISES.items()},
     **{f"study {name}": command for name, command in STUDY.items()},
+    **{f"allreduce {name}": command for name, command in ALLREDUCE.items()},
     **{f"bench {name}": command for name, command in BENCH.items()},
     "completion": program.print_completion_script,
 }
-COMMAND_GROUPS = {"": program.COMMANDS, "data": DATA, "exercises": EXERCISES, "study": STUDY, "bench": BENCH}
+COMMAND_GROUPS = {"": program.COMMANDS, "data": DATA, "exercises": EXERCISES, "study": STUDY, "allreduce": ALLREDUCE,
+                  "bench": BENCH}  # fmt: skip
 
 
 def command_options(command):

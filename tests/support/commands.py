@@ -3,6 +3,16 @@
 QUICK_OPTIONS = ["--model", "mlp", "--epochs", "1", "--gpus", "2"]
 
 
+def call_run(words):
+    """Call gluonlab run, or the command about runs whose name is the first word."""
+    # These imports are here because conftest.py imports this module first.
+    from gluonlab import run
+    from gluonlab.cli.run_commands import COMMANDS
+
+    name = words[0] if words else ""
+    return COMMANDS[name].main(words[1:]) if name in COMMANDS else run.main(words)
+
+
 def file_names(folder):
     return sorted(path.name for path in folder.iterdir())
 

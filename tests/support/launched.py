@@ -1,4 +1,4 @@
-"""Runs of python -m gluonlab.launch by several processes on this machine."""
+"""Runs of gluonlab launch by several processes on this machine."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Launcher processes, python -m gluonlab.launch, and their child processes."""
+"""Launcher processes, gluonlab launch, and their child processes."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from support.processes import clean_environment
 from support.worker_processes import socket_inodes
 
 QUICK_LAUNCH_OPTIONS = ["--model", "mlp", "--dataset", "synthetic", "--devices", "cpu*1"]
-PATIENCE_OPTIONS = ["--patience", "3600"]  # a busy machine may need long to load MXNet
+PATIENCE_OPTIONS = ["--timeout", "3600"]  # a busy machine may need long to load MXNet
 
 
 class RunningLauncher:

@@ -9,6 +9,7 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+from gluonlab.cli.run_commands import COMMANDS as RUN_COMMANDS
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import given_settings
 
@@ -71,17 +72,28 @@ def check_command(words):
     except ModuleNotFoundError:
         module = importlib.import_module(name)
     command = module.main
+    if name == "gluonlab.bench" and rest[:1] == ["allreduce"]:  # the former name of a group
+        former = importlib.import_module("gluonlab.bench.allreduce.__main__")
+        new_name, new_words = former.current_command(rest[1:])
+        check_command(["gluonlab", "allreduce", new_name, *new_words])
+        return
     if name == "gluonlab" and rest:
         command, rest = module.COMMANDS[rest[0]][1], rest[1:]
-        if not hasattr(command, "make_context"):  # loaded when it is called
+        if words[-len(rest) - 1] in RUN_COMMANDS:
+            command = RUN_COMMANDS[words[-len(rest) - 1]]
+        elif not hasattr(command, "make_context"):  # loaded when it is called
             check_command(["python", "-m", f"gluonlab.{words[-len(rest) - 1]}", *rest])
             return
-    elif rest and rest[0] in getattr(module, "TOOLS", ()):  # a former name
+    elif rest and rest[0] in getattr(module, "TOOLS", ()):
         command, rest = importlib.import_module(module.TOOLS[rest[0]]).main, rest[1:]
     elif hasattr(module, "COMMANDS"):
         command, rest = module.COMMANDS[rest[0]], rest[1:]
     if rest in (["--help"], ["-h"], ["--help-all"]):
         return
+    for option, moved in getattr(command, "moved", {}).items():
+        if option in rest:
+            check_command(["gluonlab", moved.usage.split()[1], *moved.new_words(option, rest)])
+            return
     options = command.make_context(name, list(rest)).params
     names = {field.name for field in fields(TrainConfig)}
     TrainConfig(**given_settings({name: options[name] for name in names & set(options)}))  # checks values

@@ -113,7 +113,8 @@ def check_page(markdown: str) -> List[Break]:
         words = len(text.split())
         if is_sentence and words > MAX_WORDS:
             breaks.append(Break(line, f"a sentence of {words} words: at most {MAX_WORDS}", text))
-        semicolons += [Break(line, f"more than {MAX_SEMICOLONS} semicolons on the page", text)] * text.count(";")
+        if is_sentence:
+            semicolons += [Break(line, f"more than {MAX_SEMICOLONS} semicolons on the page", text)] * text.count(";")
     return breaks + semicolons[MAX_SEMICOLONS:]
 
 

@@ -242,7 +242,7 @@ def test_one_mean_is_for_all_channels():
 
 
 def test_the_list_shows_every_recipes_source_and_figures_and_the_network_of_a_data_set(run):
-    out = " ".join(run("--list")[1].split())
+    out = " ".join(run("list")[1].split())
     for recipe in RECIPES:
         assert recipe.source in out and recipe.url in out and recipe.in_words() in out
         for model, figure in recipe.figures.items():
@@ -269,7 +269,7 @@ def test_a_run_shows_its_recipe_and_that_there_is_a_shorter_one(fashion_run):
     result, lines = fashion_run
     source = "Zhong et al., Random erasing, 2020: the baseline, 95.61 % there 1 epoch (--recipe quick: 10)"
     assert f"recipe published: {source}" in " ".join(lines)
-    assert "options crop padding 4, flip, normalise mnist" in lines
+    assert "options crop padding 4, flip, normalize mnist" in lines
     content = json.loads((result.run_dir / "config.json").read_text())
     assert (content["settings"]["recipe"], content["settings"]["normalize"]) == ("published", "0.1307/0.3081")
     assert (content["config"]["recipe"], content["config"]["flip"], content["config"]["lr"]) == (None, None, None)
@@ -308,8 +308,8 @@ def test_a_run_from_before_recipes_is_evaluated_as_it_was_trained(fashion_run, t
 
 @pytest.mark.parametrize("option", ["--no-flip", "--bias-decay", "--normalize=none", "--recipe=quick"])
 def test_an_evaluation_takes_no_settings_of_training(run, fashion_run, option):
-    status, _, err = run("--evaluate", str(fashion_run[0].run_dir), option)
-    assert status == 2 and "has no effect with --evaluate" in err
+    status, _, err = run("evaluate", str(fashion_run[0].run_dir), option)
+    assert status == 2 and "has no effect on an evaluation" in err
 
 
 def test_switches_say_yes_and_no(run):

@@ -65,7 +65,7 @@ def test_data_that_nothing_can_be_learned_from_has_a_warning(tmp_path, dataset, 
 def test_a_network_that_learned_nothing_has_one_warning(tmp_path, lr, start):
     [remark] = collect_remarks(tmp_path, lr=lr)
     assert re.match(start, remark)
-    assert "--lr; --find-lr 100 finds one" in remark
+    assert "--lr; gluonlab find-lr finds one" in remark
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=200), st.integers(0, 200), st.floats(0.01, 1e20))

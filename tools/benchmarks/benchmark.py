@@ -12,6 +12,7 @@ import click
 from benchmarks import compare
 from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, measure_subjects
 from gluonlab.bench.harness.measurement_command import (
+    OLD_NAMES,
     MeasuredDevices,
     MeasurementOptions,
     MeasurementSession,
@@ -24,7 +25,8 @@ from gluonlab.config.option_checks import whole_number_check
 from gluonlab.errors import ConfigError
 
 RESTART_EVERY = 3  # rounds
-BESIDE_SUFFIX = "@beside"  # behind the name of a subject of the other checkout
+OLD_OPTIONS = {**OLD_NAMES, "--beside": "--baseline"}  # old names of options of these commands
+BASELINE_SUFFIX = "@baseline"  # behind the name of a subject of the other checkout
 
 ToSeries = Callable[[Sequence[Measurement]], List[Series]]
 
@@ -44,33 +46,35 @@ def find_several_devices(spec: Optional[str], default: MeasuredDevices, lack: st
     return on
 
 
-def parse_other_checkout(beside: Optional[str], restart_every: Optional[str], as_json: bool) -> Optional[OtherCheckout]:
-    """Return the checkout of --beside and --restart-every, or None. Raises ConfigError."""
-    if beside is None:
+def parse_other_checkout(
+    baseline: Optional[str], restart_every: Optional[str], as_json: bool
+) -> Optional[OtherCheckout]:
+    """Return the checkout of --baseline and --restart-every, or None. Raises ConfigError."""
+    if baseline is None:
         if restart_every is not None:
-            raise ConfigError(f"--restart-every {restart_every} works only with --beside DIR: use both or remove it")
+            raise ConfigError(f"--restart-every {restart_every} works only with --baseline DIR: use both or remove it")
         return None
     if as_json:
         raise ConfigError(
-            f"--json can print only one results file, but --beside {beside} creates two: write them with --out FILE"
+            f"--json can print only one record, but --baseline {baseline} creates two: write them with --out-file FILE"
         )
     every = RESTART_EVERY if restart_every is None else whole_number_check(1)("--restart-every", restart_every)
-    if not Path(beside, "gluonlab", "bench", "worker_main.py").is_file():
+    if not Path(baseline, "gluonlab", "bench", "worker_main.py").is_file():
         raise ConfigError(
-            f"--beside {beside} does not contain gluonlab/bench: pass the folder of another checkout of gluonlab"
+            f"--baseline {baseline} does not contain gluonlab/bench: pass the folder of another checkout of gluonlab"
         )
-    return OtherCheckout(Path(beside).resolve(), every)
+    return OtherCheckout(Path(baseline).resolve(), every)
 
 
 def measure_both_checkouts(
-    subjects: Sequence[Subject], to_series: ToSeries, title: RecordTitle, rounds: int, beside: OtherCheckout
+    subjects: Sequence[Subject], to_series: ToSeries, title: RecordTitle, rounds: int, baseline: OtherCheckout
 ) -> Tuple[Record, Record]:
-    """Return the records of ``subjects`` in the checkout ``beside``, and here.
+    """Return the records of ``subjects`` in the checkout ``baseline``, and here.
 
     In every round, each subject is measured there right after here. A process's speed also depends
     on its memory layout for its whole life. Both are therefore restarted after some rounds.
     """
-    checkout, restart_every = beside
+    checkout, restart_every = baseline
     session = MeasurementSession()
     pairs = [(subject, _in_checkout(subject, checkout)) for subject in subjects]
     measurements = measure_subjects([subject for pair in pairs for subject in pair], rounds, restart_every)
@@ -85,7 +89,7 @@ def measure_both_checkouts(
 
 
 def _in_checkout(subject: Subject, checkout: Path) -> Subject:
-    name, label = subject.name + BESIDE_SUFFIX, f"{subject.label}, beside"
+    name, label = subject.name + BASELINE_SUFFIX, f"{subject.label}, baseline"
     return replace(subject, name=name, label=label, checkout=checkout)
 
 
@@ -94,14 +98,14 @@ def compare_checkouts(
     to_series: ToSeries,
     title: RecordTitle,
     run_options: MeasurementOptions,
-    beside: OtherCheckout,
+    baseline: OtherCheckout,
 ) -> str:
-    """Return a comparison of the other checkout's record with ours. --out writes both."""
-    theirs, ours = measure_both_checkouts(subjects, to_series, title, run_options.rounds, beside)
-    if run_options.out is not None:
-        path = Path(run_options.out)
+    """Return a comparison of the other checkout's record with ours. --out-file writes both."""
+    theirs, ours = measure_both_checkouts(subjects, to_series, title, run_options.rounds, baseline)
+    if run_options.out_file is not None:
+        path = Path(run_options.out_file)
         ours.write(path)
-        theirs.write(path.with_name(f"{path.stem}-beside{path.suffix}"))
+        theirs.write(path.with_name(f"{path.stem}-baseline{path.suffix}"))
     comparison = compare.compare(theirs, ours)
     return f"{compare.format_comparison(comparison)}\n\n{compare.format_notes([comparison])}"
 
@@ -121,17 +125,17 @@ class Benchmark:
     text: Callable[[Record], str]
     on: Optional[MeasuredDevices] = None
 
-    def run(self, run_options: MeasurementOptions, beside: Optional[OtherCheckout]) -> None:
-        """Measure, print, and write the record to the file of --out."""
-        if beside is not None:
-            click.echo(compare_checkouts(self.ours, self.series, self.title, run_options, beside))
+    def run(self, run_options: MeasurementOptions, baseline: Optional[OtherCheckout]) -> None:
+        """Measure, print, and write the record to the file of --out-file."""
+        if baseline is not None:
+            click.echo(compare_checkouts(self.ours, self.series, self.title, run_options, baseline))
             return
         _, record = run_options.measure_and_record(self.title, self.measured, self.series)
         run_options.print_record(record, self.text(record), self.on)
 
 
-def beside_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add --beside and --restart-every to a command; for use below ``@measurement_options``.
+def baseline_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add --baseline and --restart-every to a command; for use below ``@measurement_options``.
 
     The function receives a MeasurementOptions, an OtherCheckout or None, and its own options by
     name.
@@ -140,19 +144,17 @@ def beside_options(function: Callable[..., None]) -> Callable[..., None]:
     @wraps(function)
     def run(
         run_options: MeasurementOptions,
-        beside: Optional[str] = None,
+        baseline: Optional[str] = None,
         restart_every: Optional[str] = None,
         **own_options: Any,
     ) -> None:
-        function(run_options, parse_other_checkout(beside, restart_every, run_options.as_json), **own_options)
+        function(run_options, parse_other_checkout(baseline, restart_every, run_options.as_json), **own_options)
 
-    beside_option = option(
-        "--beside", "DIR", "compare with another checkout of gluonlab: measure gluonlab's rows of both in turns"
-    )
+    baseline_option = option("--baseline", "DIR", "also measure gluonlab in another checkout, and compare")
     restart_option = option(
         "--restart-every",
         "N",
-        "with --beside: restart both processes after N rounds, because each keeps its fast or slow memory layout  "
-        f"[default: {RESTART_EVERY}]",
+        "with --baseline: restart all processes after N rounds; a process keeps a fast or slow memory "
+        f"layout for its lifetime  [default: {RESTART_EVERY}]",
     )
-    return beside_option(restart_option(run))
+    return baseline_option(restart_option(run))

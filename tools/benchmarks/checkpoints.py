@@ -21,6 +21,7 @@ from gluonlab.bench.harness.interleaved_rounds import progress_bar, rotate, time
 from gluonlab.bench.harness.measurement_command import (
     DEVICES_OPTION,
     INTERRUPTED,
+    OLD_NAMES,
     MeasuredDevices,
     MeasurementOptions,
     cpu_devices,
@@ -271,22 +272,22 @@ def judge_overhead(rows: Sequence[CheckpointRow], task: Task, devices: int) -> s
     )
 
 
-@command("python tools/benchmarks checkpoints", INTERRUPTED)
+@command("python tools/benchmarks checkpoints", INTERRUPTED, renamed={"--network": "--model", **OLD_NAMES})
 @measurement_options(ROUNDS)
-@option("--network", "NAME", f"one of {', '.join(TASKS)}", JUDGED)
+@option("--model", "NAME", f"one of {', '.join(TASKS)}", JUDGED)
 @DEVICES_OPTION
-def main(run_options: MeasurementOptions, network: str, devices: Optional[str]) -> None:
+def main(run_options: MeasurementOptions, model: str, devices: Optional[str]) -> None:
     """Measure the overhead of checkpoints and of --check-replicas.
 
-    It also measures files that are saved in the loop.
-    It runs on two CPU devices or those of --devices, one thread each. Files are written to the folder for
-    temporary files (TMPDIR). A slow result does not change the exit status.
+    The baseline saves files in the training loop. The training runs on two CPU devices with one
+    thread each, or on --devices. Files are written into the temporary folder (TMPDIR). Missed
+    targets are reported, and do not change the exit status.
     """
-    task = find_task(network, TASKS)
+    task = find_task(model, TASKS)
     # MXNet is loaded here, not for the other commands
 
     on = cpu_devices(DEVICES) if devices is None else find_measured_devices(devices)
     count = check_devices(on)
-    title = ("checkpoints", {"network": network, **on.record_options()})
+    title = ("checkpoints", {"network": model, **on.record_options()})
     series, record = run_options.measure_and_record(title, partial(measure_checkpoints, task, on, count), list)
     run_options.print_record(record, format_results(series, task, count, run_options.rounds), on)

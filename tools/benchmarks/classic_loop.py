@@ -9,7 +9,7 @@ import mxnet as mx
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
-from benchmarks.peers import images_and_labels
+from benchmarks.frameworks import images_and_labels
 from gluonlab.bench.worker_main import Job
 from gluonlab.bench.workloads import CLASSES, LEARNING_RATE, TASKS
 

@@ -150,18 +150,18 @@ def find_slower_rows(comparisons: Sequence[Comparison], limit: float) -> List[st
     ]
 
 
-@command("python tools/benchmarks compare")
+@command("python tools/benchmarks compare", renamed={"--at-least": "--fail-below"})
 @click.argument("first", metavar="FIRST")
 @click.argument("second", metavar="SECOND")
-@option("--at-least", "RATIO", "exit with status 1 if a row's whole interval is below this value, such as 0.97")
+@option("--fail-below", "RATIO", "fail if a row's whole interval is below this, such as 0.97")
 @JSON_OPTION
-def main(first: str, second: str, at_least: Optional[str], as_json: bool) -> None:
-    """Compare two results files of the same benchmark, or two folders of them.
+def main(first: str, second: str, fail_below: Optional[str], as_json: bool) -> None:
+    """Compare two records of a benchmark, or two folders of records.
 
-    It prints ratios with 95 % intervals.
-    --out of a benchmark writes results files. Rounds measured in turns (--beside) are compared in pairs.
+    The ratios have 95 % intervals. --out-file of a benchmark writes a record. Rounds of records
+    that --baseline measured together are compared in pairs.
     """
-    limit = None if at_least is None else real_number_check(0, above_minimum=True)("--at-least", at_least)
+    limit = None if fail_below is None else real_number_check(0, above_minimum=True)("--fail-below", fail_below)
     pairs = pair_records(Path(first), Path(second))
     comparisons = [compare(*pair) for pair in pairs]
     if as_json:
@@ -170,4 +170,4 @@ def main(first: str, second: str, at_least: Optional[str], as_json: bool) -> Non
         click.echo("\n\n".join([*map(format_comparison, comparisons), format_notes(comparisons)]))
     slower_rows = [] if limit is None else find_slower_rows(comparisons, limit)
     if slower_rows:
-        raise RunError(f"slower, below {at_least} with 95 % confidence: {'; '.join(slower_rows)}")
+        raise RunError(f"slower, below {fail_below} with 95 % confidence: {'; '.join(slower_rows)}")

@@ -10,7 +10,7 @@ import socket
 import time
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from benchmarks.peers import images_and_labels
+from benchmarks.frameworks import images_and_labels
 from gluonlab.bench.harness.worker_processes import RankProcess, start_rank
 from gluonlab.bench.worker_main import Job
 from gluonlab.bench.workloads import CLASSES, LEARNING_RATE, TASKS

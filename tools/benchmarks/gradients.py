@@ -15,7 +15,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon, nd
 
-from benchmarks.benchmark import OtherCheckout, beside_options, compare_checkouts
+from benchmarks.benchmark import OLD_OPTIONS, OtherCheckout, baseline_options, compare_checkouts
 from gluonlab.bench.allreduce import measure_allreduce as allreduce
 from gluonlab.bench.allreduce import result_table as allreduce_table
 from gluonlab.bench.allreduce.candidate_schedules import make_plans
@@ -134,7 +134,7 @@ def make_updates(shapes: Sequence[Shape], stores: Sequence[str], ctxs: Sequence[
     needed_bytes = size * len(ctxs) * (len(stores) * (3 + 2) + 2)
     if ctxs[0].device_type == "cpu":
         description = f"{len(stores)} stores on {len(ctxs)} devices"
-        require_memory(needed_bytes, description, "choose fewer with --stores, or smaller --world-sizes")
+        require_memory(needed_bytes, description, "choose fewer --kvstores, or smaller --device-counts")
     shared = make_parameters(shapes, ctxs)
     updates = [
         Update(name, store, shared if name == GLUON else make_parameters(shapes, ctxs))
@@ -389,7 +389,7 @@ def parse_world_sizes(text: Optional[str], on: MeasuredDevices) -> List[int]:
         world_sizes = on.available_counts(WORLD_SIZES) if on.named_by_user else list(WORLD_SIZES)
     else:
         check = whole_number_check(2, len(on.numbers) if on.named_by_user else MAX_CPU_DEVICES)
-        world_sizes = list(dict.fromkeys(check("--world-sizes", part) for part in text.split(",")))
+        world_sizes = list(dict.fromkeys(check("--device-counts", part) for part in text.split(",")))
     if min(world_sizes) < 2:
         raise ConfigError(f"--devices {on.device_spec(1)}: a sum needs at least two devices: pass two or more")
     return world_sizes
@@ -488,43 +488,43 @@ def make(world_size: int, size_bytes: int, stores: Sequence[str], devices: Optio
 @command(
     "python tools/benchmarks gradients",
     INTERRUPTED,
-    most_used="--size --stores --world-sizes --devices --rounds --out --json",
+    most_used="--bytes --kvstores --device-counts --devices --rounds --out-file --json",
+    renamed={"--size": "--bytes", "--stores": "--kvstores", "--world-sizes": "--device-counts", **OLD_OPTIONS},
 )
 @measurement_options(ROUNDS)
-@beside_options
-@option("--size", "SIZE", "size of the buffers for allreduce without update", "46MB")
-@option("--stores", "NAMES", "kvstores for allreduce with update, such as device,ring", "all")
-@option("--world-sizes", "N,N", "device counts  [default: 2,4; with --devices also all]")
+@baseline_options
+@option("--bytes", "SIZE", "size of the allreduce without update", "46MB")
+@option("--kvstores", "NAMES", "kvstores for allreduce with update, such as device,ring", "all")
+@option("--device-counts", "N,N", "device counts  [default: 2,4; with --devices also all]")
 @DEVICES_OPTION
 def main(
     run_options: MeasurementOptions,
-    beside: Optional[OtherCheckout],
-    size: str,
-    stores: str,
-    world_sizes: Optional[str],
+    baseline: Optional[OtherCheckout],
+    bytes: str,
+    kvstores: str,
+    device_counts: Optional[str],
     devices: Optional[str],
 ) -> None:
-    """Measure allreduce on ResNet-18's gradients, and judge gluonlab's.
+    """Measure allreduce on ResNet-18's gradients, with and without update.
 
-    The sums are measured alone, and with update.
-    A slow result does not change the exit status.
+    Missed targets are reported, and do not change the exit status.
     """
-    size_bytes, *more = parse_sizes(size, "--size")
+    size_bytes, *more = parse_sizes(bytes, "--bytes")
     if more:
-        raise ConfigError(f"--size {size}: pass one size, such as 46MB")
+        raise ConfigError(f"--bytes {bytes}: pass one size, such as 46MB")
     on = cpu_devices(max(WORLD_SIZES)) if devices is None else find_measured_devices(devices)
-    names = parse_stores(stores, on.on_gpus)
-    counts = parse_world_sizes(world_sizes, on)
-    sizes_text = world_sizes or ",".join(map(str, counts))
-    title = ("gradients", {"size": size, "stores": stores, "world-sizes": sizes_text, **on.record_options()})
-    if beside is not None:
+    names = parse_stores(kvstores, on.on_gpus)
+    counts = parse_world_sizes(device_counts, on)
+    sizes_text = device_counts or ",".join(map(str, counts))
+    title = ("gradients", {"size": bytes, "stores": kvstores, "world-sizes": sizes_text, **on.record_options()})
+    if baseline is not None:
         subjects = our_subjects(on, names, counts, size_bytes)
-        click.echo(compare_checkouts(subjects, job_series, title, run_options, beside))
+        click.echo(compare_checkouts(subjects, job_series, title, run_options, baseline))
         return
     measured = partial(measure_gradients, names, counts, size_bytes, on=on)
     findings, record = run_options.measure_and_record(title, measured, Findings.series)
     wrong = ", ".join(findings.inexact_sums())
     # a record of wrong sums is not kept
-    (run_options._replace(out=None) if wrong else run_options).print_record(record, format_findings(findings), on)
+    (run_options._replace(out_file=None) if wrong else run_options).print_record(record, format_findings(findings), on)
     if wrong:
         raise RunError(f"{wrong} computed wrong sums: see the column error")

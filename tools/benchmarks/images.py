@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Sequence
 
 from benchmarks import rates
-from benchmarks.peers import missing_torch_reason
+from benchmarks.frameworks import missing_torch_reason
 from benchmarks.rates import ThroughputRow
 from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, image_rates, measure_subjects
-from gluonlab.bench.harness.measurement_command import INTERRUPTED, MeasurementOptions, measurement_options
+from gluonlab.bench.harness.measurement_command import INTERRUPTED, OLD_NAMES, MeasurementOptions, measurement_options
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.harness.table_format import format_table as as_table
 from gluonlab.bench.harness.table_format import rounds_text
@@ -144,12 +144,12 @@ def format_results(rows: Sequence[ThroughputRow], rounds: int) -> str:
     return as_table(lines, note)
 
 
-@command("python tools/benchmarks images", INTERRUPTED)
+@command("python tools/benchmarks images", INTERRUPTED, renamed=OLD_NAMES)
 @measurement_options(ROUNDS)
 def main(run_options: MeasurementOptions) -> None:
-    """Measure JPEGs decoded per second: gluonlab, MXNet and PyTorch.
+    """Compare how fast gluonlab, MXNet and PyTorch decode JPEG images.
 
-    A slow result does not change the exit status.
+    Missed targets are reported, and do not change the exit status.
     """
     _, record = run_options.measure_and_record(("images", {}), measure_images, image_rates)
     run_options.print_record(record, format_results(make_rows(record.series), run_options.rounds))

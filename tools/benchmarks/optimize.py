@@ -7,7 +7,7 @@ from functools import partial
 from statistics import median
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
-from benchmarks.benchmark import Benchmark, OtherCheckout, beside_options
+from benchmarks.benchmark import OLD_OPTIONS, Benchmark, OtherCheckout, baseline_options
 from benchmarks.rates import Ratio, paired_ratio
 from gluonlab.bench.harness import table_format as texts
 from gluonlab.bench.harness.interleaved_rounds import Subject, image_rates, measure_subjects
@@ -117,16 +117,16 @@ def _format_row(row: OptimizeRow) -> str:
     return f"{head}{row.plain:>9,.0f}{row.optimized:>11,.0f}  {row.faster}"
 
 
-@command("python tools/benchmarks optimize", INTERRUPTED)
+@command("python tools/benchmarks optimize", INTERRUPTED, renamed=OLD_OPTIONS)
 @measurement_options(ROUNDS)
-@beside_options
-def main(run_options: MeasurementOptions, beside: Optional[OtherCheckout]) -> None:
+@baseline_options
+def main(run_options: MeasurementOptions, baseline: Optional[OtherCheckout]) -> None:
     """Measure models of tutorials before and after gluonlab.optimize.
 
-    They train on one CPU device with one thread. The losses of the first steps are compared, and a
-    row whose losses differ shows the losses instead of a throughput.
-    A slow result does not change the exit status.
+    The models train on one CPU device with one thread. If the losses of the first steps differ, the
+    row shows the losses instead of the throughput. Missed targets are reported, and do not change
+    the exit status.
     """
     Benchmark(
         ("optimize", {}), partial(measure_subjects, make_subjects()), our_subjects(), image_rates, format_results
-    ).run(run_options, beside)
+    ).run(run_options, baseline)

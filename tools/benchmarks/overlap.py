@@ -13,6 +13,7 @@ from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, meas
 from gluonlab.bench.harness.measurement_command import (
     DEVICES_OPTION,
     INTERRUPTED,
+    OLD_NAMES,
     MeasuredDevices,
     MeasurementOptions,
     cpu_devices,
@@ -49,10 +50,10 @@ class OverlapRow:
     reason: Optional[str] = None
 
 
-def check_network(name: str) -> str:
+def check_model(name: str) -> str:
     """Return the name. Raises ConfigError, with the choices, for an unknown one."""
     if name not in NETWORKS:
-        raise ConfigError(unknown("network", name, NETWORKS))
+        raise ConfigError(unknown("model", name, NETWORKS))
     return name
 
 
@@ -112,19 +113,19 @@ def format_results(network: str, series: Sequence[Series], rounds: int) -> str:
     return as_table(lines, note)
 
 
-@command("python tools/benchmarks overlap", INTERRUPTED)
+@command("python tools/benchmarks overlap", INTERRUPTED, renamed={"--network": "--model", **OLD_NAMES})
 @measurement_options(ROUNDS)
-@option("--network", "NAME", f"one of {', '.join(NETWORKS)}", "resnet18")
+@option("--model", "NAME", f"one of {', '.join(NETWORKS)}", "resnet18")
 @DEVICES_OPTION
-def main(run_options: MeasurementOptions, network: str, devices: Optional[str]) -> None:
-    """Measure the costs and benefits of --backward-bulk-size.
+def main(run_options: MeasurementOptions, model: str, devices: Optional[str]) -> None:
+    """Measure the effect of --backward-bulk-size on throughput.
 
-    It runs on two CPU devices, or on those of --devices.
-    A slow result does not change the exit status.
+    The training runs on two CPU devices, or on --devices. Missed targets are reported, and do not
+    change the exit status.
     """
-    network = check_network(network)
+    check_model(model)
     on = find_several_devices(devices, cpu_devices(DEVICES), "a single device does not sum anything")
-    title = ("overlap", {"network": network, **on.record_options()})
-    measured = partial(measure_subjects, make_subjects(network, on))
+    title = ("overlap", {"network": model, **on.record_options()})
+    measured = partial(measure_subjects, make_subjects(model, on))
     _, record = run_options.measure_and_record(title, measured, make_series)
-    run_options.print_record(record, format_results(network, record.series, run_options.rounds), on)
+    run_options.print_record(record, format_results(model, record.series, run_options.rounds), on)

@@ -10,7 +10,7 @@ from functools import partial
 from statistics import median
 from typing import Dict, List, Mapping, Optional, Sequence
 
-from benchmarks.benchmark import Benchmark, OtherCheckout, beside_options
+from benchmarks.benchmark import OLD_OPTIONS, Benchmark, OtherCheckout, baseline_options
 from gluonlab.bench.harness.confidence_interval import median_ratio
 from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, image_rates, measure_subjects
 from gluonlab.bench.harness.measurement_command import INTERRUPTED, MeasurementOptions, measurement_options, option
@@ -154,15 +154,15 @@ def _format_cell(rate: Optional[float], ratio: Optional[float]) -> str:
     return f"{rate:,.0f}" + (" " * 5 if ratio is None else f" {ratio:.2f}")
 
 
-@command("python tools/benchmarks threads", INTERRUPTED)
+@command("python tools/benchmarks threads", INTERRUPTED, renamed=OLD_OPTIONS)
 @measurement_options(ROUNDS)
-@beside_options
+@baseline_options
 @option("--spin-counts", "N,N", "also measure threads that spin N times before they sleep", SPIN_COUNTS)
-def main(run_options: MeasurementOptions, beside: Optional[OtherCheckout], spin_counts: str) -> None:
-    """Compare settings for how idle threads of a CPU device wait.
+def main(run_options: MeasurementOptions, baseline: Optional[OtherCheckout], spin_counts: str) -> None:
+    """Compare wait policies of a CPU device's idle threads.
 
-    Each is measured on an idle host, and next to a busy process. Two workers of a parameter server
-    on this host are also measured, each with its part of the cores, and each with all cores.
+    Each policy is measured on an idle machine, and with another busy process. Two workers of a
+    parameter server on this host are also measured, each with half of the cores or with all.
     """
     counts = parse_spin_counts(spin_counts)
     Benchmark(
@@ -171,4 +171,4 @@ def main(run_options: MeasurementOptions, beside: Optional[OtherCheckout], spin_
         our_subjects(),
         image_rates,
         lambda record: format_results(make_rows(record.series), record.rounds),
-    ).run(run_options, beside)
+    ).run(run_options, baseline)

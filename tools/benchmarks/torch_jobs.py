@@ -17,8 +17,8 @@ from PIL import Image
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.frameworks import images_and_labels
 from benchmarks.images import BATCH_SIZE, whole_epochs
-from benchmarks.peers import images_and_labels
 from gluonlab.bench.harness.worker_processes import start_rank
 from gluonlab.bench.worker_main import Job
 from gluonlab.bench.workloads import CLASSES, LEARNING_RATE, TASKS, Task

@@ -141,18 +141,18 @@ Options = Mapping[str, Any]
 
 def run_command(options: Options) -> str:
     """Return the text to print. Raise a UsageError for impossible values."""
-    if "out" in options:
+    if "out_file" in options:
         _check_out(options)
     hosts = whole_number_check(1, MAX_HOSTS)("--hosts", options.get("hosts", HOSTS))
     gradient_bytes = _gradient_bytes(options)
     steps = {name: _find_step(options, name) for name in _parse_machines(options.get("machines", MACHINES))}
     rows = {name: predict_scaling(name, hosts, step.seconds, gradient_bytes) for name, step in steps.items()}
     assumption_texts = assumptions(steps, gradient_bytes, network="gradients" not in options)
-    if "out" in options:
+    if "out_file" in options:
         from prediction.efficiency_picture import as_svg
 
-        path = Path(options["out"])
-        with new_file("--out", path) as temporary:
+        path = Path(options["out_file"])
+        with new_file("--out-file", path) as temporary:
             temporary.write_text(as_svg(steps, rows, assumption_texts), encoding="utf-8")
         return f"wrote {path}: open it in a browser"
     if "json" in options:
@@ -162,12 +162,12 @@ def run_command(options: Options) -> str:
 
 
 def _check_out(options: Options) -> None:
-    path = Path(options["out"])
+    path = Path(options["out_file"])
     if "json" in options:
-        raise ConfigError("--json has no effect with --out: remove --json")
+        raise ConfigError("--json has no effect with --out-file: remove --json")
     if path.suffix.lower() != ".svg":
-        raise ConfigError(f"--out {path} is not an SVG file: use a name that ends in .svg")
-    check_new_path("--out", path)
+        raise ConfigError(f"--out-file {path} is not an SVG file: use a name that ends in .svg")
+    check_new_path("--out-file", path)
 
 
 def _parse_machines(text: str) -> List[str]:
@@ -232,22 +232,26 @@ def _as_json(rows: Mapping[str, List[ScalingPrediction]], assumption_texts: List
     return json_text({"assumptions": assumption_texts, "rows": content})
 
 
-@command("python tools/prediction efficiency", most_used="--machines --hosts --gradients --step --out --json")
+@command(
+    "python tools/prediction efficiency",
+    most_used="--machines --hosts --gradients --step --out-file --json",
+    renamed={"--out": "--out-file"},
+)
 @option("--machines", "NAMES", f"machines: one or more of {', '.join(NETWORKS)}", MACHINES)
-@option("--hosts", "N", f"largest number of hosts, at most {MAX_HOSTS}  [default: {HOSTS}]")
-@option("--gradients", "SIZE", "gradient size of another model, such as 46MB  [default: ResNet-50's, 102.3MB]")
-@option("--step", "MS", "time of a training step on one GPU  [default: published times of K80, V100 and A100]")
-@option("--out", "FILE", "write a plot to a new file that ends in .svg")
+@option("--hosts", "N", f"largest number of hosts, up to {MAX_HOSTS}  [default: {HOSTS}]")
+@option("--gradients", "SIZE", "bytes of the gradients, such as 46MB  [default: ResNet-50's, 102.3MB]")
+@option("--step", "MS", "step time of one GPU  [default: as published, for K80, V100 and A100]")
+@option("--out-file", "FILE", "write a picture, a new .svg file")
 @JSON_OPTION
 def main(as_json: bool, **options: Optional[str]) -> None:
-    """Predict the efficiency of training on 1 to 8 known hosts.
+    """Predict the scaling efficiency of training on 1 to 8 hosts.
 
-    Nothing is run, and nothing was measured: a GPU's published time of a step, beside the price of
-    summing its gradients over all GPUs of all hosts, in three ways. The assumptions are printed.
+    The prediction adds a GPU's published step time and the predicted time of three gradient
+    reductions over all hosts. Nothing is run. The assumptions are printed.
 
     \b
-    --machines p3.16xlarge --hosts 16
-    --gradients 46MB --step 90 --out efficiency.svg
+    gluonlab bench efficiency --machines p3.16xlarge --hosts 16
+    gluonlab bench efficiency --gradients 46MB --step 90 --out-file efficiency.svg
     """
     given = {name: value for name, value in options.items() if value is not None}
     click.echo(run_command({**given, **({"json": True} if as_json else {})}))

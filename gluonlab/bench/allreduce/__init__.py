@@ -1,1 +1,1 @@
-"""``bench allreduce``: measures allreduce algorithms, predicts their times, and draws them."""
+"""Work of ``gluonlab allreduce``: measures, predicts and draws allreduce algorithms."""

@@ -1,4 +1,4 @@
-"""Chooses the schedules that ``bench allreduce`` measures, or whose time it predicts.
+"""Chooses the schedules that ``allreduce bench`` measures, or whose time it predicts.
 
 Ring-like schedules may appear twice: in device order, and in the best order for the topology's
 links ("placed"). Does not import MXNet.

@@ -63,6 +63,7 @@ from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.allreduce_store import total_bytes
 from gluonlab.kvstores.schedule_stores import TopologyAwareKVStore
 from gluonlab.plain_text import json_text
+from gluonlab.renamed import rename_argument
 from gluonlab.scratch.data_parallel import allreduce as chapters_allreduce
 
 CHAPTER, SHARDED_WHOLE = "chapter", "sharded-whole"
@@ -313,6 +314,7 @@ class AllreduceReport:
     speeds: Optional[MemorySpeeds] = None
 
 
+@rename_argument("repeat", "iters")
 def measure(
     sizes: Sequence[int],
     variants: Sequence[Variant],
@@ -320,9 +322,10 @@ def measure(
     dtype: str = "float32",
     arrays: int = 1,
     rounds: int = ROUNDS,
-    repeat: Optional[int] = None,
+    iters: Optional[int] = None,
     topology: Optional[Topology] = None,
     processes: Sequence[ProcessGroupWorker] = (),
+    warmup: Optional[int] = None,
 ) -> AllreduceReport:
     """Measure every variant at every size, and return the rows of a table.
 
@@ -333,10 +336,11 @@ def measure(
         dtype: Type of the elements.
         arrays: Number of arrays over which each size is split.
         rounds: Measurements of each row.
-        repeat: Allreduces per measurement, or None for as many as need 30 ms.
+        iters: Allreduces per measurement, or None for as many as need 30 ms.
         topology: Links for the cost model. If None, speeds are measured for CPU devices.
         processes: Groups of processes that are also measured, with float32. Each has as many
             processes as there are devices.
+        warmup: Allreduces before the first measurement; see `time_interleaved`.
 
     Returns:
         The rows of all sizes.
@@ -348,7 +352,7 @@ def measure(
     on_cpu = ctxs[0].device_type == "cpu"
     if on_cpu:
         description = f"{max(sizes):,} bytes on each of {len(ctxs)} devices"
-        remedy = "choose smaller --sizes or fewer --devices"
+        remedy = "choose smaller --bytes or fewer --devices"
         require_memory(MEMORY_REPLICAS * len(ctxs) * max(sizes), description, remedy)
     speeds = probe_speeds(ctxs, max(sizes)) if topology is None and on_cpu and len(ctxs) > 1 else None
     cost_topology = speeds.topology(len(ctxs)) if speeds else topology
@@ -356,7 +360,7 @@ def measure(
     with progress_bar(len(sizes) * rounds) as bar:
         for count in counts:
             buffers = AllreduceBuffers(ctxs, count, dtype, arrays)
-            rows += _measure_size(buffers, variants, processes, rounds, repeat, cost_topology, bar.update)
+            rows += _measure_size(buffers, variants, processes, rounds, (iters, warmup), cost_topology, bar.update)
     return AllreduceReport(rows, rounds, cost_topology, speeds)
 
 
@@ -365,7 +369,7 @@ def _count_elements(size_bytes: int, dtype: str, arrays: int) -> int:
     count = size_bytes // np.dtype(dtype).itemsize
     if count < arrays:
         raise ConfigError(
-            f"--sizes {size_bytes}B are {count} elements of {dtype}, and --arrays is {arrays}: "
+            f"--bytes {size_bytes}B are {count} elements of {dtype}, and --arrays is {arrays}: "
             "give each array at least one"
         )
     return count
@@ -376,12 +380,13 @@ def _measure_size(
     variants: Sequence[Variant],
     processes: Sequence[ProcessGroupWorker],
     rounds: int,
-    repeat: Optional[int],
+    calls_per_row: Tuple[Optional[int], Optional[int]],
     topology: Optional[Topology],
     on_round: Callable[[], object],
 ) -> List[AllreduceRow]:
     """Measure all variants with one size, and return their rows, first those of processes.
 
+    ``calls_per_row``: calls per measurement and warm-up calls, see `time_interleaved`.
     ``topology``: the links for the cost model. ``on_round`` is called after each round.
     """
     ctxs, count, dtype = buffers.ctxs, buffers.count, buffers.dtype
@@ -395,7 +400,8 @@ def _measure_size(
     on_cpus = ctxs[0].device_type == "cpu" and len(ctxs) > 1
     limit = MemoryLimit(ctxs, size, dtype) if on_cpus else None
     timed: Dict[str, TimedCall] = {**process_sums, **calls, **(limit.calls if limit else {})}
-    seconds = time_interleaved(timed, rounds, repeat, on_round)
+    iters, warmup = calls_per_row
+    seconds = time_interleaved(timed, rounds, iters, on_round, warmup=warmup)
     limit_s = limit.seconds(seconds) if limit else None
     floor_s = floor_of(topology).seconds(size) if topology else None
 
@@ -518,9 +524,13 @@ def measure_by_options(options: CommandOptions, schedules_alone: bool = False) -
     ``schedules_alone``: measure only auto and the schedules of all algorithms, without MXNet's
     stores.
     """
-    sizes = parse_sizes(options.get("sizes", DEFAULT_SIZES))
-    counts = [name for name in ("arrays", "repeat", "rounds") if name in options]
-    numbers = {name: whole_number_check(1)(option_name(name), options[name]) for name in counts}
+    sizes = parse_sizes(options.get("bytes", DEFAULT_SIZES))
+    minimums = {"arrays": 1, "iters": 1, "rounds": 1, "warmup": 0}
+    numbers = {
+        name: whole_number_check(minimum)(option_name(name), options[name])
+        for name, minimum in minimums.items()
+        if name in options
+    }
     names = parse_algorithms(options.get("algorithms", "all"), CHOICES)
     dtype = options.get("dtype", DTYPES[0])
     if dtype not in DTYPES:

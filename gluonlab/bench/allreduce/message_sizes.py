@@ -13,14 +13,15 @@ from gluonlab.config.option_checks import whole_number_check
 from gluonlab.errors import ConfigError
 from gluonlab.plain_text import UNITS
 
-DEFAULT_DEVICES, DEFAULT_SIZES = "cpu*2", "1KiB:64MiB"  # of ``bench allreduce``
-DRAWN_DEVICES = 4  # the default number of devices with --draw
+DEFAULT_DEVICES, DEFAULT_SIZES = "cpu*2", "1KiB:64MiB"  # of ``allreduce bench``
+DRAWN_DEVICES = 4  # the default number of devices of ``allreduce draw``
+COST_SIZES = "1KiB,1MiB,100MB"  # sizes whose predicted times ``allreduce draw`` and ``solve`` show
 DEFAULT_FACTOR = 4
 _SIZE_PATTERN = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([a-z]*)\s*")
 _SIZE_HELP = "give sizes such as 46MB, 1KiB,1MiB or 1KiB:64MiB:4 (B, KB, MB and GB, or KiB, MiB and GiB of 1024)"
 
 
-def parse_sizes(text: str, option: str = "--sizes") -> List[int]:
+def parse_sizes(text: str, option: str = "--bytes") -> List[int]:
     """Return the sizes in bytes that ``text`` names, ascending and without duplicates.
 
     ====================  ==================================================================

@@ -176,7 +176,7 @@ def _cost_columns(row: PredictedRow, mark: str = "") -> str:
     return f"{name_and_time}{columns}{format_factor(row.times_floor):>9}"
 
 
-# --- --hosts: predicted times by number of ranks
+# --- allreduce simulate --hosts: predicted times by number of ranks
 
 HOSTS_FACTOR = 2
 
@@ -238,7 +238,7 @@ def ranks_table(rows: Sequence[PredictedRow], topology: Topology) -> str:
     return format_table(lines, COLUMN_NOTES, *_topology_notes(topology))
 
 
-# --- --synthesise: search for schedules
+# --- allreduce solve: search for schedules
 
 DEFAULT_SECONDS = 60  # for each number of steps
 SYNTHESIS_NOTE = (
@@ -264,14 +264,14 @@ def search_schedules(topology: Topology, seconds: int, workers: int, out: Option
         import ortools  # noqa: F401
     except ImportError:
         raise ConfigError(
-            f"--synthesise needs OR-tools, which is not installed: {pip_install_command('synthesis')}"
+            f"allreduce solve needs OR-tools, which is not installed: {pip_install_command('synthesis')}"
         ) from None
     started = time.monotonic()
     with tqdm(bar_format="{desc} [{elapsed}]", file=sys.stderr, disable=None) as bar:
         front = synthesize(topology, seconds, workers, bar.set_description_str)
         bar.set_description_str(f"{len(front)} found in {time.monotonic() - started:.0f} s")
     if out is not None:
-        with new_file("--out", Path(out)) as temporary:
+        with new_file("--out-file", Path(out)) as temporary:
             Path(temporary).write_text(schedules_file_text(topology, front), encoding="utf-8")
     return front
 
@@ -312,7 +312,7 @@ def synthesis_to_json(front: Sequence[SynthesizedSchedule]) -> List[Dict[str, An
     ]  # fmt: skip
 
 
-# --- --choose: which schedule auto chooses
+# --- allreduce choose: which schedule auto chooses
 
 AUTO_NOTE = (
     "auto sums a buffer by the schedule with the lowest price for its bytes: of all algorithms, in "

@@ -1,4 +1,4 @@
-"""Table of ``bench allreduce``: a heading for each size, and below it a line for each algorithm."""
+"""Table of ``allreduce bench``: a heading for each size, and below it a line for each algorithm."""
 
 from __future__ import annotations
 

@@ -226,24 +226,26 @@ def call_all(calls: Sequence[Call]) -> Call:
 def time_interleaved(
     calls: Mapping[str, TimedCall],
     rounds: int,
-    repeat: Optional[int] = None,
+    iters: Optional[int] = None,
     on_round: Callable[[], object] = lambda: None,
     block_s: Optional[float] = None,
+    warmup: Optional[int] = None,
 ) -> Dict[str, List[float]]:
     """Return the seconds of one call in each round, by the name of the call.
 
-    A round times a block of ``repeat`` calls for each of ``calls``, and starts with another one
+    A round times a block of ``iters`` calls for each of ``calls``, and starts with another one
     each time. The host waits for the devices before and after a block, but not within it. So the
     clock measures how fast the devices finish the queued work.
 
     Args:
         calls: Name -> the call to time.
         rounds: The number of rounds.
-        repeat: Calls per block; by default as many as need ``block_s``.
+        iters: Calls per block; by default as many as need ``block_s``.
         on_round: Function that is called after each round.
         block_s: Seconds of a block; BLOCK_S by default.
+        warmup: Calls before the first round that are not timed; by default 2, or 7 if they are short.
     """
-    repeats = {name: _choose_repeat(call, repeat, block_s or BLOCK_S) for name, call in calls.items()}
+    repeats = {name: _warm_up(call, iters, block_s or BLOCK_S, warmup) for name, call in calls.items()}
     seconds: Dict[str, List[float]] = {name: [] for name in calls}
     for round in range(rounds):
         for name in rotate(list(calls), round):
@@ -266,10 +268,14 @@ def time_block(call: TimedCall, repeat: int) -> float:
     return (time.perf_counter() - started) / repeat
 
 
-def _choose_repeat(call: TimedCall, repeat: Optional[int], block_s: float) -> int:
-    """Warm a call up, and return how often it is called in a block."""
+def _warm_up(call: TimedCall, iters: Optional[int], block_s: float, warmup: Optional[int]) -> int:
+    """Warm a call up, and return how often it is called in a block: ``iters``, if given."""
+    if warmup:
+        time_block(call, warmup)
+    if warmup is not None and iters:
+        return iters
     time_block(call, 1)
     seconds = time_block(call, 1)
     if seconds < block_s / WARM_UP_CALLS:
         seconds = time_block(call, WARM_UP_CALLS)
-    return repeat or max(1, min(MAX_REPEATS, round(block_s / seconds)))
+    return iters or max(1, min(MAX_REPEATS, round(block_s / seconds)))

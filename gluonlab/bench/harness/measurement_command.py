@@ -177,24 +177,24 @@ class ScheduleDrawing(NamedTuple):
     page: Callable[[str], str]
 
 
-def output_drawing(drawing: ScheduleDrawing, out: Optional[str], language: Optional[str]) -> str:
-    """Return the text of a drawing, or write the file of --out and return a message.
+def output_drawing(drawing: ScheduleDrawing, out_file: Optional[str], language: Optional[str]) -> str:
+    """Return the text of a drawing, or write the file of --out-file and return a message.
 
     The file is one picture if its name ends in .svg, otherwise a page to step through. Raises
     ConfigError for a ``language`` without a page, OutputError for a file that exists or cannot be
     written.
     """
-    path = None if out is None else Path(out)
+    path = None if out_file is None else Path(out_file)
     is_page = path is not None and path.suffix.lower() != ".svg"
     if language is not None and not is_page:
         raise ConfigError(
-            "--language is for a page: give --out FILE.html for one, or leave it out; texts and pictures are English"
+            "--language is for a page: give --out-file FILE.html, or leave it out; texts and pictures are English"
         )
     if path is None:
         return drawing.text()
-    check_new_path("--out", path)
+    check_new_path("--out-file", path)
     content = drawing.page(language or "en") if is_page else drawing.picture()
-    with new_file("--out", path) as temporary:
+    with new_file("--out-file", path) as temporary:
         temporary.write_text(content, encoding="utf-8")
     return f"written to {path}: open it in a browser"
 
@@ -215,6 +215,7 @@ def count_devices(spec: str) -> int:
 # --- options of commands
 
 INTERRUPTED = "the unfinished measurement is not kept"  # message of every command after Ctrl-C
+OLD_NAMES = {"--out": "--out-file"}  # old names of options that measurement commands share
 _T = TypeVar("_T")
 Option = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -225,17 +226,18 @@ def option(name: str, metavar: str, help: str, default: Optional[str] = None) ->
     return click.option(name, metavar=metavar, default=default, show_default=shown, help=help)
 
 
-JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="print JSON, and nothing else, on standard output")
-OUT_OPTION = option("--out", "FILE", "write the record, as --json prints it, into a file")
-DEVICES_OPTION = option("--devices", "SPEC", "measure on gpu:* gpu:0,2 cpu:0,1, ...  [default: CPU devices]")
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="print only JSON on standard output")
+OUT_FILE_OPTION = option("--out-file", "FILE", "also write the JSON of --json into a file")
+DEVICES_OPTION = option("--devices", "SPEC", "gpu:* gpu:0,2 cpu:0,1, ...  [default: CPU devices]")
+LANGUAGE_OPTION = option("--language", "NAME", "language of the page, en or ja  [default: en]")
 
 
 class MeasurementOptions(NamedTuple):
-    """The values of the options that all measurements have: --rounds, --json and --out."""
+    """The values of the options that all measurements have: --rounds, --json and --out-file."""
 
     rounds: int
     as_json: bool
-    out: Optional[str]
+    out_file: Optional[str]
 
     def measure_and_record(
         self, title: RecordTitle, measure: Callable[[int], _T], series: Callable[[_T], List[Series]]
@@ -252,12 +254,12 @@ class MeasurementOptions(NamedTuple):
         return result, record
 
     def print_record(self, record: Record, text: str, on: Optional[MeasuredDevices] = None) -> None:
-        """Print the record as JSON, or the machine and ``text``. Also write the file of --out."""
+        """Print the record as JSON, or the machine and ``text``. Also write the file of --out-file."""
         devices = "" if on is None else f"\n{textwrap.fill(f'devices: {on.description}', WIDTH)}"
         output = record.as_json() if self.as_json else f"{describe_machine()}{devices}\n\n{text}\n"
         click.echo(output, nl=False)
-        if self.out is not None:
-            record.write(Path(self.out))
+        if self.out_file is not None:
+            record.write(Path(self.out_file))
 
 
 def measurement_options(rounds: int) -> Option:
@@ -269,17 +271,17 @@ def measurement_options(rounds: int) -> Option:
     rounds_option = option("--rounds", "N", "measurements of each row", str(rounds))
 
     def add_options(function: Callable[..., None]) -> Callable[..., None]:
-        """Return ``function`` with the options --rounds, --json and --out added."""
+        """Return ``function`` with the options --rounds, --json and --out-file added."""
 
         @wraps(function)
-        def run(rounds: str, as_json: bool, out: Optional[str], **own_options: Any) -> None:
+        def run(rounds: str, as_json: bool, out_file: Optional[str], **own_options: Any) -> None:
             """Check the added options, and call ``function`` with all options."""
             count = whole_number_check(1)("--rounds", rounds)
-            if out is not None:
-                check_output_file("--out", Path(out))  # before the measurement, which takes minutes
-            function(MeasurementOptions(count, as_json, out), **own_options)
+            if out_file is not None:
+                check_output_file("--out-file", Path(out_file))  # before the measurement, which takes minutes
+            function(MeasurementOptions(count, as_json, out_file), **own_options)
 
-        decorated: Callable[..., None] = rounds_option(JSON_OPTION(OUT_OPTION(run)))
+        decorated: Callable[..., None] = rounds_option(JSON_OPTION(OUT_FILE_OPTION(run)))
         return decorated
 
     return add_options

@@ -95,7 +95,7 @@ def read_record(path: Path) -> Record:
         problem = f"cannot be read ({error.strerror})"
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         problem = f"is not a record of a measurement ({' '.join(str(error).split())[:80]})"
-    raise DataError(f"{path} {problem}: give a file that bench --out wrote")
+    raise DataError(f"{path} {problem}: give a file that bench --out-file wrote")
 
 
 def _parse_record(content: Dict[str, Any]) -> Record:

@@ -22,31 +22,36 @@ from gluonlab.plain_text import json_text
 DEFAULT_DEVICES, DEFAULT_SIZES, DEFAULT_ROUNDS = "cpu*2", "4KiB,64KiB,1MiB,16MiB", 7
 
 
-@command("gluonlab bench links", INTERRUPTED, most_used="--devices --sizes --rounds --save --nvml --json")
+@command(
+    "gluonlab bench links",
+    INTERRUPTED,
+    most_used="--devices --bytes --rounds --save --nvml --json",
+    renamed={"--sizes": "--bytes"},
+)
 @option("--devices", "SPEC", "gpu:* gpu:0,2 cpu*4, or a number", DEFAULT_DEVICES)
-@option("--sizes", "SIZES", "of the copies, two or more", DEFAULT_SIZES)
+@option("--bytes", "SIZES", "sizes of the copies, two or more", DEFAULT_SIZES)
 @option("--rounds", "N", "measurements of each copy", str(DEFAULT_ROUNDS))
-@option("--save", "FILE", "write a new file, m.json, which is a topology wherever one is named")
+@option("--save", "FILE", "write a topology file, m.json, for other commands")
 @click.option(
-    "--nvml", is_flag=True, help="measure nothing: --save the links that the driver reports, at nominal speeds"
+    "--nvml", is_flag=True, help="measure nothing: --save the links that the driver reports, at nominal speed"
 )
 @JSON_OPTION
-def links_command(as_json: bool, devices: str, sizes: str, rounds: str, save: Optional[str], nvml: bool) -> None:
+def links_command(as_json: bool, devices: str, bytes: str, rounds: str, save: Optional[str], nvml: bool) -> None:
     """Measure latency and bandwidth between every two devices.
 
-    It also finds what copies at the same time share.
-    Nominal links misprice real machines. A saved file takes the place of a machine's name:
+    The measurement also finds shared links. Predictions with measured links are more accurate than
+    with nominal ones. Other commands accept the saved file instead of a machine's name:
 
     \b
-    --devices 'gpu:*' --save m.json
-    --nvml --save m.json
-    gluonlab bench allreduce --simulate m.json
+    gluonlab bench links --devices 'gpu:*' --save m.json
+    gluonlab bench links --nvml --save m.json
+    gluonlab allreduce simulate m.json
     gluonlab run --gpus 8 --kvstore ring --topology m.json
     gluonlab study speedup --predict m.json
     """
-    copy_sizes, count = parse_sizes(sizes), whole_number_check(1)("--rounds", rounds)
+    copy_sizes, count = parse_sizes(bytes), whole_number_check(1)("--rounds", rounds)
     if len(copy_sizes) < 2:
-        raise ConfigError(f"--sizes {sizes}: latency and bandwidth need two sizes: give more, such as {DEFAULT_SIZES}")
+        raise ConfigError(f"--bytes {bytes}: latency and bandwidth need two sizes: give more, such as {DEFAULT_SIZES}")
     if save is not None:
         _check_save_file(save)
     if nvml:
@@ -67,7 +72,7 @@ def _check_save_file(save: str) -> None:
 def _save_driver_topology(save: Optional[str], as_json: bool) -> str:
     """Refuse options that --nvml excludes, and save the topology that the driver reports."""
     context = click.get_current_context()
-    for name in ("devices", "sizes", "rounds"):
+    for name in ("devices", "bytes", "rounds"):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise ConfigError(f"--{name} has no effect with --nvml, which measures nothing: leave it out")
     if save is None:
@@ -101,8 +106,7 @@ def _measure_and_save(sizes: Sequence[int], rounds: int, spec: str, save: Option
         head: Dict[str, Any] = {"machine": describe_machine(), "on": describe_devices(ctxs)}
         return json_text({**head, "devices": [str(ctx) for ctx in ctxs], **measurement.as_json()})
     lines = [describe_machine(), textwrap.fill(f"devices: {describe_devices(ctxs)}", WIDTH), ""]
-    written = [] if save is None else ["", f"written to {save}: gluonlab bench allreduce "
-                                           f"--simulate {save}"]  # fmt: skip
+    written = [] if save is None else ["", f"written to {save}: gluonlab allreduce simulate {save}"]
     return "\n".join([*lines, format_measurement(measurement), *written])
 
 

@@ -107,7 +107,7 @@ def save_reported_topology(save: str, as_json: bool) -> str:
         return json_text({**head, "gpu": topology.gpu, "note": topology.note})
     summary = f"{topology.name}: {topology.world_size} GPUs, {topology.gpu or 'of an unknown kind'}"
     lines = [summary, *textwrap.wrap(f"{topology.note}.", WIDTH)]
-    usage = f"written to {save}: gluonlab bench allreduce --simulate {save}"
+    usage = f"written to {save}: gluonlab allreduce simulate {save}"
     return "\n".join([*lines, "", usage])
 
 

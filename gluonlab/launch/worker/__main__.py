@@ -33,32 +33,31 @@ from gluonlab.launch.group_processes import (
     "--backend",
     metavar="NAME",
     required=True,
-    help="how processes exchange gradients: dist_sync, where servers sum what all workers send; "
-    "dist_device_sync, the same here (its store adds up a worker's own arrays on its GPUs, which "
-    "--kvstore has done before); dist_async, where servers update with each gradient as it comes, "
-    "and workers do not wait for each other; or horovod",
+    help="gradient reduction over processes; dist_sync: parameter servers sum the gradients of all "
+    "workers; dist_device_sync: like dist_sync, because --kvstore already sums a worker's gradients "
+    "on its devices; dist_async: servers apply each gradient at once, and workers do not wait for "
+    "each other; or horovod",
 )
 @click.option(
     "--resume",
     metavar="RUN_DIR",
-    help="go on with an interrupted run from its last checkpoint, which rank 0 reads, on as many "
-    "processes and devices or others",
+    help="resume an interrupted run from its last checkpoint, which rank 0 reads; the numbers of "
+    "processes and devices may differ",
 )
 @click.option(
     "--autoresume",
     is_flag=True,
-    help="begin a run in --out, or go on with the one there: the same command each time; "
-    "without --checkpoint-every, a checkpoint after each epoch",
+    help="resume the run in --out if there is one, otherwise start it; without --checkpoint-every, "
+    "a checkpoint is saved after each epoch",
 )
 @add_json_option(where="rank 0's standard output")
-@click.option("--quiet", is_flag=True, help="print the summary only")
+@click.option("--quiet", is_flag=True, help="print only the summary")
 def main(backend: str, resume: Optional[str], autoresume: bool, as_json: bool, quiet: bool, **settings: Any) -> None:
-    """Train as one of many processes, which a launcher has started with the same options.
+    """Train as one process of a group, which a launcher has started with the same options.
 
-    gluonlab launch starts them, and so do MXNet's launch.py, mpirun, horovodrun and
-    SageMaker's training images. The options are those of gluonlab run. Batches, rates and
-    results are those of one process with all devices: --batch-size is per device, --kvstore sums
-    over the devices of each process.
+    The launcher is gluonlab launch, MXNet's launch.py, mpirun, horovodrun or SageMaker's training
+    image. The options are those of gluonlab run. Results are those of one process with all devices:
+    --batch-size is per device, and --kvstore sums over the devices of each process.
     """
     # These imports load MXNet. They are here, so that --help is fast.
     from gluonlab.cli.print_results import make_reporter, print_result

@@ -36,15 +36,15 @@ FAQ_LINE = "Often asked about several devices, and answered: gluonlab's docs/faq
 HIGH_EFFICIENCY = 0.8  # share of the ideal speedup from which a training counts as efficient
 
 
-def check_page_options(out: Optional[str], language: Optional[str]) -> None:
-    """Check --out and --language. Raises ConfigError, or OutputError if the file exists."""
+def check_page_options(out_file: Optional[str], language: Optional[str]) -> None:
+    """Check --out-file and --language. Raises ConfigError, or OutputError if the file exists."""
     if language is not None:
         select_language(TRANSLATIONS, language)
-    if out is None:
+    if out_file is None:
         return
-    if Path(out).suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"--out {out} is to be a page: give a name that ends in .html")
-    check_new_path("--out", Path(out))
+    if Path(out_file).suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"--out-file {out_file} must be an HTML page: give a name that ends in .html")
+    check_new_path("--out-file", Path(out_file))
 
 
 def diagnosis_sentences(diagnosis: Diagnosis, language: str = ENGLISH) -> List[str]:
@@ -287,7 +287,7 @@ def _category_lines(diagnosis: Diagnosis) -> Iterator[str]:
 def write_page(diagnosis: Diagnosis, path: Path, language: str) -> None:
     """Write `render_page` into a new file. Raises OutputError."""
     page = render_page(diagnosis, language)
-    with new_file("--out", path) as temporary:
+    with new_file("--out-file", path) as temporary:
         temporary.write_text(page, encoding="utf-8")
 
 

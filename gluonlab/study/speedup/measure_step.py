@@ -135,8 +135,8 @@ def single_device_config(config: TrainConfig, training: MeasuredTraining) -> Tra
     return config.replace(
         gpus=None, devices=f"{first.device_type}:{first.device_id}", require_gpu=False,
         threads=training.plan.threads if first.device_type == "cpu" else None,
-        split=DATA, stages=None, cut=None, balance=None, pipeline_schedule=None,
-        stages_per_device=None, ways=None, channels=None, topology=None, compress=None,
+        strategy=DATA, pipeline_parallel=None, cut=None, balance=None, pipeline_schedule=None,
+        stages_per_device=None, tensor_parallel=None, tensor_parallel_mode=None, topology=None, compress=None,
         kvstore="device", device_weights=None,
     )  # fmt: skip
 

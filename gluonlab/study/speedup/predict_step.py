@@ -71,7 +71,7 @@ IRRELEVANT_SETTINGS = {
     "momentum_rule", "wd", "label_smoothing", "class_weights", "estimate_memory", "confusion", "export",
     "profile", "tensorboard", "checkpoint_every", "keep_checkpoints", "out",
 }  # fmt: skip
-MEASURING_OPTIONS = ("rounds", "no_trial")  # options of the command that affect measurements only
+MEASURING_OPTIONS = ("rounds", "no_tune")  # options of the command that affect measurements only
 
 
 def prediction_text(name: str, config: TrainConfig, images: Optional[str], as_json: bool) -> str:

@@ -44,7 +44,7 @@ NOT_SIZES = "5..2|64MiB:1KiB|0|0.5B|-4KiB|many|| |1KiB:|1:2:3:4|1KiB:1MiB:1|1KiB
 
 @pytest.mark.parametrize("text", NOT_SIZES.split("|"))
 def test_invalid_sizes_are_refused_and_quoted(text):
-    with pytest.raises(ConfigError, match="^" + re.escape(f"--sizes {text if text.strip() else repr(text)}")):
+    with pytest.raises(ConfigError, match="^" + re.escape(f"--bytes {text if text.strip() else repr(text)}")):
         parse_sizes(text)
 
 

@@ -10,8 +10,7 @@ from mxnet import nd
 from support.bench_command import ALLREDUCE_ROW, AVAILABLE_ALGORITHMS, ring_without_last_transfer
 from support.devices import device_spec, devices, runs_on_gpus
 
-from gluonlab.bench.allreduce import measure_allreduce as allreduce
-from gluonlab.bench.allreduce import memory_bandwidth
+from gluonlab.bench.allreduce import measure_allreduce, memory_bandwidth
 from gluonlab.bench.allreduce import result_table as allreduce_text
 from gluonlab.bench.allreduce.candidate_schedules import make_plans
 from gluonlab.bench.allreduce.measure_allreduce import PEERS, Variant, make_variants
@@ -24,27 +23,35 @@ from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("short")
-ONCE = "--rounds 1 --repeat 1"
+ONCE = "--rounds 1 --iters 1"
+
+
+def test_warm_up_calls_are_not_timed():
+    called = []
+    time_interleaved({"a": lambda: called.append(1)}, rounds=2, iters=3, warmup=4)
+    assert len(called) == 4 + 2 * 3
+    time_interleaved({"a": lambda: called.append(1)}, rounds=1, iters=1, warmup=0)
+    assert len(called) == 4 + 2 * 3 + 1
 
 
 def test_calls_take_turns_and_each_round_begins_with_another():
     called, rounds = [], []
     calls = {name: lambda name=name: called.append(name) for name in "abc"}
-    seconds = time_interleaved(calls, rounds=3, repeat=2, on_round=lambda: rounds.append(len(called)))
+    seconds = time_interleaved(calls, rounds=3, iters=2, on_round=lambda: rounds.append(len(called)))
     assert "".join(called[-18:]) == "aabbcc" + "bbccaa" + "ccaabb" and len(rounds) == 3
     assert all(len(seconds[name]) == 3 and min(seconds[name]) > 0 for name in "abc")
 
 
-@pytest.mark.parametrize("dtype", allreduce.DTYPES)
+@pytest.mark.parametrize("dtype", measure_allreduce.DTYPES)
 def test_every_variant_sums_exactly_and_one_that_does_nothing_is_noticed(dtype):
     ctxs = devices(3)
     lazy = Variant("lazy", lambda arrays: lambda: None)
     variants = [*make_variants(None, make_plans(None, 3), ctxs, 2), lazy]
     assert {variant.label for variant in variants} == {*AVAILABLE_ALGORITHMS, "lazy"}
-    report = allreduce.measure([1000], variants, ctxs, dtype, arrays=2, rounds=1, repeat=1)
+    report = measure_allreduce.measure([1000], variants, ctxs, dtype, arrays=2, rounds=1, iters=1)
     errors = {row.algorithm: row.error for row in report.rows}
     assert errors.pop("lazy") > 0 and set(errors.values()) == {0.0}
-    assert allreduce.inexact_algorithms(report.rows) == ["lazy"]
+    assert measure_allreduce.inexact_algorithms(report.rows) == ["lazy"]
     sizes = {(row.count, row.size_bytes, row.arrays) for row in report.rows}
     assert sizes == {(1000 // np.dtype(dtype).itemsize, 1000, 2)}
 
@@ -66,9 +73,9 @@ def test_not_a_number_is_a_wrong_sum():
     def make(arrays):
         return lambda: [array.__setitem__(slice(None), value) for (array,), value in zip(arrays, (0, np.nan))]
 
-    [row] = allreduce.measure([400], [Variant("nan", make)], ctxs, rounds=1, repeat=1).rows
+    [row] = measure_allreduce.measure([400], [Variant("nan", make)], ctxs, rounds=1, iters=1).rows
     assert np.isnan(row.error) and row.as_json()["error"] is None
-    assert allreduce.inexact_algorithms([row]) == ["nan"] and " nan " in allreduce_text.rows_table([row])
+    assert measure_allreduce.inexact_algorithms([row]) == ["nan"] and " nan " in allreduce_text.rows_table([row])
 
 
 def test_the_arrays_stay_finite_however_often_they_are_summed():
@@ -78,18 +85,18 @@ def test_the_arrays_stay_finite_however_often_they_are_summed():
         measured.extend(arrays)
         return make_variants(["star"], make_plans(["star"], 2), devices(2), 1)[0].make(arrays)
 
-    allreduce.measure([400], [Variant("star", make)], devices(2), rounds=1, repeat=200)  # float32 has no 2**200
+    measure_allreduce.measure([400], [Variant("star", make)], devices(2), rounds=1, iters=200)  # float32 has no 2**200
     assert all(np.array_equal(array.asnumpy(), np.zeros(100)) for row in measured for array in row)
 
 
-def test_a_wrong_schedule_shows_in_the_table_and_in_the_exit_status(bench, monkeypatch):
+def test_a_wrong_schedule_shows_in_the_table_and_in_the_exit_status(allreduce, monkeypatch):
     monkeypatch.setitem(ALGORITHMS, "ring", ring_without_last_transfer)
-    args = f"allreduce --devices {device_spec(3)} --sizes 900B --algorithms ring,star {ONCE}".split()
-    status, out, err = bench(*args)
+    args = f"bench --devices {device_spec(3)} --bytes 900B --algorithms ring,star {ONCE}".split()
+    status, out, err = allreduce(*args)
     errors = {name: float(error) for name, error in re.findall(r"^  (ring|star) +\S+ +\S+ +\S+ +(\S+)", out, re.M)}
     assert (status, err) == (1, "error: wrong sums by ring: see the column error\n")
     assert errors["star"] == 0 < errors["ring"]
-    status, out, _ = bench(*args, "--json")
+    status, out, _ = allreduce(*args, "--json")
     wrong = {row["algorithm"]: row["error"] > 0 for row in json.loads(out)["rows"]}
     assert (status, wrong) == (1, {"ring": True, "star": False})
 
@@ -115,12 +122,12 @@ def test_the_memory_limit_is_that_of_every_replica_read_and_written_once():
 
 
 @pytest.mark.cpu_only("memory of the host, of which /proc/meminfo tells")
-def test_memory_that_is_not_there_is_refused_before_it_is_used(bench):
+def test_memory_that_is_not_there_is_refused_before_it_is_used(allreduce):
     require_memory(2**20, "little", "")
     with pytest.raises(ConfigError, match="much needs about 1152921504"):
         require_memory(2**60, "much", "choose less")
-    status, out, err = bench("allreduce", "--sizes", "900000GiB")
-    assert (status, out) == (2, "") and "choose smaller --sizes" in err
+    status, out, err = allreduce("bench", "--bytes", "900000GiB")
+    assert (status, out) == (2, "") and "choose smaller --bytes" in err
 
 
 def test_speeds_are_payload_by_the_time_beyond_latency(monkeypatch):
@@ -149,7 +156,7 @@ def test_a_row_has_the_numbers_of_nccl_tests():
 def test_the_table_has_the_numbers_of_the_rows_and_fits_the_terminal():
     ctxs = devices(2)
     variants = make_variants(None, make_plans(None, 2), ctxs, 1)
-    report = allreduce.measure([4096, 70_000], variants, ctxs, rounds=2, repeat=1)
+    report = measure_allreduce.measure([4096, 70_000], variants, ctxs, rounds=2, iters=1)
     large = {"size_bytes": 2**36, "count": 2**34, "seconds": (99.9,) * 3, "error": 1e-7}
     huge = replace(ALLREDUCE_ROW, algorithm="bidirectional_ring placed", **large)
     rows = [*report.rows, huge, replace(huge, algorithm="none", limit_s=None)]
@@ -174,10 +181,10 @@ def format_time(microseconds):
     return f"{microseconds:,.0f}" if microseconds >= 1000 else f"{microseconds:.1f}"
 
 
-def test_rings_are_measured_in_the_topologys_order_too_and_priced_on_it(bench, empty_cwd):
+def test_rings_are_measured_in_the_topologys_order_too_and_priced_on_it(allreduce, empty_cwd):
     cube = make_topology("p3.16xlarge")
     rings = "--algorithms ring,bidirectional_ring --topology p3.16xlarge --json --plot speed.png"
-    status, out, _ = bench(*f"allreduce --devices {device_spec(8)} --sizes 1KiB {ONCE} {rings}".split())
+    status, out, _ = allreduce(*f"bench --devices {device_spec(8)} --bytes 1KiB {ONCE} {rings}".split())
     report = json.loads(out)
     placed = dict.fromkeys(["ring placed", "bidirectional_ring placed"], cube.ring_order())
     assert (status, report["orders"], len(report["rows"])) == (0, placed, 4)
@@ -190,7 +197,7 @@ def test_rings_are_measured_in_the_topologys_order_too_and_priced_on_it(bench, e
     assert [path.name for path in empty_cwd.iterdir()] == ["speed.png"]
 
 
-def test_one_device_has_nothing_to_do_and_no_limit(bench):
-    status, out, _ = bench("allreduce", *f"--devices {device_spec(1)} --sizes 1KiB {ONCE}".split())
+def test_one_device_has_nothing_to_do_and_no_limit(allreduce):
+    status, out, _ = allreduce("bench", *f"--devices {device_spec(1)} --bytes 1KiB {ONCE}".split())
     assert status == 0 and "memory limit" not in out
     assert re.search(r"^  ring .* 0 +- +-$", out, re.M)

@@ -19,13 +19,13 @@ from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE, make_for_links
 pytestmark = pytest.mark.usefixtures("short")
 
 
-def test_choices_are_printed_with_their_costs_without_devices(bench):
-    command = ("allreduce", "--choose", "--simulate", "p3.8xlarge", "--sizes", "1KiB,4MiB,1GiB")
-    status, out, _ = bench(*command)
+def test_choices_are_printed_with_their_costs_without_devices(allreduce):
+    command = ("choose", "--simulate", "p3.8xlarge", "--bytes", "1KiB,4MiB,1GiB")
+    status, out, _ = allreduce(*command)
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
     assert re.search(r"^ +1 B  sharded +2 +4$", out, re.M) and "regret" not in out
     assert re.search(r"^ +16 MiB  synthesised +4 +12$", out, re.M)
-    record, topology = json.loads(bench(*command, "--json")[1]), make_topology("p3.8xlarge")
+    record, topology = json.loads(allreduce(*command, "--json")[1]), make_topology("p3.8xlarge")
     auto = make_for_links("auto", topology, 4)
     assert [row["from_bytes"] for row in record["table"]] == [row.size_bytes for row in auto.size_thresholds()]
     for choice in record["choices"]:
@@ -35,12 +35,12 @@ def test_choices_are_printed_with_their_costs_without_devices(bench):
         assert choice["regret"] is None and choice["steps"] == len(auto.cheapest(size).steps)
 
 
-def test_auto_is_measured_with_every_schedule_and_its_regret_is_printed(bench):
-    command = ("allreduce", "--choose", "--devices", device_spec(3), "--sizes", "1KiB,64KiB")
-    status, out, _ = bench(*command, "--rounds", "1")
+def test_auto_is_measured_with_every_schedule_and_its_regret_is_printed(allreduce):
+    command = ("choose", "--devices", device_spec(3), "--bytes", "1KiB,64KiB")
+    status, out, _ = allreduce(*command, "--rounds", "1")
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
     assert "regret: auto's time by the best one's" in " ".join(out.split())
-    choices = json.loads(bench(*command, "--rounds", "1", "--json")[1])["choices"]
+    choices = json.loads(allreduce(*command, "--rounds", "1", "--json")[1])["choices"]
     assert [choice["size_bytes"] for choice in choices] == [1024, 65536]
     for choice in choices:
         assert choice["regret"] == pytest.approx(choice["time_us"] / choice["best_us"])
@@ -69,12 +69,12 @@ def test_the_regret_is_that_of_the_quickest_row_of_the_same_size():
 MACHINE, SIZE = "g4dn.12xlarge", 10**8
 
 
-def test_each_number_of_hosts_has_its_own_costs_and_lower_bound(bench):
-    command = ("allreduce", "--simulate", MACHINE, "--hosts", "1:4", "--algorithms", "ring,star")
-    status, out, _ = bench(*command)
+def test_each_number_of_hosts_has_its_own_costs_and_lower_bound(allreduce):
+    command = ("simulate", MACHINE, "--hosts", "1:4", "--algorithms", "ring,star")
+    status, out, _ = allreduce(*command)
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
     assert re.findall(r"^ +(\d+) ranks$", out, re.M) == ["4", "8", "16"]
-    rows = json.loads(bench(*command, "--json")[1])["rows"]
+    rows = json.loads(allreduce(*command, "--json")[1])["rows"]
     rows = {(row["world_size"], row["algorithm"]): row for row in rows}
     for hosts in (1, 2, 4):
         topology = make_topology(MACHINE if hosts == 1 else f"{MACHINE}*{hosts}")
@@ -84,7 +84,7 @@ def test_each_number_of_hosts_has_its_own_costs_and_lower_bound(bench):
             assert (row["time_us"], row["floor_us"]) == pytest.approx([seconds * 1e6 for seconds in costs])
 
 
-def test_the_picture_has_a_curve_for_each_algorithm_with_the_floor_beneath(bench, empty_cwd):
+def test_the_picture_has_a_curve_for_each_algorithm_with_the_floor_beneath(allreduce, empty_cwd):
     rows, _ = predicted_costs.predict_costs_by_hosts("p3.8xlarge", [1, 2, 4], None, SIZE)
     axes = make_ranks_figure(rows, "title").axes[0]
     *curves, floor = axes.lines
@@ -96,8 +96,8 @@ def test_the_picture_has_a_curve_for_each_algorithm_with_the_floor_beneath(bench
         assert all(y >= beneath[x] * (1 - 1e-9) for x, y in zip(*curve.get_data()))
     styles = {(c.get_color(), c.get_marker(), c.get_markerfacecolor(), c.get_ls()) for c in curves}
     assert len(styles) == len(curves)
-    words = ("--simulate", MACHINE, "--hosts", "1,2", "--algorithms", "ring", "--plot", "r.png")
-    assert bench("allreduce", *words)[0] == 0
+    words = ("simulate", MACHINE, "--hosts", "1,2", "--algorithms", "ring", "--plot", "r.png")
+    assert allreduce(*words)[0] == 0
     assert (empty_cwd / "r.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -108,8 +108,8 @@ def test_rows_of_one_table_have_names_of_their_own():
         assert len(set(labels)) == len(labels)
 
 
-def test_schedules_that_exist_only_for_few_hosts_have_costs_for_these(bench):
-    words = ("--simulate", "p3.8xlarge", "--hosts", "4:8", "--algorithms", "synthesised,ring")
-    rows = json.loads(bench("allreduce", *words, "--json")[1])["rows"]
+def test_schedules_that_exist_only_for_few_hosts_have_costs_for_these(allreduce):
+    words = ("simulate", "p3.8xlarge", "--hosts", "4:8", "--algorithms", "synthesised,ring")
+    rows = json.loads(allreduce(*words, "--json")[1])["rows"]
     names = {(row["world_size"], row["algorithm"].split(",")[0]) for row in rows}
     assert names == {(16, "synthesised"), (16, "ring"), (32, "ring")}

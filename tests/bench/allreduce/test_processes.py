@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from gluonlab.bench.allreduce.command_output import measure_algorithms
 from gluonlab.bench.allreduce.measure_allreduce import AllreduceBuffers
-from gluonlab.bench.allreduce.modes import run_mode
 from gluonlab.bench.harness.machine_info import OtherProcessLoad
 from gluonlab.devices import devices
 
@@ -16,8 +16,8 @@ SERVERS = pytest.param("dist_sync", marks=pytest.mark.long)
 @pytest.mark.parametrize("backend", [SERVERS, pytest.param("horovod", marks=HOROVOD)])
 def test_processes_sum_exactly_and_stand_in_the_table(backend, monkeypatch):
     monkeypatch.setattr(OtherProcessLoad, "busy_cores", lambda self: 0.0)  # a busy machine is another test
-    words = {"devices": "cpu*2", "sizes": "1KiB,4KiB", "algorithms": "ring", "rounds": "2"}
-    text, failure = run_mode({**words, "arrays": "3", "processes": backend, "json": True})
+    words = {"devices": "cpu*2", "bytes": "1KiB,4KiB", "algorithms": "ring", "rounds": "2"}
+    text, failure = measure_algorithms({**words, "arrays": "3", "processes": backend, "json": True})
     rows = json.loads(text)["rows"]
     label = f"{backend}, processes"
     assert [row["algorithm"] for row in rows] == [label, "ring"] * 2

@@ -1,24 +1,24 @@
-"""--out of a measurement: a file that cannot be written is refused before the measurement."""
+"""--out-file of a measurement: a file that cannot be written is refused before the measurement."""
 
 import pytest
 
 from gluonlab.bench.__main__ import main
 
 PLACES = {
-    "folder": "--out folder is a folder: give the name of a file",
-    "nowhere/r.json": "--out nowhere/r.json: there is no folder nowhere: make it",
+    "folder": "--out-file folder is a folder: give the name of a file",
+    "nowhere/r.json": "--out-file nowhere/r.json: there is no folder nowhere: make it",
     "": "is a folder: give the name of a file",
     "a\0b": "that is no name for a file",
 }
 
 
-NAMES = "splits scaling peers host optimize overlap images threads gradients checkpoints verdict"
+NAMES = "strategies processes frameworks overhead optimize overlap images threads gradients checkpoints advice"
 
 
 @pytest.mark.parametrize("name", NAMES.split())
 @pytest.mark.parametrize("out", PLACES)
 def test_a_place_that_cannot_be_written_is_refused_at_once(ended, empty_cwd, name, out):
     (empty_cwd / "folder").mkdir()
-    status, printed, err = ended(main, name, "--out", out)
+    status, printed, err = ended(main, name, "--out-file", out)
     assert (status, printed, err.count("\n")) == (2, "", 1) and PLACES[out] in err
     assert [path.name for path in empty_cwd.rglob("*")] == ["folder"]

@@ -26,7 +26,7 @@ from gluonlab.collectives.topology import all_pairs
 from gluonlab.collectives.topology_file import read_topology
 from gluonlab.errors import DeviceError
 
-QUICK = ("--sizes", "4KiB,256KiB", "--rounds", "1")
+QUICK = ("--bytes", "4KiB,256KiB", "--rounds", "1")
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def links(bench, monkeypatch, empty_cwd):
     return lambda *more: bench("links", "--devices", device_spec(3), *QUICK, *more)
 
 
-def test_a_saved_file_is_a_topology_for_other_commands(links, bench, empty_cwd):
+def test_a_saved_file_is_a_topology_for_other_commands(links, allreduce, empty_cwd):
     status, out, err = links("--save", "m.json", "--json")
     assert (status, err) == (0, "")
     record, topology = json.loads(out), read_topology(empty_cwd / "m.json")
@@ -51,12 +51,12 @@ def test_a_saved_file_is_a_topology_for_other_commands(links, bench, empty_cwd):
         assert "inferred" in topology.note and topology.gpu in ("V100", "")
     else:
         assert topology.routes == MemorySpeeds(**record["speeds"]).topology(3).routes
-    simulate = "--simulate m.json --json --sizes 1MiB"
-    status, out, err = bench("allreduce", *simulate.split())
+    simulate = "simulate m.json --json --bytes 1MiB"
+    status, out, err = allreduce(*simulate.split())
     assert (status, err, json.loads(out)["topology"]) == (0, "", "m")
-    measure = f"--devices {device_spec(3)} --topology m.json --algorithms ring --sizes 4KiB --rounds 1 --repeat 1"
-    for words, text in (("--draw ring --topology m.json", "m, 3 devices"), (measure, "cost on m,")):
-        status, out, err = bench("allreduce", *words.split())
+    measure = f"bench --devices {device_spec(3)} --topology m.json --algorithms ring --bytes 4KiB --rounds 1 --iters 1"
+    for words, text in (("draw ring --topology m.json", "m, 3 devices"), (measure, "cost on m,")):
+        status, out, err = allreduce(*words.split())
         assert (status, err) == (0, "") and text in " ".join(out.split())
 
 
@@ -99,7 +99,7 @@ def test_gpus_are_numbered_as_nvidia_smi_does(monkeypatch):
     ("driver", "gpu"),
     [(fake_driver(*[V100] * 8, nvlinks=CUBE), "V100"), (fake_driver(*[T4] * 4), "T4"), (fake_driver(V100, T4), "")],
 )
-def test_the_links_that_nvml_reports_are_a_file(bench, monkeypatch, empty_cwd, driver, gpu):
+def test_the_links_that_nvml_reports_are_a_file(bench, allreduce, monkeypatch, empty_cwd, driver, gpu):
     monkeypatch.setattr(topology_from_links.nvml, "cached_driver", lambda: driver)
     status, out, err = bench("links", "--nvml", "--save", "m.json")
     assert (status, err) == (0, "") and max(map(len, out.splitlines())) <= 80
@@ -108,7 +108,7 @@ def test_the_links_that_nvml_reports_are_a_file(bench, monkeypatch, empty_cwd, d
     expected = nvml_topology(driver, range(len(driver.gpus)))
     assert (dict(written.routes), written.groups) == (dict(expected.routes), expected.groups)
     assert (written.gpu, written.name) == (gpu, "m") and "NVML reports" in written.note
-    status, out, err = bench("allreduce", "--simulate", "m.json", "--sizes", "1MiB", "--json")
+    status, out, err = allreduce("simulate", "m.json", "--bytes", "1MiB", "--json")
     assert (status, err, json.loads(out)["world_size"]) == (0, "", len(driver.gpus))
 
 

@@ -153,7 +153,7 @@ def test_imagenette_has_ten_classes_that_a_person_can_read(imagenette, inside):
 
 @pytest.mark.parametrize("name", IMAGENETTES)
 def test_without_its_folder_imagenette_is_refused_with_instructions(name, tmp_path):
-    fetch = f"gluonlab.data download {name}" if name in SOURCES else f"unpack {name}.tgz there"
+    fetch = f"gluonlab data download {name}" if name in SOURCES else f"unpack {name}.tgz there"
     nowhere = str(tmp_path / "x")
     for root, message in ((None, fetch), (nowhere, "is not a folder"), (str(tmp_path), fetch)):
         with pytest.raises(DataError, match=f"give.*{name}|{name}.*give") as error:

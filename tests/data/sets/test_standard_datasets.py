@@ -247,7 +247,7 @@ def test_the_batch_that_is_missing_is_named_with_the_command_that_fetches_it(tmp
     (tmp_path / "cifar10" / name).unlink()
     with pytest.raises(DataError, match=f"cifar10 lacks {name}, in {tmp_path}/cifar10 and ") as error:
         load_dataset("cifar10", str(tmp_path), records=RECORDS)
-    assert f"python -m gluonlab.data download cifar10 --data-dir {tmp_path}" in str(error.value)
+    assert f"gluonlab data download cifar10 --data-dir {tmp_path}" in str(error.value)
 
 
 WHOLE = cifar_batches()[BATCHES[0]]

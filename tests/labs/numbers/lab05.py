@@ -94,7 +94,7 @@ def _check_moves(numbers):
     moved, factors = numbers["moved"], numbers["factors"]
     assert factors["lenet-avg"] > 5 and factors["mlp"] < 0.8
     for model in factors:
-        assert moved[f"{model} layers"][2] == 0 and moved[f"{model} channels"][2] >= 2
+        assert moved[f"{model} layers"][2] == 0 and moved[f"{model} tensor"][2] >= 2
 
 
 def _check_pipelines(numbers):

@@ -249,7 +249,7 @@ def test_submit_uploads_and_submits_in_this_order(launch, log, moto_client, monk
     assert launch("jobs", "list")[1].startswith("gluonlab-x ")
     assert launch("jobs", "status", "--name", "gluonlab-x")[1].startswith("gluonlab-x: Completed")
     assert launch("jobs", "wait", "--name", "gluonlab-x")[:2] == (0, "gluonlab-x is Completed\n")
-    assert "upload the data there first: see "Training jobs" in sagemaker/README.md" in err
+    assert 'upload the data there first: see "Training jobs" in sagemaker/README.md' in err
 
 
 def test_a_job_that_has_ended_says_how_its_results_are_fetched(launch_stubbed, aws):

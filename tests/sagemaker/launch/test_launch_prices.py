@@ -193,10 +193,11 @@ def test_the_readme_says_what_the_shipped_table_says():
     unknown = re.search(r"^\| `(\S+)` and `(\S+)` \| \?", text, re.M)
     assert [Prices().hour_price(item, "us-east-1") for item in unknown.groups()] == [None, None]
     hour = Prices().hour_price("ml.g5.12xlarge", "us-east-1")
-    assert f"3 x {hour} = {3 * hour:.2f} USD, another {hour} USD for the idle hour" in text
-    assert f"{hour} USD an hour as below" in text
+    prose = " ".join(text.split())
+    assert f"3 x {hour} = {3 * hour:.2f} USD, plus {hour} USD for the idle hour" in prose
+    assert f"{hour} USD an hour as below" in prose
     shipped = json.loads((SAGEMAKER / "prices.json").read_text())["regions"]["us-east-1"]
-    assert f"For us-east-1, of {shipped['date']}, and **not from AWS**" in text
+    assert f"For us-east-1, of {shipped['date']}, and **not from AWS**" in prose
 
 
 def test_prices_shows_what_is_known_and_how_to_get_the_rest(launch_stubbed, file):

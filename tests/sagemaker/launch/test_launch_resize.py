@@ -116,7 +116,7 @@ def test_what_is_so_already_is_not_asked_for(launch_stubbed, aws, log):
         ("Stopped", AL2, "--instance g4dn.xlarge",
          "add --platform notebook-al2023-v1, which keeps the files on its volume"),
         ("Stopped", AL1, "--platform notebook-al2023-v1",
-         "uses notebook-al1-v1, which AWS has not supported since 2024-03-31, and AWS cannot change it to a newer platform"),
+         "which AWS has not supported since 2024-03-31, and AWS cannot change it to a newer platform"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line_and_nothing_changes(status, notebook, options, message, launch_stubbed, aws, log):

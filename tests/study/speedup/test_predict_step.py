@@ -61,7 +61,7 @@ def test_the_table_has_all_published_figures(speedup):
         (["--predict", "p3.16xlarge", "--devices", "cpu*2"], "give --gpus N with --predict"),
         (["--predict", "p3.16xlarge", "--images", "224"], "as 3x224x224"),
         (["--predict", "p3.16xlarge", "--images", "3x4x4"], "cannot take images of shape 3x4x4"),
-        (["--predict", "p3.16xlarge", "--out", "page.html"], "--predict draws no page"),
+        (["--predict", "p3.16xlarge", "--out-file", "page.html"], "--predict writes no page"),
         (["--images", "3x224x224"], "--images is for a prediction"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 from support.bound_trainings import BottleneckCase, SimulatedClock
 from support.devices import device_spec
 
-from benchmarks import verdict
+from benchmarks import advice
 from gluonlab.config import TrainConfig
 from gluonlab.engine import mxnet_setup
 from gluonlab.study import learning_rate_finder
@@ -75,7 +75,7 @@ def test_a_diagnosis_binds_with_them_too_on_one_device_and_for_all_advice(reques
 
 
 TRAININGS = {
-    "a worker of bench": lambda config: verdict.make(
+    "a worker of bench": lambda config: advice.make(
         {name: value for name, value in config.to_dict().items() if value is not None}
     )(2),
     "a trial of a study": lambda config: train_with_probe(config, AccuracyProbe([2], 1.1)),

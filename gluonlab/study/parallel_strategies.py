@@ -1,4 +1,4 @@
-"""``study splits``: time of a step, moved bytes and memory of a network under each --strategy.
+"""``study strategies``: step time, traffic and memory of a model with each parallel strategy.
 
 `gluonlab.bench.measure_splits` measures. The study stores each round.
 """
@@ -34,7 +34,7 @@ from gluonlab.study.study_report import (
 )
 from gluonlab.study.sweep import MeasurementStore, Sweep
 
-NAME = "splits"
+NAME = "strategies"
 _CUT_PATTERN = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*")
 MAX_DEVICES = 8  # devices in the topology with which the times of transfers are estimated
 
@@ -46,20 +46,20 @@ def parse_options(quick: bool, **options: Optional[str]) -> Dict[str, Any]:
     for all rounds, since they are chosen by measurement.
     """
     defaults = {
-        "network": "lenet" if quick else "resnet18",
-        "devices": bench_splits.DEFAULT_DEVICES,
+        "model": "lenet" if quick else "resnet18",
+        "num_devices": bench_splits.DEFAULT_DEVICES,
         "microbatches": str(bench_splits.DEFAULT_MICROBATCHES),
         "rounds": 5 if quick else bench_splits.ROUNDS,
     }
     values: Dict[str, Any] = {**defaults, **given_settings({**options})}
-    task = bench_splits.find_task(values["network"])
-    devices = whole_number_check(2, MAX_DEVICES)("--devices", values["devices"])
+    task = bench_splits.find_task(values["model"])
+    devices = whole_number_check(2, MAX_DEVICES)("--num-devices", values["num_devices"])
     microbatches = bench_splits.check_microbatches(values["microbatches"], task)
     rounds = whole_number_check(1, 1000)("--rounds", values["rounds"])
     from gluonlab.bench.measure_splits import choose_cuts  # MXNet is loaded here, not for --help
 
     cuts = choose_cuts(task, cpu_devices(devices), devices, microbatches)
-    return {"network": values["network"], "devices": devices, "microbatches": microbatches,
+    return {"network": values["model"], "devices": devices, "microbatches": microbatches,
             "rounds": rounds, "cuts": cuts}  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""python -m gluonlab.study splits: bench's measurement, kept round by round."""
+"""gluonlab study strategies: bench's measurement, kept round by round."""
 
 import json
 
@@ -14,8 +14,8 @@ pytestmark = pytest.mark.cpu_only("the study is of CPU devices")
 @pytest.mark.long
 def test_each_round_is_kept_and_what_needs_no_clock_is_what_bench_says(study, tmp_path):
     folder = tmp_path / "study"
-    words = ["--network", "mlp", "--microbatches", "2", "--rounds", "2", "--out", str(folder)]
-    status, out, _ = study("splits", *words, "--json")
+    words = ["--model", "mlp", "--microbatches", "2", "--rounds", "2", "--out", str(folder)]
+    status, out, _ = study("strategies", *words, "--json")
     assert status == 0
     found = {one["name"]: one["values"] for one in json.loads(out)["series"]}
     assert [len(found[f"step {name}"]) for name in SPLIT_NAMES] == [2] * len(SPLIT_NAMES)
@@ -28,7 +28,7 @@ def test_each_round_is_kept_and_what_needs_no_clock_is_what_bench_says(study, tm
     assert (folder / "measurements.jsonl").read_text().count("\n") == 2
 
     before = (folder / "measurements.jsonl").read_bytes()
-    status, _, _ = study("splits", "--resume", str(folder), "--language", "ja")
+    status, _, _ = study("strategies", "--resume", str(folder), "--language", "ja")
     page = (folder / "study.html").read_text(encoding="utf-8")
     assert status == 0 and "分割" in page and page.count("<figure>") == 3
     assert (folder / "measurements.jsonl").read_bytes() == before

@@ -59,10 +59,10 @@ def test_no_two_algorithms_look_alike():
 
 def test_simulation_prices_every_algorithm_in_both_orders_without_mxnet(python, tmp_path):
     command = (
-        "import sys; from gluonlab.bench.__main__ import main\ntry: main(sys.argv[1:])\n"
+        "import sys; from gluonlab.allreduce import main\ntry: main(sys.argv[1:])\n"
         "finally: assert 'mxnet' not in sys.modules"
     )
-    args = ["allreduce", "--simulate", "p3.16xlarge", "--sizes", "1KiB,46MB"]
+    args = ["simulate", "p3.16xlarge", "--bytes", "1KiB,46MB"]
     done = python("-c", command, *args, "--json")
     assert done.returncode == 0, done.stderr
     rows = {(row["algorithm"], row["size_bytes"]): row for row in json.loads(done.stdout)["rows"]}
@@ -77,8 +77,8 @@ def test_simulation_prices_every_algorithm_in_both_orders_without_mxnet(python, 
     assert rows == {}
 
 
-def test_the_table_of_costs_fits_the_terminal_and_names_the_order(bench):
-    status, out, _ = bench("allreduce", "--simulate", "p3.16xlarge", "--sizes", "46MB")
+def test_the_table_of_costs_fits_the_terminal_and_names_the_order(allreduce):
+    status, out, _ = allreduce("simulate", "p3.16xlarge", "--bytes", "46MB")
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
     times = {line[:27].strip(): float(line[27:39].replace(",", "")) for line in re.findall(r"^  \w*ring.*", out, re.M)}
     for name in ("ring", "bidirectional_ring"):
@@ -96,25 +96,25 @@ def test_the_lowest_cost_of_each_size_is_marked_and_no_other(sizes):
         assert marked == [name for name, seconds in costs.items() if seconds == min(costs.values())] != []
 
 
-def test_of_many_sizes_the_cheapest_of_each_fits_a_screen(bench):
+def test_of_many_sizes_the_cheapest_of_each_fits_a_screen(allreduce):
     """On 24 lines, one of them for the shell. With --all the table has every row of --json."""
-    words = ("allreduce", "--simulate", "p3.16xlarge", "--sizes", "1KiB:256MiB:4")
-    lines = bench(*words)[1].splitlines()
+    words = ("simulate", "p3.16xlarge", "--bytes", "1KiB:256MiB:4")
+    lines = allreduce(*words)[1].splitlines()
     assert len(lines) <= 23 and max(map(len, lines)) <= 80 and "--all" in " ".join(lines)
-    rows = json.loads(bench(*words, "--json")[1])["rows"]
+    rows = json.loads(allreduce(*words, "--json")[1])["rows"]
     for size, line in zip([4**power for power in range(5, 15)], lines[3:]):
         lowest = min((row for row in rows if row["size_bytes"] == size), key=lambda row: row["time_us"])
         assert line[:9].strip() == format_size(size) and line[11:36].strip() == lowest["algorithm"]
         assert float(line[36:48].replace(",", "")) == pytest.approx(lowest["time_us"], rel=1e-2)
     assert lines[13] == ""
     expected = [row for row in rows if row["size_bytes"] in (2**10, 2**28)]
-    _, out, _ = bench(*words[:-1], "1KiB,256MiB", "--all")
+    _, out, _ = allreduce(*words[:-1], "1KiB,256MiB", "--all")
     assert len(expected) > 2 * 10 and len(out.splitlines()) > len(expected)
 
 
-def test_the_table_of_costs_has_the_lower_bound_below_each_size_and_each_costs_ratio_to_it(bench):
+def test_the_table_of_costs_has_the_lower_bound_below_each_size_and_each_costs_ratio_to_it(allreduce):
     topology = make_topology("p3.8xlarge")
-    _, out, _ = bench("allreduce", "--simulate", "p3.8xlarge", "--sizes", "1MiB,1GiB", "--all")
+    _, out, _ = allreduce("simulate", "p3.8xlarge", "--bytes", "1MiB,1GiB", "--all")
     bounds_us = [float(us.replace(",", "")) for us in re.findall(r"\(floor\) +([\d.,]+)\n", out)]
     expected = [floor_of(topology).seconds(size) * 1e6 for size in (2**20, 2**30)]
     assert bounds_us == pytest.approx(expected, rel=1e-3)
@@ -122,8 +122,8 @@ def test_the_table_of_costs_has_the_lower_bound_below_each_size_and_each_costs_r
     assert f"{ring / expected[0]:.2f} x" in re.search(r"  ring  .*", out).group()
 
 
-def test_a_drawing_with_a_topology_has_its_devices_and_prices_above_its_floor(bench):
-    status, out, _ = bench("allreduce", "--draw", "sharded", "--topology", "p3.8xlarge")
+def test_a_drawing_with_a_topology_has_its_devices_and_prices_above_its_floor(allreduce):
+    status, out, _ = allreduce("draw", "sharded", "--topology", "p3.8xlarge")
     drawing, prices = out.split("p3.8xlarge, 4 devices")
     assert status == 0 and drawing.strip() == as_text(make_schedule("sharded", 4)).strip()
     assert re.search(r"1 KiB\n  sharded .* 1\.00 x", prices) and prices.count("(floor)") == 3
@@ -141,16 +141,16 @@ def test_the_bottleneck_is_the_link_that_is_waited_for_longest():
     assert predicted_costs.find_bottleneck(nothing) == ""
 
 
-def test_a_drawing_is_a_text_a_page_or_a_picture_that_replaces_nothing(bench, empty_cwd):
+def test_a_drawing_is_a_text_a_page_or_a_picture_that_replaces_nothing(allreduce, empty_cwd):
     def draw_to(name, *words):
-        assert bench("allreduce", "--draw", *words, "--out", name)[0] == 0
+        assert allreduce("draw", *words, "--out-file", name)[0] == 0
         return (empty_cwd / name).read_text(encoding="utf-8")
 
     text = as_text(make_schedule("tree", 3, chunks=2)) + "\n"
-    assert bench("allreduce", "--draw", "tree", "--devices", device_spec(3), "--chunks", "2") == (0, text, "")
+    assert allreduce("draw", "tree", "--devices", device_spec(3), "--chunks", "2") == (0, text, "")
     assert draw_to("ring.html", "ring") == draw("ring", 4)
-    status, out, err = bench("allreduce", "--draw", "star", "--out", "ring.html")
-    assert (status, out) == (2, "") and err.startswith("error: --out ring.html exists")
+    status, out, err = allreduce("draw", "star", "--out-file", "ring.html")
+    assert (status, out) == (2, "") and err.startswith("error: --out-file ring.html exists")
     assert (empty_cwd / "ring.html").read_text(encoding="utf-8") == draw("ring", 4)
     assert draw_to("ja.html", "ring", "--language", "ja") == draw("ring", 4, language="ja")
     schedule = make_schedule("hierarchical", 4, chunks=2, groups=((0, 2), (1, 3)))
@@ -159,41 +159,41 @@ def test_a_drawing_is_a_text_a_page_or_a_picture_that_replaces_nothing(bench, em
     assert sorted(path.name for path in empty_cwd.iterdir()) == ["ja.html", "p.SVG", "ring.html"]
 
 
-def test_a_search_prints_and_writes_schedules_that_other_modes_read(bench, empty_cwd):
-    options = "allreduce --synthesise nvswitch --devices 3 --seconds 3600 --sizes 1KiB"
+def test_a_search_prints_and_writes_schedules_that_other_modes_read(allreduce, empty_cwd):
+    options = "solve nvswitch --devices 3 --seconds 3600 --bytes 1KiB"
     words = options.split()
-    status, out, _ = bench(*words, "--out", "found.json")
+    status, out, _ = allreduce(*words, "--out-file", "found.json")
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
     assert re.search(r"^ +4 +3 +4.0000 +4.0000  proved optimal$", out, re.M)
     assert re.search(r"synthesised, 4 steps +40.0 .* 1.00 x", out) and "(floor)" in out
     [result] = read_schedules(empty_cwd / "found.json").front
     time_us = pytest.approx(price(result.schedule, make_topology("nvswitch", 3), 1024).seconds * 1e6)
-    record = json.loads(bench(*words, "--json")[1])
+    record = json.loads(allreduce(*words, "--json")[1])
     assert record["front"] == [{"steps": 4, "chunks": 3, "rounds": 4.0, "bound": 4.0, "optimal": True}]
     assert [row["time_us"] for row in record["rows"]] == [time_us]
-    status, out, err = bench(*words[:-2], "--out", "found.json")
-    assert status == 2 and err.startswith("error: --out found.json exists")
-    simulate = "--simulate found.json --algorithms synthesised --sizes 1KiB --json"
-    assert [row["time_us"] for row in json.loads(bench("allreduce", *simulate.split())[1])["rows"]] == [time_us]
-    _, out, err = bench("allreduce", "--draw", "synthesised", "--topology", "found.json")
+    status, out, err = allreduce(*words[:-2], "--out-file", "found.json")
+    assert status == 2 and err.startswith("error: --out-file found.json exists")
+    simulate = "simulate found.json --algorithms synthesised --bytes 1KiB --json"
+    assert [row["time_us"] for row in json.loads(allreduce(*simulate.split())[1])["rows"]] == [time_us]
+    _, out, err = allreduce("draw", "synthesised", "--topology", "found.json")
     assert out.startswith("synthesised: allreduce, 3 ranks, 3 chunks, 4 steps") and not err
 
 
-def test_known_links_have_rows_of_their_own(bench):
-    _, out, _ = bench("allreduce", "--simulate", "p3.16xlarge", "--sizes", "1MiB", "--json")
+def test_known_links_have_rows_of_their_own(allreduce):
+    _, out, _ = allreduce("simulate", "p3.16xlarge", "--bytes", "1MiB", "--json")
     times = {row["algorithm"]: row["time_us"] for row in json.loads(out)["rows"]}
     assert min(times, key=times.get) == "synthesised, 4 steps"
     assert times["synthesised, 4 steps"] <= 60
     assert times["multi_ring"] == pytest.approx(155.3, abs=0.05)
 
 
-def test_schedules_made_for_links_are_drawn(bench, empty_cwd):
-    _, out, _ = bench("allreduce", "--draw", "synthesised", "--topology", "p3.16xlarge")
+def test_schedules_made_for_links_are_drawn(allreduce, empty_cwd):
+    _, out, _ = allreduce("draw", "synthesised", "--topology", "p3.16xlarge")
     assert out.startswith("synthesised: allreduce, 8 ranks, 12 chunks, 4 steps")
-    _, out, _ = bench("allreduce", "--draw", "multi_ring", "--devices", "3")
+    _, out, _ = allreduce("draw", "multi_ring", "--devices", "3")
     assert out.startswith("multi_ring: allreduce, 3 ranks, 3 chunks, 4 steps")
     for name in ("a.html", "a.svg"):
-        assert bench("allreduce", "--draw", "synthesised", "--topology", "p3.8xlarge", "--out", name)[0] == 0
+        assert allreduce("draw", "synthesised", "--topology", "p3.8xlarge", "--out-file", name)[0] == 0
         assert "synthesised" in (empty_cwd / name).read_text(encoding="utf-8")
 
 
@@ -206,7 +206,7 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path):
     assert path.read_text() == "another program's" and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_without_the_right_to_write_is_named(empty_cwd, monkeypatch, bench):
+def test_a_folder_without_the_right_to_write_is_named(empty_cwd, monkeypatch, allreduce):
     monkeypatch.setattr("os.access", lambda *args: False)  # root may write everywhere
-    status, _, err = bench("allreduce", "--draw", "ring", "--out", "ring.html")
+    status, _, err = allreduce("draw", "ring", "--out-file", "ring.html")
     assert status == 2 and "is not writable" in err

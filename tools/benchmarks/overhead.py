@@ -7,7 +7,7 @@ from functools import partial
 from statistics import median
 from typing import Dict, Iterator, List, Optional, Sequence
 
-from benchmarks.benchmark import Benchmark, OtherCheckout, beside_options
+from benchmarks.benchmark import OLD_OPTIONS, Benchmark, OtherCheckout, baseline_options
 from gluonlab.bench.harness import table_format as texts
 from gluonlab.bench.harness.confidence_interval import median_ratio
 from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, measure_subjects
@@ -150,12 +150,12 @@ def _judge_target(record: Record, count: int) -> str:
     return texts.outcome_line(claim, f"{share:.2f}", share <= TARGET)
 
 
-@command("python tools/benchmarks host", INTERRUPTED)
+@command("python tools/benchmarks overhead", INTERRUPTED, renamed=OLD_OPTIONS)
 @measurement_options(ROUNDS)
-@beside_options
+@baseline_options
 @DEVICES_OPTION
-def main(run_options: MeasurementOptions, beside: Optional[OtherCheckout], devices: Optional[str]) -> None:
-    """Measure the host's Python overhead per step, in time and cores."""
+def main(run_options: MeasurementOptions, baseline: Optional[OtherCheckout], devices: Optional[str]) -> None:
+    """Measure the time and cores that Python uses per training step."""
     on = find_host_devices(devices)
     Benchmark(
         ("host", on.record_options()),
@@ -164,4 +164,4 @@ def main(run_options: MeasurementOptions, beside: Optional[OtherCheckout], devic
         make_series,
         format_results,
         on,
-    ).run(run_options, beside)
+    ).run(run_options, baseline)

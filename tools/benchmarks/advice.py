@@ -1,4 +1,4 @@
-"""Benchmark of the advice of ``study speedup``, and of the cost of --profile (``bench verdict``).
+"""Benchmark of the advice of ``study speedup``, and of the cost of --profile (``bench advice``).
 
 Ten trainings are diagnosed. The best advice of each is measured in separate worker processes,
 interleaved with the settings before. Gains are images/s over those of the settings before.
@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from mxnet import nd
 
 from gluonlab.bench.harness.interleaved_rounds import Subject, measure_subjects, progress_bar
-from gluonlab.bench.harness.measurement_command import INTERRUPTED, MeasurementOptions, measurement_options
+from gluonlab.bench.harness.measurement_command import INTERRUPTED, OLD_NAMES, MeasurementOptions, measurement_options
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.harness.table_format import format_table as as_table
 from gluonlab.bench.harness.table_format import outcome_line
@@ -157,14 +157,13 @@ def make(settings: Dict[str, Any]) -> Job:
     return run
 
 
-@command("python tools/benchmarks verdict", INTERRUPTED)
+@command("python tools/benchmarks advice", INTERRUPTED, renamed=OLD_NAMES)
 @measurement_options(ROUNDS)
 def main(run_options: MeasurementOptions) -> None:
-    """Take the advice of study speedup, and measure what it brings.
+    """Measure whether the advice of study speedup helps, and the cost of --profile.
 
-    Does it bring what it promises, in ten trainings? And what does --profile cost the steps that it
-    records? Two CPU devices, one thread each; some minutes. A slow result is a result: it does not
-    change the exit status.
+    Ten trainings run on two CPU devices with one thread each, for some minutes. Missed targets are
+    reported, and do not change the exit status.
     """
     _, record = run_options.measure_and_record(("verdict", {}), measure_advice, list)
     run_options.print_record(record, format_results(record.series))

@@ -1,19 +1,12 @@
-"""Modes of ``bench allreduce``, selected by options.
+"""The output of each command of ``gluonlab allreduce``, as a function of the command's options.
 
-- measure: the default.
-- price (--simulate): predict times with the cost model.
-- choose (--choose): show which schedule auto chooses by size.
-- synthesise (--synthesise): search for schedules.
-- draw (--draw): show a schedule.
-
-Each mode is a function from the options to the text to print. Only measuring and writing files
-import MXNet.
+Only measuring and writing files import MXNet.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import AbstractSet, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from gluonlab.bench.allreduce import predicted_costs
 from gluonlab.bench.allreduce.candidate_schedules import (
@@ -24,7 +17,7 @@ from gluonlab.bench.allreduce.candidate_schedules import (
     parse_algorithms,
     parse_groups,
 )
-from gluonlab.bench.allreduce.message_sizes import DEFAULT_SIZES, DRAWN_DEVICES, parse_sizes
+from gluonlab.bench.allreduce.message_sizes import COST_SIZES, DEFAULT_SIZES, DRAWN_DEVICES, parse_sizes
 from gluonlab.bench.harness.measurement_command import ScheduleDrawing, count_devices, output_drawing
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.named_topologies import Topology, make_topology
@@ -38,75 +31,44 @@ from gluonlab.errors import ConfigError
 from gluonlab.files.atomic_files import check_new_path, new_file
 from gluonlab.plain_text import format_size, json_text
 
-COST_SIZES = "1KiB,1MiB,100MB"  # sizes whose predicted time --draw and --synthesise show
 MAX_CHUNKS = 4096  # the number of transfers, and so the time, grows with the chunks
 MAX_SECONDS = 86_400  # a day
-SIMULATE, DRAW, MEASURE, SYNTHESISE = "simulate", "draw", "measure", "synthesise"
-CHOOSE = "choose"
+# options of ``allreduce choose`` that belong to a measurement
+MEASURING_OPTIONS = ("dtype", "arrays", "iters", "warmup", "rounds", "topology")
 
-COMMON_OPTIONS = {"devices", "chunks", "groups"}
-TABLE_OPTIONS = COMMON_OPTIONS | {"algorithms", "sizes", "plot", "json"}
-MEASURING_OPTIONS = {"dtype", "arrays", "repeat", "rounds", "topology"}
-MODE_OPTIONS = {
-    MEASURE: TABLE_OPTIONS | MEASURING_OPTIONS | {"processes"},
-    SIMULATE: TABLE_OPTIONS | {"simulate", "hosts", "all"},
-    CHOOSE: MEASURING_OPTIONS | {"choose", "simulate", "devices", "sizes", "json"},
-    SYNTHESISE: {"synthesise", "devices", "sizes", "seconds", "out", "json"},
-    DRAW: COMMON_OPTIONS | {"draw", "out", "language", "topology"},
-}
-
-CommandOptions = Mapping[str, Any]
+CommandOptions = Mapping[str, Any]  # options that are given, by name
 
 
-class ModeOutput(NamedTuple):
+class CommandOutput(NamedTuple):
     """The text to print, and the error message with which the command then exits, or None."""
 
     text: str
     failure: Optional[str] = None
 
 
-def run_mode(options: Dict[str, Any]) -> ModeOutput:
-    """Run ``bench allreduce`` in the mode that the options select, and return its output.
-
-    Raises a UsageError for impossible values, and for options that do not belong together.
-    """
-    mode = next((mode for mode in (DRAW, CHOOSE, SIMULATE, SYNTHESISE) if mode in options), MEASURE)
-    _check_mode_options(options, mode, MODE_OPTIONS[mode])
-    if mode == CHOOSE and SIMULATE in options:
-        _check_mode_options(options, SIMULATE, MODE_OPTIONS[CHOOSE] - MEASURING_OPTIONS)
+def _check_options(options: CommandOptions) -> Dict[str, Any]:
+    """Return the options, with --chunks and --groups parsed. Raises a UsageError."""
+    checked = dict(options)
     if "chunks" in options:
-        options["chunks"] = whole_number_check(1, MAX_CHUNKS)("--chunks", options["chunks"])
+        checked["chunks"] = whole_number_check(1, MAX_CHUNKS)("--chunks", options["chunks"])
     if "groups" in options:
-        options["groups"] = parse_groups(options["groups"])
+        checked["groups"] = parse_groups(options["groups"])
     if "plot" in options:
         check_new_path("--plot", Path(options["plot"]))
-    modes = {
-        DRAW: _draw_schedule, CHOOSE: _show_choices, SIMULATE: _predict_algorithm_costs,
-        SYNTHESISE: _search_schedules, MEASURE: _measure_algorithms,
-    }  # fmt: skip
-    return modes[mode](options)
+    return checked
 
 
-def _check_mode_options(options: CommandOptions, mode: str, known: AbstractSet[str]) -> None:
-    """Raise ConfigError for an option that is not ``known``: it has no effect in ``mode``."""
-    for name in options:
-        if name not in known:
-            condition = "when measuring" if mode == MEASURE else f"with {option_name(mode)}"
-            owners = [owner for owner in (DRAW, SYNTHESISE, SIMULATE) if name in MODE_OPTIONS[owner]]
-            hint = f"; it belongs to {option_name(owners[0])}" if owners else ""
-            raise ConfigError(f"{option_name(name)} has no effect {condition}{hint}: leave it out")
-
-
-def _draw_schedule(options: CommandOptions) -> ModeOutput:
-    """Return the drawing of a schedule as text, or write the file of --out."""
+def draw_schedule(options: CommandOptions) -> CommandOutput:
+    """Return the drawing of a schedule as text, or write the file of --out-file."""
     from gluonlab.collectives.render import as_page, as_svg, as_text, draw
 
-    if "topology" in options and "out" in options and options["draw"] not in TOPOLOGY_AWARE:
+    options = _check_options(options)
+    if "topology" in options and "out_file" in options and options["algorithm"] not in TOPOLOGY_AWARE:
         raise ConfigError(
-            "--topology has no effect on pages and pictures, it prices what --draw prints as text: "
-            "leave out --topology or --out"
+            "--topology adds predicted times to the text of a drawing, and has no effect on pages and "
+            "pictures: leave out --topology or --out-file"
         )
-    name, world_size = options["draw"], _parse_world_size(options)
+    name, world_size = options["algorithm"], _parse_world_size(options)
     topology = make_topology(options["topology"], world_size) if "topology" in options else None
     world_size = topology.world_size if topology else world_size or DRAWN_DEVICES
     cuts: Dict[str, Any] = {option: options.get(option) for option in ("chunks", "groups")}
@@ -127,7 +89,7 @@ def _draw_schedule(options: CommandOptions) -> ModeOutput:
         return "\n\n".join([as_text(schedule), *tables])
 
     drawing = ScheduleDrawing(text=make_text, picture=lambda: as_svg(make_drawn_schedule()), page=make_page)
-    return ModeOutput(output_drawing(drawing, options.get("out"), options.get("language")))
+    return CommandOutput(output_drawing(drawing, options.get("out_file"), options.get("language")))
 
 
 def _make_link_aware_schedule(
@@ -155,77 +117,80 @@ def _parse_world_size(options: CommandOptions) -> Optional[int]:
     return count_devices(options["devices"]) if "devices" in options else None
 
 
-def _predict_algorithm_costs(options: CommandOptions) -> ModeOutput:
-    """Return the predicted times of algorithms on the topology of --simulate."""
+def predict_algorithm_costs(options: CommandOptions) -> CommandOutput:
+    """Return the predicted times of algorithms on a topology."""
+    options = _check_options(options)
     if "hosts" in options:
         return _predict_costs_by_hosts(options)
-    topology = make_topology(options["simulate"], _parse_world_size(options))
-    sizes, world_size = parse_sizes(options.get("sizes", DEFAULT_SIZES)), topology.world_size
+    topology = make_topology(options["topology"], _parse_world_size(options))
+    sizes, world_size = parse_sizes(options.get("bytes", DEFAULT_SIZES)), topology.world_size
     names = parse_algorithms(options.get("algorithms", "all"), [*TOPOLOGY_AWARE, *ALGORITHMS])
     plans = make_plans(names, world_size, options.get("chunks"), options.get("groups"), topology)
     if AUTO in (names or ([AUTO] if world_size <= MAX_AUTO_DEVICES else [])):
         plans.append(make_auto_plan(make_for_links(AUTO, topology, world_size)))
     rows = predicted_costs.predict_costs(topology, plans, sizes)
-    _save_plot(options, rows, world_size, f"allreduce on {topology.name}, {world_size} devices: prices")
+    _save_plot(options, rows, world_size, f"allreduce on {topology.name}, {world_size} devices: predicted times")
     if "json" in options:
         head = {"topology": topology.name, "world_size": world_size, "note": topology.note}
-        return ModeOutput(json_text({**head, **_rows_to_json(plans, rows)}))
+        return CommandOutput(json_text({**head, **_rows_to_json(plans, rows)}))
     if len(sizes) > 1 and "all" not in options:
-        return ModeOutput(predicted_costs.cheapest_table(rows, topology))
-    return ModeOutput(predicted_costs.cost_table(rows, topology, describe_orders(plans, topology)))
+        return CommandOutput(predicted_costs.cheapest_table(rows, topology))
+    return CommandOutput(predicted_costs.cost_table(rows, topology, describe_orders(plans, topology)))
 
 
-def _predict_costs_by_hosts(options: CommandOptions) -> ModeOutput:
+def _predict_costs_by_hosts(options: CommandOptions) -> CommandOutput:
     """Return the predicted times of one size for each number of hosts of --hosts."""
     for name in sorted({"all", "devices", "chunks", "groups"} & set(options)):
         raise ConfigError(f"{option_name(name)} has no effect with --hosts: leave it out")
-    machine, hosts = options[SIMULATE], predicted_costs.parse_host_counts(options["hosts"])
-    sizes = parse_sizes(options.get("sizes", "100MB"))
+    machine, hosts = options["topology"], predicted_costs.parse_host_counts(options["hosts"])
+    sizes = parse_sizes(options.get("bytes", "100MB"))
     if len(sizes) > 1:
-        raise ConfigError(f"--sizes {options['sizes']}: with --hosts one size is priced: give one")
+        raise ConfigError(f"--bytes {options['bytes']}: --hosts predicts the time of one size: give one")
     names = parse_algorithms(options.get("algorithms", "all"), [*TOPOLOGY_AWARE, *ALGORITHMS])
     if AUTO in (names or []):
-        raise ConfigError("--algorithms auto is always one of the others: leave it out with --hosts")
+        raise ConfigError("--algorithms auto is always one of the other algorithms: leave it out with --hosts")
     rows, topology = predicted_costs.predict_costs_by_hosts(machine, hosts, names, sizes[0])
     if "plot" in options:
         from gluonlab.bench.allreduce.plot_bandwidth import make_ranks_figure
 
-        title = f"allreduce of {format_size(sizes[0])} on hosts like {machine}: prices"
+        title = f"allreduce of {format_size(sizes[0])} on hosts like {machine}: predicted times"
         with new_file("--plot", Path(options["plot"])) as temporary:
             make_ranks_figure(rows, title).savefig(temporary, format="png", dpi=110)
     if "json" in options:
         as_rows = [{"world_size": row.price.world_size, **row.as_json()} for row in rows]
-        return ModeOutput(json_text({"topology": machine, "hosts": hosts, "rows": as_rows}))
-    return ModeOutput(predicted_costs.ranks_table(rows, topology))
+        return CommandOutput(json_text({"topology": machine, "hosts": hosts, "rows": as_rows}))
+    return CommandOutput(predicted_costs.ranks_table(rows, topology))
 
 
-def _search_schedules(options: CommandOptions) -> ModeOutput:
-    """Search for schedules for the topology of --synthesise, and return them with their times."""
-    topology = make_topology(options["synthesise"], _parse_world_size(options))
-    sizes = parse_sizes(options.get("sizes", COST_SIZES))
+def search_schedules(options: CommandOptions) -> CommandOutput:
+    """Search for schedules for a topology, and return them with their predicted times."""
+    topology = make_topology(options["topology"], _parse_world_size(options))
+    sizes = parse_sizes(options.get("bytes", COST_SIZES))
     seconds = whole_number_check(1, MAX_SECONDS)("--seconds", options.get("seconds", predicted_costs.DEFAULT_SECONDS))
-    if "out" in options:
-        if not is_file_name(options["out"]):
-            raise ConfigError(f"--out {options['out']}: give a name that ends in .json, by which it is known")
-        check_new_path("--out", Path(options["out"]))
-    front = predicted_costs.search_schedules(topology, seconds, cores_per_process(), options.get("out"))
+    if "out_file" in options:
+        if not is_file_name(options["out_file"]):
+            raise ConfigError(f"--out-file {options['out_file']}: give a name that ends in .json")
+        check_new_path("--out-file", Path(options["out_file"]))
+    front = predicted_costs.search_schedules(topology, seconds, cores_per_process(), options.get("out_file"))
     if "json" in options:
         plans = predicted_costs.make_synthesized_plans(front)
         rows = predicted_costs.predict_costs(topology, plans, sizes)
         head = {"topology": topology.name, "world_size": topology.world_size}
         content = {**head, "front": predicted_costs.synthesis_to_json(front), **_rows_to_json(plans, rows)}
-        return ModeOutput(json_text(content))
-    return ModeOutput(predicted_costs.synthesis_text(topology, front, sizes, options.get("out")))
+        return CommandOutput(json_text(content))
+    return CommandOutput(predicted_costs.synthesis_text(topology, front, sizes, options.get("out_file")))
 
 
-def _show_choices(options: CommandOptions) -> ModeOutput:
+def show_choices(options: CommandOptions) -> CommandOutput:
     """Return auto's schedule for each size; after a measurement, compare it with others."""
-    if SIMULATE in options:
-        topology = make_topology(options[SIMULATE], _parse_world_size(options))
+    if "simulate" in options:
+        for name in [name for name in MEASURING_OPTIONS if name in options]:
+            raise ConfigError(f"{option_name(name)} has no effect with --simulate: leave it out")
+        topology = make_topology(options["simulate"], _parse_world_size(options))
         schedules = make_for_links(AUTO, topology, topology.world_size)
-        choices = predicted_costs.choose_algorithms(schedules, parse_sizes(options.get("sizes", DEFAULT_SIZES)))
+        choices = predicted_costs.choose_algorithms(schedules, parse_sizes(options.get("bytes", DEFAULT_SIZES)))
         as_json = json_text(predicted_costs.choices_to_json(schedules, choices))
-        return ModeOutput(as_json if "json" in options else predicted_costs.choices_text(schedules, choices))
+        return CommandOutput(as_json if "json" in options else predicted_costs.choices_text(schedules, choices))
 
     from gluonlab.bench.allreduce.measure_allreduce import measure_by_options
 
@@ -234,17 +199,20 @@ def _show_choices(options: CommandOptions) -> ModeOutput:
     sizes = sorted({row.size_bytes for row in measurement.report.rows})
     choices = predicted_costs.choose_algorithms(measurement.auto, sizes, measurement.report.rows)
     if "json" in options:
-        return ModeOutput(
+        return CommandOutput(
             measurement.as_json(predicted_costs.choices_to_json(measurement.auto, choices)), measurement.failure
         )
-    return ModeOutput(measurement.as_text(predicted_costs.choices_text(measurement.auto, choices)), measurement.failure)
+    return CommandOutput(
+        measurement.as_text(predicted_costs.choices_text(measurement.auto, choices)), measurement.failure
+    )
 
 
-def _measure_algorithms(options: CommandOptions) -> ModeOutput:
+def measure_algorithms(options: CommandOptions) -> CommandOutput:
     """Measure the algorithms, and return a table of the results."""
     from gluonlab.bench.allreduce import result_table as allreduce_table
     from gluonlab.bench.allreduce.measure_allreduce import measure_by_options
 
+    options = _check_options(options)
     measurement = measure_by_options(options)
     rows, count = measurement.report.rows, len(measurement.ctxs)
     devices_text = f"{count} devices ({measurement.ctxs[0].device_type})"
@@ -252,9 +220,9 @@ def _measure_algorithms(options: CommandOptions) -> ModeOutput:
     title = f"allreduce of {rows[0].dtype} on {devices_text}, {medians}"
     _save_plot(options, rows, count, title)
     if "json" in options:
-        return ModeOutput(measurement.as_json(_rows_to_json(measurement.plans, rows)), measurement.failure)
+        return CommandOutput(measurement.as_json(_rows_to_json(measurement.plans, rows)), measurement.failure)
     table = allreduce_table.format_report(measurement.report, describe_orders(measurement.plans, measurement.topology))
-    return ModeOutput(measurement.as_text(table), measurement.failure)
+    return CommandOutput(measurement.as_text(table), measurement.failure)
 
 
 def _save_plot(options: CommandOptions, rows: Sequence[Any], world_size: int, title: str) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from benchmarks import rates
-from benchmarks.benchmark import Benchmark, OtherCheckout, beside_options, find_several_devices
+from benchmarks.benchmark import OLD_OPTIONS, Benchmark, OtherCheckout, baseline_options, find_several_devices
 from benchmarks.rates import ThroughputRow
 from gluonlab.bench.harness.interleaved_rounds import Subject, image_rates, measure_subjects
 from gluonlab.bench.harness.measurement_command import (
@@ -177,10 +177,10 @@ COMPARISONS = {
 }
 
 
-def check_network(name: str) -> Comparison:
+def check_model(name: str) -> Comparison:
     """Return the comparison of this name. Raises ConfigError, with the choices."""
     if name not in COMPARISONS:
-        raise ConfigError(unknown("network", name, COMPARISONS))
+        raise ConfigError(unknown("model", name, COMPARISONS))
     return COMPARISONS[name]
 
 
@@ -235,26 +235,26 @@ def judge_targets(targets: Sequence[Target], rows: Sequence[ThroughputRow]) -> L
     return lines
 
 
-@command("python tools/benchmarks peers", INTERRUPTED)
+@command("python tools/benchmarks frameworks", INTERRUPTED, renamed={"--network": "--model", **OLD_OPTIONS})
 @measurement_options(ROUNDS)
-@beside_options
+@baseline_options
 @DEVICES_OPTION
-@option("--network", "NAME", f"one of {', '.join(COMPARISONS)}", "lenet")
+@option("--model", "NAME", f"one of {', '.join(COMPARISONS)}", "lenet")
 def main(
-    run_options: MeasurementOptions, beside: Optional[OtherCheckout], devices: Optional[str], network: str
+    run_options: MeasurementOptions, baseline: Optional[OtherCheckout], devices: Optional[str], model: str
 ) -> None:
     """Compare gluonlab with the classic Gluon loop and PyTorch.
 
-    It runs on two devices, or on those of --devices.
-    A slow result does not change the exit status.
+    The frameworks train on two CPU devices, or on --devices. Missed targets are reported, and do
+    not change the exit status.
     """
-    comparison = check_network(network)
+    comparison = check_model(model)
     on = find_several_devices(devices, ON_CPUS, "the rows compare several devices with one")
     Benchmark(
-        ("peers", {"network": network, **on.record_options()}),
+        ("peers", {"network": model, **on.record_options()}),
         partial(measure_subjects, comparison.subjects(on)),
         our_subjects(comparison, on),
         image_rates,
         lambda record: format_results(comparison, record, on),
         on,
-    ).run(run_options, beside)
+    ).run(run_options, baseline)
