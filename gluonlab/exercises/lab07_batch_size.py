@@ -759,7 +759,7 @@ class RateLandscape(NamedTuple):
             for rate, count in self.steps_by_rate().items()
         )
         return CaseText(
-            f"first={self.first:g}, limit={self.limit}, steps with each rate {{{steps}}}",
+            f"first={self.first:g}, limit={self.limit}, steps with each learning rate {{{steps}}}",
             f"first={self.first:g}, limit={self.limit}, 各学習率でのステップ数 "
             f"{{{steps.replace('never', '達しない')}}}",
         )

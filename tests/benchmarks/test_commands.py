@@ -158,7 +158,7 @@ def test_predictions_hold_if_eight_of_ten_trainings_reach_four_fifths_of_the_gai
     series = [
         Series("plain", "plain", "s", (1.0, 2.0, 1.0)),
         Series("profiled", "profiled", "s", (1.02, 2.04, 9.0)),
-        Series(f"promised {last}", last, "times", (), "nothing is advised"),
+        Series(f"promised {last}", last, "times", (), "no advice"),
     ]
     for index, name in enumerate(advised):
         gain = 1.81 if index < kept else 1.79
@@ -167,7 +167,7 @@ def test_predictions_hold_if_eight_of_ten_trainings_reach_four_fifths_of_the_gai
     text = advice.format_results(series)
     assert max(map(len, text.split("\n"))) <= 80 and text.endswith("2.0 % reached")
     assert f"8 of 10: {kept} of 10 {'not ' * (kept < 8)}reached\n" in text
-    assert re.search(f"^{last} .* nothing is advised$", text, re.M)
+    assert re.search(f"^{last} .* no advice$", text, re.M)
     assert "8 of 10: not measured\n" in advice.format_results([])
 
 

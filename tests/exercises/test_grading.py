@@ -111,7 +111,7 @@ def test_nothing_in_the_tables_is_executed(name):
 def test_gradescope_gets_a_test_for_each_exercise_with_the_checkers_sentence():
     results = as_gradescope(make_grade("a.ipynb", sentences={"03-2": HIDDEN_CASE_FAILED}, note="cell 4: stopped"))
     assert (results["score"], results["output"], results["visibility"]) == (3, "cell 4: stopped", "visible")
-    assert results["tests"][0]["name"].startswith("03-1 An update")
+    assert results["tests"][0]["name"].startswith("03-1 Make an update")
     keys = ("number", "score", "max_score", "status", "output", "visibility")
     assert [tuple(test[key] for key in keys) for test in results["tests"]] == [
         (id, int(status == PASSED), 1, "passed" if status == PASSED else "failed", output, "visible")

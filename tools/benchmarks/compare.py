@@ -22,8 +22,8 @@ from gluonlab.plain_text import escape_unprintable, json_text
 
 LABEL_WIDTH = 34
 EXPLAINED = (
-    "first, second: medians over the rounds. speed: the second's over the first's, "
-    "above 1 where the second is faster; the median of the rounds' ratios."
+    "first, second: medians over the rounds. speed: the second's speed over the first's, the median of the rounds' "
+    "ratios; above 1 if the second is faster."
 )
 NOT_IN_TURNS = "The results were not measured in turns, so a change of the machine between them affects all rows."
 

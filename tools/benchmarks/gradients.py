@@ -429,10 +429,9 @@ def steps_table(findings: Findings) -> str:
             *(_format_step_row(row, device_seconds) for row in rows_of_size),
         ]
     note = (
-        f"ms: of a step of SGD with momentum, the median of {rounds_text(findings.rounds)}. "
-        "error: the largest difference of the first step's weights from the exact ones. "
-        "device /: the time of gluon.Trainer's step with device over this one's, "
-        "the median of the rounds' ratios."
+        f"ms: time of a step of SGD with momentum, the median of {rounds_text(findings.rounds)}. error: the largest "
+        "difference between the first step's weights and the exact weights. device /: the time of gluon.Trainer's "
+        "step with device over this time, the median of the rounds' ratios."
     )
     return format_table(lines, note)
 

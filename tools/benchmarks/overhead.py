@@ -32,10 +32,9 @@ EFFICIENCY, KERNELS = "efficiency", ("sgemm", "lenet")
 TARGET = 0.13  # of what Gluon's loop costs
 _LABELS = {"gluonlab": "gluonlab", "gluon": "Gluon's loop"}
 _NOTE = (
-    "Microseconds of processor time per step and device to queue the parts of a step, not to "
-    "compute them: "
-    "shards are tiny, devices are held until a block of steps is queued. "
-    "total: the whole step, in one call; load+log: fetching the batch and noting its losses."
+    "Microseconds of processor time per step and device to queue the parts of a step, without computing them: "
+    "shards are tiny, and devices wait until a block of steps is queued. total: the whole step, in one call; "
+    "load+log: fetching the batch and logging its losses."
 )
 
 

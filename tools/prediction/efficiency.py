@@ -117,12 +117,13 @@ def assumptions(steps: Mapping[str, GpuStep], gradient_bytes: float, network: bo
     messages = " or ".join(f"{latency:g}" for latency in latencies)
     gradients = f"{NETWORK}, {gradient_bytes / 1e6:.1f}" if network else f"{gradient_bytes / 1e6:,.1f}"
     return [
-        "Predicted, not measured. Efficiency is images/s by one GPU's times their number; each "
-        "keeps its batch (weak scaling).",
-        f"{gradients} MB of gradients, summed once a step. A step of one GPU: {times}. Two thirds of it are backward.",
-        f"Networks at nominal speed and otherwise idle; {messages} µs a message between hosts "
-        "(inferred), one after the other on a NIC; a barrier after each step of a schedule. Links "
-        "of GPUs: gluonlab's topologies, partly inferred.",
+        "Predicted, not measured. Efficiency is images/s divided by the number of GPUs times one GPU's images/s; "
+        "the batch per GPU is constant (weak scaling).",
+        f"{gradients} MB of gradients, summed once per step. A step of one GPU: {times}. Backward takes two thirds "
+        "of it.",
+        f"Networks have their nominal speed and no other traffic; a message between hosts takes {messages} µs "
+        "(inferred), one after the other on a NIC; a barrier follows each step of a schedule. Links of GPUs: "
+        "gluonlab's topologies, partly inferred.",
         "hierarchical: rings within hosts, then across. flat ring: one through all GPUs. parameter "
         "server: a server on each host; a ring within hosts, one GPU's copies to memory and back "
         f"over PCIe, additions at {SERVER_ADD_BYTES_PER_S / 1e9:g} GB/s (inferred); none for one "
@@ -132,8 +133,8 @@ def assumptions(steps: Mapping[str, GpuStep], gradient_bytes: float, network: bo
 
 
 COLUMNS = (
-    "sum: of all gradients, once a step, ms. after, behind: the efficiency if it begins after "
-    "backward, and if it hides behind the whole of backward."
+    "sum: time to sum all gradients once per step, in ms. after: efficiency if the sum starts after backward. "
+    "behind: efficiency if the whole of backward hides the sum."
 )
 
 Options = Mapping[str, Any]
@@ -241,7 +242,7 @@ def _as_json(rows: Mapping[str, List[ScalingPrediction]], assumption_texts: List
 @option("--hosts", "N", f"largest number of hosts, up to {MAX_HOSTS}  [default: {HOSTS}]")
 @option("--gradients", "SIZE", "bytes of the gradients, such as 46MB  [default: ResNet-50's, 102.3MB]")
 @option("--step", "MS", "step time of one GPU  [default: as published, for K80, V100 and A100]")
-@option("--out-file", "FILE", "write a picture, a new .svg file")
+@option("--out-file", "FILE", "write a plot to a new .svg file")
 @JSON_OPTION
 def main(as_json: bool, **options: Optional[str]) -> None:
     """Predict the scaling efficiency of training on 1 to 8 hosts.
