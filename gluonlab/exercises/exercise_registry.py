@@ -468,7 +468,7 @@ def _stub_texts(error: NotImplementedError, exercise: Exercise, answer: Any) -> 
     if location.code is getattr(answer, "__code__", location.code):
         return _unwritten_texts(name)
     return _texts(
-        f"`{name}`is not written yet, and your code calls it", f"ここから呼ばれる `{name}` がまだ書かれていません"
+        f"your code calls `{name}`, which is not written yet", f"ここから呼ばれる `{name}` がまだ書かれていません"
     )
 
 

@@ -269,7 +269,8 @@ def _matches_factor(formula: Callable[[LeastSquares], Any]) -> Callable[..., boo
 
 FACTOR_MISTAKES = explain.formula_mistakes(_matches_factor, [
     (lambda p: len(p.shards),
-     "that is the rule itself: compute the gradient of each small update where the previous update ended",
+     "that is the linear rule itself: compute the gradient of each small update at the point where the previous "
+         "update ended",
      "これは線形スケーリング則そのものです。小さい更新の勾配は、1 つ前の更新が終わったところで計算します"),
     (lambda p: p.best_factor / len(p.shards), "the large update uses the mean of the shards' gradients, not their sum",
      "大きな更新に使うのは、シャードの勾配の和ではなく平均です"),

@@ -225,7 +225,7 @@ def test_a_notebook_that_somebody_has_worked_in_is_not_written_over(build, tmp_p
     nbformat.write(notebook, path)
     status, _, error = build()
     assert status == 2
-    assert f"somebody has worked in {path}" in error
+    assert f"{path} would lose somebody's work" in error
     assert "mine" in path.read_text()
     assert build("--force")[0] == 0
     assert "mine" not in path.read_text()

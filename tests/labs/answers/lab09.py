@@ -161,7 +161,7 @@ WRONG = {
     "09-5": [
         (forgets_to_return, "is `return` missing.*a number", "`return` を忘れて"),
         (change("09-5", ":true]", ":]", "right / counted", "right / len(images)"),
-         "3 images.*3 right ones were counted", "正解が"),
+         "3 correct answers were counted for 3 images", "正解が"),
         (change("09-5", "global_batch_size):", 'global_batch_size, last_batch_handle="discard"):', "right / counted",
                 "right / max(counted, 1)"), "left out", "抜けています"),
         (change("09-5", "global_batch_size):", "len(images)):"), "a device had", "一度に"),
