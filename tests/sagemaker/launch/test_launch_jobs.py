@@ -125,8 +125,8 @@ def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up_templates):
         ("g5.xlarge", "cost: about 1.41 USD per hour on 1 x ml.g5.xlarge, at most"),
         (
             "g4dn.12xlarge",
-            "p does not contain a price for training on ml.g4dn.12xlarge in us-east-1rices.json (null: the sources "
-            "disagree): python sagemaker/launch.py prices --update --region us-east-1 asks AWS",
+            "prices.json does not contain a price for training on ml.g4dn.12xlarge in us-east-1 (null: the sources "
+            "disagree): run python sagemaker/launch.py prices --update --region us-east-1 to ask AWS",
         ),
     ):
         arguments = ("jobs", "submit", *TO, "--instance", instance, "--dry-run")
@@ -260,7 +260,7 @@ def test_a_job_that_has_ended_says_how_its_results_are_fetched(launch_stubbed, a
         for command in ("wait", "status"):
             aws.answer("describe_training_job", job("Completed", **more))
             _, out, err = launch_stubbed("jobs", command, "--name", "gluonlab-x")
-            assert out.startswith("gluonlab-x") and err == f"its results: {fetch}\n"
+            assert out.startswith("gluonlab-x") and err == f"download its results: {fetch}\n"
     aws.answer("describe_training_job", job("InProgress"))
     assert launch_stubbed("jobs", "status", "--name", "gluonlab-x")[2] == ""
 
@@ -302,7 +302,7 @@ def test_stop_stops_what_runs(launch_stubbed, aws, log):
 def test_stop_leaves_alone_what_has_ended(status, launch_stubbed, aws, log):
     aws.answer("describe_training_job", job(status))
     ends = launch_stubbed("jobs", "stop", "--name", "gluonlab-x")
-    assert ends[:2] == (0, f"gluonlab-x is {status} already\n")
+    assert ends[:2] == (0, f"gluonlab-x is already {status}\n")
     assert log.changes() == []
 
 
@@ -340,7 +340,7 @@ def test_a_job_that_may_run_is_not_said_not_to(code, message, launch_stubbed, aw
     aws.time_out("CreateTrainingJob") if code is None else aws.refuse("create_training_job", code, message)
     status, _, err = launch_stubbed("jobs", "submit", *TO, "--name", "gluonlab-x", "--region", "us-east-1")
     assert status == 1
-    tells = "python sagemaker/launch.py jobs status --name gluonlab-x --region us-east-1 shows it"
+    tells = "python sagemaker/launch.py jobs status --name gluonlab-x --region us-east-1"
     assert f"the job may run anyway and cost money: check with {tells}" in err
 
 
@@ -349,7 +349,7 @@ def test_the_quota_of_jobs_is_another_one(launch_stubbed, aws):
     aws.refuse("create_training_job", "ResourceLimitExceeded", message)
     status, _, err = launch_stubbed("jobs", "submit", *TO)
     assert status == 1
-    assert 'ask for "ml.g5.12xlarge for training job usage"' in err
+    assert 'request "ml.g5.12xlarge for training job usage"' in err
 
 
 def test_a_job_that_is_not_there(launch):

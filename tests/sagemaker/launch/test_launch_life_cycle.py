@@ -158,7 +158,7 @@ def test_what_is_done_already_is_not_done_again(launch, log):
     assert "error: the notebook gluonlab already exists (InService)" in err
     launch("stop")
     log.calls.clear()
-    assert launch("stop")[:2] == (0, "gluonlab is Stopped already\n")
+    assert launch("stop")[:2] == (0, "gluonlab is already Stopped\n")
     launch("start", "--force")
     log.calls.clear()
     assert launch("start")[:2] == (0, "gluonlab is InService already\n")
@@ -192,7 +192,7 @@ def test_create_and_delete_cope_with_a_create_that_was_interrupted_at_any_call(n
     if again:
         status, _, err = launch("create", *P3)
         exists = number == len(CREATE) - 1
-        assert (status, "exists already" in err) == (2 if exists else 0, exists)
+        assert (status, "already exists" in err) == (2 if exists else 0, exists)
         assert launch("wait")[:2] == (0, "gluonlab is InService\n")
     assert launch("delete", "--yes")[0] == 0
     assert nothing_is_left(moto_client)
@@ -286,7 +286,7 @@ def test_status_says_what_it_does_and_costs(launch):
 
 
 def test_status_all_lists_what_was_made_here_on_all_pages(launch, moto_client):
-    assert launch("status", "--all")[1] == "no notebook or job of gluonlab in us-east-1\n"
+    assert launch("status", "--all")[1] == "found no notebook or job of gluonlab in us-east-1\n"
     for number in range(3):
         launch("create", *P3, "--name", f"lab{number}")
     make_by_hand(moto_client, "others")

@@ -62,7 +62,7 @@ def test_ctrl_c_in_a_start_offers_no_delete(launch_stubbed, aws, log):
     aws.statuses("Stopped", **AL2023)
     status, _, err = launch_stubbed("start")
     assert status == 130
-    assert "wait --name gluonlab` goes on" in err
+    assert "continue with `python sagemaker/launch.py wait --name gluonlab`" in err
     assert "delete" not in err
 
 
@@ -71,7 +71,7 @@ def test_a_notebook_that_has_failed_is_not_to_be_deleted_to_make_it_again(launch
     where = ("--repository", "https://git.example.org/g.git")
     status, _, err = launch_stubbed("create", "--instance", "g5.xlarge", *where)
     assert status == 2
-    assert "start --name gluonlab tries again" in error_line(err)
+    assert "try again with python sagemaker/launch.py start --name gluonlab" in error_line(err)
     assert "or delete it and all files on its volume with" in error_line(err)
 
 
@@ -89,7 +89,7 @@ def test_resize_asks_for_what_is_new_and_waits(launch_stubbed, aws, log):
     assert updates(log) == [{"NotebookInstanceName": "gluonlab", "InstanceType": "ml.g5.xlarge", "VolumeSizeInGB": 80}]
     assert "about 1.41 USD per hour while it runs, 33.84 per day if nothing stops it" in err
     assert (
-        "80 GB of volume cost money until you delete the notebook, even if it is stopped, about 11.20 USD a month"
+        "80 GB of volume cost money until you delete the notebook, even if it is stopped, about 11.20 USD per month"
         in err
     )
     assert out == "gluonlab is changed: python sagemaker/launch.py start --name gluonlab\n"
@@ -104,14 +104,14 @@ def test_what_is_so_already_is_not_asked_for(launch_stubbed, aws, log):
 @pytest.mark.parametrize(
     ("status", "notebook", "options", "message"),
     [
-        ("InService", AL2023, "--volume 80", "InService: only a stopped notebook can be chan"),
-        ("Updating", AL2023, "--volume 80", "Updating: only a stopped notebook can be chan"),
+        ("InService", AL2023, "--volume 80", "InService, but only a stopped notebook can be chan"),
+        ("Updating", AL2023, "--volume 80", "Updating, but only a stopped notebook can be chan"),
         ("Stopped", AL2023, "--volume 20", "--volume 20: the volume already has 50 GB, and AWS can"),
-        ("Stopped", AL2023, "--instance p3.2xlarge", "does not start ml.p3.2xlarge"),
+        ("Stopped", AL2023, "--instance p3.2xlarge", "cannot run on ml.p3.2xlarge"),
         ("Stopped", AL2023, "--instance p5.48xlarge", "its GPUs are H100 or H200 (sm_90)"),
         ("Stopped", AL2023, "--platform notebook-al2-v3", "AWS ended support for notebook-al2-v3 on 2026-07-01"),
         ("Stopped", AL2, "--volume 80",
-         "is on notebook-al2-v3, dead since 2026-07-01: add --platform notebook-al2023-v1 "
+         "uses notebook-al2-v3, which AWS has not supported since 2026-07-01: add --platform notebook-al2023-v1 "
          "--instance ml.g5.xlarge, which keeps the files"),
         ("Stopped", AL2, "--instance g4dn.xlarge",
          "add --platform notebook-al2023-v1, which keeps the files on its volume"),
@@ -133,7 +133,7 @@ def test_a_dead_notebook_becomes_a_living_one_with_its_volume(launch_stubbed, aw
     aws.statuses("Stopped", VolumeSizeInGB=50, **AL2)
     status, _, err = launch_stubbed("start")
     assert status == 2
-    way = "resize --name gluonlab --platform notebook-al2023-v1 --instance ml.g5.xlarge keeps the"
+    way = "resize --name gluonlab --platform notebook-al2023-v1 --instance ml.g5.xlarge, which keeps the"
     assert way in error_line(err)
     aws.statuses("Stopped", VolumeSizeInGB=50, **AL2)
     aws.answer("list_tags", {"Tags": []})
