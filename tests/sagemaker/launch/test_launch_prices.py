@@ -205,8 +205,8 @@ def test_prices_shows_what_is_known_and_how_to_get_the_rest(launch_stubbed, file
     assert status == 0
     assert "ml.g5.xlarge           unknown     unknown     unknown" in out
     assert (
-        "prices.json does not contain prices for eu-west-2: python sagemaker/launch.py prices --update --region "
-        "eu-west-2 asks AWS"
+        "prices.json does not contain prices for eu-west-2: run python sagemaker/launch.py prices --update --region "
+        "eu-west-2 to ask AWS"
     ) in out
     assert max(map(len, out.splitlines()[:-1])) <= 79
 
