@@ -87,7 +87,7 @@ WRONG = {
     "02-2": [
         (lambda gradient, weights, shards, lr: len(shards), "2, expected 1.9: that is the linear rule itself",
          "則そのものです"),
-        (change("02-2", "gradient(small, shard)", "gradient(weights, shard)"), "2, expected 1.9: that is the linear rule",
+        (change("02-2", "gradient(small, shard)", "gradient(weights, shard)"), "1.9: that is the linear rule",
          "則そのもの"),
         (lambda gradient, weights, shards, lr: len(shards) ** 0.5, r"is 1.41421, expected 1.9$", r"正しくは 1.9 です$"),
         (change("02-2", " / len(shards)", ""), "0.95, expected 1.9: .*mean of the shards'", "和ではなく平均"),
