@@ -96,7 +96,7 @@ class Prices:
     def describe_hour_price(self, instance: str, region: Optional[str]) -> str:
         """Format the price of a notebook for an hour."""
         hour = self.hour_price(instance, region)
-        return "price unknown" if hour is None else f"{hour:,.2f} {self.currency(region)} an hour"
+        return "price unknown" if hour is None else f"{hour:,.2f} {self.currency(region)} per hour"
 
     def format_gb_month_price(self, region: Optional[str]) -> str:
         """Format the price of a GB of a notebook's volume for a month."""

@@ -96,8 +96,8 @@ def test_a_cell_that_is_added_keeps_the_ids_of_the_others(tmp_path, made):
 # place, message, and the text of the source that is replaced
 SOURCE_FAULTS = [
     ("01-add.md:1:", "has no title in both languages", ', ja: "足し算"', ""),
-    ("01-add.md:1:", "lacks minutes", "minutes: 5", "minutes: soon"),
-    ("01-add.md:1:", "lacks needs", "needs: []", ""),
+    ("01-add.md:1:", "no learning time: add minutes", "minutes: 5", "minutes: soon"),
+    ("01-add.md:1:", "no list of required labs: add needs", "needs: []", ""),
     ("01-add.md:1:", "needs: 07 is not a lab: choose from 01, 02", "needs: []", 'needs: ["07"]'),
     ("01-add.md:6:", "followed by :::{en}: blocks come in pairs", ":::{ja}\n## ねらい", ":::{en}\n## ねらい"),
     ("01-add.md:6:", "is not a language: write :::{en} or :::{ja}", ":::{en}", ":::{de}"),
@@ -106,7 +106,7 @@ SOURCE_FAULTS = [
     ("01-add.md:12:", "headings differ: '## goals' in English, '### goals' in Japanese", "## ねらい", "### ねらい"),
     ("01-add.md:8:", ":::{ja} does not contain `name`", "- `name` が", "- 名前が"),
     ("01-add.md:8:", ":::{ja} does not contain $x^2$", "、$x^2$、", "、"),
-    ("01-add.md:8:", "https://example.org stands here once", "、[文献](https://example.org)", ""),
+    ("01-add.md:8:", ":::{ja} does not contain https://example.org", "、[文献](https://example.org)", ""),
     ("01-add.md:9:", ":::{ja} does not contain {lab:02}", "、{lab:02} を", "を"),
     ("01-add.md:9:", "unknown section 'wrok': choose goals, work (did you mean 'work'?)", "{sec:work}", "{sec:wrok}"),
     ("01-add.md:9:", "unknown lab '09'", "{lab:02}", "{lab:09}"),
@@ -125,7 +125,7 @@ SOURCE_FAULTS = [
 ]
 FAULTS = [
     ("01-add.md:23:", "figures/dot.svg is missing", {"figure": None}),
-    ("01-add.md:44:", "exercise 01-1 has no checker", {"checkers": set()}),
+    ("01-add.md:44:", "exercise 01-1 does not have a checker", {"checkers": set()}),
     ("01-add.md:44:", "the solution of exercise 01-1 is missing: write solutions/01-1.py", {"solution": None}),
     ("01-add.md:44:", "does not define add", {"solution": "def plus(a, b):\n    return a + b\n"}),
     ("01-add.md:44:", "is not valid Python", {"solution": "def add(a, b)\n"}),
@@ -135,7 +135,7 @@ FAULTS = [
         {"source": SOURCE.replace("### Exercise 01-1: Add", "### Add").replace("### 演習 01-1: 足す", "### 足す")},
     ),
     ("dot.svg:1:", "is not a picture of width 720", {"figure": FIGURE.replace("720", "700")}),
-    ("dot.svg:1:", 'lacks role="img"', {"figure": FIGURE.replace(' role="img"', "")}),
+    ("dot.svg:1:", 'has no role="img"', {"figure": FIGURE.replace(' role="img"', "")}),
     ("dot.svg:1:", "has a <script>", {"figure": FIGURE.replace("</svg>", "<script/></svg>")}),
     (
         "dot.svg:1:",
@@ -165,7 +165,7 @@ def test_two_labs_of_one_number_and_a_figure_that_stands_nowhere_are_found(tmp_p
     (root / "source" / "figures" / "lonely.svg").write_text(FIGURE, encoding="utf-8")
     with pytest.raises(SourceError) as raised:
         read_labs(LabFolders(root), CHECKERS)
-    assert "has the number 01, too" in str(raised.value)
+    assert "also has the number 01" in str(raised.value)
     assert "lonely.svg:1: is not used by any lab" in str(raised.value)
 
 
@@ -209,7 +209,7 @@ def test_what_is_built_is_what_check_wants(build, tmp_path):
     assert status == 1
     assert "en/01-add.ipynb" in error
     assert "run make labs" in error
-    assert build()[:2] == (0, f"4 notebooks and 2 pictures in {tmp_path / 'labs'}\n")
+    assert build()[:2] == (0, f"wrote 4 notebooks and 2 figures to {tmp_path / 'labs'}\n")
     assert build("--check")[0] == 0
     (tmp_path / "labs" / "en" / "07-old.ipynb").write_text("{}")
     assert "07-old.ipynb" in build("--check")[2]
@@ -234,7 +234,7 @@ def test_a_notebook_that_somebody_has_worked_in_is_not_written_over(build, tmp_p
 def test_slides_of_labs_that_show_no_outputs_need_no_kernel(build, tmp_path):
     root = tmp_path / "slides"
     status, printed, _ = build("slides", "--out", str(root))
-    assert (status, printed) == (0, f"2 decks in 2 languages: open {root / 'index.html'}\n")
+    assert (status, printed) == (0, f"wrote 2 decks in 2 languages: open {root / 'index.html'}\n")
     pages = [path.relative_to(root).as_posix() for path in root.rglob("*.html")]
     names = [f"{language}/{name}.html" for language in ("en", "ja") for name in ("01-add", "02-more")]
     assert sorted(pages) == sorted(["index.html", *names])

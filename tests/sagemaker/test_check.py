@@ -217,7 +217,9 @@ def test_p3_is_known_to_be_dead_everywhere_and_what_lives_is_not():
         "notebook-al2023-v1 cannot run on ml.p3.8xlarge (as of 2026-11-27): Amazon Linux 2023 is made without P2 "
         "and P3; ml.g5.12xlarge is the closest available type"
     )
-    assert "dead since 2026-07-01" in pairs.dead_reason("ml.g5.12xlarge", "notebook-al2-v1")
+    assert "AWS ended support for notebook-al2-v1 on 2026-07-01" in pairs.dead_reason(
+        "ml.g5.12xlarge", "notebook-al2-v1"
+    )
     assert pairs.dead_reason("ml.g5.12xlarge", "a platform of the future") == ""
 
 
