@@ -115,7 +115,7 @@ SOURCE_FAULTS = [
     ("01-add.md:9:", "unknown cross-reference 'sect': choose ex, fig, lab, sec", "{sec:work}", "{sect:work}"),
     ("01-add.md:23:", "has no alternative text", "![A dot]", "![]"),
     ("01-add.md:23:", "has no caption", ' "The `dot`"', ""),
-    ("01-add.md:23:", "figures are figures/NAME.svg", "figures/dot.svg", "dot.png"),
+    ("01-add.md:23:", "name a figure figures/NAME.svg", "figures/dot.svg", "dot.png"),
     ("01-add.md:7:", "a heading of level 1 is not allowed", "## Goals", "# Goals"),
     ("01-add.md:38:", "fences differ", "list\n```\n### 演習", "grade\n```\n### 演習"),
     ("01-add.md:44:", "the code cell after exercise 01-1 is print(add)", 'check("01-1", add)', "print(add)"),
