@@ -35,7 +35,9 @@ class JupyterClient:
 
     def __init__(self, url, token=""):
         if urllib.parse.urlsplit(url).hostname not in ("localhost", "127.0.0.1"):
-            raise SystemExit("error: --url %s: give an address of this machine, such as https://localhost:8443" % url)
+            raise SystemExit(
+                "error: --url %s is not on this machine: use an address such as https://localhost:8443" % url
+            )
         self.url, self.token = url.rstrip("/"), token
         self.last_use = {"kernels": [], "terminals": []}
         # The server's certificate is self-signed, and the connection does not leave this machine.
@@ -59,7 +61,7 @@ class JupyterClient:
             except (OSError, ValueError, TypeError, http.client.HTTPException) as error:
                 # The server is starting, has ended, or has no terminals. The last state is kept:
                 # an answer that is missing now and then is not a sign of use.
-                print("Jupyter does not answer about %s: %s" % (kind, error), flush=True)
+                print("cannot read %s from Jupyter: %s" % (kind, error), flush=True)
                 continue
             busy += [item.get("name") for item in items if item.get("execution_state") == "busy"]
             self.last_use[kind] = sorted(
@@ -123,7 +125,7 @@ class GPUActivity:
         except OSError:
             return None
         except subprocess.TimeoutExpired:
-            print("nvidia-smi does not answer: no GPU counts as used", flush=True)
+            print("nvidia-smi does not answer: GPUs count as idle", flush=True)
             self.process.kill()
             return None
         for number, line in enumerate(output.decode("ascii", "replace").split("\n")):
@@ -158,7 +160,7 @@ class NetworkActivity:
         most = max([total - previous.get(name, 0) for name, total in self.previous.items()] + [0])
         if most < BUSY_NETWORK * (now - start):
             return None
-        return "the network carried %.1f MB in %.0f s" % (most / 1e6, now - start)
+        return "the network transferred %.1f MB in %.0f s" % (most / 1e6, now - start)
 
 
 def modification_time(path):
@@ -213,11 +215,11 @@ def stop_notebook():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--minutes", type=float, required=True, help="stop after so long without use")
+    parser.add_argument("--minutes", type=float, required=True, help="stop after this many minutes without use")
     parser.add_argument(
-        "--every", type=float, default=60, metavar="SECONDS", help="between two looks (default: %(default)s)"
+        "--every", type=float, default=60, metavar="SECONDS", help="seconds between two checks (default: %(default)s)"
     )
-    parser.add_argument("--url", default="https://localhost:8443", help="where Jupyter answers (default: %(default)s)")
+    parser.add_argument("--url", default="https://localhost:8443", help="address of Jupyter (default: %(default)s)")
     options = parser.parse_args()
     jupyter = JupyterClient(options.url, os.environ.get("JUPYTER_TOKEN", ""))
     timer = IdleTimer(jupyter, ProcessActivity(), GPUActivity(), NetworkActivity())
@@ -229,7 +231,7 @@ def main():
             try:
                 stop_notebook()
             except (OSError, KeyError, ValueError, subprocess.SubprocessError) as error:
-                print("the notebook cannot be stopped, and is tried again: %s" % error, flush=True)
+                print("could not stop the notebook, trying again: %s" % error, flush=True)
         time.sleep(options.every)
 
 

@@ -30,10 +30,10 @@ def dead_reason(instance_type, platform):
     if facts is None:
         return ""
     if facts["dead_since"]:
-        return f"{platform} is dead since {facts['dead_since']}: {facts['why']}"
+        return f"AWS ended support for {platform} on {facts['dead_since']}: {facts['why']}"
     if instance_type.startswith(tuple(facts["excludes"])):
         return (
-            f"{platform} does not start {instance_type} (as of {facts['as_of']}): "
+            f"{platform} cannot run on {instance_type} (as of {facts['as_of']}): "
             f"{facts['why']}{_alternative_note(instance_type)}"
         )
     return ""
@@ -41,7 +41,7 @@ def dead_reason(instance_type, platform):
 
 def _alternative_note(instance_type):
     instead = load_instances().get(instance_type, {}).get("instead")
-    return f"; {instead} is the nearest that lives" if instead else ""
+    return f"; {instead} is the closest available type" if instead else ""
 
 
 def ending_reason(instance_type):
@@ -49,8 +49,8 @@ def ending_reason(instance_type):
     for prefix, facts in _load_table("ending").items():
         if instance_type.startswith(prefix):
             return (
-                f"{instance_type} is at its end since {facts['since']} "
-                f"(as of {facts['as_of']}): {facts['why']}{_alternative_note(instance_type)}"
+                f"AWS has been phasing out {instance_type} since {facts['since']} (as of {facts['as_of']}): "
+                f"{facts['why']}{_alternative_note(instance_type)}"
             )
     return ""
 

@@ -17,7 +17,7 @@ try:
     import boto3  # noqa: F401
     import click  # noqa: F401
 except ModuleNotFoundError as error:
-    sys.exit(f"error: {error.name} is not installed: {sys.executable} -m pip install boto3 click")
+    sys.exit(f"error: {error.name} is not installed: run {sys.executable} -m pip install boto3 click")
 
 from gluonlab_sagemaker.commands import main  # noqa: E402
 

@@ -45,7 +45,7 @@ def render_file(name, folder=FOLDER):
             f"({start})(?:.*?)({end})", lambda match, copy=copy: match[1] + copy + match[2], text, flags=re.S | re.M
         )
         if count != 1:
-            raise ValueError(f"{name}: the lines around its copy of {source} are gone")
+            raise ValueError(f"{name}: the marker lines around its copy of {source} are missing")
     return text
 
 
@@ -71,7 +71,7 @@ def build_script(name, settings=None):
         raise ValueError(f"unknown setting {unknown[0]}: choose {', '.join(SETTINGS)}")
     for key, value in (settings or {}).items():
         if len(str(value)) > SETTINGS[key]:
-            raise ValueError(f"{key} has {len(str(value))} characters: give at most {SETTINGS[key]}")
+            raise ValueError(f"{key} has {len(str(value))} characters: use at most {SETTINGS[key]}")
     shebang, body = (FOLDER / f"{name}.sh").read_text(encoding="utf-8").split("\n", 1)
     lines = [f"export {key}={shlex.quote(str(value))}" for key, value in sorted((settings or {}).items())]
     return "\n".join([shebang, *lines, body])
@@ -81,14 +81,16 @@ def find_faults(text):
     """Return the reasons for which AWS, or bash on the notebook, would refuse this script."""
     faults = []
     if "\r" in text:
-        faults.append("lines end in CRLF: bash would look for commands that end in a carriage return; save it with LF")
+        faults.append("its lines end in CRLF, which bash cannot run: save it with LF")
     if not text.isascii():
-        faults.append("it is not ASCII, which AWS's console cannot encode")
+        faults.append("it contains characters that are not ASCII, which AWS's console cannot encode: remove them")
     if not text.startswith("#!/bin/bash\n"):
         faults.append("its first line is not #!/bin/bash")
     length = len(base64.b64encode(text.encode("utf-8")))
     if length > MAX_CONTENT_LENGTH:
-        faults.append(f"its base64 has {length} characters and the API takes {MAX_CONTENT_LENGTH}")
+        faults.append(
+            f"its base64 has {length} characters, but the API allows {MAX_CONTENT_LENGTH}: shorten the script"
+        )
     return faults
 
 
@@ -114,8 +116,8 @@ def main(arguments):
         or not all("=" in setting for setting in arguments[1:])
     ):
         sys.exit(
-            "error: give write, or on-create or on-start with settings: "
-            "python sagemaker/lifecycle.py on-start NAME=VALUE ..."
+            "error: pass write, or on-create or on-start with settings: python sagemaker/lifecycle.py on-start "
+            "NAME=VALUE ..."
         )
     try:
         settings = dict(setting.split("=", 1) for setting in arguments[1:])

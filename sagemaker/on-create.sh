@@ -23,7 +23,7 @@ state=$shown/.gluonlab
 checkout=$shown/gluonlab-source # a folder named gluonlab would hide the package from whoever works beside it
 labs=$shown/gluonlab-labs
 log=$shown/gluonlab-setup.log
-[ -z "$*" ] || [ "$*" = --update ] || { echo "error: $*: give --update, or nothing"; exit 2; }
+[ -z "$*" ] || [ "$*" = --update ] || { echo "error: $*: pass --update or nothing"; exit 2; }
 newest=$checkout/sagemaker/build-env.sh # knows best what its version needs
 if [ -f "$newest" ] && ! [ "$newest" -ef "$0" ]; then exec bash "$newest" "$@"; fi
 mkdir -p "$state"
@@ -45,14 +45,14 @@ doing="getting ready"
 failed() {
   trap - ERR EXIT
   if [ -n "$updating" ]; then
-    say "not updated, and all is as it was: $1"
+    say "not updated, nothing was changed: $1"
   else
     mark FAILED "$1" "Try again in a terminal: bash $state/build-env.sh"
   fi
   exit 1
 }
 # Not ERR alone: an unset variable ends a shell without it.
-trap 'failed "$doing failed with status $?: the lines above this one in gluonlab-setup.log say why"' ERR EXIT
+trap 'failed "$doing failed with status $?: see the lines above in gluonlab-setup.log"' ERR EXIT
 trap 'failed "$doing was interrupted"' HUP INT TERM
 
 settings() {
@@ -77,23 +77,23 @@ from_bucket() {
   rm -rf "$checkout.part"
   mkdir "$checkout.part"
   aws s3 cp --only-show-errors "s3://$GLUONLAB_BUCKET/gluonlab/source.tar.gz" - | tar -xz -C "$checkout.part"
-  [ -f "$checkout.part/setup.py" ] || failed "$doing gave no setup.py: is that the source of gluonlab?"
+  [ -f "$checkout.part/setup.py" ] || failed "$doing: setup.py is missing: check the source of gluonlab"
 }
 
 fetch() {
   [ -f "$checkout/setup.py" ] && return
   building
-  [ ! -e "$checkout" ] || failed "$checkout exists and is no checkout of gluonlab: move it away"
+  [ ! -e "$checkout" ] || failed "$checkout exists, but is not a checkout of gluonlab: move it away"
   if [ -n "${GLUONLAB_REPOSITORY-}" ]; then
     doing="fetching the checkout of gluonlab"
     say "$doing from $GLUONLAB_REPOSITORY"
     rm -rf "$checkout.part"
     git clone --quiet --depth 1 -- "$GLUONLAB_REPOSITORY" "$checkout.part"
-    [ -f "$checkout.part/setup.py" ] || failed "$doing gave no setup.py: is that the repository of gluonlab?"
+    [ -f "$checkout.part/setup.py" ] || failed "$doing: setup.py is missing: check the repository of gluonlab"
   elif [ -n "${GLUONLAB_BUCKET-}" ]; then
     from_bucket
   else
-    failed "no checkout in $checkout, and neither a repository nor a bucket to fetch it from: clone or upload it there"
+    failed "$checkout is missing, and neither a repository nor a bucket is set: clone or upload it there"
   fi
   mv "$checkout.part" "$checkout"
 }
@@ -112,9 +112,9 @@ update() {
     before=$checkout-before-$(date +%Y%m%d-%H%M%S)
     mv "$checkout" "$before"
     mv "$checkout.part" "$checkout"
-    say "the checkout as it was: $before; delete it when you miss nothing"
+    say "the old checkout is in $before; delete it if you do not need it"
   else
-    failed "$checkout is no git repository, and no bucket was given: put a newer one there"
+    failed "$checkout is not a git repository, and no bucket is set: copy a newer checkout there"
   fi
   rm -f "$state/labs"
   trap - ERR EXIT
@@ -143,7 +143,7 @@ await_driver() {
     waiting=yes
     sleep 1
     [ "$SECONDS" -lt "$end" ] ||
-      failed "the driver does not answer: nvidia-smi lists no GPU for $seconds s, and the bus $(on_bus | paste -sd ' ') ($(tail -1 "$said")). Nothing was changed. Stop the notebook and start it again"
+      failed "the driver does not answer: nvidia-smi lists no GPU for $seconds s, and the bus $(on_bus | paste -sd ' ') ($(tail -1 "$said")). Nothing was changed. Stop and start the notebook"
   done
 }
 
@@ -154,7 +154,7 @@ runs() { "$env/bin/python" -m pip --version >/dev/null 2>&1; }
 
 install() {
   local least_gib free_gib
-  doing="making a Python environment with conda"
+  doing="creating a Python environment with conda"
   if ! runs; then
     # One that was whole once may hold files of its user; what is left of a first try holds none.
     if [ -e "$env/.installed" ]; then mv "$env" "$env.broken-$(date +%s)"; fi
@@ -163,7 +163,7 @@ install() {
     [ "$kind" = cpu ] || least_gib=12
     free_gib=$(($(df --output=avail --block-size=1M "$state" | tail -1) / 1024))
     [ "$free_gib" -ge "$least_gib" ] ||
-      failed "$free_gib GiB are free in $shown and $least_gib are needed: make room, or stop the notebook and give it a larger volume (du -sh $state/env-* tells of the environments)"
+      failed "$free_gib GiB are free in $shown, but $least_gib are needed: free some space (du -sh $state/env-* lists environments), or stop the notebook and enlarge its volume"
     say "$doing"
     PATH=$PATH:$HOME/anaconda3/bin conda create --yes --quiet --prefix "$env" --override-channels \
       --channel "${GLUONLAB_CONDA_CHANNEL:-conda-forge}" python=3.11 pip
@@ -204,7 +204,7 @@ show() {
   known=$(cd "$checkout/labs" 2>/dev/null && echo */*.ipynb || true)
   if [ -n "$known" ] && { [ "$known" != "$(cat "$state/labs" 2>/dev/null)" ] || [ ! -e "$labs" ]; }; then
     if [ -L "$labs" ]; then rm "$labs"; fi # to the checkout's, whose answers are copied with it
-    if "$env/bin/python" -m gluonlab labs "$labs"; then echo "$known" >"$state/labs"; else say "the labs could not be copied"; fi
+    if "$env/bin/python" -m gluonlab labs "$labs"; then echo "$known" >"$state/labs"; else say "could not copy the labs"; fi
   fi
 }
 
@@ -236,7 +236,7 @@ main() {
   fi
   rm -rf "$state/tmp"
   trap - ERR EXIT
-  mark READY "reload this page in the browser, and open a notebook in gluonlab-labs; or in a terminal: $state/env/bin/python -m gluonlab.run --gpus $devices"
+  mark READY "reload this page and open a notebook in gluonlab-labs, or run in a terminal: $state/env/bin/python -m gluonlab.run --gpus $devices"
 }
 
 main "$@"

@@ -28,9 +28,9 @@ def find_request_faults(operation, request, api="sagemaker"):
 def find_value_faults(shape, value, path):
     expected = TYPES.get(shape.type_name)
     if expected is None:
-        yield f"{path}: a {shape.type_name}, which this check does not know"
+        yield f"{path}: unknown type {shape.type_name}"
     elif not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
-        yield f"{path or 'the request'}: {value!r} is no {shape.type_name}"
+        yield f"{path or 'the request'}: {value!r} is not a valid {shape.type_name}"
     else:
         yield from find_limit_faults(shape, value, path)
         if shape.type_name == "structure":
@@ -54,7 +54,10 @@ def find_limit_faults(shape, value, path):
         yield f"{path}: {quantity} {size} is above {limits['max']}"
     if isinstance(value, str):
         if "enum" in limits and value not in limits["enum"]:
-            yield f"{path}: {value!r} is none of {', '.join(limits['enum'][:8])}{', ...' * (len(limits['enum']) > 8)}"
+            yield (
+                f"{path}: unknown value {value!r}: choose "
+                f"{', '.join(limits['enum'][:8])}{', ...' * (len(limits['enum']) > 8)}"
+            )
         # The service means the whole text, whatever anchors the pattern has.
         if "pattern" in limits and not regex.fullmatch(limits["pattern"], value):
             yield f"{path}: {value!r} does not match {limits['pattern']}"
@@ -63,7 +66,7 @@ def find_limit_faults(shape, value, path):
 def find_structure_faults(shape, value, path):
     for key in shape.required_members:
         if key not in value:
-            yield f"{path}.{key}".lstrip(".") + ": required, and missing"
+            yield f"{path}.{key}".lstrip(".") + ": required, but missing"
     for key, item in value.items():
         inner = f"{path}.{key}".lstrip(".")
         if key not in shape.members:
@@ -71,4 +74,4 @@ def find_structure_faults(shape, value, path):
         else:
             yield from find_value_faults(shape.members[key], item, inner)
     if getattr(shape, "is_tagged_union", False) and len(value) != 1:
-        yield f"{path}: give exactly one of {', '.join(shape.members)}"
+        yield f"{path}: use exactly one of {', '.join(shape.members)}"

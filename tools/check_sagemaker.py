@@ -55,7 +55,7 @@ def load_module(folder, name):
 def _reject_duplicate_keys(pairs):
     keys = [key for key, _ in pairs]
     if len(set(keys)) < len(keys):
-        raise ValueError(f"a key twice: {max(keys, key=keys.count)}")
+        raise ValueError(f"duplicate key: {max(keys, key=keys.count)}")
     return dict(pairs)
 
 
@@ -77,7 +77,7 @@ def check_requests(folder):
         try:
             request = read_json(path)
         except ValueError as error:
-            faults = [f"no JSON: {error}"]
+            faults = [f"not valid JSON: {error}"]
         else:
             faults = aws_shapes.find_request_faults(operation, request)
             if not faults:  # the other checks rely on correct types
@@ -95,14 +95,14 @@ def check_notebook(request, dead, table):
     if request.get("SubnetId") and not request.get("SecurityGroupIds"):
         yield "SubnetId: a subnet needs SecurityGroupIds"
     if request.get("DirectInternetAccess") == "Disabled" and not request.get("SubnetId"):
-        yield "DirectInternetAccess: without it a SubnetId is needed"
+        yield "DirectInternetAccess: if it is disabled, a SubnetId is required"
     if request.get("RootAccess") != "Disabled":
         yield "RootAccess: must be Disabled"
     metadata = request.get("InstanceMetadataServiceConfiguration") or {}
     if metadata.get("MinimumInstanceMetadataServiceVersion") != "2":
-        yield "InstanceMetadataServiceConfiguration: must ask for version 2"
+        yield "InstanceMetadataServiceConfiguration: must require version 2"
     if dead(instance, platform) and table.get(instance, {}).get("status") != "dead":
-        yield f"a dead pair, which instances.json does not mark as one: {dead(instance, platform)}"
+        yield f"instances.json does not mark this pair as retired: {dead(instance, platform)}"
 
 
 def check_training(request):
@@ -112,17 +112,17 @@ def check_training(request):
         try:
             values[name] = json.loads(text)
         except (TypeError, ValueError):
-            yield f"HyperParameters.{name}: {text!r} is not JSON: a text needs quotes inside its quotes"
+            yield f"HyperParameters.{name}: {text!r} is not valid JSON: write a text with quotes inside the quotes"
     for name in ("sagemaker_program", "sagemaker_submit_directory"):
         if name not in values:
-            yield f"HyperParameters.{name}: required, and missing"
+            yield f"HyperParameters.{name}: required, but missing"
     ways = [way for way in ("sagemaker_parameter_server_enabled", "sagemaker_mpi_enabled") if values.get(way)]
     if (request.get("ResourceConfig") or {}).get("InstanceCount", 1) > 1 and len(ways) != 1:
-        yield "HyperParameters: several hosts need the parameter server or MPI, one of them"
+        yield "HyperParameters: several hosts need either the parameter server or MPI"
     yield from check_disk(request.get("ResourceConfig") or {})
     yield from check_spot_settings(request, values)
     if "sagemaker_mpi_enabled" in ways and not values.get("sagemaker_mpi_num_of_processes_per_host"):
-        yield "HyperParameters.sagemaker_mpi_num_of_processes_per_host: required for MPI, and missing"
+        yield "HyperParameters.sagemaker_mpi_num_of_processes_per_host: required for MPI, but missing"
 
 
 def check_disk(resources):
@@ -130,9 +130,9 @@ def check_disk(resources):
     own = instance_has_local_disk(resources.get("InstanceType", ""))
     given = [name for name in ("VolumeSizeInGB", "VolumeKmsKeyId") if resources.get(name)]
     if own and given:
-        yield f"ResourceConfig.{given[-1]}: the machine has a disk of its own, and no volume"
+        yield f"ResourceConfig.{given[-1]}: the machine has its own disk and no volume: remove it"
     if not own and "VolumeSizeInGB" not in given:
-        yield "ResourceConfig.VolumeSizeInGB: required for a machine without a disk of its own"
+        yield "ResourceConfig.VolumeSizeInGB: required for a machine without its own disk"
 
 
 def check_spot_settings(request, values):
@@ -141,17 +141,17 @@ def check_spot_settings(request, values):
     runs, waits = limits.get("MaxRuntimeInSeconds", 86400), limits.get("MaxWaitTimeInSeconds")
     if not request.get("EnableManagedSpotTraining"):
         if waits is not None:
-            yield "StoppingCondition.MaxWaitTimeInSeconds: for spot machines only"
+            yield "StoppingCondition.MaxWaitTimeInSeconds: only for spot machines"
         return
     if waits is None or waits < runs:
         yield f"StoppingCondition.MaxWaitTimeInSeconds: {waits} is below {runs}, its running time"
     kept = (request.get("CheckpointConfig") or {}).get("LocalPath", "/opt/ml/checkpoints")
     if "CheckpointConfig" not in request:
-        yield "CheckpointConfig: a spot job needs it, or begins again each time"
+        yield "CheckpointConfig: required for a spot job, which otherwise starts from the beginning each time"
     elif not str(values.get("out")).startswith(f"{kept}/"):
-        yield f"HyperParameters.out: must lie below {kept}, which AWS keeps"
+        yield f"HyperParameters.out: must be below {kept}, which AWS keeps"
     if values.get("autoresume") is not True:
-        yield "HyperParameters.autoresume: must be true for a job that is started again"
+        yield "HyperParameters.autoresume: must be true for a job that AWS restarts"
 
 
 def check_table(folder):
@@ -161,22 +161,22 @@ def check_table(folder):
     for name, about in table.items():
         path = folder / about["request"]
         if not path.is_file():
-            yield f"instances.json: {name}: no {about['request']}"
+            yield f"instances.json: {name}: the request {about['request']} does not exist"
             continue
         request = read_json(path)
         if (request.get("InstanceType"), request.get("PlatformIdentifier")) != (name, about["platform"]):
-            yield f"instances.json: {name}: {about['request']} asks for another pair"
+            yield f"instances.json: {name}: {about['request']} is for another pair"
         if (about["status"] == "dead") != bool(pairs.dead_reason(name, about["platform"])):
-            yield f"instances.json: {name}: its status {about['status']} is not what its platform says"
+            yield f"instances.json: {name}: its status {about['status']} does not match its platform"
         if (about["gpus"] == 1) != (about["links"] == "one GPU"):
             yield f"instances.json: {name}: links {about['links']!r} of {about['gpus']} GPUs"
         if not 1 <= about["use_gpus"] <= about["gpus"]:
             yield f"instances.json: {name}: use_gpus {about['use_gpus']} of {about['gpus']}"
         if about["instead"] is not None and table.get(about["instead"], {}).get("status") != "alive":
-            yield f"instances.json: {name}: instead {about['instead']} is not alive"
+            yield f"instances.json: {name}: instead {about['instead']} is not available"
     listed = {folder / about["request"] for about in table.values()}
     yield from (
-        f"instances.json: nothing about {path.name}"
+        f"instances.json: {path.name} is missing"
         for path in (folder / "instances").glob("*.json")
         if path not in listed
     )
@@ -214,11 +214,11 @@ def check_template(folder):
 def check_content(lifecycle, text):
     """Check the base64 of a lifecycle script, and the script."""
     if text.split() != [text]:
-        return ["wrapped base64: the API wants it on one line (base64 --wrap=0)"]
+        return ["wrapped base64: write it on one line (base64 --wrap=0)"]
     try:
         script = base64.b64decode(text, validate=True).decode("utf-8")
     except (binascii.Error, ValueError) as error:
-        return [f"not base64 of a text: {error}"]
+        return [f"not the base64 of a text: {error}"]
     return lifecycle.find_faults(script)
 
 
@@ -227,7 +227,7 @@ def check_scripts(folder):
     lifecycle = load_module(folder, "lifecycle")
     for path in sorted([*folder.glob("*.sh"), *folder.glob("*.py"), *folder.glob("*.yaml")]):
         if b"\r" in path.read_bytes():
-            yield f"{path.name}: lines end in CRLF: save it with LF"
+            yield f"{path.name}: its lines end in CRLF: save it with LF"
     for name in ("on-create", "on-start"):
         text = (folder / f"{name}.sh").read_bytes().decode("utf-8")
         longest = "".join(f"export {setting}='{'x' * length}'\n" for setting, length in lifecycle.SETTINGS.items())
@@ -235,7 +235,7 @@ def check_scripts(folder):
     for name in lifecycle.EMBEDDED_COPIES:
         try:
             if lifecycle.render_file(name, folder) != (folder / name).read_text(encoding="utf-8"):
-                yield f"{name}: its copies are old: python sagemaker/lifecycle.py write"
+                yield f"{name}: its copies are outdated: run python sagemaker/lifecycle.py write"
         except ValueError as error:
             yield str(error)
 
@@ -266,7 +266,7 @@ def _run_checker(command, folder, **environment):
     locale = {name: os.environ[name] for name in ("LANG", "LC_ALL") if name in os.environ}
     program = shutil.which(command[0], path=path)
     if program is None:
-        return [f"{command[0]} is not installed: make check-sagemaker installs it"]
+        return [f"{command[0]} is not installed: run make check-sagemaker, which installs it"]
     environment = {**locale, "PATH": path, "HOME": str(folder), **environment}
     process = subprocess.run(
         [program, *command[1:]], cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
@@ -318,7 +318,7 @@ def find_faults(folder=SAGEMAKER, checks=CHECKS):
 def main():
     folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else SAGEMAKER
     faults = find_faults(folder)
-    sound = f"{folder.name}: {len(list_requests(folder))} requests, the template and the scripts are sound"
+    sound = f"{folder.name}: {len(list_requests(folder))} requests, the template and the scripts are valid"
     print("\n".join(faults) or sound)
     sys.exit(bool(faults))
 

@@ -75,7 +75,7 @@ class Stack:
             if name in FUNCTIONS:
                 return FUNCTIONS[name](self, argument)
             if name.startswith("Fn::"):
-                raise ValueError(f"{name} is a function that this check does not know")
+                raise ValueError(f"unknown function {name}")
         filled = {key: self.fill(item) for key, item in value.items()}
         return {key: item for key, item in filled.items() if item is not ABSENT}
 
@@ -107,15 +107,15 @@ class Stack:
 
 
 def _raise_unknown_name(name):
-    raise ValueError(f"{name} names no parameter, resource or attribute")
+    raise ValueError(f"{name} is not a parameter, resource or attribute")
 
 
 def _parameter_faults(about, value):
     if value is None:
-        yield "required, and missing"
+        yield "required, but missing"
         return
     if "AllowedValues" in about and value not in about["AllowedValues"]:
-        yield f"{value!r} is none of {', '.join(map(str, about['AllowedValues']))}"
+        yield f"unknown value {value!r}: choose {', '.join(map(str, about['AllowedValues']))}"
     if "AllowedPattern" in about and not re.search(about["AllowedPattern"], str(value)):
         yield f"{value!r} does not match {about['AllowedPattern']}"
     if len(str(value)) > about.get("MaxLength", 4096):

@@ -49,11 +49,11 @@ def check_python():
     version = platform.python_version()
     if sys.version_info[:2] < OLDEST:
         fail(
-            ("Python %s cannot run gluonlab: Python 3.8 to 3.14 can; name one, as in: make run PYTHON=python3.11")
+            ("Python %s cannot run gluonlab: choose Python 3.8 to 3.14, for example with make run PYTHON=python3.11")
             % version
         )
     if sys.version_info[:2] > NEWEST:
-        print("Python %s is newer than the newest that gluonlab was tried with, 3.14" % version)
+        print("Python %s is newer than 3.14, the newest version that was tested with gluonlab" % version)
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64") or platform.libc_ver()[0] != "glibc":
         system = "%s on %s" % (platform.system(), platform.machine())
         fail("%s cannot run gluonlab: MXNet 1.9.1 has wheels for x86-64 Linux with glibc only" % system)
@@ -63,8 +63,8 @@ def check_python():
     except ImportError:
         fail(
             (
-                "this Python %s lacks the venv module: apt-get install python%d.%d-venv (Debian, "
-                "Ubuntu), or name another, as in: make run PYTHON=python3.11"
+                "this Python %s has no venv module: run apt-get install python%d.%d-venv (Debian, Ubuntu), or "
+                "choose another Python, for example with make run PYTHON=python3.11"
             )
             % ((version,) + sys.version_info[:2])
         )
@@ -80,7 +80,7 @@ def run_command(*command):
             output.seek(0)
             getattr(sys.stderr, "buffer", sys.stderr).write(output.read())
             sys.stderr.flush()
-            fail("%s ended with status %d: see above" % (" ".join(command[:5]), child.returncode))
+            fail("%s exited with status %d: see the lines above" % (" ".join(command[:5]), child.returncode))
 
 
 def wait(child):
@@ -197,24 +197,25 @@ def main():
     check_python()
     if len(sys.argv) < 2:
         fail(
-            "no folder given: write python3 make_venv.py DIR EXTRA..., as in: python3 tools/make_venv.py .venv cpu test"
+            "the folder is missing: use python3 make_venv.py DIR EXTRA..., such as python3 tools/make_venv.py .venv "
+            "cpu test"
         )
     began = time.time()
     folder, extras = sys.argv[1], sys.argv[2:]
     python = os.path.join(folder, "bin", "python")
     if not is_complete_environment(python):
-        print("making %s with Python %s" % (folder, platform.python_version()))
+        print("creating %s with Python %s" % (folder, platform.python_version()))
         sys.stdout.flush()
         # the Python that it was made with
         gone = os.path.islink(python) and not os.path.exists(python)
         run_command(sys.executable, "-m", "venv", folder, *["--clear"] * gone)
-    print("installing gluonlab[%s] into %s: some minutes the first time" % (",".join(extras), folder))
+    print("installing gluonlab[%s] into %s (the first time takes some minutes)" % (",".join(extras), folder))
     sys.stdout.flush()
     wheels = tempfile.mkdtemp(prefix="gluonlab-wheels-")
     try:
         install_gluonlab(python, extras, wheels)
     except KeyboardInterrupt:
-        fail("interrupted: the same command goes on from here")
+        fail("interrupted: run the same command again to continue")
     finally:
         shutil.rmtree(wheels)
     # A library of the system that MXNet needs and a slim image may lack, or the driver: gluonlab

@@ -81,26 +81,26 @@ def run_checkout(checkout, count):
     ) as child:
         yield from child.stdout
     if child.returncode:
-        sys.exit(f"error: training with {checkout} ended with status {child.returncode}")
+        sys.exit(f"error: training with {checkout} exited with status {child.returncode}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("checkout", nargs="?", metavar="DIR", help="the checkout to compare with")
-    parser.add_argument("--count", type=int, default=30, help="only so many combinations")
+    parser.add_argument("checkout", nargs="?", metavar="DIR", help="checkout to compare with")
+    parser.add_argument("--count", type=int, default=30, help="compare only this many combinations")
     parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.train:
         return train_all(args.count)
     if args.checkout is None or not Path(args.checkout, "gluonlab", "__init__.py").is_file():
-        parser.error(f"{args.checkout} is no checkout of gluonlab: give one, such as ../before")
+        parser.error(f"{args.checkout} is not a checkout of gluonlab: pass one, such as ../before")
     differing = 0
     both = zip(*(run_checkout(path, args.count) for path in (ROOT, Path(args.checkout).resolve())))
     for number, (here, there) in enumerate(both, start=1):
         settings = " ".join(f"{name}={value}" for name, value in json.loads(here)[0].items())
         print(f"{number:3} {'same' if here == there else 'OTHER'}  {settings}", flush=True)
         differing += here != there
-    return f"error: {differing} of {number} train to other bits" if differing else None
+    return f"error: {differing} of {number} trainings are not bit-identical" if differing else None
 
 
 if __name__ == "__main__":

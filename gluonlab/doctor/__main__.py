@@ -106,9 +106,11 @@ DEFAULT_NAME = "gpu-report"
         "--out": "--out-file",
     },
 )
-@click.option("--smoke-test", is_flag=True, help="also train one step on every device, and compare with one device")
+@click.option(
+    "--smoke-test", is_flag=True, help="also train one step on every device and compare the result with one device"
+)
 @click.option("--check-downloads", is_flag=True, help="also connect to the servers of the data sets")
-@click.option("--gpu-self-test", is_flag=True, help="also test the GPUs and their kvstores, for minutes")
+@click.option("--gpu-self-test", is_flag=True, help="also test the GPUs and their kvstores, which takes some minutes")
 @click.option(
     "--out-file", metavar="NAME", help=f"with --gpu-self-test: write NAME.json and NAME.html  [default: {DEFAULT_NAME}]"
 )
@@ -130,7 +132,7 @@ def main(
     """
     if out_file is not None and not gpu_self_test:
         raise ConfigError(
-            "--out-file names the report of --gpu-self-test: add --gpu-self-test, or leave --out-file out"
+            "--out-file is only for the report of --gpu-self-test: add --gpu-self-test, or remove --out-file"
         )
     proof = None
     if gpu_self_test:

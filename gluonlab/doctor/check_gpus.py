@@ -25,7 +25,7 @@ from gluonlab.host.resources import read_kernel_file
 
 OLDEST_DRIVER = "450.80.02"  # for CUDA 11.x, by NVIDIA's table of minor version compatibility
 CU112 = "mxnet-cu112"
-FAQ_HINT = "gluonlab's docs/faq.md says more"
+FAQ_HINT = "see gluonlab's docs/faq.md"
 BINDINGS_VERSION = "13.615.71"  # as in setup.py
 DRIVER_FILES = (
     Path("/proc/driver/nvidia/version"),
@@ -49,11 +49,11 @@ def check_driver(driver: Driver, flavor: str, driver_files: Tuple[Path, ...] = D
         listing = ", ".join(f"{count} x {name}" for name, count in kinds)
         yield ok("gpus", f"driver {driver.version}, {listing}")
     elif not driver.unreadable_gpus:
-        cure = "check nvidia-smi; CPU devices stand in for GPUs"
-        yield warning("gpus", "no GPU", f"driver {driver.version} shows none", cure)
+        cure = "check nvidia-smi; until then, gluonlab uses CPU devices"
+        yield warning("gpus", "no GPU", f"driver {driver.version} does not list any GPU", cure)
     for number, reason in driver.unreadable_gpus:
         if "permission" in reason.lower():
-            yield ok("gpus", f"this user or job may not use GPU {number} ({reason})")
+            yield ok("gpus", f"this user or job does not have access to GPU {number} ({reason})")
         else:
             cure = "read the driver's messages (NVRM, Xid) in dmesg, and restart the machine"
             yield severe("gpus", f"GPU {number} does not answer", reason, cure)
@@ -73,22 +73,22 @@ def _missing_driver(error: str, flavor: str, has_files: bool) -> Finding:
     missing, unloaded = "Library Not Found" in error, "Not Loaded" in error and not has_files
     if flavor != CU112 and not has_files and (error.startswith(BINDINGS) or missing or unloaded):
         # a disk image for all machines contains the driver even on a machine without a GPU
-        reason = "there is no NVIDIA driver"
+        reason = "no NVIDIA driver is installed"
         if unloaded:
             reason = "NVIDIA's driver is installed, but not loaded"
-        return ok("gpus", f"no GPU: {reason}, and the CPU build needs none")
+        return ok("gpus", f"no GPU: {reason}; the CPU build of MXNet does not need one")
     if error.startswith(BINDINGS):
         option = "" if error.endswith("not installed") else "--force-reinstall "
         cure = f"pip install {option}{BINDINGS}=={BINDINGS_VERSION}"
         return warning("gpus", "the GPUs were not examined", error, cure)
     if missing:
-        cause = "there is no NVIDIA driver (libnvidia-ml.so.1 is missing)"
+        cause = "no NVIDIA driver is installed (libnvidia-ml.so.1 is missing)"
         cure = f"install the NVIDIA driver, {OLDEST_DRIVER} or newer; "
         return warning("gpus", "no GPU", cause, f"{cure}in a container, start it with --gpus all")
     if unloaded:
         cause = f"NVIDIA's driver is installed, but its kernel module is not loaded ({error})"
-        cure = "with a GPU in this machine, modprobe nvidia, or install the driver again; "
-        return warning("gpus", "no GPU", cause, f"{cure}without one, CPU devices stand in")
+        cure = "if this machine has a GPU, run modprobe nvidia, or install the driver again; "
+        return warning("gpus", "no GPU", cause, f"{cure}without a GPU, gluonlab uses CPU devices")
     cause, cure = error, "check nvidia-smi, then restart the machine or install the driver again"
     if "mismatch" in error:
         cause = f"{error}: it was updated while its old kernel module was loaded"
@@ -112,7 +112,7 @@ def check_capabilities(driver: Driver, flavor: str, environ: Mapping[str, str] =
             continue
         supported = ", ".join(sm_name(code) for code in SUPPORTED_CAPABILITIES)
         age = "newer" if capability > SUPPORTED_CAPABILITIES[-1] else "older"
-        cause = f"{CU112} 1.9.1 has no code for it: its machine code is for {supported}, "
+        cause = f"{CU112} 1.9.1 does not support it: its machine code is for {supported}, "
         cause += f"without PTX, and {sm} is {age} than these"
         severe = fault if flavor == CU112 and any(gpu in shown for gpu in gpus) else warning
         yield severe("capability", f"{names} needs {sm}", cause, f"use {GPU_CHOICES}; {FAQ_HINT}")
@@ -124,13 +124,13 @@ def check_tf32(driver: Driver, environ: Mapping[str, str] = os.environ) -> Itera
     tf32_gpus = [gpu for gpu in driver.gpus if gpu.capability >= TF32_SINCE and is_supported(gpu.capability)]
     exported = environ.get(TF32_VARIABLE)
     if tf32_gpus and exported in (None, "0"):
-        what = f"{_format_gpus(tf32_gpus)}: float32 is multiplied exactly, "
-        what += "unless --tf32 allows factors rounded to TF32, which is faster"
+        what = f"{_format_gpus(tf32_gpus)}: float32 products are exact, "
+        what += "unless --tf32 allows rounding to TF32, which is faster"
         yield ok("products", what)
     elif tf32_gpus:
         what = f"{_format_gpus(tf32_gpus)}: factors of float32 products may be rounded to TF32"
         cause = f"{TF32_VARIABLE}={exported} is exported: "
-        cause += "k GPUs equal one to TF32's precision only, 1e-3"
+        cause += "results of k GPUs and of one GPU agree only to TF32's precision, 1e-3"
         yield warning("products", what, cause, f"unset {TF32_VARIABLE}")
 
 
@@ -151,12 +151,12 @@ def check_gpu_memory(driver: Driver) -> Iterator[Finding]:
         if gpu in free:
             yield ok("gpu-memory", what)
             continue
-        cause = "other processes hold it"
+        cause = "other processes use it"
         cause += "" if users else "; the driver does not name them, as in containers"
-        cure = "end them if they are yours"
+        cure = "stop them if they are yours"
         if free:
             others = ",".join(str(other.index) for other in free)
-            cure += f", or use others: CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={others}"
+            cure += f", or use other GPUs: CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={others}"
         yield warning("gpu-memory", what, cause, cure)
 
 
@@ -184,7 +184,7 @@ def check_gpu_order(driver: Driver, environ: Mapping[str, str] = os.environ) -> 
     if problem:
         what = f"{settings}: {format_count(len(shown), 'GPU')} left"
         numbers = f"numbers from 0 to {last}" if last else "0"
-        cure = f"give {numbers}, or UUIDs as nvidia-smi -L shows them, each once"
+        cure = f"use {numbers}, or UUIDs from nvidia-smi -L, each only once"
         yield (warning if shown else fault)("numbering", what, problem, cure)
     elif not shown:
         cure = "unset CUDA_VISIBLE_DEVICES"
@@ -192,7 +192,7 @@ def check_gpu_order(driver: Driver, environ: Mapping[str, str] = os.environ) -> 
     elif environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and not same_model:
         what = f"gpu:0 may not be nvidia-smi's GPU 0; {settings}"
         cause = "CUDA puts the fastest GPU first, nvidia-smi counts along the PCI bus, "
-        cause += "and these GPUs are not alike"
+        cause += "and these GPUs are of different models"
         yield warning("numbering", what, cause, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
         yield from _check_mig_parts(shown, visible)
     elif any(gpu.parts is not None for gpu in shown):
@@ -205,19 +205,19 @@ def check_gpu_order(driver: Driver, environ: Mapping[str, str] = os.environ) -> 
 def _check_mig_parts(shown: Sequence[NvmlGpu], visible: Optional[str]) -> Iterator[Finding]:
     """Report GPUs in MIG mode. CUDA shows a process only one MIG device."""
     for gpu in shown:
-        whole = f"nvidia-smi -i {gpu.index} -mig 0 makes it whole again"
+        whole = f"nvidia-smi -i {gpu.index} -mig 0 switches MIG off"
         if gpu.parts is None:
             continue
         if not gpu.parts:
-            what, cause = f"CUDA does not show GPU {gpu.index}", "it is in MIG mode, without parts"
-            cure = f"{whole}; nvidia-smi mig -i {gpu.index} -cgi ... -C divides it"
+            what, cause = f"CUDA does not show GPU {gpu.index}", "it is in MIG mode, but has no partitions"
+            cure = f"{whole}; nvidia-smi mig -i {gpu.index} -cgi ... -C partitions it"
             yield warning("numbering", what, cause, cure)
         elif visible is not None and visible.strip().startswith("MIG-"):
-            what = f"gpu:0 is a part (MIG) of GPU {gpu.index} of nvidia-smi; "
+            what = f"gpu:0 is a MIG partition of nvidia-smi's GPU {gpu.index}; "
             yield ok("numbering", f"{what}CUDA_VISIBLE_DEVICES={visible}")
         else:
-            what = f"one part of GPU {gpu.index} is shown, as gpu:0"
-            cause = f"it has {len(gpu.parts)} parts (MIG), and CUDA shows a process only one"
+            what = f"only one partition of GPU {gpu.index} is visible, as gpu:0"
+            cause = f"it has {len(gpu.parts)} MIG partitions, but CUDA shows a process only one"
             cure = f"choose one: export CUDA_VISIBLE_DEVICES={gpu.parts[0]}; {whole}"
             yield warning("numbering", what, cause, cure)
 
@@ -235,7 +235,7 @@ SWITCHED_INSTANCES = ("p4d.24xlarge",)  # all NVLinks go to switches
 DMI_FOLDER = Path("/sys/devices/virtual/dmi/id")
 INSTANCE_PATTERN = re.compile(r"(?:ml\.)?([a-z]+\d+[a-z]*\.(?:\d*x?large|metal))")
 LINKS_CURE = "compare with nvidia-smi topo -m; "
-LINKS_CURE += "stop and start the instance, to get another machine"
+LINKS_CURE += "stop and start the instance to get another machine"
 
 
 def instance_type(environ: Mapping[str, str], dmi_folder: Path = DMI_FOLDER) -> Optional[str]:
@@ -321,7 +321,7 @@ def _check_nvlinks(driver: Driver, topology: Optional[Topology]) -> Finding:
     needs_switches = topology is not None and topology.name in SWITCHED_INSTANCES and not driver.unreadable_gpus
     if topology is not None and needs_switches and len(driver.nvswitch_gpus) < count:
         connected = f"GPUs {switched} only" if switched else "no GPU"
-        what = f"NVLinks to switches on {connected}, and {topology.name} has them on all {count}"
+        what = f"NVLinks to switches on {connected}, but {topology.name} has them on all {count}"
         return warning("links", what, "links are down", LINKS_CURE)
     if driver.nvswitch_gpus:
         return ok("links", f"NVLinks to switches on GPUs {switched}")
@@ -344,7 +344,7 @@ def _check_nvlinks(driver: Driver, topology: Optional[Topology]) -> Finding:
     )
     cause = f"this is another machine; {topology.note.split(';')[0]}"
     cause = "links are down" if sum(nvlinks.values()) < sum(expected.values()) else cause
-    what = f"NVLinks differ from those of {topology.name}: {differences}"
+    what = f"NVLinks differ from {topology.name}: {differences}"
     return warning("links", what, cause, LINKS_CURE)
 
 

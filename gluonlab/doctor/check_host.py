@@ -36,11 +36,11 @@ def check_folder(
     free = usage(existing).free
     if error or free < MIN_FREE_BYTES:
         cause = f"{free / 2**20:.0f} MiB are free in {existing}"
-        return fault(check, f"{what}: the disk is full", cause, f"make room there, or {cure}")
+        return fault(check, f"{what}: the disk is full", cause, f"free some space there, or {cure}")
     what += f", {free / 2**30:.1f} GiB free"
     if free < SCARCE_BYTES:
-        cause = "unpacking a large data set needs more than its own size"
-        return warning(check, what, cause, f"make room, or {cure}")
+        cause = "unpacking a large data set needs more space than its size"
+        return warning(check, what, cause, f"free some space, or {cure}")
     return ok(check, what)
 
 
@@ -66,11 +66,11 @@ def _write_error(folder: Path) -> str:
 
 def check_temporary_folder() -> Finding:
     """Check the folder for temporary files."""
-    cure = "set TMPDIR to a writable folder with room"
+    cure = "set TMPDIR to a writable folder with free space"
     try:
         return check_folder("temporary", "temporary files", Path(tempfile.gettempdir()), cure)
     except FileNotFoundError as error:  # none of the usual folders is writable
-        return fault("temporary", "no folder for temporary files", str(error), cure)
+        return fault("temporary", "cannot find a folder for temporary files", str(error), cure)
 
 
 def check_current_folder() -> Finding:
@@ -79,15 +79,15 @@ def check_current_folder() -> Finding:
         folder = Path.cwd()
     except OSError as error:
         cause, cure = error.strerror or str(error), "cd to a folder that exists"
-        return fault("runs", "the current folder is gone", cause, cure)
-    return check_folder("runs", "runs are written below", folder, "name another folder with --out DIR")
+        return fault("runs", "the current folder no longer exists", cause, cure)
+    return check_folder("runs", "run directories are written to", folder, "choose another folder with --out DIR")
 
 
 def check_home(environ_home: str) -> Finding:
     """Check the home folder (``environ_home``: HOME), where libraries keep caches and settings."""
     cure = "export HOME=DIR"
     if not environ_home:
-        return warning("home", "HOME is not set", "libraries cannot keep their settings", cure)
+        return warning("home", "HOME is not set", "libraries cannot save their settings", cure)
     error = _write_error(_nearest_existing(Path(environ_home)))
     if not error:
         return ok("home", environ_home)
@@ -99,13 +99,13 @@ def check_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Finding:
     """Check the free memory of the machine, or of this process's container or job."""
     free_memory = available_memory(proc, cgroups)
     if free_memory is None:
-        return ok("memory", f"unknown: {proc}/meminfo does not say")
+        return ok("memory", f"unknown: {proc}/meminfo does not contain it")
     free, total = free_memory.free / 2**30, free_memory.total / 2**30
     what = f"{free:.1f} GiB of {total:.1f} GiB free in {free_memory.where}"
     if free_memory.free >= LOW_MEMORY_BYTES:
         return ok("memory", what)
-    cause = "MXNet alone takes half a GiB, and data sets are kept in memory"
-    return warning("memory", what, cause, "end other processes")
+    cause = "MXNet itself needs half a GiB, and data sets are kept in memory"
+    return warning("memory", what, cause, "stop other processes")
 
 
 def check_shared_memory(folder: Path = Path("/dev/shm"), usage: Callable[[Path], Any] = shutil.disk_usage) -> Finding:
@@ -118,7 +118,7 @@ def check_shared_memory(folder: Path = Path("/dev/shm"), usage: Callable[[Path],
     if space.free >= LOW_SHM_BYTES:
         return ok("shm", what)
     cause = "DataLoader's workers and NCCL put batches and buffers there; "
-    cause += "when it is full, they die of a bus error"
+    cause += "if it is full, they crash with a bus error"
     cure = "docker run --shm-size=1g, or mount -o remount,size=1g /dev/shm"
     return warning("shm", what, cause, cure)
 
@@ -134,27 +134,27 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def check_cpu(proc: Path = PROC) -> Iterator[Finding]:
     """Report the cores and their threads, and warn about processes and settings that slow them."""
     threads, load, sharing = threads_per_device(1), os.getloadavg()[0], local_process_count()
-    what = f"{describe_cores()}, load {load:.1f}; one CPU device computes with "
+    what = f"{describe_cores()}, load {load:.1f}; one CPU device uses "
     what += format_count(threads, "thread")
     what += f", as 1 of {sharing.processes} processes of a training" * (sharing.processes > 1)
     what += f"; {_describe_idle_threads()}"
     if load > (os.cpu_count() or 1) - threads + LOAD_MARGIN and threads > 1:
         who = ", ".join(busy_processes(proc))
         who = f"computes: {who}" if who else "computed within the last minute"
-        cause = f"another process {who}; a team of threads waits for its slowest one"
-        yield warning("cpu", what, cause, "end it, wait for it, or leave it a core: --threads N")
+        cause = f"another process {who}; a step waits for the slowest thread"
+        yield warning("cpu", what, cause, "stop it, wait for it, or leave a core free for it with --threads N")
     else:
         yield ok("cpu", what)
     yield from _check_spinning(openmp_settings.user_spin_settings())
     if not sharing.is_certain:
         what = f"{sharing.processes} workers of a parameter server share cores"
-        cause = "until they connect, it is unknown how many run on this host: all are assumed to"
+        cause = "until they connect, their number on this host is unknown; all are assumed to be here"
         cure = "export OMP_NUM_THREADS, or train with gluonlab launch, which counts them"
         yield warning("cpu", what, cause, cure)
     exported, cores = openmp_settings.exported_threads(), resources.available_cores()
     if exported is not None and exported.threads > cores:
         what = f"{exported.threads} threads are exported for {format_count(cores, 'core')}"
-        cause = "threads without a core of their own keep the others waiting"
+        cause = "if threads share a core, the other threads wait for them"
         yield warning("cpu", what, cause, f"unset {exported.name}")
     for setting, effect in openmp_settings.harmful_user_settings().items():
         what = f"{setting} is overridden for MXNet"
@@ -186,8 +186,8 @@ def _check_spinning(users: Mapping[str, str]) -> Iterator[Finding]:
     for name in (counts or list(users))[:1]:
         value = users[name]
         if openmp_settings.parse_spin_count(value) >= LONG_SPINS if counts else value.lower() == "active":
-            cause = "idle threads keep their cores busy: one CPU device is then many times slower beside other work"
-            cure = f"unset {name}: gluonlab then lets them sleep soon"
+            cause = "idle threads keep their cores busy: a CPU device is then many times slower if other programs run"
+            cure = f"unset {name}, so that gluonlab lets idle threads sleep"
             yield warning("cpu", f"{name}={value} is exported", cause, cure)
 
 
@@ -236,7 +236,7 @@ def _read_processes(proc: Path) -> Dict[int, Tuple[str, int, int]]:
 
 
 TIMEOUT_S = 8.0
-DATA_FOLDER_CURE = "name another folder: export GLUONLAB_DATA=DIR, or --data-dir DIR"
+DATA_FOLDER_CURE = "choose another folder with export GLUONLAB_DATA=DIR or --data-dir DIR"
 NETWORK_ERRORS = (
     "Name or service not known",
     "Temporary failure in name resolution",
@@ -253,11 +253,11 @@ def check_data_folder() -> List[Finding]:
     try:
         root = data_root()
     except GluonlabError as error:
-        return [warning("data", "there is no folder for data sets", str(error), DATA_FOLDER_CURE)]
+        return [warning("data", "no folder for data sets exists yet", str(error), DATA_FOLDER_CURE)]
     complete = [name for name, source in SOURCES.items() if find_dataset_folder(source, root) is not None]
-    listing = "only digits, which is built in, is here"
+    listing = "only the built-in data set digits is available"
     if complete:
-        listing = f"here are {', '.join(complete)}, and digits"
+        listing = f"available: {', '.join(complete)}, and digits"
     return [check_folder("data", f"data sets ({listing})", root, DATA_FOLDER_CURE)]
 
 
@@ -314,10 +314,10 @@ def _mirror_finding(name: str, replies: Mapping[str, str]) -> Finding:
     if not failures:
         return ok("network", f"{name}: {count} reached")
     if len(failures) < len(replies):
-        cure = "nothing to do: the others are tried in turn"
+        cure = "ignore this: gluonlab tries the other servers in turn"
         return warning("network", f"{name}: {len(failures)} of {count} fail", problems, cure)
-    cure = "check the network and HTTPS_PROXY, or give a mirror of your own: "
-    cure += f"gluonlab.data download {name} --mirror URL"
+    cure = "check the network and HTTPS_PROXY, or use your own mirror: "
+    cure += f"gluonlab data download {name} --mirror URL"
     return fault("network", f"{name} cannot be downloaded", problems, cure)
 
 
@@ -343,7 +343,7 @@ def check_sagemaker(
             what = f"notebook {notebook['ResourceName']}, {notebook['ResourceArn']}"
         except (OSError, ValueError, KeyError, TypeError) as error:
             what, cause = f"{metadata} cannot be read", f"{type(error).__name__}: {error}"
-            cure = "restart the notebook instance, which writes it"
+            cure = "restart the notebook instance, which writes this file"
             yield warning("sagemaker", what, cause, cure)
             return
         yield ok("sagemaker", what)
@@ -360,7 +360,7 @@ def _check_sagemaker_job(environ: Mapping[str, str]) -> Finding:
     try:
         count = len(json.loads(hosts)) if hosts else 1
     except (ValueError, TypeError):
-        cure = "it is a JSON list of names: do not set it"
+        cure = "SageMaker sets it to a JSON list of names: do not set it yourself"
         return warning("sagemaker", what, f"SM_HOSTS={hosts} is not a list", cure)
     of_several = f", one of {count}" if count > 1 else ""
     return ok("sagemaker", f"{what}, host {environ.get('SM_CURRENT_HOST', '?')}{of_several}")
@@ -369,7 +369,7 @@ def _check_sagemaker_job(environ: Mapping[str, str]) -> Finding:
 def _check_persistence(persistent: Path, package: Path = Path(__file__)) -> Iterator[Finding]:
     """Warn if gluonlab is outside the folder that survives a stop of the notebook instance."""
     if persistent.is_dir() and persistent not in package.resolve().parents:
-        cause = f"a notebook instance keeps {persistent} alone when it stops; "
+        cause = f"a notebook instance keeps only {persistent} when it stops; "
         cause += f"gluonlab is installed in {package.resolve().parent.parent}"
-        cure = f"make the environment below {persistent}"
-        yield warning("sagemaker", "this environment will be gone after a stop", cause, cure)
+        cure = f"create the environment below {persistent}"
+        yield warning("sagemaker", "this environment will be lost when the instance stops", cause, cure)

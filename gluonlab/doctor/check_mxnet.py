@@ -29,7 +29,7 @@ HOROVOD_CURE = (
     "HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 pip install --no-build-isolation "
     "--force-reinstall --no-deps horovod==0.28.1"
 )
-KVSTORE_CURE = "choose another with --kvstore"
+KVSTORE_CURE = "choose another kvstore with --kvstore"
 
 
 def probe_mxnet() -> ProcessOutcome:
@@ -66,7 +66,7 @@ def _import_finding(outcome: ProcessOutcome) -> Finding:
         return ok("import", f"mxnet {loaded['version']} loads; built with {built_with}; it sees {gpu_text}")
     if error is not None:
         return _import_error_finding(error)
-    failure = outcome.failure or "ended without an answer"
+    failure = outcome.failure or "exited without a result"
     cause = f"the process {failure} during: {_last_attempt(outcome)}. {outcome.last_line}".rstrip(". ")
     return fault("import", "mxnet does not load", cause, REINSTALL_MXNET)
 
@@ -81,20 +81,20 @@ def _fusion_finding(is_on: bool, driver_supports: bool, reason: str) -> Finding:
         return ok("fusion", f"pointwise operators are{' not' * (not is_on)} fused on GPUs: {reason}")
     if is_on:
         cure = f"unset {mxnet_setup.FUSION_VARIABLE} to run without fusion"
-        return fault("fusion", "a run ends at its first fused operator", reason, cure)
-    cure = f"a driver from {FUSION_DRIVER} on; without it, a step takes more kernel launches"
+        return fault("fusion", "a run stops at its first fused operator", reason, cure)
+    cure = f"use driver {FUSION_DRIVER} or newer; without fusion, a step needs more kernel launches"
     return warning("fusion", "pointwise operators are not fused on GPUs", reason, cure)
 
 
 def _import_error_finding(answer: Dict[str, Any]) -> Finding:
     """Return the finding for an error during the import of MXNet."""
     if "library" in answer:
-        cause = join_lines(answer["cause"]) or "the linker does not find it"
+        cause = join_lines(answer["cause"]) or "the dynamic linker cannot find it"
         return fault("import", f"mxnet cannot load {answer['library']}", cause, answer["cure"])
     message = join_lines(answer["error"])
     cause, _, cure = message.partition(": ")
     if not cure.startswith(("pip ", "install ")):
-        cause, cure = message, "see the lines above; if all are ok, make a new environment: "
+        cause, cure = message, "see the lines above; if all are ok, create a new environment: "
         cure += "python3 tools/make_venv.py DIR cpu"
     return fault("import", "mxnet does not load", cause, cure)
 
@@ -122,7 +122,7 @@ def _horovod_finding(loaded: Optional[Dict[str, Any]], installed: Optional[str])
         return ok("horovod", "not installed: only for training on several machines with Horovod")
     if loaded is None:
         cause = "it needs MXNet, whose check did not finish"
-        return warning("horovod", f"{installed} was not tested", cause, "cure that first")
+        return warning("horovod", f"{installed} was not tested", cause, "fix MXNet first")
     if loaded["horovod"] is None:
         cause = join_lines(loaded["problem"])
         return fault("horovod", f"{installed} does not load", cause, HOROVOD_CURE)

@@ -52,7 +52,7 @@ def check_python(
         cause = "gluonlab needs Python 3.8 or newer"
         return fault("python", what, cause, "install Python 3.8 to 3.14")
     if version[:2] > newest:
-        cause = "newer than 3.14, the newest that was tested"
+        cause = "newer than 3.14, the newest version that was tested"
         return warning("python", what, cause, "if MXNet fails, use Python 3.8 to 3.14")
     return ok("python", what)
 
@@ -69,11 +69,11 @@ def check_numpy(installed: Optional[str], version: Version = sys.version_info[:3
     if parse_version(installed) < (1, 24):
         return ok("numpy", installed)
     if version < (3, 12):
-        cause = "numpy dropped np.bool and others in 1.24; "
-        cause += "gluonlab puts them back, but only when it is imported before mxnet"
+        cause = "numpy removed np.bool and other names in 1.24; "
+        cause += "gluonlab restores these names, but only if you import it before mxnet"
         cure = f"write import gluonlab before import mxnet, or {cure}"
         return warning("numpy", installed, cause, cure)
-    order = "import gluonlab before mxnet: it puts back the names that numpy dropped in 1.24"
+    order = "import gluonlab before mxnet: it restores the names that numpy removed in 1.24"
     return ok("numpy", f"{installed}; {order}")
 
 
@@ -86,21 +86,21 @@ def check_installed_mxnet(installed: Dict[str, str], folder: Optional[Path]) -> 
     names = " and ".join(f"{name} {version}" for name, version in installed.items())
     uninstall = f"pip uninstall -y {' '.join(installed)}, then {pip_install_choices()}"
     if len(installed) > 1:
-        cause = "they overwrite each other's files in the same folder"
+        cause = "they overwrite each other's files"
         return fault("mxnet", f"{names} are all installed", cause, uninstall)
     if folder is None and not installed:
-        cause = "gluonlab needs MXNet and does not install it"
+        cause = "gluonlab needs MXNet, but does not install it"
         return fault("mxnet", "not installed", cause, pip_install_choices())
     if folder is None:
         again = "".join(f"{name}=={version}" for name, version in installed.items())
         cure = f"pip install --force-reinstall --no-deps {again}"
-        what = f"{names} is installed, but its files are gone"
-        return fault("mxnet", what, "something removed them", cure)
+        what = f"{names} is installed, but its files are missing"
+        return fault("mxnet", what, "another program removed them", cure)
     if folder.is_file():
-        cause = "a file of that name comes first in Python's path"
+        cause = "a file with the same name comes first in Python's path"
         return fault("mxnet", f"{folder} is imported as mxnet", cause, "rename it")
     if not installed:
-        cause = f"{folder} belongs to no installed package: built by hand, or left over"
+        cause = f"{folder} does not belong to an installed package: it was built by hand, or left over"
         cure = f"if it fails, remove that folder, then {pip_install_command('cpu')}"
         return warning("mxnet", f"unknown build in {folder}", cause, cure)
     [(name, version)] = installed.items()
@@ -222,11 +222,11 @@ def check_libraries(mxnet_folder: Optional[Path], environ: Mapping[str, str] = o
         return
     library = mxnet_folder / "libmxnet.so"
     if not library.is_file():
-        cause = "the installation is not complete"
+        cause = "the installation is incomplete"
         yield fault("libraries", f"{library} is missing", cause, REINSTALL_MXNET)
     elif not os.path.exists(LINKER):
-        cause = f"this system has no {LINKER}, which lists them"
-        yield warning("libraries", "not examined", cause, "see the line import")
+        cause = f"this system has no {LINKER}, which gluonlab needs to list them"
+        yield warning("libraries", "not examined", cause, 'see the line "import"')
     else:
         traced = trace_libraries(library, environ)
         missing = [name for name, path in traced.paths.items() if path is None]
@@ -240,7 +240,7 @@ def _missing_findings(names: Sequence[str], environ: Mapping[str, str]) -> Itera
     """Yield a finding for each of these missing shared libraries, with its cause and its cure."""
     for name in names:
         complaint = diagnose_linker_error(f"{name} => not found", environ)
-        cause = (complaint.cause if complaint else "") or "the linker does not find it"
+        cause = (complaint.cause if complaint else "") or "the dynamic linker cannot find it"
         cure = complaint.cure if complaint else missing_library_fix(name)
         yield fault("libraries", f"{name} is missing", cause, cure)
 
@@ -255,7 +255,7 @@ def _mismatch_findings(complaints: List[str], environ: Mapping[str, str]) -> Ite
     for text in sorted(complaints, key=lambda text: UNVERSIONED in text):
         complaint = diagnose_linker_error(text, environ)
         library, what = text, text
-        cause, cure = "the linker reports it", "install MXNet again"
+        cause, cure = "the dynamic linker reports it", "install MXNet again"
         if complaint is not None:
             library, what = complaint.library, f"{complaint.library} does not fit"
             cause, cure = complaint.cause or text, complaint.cure
@@ -269,8 +269,8 @@ def _mixed_findings(traced: LinkerTrace) -> Iterator[Finding]:
     folders = {path.parent for path in map(traced.paths.get, CUBLAS_PAIR) if path is not None}
     if len(folders) > 1:
         what = f"{' and '.join(CUBLAS_PAIR)} come from different places"
-        cure = "put both into one folder of LD_LIBRARY_PATH, or neither: "
-        cure += "pip install 'gluonlab[cu112]' brings both"
+        cure = "put both into the same folder of LD_LIBRARY_PATH, or remove both from it: "
+        cure += "pip install 'gluonlab[cu112]' installs both"
         yield warning("libraries", what, " and ".join(sorted(map(str, folders))), cure)
 
 

@@ -21,10 +21,10 @@ IMAGES_PER_DEVICE = 8
 TOLERANCE = 1e-5  # only the order of sums differs
 CURES = {
     "no kernel image": (
-        "this GPU needs code that mxnet-cu112 1.9.1 does not have: see the line capability; use --devices 'cpu*2'"
+        "mxnet-cu112 1.9.1 does not support this GPU: see the line \"capability\"; use --devices 'cpu*2'"
     ),
-    "unsupported toolchain": "the driver does not run fused operators: see the line fusion",
-    "out of memory": "see the line gpu-memory: end the processes that hold it",
+    "unsupported toolchain": 'the driver cannot run fused operators: see the line "fusion"',
+    "out of memory": 'see the line "gpu-memory", and stop the processes that use the memory',
 }
 
 
@@ -45,14 +45,14 @@ def training_findings(outcome: ProcessOutcome) -> List[Finding]:
         return [fault("train", f"a step{on_devices} fails", reason, cure)]
     if result is None:
         cause = f"the process {outcome.failure or 'gave no answer'}. {outcome.last_line}".rstrip(". ")
-        cure = "see the lines above; on GPUs try one alone: --devices gpu:0"
+        cure = "see the lines above; on GPUs, try a single one with --devices gpu:0"
         return [fault("train", f"a step{on_devices} fails", cause, cure)]
-    what = f"one step on {result['images']} images{on_devices} and on one device alone: "
+    what = f"one step on {result['images']} images{on_devices} and on a single device: "
     what += f"parameters differ by {result['difference']:.1e}"
     if result["difference"] <= TOLERANCE:
         return [ok("train", what)]
-    cause = f"more than {TOLERANCE:g}, which the order of sums explains"
-    cure = "try other kvstores, with --kvstore, and fewer GPUs, to find which computes wrongly"
+    cause = f"the order of sums explains at most {TOLERANCE:g}"
+    cure = "try other kvstores with --kvstore, and fewer GPUs, to find the one that computes wrong results"
     return [fault("train", what, cause, cure)]
 
 

@@ -65,9 +65,9 @@ class Proof(NamedTuple):
             check_new_path("--out-file", path)
         driver, visible = nvml.read_driver(), os.environ.get("CUDA_VISIBLE_DEVICES")
         if not visible_gpus(driver.gpus, visible).gpus:
-            hidden = f"CUDA_VISIBLE_DEVICES={visible!r} hides all"
-            why = driver.error or (hidden if driver.gpus else "the driver shows none")
-            raise DeviceError(f"--gpu-self-test tests GPUs, and this machine shows none ({why}): leave it out")
+            hidden = f"CUDA_VISIBLE_DEVICES={visible!r} hides all GPUs"
+            why = driver.error or (hidden if driver.gpus else "the driver does not list any")
+            raise DeviceError(f"--gpu-self-test needs GPUs, but none was found ({why}): remove --gpu-self-test")
         return cls(data, page, driver)
 
     def run_and_write(self, say: Callable[[str], Any]) -> Dict[str, Any]:
@@ -75,7 +75,7 @@ class Proof(NamedTuple):
 
         ``say`` prints a line.
         """
-        say(f"\ntesting the GPUs, {TIME_LIMIT_S:g} s at most")
+        say(f"\ntesting the GPUs, for at most {TIME_LIMIT_S:g} s")
         bar_format = "testing {desc} {bar} {elapsed}"
         options = dict(total=len(TRIALS), disable=None, leave=False, file=sys.stderr)
         with tqdm(desc=next(iter(TRIALS)), bar_format=bar_format, **options) as bar:
@@ -103,7 +103,7 @@ def run_trials(devices: str, on_result: Callable[[TrialResult], None]) -> List[T
     for name, trial in TRIALS.items():
         began = time.monotonic()
         timeout_s = min(trial.timeout_s, deadline - began)
-        verdicts = [_fault(name, f"there was no time left: all trials have {TIME_LIMIT_S:g} s")]
+        verdicts = [_fault(name, f"no time was left: the time limit for all tests is {TIME_LIMIT_S:g} s")]
         numbers: List[Dict[str, Any]] = []
         if timeout_s >= 1:
             outcome = run_isolated("gluonlab.doctor.trials", name, devices, timeout_s=timeout_s)

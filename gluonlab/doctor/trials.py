@@ -113,7 +113,7 @@ def _copy_speed(source: mx.Context, target: mx.Context) -> float:
 def copy_faults(outcome: ProcessOutcome) -> List[str]:
     """Return a fault for each GPU that loses data, and each pair whose copies change."""
     failing = [answer["device"] for answer in outcome.all_answers("lost") if answer["lost"]]
-    return [f"{device} does not keep what is written to it" for device in failing] + [
+    return [f"{device} does not keep the values that are written to it" for device in failing] + [
         f"copies from {answer['source']} to {answer['target']} are wrong: "
         f"{answer['wrong']:,} of {COPY_ELEMENTS:,} numbers differ"
         for answer in outcome.all_answers("source")
@@ -124,7 +124,7 @@ def copy_faults(outcome: ProcessOutcome) -> List[str]:
 def copy_summary(outcome: ProcessOutcome) -> str:
     """Return text with the number of pairs."""
     count = len(outcome.all_answers("source"))
-    return f"what is copied between {count} pairs of GPUs arrives unchanged"
+    return f"copies between {count} pairs of GPUs are correct"
 
 
 # --- arithmetic: does every GPU compute the same as the CPU, and do all GPUs give the same bits?
@@ -205,8 +205,8 @@ def max_relative_difference(arrays: List[Array], reference: List[Array]) -> floa
 def arithmetic_faults(outcome: ProcessOutcome) -> List[str]:
     """Return a fault for each GPU whose numbers differ from the CPU's by more than rounding."""
     return [
-        f"{answer['device']} computes {answer['operation']} wrongly: "
-        f"it differs from the CPU's by {answer['difference']:.1e}"
+        f"the result of {answer['operation']} on {answer['device']} is wrong: it differs from the CPU's by "
+        f"{answer['difference']:.1e}"
         for answer in outcome.all_answers("operation")
         if not answer["difference"] <= ARITHMETIC_TOLERANCE
     ]
@@ -216,11 +216,11 @@ def arithmetic_summary(outcome: ProcessOutcome) -> str:
     """Return text with the largest difference, and whether all GPUs give the same bits."""
     answers = outcome.all_answers("operation")
     differing = sorted({answer["operation"] for answer in answers if not answer["alike"]})
-    bits = f"bits that differ between GPUs or from run to run: {', '.join(differing)}"
+    bits = f"not bit-identical between GPUs or from run to run: {', '.join(differing)}"
     worst = max((answer["difference"] for answer in answers), default=0.0)
     return (
-        f"{len(OPERATIONS)} operations and their gradients differ from the CPU's by {worst:.1e} "
-        f"at most; {bits if differing else 'the same bits on all GPUs'}"
+        f"{len(OPERATIONS)} operations and their gradients differ from the CPU's by at most {worst:.1e}; "
+        f"{bits if differing else 'bit-identical on all GPUs'}"
     )
 
 
@@ -287,18 +287,18 @@ def _store_problem(answer: Dict[str, Any]) -> str:
     if "refused" in answer:
         return f"fails: {answer['refused']}"
     if answer.get("wrong"):
-        return f"sums wrongly: {answer['wrong']:,} elements"
+        return f"computes wrong sums: {answer['wrong']:,} elements"
     if answer.get("unlike"):
-        return "gives different bits on different GPUs, or from sum to sum"
+        return "is not bit-identical on different GPUs, or from sum to sum"
     if not answer["differs"] <= TOLERANCE:
-        return f"trains differently from one GPU: parameters differ by {answer['differs']:.1e}"
+        return f"trains differently than one GPU: parameters differ by {answer['differs']:.1e}"
     return ""
 
 
 def store_summary(outcome: ProcessOutcome) -> str:
     """Return text with the names of the stores that were tried."""
     stores = ", ".join(answer["store"] for answer in outcome.all_answers("store"))
-    return f"{stores}: exact sums, the same bits in all replicas, and training as on one GPU"
+    return f"{stores}: sums are exact, all replicas are bit-identical, and training matches one GPU"
 
 
 # --- bits: do two runs with the same seed give the same bits?
@@ -343,7 +343,7 @@ def determinism_faults(outcome: ProcessOutcome) -> List[str]:
     answers = outcome.all_answers("how")
     failed = [f"runs {answer['how']} fail: {answer['refused']}" for answer in answers if "refused" in answer]
     if any(answer["how"] == "--deterministic" and answer.get("alike") is False for answer in answers):
-        failed.append("two runs with --deterministic and the same seed end with different bits")
+        failed.append("two runs with --deterministic and the same seed are not bit-identical")
     return failed
 
 
@@ -352,8 +352,8 @@ def determinism_summary(outcome: ProcessOutcome) -> str:
     alike = {answer["how"]: answer["alike"] for answer in outcome.all_answers("how")}
     without = "the same" if alike["without --deterministic"] else "different"
     return (
-        "two runs with --deterministic and the same seed end with the same bits; "
-        f"two without it end with {without} bits"
+        f"two runs with --deterministic and the same seed are bit-identical; two runs without it end with {without} "
+        "parameters"
     )
 
 
@@ -538,15 +538,22 @@ def training_step(network: str, ctxs: Sequence[mx.Context], store: str, images: 
 TRIALS: Dict[str, Trial] = {
     "copies": Trial("Copies from GPU to GPU", 60.0, ("source",), check_copies, copy_faults, copy_summary),
     "arithmetic": Trial(
-        "Arithmetic, beside the CPU's", 60.0, ("operation",), check_arithmetic, arithmetic_faults, arithmetic_summary
+        "Arithmetic, compared with the CPU",
+        60.0,
+        ("operation",),
+        check_arithmetic,
+        arithmetic_faults,
+        arithmetic_summary,
     ),
     "stores": Trial(
-        "Sums and training with every kvstore", 120.0, ("store",), check_stores, store_faults, store_summary
+        "Allreduce and training with every kvstore", 120.0, ("store",), check_stores, store_faults, store_summary
     ),
     "bits": Trial(
-        "The same seed, the same bits", 120.0, ("how",), check_determinism, determinism_faults, determinism_summary
+        "Reproducible with the same seed", 120.0, ("how",), check_determinism, determinism_faults, determinism_summary
     ),
-    "counts": Trial("What a step queues", 60.0, ("store",), count_operators, lambda outcome: [], count_summary),
+    "counts": Trial(
+        "Operations that a step queues", 60.0, ("store",), count_operators, lambda outcome: [], count_summary
+    ),
     "speeds": Trial("Speeds", 90.0, ("network", "gb_per_s"), measure_speeds, lambda outcome: [], speed_summary),
 }
 

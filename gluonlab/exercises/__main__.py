@@ -74,17 +74,14 @@ def grade(notebooks: Tuple[str, ...], out_file: str, **options: Any) -> None:
     checks. See docs/labs.md for details.
     """
     if not notebooks:
-        raise ExerciseError("no notebook is given: name those that were handed in, or the folders that hold them")
+        raise ExerciseError("no notebook was given: pass the notebooks that were handed in, or their folders")
     settings = _grade_arguments(options)
     paths = [Path(name) for name in notebooks]
     notebook_paths = grading.find_notebooks(paths)
     assignments = _parse_assignments(options["assignment"])
     canvas, gradescope = (options[name] and Path(options[name]) for name in ("canvas", "gradescope"))
     if assignments and not canvas:
-        raise ExerciseError(
-            f"--assignment {options['assignment'][0]!r} names a lab for Canvas, and no file for it "
-            "is asked for: add --canvas FILE"
-        )
+        raise ExerciseError(f"--assignment {options['assignment'][0]!r} needs a Canvas file: add --canvas FILE")
     check_new_path("--out-file", Path(out_file))
     if canvas:
         check_new_path("--canvas", canvas)
@@ -101,8 +98,8 @@ def grade(notebooks: Tuple[str, ...], out_file: str, **options: Any) -> None:
                 # after each notebook, so that an interrupt loses nothing
                 write_text(Path(out_file), grading.as_csv(grading.sort_by_notebooks(notebook_paths, grades_done)))
     except (KeyboardInterrupt, NotebookError) as interruption:
-        written = f", in {out_file}" if grades_done else ""
-        progress = f"{len(grades_done)} of {len(notebook_paths)} notebooks are graded{written}"
+        written = f", written to {out_file}" if grades_done else ""
+        progress = f"graded {len(grades_done)} of {len(notebook_paths)} notebooks{written}"
         raise type(interruption)("; ".join(filter(None, [str(interruption), progress]))) from None
     finally:
         grades_done = grading.sort_by_notebooks(notebook_paths, grades_done)
@@ -159,11 +156,11 @@ def _grade_arguments(options: Dict[str, Any]) -> Dict[str, Any]:
     if show_hidden_cases and seed is None:
         raise ExerciseError("--show-hidden-cases needs hidden tests: add --seed N")
     if engine is not None and engine not in ENGINES:
-        raise ExerciseError(f"--engine {engine!r}: choose {' or '.join(ENGINES)}")
+        raise ExerciseError(f"unknown engine {engine!r}: choose {' or '.join(ENGINES)}")
     if not in_container:
         for name in ("engine", "image"):
             if options[name] is not None:
-                raise ExerciseError(f"--{name} is only for containers: add --container")
+                raise ExerciseError(f"--{name} works only with containers: add --container")
         return settings
     cores = min(CORES, available_cores())
     runner = ContainerRunner(find_engine(engine or ""), IMAGE if image is None else image, cores)
@@ -177,8 +174,8 @@ def _parse_assignments(texts: Sequence[str]) -> Dict[str, str]:
         lab, _, name = text.partition("=")
         if lab not in lab_modules() or not name.strip():
             raise ExerciseError(
-                f"--assignment {text!r}: give a lab and its name in Canvas, such as "
-                f"'02=Lab 2 (4711)'; the labs are {', '.join(lab_modules())}"
+                f"--assignment {text!r}: pass a lab and the name of its assignment in Canvas, such as '02=Lab 2 "
+                f"(4711)'; the labs are {', '.join(lab_modules())}"
             )
         names[lab] = name.strip()
     return names

@@ -55,8 +55,8 @@ def check_unmodified(arrays: Sequence[nd.NDArray], values: Sequence[Any]) -> Non
     for index, (array, value) in enumerate(zip(arrays, values)):
         if not np.array_equal(array.asnumpy(), np.asarray(value, dtype=array.dtype)):
             raise Wrong(
-                en=f"array {index} that it was given was {format_array(value)} and is "
-                f"{format_array(array)} afterwards: it was written into; begin with a copy",
+                en=f"your code changed array {index} of its input from {format_array(value)} to "
+                f"{format_array(array)}: compute with a copy",
                 ja=f"渡した配列 {index} が {format_array(value)} から {format_array(array)} "
                 "に書き換えられました。コピーに対して計算してください",
             )
@@ -133,23 +133,23 @@ def check_mixing_and_waits(trace: ArrayTrace) -> None:
     """Raise Wrong if an operation had arrays of several devices, or if Python waited for MXNet."""
     for one, other in trace.mixed_inputs:
         raise Wrong(
-            en=f"the sums are right, but an operation had arrays of {one} and {other}: "
-            "CPU devices allow that, two GPUs do not. Copy the array first: `as_in_context`",
+            en=f"the sums are right, but one operation used arrays on {one} and {other}. CPU devices allow that, two "
+            "GPUs do not: copy the array first with `as_in_context`",
             ja=f"合計は正しいのですが、{one} と {other} の配列を 1 つの演算に渡しています。CPU デバイスでは動きますが、"
             "2 個の GPU では動きません。先に `as_in_context` でコピーしてください",
         )
     if trace.waits:
         raise Wrong(
-            en=f"the sums are right, but Python waited {trace.waits} times for values (`asnumpy`, `print`, `waitall`): "
-            "the devices stand still meanwhile. Copy from device to device",
+            en=f"the sums are right, but Python waited {trace.waits} times for values (`asnumpy`, `print`, "
+            "`waitall`), and the devices were idle meanwhile: copy directly from device to device",
             ja=f"合計は正しいのですが、Python が値を {trace.waits} 回待ちました (`asnumpy`、`print`、`waitall`)。"
             "その間デバイスは止まります。デバイスからデバイスへ直接コピーしてください",
         )
 
 
 ACTIVATIONS_KEPT_EN = (
-    "the next microbatch goes forward before the backward of the last one, so the network keeps "
-    "the activations of both, and no memory is saved"
+    "the forward pass of the next microbatch runs before the backward pass of the previous one, so the model keeps "
+    "the activations of both and saves no memory"
 )
 ACTIVATIONS_KEPT_JA = (
     "前のマイクロバッチの逆伝播より先に次の順伝播をしています。両方の活性値が残るので、メモリは減りません"

@@ -5,7 +5,7 @@ if the answer is right. If right answers differ in cost, it returns an `AnswerCo
 
     @exercise("02-1")
     def check_allreduce(answer):
-        \"\"\"The arrays of all devices end with their sum, in place.\"\"\"
+        \"\"\"Replace the arrays of all devices by their sum, in place.\"\"\"
         ...
         raise Wrong(en="allreduce of [1] and [2] left [1] on the second device, expected [3]: ...",
         ja="...")
@@ -101,7 +101,7 @@ def exercise(id: str, seconds: float = CHECK_SECONDS) -> Callable[[C], C]:
         of_other_lab = module.startswith(f"{__package__}.lab") and module != lab_modules().get(id[:2])
         if of_other_lab or not re.fullmatch(r"\d\d-[1-9]\d*", id):
             raise ExerciseError(
-                f"{id!r} names no exercise of {module}: write the two digits of the lab, a dash and a number"
+                f"{id!r} is not a valid id for an exercise of {module}: use the lab's two digits, a dash and a number"
             )
         EXERCISES[id] = Exercise(id, (checker.__doc__ or "").strip(), checker, seconds)
         return checker
@@ -467,13 +467,15 @@ def _stub_texts(error: NotImplementedError, exercise: Exercise, answer: Any) -> 
     name = location.code.co_name
     if location.code is getattr(answer, "__code__", location.code):
         return _unwritten_texts(name)
-    return _texts(f"`{name}`, which it calls, is not written yet", f"ここから呼ばれる `{name}` がまだ書かれていません")
+    return _texts(
+        f"your code calls `{name}`, which is not written yet", f"ここから呼ばれる `{name}` がまだ書かれていません"
+    )
 
 
 def _unwritten_texts(name: str) -> Texts:
     """Return the message that the function ``name`` has no body yet."""
     return _texts(
-        f"write the body of `{name}`, run its cell, then this one again",
+        f"write the body of `{name}`, run its cell, then run this cell again",
         f"`{name}` の中身を書いてそのセルを実行し、このセルをもう一度実行してください",
     )
 
@@ -481,8 +483,8 @@ def _unwritten_texts(name: str) -> Texts:
 def _too_slow_texts(seconds: float) -> Texts:
     """Return the message that the answer exceeded its time limit of ``seconds``."""
     return _texts(
-        f"it was stopped after {seconds:g} s; a right answer takes less than a tenth of that: "
-        "look for a loop that does not end, or one that goes through far too many possibilities",
+        f"your code was stopped after {seconds:g} s; a correct answer takes less than a tenth of that. Look for a "
+        "loop that never ends, or one that tries far too many possibilities",
         f"{seconds:g} 秒で打ち切りました。正しい答えならその 10 分の 1 もかかりません。"
         "終わらないループや、膨大な数の場合を調べているループがないか確かめてください",
     )
@@ -494,7 +496,8 @@ def _error_texts(error: BaseException, exercise: Exercise, answer: Any) -> Texts
     if location is None:  # no line of the student failed: the answer is of a wrong type
         shown = reprlib.repr(answer)
         return _texts(
-            f"{message}\nyour answer, {shown}, cannot be used as the exercise says: compare it with the stub",
+            f"{message}\nyour answer {shown} does not have the form that the exercise asks for: compare it with the "
+            "stub",
             f"{message}\n答え {shown} は演習で求められている形になっていません。元のセルと見比べてください",
         )
     source = f": `{location.source}`" if location.source else ""

@@ -39,8 +39,8 @@ _MAX_TABLE_BYTES = 2**26  # larger tables of grades are not read
 _LEADERBOARD_EXERCISE = "04-6"  # the exercise in which the cost of right answers counts
 UNCHECKED = "unchecked"  # the notebook lacks the check() call, or stopped before it
 HIDDEN_CASE_FAILED = (
-    "right for the cases that its check shows, wrong for others: "
-    "it must be right for every input that the exercise allows"
+    "correct for the cases that its check shows, but wrong for other cases: it must work for every input that the "
+    "exercise allows"
 )
 
 # Runs a notebook, within bounds and with a seed for the cases, until it ends or the event is set.
@@ -80,8 +80,8 @@ def find_notebooks(paths: Sequence[Path]) -> List[Path]:
         notebooks += in_folder
         exists = os.path.lexists(path)
         if not exists or not in_folder:
-            fault = "no notebook lies below" if exists else "there is no"
-            raise ExerciseError(f"{fault} {path}: name notebooks, or folders that hold them")
+            fault = "no notebook was found in" if exists else "cannot find"
+            raise ExerciseError(f"{fault} {path}: pass notebooks, or folders that contain notebooks")
     return list(dict.fromkeys(notebooks))
 
 
@@ -315,7 +315,7 @@ def as_gradescope(grade: Grade) -> Dict[str, Any]:
     tests = [_gradescope_test(grade, id) for id in sorted(grade.statuses, key=id_sort_key)]
     return dict(
         score=grade.passed_count,
-        output=grade.note or f"{grade.passed_count} of {len(tests)} exercises are right.",
+        output=grade.note or f"{grade.passed_count} of {len(tests)} exercises are correct.",
         output_format="text",
         visibility="visible",
         stdout_visibility="hidden",  # the output of the grader itself
@@ -342,8 +342,8 @@ def check_results_path(target: Path, notebooks: Sequence[Path]) -> None:
     """Raise ExerciseError if one file is given for the results of several notebooks."""
     if target.suffix == ".json" and len(notebooks) > 1:
         raise ExerciseError(
-            f"--gradescope {target}: a file holds the results of one notebook, {len(notebooks)} "
-            f"are given: name a new folder, such as {target.stem}"
+            f"--gradescope {target}: a file can contain the results of one notebook only, but there are "
+            f"{len(notebooks)}: pass a new folder, such as {target.stem}"
         )
 
 
@@ -399,15 +399,18 @@ def _read_costs(path: Path) -> "List[tuple[float, str]]":
         table = list(csv.DictReader(io.StringIO(text)))
     except OSError as error:
         raise ExerciseError(
-            f"{path} cannot be read ({error.strerror}): give the table that `exercises grade` wrote"
+            f"{path} cannot be read ({error.strerror}): pass the table that `gluonlab exercises grade` wrote"
         ) from None
     except (DataError, UnicodeDecodeError, csv.Error) as error:
-        raise ExerciseError(f"{path} is no table of grades: {escape_unprintable(str(error))[:200]}") from None
+        raise ExerciseError(
+            f"{path} is not a table of grades ({escape_unprintable(str(error))[:200]}): pass the table that "
+            "`gluonlab exercises grade` wrote"
+        ) from None
     column = _cost_column(_LEADERBOARD_EXERCISE)
     if not table or "notebook" not in table[0] or column not in table[0]:
         raise ExerciseError(
-            f"{path} has no column {column!r}: grade notebooks of lab {_LEADERBOARD_EXERCISE[:2]} with `python -m "
-            "gluonlab.exercises grade`, which adds it as soon as one has a right answer that counts"
+            f"{path} does not contain the column {column!r}: grade notebooks of lab {_LEADERBOARD_EXERCISE[:2]} with "
+            "`gluonlab exercises grade`, which adds the column once a correct answer counts"
         )
     costs = []
     for number, row in enumerate(table, 2):
@@ -424,8 +427,8 @@ def _parse_micros(path: Path, line: int, text: str) -> float:
         micros = math.nan
     if not 0 < micros < math.inf:
         raise ExerciseError(
-            f"{path}, line {line}: {escape_unprintable(text)[:40]!r} is no time in microseconds: "
-            "give the table as `exercises grade` wrote it"
+            f"{path}, line {line}: {escape_unprintable(text)[:40]!r} is not a time in microseconds: pass the table "
+            "unchanged, as `gluonlab exercises grade` wrote it"
         )
     return micros
 
@@ -436,11 +439,11 @@ def format_leaderboard(places: Sequence[LeaderboardPlace], best_us: float, floor
     ``best_us``: the best of gluonlab's eight algorithms. ``floor_us``: the lower bound.
     """
     lines = [
-        f"exercise {_LEADERBOARD_EXERCISE}: microseconds, and how many times the lower bound of {floor_us:,.1f}",
+        f"exercise {_LEADERBOARD_EXERCISE}: microseconds, and the ratio to the lower bound of {floor_us:,.1f}",
         f"{'':>5}{best_us:>12,.1f}{best_us / floor_us:>8.3f}x  the best of the eight algorithms",
     ]
     for place in places:
         ratio = f"{place.micros / floor_us:.3f}x"
         notebook = escape_unprintable(place.notebook)
         lines.append(f"{place.place:>4}.{place.micros:>12,.1f}{ratio:>9}  {notebook}")
-    return "\n".join(lines if places else [*lines, "no notebook has a right answer that counts"])
+    return "\n".join(lines if places else [*lines, "no notebook contains a correct answer that counts"])

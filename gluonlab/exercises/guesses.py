@@ -240,7 +240,8 @@ def register_guess(id: str, form: AnswerForm, en: str, ja: str) -> None:
     """
     if not re.fullmatch(r"\d\d-[a-z]", id) or id in GUESSES:
         raise ExerciseError(
-            f"{id!r} cannot name a guess, or is taken: write the two digits of the lab, a dash, and the next letter"
+            f"{id!r} is not a valid id for a guess, or is already used: use the lab's two digits, a dash and the "
+            "next letter"
         )
     GUESSES[id] = Guess(id, form, {"en": en, "ja": ja})
 
@@ -362,7 +363,7 @@ def predict(id: str, guessed: Any) -> None:
     if _is_unwritten(guessed):
         en, ja = form.describe()
         _print_about_guess(id, **record.guess.question)
-        line = choose_text(en=f"In place of ... write {en}.", ja=f"... の代わりに書くもの: {ja}")
+        line = choose_text(en=f"Replace ... with {en}.", ja=f"... の代わりに書くもの: {ja}")
         print("\n".join(wrap_text(line, TABLE_WIDTH)))
         return
     try:
@@ -370,7 +371,9 @@ def predict(id: str, guessed: Any) -> None:
     except ValueError:
         shown_guess, (en, ja) = reprlib.repr(guessed), form.describe()
         _print_about_guess(
-            id, en=f"{shown_guess} is no answer: write {en}", ja=f"{shown_guess} は書けません。書けるもの: {ja}"
+            id,
+            en=f"{shown_guess} is not a possible answer: write {en}",
+            ja=f"{shown_guess} は書けません。書けるもの: {ja}",
         )
         return
     if record.measurement is None or record.prediction is None:
@@ -379,12 +382,14 @@ def predict(id: str, guessed: Any) -> None:
         first_guess = form.format(record.prediction)
         _print_about_guess(
             id,
-            en=f"you know the result by now, so your first guess stays: {first_guess}",
+            en=f"you already know the result, so your first guess counts: {first_guess}",
             ja=f"もう結果を見たので、最初の予想のままにします: {first_guess}",
         )
         return
     shown_guess = form.format(value)
-    _print_about_guess(id, en=f"you say {shown_guess}. Now measure.", ja=f"{shown_guess} ですね。では測りましょう。")
+    _print_about_guess(
+        id, en=f"your guess is {shown_guess}. Now measure.", ja=f"{shown_guess} ですね。では測りましょう。"
+    )
 
 
 def observe(id: str, measured: Any) -> "AbstractContextManager[None]":
@@ -452,13 +457,13 @@ def because(id: str, why: Any) -> None:
     if why is ...:
         _print_about_guess(
             id,
-            en="why did it come out so? Write a sentence in quotes, in place of ...",
+            en="why did this happen? Replace ... with a sentence in quotes",
             ja="なぜこの結果になったのでしょうか。... の代わりに、理由を引用符で囲んで書きます。",
         )
     elif not isinstance(why, str) or len(why.strip()) < _MIN_EXPLANATION_CHARS:
         _print_about_guess(
             id,
-            en=f"{reprlib.repr(why)} explains little: write a sentence in quotes",
+            en=f"{reprlib.repr(why)} does not explain much: write a sentence in quotes",
             ja=f"{reprlib.repr(why)} では説明になりません。引用符の中に一文を書いてください",
         )
     elif record.measurement is None and not os.environ.get(HANDOUT_VARIABLE):
@@ -466,7 +471,7 @@ def because(id: str, why: Any) -> None:
     else:
         record.explanation = " ".join(why.split())
         _print_about_guess(
-            id, en="noted. Compare it with what follows.", ja="書き留めました。次の説明と比べてください。"
+            id, en="saved. Compare it with the explanation below.", ja="書き留めました。次の説明と比べてください。"
         )
 
 
@@ -475,10 +480,7 @@ def surprises() -> None:
     records = [entry for _, entry in sorted(_records.items())]
     measured = [entry for entry in records if entry.was_measured]
     if not measured:
-        _print_text(
-            en="Here your notebook lists the guesses of yours that came out otherwise.",
-            ja="ここに、予想と違った測定が一覧になります。",
-        )
+        _print_text(en="Your notebook lists your wrong guesses here.", ja="ここに、予想と違った測定が一覧になります。")
         return
     surprising = [entry for entry in measured if entry.is_surprise]
     _print_text(

@@ -40,9 +40,9 @@ Array = Any  # np.ndarray
 
 REASONS = {
     "a": ("it was made with `ctx=first`", "`ctx=first` を指定して作られています"),
-    "b": ("`as_in_context` returns a copy on the device that it is given",
+    "b": ("`as_in_context` returns a copy on the device that you pass",
           "`as_in_context` は指定したデバイス上のコピーを返します"),
-    "c": ("an operation runs where its input lies, and a is on `first`",
+    "c": ("an operation runs on the device of its input, and a is on `first`",
           "演算は入力のあるデバイスで実行され、a は `first` にあります"),
     "d": ("both inputs are on `second`, and so is the product",
           "入力は 2 つとも `second` にあり、積もそこで作られます"),
@@ -72,7 +72,7 @@ def _device_numbers() -> Dict[str, int]:
 
 @exercise("01-1")
 def check_array_devices(answer: Any) -> None:
-    """The device of each of eight arrays, without running the lines."""
+    """Predict the device of each of eight arrays without running the lines."""
     if not isinstance(answer, dict):
         raise Wrong(
             en=f"{answer!r} is not a dictionary: write one such as {{'a': 0, 'b': 1, ...}} with a "
@@ -84,7 +84,7 @@ def check_array_devices(answer: Any) -> None:
         check_faults(
             (name not in answer, f"there is no number for `{name}`", f"`{name}` の番号がありません"),
             (isinstance(answered, bool) or answered not in (0, 1),
-             f"`{name}` is said to be on {answered!r}: give 0 for `first`, 1 for `second`",
+             f"your answer for `{name}` is {answered!r}: write 0 for `first`, 1 for `second`",
              f"`{name}` に {answered!r} と書かれています。`first` なら 0、`second` なら 1 としてください"),
             (answered != device_number, f"`{name}` is not on device {answered}: {en}",
              f"`{name}` があるのはデバイス {answered} ではありません。{ja}"),
@@ -133,7 +133,7 @@ Clock = Callable[[Callable[[], None]], float]
 
 @exercise("01-2")
 def check_clock(answer: Clock) -> None:
-    """The seconds of work that is queued: all of it, and nothing else."""
+    """Measure the seconds of queued work: all of it, and nothing else."""
     first, second = cpu_devices(2)
     calls: List[float] = []
 
@@ -149,22 +149,22 @@ def check_clock(answer: Clock) -> None:
     seconds = _time_answer(answer, work)
     if len(calls) != 1:
         raise counterexample(
-            f"`work` was called {len(calls)} times: call it once, the seconds of a single call are wanted",
+            f"`work` was called {len(calls)} times: call it once, because the exercise asks for the time of one call",
             f"`work` が {len(calls)} 回呼ばれました。1 回分の秒数を返すので、呼び出しは 1 回だけにしてください",
         )
     _check_timed_pause(seconds, first)
     _check_timed_pause(_time_answer(answer, lambda: work((second,))), second)
     measured, actual, _ = _time_answer(answer, work_and_wait)
-    en = f"work that waits for its own {PAUSE_S} s before it returns was said to take"
+    en = f"for work that waits for its own {PAUSE_S} s before it returns, your clock returned"
     ja = f"{PAUSE_S} 秒の計算を自分で待ってから戻る処理が"
     check_faults(
         (measured > _max_counted_s(actual),
-         f"{en} {measured:.3g} s, and your clock came back after {actual:.3g} s: the time of the call is counted "
-         "twice. Read the clock once before the call, and once when the work is done",
+         f"{en} {measured:.3g} s, but your clock returned after {actual:.3g} s: it counts the time of the call "
+             "twice. Read the clock once before the call and once when the work is done",
          f"{ja} {measured:.3g} 秒になりましたが、呼び出しから {actual:.3g} 秒で戻っています。`work` "
          "を呼び出している時間を 2 回数えています。時刻は、呼び出す前と処理が終わったときの 1 回ずつ取ってください"),
         (measured < 0.9 * PAUSE_S,
-         f"{en} {measured:.3f} s: the clock was started when `work` had come back. Start it before the call",
+         f"{en} {measured:.3f} s: the clock was started after `work` had returned. Start it before the call",
          f"{ja} {measured:.3f} 秒になりました。`work` が戻ってから計測を始めています。呼び出す前に始めてください"),
     )  # fmt: skip
     for _ in range(TRIES):
@@ -174,8 +174,8 @@ def check_clock(answer: Clock) -> None:
             return
         nd.waitall()
     raise counterexample(
-        f"work that does nothing was said to take {measured:.2f} s: {PAUSE_S} s of other work had been queued before, "
-        "and were counted as well. Wait for that before the clock is started",
+        f"for work that does nothing your clock returned {measured:.2f} s: it also counted {PAUSE_S} s of other work "
+        "that was already queued. Wait for that work before you start the clock",
         f"何もしない処理に {measured:.2f} 秒かかったことになりました。その前にキューに入っていた {PAUSE_S} "
         "秒の別の処理まで数えています。計測を始める前に、それが終わるのを待ってください",
     )
@@ -230,7 +230,7 @@ def _max_counted_s(took: float) -> float:
 def _check_timed_pause(timed: TimedAnswer, ctx: mx.Context) -> None:
     """Raise Wrong unless the answer measured about PAUSE_S for work that keeps ``ctx`` busy so long."""
     got, took, cpu_clocks = timed
-    en = f"work that keeps {ctx} busy for {PAUSE_S} s was said to take {got:.3g}"
+    en = f"for work that keeps {ctx} busy for {PAUSE_S} s your clock returned {got:.3g}"
     ja = f"{ctx} での {PAUSE_S} 秒の処理が {got:.3g}"
     clock = f"`time.{cpu_clocks[0]}`" if cpu_clocks else ""
     max_s, units_per_s = _max_counted_s(took), (1e3, 1e6, 1e9)
@@ -238,15 +238,15 @@ def _check_timed_pause(timed: TimedAnswer, ctx: mx.Context) -> None:
         (got < 0, f"{en} s: subtract the earlier time from the later one",
          f"{ja} 秒になりました。後の時刻から前の時刻を引いてください"),
         (clock and got < 0.9 * PAUSE_S,
-         f"{en} s: {clock} counts the time in which this process computes, and whoever waits for a device does not. "
-         "Read `time.perf_counter`",
+         f"{en} s: {clock} counts only the time in which this process computes, not the time in which it waits for a "
+             "device. Use `time.perf_counter`",
          f"{ja} 秒になりました。{clock} はこのプロセスが計算した時間だけを数え、デバイスを待つ時間は含みません。"
          "`time.perf_counter` を使ってください"),
-        (got < 0.9 * PAUSE_S, f"{en} s: the clock was read when the work had been queued, before it was done",
+        (got < 0.9 * PAUSE_S, f"{en} s: the clock was read after the work was queued, but before it was done",
          f"{ja} 秒になりました。処理をキューに入れただけで、終わる前に時刻を取っています"),
         (any(0.9 * PAUSE_S <= got / unit <= max_s for unit in units_per_s), f"{en}: return seconds",
          f"{ja} になりました。単位は秒にしてください"),
-        (got > max_s, f"{en} s, and your clock came back after {took:.3g} s: it counts too much",
+        (got > max_s, f"{en} s, but your clock returned after {took:.3g} s: it counts too much",
          f"{ja} 秒になりましたが、呼び出しから {took:.3g} 秒で戻っています。数えすぎです"),
     )  # fmt: skip
 
@@ -272,7 +272,7 @@ def _shard_cases() -> "List[Tuple[Array, List[int]]]":
 
 @exercise("01-3")
 def check_unequal_shards(answer: Callable[..., Any]) -> None:
-    """A batch cut into shards of the sizes asked for, each on its device."""
+    """Split a batch into shards of given sizes, each on its device."""
     for array, sizes in _shard_cases():
         ctxs = cpu_devices(len(sizes))
         got = answer(nd.array(array, dtype=array.dtype), list(sizes), list(ctxs))
@@ -284,23 +284,23 @@ def check_unequal_shards(answer: Callable[..., Any]) -> None:
             (count != len(sizes), f"{en} gave {count}: return a list of {len(sizes)} arrays, one per device",
              f"{ja}すると {count} が返りました。デバイスごとに 1 つ、{len(sizes)} 個の配列のリストを返してください"),
             (lengths != sizes,
-             f"{en} gave shards of {lengths} rows: each device gets as many as its entry of `sizes` says",
+             f"{en} gave shards of {lengths} rows: each device must get the number of rows in its entry of `sizes`",
              f"{ja}すると {lengths} 行になりました。各デバイスには `sizes` のとおりの行数を渡してください"),
         )  # fmt: skip
         for shard, end, size, ctx in zip(got, np.cumsum(sizes), sizes, ctxs):
             want = array[end - size : end]
             CaseText(en, ja).check_faults(
                 (not np.array_equal(shard.asnumpy(), want),
-                 f"the shard for {ctx} is {format_array(shard)}, expected {format_array(want)}: a shard begins where "
-                 "the one before it ends, at the sum of the sizes before it",
+                 f"the shard for {ctx} is {format_array(shard)}, expected {format_array(want)}: a shard starts where "
+                     "the previous shard ends, at the sum of all sizes before it",
                  f"{ctx} のシャードが {format_array(shard)} です。正しくは {format_array(want)} です。"
                  "シャードは直前のシャードの終わり (それまでの大きさの合計) から始まります"),
                 (shard.context != ctx,
-                 f"the shard for {ctx} is on {shard.context}: it was cut, but never moved to its device",
+                 f"the shard for {ctx} is on {shard.context}: you cut it, but did not move it to its device",
                  f"{ctx} のシャードが {shard.context} にあります。分割しただけで、デバイスに移していません"),
                 (shard.dtype != array.dtype,
-                 f"{array.dtype} became {np.dtype(shard.dtype)}: cut and copy the array itself; `nd.array` of numbers "
-                 "makes float32",
+                 f"{array.dtype} became {np.dtype(shard.dtype)}: slice and copy the array itself; `nd.array` "
+                     "converts numbers to float32",
                  f"型が {array.dtype} から {np.dtype(shard.dtype)} に変わりました。"
                  "配列そのものを分割してコピーしてください。`nd.array` は float32 を作ります"),
             )  # fmt: skip
@@ -311,7 +311,7 @@ def check_unequal_shards(answer: Callable[..., Any]) -> None:
 
 @exercise("01-4")
 def check_whole_gradient(answer: Callable[..., Any]) -> None:
-    """The gradient of the whole batch's mean loss out of those of its shards."""
+    """Compute the gradient of the whole batch's mean loss from the shards' gradients."""
     random = case_rng(0)
     cases: List[Tuple[List[List[float]], List[int]]] = [
         ([[2, 4]], [3]),
@@ -346,7 +346,7 @@ def _run_answer(answer: Callable[..., Any], values: List[List[float]], sizes: Li
         got = answer(list(arrays), list(sizes))
     if not isinstance(got, nd.NDArray):
         raise counterexample(
-            f"it returned {type(got).__name__}: return an array of MXNet, like the gradients",
+            f"it returned {type(got).__name__}: return an MXNet array, like the gradients",
             f"{type(got).__name__} が返りました。勾配と同じく MXNet の配列を返してください",
         )
     if not _is_close(got.asnumpy(), _weighted_mean(values, sizes)):
@@ -354,14 +354,14 @@ def _run_answer(answer: Callable[..., Any], values: List[List[float]], sizes: Li
     check_unmodified(arrays, values)
     if got.context != ctxs[0]:
         raise counterexample(
-            f"the result of {len(sizes)} gradients is on {got.context}: "
-            f"it belongs on the device of the first one, {ctxs[0]}",
+            f"the result of {len(sizes)} gradients is on {got.context}: put it on the device of the first gradient, "
+            f"{ctxs[0]}",
             f"{len(sizes)} 個の勾配の結果が {got.context} にあります。最初の勾配のデバイス {ctxs[0]} に置いてください",
         )
     for one, other in trace.mixed_inputs:
         raise counterexample(
-            f"an operation had inputs on {one} and {other}: "
-            "CPU devices allow that, two GPUs do not. Copy first, with `as_in_context`",
+            f"one operation used arrays on {one} and {other}. CPU devices allow that, two GPUs do not: copy the "
+            "array first with `as_in_context`",
             f"{one} と {other} の配列を 1 つの演算に渡しています。CPU デバイスでは動きますが、2 個の GPU "
             "では動きません。先に `as_in_context` でコピーしてください",
         )
@@ -387,7 +387,8 @@ def _matches_gradient_formula(formula: Callable[[Array, Array], Array]) -> Calla
 
 
 GRADIENT_MISTAKES = formula_mistakes(_matches_gradient_formula, [
-    (lambda values, sizes: values.sum(0), "that is their sum, which is right for losses that are added, not for means",
+    (lambda values, sizes: values.sum(0),
+     "that is their sum, which is correct for added losses, but not for mean losses",
      "これは合計で、損失を合計したときの答えです。平均の場合は異なります"),
     (lambda values, sizes: values.mean(0),
      "that is their mean, in which an image of a small shard counts more than one of a large shard",
@@ -414,7 +415,8 @@ register_guess("01-b", ListForm(NumberForm(0, 7, example=2), 3), "how many of 7 
     "7 枚の画像を 3 台に分けると、それぞれ何枚か")
 register_guess("01-c", YesNoForm(), "the initial weights are random: are the two replicas equal?",
     "重みの初期値は乱数。2 つのレプリカは等しいか")
-register_guess("01-d", ChoiceForm("sum", "mean", "neither"), "what makes the gradient of all 7 images out of the two?",
+register_guess("01-d", ChoiceForm("sum", "mean", "neither"),
+"how do the two gradients combine into the gradient of all 7 images?",
     "2 つの勾配の何が、7 枚全体の勾配になるか")
 register_guess("01-e", NumberForm(0, example=1.0, factor=1.2), "how many times as fast are two devices as one?",
     "2 台は 1 台の何倍速いか")

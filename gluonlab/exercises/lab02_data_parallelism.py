@@ -50,8 +50,8 @@ def check_allreduce(
         for device, result in enumerate(got):
             if not np.array_equal(result, want):
                 raise counterexample(
-                    f"{en}{initial_text}: device {device} holds {format_array(result)} afterwards, "
-                    f"expected {format_array(want)}",
+                    f"{en}{initial_text}: device {device} has {format_array(result)} afterwards, expected "
+                    f"{format_array(want)}",
                     f"{ja}{initial_text} のとき: 実行後のデバイス {device} は {format_array(result)} で、正しくは "
                     f"{format_array(want)} です",
                     _explain_wrong_sum(initial, got, device, made_new, ctxs[device] in received),
@@ -79,29 +79,29 @@ def _explain_wrong_sum(
     unchanged, is_own_value = (all(map(is_equal, initial, got)), is_equal(got[device], initial[device]))
     return pick_explanation(
         (unchanged and made_new,
-         "new arrays were made or returned, and the old ones left as they were. Write into them: `array[:] = ...`, "
-         "`+=` or `copyto(array)`",
+         "you created new arrays, but did not change the old ones. Write into the old ones with `array[:] = ...`, "
+             "`+=` or `copyto(array)`",
          "新しい配列を作っただけで、元の配列は変わっていません。`array[:] = ...`、`+=`、`copyto(array)` "
          "で元の配列に書き込んでください"),
         (is_own_value and received,
-         "something was copied to this device, but into an array of its own. Write into the one that is there: "
-         "`array[:] = ...`, `+=` or `copyto(array)`",
+         "you copied something to this device, but into a new array. Write into the existing array with `array[:] = "
+             "...`, `+=` or `copyto(array)`",
          "このデバイスへのコピーは別の新しい配列になっただけです。`array[:] = ...`、`+=`、`copyto(array)` "
          "で元の配列に書き込んでください"),
         (unchanged, "no array has changed", "どの配列も変わっていません"),
-        (any(is_equal(one, total) for one in got) and is_own_value, "the sum never came back to this device",
+        (any(is_equal(one, total) for one in got) and is_own_value, "the sum was never copied back to this device",
          "合計した値がこのデバイスに戻されていません"),
         (all(is_equal(one, total + initial[0]) for one in got), "the first device's array was counted twice",
          "最初のデバイスの配列を 2 回足しています"),
         (total.any() and all(np.allclose(one, total / len(initial)) for one in got), "that is the mean, not the sum",
          "これは合計ではなく平均です"),
-        (not is_equal(got[0], got[-1]), "the devices do not agree", "デバイスによって値が違います"),
+        (not is_equal(got[0], got[-1]), "the devices have different results", "デバイスによって値が違います"),
     )  # fmt: skip
 
 
 @exercise("02-1")
 def check_allreduce_by_hand(answer: Callable[[List[nd.NDArray]], Any]) -> None:
-    """The arrays of all devices end with their sum, in place."""
+    """Replace the arrays of all devices by their sum, in place."""
     # an array per device, of small whole numbers, so that sums are exact
     cases: List[Any] = [[[3], [5]], [[5, 7]], [[1, 10], [2, 20]], [[1], [2], [4]], [[1, 0], [0, 1], [2, 2], [-4, 8]]]
     random = case_rng(0)
@@ -112,7 +112,7 @@ def check_allreduce_by_hand(answer: Callable[[List[nd.NDArray]], Any]) -> None:
 
 @exercise("02-4")
 def check_spread_allreduce(answer: Callable[[List[List[nd.NDArray]]], Any]) -> None:
-    """An allreduce whose adding is spread over the devices."""
+    """Write an allreduce that spreads the additions over the devices."""
     random = case_rng(0)
     small = [(2, [1]), (1, [2, 1]), (2, [1, 1]), (3, [2, 1, 3, 1]), (2, [6, 2, 5, 1, 4])]
     # Weights and biases alternate, as in a network: every other parameter is large.
@@ -143,16 +143,16 @@ def _check_balance(trace: ArrayTrace, devices: int, sizes: List[int]) -> None:
         return
     numbers = ", ".join(f"{ctx} {count:.0f}" for ctx, count in received.items())
     raise counterexample(
-        f"the sums are right. But with parameters of {sizes} numbers on {devices} devices "
-        f"they received {numbers} numbers; {fair_share} at most are possible",
+        f"the sums are right, but with parameters of {sizes} numbers on {devices} devices each device received "
+            f"{numbers} numbers: at most {fair_share} are needed",
         f"合計は正しいのですが、大きさが {sizes} のパラメータを {devices} 台で合計したとき、"
         f"各デバイスが受け取った数値は {numbers} 個でした。多くても {fair_share} 個で済みます",
         pick_explanation(
             (received[busiest] >= (devices - 1) * sum(sizes), f"{busiest} collects everything, as in the star",
              f"星形と同じく {busiest} がすべてを集めています"),
             (True,
-             f"{busiest} owns too much. Give away the largest parameters first, each to the device that owns least so "
-             "far",
+             f"{busiest} owns too much. Assign the largest parameters first, each to the device that owns least so "
+                 "far",
              f"{busiest} の担当分が多すぎます。"
              "大きいパラメータから順に、担当分が最も少ないデバイスに割り当ててください"),
         ),
@@ -175,8 +175,8 @@ class LeastSquares:
         rows = np.asarray(shard, float)
         if rows.ndim != 2 or np.shape(weights) != self.weights.shape:
             raise counterexample(
-                f"gradient(weights, shard) was called with arrays of shape {np.shape(weights)} and "
-                f"{rows.shape}: it takes all weights and one shard",
+                f"gradient(weights, shard) was called with arrays of shape {np.shape(weights)} and {rows.shape}: "
+                "pass all weights and one shard",
                 f"gradient(weights, shard) に形状 {np.shape(weights)} と {rows.shape} の配列が"
                 "渡されました。渡すのはすべての重みとシャード 1 つです",
             )
@@ -223,7 +223,7 @@ def nearest_factor(total_update: Array, large_update: Array) -> float:
 
 @exercise("02-2")
 def check_best_factor(answer: Callable[..., Any]) -> None:
-    """The factor by which a batch k times as large changes the rate that goes as far."""
+    """Find the learning-rate factor with which one large update goes as far as k small ones."""
     one = [[1.0, 1.0]]  # a shard whose gradient is w - 1
     two_weights = [[[1.0, 0.0, 1.0]], [[0.0, 2.0, 1.0]]]
     cases: List[Any] = [([0.0], [one], 0.1), ([0.0], [one, one], 0.1), ([0.0], [one, [[1.0, 3.0]]], 0.5)]
@@ -242,7 +242,8 @@ def check_best_factor(answer: Callable[..., Any]) -> None:
         got = answer(problem.gradient, weights, [shard.copy() for shard in problem.shards], problem.lr)
         problem.case.check_faults(
             (not np.array_equal(weights, problem.weights),
-             "`weights` has been changed, so that the large update begins elsewhere: `-=` writes into the array itself",
+             "your code changed `weights`, so the large update starts from another point: `-=` writes into the "
+                 "array itself",
              "`weights` が書き換えられていて、大きな更新の始点がずれます。`-=` は配列そのものに書き込みます"),
         )  # fmt: skip
         return got.item() if isinstance(got, (np.ndarray, np.generic)) and got.size == 1 else got
@@ -268,39 +269,41 @@ def _matches_factor(formula: Callable[[LeastSquares], Any]) -> Callable[..., boo
 
 FACTOR_MISTAKES = explain.formula_mistakes(_matches_factor, [
     (lambda p: len(p.shards),
-     "that is the rule itself: each small update has its gradient where the one before has ended",
+     "that is the linear rule itself: compute the gradient of each small update at the point where the previous "
+         "update ended",
      "これは線形スケーリング則そのものです。小さい更新の勾配は、1 つ前の更新が終わったところで計算します"),
-    (lambda p: p.best_factor / len(p.shards), "the large update takes the mean of the shards' gradients, not their sum",
+    (lambda p: p.best_factor / len(p.shards), "the large update uses the mean of the shards' gradients, not their sum",
      "大きな更新に使うのは、シャードの勾配の和ではなく平均です"),
-    (lambda p: p.best_factor * p.lr, "that is the rate, c * lr: return c",
+    (lambda p: p.best_factor * p.lr, "that is the learning rate, c * lr: return c",
      "これは学習率 c * lr です。c を返してください"),
     (lambda p: -p.best_factor, "the sign is wrong: both updates subtract", "符号が逆です。どちらの更新も引き算です"),
     (lambda p: nearest_factor(p.total_update, LeastSquares(p.weights - p.total_update, p.shards, p.lr).large_update),
-     "the large update begins at `weights`, not where the small ones have ended",
+     "the large update starts at `weights`, not where the small updates ended",
      "大きな更新の始点は、小さい更新の終点ではなく `weights` です"),
     (lambda p: np.linalg.norm(p.total_update) / np.linalg.norm(p.large_update),
-     "both go equally far then, but in different directions: their ends could be nearer",
+     "with this c both go equally far, but in different directions: another c brings their ends closer together",
      "これでは進む長さが等しくなるだけです。向きが違うので、終点は最も近くなりません"),
     (lambda p: p.total_update @ p.total_update / (p.total_update @ p.large_update),
-     "what remains is perpendicular to the way of the small updates, not of the large one",
+     "the remaining difference is perpendicular to the small updates, but it must be perpendicular to the large "
+         "update",
      "残りの差が、小さい更新の進んだ向きと直交しています。直交させる相手は大きな更新の向きです"),
     (lambda p: np.mean(p.total_update / p.large_update),
-     "that is the mean of the factors of single weights, which is not the nearest",
+     "that is the mean of the factors for each weight, which does not minimize the distance",
      "これは重みごとの倍率の平均で、終点が最も近くなる値ではありません"),
     (lambda p: nearest_factor(p.total_update, p.lr * p.gradient(p.weights, p.shards[0])),
-     "the large update takes all shards, not the first",
+     "the large update uses all shards, not only the first",
      "大きな更新には、最初のシャードだけでなくすべてのシャードを使います"),
     (lambda p: nearest_factor(p.total_update, p.lr * p.gradient(p.weights, p.shards[-1])),
-     "the large update takes all shards, not the last",
+     "the large update uses all shards, not only the last",
      "大きな更新には、最後のシャードだけでなくすべてのシャードを使います"),
     (lambda p: nearest_factor(p.small_updates[-1], p.large_update),
-     "the small updates have come all the way from `weights`: that is the last of them",
+     "that is only the last small update: use the whole distance of the k small updates from `weights`",
      "これは最後の更新 1 回分です。`weights` から k 回で進んだ分を使います"),
     (lambda p: LeastSquares(p.weights, p.shards, 1.0).best_factor,
      "a small update is lr times the gradient, not the gradient",
      "小さい更新 1 回分は勾配そのものではなく、その lr 倍です"),
     (lambda p: nearest_factor(p.weights - p.total_update, p.large_update),
-     "where an update ends is not how far it has gone: subtract it from `weights`",
+     "you used the point where an update ends: subtract it from `weights` to get the distance",
      "終点ではなく、進んだ分を使います。`weights` との差をとってください"),
 ])  # fmt: skip
 
@@ -335,28 +338,28 @@ def _random_landscape(random: Any) -> AccuracyLandscape:
     """Return simulated trainings whose best rate is random, and the same for all batch sizes."""
     rates = (0.025 * 2.0 ** random.permutation(7)[:4]).tolist()
     best, ks = rates[random.randint(len(rates))], (1 + random.permutation(8)[:2]).tolist()
-    texts = f"the best rate is {best:g}", f"最適な学習率は {best:g}"
+    texts = f"the best learning rate is {best:g}", f"最適な学習率は {best:g}"
     return AccuracyLandscape(*texts, _peaked_accuracy(lambda n: best), ks, int(2 ** random.randint(2, 8)), rates)
 
 
 FALLING_RATES = [0.8, 0.4, 0.2, 0.1]
 LANDSCAPES = [
-    AccuracyLandscape("the best rate grows with the batch", "最適な学習率がバッチに比例する",
+    AccuracyLandscape("the best learning rate grows with the batch", "最適な学習率がバッチに比例する",
                       _peaked_accuracy(lambda n: 0.1 * n / 32), [1, 2, 4], 32, [0.05, 0.1, 0.2, 0.4]),
-    AccuracyLandscape("the best rate is the same for all", "最適な学習率が変わらない",
+    AccuracyLandscape("the best learning rate is the same for all", "最適な学習率が変わらない",
                       _peaked_accuracy(lambda n: 0.2), [1, 2], 64, FALLING_RATES),
-    AccuracyLandscape("rates above 0.3 diverge", "0.3 より大きい学習率は発散する",
+    AccuracyLandscape("learning rates above 0.3 diverge", "0.3 より大きい学習率は発散する",
                       _peaked_accuracy(lambda n: 0.2, 0.3), [1, 2], 16, FALLING_RATES),
-    AccuracyLandscape("two rates are equally good", "2 つの学習率が同じ正解率になる",
+    AccuracyLandscape("two learning rates are equally good", "2 つの学習率が同じ正解率になる",
                       lambda n, lr: 0.7 - (lr > 0.2) / 5, [2], 8, [0.2, 0.1, 0.4]),
-    AccuracyLandscape("the accuracy falls, and rises again", "正解率が下がってからまた上がる",
+    AccuracyLandscape("the accuracy falls, then rises again", "正解率が下がってからまた上がる",
                       _two_peaks, [1, 2], 32, [0.8, 0.1, 0.4, 0.2]),
 ]  # fmt: skip
 
 
 @exercise("02-3")
 def check_best_rates(answer: Callable[..., Any]) -> None:
-    """The best learning rate for each number of devices."""
+    """Find the best learning rate for each number of devices."""
     for landscape in [*LANDSCAPES, *extra_cases(3, _random_landscape)]:
         _check_rate_choice(answer, landscape)
 
@@ -370,8 +373,8 @@ def _check_rate_choice(answer: Callable[..., Any], landscape: AccuracyLandscape)
         """Simulate a training on ``k`` devices: count it, and return its accuracy."""
         explain.check_faults(
             (global_batch_size != k * b,
-             f"on {count_in_english(k, 'device')} a training with a global batch of {global_batch_size} was asked for, "
-             f"expected {k * b}: {b} images on each device",
+             f"on {count_in_english(k, 'device')} your code started a training with a global batch of "
+                 f"{global_batch_size}, expected {k * b}: {b} images on each device",
              f"{k} 台で全体のバッチサイズ {global_batch_size} の学習が行われました。"
              f"正しくは {k * b} (1 台あたり {b} 枚) です"),
         )  # fmt: skip
@@ -381,7 +384,7 @@ def _check_rate_choice(answer: Callable[..., Any], landscape: AccuracyLandscape)
     got = answer(accuracy_of, list(ks), b, list(rates))
     case.check_faults(
         (not isinstance(got, dict) or sorted(got) != sorted(ks),
-         f"it returned {got!r}: return a dictionary with a rate for each of {ks}",
+         f"it returned {got!r}: return a dictionary with a learning rate for each of {ks}",
          f"{got!r} が返りました。{ks} のそれぞれに学習率を持つ辞書を返してください"),
     )  # fmt: skip
     for k in ks:
@@ -395,20 +398,21 @@ def _check_rate_choice(answer: Callable[..., Any], landscape: AccuracyLandscape)
                 f"you chose {got[k]!r}, expected {expected:g}",
                 f"{k} 台での正解率は {table} です。{got[k]!r} が選ばれましたが、正しくは {expected:g} です",
                 pick_explanation(
-                    (got[k] in accuracies.values(), "that is an accuracy: return its rate",
+                    (got[k] in accuracies.values(), "that is an accuracy: return its learning rate",
                      "これは正解率です。その学習率を返してください"),
                     (math.isnan(accuracies.get(got[k], 0)),
-                     "that training diverged. If a nan comes first, `max` returns it",
+                     "that training diverged. If the first accuracy is nan, `max` returns nan",
                      "その学習は発散しています。先頭が nan だと `max` は nan を返します"),
-                    (accuracies.get(got[k]) == best_accuracy, "of equal accuracies take the smaller rate",
+                    (accuracies.get(got[k]) == best_accuracy,
+                     "if accuracies are equal, choose the smaller learning rate",
                      "正解率が同じなら小さいほうの学習率を選んでください"),
                 ),
             )  # fmt: skip
     for (k, lr), times in trainings.items():
         explain.check_faults(
             (times > 1,
-             f"{count_in_english(k, 'device')} with rate {lr:g} were trained {times} times: keep the accuracy: a "
-             "training may take long",
+             f"{count_in_english(k, 'device')} with learning rate {lr:g} were trained {times} times. A training may "
+                 "take hours: save its accuracy",
              f"{k} 台、学習率 {lr:g} の学習が {times} 回行われました。"
              "学習には何時間もかかることがあります。正解率を保存して使い回してください"),
         )  # fmt: skip
@@ -436,7 +440,7 @@ class EvaluationCall(NamedTuple):
 
 @exercise("02-5")
 def check_accuracy(answer: Callable[..., Any]) -> None:
-    """The accuracy over all devices: every image once, and no waiting in between."""
+    """Compute the accuracy over all devices: each image once, without waiting in between."""
     cases = [(4, 1, 4), (4, 2, 4), (8, 2, 4), (7, 2, 4), (6, 2, 4), (5, 4, 4), (9, 4, 8)]
     evaluations = [_run_evaluation(answer, *case) for case in [*cases, (3, 4, 16), (24, 3, 4)]]
     mistaken = [one for one in evaluations if not _is_close_accuracy(one.got, one.same.mean())]
@@ -446,13 +450,13 @@ def check_accuracy(answer: Callable[..., Any]) -> None:
         busiest = max(rows, key=lambda ctx: rows[ctx])
         case.check_faults(
             (rows[busiest] > share,
-             f"the result is right, but {busiest} computed {rows[busiest]} of the images, {share} are its share: split "
-             "every batch over all devices",
+             f"the result is right, but {busiest} computed {rows[busiest]} images instead of {share}: split every "
+                 "batch over all devices",
              f"結果は正しいのですが、{busiest} が {rows[busiest]} 枚を計算しました。担当分は {share} 枚です。"
              "すべてのバッチを全デバイスに分割してください"),
             (waits,
-             f"the result is right, but Python waited {waits} times before the last shard was queued: let each device "
-             "count, and ask for the counts at the end",
+             f"the result is right, but Python waited {waits} times before the last shard was queued: let each "
+                 "device count, and read the counts at the end",
              f"結果は正しいのですが、最後のシャードをキューに入れるまでに Python が {waits} 回待ちました。"
              "各デバイスに数えさせ、結果は最後に読み出してください"),
         )  # fmt: skip
@@ -480,8 +484,8 @@ def _run_evaluation(answer: Callable[..., Any], count: int, devices: int, batch:
         """Return the scores (n, CLASSES) of images; record the images, device and waits."""
         explain.check_faults(
             (x.context != params[0].context,
-             f"`net` got images on {x.context} with the replica on {params[0].context}: both must be on the same "
-             "device",
+             f"`net` was called with images on {x.context}, but its replica is on {params[0].context}: both must be "
+                 "on the same device",
              f"`net` に {x.context} の画像と {params[0].context} のレプリカが渡されました。"
              "同じデバイスのものを渡してください"),
         )  # fmt: skip
@@ -517,20 +521,20 @@ def _explain_wrong_accuracy(mistaken: Sequence[EvaluationCall]) -> Wrong:
         f"{ja}、正解は {right} 枚: {got!r} になりました。正しくは {right / count:.4g} です",
         pick_explanation(
             (not isinstance(got, explain.NUMBER_TYPES), "return a number", "数値を返してください"),
-            (missing, f"only {count - len(missing)} images were computed, and not number {_format_numbers(missing)}",
+            (missing, f"only {count - len(missing)} images were computed; missing: {_format_numbers(missing)}",
              f"{count - len(missing)} 枚しか計算していません。{_format_numbers(missing)} 番が抜けています"),
-            (twice, f"number {_format_numbers(twice)} of the images was computed more than once",
+            (twice, f"some images were computed more than once: {_format_numbers(twice)}",
              f"{_format_numbers(twice)} 番を 2 回以上計算しています"),
-            (_is_close_accuracy(got, right), "that is how many are right, not the fraction",
+            (_is_close_accuracy(got, right), "that is the number of correct images, not the fraction",
              "これは割合ではなく正解数です"),
             (by_batches,
-             "that is the mean of the batches' accuracies, in which an image of a small batch counts more. Add up what "
-             "is right over all batches and devices, then divide by the number of images",
+             "that is the mean of the batches' accuracies, in which images of small batches count more. Add up the "
+                 "correct images over all batches and devices, then divide by the number of images",
              "これはバッチごとの正解率の平均で、小さいバッチの画像の寄与が大きくなっています。全バッチ、"
              "全デバイスの正解数を合計してから全体の枚数で割ってください"),
             (True,
-             "each image was computed once. Add up what is right over all batches and devices, then divide by the "
-             "number of images",
+             "each image was computed once. Add up the correct images over all batches and devices, then divide by "
+                 "the number of images",
              "どの画像も 1 回ずつ計算されています。全バッチ、"
              "全デバイスの正解数を合計してから全体の枚数で割ってください"),
         ),
@@ -556,7 +560,7 @@ SPLIT_MODES = ("between layers", "within layers", "data")
 
 # fmt: off
 register_guess("02-a", DictForm(ChoiceForm(*SPLIT_MODES), 32, 1024),
-    "which way moves the fewest bytes with 32 images, and with 1,024?",
+    "which method moves the fewest bytes with 32 images, and with 1,024?",
     "32 枚のバッチと 1,024 枚のバッチで、転送量が最も少ない方法はどれか")
 register_guess("02-b", DictForm(NumberForm(0, example=0.1, factor=3), "chapter", "he"),
     "how large are the scores, with 0.01 and with He's rule?",
@@ -571,5 +575,5 @@ register_guess("02-f", DictForm(YesNoForm(), 16, 256),
     "does the second device pay off with 16 images per step, and with 256?",
     "1 ステップが 16 枚のときと 256 枚のとき、2 台目は役に立つか")
 register_guess("02-g", ChoiceForm("same rate", "twice the rate"),
-    "with twice the batch, which rate gives a loss nearer to that of one device?",
+    "with twice the batch, which learning rate gives a loss closer to one device's loss?",
     "バッチが 2 倍のとき、損失が 1 台の場合に近くなる学習率はどちらか")

@@ -46,14 +46,15 @@ BATCHES = ((1, 4), (2, 4), (2, 5), (3, 7), (2, 3), (3, 6))  # (devices, images)
 
 @exercise("03-1")
 def check_train_batch(answer: Callable[..., Any]) -> None:
-    """An update from a batch of any size, the same on any number of devices."""
+    """Make an update from a batch of any size, the same on any number of devices."""
     for seed, (devices, images) in enumerate(BATCHES):
         batch = UpdateCase(devices, images, seed)
         changes = batch.run_answer(answer)
         for device, change in enumerate(changes[1:], 1):
             if not np.array_equal(change, changes[0]):
                 raise batch.case.counterexample(
-                    f"devices 0 and {device} end with different parameters: all of them need the same update",
+                    f"devices 0 and {device} have different parameters after the update: all devices need the same "
+                    "update",
                     f"更新後のパラメータがデバイス 0 と {device} で違います。全デバイスで同じ更新が必要です",
                 )
         _check_update(batch, changes[0])
@@ -99,28 +100,29 @@ def _check_update(batch: UpdateCase, change: Array) -> None:
     factor = float((change * step).sum() / (step * step).sum())
     mean_of_means = -LR * sum(batch.gradient(*way) / (way[1] - way[0]) for way in shards)
     batch.case.check_faults(
-        (not np.any(change), "no parameter changed: `trainer.step` was not called, or nothing was recorded for it",
+        (not np.any(change),
+         "no parameter changed: either `trainer.step` was not called, or the forward pass was not recorded",
          "パラメータが変化していません。`trainer.step` を呼んでいないか、計算が記録されていません"),
         (_is_positive_multiple(change, step),
-         f"the update is {factor:.3g} times the right one: `trainer.step` divides the sum of the gradients by the "
-         "number that it is given, which must be that of all images in the batch",
+         f"the update is {factor:.3g} times too large: `trainer.step` divides the sum of the gradients by its "
+             "argument. Pass the number of all images in the batch",
          f"更新量が正しい値の {factor:.3g} 倍です。`trainer.step` は勾配の合計を渡された数で割ります。"
          "バッチ全体の画像の枚数を渡してください"),
         (len(shards) > 1 and _is_positive_multiple(change, -batch.gradient(*shards[0])),
-         "only the gradient of device 0 is in the update: run backward for the losses of all shards",
+         "the update contains only the gradient of device 0: run backward for the losses of all shards",
          "デバイス 0 の勾配だけで更新されています。すべてのシャードの損失に対して backward を実行してください"),
     )  # fmt: skip
     sizes = " + ".join(str(end - begin) for begin, end in shards)
     if _is_positive_multiple(change, mean_of_means):
         raise CaseText(f"{batch.case.en} ({sizes})", f"{batch.case.ja} ({sizes})").counterexample(
-            "each shard's mean loss counts alike, so images of the small shard count more: "
-            "leave the losses unaveraged, and let `trainer.step` divide by the number of images",
+            "each shard's mean loss has the same weight, so images of a small shard count more: do not average the "
+            "losses, and let `trainer.step` divide by the number of images",
             "シャードごとに損失を平均しているため、小さいシャードの画像の寄与が大きくなっています。"
             "損失は平均せずに backward を実行し、`trainer.step` に画像の枚数を渡してください",
         )
     raise batch.case.counterexample(
-        f"the first weights moved by {format_numbers(change[0])}, expected {format_numbers(step[0])}: that is not the "
-        "update by the mean gradient of the batch",
+        f"the first weights moved by {format_numbers(change[0])}, expected {format_numbers(step[0])}: the update "
+        "must use the mean gradient of the batch",
         f"最初の重みの変化は {format_numbers(change[0])}、"
         f"正しくは {format_numbers(step[0])} です。バッチの平均勾配による更新になっていません",
     )
@@ -156,7 +158,7 @@ Curve = Tuple[Sequence[float], Sequence[float]]
 
 @exercise("03-2")
 def check_compare_runs(answer: Callable[[Run, Run], Dict[str, Difference]]) -> None:
-    """Two runs compared after equal epochs, equal updates and equal seconds."""
+    """Compare two runs after equal epochs, equal updates and equal seconds."""
     random = case_rng(2)
     cases: List[Tuple[Run, Run]] = [
         ([(10, 2.0, 0.5), (20, 2.0, 0.7)], [(5, 1.5, 0.4), (10, 1.5, 0.6), (15, 1.5, 0.65)]),
@@ -276,25 +278,26 @@ COMPARISON_MISTAKES: List[Mistake] = [
      "the second run's accuracy minus the first's, not the other way round",
      "2 番目の学習の正解率から 1 番目を引きます。逆になっています"),
     (_matches_comparison(lambda curve, place: curve[1][-1]),
-     "those are the last accuracies of both, wherever each of them ended",
+     "those are the last accuracies of both runs, which ended at different times",
      "どこで終わったかに関係なく、両方の最後の正解率を比べています"),
-    (_uses_epoch_seconds, "the seconds are those of each epoch alone: add them up",
+    (_uses_epoch_seconds, "the seconds are the times of single epochs: add them up",
      "秒数はエポックごとの値です。足していってください"),
     (_matches_comparison(_accuracy_before),
-     "between two measurements the accuracy grows evenly: it does not wait for the next",
+     "between two measurements the accuracy grows evenly: it does not stay constant until the next one",
      "2 つの計測の間では正解率は一定の割合で増えます。次の計測までそのままではありません"),
     *((_matches_comparison(next_one),
-       "between two measurements the accuracy grows evenly: it has not reached the next yet",
+       "between two measurements the accuracy grows evenly: it does not jump to the next one",
        "2 つの計測の間では正解率は一定の割合で増えます。まだ次の計測の値にはなっていません")
       for next_one in (
           _accuracy_after, lambda *at: None if _interpolate_accuracy(*at) is None else _accuracy_after(*at))),
     (_matches_comparison(_nearest_accuracy),
-     "between two measurements the accuracy grows evenly: take the value in between, not the nearest measurement",
+     "between two measurements the accuracy grows evenly: interpolate instead of using the nearest measurement",
      "2 つの計測の間では正解率は一定の割合で増えます。最も近い計測値ではありません"),
     (_matches_comparison(lambda curve, place: float(np.interp(place, *curve))),
-     "before its first measurement a run has no accuracy: None", "最初の計測より前の正解率は分からないので、None です"),
+     "before its first measurement a run has no accuracy: return None",
+     "最初の計測より前の正解率は分からないので、None です"),
     (_matches_comparison(lambda curve, place: _interpolate_accuracy(([0.0, *curve[0]], [0.0, *curve[1]]), place)),
-     "before its first measurement a run has no accuracy: None, not 0",
+     "before its first measurement a run has no accuracy: return None, not 0",
      "最初の計測より前の正解率は分かりません。0 と計測されたわけではありません"),
 ]  # fmt: skip
 
@@ -338,7 +341,7 @@ Rates = List[float]
 
 @exercise("03-3")
 def check_learning_rates(answer: Callable[..., Iterable[float]]) -> None:
-    """The learning rate of every update: scaled, after a warm-up, and lowered later."""
+    """Compute the learning rate of each update: scaled, with a warm-up, and lowered later."""
     random = case_rng(1)
     fixed_cases = [
         _ScheduledTraining(8, 2, 2, 3, 0.1, 1, ()),
@@ -449,48 +452,49 @@ def _rate_mistake(en: str, ja: str, **changes: Any) -> Mistake:
 
 
 RATE_MISTAKES: List[Mistake] = [
-    _rate_mistake("the smaller batch at the end of an epoch makes an update, too",
+    _rate_mistake("the smaller batch at the end of an epoch also makes an update",
         "エポックの最後の小さいバッチでも更新します", epoch_steps=lambda t: t.images // (t.devices * t.per_device)),
-    _rate_mistake("a batch is that of all devices together", "1 回の更新に使うバッチは全デバイス分です",
+    _rate_mistake("the batch must contain the images of all devices", "1 回の更新に使うバッチは全デバイス分です",
         epoch_steps=lambda t: -(-t.images // t.per_device)),
-    _rate_mistake("it does not grow with the number of devices", "デバイス数に比例していません",
+    _rate_mistake("the learning rate must grow with the number of devices", "デバイス数に比例していません",
         full_rate=lambda t: t.base_lr),
-    _rate_mistake("that is the square root rule; the linear one is asked for",
+    _rate_mistake("that is the square root rule: use the linear rule",
         "これは平方根の規則です。線形スケーリング則を使ってください", full_rate=lambda t: t.base_lr * t.devices**0.5),
-    _rate_mistake("the warm-up begins at the rate of one device, not at 0",
+    _rate_mistake("the warm-up starts at the learning rate of one device, not at 0",
         "ウォームアップは 0 からではなく 1 台分の学習率から始めます", first_rate=lambda t: 0.0),
-    _rate_mistake("the first update has base_lr; each later one is a step higher",
+    _rate_mistake("the first update uses base_lr; each later one is a step higher",
         "最初の更新の学習率が base_lr で、そこから 1 回ごとに上がります",
         rise=lambda update, steps: (update + 1) / steps),
-    _rate_mistake("the full rate comes first in the update after the warm-up",
+    _rate_mistake("the full learning rate starts with the first update after the warm-up",
         "最大の学習率になるのはウォームアップの次の更新です",
         rise=lambda update, steps: update / (steps - 1) if steps > 1 else 0.0),
-    _rate_mistake("that is the full rate from the first update on: the warm-up is missing",
+    _rate_mistake("all updates use the full learning rate: the warm-up is missing",
         "最初の更新から最大の学習率です。ウォームアップがありません", rise=lambda update, steps: 1.0),
     _rate_mistake("there is no update after the last batch: 8 images in batches of 4 make 2 updates",
         "最後のバッチの後に更新はありません。8 枚を 4 枚ずつなら更新は 2 回です",
         epoch_steps=lambda t: t.images // (t.devices * t.per_device) + 1),
     (lambda each, got: _are_same_rates(got, each.rates_raised_by_epoch()),
-     "during the warm-up it rises with every update, not once in an epoch",
+     "during the warm-up the learning rate rises with every update, not once per epoch",
      "ウォームアップの間は、エポックごとではなく更新ごとに上がります"),
     (lambda each, got: _are_same_rates(got, each.rates_raised_by_factor()),
-     "during the warm-up it rises by the same amount with every update, not by the same factor",
+     "during the warm-up the learning rate rises by the same amount with every update, not by the same factor",
      "ウォームアップの間は、更新ごとに同じ量だけ上がります。同じ倍率ではありません"),
-    _rate_mistake("during the warm-up it rises with every update, it does not jump at the end",
+    _rate_mistake("during the warm-up the learning rate rises with every update; it does not jump at the end",
         "ウォームアップの間は更新ごとに上がります。最後に一気に上げるのではありません", rise=lambda update, steps: 0.0),
     _rate_mistake("the drops are missing", "drops での引き下げがありません", lowered=lambda t, epoch, update: 0),
-    _rate_mistake("epochs count from 0: it drops at the beginning of that epoch",
+    _rate_mistake("epochs count from 0: the learning rate drops at the start of that epoch",
         "エポックは 0 から数えます。そのエポックの始めに下げます",
         lowered=lambda t, epoch, update: sum(drop < epoch for drop in t.drops)),
     (lambda each, got: _are_same_rates(got, each.rates_dropped_early()),
-     "it drops an epoch too early: epochs count from 0", "引き下げが 1 エポック早すぎます。エポックは 0 から数えます"),
-    _rate_mistake("once lowered it stays low: the rate does not come back after that epoch",
+     "the learning rate drops an epoch too early: epochs count from 0",
+     "引き下げが 1 エポック早すぎます。エポックは 0 から数えます"),
+    _rate_mistake("after a drop the learning rate stays low: it does not rise again after that epoch",
         "一度下げたら低いままです。そのエポックの後に戻してはいけません",
         lowered=lambda t, epoch, update: sum(drop == epoch for drop in t.drops)),
-    _rate_mistake("each drop makes it a tenth of what it was, so two make it a hundredth",
+    _rate_mistake("each drop divides the learning rate by 10, so two drops divide it by 100",
         "drops のたびに 10 分の 1 にします。2 回なら 100 分の 1 です",
         lowered=lambda t, epoch, update: int(any(drop <= epoch for drop in t.drops))),
-    _rate_mistake("drops are epochs, not updates", "drops は更新の番号ではなくエポックの番号です",
+    _rate_mistake("`drops` contains epochs, not updates", "drops は更新の番号ではなくエポックの番号です",
         lowered=lambda t, epoch, update: sum(drop <= update for drop in t.drops)),
 ]  # fmt: skip
 
@@ -527,13 +531,13 @@ def _describe_wrong_rates(training: _ScheduledTraining, got: Any, want: Rates) -
         raise wrong_return(got, call, "a list of numbers", "数のリスト")
     if len(got) != len(want):
         return training.describe().with_texts(
-            f"{len(got)} rates, expected {len(want)}, one for each update",
+            f"{len(got)} learning rates, expected {len(want)}: one for each update",
             f"学習率が {len(got)} 個です。更新ごとに 1 個、{len(want)} 個のはずです",
         )
     is_right = np.isclose(np.array(got, float), want, rtol=1e-6, atol=1e-12)
     update = int(np.argmin(is_right))
     return training.describe().with_texts(
-        f"update {update} (from 0) has the rate {got[update]:.6g}, expected {want[update]:.6g}",
+        f"update {update} (counted from 0) has the learning rate {got[update]:.6g}, expected {want[update]:.6g}",
         f"{update} 番目 (0 から) の更新の学習率が {got[update]:.6g} です。正しくは {want[update]:.6g} です",
     )
 
@@ -543,7 +547,7 @@ def _describe_wrong_rates(training: _ScheduledTraining, got: Any, want: Rates) -
 
 @exercise("03-4")
 def check_combine(answer: Callable[..., Any]) -> None:
-    """Mean and variance of a batch from those of its shards."""
+    """Compute the mean and variance of a batch from its shards' means and variances."""
     rng = case_rng(2)
     cases: List[List[List[float]]] = [[[1, 3]], [[1, 3], [1, 3]], [[0, 0], [2, 2]]]
     cases += [[[0], [3, 3, 3]], [[0, 2], [4]]]
@@ -590,7 +594,7 @@ def _check_returns_two_values(got: Any, shards: ShardCase) -> None:
     if not isinstance(got, (tuple, list)) or len(got) != 2:
         shown = shards.format_channel(0)
         raise counterexample(
-            f"for shards {shown} it returned {got!r}: return two things, the mean and the variance",
+            f"for shards {shown} your function returned {got!r}: return two values, the mean and the variance",
             f"シャード {shown} に対する戻り値は {got!r} でした。平均と分散の 2 つを返してください",
         )
 
@@ -634,12 +638,13 @@ def _batch_variance(shards: ShardCase, ddof: int = 0) -> Array:
 MEAN = CombinedQuantity("mean", "平均", [
     (_matches_shard_formula(lambda means, variances, counts: np.mean(means, axis=0)),
      "a shard with more images counts more: weight by `counts`", "画像の多いシャードほど重みを大きくしてください"),
-    (_matches_shard_formula(lambda means, variances, counts: np.sum(means, axis=0)), "the means are only added up",
+    (_matches_shard_formula(lambda means, variances, counts: np.sum(means, axis=0)),
+     "the means are added up, not averaged",
      "平均を足しただけです"),
 ])  # fmt: skip
 
 MEANS_IGNORED = (
-    "that is the mean of the shards' variances; how far their means lie apart is missing",
+    "that is the mean of the shards' variances: the distance between their means is missing",
     "これはシャードの分散の平均です。シャードの平均どうしのずれが入っていません",
 )
 VARIANCE = CombinedQuantity("variance", "分散", [
@@ -647,7 +652,7 @@ VARIANCE = CombinedQuantity("variance", "分散", [
         np.average(each, axis=0, weights=counts)), *MEANS_IGNORED),
     (_matches_shard_formula(lambda means, each, counts: np.mean(each, axis=0)), *MEANS_IGNORED),
     (_matches_shard_formula(lambda means, each, counts: np.mean(each, axis=0) + np.var(means, axis=0)),
-     "a shard with more images counts more here, too: weight by `counts`",
+     "a shard with more images also counts more here: weight by `counts`",
      "ここでも、画像の多いシャードほど重みを大きくしてください"),
     (lambda shards, got: _are_close(got, np.sqrt(_batch_variance(shards))), "that is the standard deviation",
      "これは標準偏差です"),
@@ -664,7 +669,7 @@ VARIANCE = CombinedQuantity("variance", "分散", [
 
 @exercise("03-5")
 def check_speedup(answer: Callable[[float, float, float, int], float]) -> None:
-    """The speedup of k devices in images per second, by a model of a step."""
+    """Compute the speedup of k devices in images per second with a model of a step."""
     rng = case_rng(3)
     cases = [(0.0, 1.0, 0.0, 2), (0.0, 1.0, 0.5, 1), (0.0, 1.0, 1.0, 2), (1.0, 0.0, 0.0, 2)]
     cases += [(1.0, 3.0, 1.0, 2), (1.0, 3.0, 1.0, 8)]
@@ -697,12 +702,12 @@ def _matches_speedup(formula: Callable[..., float]) -> Callable[..., bool]:
 
 SPEEDUP_MISTAKES = [
     (matches_formula(lambda h, c, s, k: k * max(h, c) / max(k * h, c + s)),
-     "one device has nothing to sum, and is as fast as itself", "1 台なら合計は要らず、倍率はちょうど 1 です"),
+     "one device does not sum anything, so its speedup is 1", "1 台なら合計は要らず、倍率はちょうど 1 です"),
     *formula_mistakes(_matches_speedup, [
         (lambda h, c, s, k: max(h, c) / max(k * h, c + s), "a step on k devices trains on k times the images",
          "k 台の 1 ステップは k 倍の枚数を処理します"),
         (lambda h, c, s, k: max(k * h, c + s) / max(h, c),
-         "that is how many times as long a step takes: divide the other way round, and count k times the images",
+         "that is the slowdown of a step: divide the other way round, and count k times the images",
          "これは 1 ステップの時間が何倍になるかです。割る向きを逆にし、枚数が k 倍になることも計算に入れてください"),
         (lambda h, c, s, k: k * max(h, c) / max(h, c + s), "the host queues the work of one device after the other",
          "ホストはデバイス 1 台ずつ順に処理をキューに入れます"),
@@ -728,9 +733,10 @@ register_guess("03-a", DictForm(YesNoForm(), "weights", "gradients"),
     "after a step, are the replicas' weights the same, and their gradients?",
     "1 ステップの後、レプリカの重みは同じか。勾配は同じか")
 register_guess("03-b", DictForm(ChoiceForm("higher", "about equal", "lower"), "B", "C"),
-    "after as many epochs, how do B and C compare with A?", "同じエポック数の後、B と C の正解率は A に比べてどうか")
+    "after the same number of epochs, how do B and C compare with A?",
+    "同じエポック数の後、B と C の正解率は A に比べてどうか")
 register_guess("03-c", ListForm(NumberForm(example=-1, within=0.05), 4),
-    "what does BatchNorm make of 0, 0, 2, 2 on two devices?",
+    "what does BatchNorm compute from 0, 0, 2, 2 on two devices?",
     "0, 0, 2, 2 を 2 台に分けると、BatchNorm の出力はどうなるか")
 register_guess("03-d", ChoiceForm("computing", "sum", "update", "host"),
     "which part of a step takes longest on two devices?", "2 台のステップで最も長いのはどの部分か")

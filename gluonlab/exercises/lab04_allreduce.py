@@ -61,7 +61,7 @@ MODULO_HINT = (": is a `% world_size` missing?", "。`% world_size` を忘れて
 
 @exercise("04-1")
 def check_reduce_scatter(answer: Callable[[int], Sequence[Sequence[Transfer]]]) -> None:
-    """The steps of a reduce-scatter after which rank r has the sum of chunk r."""
+    """Write the steps of a reduce-scatter that gives rank r the sum of chunk r."""
     random_sizes = extra_cases(3, lambda random: int(random.randint(6, 13)))
     for world_size in [2, 3, 4, 5, 8, 1, *random_sizes]:
         call = f"reduce_scatter({world_size})"
@@ -72,7 +72,8 @@ def check_reduce_scatter(answer: Callable[[int], Sequence[Sequence[Transfer]]]) 
         count, needed = sum(map(len, steps)), world_size * (world_size - 1)
         if count > needed:
             raise CaseText(call, call).counterexample(
-                f"right, but {count} transfers, where {needed} are enough: each chunk needs {world_size - 1} additions",
+                f"right, but it makes {count} transfers instead of {needed}: each chunk needs only "
+                f"{count_in_english(world_size - 1, 'addition')}",
                 f"結果は正しいですが、転送が {count} 回あります。"
                 f"チャンクごとに加算は {world_size - 1} 回なので {needed} 回で済みます",
             )
@@ -103,11 +104,11 @@ BROKEN: Dict[str, Schedule] = {
 
 @exercise("04-2")
 def check_wrong_transfers(answer: Mapping[str, TransferIndex]) -> None:
-    """The wrong transfer in each of three broken schedules."""
+    """Find the wrong transfer in each of three broken schedules."""
     for name, schedule in BROKEN.items():
         if not isinstance(answer, Mapping) or name not in answer:
             raise counterexample(
-                f"there is no answer for schedule {name}: give a dictionary with the keys {', '.join(BROKEN)}",
+                f"there is no answer for schedule {name}: write a dictionary with the keys {', '.join(BROKEN)}",
                 f"スケジュール {name} の答えがありません。キーが {', '.join(BROKEN)} の辞書にしてください",
             )
         spot, case = answer[name], CaseText(name, name)
@@ -115,7 +116,8 @@ def check_wrong_transfers(answer: Mapping[str, TransferIndex]) -> None:
         if not _is_transfer_index(schedule, spot):
             last = len(schedule.steps) - 1
             raise case.counterexample(
-                f"{spot!r} is not a place: give (step, transfer) with a step from 0 to {last}, both counted from 0",
+                f"{spot!r} is not a valid place: write (step, transfer), both counted from 0, with a step from 0 to "
+                f"{last}",
                 f"{spot!r} という場所はありません。(ステップ, 転送) の組で、"
                 f"ステップは 0 から {last}、どちらも 0 から数えます",
             )
@@ -129,7 +131,8 @@ def check_wrong_transfers(answer: Mapping[str, TransferIndex]) -> None:
                 f"`{transfer}` を何に置き換えても、スケジュールは正しくなりません",
                 pick_explanation(
                     (_find_proof_failure(schedule) == spot,
-                     "that is where `prove` noticed it: what is sent there was wrong already, so go back",
+                     "that is where `prove` noticed the error: the chunk that is sent there was already wrong, so "
+                         "look at earlier steps",
                      "そこは `prove` が誤りを見つけた場所です。送られる中身がすでに間違っているので、"
                      "さかのぼってください"),
                 ),
@@ -170,7 +173,7 @@ BUSIEST_LINK_CASES: List[Tuple[List[int], List[int], int]] = [  # sizes, owners,
 
 @exercise("04-3")
 def check_busiest_link(answer: Callable[[Sequence[int], Sequence[int], int], int]) -> None:
-    """The numbers that pass the busiest link when each parameter is summed by its owner."""
+    """Count the numbers that pass the busiest link if each parameter is summed by its owner."""
     rng, cases = case_rng(4), list(BUSIEST_LINK_CASES)
     for _ in range(30):
         sizes = rng.randint(1, 100, rng.randint(1, 9)).tolist()
@@ -200,24 +203,25 @@ def _matches_load_formula(formula: Callable[[List[int], int], float]) -> Callabl
 
 
 LINK_MISTAKES: List[Mistake] = [
-    (_matches_load_formula(lambda loads, k: 2 * k * max(loads)), "what an owner has itself does not pass its link",
+    (_matches_load_formula(lambda loads, k: 2 * k * max(loads)), "an owner's own gradients do not pass its link",
      "担当デバイス自身の勾配はリンクを通りません"),
     (_matches_load_formula(lambda loads, k: (k - 1) * max(loads)),
-     "that is one direction; the sums go back over the same link",
+     "that counts one direction only: the sums go back over the same link",
      "これは片道分です。合計も同じリンクを通って戻ります"),
-    (_matches_load_formula(lambda loads, k: 2 * (k - 1) * sum(loads)), "that is what passes all links together",
+    (_matches_load_formula(lambda loads, k: 2 * (k - 1) * sum(loads)),
+     "that is the traffic of all links together: return the busiest link's",
      "これは全リンクの合計です"),
     (_matches_load_formula(lambda loads, k: 2 * (k - 1) * sum(loads) / k),
-     "that is the mean of all links; the busiest is that of the device that owns most",
+     "that is the mean of all links: return the busiest link's, at the device that owns most",
      "これは全リンクの平均です。最も混むのは、担当分が最も多いデバイスのリンクです"),
     (_matches_load_formula(lambda loads, k: 2 * max(loads)),
-     "it comes from each of the other devices, and goes back to each of them",
+     "count all other devices: each sends its gradients to the owner and gets the sums back",
      "ほかの全デバイスから届き、全デバイスに戻ります"),
     (matches_formula(lambda sizes, owners, k: 2 * (k - 1) * max(sizes)),
-     "an owner has all of its parameters on its link, not only its largest one",
+     "all parameters of an owner pass its link, not only the largest one",
      "担当デバイスのリンクには、最大のパラメータだけでなく担当するすべてのパラメータが通ります"),
     (_matches_load_formula(lambda loads, k: max((k - 1) * load + sum(loads) - load for load in loads)),
-     "the sums go out when the gradients have come in; meanwhile the other direction was less busy",
+     "that adds both directions while the gradients come in: add the gradients that come in and the sums that go out",
      "合計が出ていくのは勾配が届いた後です。その間、逆方向に流れる量はもっと少なくなります"),
 ]  # fmt: skip
 
@@ -239,7 +243,7 @@ def _random_topology_case(random: Any) -> Tuple[Callable[[], Topology], List[flo
 
 @exercise("04-4")
 def check_fastest(answer: Callable[[Topology, float], Schedule]) -> None:
-    """The allreduce with the smallest price on a topology, for a size."""
+    """Find the fastest allreduce on a topology, for a size."""
     cases = [*TOPOLOGY_CASES, *extra_cases(4, _random_topology_case)]
     for topology, size in ((make(), size) for make, sizes in cases for size in sizes):
         got, ranks = answer(topology, size), topology.world_size
@@ -254,7 +258,7 @@ def check_fastest(answer: Callable[[Topology, float], Schedule]) -> None:
             prove(got)  # an incomplete schedule may be cheaper
         except ScheduleError as error:
             raise counterexample(
-                f"{call_text} returned a schedule that is not a right allreduce: {error}",
+                f"{call_text} returned a schedule that is not a correct allreduce: {error}",
                 f"{call_text} の戻り値は正しい allreduce ではありません: {error}",
             ) from None
         known = [algorithm(ranks) for algorithm in ALGORITHMS.values()]
@@ -270,8 +274,7 @@ def check_fastest(answer: Callable[[Topology, float], Schedule]) -> None:
         hint = placing_hint if got.name == best.name else NO_TEXT
         check_faults(
             (got.collective != ALLREDUCE,
-             f"{call_text} returned a {got.collective}: an allreduce is asked for, as the functions in `ALGORITHMS` "
-             "make it",
+             f"{call_text} returned a {got.collective}: return an allreduce, as the functions in `ALGORITHMS` do",
              f"{call_text} の戻り値は {got.collective} です。`ALGORITHMS` の関数が作るような allreduce "
              "を返してください"),
             (cost_s > least_s * 1.000001,
@@ -308,7 +311,7 @@ class LinkCounter:
 
 @exercise("04-5")
 def check_ring_allreduce(answer: Callable[[List[Any], LinkCounter], Any]) -> None:
-    """A ring: sums in place, and every device sends its share to its right neighbor alone."""
+    """Write a ring allreduce: sum in place, and let each device send only to its right neighbor."""
     sizes = ((2, 2), (2, 4), (3, 3), (2, 5), (3, 7), (4, 4), (4, 10), (1, 3), (4, 1001))
     for seed, (devices, count) in enumerate(sizes):
         ctxs, rng = cpu_devices(devices), case_rng(seed)
@@ -335,9 +338,9 @@ def _check_sums(case: CaseText, initial: List[Any], final: List[Any]) -> None:
         partial_sums = [sum(part[index] for part in initial[:partial_sums]) for partial_sums in range(2, n)]
         explanation = pick_explanation(
             (index >= len(total) // n * n,
-             f"{len(total)} is not a multiple of {n}, and the last numbers belong to no chunk",
+             f"{len(total)} is not a multiple of {n}, so the last numbers are not in any chunk",
              f"{len(total)} は {n} で割り切れず、最後の数がどのチャンクにも入っていません"),
-            (values[index] in partial_sums, "that is the sum of some devices only", "一部のデバイスだけの合計です"),
+            (values[index] in partial_sums, "that is the sum of only some devices", "一部のデバイスだけの合計です"),
             (np.array_equal(values, initial[device]), "nothing was written to it", "何も書き込まれていません"),
         )  # fmt: skip
         raise case.counterexample(
@@ -358,18 +361,18 @@ def _check_ring_links(case: CaseText, links: LinkCounter, devices: int, count: i
     needed = 2 * (devices - 1) * count
     case.check_faults(
         (sum(sent) < needed,
-         f"the sums are right, but only {sum(sent)} numbers went through `send`, and an allreduce needs {needed}: the "
-         "devices must not read each other's arrays",
+         f"the sums are right, but only {sum(sent)} numbers went through `send`, and an allreduce needs {needed}: "
+             "devices must not read the arrays of other devices directly",
          f"合計は正しいですが、`send` を通ったのは {sum(sent)} 個だけです。allreduce には {needed} 個の転送が必要です。"
          "ほかのデバイスの配列を直接読んではいけません"),
         (max(sent) > max_sent,
          f"the sums are right, but device {sent.index(max(sent))} sent {max(sent)} numbers, in a ring at most "
-         f"{max_sent}: send a chunk in each step, not everything",
+             f"{max_sent}: send one chunk in each step, not the whole array",
          f"合計は正しいですが、デバイス {sent.index(max(sent))} が {max(sent)} 個送りました。リングなら多くても "
          f"{max_sent} 個です。各ステップで送るのは 1 チャンクだけです"),
         (devices > 2 and offsets == {devices - 1},
-         "the sums are right, but the ring goes the wrong way round: device i sends to device i + 1, here it sends to "
-         "i - 1",
+         "the sums are right, but the ring runs in the wrong direction: device i must send to i + 1, but your "
+             "device i sends to i - 1",
          "合計は正しいですが、リングが逆回りです。デバイス i は i + 1 に送ります。ここでは i - 1 に送っています"),
         (offsets - {1} or min(sent) < min_sent,
          f"the sums are right, but that is not a ring: {pairs}: each device sends to the next one only",
@@ -403,24 +406,25 @@ def lower_bound_s() -> float:
 
 @exercise("04-6")
 def check_beat_the_eight(answer: Callable[[], Any]) -> AnswerCost:
-    """An allreduce for the p3.16xlarge that is cheaper than the best of the eight algorithms."""
+    """Write an allreduce for the p3.16xlarge that is faster than all eight algorithms."""
     schedule = BEAT_THE_EIGHT.read_proved_schedule(answer)
     cost, (name, best_s) = BEAT_THE_EIGHT.price_schedule(schedule), cheapest_algorithm()
     (en, ja), (why, why_ja) = describe_price(cost), describe_costliest_step(cost)
     call = BEAT_THE_EIGHT.call
     CaseText(call, call).check_faults(
         (cost.seconds >= best_s * (1 - COST_TOLERANCE),
-         f"proved, but it costs {en}, and {name}, placed, takes {format_microseconds(best_s)}: it must be less{why}",
+         f"verified, but it takes {en}: it must be faster than `{name}` with placed ranks, which takes "
+             f"{format_microseconds(best_s)}{why}",
          f"正しいことは証明されましたが、{ja}かかります。配置した {name} なら {format_microseconds(best_s)} です。"
          f"それより短くしてください{why_ja}"),
     )  # fmt: skip
     floor_us, best_us = format_microseconds(lower_bound_s()), format_microseconds(best_s)
     ratio, is_precomputed = f"{cost.seconds / lower_bound_s():.3f}", _is_stored_schedule(schedule)
-    not_in_en = "; gluonlab's own solver has found it, and so it does not count in a leaderboard"
+    not_in_en = "; it does not count in a leaderboard, because gluonlab's own solver found this schedule"
     not_in_ja = "。ただし、gluonlab のソルバーが見つけたものなので、順位表には載りません"
     return AnswerCost(
         None if is_precomputed else round(cost.seconds * 1e6, 3),
-        en=f"{en}, {ratio} times the floor of {floor_us}; the best of the eight, {name}, takes "
+        en=f"{en}, {ratio} times the lower bound of {floor_us}; the best of the eight, {name}, takes "
         f"{best_us}{not_in_en * is_precomputed}",
         ja=f"{ja}で、下限 {floor_us} の {ratio} 倍です。8 つのうち最も速い {name} は "
         f"{best_us} です{not_in_ja * is_precomputed}",
@@ -449,7 +453,7 @@ register_guess("04-a", DictForm(NumberForm(0, example=2.5, within=0.001), "ring:
     "4 ranks: how many steps, and how many arrays does the busiest rank send?",
     "4 ランク: 何ステップか。最も忙しいランクが送るのは配列何個分か")
 register_guess("04-b", NumberForm(0, example=3, factor=1.01),
-    "8 ranks: how many times as many bytes pass the star's busiest port as the ring's?",
+    "8 ranks: how many times as many bytes pass through the star's busiest port as through the ring's?",
     "8 ランク: star で最も忙しいポートを通るバイト数は ring の何倍か")
 register_guess("04-c", DictForm(ChoiceForm(*ALGORITHMS), "1 KB", "100 MB"),
     "which algorithm is the fastest on a p3.16xlarge?", "p3.16xlarge で最も速いのはどのアルゴリズムか")
@@ -457,7 +461,8 @@ register_guess("04-d", NumberForm(0, example=20, factor=1.1),
     "1 GB on a p3.16xlarge: what busbw does the cheapest schedule reach, in GB/s?",
     "p3.16xlarge で 1 GB: 見積もりが最も小さいスケジュールの busbw は何 GB/s か")
 register_guess("04-e", NumberForm(0, example=3, factor=1.3),
-    "4 MiB here: how many times as long does star take as ring?", "このマシンで 4 MiB: star の時間は ring の何倍か")
+    "4 MiB on this machine: how many times as long does star take as ring?",
+    "このマシンで 4 MiB: star の時間は ring の何倍か")
 register_guess("04-f", DictForm(NumberForm(0, 1, example=0.5, within=0.15), "15", "1"),
-    "pieces of 15 and of 1: at what share of backward is the last layer's gradient ready?",
+    "bulk sizes 15 and 1: after what fraction of backward is the last layer's gradient ready?",
     "まとまりが演算 15 個と 1 個のとき: 最後の層の勾配は逆伝播の何割でそろうか")

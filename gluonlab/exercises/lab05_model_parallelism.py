@@ -126,7 +126,7 @@ LayerCosts = List[float]
 
 @exercise("05-1")
 def check_sent_bytes(answer: Callable[[List[int], List[int], int], Sequence[int]]) -> None:
-    """The bytes that each device sends in a step of a network that is cut between its layers."""
+    """Count the bytes that each device sends in a step of a model that is split between layers."""
     cases: List[Tuple[List[int], List[int], int]] = [
         ([3, 5], [1], 1),
         ([7, 5, 2, 4], [1, 3], 1),
@@ -180,34 +180,34 @@ def _own_output_bytes(outputs: Sequence[int], cuts: Sequence[int], images: int) 
 SENT_BYTES_MISTAKES = formula_mistakes(matches_list_formula, [
     (_forward_bytes, "in backward, each device sends the gradient of what it received back over the same cut",
      "逆伝播では、各デバイスが受け取った活性値の勾配を同じ切れ目から送り返します"),
-    (lambda o, c, n: _sent_both_ways(n, _boundary_outputs(o, c)), "those are numbers, and a float32 has 4 bytes",
+    (lambda o, c, n: _sent_both_ways(n, _boundary_outputs(o, c)), "that counts numbers: a float32 has 4 bytes",
      "それは数値の個数です。float32 は 1 個 4 バイトです"),
     (lambda o, c, n: _sent_both_ways(FLOAT32_BYTES, _boundary_outputs(o, c)),
      "that is for one image, not for the batch",
      "これは画像 1 枚分です。バッチ全体の量を答えます"),
     (lambda o, c, n: _sent_both_ways(FLOAT32_BYTES * n, _boundary_outputs(o, c, 1)),
-     "layer c begins the next stage: over the cut goes what layer c - 1 puts out",
+     "layer c is the first of the next stage: the output of layer c - 1 crosses the cut",
      "層 c は次のステージの最初の層です。切れ目を通るのは層 c - 1 の出力です"),
     (lambda o, c, n: _sent_both_ways(2 * FLOAT32_BYTES * n, _boundary_outputs(o, c)),
-     "that is twice as much: a number has 4 bytes, and what a device receives it does not send",
+     "that is twice as much: a number has 4 bytes, and bytes that a device receives do not count",
      "ちょうど 2 倍です。1 個は 4 バイトで、受け取る量は数えません"),
-    (_own_output_bytes, "what goes back over a cut is the gradient of what a device received, not of what it puts out",
+    (_own_output_bytes, "a device sends back the gradient of its input, not of its output",
      "切れ目から送り返すのは受け取った値の勾配です。自分が出力した値の勾配ではありません"),
     (lambda o, c, n: [2 * sent for sent in _forward_bytes(o, c, n)],
-     "the gradient that goes back over a cut is sent by the device behind the cut",
+     "the device after the cut sends the gradient back",
      "切れ目を通って戻る勾配を送るのは、切れ目の後ろのデバイスです"),
     (lambda o, c, n: _sent_both_ways(FLOAT32_BYTES * n, [*_boundary_outputs(o, c)[:-1], o[-1]]),
-     "the last device sends no activation on: it computes the loss itself",
+     "the last device does not send its activation: it computes the loss itself",
      "最後のデバイスは活性値を送りません。損失は自分で計算します"),
     (lambda o, c, n: [FLOAT32_BYTES * n * sum(stage) for stage in _split_stages(o, c)],
-     "what passes between layers of one stage stays on its device",
+     "activations between layers of one stage stay on its device",
      "同じステージの層どうしでやり取りする値は、デバイスの外に出ません"),
 ])  # fmt: skip
 
 
 @exercise("05-2")
 def check_balanced_cuts(answer: Callable[[LayerCosts, int], Sequence[int]]) -> None:
-    """The cuts of a chain of layers that make its most expensive stage as cheap as possible."""
+    """Find the cuts of a chain of layers that make its most expensive stage cheapest."""
     cases: List[Tuple[LayerCosts, int]] = [
         ([1, 1, 1, 1], 2),
         ([5, 1, 1, 1], 2),
@@ -252,7 +252,8 @@ def _check_cuts(case: CaseText, got: Any, layers: int, stages: int) -> None:
         isinstance(cut, (int, np.integer)) and not isinstance(cut, bool) for cut in got
     )
     if not is_cut_list:
-        raise wrong_return(got, case.en, "a list of layers' numbers: those with which stages begin, but the first",
+        raise wrong_return(got, case.en,
+        "a list with the number of the first layer of each stage except the first stage",
                            "最初以外の各ステージが始まる層の番号のリスト")  # fmt: skip
     case.check_faults(
         (len(got) != stages - 1,
@@ -262,7 +263,8 @@ def _check_cuts(case: CaseText, got: Any, layers: int, stages: int) -> None:
         (any(not 1 <= cut < layers for cut in got),
          f"the cuts {got}: layers are numbered from 0 to {layers - 1}, and no stage is empty",
          f"切れ目が {got} です。層の番号は 0 から {layers - 1} までで、空のステージは作れません"),
-        (any(b <= a for a, b in zip(got, got[1:])), f"the cuts {got} must rise: each stage has one layer at least",
+        (any(b <= a for a, b in zip(got, got[1:])),
+         f"the cuts {got} must be in ascending order: each stage has at least one layer",
          f"切れ目 {got} は順に増えていなければなりません。どのステージにも層が 1 つは要ります"),
     )  # fmt: skip
 
@@ -321,21 +323,21 @@ def _explain_worse_cuts(results: Sequence[Any]) -> TextPair:
     return find_mistake(
         costs_of_cuts,
         is_best,
-        (cuts_by(_equal_count_cuts), "every stage has the same number of layers, whatever they cost",
+        (cuts_by(_equal_count_cuts), "every stage has the same number of layers: balance their costs instead",
          "コストを見ずに、層の数を均等にしています"),
         (cuts_by(lambda costs, stages: [n * len(costs) // stages for n in range(1, stages)]),
-         "every stage has the same number of layers, whatever they cost", "コストを見ずに、層の数を均等にしています"),
+         "every stage has the same number of layers: balance their costs instead",
+         "コストを見ずに、層の数を均等にしています"),
         (lambda costs, stages, got: is_best(
             (None, _largest_stage_cost(costs, [cut + 1 for cut in got[0]])),
             _largest_stage_cost(costs, _best_cuts(costs, stages))),
-         "those are the last layers of stages: a cut is the layer with which the next one begins",
+         "those are the last layers of stages: a cut is the first layer of the next stage",
          "それはステージの最後の層です。切れ目は次のステージが始まる層の番号です"),
         (cuts_by(_greedy_cuts),
-         "stages are filled one after the other, each up to an equal part of the sum: what does not fit piles up in "
-         "the last one", "合計の均等割りを上限に、前から順に詰めています。入り切らない分が最後のステージにたまります"),
+         "you fill each stage up to an equal part of the sum: the rest then piles up in the last stage",
+         "合計の均等割りを上限に、前から順に詰めています。入り切らない分が最後のステージにたまります"),
         (cuts_by(lambda costs, stages: _greedy_cuts(costs, stages, after_exceeding=True)),
-         "stages are filled one after the other until each has an equal part of the sum: the last layer that is put "
-         "into a stage may cost far more than was missing",
+         "you fill each stage until it reaches an equal part of the sum: its last layer may exceed that by far",
          "合計の均等割りに達するまで、前から順に詰めています。最後に入れた層の分だけ、超過することがあります"),
     )  # fmt: skip
 
@@ -382,7 +384,7 @@ class _WrongSum(NamedTuple):
 
 @exercise("05-3")
 def check_layer_parts(answer: Callable[..., Sequence[Part]]) -> None:
-    """Each device's units of two layers, whose results add up to those of the whole network."""
+    """Split two layers over devices so that the results add up to the whole model's results."""
     random = case_rng(53)
     sizes = [(3, 4, 2, 1), (3, 4, 2, 2), (3, 7, 2, 3), (5, 64, 10, 4)]  # (in, hidden, out, devices)
     for _ in range(6):
@@ -438,7 +440,7 @@ def _read_parts(case: CaseText, given: Any, devices: int) -> List[DenseLayers]:
     if not isinstance(parts, list):
         raise wrong_return(given, case.en, en, ja)
     case.check_faults(
-        (len(parts) != devices, f"there are {len(parts)} parts, expected {devices}: one for each device",
+        (len(parts) != devices, f"there are {len(parts)} parts, expected {devices}: one per device",
          f"部分が {len(parts)} 個あります。デバイスごとに 1 個、{devices} 個のはずです"),
     )  # fmt: skip
     layers = []
@@ -474,20 +476,20 @@ def _explain_wrong_shape(name: str, array: Any, part: DenseLayers, whole: DenseL
     has_few_rows = array.ndim == 2 and name == "w2" and array.shape[0] < outputs
     return pick_explanation(
         (has_few_rows and array.shape[1] == hidden,
-         "that is a part of its outputs, for which a device needs the hidden units of all others; a device has its "
-         "own, which are columns of w2",
+         "that is a part of the outputs, which needs the hidden units of all devices: select the device's own "
+             "hidden units, columns of w2",
          "それは出力の一部で、計算にはほかのデバイスの隠れユニットもすべて必要です。"
          "手元にあるのは自分のユニットだけで、w2 の列にあたります"),
         (name == "w2" and array.shape == (outputs, hidden) and units < hidden,
          "the other hidden units are on other devices", "残りの隠れユニットはほかのデバイスにあります"),
-        (name == "w1" and array.shape == (units, 0), "every unit takes all inputs", "どのユニットも入力全部を使います"),
+        (name == "w1" and array.shape == (units, 0), "every unit needs all inputs", "どのユニットも入力全部を使います"),
         (name == "w1" and array.ndim == 2 and units == hidden and array.shape[1] > 0,
-         "that is divided by input; the first layer is divided by output, and a device's units take all inputs",
+         "you divided the first layer by input: divide it by output, because each unit needs all inputs",
          "それは入力で分割しています。最初の層は出力で分割し、各ユニットは入力全部を使います"),
         (name == "w2" and array.shape == expected_w2[::-1] and expected_w2[0] != expected_w2[1], "it is transposed",
          "転置されています"),
         (name == "b1" and array.shape == (hidden,), "each unit has one bias", "バイアスはユニットごとに 1 個です"),
-        (name == "b2" and array.size < outputs, "every device adds to all outputs",
+        (name == "b2" and array.size < outputs, "every device contributes to all outputs",
          "どのデバイスもすべての出力に足し込みます"),
     )  # fmt: skip
 
@@ -497,11 +499,11 @@ def _check_unit_shares(case: CaseText, parts: Sequence[DenseLayers], hidden: int
     counts = [len(part.w1) for part in parts]
     case.check_faults(
         (devices > 1 and all(count == hidden for count in counts),
-         f"every device has all {hidden} units: nothing is divided",
+         f"every device has all {hidden} units: divide them among the devices",
          f"全デバイスが {hidden} 個のユニットをすべて持っています。分割されていません"),
         (sum(counts) != hidden, f"the devices have {counts} units, {sum(counts)} together, expected {hidden}",
          f"デバイスのユニット数は {counts} で、合計 {sum(counts)} 個です。{hidden} 個のはずです"),
-        (max(counts) - min(counts) > 1, f"the devices have {counts} units, which can differ by one at most",
+        (max(counts) - min(counts) > 1, f"the devices have {counts} units: these numbers may differ by at most one",
          f"デバイスのユニット数が {counts} です。差は多くても 1 個にしてください"),
     )  # fmt: skip
 
@@ -516,15 +518,15 @@ def _explain_wrong_sums(wrong_sums: Sequence[_WrongSum]) -> TextPair:
     deviations = [(one.got - one.want, one.layers.b2, one.devices) for one in wrong_sums]
     return pick_explanation(
         (all(np.allclose(deviation, (devices - 1) * b2, 1e-3, 1e-5) for deviation, b2, devices in deviations),
-         "every device adds b2, so that the sum has it once for each device",
+         "every device adds b2, so the sum contains it once per device: add it once",
          "どのデバイスも b2 を足しているため、合計にはデバイスの台数だけ入ります"),
         (all(np.allclose(deviation, -b2, 1e-3, 1e-5) for deviation, b2, _ in deviations), "b2 is missing",
          "b2 が入っていません"),
         (all(np.allclose(deviation, (1 / devices - 1) * b2, 1e-3, 1e-5) for deviation, b2, devices in deviations),
-         "b2 is divided by the number of devices, and only one of them has it",
+         "b2 is divided by the number of devices, but only one device adds it: do not divide it",
          "デバイス数で割った b2 を、1 台だけが足しています"),
         (all(one.is_first_bias_divided() for one in wrong_sums),
-         "b1 is divided by the number of devices: a unit is on one device, with its whole bias",
+         "b1 is divided by the number of devices: each unit is on one device, so it needs its whole bias",
          "b1 がデバイス数で割られています。ユニットは 1 台だけにあり、バイアスもそのまま使います"),
     )  # fmt: skip
 
@@ -540,7 +542,7 @@ Times = List[float]
 
 @exercise("05-4")
 def check_idle_shares(answer: Callable[[Times, Times, int], Sequence[float]]) -> None:
-    """The share of a GPipe step in which each device of unequal stages is idle."""
+    """Compute the idle fraction of each device in a GPipe step with unequal stages."""
     cases: List[Tuple[Times, Times, int]] = [
         ([1, 1], [2, 2], 1),
         ([1, 1, 1, 1], [2, 2, 2, 2], 8),
@@ -600,49 +602,53 @@ IDLE_MISTAKES: List[Mistake] = [
     (matches_list_formula(lambda f, b, m: [(len(f) - 1) / (m + len(f) - 1)] * len(f)),
      "that is the bubble of equal stages", "それはステージが等しいときのバブルです"),
     (matches_list_formula(lambda f, b, m: [m * each / _step_time(f, b, m) for each in _stage_times(f, b)]),
-     "that is the share in which it works", "それは計算している時間の割合です"),
+     "that is the fraction of the time in which it works", "それは計算している時間の割合です"),
     (matches_list_formula(lambda f, b, m: [_step_time(f, b, m) / (m * each) - 1 for each in _stage_times(f, b)]),
-     "that is its idle time over its busy time, not over the whole step",
+     "that is the idle time divided by the busy time: divide it by the time of the whole step",
      "それは計算時間に対する割合です。ステップ全体の時間で割ります"),
     (matches_list_formula(lambda f, b, m: [_step_time(f, b, m) - m * each for each in _stage_times(f, b)]),
-     "that is the idle time itself: divide it by the time of the step",
+     "that is the idle time in seconds: divide it by the time of the step",
      "それは待ち時間そのものです。ステップの時間で割ります"),
     (_matches_step_time(lambda f, b, m: sum(_stage_times(f, b)) + (m - 1) * max(_stage_times(f, b))),
-     "all forwards come first: the stage that is slowest forward need not be the one that is slowest backward",
+     "all forward passes come first: the stage with the slowest forward may differ from the stage with the slowest "
+         "backward",
      "順伝播が全部終わってから逆伝播です。順伝播で最も遅いステージと逆伝播で最も遅いステージは、同じとは限りません"),
     (_matches_step_time(lambda f, b, m: m * sum(_stage_times(f, b))),
-     "that is as if a microbatch began only after the one before had gone forward and backward",
+     "that assumes that a microbatch starts only after the previous one has finished backward",
      "前のマイクロバッチが逆伝播まで終わってから次を始めるかのような値です"),
     (_matches_step_time(lambda f, b, m: sum(_stage_times(f, b)) + m * (max(f) + max(b))),
-     "one microbatch too many: the first one is in the sums already",
+     "that is one microbatch too many: the sums already contain the first one",
      "マイクロバッチが 1 個多く数えられています。最初の 1 個は和に入っています"),
     (_matches_step_time(lambda f, b, m: (m + len(f) - 1) * (max(f) + max(b))),
-     "as if all stages took as long as the slowest: the first microbatch passes each of them in its own time",
+     "that assumes that all stages take as long as the slowest: the first microbatch passes each stage in that "
+         "stage's time",
      "どのステージにも最も遅いステージと同じ時間がかかるとした値です。最初のマイクロバッチは、"
      "各ステージをそれぞれの時間で通ります"),
     (_matches_step_time(lambda f, b, m: (m + len(f) - 1) * max(_stage_times(f, b))),
-     "as if all stages took as long as the slowest: the first microbatch passes each of them in its own time",
+     "that assumes that all stages take as long as the slowest: the first microbatch passes each stage in that "
+         "stage's time",
      "どのステージにも最も遅いステージと同じ時間がかかるとした値です。最初のマイクロバッチは、"
      "各ステージをそれぞれの時間で通ります"),
     (matches_list_formula(lambda f, b, m: [100 * (1 - m * each / _step_time(f, b, m)) for each in _stage_times(f, b)]),
-     "that is in per cent: a share is a number from 0 to 1", "パーセントになっています。割合は 0 から 1 の数です"),
+     "that is a percentage: return a number from 0 to 1", "パーセントになっています。割合は 0 から 1 の数です"),
     (matches_list_formula(lambda f, b, m: _idle_shares(one_forward_one_backward, f, b, m)),
-     "those are the shares of 1F1B, which begins with a backward before all forwards are done: GPipe does all forwards "
-     "first", "それは 1F1B の値です。1F1B は順伝播が全部終わる前に逆伝播を始めますが、GPipe では順伝播が全部先です"),
+     "that is for 1F1B, which starts backward before all forward passes are done: GPipe runs all forward passes "
+     "first",
+         "それは 1F1B の値です。1F1B は順伝播が全部終わる前に逆伝播を始めますが、GPipe では順伝播が全部先です"),
     (matches_list_formula(_idle_shares_until_own_end),
-     "the step ends when all devices are done, not each device by itself",
+     "the step ends when all devices are done, not when each single device is",
      "ステップの終わりは全デバイスが終わったときです。デバイスごとの終わりではありません"),
     (_matches_step_time(lambda f, b, m: sum(f) + (m - 1) * max(f) + m * b[-1]),
-     "the step ends when all devices are done: device 0 is the last, not the end of the chain",
+     "the step ends when all devices are done: device 0 finishes last, not the end of the chain",
      "ステップの終わりは全デバイスが終わったときです。最後に終わるのは末尾のデバイスではなくデバイス 0 です"),
     (_matches_step_time(lambda f, b, m: m * (max(f) + max(b))),
      "the time in which the pipeline fills and drains is missing",
      "パイプラインが埋まるまでと空になるまでの時間が入っていません"),
     (_matches_step_time(lambda f, b, m: sum(_stage_times(f, b)) + (m - 1) * (f[-1] + b[-1])),
-     "microbatches follow each other as fast as the slowest stage lets them, which need not be the last",
+     "the slowest stage limits how fast microbatches follow each other, and it may not be the last stage",
      "マイクロバッチの間隔を決めるのは最も遅いステージで、最後のステージとは限りません"),
     (_matches_step_time(lambda f, b, m: sum(_stage_times(f, b)) + (m - 1) * (f[0] + b[0])),
-     "microbatches follow each other as fast as the slowest stage lets them, which need not be the first",
+     "the slowest stage limits how fast microbatches follow each other, and it may not be the first stage",
      "マイクロバッチの間隔を決めるのは最も遅いステージで、最初のステージとは限りません"),
 ]  # fmt: skip
 
@@ -661,8 +667,8 @@ class _DisturbedClock:
         """Return the simulated seconds of one run of this work."""
         if work not in self.reads:
             raise Wrong(
-                en="`seconds` was given something other than `step` or one of `alone`: "
-                "pass it the work itself, which it calls; write `seconds(step)`",
+                en="`seconds` was called with something other than `step` or a function of `alone`: pass the "
+                "function itself, as in `seconds(step)`",
                 ja="`seconds` に `step` と `alone` の要素以外のものが渡されました。"
                 "処理そのものを渡すと `seconds` が呼び出します。`seconds(step)` と書いてください",
             )
@@ -678,7 +684,7 @@ class _DisturbedClock:
 
 @exercise("05-6")
 def check_measured_idle(answer: Callable[..., Sequence[float]]) -> None:
-    """The idle share of each device, measured from outside: from the step, and its work alone."""
+    """Measure the idle fraction of each device from the times of the step and of its own work."""
     cases: List[Tuple[float, Times]] = [(8.0, [6.0, 4.0]), (4.0, [3.0]), (16.0, [2.0, 12.0, 8.0])]
     random = case_rng(56)
     for _ in range(6):
@@ -700,7 +706,7 @@ def check_measured_idle(answer: Callable[..., Sequence[float]]) -> None:
     was_read = any(any(clock.reads.values()) for clock in clocks)
     if results and isinstance(results[0].got, list) and not was_read:
         raise counterexample(
-            "`seconds` was never called: it takes a work, and gives the seconds of one run",
+            "`seconds` was never called: it runs the function that you pass, and returns the seconds of one run",
             "`seconds` が一度も呼ばれていません。処理を渡すと、1 回にかかった秒数を返します",
         )
     mistakes = [(_matches_measured_formula(clocks, cases, formula), en, ja) for formula, en, ja in MEASUREMENT_MISTAKES]
@@ -723,8 +729,8 @@ def _check_repeats(cases: Sequence[Tuple[float, Times]], clocks: Sequence[_Distu
         text = CaseText(_format_call(*case), _format_call(*case))
         text.check_faults(
             (any(counts) and min(counts) < 5,
-             f"`seconds` was called {counts} times for the step and for each device's own work: measure each five "
-             "times at least, since the first run is slow, and other programs disturb",
+             f"`seconds` was called {counts} times for the step and for each device's own work: measure each at "
+                 "least five times, because the first run is slow and other programs interfere",
              f"`seconds` の呼び出しは、ステップと各デバイスの処理で {counts} 回でした。最初の 1 回は遅く、"
              "ほかのプログラムの影響もあります。それぞれ 5 回以上測ってください"),
         )  # fmt: skip
@@ -752,29 +758,29 @@ def _mean(values: Sequence[float]) -> float:
 
 MEASUREMENT_MISTAKES: List[Tuple[MeasuredFormula, str, str]] = [
     (lambda step, alone: [1 - _mean(own) / _mean(step) for own in alone],
-     "that is from the means, which a single disturbed run changes: take the smallest of each",
+     "that uses the means, which one slow run changes: use the minimum of each",
      "平均を使っています。1 回の乱れで動いてしまうので、それぞれの最小値を使ってください"),
     (lambda step, alone: [1 - median(own) / median(step) for own in alone],
-     "that is from the medians: other programs only make a run slower, so take the smallest",
+     "that uses the medians: other programs only make a run slower, so use the minimum of each",
      "中央値を使っています。ほかのプログラムは時間を延ばすだけなので、最小値を使ってください"),
     (lambda step, alone: [1 - max(own) / max(step) for own in alone],
-     "that is from the slowest runs: take the smallest of each",
+     "that uses the slowest runs: use the minimum of each",
      "最も遅い回を使っています。それぞれの最小値を使ってください"),
     (lambda step, alone: [1 - own[0] / step[0] for own in alone],
-     "that is from the first run of each, which includes setting everything up",
+     "that uses the first run of each, which includes the setup: use the minimum of each",
      "それぞれの最初の 1 回を使っています。最初は準備の時間が入ります"),
-    (lambda step, alone: [min(own) / min(step) for own in alone], "that is the share in which it works",
+    (lambda step, alone: [min(own) / min(step) for own in alone], "that is the fraction of the time in which it works",
      "それは計算している時間の割合です"),
     (lambda step, alone: [min(step) / min(own) - 1 for own in alone],
-     "that is its idle time over its busy time, not over the whole step",
+     "that is the idle time divided by the busy time: divide it by the time of the whole step",
      "それは計算時間に対する割合です。ステップ全体の時間で割ります"),
     (lambda step, alone: [min(step) - min(own) for own in alone],
-     "that is the idle time itself: divide it by the time of the step",
+     "that is the idle time in seconds: divide it by the time of the step",
      "それは待ち時間そのものです。ステップの時間で割ります"),
     (lambda step, alone: [100 * (1 - min(own) / min(step)) for own in alone],
-     "that is in per cent: a share is a number from 0 to 1", "パーセントになっています。割合は 0 から 1 の数です"),
+     "that is a percentage: return a number from 0 to 1", "パーセントになっています。割合は 0 から 1 の数です"),
     (lambda step, alone: [1 - min(own) / sum(map(min, alone)) for own in alone],
-     "that is from its part of all the devices' work: the time of the step is missing",
+     "that is its part of all devices' work: the time of the step is missing",
      "それは全処理に占める割合から出した値です。ステップの時間を使っていません"),
 ]  # fmt: skip
 
@@ -788,7 +794,7 @@ JAPANESE_NAMES = {FORWARD: "順伝播", BACKWARD: "逆伝播"}
 
 @exercise("05-5")
 def check_one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]]]) -> None:
-    """An order of forwards and backwards that is proved, as fast as GPipe, in less memory."""
+    """Write a verified order of forward and backward passes, as fast as GPipe, with less memory."""
     cases = [(2, 4), (4, 8), (2, 1), (4, 2), (3, 3), (1, 3), (1, 1)]  # (devices, microbatches)
     random = case_rng(55)
     cases += [(int(random.randint(2, 9)), int(random.randint(1, 25))) for _ in range(6)]
@@ -837,9 +843,10 @@ def _check_device_order(case: CaseText, order: Order, microbatches: int) -> None
         case.check_faults(
             (not 0 <= microbatch < microbatches, f"{text_en}: microbatches go from 0 to {microbatches - 1}",
              f"{text_ja}。マイクロバッチは 0 から {microbatches - 1} までです"),
-            (microbatch < next_microbatch, f"{text_en}, which was done before", f"{text_ja}が、それは済んでいます"),
+            (microbatch < next_microbatch, f"{text_en}, which was already done", f"{text_ja}が、それは済んでいます"),
             (microbatch > next_microbatch,
-             f"{text_en}, before ({op!r}, {next_microbatch}): all devices take them in the same order, 0, 1, 2, ...",
+             f"{text_en}, before ({op!r}, {next_microbatch}): all devices process them in the same order, 0, 1, 2, "
+                 "...",
              f"{text_ja}が、({op!r}, {next_microbatch}) がまだです。どのデバイスも 0, 1, 2, ... の順に処理します"),
             (op == BACKWARD and microbatch >= done[FORWARD], f"{text_en}, before its forward",
              f"{text_ja}が、順伝播がまだです"),
@@ -862,8 +869,7 @@ def _check_no_deadlock(case: CaseText, schedule: PipelineSchedule) -> None:
         waiting = program[error.place] if error.place is not None else program[-1]
         step = _next_computation(program, waiting)
         raise case.counterexample(
-            f"device {device} waits for ever before its {step.op} of microbatch "
-            f"{step.microbatch}; the proof's words: {error}",
+            f"device {device} waits forever before its {step.op} of microbatch {step.microbatch}: {error}",
             f"デバイス {device} はマイクロバッチ {step.microbatch} の{JAPANESE_NAMES[step.op]}の前で永久に待ちます。"
             f"証明の出力: {error}",
         ) from None
@@ -882,12 +888,12 @@ def _check_memory(case: CaseText, schedule: PipelineSchedule) -> None:
         needed = min(schedule.devices - device, schedule.microbatches)
         if kept > needed:
             gpipe = all(most == schedule.microbatches for most in peaks(schedule))
-            why = " (all of them, as GPipe does)" if gpipe else ""
+            why = " (all of them, like GPipe)" if gpipe else ""
             are = "is" if needed == 1 else "are"
             why_ja = " (GPipe と同じく全部)" if gpipe else ""
             raise case.counterexample(
-                f"the order is right, but device {device} keeps the activations of {kept} "
-                f"microbatches at once{why}, where {needed} {are} enough",
+                f"the order is right, but device {device} keeps the activations of {kept} microbatches at once{why}; "
+                f"{needed} {are} enough",
                 f"順序は正しいのですが、デバイス {device} が一度に {kept} 個のマイクロバッチの"
                 f"活性値を保持します{why_ja}。{needed} 個で足ります",
             )
@@ -901,8 +907,9 @@ def _check_time(case: CaseText, schedule: PipelineSchedule) -> None:
     if cost.seconds > best_time * (1 + 1e-9):
         idlest = max(range(schedule.devices), key=lambda device: cost.bubbles[device])
         raise case.counterexample(
-            f"the order is right, and needs little memory, but a step takes as long as {cost.seconds:g} forwards of a "
-            f"stage, where {best_time:g} are possible: device {idlest} is idle for {cost.bubbles[idlest]:.0%} of it",
+            f"the order is right and needs little memory, but a step takes as long as {cost.seconds:g} forward "
+            f"passes of a stage; {best_time:g} are possible: device {idlest} is idle for {cost.bubbles[idlest]:.0%} "
+            "of the step",
             "順序は正しくメモリも少ないのですが、1 ステップにステージの順伝播 "
             f"{cost.seconds:g} 回分の時間がかかります。{best_time:g} 回分で済みます。"
             f"デバイス {idlest} はその {cost.bubbles[idlest]:.0%} の間、何もしていません",
@@ -914,15 +921,15 @@ def _check_time(case: CaseText, schedule: PipelineSchedule) -> None:
 
 # fmt: off
 register_guess("05-a", DictForm(NumberForm(0, example=30, factor=1.15), "layers", "channels"),
-    "the whole network takes 20 MiB: how many MiB does the fuller of two devices take?",
+    "the whole model needs 20 MiB: how many MiB does the fuller of two devices need?",
     "ネットワーク全体は 20 MiB。2 台のうち多いほうは何 MiB 使うか")
 register_guess("05-b", NumberForm(0, 1, example=0.5, within=0.05),
-    "for what share of a step does the second device compute?", "2 台目が計算しているのは 1 ステップの時間の何割か")
+    "for what fraction of a step does the second device compute?", "2 台目が計算しているのは 1 ステップの時間の何割か")
 register_guess("05-c", DictForm(NumberForm(0, example=3, factor=1.3), "lenet-avg", "mlp"),
     "for each byte that split layers move, how many do split channels move?",
     "チャネルの分割は層の間の分割の何倍のバイト数を転送するか")
 register_guess("05-d", DictForm(NumberForm(0, 1, example=0.5, within=0.03), "sequential", "gpipe"),
-    "4 devices, 8 microbatches: for what share of the time are the devices idle?",
+    "4 devices, 8 microbatches: for what fraction of the time are the devices idle?",
     "4 台、マイクロバッチ 8 個。デバイスが待っているのは時間の何割か")
 register_guess("05-e", NumberForm(0, example=2, factor=1.2),
     "2 devices, 8 microbatches: GPipe's activations on device 0, as a multiple of 1F1B's?",

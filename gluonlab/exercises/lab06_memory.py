@@ -26,7 +26,7 @@ from gluonlab.exercises.softmax_regression import CLASSES, FEATURES, LR, LayerPa
 
 @exercise("06-1")
 def check_training_bytes(answer: Callable[..., int]) -> None:
-    """The bytes that training needs: parameters, gradients, optimizer state, activations."""
+    """Count the bytes that training needs: parameters, gradients, optimizer state, activations."""
     cases: List[Any] = [([(3,)], [], 1, 0), ([(3,)], [], 1, 2)]
     cases += [([(2, 3)], [5], 1, 0), ([(2, 3)], [5], 4, 0), ([(2, 3), (2,)], [5, 1], 4, 1)]
     randint = case_rng(6).randint
@@ -50,27 +50,30 @@ def _bytes_by(formula: Callable[[int, int, int, int], int]) -> Callable[..., int
 
 TRAINING_BYTES_MISTAKES = explain.formula_mistakes(explain.matches_formula, [
     (lambda shapes, kept, n, s: 4 * (sum(map(sum, shapes)) * (2 + s) + n * sum(kept)),
-     "a shape's numbers are multiplied, not added", "形状の各次元は足すのではなく掛けます"),
-    (_bytes_by(lambda p, a, n, s: 4 * p * (2 + s)), "as if no activations were kept for backward",
+     "multiply the numbers of a shape, do not add them", "形状の各次元は足すのではなく掛けます"),
+    (_bytes_by(lambda p, a, n, s: 4 * p * (2 + s)), "that is without the activations, which are kept for backward",
      "逆伝播のために残す活性値が入っていません"),
-    (_bytes_by(lambda p, a, n, s: 4 * n * (p * (2 + s) + a)), "as if every image had parameters of its own",
+    (_bytes_by(lambda p, a, n, s: 4 * n * (p * (2 + s) + a)),
+     "that counts the parameters once per image: all images share them",
      "画像 1 枚ごとにパラメータがあるかのような値です"),
-    (_bytes_by(lambda p, a, n, s: 4 * (p * (2 + s) + a)), "as if only one image were in flight",
+    (_bytes_by(lambda p, a, n, s: 4 * (p * (2 + s) + a)),
+     "that counts the activations of one image: multiply them by the number of images",
      "画像 1 枚分の活性値しか数えていないようです"),
-    (_bytes_by(lambda p, a, n, s: 4 * (p * 2 + n * a)), "as if the optimizer kept nothing",
+    (_bytes_by(lambda p, a, n, s: 4 * (p * 2 + n * a)), "that is without the states that the optimizer keeps",
      "オプティマイザの状態が入っていないようです"),
-    (_bytes_by(lambda p, a, n, s: 4 * (p * (1 + s) + n * a)), "as if there were no gradients",
+    (_bytes_by(lambda p, a, n, s: 4 * (p * (1 + s) + n * a)), "that is without the gradients of the parameters",
      "勾配が入っていないようです"),
-    (_bytes_by(lambda p, a, n, s: 4 * (p * (2 + s) + 2 * n * a)), "as if a gradient were kept beside every activation",
+    (_bytes_by(lambda p, a, n, s: 4 * (p * (2 + s) + 2 * n * a)),
+     "that counts a gradient for every activation: only the activations are kept",
      "活性値ごとに勾配も残しているかのような値です"),
-    (_bytes_by(lambda p, a, n, s: p * (2 + s) + n * a), "those are numbers, and a float32 has 4 bytes",
+    (_bytes_by(lambda p, a, n, s: p * (2 + s) + n * a), "that counts numbers: a float32 has 4 bytes",
      "それは数値の個数です。float32 は 1 個 4 バイトです"),
 ])  # fmt: skip
 
 
 @exercise("06-6")
 def check_largest_batch(answer: Callable[[Callable[[int], int], int, int], int]) -> None:
-    """The largest batch that fits, asked for a few times only."""
+    """Find the largest batch that fits, with only a few calls."""
     # Bytes: fixed, and for each (incomplete) block of images. Images in a block. Budget. Most images.
     cases = [(10, 1, 1, 15, 8), (10, 1, 1, 10, 8), (10, 1, 1, 18, 8), (10, 1, 1, 1000, 8), (10, 5, 1, 14, 8)]
     cases += [(10, 1, 1, 21, 1), (0, 7, 1, 6999, 10**6)]
@@ -97,7 +100,7 @@ def _check_batch_search(answer: Callable[..., Any], fixed: int, each: int, block
     if got != expected:
         unit, unit_ja = "image", "1 枚あたり"
         if block > 1:
-            unit, unit_ja = f"{block} images or part of them", f"{block} 枚ごと (端数は切り上げ) に"
+            unit, unit_ja = f"{block} images, or part of them", f"{block} 枚ごと (端数は切り上げ) に"
         is_integer = isinstance(got, (int, np.integer))
         needed = memory(int(got)) if is_integer else 0
         raise counterexample(
@@ -107,15 +110,15 @@ def _check_batch_search(answer: Callable[..., Any], fixed: int, each: int, block
             f"上限 {limit} 枚のとき {got!r} でしたが、正しくは {expected} です",
             pick_explanation(
                 (expected == 0, "not even one image fits", "1 枚も入りません"),
-                (is_integer and got > limit, "there are no more images", "それより多くの画像はありません"),
+                (is_integer and got > limit, "that is above the limit", "それより多くの画像はありません"),
                 (is_integer and got > expected, f"{got} need {needed}", f"{got} 枚には {needed} 要ります"),
-                (is_integer, f"{got + 1} would fit, too", f"{got + 1} 枚でも入ります"),
+                (is_integer, f"{got + 1} would also fit", f"{got + 1} 枚でも入ります"),
             ),
         )
     check_faults(
         (len(sizes_asked) > max_calls,
-         f"{expected} is right, but with a limit of {limit:,} images `memory` was asked {len(sizes_asked):,} times, "
-         f"expected at most {max_calls}: halve the range with each question",
+         f"{expected} is right, but with a limit of {limit:,} images `memory` was called {len(sizes_asked):,} times, "
+             f"expected at most {max_calls}: halve the range with each call",
          f"{expected} は正しいのですが、上限 {limit:,} 枚に対して `memory` を {len(sizes_asked):,} 回呼びました。"
          f"{max_calls} 回以内で済みます。1 回呼ぶごとに範囲を半分に絞ってください"),
     )  # fmt: skip
@@ -126,7 +129,7 @@ def _check_batch_search(answer: Callable[..., Any], fixed: int, each: int, block
 
 @exercise("06-2")
 def check_accumulate(answer: Callable[..., Any]) -> None:
-    """An update from several microbatches, the same as that of the whole batch."""
+    """Make an update from several microbatches that equals the update from the whole batch."""
     cases: List[Tuple[Tuple[int, ...], int]] = [((4,), 1), ((4,), 2), ((4, 4), 2), ((7,), 3)]
     for sizes, parts in [*cases, ((7, 5, 9), 3), ((3,), 3), ((11, 2, 8), 2)]:
         softmax.check_updates(answer, sizes, parts, softmax.explain_wrong_update, as_even=True)
@@ -189,7 +192,7 @@ class _SentenceUpdate(NamedTuple):
 
 @exercise("06-3")
 def check_accumulate_means(answer: Callable[..., Any]) -> None:
-    """An update by the mean over all words, from microbatches with means of their own."""
+    """Make an update with the mean over all words, from microbatches that have their own means."""
     cases = [((4, 4), 1), ((4, 4), 2), ((5, 1), 2), ((3, 6, 1), 2), ((2, 2, 0, 0), 2)]
     cases += [((6, 1, 4, 2, 5, 1, 3), 3), ((0, 3, 0, 5), 4), ((1, 7, 2), 3), ((2, 9, 4, 4), 2)]
     # for answers with parts of 1, 1, 3 or 2, 2, 2 sentences, which are not even
@@ -210,12 +213,13 @@ def _check_forward_calls(batch: _SentenceBatch, recorder: ForwardRecorder) -> No
     en = f"the update of {count} sentences in {explain.count_in_english(parts, 'microbatch', 'es')} is right, but"
     ja = f"{count} 文を {parts} 個のマイクロバッチにした更新は正しいのですが、"
     check_faults(
-        (max(sizes) > allowed, f"{en} {max(sizes)} went through the network at once, expected at most {allowed}",
+        (max(sizes) > allowed, f"{en} {max(sizes)} went through the model at once, expected at most {allowed}",
          f"{ja}一度に {max(sizes)} 文がネットワークを通りました (多くても {allowed} 文のはず)"),
-        (len(sizes) > parts, f"{en} they went through the network in {len(sizes)} parts, expected {parts}",
+        (len(sizes) > parts, f"{en} they went through the model in {len(sizes)} parts, expected {parts}",
          f"{ja}{len(sizes)} 個に分けられました。{parts} 個のはずです"),
         (min(sizes) < least or (all_have_words and len(sizes) < parts),
-         f"{en} the microbatches have {sizes} sentences; as even as can be, there are {parts} of {least} or more",
+         f"{en} the microbatches have {sizes} sentences: divide as evenly as possible, into {parts} microbatches of "
+             f"at least {least}",
          f"{ja}文の数が {sizes} です。できるだけ均等に分けると、{least} 文以上のものが {parts} 個になります"),
         (all_have_words and recorder.overlapping_forwards, f"{en} {ACTIVATIONS_KEPT_EN}", f"{ja}{ACTIVATIONS_KEPT_JA}"),
     )  # fmt: skip
@@ -272,33 +276,34 @@ def _matches_params(formula: Formula) -> Callable[..., bool]:
     return lambda batch, got: any(_are_close_params(got, formula(batch, cut)) for cut in CUT_RULES)
 
 
-_STALE = ("the gradients of the batch before are still in it", "前のバッチの勾配が残ったままです")
+_STALE = ("the update still contains the gradients of the previous batch", "前のバッチの勾配が残ったままです")
 MEAN_MISTAKES: List[explain.Mistake] = [
     (lambda batch, got: bool(np.isnan(got.params.weight).any()),
-     "a part without any word has the mean 0 / 0, which is nan, and nan times 0 is nan: leave such a part out",
+     "a part without any word has the mean 0 / 0, which is nan, and nan times 0 is nan: skip such a part",
      "単語が 1 つもない部分の平均は 0 / 0 で nan です。nan に 0 を掛けても nan なので、その部分は飛ばしてください"),
     (lambda batch, got: got.updates in (batch.parts, len(batch.microbatches(shard_bounds))),
-     "the parameters are updated after each part: call `trainer.step` once, when the gradients of all parts have been "
-     "added up",
+     "the parameters are updated after each part: call `trainer.step` once, after you have added up the gradients "
+         "of all parts",
      "部分ごとにパラメータを更新しています。`trainer.step` は、全部の部分の勾配を足し終えてから 1 "
      "回だけ呼んでください"),
     *explain.formula_mistakes(_matches_params, [
-        (_params_by(lambda batch, part: 0), "the parameters have not changed at all",
+        (_params_by(lambda batch, part: 0), "the parameters have not changed",
          "パラメータがまったく変わっていません"),
         (_params_by(lambda batch, part: 1 / batch.words, lambda batch: 1), *_STALE),
         (_params_by(lambda batch, part: 1 / batch.words, lambda batch: 1 / batch.words), *_STALE),
-        (_params_by(lambda batch, part: 1 / part.words), "the means are only added up", "平均を足しただけです"),
+        (_params_by(lambda batch, part: 1 / part.words),
+         "the means are added up, not averaged", "平均を足しただけです"),
         (_params_by(lambda batch, part: 1 / part.words / batch.parts),
-         "a mean of means: a word of a part with few words counts more than others",
+         "that is a mean of means: a word in a part with few words counts more than others",
          "平均の平均なので、単語の少ない部分の 1 語の寄与が大きくなります"),
         (_params_by(lambda batch, part: part.sentences / len(batch.lengths) / part.words),
-         "the parts are weighted by their sentences, but their means are over words",
+         "you weighted the parts by their sentences, but their means are over words: weight by words",
          "文の数で重みを付けています。平均されているのは単語です"),
         (_params_by(lambda batch, part: 1),
-         "that is the update by the sum of all losses: divide by the words of the whole batch",
+         "that is the update with the sum of all losses: divide by the words of the whole batch",
          "損失の合計による更新です。バッチ全体の単語数で割ってください"),
         (_params_by(lambda batch, part: 1 / batch.words / len(batch.lengths)),
-         "`trainer.step` divides once more: the gradients are those of a mean already",
+         "`trainer.step` divides again, but the gradients already belong to a mean loss",
          "`trainer.step` がもう一度割っています。勾配は、すでに平均の損失の勾配です"),
         (_params_by(lambda batch, part: 1 / batch.words**2), "the sum is divided by the words twice",
          "合計を単語数で 2 回割っています"),
@@ -327,7 +332,7 @@ def _describe_update(batch: _SentenceBatch, got: _SentenceUpdate, want: LayerPar
 
 @exercise("06-4")
 def check_physical_gpu_numbers(answer: Callable[[str, "str | None", int], List[int]]) -> None:
-    """The GPUs of the machine that a process means by gpu:0, gpu:0,2 and gpu:*."""
+    """Find the machine's GPUs that gpu:0, gpu:0,2 and gpu:* refer to in a process."""
     cases = [("gpu:1", None, 4), ("gpu:0,2", None, 4), ("gpu:*", None, 4), ("gpu:*", "2,3", 4)]
     cases += [(spec, "3,4,5,6,7", 8) for spec in ("gpu:0", "gpu:1,2", "gpu:*")]
     cases += [("gpu:*", "7,5", 8), ("gpu:1,0", "6,2,4", 8)]
@@ -345,14 +350,14 @@ def check_physical_gpu_numbers(answer: Callable[[str, "str | None", int], List[i
         got, want = list(got), [gpus[name] for name in requested]
         if got != want:
             raise counterexample(*explain.wrong_value_texts(call, repr(got), want), pick_explanation(
-                (list(map(str, got)) == list(map(str, want)), "numbers are wanted, not texts",
+                (list(map(str, got)) == list(map(str, want)), "return numbers, not strings",
                  "文字列ではなく数値が必要です"),
                 (got == requested,
-                 "those are the names inside the process; CUDA_VISIBLE_DEVICES gives them to other GPUs",
+                 "those are the numbers inside the process: CUDA_VISIBLE_DEVICES maps them to other GPUs",
                  "それはプロセスの中での番号です。CUDA_VISIBLE_DEVICES によって別の GPU に割り当てられます"),
-                (got == list(range(count)), "the process sees only those that CUDA_VISIBLE_DEVICES names",
+                (got == list(range(count)), "the process sees only the GPUs in CUDA_VISIBLE_DEVICES",
                  "CUDA_VISIBLE_DEVICES にあるものしか見えません"),
-                (sorted(map(str, got)) == sorted(map(str, want)), "in another order", "順番が違います"),
+                (sorted(map(str, got)) == sorted(map(str, want)), "the numbers are in another order", "順番が違います"),
             ))  # fmt: skip
 
 
@@ -364,7 +369,7 @@ Rounds = List[List[Tuple[int, int, int]]]  # (device, first image, last + 1)
 
 @exercise("06-5")
 def check_microbatch_rounds(answer: Callable[[int, int, int], Rounds]) -> None:
-    """The images that go through each device in each round."""
+    """Plan the images of each device in each round."""
     cases = [(4, 1, 1), (4, 2, 1), (8, 2, 2), (6, 2, 3), (7, 2, 1), (7, 2, 2), (10, 3, 2)]
     randint = case_rng(5).randint
     random_cases = [(int(randint(1, 200)), int(randint(1, 9)), int(randint(1, 9))) for _ in range(12)]
@@ -388,10 +393,10 @@ def _check_round_parts(case: CaseText, got: Rounds, images: int) -> None:
     use_counts, outside_parts = np.zeros(images, int), []
     for number, parts in enumerate(got):
         case.check_faults(
-            (any(end <= begin for _, begin, end in parts), f"a part of round {number} has no image: {parts}",
+            (any(end <= begin for _, begin, end in parts), f"a part of round {number} is empty: {parts}",
              f"ラウンド {number} に空の部分があります: {parts}"),
             (len({device for device, _, _ in parts}) < len(parts),
-             f"a device has two parts in round {number}, {parts}: its memory holds both",
+             f"a device has two parts in round {number}, {parts}: both would be in its memory at once",
              f"ラウンド {number} で 1 台のデバイスに 2 個の部分があります: {parts}。"
              "これでは両方がメモリに載ってしまいます"),
         )  # fmt: skip
@@ -421,13 +426,13 @@ def _check_device_shares(case: CaseText, got: Rounds, images: int, devices: int,
         case.check_faults(
             (sum(b - a for a, b in device_parts) != size
              or (device_parts and (device_parts[0][0], device_parts[-1][1]) != (begin, end)),
-             f"device {device} gets {device_parts}, expected images {begin} to {end}: the shares of the devices are as "
-             "even as can be",
+             f"device {device} gets {device_parts}, expected images {begin} to {end}: divide the images over the "
+                 "devices as evenly as possible",
              f"デバイス {device} の担当分が {device_parts} です。{begin} から {end} までのはずです "
              "(できるだけ均等に分けます)"),
             (device_parts != expected,
              f"device {device} has its {size} images in the parts {device_parts}, expected {expected}: "
-             f"{min(microbatches, size)} of them, as even as can be",
+                 f"{min(microbatches, size)} parts, as even as possible",
              f"デバイス {device} の {size} 枚が {device_parts} に分けられています。{expected} のはずです "
              f"({min(microbatches, size)} 個に、できるだけ均等に)"),
         )  # fmt: skip
@@ -437,7 +442,8 @@ def _check_device_shares(case: CaseText, got: Rounds, images: int, devices: int,
     ]
     faults += [
         (len(parts) < sum(count > number for count in counts),
-         f"in round {number} only {parts} work, while another device has parts left: they should work side by side",
+         f"in round {number} only {parts} work, although another device has parts left: the devices should work in "
+             "parallel",
          f"ラウンド {number} で動くのが {parts} だけです。画像の残っているデバイスは同時に動かします")
         for number, parts in enumerate(got)
     ]  # fmt: skip
@@ -453,10 +459,10 @@ register_guess("06-a",
     "from 128 to 512 images: by what factor does each row grow?",
     "128 枚から 512 枚にすると、それぞれの行は何倍になるか")
 register_guess("06-b", NumberForm(0, example=0.01, factor=30),
-    "how far is the gradient of the parts from that of the whole batch?",
+    "how far is the gradient of the parts from the whole batch's gradient?",
     "部分に分けた勾配は、バッチ全体の勾配とどれだけ違うか")
 register_guess("06-c", NumberForm(0, example=10, factor=1.5),
-    "how many MiB more does the whole batch take than 64 microbatches?",
+    "how many MiB more does the whole batch need than 64 microbatches?",
     "バッチ全体のピークは、最も小さいマイクロバッチより何 MiB 高いか")
 register_guess("06-d", ChoiceForm(32, 16, 1), "microbatch 2: how many images does each GPU compute at a time?",
     "microbatch が 2 のとき、各 GPU は一度に何枚を計算するか")

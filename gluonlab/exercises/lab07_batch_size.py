@@ -141,7 +141,7 @@ class TrainingAnswer(NamedTuple):
 
 @exercise("07-1")
 def check_train_until(answer: Callable[..., Any]) -> None:
-    """Train on k devices with k times the batch, until it is good enough; how many steps."""
+    """Train on k devices with k times the batch until it is good enough, and count the steps."""
     runs = [
         TrainingCase(1, 4, 0.25, 8, 2, 9),
         TrainingCase(2, 4, 0.25, 16, 3, 9),
@@ -278,15 +278,15 @@ def _skips_questions(run: TrainingCase, got: TrainingAnswer) -> bool:
 
 TRAINING_MISTAKES: List[Mistake] = [
     (_matches_training(lr=lambda run: run.lr),
-     "the rate is that of one device: for k times the batch use k times the rate",
+     "that is the learning rate of one device: for k times the batch use k times the learning rate",
      "1 台分の学習率のままです。バッチを k 倍にしたら学習率も k 倍にします"),
-    (_matches_training(lr=lambda run: LR), "the rate is the one that the trainer was made with: set it to k times lr",
+    (_matches_training(lr=lambda run: LR), "that is the trainer's initial learning rate: set it to k times lr",
      "trainer の元の学習率のままです。lr の k 倍に設定してください"),
     (_matches_training(lr=lambda run: math.sqrt(run.k) * run.lr),
-     "the rate grows as the square root of k: use the linear rule",
+     "the learning rate grows with the square root of k: use the linear rule",
      "学習率が平方根で増えています。線形スケーリング則を使ってください"),
     (_matches_training(size=lambda run: run.b),
-     "a batch has the images of only one device: it must have k times as many",
+     "a batch contains the images of only one device: it must contain k times as many",
      "バッチが 1 台分の枚数しかありません。その k 倍の枚数にします"),
     (_matches_training(divisor=lambda run: lambda n: run.b),
      "the gradients are divided by the images of one device: divide by those of the whole batch",
@@ -295,26 +295,26 @@ TRAINING_MISTAKES: List[Mistake] = [
      "the gradients are divided by the images of one device: divide by those of the whole batch",
      "勾配を 1 台分の枚数で割っています。バッチ全体の枚数で割ってください"),
     (_matches_training(divisor=lambda run: lambda n: run.k * run.b),
-     "as if the smaller batch at the end of an epoch were divided by the size of a full one",
+     "the smaller batch at the end of an epoch is divided by the size of a full batch: divide it by its own size",
      "エポック末の小さいバッチを、満杯のバッチの枚数で割ったのと同じです"),
     (lambda run, got: any(_are_close_params(got, _right_params_by_step(run, wraps=on)) for on in (True, False)),
-     "the smaller batch at the end of an epoch is filled up with the first images",
+     "the smaller batch at the end of an epoch is filled up with the first images: leave it smaller",
      "エポック末の小さいバッチに、先頭の画像を足しています"),
     (lambda run, got: any(_are_close_params(got, _right_params_by_step(run, of_means=rule)) for rule in SHARD_RULES),
-     "as by the mean of the devices' means: the images of a smaller shard count more than others",
+     "that is the mean of the devices' means: the images of a smaller shard count more than others",
      "デバイスごとの平均の平均になっています。小さいシャードの画像が重く数えられます"),
     (_matches_training(divisor=lambda run: lambda n: 1),
      "the sum of the gradients is not divided by the number of images", "勾配の合計が画像の枚数で割られていません"),
     (_matches_training(ragged=lambda run: False),
-     "the smaller batch at the end of an epoch is left out: its images count, too",
+     "the smaller batch at the end of an epoch is missing: its images also count",
      "エポック末の小さいバッチが捨てられています。その画像も使います"),
     (lambda run, got: _are_close_params(got, [initial_params(), *_right_params_by_step(run)]),
-     "`good_enough` is asked before the first step: ask after each step",
+     "`good_enough` is called before the first step: call it after each step",
      "最初のステップの前に `good_enough` を呼んでいます。各ステップの後に呼んでください"),
-    (_skips_questions, "it makes several steps before it asks: ask after each step",
+    (_skips_questions, "several steps are made before `good_enough` is called: call it after each step",
      "何ステップか進んでから呼んでいます。各ステップの後に呼んでください"),
     (lambda run, got: all(values.is_close(initial_params()) for values in got.params_by_step),
-     "the parameters do not change at all", "パラメータがまったく変わっていません"),
+     "the parameters do not change", "パラメータがまったく変わっていません"),
 ]  # fmt: skip
 
 
@@ -325,14 +325,14 @@ def _check_training(run: TrainingCase, got: TrainingAnswer, want: List[LayerPara
     """
     case = run.describe()
     if not got.params_by_step:
-        raise case.counterexample("`good_enough` was never asked", "`good_enough` が一度も呼ばれていません")
+        raise case.counterexample("`good_enough` was never called", "`good_enough` が一度も呼ばれていません")
     if not _are_close_params(got, want):
         step = next(n for n, (a, b) in enumerate(zip(got.params_by_step, want), 1) if not a.is_close(b))
         nth = f"{step}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(step, 'th') }"
         weight, expected = (values[step - 1].weight[0, 0] for values in (got.params_by_step, want))
         raise case.counterexample(
-            f"when `good_enough` was asked for the {nth} time, the first weight was "
-            f"{weight:.4f}, expected {expected:.4f}",
+            f"when `good_enough` was called for the {nth} time, the first weight was {weight:.4f}, expected "
+            f"{expected:.4f}",
             f"`good_enough` が {step} 回目に呼ばれたとき、最初の重みが {weight:.4f} でした。"
             f"正しくは {expected:.4f} です",
             find_mistake(rest, _are_close_params, *TRAINING_MISTAKES),
@@ -341,12 +341,13 @@ def _check_training(run: TrainingCase, got: TrainingAnswer, want: List[LayerPara
     case.check_faults(
         (got.idle_devices, f"device {idle_device} computed no image",
          f"デバイス {idle_device} が画像を 1 枚も計算していません"),
-        (got.devices_differ, "the devices end with different parameters", "デバイスごとにパラメータが異なっています"),
-        (question_count > run.steps, f"it went on after step {run.steps}",
+        (got.devices_differ,
+         "the devices have different parameters at the end", "デバイスごとにパラメータが異なっています"),
+        (question_count > run.steps, f"training continued after step {run.steps}",
          f"{run.steps} ステップで終わらず、学習を続けました"),
         (question_count < run.steps,
-         f"`good_enough` was asked {count_in_english(question_count, 'time')}, expected {run.steps}: once after each "
-         "step",
+         f"`good_enough` was called {count_in_english(question_count, 'time')}, expected {run.steps}: once after "
+             "each step",
          f"`good_enough` が {question_count} 回しか呼ばれていません。正しくは {run.steps} 回です (各ステップの後に 1 "
          "回)"),
     )  # fmt: skip
@@ -359,7 +360,7 @@ def _check_training(run: TrainingCase, got: TrainingAnswer, want: List[LayerPara
                 (all(each.got.returned is None for each in rest), "is `return` missing?",
                  "`return` を忘れていませんか"),
                 (got.returned is None and expected_steps == run.limit,
-                 "the last step of the limit may be good enough, too",
+                 "the last step within the limit may also be good enough",
                  "上限の最後のステップで十分よくなることもあります"),
                 (got.returned is None and expected_steps is not None, "it was good enough", "十分よくなっていました"),
             ),
@@ -374,7 +375,7 @@ Curve = List[Tuple[int, float]]  # (steps, validation accuracy) at each measurem
 
 @exercise("07-2")
 def check_median_steps(answer: Callable[..., Any]) -> None:
-    """The steps that the median seed takes to a target; None if it does not get there."""
+    """Compute the steps of the median seed to a target, or None if it does not reach the target."""
     cases: List[Tuple[List[Curve], float]] = [
         ([[(10, 0.5), (20, 0.9)]], 0.8),
         ([[(10, 0.5), (20, 0.9), (30, 0.7), (40, 0.95)]], 0.9),
@@ -395,7 +396,7 @@ def check_median_steps(answer: Callable[..., Any]) -> None:
         """Return the texts about a wrong median of steps."""
         texts = wrong_result_texts(f"median_steps({curves}, {target})", repr(got), want)
         if isinstance(got, NUMBER_TYPES) and math.isinf(got):
-            none = "return None where there is no number", "数がないときは None を返してください"
+            none = "return None if there is no number", "数がないときは None を返してください"
             raise counterexample(*texts, none)
         return texts
 
@@ -502,39 +503,42 @@ def _number_measurements(curve: Curve, first: int) -> Curve:
 
 MEDIAN_MISTAKES = formula_mistakes(_matches_steps_formula, [
     (_average_over_seeds_at_target(median),
-     "seeds that never reach the target are left out, so hopeless settings look good: they take longer than all others",
+     "you ignored seeds that never reach the target, so hopeless settings look good: count such seeds as slower "
+         "than all others",
      "目標に達しないシードが除かれています。それでは見込みのない設定がよく見えます。"
      "ほかのどのシードよりも長くかかるものとして数えてください"),
     (lambda curves, target:
         None if len(_steps_of_seeds_at_target(curves, target)) < len(curves)
          else median(_steps_of_seeds_at_target(curves, target)),
-     "one seed that never gets there does not keep the median seed from getting there",
+     "one seed that never reaches the target does not make the median infinite",
      "達しないシードが 1 つあっても、中央値のシードが達していれば答えは数です"),
     (_average_over_seeds(lambda curve, target: min(_first_step_at_target(curve, target), curve[-1][0])),
-     "a seed that never reaches the target counts as if it had at its last look",
+     "a seed that never reaches the target is counted as if it had reached it at its last evaluation",
      "目標に達しないシードを、最後の計測で達したものとして数えています"),
     (_average_over_seeds(lambda curve, target: next((s for s, r in curve if r > target), math.inf)),
-     "the target itself is enough", "ちょうど目標の値でも達したことになります"),
-    (_average_over_seeds(_first_step_at_target, mean), "that is the mean, which a single seed spoils",
+     "an accuracy equal to the target is enough", "ちょうど目標の値でも達したことになります"),
+    (_average_over_seeds(_first_step_at_target, mean),
+     "that is the mean, which a single bad seed spoils: use the median",
      "これは平均です。1 つのシードで大きく変わります"),
     (_average_over_seeds_at_target(mean), "that is the mean of the seeds that reach the target",
      "これは目標に達したシードの平均です"),
     *((_average_over_seeds(_first_step_at_target, middle),
-       "of an even number of seeds the median is the mean of the middle two",
+       "for an even number of seeds the median is the mean of the middle two",
        "シードが偶数個なら、中央値は中央の 2 つの平均です")
       for middle in (median_high, median_low)),
     (_average_over_seeds(lambda curve, target: _first_step_at_target(_number_measurements(curve, 0), target)),
-     "that is the place of the look, not its steps", "それは何番目の計測かで、ステップ数ではありません"),
+     "that is the index of the evaluation, not its number of steps",
+     "それは何番目の計測かで、ステップ数ではありません"),
     (_average_over_seeds(lambda curve, target: _first_step_at_target(_number_measurements(curve, 1), target)),
-     "that is a number of looks, not of steps", "それは計測の回数で、ステップ数ではありません"),
+     "that is the number of evaluations, not of steps", "それは計測の回数で、ステップ数ではありません"),
     (_average_over_seeds(_step_of_lasting_target),
-     "a seed is there at its first look that has the target, even if it falls below it again",
+     "a seed reaches the target at its first evaluation at or above the target, even if it falls below again later",
      "最初に目標以上になった計測で達したとします。その後で下回ってもかまいません"),
     (_average_over_seeds(_interpolate_step),
-     "between two looks nobody has looked: the first that has the target counts",
+     "do not interpolate between two evaluations: the first one at or above the target counts",
      "計測と計測の間は測っていません。目標以上になった最初の計測のステップ数です"),
     (_average_over_seeds(lambda curve, target: _first_step_at_target(curve[::-1], target)),
-     "the last look that has the target counts, not the first",
+     "you used the last evaluation at or above the target: use the first",
      "最初ではなく、最後に目標に達していた計測を数えています"),
     (_average_over_seeds(_first_step_at_target, min), "that is the fastest seed", "これは最も速いシードです"),
 ])  # fmt: skip
@@ -555,7 +559,7 @@ CurveFit = Tuple[float, float]
 
 @exercise("07-3")
 def check_critical_batch(answer: Callable[..., Any]) -> None:
-    """The fewest steps and the critical batch size that fit measured steps."""
+    """Fit the fewest steps and the critical batch size to measured steps."""
     cases: List[Tuple[List[int], List[float]]] = [
         ([1, 9], [100.0, 20.0]),
         ([2, 8, 32, 128], [450.0, 150.0, 75.0, 56.25]),
@@ -666,25 +670,25 @@ def _fit_power_law(n: Any, s: Any) -> CurveFit:
 FIT_MISTAKES = formula_mistakes(_matches_fit, [
     (lambda n, s: _fit_curve(n, s)[::-1], "the two are the wrong way round", "2 つの順番が逆です"),
     (lambda n, s: (_fit_curve(n, s)[0], _fit_curve(n, s)[0] * _fit_curve(n, s)[1]),
-     "the second is the images that the smallest batches need: divide by the fewest steps",
+     "the second number is the images that the smallest batches need: divide it by the fewest steps",
      "2 つ目は、最小のバッチで必要な画像の枚数です。最小ステップ数で割ってください"),
     (lambda n, s: _fit_curve(n, s, power=0.0),
-     "that fits the steps themselves, so the small batches alone decide: divide each difference by the steps measured",
+     "that fits the steps themselves, so only the small batches matter: divide each difference by the measured steps",
      "ステップ数そのものに当てはめているので、小さいバッチだけで決まってしまいます。差を、"
      "計測したそれぞれのステップ数で割ってください"),
     (lambda n, s: _fit_curve(n, s, power=0.5),
-     "each difference is divided by the square root of the steps, not by the steps",
+     "you divided each difference by the square root of the steps: divide by the steps",
      "差を、ステップ数ではなくその平方根で割っています"),
     *((inverse,
-       "the errors are the wrong way round: each is divided by the curve's steps, not by the steps measured",
+       "you divided each error by the curve's steps: divide by the measured steps",
        "相対誤差が逆です。計測したステップ数ではなく、曲線のステップ数で割っています")
       for inverse in (_fit_relative_to_curve, _fit_reweighted)),
-    (_fit_images, "that fits the images, sizes times steps, so the large batches alone decide",
+    (_fit_images, "that fits the images (sizes times steps), so only the large batches matter",
      "画像の枚数 (バッチサイズとステップ数の積) に当てはめているので、大きいバッチだけで決まってしまいます"),
-    (_fit_end_points, "that is the curve through the smallest and the largest batch alone",
+    (_fit_end_points, "that is the curve through only the smallest and the largest batch: fit all batches",
      "これは最小と最大のバッチだけを通る曲線です"),
     (lambda n, s: (float(s.min()), _fit_curve(n, s)[1]),
-     "the fewest steps are those of the curve, not the smallest that was measured",
+     "the fewest steps come from the curve, not from the smallest measurement",
      "最小ステップ数は曲線の値です。計測した中の最小ではありません"),
     (_fit_power_law, "that is a straight line in logarithms, a power law",
      "これは両対数グラフでの直線、つまりべき乗則です"),
@@ -755,7 +759,7 @@ class RateLandscape(NamedTuple):
             for rate, count in self.steps_by_rate().items()
         )
         return CaseText(
-            f"first={self.first:g}, limit={self.limit}, steps with each rate {{{steps}}}",
+            f"first={self.first:g}, limit={self.limit}, steps with each learning rate {{{steps}}}",
             f"first={self.first:g}, limit={self.limit}, 各学習率でのステップ数 "
             f"{{{steps.replace('never', '達しない')}}}",
         )
@@ -763,7 +767,7 @@ class RateLandscape(NamedTuple):
 
 @exercise("07-4")
 def check_learning_rate_search(answer: Callable[..., Any]) -> None:
-    """The rate with the fewest steps to the target, without wasting steps."""
+    """Find the learning rate with the fewest steps to the target, without wasting steps."""
     cases = [
         RateLandscape(0.25, 0.25, 50, 2.0, 8.0, 400),
         RateLandscape(0.25, 0.5, 50, 2.0, 0.5, 300),
@@ -795,7 +799,7 @@ def _check_tuning(answer: Callable[..., Any], landscape: RateLandscape) -> None:
         doublings = math.log2(rate / landscape.first) if rate > 0 else math.nan
         case.check_faults(
             (not math.isfinite(doublings) or abs(doublings - round(doublings)) > 1e-6,
-             f"it tried the rate {rate:g}, which is not {landscape.first:g} doubled or halved repeatedly",
+             f"it tried the learning rate {rate:g}: only double or halve {landscape.first:g} repeatedly",
              f"学習率 {rate:g} を試しました。{landscape.first:g} の 2 倍、4 倍、…、2 分の 1、4 分の 1、… "
              "だけを試してください"),
             (len(rates_tried) > MAX_TRAININGS, f"it has not stopped after {MAX_TRAININGS} trainings",
@@ -816,9 +820,9 @@ def _check_tuning(answer: Callable[..., Any], landscape: RateLandscape) -> None:
     sufficient = landscape.sufficient_steps()
     if spent > sufficient:
         raise case.counterexample(
-            f"{landscape.best:g} is right, but {count_in_english(len(rates_tried), 'training')} took {spent} steps in "
-            f"all, and {sufficient} suffice: give a training no more steps than the best one so far took, and stop in "
-            "a direction when a rate is no better",
+            f"{landscape.best:g} is right, but {count_in_english(len(rates_tried), 'training')} took {spent} steps "
+            f"in total instead of {sufficient}: limit each training to the steps of the best one so far, and stop in "
+            "a direction when a learning rate is no better",
             f"{landscape.best:g} は正しいのですが、{len(rates_tried)} 回の学習に合計 {spent} ステップかかりました。"
             f"{sufficient} で足ります。これまでの最良のステップ数を超える学習はさせず、"
             "よくならなくなったらその方向の探索をやめてください",
@@ -831,12 +835,13 @@ def _explain_worse_rate(got: Any, landscape: RateLandscape, rates_tried: List[fl
     if not is_number:
         return pick_explanation(
             (got is None, "is `return` missing?", "`return` を忘れていませんか"),
-            (True, "return a rate", "学習率を返してください"),
+            (True, "return a learning rate", "学習率を返してください"),
         )
     steps, fewest = landscape.steps_at(float(got)), landscape.steps_at(landscape.best)
     return pick_explanation(
-        (got == fewest, "that is a number of steps, return the rate", "これはステップ数です。学習率を返してください"),
-        (math.isinf(steps), "that training never gets there", "その学習は目標に達しません"),
+        (got == fewest,
+         "that is a number of steps: return the learning rate", "これはステップ数です。学習率を返してください"),
+        (math.isinf(steps), "that training never reaches the target", "その学習は目標に達しません"),
         (landscape.best not in rates_tried, f"{landscape.best:g} was never tried",
          f"{landscape.best:g} を試していません"),
         (True, f"{got:g} takes {steps:g} steps, {landscape.best:g} takes {fewest:g}",
@@ -883,7 +888,7 @@ class StepTrace(NamedTuple):
 
 @exercise("07-5")
 def check_momentum_step(answer: Callable[..., Any]) -> None:
-    """A step with momentum that stays right when the rate changes."""
+    """Make a step with momentum that stays correct when the learning rate changes."""
     cases = [
         _make_constant_gradient_case(0.5, (0.5, 0.5), ((1.0,),)),
         _make_constant_gradient_case(0.5, (0.5, 1.0), ((1.0,),)),
@@ -994,34 +999,34 @@ def _weights_if_corrected_late(steps: MomentumSteps) -> WeightPath:
 
 MOMENTUM_MISTAKES: List[Mistake] = [
     (_matches_rule(velocity_factor=lambda ratio: 1 / ratio),
-     "that is MXNet's rule alone: the velocity still contains the former rate",
+     "that is only MXNet's rule: the velocity still contains the former learning rate",
      "MXNet の規則のままです。速度の中身には以前の学習率が掛かっています"),
     (_matches_rule(velocity_factor=lambda ratio: ratio**-2), "the factor is upside down: it is lr / former_lr",
      "係数が逆数になっています。lr / former_lr です"),
     (lambda steps, got: _are_close_weights(got, _weights_if_corrected_late(steps)),
-     "the velocity is corrected after the update: correct it before",
+     "you corrected the velocity after the update: correct it before the update",
      "速度を更新の後に補正しています。更新の前に補正してください"),
     (_matches_rule(velocity_factor=lambda ratio: 0.0),
-     "that is the step without momentum: keep the velocities for the next step, in place",
+     "that is the step without momentum: write the velocities in place, so that they stay for the next step",
      "モーメンタムがないのと同じです。速度をその場で書き換えて、次のステップに残してください"),
     (lambda steps, got: all(_are_close_weights([one], [list(steps.initial_weights)]) for one in got.params_by_step),
-     "the weights are unchanged: write into the arrays, do not put new ones into the lists",
+     "the weights are unchanged: write into the arrays instead of putting new arrays into the lists",
      "重みが変わっていません。リストの要素を差し替えるのではなく、配列に書き込んでください"),
     (_matches_rule(velocity_factor=lambda ratio: float(ratio == 1)),
-     "the velocity is forgotten when the rate changes: it is to be multiplied by a factor",
+     "you reset the velocity when the learning rate changes: multiply it by a factor instead",
      "学習率が変わるたびに速度を捨てています。係数を掛けて引き継ぎます"),
     (_matches_rule(gradient_factor=lambda ratio: ratio),
-     "the gradient is multiplied by the factor, too: it belongs to the velocity alone",
+     "you also multiplied the gradient by the factor: multiply only the velocity",
      "勾配にも係数が掛かっています。係数は速度だけに掛けます"),
     (lambda steps, got:
         _are_close_weights(
             got, _apply_momentum_rule(steps, gradient_factor=lambda ratio: 1 - steps.momentum)),
-     "the gradient is multiplied by 1 - momentum: MXNet's rule does not do that",
+     "you multiplied the gradient by 1 - momentum: MXNet's rule does not do that",
      "勾配に 1 - モーメンタム が掛かっています。MXNet の規則にはありません"),
     (lambda steps, got:
         _are_close_weights([[2 * np.asarray(s) - w for w, s in zip(one, steps.initial_weights)]
                                for one in got.params_by_step], _apply_momentum_rule(steps)),
-     "the weights move the wrong way", "重みが逆向きに動いています"),
+     "the weights move in the wrong direction", "重みが逆向きに動いています"),
 ]  # fmt: skip
 
 
@@ -1063,14 +1068,14 @@ def _check_velocities(steps: MomentumSteps, got: StepTrace, want: WeightPath) ->
                 f"です。正しくは {format_array(other)} です",
                 pick_explanation(
                     (np.allclose(one, -other, *rounding),
-                     "MXNet's velocity is what is added to the weight, and has its sign",
+                     "MXNet adds the velocity to the weight: your velocity has the wrong sign",
                      "MXNet の速度は重みに足す値で、符号も同じです"),
                     (np.allclose(one, -other / rate, *rounding),
-                     "that is v of the papers; MXNet's velocity is u = -lr v",
+                     "that is the v of the papers: MXNet's velocity is u = -lr v",
                      "それは論文の v です。MXNet の速度は u = -lr v です"),
                     (step > 0 and np.allclose(one, velocities[step - 1][index], *rounding),
                      "it has not changed in this step: `velocity = ...` makes a new array, `velocity[:] = ...` and "
-                     "`velocity *= ...` write into the one that was given",
+                         "`velocity *= ...` write into the existing array",
                      "このステップで変わっていません。`velocity = ...` は新しい配列を作ります。"
                      "渡された配列に書き込むのは `velocity[:] = ...` や `velocity *= ...` です"),
                 ),
@@ -1138,8 +1143,8 @@ class ChoiceProblem(NamedTuple):
         step = f"{fixed:g} + {image:g} * n"
         given = f"steps={self.steps}, counts={self.counts}, deadline={self.deadline:g}"
         return CaseText(
-            f"{given}, a step with n images on each device takes {step} s, {CACHE_MISS_FACTOR} times as long for an "
-            f"image where n > {fits}, and {exchange:g} s more on several devices",
+            f"{given}, a step with n images on each device takes {step} s, {CACHE_MISS_FACTOR} times as long per "
+            f"image if n > {fits}, and {exchange:g} s more on several devices",
             f"{given}、デバイスあたり n 枚の 1 ステップは {step} 秒、n > {fits} なら 1 枚あたり "
             f"{CACHE_MISS_FACTOR} 倍、2 台以上ならさらに {exchange:g} 秒",
         )
@@ -1147,7 +1152,7 @@ class ChoiceProblem(NamedTuple):
 
 @exercise("07-6")
 def check_cheapest_choice(answer: Callable[..., Any]) -> None:
-    """The devices and the batch that reach a target in time for the fewest device-seconds."""
+    """Choose devices and a batch that reach a target in time with the fewest device-seconds."""
     steps: Dict[int, Optional[int]] = {8: 200, 32: 80, 128: 50, 512: 40}
     gpu, slow = SimulatedMachine(0.5, 0.0625, 0.25, 256), SimulatedMachine(0.125, 0.25, 1.0, 16)
     small = SimulatedMachine(0.125, 0.25, 0.0625, 64)
@@ -1236,22 +1241,24 @@ def _chooses_least(
 
 CHOICE_MISTAKES: List[Mistake] = [
     (_chooses_least(lambda problem, choice, seconds, cost: seconds),
-     "that is the fastest: choose the cheapest that is in time",
+     "that is the fastest: choose the cheapest that meets the deadline",
      "これは最も速い選択です。時間内で最も安いものを選んでください"),
     (_chooses_least(lambda problem, choice, seconds, cost: cost, ignore_deadline=True),
-     "that is the cheapest of all, whether or not it is in time", "これは期限を無視した、最も安い選択です"),
+     "that is the cheapest of all: choose the cheapest that meets the deadline",
+     "これは期限を無視した、最も安い選択です"),
     (_chooses_least(lambda problem, choice, seconds, cost: seconds, ignore_deadline=True),
-     "that is the fastest, whether or not it is in time", "これは期限を無視した、最も速い選択です"),
+     "that is the fastest without regard to the deadline: choose the cheapest that meets the deadline",
+     "これは期限を無視した、最も速い選択です"),
     *((_chooses_least(lambda problem, choice, seconds, cost:
               -choice[1] / problem.machine.step_seconds(choice[1], choice[0]), ignore_deadline),
        "that has the most images/s, which does not decide how long it takes",
        "これは 1 秒あたりの枚数が最大の選択です。待つ時間はそれでは決まりません")
       for ignore_deadline in (True, False)),
     (_chooses_least(lambda problem, choice, seconds, cost: (choice[0], seconds)),
-     "that has the fewest devices: more devices may finish so much sooner that they cost less",
+     "that has the fewest devices: more devices may cost less if they finish much sooner",
      "これはデバイスが最少の選択です。台数が多いほうが早く終わり、安く済むこともあります"),
     (_chooses_least(lambda problem, choice, seconds, cost: problem.steps[choice[1]]),
-     "that has the fewest steps, but not all steps take the same time",
+     "that has the fewest steps: also count how long each step takes",
      "これはステップ数が最少の選択です。1 ステップの時間は同じではありません"),
 ]  # fmt: skip
 
@@ -1265,8 +1272,7 @@ def _explain_invalid_call(problem: ChoiceProblem, batch: Any, devices: Any) -> T
          f"`seconds({batch}, {devices})` was called: the batch comes first, then the devices",
          f"`seconds({batch}, {devices})` が呼ばれました。バッチサイズが先、デバイス数が後です"),
         (devices in problem.counts and batch * devices in problem.steps,
-         f"`seconds({batch}, {devices})` was called: it takes the size of the whole batch, not the images of one "
-         "device",
+         f"`seconds({batch}, {devices})` was called: pass the size of the whole batch, not the images of one device",
          f"`seconds({batch}, {devices})` が呼ばれました。渡すのは 1 台分の枚数ではなく、バッチ全体のサイズです"),
     )  # fmt: skip
 
@@ -1286,17 +1292,18 @@ def _explain_wrong_choice(
     time, cost = problem.costs().get(got, none)
     best_time, best = none if want is None else problem.costs()[want]
     return pick_explanation(
-        (got not in problem.costs() and got[::-1] in problem.costs(), "devices come first", "デバイス数が先です"),
+        (got not in problem.costs() and got[::-1] in problem.costs(),
+         "return the devices first, then the batch", "デバイス数が先です"),
         (batch in problem.steps and problem.steps[batch] is None, f"batches of {batch} never reach the target",
          f"バッチサイズ {batch} では目標に達しません"),
         (count in problem.counts and batch in problem.steps and got not in problem.costs(),
-         "such a batch does not divide evenly over so many devices", "そのバッチはその台数では割り切れません"),
+         "this batch does not divide evenly over this many devices", "そのバッチはその台数では割り切れません"),
         (time > problem.deadline, f"it takes {time:.4g} s", f"{time:.4g} 秒かかります"),
         (cost == best, f"it costs as much as {want}, but takes {time:.4g} s, not {best_time:.4g} s",
          f"コストは {want} と同じですが、時間が {best_time:.4g} 秒ではなく {time:.4g} 秒かかります"),
         (not math.isnan(cost + best), f"it costs {cost:.4g} device-seconds, {want} costs {best:.4g}",
          f"コストは {cost:.4g} デバイス秒、{want} では {best:.4g} です"),
-        (True, "there is no such choice", "そのような選択肢はありません"),
+        (True, "that choice does not exist", "そのような選択肢はありません"),
     )  # fmt: skip
 
 
@@ -1311,19 +1318,20 @@ register_guess("07-b", NumberForm(0, example=64.0, factor=1.5),
     "batches of 512 instead of 8: by what factor does the number of steps fall?",
     "バッチを 8 枚から 512 枚にすると、ステップ数は何分の 1 か")
 register_guess("07-c", ChoiceForm("linearly", "more slowly", "not at all"),
-    "how does the best rate grow from batches of 8 to 128?",
+    "how does the best learning rate grow from batches of 8 to 128?",
     "バッチを 8 枚から 128 枚にすると、最適な学習率はどう増えるか")
 register_guess("07-d", ChoiceForm("same", "square root", "linear"),
-    "16 devices, equal epochs: which rule for the rate is best?", "16 台、同じエポック数: どの学習率の規則が最良か")
+    "16 devices, equal epochs: which rule for the learning rate is best?",
+    "16 台、同じエポック数: どの学習率の規則が最良か")
 register_guess("07-e", DictForm(NumberForm(0, 9, example=5, within=1), "without", "with"),
-    "rate 2, momentum 0.9: how many of 9 seeds survive without and with a warm-up?",
+    "learning rate 2, momentum 0.9: how many of 9 seeds survive without and with a warm-up?",
     "学習率 2 で正解率 50 % を超えるシードは 9 つのうちいくつか (ウォームアップなし / あり)")
 register_guess("07-f", NumberForm(0, example=2.0, factor=1.2),
-    "the rate falls to a tenth: MXNet's next step, as a multiple of the papers'?",
+    "the learning rate falls to a tenth: MXNet's next step, as a multiple of the papers'?",
     "学習率が 10 分の 1 になった直後、MXNet の歩幅は論文の規則の何倍か")
 register_guess("07-g", ChoiceForm(2, 4, 8, 16, 32, 64, 128, 256, 512), "which batch size reaches the target soonest?",
     "目標に最も早く達するバッチサイズはどれか")
-register_guess("07-h", YesNoForm(), "equal epochs: do large batches make more mistakes on training images, too?",
+register_guess("07-h", YesNoForm(), "equal epochs: do large batches also make more mistakes on training images?",
     "同じエポック数: 大きいバッチは学習画像の誤りも多いか")
 register_guess("07-i", ChoiceForm("8", "512", "neither"),
     "equal training error: which batch size has the smaller validation error?",

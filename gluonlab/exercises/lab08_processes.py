@@ -54,7 +54,7 @@ Shards = List[List[int]]
 
 @exercise("08-1")
 def check_shard_of_epoch(answer: Callable[[int, int, int, int, int], List[int]]) -> None:
-    """The images of each rank: all of them, equally many each, another order in each epoch."""
+    """Choose the images of each rank: all images, equal numbers, a new order in each epoch."""
     cases = [(8, 2, 0, 0), (10, 4, 0, 0), (7, 3, 0, 1), (9, 1, 0, 0), (2, 5, 0, 0), (1, 3, 2, 0)]
     randint = case_rng(81).randint
     for _ in range(8):
@@ -99,26 +99,27 @@ def _check_epoch_images(answer: Callable[..., Any], size: int, world_size: int, 
     unknown_images = [image for image in counts if not 0 <= image < size]
     missing = [image for image in range(size) if image not in counts]
     case.check_faults(
-        (unknown_images, f"there is no image {unknown_images[:1] and unknown_images[0]}: they go from 0 to {size - 1}",
+        (unknown_images,
+         f"there is no image {unknown_images[:1] and unknown_images[0]}: images are numbered from 0 to {size - 1}",
          f"画像 {unknown_images[:1] and unknown_images[0]} はありません。番号は 0 から {size - 1} までです"),
         (len(set(lengths)) > 1,
-         f"the ranks have {_join_values(lengths)} images: with unequal numbers one rank makes a step for which the "
-         "others do not come, and waits for ever",
+         f"the ranks have {_join_values(lengths)} images: give all ranks the same number, because a rank with more "
+             "images waits forever in its last step",
          f"枚数がランクごとに {_join_values(lengths, '、')} です。枚数が違うと、ほかのランクが来ないステップができ、"
          "そこで永久に待つことになります"),
         (lengths[0] < images_per_rank,
-         f"each rank has {lengths[0]} images, so {len(missing)} of {size} are trained on by none: {images_per_rank} "
-         "each are needed",
+         f"each rank has {lengths[0]} images, so no rank trains on {len(missing)} of the {size}: each rank needs "
+             f"{images_per_rank}",
          f"各ランクが {lengths[0]} 枚なので、{size} 枚のうち {len(missing)} 枚はどのランクも使いません。"
          f"{images_per_rank} 枚ずつ必要です"),
-        (lengths[0] > images_per_rank, f"each rank has {lengths[0]} images, and {images_per_rank} are enough",
+        (lengths[0] > images_per_rank, f"each rank has {lengths[0]} images, but {images_per_rank} are enough",
          f"各ランクが {lengths[0]} 枚ですが、{images_per_rank} 枚で足ります"),
         (_call_for_ranks(answer, size, world_size, *more) != shards,
-         "a second call gave other images: every process draws for itself, so the order must follow from `seed` and "
-         "`epoch` alone",
+         "a second call returned other images: each process draws on its own, so the order must depend only on "
+             "`seed` and `epoch`",
          "2 回目の呼び出しで別の画像になりました。プロセスはそれぞれ自分で乱数を引くので、順序は `seed` と `epoch` "
          "だけから決まらなければなりません"),
-        (missing, f"image {missing[:1] and missing[0]} is in no rank's shard, and some are in several",
+        (missing, f"image {missing[:1] and missing[0]} is not in any shard, and other images are in several",
          f"画像 {missing[:1] and missing[0]} がどのランクにもなく、複数のランクにある画像があります"),
     )  # fmt: skip
 
@@ -132,7 +133,7 @@ def _check_epoch_orders(answer: Callable[..., Any], size: int, world_size: int, 
     )
     steps = {(b - a) % size for a, b in zip(first[0], first[0][1:])}
     case.check_faults(
-        (len(steps) == 1, f"rank 0 has {_join_values(first[0][:4])}, ... in epoch 0: that is no random order",
+        (len(steps) == 1, f"rank 0 has {_join_values(first[0][:4])}, ... in epoch 0: the order must be random",
          f"エポック 0 でランク 0 の画像は {_join_values(first[0][:4])}, … で、ランダムな順序ではありません"),
     )  # fmt: skip
     for epoch, other_epoch in enumerate(later, 1):
@@ -142,23 +143,25 @@ def _check_epoch_orders(answer: Callable[..., Any], size: int, world_size: int, 
             (first == other_epoch, f"epochs 0 and {epoch} have the same order",
              f"エポック 0 と {epoch} の順序が同じです"),
             (same_images,
-             f"rank 0 has the same images in epochs 0 and {epoch}, in another order: it never sees those of the other "
-             "ranks",
+             f"rank 0 has the same images in epochs 0 and {epoch}, only in another order: it never sees the other "
+                 "images",
              f"ランク 0 の画像がエポック 0 と {epoch} で同じで、順序だけが違います。"
              "ほかのランクの画像を使うことがありません"),
             (all(shard == sorted(shard) for shard in [*first, *other_epoch]),
-             f"rank 0 has {_join_values(other_epoch[0][:4])}, ... in epoch {epoch}: its images always come in "
-             "ascending order, so they are chosen at random, and not shuffled",
+             f"rank 0 has {_join_values(other_epoch[0][:4])}, ... in epoch {epoch}: its images are chosen at random, "
+                 "but always in ascending order. Shuffle them as well",
              f"エポック {epoch} でランク 0 の画像は {_join_values(other_epoch[0][:4])}, … です。"
              "どのエポックでも番号の小さい順なので、選び方はランダムでも、順序はランダムではありません"),
             (repeated_share > 1 / 2,
-             f"of the images that follow each other on a rank in epoch {epoch}, {repeated_share:.0%} did so in epoch "
-             "0, too: it is the same permutation, handed to other ranks or begun at another place",
+             f"{repeated_share:.0%} of the images that follow each other on a rank in epoch {epoch} also did so in "
+                 "epoch 0: use a new permutation, not a shifted one",
              f"エポック {epoch} で続けて出てくる画像の組のうち {repeated_share:.0%} は、エポック 0 でも続いていました。"
              "同じ並べ替えを別のランクに渡したか、始める位置をずらしただけです"),
         )  # fmt: skip
     case.check_faults(
-        (first == other, f"with seed {seed + 7} the order is the same", f"シード {seed + 7} でも同じ順序です"),
+        (first == other,
+         f"with seed {seed + 7} the order is the same: it must depend on the seed",
+         f"シード {seed + 7} でも同じ順序です"),
     )  # fmt: skip
 
 
@@ -180,12 +183,12 @@ def _join_values(numbers: Sequence[Any], between: str = ", ") -> str:
 # --- 08-2: a program for many processes with six faults
 
 
-FAULT_REMAINS = CaseText("a fault is left", "まだ直っていません")
+FAULT_REMAINS = CaseText("a bug is left", "まだ直っていません")
 
 
 @exercise("08-2")
 def check_distributed_program(answer: DistributedProgram) -> None:
-    """A program whose processes share the images, shuffle them, and speak with one voice."""
+    """Write a program whose processes share and shuffle the images, and report only once."""
     randint = case_rng(82).randint
     cases = [(16, 2, 3), (21, 4, 2), (int(randint(24, 60)), int(randint(2, 6)), 3)]
     for size, world_size, epochs in cases:
@@ -222,7 +225,7 @@ def _explain_error(dist: Distributed, error: Exception) -> Wrong:
             f"ランク {error.rank} が、すでに終わったランク {error.ended_rank} を待っています。"
             "実際のプロセスなら永久に待ちます"
         )
-        return FAULT_REMAINS.counterexample(f"{error}: real processes would wait for ever", said_ja)
+        return FAULT_REMAINS.counterexample(f"{error}: real processes would wait forever", said_ja)
     line = f"\nin line {location.line} of its cell: `{location.source}`" if location else ""
     line_ja = f"\nセルの {location.line} 行目: `{location.source}`" if location else ""
     return FAULT_REMAINS.counterexample(f"{en}{format_error(error)}{line}", f"{ja}{format_error(error)}{line_ja}")
@@ -262,9 +265,9 @@ def _check_trained_images(case: CaseText, dist: Distributed, size: int, epochs: 
         same_as_rank_0 = orders.index(orders[0], 1) if orders[0] in orders[1:] else None
         case.check_faults(
             (missing and other_rank is not None and None not in sampler_epochs,
-             f"in epoch {epoch} the sampler of rank 0 has been told epoch {sampler_epochs[0]}, that of rank "
-             f"{other_rank} epoch {sampler_epochs[other_rank or 0]}: they draw different permutations, and image "
-             f"{missing[:1] and missing[0]} is in no rank's share",
+             f"in epoch {epoch} the sampler of rank 0 uses epoch {sampler_epochs[0]}, the sampler of rank "
+                 f"{other_rank} epoch {sampler_epochs[other_rank or 0]}: they draw different permutations, so image "
+                 f"{missing[:1] and missing[0]} is not in any shard",
              f"エポック {epoch} で、ランク 0 のサンプラーのエポックは {sampler_epochs[0]}、ランク {other_rank} では "
              f"{sampler_epochs[other_rank or 0]} です。並べ替えが食い違い、画像 {missing[:1] and missing[0]} "
              "がどのランクの担当にもなりません"),
@@ -274,8 +277,7 @@ def _check_trained_images(case: CaseText, dist: Distributed, size: int, epochs: 
             (missing, f"in epoch {epoch} no rank trains on image {missing[:1] and missing[0]}",
              f"エポック {epoch} で画像 {missing[:1] and missing[0]} を使うランクがありません"),
             (odd_rank is not None,
-             f"in epoch {epoch} rank {odd_rank} trains on {len(orders[odd_rank or 0])} images, expected its share, "
-             f"{share}",
+             f"in epoch {epoch} rank {odd_rank} trains on {len(orders[odd_rank or 0])} images, expected {share}",
              f"エポック {epoch} でランク {odd_rank} が {len(orders[odd_rank or 0])} 枚を使っています。担当分の {share} "
              "枚のはずです"),
         )  # fmt: skip
@@ -296,14 +298,15 @@ def _check_weights_and_updates(case: CaseText, dist: Distributed) -> None:
     first = weights[0]
     different_rank = next((rank for rank, each in enumerate(weights) if each is None or (each != first).any()), None)
     case.check_faults(
-        (first is None, "no rank has updated a model", "モデルを更新したランクがありません"),
+        (first is None, "no rank updated its model", "モデルを更新したランクがありません"),
         (different_rank is not None,
-         f"ranks 0 and {different_rank} have different weights in the end: their replicas have drifted apart",
+         f"ranks 0 and {different_rank} have different weights at the end: their replicas have drifted apart",
          f"最後にランク 0 と {different_rank} の重みが違います。レプリカがずれてしまいました"),
     )  # fmt: skip
     sums, updates = dist.records[0].gradient_sums, dist.records[0].updates
     case.check_faults(
-        (sums != updates, f"rank 0 computes {sums} gradients and makes {updates} updates, expected one after each",
+        (sums != updates,
+         f"rank 0 computes {sums} gradients and makes {updates} updates, expected one update after each gradient",
          f"ランク 0 が勾配を {sums} 回計算し、更新を {updates} 回行っています。勾配 1 回につき更新 1 回のはずです"),
     )  # fmt: skip
 
@@ -318,15 +321,15 @@ def _check_rank_zero(case: CaseText, dist: Distributed, val_set: Images, epochs:
          f"評価しているのがランク {_first_nonzero_rank(evaluations)} です。ランク 0 のはずです"),
         (any(evaluations[1:]), f"the same validation images are evaluated by {sum(map(bool, evaluations))} ranks",
          f"同じ検証画像を {sum(map(bool, evaluations))} 個のランクが評価しています"),
-        (wrong_images, "rank 0 evaluates on other images than those of `val_set`",
+        (wrong_images, "rank 0 must evaluate on the images of `val_set`, not on others",
          "ランク 0 が `val_set` ではない画像で評価しています"),
         (not lines[0] and any(lines), f"rank {_first_nonzero_rank(lines)} prints, expected rank 0",
          f"表示しているのがランク {_first_nonzero_rank(lines)} です。ランク 0 のはずです"),
         (any(lines[1:]), f"{sum(lines)} lines are printed, by {sum(map(bool, lines))} ranks, expected {epochs}",
          f"{sum(map(bool, lines))} 個のランクが合わせて {sum(lines)} 行を表示しています。{epochs} 行のはずです"),
-        (evaluations[0] != epochs, f"rank 0 evaluates {evaluations[0]} times, expected once an epoch",
+        (evaluations[0] != epochs, f"rank 0 evaluates {evaluations[0]} times, expected once per epoch",
          f"ランク 0 の評価が {evaluations[0]} 回です。エポックごとに 1 回のはずです"),
-        (lines[0] != epochs, f"rank 0 prints {lines[0]} lines with `dist.log`, expected one an epoch",
+        (lines[0] != epochs, f"rank 0 prints {lines[0]} lines with `dist.log`, expected one per epoch",
          f"ランク 0 が `dist.log` で表示した行が {lines[0]} 行です。エポックごとに 1 行のはずです"),
     )  # fmt: skip
 
@@ -369,7 +372,7 @@ class RankImages(NamedTuple):
 
 @exercise("08-3")
 def check_global_accuracy(answer: Callable[..., float]) -> None:
-    """The accuracy over all images, each counted once, on every rank."""
+    """Compute the accuracy over all images on every rank, with each image counted once."""
     cases = [
         _make_rank_images([[0, 1], [2, 3]], [1, 1, 0, 1]),
         _make_rank_images([[0, 1, 2], [3]], [0, 1, 0, 1]),
@@ -443,13 +446,13 @@ def _raise_first_error(outcomes: List[RankOutcome], case: RankImages) -> None:
     for error in errors:
         if isinstance(error, HangError):
             raise case.case.counterexample(
-                f"rank {error.rank} waits in `allreduce` for rank {error.ended_rank}, which "
-                "has ended: every rank must make the same calls",
+                f"rank {error.rank} waits in `allreduce` for rank {error.ended_rank}, which has already returned: "
+                "every rank must make the same calls",
                 f"ランク {error.rank} が `allreduce` で、すでに終わった"
                 f"ランク {error.ended_rank} を待っています。どのランクも同じ回数呼ぶ必要があります",
             )
         raise case.case.counterexample(
-            f"`allreduce` sums arrays of one shape, and was given {error}",
+            f"`allreduce` needs arrays of the same shape on all ranks, but got {error}",
             f"`allreduce` に渡す配列は全ランクで同じ形状でなければなりません ({error})",
         )
 
@@ -486,16 +489,17 @@ def _matches_on_every_rank(value: Callable[[RankImages], Any]) -> Callable[..., 
 ACCURACY_MISTAKES: List[Mistake] = [
     (_matches_ranks(_rank_accuracies), "that is the accuracy of the rank's own images",
      "それはそのランク自身の画像だけの正解率です"),
-    (_matches_on_every_rank(lambda case: np.mean(_all_right_flags(case))), "padding counts twice",
+    (_matches_on_every_rank(lambda case: np.mean(_all_right_flags(case))), "the padding images are counted twice",
      "パディングの画像が 2 回数えられています"),
     (_matches_on_every_rank(lambda case: sum(_all_right_flags(case)) / case.size),
-     "the right answers of padding count twice", "パディングの正解が 2 回数えられています"),
-    *((_matches_on_every_rank(mean_of), "a mean of the ranks' means: images of a rank with few of them count more",
+     "the correct answers for padding images are counted twice", "パディングの正解が 2 回数えられています"),
+    *((_matches_on_every_rank(mean_of),
+      "that is a mean of the ranks' means: images on a rank with few images count more",
        "ランクごとの平均の平均なので、枚数の少ないランクの画像が重く数えられます")
       for mean_of in (lambda case: np.mean(_rank_accuracies(case)),
                       lambda case: np.mean(np.nan_to_num(_rank_accuracies(case))))),
     (_matches_on_every_rank(lambda case: 100 * case.accuracy),
-     "that is in percent; the accuracy is a number from 0 to 1", "これは百分率です。正解率は 0 から 1 までの数です"),
+     "that is a percentage: return a number from 0 to 1", "これは百分率です。正解率は 0 から 1 までの数です"),
     (_matches_on_every_rank(lambda case: np.nansum(_rank_accuracies(case))), "the ranks' accuracies are added up",
      "ランクごとの正解率を足しただけです"),
 ]  # fmt: skip
@@ -510,7 +514,7 @@ PULL, PUSH = "pull", "push"
 
 @exercise("08-4")
 def check_staleness(answer: Callable[[List[Event]], List[int]]) -> None:
-    """The updates of other workers that each push meets and its worker has not seen."""
+    """Count the updates of other workers that a worker has not seen at each push."""
     cases: List[List[Event]] = [
         [(0, PULL, "w"), (0, PUSH, "w")],
         [(0, PULL, "w"), (1, PULL, "w"), (0, PUSH, "w"), (1, PUSH, "w")],
@@ -611,7 +615,7 @@ def _matches_count(**how: Any) -> Callable[..., bool]:
 
 
 STALENESS_MISTAKES: List[Mistake] = [
-    (_matches_count(count_own=True), "the worker's own updates are counted, too, but it has sent them itself",
+    (_matches_count(count_own=True), "the worker's own updates are also counted, but it already knows them",
      "自分の更新も数えています。自分の更新は古さには入りません"),
     (_matches_count(updates_by_key=False), "updates of other keys are counted", "ほかのキーの更新も数えています"),
     (_matches_count(pulls_by_key=False), "a pull of another key does not bring this one",
@@ -619,18 +623,21 @@ STALENESS_MISTAKES: List[Mistake] = [
     (_matches_count(updates_by_key=False, pulls_by_key=False), "updates of other keys are counted",
      "ほかのキーの更新も数えています"),
     (_matches_count(start_events=(PUSH,)),
-     "it is counted since the worker's last push: what it has pulled since then is new",
+     "you count since the worker's last push: count since its last pull",
      "最後の push から数えています。その後に pull した分は古くありません"),
-    (_matches_count(start_events=(PULL, PUSH)), "a push brings no weight to its worker: only a pull does",
+    (_matches_count(start_events=(PULL, PUSH)), "a push does not bring new weights to its worker: only a pull does",
      "push しても新しい重みは届きません。届くのは pull したときだけです"),
-    (_matches_count(count_workers=True), "that is how many other workers have pushed: every update counts",
+    (_matches_count(count_workers=True), "that is the number of other workers that pushed: count every update",
      "push したワーカーの数ではなく、更新の回数を数えます"),
-    (_matches_count(unpulled=False), "a worker that has not pulled yet has the initial weight, and has seen no update",
+    (_matches_count(unpulled=False),
+     "a worker that has not pulled yet has the initial weight, so it has missed all updates",
      "まだ pull していないワーカーが持つのは最初の重みで、どの更新も見ていません"),
-    (_matches_count(start_events=()), "it is counted from the beginning: a pull brings the newest weight",
+    (_matches_count(start_events=()),
+     "you count from the start: a pull brings the newest weight, so count from the last pull",
      "最初から数えています。pull すれば最新の重みになります"),
     (_matches_count(updates_by_key=False, pulls_by_key=False, count_own=True),
-     "the updates of all workers and keys are counted", "すべてのワーカーとキーの更新を数えています"),
+     "the updates of all workers and keys are counted: count only other workers' updates of this key",
+     "すべてのワーカーとキーの更新を数えています"),
 ]  # fmt: skip
 
 
@@ -685,7 +692,7 @@ class KilledRun(NamedTuple):
 
 @exercise("08-5")
 def check_restart_step(answer: Callable[[str, Dict[int, bool]], Tuple[int, int]]) -> None:
-    """The step that a killed run goes on from, and how many steps are made again."""
+    """Find the step from which a killed run resumes, and the number of repeated steps."""
     cases = [
         _make_killed_run(12, {5: True, 10: True}),
         _make_killed_run(13, {5: True, 10: False}),
@@ -709,11 +716,11 @@ def check_restart_step(answer: Callable[[str, Dict[int, bool]], Tuple[int, int]]
     def describe(metrics: str, checkpoints: Dict[int, bool], got: Any, want: Tuple[int, int]) -> TextPair:
         """Return the texts about a wrong restart step, or a wrong number of repeated steps."""
         if not isinstance(got, tuple) or len(got) != 2:
-            en = "two numbers: the step it goes on from, and how many steps are made again"
+            en = "two numbers: the step from which the run resumes, and the number of repeated steps"
             raise wrong_return(got, "goes_on(...)", en, "2 つの数 (再開するステップと、やり直す回数) ")
         steps, en, ja = len(KilledRun(metrics, checkpoints).logged_steps), "", ""
         if not metrics.endswith("\n") and metrics:
-            en, ja = " and a line that is cut", "と途中で切れた 1 行"
+            en, ja = " and an incomplete line", "と途中で切れた 1 行"
         return (
             f"a log of {steps} steps{en}, checkpoints {checkpoints}: {got}, expected {want}",
             f"{steps} ステップのログ{ja}、チェックポイント {checkpoints}: {got} でしたが、正しくは {want} です",
@@ -775,36 +782,36 @@ def _matches_start(start: Callable[[KilledRun], int]) -> Callable[..., bool]:
 
 RESTART_MISTAKES: List[Mistake] = [
     (_matches_start(lambda killed: killed.newest_checkpoint(whole=False, logged=False)),
-     "the newest checkpoint is taken, though it may be damaged, or ahead of the log",
+     "you use the newest checkpoint even if it is damaged or ahead of the log",
      "最新のチェックポイントを、壊れていないか、ログより先でないかを確かめずに使っています"),
-    (_matches_start(lambda killed: killed.newest_checkpoint(whole=False)), "a damaged checkpoint is taken",
+    (_matches_start(lambda killed: killed.newest_checkpoint(whole=False)), "you use a damaged checkpoint",
      "壊れたチェックポイントを使っています"),
     (_matches_start(lambda killed: killed.newest_checkpoint(logged=False)),
-     "a checkpoint is taken that is ahead of the log", "ログより先のステップのチェックポイントを使っています"),
+     "you use a checkpoint that is ahead of the log", "ログより先のステップのチェックポイントを使っています"),
     (_matches_run_formula(lambda killed: (killed.last_step, 0)),
-     "what is logged is not saved: only a checkpoint has the weights",
+     "the log does not contain the weights: only a checkpoint does",
      "ログにあっても保存されたわけではありません。重みはチェックポイントにしかありません"),
     (_matches_run_formula(lambda killed:
         (killed.newest_checkpoint() + 1, killed.last_step - killed.newest_checkpoint())),
-     "a checkpoint of step 5 has that step done: it is where the run goes on from",
+     "a checkpoint of step 5 is saved after that step: the run resumes from step 5",
      "ステップ 5 のチェックポイントには、そのステップの結果まで入っています。再開するのはそこからです"),
     (_matches_run_formula(lambda killed:
         (killed.newest_checkpoint(), max(0, killed.last_step - killed.newest_checkpoint() - 1))),
-     "the last logged step is made again, too", "ログの最後のステップもやり直します"),
-    (_matches_run_formula(lambda killed: killed.restart_point()[::-1]), "the two numbers are the other way round",
+     "the last logged step is also repeated", "ログの最後のステップもやり直します"),
+    (_matches_run_formula(lambda killed: killed.restart_point()[::-1]), "the two numbers are swapped",
      "2 つの数の順序が逆です"),
     (_matches_start(lambda killed: [0, *killed.usable_checkpoints(killed.last_step)][-1]),
-     "that is the last one in the dictionary, which need not be the newest",
+     "that is the last one in the dictionary, but it may not be the newest",
      "これは辞書の最後にあるものです。最も新しいとは限りません"),
     (_matches_start(lambda killed: max(killed.usable_checkpoints(killed.last_step - 1), default=0)),
      "a checkpoint of the last logged step is not ahead of the log",
      "ログの最後のステップのチェックポイントは、ログより先ではありません"),
-    (_matches_run_formula(_restart_with_cut_line), "the line that is cut counts as a step",
+    (_matches_run_formula(_restart_with_cut_line), "you count the incomplete line as a step",
      "途中で切れた行を 1 ステップと数えています"),
     (_matches_run_formula(lambda killed:
         (killed.newest_checkpoint(),
          len(killed.metrics.splitlines()) - killed.newest_checkpoint())),
-     "lines are counted, and not every line is a step", "行数を数えていますが、すべての行がステップではありません"),
+     "you count lines, but not every line is a step", "行数を数えていますが、すべての行がステップではありません"),
 ]  # fmt: skip
 
 
@@ -820,7 +827,7 @@ HostSlots = List[Tuple[str, int]]
 
 @exercise("08-6")
 def check_rank_places(answer: Callable[[str], List[RankPlace]]) -> None:
-    """The host of each rank of an LSF job, and its number there."""
+    """Find the host and the local rank of each rank of an LSF job."""
     cases = ["gpu07 2", "gpu07 2 gpu03 2", "a 1 b 3 c 2", "a 2 b 1 a 2", "n12 4 n3 1 n12 1 n3 2"]
     cases += ["n1 10", "n2 3 n1 12"]
     random = case_rng(86)
@@ -900,26 +907,26 @@ _matches_places = partial(matches_formula, same=_is_same_list)
 
 PLACE_MISTAKES = formula_mistakes(_matches_places, [
     (lambda text: _number_by_entry(_parse_hosts(text)),
-     "a host that comes again goes on counting: two ranks would have the same place, and GPU",
+     "if a host appears again, continue counting its local ranks: otherwise two ranks use the same GPU",
      "もう一度出てきたホストでは番号が続きます。そうしないと 2 つのランクが同じ番号、つまり同じ GPU になります"),
     (lambda text: [(host, rank) for rank, host in enumerate(_slot_hosts(text))],
-     "that is the rank in the job: the local rank begins at 0 on each host",
+     "that is the rank in the job: the local rank starts at 0 on each host",
      "それはジョブ全体でのランクです。ローカルランクはホストごとに 0 から始まります"),
-    (_places_round_robin, "slots are filled host by host, not in turns",
+    (_places_round_robin, "fill the slots host by host, not in turns",
      "スロットはホストごとに埋まります。順番に 1 つずつではありません"),
-    (_places_by_host, "ranks go through the list as it stands: a host that comes again has later ranks",
+    (_places_by_host, "assign ranks in the order of the list: a host that appears again gets later ranks",
      "ランクは並んでいる順に付きます。もう一度出てきたホストには後のランクが付きます"),
     (lambda text: _number_by_host(sorted(_slot_hosts(text))),
-     "the hosts are in the order of the list, not of their names", "ホストの順序は名前の順ではなく、並んでいる順です"),
+     "keep the hosts in the order of the list, do not sort them", "ホストの順序は名前の順ではなく、並んでいる順です"),
     (lambda text: [(host, n + 1) for host, n in _number_by_host(_slot_hosts(text))], "local ranks are counted from 0",
      "ローカルランクは 0 から数えます"),
     (lambda text: _number_by_entry(dict(_parse_hosts(text)).items()),
-     "a host that comes again has more slots; they do not replace the first ones",
+     "a host that appears again gets more slots: they do not replace the first ones",
      "もう一度出てきたホストではスロットが増えます。前の分と置き換わるのではありません"),
     (lambda text: _number_by_host(h for h, count in _parse_hosts(text) for _ in range(int(str(count)[0]))),
      "a number of slots may have two digits", "スロット数は 2 桁のこともあります"),
     (lambda text: [(host, count) for host, count in _parse_hosts(text)],
-     "there is one place for each slot, not one for each host", "ホストごとではなく、スロットごとに 1 つ要ります"),
+     "return one entry per slot, not one per host", "ホストごとではなく、スロットごとに 1 つ要ります"),
 ])  # fmt: skip
 
 
@@ -931,18 +938,19 @@ register_guess("08-a", ChoiceForm("exactly 0", "rounding", "more"),
     "how much do the last losses of one process and of two differ?",
     "1 プロセスと 2 プロセスの最後の損失はどれくらい違うか")
 register_guess("08-b", DictForm(NumberForm(0, example=0.5, within=0.1), "copied", "lasting"),
-    "how many times the parameters' bytes go from device to device in a step?",
+    "how many times do the parameters' bytes go from device to device in a step?",
     "1 ステップでデバイスの間を通るのは、パラメータのバイト数の何倍か")
 register_guess("08-c", DictForm(NumberForm(0, 1, example=0.1, within=0.04), "2 ranks", "8 ranks"),
-    "each rank has a permutation of its own: what fraction of the images is used by none?",
+    "each rank has its own permutation: what fraction of the images is never used?",
     "ランクごとに並べ替えが違うとき、どのランクも使わない画像の割合")
 register_guess("08-d", NumberForm(0, 1, example=0.1, within=0.08),
-    "rank 0 alone evaluates: for what fraction of the time are the 7 others idle?",
+    "only rank 0 evaluates: for what fraction of the time are the 7 others idle?",
     "ランク 0 だけが評価するとき、残りの 7 個が何もしない時間の割合")
 register_guess("08-e", NumberForm(0, example=5, within=0.3),
-    "how many updates by the other worker has a pushing worker not seen?",
+    "how many updates by the other worker has a worker missed when it pushes?",
     "push が届いたとき、まだ pull していない相手の更新は平均何回分か")
 register_guess("08-f", ChoiceForm("the first step", "the last checkpoint", "the kill"),
     "where does the run resume after a worker was killed?", "ワーカーが強制終了された後、どこから再開されるか")
-register_guess("08-g", NumberForm(0, example=25), "how many of its steps have a different loss than without the kill?",
+register_guess("08-g", NumberForm(0, example=25),
+"how many of its steps have another loss than in a run that is not killed?",
     "中断しなかった場合と損失が違うステップの数")

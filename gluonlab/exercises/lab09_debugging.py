@@ -57,7 +57,7 @@ from gluonlab.scratch.recipes import he_deviation
 # --- Shared checks
 
 
-FAULT_REMAINS = CaseText("the fault is still there", "まだ直っていません")
+FAULT_REMAINS = CaseText("the bug is still there", "まだ直っていません")
 
 
 def check_losses(returned: Any, want: Sequence[float], name: str, en: str, ja: str) -> None:
@@ -67,12 +67,12 @@ def check_losses(returned: Any, want: Sequence[float], name: str, en: str, ja: s
     """
     got = _flatten_numbers(returned)
     if got is None:
-        raise wrong_return(returned, f"`{name}`", f"{en}, as before", f"元のプログラムと同じく{ja}")
+        raise wrong_return(returned, f"`{name}`", f"{en}, as the original does", f"元のプログラムと同じく{ja}")
     if len(got) != len(want) or not np.allclose(got, want, rtol=1e-3, atol=1e-4):
         shown_text, expected_text = (", ".join(f"{one:.4g}" for one in values[:8]) for values in (got, want))
         raise counterexample(
-            f"the parameters are right, but `{name}` returned [{shown_text}], expected [{expected_text}]: return {en}, "
-            "as before",
+            f"the parameters are right, but `{name}` returned [{shown_text}], expected [{expected_text}]: return "
+            f"{en}, as the original does",
             f"パラメータは正しいのですが、`{name}` の戻り値が [{shown_text}] です。"
             f"[{expected_text}] のはずです。元のプログラムと同じく{ja}を返してください",
         )
@@ -95,7 +95,7 @@ def _flatten_numbers(value: Any) -> Optional[List[float]]:
 
 @exercise("09-1")
 def check_allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
-    """An allreduce whose sums reach the arrays that it was given."""
+    """Fix an allreduce whose sums do not reach its input arrays."""
     cases = [[np.array([value]) for value in values] for values in ([1.0, 2.0], [5.0], [1.0, 2, 4])]
     random = case_rng(9)
     cases += [list(random.randint(-50, 50, (count, 2, 3)).astype(float)) for count in (2, 3, 4)]
@@ -109,8 +109,8 @@ def check_allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
             check_mixing_and_waits(ArrayTrace(mixed_inputs=trace.mixed_inputs))
         elif all(map(np.array_equal, got, initial)):
             raise FAULT_REMAINS.counterexample(
-                f"the arrays on {len(initial)} devices held {_format_arrays(initial)} before `allreduce`, and they "
-                f"hold the same after it; expected {_format_arrays([want])} on every device",
+                f"the arrays on {len(initial)} devices were {_format_arrays(initial)} before `allreduce`, and are "
+                f"the same afterwards; expected {_format_arrays([want])} on every device",
                 f"{len(initial)} 台のデバイスの配列は `allreduce` の前に {_format_arrays(initial, '、')} で、"
                 f"呼んだ後も同じままです。すべてのデバイスで {_format_arrays([want])} になるはずです",
             )
@@ -121,7 +121,7 @@ def check_allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
                 f"{_format_arrays(initial, '、')} の allreduce の結果が {_format_arrays(got, '、')} でした。"
                 f"すべてのデバイスで {_format_arrays([want])} になるはずです",
                 pick_explanation(
-                    (np.array_equal(got[0], want), "the sum does not come back to all devices",
+                    (np.array_equal(got[0], want), "the sum is not copied back to all devices",
                      "合計がすべてのデバイスには戻っていません"),
                     (all(np.allclose(each, want / len(initial)) for each in got), "that is the mean, not the sum",
                      "それは合計ではなく平均です"),
@@ -138,7 +138,7 @@ def _format_arrays(arrays: List[Any], join: str = " and ") -> str:
 
 @exercise("09-2")
 def check_accumulation(answer: Callable[..., Any]) -> None:
-    """Microbatches whose every update is that of its own batch."""
+    """Fix microbatches so that each update uses only its own batch."""
     cases: List[Tuple[Tuple[int, ...], int]] = [((4,), 2), ((4, 4), 2), ((4, 4, 4), 1)]
     losses_and_means: List[Tuple[Any, float]] = []
     for sizes, parts in [*cases, ((8, 8, 3, 8), 3), ((9, 5, 7), 4)]:
@@ -163,8 +163,8 @@ def _explain_wrong_update(update: Update) -> Wrong:
     count, previous = len(update.batches), update.params_before
     moved, expected = weight_distance(update.got, previous), weight_distance(update.want, previous)
     return FAULT_REMAINS.counterexample(
-        f"of {count} batches the last one moved the weights by {moved:.4g}, "
-        f"expected {expected:.4g}, as without microbatches; the first one was right",
+        f"the last of {count} batches moved the weights by {moved:.4g}, expected {expected:.4g}, as without "
+        "microbatches; the first batch was right",
         f"{count} 番目のバッチで重みが {moved:.4g} 動きました。"
         f"マイクロバッチなしでは {expected:.4g} です。1 番目のバッチは正しい動きでした",
     )
@@ -172,7 +172,7 @@ def _explain_wrong_update(update: Update) -> Wrong:
 
 @exercise("09-3")
 def check_step_size(answer: Callable[..., Any]) -> None:
-    """An update that is the same on one device and on several."""
+    """Fix an update so that it is the same on one device and on several."""
     returned_losses: List[Tuple[Any, Sequence[float]]] = []
     for size, count in ((4, 1), (4, 2), (6, 3), (7, 2), (10, 4), (5, 4), (33, 2)):
         ctxs, batches = cpu_devices(count), random_batches([size, size])
@@ -186,7 +186,7 @@ def check_step_size(answer: Callable[..., Any]) -> None:
                     raise _explain_wrong_step(got, params_before, want, batch, ctxs, ctx)
             returned_losses.append((losses, params_before.image_losses(batch)))
     for given, each in returned_losses:
-        check_losses(given, each, "train_batch_on", "the losses of each shard", "各シャードの損失")
+        check_losses(given, each, "train_batch_on", "the losses for each shard", "各シャードの損失")
 
 
 def _explain_wrong_step(
@@ -203,8 +203,8 @@ def _explain_wrong_step(
     moved, expected = weight_distance(got, params_before), weight_distance(want, params_before)
     if got.is_close(params_before.step(batch, LR / share)):
         return FAULT_REMAINS.counterexample(
-            f"with {size} images on {count} devices the weights moved by {moved:.4g}, "
-            f"with the same images on one device by {expected:.4g}",
+            f"with {size} images on {count} devices the weights moved by {moved:.4g}, but with the same images on "
+            f"one device by {expected:.4g}",
             f"{size} 枚を {count} 台のデバイスで学習すると重みが {moved:.4g} 動きました。"
             f"同じ画像を 1 台のデバイスで学習すると {expected:.4g} です",
         )
@@ -214,10 +214,10 @@ def _explain_wrong_step(
         f"{size} 枚を {count} 台のデバイスで: {ctx} の重みが {moved:.4g} 動きました。"
         f"1 台のデバイスと同じ {expected:.4g} になるはずです",
         pick_explanation(
-            (got.is_close(params_before), "the parameters do not move at all", "パラメータがまったく動いていません"),
-            (got.is_close(params_before.step(batch, LR / share / count)), "it was right for batches that divide evenly",
+            (got.is_close(params_before), "the parameters do not change", "パラメータがまったく動いていません"),
+            (got.is_close(params_before.step(batch, LR / share / count)), "batches that divide evenly are right",
              "均等に割り切れるバッチでは正しい値でした"),
-            (got.is_close(params_before.step(batch, LR)), "the gradients are added up, and nothing divides them",
+            (got.is_close(params_before.step(batch, LR)), "the gradients are added up, but never divided",
              "勾配の合計がどこでも割られていません"),
         ),
     )  # fmt: skip
@@ -228,7 +228,7 @@ def _explain_wrong_step(
 
 @exercise("09-4")
 def check_idle_replica(answer: Callable[..., Any]) -> None:
-    """An epoch whose last batch has fewer images than there are devices."""
+    """Fix an epoch whose last batch has fewer images than there are devices."""
     returned_losses: List[Tuple[Any, List[float]]] = []
     for count, size, devices in ((8, 4, 2), (5, 4, 2), (9, 4, 3), (10, 4, 3), (21, 5, 2)):
         ctxs, [(images, labels)] = cpu_devices(devices), random_batches([count])
@@ -273,10 +273,10 @@ def _explain_wrong_epoch(
         f"エポック {epoch} の後、{ctx} のパラメータが 1 台のデバイスの結果と違います。"
         f"最後のバッチ ({last_size} 枚) で重みが {moved:.4g} 動きました。{expected:.4g} のはずです",
         pick_explanation(
-            (got.is_close(params_before), f"the last {last_size} were not used at all",
+            (got.is_close(params_before), f"the last {last_size} were not used",
              f"最後の {last_size} 枚が使われていません"),
             (any(got.is_close(params_before.step(last, scale)) for scale in scales),
-             "an image of the last batch counts more or less than once",
+             "an image of the last batch does not count exactly once",
              "最後のバッチの画像が 1 回ずつ数えられていません"),
         ),
     )  # fmt: skip
@@ -298,7 +298,7 @@ def _train_with_stale_gradients(begin: LayerParams, batches: List[Batch], count:
 
 @exercise("09-5")
 def check_padded_evaluation(answer: Callable[..., float]) -> None:
-    """An accuracy in which every image counts once."""
+    """Fix an accuracy so that each image counts once."""
     cases = [([1, 1, 1, 0], 4, 1), ([1, 1, 1, 0], 2, 2), ([1, 0, 1], 2, 1)]
     cases += [([1, 1, 0, 0, 0], 4, 2), ([0, 0, 1], 2, 2), ([1, 0], 8, 2)]
     random = case_rng(5)
@@ -334,8 +334,8 @@ def _check_accuracy(answer: Callable[..., float], right: List[int], size: int, c
     idle_devices = [ctx for ctx in ctxs if ctx not in {each for each, _ in calls}]
     check_faults(
         (idle_devices and min(n, size) >= count,
-         f"{en}, which is right, but {idle_devices[:1] and idle_devices[0]} did nothing: the images should be shared "
-         f"among {count} devices",
+         f"{en}, which is right, but {idle_devices[:1] and idle_devices[0]} was idle: split the images over {count} "
+             "devices",
          f"正解率 {got:.4g} は正しいのですが、{idle_devices[:1] and idle_devices[0]} が何もしていません。{count} "
          "台のデバイスで分担してください"),
         (largest > share,
@@ -369,7 +369,7 @@ def _check_accuracy_value(en: str, ja: str, got: float, right: List[int], size: 
         en,
         ja,
         pick_explanation(
-            (is_near(padded / n), f"{padded} right ones were counted among {n}",
+            (is_near(padded / n), f"{padded} correct answers were counted for {n} images: do not count the padding",
              f"{n} 枚の中で正解が {padded} 枚と数えられました"),
             (is_incomplete, f"the last {n % size} were left out", f"最後の {n % size} 枚が抜けています"),
         ),
@@ -388,7 +388,7 @@ RANDOM_OPERATORS = {
 
 @exercise("09-6")
 def check_initial_parameters(answer: Callable[..., Any]) -> None:
-    """Replicas that begin alike on every device."""
+    """Fix replicas so that they start with the same parameters on every device."""
     random_cases = extra_cases(2, lambda random: (int(random.randint(1, 4)), int(random.randint(10, 10_000))))
     for count, seed in [(1, 0), (2, 0), (2, 7), (3, 1), *random_cases]:
         ctxs = cpu_devices(count)
@@ -400,9 +400,9 @@ def check_initial_parameters(answer: Callable[..., Any]) -> None:
         names = ", ".join(sorted(map(str, drawing_devices)))
         check_faults(
             (len(drawing_devices) > 1,  # equal only because CPU devices share a random generator
-             f"{names} each draw numbers of their own, after generators of all devices were "
-             "seeded alike. CPU devices share one generator, so it looks right here; "
-             "GPUs have one each, which adds the device's number to its seed, and would differ",
+             f"{names} each draw their own numbers after the same seed. CPU devices share one generator, so this "
+                 "looks right here. Each GPU has its own generator, which adds the device's number to the seed, so the "
+                 "replicas would differ",
              f"全デバイスの乱数生成器に同じシードを設定した後、{names} がそれぞれ乱数を引いています。CPU デバイスは 1 "
              "個の生成器を共有するのでここでは正しく見えますが、GPU では番号がシードに混ざり、"
              "デバイスごとに値が変わります"),
@@ -449,11 +449,11 @@ def _record_shared_draws() -> Iterator[Set[mx.Context]]:
 def _check_replicas(replicas: Any, ctxs: List[mx.Context]) -> None:
     """Raise Wrong unless there is a replica with gradients and right shapes on each device."""
     if not isinstance(replicas, (list, tuple)):
-        en, ja = "a list with a Replica for each device", "デバイスごとの Replica のリスト"
+        en, ja = "a list with one Replica per device", "デバイスごとの Replica のリスト"
         raise wrong_return(replicas, "`make_replicas`", en, ja)
     if len(replicas) != len(ctxs):
         raise counterexample(
-            f"for {count_in_english(len(ctxs), 'device')} there are {len(replicas)} replicas",
+            f"{count_in_english(len(ctxs), 'device')} need one replica each, but there are {len(replicas)}",
             f"デバイス {len(ctxs)} 台に対してレプリカが {len(replicas)} 個あります",
         )
     for replica, ctx in zip(replicas, ctxs):
@@ -464,10 +464,10 @@ def _check_replicas(replicas: Any, ctxs: List[mx.Context]) -> None:
         )  # fmt: skip
         for number, param in enumerate(replica.params):
             check_faults(
-                (param.context != ctx, f"parameter {number} of the replica for {ctx} lies on {param.context}",
+                (param.context != ctx, f"parameter {number} of the replica for {ctx} is on {param.context}",
                  f"{ctx} 用のレプリカのパラメータ {number} が {param.context} にあります"),
                 (param.grad is None or len(replica.grads) != len(SHAPES),
-                 f"parameter {number} on {ctx} has no gradient: attach one to every copy",
+                 f"parameter {number} on {ctx} does not have a gradient: call `attach_grad` on every copy",
                  f"{ctx} のパラメータ {number} に勾配がありません。コピーごとに付けてください"),
             )  # fmt: skip
 
@@ -483,8 +483,7 @@ def _check_equal_values(values: List[List[Any]], ctxs: List[mx.Context]) -> None
                 position = np.unravel_index(np.argmax(np.abs(first - other)), other.shape)
                 a, b, at = float(first[position]), float(other[position]), tuple(map(int, position))
                 raise FAULT_REMAINS.counterexample(
-                    f"before any training, parameter {number} begins with {a:.4g} on {ctxs[0]} "
-                    f"and with {b:.4g} on {ctx}, at {at}",
+                    f"before training, parameter {number} is {a:.4g} on {ctxs[0]}, but {b:.4g} on {ctx}, at {at}",
                     f"まだ学習していないのに、パラメータ {number} の {at} が "
                     f"{ctxs[0]} では {a:.4g}、{ctx} では {b:.4g} です",
                 )
@@ -497,11 +496,12 @@ def _check_initialization(values: List[Any], second_values: List[Any], seed: int
         expected_std = he_deviation(fan_in(shape)) if len(shape) > 1 else 0.0
         check_faults(
             (not is_repeatable,
-             f"seed {seed} gives other parameters the second time: they should depend on the seed alone",
+             f"seed {seed} gives other parameters the second time: they should depend only on the seed",
              f"seed {seed} で 2 回作ると違うパラメータになります。seed だけで決まるはずです"),
             (not math.isclose(float(weight.std()), expected_std, rel_tol=0.4),
              f"parameter {number} of shape {shape} has the standard deviation {weight.std():.4g}, expected "
-             f"{expected_std:.4g}: alike is not enough, units that begin alike learn alike",
+             f"{expected_std:.4g}: equal replicas are not enough, because units with equal initial weights learn "
+             "the same",
              f"パラメータ {number} (形状 {shape}) の標準偏差が {weight.std():.4g} です。{expected_std:.4g} のはずです。"
              "そろえるだけでは足りません。同じ値で始まるユニットは同じことしか学びません"),
         )  # fmt: skip
@@ -517,7 +517,8 @@ def _check_separate_memory(replicas: Any, ctxs: List[mx.Context]) -> None:
             param = replica.params[number]
             check_faults(
                 (any((array.asnumpy() != place).any() for array in (param, param.grad)),
-                 f"parameter {number} on {ctx} changes when another replica's is written: each needs a copy of its own",
+                 f"parameter {number} on {ctx} changes when you write to another replica: each replica needs its own "
+                     "copy",
                  f"{ctx} のパラメータ {number} が、別のレプリカに書き込むと変わります。"
                  "それぞれに自分のコピーが要ります"),
                 ((replica.grads[number].asnumpy() != place).any(),
@@ -595,7 +596,7 @@ EPOCH_SETTINGS = (
 
 @exercise("09-7")
 def check_two_faults(answer: Callable[..., Any]) -> None:
-    """A training program with two faults that are there on several devices only."""
+    """Fix a training program with two bugs that appear only on several devices."""
     epoch_settings = [
         *EPOCH_SETTINGS,
         *extra_cases(2, lambda random: _TrainingSetting(48, 12, int(random.randint(2, 5)), 2, 0.2)),
@@ -643,8 +644,8 @@ def _check_images(setting: _TrainingSetting, run: _TrainingRecord) -> None:
     case, n = setting.describe(), setting.images
     if len(run.rows) != n * setting.epochs:
         raise case.counterexample(
-            f"{len(run.rows)} images went through the network in "
-            f"{count_in_english(setting.epochs, 'epoch')}, expected {n * setting.epochs}",
+            f"{len(run.rows)} images went through the model in {count_in_english(setting.epochs, 'epoch')}, expected "
+            f"{n * setting.epochs}",
             f"{setting.epochs} エポックで {len(run.rows)} 枚がネットワークを通りました。"
             f"{n * setting.epochs} 枚のはずです",
         )
@@ -653,8 +654,8 @@ def _check_images(setting: _TrainingSetting, run: _TrainingRecord) -> None:
         most_used, least_used = int(np.argmax(use_counts)), int(np.argmin(use_counts))
         FAULT_REMAINS.check_faults(
             (use_counts.max() != 1 or use_counts.min() != 1,
-             f"{case.en}: in an epoch image {most_used} went through the network {use_counts[most_used]} times, and "
-             f"image {least_used} {use_counts[least_used]} times",
+             f"{case.en}: in one epoch image {most_used} went through the model {use_counts[most_used]} times, but "
+                 f"image {least_used} {use_counts[least_used]} times",
              f"{case.ja}: 1 エポックで画像 {most_used} は {use_counts[most_used]} 回、画像 {least_used} は "
              f"{use_counts[least_used]} 回ネットワークを通りました"),
         )  # fmt: skip
@@ -771,21 +772,21 @@ REMAINING_FAULTS = [
     _matches_clipping_by_device(lambda setting: setting.max_norm),
 ]
 UPDATE_MISTAKES: List[Mistake] = [
-    (_matches_clipped_sum(lambda setting: float("inf")), "no gradient is scaled down any more",
+    (_matches_clipped_sum(lambda setting: float("inf")), "gradients are no longer scaled down",
      "勾配がまったく縮められていません"),
     (_matches_clipped_sum(lambda setting: setting.max_norm),
-     "what is scaled is a sum over the images, and `largest` is for their mean",
+     "you scale the sum over the images, but `largest` limits the gradient of their mean",
      "縮めている勾配は画像についての合計ですが、`largest` は平均の勾配についての値です"),
     (_matches_clipped_sum(lambda setting: setting.max_norm * setting.images_per_device),
-     "the sum of all devices has the images of the whole batch, not those of a shard",
+     "the sum over all devices contains the images of the whole batch, not only one shard",
      "全デバイスの合計はバッチ全体の勾配です。掛ける数はシャードの枚数ではありません"),
     (_matches_clipped_sum(lambda setting: setting.max_norm * setting.images, summed_twice=True),
-     "the update is too large by the number of devices: the sum was added up again, as `step` does, or divided by the "
-     "images of one device",
+     "the update is too large by the number of devices: the sum was either added up again, as `step` does, or "
+         "divided by the images of one device",
      "デバイスの台数倍だけ動いています。`step` のようにもう一度合計したか、1 台分の枚数で割ったかのどちらかです"),
-    (_is_clipped_by_joint_norm, "the norm is that of all devices' gradients side by side: take that of their sum",
+    (_is_clipped_by_joint_norm, "that is the norm of all devices' gradients together: use the norm of their sum",
      "全デバイスの勾配を並べたもののノルムです。合計した勾配のノルムを使ってください"),
-    (_is_clipped_by_parameter, "every parameter is scaled by itself: it is one gradient, with one norm",
+    (_is_clipped_by_parameter, "every parameter is scaled separately: all parameters form one gradient with one norm",
      "パラメータごとに縮めています。全体で 1 つの勾配、1 つのノルムです"),
 ]  # fmt: skip
 
@@ -827,12 +828,12 @@ def _check_orders(setting: _TrainingSetting, run: _TrainingRecord) -> None:
     device_orders = [frozenset(zip(order, run.devices_of_rows[n * epoch :])) for epoch, order in enumerate(orders)]
     setting.describe().check_faults(
         (sorted(orders[0]) == orders[0] or sorted(orders[0]) == orders[0][::-1],
-         "the images were used in the order in which they are stored: each epoch should have a random one",
+         "the images were used in the order in which they are stored: each epoch needs a random order",
          "画像が並び順のまま使われています。エポックごとに無作為な順にするはずでした"),
-        (orders[0] == orders[1], "two epochs have the same order: each should have a new one",
+        (orders[0] == orders[1], "two epochs have the same order: each epoch needs a new order",
          "2 つのエポックの順番が同じです。エポックごとに新しい順にするはずでした"),
         (setting.devices > 1 and device_orders[0] == device_orders[1],
-         "every device saw the same images in two epochs: on one device any images can come into one batch together",
+         "every device saw the same images in two epochs: shuffle so that any images can be in the same batch",
          "2 つのエポックで、どのデバイスにも同じ画像が渡りました。1 台のデバイスなら、"
          "どの画像の組み合わせも同じバッチに入る可能性があるはずです"),
     )  # fmt: skip
@@ -844,7 +845,7 @@ def _check_orders(setting: _TrainingSetting, run: _TrainingRecord) -> None:
 REPLICA_COURSES = ("equal", "constant", "apart")
 
 # fmt: off
-register_guess("09-a", ChoiceForm(*REPLICA_COURSES), "what becomes of the two replicas in training?",
+register_guess("09-a", ChoiceForm(*REPLICA_COURSES), "what happens to the two replicas during training?",
     "学習の間に 2 つのレプリカはどうなるか")
 register_guess("09-b", DictForm(NumberForm(0, example=2, factor=2), "all is well", "here"),
     "by what factor does the norm of the gradients change in three epochs?", "勾配のノルムは 3 エポックで何倍になるか")
@@ -859,5 +860,5 @@ register_guess("09-e", DictForm(NumberForm(0, example=0.5, factor=100), "before 
 register_guess("09-f", DictForm(YesNoForm(), 360, 64, 100, 7),
     "for which batch sizes is accuracy x images a whole number?",
     "正解率に枚数を掛けて整数になるのはどのバッチサイズか")
-register_guess("09-g", ChoiceForm(*REPLICA_COURSES), "and with a correct allreduce: what becomes of the replicas?",
+register_guess("09-g", ChoiceForm(*REPLICA_COURSES), "and with a correct allreduce: what happens to the replicas?",
     "正しい allreduce なら、レプリカの距離はどうなるか")

@@ -82,7 +82,7 @@ def slow_wire_topology() -> Topology:
     routes = dict(fully_connected(4, US, GB_PER_S).routes)
     for pair in ((0, 1), (1, 0)):
         routes[pair] = Route(routes[pair].links, 10 * US)
-    return Topology("a slow wire", 4, routes)
+    return Topology("a slow link", 4, routes)
 
 
 def two_host_topology() -> Topology:
@@ -132,14 +132,14 @@ PUZZLES: Mapping[str, Puzzle] = {
 }  # fmt: skip
 
 SUMMARIES = {
-    "10-1": "A broadcast to eight devices behind a switch, in the fewest messages in turn.",
+    "10-1": "A broadcast to eight devices behind a switch, in the fewest steps.",
     "10-2": "A broadcast of a long array along a line of five devices.",
     "10-3": "An all-gather of five devices with one port each.",
     "10-4": "A reduce-scatter on a ring of six devices whose links work both ways.",
-    "10-5": "An allreduce of three devices on a line, with both directions of each link in use.",
-    "10-6": "An allreduce of four devices of which two have a slow wire between them.",
+    "10-5": "An allreduce of three devices on a line that uses both directions of each link.",
+    "10-6": "An allreduce of four devices, with a slow link between two of them.",
     "10-7": "An allreduce over two hosts of four devices with one network port each.",
-    "10-8": "An allreduce on a cube that keeps all of its wires busy to the end.",
+    "10-8": "An allreduce on a cube that keeps all links busy until the end.",
 }
 
 

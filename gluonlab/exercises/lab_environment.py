@@ -82,7 +82,7 @@ def _choose_devices(n: int) -> "Tuple[List[mx.Context], bool, str]":
         reason = choose_text(en=f"the GPUs cannot be used: {fault}", ja=f"GPU は使えません: {fault}")
     elif count:
         shortage = choose_text(en=f"{count} GPU" + "s" * (count > 1) + " here", ja=f"GPU は {count} 個だけ")
-        reason = choose_text(en=f"{shortage}, the lab needs {n}", ja=f"{shortage}で、ラボには {n} 個必要")
+        reason = choose_text(en=f"{shortage}, but the lab needs {n}", ja=f"{shortage}で、ラボには {n} 個必要")
     else:
         reason = choose_text(en="no GPU here", ja="GPU なし")
     with warnings.catch_warnings():
@@ -90,7 +90,7 @@ def _choose_devices(n: int) -> "Tuple[List[mx.Context], bool, str]":
         warnings.simplefilter("ignore", GluonlabWarning)
         ctxs = devices(f"cpu*{n}") if n > 0 else gpus(n)  # gpus(n) raises for n < 1
     substitute = choose_text(
-        en="CPU devices stand in, and compute in parallel as GPUs do",
+        en="the lab uses CPU devices, which compute in parallel like GPUs",
         ja="CPU デバイスで代用します。GPU と同じく並列に計算します",
     )
     return ctxs, False, f"{reason}: {substitute}"
@@ -103,7 +103,7 @@ def _find_gpu_fault(n: int) -> str:
     remedy = "python -m gluonlab.doctor"
     if describe_unsupported(range(n), n):
         return choose_text(
-            en=f"MXNet 1.9.1 has no code for them; see {remedy}",
+            en=f"MXNet 1.9.1 does not support them; see {remedy}",
             ja=f"MXNet 1.9.1 はこの GPU に対応していません。{remedy} を参照",
         )
     try:
@@ -127,6 +127,6 @@ def _choose_dataset(on_gpus: bool, requested: Optional[str]) -> Tuple[str, str]:
             return name, ""
     missing, command = choose_text(en=" or ", ja=" と ").join(choices), download_command(choices[0])
     return "digits", choose_text(
-        en=f"{missing} is not downloaded; to train on it: {command}",
+        en=f"{missing} is not downloaded; to train on it, run {command}",
         ja=f"{missing} がまだダウンロードされていません。使うときのコマンド: {command}",
     )

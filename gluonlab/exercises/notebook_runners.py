@@ -149,9 +149,9 @@ def _run_and_read_messages(
         out.seek(0)
         messages = _parse_messages(out.read(MAX_OUTPUT_BYTES))
     if EXCESS_KEY not in messages:
-        messages[EXCESS_KEY] = "the process that watches over it was ended; it may have left others running"
+        messages[EXCESS_KEY] = "the process that supervises it was killed; other processes of it may still run"
     elif DONE_KEY not in messages:
-        messages[EXCESS_KEY] = messages[EXCESS_KEY] or "the process that ran it was ended"
+        messages[EXCESS_KEY] = messages[EXCESS_KEY] or "its process was killed"
     return messages
 
 
@@ -240,8 +240,8 @@ def find_engine(wanted: str) -> str:
     engine = next(filter(None, map(shutil.which, names)), None)
     if engine is None:
         raise NotebookError(
-            f"--container needs a container engine, and {' or '.join(names)} is not on PATH: install one and build "
-            f"the image, see {GRADING_PAGE}; or grade without --container, in an account without other data"
+            f"--container needs a container engine, but found no {' or '.join(names)} on PATH: install one and build "
+            f"the image, see {GRADING_PAGE}; or omit --container and grade in a separate user account"
         )
     return engine
 
@@ -290,10 +290,13 @@ class ContainerRunner:
         except OSError as error:
             return NotebookResult(note=f"cannot be read as a notebook: {error.strerror}")
         except DataError:
-            return NotebookResult(note=f"cannot be read as a notebook: it has more than {bounds.source:,} bytes")
+            return NotebookResult(note=f"cannot be read as a notebook: it is larger than {bounds.source:,} bytes")
         with temporary_folder("isolated") as temporary:
             if ":" in str(temporary):
-                raise NotebookError(f"--container: TMPDIR {temporary.parent} has a colon: choose another")
+                raise NotebookError(
+                    f"TMPDIR {temporary.parent} contains a colon, which --container does not allow: choose another "
+                    "folder"
+                )
             folder = temporary / "given"
             folder.mkdir()
             copy = folder / to_plain_name(path.name, "notebook.ipynb")
@@ -355,13 +358,13 @@ class ContainerRunner:
         first, rest = objects[0], objects[1:]
         if VERSION_KEY not in first and not output.fault:  # so no notebook has run
             raise NotebookError(
-                f"{Path(self.engine).name} has not started the grader in {self.image} (exit {status}: "
-                f"{_last_error_line(output.stderr)}): build the image as {GRADING_PAGE} says, or name one by --image"
+                f"{Path(self.engine).name} did not start the grader in {self.image} (exit {status}: "
+                f"{_last_error_line(output.stderr)}): build the image, see {GRADING_PAGE}, or choose one with --image"
             )
         if VERSION_KEY in first and first[VERSION_KEY] != gluonlab.__version__:
             raise NotebookError(
-                f"the image {self.image} holds gluonlab {str(first[VERSION_KEY])[:40]}, this is "
-                f"{gluonlab.__version__}: build it anew as {GRADING_PAGE} says"
+                f"the image {self.image} contains gluonlab {str(first[VERSION_KEY])[:40]}, but this is "
+                f"{gluonlab.__version__}: build the image again, see {GRADING_PAGE}"
             )
         if first.get(MISSING_KEY):
             raise NotebookError(f"in the image {self.image}: {one_line(str(first[MISSING_KEY]))[:300]}")
@@ -375,13 +378,13 @@ def _last_error_line(errors: bytes) -> str:
     """Return the engine's error: its last line that is not a hint about help."""
     lines = errors.decode(errors="replace").split("\n")
     messages = [line for line in lines if line.strip() and not line.startswith(_HELP_LINES)]
-    return one_line(messages[-1])[:300] if messages else "it says nothing"
+    return one_line(messages[-1])[:300] if messages else "no output"
 
 
 def _describe_exit(status: int) -> str:
     if status in (137, -9):
-        return "its container was killed (exit 137), as for too much memory"
-    return f"its container ended without a result (exit {status})"
+        return "its container was killed (exit 137), probably because it used too much memory"
+    return f"its container exited without a result (exit {status})"
 
 
 class ContainerOutput(NamedTuple):
@@ -409,7 +412,7 @@ def _read_container_output(
     end = time.monotonic() + seconds
     while unfinished:
         if stop.is_set() or time.monotonic() > end:
-            fault = f"not finished in time, and had to be ended after {seconds:g} s"
+            fault = f"not finished in time: it was killed after {seconds:g} s"
             return ContainerOutput(read[stdout], fault=fault)
         for stream in select.select(unfinished, [], [], POLL_S)[0]:
             part = os.read(stream, 2**16)
@@ -417,7 +420,7 @@ def _read_container_output(
             if not part:
                 unfinished.remove(stream)
         if sum(map(len, read.values())) > MAX_OUTPUT_BYTES:
-            fault = f"its container said more than {MAX_OUTPUT_BYTES / 2**20:g} MiB, and was ended"
+            fault = f"its container printed more than {MAX_OUTPUT_BYTES / 2**20:g} MiB and was killed"
             return ContainerOutput(b"", fault=fault)
     with suppress(subprocess.TimeoutExpired):
         child.wait(_END_S)

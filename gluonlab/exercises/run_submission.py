@@ -60,7 +60,7 @@ def missing_packages() -> str:
         import ipykernel  # noqa: F401
         import jupyter_client  # noqa: F401
     except ImportError as error:
-        return f"notebooks cannot be run here, {error.name} is missing: pip install 'gluonlab[labs]'"
+        return f"notebooks cannot run because {error.name} is missing: run pip install 'gluonlab[labs]'"
     return ""
 
 
@@ -142,7 +142,7 @@ class NotebookKernel:
             raise NotebookError(f"{cell_text}: {ended}") from None
         except Exception as library_error:  # jupyter_client fails on malformed messages
             raise NotebookError(
-                f"{cell_text}: its process sent what is no message of a kernel ({type(library_error).__name__})"
+                f"{cell_text}: its process sent an invalid kernel message ({type(library_error).__name__})"
             ) from None
         if error is not None and RAISES_TAG not in cell.tags:
             raise NotebookError(f"{cell_text}: {error[0]}: {' '.join(error[1].split())[:400]}")
@@ -192,7 +192,7 @@ class NotebookKernel:
         self._remaining_bytes -= sum(map(len, frames[begin:]))
         if self._remaining_bytes < 0:
             self._manager.signal_kernel(signal.SIGKILL)
-            raise _KernelEnded(f"printed more than {self._max_output_bytes / 2**20:g} MiB, and was ended")
+            raise _KernelEnded(f"printed more than {self._max_output_bytes / 2**20:g} MiB and was killed")
 
 
 class _KernelEnded(Exception):
@@ -276,15 +276,15 @@ def read_submission(path: Path, most_bytes: int) -> Submission:
     notebook = _read_notebook(path, most_bytes)
     metadata = notebook.get("metadata", {})
     if not isinstance(metadata, dict):
-        raise _unreadable_notebook_error("its metadata is no object of JSON")
+        raise _unreadable_notebook_error("its metadata is not a JSON object")
     metadata = metadata.get("gluonlab")
     metadata = metadata if isinstance(metadata, dict) else {}
     lab, language = str(metadata.get("lab", path.name[:2]))[:40], metadata.get("language")
     if lab not in lab_modules():
-        raise NotebookError(f"is of no lab: neither its metadata nor its name say which (they say {lab!r})")
+        raise NotebookError(f"does not belong to a lab: its metadata and its name give {lab!r}")
     cells = notebook.get("cells")
     if not isinstance(cells, list) or len(cells) > MAX_CELLS:
-        raise _unreadable_notebook_error(f"it has no list of 0 to {MAX_CELLS:,} cells")
+        raise _unreadable_notebook_error(f"it does not contain a list of 0 to {MAX_CELLS:,} cells")
     submitted = [_read_cell(cell, number) for number, cell in enumerate(cells, 1)]
     return Submission(submitted, lab, language if language in LANGUAGES else LANGUAGES[0])
 
@@ -296,14 +296,14 @@ def _read_notebook(path: Path, most_bytes: int) -> "dict[str, Any]":
     except OSError as error:
         raise _unreadable_notebook_error(str(error.strerror)) from None
     except DataError:
-        raise _unreadable_notebook_error(f"it has more than {most_bytes:,} bytes") from None
+        raise _unreadable_notebook_error(f"it is larger than {most_bytes:,} bytes") from None
     except (ValueError, RecursionError) as error:
-        raise _unreadable_notebook_error(f"it is no JSON ({str(error)[:200]})") from None
+        raise _unreadable_notebook_error(f"it is not valid JSON ({str(error)[:200]})") from None
     if not isinstance(notebook, dict):
-        raise _unreadable_notebook_error("it is no object of JSON")
+        raise _unreadable_notebook_error("it is not a JSON object")
     if notebook.get("nbformat") != NBFORMAT:
         raise _unreadable_notebook_error(
-            f"its nbformat is {str(notebook.get('nbformat'))[:20]}, not {NBFORMAT}: open it in Jupyter, and save it"
+            f"its nbformat is {str(notebook.get('nbformat'))[:20]}, not {NBFORMAT}: open it in Jupyter and save it"
         )
     return notebook
 
@@ -317,7 +317,7 @@ def _read_cell(cell: Any, number: int) -> SubmittedCell:
     source = cell.get("source") if isinstance(cell, dict) else None
     lines: List[Any] = source if isinstance(source, list) else [source]
     if not all(isinstance(line, str) and _is_encodable(line) for line in lines):
-        raise _unreadable_notebook_error(f"cell {number} has no text")
+        raise _unreadable_notebook_error(f"cell {number} does not contain text")
     if cell.get("cell_type") != "code":
         return SubmittedCell("")
     metadata = cell.get("metadata")

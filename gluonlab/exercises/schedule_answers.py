@@ -116,10 +116,12 @@ def check_step_rules(
                  f"ランクは 0 から {world_size - 1} まで、チャンクは 0 から {chunks - 1} までです{hint[1]}"),
                 (src == dst, "a rank cannot send to itself", "自分自身には送れません"),
                 ((dst, chunk) in read,
-                 f"chunk {chunk} of rank {dst} is written and read in one step, so the result depends on who is first",
+                 f"chunk {chunk} of rank {dst} is written and read in one step, so the result depends on which "
+                     "happens first",
                  f"ランク {dst} のチャンク {chunk} を同じステップで書いて読んでいます。順序によって結果が変わります"),
                 (op != ADD and written[dst, chunk] > 1,
-                 f"chunk {chunk} of rank {dst} is written by others in this step: only additions may share a target",
+                 f"chunk {chunk} of rank {dst} is also written by another transfer in this step: only additions may "
+                     "share a target",
                  f"ランク {dst} のチャンク {chunk} に同じステップで複数の書き込みがあります。"
                  "許されるのは加算どうしだけです"),
             )  # fmt: skip
@@ -160,7 +162,7 @@ def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -
         rank, chunk = _find_unfinished_chunk(schedule, all_states[-1])
         elsewhere = _locate_sum(schedule, all_states[-1], chunk)
         return CaseText(call, call).counterexample(
-            f"nothing is ever sent into chunk {chunk} of rank {rank}{elsewhere[0]}",
+            f"no transfer ever writes chunk {chunk} of rank {rank}{elsewhere[0]}",
             f"ランク {rank} のチャンク {chunk} には何も送られていません{elsewhere[1]}",
         )
     transfer = schedule.steps[error.step][error.transfer]
@@ -170,7 +172,7 @@ def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -
         counted_twice = [r for r, count in enumerate(all_states[error.step + 1][rank][chunk]) if count > 1]
         if counted_twice:
             return transfer_case.counterexample(
-                f"from here on chunk {chunk} of rank {rank} counts the contribution of rank "
+                f"from here on chunk {chunk} of rank {rank} contains the contribution of rank "
                 f"{_join_ranks(counted_twice)} more than once",
                 f"ここから、ランク {rank} のチャンク {chunk} でランク {_join_ranks(counted_twice)} "
                 "の寄与が重複しています",
@@ -184,13 +186,14 @@ def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -
     if missing:
         elsewhere = _locate_sum(schedule, all_states[-1], chunk)
         return transfer_case.counterexample(
-            f"the last one into chunk {chunk} of rank {rank}, which ends without the contribution "
-            f"of rank {_join_ranks(missing)}{elsewhere[0]}",
+            f"the last transfer into chunk {chunk} of rank {rank}, but the contribution of rank "
+            f"{_join_ranks(missing)} is still missing{elsewhere[0]}",
             f"これがランク {rank} のチャンク {chunk} への最後の書き込みですが、"
             f"ランク {_join_ranks(missing)} の寄与がありません{elsewhere[1]}",
         )
     return transfer_case.counterexample(
-        f"all contributions are there, but other ranks add up chunk {chunk} in another order, and so with other bits",
+        f"all contributions are there, but other ranks add up chunk {chunk} in another order, so the results are not "
+        "bit-identical",
         f"すべての寄与がそろっていますが、チャンク {chunk} を足す順序がほかのランクと違うため、"
         "ビット単位では一致しません",
     )
@@ -204,11 +207,12 @@ def _explain_wrong_copy(place: CaseText, schedule: Schedule, last: Transfer, has
     src, rank, chunk, op = last
     owner = schedule.owner[chunk]
     return place.counterexample(
-        f"the last one into chunk {chunk} of rank {rank}, which does not end as rank {owner}, its owner, had it",
+        f"the last transfer into chunk {chunk} of rank {rank}, but the chunk is not the same as on its owner, rank "
+            f"{owner}",
         f"これがランク {rank} のチャンク {chunk} への最後の書き込みですが、"
         f"担当ランク {owner} が最初に持っていたものになりません",
         pick_explanation(
-            (op == ADD, "it is added to what was there", "もとからあったものに足しています"),
+            (op == ADD, 'this transfer adds to the old content: use "copy"', "もとからあったものに足しています"),
             (not has, f"rank {src} does not have it yet in this step",
              f"このステップで、ランク {src} はまだそれを持っていません"),
         ),
@@ -223,8 +227,8 @@ def explain_lost_contribution(call: str, schedule: Schedule, place: Tuple[int, i
     transfer = schedule.steps[place[0]][place[1]]
     chunk, dst = transfer.chunk, transfer.dst
     return describe_transfer(call, place, transfer).counterexample(
-        f"the copy overwrites chunk {chunk} of rank {dst}, and the contribution of rank {rank}, "
-        "which no other rank holds, is lost",
+        f"the copy overwrites chunk {chunk} of rank {dst}, so the contribution of rank {rank} is lost: no other rank "
+        "has it",
         f"このコピーがランク {dst} のチャンク {chunk} を上書きします。"
         f"ほかのどのランクも持っていないランク {rank} の寄与が失われます",
     )
@@ -264,7 +268,7 @@ def _find_unfinished_chunk(schedule: Schedule, last: Any) -> Tuple[int, int]:
         for rank in ranks:
             if last[rank][chunk] != complete_contributions(schedule, chunk):
                 return rank, chunk
-    raise AssertionError("the proof failed, and every chunk is complete")
+    raise AssertionError("verification failed, although every chunk is complete")
 
 
 def _locate_sum(schedule: Schedule, last: Any, chunk: int) -> TextPair:
@@ -306,7 +310,7 @@ def unwritten_playback() -> SchedulePlayback:
     """Return the playback of an answer that is not written yet: only a text."""
     return SchedulePlayback(
         choose_text(
-            en="not written yet: write the function, run its cell, then this one again",
+            en="not written yet: write the function, run its cell, then run this cell again",
             ja="まだ書かれていません。関数を書いてそのセルを実行し、このセルをもう一度実行してください",
         )
     )
@@ -334,15 +338,16 @@ def describe_cost(cost: Price, least_s: float, *, is_floor: bool) -> List[str]:
     time, least = format_microseconds(cost.seconds), format_microseconds(least_s)
     ratio = f"{cost.seconds / least_s:.3f}"
     lines = [
-        choose_text(en="proved: it does what it should", ja="証明済み: 求められた動作をします"),
+        choose_text(en="verified: it does what it should", ja="証明済み: 求められた動作をします"),
         choose_text(
-            en=f"price: {time} in {steps} step{'s' * (steps != 1)}" + f", for {size} on each device" * bool(size),
+            en=f"simulated time: {time} in {steps} step{'s' * (steps != 1)}"
+            + f", for {size} on each device" * bool(size),
             ja=f"見積もり: {steps} ステップで {time}" + f" (各デバイス {size})" * bool(size),
         ),
     ]
     if is_floor:
-        en, ja = f"; the price is {ratio} times that", f"。見積もりはその {ratio} 倍です"
-        return [*lines, choose_text(en=f"floor: {least}{en}", ja=f"下限: {least}{ja}")]
+        en, ja = f"; the simulated time is {ratio} times that", f"。見積もりはその {ratio} 倍です"
+        return [*lines, choose_text(en=f"lower bound: {least}{en}", ja=f"下限: {least}{ja}")]
     return [*lines, choose_text(en=f"optimum: {least}", ja=f"最適値: {least}")]
 
 
@@ -422,8 +427,8 @@ class Puzzle:
         en, ja = describe_price(cost)
         CaseText(self.call, self.call).check_faults(
             (cost.seconds > optimum * (1 + COST_TOLERANCE),
-             f"proved, but it costs {en}; {format_microseconds(optimum)} are "
-             f"possible{describe_costliest_step(cost)[0]}",
+             f"verified, but it takes {en}; {format_microseconds(optimum)} are "
+                 f"possible{describe_costliest_step(cost)[0]}",
              f"正しいことは証明されましたが、{ja}かかります。{format_microseconds(optimum)} "
              f"で済みます{describe_costliest_step(cost)[1]}"),
         )  # fmt: skip

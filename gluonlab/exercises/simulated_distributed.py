@@ -22,7 +22,7 @@ class HangError(Exception):
     """The error of a rank that waits for a rank that has ended; real processes would hang."""
 
     def __init__(self, rank: int, ended: int) -> None:
-        super().__init__(f"rank {rank} waits for rank {ended}, which has ended")
+        super().__init__(f"rank {rank} waits for rank {ended}, which has already returned")
         self.rank, self.ended_rank = rank, ended
 
 
@@ -254,7 +254,7 @@ class DistributedSampler:
 
     def __init__(self, dataset: Any, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0) -> None:
         if not 0 <= rank < num_replicas:
-            raise ValueError(f"invalid rank {rank}: it is 0 to {num_replicas - 1}")
+            raise ValueError(f"invalid rank {rank}: use 0 to {num_replicas - 1}")
         self.size, self.num_replicas, self.rank = len(dataset), num_replicas, rank
         self.shuffle, self.seed, self.epoch = shuffle, seed, 0
 

@@ -209,16 +209,16 @@ def _check_microbatches(recorder: ForwardRecorder, size: int, microbatches: int,
     check_faults(
         (max(sizes) > largest,
          f"the update of a batch of {size} in {microbatches} microbatches is right, but {max(sizes)} images went "
-         f"through the network at once, expected at most {largest}: that saves no memory",
+             f"through the model at once, expected at most {largest}: that does not save memory",
          f"{size} 枚のバッチを {microbatches} 個のマイクロバッチにした更新は正しいのですが、一度に {max(sizes)} "
          f"枚がネットワークを通りました (多くても {largest} 枚のはず)。これではメモリは減りません"),
         (as_even and len(sizes) == microbatches and min(sizes) < size // microbatches,
-         f"the update of a batch of {size} in {microbatches} microbatches is right, but they have {sizes} images: as "
-         f"even as can be, the smallest has {size // microbatches}",
+         f"the update of a batch of {size} in {microbatches} microbatches is right, but they have {sizes} images: "
+             f"divide as evenly as possible, so that the smallest has {size // microbatches}",
          f"{size} 枚のバッチを {microbatches} 個のマイクロバッチにした更新は正しいのですが、枚数が {sizes} です。"
          f"できるだけ均等に分けると、最小でも {size // microbatches} 枚になります"),
         (len(sizes) > microbatches or (as_even and len(sizes) < microbatches),
-         f"a batch of {size} went through the network in {len(sizes)} parts, expected {microbatches}",
+         f"a batch of {size} went through the model in {len(sizes)} parts, expected {microbatches}",
          f"{size} 枚のバッチが {len(sizes)} 個に分けられました。{microbatches} 個のはずです"),
         (as_even and recorder.overlapping_forwards,
          f"the update of a batch of {size} in {microbatches} microbatches is right, but {ACTIVATIONS_KEPT_EN}",
@@ -236,7 +236,7 @@ def explain_wrong_update(update: Update) -> Wrong:
     moved, expected = (weight_distance(got, params_before), weight_distance(update.want, params_before))
     explanation = next(((en, ja) for wrong, en, ja in _mistaken_updates(update) if got.is_close(wrong)), NO_TEXT)
     if explanation is NO_TEXT and abs(moved / expected - 1) < 0.01:
-        explanation = ("as far as it should, but not in the same direction", "動いた量は合っていますが、向きが違います")
+        explanation = ("the length is right, but not the direction", "動いた量は合っていますが、向きが違います")
     size, number = len(last[0]), len(batches)
     return counterexample(
         f"batch {number}, of {size} images, in {count_in_english(microbatches, 'microbatch', 'es')}: the weights moved "
@@ -269,26 +269,26 @@ def _mistaken_updates(update: Update) -> Iterator[_MistakenUpdate]:
     params_before, batch = update.params_before, batches[-1]
     yield from _wrongly_scaled_updates(params_before, batch, microbatches)
     yield from _partial_updates(params_before, batch, microbatches)
-    yield (params_with_stale_gradients(begin, batches), "the gradients of the batch before are still in it",
+    yield (params_with_stale_gradients(begin, batches), "the update still contains the gradients of the previous batch",
            "前のバッチの勾配が残ったままです")  # fmt: skip
 
 
 def _wrongly_scaled_updates(params_before: LayerParams, batch: Batch, microbatches: int) -> Iterator[_MistakenUpdate]:
     """Yield the parameters after updates with a wrong divisor or wrong weights of the images."""
     size, cuts = len(batch[0]), _split_batch(batch, microbatches)
-    yield (params_before, "the parameters have not changed at all", "パラメータがまったく変わっていません")
+    yield (params_before, "the parameters have not changed", "パラメータがまったく変わっていません")
     yield (params_before.step(batch, LR), "the sum of the gradients was not divided by the number of images",
            "勾配の合計が画像の枚数で割られていません")  # fmt: skip
     for cut in (cuts[0], cuts[-1]):
         yield (params_before.step(batch, LR / len(cut[0])),
-               "the sum is divided by the images of one part, or means of parts are added up",
+               "the sum is divided by the images of one part, or the means of the parts are added up",
                "合計が 1 個のマイクロバッチの枚数で割られているか、部分ごとの平均を足しています")  # fmt: skip
     for factor, en, ja in (
-        (1 / size, "the loss of each part is a mean, and `step` divides once more",
+        (1 / size, "the loss of each part is a mean, but `step` divides again",
          "損失が平均なのに `step` がもう一度割っています"),
-        (1 / microbatches, "a mean of means: images of a small part count more than others",
+        (1 / microbatches, "that is a mean of means: images of a small part count more than others",
          "平均の平均なので、小さい部分の画像の寄与が大きくなります"),
-        (1.0, f"means are added up: the update is {microbatches} times too large",
+        (1.0, f"the means are added up: the update is {microbatches} times too large",
          f"平均を足しているので、更新がおよそ {microbatches} 倍になっています"),
     ):  # fmt: skip
         after = params_before
@@ -308,7 +308,7 @@ def _partial_updates(params_before: LayerParams, batch: Batch, microbatches: int
     whole = size // microbatches * microbatches
     for used in (size, whole):
         yield (params_before.step((batch[0][:whole], batch[1][:whole]), LR / used),
-               "the images that are left over when the batch does not divide are lost",
+               "the remaining images are lost if the batch does not divide evenly",
                "割り切れずに余った画像が捨てられています")  # fmt: skip
     for sizes in ([size] * microbatches, [len(images) for images, _ in cuts]):
         with_zeroing = without_zeroing = params_before
@@ -319,7 +319,7 @@ def _partial_updates(params_before: LayerParams, batch: Batch, microbatches: int
             for gradient in gradients:
                 without_zeroing = without_zeroing.subtract(gradient, LR / divisor)
         for after in (with_zeroing, without_zeroing):
-            yield (after, "there is an update after every part, expected one for the batch",
+            yield (after, "there is an update after every part, expected one per batch",
                    "部分ごとに更新しています。バッチに 1 回のはずです")  # fmt: skip
 
 

@@ -145,9 +145,9 @@ class ResourceMonitor:
         if len(processes) > bounds.processes:
             return f"started more than {bounds.processes} processes"
         if self._used_bytes(processes) > bounds.memory:
-            return f"took more than {bounds.memory / 2**20:,.0f} MiB of memory"
+            return f"used more than {bounds.memory / 2**20:,.0f} MiB of memory"
         if time.monotonic() > self.deadline:
-            return f"not finished in time, and had to be ended after {bounds.seconds:g} s"
+            return f"not finished in time: it was killed after {bounds.seconds:g} s"
         if self.poll_count % POLLS_PER_FILE_COUNT == 0:
             count, size = count_files(self.folder, bounds.files)
             if count > bounds.files:
@@ -180,7 +180,7 @@ def _proportional_bytes(process: ProcessStat) -> int:
         return 0 if not (PROC / str(process.pid)).exists() else process.resident
 
 
-EXCESS_KEY, ABANDONED = "ended", "the grader has ended"
+EXCESS_KEY, ABANDONED = "ended", "the grader has exited"
 PR_SET_CHILD_SUBREAPER = 36  # of prctl(2)
 MAX_KILL_ROUNDS = 2000  # a notebook may start processes while others are killed
 

@@ -30,18 +30,18 @@ OPTIONS: Tuple[Tuple[str, str, Optional[str], str], ...] = (  # name, metavar, d
     ("--dataset", "NAME", "digits",
      "digits, fashion-mnist, mnist or synthetic  [default: digits]"),
     ("--data-dir", "DIR", None,
-     "folder of the data set's files  [default: that of gluonlab data]"),
+     "folder of the data set's files  [default: the folder of gluonlab data]"),
     ("--global-batch-size", "N", None,
      f"images per step, over all devices  [default: {DEFAULT_RECIPE.global_batch_size}]"),
     ("--lr", "RATE", None, f"learning rate  [default: {DEFAULT_RECIPE.lr:g}]"),
     ("--epochs", "N", None,
-     f"passes over the training data  [default: {DIGITS_RECIPE.epochs} for digits, "
-     f"else {DEFAULT_RECIPE.epochs}]"),
+     f"number of passes over the training data  [default: {DIGITS_RECIPE.epochs} for digits, else "
+         f"{DEFAULT_RECIPE.epochs}]"),
     ("--init", "NAME", None,
      "weight initialization, he or chapter (normal 0.01)  [default: chapter for fashion-mnist, else he]"),
     ("--seed", "N", "0", "seed of initialization and shuffling  [default: 0]"),
     ("--allreduce", "NAME", CHAPTER_ALLREDUCE,
-     f"allreduce algorithm: {', '.join(ALGORITHMS)}  [default: {CHAPTER_ALLREDUCE}, the chapter's]"),
+     f"allreduce algorithm: {', '.join(ALGORITHMS)}  [default: {CHAPTER_ALLREDUCE}, from the chapter]"),
 )  # fmt: skip
 
 

@@ -63,7 +63,7 @@ def split_batch(
     ``ctxs``. Raises DataError if the number of labels differs from the number of images.
     """
     if len(images) != len(labels):
-        raise DataError(f"{len(images)} images came with {len(labels)} labels: give one label per image")
+        raise DataError(f"got {len(images)} images but {len(labels)} labels: pass one label per image")
     return shard(images, ctxs), shard(labels, ctxs)
 
 

@@ -202,7 +202,6 @@ def _check_dataset_fits(dataset: Dataset) -> None:
     if dataset.image_shape != IMAGE_SHAPE or len(dataset.classes) != CLASSES:
         shape = "x".join(map(str, dataset.image_shape))
         raise ModelError(
-            f"{dataset.name} has images of {shape} in {len(dataset.classes)} classes, "
-            f"and the LeNet by hand takes 1x28x28 in {CLASSES}: "
-            "choose another data set, or a network of gluonlab.run"
+            f"{dataset.name} has images of shape {shape} in {len(dataset.classes)} classes, but this LeNet needs "
+            f"1x28x28 in {CLASSES} classes: choose another data set, or train a model with gluonlab run"
         )

@@ -58,10 +58,10 @@ def read_labs(
         lab_faults = faults[lab.path]
         others = sorted(other.path.name for other in labs if other.number == lab.number and other is not lab)
         if others:
-            lab_faults.add(1, f"{others[0]} has the number {lab.number}, too: choose another")
+            lab_faults.add(1, f"{others[0]} also has the number {lab.number}: choose another number")
         for number in lab.needs:
             if number not in series.by_number:
-                lab_faults.add(1, f"needs {number}: there is no such lab; choose {', '.join(series.by_number)}")
+                lab_faults.add(1, f"needs: {number} is not a lab: choose from {', '.join(series.by_number)}")
         for text in lab.text_pairs():
             check_parity(text, lab_faults)
         check_exercises(lab, series, folders.solutions, checkers, lab_faults)
@@ -76,7 +76,9 @@ def read_labs(
         deck_faults = Faults(path)
         deck_lab = next((one for one in labs if one.path.name == path.name), None)
         if deck_lab is None:
-            deck_faults.add(1, f"there is no lab {folders.sources / path.name}: name it as its lab")
+            deck_faults.add(
+                1, f"there is no lab {folders.sources / path.name}: rename this file to the name of its lab"
+            )
         else:
             check_deck(read_deck(path, deck_lab, deck_faults), deck_lab, series, deck_faults)
         lines += sorted(set(deck_faults.lines), key=_line_sort_key)

@@ -19,34 +19,32 @@ from gluonlab_labs.outline import Series
 LABS = Path(__file__).resolve().parent.parent
 
 
-@command("python labs/build.py", interrupted="every file that is there is whole")
+@command("python labs/build.py", interrupted="all files that were written are complete")
 @click.argument("what", required=False, metavar="[handouts|slides]")
-@click.option("--check", is_flag=True, help="write nothing; exit status 1 if a notebook is not what its source makes")
 @click.option(
-    "--with-solutions", is_flag=True, help="with the reference solutions in place of the stubs: for instructors"
+    "--check", is_flag=True, help="only compare; exit with status 1 if a notebook differs from what its source builds"
 )
+@click.option("--with-solutions", is_flag=True, help="for instructors: replace the stubs by the reference solutions")
+@click.option("--out", metavar="DIR", help="folder for the results  [default: labs/, labs/handouts/, or labs/slides/]")
 @click.option(
-    "--out", metavar="DIR", help="the folder of the results  [default: labs/, labs/handouts/, or labs/slides/]"
+    "--source", metavar="DIR", default=str(LABS), help="folder that contains source/ and solutions/  [default: labs/]"
 )
-@click.option(
-    "--source", metavar="DIR", default=str(LABS), help="the folder that holds source/ and solutions/  [default: labs/]"
-)
-@click.option("--force", is_flag=True, help="also overwrite notebooks that somebody has worked in")
+@click.option("--force", is_flag=True, help="also overwrite notebooks that contain somebody's work")
 def main(what: Optional[str], check: bool, with_solutions: bool, out: Optional[str], source: str, force: bool) -> None:
-    """Make notebooks in English and in Japanese of the labs' sources, or handouts: executed, as
-    HTML pages, or slides to lecture with.
+    """Build notebooks in English and Japanese from the labs' sources, or handouts (executed HTML
+    pages), or slides for lectures.
 
-    A fault of a source is one line: file, line, what it is, what to do.
+    Each error in a source is reported on one line, with its file, line and a fix.
     """
     if what not in (None, "handouts", "slides"):
         raise ConfigError(
-            f"unknown {what!r}: write handouts for HTML pages, slides for lectures, or nothing for notebooks"
+            f"unknown {what!r}: use handouts for HTML pages, slides for lectures, or no word for notebooks"
         )
     if what == "slides" and with_solutions:
-        raise ConfigError("--with-solutions: slides have none; leave it out, or make handouts")
+        raise ConfigError("--with-solutions: slides do not contain solutions: remove it, or build handouts")
     if with_solutions and out is None:
         raise ConfigError(
-            "--with-solutions needs --out DIR: solutions do not belong in the folder of the students' notebooks"
+            "--with-solutions needs --out DIR: do not write solutions into the folder of the students' notebooks"
         )
     folders = LabFolders(Path(source))
     series = _read_series(folders)
@@ -67,14 +65,14 @@ def main(what: Optional[str], check: bool, with_solutions: bool, out: Optional[s
 
 def _read_series(folders: LabFolders) -> Series:
     if not folders.sources.is_dir():
-        raise ConfigError(f"--source {folders.root}: there is no folder {folders.sources}")
+        raise ConfigError(f"--source {folders.root}: cannot find the folder {folders.sources}")
     try:
         return read_labs(folders, {exercise.id for exercise in all_exercises()}, {one.id for one in all_guesses()})
     except SourceError as error:
         lines = str(error).splitlines()
         if len(lines) > 1:
             click.echo("\n".join(lines), err=True)
-            raise SourceError(f"{len(lines)} faults in the sources, see above: nothing was written") from None
+            raise SourceError(f"found {len(lines)} errors in the sources (see above) and wrote no files") from None
         raise
 
 
@@ -84,14 +82,14 @@ def _write_files(series: Series, folders: LabFolders, root: Path, with_solutions
         str(root / path) for path in find_differences(files, root) if path in files and _has_outputs(root / path)
     ]
     if worked_in and not force:
-        raise OutputError(f"somebody has worked in {', '.join(worked_in)}: move it away, or overwrite it with --force")
+        raise OutputError(f"{', '.join(worked_in)} would lose somebody's work: move it, or overwrite it with --force")
     for path, content in files.items():
         with create_writable_folder((root / path).parent):
             write_text(root / path, content)
     for path in find_stale_files(files, root):
         (root / path).unlink()
     notebooks = sum(path.suffix == ".ipynb" for path in files)
-    click.echo(f"{notebooks} notebooks and {len(files) - notebooks} pictures in {root}")
+    click.echo(f"wrote {notebooks} notebooks and {len(files) - notebooks} figures to {root}")
 
 
 def _has_outputs(path: Path) -> bool:
@@ -106,5 +104,5 @@ def _check_files(series: Series, folders: LabFolders, root: Path, with_solutions
     different = find_differences(make_files(series, folders, with_solutions), root)
     if different:
         names = ", ".join(str(root / path) for path in different)
-        raise RunError(f"not what the sources make: {names}: run make labs")
-    click.echo("the notebooks are what the sources make")
+        raise RunError(f"these notebooks differ from their sources: {names}: run make labs")
+    click.echo("the notebooks match their sources")

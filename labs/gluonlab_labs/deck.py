@@ -64,7 +64,7 @@ def check_deck(slides: List[Slide], lab: Lab, series: Series, faults: Faults) ->
                 f"{counts['en']} lines in English, {counts['ja']} in Japanese: write the same in both languages",
             )
         if max(counts.values()) > MAX_POINTS:
-            faults.add(slide.line, f"has {max(counts.values())} lines: {MAX_POINTS} is what people read")
+            faults.add(slide.line, f"has {max(counts.values())} lines: write at most {MAX_POINTS}")
         for language in LANGUAGES:
             writer = MarkdownWriter(lab, language, series, faults)
             for block in (slide.points[language], slide.cues[language]):
@@ -92,7 +92,7 @@ def find_cell(lab: Lab, text: str) -> Code:
     cells = [cell for cell in lab.code_cells() if text in cell.source]
     if len(cells) != 1:
         number = "no cell" if not cells else f"{len(cells)} cells"
-        raise LookupError(f"{number} of lab {lab.number} with {text!r}: quote a text of one cell")
+        raise LookupError(f"{number} of lab {lab.number} with {text!r}: quote text that exactly one cell contains")
     return cells[0]
 
 
@@ -111,7 +111,7 @@ def find_pointed_cell(lab: Lab, reference: Any) -> Code:
         return find_cell(lab, str(reference))
     known_keys = {"cell", "from", "to", "only"}
     if not {"cell", "from"} & set(reference) or set(reference) - known_keys:
-        raise LookupError(f"{reference} is no part of a cell: write {{cell: text, from: text, to: text}}")
+        raise LookupError(f"{reference} is not a valid part of a cell: write {{cell: text, from: text, to: text}}")
     if reference.get("only", "drawn") not in ("drawn", "printed"):
         raise LookupError(f"only: {reference['only']}: write printed or drawn")
     return find_cell(lab, str(reference.get("cell", reference.get("from"))))
@@ -131,7 +131,7 @@ def _find_line(text: str, lines: List[str], begin: int) -> int:
     matching = (number for number in range(begin, len(lines)) if text in lines[number])
     number = next(matching, None)
     if number is None:
-        raise LookupError(f"no line with {text!r} there, or only before the first: quote one")
+        raise LookupError(f"no line with {text!r} there, or only before the first line: quote a later line")
     return number
 
 
@@ -146,7 +146,7 @@ def _split_slides(text: str, faults: Faults) -> Iterator[Tuple[int, Dict[str, An
         elif current:
             current[2].append((number, line))
         elif line.strip():
-            faults.add(number, f"{line[:40]!r} stands before the first +++: begin with that")
+            faults.add(number, f"{line[:40]!r} comes before the first +++: start the deck with +++")
     if current:
         yield current
 
@@ -158,7 +158,7 @@ def _read_options(line: str, number: int, faults: Faults) -> Dict[str, Any]:
     except yaml.YAMLError as error:
         options = " ".join(str(error).split())
     if not isinstance(options, dict):
-        faults.add(number, f"{line!r} cannot be read ({options}): write +++ {{figure: name}}")
+        faults.add(number, f"{line!r} is not valid ({options}): write +++ {{figure: name}}")
         return {}
     return {str(name): value for name, value in options.items()}
 
@@ -174,7 +174,7 @@ def _make_slide(line: int, options: Dict[str, Any], text: Text, lab: Lab, faults
             if heading and heading["marks"] == "##" and language not in titles:
                 titles[language] = heading["title"]
             elif heading:
-                faults.add(number, f"{written!r}: a slide has one heading, ## Title")
+                faults.add(number, f"{written!r}: write one heading per slide, ## Title")
             elif written.startswith(">"):
                 cues[language].append((number, written[1:].strip()))
             else:
@@ -205,7 +205,7 @@ def _check_options(slide: Slide, lab: Lab, series: Series, faults: Faults) -> No
             faults.add(slide.line, unknown("option of a slide", name, OPTIONS))
     shown = [name for name in CONTENT_OPTIONS if name in options]
     if len(shown) > 1 and shown != ["code", "output"]:
-        faults.add(slide.line, f"shows {' and '.join(shown)}: one at a time")
+        faults.add(slide.line, f"shows {' and '.join(shown)}: choose one of them")
     if "figure" in options and options["figure"] not in outline.figures:
         faults.add(slide.line, unknown("figure", str(options["figure"]), outline.figures))
     if "exercise" in options and options["exercise"] not in find_stubs(lab):
@@ -229,8 +229,8 @@ def _check_code(code: str, line: int, faults: Faults) -> None:
     if rows > MAX_CODE_LINES or columns > MAX_CODE_COLUMNS:
         faults.add(
             line,
-            f"code of {rows} lines, {columns} characters wide: people can read {MAX_CODE_LINES} lines of "
-            f"{MAX_CODE_COLUMNS}; choose some with {{from: text, to: text}}",
+            f"code of {rows} lines, {columns} characters wide: show at most {MAX_CODE_LINES} lines of "
+            f"{MAX_CODE_COLUMNS} characters: choose some with {{from: text, to: text}}",
         )
 
 

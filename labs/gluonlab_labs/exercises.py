@@ -45,8 +45,8 @@ def check_exercises(
         name = last_defined_name(cell.source)
         if name is None or _is_unwritten(cell.source) == (FAULTY in cell.tags):
             stub = "one function whose body ends with raise NotImplementedError, or one variable = ..."
-            stub = "one function with a fault in it" if FAULTY in cell.tags else f"{stub} (or tag it {FAULTY}, too)"
-            faults.add(cell.line, f"the cell of exercise {id} is not a stub, which holds {stub}")
+            stub = "one function with a bug in it" if FAULTY in cell.tags else f"{stub} (or also tag it {FAULTY})"
+            faults.add(cell.line, f"the cell of exercise {id} is not a stub: write {stub}")
         following = cells[cells.index(cell) + 1 :]
         if FAULTY in cell.tags:
             following = [one for one in following if CHECK.match(one.source)]
@@ -54,16 +54,18 @@ def check_exercises(
         _check_solution(id, name, solution_path(solutions, id), cell.line, faults)
         if checkers is not None and id not in checkers:
             module = f"gluonlab/exercises/lab{lab.number}_TOPIC.py"
-            faults.add(cell.line, f'exercise {id} has no checker: write one below @exercise("{id}") in {module}')
+            faults.add(
+                cell.line, f'exercise {id} does not have a checker: write one below @exercise("{id}") in {module}'
+            )
     for id in ids_with_heading:
         if id not in stub_cells:
-            faults.add(1, f"exercise {id} has a heading and no stub: tag its cell, :tags: [exercise-{id}]")
+            faults.add(1, f"exercise {id} has a heading but no stub: tag its cell with :tags: [exercise-{id}]")
         if ids_with_heading.count(id) > 1:
-            faults.add(1, f"exercise {id} has {ids_with_heading.count(id)} headings: number them on")
+            faults.add(1, f"exercise {id} has {ids_with_heading.count(id)} headings: number them consecutively")
     tags = [match["id"] for cell in cells for match in map(TAG.fullmatch, cell.tags) if match]
     for id in sorted(set(tags)):
         if tags.count(id) > 1:
-            faults.add(stub_cells[id].line, f"exercise {id} has {tags.count(id)} stubs: tag one cell")
+            faults.add(stub_cells[id].line, f"exercise {id} has {tags.count(id)} stubs: tag only one cell")
 
 
 def last_defined_name(source: str) -> Optional[str]:
@@ -107,7 +109,7 @@ def _check_call(id: str, name: Optional[str], following: List[Code], line: int, 
 def _check_solution(id: str, name: Optional[str], path: Path, line: int, faults: Faults) -> None:
     solution = f"solutions/{path.name}"
     if not path.is_file():
-        faults.add(line, f"exercise {id} has no solution: write {solution}")
+        faults.add(line, f"the solution of exercise {id} is missing: write {solution}")
         return
     try:
         defined = defined_names(path.read_text(encoding="utf-8"))
@@ -115,4 +117,4 @@ def _check_solution(id: str, name: Optional[str], path: Path, line: int, faults:
         faults.add(line, f"{solution} is not valid Python: line {error.lineno}: {error.msg}")
         return
     if name and name not in defined:
-        faults.add(line, f"{solution} does not define {name}, as the stub of exercise {id} does: name it so")
+        faults.add(line, f"{solution} does not define {name}: use the name from the stub of exercise {id}")

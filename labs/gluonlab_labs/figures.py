@@ -33,7 +33,7 @@ def check_figure(path: Path, faults: Faults) -> None:
     try:
         root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
     except ElementTree.ParseError as error:
-        faults.add(error.position[0], f"is not valid XML ({error.msg if hasattr(error, 'msg') else error}): correct it")
+        faults.add(error.position[0], f"is not valid XML ({error.msg if hasattr(error, 'msg') else error}): fix it")
         return
     box = root.get("viewBox", "").split()
     if root.tag != f"{{{SVG}}}svg" or len(box) != 4 or box[2] != str(WIDTH):
@@ -41,7 +41,7 @@ def check_figure(path: Path, faults: Faults) -> None:
             1, f'is not a picture of width {WIDTH}: write <svg xmlns="{SVG}" viewBox="0 0 {WIDTH} HEIGHT" role="img">'
         )
     if root.get("role") != "img":
-        faults.add(1, 'lacks role="img", which tells screen readers that it is one picture')
+        faults.add(1, 'has no role="img": add it, so that screen readers treat it as one image')
     for text in [*_find_forbidden_content(root), *_find_untranslated(root)]:
         faults.add(1, text)
 
@@ -60,25 +60,28 @@ def _find_forbidden_content(root: ElementTree.Element) -> Iterator[str]:
         name = str(element.tag).replace(f"{{{SVG}}}", "")
         if name in ("script", "style", "foreignObject", "image", "a"):
             yield (
-                f"has a <{name}>, which may refer to something outside the picture: "
-                "draw with shapes, texts and their attributes"
+                f"has a <{name}>, which may refer to something outside the figure: use only shapes, texts and their "
+                "attributes"
             )
         for attribute, value in element.attrib.items():
             if attribute.startswith("on") or (attribute.endswith("href") and not value.startswith("#")):
                 reference = f'{attribute.split("}")[-1]}="{value[:30]}"'
-                yield f"has {reference} in <{name}>: a picture may only refer to itself"
+                yield f"has {reference} in <{name}>: refer only to parts of the same figure"
 
 
 def _find_untranslated(root: ElementTree.Element) -> Iterator[str]:
     counts = Counter(_element_language(element) for element in root.iter())
     for language in set(counts) - {"", *LANGUAGES}:
-        yield f"has a text in the language {language!r}: en and ja are those of the labs"
+        yield f'has a text in the language {language!r}: use lang="en" or lang="ja"'
     if counts["en"] != counts["ja"]:
-        yield (f'has {counts["en"]} texts with lang="en" and {counts["ja"]} with lang="ja": each needs the other')
+        yield (
+            f'has {counts["en"]} texts with lang="en" and {counts["ja"]} with lang="ja": write each text in both '
+            "languages"
+        )
     for element in root.iter(f"{{{SVG}}}text"):
         words = "".join(element.itertext())
         if re.search(r"[\u3040-\u30ff\u4e00-\u9fff]", words) and not _has_language(root, element):
-            yield (f'shows {words!r} in both languages: give it lang="ja", and an English one lang="en"')
+            yield (f'shows {words!r} in both languages: add lang="ja", and write an English text with lang="en"')
 
 
 def _has_language(root: ElementTree.Element, wanted: ElementTree.Element) -> bool:

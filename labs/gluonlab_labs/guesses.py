@@ -32,7 +32,7 @@ def check_guesses(lab: Lab, registered: Optional[Collection[str]], faults: Fault
         first_cell = min(guess_cells[id][0] for guess_cells in cells_by_call.values() if id in guess_cells)
         line = cells[first_cell].line
         if id != expected:
-            faults.add(line, f"guess {id}: the next one of lab {lab.number} is {expected}")
+            faults.add(line, f"guess {id}: use the next id of lab {lab.number}, {expected}")
         for name in CALLS:
             if len(cells_by_call[name].get(id, [])) != 1:
                 count = len(cells_by_call[name].get(id, []))
@@ -40,21 +40,21 @@ def check_guesses(lab: Lab, registered: Optional[Collection[str]], faults: Fault
                 faults.add(line, f"guess {id}: {count} cells with {call}: write one")
         order = [cells_by_call[name][id][0] for name in CALLS if id in cells_by_call[name]]
         if sorted(set(order)) != order:
-            faults.add(line, f"guess {id}: predict, observe and because stand in three cells, in this order")
+            faults.add(line, f"guess {id}: put predict, observe and because into three cells, in this order")
         if registered is not None and id not in registered:
             module = f"gluonlab/exercises/lab{lab.number}_TOPIC.py"
             call = f'register_guess("{id}", ...)'
-            faults.add(line, f"guess {id} has no question: write {call} in {module}")
+            faults.add(line, f"the question of guess {id} is missing: write {call} in {module}")
     for id in sorted(one for one in registered or () if one[:2] == lab.number):
         if id not in ids:
-            faults.add(1, f"guess {id} is registered, and asked in no cell: ask or remove it")
+            faults.add(1, f"guess {id} is registered, but no cell asks it: ask it or remove it")
     for cell in cells:
         for name in ("predict", "because"):
             if any(not unwritten for _, unwritten in _find_calls(cell.source, name)):
-                faults.add(cell.line, f"{name} is answered: write ... for the learner to replace")
+                faults.add(cell.line, f"{name} already has an answer: write ... for the learner to replace")
     ends = [cell.source for cell in cells if "surprises()" in cell.source]
     if ends != ["surprises()"] or cells[-1].source != "surprises()":
-        faults.add(cells[-1].line, "the last code cell of a lab with guesses is surprises()")
+        faults.add(cells[-1].line, "write surprises() in the last code cell of a lab with guesses")
 
 
 def _cells_by_guess(lab: Lab, name: str) -> Dict[str, List[int]]:

@@ -49,7 +49,7 @@ def write_handouts(series: Series, folders: LabFolders, root: Path, solutions: b
                 execute_lab(notebooks[lab.number], on_cell=bar.update)
                 write_pages(series, lab, notebooks[lab.number], folders, root)
         write_index(series, root)
-    print(f"{len(series.labs)} labs in {len(LANGUAGES)} languages: open {root / 'index.html'}")
+    print(f"wrote {len(series.labs)} labs in {len(LANGUAGES)} languages: open {root / 'index.html'}")
 
 
 def write_pages(series: Series, lab: Lab, executed: Dict[str, Any], folders: LabFolders, root: Path) -> None:

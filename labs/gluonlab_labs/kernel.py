@@ -80,7 +80,7 @@ def start_kernel(notebook: Any, folder: Path, seconds: float, **environment: str
         from nbclient import NotebookClient
     except ImportError as error:
         raise NotebookError(
-            f"notebooks cannot be run here, {error.name} is missing: pip install 'gluonlab[labs-build]'"
+            f"notebooks cannot run because {error.name} is missing: run pip install 'gluonlab[labs-build]'"
         ) from None
     end = time.monotonic() + seconds
     with temporary_folder("kernel") as own:

@@ -41,8 +41,8 @@ def check_parity(text: Text, faults: Faults) -> None:
                 line_number = next(number for number, text in lines[kind] if text == element)
                 faults.add(
                     line_number,
-                    f"{element} stands here {_count_in_words(what[element])}, and not in :::{{{other}}}: both need the "
-                    f"same {kind}",
+                    f":::{{{other}}} does not contain {element}, but this block contains it "
+                    f"{_count_in_words(what[element])}: write the same {kind} in both languages",
                 )
 
 

@@ -58,7 +58,7 @@ def write_slides(series: Series, folders: LabFolders, root: Path) -> None:
                     execute_lab(notebooks[lab.number], on_cell=bar.update)
                 write_deck(series, lab, decks[lab.number], notebooks[lab.number], folders, root)
         write_index(series, decks, root)
-    print(f"{len(decks)} decks in {len(LANGUAGES)} languages: open {root / 'index.html'}")
+    print(f"wrote {len(decks)} decks in {len(LANGUAGES)} languages: open {root / 'index.html'}")
 
 
 def lab_deck(lab: Lab, series: Series, folders: LabFolders) -> List[Slide]:
@@ -203,8 +203,8 @@ class _SlideRenderer:
         shown = "".join(render_outputs(cell, self.language, f"slide-{number}"))
         if not shown:
             raise NotebookError(
-                f"slide {number} of lab {self.lab.number}: its cell ({reference}) has put out nothing: choose the one "
-                "that prints or draws"
+                f"slide {number} of lab {self.lab.number}: its cell ({reference}) has no output: choose a cell that "
+                "prints or draws"
             )
         return [f'<div class="ran" style="font-size: {size}rem">{shown}</div>']
 

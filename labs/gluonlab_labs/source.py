@@ -81,7 +81,7 @@ def read_lab(path: Path, faults: Faults) -> Lab:
     text = path.read_text(encoding="utf-8")
     name = FILE.fullmatch(path.name)
     if not name:
-        faults.add(1, "its name is not NN-name.md: two digits, a dash, small letters")
+        faults.add(1, "its name is not of the form NN-name.md: use two digits, a dash and lowercase letters")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # cells of different languages
@@ -99,7 +99,7 @@ def read_lab(path: Path, faults: Faults) -> Lab:
             lab.parts += [Break()] if _follows_break(lines, start) else []
             lab.parts += read_text_pairs(_number_lines(cell.source, lines, start), faults)
         else:
-            faults.add(start, f"a {cell.cell_type} cell: write text or a code-cell")
+            faults.add(start, f"a {cell.cell_type} cell is not allowed: write text or a code-cell")
     return lab
 
 
@@ -117,13 +117,13 @@ def _split_front_matter(text: str) -> Tuple[Dict[str, Any], str]:
 def _make_lab(path: Path, front_matter: Dict[str, Any], faults: Faults) -> Lab:
     title, minutes, needs = (front_matter.get("title"), front_matter.get("minutes"), front_matter.get("needs"))
     if not isinstance(title, dict) or not all(isinstance(title.get(one), str) for one in LANGUAGES):
-        faults.add(1, 'the front matter lacks a title in both languages: title: {en: "...", ja: "..."}')
+        faults.add(1, 'the front matter has no title in both languages: add title: {en: "...", ja: "..."}')
         title = dict.fromkeys(LANGUAGES, "")
     if not isinstance(minutes, int) or isinstance(minutes, bool) or minutes <= 0:
-        faults.add(1, "the front matter lacks minutes, a learner's time: minutes: 40")
+        faults.add(1, "the front matter has no learning time: add minutes: 40")
         minutes = 0
     if not isinstance(needs, list):
-        faults.add(1, 'the front matter lacks needs, the labs before this one: needs: [] or needs: ["01", "02"]')
+        faults.add(1, 'the front matter has no list of required labs: add needs: [] or needs: ["01", "02"]')
         needs = []
     number, slug = path.stem[:2], path.stem[3:]
     # YAML reads 01 as a number and 08 as a text
@@ -165,7 +165,7 @@ def _read_blocks(lines: Block, faults: Faults) -> Iterator[Tuple[str, int, Block
         opening = None if fence else _OPEN.fullmatch(line)
         if opening and language:
             faults.add(
-                number, f"{line.strip()} inside of :::{{{language}}} of line {opened}: close that with ::: first"
+                number, f"{line.strip()} is inside :::{{{language}}} of line {opened}: close that block with ::: first"
             )
         if opening:
             language, opened, block = opening[1], number, []
@@ -178,8 +178,7 @@ def _read_blocks(lines: Block, faults: Faults) -> Iterator[Tuple[str, int, Block
             block.append((number, line))
         elif line.strip():
             faults.add(
-                number,
-                f"{line.strip()[:40]!r} stands outside of a block: put it between :::{{en}} or :::{{ja}} and :::",
+                number, f"{line.strip()[:40]!r} is outside of any block: put it between :::{{en}} or :::{{ja}} and :::"
             )
     if language:
         faults.add(

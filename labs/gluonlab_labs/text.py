@@ -74,7 +74,9 @@ class MarkdownWriter:
     def _write_heading(self, number: int, heading: "re.Match[str]") -> str:
         marks, title, label = (heading["marks"], self._resolve_references(number, heading["title"]), heading["label"])
         if marks == "#":
-            self.faults.add(number, "a heading of the first level: the title is in the front matter; begin with ##")
+            self.faults.add(
+                number, "a heading of level 1 is not allowed, because the title is in the front matter: start with ##"
+            )
         if marks == "##":
             self.section += 1
             anchor = f'<a id="{label}"></a>' if label else ""
@@ -93,13 +95,14 @@ class MarkdownWriter:
         name = FIGURE_PATH.fullmatch(figure["path"])
         if not name:
             self.faults.add(
-                number, f"{figure['path']}: figures are figures/NAME.svg, NAME of small letters, digits and dashes"
+                number,
+                f"{figure['path']}: name a figure figures/NAME.svg, with lowercase letters, digits and dashes in NAME",
             )
             return ""
         if not figure["alt"].strip():
-            self.faults.add(number, f"{figure['path']} has no alternative text: say what is seen, ![here](...)")
+            self.faults.add(number, f"{figure['path']} has no alternative text: describe the figure, ![here](...)")
         if not (figure["caption"] or "").strip():
-            self.faults.add(number, f'{figure["path"]} has no caption: ![...]({figure["path"]} "here")')
+            self.faults.add(number, f'{figure["path"]} has no caption: write one, ![...]({figure["path"]} "here")')
         title = self.words["figure"].format(self.outline.figures.get(name["name"], 0))
         caption = self._resolve_references(number, figure["caption"] or "")
         # the form that WRITTEN_FIGURE reads again
@@ -142,6 +145,7 @@ class MarkdownWriter:
     def _look_up(self, kind: str, label: str, known: "Dict[str, int] | Dict[str, str]", number: int) -> "int | str":
         if label not in known:
             self.faults.add(
-                number, unknown(kind, label, known) if known else f"unknown {kind} {label!r}: there is none here"
+                number,
+                unknown(kind, label, known) if known else f"unknown {kind} {label!r}: use one that this lab contains",
             )
         return known.get(label, 0)

@@ -28,23 +28,23 @@ WORDS: Dict[str, Any] = {
         "slide": "slide",
         "slides": "{} slides",
         "place": "{} / {}",
-        "player": "A page that plays the schedule {}",
+        "player": "A page that animates the schedule {}",
         "ask": "Your guess",
         "elapsed": "since the start",
         "keys": "← → or space: slides · Home, End · f: full screen · n: notes · p: presenter",
-        "made": "run on the machine that made this page; yours will print other times",
+        "made": "run on the machine that built this page; your machine will print other times",
         "guess": "Your guess first: {}",
         "column": "Lab",
         "short": "{} min",
         "hours": "{} labs, about {} hours in all.",
         "introduction": (
-            "Two devices, one network: what has to travel between them, why they are rarely twice as fast, and how one "
-            "tells that they compute the right thing. Each lab asks you to guess before it measures.",
-            "Take the labs in this order, or follow the last column: a lab needs those that it "
-            "names, and no others. The times are for all exercises.",
-            "These pages are the notebooks as they ran on one machine, to read, to project or to print. What the code "
-            "showed is folded under a question: answer it, then open it. To measure on your own devices and to have "
-            "exercises checked, work in the notebooks themselves: <code>make jupyter</code>.",
+            "Two devices, one model: learn what the devices have to exchange, why they are rarely twice as fast, "
+            "and how to check that they compute the right thing. Each lab asks you to guess before it measures.",
+            "Take the labs in this order, or follow the last column: a lab needs only the labs in its last column. "
+            "The times include all exercises.",
+            "These pages show the notebooks as they ran on one machine. You can read, project or print them. The "
+            "results are folded under a question: answer it, then open the result. To measure on your own devices "
+            "and to check your exercises, work in the notebooks: <code>make jupyter</code>.",
         ),
     },
     "ja": {

@@ -23,11 +23,11 @@ PROJECT_TAG = {"Key": "project", "Value": "gluonlab"}
 
 def check_name(kind: str, name: str) -> str:
     """Return ``name``; raise RefusedError unless it has at most 63 letters, digits and hyphens."""
-    rule = f"write at most {MAX_NAME_LENGTH} letters (a-z, A-Z), digits and hyphens, with no hyphen first or last"
+    rule = f"use at most {MAX_NAME_LENGTH} letters (a-z, A-Z), digits and hyphens, without a hyphen at the start or end"
     if len(name) > MAX_NAME_LENGTH:
-        raise RefusedError(f"{kind} {name}: {len(name)} characters: {rule}")
+        raise RefusedError(f"{kind} {name} has {len(name)} characters: {rule}")
     if not re.fullmatch(NAME_PATTERN, name):
-        raise RefusedError(f"{kind} {name!r} is not a name that AWS takes: {rule}")
+        raise RefusedError(f"{kind} {name!r} is not a valid name for AWS: {rule}")
     return name
 
 
@@ -35,7 +35,7 @@ def check_bucket(name: str) -> str:
     """Return ``name``; raise RefusedError for anything but a bucket name, such as an address."""
     if not re.fullmatch(BUCKET_PATTERN, name):
         raise RefusedError(
-            f"--bucket {name}: write the bucket's name alone, such as my-bucket, without s3:// and folders"
+            f"--bucket {name} is not a bucket name: use only the name, such as my-bucket, without s3:// and folders"
         )
     return name
 
@@ -43,7 +43,9 @@ def check_bucket(name: str) -> str:
 def check_repository(address: str) -> str:
     """Return ``address``; raise RefusedError if it is not https:// or contains a password."""
     if not re.fullmatch(REPOSITORY_PATTERN, address) or "@" in address:
-        raise RefusedError(f"--repository {address.split('@')[-1]}: write an https:// address that needs no password")
+        raise RefusedError(
+            f"--repository {address.split('@')[-1]}: use an https:// address that does not need a password"
+        )
     return address
 
 
@@ -52,19 +54,19 @@ def check_environment(variables: Sequence[str]) -> str:
     for assignment in variables:
         if not re.fullmatch(VARIABLE_PATTERN, assignment):
             raise RefusedError(
-                f"--environment {assignment.partition('=')[0]}: write NAME=VALUE, such as "
-                "HTTPS_PROXY=http://proxy:3128, without blanks, quotes and @; passwords and others "
-                "belong into the file ~/SageMaker/.gluonlab/environment"
+                f"--environment {assignment.partition('=')[0]}: use NAME=VALUE, such as "
+                "HTTPS_PROXY=http://proxy:3128, without blanks, quotes and @; write passwords and other values to "
+                "the file ~/SageMaker/.gluonlab/environment"
             )
     names = [assignment.partition("=")[0] for assignment in variables]
     duplicate = next((name for name in names if names.count(name) > 1), None)
     if duplicate:
-        raise RefusedError(f"--environment {duplicate}=...: it is there twice: give it once")
+        raise RefusedError(f"--environment {duplicate}=... was given twice: pass it once")
     text = " ".join(variables)
     if len(text) > MAX_ENVIRONMENT_LENGTH:
         raise RefusedError(
-            f"--environment has {len(text)} characters in all: give at most "
-            f"{MAX_ENVIRONMENT_LENGTH}, and the rest in the file ~/SageMaker/.gluonlab/environment"
+            f"--environment has {len(text)} characters in total: use at most {MAX_ENVIRONMENT_LENGTH}, and write the "
+            "rest to the file ~/SageMaker/.gluonlab/environment"
         )
     return text
 
@@ -73,7 +75,7 @@ def check_region(region: str, available_regions: Iterable[str]) -> str:
     """Return ``region``; raise RefusedError for a region that boto3 does not know."""
     regions = sorted(available_regions)
     if region not in regions:  # the name of its host would not resolve
-        remedy = f"{unknown('region', region, regions)}; for a newer region, a newer boto3: pip install -U boto3"
+        remedy = f"{unknown('region', region, regions)}; if the region is new, run pip install -U boto3"
         raise RefusedError(remedy)
     return region
 
@@ -81,20 +83,22 @@ def check_region(region: str, available_regions: Iterable[str]) -> str:
 def check_owner(owner: str) -> str:
     """Return ``owner``; raise RefusedError if it is not valid as the value of a tag."""
     if not re.fullmatch(OWNER_PATTERN, owner):
-        raise RefusedError(f"--owner {owner!r}: a tag holds 1 to 256 letters, digits, spaces and . : / = + @ - _")
+        raise RefusedError(
+            f"--owner {owner!r} is not a valid tag: use 1 to 256 letters, digits, spaces and . : / = + @ - _"
+        )
     return owner
 
 
 def check_network(subnet: object, security_groups: Sequence[str]) -> None:
     """Raise RefusedError unless there is a subnet with one to five security groups, or neither."""
     if subnet and not security_groups:
-        raise RefusedError(f"--subnet {subnet} lacks its security groups: add --security-group sg-..., once or more")
+        raise RefusedError(f"--subnet {subnet} needs security groups: add --security-group sg-..., once or more")
     if len(security_groups) > MAX_SECURITY_GROUPS:
         raise RefusedError(
-            f"--security-group is given {len(security_groups)} times: AWS takes at most {MAX_SECURITY_GROUPS}"
+            f"--security-group was given {len(security_groups)} times: use at most {MAX_SECURITY_GROUPS}"
         )
     if security_groups and not subnet:
-        raise RefusedError(f"--security-group {security_groups[0]} lacks its subnet: add --subnet subnet-...")
+        raise RefusedError(f"--security-group {security_groups[0]} needs a subnet: add --subnet subnet-...")
 
 
 def resource_tags(owner: str, **other_tags: str) -> List[Dict[str, str]]:

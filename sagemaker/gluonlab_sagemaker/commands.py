@@ -36,20 +36,20 @@ MIN_VOLUME_GB = 20  # the environment takes about 12
 @aws_options()
 @notebook_name_option
 @click.option(
-    "--instance", metavar="TYPE", help="the machine, such as ml.g5.12xlarge; --instance list shows those with GPUs"
+    "--instance",
+    metavar="TYPE",
+    help="instance type, such as ml.g5.12xlarge; --instance list shows the types with GPUs",
 )
-@click.option("--repository", metavar="URL", help="the git repository that the notebook clones gluonlab from")
-@click.option(
-    "--bucket", metavar="NAME", help="an S3 bucket for its results; without --repository also for gluonlab itself"
-)
-@click.option("--role", metavar="ROLE", help="ARN or name of a role to use  [default: one is made, with few rights]")
-@click.option("--platform", metavar="PLATFORM", help="the operating system  [default: the instance's]")
+@click.option("--repository", metavar="URL", help="git repository from which the notebook clones gluonlab")
+@click.option("--bucket", metavar="NAME", help="S3 bucket for results; without --repository also for gluonlab itself")
+@click.option("--role", metavar="ROLE", help="ARN or name of an IAM role  [default: create one with few permissions]")
+@click.option("--platform", metavar="PLATFORM", help="operating system  [default: the one for the instance type]")
 @click.option(
     "--volume",
     "volume_gb",
     metavar="GB",
     type=click.IntRange(MIN_VOLUME_GB, 16384),
-    help="size of the disk, which outlives a stop  [default: 50]",
+    help="size of the volume, which is kept when the notebook stops  [default: 50]",
 )
 @click.option(
     "--idle-minutes",
@@ -57,32 +57,38 @@ MIN_VOLUME_GB = 20  # the environment takes about 12
     type=click.IntRange(0, 10080),
     default=60,
     show_default=True,
-    help="stop when idle for this long; 0: never",
+    help="stop after this many idle minutes; 0: never",
 )
-@click.option("--subnet", metavar="SUBNET", help="a subnet of your own network, instead of AWS's internet access")
+@click.option("--subnet", metavar="SUBNET", help="subnet of your own network, instead of AWS's internet access")
 @click.option(
     "--security-group",
     "security_groups",
     metavar="GROUP",
     multiple=True,
-    help="a security group of that network; up to five times",
+    help="security group of that network; may be repeated up to five times",
 )
 @click.option(
     "--environment",
     metavar="NAME=VALUE",
     multiple=True,
-    help="of the build and the idle stop, such as HTTPS_PROXY=...; may be given several times",
+    help="environment variable for the build and the idle stop, such as HTTPS_PROXY=...; may be repeated",
 )
-@click.option("--kms-key", metavar="KEY", help="the key that encrypts its disk")
-@click.option("--owner", metavar="NAME", default=current_user, help="for the tag `owner`  [default: your user name]")
-@click.option("--force", is_flag=True, help="ask AWS even for what it is known to refuse, or MXNet cannot use")
-@click.option("--no-wait", is_flag=True, help="do not wait until it is in service")
+@click.option("--kms-key", metavar="KEY", help="key that encrypts the volume")
+@click.option(
+    "--owner", metavar="NAME", default=current_user, help="value of the tag `owner`  [default: your user name]"
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="send the request to AWS even if AWS is known to refuse it, or MXNet cannot use the machine",
+)
+@click.option("--no-wait", is_flag=True, help="do not wait until the notebook is in service")
 def create_notebook(
     context: CommandContext, name: str, instance: Optional[str], force: bool, no_wait: bool, **values: Any
 ) -> None:
-    """Make a notebook with gluonlab, and wait until it is in service.
+    """Create a notebook with gluonlab, and wait until it is in service.
 
-    Made for it, at no cost: a role and a lifecycle configuration. `delete` takes all of it away.
+    This also creates a role and a lifecycle configuration, which cost nothing. `delete` removes all.
     """
     if instance == "list":
         prices, region = Prices(), context.caller.region
@@ -91,9 +97,9 @@ def create_notebook(
         print_note(f"prices: {prices.describe_source(region)}")
         return
     if instance is None:
-        raise RefusedError(f"create lacks the machine: write --instance TYPE, {instances.instance_examples()}")
+        raise RefusedError(f"create needs an instance type: add --instance TYPE, {instances.instance_examples()}")
     if context.caller.region is None:
-        raise RefusedError("create lacks the region: add --region REGION, such as us-east-1")
+        raise RefusedError("create needs a region: add --region REGION, such as us-east-1")
     options = NotebookOptions(instance=instances.normalize_instance_type(instance), **values)
     options.check()
     request = instances.notebook_request(options.instance)
@@ -106,10 +112,10 @@ def create_notebook(
     if warning:
         print_note(f"warning: {warning}")
     if not force:
-        instances.refuse_unsupported_gpu(options.instance, "take it all the same with --force")
+        instances.refuse_unsupported_gpu(options.instance, "use it anyway with --force")
     if not options.idle_minutes:
         print_note(
-            "warning: with --idle-minutes 0 it runs, and costs, until somebody stops it: "
+            "warning: with --idle-minutes 0 the notebook runs and costs money until somebody stops it: "
             f"{notebook.command_line('stop')}"
         )
     print_note(
@@ -121,22 +127,24 @@ def create_notebook(
     if no_wait:
         return
     if notebook.wait(START_END_STATUSES, is_new=True) is None:
-        raise FailedError(f"{name} is gone: somebody deleted it while it was being made")
+        raise FailedError(f"{name} no longer exists: somebody deleted it during its creation")
     context.report(
-        f"{name} is in service, and installs gluonlab for 10 to 20 minutes: gluonlab-READY.txt appears when it is done"
+        f"{name} is in service. Installing gluonlab takes 10 to 20 minutes: gluonlab-READY.txt appears when it is done"
     )
-    context.report(f"its address: {notebook.command_line('url')}; when you are done: {notebook.command_line('stop')}")
+    context.report(
+        f"get its address: {notebook.command_line('url')}; stop it when you are done: {notebook.command_line('stop')}"
+    )
 
 
 @command(f"{PROGRAM} status")
 @aws_options(status="InService")
 @notebook_name_option
 @click.option(
-    "--all", "show_all", is_flag=True, help="every notebook of gluonlab and every running job, in this region"
+    "--all", "show_all", is_flag=True, help="show all notebooks of gluonlab and all running jobs in this region"
 )
-@click.option("--json", "as_json", is_flag=True, help="print the result as JSON, and nothing else, on standard output")
+@click.option("--json", "as_json", is_flag=True, help="print only the result, as JSON, on standard output")
 def show_status(context: CommandContext, name: str, show_all: bool, as_json: bool) -> None:
-    """Say what the notebook does, and what it costs."""
+    """Show the notebook's status and cost."""
     notebook = context.get_notebook(name)
     rows = (
         list_resources(context.caller)
@@ -148,7 +156,7 @@ def show_status(context: CommandContext, name: str, show_all: bool, as_json: boo
     else:
         context.report(
             "\n".join(format_row(row, context.caller.region) for row in rows)
-            or f"no notebook or job of gluonlab in {context.caller.region}"
+            or f"found no notebook or job of gluonlab in {context.caller.region}"
         )
         if not show_all:
             context.print_next_steps(notebook, rows[0]["status"])
@@ -166,7 +174,7 @@ def show_status(context: CommandContext, name: str, show_all: bool, as_json: boo
     help="how long the browser stays signed in",
 )
 def print_url(context: CommandContext, name: str, hours: float) -> None:
-    """Print an address that opens the notebook for whoever has it; open it within 5 minutes."""
+    """Print an address that opens the notebook for anyone; open it within 5 minutes."""
     context.report(context.get_notebook(name).create_url(int(hours * 3600)))
 
 
@@ -177,16 +185,16 @@ def wait_for_notebook(context: CommandContext, name: str) -> None:
     """Wait until the notebook is in service, stopped or gone."""
     notebook = context.get_notebook(name)
     end = notebook.wait()
-    context.report(f"{name} is {end or 'gone: there is no such notebook'}")
+    context.report(f"{name} is {end or 'gone: it does not exist'}")
     context.print_next_steps(notebook, end)
 
 
 @command(f"{PROGRAM} stop")
 @aws_options(status="InService")
 @notebook_name_option
-@click.option("--no-wait", is_flag=True, help="do not wait until it is stopped")
+@click.option("--no-wait", is_flag=True, help="do not wait until the notebook is stopped")
 def stop_notebook(context: CommandContext, name: str, no_wait: bool) -> None:
-    """Stop the notebook's machine. Its volume stays, and is paid for, until delete."""
+    """Stop the notebook's machine. Its volume remains and costs money until delete."""
     notebook = context.get_notebook(name)
     if notebook.stop() and not no_wait:
         end = notebook.wait(STOP_END_STATUSES)
@@ -197,8 +205,8 @@ def stop_notebook(context: CommandContext, name: str, no_wait: bool) -> None:
 @command(f"{PROGRAM} start")
 @aws_options(status="Stopped")
 @notebook_name_option
-@click.option("--force", is_flag=True, help="ask AWS also for what it is known to refuse")
-@click.option("--no-wait", is_flag=True, help="do not wait until it is in service")
+@click.option("--force", is_flag=True, help="send the request to AWS even if AWS is known to refuse it")
+@click.option("--no-wait", is_flag=True, help="do not wait until the notebook is in service")
 def start_notebook(context: CommandContext, name: str, force: bool, no_wait: bool) -> None:
     """Start a stopped notebook again."""
     notebook = context.get_notebook(name)
@@ -211,17 +219,17 @@ def start_notebook(context: CommandContext, name: str, force: bool, no_wait: boo
 @command(f"{PROGRAM} delete")
 @aws_options(status="InService")
 @notebook_name_option
-@click.option("--yes", is_flag=True, help="do not ask")
+@click.option("--yes", is_flag=True, help="delete without asking")
 @click.option("--force", is_flag=True, help="also a notebook without the tag project=gluonlab")
 def delete_notebook(context: CommandContext, name: str, yes: bool, force: bool) -> None:
-    """Delete the notebook, its volume, and what was made for it; stops it first.
+    """Stop and delete the notebook, its volume, and everything that was created for it.
 
-    Can be run again at any time.
+    You can run it again at any time.
     """
     notebook = context.get_notebook(name, offer_delete=True)
     notebook.refuse_foreign(force)
     if not yes and not context.caller.is_dry_run and notebook.describe() is not None:
-        click.confirm(f"delete the notebook {name} with all files on its volume?", abort=True, err=True)
+        click.confirm(f"delete the notebook {name} and all files on its volume?", abort=True, err=True)
     notebook.delete()
     _print_remaining_resources(context)
 
@@ -230,15 +238,15 @@ def _print_remaining_resources(context: CommandContext) -> None:
     try:
         jobs = running_job_names(context.caller)
     except AWSError as error:
-        print_note(f"warning: training jobs that may still run were not looked for: {error}")
+        print_note(f"warning: could not check for running training jobs: {error}")
     else:
         if jobs:
             print_note(
-                f"warning: training jobs still run, and cost: {', '.join(jobs)}: "
-                f"{PROGRAM} jobs stop --name NAME{context.options}"
+                f"warning: these training jobs still run and cost money: {', '.join(jobs)}: stop them with {PROGRAM} "
+                f"jobs stop --name NAME{context.options}"
             )
     context.report(
-        "left, at little cost: what was saved in S3 (gluonlab/ in its bucket), and logs in CloudWatch; see status --all"
+        "not deleted, and cheap: files in S3 (gluonlab/ in the bucket) and logs in CloudWatch; see status --all"
     )
 
 
@@ -259,7 +267,7 @@ def main(arguments: Sequence[str], dependencies: Optional[Dependencies] = None) 
     commands = {
         **_command_table(COMMANDS, dependencies),
         **_command_table(MACHINE_COMMANDS, dependencies),
-        "jobs": ("training jobs: their role, submit, list, wait, logs, stop", jobs),
+        "jobs": ("manage training jobs: role, policy, submit, list, wait, status, logs, stop", jobs),
     }
     run_subcommand(PROGRAM, commands, arguments)
 

@@ -41,7 +41,7 @@ class Prices:
             self._regions: Dict[str, Any] = dict(table["regions"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RefusedError(
-                f"{path}: {type(error).__name__}: {error}: mend the file, or take it from git again"
+                f"{path}: {type(error).__name__}: {error}: fix the file, or restore it from git"
             ) from error
 
     def hour_price(self, instance: str, region: Optional[str], kind: str = NOTEBOOK_PRICES) -> Optional[float]:
@@ -62,15 +62,15 @@ class Prices:
     def describe_notebook_cost(self, instance: str, volume_gb: int, region: Optional[str]) -> str:
         """Describe in a sentence the cost of a notebook, both running and stopped."""
         cost = self.notebook_cost(instance, volume_gb, region)
-        volume = f"{volume_gb} GB of volume are paid until delete, also while it is stopped"
+        volume = f"{volume_gb} GB of volume cost money until you delete the notebook, even if it is stopped"
         if cost.volume_month_price is not None:
-            volume += f", about {cost.volume_month_price:,.2f} {cost.currency} a month"
+            volume += f", about {cost.volume_month_price:,.2f} {cost.currency} per month"
         if cost.hour_price is None:
             note = self._estimate_note(region) if cost.volume_month_price is not None else ""
             return f"cost: {self._describe_unknown_price(instance, region)}; {volume}{note}"
         running = (
-            f"about {cost.hour_price:,.2f} {cost.currency} an hour while it runs, "
-            f"{cost.day_price:,.2f} a day if nothing stops it"
+            f"about {cost.hour_price:,.2f} {cost.currency} per hour while it runs, {cost.day_price:,.2f} per day if "
+            "nothing stops it"
         )
         return f"cost: {running}; {volume}{self._estimate_note(region)}"
 
@@ -81,9 +81,8 @@ class Prices:
             return f"cost: {self._describe_unknown_price(instance, region, 'training on ')}"
         max_cost, currency = hour * hosts * max_runtime_s / 3600, self.currency(region)
         return (
-            f"cost: about {hour * hosts:,.2f} {currency} an hour on {hosts} x {instance}, "
-            f"at most {max_cost:,.2f} {currency} in {max_runtime_s / 3600:g} h"
-            f"{self._estimate_note(region)}"
+            f"cost: about {hour * hosts:,.2f} {currency} per hour on {hosts} x {instance}, at most {max_cost:,.2f} "
+            f"{currency} in {max_runtime_s / 3600:g} h{self._estimate_note(region)}"
         )
 
     def format_row(self, instance: str, region: Optional[str]) -> str:
@@ -97,7 +96,7 @@ class Prices:
     def describe_hour_price(self, instance: str, region: Optional[str]) -> str:
         """Format the price of a notebook for an hour."""
         hour = self.hour_price(instance, region)
-        return "price unknown" if hour is None else f"{hour:,.2f} {self.currency(region)} an hour"
+        return "price unknown" if hour is None else f"{hour:,.2f} {self.currency(region)} per hour"
 
     def format_gb_month_price(self, region: Optional[str]) -> str:
         """Format the price of a GB of a notebook's volume for a month."""
@@ -112,16 +111,18 @@ class Prices:
         """Describe the currency, date and source of a region's prices."""
         prices = self._region_prices(region)
         if region in UNKNOWN_REGIONS:
-            return f"{self._path.name} has them by region: add --region REGION, such as us-east-1"
+            return f"{self._path.name} lists prices by region: add --region REGION, such as us-east-1"
         if not prices:
-            return f"no prices of {region} in {self._path.name}: {self._update_hint(region)}"
+            return f"{self._path.name} does not contain prices for {region}: {self._update_hint(region)}"
         currency = self.currency(region)
         return f"{currency}, as of {prices.get('date')}: {prices.get('source')}"
 
     def _region_prices(self, region: Optional[str]) -> Dict[str, Any]:
         prices = self._regions.get(region or "") or {}
         if not isinstance(prices, dict):
-            raise RefusedError(f"{self._path}: {region}: {prices!r} is not a table of prices")
+            raise RefusedError(
+                f"{self._path}: {region}: {prices!r} is not a table of prices: fix the file, or restore it from git"
+            )
         return prices
 
     def _check_price(self, price: Any, location: str) -> Optional[float]:
@@ -135,16 +136,19 @@ class Prices:
 
     def _describe_unknown_price(self, instance: str, region: Optional[str], purpose: str = "") -> str:
         if region in UNKNOWN_REGIONS:
-            return "it depends on the region: add --region REGION, such as us-east-1"
+            return "the price depends on the region: add --region REGION, such as us-east-1"
         kind = JOB_PRICES if purpose else NOTEBOOK_PRICES
         # An entry of null means that sources were compared and contradict each other.
         is_null = instance in (self._region_prices(region).get(kind) or {})
-        reason = " (null: its sources do not agree)" if is_null else ""
-        return f"no price of {purpose}{instance} in {region} in {self._path.name}{reason}: {self._update_hint(region)}"
+        reason = " (null: the sources disagree)" if is_null else ""
+        return (
+            f"{self._path.name} does not contain a price for {purpose}{instance} in {region}{reason}: "
+            f"{self._update_hint(region)}"
+        )
 
     def _update_hint(self, region: Optional[str]) -> str:
-        return f"{UPDATE_COMMAND} --region {region} asks AWS; see also {PRICING_PAGE}"
+        return f"run {UPDATE_COMMAND} --region {region} to ask AWS, or see {PRICING_PAGE}"
 
     def _estimate_note(self, region: Optional[str]) -> str:
         date = self._region_prices(region).get("date")
-        return f" (an estimate, by the prices of {date} in {self._path.name})"
+        return f" (estimated from the prices of {date} in {self._path.name})"

@@ -49,7 +49,7 @@ class NotebookOptions:
         check_owner(self.owner)
         if self.repository is None and self.bucket is None:
             raise RefusedError(
-                "the notebook needs gluonlab from somewhere: give --repository https://... or --bucket NAME (S3)"
+                "the notebook needs a source for gluonlab: add --repository https://... or --bucket NAME (S3)"
             )
         if self.repository is not None:
             check_repository(self.repository)
@@ -113,13 +113,11 @@ def request_notebook(
     except AWSError as error:
         # botocore retries by itself, so an earlier try of this call may have taken the name.
         if is_requested and (error.is_unanswered or error.is_name_in_use):
-            consequence = (
-                f"the notebook may exist all the same, and cost money: {notebook.command_line('status')} shows it"
-            )
+            consequence = f"the notebook may exist anyway and cost money: check with {notebook.command_line('status')}"
         else:
             consequence = (
-                "no notebook was made; what was made for it costs nothing: "
-                f"{notebook.command_line('delete')} removes it"
+                "no notebook was created; its role and settings, which cost nothing, may exist: remove them with "
+                f"{notebook.command_line('delete')}"
             )
         raise AWSError(f"{error}; {consequence}", error.code) from error
-    report(f"{notebook.name} is being made on {options.instance}")
+    report(f"creating {notebook.name} on {options.instance}")

@@ -10,7 +10,7 @@ from botocore import exceptions as botocore
 from gluonlab.errors import ConfigError, RunError
 
 QUOTAS_PAGE = "https://console.aws.amazon.com/servicequotas/home/services/sagemaker/quotas"
-CREDENTIALS_HINT = "set them up with `aws configure` or `aws sso login`, or choose others with --profile"
+CREDENTIALS_HINT = "set up credentials with `aws configure` or `aws sso login`, or choose others with --profile"
 
 ACCESS_DENIED_CODES = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "NotAuthorized"}
 INVALID_CREDENTIAL_CODES = {
@@ -110,7 +110,7 @@ def _error_message(code: str, aws_message: str, operation: str, parameters: Mapp
         advice = quota_advice(operation, parameters)
         return f"a quota of this account is used up: {aws_message} {advice}"
     if code in THROTTLING_CODES:
-        return f"AWS has had too many requests ({operation}): wait a minute and run the same command again"
+        return f"AWS received too many requests ({operation}): wait a minute and run the same command again"
     if _CAPACITY_PATTERN.search(f"{code} {aws_message}"):
         return f"{aws_message} {capacity_advice()}"
     name = parameters.get("NotebookInstanceName") or parameters.get("TrainingJobName") or parameters.get("RoleName")
@@ -119,7 +119,10 @@ def _error_message(code: str, aws_message: str, operation: str, parameters: Mapp
         and operation.startswith("Create")
         and (code in ("ResourceInUse", "EntityAlreadyExists") or _NAME_IN_USE_PATTERN.search(aws_message))
     ):
-        return f"the name {name} is taken in this account and region: choose another with --name (AWS: {aws_message})"
+        return (
+            f"the name {name} is already used in this account and region: choose another with --name (AWS: "
+            f"{aws_message})"
+        )
     return f"AWS refused {operation}: {aws_message} ({code})"
 
 
@@ -131,26 +134,26 @@ def quota_advice(operation: str, parameters: Mapping[str, Any]) -> str:
         return f"(see {QUOTAS_PAGE.replace('sagemaker', 'iam') if is_iam else QUOTAS_PAGE})"
     quota = f"{instance} for {'training job' if 'Training' in operation else 'notebook instance'} usage"
     return (
-        f'(ask for "{quota}" at {QUOTAS_PAGE}, or by `python sagemaker/launch.py quota`; P3 and P4 '
-        "begin at 0, and an answer takes hours to days; or choose another --instance)"
+        f'(request "{quota}" at {QUOTAS_PAGE}, or with `python sagemaker/launch.py quota`, or choose another '
+        "--instance; P3 and P4 start at 0, and an answer takes hours to days)"
     )
 
 
 def capacity_advice(remedy: str = CAPACITY_REMEDY) -> str:
     """Return advice for the case that AWS has no free machine."""
-    return f"(AWS has no such machine free at the moment: {remedy})"
+    return f"(AWS does not have a free machine of this type now: {remedy})"
 
 
 def failed_error(kind: str, name: str, reason: Optional[str], remedy: str = CAPACITY_REMEDY) -> FailedError:
     """Return the error for a FailureReason; ``remedy`` is the advice if AWS has no machine."""
-    reason = " ".join((reason or "AWS gives no reason").split()).rstrip(".")
+    reason = " ".join((reason or "AWS does not report a reason").split()).rstrip(".")
     if _CAPACITY_PATTERN.search(reason):
         advice = capacity_advice(remedy)
     elif "internal" in reason.lower():
-        advice = f"(mostly AWS has no such machine free, or a fault of its own: {remedy})"
+        advice = f"(usually AWS does not have a free machine of this type, or has an internal error: {remedy})"
     elif "lifecycle" in reason.lower():
         advice = (
-            "(a start script failed or took longer than 5 minutes; its log is in CloudWatch: "
+            "(a start script failed or took longer than 5 minutes: see its log in CloudWatch, "
             "/aws/sagemaker/NotebookInstances)"
         )
     else:
@@ -160,9 +163,9 @@ def failed_error(kind: str, name: str, reason: Optional[str], remedy: str = CAPA
 
 def _other_causes(code: str) -> str:
     if code in DISABLED_REGION_CODES:
-        return "; if they work in other regions, this one is switched off in the account"
+        return "; if they work in other regions, enable this region in the account"
     return (
-        "; a clock of this machine that is wrong does the same"
+        "; also check this machine's clock, because a wrong clock causes the same error"
         if "Signature" in code or code == "RequestExpired"
         else ""
     )
@@ -174,10 +177,10 @@ def _permission_message(aws_message: str, operation: str) -> str:
     permission = (action[1] if action else operation) + (f" on {resource[1]}" if resource else "")
     explicit = " (an explicit deny)" if "explicit deny" in aws_message else ""
     is_role = operation in ROLE_OPERATIONS
-    alternative = ", or for a role, whose ARN --role takes" if is_role else ""
+    alternative = ", or for a role, and pass its ARN with --role" if is_role else ""
     return (
-        f"these credentials may not {permission}{explicit}: "
-        f"ask whoever administers the account for that permission{alternative}"
+        f"these credentials do not allow {permission}{explicit}: ask the account's administrator for this "
+        f"permission{alternative}"
     )
 
 
@@ -186,17 +189,15 @@ def _connection_error(error: Exception) -> RunError:
     if isinstance(
         error, (botocore.NoCredentialsError, botocore.PartialCredentialsError, botocore.CredentialRetrievalError)
     ):
-        return AWSError(f"no usable AWS credentials were found: {CREDENTIALS_HINT}")
+        return AWSError(f"found no usable AWS credentials: {CREDENTIALS_HINT}")
     if isinstance(error, (botocore.SSOError, botocore.TokenRetrievalError)):
         return AWSError(
-            "the sign-in of this profile has ended: run `aws sso login`, with --profile NAME if you use one"
+            "the sign-in of this profile has expired: run `aws sso login`, with --profile NAME if you use a profile"
         )
     if isinstance(error, botocore.ProfileNotFound):
-        return AWSError(f"{text}: `aws configure list-profiles` names those that exist")
+        return AWSError(f"{text}: choose a profile from `aws configure list-profiles`")
     if isinstance(error, botocore.NoRegionError):
-        return AWSError("no region is set: give one, such as --region us-east-1, or set AWS_DEFAULT_REGION")
+        return AWSError("no region is set: add --region, such as --region us-east-1, or set AWS_DEFAULT_REGION")
     if isinstance(error, (botocore.HTTPClientError, botocore.ConnectionError)):
-        return AWSError(
-            f"AWS cannot be reached: {text}: check the network and a proxy (HTTPS_PROXY), then run it again"
-        )
+        return AWSError(f"cannot reach AWS ({text}): check the network and HTTPS_PROXY, then run the command again")
     return AWSError(f"{type(error).__name__}: {text}")

@@ -29,10 +29,11 @@ ACCOUNTS = {
 def image_uri(region: Optional[str]) -> str:
     """Return the image's address in a region; raise RefusedError for a region without it."""
     if region in UNKNOWN_REGIONS:
-        raise RefusedError("a job lacks the region: add --region REGION, such as us-east-1")
+        raise RefusedError("a job needs a region: add --region REGION, such as us-east-1")
     if region not in ACCOUNTS:
         raise RefusedError(
-            f"AWS's MXNet image is not known to be in {region}: choose {', '.join(ACCOUNTS)}, or give one with --image"
+            f"no MXNet image of AWS is known in {region}: choose {', '.join(ACCOUNTS)}, or pass another image with "
+            "--image"
         )
     domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     return f"{ACCOUNTS[region]}.dkr.ecr.{region}.{domain}/{IMAGE_TAG}"

@@ -48,8 +48,8 @@ def unknown_platform_warning(platform: Optional[str]) -> str:
         return ""
     newest = max(facts["as_of"] for facts in platforms.values())
     return (
-        f"{platform} is no platform that is known here (as of {newest}): what it starts, and "
-        f"whether gluonlab installs itself there, is not known; known are {', '.join(platforms)}"
+        f"{platform} is not a known platform (as of {newest}), so gluonlab may not start or install there: choose "
+        f"from {', '.join(platforms)}"
     )
 
 
@@ -82,12 +82,12 @@ def refuse_dead_instance(instance: str, platform: Optional[str], force: bool) ->
     if not reason:
         return None
     if force:
-        return f"{reason} (--force: AWS is asked all the same)"
+        return f"{reason} (continuing because of --force)"
     facts = pairs.load_instances().get(instance) or {}
     instead = (
         f"choose --instance {facts['instead']}" if facts.get("instead") else "choose another --instance or --platform"
     )
-    raise RefusedError(f"{reason.rstrip('.')}: {instead}, or ask AWS all the same with --force")
+    raise RefusedError(f"{reason.rstrip('.')}: {instead}, or add --force to try anyway")
 
 
 def warn_of_retirement(instance: str, print_note: Callable[[str], None]) -> None:
@@ -114,7 +114,7 @@ def alive_types() -> List[str]:
 
 def instance_examples() -> str:
     """Return examples of instance types for an error message."""
-    return f"such as {', '.join(alive_types())} (`create --instance list` says what they are)"
+    return f"such as {', '.join(alive_types())} (`create --instance list` describes them)"
 
 
 def format_instance(instance: str, price: str) -> str:

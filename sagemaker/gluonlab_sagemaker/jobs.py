@@ -56,8 +56,8 @@ class JobOptions:
         elif self.checkpoints is not None:
             alternatives = [name for name in template_names() if "CheckpointConfig" in load_template(name)]
             raise RefusedError(
-                f"--checkpoints {self.checkpoints}: {self.template} writes none: "
-                f"choose --template {' or '.join(alternatives)}"
+                f"--checkpoints {self.checkpoints}: the template {self.template} does not write checkpoints: choose "
+                f"--template {' or '.join(alternatives)}"
             )
         resources, hyperparameters = request["ResourceConfig"], request.get("HyperParameters", {})
         hosts = resources["InstanceCount"] if self.hosts is None else self.hosts
@@ -67,8 +67,8 @@ class JobOptions:
                 for name in template_names()
                 if _supports_several_hosts(load_template(name).get("HyperParameters", {}))
             ]
-            advice = f"choose --template {' or '.join(alternatives)}" if alternatives else "leave --hosts out"
-            raise RefusedError(f"--hosts {hosts}: {self.template} is for one: {advice}")
+            advice = f"choose --template {' or '.join(alternatives)}" if alternatives else "remove --hosts"
+            raise RefusedError(f"--hosts {hosts}: the template {self.template} uses one machine: {advice}")
         instance = self.instance or resources["InstanceType"]
         if self.image is None:
             refuse_unsupported_gpu(instance, "bring an --image with an MXNet that has")
@@ -121,7 +121,7 @@ def describe_job(caller: Caller, name: str) -> Response:
     except AWSError as error:
         if error.is_not_found:
             raise RefusedError(
-                f"there is no training job {name} in {caller.region}: `jobs list` shows those that there are"
+                f"there is no training job {name} in {caller.region}: choose one from `jobs list`"
             ) from error
         raise
 
@@ -134,7 +134,7 @@ def create_training_job(caller: Caller, request: Dict[str, Any], status_command:
         # botocore retries by itself, so an earlier try of this call may have started the job.
         if error.is_unanswered or error.is_name_in_use:
             raise AWSError(
-                f"{error}; the job may run all the same, and cost money: {status_command} shows it", error.code
+                f"{error}; the job may run anyway and cost money: check with {status_command}", error.code
             ) from error
         raise
 
@@ -143,9 +143,9 @@ def stop_training_job(caller: Caller, name: str) -> str:
     """Stop a job unless it has ended, and return a message about it."""
     status = describe_job(caller, name)["TrainingJobStatus"]
     if status in (*FINAL_STATUSES, "Stopping"):
-        return f"{name} is {status} already"
+        return f"{name} is already {status}"
     caller("sagemaker", "StopTrainingJob", TrainingJobName=name)
-    return f"{name} is stopping: AWS ends it within 120 seconds; what lies in S3 by then is kept"
+    return f"{name} is stopping: AWS stops it within 120 seconds, and files that are in S3 by then are kept"
 
 
 def wait_for_training_job(caller: Caller, name: str, waiter: Waiter) -> Response:
@@ -165,7 +165,7 @@ def wait_for_training_job(caller: Caller, name: str, waiter: Waiter) -> Response
 
     if waiter.wait_until(name, FINAL_STATUSES, get_status) == "Failed":
         error = failed_error("training job", name, description.get("FailureReason"))
-        raise type(error)(f"{error}; its log is in CloudWatch: {LOG_GROUP}")
+        raise type(error)(f"{error}; see its log in CloudWatch, {LOG_GROUP}")
     return description
 
 
@@ -227,12 +227,12 @@ def _check_resumable(request: Dict[str, Any]) -> None:
     out = hyperparameters.get("out")
     if checkpoint_path is not None and not str(out).startswith(f"{checkpoint_path}/"):
         raise RefusedError(
-            f"--set out={out}: what a job goes on from must lie below {checkpoint_path}, which AWS keeps: leave it out"
+            f"--set out={out}: the checkpoints must be below {checkpoint_path}, which AWS keeps: remove --set out"
         )
     if is_spot(request) and str(hyperparameters.get("autoresume")).lower() != "true":
         raise RefusedError(
-            "--set autoresume=false: AWS starts a spot job again when it has taken the machine "
-            "away, and the run must go on then: leave it out"
+            "--set autoresume=false: a spot job must resume when AWS restarts it on another machine: remove this "
+            "setting"
         )
 
 
@@ -240,11 +240,11 @@ def _parse_hyperparameter(text: str) -> Tuple[str, str]:
     """Split ``lr=0.1`` into ``("lr", "0.1")``; the image reads values as JSON."""
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise RefusedError(f"--set {text}: write NAME=VALUE, such as --set epochs=3")
+        raise RefusedError(f"--set {text}: use NAME=VALUE, such as --set epochs=3")
     if name.startswith(RESERVED_PREFIX):
         raise RefusedError(
-            f"--set {text}: {RESERVED_PREFIX}... are the template's: "
-            f"choose another --template, or edit {TEMPLATE_FOLDER.name}/*.json"
+            f"--set {text}: the template sets the {RESERVED_PREFIX}... parameters: choose another --template, or "
+            f"edit {TEMPLATE_FOLDER.name}/*.json"
         )
     try:
         json.loads(value)
@@ -268,5 +268,5 @@ def _replace_gpu_counts(hyperparameters: Dict[str, str], old: int, new: int) -> 
 def _gpu_count(instance: str) -> int:
     facts = pairs.load_instances().get(instance)
     if facts is None:
-        raise RefusedError(f"--instance {instance}: how many GPUs it has is not in instances.json: add --gpus N")
+        raise RefusedError(f"--instance {instance}: instances.json does not contain its number of GPUs: add --gpus N")
     return int(facts["gpus"])

@@ -57,9 +57,9 @@ def format_row(row: Row, region: Optional[str]) -> str:
     """Format a row as text, with the cost of a notebook."""
     text = f"{row['name']}: {row['status']}"
     if row["kind"] == "job":
-        return f"{text}, a training job since {row['created']}"
+        return f"{text}, a training job created {row['created']}"
     text += "".join(f", {row[key]}" for key in ("instance", "platform") if row[key])
-    text += f", since {row['created']}" if row["created"] else ""
+    text += f", created {row['created']}" if row["created"] else ""
     text += f": {row['failure']}" if row["failure"] else ""
     if row["instance"] and row["volume_gb"]:
         text += f"\n  {Prices().describe_notebook_cost(row['instance'], row['volume_gb'], region)}"

@@ -22,21 +22,21 @@ CPU_INSTANCE = "ml.m5.xlarge"  # a cheap machine without GPUs, see README.md
 @command(f"{PROGRAM} resize")
 @aws_options(status="Stopped")
 @notebook_name_option
-@click.option("--instance", metavar="TYPE", help="the machine that it runs on from then on")
+@click.option("--instance", metavar="TYPE", help="new instance type")
 @click.option(
     "--volume",
     "volume_gb",
     metavar="GB",
     type=click.IntRange(5, 16384),
-    help="the new size of its disk, which can only grow",
+    help="new size of the volume, which can only grow",
 )
 @click.option(
     "--platform",
     metavar="PLATFORM",
-    help="a newer operating system, such as notebook-al2023-v1 for one on Amazon Linux 2",
+    help="newer operating system, such as notebook-al2023-v1 for a notebook on Amazon Linux 2",
 )
-@click.option("--force", is_flag=True, help="ask AWS also for what it is known to refuse")
-@click.option("--no-wait", is_flag=True, help="do not wait until it is changed")
+@click.option("--force", is_flag=True, help="send the request to AWS even if AWS is known to refuse it")
+@click.option("--no-wait", is_flag=True, help="do not wait until the notebook is changed")
 def resize_notebook(
     context: CommandContext,
     name: str,
@@ -55,31 +55,31 @@ def resize_notebook(
     )
     description = request_resize(context.caller, notebook, change, force)
     if description is None:
-        context.report(f"{name} is so already")
+        context.report(f"{name} already has these settings")
         return
     new_type, new_gb = description.get("InstanceType"), description.get("VolumeSizeInGB")
     if new_type and new_gb:
         print_note(Prices().describe_notebook_cost(new_type, new_gb, context.caller.region))
     if not no_wait:
         notebook.wait(STOP_END_STATUSES)
-    context.report(f"{name} is {'being ' if no_wait else ''}changed: {notebook.command_line('start')}")
+    context.report(f"{name} is {'being ' if no_wait else ''}changed; start it with {notebook.command_line('start')}")
 
 
 @command(f"{PROGRAM} prices")
 @aws_options()
-@click.option("--update", is_flag=True, help="ask AWS's price list, and write prices.json")
+@click.option("--update", is_flag=True, help="read AWS's price list and write prices.json")
 def show_prices(context: CommandContext, update: bool) -> None:
-    """Show what machines cost in a region, by prices.json."""
+    """Show the prices of machines in a region, from prices.json."""
     region = context.caller.region
     if region is None:
-        raise RefusedError("prices lacks the region: add --region REGION, such as us-east-1")
+        raise RefusedError("prices needs a region: add --region REGION, such as us-east-1")
     if update:
         products = price_list.fetch_products(context.caller)
         if context.caller.is_dry_run:
             return
         table = price_list.build_price_table(products, region, price_list.utc_today())
         price_list.write_prices(region, table)
-        context.report(f"asked AWS: {len(table['instance_hour'])} machines for notebooks in {region}")
+        context.report(f"received the prices of {len(table['instance_hour'])} instance types for notebooks in {region}")
     elif context.caller.is_dry_run:
         return
     prices = Prices()
@@ -91,15 +91,25 @@ def show_prices(context: CommandContext, update: bool) -> None:
 
 @command(f"{PROGRAM} quota")
 @aws_options()
-@click.option("--instance", metavar="TYPE", help="the machine, such as ml.g5.12xlarge")
+@click.option("--instance", metavar="TYPE", help="instance type, such as ml.g5.12xlarge")
 @click.option(
-    "--use", type=click.Choice(list(USES)), default="notebook", show_default=True, help="what --request is for"
+    "--use",
+    type=click.Choice(list(USES)),
+    default="notebook",
+    show_default=True,
+    help="use of the machines that --request asks for",
 )
-@click.option("--request", "count", metavar="N", type=click.IntRange(1, 100), help="ask AWS for N machines at once")
+@click.option(
+    "--request",
+    "count",
+    metavar="N",
+    type=click.IntRange(1, 100),
+    help="request a quota of N machines at the same time",
+)
 def show_quota(context: CommandContext, instance: Optional[str], use: str, count: Optional[int]) -> None:
-    """Say how many machines of a type this account may have at once, or ask for more."""
+    """Show the quota of this account for an instance type, or request more."""
     if instance is None:
-        raise RefusedError(f"quota lacks the machine: write --instance TYPE, {instances.instance_examples()}")
+        raise RefusedError(f"quota needs an instance type: add --instance TYPE, {instances.instance_examples()}")
     kind = "InstanceType" if use == "notebook" else "TrainingInstanceType"
     instance = instances.normalize_instance_type(instance, kind)
     quotas = list_quotas(context.caller, instance)
@@ -107,18 +117,18 @@ def show_quota(context: CommandContext, instance: Optional[str], use: str, count
         context.report(f"{quota.name}: {quota.value:g} in {context.caller.region}")
     if use not in quotas:
         raise RefusedError(
-            f"AWS lists no quota {quota_name(instance, use)!r} in {context.caller.region}: "
-            "choose another --instance or --region"
+            f"AWS does not list the quota {quota_name(instance, use)!r} in {context.caller.region}: choose another "
+            "--instance or --region"
         )
     if count is not None:
         context.report(request_increase(context.caller, quotas[use], count))
         if not context.caller.is_dry_run:
             show_command = f"{PROGRAM} quota --instance {instance}{context.options}"
-            print_note(f"it takes hours to days, and counts when this shows it: {show_command}")
+            print_note(f"an answer takes hours to days; check with {show_command}")
     elif quotas[use].value < 1 and not context.caller.is_dry_run:
         context.report(
-            f"none may be had: {PROGRAM} quota --instance {instance} --use {use} --request 1"
-            f"{context.options} asks AWS, which takes hours to days"
+            f"the quota is 0: request one machine with {PROGRAM} quota --instance {instance} --use {use} --request "
+            f"1{context.options}; an answer takes hours to days"
         )
 
 

@@ -71,7 +71,8 @@ class Notebook:
         if description is None:
             region = self._call.region
             raise RefusedError(
-                f"there is no notebook {self.name} in {region}: {self.command_line('create')} --instance ... makes one"
+                f"there is no notebook {self.name} in {region}: create it with {self.command_line('create')} "
+                "--instance ..."
             )
         return description
 
@@ -80,12 +81,12 @@ class Notebook:
         description = self.describe()
         if description is not None:
             status = description["NotebookInstanceStatus"]
-            message = f"the notebook {self.name} exists already"
+            message = f"the notebook {self.name} already exists"
             if status == "Failed":
                 raise RefusedError(
-                    f"{message}, and has failed ({description.get('FailureReason')}): "
-                    f"{self.command_line('start')} tries again; {self.command_line('delete')} "
-                    "deletes it with all files on its volume"
+                    f"{message}, but has failed ({description.get('FailureReason')}): try again with "
+                    f"{self.command_line('start')}, or delete it and all files on its volume with "
+                    f"{self.command_line('delete')}"
                 )
             raise RefusedError(f"{message} ({status}): see {self.command_line('status')}, or choose another --name")
 
@@ -105,10 +106,10 @@ class Notebook:
         description = self.describe_existing()
         status = description["NotebookInstanceStatus"]
         if status in ("InService", "Pending"):
-            self.report(f"{self.name} is {status} already")
+            self.report(f"{self.name} is already {status}")
             return bool(status == "Pending")
         if status == "Deleting":
-            raise RefusedError(f"{self.name} is being deleted: {self.command_line('wait')}, then create it anew")
+            raise RefusedError(f"{self.name} is being deleted: run {self.command_line('wait')}, then create it again")
         self._refuse_dead_instance(description, force)
         if status != "Stopped":
             status = str(self._waiter.wait_until(self.name, SETTLED_STATUSES, self.current_status) or "gone")
@@ -131,29 +132,29 @@ class Notebook:
         instance, platform = description.get("InstanceType"), description.get("PlatformIdentifier")
         reason = pairs.dead_reason(instance or "", platform)
         if reason and force:
-            self.report(f"warning: {reason} (--force: AWS is asked all the same)")
+            self.report(f"warning: {reason} (continuing because of --force)")
         elif reason:
             options = resize_options(instance, platform)
             remedy = (
-                f"{self.command_line('resize')}{options} keeps the files on its volume, then start"
+                f"run {self.command_line('resize')}{options}, which keeps the files on its volume, then start"
                 if options
-                else "see `A dead notebook` in sagemaker/README.md for what is on its volume"
+                else "to save the files on its volume, see `A dead notebook` in sagemaker/README.md"
             )
-            raise RefusedError(f"{reason.rstrip('.')}: {remedy}; or ask AWS all the same with --force")
+            raise RefusedError(f"{reason.rstrip('.')}: {remedy}; or add --force to try anyway")
 
     def stop(self) -> bool:
         """Stop the notebook; return whether it is stopping."""
         status = self.describe_existing()["NotebookInstanceStatus"]
         if status in ("Stopped", "Stopping", "Deleting", "Failed"):
-            self.report(f"{self.name} is {status} already")
+            self.report(f"{self.name} is already {status}")
             return bool(status == "Stopping")
         if status != "InService":
             status = self.wait()
         if status == "InService":
             self._call("sagemaker", "StopNotebookInstance", NotebookInstanceName=self.name)
             self.report(
-                f"{self.name} is stopping: its volume alone costs something from then on, "
-                f"until {self.command_line('delete')}"
+                f"{self.name} is stopping: then only its volume costs money, until you run "
+                f"{self.command_line('delete')}"
             )
         return True
 
@@ -166,7 +167,7 @@ class Notebook:
         if status == "Failed":
             reason = self.describe_existing().get("FailureReason")
             if is_new:
-                advice = f"{self.command_line('delete')} removes what is left of it"
+                advice = f"remove the rest of it with {self.command_line('delete')}"
                 raise FailedError(f"{failed_error('notebook', self.name, reason)}; {advice}")
             error = failed_error("notebook", self.name, reason, self._capacity_remedy())
             raise FailedError(f"{error}; {FILES_NOTE}")
@@ -175,11 +176,11 @@ class Notebook:
     def next_steps(self, status: Optional[str]) -> str:
         """Return advice on the next command in this status; empty if the notebook is gone."""
         if status == "InService":
-            return f"open it: {self.command_line('url')}; end its machine: {self.command_line('stop')}"
+            return f"open it: {self.command_line('url')}; stop its machine: {self.command_line('stop')}"
         if status == "Stopped":
             return (
-                f"its volume is paid for until {self.command_line('delete')}, which destroys its "
-                f"files; start it again: {self.command_line('start')}"
+                f"its volume costs money until you run {self.command_line('delete')}, which destroys its files; "
+                f"start it again: {self.command_line('start')}"
             )
         if status == "Failed":
             return f"{self._capacity_remedy()}; {FILES_NOTE}"
@@ -187,9 +188,8 @@ class Notebook:
 
     def _capacity_remedy(self) -> str:
         return (
-            f"try again later: {self.command_line('start')}; change the type: "
-            f"{self.command_line('resize')} --instance TYPE; "
-            "or make a new one beside it: create --name OTHER"
+            f"try again later: {self.command_line('start')}; change the type: {self.command_line('resize')} "
+            "--instance TYPE; or create another notebook: create --name OTHER"
         )
 
     def create_url(self, seconds: int = URL_LIFETIME_S) -> str:
@@ -198,7 +198,7 @@ class Notebook:
         if status != "InService":
             verb = "wait" if status in ("Pending", "Updating") else "start"
             raise RefusedError(
-                f"{self.name} is {status}: it has an address when it is InService: {self.command_line(verb)}"
+                f"{self.name} is {status}, but has an address only when it is InService: run {self.command_line(verb)}"
             )
         response = self._call(
             "sagemaker",
@@ -221,12 +221,13 @@ class Notebook:
             stack = stack_name(tags)
             if stack is not None:
                 raise RefusedError(
-                    f"{self.name} belongs to the CloudFormation stack {stack}: "
-                    f"aws cloudformation delete-stack --stack-name {stack}"
+                    f"{self.name} belongs to the CloudFormation stack {stack}: run aws cloudformation delete-stack "
+                    f"--stack-name {stack}"
                 )
             if not has_gluonlab_tag(tags):
                 raise RefusedError(
-                    f"{self.name} lacks the tag project=gluonlab, so it was not made here: to delete it, add --force"
+                    f"{self.name} does not have the tag project=gluonlab, so it was not created by this program: to "
+                    "delete it, add --force"
                 )
 
     def delete(self) -> None:
@@ -245,14 +246,14 @@ class Notebook:
                 self._request_action(DELETE_ACTIONS[status])
                 requested.append(DELETE_ACTIONS[status])
             previous = status
-        self.report(f"notebook {self.name}: {'deleted, and its volume with it' if previous else 'there is none'}")
+        self.report(f"notebook {self.name}: {'deleted, with its volume' if previous else 'there is none'}")
         for kind, delete_resource in (
             ("lifecycle configuration", delete_lifecycle_config),
             ("role", delete_notebook_role),
         ):
             try:
                 is_deleted = delete_resource(self._call, self.name)
-                outcome = "deleted" if is_deleted else "there is none that was made here"
+                outcome = "deleted" if is_deleted else "no such resource was created by this program"
                 self.report(f"{kind}: {outcome}")
             except AWSError as error:  # only a warning: neither resource costs anything
                 self.report(f"warning: {kind}: {error}")

@@ -61,9 +61,9 @@ class CommandContext(NamedTuple):
         """
         name_options = f"--name {check_name('--name', name)}{self.options}"
         notebook = Notebook(self.caller, name, self.make_waiter(), self.report, name_options)
-        message = f"`{notebook.command_line('wait')}` goes on"
+        message = f"continue with `{notebook.command_line('wait')}`"
         if offer_delete:
-            message += f", `{notebook.command_line('delete')}` removes what was made"
+            message += f", or remove everything that was created with `{notebook.command_line('delete')}`"
         set_interrupt_message(message)
         return notebook
 
@@ -81,9 +81,9 @@ def aws_options(status: Optional[str] = None) -> Callable[[Callable[..., None]],
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        @click.option("--region", metavar="REGION", help="such as us-east-1  [default: that of the profile]")
-        @click.option("--profile", metavar="NAME", help="the profile of the AWS configuration to use")
-        @click.option("--dry-run", is_flag=True, help="print the calls to AWS as JSON, and make none")
+        @click.option("--region", metavar="REGION", help="AWS region, such as us-east-1  [default: from the profile]")
+        @click.option("--profile", metavar="NAME", help="profile of the AWS configuration")
+        @click.option("--dry-run", is_flag=True, help="print the calls to AWS as JSON, but do not send them")
         @functools.wraps(function)
         def run_with_context(region: Optional[str], profile: Optional[str], dry_run: bool, **options: Any) -> None:
             dependencies = click.get_current_context().obj or Dependencies()
@@ -103,13 +103,13 @@ def aws_options(status: Optional[str] = None) -> Callable[[Callable[..., None]],
 
 def notebook_name_option(function: Callable[..., None]) -> Callable[..., None]:
     """Add --name, the name of a notebook."""
-    help = "the notebook's name in this account and region"
+    help = "name of the notebook in this account and region"
     return click.option("--name", metavar="NAME", default=DEFAULT_NAME, show_default=True, help=help)(function)
 
 
 def set_interrupt_message(text: str) -> None:
     """Set the message that Ctrl-C prints from now on."""
-    setattr(click.get_current_context().command, "interrupted", f"nothing is undone: {text}")  # noqa: B010
+    setattr(click.get_current_context().command, "interrupted", f"nothing was undone: {text}")  # noqa: B010
 
 
 def current_user() -> str:

@@ -60,11 +60,12 @@ def build_price_table(products: Iterable[Dict[str, Any]], region: Optional[str],
             table["volume_gb_month"] = price.amount
     if not table[NOTEBOOK_PRICES] and not table[JOB_PRICES]:
         raise AWSError(
-            f"AWS's price list has no instances of SageMaker in {region}: see {PRICING_PAGE}; prices.json is as it was"
+            f"AWS's price list does not contain SageMaker instances in {region}: see {PRICING_PAGE}; prices.json is "
+            "unchanged"
         )
     table.update({kind: dict(sorted(table[kind].items())) for kind in TABLE_KEYS.values()})
     dates = [str(product.get("publicationDate", "")) for product in region_products]
-    date = max(dates, default="")[:10] or "at no date"
+    date = max(dates, default="")[:10] or "at an unknown date"
     source = f"AWS's price list, GetProducts of {SERVICE}, published {date}"
     return {"date": today, "source": source, "currency": currency, **table}
 

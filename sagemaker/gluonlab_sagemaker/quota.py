@@ -48,7 +48,7 @@ def request_increase(caller: Caller, quota: Quota, count: int) -> str:
     Raises RefusedError if the quota is ``count`` or more already.
     """
     if count <= quota.value:
-        raise RefusedError(f"--request {count}: {quota.name} is {quota.value:g} in {caller.region} already")
+        raise RefusedError(f"--request {count}: {quota.name} is already {quota.value:g} in {caller.region}")
     try:
         request: Dict[str, Any] = caller(
             "service-quotas",
@@ -61,10 +61,11 @@ def request_increase(caller: Caller, quota: Quota, count: int) -> str:
         if error.code == "ResourceAlreadyExistsException":
             pending = _describe_pending_request(caller, quota)
             raise AWSError(
-                f"AWS has a request for {quota.name} that it has not answered{pending}: wait for that one", error.code
+                f"AWS has not answered an earlier request for {quota.name} yet{pending}: wait for its answer",
+                error.code,
             ) from error
         raise
-    return f"asked for {count} x {quota.name}: {request.get('Status', 'PENDING')}"
+    return f"requested {count} x {quota.name}: {request.get('Status', 'PENDING')}"
 
 
 def _describe_pending_request(caller: Caller, quota: Quota) -> str:

@@ -48,7 +48,7 @@ def request_resize(caller: Caller, notebook: Notebook, change: NotebookChange, f
     AWS is known to refuse. ``force`` skips the checks of machines, platforms and stacks.
     """
     if change == NotebookChange():
-        raise RefusedError("resize lacks what to change: add --instance TYPE, --volume GB or --platform PLATFORM")
+        raise RefusedError("resize needs a change: add --instance TYPE, --volume GB or --platform PLATFORM")
     description = notebook.describe_existing()
     parameters = change.changed_parameters(description)
     if not parameters:
@@ -57,7 +57,7 @@ def request_resize(caller: Caller, notebook: Notebook, change: NotebookChange, f
     status = description["NotebookInstanceStatus"]
     if status not in CHANGEABLE_STATUSES:
         raise RefusedError(
-            f"{notebook.name} is {status}: only a stopped notebook can be changed: "
+            f"{notebook.name} is {status}, but only a stopped notebook can be changed: run "
             f"{notebook.command_line('stop')}, then the same command again"
         )
     if not force:
@@ -74,7 +74,7 @@ def request_resize(caller: Caller, notebook: Notebook, change: NotebookChange, f
     if warning:
         notebook.report(f"warning: {warning}")
     if change.instance and not force:
-        refuse_unsupported_gpu(change.instance, "take it all the same with --force")
+        refuse_unsupported_gpu(change.instance, "use it anyway with --force")
     caller("sagemaker", "UpdateNotebookInstance", NotebookInstanceName=notebook.name, **parameters)
     return new_description
 
@@ -83,8 +83,8 @@ def _refuse_smaller_volume(description: Response, volume_gb: Optional[int]) -> N
     current_gb = description.get("VolumeSizeInGB")
     if volume_gb is not None and current_gb is not None and volume_gb < current_gb:
         raise RefusedError(
-            f"--volume {volume_gb}: the volume has {current_gb} GB, and AWS lets a volume grow "
-            "only: give more, or make a new notebook and copy the files (aws s3 sync)"
+            f"--volume {volume_gb}: the volume already has {current_gb} GB, and AWS can only enlarge it: use a "
+            "larger value, or create a new notebook and copy the files (aws s3 sync)"
         )
 
 
@@ -105,11 +105,11 @@ def _refuse_dead_platform(notebook: Notebook, description: Response, change: Not
     facts = pairs.load_platforms().get(platform)
     if facts is None or not facts["dead_since"]:
         return
-    dead = f"{notebook.name} is on {platform}, dead since {facts['dead_since']}"
+    dead = f"{notebook.name} uses {platform}, which AWS has not supported since {facts['dead_since']}"
     if not facts["becomes"]:
         raise RefusedError(
-            f"{dead}: AWS changes it to no newer platform, so nothing starts it again: make a new "
-            "notebook (create --name OTHER), and see `A dead notebook` in sagemaker/README.md"
+            f"{dead}, and AWS cannot change it to a newer platform: create a new notebook (create --name OTHER), and "
+            "see `A dead notebook` in sagemaker/README.md"
         )
     if change.platform is None:
         options = resize_options(change.instance or description.get("InstanceType"), platform)

@@ -105,7 +105,8 @@ def ensure_sagemaker_role(
         description = caller("iam", "GetRole", RoleName=role)["Role"]
         if not has_gluonlab_tag(description.get("Tags", [])):
             raise RefusedError(
-                f"the role {role} exists and was not made here: choose another --name, or give one with --role"
+                f"the role {role} exists, but was not created by this program: choose another --name, or pass a role "
+                "with --role"
             )
     except AWSError as error:
         if not error.is_not_found:
@@ -128,7 +129,7 @@ def resolve_role(caller: Caller, role: str) -> str:
             return f"arn:aws:iam::<account>:role/{role}"
         if error.is_not_found:
             raise RefusedError(
-                f"--role {role}: there is no such role in this account: give its ARN, or leave --role out"
+                f"--role {role}: this role does not exist in the account: pass its ARN, or remove --role"
             ) from error
         raise
 

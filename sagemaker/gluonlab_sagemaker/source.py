@@ -18,7 +18,7 @@ def create_archive(checkout: Path = CHECKOUT, report: Callable[[str], None] = pr
     changed = _run_git(checkout, "status", "--porcelain", "--untracked-files=no").decode()
     if changed:
         report(
-            "warning: what is not committed is not uploaded: "
+            "warning: changes that are not committed are not uploaded: "
             f"{', '.join(line[3:] for line in changed.splitlines()[:3])}"
         )
     return _run_git(checkout, "archive", "--format=tar.gz", "HEAD")
@@ -35,6 +35,6 @@ def _run_git(checkout: Path, *arguments: str) -> bytes:
         return subprocess.run(["git", "-C", str(checkout), *arguments], check=True, capture_output=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise RefusedError(
-            f"{checkout} is not a git checkout that can be uploaded ({error}): "
-            "clone gluonlab with git, or give --repository"
+            f"{checkout} is not a git checkout that can be uploaded ({error}): clone gluonlab with git, or add "
+            "--repository"
         ) from error

@@ -37,7 +37,9 @@ def ensure_lifecycle_config(caller: Caller, name: str, settings: Dict[str, str],
         caller("sagemaker", f"Create{_CONFIG}", **content, Tags=tags)
         return
     if not _has_gluonlab_scripts(current):
-        raise RefusedError(f"the lifecycle configuration {name} exists and was not made here: choose another --name")
+        raise RefusedError(
+            f"the lifecycle configuration {name} exists, but was not created by this program: choose another --name"
+        )
     if any(current.get(key) != content[key] for key in ("OnCreate", "OnStart")):
         caller("sagemaker", f"Update{_CONFIG}", **content)
 

@@ -45,7 +45,7 @@ class Waiter:
                 if elapsed_s > self._timeout_s:
                     minutes = f"{self._timeout_s / 60:g} minutes"
                     raise FailedError(
-                        f"{name} is {status} still after {minutes}: `wait` goes on waiting, `stop` stops it"
+                        f"{name} is still {status} after {minutes}: wait longer with `wait`, or stop it with `stop`"
                     )
                 line = f"{name}: {status}" + (
                     f", {int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}" if is_terminal else ""

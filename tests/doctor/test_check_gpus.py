@@ -184,7 +184,7 @@ def test_gpus_without_code_are_named_one_by_one():
     assert finding_statuses(findings) == [FAULT, OK, FAULT]
     assert old.what == "Tesla K80 (GPU 1) needs sm_37" and "sm_37 is older than these" in old.cause
     assert new.what == f"{H100[0]} (GPU 2), {H100[0]} (GPU 3) needs sm_90" and "newer" in new.cause
-    cause = "mxnet-cu112 1.9.1 has no code for it: its machine code is for sm_50, sm_60, sm_70, sm_80, sm_86"
+    cause = "mxnet-cu112 1.9.1 does not support it: its machine code is for sm_50,  sm_60, sm_70, sm_80, sm_86"
     assert cause in new.cause
     # the CPU build does not use it
     assert finding_statuses(check_gpus.check_capabilities(fake_driver(H100), "mxnet")) == [WARNING]
@@ -210,11 +210,11 @@ def test_gpus_that_could_round_to_tf32_are_told_what_they_do():
     assert check_gpus.check_tf32(fake_driver(V100, T4, H100), {}) == []  # MXNet has no code for the last
     for environ in ({}, {"NVIDIA_TF32_OVERRIDE": "0"}):
         finding = only_finding(check_gpus.check_tf32(fake_driver(V100, A100, A10G), environ))
-        start = f"{A100[0]} (GPU 1), {A10G[0]} (GPU 2): float32 is multiplied exactly, unless --tf32"
+        start = f"{A100[0]} (GPU 1), {A10G[0]} (GPU 2): float32 products are exact, unless --tf32"
         assert finding.status == OK and finding.what.startswith(start)
     finding = only_finding(check_gpus.check_tf32(fake_driver(A100), {"NVIDIA_TF32_OVERRIDE": "1"}))
     assert (finding.status, finding.cure) == (WARNING, "unset NVIDIA_TF32_OVERRIDE")
-    assert "k GPUs equal one to TF32's precision only" in finding.cause
+    assert "agree only to TF32's precision" in finding.cause
 
 
 # --- memory
@@ -279,15 +279,16 @@ ORDERED = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     ("driver", "environ", "status", "what", "cause", "cure"),
     [
         (fake_driver(A100), {}, OK, "", "", ""),
-        (fake_driver(A100, parts={0: PARTS}), {}, WARNING, "one part of GPU 0 is shown, as gpu:0", "it has 2 parts",
+        (fake_driver(A100, parts={0: PARTS}), {}, WARNING,
+         "only one partition of GPU 0 is visible, as gpu:0", "it has 2 MIG partitions",
          "CUDA_VISIBLE_DEVICES=MIG-5c3a-1; nvidia-smi -i 0 -mig 0"),
-        (fake_driver(A100, parts={0: PARTS}), {HERE: PARTS[1]}, OK, "gpu:0 is a part (MIG) of GPU 0 of nvidia-smi",
+        (fake_driver(A100, parts={0: PARTS}), {HERE: PARTS[1]}, OK, "gpu:0 is a MIG partition of nvidia-smi's GPU 0",
          "", ""),
         (fake_driver(A100, parts={0: []}), {}, WARNING, "CUDA does not show GPU 0", "", ""),
         (fake_driver(T4, T4), {HERE: "1"}, OK, "gpu:0 is GPU 1 of nvidia-smi", "", ""),
         (fake_driver(T4, T4), {HERE: "1,5"}, WARNING, "CUDA_VISIBLE_DEVICES=1,5: 1 GPU left",
-         "CUDA stops at '5', which is not one of the 2 GPUs here, and ignores the rest",
-         "give numbers from 0 to 1, or UUIDs as nvidia-smi -L shows them, each once"),
+         "CUDA stops at '5', which names none of the 2 GPUs here, and ignores what follows",
+         "use numbers from 0 to 1, or UUIDs from nvidia-smi -L, each only once"),
         (fake_driver(T4, T4), {HERE: "1,1"}, FAULT, "CUDA_VISIBLE_DEVICES=1,1: no GPUs left", "", ""),
         (fake_driver(T4), {HERE: "9"}, FAULT, "", "", ""),
         (fake_driver(T4), {HERE: ""}, WARNING, "", "", "unset CUDA_VISIBLE_DEVICES"),
@@ -346,7 +347,7 @@ def test_a_whole_cube_mesh_is_as_it_should_be(instance):
 def test_a_link_that_is_down_is_named():
     nvlink = check_gpus.check_links(fake_driver(*[V100] * 8, nvlinks={**CUBE, (0, 3): 1, (5, 6): 0}), "p3.16xlarge")[0]
     assert (nvlink.status, nvlink.cause) == (WARNING, "links are down")
-    assert nvlink.what == "NVLinks differ from those of p3.16xlarge: 0-3 has 1 instead of 2, 5-6 has 0 instead of 2"
+    assert nvlink.what == "NVLinks differ from p3.16xlarge: 0-3 has 1 instead of 2, 5-6 has 0 instead of 2"
     assert "stop and start the instance" in nvlink.cure
 
 
@@ -386,7 +387,7 @@ TO_SWITCHES = "NVLinks to switches on GPUs "
         # links that go to switches
         ([A100] * 8, {"switched": True}, "p4d.24xlarge", OK, f"{TO_SWITCHES}0, 1, 2, 3, 4, 5, 6, 7"),
         ([A100] * 8, {}, "p4d.24xlarge", WARNING,
-         "NVLinks to switches on no GPU, and p4d.24xlarge has them on all 8"),
+         "NVLinks to switches on no GPU, but p4d.24xlarge has them on all 8"),
     ],
 )  # fmt: skip
 def test_nvlinks_are_compared_with_those_of_the_machine(gpus, description, instance, status, what):

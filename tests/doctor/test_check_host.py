@@ -80,7 +80,7 @@ def test_the_current_folder_may_be_gone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     finding = check_host.check_current_folder()
-    assert (finding.status, finding.what) == (FAULT, "the current folder is gone")
+    assert (finding.status, finding.what) == (FAULT, "the current folder no longer exists")
     assert finding.cure == "cd to a folder that exists"
 
 
@@ -143,7 +143,7 @@ def test_a_jobs_memory_is_limited_by_a_group_above_its_own(tmp_path, membership,
 )
 def test_a_system_that_does_not_tell_its_memory(tmp_path, files):
     finding = check_machine_memory(tmp_path, files)
-    assert finding.status == OK and "does not say" in finding.what
+    assert finding.status == OK and "does not contain it" in finding.what
 
 
 def test_shared_memory_of_a_container_is_small(tmp_path):
@@ -170,7 +170,7 @@ def test_a_quiet_machine_is_one_line(cpu_machine):
     cpu_machine()
     [finding] = check_host.check_cpu()
     assert (finding.check, finding.status) == ("cpu", OK)
-    assert finding.what.startswith("8 cores, load 0.0; one CPU device computes with 8 threads; idle threads sleep")
+    assert finding.what.startswith("8 cores, load 0.0; one CPU device uses 8 threads; idle threads sleep")
 
 
 @pytest.mark.parametrize(
@@ -286,5 +286,5 @@ def test_the_line_names_settings_and_processes(cpu_machine, monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     [finding] = check_host.check_cpu()
-    words = "with 2 threads, as 1 of 4 processes of a training; idle threads wait as OMP_WAIT_POLICY=passive says"
+    words = "uses 2 threads, as 1 of 4 processes of a training; idle threads wait as OMP_WAIT_POLICY=passive says"
     assert words in finding.what

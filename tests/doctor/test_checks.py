@@ -259,11 +259,11 @@ def test_data_sets_that_are_there_are_named(tmp_path, monkeypatch):
     from gluonlab.data.fetching.download_sources import SOURCES
 
     monkeypatch.setenv("GLUONLAB_DATA", str(tmp_path))
-    assert "only digits" in only_finding(check_host.check_data_folder()).what
+    assert "only the built-in data set digits" in only_finding(check_host.check_data_folder()).what
     (tmp_path / "mnist").mkdir()
     for file in SOURCES["mnist"].files:
         (tmp_path / "mnist" / file.name).touch()
-    assert "here are mnist, and digits" in only_finding(check_host.check_data_folder()).what
+    assert "available: mnist, and digits" in only_finding(check_host.check_data_folder()).what
 
 
 def test_mirrors_are_asked_for_headers_alone(serve):

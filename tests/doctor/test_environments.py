@@ -171,7 +171,7 @@ def test_an_old_driver_and_a_gpu_that_the_wheel_has_no_code_for(tmp_path, examin
     assert "install a newer driver" in fault["cure"]
     fault = only_finding(report.findings_for("capability", "fault"))
     assert fault["what"] == f"{H100[0]} (GPU 0) needs sm_90"
-    assert "mxnet-cu112 1.9.1 has no code for it" in fault["cause"]
+    assert "mxnet-cu112 1.9.1 does not support it" in fault["cause"]
     assert "ml.g5" in fault["cure"]
 
 
@@ -187,7 +187,7 @@ def test_a_full_disk_and_an_mxnet_that_crashes(tmp_path, examined):
     fault = only_finding(report.findings_for("data"))
     assert "the disk is full" in fault["what"]
     assert "0 MiB are free" in fault["cause"]
-    assert "make room there, or name another folder: export GLUONLAB_DATA=DIR" in fault["cure"]
+    assert "free some space there, or choose another folder with export GLUONLAB_DATA=DIR" in fault["cure"]
 
 
 def test_a_hostile_libstdcpp_in_ld_library_path(tmp_path, examined):

@@ -53,17 +53,18 @@ def test_a_trial_has_one_verdict_or_a_fault_that_names_what_it_tried(trial):
 @pytest.mark.parametrize(
     ("trial", "answer", "message"),
     [
-        ("copies", {"device": "gpu(3)", "lost": 5}, "gpu(3) does not keep what is written to it"),
+        ("copies", {"device": "gpu(3)", "lost": 5}, "gpu(3) does not keep the values that are written to it"),
         ("copies", copy_result("gpu(0)", "gpu(1)", wrong=7),
          "copies from gpu(0) to gpu(1) are wrong: 7 of 1,048,576 numbers differ"),
         ("arithmetic", {"device": "gpu(1)", "operation": "softmax", "difference": float("nan"), "alike": False},
-         "gpu(1) computes softmax wrongly"),
-        ("stores", {"store": "ring", "wrong": 3, "unlike": 0, "differs": 0.0}, "kvstore ring sums wrongly: 3 elements"),
-        ("stores", {"store": "ring", "wrong": 0, "unlike": 1, "differs": 0.0}, "kvstore ring gives different bits"),
+         "the result of softmax on gpu(1) is wrong"),
+        ("stores", {"store": "ring", "wrong": 3, "unlike": 0, "differs": 0.0},
+         "kvstore ring computes wrong sums: 3 elements"),
+        ("stores", {"store": "ring", "wrong": 0, "unlike": 1, "differs": 0.0}, "kvstore ring is not bit-identical"),
         ("stores", {"store": "tree", "wrong": 0, "unlike": 0, "differs": float("nan")},
          "kvstore tree trains differently"),
         ("stores", {"store": "nccl", "refused": "no NCCL"}, "kvstore nccl fails: no NCCL"),
-        ("bits", {"how": "--deterministic", "alike": False}, "end with different bits"),
+        ("bits", {"how": "--deterministic", "alike": False}, "are not bit-identical"),
     ],
 )  # fmt: skip
 def test_a_wrong_result_is_a_fault_that_names_it(trial, answer, message):
@@ -85,9 +86,9 @@ def test_trials_find_cpu_devices_as_they_should_be(name):
 @pytest.mark.parametrize(
     ("unlike", "bits"),
     [
-        ([], "the same bits on all GPUs"),
-        (["softmax"], "bits that differ between GPUs or from run to run: softmax"),
-        (["softmax", "pooling"], "bits that differ between GPUs or from run to run: pooling, softmax"),
+        ([], "bit-identical on all GPUs"),
+        (["softmax"], "not bit-identical between GPUs or from run to run: softmax"),
+        (["softmax", "pooling"], "not bit-identical between GPUs or from run to run: pooling, softmax"),
     ],
 )
 def test_operations_whose_bits_differ_are_named_and_the_largest_difference(unlike, bits):
@@ -97,7 +98,7 @@ def test_operations_whose_bits_differ_are_named_and_the_largest_difference(unlik
         for each in ("pooling", "softmax")
     ]
     [(status, what)] = judge("arithmetic", *answers)
-    assert status == "ok" and what.endswith(f"differ from the CPU's by 3.0e-07 at most; {bits}")
+    assert status == "ok" and what.endswith(f"differ from the CPU's by at most 3.0e-07; {bits}")
 
 
 @pytest.mark.parametrize("name", ["ring", "sharded"])
@@ -120,7 +121,7 @@ def test_all_trials_end_within_their_time_and_those_that_had_none_say_so(monkeyp
     results = prove.run_trials("gpu:*", lambda result: None)
     assert now[0] <= prove.TIME_LIMIT_S
     assert [result.name for result in results] == list(prove.TRIALS)
-    assert "there was no time left" in results[-1].verdicts[0].what
+    assert "no time was left" in results[-1].verdicts[0].what
 
 
 def test_a_reason_names_no_folder_of_the_machine():
@@ -155,7 +156,7 @@ def test_the_page_shows_every_verdict_and_number_and_asks_for_no_other_file():
 def test_without_gpus_prove_says_so_before_it_begins(ended, empty_cwd):
     code, out, err = ended(main, "--gpu-self-test")
     assert (code, out, list(empty_cwd.iterdir())) == (2, "", [])
-    assert err.startswith("error: --gpu-self-test tests GPUs, and this machine shows none (")
+    assert err.startswith("error: --gpu-self-test needs GPUs, but none was found (")
 
 
 def test_prove_writes_over_nothing_and_out_alone_says_nothing(ended, empty_cwd):
@@ -165,5 +166,5 @@ def test_prove_writes_over_nothing_and_out_alone_says_nothing(ended, empty_cwd):
     code, _, err = ended(main, "--out-file", "x")
     assert (code, err) == (
         2,
-        "error: --out-file names the report of --gpu-self-test: add --gpu-self-test, or leave --out-file out\n",
+        "error: --out-file is only for the report of --gpu-self-test: add --gpu-self-test, or remove --out-file\n",
     )

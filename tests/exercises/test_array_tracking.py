@@ -36,7 +36,7 @@ def test_a_modified_input_is_wrong():
     arrays = [nd.array([1, 2]), nd.array([3, 4])]
     check_unmodified(arrays, [[1, 2], [3, 4]])
     arrays[1] += 1
-    with pytest.raises(Wrong, match=r"array 1 that it was given was \[3, 4\] and is \[4, 5\] afterwards"):
+    with pytest.raises(Wrong, match=r"changed array 1 of its input from \[3, 4\] to \[4, 5\]"):
         check_unmodified(arrays, [[1, 2], [3, 4]])
 
 

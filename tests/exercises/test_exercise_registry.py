@@ -211,7 +211,7 @@ def test_ipython_shows_a_wrong_id_as_one_line():
 
 @pytest.mark.parametrize("id", ["1-1", "99-0", "99-01", "99", "x"])
 def test_a_checker_is_registered_under_an_id_of_the_right_form(id):
-    with pytest.raises(ExerciseError, match="names no exercise"):
+    with pytest.raises(ExerciseError, match="is not a valid id for an exercise"):
         exercise(id)(print)
 
 
@@ -236,6 +236,6 @@ def test_the_module_of_a_lab_has_only_its_own_exercises(module, monkeypatch):
     if module in ("lab01_devices", "sums"):
         assert exercise("01-9")(checker) is checker
     else:
-        with pytest.raises(ExerciseError, match=f"names no exercise of gluonlab.exercises.{module}"):
+        with pytest.raises(ExerciseError, match=f"is not a valid id for an exercise of gluonlab.exercises.{module}"):
             exercise("01-9")(checker)
         assert EXERCISES["01-9"] is None

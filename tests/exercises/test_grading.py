@@ -111,7 +111,7 @@ def test_nothing_in_the_tables_is_executed(name):
 def test_gradescope_gets_a_test_for_each_exercise_with_the_checkers_sentence():
     results = as_gradescope(make_grade("a.ipynb", sentences={"03-2": HIDDEN_CASE_FAILED}, note="cell 4: stopped"))
     assert (results["score"], results["output"], results["visibility"]) == (3, "cell 4: stopped", "visible")
-    assert results["tests"][0]["name"].startswith("03-1 An update")
+    assert results["tests"][0]["name"].startswith("03-1 Make an update")
     keys = ("number", "score", "max_score", "status", "output", "visibility")
     assert [tuple(test[key] for key in keys) for test in results["tests"]] == [
         (id, int(status == PASSED), 1, "passed" if status == PASSED else "failed", output, "visible")
@@ -132,5 +132,5 @@ def test_results_go_into_one_file_or_into_a_folder_of_them(tmp_path):
         "3-ada-03.json",
     ]
     check_results_path(tmp_path / "all", [Path("a"), Path("b")])
-    with pytest.raises(ExerciseError, match="holds the results of one notebook, 2 are given"):
+    with pytest.raises(ExerciseError, match="the results of one notebook only, but there are 2"):
         check_results_path(tmp_path / "results.json", [Path("a"), Path("b")])

@@ -175,7 +175,7 @@ def test_a_guess_may_be_changed_until_the_result_is_known(ask, capsys):
         pass
     assert "your guess 0.2, measured 0.75" in capsys.readouterr().out
     predict("01-z", 0.75)
-    assert "your first guess stays: 0.2" in capsys.readouterr().out
+    assert "your first guess counts: 0.2" in capsys.readouterr().out
     predict("01-z", 0.2)  # the cell is run once more
     assert "stays" not in capsys.readouterr().out
 
@@ -251,9 +251,9 @@ def test_an_author_s_mistake_is_one_line(ask):
         observe(3, 0.5)
     with pytest.raises(ExerciseError, match=r"guess 01-z: 7 was measured, which is not a number"):
         observe("01-z", 7)
-    with pytest.raises(ExerciseError, match=r"'01-z' cannot name a guess, or is taken"):
+    with pytest.raises(ExerciseError, match=r"'01-z' is not a valid id for a guess, or is already used"):
         ask(FRACTION)
-    with pytest.raises(ExerciseError, match=r"'1-a' cannot name a guess"):
+    with pytest.raises(ExerciseError, match=r"'1-a' is not a valid id for a guess"):
         ask(FRACTION, "1-a")
 
 

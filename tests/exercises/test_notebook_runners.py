@@ -89,15 +89,15 @@ def test_it_gets_a_copy_that_nobody_else_needs_the_right_to_read(engine):
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("import sys; sys.exit('permission denied')", r"docker has not started .*\(exit 1: permis"),
+        ("import sys; sys.exit('permission denied')", r"docker did not start .*\(exit 1: permis"),
         *(
             (f"import sys; sys.stderr.write('no daemon\\nSee \\'docker run --help\\'.\\n')\n"
              f"sys.exit({status})",
-             rf"docker has not started the grader in made-up \(exit {status}: no daemon\): build")
+             rf"docker did not start the grader in made-up \(exit {status}: no daemon\): build")
             for status in (125, 126, 127)
         ),
-        ("print('garbage' * 1000)", "it says nothing"),
-        ("print('{\"begun\": \"0.0.1\"}')", "holds gluonlab 0.0.1, this is .*: build it anew"),
+        ("print('garbage' * 1000)", "no output"),
+        ("print('{\"begun\": \"0.0.1\"}')", "contains gluonlab 0.0.1, but this is .*: build the image again"),
         (BEGIN.replace("'begun'", "'missing': 'no ipykernel', 'begun'"), "made-up: no ipykernel"),
     ],
 )  # fmt: skip
@@ -171,7 +171,7 @@ def test_a_file_that_is_no_notebook_starts_no_container(engine, tmp_path):
     runner, bounds = ContainerRunner("docker", "made-up"), Bounds(1, source=100)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_bytes(bytes(101))
-    for name, words in (("pipe", "it is not a regular file"), ("large", "maximum of 100"), ("none", "No such")):
+    for name, words in (("pipe", "it is not a regular file"), ("large", "larger than 100"), ("none", "No such")):
         assert words in runner(tmp_path / name, bounds, None, threading.Event()).note
     assert not (engine / "calls").exists()
 
@@ -182,5 +182,5 @@ def test_without_an_engine_one_line_says_what_to_do(tmp_path, monkeypatch):
         find_engine("")
     install_fake_engine(tmp_path / "engine", monkeypatch, "podman")
     assert find_engine("") == shutil.which("podman") == find_engine("podman")
-    with pytest.raises(NotebookError, match="there is no docker on PATH"):
+    with pytest.raises(NotebookError, match="found no docker on PATH"):
         find_engine("docker")

@@ -71,9 +71,9 @@ def make_star():
 def test_a_notebook_shows_the_proof_the_price_the_floor_and_the_page(tmp_path):
     played = BEAT_THE_EIGHT.play(make_star, str(tmp_path / "mine.html"))
     proof, price, floor, written = repr(played).splitlines()
-    assert proof.startswith("proved")
+    assert proof.startswith("verified")
     assert "62,393.3 µs in 2 steps, for 100 MB" in price
-    assert "1,479.2 µs; the price is 42.180 times that" in floor
+    assert "1,479.2 µs; the simulated time is 42.180 times that" in floor
     assert written.endswith("mine.html")
     assert (tmp_path / "mine.html").read_text(encoding="utf-8") == played.page
     assert "<iframe" in played._repr_html_() and "62,393.3" in played._repr_html_()
@@ -81,7 +81,7 @@ def test_a_notebook_shows_the_proof_the_price_the_floor_and_the_page(tmp_path):
 
 def test_a_wrong_schedule_is_played_below_its_first_fault():
     played = BEAT_THE_EIGHT.play(lambda: make_star()[:1])
-    assert "nothing is ever sent into chunk 0 of rank 1" in repr(played)
+    assert "no transfer ever writes chunk 0 of rank 1" in repr(played)
     assert "price" not in repr(played)
     assert played.page.startswith("<!doctype html>") and "<iframe" in played._repr_html_()
 
@@ -148,8 +148,8 @@ LOST = (
     ("collective", "ranks", "steps", "message"),
     [
         (ALLREDUCE, 4, ANOTHER_ORDER, r"step 3, transfer 1, .* in another order"),
-        (ALLREDUCE, 3, LOST, r"step 1, transfer 0, .* the contribution of rank 1, which no"),
-        (ALL_GATHER, 2, ((Transfer(1, 0, 0, "copy"),),), "owner, had it: rank 1 does not have it yet"),
+        (ALLREDUCE, 3, LOST, r"step 1, transfer 0, .* the contribution of rank 1 is lost"),
+        (ALL_GATHER, 2, ((Transfer(1, 0, 0, "copy"),),), "owner, rank 0: rank 1 does not have it yet"),
     ],
 )
 def test_the_first_faulty_transfer_of_a_schedule_is_named(collective, ranks, steps, message):

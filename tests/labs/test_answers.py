@@ -66,7 +66,7 @@ def test_the_stub_as_it_stands_is_kindly_called_unwritten_or_wrong(id):
     faulty = FAULTY in CELLS[id].tags
     assert verdict.status == (WRONG if faulty else UNWRITTEN), verdict_texts(verdict)["en"]
     # followed by its symptom
-    symptom = ("the fault is still there: ", "a fault is left: ")
+    symptom = ("the bug is still there: ", "a bug is left: ")
     assert verdict.texts["en"].startswith(symptom) == faulty
     assert JAPANESE.search(verdict.texts["ja"])
 

@@ -95,19 +95,19 @@ def test_a_cell_that_is_added_keeps_the_ids_of_the_others(tmp_path, made):
 
 # place, message, and the text of the source that is replaced
 SOURCE_FAULTS = [
-    ("01-add.md:1:", "lacks a title in both languages", ', ja: "足し算"', ""),
-    ("01-add.md:1:", "lacks minutes", "minutes: 5", "minutes: soon"),
-    ("01-add.md:1:", "lacks needs", "needs: []", ""),
-    ("01-add.md:1:", "needs 07: there is no such lab; choose 01, 02", "needs: []", 'needs: ["07"]'),
+    ("01-add.md:1:", "has no title in both languages", ', ja: "足し算"', ""),
+    ("01-add.md:1:", "no learning time: add minutes", "minutes: 5", "minutes: soon"),
+    ("01-add.md:1:", "no list of required labs: add needs", "needs: []", ""),
+    ("01-add.md:1:", "needs: 07 is not a lab: choose from 01, 02", "needs: []", 'needs: ["07"]'),
     ("01-add.md:6:", "followed by :::{en}: blocks come in pairs", ":::{ja}\n## ねらい", ":::{en}\n## ねらい"),
     ("01-add.md:6:", "is not a language: write :::{en} or :::{ja}", ":::{en}", ":::{de}"),
-    ("01-add.md:16:", "'stray' stands outside of a block", ":::\n\n```{code", ":::\nstray\n\n```{code"),
+    ("01-add.md:16:", "'stray' is outside of any block", ":::\n\n```{code", ":::\nstray\n\n```{code"),
     ("01-add.md:11:", "is not closed: write ::: below it", "コード。\n:::\n", "コード。\n"),
     ("01-add.md:12:", "headings differ: '## goals' in English, '### goals' in Japanese", "## ねらい", "### ねらい"),
-    ("01-add.md:8:", "`name` stands here once, and not in :::{ja}", "- `name` が", "- 名前が"),
-    ("01-add.md:8:", "$x^2$ stands here once, and not in :::{ja}", "、$x^2$、", "、"),
-    ("01-add.md:8:", "https://example.org stands here once", "、[文献](https://example.org)", ""),
-    ("01-add.md:9:", "{lab:02} stands here once, and not in :::{ja}", "、{lab:02} を", "を"),
+    ("01-add.md:8:", ":::{ja} does not contain `name`", "- `name` が", "- 名前が"),
+    ("01-add.md:8:", ":::{ja} does not contain $x^2$", "、$x^2$、", "、"),
+    ("01-add.md:8:", ":::{ja} does not contain https://example.org", "、[文献](https://example.org)", ""),
+    ("01-add.md:9:", ":::{ja} does not contain {lab:02}", "、{lab:02} を", "を"),
     ("01-add.md:9:", "unknown section 'wrok': choose goals, work (did you mean 'work'?)", "{sec:work}", "{sec:wrok}"),
     ("01-add.md:9:", "unknown lab '09'", "{lab:02}", "{lab:09}"),
     ("01-add.md:9:", "unknown exercise '01-9'", "{ex:01-1}", "{ex:01-9}"),
@@ -115,18 +115,18 @@ SOURCE_FAULTS = [
     ("01-add.md:9:", "unknown cross-reference 'sect': choose ex, fig, lab, sec", "{sec:work}", "{sect:work}"),
     ("01-add.md:23:", "has no alternative text", "![A dot]", "![]"),
     ("01-add.md:23:", "has no caption", ' "The `dot`"', ""),
-    ("01-add.md:23:", "figures are figures/NAME.svg", "figures/dot.svg", "dot.png"),
-    ("01-add.md:7:", "a heading of the first level", "## Goals", "# Goals"),
+    ("01-add.md:23:", "name a figure figures/NAME.svg", "figures/dot.svg", "dot.png"),
+    ("01-add.md:7:", "a heading of level 1 is not allowed", "## Goals", "# Goals"),
     ("01-add.md:38:", "fences differ", "list\n```\n### 演習", "grade\n```\n### 演習"),
     ("01-add.md:44:", "the code cell after exercise 01-1 is print(add)", 'check("01-1", add)', "print(add)"),
     ("01-add.md:44:", "is not a stub", "raise NotImplementedError", "return a + b"),
     ("01-add.md:44:", "is in lab 01: tag it exercise-01-N", "[exercise-01-1]", "[exercise-02-1]"),
-    ("01-add.md:1:", "has a heading and no stub", ":tags: [exercise-01-1]\n", ""),
+    ("01-add.md:1:", "has a heading but no stub", ":tags: [exercise-01-1]\n", ""),
 ]
 FAULTS = [
     ("01-add.md:23:", "figures/dot.svg is missing", {"figure": None}),
-    ("01-add.md:44:", "exercise 01-1 has no checker", {"checkers": set()}),
-    ("01-add.md:44:", "exercise 01-1 has no solution: write solutions/01-1.py", {"solution": None}),
+    ("01-add.md:44:", "exercise 01-1 does not have a checker", {"checkers": set()}),
+    ("01-add.md:44:", "the solution of exercise 01-1 is missing: write solutions/01-1.py", {"solution": None}),
     ("01-add.md:44:", "does not define add", {"solution": "def plus(a, b):\n    return a + b\n"}),
     ("01-add.md:44:", "is not valid Python", {"solution": "def add(a, b)\n"}),
     (
@@ -135,10 +135,14 @@ FAULTS = [
         {"source": SOURCE.replace("### Exercise 01-1: Add", "### Add").replace("### 演習 01-1: 足す", "### 足す")},
     ),
     ("dot.svg:1:", "is not a picture of width 720", {"figure": FIGURE.replace("720", "700")}),
-    ("dot.svg:1:", 'lacks role="img"', {"figure": FIGURE.replace(' role="img"', "")}),
+    ("dot.svg:1:", 'has no role="img"', {"figure": FIGURE.replace(' role="img"', "")}),
     ("dot.svg:1:", "has a <script>", {"figure": FIGURE.replace("</svg>", "<script/></svg>")}),
-    ("dot.svg:1:", "may only refer to itself", {"figure": FIGURE.replace("<path d=", '<path href="https://x.org" d=')}),
-    ("dot.svg:1:", "each needs the other", {"figure": FIGURE.replace(' lang="ja"', "")}),
+    (
+        "dot.svg:1:",
+        "refer only to parts of the same figure",
+        {"figure": FIGURE.replace("<path d=", '<path href="https://x.org" d=')},
+    ),
+    ("dot.svg:1:", "write each text in both languages", {"figure": FIGURE.replace(' lang="ja"', "")}),
     ("dot.svg:1:", "shows '点' in both languages", {"figure": FIGURE.replace(' lang="ja"', "")}),
     ("dot.svg:", "is not valid XML", {"figure": FIGURE.replace("</svg>", "")}),
     *((place, message, {"source": SOURCE.replace(old, new, 1)}) for place, message, old, new in SOURCE_FAULTS),
@@ -161,7 +165,7 @@ def test_two_labs_of_one_number_and_a_figure_that_stands_nowhere_are_found(tmp_p
     (root / "source" / "figures" / "lonely.svg").write_text(FIGURE, encoding="utf-8")
     with pytest.raises(SourceError) as raised:
         read_labs(LabFolders(root), CHECKERS)
-    assert "has the number 01, too" in str(raised.value)
+    assert "also has the number 01" in str(raised.value)
     assert "lonely.svg:1: is not used by any lab" in str(raised.value)
 
 
@@ -205,7 +209,7 @@ def test_what_is_built_is_what_check_wants(build, tmp_path):
     assert status == 1
     assert "en/01-add.ipynb" in error
     assert "run make labs" in error
-    assert build()[:2] == (0, f"4 notebooks and 2 pictures in {tmp_path / 'labs'}\n")
+    assert build()[:2] == (0, f"wrote 4 notebooks and 2 figures to {tmp_path / 'labs'}\n")
     assert build("--check")[0] == 0
     (tmp_path / "labs" / "en" / "07-old.ipynb").write_text("{}")
     assert "07-old.ipynb" in build("--check")[2]
@@ -221,7 +225,7 @@ def test_a_notebook_that_somebody_has_worked_in_is_not_written_over(build, tmp_p
     nbformat.write(notebook, path)
     status, _, error = build()
     assert status == 2
-    assert f"somebody has worked in {path}" in error
+    assert f"{path} would lose somebody's work" in error
     assert "mine" in path.read_text()
     assert build("--force")[0] == 0
     assert "mine" not in path.read_text()
@@ -230,7 +234,7 @@ def test_a_notebook_that_somebody_has_worked_in_is_not_written_over(build, tmp_p
 def test_slides_of_labs_that_show_no_outputs_need_no_kernel(build, tmp_path):
     root = tmp_path / "slides"
     status, printed, _ = build("slides", "--out", str(root))
-    assert (status, printed) == (0, f"2 decks in 2 languages: open {root / 'index.html'}\n")
+    assert (status, printed) == (0, f"wrote 2 decks in 2 languages: open {root / 'index.html'}\n")
     pages = [path.relative_to(root).as_posix() for path in root.rglob("*.html")]
     names = [f"{language}/{name}.html" for language in ("en", "ja") for name in ("01-add", "02-more")]
     assert sorted(pages) == sorted(["index.html", *names])
@@ -240,16 +244,19 @@ def test_mistakes_of_the_command_line_are_one_line(build):
     assert build("--with-solutions") == (
         2,
         "",
-        ("error: --with-solutions needs --out DIR: solutions do not belong in the folder of the students' notebooks\n"),
+        (
+            "error: --with-solutions needs --out DIR: do not write solutions into the folder of the students' "
+            "notebooks\n"
+        ),
     )
     assert build("handout")[2] == (
-        "error: unknown 'handout': write handouts for HTML pages, slides for lectures, or nothing for notebooks\n"
+        "error: unknown 'handout': use handouts for HTML pages, slides for lectures, or no word for notebooks\n"
     )
     assert build("slides", "--with-solutions", "--out", "x")[2] == (
-        "error: --with-solutions: slides have none; leave it out, or make handouts\n"
+        "error: --with-solutions: slides do not contain solutions: remove it, or build handouts\n"
     )
     status, _, error = build("--source", "nowhere")
-    assert (status, error) == (2, "error: --source nowhere: the folder nowhere does not exist/source\n")
+    assert (status, error) == (2, "error: --source nowhere: cannot find the folder nowhere/source\n")
 
 
 def test_faults_end_the_command_with_a_line_each(build, tmp_path):
@@ -258,5 +265,5 @@ def test_faults_end_the_command_with_a_line_each(build, tmp_path):
     status, _, error = build()
     assert status == 2
     assert error.count("\n") == 3
-    assert error.endswith("error: 2 faults in the sources, see above: nothing was written\n")
+    assert error.endswith("error: found 2 errors in the sources (see above) and wrote no files\n")
     assert not (tmp_path / "labs" / "en").exists()

@@ -145,7 +145,7 @@ def test_some_lines_of_an_output(tmp_path):
     ("output", "printed", "message"),
     [
         ("{cell: import gluonlab, from: ten}", "one\n", "slide 4 of lab 01: no line with 'ten'"),
-        ("import gluonlab", "", "slide 4 of lab 01: its cell .* has put out nothing"),
+        ("import gluonlab", "", "slide 4 of lab 01: its cell .* has no output"),
     ],
 )
 def test_an_output_without_anything_to_show_is_an_error(output, printed, message, tmp_path):
@@ -185,8 +185,8 @@ def test_a_lab_without_a_deck_has_a_slide_for_each_section_figure_and_exercise(t
         ("+++ {figure: dot}", "+++ figure", 31, "cannot be read"),
         ("- Add.", "- Add.\n- Two.", 39, "2 lines in English, 1 in Japanese"),
         ("## Which one?\n", "", 15, "a slide without a title in :::{en}"),
-        ("## Imported", "## Imported\n### Twice", 26, "a slide has one heading"),
-        ("- One `name`", "- One", 10, "`name` stands here once, and not in :::{en}"),
+        ("## Imported", "## Imported\n### Twice", 26, "write one heading per slide"),
+        ("- One `name`", "- One", 10, ":::{en} does not contain `name`"),
         ("{lab:02}.\n", "{lab:03}.\n", 4, "unknown lab '03'"),
     ],
 )
@@ -203,10 +203,10 @@ SAME_FIGURE = DECK + "\n" + DECK[DECK.index("+++ {figure") : DECK.index("+++ {ex
 @pytest.mark.parametrize(
     ("deck", "faults"),
     [
-        (SIX_POINTS, [r":39: has 6 lines: 5 is what people read$"]),
+        (SIX_POINTS, [r":39: has 6 lines: write at most 5$"]),
         (SAME_FIGURE, [r":31: figure dot is on 2 slides", r":47: figure dot is on 2 slides"]),
         (DECK.replace("+++ {ask: true}\n", ""), [r":1: a slide with 2 pairs of blocks"]),
-        ("Hello\n" + DECK, [r":1: 'Hello' stands before the first \+\+\+: begin with that$"]),
+        ("Hello\n" + DECK, [r":1: 'Hello' comes before the first \+\+\+: start the deck with \+\+\+$"]),
     ],
 )
 def test_a_fault_of_the_whole_deck_or_slide_is_a_line(deck, faults, tmp_path):

@@ -83,7 +83,7 @@ def test_a_process_that_dies_is_a_row_like_any_other(tmp_path):
 def test_what_is_no_notebook_of_a_lab_is_a_row_that_says_so(tmp_path):
     (tmp_path / "text.ipynb").write_text("hello")
     assert "cannot be read as a notebook" in grade_one(tmp_path / "text.ipynb").note
-    assert "is of no lab" in grade_one(hand_in(tmp_path / "other.ipynb", "1", lab="77")).note
+    assert "does not belong to a lab" in grade_one(hand_in(tmp_path / "other.ipynb", "1", lab="77")).note
 
 
 def test_lines_that_a_student_forges_badly_count_for_nothing(tmp_path):
@@ -121,9 +121,9 @@ def test_mistakes_of_the_command_line_are_one_line(tmp_path, ended, monkeypatch)
     (tmp_path / "empty").mkdir()
     (tmp_path / "old.csv").write_text("mine")
     path = hand_in(tmp_path / "a.ipynb", "1")
-    assert "no notebook is given" in ended(main, "grade")[2]
-    assert "there is no nowhere" in ended(main, "grade", "nowhere")[2]
-    assert "no notebook lies below empty" in ended(main, "grade", "empty")[2]
+    assert "no notebook was given" in ended(main, "grade")[2]
+    assert "cannot find nowhere" in ended(main, "grade", "nowhere")[2]
+    assert "no notebook was found in empty" in ended(main, "grade", "empty")[2]
     assert "--out-file old.csv exists" in ended(main, "grade", str(path), "--out-file", "old.csv")[2]
     assert "--timeout" in ended(main, "grade", str(path), "--timeout", "soon")[2]
     assert (tmp_path / "old.csv").read_text() == "mine"
@@ -155,7 +155,7 @@ def test_ctrl_c_keeps_the_rows_that_are_done(tmp_path):
     finally:
         process.kill()
     assert process.returncode == 130
-    assert "interrupted: 1 of 2 notebooks are graded, in grades.csv" in output
+    assert "interrupted: graded 1 of 2 notebooks, written to grades.csv" in output
     assert PASSED in table.read_text(encoding="utf-8")
     assert "Traceback" not in output
 

@@ -82,14 +82,14 @@ def test_a_whole_guess_has_no_fault(tmp_path):
         ([PREDICT, BECAUSE, "surprises()"], '0 cells with with observe("01-a", MEASURED)'),
         ([OBSERVE, BECAUSE, "surprises()"], '0 cells with predict("01-a", ...)'),
         ([PREDICT, OBSERVE, OBSERVE, BECAUSE, "surprises()"], "2 cells with with observe"),
-        ([OBSERVE, PREDICT, BECAUSE, "surprises()"], "in three cells, in this order"),
-        ([PREDICT + "\n" + OBSERVE, BECAUSE, "surprises()"], "in three cells, in this order"),
-        (['predict("01-a", 0.5)', *WHOLE[1:]], "predict is answered: write ..."),
-        ([*WHOLE[:2], 'because("01-a", "why")', WHOLE[3]], "because is answered: write ..."),
-        (WHOLE[:3], "the last code cell of a lab with guesses is surprises()"),
-        ([*WHOLE, "1 + 1"], "the last code cell of a lab with guesses is surprises()"),
-        ([one.replace("01-a", "01-c") for one in WHOLE], "the next one of lab 01 is 01-a"),
-        ([one.replace("01-a", "02-a") for one in WHOLE], "the next one of lab 01 is 01-a"),
+        ([OBSERVE, PREDICT, BECAUSE, "surprises()"], "into three cells, in this order"),
+        ([PREDICT + "\n" + OBSERVE, BECAUSE, "surprises()"], "into three cells, in this order"),
+        (['predict("01-a", 0.5)', *WHOLE[1:]], "predict already has an answer: write ..."),
+        ([*WHOLE[:2], 'because("01-a", "why")', WHOLE[3]], "because already has an answer: write ..."),
+        (WHOLE[:3], "write surprises() in the last code cell of a lab with guesses"),
+        ([*WHOLE, "1 + 1"], "write surprises() in the last code cell of a lab with guesses"),
+        ([one.replace("01-a", "01-c") for one in WHOLE], "use the next id of lab 01, 01-a"),
+        ([one.replace("01-a", "02-a") for one in WHOLE], "use the next id of lab 01, 01-a"),
     ],
 )
 def test_a_fault_of_a_guess_is_one_line(cells, said, tmp_path):
@@ -100,4 +100,4 @@ def test_a_guess_and_its_question_need_each_other(tmp_path):
     [line] = of_guesses(faults_of(WHOLE, tmp_path / "one", questions=()))
     assert 'write register_guess("01-a", ...) in gluonlab/exercises/lab01_TOPIC.py' in line
     [line] = of_guesses(faults_of(WHOLE, tmp_path / "other", questions=("01-a", "01-b", "02-a")))
-    assert "guess 01-b is registered, and asked in no cell" in line
+    assert "guess 01-b is registered, but no cell asks it" in line

@@ -61,8 +61,8 @@ FILES = {
     "of tomorrow": (notebook("1", nbformat=99), "cannot be read"),
     "of yesterday": ({"nbformat": 3, "worksheets": 7, "metadata": {}}, "cannot be read"),
     "metadata a number": (with_metadata(7), "cannot be read"),
-    "gluonlab a number": (with_metadata({"gluonlab": 7}), "of no lab"),
-    "lab a list": (with_metadata({"gluonlab": {"lab": ["01"]}}), "of no lab"),
+    "gluonlab a number": (with_metadata({"gluonlab": 7}), "not belong to a lab"),
+    "lab a list": (with_metadata({"gluonlab": {"lab": ["01"]}}), "not belong to a lab"),
     "language a list": (notebook(cells=3, metadata={"gluonlab": {"lab": "01", "language": ["en"]}}), "cannot be read"),
     "cells a number": (notebook(cells=7), "cannot be read"),
     "cells of numbers": (notebook(cells=[7]), "cannot be read"),
@@ -74,14 +74,14 @@ FILES = {
     "a loop": (lambda path: path.symlink_to(path.name), "Too many levels"),
     "a link to nowhere": (lambda path: path.symlink_to("nowhere"), "No such file"),
     "a device": (lambda path: path.symlink_to("/dev/zero"), "it is not a regular file"),
-    "ten gigabytes": (lambda path: path.touch() or os.truncate(path, 10**10), "has more than"),
+    "ten gigabytes": (lambda path: path.touch() or os.truncate(path, 10**10), "is larger than"),
 }  # fmt: skip
 # Cells, all after IMPORT: a word of the note.
 CELLS = {
     "prints for ever": ("while True: print('x' * 100)", "printed more than 1 MiB"),
     "prints a long line": ("print('x' * 10**8)", "printed more than 1 MiB"),
-    "kills its parent": ("os.kill(os.getppid(), signal.SIGKILL); time.sleep(600)", "ended"),
-    "kills its parent's group": ("os.killpg(os.getpgid(os.getppid()), 9); time.sleep(600)", "ended"),
+    "kills its parent": ("os.kill(os.getppid(), signal.SIGKILL); time.sleep(600)", "killed"),
+    "kills its parent's group": ("os.killpg(os.getpgid(os.getppid()), 9); time.sleep(600)", "killed"),
     "stops its parent": (end_the_time_of(SUPERVISOR) + "os.kill(os.getppid(), signal.SIGSTOP); time.sleep(600)", LATE),
     "stops itself": (f"{end_the_time_of(SUBMISSION)}os.kill(os.getpid(), signal.SIGSTOP)", LATE),
     "fills memory": ("x = []\nwhile True: x.append(os.urandom(2**20) * 32)", "of memory"),

@@ -80,7 +80,7 @@ def test_an_engine_that_starts_nothing_is_one_line(folder, engine, ended, monkey
     monkeypatch.chdir(folder)
     (engine / "images" / "none.py").write_text("raise SystemExit('no daemon')")
     status, _, output = ended(main, "grade", "--container", "--image", "none", "in")
-    assert status == 1 and "no daemon" in output and "0 of 3 notebooks are graded" in output
+    assert status == 1 and "no daemon" in output and "graded 0 of 3 notebooks" in output
     assert not (folder / "grades.csv").exists()
 
 
@@ -88,16 +88,16 @@ def test_mistakes_of_the_command_line_are_one_line(folder, ended, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PATH", "")
     for words, line in {
-        "--container": "docker or podman is not on PATH",
-        "--container --engine lxc": "--engine 'lxc': choose docker or podman",
-        "--engine docker": "--engine is only for containers: add --container",
-        "--image x": "--image is only for containers",
+        "--container": "found no docker or podman on PATH",
+        "--container --engine lxc": "unknown engine 'lxc': choose docker or podman",
+        "--engine docker": "--engine works only with containers: add --container",
+        "--image x": "--image works only with containers",
         "--show-hidden-cases": "add --seed N",
         "--seed -1": "--seed",
         "--jobs 0": "--jobs",
-        "--assignment 2=x": "--assignment '2=x': give a lab and its name",
-        "--assignment 02=x": "names a lab for Canvas, and no file for it is asked for",
-        "--gradescope r.json": "a file holds the results of one notebook, 3 are given",
+        "--assignment 2=x": "--assignment '2=x': pass a lab and the name of its assignment",
+        "--assignment 02=x": "needs a Canvas file: add --canvas FILE",
+        "--gradescope r.json": "the results of one notebook only, but there are 3",
         "--canvas in": "--canvas in exists",
         "--canvas no/c.csv": "there is no folder no",
     }.items():
@@ -121,7 +121,7 @@ def test_a_missing_kernel_is_one_line_that_says_what_to_install(folder, ended, m
     monkeypatch.setitem(sys.modules, "ipykernel", None)
     monkeypatch.chdir(folder)
     output = ended(main, "grade", "in")[2]
-    why = "notebooks cannot be run here, ipykernel is missing: pip install 'gluonlab[labs]'"
+    why = "notebooks cannot run because ipykernel is missing: run pip install 'gluonlab[labs]'"
     assert output == f"error: {why}\n"
 
 
@@ -144,7 +144,7 @@ def test_cases_of_a_seed_fail_what_was_learned_by_heart_and_only_reveal_names_th
     )
     assert visible.statuses["03-5"] == PASSED
     assert hidden.statuses["03-5"] == revealed.statuses["03-5"] == "wrong"
-    assert hidden.sentences["03-5"].startswith("right for the cases that its check shows")
+    assert hidden.sentences["03-5"].startswith("correct for the cases that its check shows")
     assert "gave 1, expected" in revealed.sentences["03-5"]
 
 
@@ -164,7 +164,7 @@ def test_ctrl_c_ends_all_that_run_and_keeps_what_is_graded(tmp_path, monkeypatch
         _, output = process.communicate(timeout=LIMIT_S)
     finally:
         process.kill()
-    assert process.returncode == 130 and "1 of 3 notebooks are graded, in grades.csv" in output
+    assert process.returncode == 130 and "graded 1 of 3 notebooks, written to grades.csv" in output
     assert "Traceback" not in output
     wait_until(lambda: not list_own_sleeping())
     assert (engine / "calls").exists() == isolated

@@ -99,12 +99,12 @@ def test_json_has_the_places_and_nothing_else(table, capsys):
 @pytest.mark.parametrize(
     ("content", "output"),
     [
-        (None, "cannot be read (No such file or directory): give the table"),
-        (b"notebook,passed\na,1\n", "no column '04-6 us'"),
-        (b"", "no column '04-6 us'"),
-        (b"\xff\xfe\x00", "is no table of grades"),
-        (b"notebook,04-6 us\na,fast\n", "line 2: 'fast' is no time"),
-        (b"notebook,04-6 us\na,nan\n", "line 2: 'nan' is no time"),
+        (None, "cannot be read (No such file or directory): pass the table"),
+        (b"notebook,passed\na,1\n", "does not contain the column '04-6 us'"),
+        (b"", "does not contain the column '04-6 us'"),
+        (b"\xff\xfe\x00", "is not a table of grades"),
+        (b"notebook,04-6 us\na,fast\n", "line 2: 'fast' is not a time"),
+        (b"notebook,04-6 us\na,nan\n", "line 2: 'nan' is not a time"),
     ],
 )
 def test_what_is_no_such_table_is_one_line(tmp_path, content, output):

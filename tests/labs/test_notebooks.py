@@ -27,7 +27,7 @@ def test_the_english_notebook_runs_to_its_end_with_its_numbers(lab, executed):
 def test_every_stub_in_the_notebook_is_called_unwritten_or_still_faulty_in_its_language(lab, executed):
     unwritten, faulty = (
         ("not written yet", "まだ書かれていません"),
-        ("the fault is still there|a fault is left", "まだ直っていません"),
+        ("the bug is still there|a bug is left", "まだ直っていません"),
     )
     are_faulty = [FAULTY in cell.tags for cell in find_stubs(LABS[lab]).values()]
     for number, language in enumerate(("en", "ja")):

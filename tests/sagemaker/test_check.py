@@ -101,52 +101,55 @@ VERSION = 'MinimumInstanceMetadataServiceVersion: "{}"'
 FAULTS = {
     check.check_requests: [
         (request(InstanceTyp="ml.g5.12xlarge"), "InstanceTyp: unknown key"),
-        (request(RoleArn=None), "RoleArn: required, and missing"),
-        (request(VolumeSizeInGB="50"), "VolumeSizeInGB: '50' is no integer"),
-        (request(VolumeSizeInGB=True), "VolumeSizeInGB: True is no integer"),
-        (request(DirectInternetAccess="On"), "'On' is none of Enabled, Disabled"),
-        (request(InstanceType="ml.g5.13xlarge"), "'ml.g5.13xlarge' is none of ml.t2.medium"),
+        (request(RoleArn=None), "RoleArn: required, but missing"),
+        (request(VolumeSizeInGB="50"), "VolumeSizeInGB: '50' is not a valid integer"),
+        (request(VolumeSizeInGB=True), "VolumeSizeInGB: True is not a valid integer"),
+        (request(DirectInternetAccess="On"), "unknown value 'On': choose Enabled, Disabled"),
+        (request(InstanceType="ml.g5.13xlarge"), "unknown value 'ml.g5.13xlarge': choose ml.t2.medium"),
         (request(NotebookInstanceName="n" * 64), "NotebookInstanceName: length 64 is above 63"),
         (request(NotebookInstanceName="my_notebook"), "'my_notebook' does not match"),
         (request(RoleArn="arn:aws:iam::1:role/gluonlab"), "RoleArn: "),
         (metadata("3"), "'3' does not match (1|2)"),
-        (metadata("1"), "must ask for version 2"),
+        (metadata("1"), "must require version 2"),
         (request(VolumeSizeInGB=4), "VolumeSizeInGB: value 4 is below 5"),
         (request(SubnetId="subnet-0", SecurityGroupIds=["sg-0"] * 6), "length 6 is above 5"),
         (request(SubnetId="subnet-0"), "a subnet needs SecurityGroupIds"),
-        (request(DirectInternetAccess="Disabled"), "without it a SubnetId is needed"),
+        (request(DirectInternetAccess="Disabled"), "a SubnetId is required"),
         (request(RootAccess="Enabled"), "RootAccess: must be Disabled"),
-        (request(PlatformIdentifier="notebook-al2-v2"), "a dead pair"),
-        (request(InstanceType=5), "InstanceType: 5 is no string"),
-        (file(G5, '"VolumeSizeInGB": 50', '"VolumeSizeInGB": 50, "VolumeSizeInGB": 60'), "a key twice: VolumeSizeInGB"),
-        (job(r'"\"gluonlab.run\""', '"gluonlab.run"'), "is not JSON"),
-        (job('"gpus": "4"', '"gpus": 4'), "HyperParameters.gpus: 4 is no string"),
-        (job('"InstanceCount": 1', '"InstanceCount": 2'), "need the parameter server or MPI"),
-        (job('"InstanceCount": 1', '"InstanceCount": "1"'), "ResourceConfig.InstanceCount: '1' is no integer"),
-        (job("sagemaker_program", "program"), "sagemaker_program: required, and missing"),
-        (on("ml.g5.xlarge", VolumeSizeInGB=9), "VolumeSizeInGB: the machine has a disk of its own"),
-        (on("ml.p4d.24xlarge", VolumeKmsKeyId="alias/mine"), "VolumeKmsKeyId: the machine has a disk of its own"),
-        (on("ml.p3.8xlarge"), "VolumeSizeInGB: required for a machine without a disk"),
-        (spot(CheckpointConfig=None), "CheckpointConfig: a spot job needs it"),
+        (request(PlatformIdentifier="notebook-al2-v2"), "does not mark this pair as retired"),
+        (request(InstanceType=5), "InstanceType: 5 is not a valid string"),
+        (
+            file(G5, '"VolumeSizeInGB": 50', '"VolumeSizeInGB": 50, "VolumeSizeInGB": 60'),
+            "duplicate key: VolumeSizeInGB",
+        ),
+        (job(r'"\"gluonlab.run\""', '"gluonlab.run"'), "is not valid JSON"),
+        (job('"gpus": "4"', '"gpus": 4'), "HyperParameters.gpus: 4 is not a valid string"),
+        (job('"InstanceCount": 1', '"InstanceCount": 2'), "need either the parameter server or MPI"),
+        (job('"InstanceCount": 1', '"InstanceCount": "1"'), "ResourceConfig.InstanceCount: '1' is not a valid integer"),
+        (job("sagemaker_program", "program"), "sagemaker_program: required, but missing"),
+        (on("ml.g5.xlarge", VolumeSizeInGB=9), "VolumeSizeInGB: the machine has its own disk"),
+        (on("ml.p4d.24xlarge", VolumeKmsKeyId="alias/mine"), "VolumeKmsKeyId: the machine has its own disk"),
+        (on("ml.p3.8xlarge"), "VolumeSizeInGB: required for a machine without its own disk"),
+        (spot(CheckpointConfig=None), "CheckpointConfig: required for a spot job"),
         (spot(CheckpointConfig={"S3Uri": "gluonlab/checkpoints/"}), "CheckpointConfig.S3Uri: "),
         (stopping(Runtime=3600, WaitTime=1800), "MaxWaitTimeInSeconds: 1800 is below 3600"),
         (stopping(Runtime=3600), "MaxWaitTimeInSeconds: None is below 3600"),
-        (spot(EnableManagedSpotTraining=False), "MaxWaitTimeInSeconds: for spot machines only"),
-        (file(SPOT, "ml/checkpoints/run", "ml/model/run"), "HyperParameters.out: must lie below /opt/ml/checkpoints"),
+        (spot(EnableManagedSpotTraining=False), "MaxWaitTimeInSeconds: only for spot machines"),
+        (file(SPOT, "ml/checkpoints/run", "ml/model/run"), "HyperParameters.out: must be below /opt/ml/checkpoints"),
         (file(SPOT, '"autoresume": "true"', '"autoresume": "false"'), "HyperParameters.autoresume: must be true"),
     ],
     check.check_table: [
-        (dead_pair, "asks for another pair"),
-        (alive, "its status alive is not what its platform says"),
-        (unknown, "nothing about g5.2xlarge.json"),
+        (dead_pair, "is for another pair"),
+        (alive, "its status alive does not match its platform"),
+        (unknown, "g5.2xlarge.json is missing"),
         (file("instances.json", '"NVSwitch"', '"one GPU"'), "links 'one GPU' of 8 GPUs"),
     ],
     check.check_scripts: [
-        (crlf, "on-start.sh: lines end in CRLF"),
-        (oversized, "characters and the API takes 16384"),
+        (crlf, "on-start.sh: its lines end in CRLF"),
+        (oversized, "characters, but the API allows 16384"),
         (file("on-start.sh", "Twice is", "Zweimal \u2026 is"), "not ASCII"),
-        (file("build-env.sh", "python=3.11", "python=3.12"), "on-create.sh: its copies are old"),
-        (file("on-create.sh", "END_OF_BUILD_ENV'", "END'"), "are gone"),
+        (file("build-env.sh", "python=3.11", "python=3.12"), "on-create.sh: its copies are outdated"),
+        (file("on-create.sh", "END_OF_BUILD_ENV'", "END'"), "are missing"),
     ],
     check.check_base64: [(wrapped, "lifecycle.json: OnStart.0.Content: wrapped base64")],
     check.check_template: [
@@ -155,7 +158,7 @@ FAULTS = {
         (file(TEMPLATE, "VolumeSizeInGB: !Ref VolumeSizeInGB", "VolumeSize: !Ref VolumeSizeInGB"), "unknown key"),
         (
             file(TEMPLATE, "Arn: !GetAtt Role", "Arn: !GetAtt Rolle"),
-            "Rolle.Arn names no parameter, resource or attribute",
+            "Rolle.Arn is not a parameter, resource or attribute",
         ),
     ],
     check.check_with_cfn_lint: [
@@ -200,7 +203,7 @@ def test_the_program_ends_with_the_faults_and_a_status(copy, monkeypatch, capsys
     assert process.value.code
     output = capsys.readouterr().out
     assert "VolumeSizeInGB: value 4 is below 5" in output
-    assert "on-start.sh: lines end in CRLF" in output
+    assert "on-start.sh: its lines end in CRLF" in output
 
 
 def test_p3_is_known_to_be_dead_everywhere_and_what_lives_is_not():
@@ -211,10 +214,12 @@ def test_p3_is_known_to_be_dead_everywhere_and_what_lives_is_not():
         assert everywhere is name.startswith("ml.p3")
         assert (about["instead"] is not None) is everywhere
     assert pairs.dead_reason("ml.p3.8xlarge", "notebook-al2023-v1") == (
-        "notebook-al2023-v1 does not start ml.p3.8xlarge (as of 2026-11-27): "
-        "Amazon Linux 2023 is made without P2 and P3; ml.g5.12xlarge is the nearest that lives"
+        "notebook-al2023-v1 cannot run on ml.p3.8xlarge (as of 2026-11-27): Amazon Linux 2023 is made without P2 "
+        "and P3; ml.g5.12xlarge is the closest available type"
     )
-    assert "dead since 2026-07-01" in pairs.dead_reason("ml.g5.12xlarge", "notebook-al2-v1")
+    assert "AWS ended support for notebook-al2-v1 on 2026-07-01" in pairs.dead_reason(
+        "ml.g5.12xlarge", "notebook-al2-v1"
+    )
     assert pairs.dead_reason("ml.g5.12xlarge", "a platform of the future") == ""
 
 
@@ -230,7 +235,7 @@ def test_settings_are_quoted_for_the_shell_and_checked(tmp_path):
     assert shown.stdout == b"https://x/a b'; touch y"
     with pytest.raises(ValueError, match="unknown setting GLUONLAB_BUKET"):
         lifecycle.build_script("on-start", {"GLUONLAB_BUKET": "x"})
-    with pytest.raises(ValueError, match="GLUONLAB_BUCKET has 64 characters: give at most 63"):
+    with pytest.raises(ValueError, match="GLUONLAB_BUCKET has 64 characters: use at most 63"):
         lifecycle.build_script("on-start", {"GLUONLAB_BUCKET": "x" * 64})
     assert base64.b64decode(lifecycle.encode_script(text)).decode("utf-8") == text
     with pytest.raises(ValueError, match="CRLF"):

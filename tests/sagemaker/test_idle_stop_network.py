@@ -77,7 +77,7 @@ def test_counters_that_begin_anew_and_interfaces_that_come_and_go(idle_stop, loo
         (300.0, {"eth1": (much, 0)}),
     ]
     assert [bool(output) for output in looked(idle_stop, moments)] == [False, False, True, False, False, True]
-    assert looked(idle_stop, moments)[2] == "the network carried 600.0 MB in 60 s"
+    assert looked(idle_stop, moments)[2] == "the network transferred 600.0 MB in 60 s"
 
 
 def test_a_quiet_download_keeps_a_notebook_and_chatter_does_not(idle_stop, tmp_path):

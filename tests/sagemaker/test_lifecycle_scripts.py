@@ -99,11 +99,8 @@ def make_another_repository(notebook):
     [
         (break_conda, "making a Python environment with conda failed with status 3"),
         (break_the_installation, "installing gluonlab[cpu,labs] from {shown}/gluonlab-source failed with status 1"),
-        (
-            fill_the_disk,
-            "0 GiB are free in {shown} and 4 are needed: make room, or stop the notebook and give it a larger volume",
-        ),
-        (make_another_repository, "gave no setup.py: is that the repository of gluonlab?"),
+        (fill_the_disk, "0 GiB are free in {shown}, but 4 are needed: free some space"),
+        (make_another_repository, "setup.py is missing: check the repository of gluonlab"),
     ],
 )
 def test_a_failure_is_shown_with_its_reason_and_the_next_start_mends_it(notebook, fault, reason):
@@ -128,7 +125,7 @@ def test_a_repository_that_cannot_be_reached_is_named_and_what_git_says_is_in_th
 
 def test_with_nothing_to_fetch_from_the_cure_is_named(notebook):
     notebook.create(GLUONLAB_REPOSITORY="")
-    output = "neither a repository nor a bucket to fetch it from: clone or upload it there"
+    output = "neither a repository nor a bucket is set: clone or upload it there"
     assert output in notebook.wait_for_marker("FAILED")
 
 

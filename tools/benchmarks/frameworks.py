@@ -37,7 +37,7 @@ ON_CPUS = cpu_devices(2)
 COMPILE_TIMEOUT_S = 240.0
 SHORT = {"sharded-optimizer": "sharded"}  # for a column of labels
 CPU_ROW = "measured on CPUs only"
-NO_TORCH = "torch is not installed: pip install 'gluonlab[bench]'"
+NO_TORCH = "torch is not installed: run pip install 'gluonlab[bench]'"
 LABEL_WIDTH = 28  # columns
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
 # else a pool of processes stays beside the measured one

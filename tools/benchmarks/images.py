@@ -136,10 +136,9 @@ def format_results(rows: Sequence[ThroughputRow], rounds: int) -> str:
         rows_of_set = [rates.format_row(row, LABEL_WIDTH) for row in rows if set_of(row) == label]
         lines += [*[""] * bool(lines), rates.format_heading(label, LABEL_WIDTH, "row / PyTorch"), *rows_of_set]
     note = (
-        f"JPEGs are read, decoded and put into batches of {BATCH_SIZE}; nothing is trained. "
-        f"images/s: the median of {rounds_text(rounds)}. "
-        "gluonlab's batches are shards of bytes on 2 devices, in a seed's order; "
-        "packed is read as pixels."
+        f"JPEGs are read, decoded and put into batches of {BATCH_SIZE}; nothing is trained. images/s: the median of "
+        f"{rounds_text(rounds)}. gluonlab's batches are shards of bytes on 2 devices, in the order of a seed; packed "
+        "images are read as pixels."
     )
     return as_table(lines, note)
 

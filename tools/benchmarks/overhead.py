@@ -27,15 +27,14 @@ ROUNDS = 5
 DEVICE_COUNTS = (1, 2, 4, 8)
 ON_CPUS = cpu_devices(max(DEVICE_COUNTS))
 COLUMNS = ("forward", "backward", "allreduce", "update", "total", "loader")
-OF_CPUS = "not measured on GPUs: it concerns a CPU core"
+OF_CPUS = "not measured on GPUs, because it describes a CPU core"
 EFFICIENCY, KERNELS = "efficiency", ("sgemm", "lenet")
 TARGET = 0.13  # of what Gluon's loop costs
 _LABELS = {"gluonlab": "gluonlab", "gluon": "Gluon's loop"}
 _NOTE = (
-    "Microseconds of processor time per step and device to queue the parts of a step, not to "
-    "compute them: "
-    "shards are tiny, devices are held until a block of steps is queued. "
-    "total: the whole step, in one call; load+log: fetching the batch and noting its losses."
+    "Microseconds of processor time per step and device to queue the parts of a step, without computing them: "
+    "shards are tiny, and devices wait until a block of steps is queued. total: the whole step, in one call; "
+    "load+log: fetching the batch and logging its losses."
 )
 
 

@@ -33,8 +33,8 @@ WORKERS = 2
 OPENMP_DEFAULTS = {"GOMP_SPINCOUNT": "300000"}
 PASSIVE = {"OMP_WAIT_POLICY": "passive"}
 _LABELS = {
-    OURS: "as gluonlab sets it",
-    REFERENCE: "OpenMP as it comes",
+    OURS: "gluonlab's setting",
+    REFERENCE: "OpenMP's default",
     "passive": "OMP_WAIT_POLICY=passive",
     SHARING: "dist_sync, sharing the cores",
     NOT_SHARING: "dist_sync, all cores each",
@@ -139,11 +139,9 @@ def format_results(rows: Sequence[ThreadsRow], rounds: int) -> str:
         lines.append(f"{row.label:<26}" + "".join(f"{cell:>13}" for cell in cells))
         lines += [missing_row("  ", row.reason)] * bool(row.reason)
     note = (
-        f"One CPU device, {resources.available_cores()} threads, medians of {rounds_text(rounds)}; "
-        "the smaller numbers: multiples of OpenMP as it comes. "
-        "beside: one other process computes. "
-        f"dist_sync: {WORKERS} workers of a parameter server on this host, "
-        "in the second row with OpenMP as it comes."
+        f"One CPU device, {resources.available_cores()} threads, medians of {rounds_text(rounds)}; the smaller "
+        "numbers: multiples of OpenMP's default. beside: another process computes at the same time. dist_sync: "
+        f"{WORKERS} workers of a parameter server on this host, in the second row with OpenMP's default."
     )
     return as_table(lines, note)
 

@@ -117,12 +117,13 @@ def assumptions(steps: Mapping[str, GpuStep], gradient_bytes: float, network: bo
     messages = " or ".join(f"{latency:g}" for latency in latencies)
     gradients = f"{NETWORK}, {gradient_bytes / 1e6:.1f}" if network else f"{gradient_bytes / 1e6:,.1f}"
     return [
-        "Predicted, not measured. Efficiency is images/s by one GPU's times their number; each "
-        "keeps its batch (weak scaling).",
-        f"{gradients} MB of gradients, summed once a step. A step of one GPU: {times}. Two thirds of it are backward.",
-        f"Networks at nominal speed and otherwise idle; {messages} µs a message between hosts "
-        "(inferred), one after the other on a NIC; a barrier after each step of a schedule. Links "
-        "of GPUs: gluonlab's topologies, partly inferred.",
+        "Predicted, not measured. Efficiency is images/s divided by the number of GPUs times one GPU's images/s; "
+        "the batch per GPU is constant (weak scaling).",
+        f"{gradients} MB of gradients, summed once per step. A step of one GPU: {times}. Backward takes two thirds "
+        "of it.",
+        f"Networks have their nominal speed and no other traffic; a message between hosts takes {messages} µs "
+        "(inferred), one after the other on a NIC; a barrier follows each step of a schedule. Links of GPUs: "
+        "gluonlab's topologies, partly inferred.",
         "hierarchical: rings within hosts, then across. flat ring: one through all GPUs. parameter "
         "server: a server on each host; a ring within hosts, one GPU's copies to memory and back "
         f"over PCIe, additions at {SERVER_ADD_BYTES_PER_S / 1e9:g} GB/s (inferred); none for one "
@@ -132,8 +133,8 @@ def assumptions(steps: Mapping[str, GpuStep], gradient_bytes: float, network: bo
 
 
 COLUMNS = (
-    "sum: of all gradients, once a step, ms. after, behind: the efficiency if it begins after "
-    "backward, and if it hides behind the whole of backward."
+    "sum: time to sum all gradients once per step, in ms. after: efficiency if the sum starts after backward. "
+    "behind: efficiency if the whole of backward hides the sum."
 )
 
 Options = Mapping[str, Any]
@@ -154,7 +155,7 @@ def run_command(options: Options) -> str:
         path = Path(options["out_file"])
         with new_file("--out-file", path) as temporary:
             temporary.write_text(as_svg(steps, rows, assumption_texts), encoding="utf-8")
-        return f"written to {path}: open it in a browser"
+        return f"wrote {path}: open it in a browser"
     if "json" in options:
         return _as_json(rows, assumption_texts)
     blocks = [line for name in rows for line in _machine_lines(name, steps[name], rows[name])]
@@ -164,9 +165,9 @@ def run_command(options: Options) -> str:
 def _check_out(options: Options) -> None:
     path = Path(options["out_file"])
     if "json" in options:
-        raise ConfigError("--json has no effect with --out-file: leave it out")
+        raise ConfigError("--json has no effect with --out-file: remove --json")
     if path.suffix.lower() != ".svg":
-        raise ConfigError(f"--out-file {path}: the picture is an SVG: give a name that ends in .svg")
+        raise ConfigError(f"--out-file {path} is not an SVG file: use a name that ends in .svg")
     check_new_path("--out-file", path)
 
 
@@ -175,8 +176,8 @@ def _parse_machines(text: str) -> List[str]:
     for name in names:
         if is_file_name(name):
             raise ConfigError(
-                f"--machines {name}: a file has the links of one machine, and no network to others "
-                f"like it: choose {', '.join(NETWORKS)}; study speedup --predict takes files"
+                f"--machines {name}: a file describes one machine without a network: choose {', '.join(NETWORKS)}, "
+                "or use study speedup --predict, which accepts files"
             )
         if name not in NETWORKS:
             raise ConfigError(unknown("machine", name, NETWORKS))
@@ -188,7 +189,7 @@ def _gradient_bytes(options: Options) -> int:
         return GRADIENTS
     sizes = parse_sizes(options["gradients"], "--gradients")
     if len(sizes) > 1:
-        raise ConfigError(f"--gradients {options['gradients']}: give one size, such as 102MB")
+        raise ConfigError(f"--gradients {options['gradients']}: pass one size, such as 102MB")
     return sizes[0]
 
 
@@ -199,13 +200,13 @@ def _find_step(options: Options, machine: str) -> GpuStep:
         return GpuStep(gpu, seconds, "--step")
     if "gradients" in options:
         raise ConfigError(
-            f"--gradients {options['gradients']} are another network's: give --step MS, its training "
-            "step on one GPU, too"
+            f"--gradients {options['gradients']} belongs to another model: also pass --step MS, the time of its "
+            "training step on one GPU"
         )
     if gpu not in STEPS:
         raise ConfigError(
-            f"{machine}: no time of a step on {gpu} is known here, only of {', '.join(STEPS)}: "
-            "give --step MS, that of one GPU"
+            f"{machine}: no step time is known for {gpu}, only for {', '.join(STEPS)}: pass --step MS, the time of a "
+            "step on one GPU"
         )
     return STEPS[gpu]
 
@@ -237,11 +238,11 @@ def _as_json(rows: Mapping[str, List[ScalingPrediction]], assumption_texts: List
     most_used="--machines --hosts --gradients --step --out-file --json",
     renamed={"--out": "--out-file"},
 )
-@option("--machines", "NAMES", f"some of {', '.join(NETWORKS)}", MACHINES)
+@option("--machines", "NAMES", f"machines: one or more of {', '.join(NETWORKS)}", MACHINES)
 @option("--hosts", "N", f"largest number of hosts, up to {MAX_HOSTS}  [default: {HOSTS}]")
 @option("--gradients", "SIZE", "bytes of the gradients, such as 46MB  [default: ResNet-50's, 102.3MB]")
 @option("--step", "MS", "step time of one GPU  [default: as published, for K80, V100 and A100]")
-@option("--out-file", "FILE", "write a picture, a new .svg file")
+@option("--out-file", "FILE", "write a plot to a new .svg file")
 @JSON_OPTION
 def main(as_json: bool, **options: Optional[str]) -> None:
     """Predict the scaling efficiency of training on 1 to 8 hosts.

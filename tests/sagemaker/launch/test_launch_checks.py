@@ -80,10 +80,10 @@ def test_variables_are_taken_exactly_when_the_stack_would_take_them(given):
 @pytest.mark.parametrize(
     ("check", "text", "message"),
     [
-        *((check_bucket, text, f"--bucket {text}: write the bucket's name alone") for text in (
+        *((check_bucket, text, f"--bucket {text} is not a bucket name") for text in (
             "s3://my-bucket", "My-Bucket", "a", "my_bucket", "my-bucket/gluonlab", "b" * 64, "-ab",
         )),
-        *((check_repository, text, "write an https:// address") for text in (
+        *((check_repository, text, "use an https:// address") for text in (
             "git@host:x/y.git", "http://host/x", "https://user:secret@host/x", "https://host/'x'",
             "/here",
         )),
@@ -100,56 +100,56 @@ G5 = f"create --instance g5.12xlarge {FROM_IT}"
 SUBMIT = "jobs submit --bucket their-bucket --role arn:aws:iam::111122223333:role/mine --no-upload"
 AL2, AL2023 = "--platform notebook-al2-v2", "--platform notebook-al2023-v1"
 MISTAKES = {
-    "create": "create lacks the machine: write --instance TYPE, such as ",
+    "create": "create needs an instance type: add --instance TYPE, such as ",
     f"create --instance p9.8xlarge {FROM_IT}": "unknown instance 'ml.p9.8xlarge'",
     f"create --instance p5.48xlarge {FROM_IT}": "its GPUs are H100 or H200 (sm_90), which mxnet-cu",
     f"{G5} --subnet subnet-1 {6 * '--security-group sg-1 '}": "at most 5",
-    f"create --instance p2.xlarge {FROM_IT}": "notebook-al2023-v1 does not start ml.p2.xlarge",
-    "create --instance g5.12xlarge": "give --repository https://... or --bucket NAME",
-    f"{G5} --platform notebook-al1-v1": "notebook-al1-v1 is dead since 2024-03-31",
+    f"create --instance p2.xlarge {FROM_IT}": "notebook-al2023-v1 cannot run on ml.p2.xlarge",
+    "create --instance g5.12xlarge": "add --repository https://... or --bucket NAME",
+    f"{G5} --platform notebook-al1-v1": "AWS ended support for notebook-al1-v1 on 2024-03-31",
     f"create --instance p3.2xlarge --platform notebook-al2023-v2 {FROM_IT}": (
-        "notebook-al2023-v2 does not start ml.p3.2xlarge"
+        "notebook-al2023-v2 cannot run on ml.p3.2xlarge"
     ),
     f"create --instance p3.2xlarge {FROM_IT}": "choose --instance ml.g5.xlarge",
-    f"create --instance p3.8xlarge {FROM_IT}": "notebook-al2-v3 is dead since 2026-07-01",
+    f"create --instance p3.8xlarge {FROM_IT}": "AWS ended support for notebook-al2-v3 on 2026-07-01",
     f"create --instance p3.16xlarge {FROM_IT}": "choose --instance ml.g5.48xlarge",
-    f"create --instance p3.2xlarge {AL2023} {FROM_IT}": ("does not start ml.p3.2xlarge (as of 2026-11-27)"),
-    f"{G5} {AL2}": "notebook-al2-v2 is dead since 2026-07-01",
+    f"create --instance p3.2xlarge {AL2023} {FROM_IT}": ("cannot run on ml.p3.2xlarge (as of 2026-11-27)"),
+    f"{G5} {AL2}": "AWS ended support for notebook-al2-v2 on 2026-07-01",
     f"{G5} --platform al2023": "unknown platform 'al2023'",
-    f"{G5} --name x_y": "--name 'x_y' is not a name that AWS takes",
-    f"{G5} --subnet subnet-1": "--subnet subnet-1 lacks its security groups",
-    f"{G5} --security-group sg-1": "--security-group sg-1 lacks its subnet",
+    f"{G5} --name x_y": "--name 'x_y' is not a valid name for AWS",
+    f"{G5} --subnet subnet-1": "--subnet subnet-1 needs security groups",
+    f"{G5} --security-group sg-1": "--security-group sg-1 needs a subnet",
     f"{G5} --owner a;b": "--owner 'a;b'",
     f"{G5} --volume 4": "--volume",
     "resize --volume 4": "--volume",
     "resize": "add --instance TYPE, --volume GB or --platform PLATFORM",
     "resize --instance p9.8xlarge": "unknown instance 'ml.p9.8xlarge'",
     "resize --platform al2023": "unknown platform 'al2023'",
-    "quota": "quota lacks the machine: write --instance TYPE, such as ml.g4dn.xlarge",
+    "quota": "quota needs an instance type: add --instance TYPE, such as ml.g4dn.xlarge",
     "quota --instance g5.xlarge --request 0": "--request",
     "quota --instance g5.xlarge --use trainin": "--use",
     "url --hours 13": "--hours",
     "status --nmae x": "did you mean '--name'?",
     "stauts": "did you mean 'status'?",
     "jobs sumbit": "did you mean 'submit'?",
-    "jobs submit": "submit lacks a bucket: add --bucket NAME",
-    "jobs submit --bucket my-bucket": "submit lacks a role: add --role ROLE",
+    "jobs submit": "submit needs a bucket: add --bucket NAME",
+    "jobs submit --bucket my-bucket": "submit needs a role: add --role ROLE",
     f"{SUBMIT} --template one": "unknown template 'one'",
-    f"{SUBMIT} --checkpoints gluonlab-y": "one-host writes none",
-    f"{SUBMIT} --template spot --set out=/tmp/run": "must lie below /opt/ml",
-    f"{SUBMIT} --template spot --set autoresume=false": "must go on then",
+    f"{SUBMIT} --checkpoints gluonlab-y": "one-host does not write checkpoints",
+    f"{SUBMIT} --template spot --set out=/tmp/run": "must be below /opt/ml",
+    f"{SUBMIT} --template spot --set autoresume=false": "must resume when AWS restarts it",
     f"{SUBMIT} --volume 70": "ml.g5.12xlarge has a disk of its own",
     f"{SUBMIT} --template spot --checkpoints a/b": "--checkpoints 'a/b'",
-    f"{SUBMIT} --name mine": "--name mine: begin it with gluonlab-",
-    f"{SUBMIT} --set epochs": "--set epochs: write NAME=VALUE",
-    f"{SUBMIT} --set sagemaker_program=x": "are the template's",
+    f"{SUBMIT} --name mine": "--name mine: start the name with gluonlab-",
+    f"{SUBMIT} --set epochs": "--set epochs: use NAME=VALUE",
+    f"{SUBMIT} --set sagemaker_program=x": "the template sets the sagemaker_... parameters",
     f"{SUBMIT} --instance g5.13xlarge": "unknown instance 'ml.g5.13xlarge'",
     "jobs stop": "the job's name is missing: add --name NAME",
-    "jobs wait --name a_b": "--name 'a_b' is not a name that AWS takes",
-    "jobs role": "role lacks a bucket: add --bucket NAME",
-    "jobs role --bucket s3://x": "--bucket s3://x: write the bucket's name alone",
-    "jobs policy --instance g5.xlarge": "policy lacks a bucket",
-    "jobs policy --bucket b-b": "policy lacks machines: add --instance TYPE",
+    "jobs wait --name a_b": "--name 'a_b' is not a valid name for AWS",
+    "jobs role": "role needs a bucket: add --bucket NAME",
+    "jobs role --bucket s3://x": "--bucket s3://x is not a bucket name",
+    "jobs policy --instance g5.xlarge": "policy needs a bucket",
+    "jobs policy --bucket b-b": "policy needs instance types: add --instance TYPE",
     "jobs policy --bucket b-b --instance g5.13xlarge": "unknown instance 'ml.g5.13xlarge'",
 }
 
@@ -186,7 +186,7 @@ def test_a_platform_that_only_aws_knows_is_left_to_aws_with_a_warning():
     assert instances.check_platform("notebook-al2026-v1") == "notebook-al2026-v1"
     assert instances.refuse_dead_instance("ml.g5.12xlarge", "notebook-al2026-v1", force=False) is None
     assert instances.unknown_platform_warning("notebook-al2026-v1").startswith(
-        "notebook-al2026-v1 is no platform that is known here (as of 2026-11-27)"
+        "notebook-al2026-v1 is not a known platform (as of 2026-11-27)"
     )
 
 
@@ -225,7 +225,7 @@ def test_every_instance_is_a_choice_and_has_a_request_of_its_own(capsys, credent
 def test_the_list_of_machines_says_what_each_costs_an_hour(capsys, credentials):
     out, err = run_command(capsys, Dependencies(), ("create", "--instance", "list"))[1:]
     message = {line.split()[0]: line for line in out.splitlines()}
-    assert "1.41 USD an hour" in message["ml.g5.xlarge"]
+    assert "1.41 USD per hour" in message["ml.g5.xlarge"]
     assert "price unknown" in message["ml.g4dn.12xlarge"]
     assert "prices: USD, as of" in err
 
@@ -233,17 +233,17 @@ def test_the_list_of_machines_says_what_each_costs_an_hour(capsys, credentials):
 def test_without_a_region_no_price_is_looked_for_and_nothing_is_made(capsys, monkeypatch):
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     made = ("create", "--instance", "g5.xlarge", "--repository", "https://x/y")
-    message = "error: create lacks the region: add --region REGION, such as us-east-1\n"
+    message = "error: create needs a region: add --region REGION, such as us-east-1\n"
     assert run_command(capsys, Dependencies(), made) == (2, "", message)
     err = run_command(capsys, Dependencies(), (*made, "--dry-run"))[2]
-    assert "cost: it depends on the region: add --region REGION, such as us-east-1; 50 GB" in err
+    assert "cost: the price depends on the region: add --region REGION, such as us-east-1; 50 GB" in err
     assert "<region>" not in err
     assert "by region: add --region" in run_command(capsys, Dependencies(), ("create", "--instance", "list"))[2]
 
 
 def test_a_notebook_from_nowhere_is_refused_before_its_price_is_named(capsys, credentials):
     err = run_command(capsys, Dependencies(), ("create", "--instance", "g5.xlarge"))[2]
-    assert err.startswith("error: the notebook needs gluonlab from somewhere")
+    assert err.startswith("error: the notebook needs a source for gluonlab")
 
 
 @pytest.fixture
@@ -263,11 +263,11 @@ def prices(tmp_path):
 def test_costs_are_products_and_say_where_they_come_from(prices):
     table = prices(2.5, 0.2)
     assert table.describe_notebook_cost("ml.x", 50, "us-east-1") == (
-        "cost: about 2.50 EUR an hour while it runs, 60.00 a day if nothing stops it; "
-        "50 GB of volume are paid until delete, also while it is stopped, about 10.00 EUR a month "
-        "(an estimate, by the prices of 2020-02-02 in prices.json)"
+        "cost: about 2.50 EUR per hour while it runs, 60.00 per day if nothing stops it; 50 GB of volume cost money "
+        "until you delete the notebook, even if it is stopped, about 10.00 EUR per month (estimated from the prices "
+        "of 2020-02-02 in prices.json)"
     )
-    assert "about 7.50 EUR an hour on 3 x ml.x, at most 15.00 EUR in 2 h" in table.describe_job_cost(
+    assert "about 7.50 EUR per hour on 3 x ml.x, at most 15.00 EUR in 2 h" in table.describe_job_cost(
         "ml.x", 3, 7200, "us-east-1"
     )
 
@@ -277,11 +277,11 @@ def test_what_is_not_known_is_said_not_guessed(prices):
     for price, instance, region in missing:
         table = prices(price)
         text = table.describe_notebook_cost(instance, 50, region)
-        assert f"no price of {instance} in {region} in prices.json" in text
-        assert f"launch.py prices --update --region {region} asks AWS" in text
+        assert f"prices.json does not contain a price for {instance} in {region}" in text
+        assert f"launch.py prices --update --region {region} to ask AWS" in text
         assert "estimate" not in text
         job = table.describe_job_cost(instance, 1, 60, region)
-        assert f"no price of training on {instance} in {region} in prices.json" in job
+        assert f"prices.json does not contain a price for training on {instance} in {region}" in job
         assert "prices --update" in job
 
 
@@ -295,7 +295,7 @@ def test_a_price_that_is_none_is_refused(wrong, prices):
 def test_a_table_that_is_none_is_refused(text, tmp_path):
     if text is not None:
         (tmp_path / "prices.json").write_text(text)
-    with pytest.raises(RefusedError, match="mend the file"):
+    with pytest.raises(RefusedError, match="fix the file"):
         Prices(tmp_path / "prices.json")
 
 
@@ -326,11 +326,11 @@ def test_the_archive_holds_the_last_commit_at_its_top(tmp_path):
         members = [item for item in tar.getmembers() if item.isfile()]
         files = {item.name: tar.extractfile(item).read().decode() for item in members}
     assert files == {"setup.py": "committed", "sub/a": "a"}
-    assert message == ["warning: what is not committed is not uploaded: setup.py"]
+    assert message == ["warning: changes that are not committed are not uploaded: setup.py"]
 
 
 def test_without_a_git_checkout_there_is_no_archive(tmp_path):
-    message = "is not a git checkout that can be uploaded .* or give --repository"
+    message = "is not a git checkout that can be uploaded .* or add --repository"
     with pytest.raises(RefusedError, match=message):
         create_archive(tmp_path)
 

@@ -93,7 +93,7 @@ def test_without_a_region_there_is_a_gap_instead_of_an_error(rehearse, monkeypat
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     calls, err = rehearse("create", *P3)
     assert "<region>" in json.dumps(calls)
-    assert "cost: it depends on the region: add --region REGION" in err
+    assert "cost: the price depends on the region: add --region REGION" in err
 
 
 def test_a_role_that_is_given_by_name_is_looked_up_but_not_made(rehearse):

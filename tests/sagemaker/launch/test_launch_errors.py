@@ -49,16 +49,16 @@ DUPLICATE = "Cannot create a duplicate Notebook Instance (arn)"
     [
         ("ResourceLimitExceeded", SERVICE_LIMIT, SERVICE_LIMIT),
         ("ResourceLimitExceeded", SERVICE_LIMIT,
-         f'ask for "ml.g5.12xlarge for notebook instance usage" at {CONSOLE}'),
-        ("ResourceLimitExceeded", SERVICE_LIMIT, "no notebook was made"),
+         f'request "ml.g5.12xlarge for notebook instance usage" at {CONSOLE}'),
+        ("ResourceLimitExceeded", SERVICE_LIMIT, "no notebook was created"),
         ("ResourceLimitExceeded", SERVICE_LIMIT,
-         "python sagemaker/launch.py delete --name gluonlab removes it"),
+         "remove them with python sagemaker/launch.py delete --name gluonlab"),
         ("AccessDeniedException", NOT_ALLOWED,
-         "these credentials may not sagemaker:CreateNotebookInstance on arn:aws:sagemaker:"),
-        ("AccessDeniedException", NOT_ALLOWED, "ask whoever administers the account"),
+         "these credentials do not allow sagemaker:CreateNotebookInstance on arn:aws:sagemaker:"),
+        ("AccessDeniedException", NOT_ALLOWED, "ask the account's administrator"),
         ("ThrottlingException", "Rate exceeded", "too many requests"),
-        ("ValidationException", DUPLICATE, "the name gluonlab is taken"),
-        ("InsufficientCapacity", "Insufficient capacity.", "AWS has no such machine free at the"),
+        ("ValidationException", DUPLICATE, "the name gluonlab is already used"),
+        ("InsufficientCapacity", "Insufficient capacity.", "AWS does not have a free machine of this type"),
         ("ValidationException", "Something\nnew  is wrong",
          "AWS refused CreateNotebookInstance: Something new is wrong"),
         ("InternalFailure", "", "AWS refused CreateNotebookInstance"),
@@ -78,8 +78,8 @@ def test_a_notebook_that_may_have_been_made_is_not_said_not_to_be(code, message,
     aws.time_out("CreateNotebookInstance") if code is None else aws.refuse("create_notebook_instance", code, message)
     status, _, err = launch_stubbed("create", *G5)
     assert status == 1
-    assert "no notebook was made" not in err
-    tells = "may exist all the same, and cost money: python sagemaker/launch.py status --name gluonlab shows it"
+    assert "no notebook was created" not in err
+    tells = "may exist anyway and cost money: check with python sagemaker/launch.py status --name gluonlab"
     assert tells in error_line(err)
 
 
@@ -89,8 +89,8 @@ def test_whoever_may_make_no_role_hears_that_one_can_be_given(launch_stubbed, aw
     denied = "User: ada is not authorized to perform: iam:GetRole on resource: role r"
     aws.refuse("get_role", "AccessDenied", denied, "iam")
     line = error_line(launch_stubbed("create", *G5[:-2])[2])
-    assert "these credentials may not iam:GetRole on role: ask whoever" in line
-    assert "or for a role, whose ARN --role takes" in line
+    assert "these credentials do not allow iam:GetRole on role: ask the account's administrator" in line
+    assert "or for a role, and pass its ARN with --role" in line
 
 
 def test_a_quota_of_roles_is_not_looked_for_among_sagemakers(launch_stubbed, aws):
@@ -105,8 +105,8 @@ def test_a_quota_of_roles_is_not_looked_for_among_sagemakers(launch_stubbed, aws
     ("code", "more"),
     [
         ("ExpiredTokenException", ""),
-        ("UnrecognizedClientException", "; if they work in other regions, this one is switched off in the account"),
-        ("SignatureDoesNotMatch", "; a clock of this machine that is wrong does the same"),
+        ("UnrecognizedClientException", "; if they work in other regions, enable this region in the account"),
+        ("SignatureDoesNotMatch", "; also check this machine's clock, because a wrong clock causes the same error"),
     ],
 )
 def test_nothing_of_credentials_is_repeated_not_even_in_a_traceback(code, more, launch_stubbed, aws, capsys):
@@ -115,8 +115,8 @@ def test_nothing_of_credentials_is_repeated_not_even_in_a_traceback(code, more, 
     status, out, err = launch_stubbed("status")
     assert status == 1
     assert error_line(err) == (
-        f"error: AWS does not accept the credentials ({code}): set them up with `aws configure` or "
-        f"`aws sso login`, or choose others with --profile{more}"
+        f"error: AWS does not accept the credentials ({code}): set up credentials with `aws configure` or `aws sso "
+        f"login`, or choose others with --profile{more}"
     )
     assert "SECRET" not in out + err
 
@@ -129,7 +129,7 @@ def test_nothing_of_credentials_is_repeated_not_even_in_a_traceback(code, more, 
 
 def test_no_credentials(capsys):
     """The real thing: boto3 looks everywhere, and finds none."""
-    message = "no usable AWS credentials were found: set them up with `aws configure`"
+    message = "found no usable AWS credentials: set up credentials with `aws configure`"
     for arguments in (("status",), ("create", *G5), ("delete", "--yes"), ("jobs", "list")):
         status, _, err = run_command(capsys, Dependencies(), arguments)
         assert status == 1 and message in error_line(err)
@@ -137,7 +137,7 @@ def test_no_credentials(capsys):
 
 def test_no_region(capsys, credentials, monkeypatch):
     monkeypatch.delenv("AWS_DEFAULT_REGION")
-    message = "error: no region is set: give one, such as --region us-east-1, or set AWS_DEFAULT_REGION"
+    message = "error: no region is set: add --region, such as --region us-east-1, or set AWS_DEFAULT_REGION"
     assert run_command(capsys, Dependencies(), ["status"]) == (1, "", f"{message}\n")
 
 
@@ -157,9 +157,9 @@ def test_an_unknown_region_or_profile_is_refused_without_asking_for_it(words, co
 @pytest.mark.parametrize(
     ("error", "means"),
     [
-        (exceptions.EndpointConnectionError(endpoint_url="https://x"), "AWS cannot be reached"),
-        (exceptions.ConnectTimeoutError(endpoint_url="https://x"), "AWS cannot be reached"),
-        (exceptions.ReadTimeoutError(endpoint_url="https://x"), "AWS cannot be reached"),
+        (exceptions.EndpointConnectionError(endpoint_url="https://x"), "cannot reach AWS"),
+        (exceptions.ConnectTimeoutError(endpoint_url="https://x"), "cannot reach AWS"),
+        (exceptions.ReadTimeoutError(endpoint_url="https://x"), "cannot reach AWS"),
         (exceptions.UnauthorizedSSOTokenError(), "run `aws sso login`"),
         (exceptions.TokenRetrievalError(provider="sso", error_msg="x"), "run `aws sso login`"),
         (exceptions.PartialCredentialsError(provider="env", cred_var="x"), "no usable AWS cred"),
@@ -177,11 +177,11 @@ def test_what_keeps_a_call_from_aws_is_one_line(error, means):
     ("reason", "means"),
     [
         ("Insufficient capacity to launch ml.g5.12xlarge",
-         "AWS has no such machine free at the moment: try again later"),
-        ("InternalFailure", "mostly AWS has no such machine free"),
+         "AWS does not have a free machine of this type now: try again later"),
+        ("InternalFailure", "usually AWS does not have a free machine of this type"),
         ("Notebook Instance Lifecycle Config 'x' for the notebook took longer than 5 minutes",
          "/aws/sagemaker/NotebookInstances"),
-        (None, "AWS gives no reason"),
+        (None, "AWS does not report a reason"),
     ],
 )  # fmt: skip
 def test_a_notebook_that_fails_says_why(reason, means, launch_stubbed, aws):
@@ -209,19 +209,20 @@ def test_create_sees_the_failure_of_what_it_made(notebook_created, launch_stubbe
     aws.statuses("Failed", "Failed", FailureReason="Insufficient capacity")
     status, _, err = launch_stubbed("create", *G5)
     assert status == 1
-    assert "no such machine free" in error_line(err)
-    assert "python sagemaker/launch.py delete --name gluonlab removes what is left" in error_line(err)
+    assert "not have a free machine of this type" in error_line(err)
+    assert "remove the rest of it with python sagemaker/launch.py delete --name gluonlab" in error_line(err)
 
 
 def test_create_notices_that_its_notebook_is_gone(notebook_created, launch_stubbed, aws):
     aws.statuses("Pending", None)
-    message = "error: gluonlab is gone: somebody deleted it while it was being made"
+    message = "error: gluonlab no longer exists: somebody deleted it during its creation"
     assert error_line(launch_stubbed("create", *G5)[2]) == message
 
 
 def test_a_notebook_that_never_stops_is_warned_of(notebook_created, launch_stubbed):
     assert (
-        "warning: with --idle-minutes 0 it runs, and costs, until somebody stops it: python sagemaker/launch.py stop"
+        "warning: with --idle-minutes 0 the notebook runs and costs money until somebody stops it: python "
+        "sagemaker/launch.py stop"
     ) in launch_stubbed("create", *G5, "--idle-minutes", "0", "--no-wait")[2]
 
 
@@ -256,7 +257,7 @@ def test_the_address_is_printed_alone_and_only_by_url(launch_stubbed, aws, log):
 @pytest.mark.parametrize(("status", "verb"), [("Stopped", "start"), ("Pending", "wait")])
 def test_a_notebook_that_does_not_run_has_no_address(status, verb, launch_stubbed, aws):
     aws.statuses(status)
-    message = f"gluonlab is {status}: it has an address when it is InService: "
+    message = f"gluonlab is {status}, but has an address only when it is InService: run "
     code, out, err = launch_stubbed("url")
     assert (code, out) == (2, "")
     assert f"{message}python sagemaker/launch.py {verb} --name gluonlab" in err

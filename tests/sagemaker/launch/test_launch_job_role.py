@@ -87,7 +87,7 @@ def test_a_role_is_made_once_and_deleted(launch, log, moto_client):
 def test_another_ones_role_of_that_name_is_left_alone(launch, moto_client):
     moto_client("iam").create_role(RoleName=NAME, AssumeRolePolicyDocument="{}")
     status, _, err = launch("jobs", "role", *TO)
-    assert status == 2 and f"the role {NAME} exists and was not made here" in err
+    assert status == 2 and f"the role {NAME} exists, but was not created by this program" in err
     assert launch("jobs", "role", "--delete")[1] == f"{NAME} is not there, or not ours\n"
 
 

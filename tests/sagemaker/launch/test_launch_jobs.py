@@ -92,7 +92,7 @@ def test_the_number_of_gpus_is_the_machines(instance, gpus, made_up_templates):
 @pytest.mark.parametrize("template", ["servers", "mpi"])
 def test_a_machine_whose_gpus_are_not_known_is_not_guessed_at(template, made_up_templates):
     """Four processes on a machine with one GPU would fail, and cost."""
-    message = "ml.g4dn.2xlarge: how many GPUs it has is not in instances.json: add --gpus N"
+    message = "ml.g4dn.2xlarge: instances.json does not contain its number of GPUs: add --gpus N"
     with pytest.raises(RefusedError, match=message):
         request(template, instance="ml.g4dn.2xlarge")
     result = request(template, instance="ml.g4dn.2xlarge", gpus=1)["HyperParameters"]
@@ -116,18 +116,17 @@ def test_a_job_on_a_machine_at_its_end_is_warned_of(capsys, made_up_templates):
         assert status == 0
         assert ("warning: " in err) == warned
         if warned:
-            assert f"ml.{instance} is at its end since 2025-12-20 (as of 2026-11-21)" in err
-            assert f"{jobs.pairs.load_instances()['ml.' + instance]['instead']} is the nearest" in err
+            assert f"AWS has been phasing out ml.{instance} since 2025-12-20 (as of 2026-11-21)" in err
+            assert f"{jobs.pairs.load_instances()['ml.' + instance]['instead']} is the closest" in err
 
 
 def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up_templates):
     for instance, message in (
-        ("g5.xlarge", "cost: about 1.41 USD an hour on 1 x ml.g5.xlarge, at most"),
+        ("g5.xlarge", "cost: about 1.41 USD per hour on 1 x ml.g5.xlarge, at most"),
         (
             "g4dn.12xlarge",
-            "no price of training on ml.g4dn.12xlarge in us-east-1 in prices.json (null: its "
-            "sources do not agree): python sagemaker/launch.py prices --update "
-            "--region us-east-1 asks AWS",
+            "prices.json does not contain a price for training on ml.g4dn.12xlarge in us-east-1 (null: the sources "
+            "disagree): run python sagemaker/launch.py prices --update --region us-east-1 to ask AWS",
         ),
     ):
         arguments = ("jobs", "submit", *TO, "--instance", instance, "--dry-run")
@@ -139,7 +138,7 @@ def test_hosts_and_hours(made_up_templates):
     result = request("servers", hosts=4, hours=0.5)
     assert result["ResourceConfig"]["InstanceCount"] == 4
     assert jobs.max_runtime_s(result) == 1800
-    message = "--hosts 2: one-host is for one: choose --template mpi or servers"
+    message = "--hosts 2: the template one-host uses one machine: choose --template mpi or servers"
     with pytest.raises(RefusedError, match=message):
         request(hosts=2)
 
@@ -153,7 +152,7 @@ def test_a_spot_job_has_checkpoints_of_its_own_or_an_earlier_ones():
     }
     earlier = request("spot", checkpoints="gluonlab-y")["CheckpointConfig"]["S3Uri"]
     assert earlier == "s3://their-bucket/gluonlab/checkpoints/gluonlab-y/"
-    with pytest.raises(RefusedError, match="one-host writes none: choose --template spot"):
+    with pytest.raises(RefusedError, match="the template one-host does not write checkpoints: choose --template spot"):
         request(checkpoints="gluonlab-y")
 
 
@@ -204,7 +203,7 @@ def test_a_spot_job_says_what_it_may_come_to(launch):
     assert (
         "writes below s3://their-bucket/gluonlab/jobs/ and s3://their-bucket/gluonlab/checkpoints/gluonlab-x/"
     ) in err
-    assert "starts the job again when there is one, up to 4 h from now" in err
+    assert "restart the job later, up to 4 h from now" in err
 
 
 def test_what_is_billed_of_a_spot_job_is_told(launch_stubbed, aws):
@@ -221,9 +220,9 @@ def test_the_image_is_that_of_the_region():
         assert result.endswith(IMAGE_TAG)
     assert ".amazonaws.com.cn/" in image_uri("cn-north-1")
     for nowhere in (None, "<region>"):
-        with pytest.raises(RefusedError, match="a job lacks the region: add --region REGION"):
+        with pytest.raises(RefusedError, match="a job needs a region: add --region REGION"):
             image_uri(nowhere)
-    message = "not known to be in mx-central-1: .* or give one with --image"
+    message = "no MXNet image of AWS is known in mx-central-1: .* or pass another image with --image"
     with pytest.raises(RefusedError, match=message):
         request(region="mx-central-1")
     mine = request(region="mx-central-1", image="mine:1")["AlgorithmSpecification"]
@@ -236,8 +235,8 @@ def test_submit_uploads_and_submits_in_this_order(launch, log, moto_client, monk
     status, out, err = launch("jobs", "submit", *TO[:-1], "--name", "gluonlab-x", "--hours", "2", "--set", "epochs=3")
     assert (status, log.operations) == (0, ["PutObject", "CreateTrainingJob"])
     assert "jobs wait --name gluonlab-x" in out
-    assert ("reads s3://their-bucket/gluonlab/data/cifar10/, and writes below s3://their-bucket/gluonlab/jobs/") in err
-    assert "about 7.09 USD an hour on 1 x ml.g5.12xlarge, at most 14.18 USD in 2 h" in err
+    assert ("reads s3://their-bucket/gluonlab/data/cifar10/ and writes below s3://their-bucket/gluonlab/jobs/") in err
+    assert "about 7.09 USD per hour on 1 x ml.g5.12xlarge, at most 14.18 USD in 2 h" in err
     there = moto_client("s3").get_object(Bucket="their-bucket", Key="gluonlab/source.tar.gz")
     assert there["Body"].read() == b"source"
     made = moto_client("sagemaker").describe_training_job(TrainingJobName="gluonlab-x")
@@ -250,7 +249,7 @@ def test_submit_uploads_and_submits_in_this_order(launch, log, moto_client, monk
     assert launch("jobs", "list")[1].startswith("gluonlab-x ")
     assert launch("jobs", "status", "--name", "gluonlab-x")[1].startswith("gluonlab-x: Completed")
     assert launch("jobs", "wait", "--name", "gluonlab-x")[:2] == (0, "gluonlab-x is Completed\n")
-    assert "the data must lie there before: sagemaker/README.md" in err
+    assert 'upload the data there first: see "Training jobs" in sagemaker/README.md' in err
 
 
 def test_a_job_that_has_ended_says_how_its_results_are_fetched(launch_stubbed, aws):
@@ -261,7 +260,7 @@ def test_a_job_that_has_ended_says_how_its_results_are_fetched(launch_stubbed, a
         for command in ("wait", "status"):
             aws.answer("describe_training_job", job("Completed", **more))
             _, out, err = launch_stubbed("jobs", command, "--name", "gluonlab-x")
-            assert out.startswith("gluonlab-x") and err == f"its results: {fetch}\n"
+            assert out.startswith("gluonlab-x") and err == f"download its results: {fetch}\n"
     aws.answer("describe_training_job", job("InProgress"))
     assert launch_stubbed("jobs", "status", "--name", "gluonlab-x")[2] == ""
 
@@ -303,7 +302,7 @@ def test_stop_stops_what_runs(launch_stubbed, aws, log):
 def test_stop_leaves_alone_what_has_ended(status, launch_stubbed, aws, log):
     aws.answer("describe_training_job", job(status))
     ends = launch_stubbed("jobs", "stop", "--name", "gluonlab-x")
-    assert ends[:2] == (0, f"gluonlab-x is {status} already\n")
+    assert ends[:2] == (0, f"gluonlab-x is already {status}\n")
     assert log.changes() == []
 
 
@@ -319,8 +318,8 @@ def test_wait_shows_what_the_job_does_and_why_it_failed(launch_stubbed, aws, log
     assert progress == ["gluonlab-x: Starting", "gluonlab-x: Downloading", "gluonlab-x: Training"]
     assert error == (
         "error: training job gluonlab-x failed: AlgorithmError: "
-        "ExecuteUserScriptError exit code 1; its log is in CloudWatch: "
-        "/aws/sagemaker/TrainingJobs; all of it: python sagemaker/launch.py jobs logs "
+        "ExecuteUserScriptError exit code 1; see its log in CloudWatch, "
+        "/aws/sagemaker/TrainingJobs; see the whole log with python sagemaker/launch.py jobs logs "
         "--name gluonlab-x"
     )
 
@@ -341,8 +340,8 @@ def test_a_job_that_may_run_is_not_said_not_to(code, message, launch_stubbed, aw
     aws.time_out("CreateTrainingJob") if code is None else aws.refuse("create_training_job", code, message)
     status, _, err = launch_stubbed("jobs", "submit", *TO, "--name", "gluonlab-x", "--region", "us-east-1")
     assert status == 1
-    tells = "python sagemaker/launch.py jobs status --name gluonlab-x --region us-east-1 shows it"
-    assert f"the job may run all the same, and cost money: {tells}" in err
+    tells = "python sagemaker/launch.py jobs status --name gluonlab-x --region us-east-1"
+    assert f"the job may run anyway and cost money: check with {tells}" in err
 
 
 def test_the_quota_of_jobs_is_another_one(launch_stubbed, aws):
@@ -350,13 +349,13 @@ def test_the_quota_of_jobs_is_another_one(launch_stubbed, aws):
     aws.refuse("create_training_job", "ResourceLimitExceeded", message)
     status, _, err = launch_stubbed("jobs", "submit", *TO)
     assert status == 1
-    assert 'ask for "ml.g5.12xlarge for training job usage"' in err
+    assert 'request "ml.g5.12xlarge for training job usage"' in err
 
 
 def test_a_job_that_is_not_there(launch):
     status, _, err = launch("jobs", "wait", "--name", "gluonlab-x")
     assert status == 2
-    assert "there is no training job gluonlab-x in us-east-1: `jobs list` shows those that there are" in err
+    assert "there is no training job gluonlab-x in us-east-1: choose one from `jobs list`" in err
 
 
 def test_an_interrupted_wait_leaves_the_job_alone(launch, log):
@@ -366,7 +365,8 @@ def test_an_interrupted_wait_leaves_the_job_alone(launch, log):
     status, _, err = launch("jobs", "wait", "--name", "gluonlab-x", "--region", "us-east-1")
     assert status == 130
     assert (
-        "the job runs on: `python sagemaker/launch.py jobs wait --name gluonlab-x --region us-east-1` goes on"
+        "the job is still running: wait for it with "
+        "`python sagemaker/launch.py jobs wait --name gluonlab-x --region us-east-1`"
     ) in err
 
 

@@ -43,8 +43,8 @@ def test_create_makes_role_and_scripts_before_the_notebook(launch, log, moto_cli
     status, out, err = launch("create", *P3, "--idle-minutes", "30", "--owner", "ada")
     assert (status, log.operations) == (0, CREATE)
     assert "gluonlab is in service" in out
-    assert "warning: notebook-al2-v3 is dead since 2026-07-01" in err
-    assert "about 14.69 USD an hour" in err
+    assert "warning: AWS ended support for notebook-al2-v3 on 2026-07-01" in err
+    assert "about 14.69 USD per hour" in err
 
     notebook = describe_notebook(moto_client)
     assert (notebook["NotebookInstanceStatus"], notebook["InstanceType"]) == ("InService", "ml.p3.8xlarge")
@@ -61,7 +61,7 @@ def test_a_machine_without_gpus_is_made_like_one_that_lives(launch, log, moto_cl
     status, _, err = launch("create", "--instance", "t3.xlarge", *FROM)
     assert (status, log.operations) == (0, CREATE)
     assert "warning" not in err
-    assert "no price of ml.t3.xlarge" in err
+    assert "a price for ml.t3.xlarge" in err
     assert describe_notebook(moto_client)["InstanceType"] == "ml.t3.xlarge"
     assert log.calls[-2][2]["PlatformIdentifier"] == "notebook-al2023-v1"
 
@@ -100,7 +100,7 @@ def test_a_role_that_is_given_is_used_and_left_alone(launch, moto_client, log):
 def test_a_role_that_is_given_and_not_there_is_named(launch, moto_client):
     status, _, err = launch("create", *P3, "--role", "nobodys")
     assert status == 2
-    assert "--role nobodys: there is no such role" in err
+    assert "--role nobodys: this role does not exist" in err
     assert nothing_is_left(moto_client)
 
 
@@ -120,16 +120,16 @@ def test_a_life(launch, log, moto_client):
     ]  # fmt: skip
     stop, delete = map(log.operations.index, changes[:2])
     assert "DescribeNotebookInstance" in log.operations[stop:delete]  # it waited
-    assert "deleted, and its volume with it" in out
-    assert "left, at little cost" in out
+    assert "deleted, with its volume" in out
+    assert "not deleted, and cheap" in out
     assert nothing_is_left(moto_client)
 
 
 @pytest.mark.parametrize(
     ("status", "message"),
     [
-        ("InService", ["open it: {}url", "end its machine: {}stop"]),
-        ("Stopped", ["its volume is paid for until {}delete", "destroys", "again: {}start"]),
+        ("InService", ["open it: {}url", "stop its machine: {}stop"]),
+        ("Stopped", ["its volume costs money until you run {}delete", "destroys", "again: {}start"]),
         ("Failed", ["again later: {}start", "{}resize", "files are still on its volume"]),
         ("Updating", ["wait for it: {}wait"]),
     ],
@@ -145,8 +145,8 @@ def test_status_says_what_to_do_next(status, message, launch_stubbed, aws):
 
 def test_stop_and_start_say_what_to_do_next(launch):
     launch("create", *P3)
-    assert "its volume is paid for until python sagemaker/launch.py delete" in launch("stop")[2]
-    assert "end its machine: python sagemaker/launch.py stop" in launch("start", "--force")[2]
+    assert "its volume costs money until you run python sagemaker/launch.py delete" in launch("stop")[2]
+    assert "stop its machine: python sagemaker/launch.py stop" in launch("start", "--force")[2]
     assert "open it: python sagemaker/launch.py url --name gluonlab" in launch("wait")[2]
 
 
@@ -155,10 +155,10 @@ def test_what_is_done_already_is_not_done_again(launch, log):
     log.calls.clear()
     status, _, err = launch("create", *P3)
     assert (status, log.changes()) == (2, [])
-    assert "error: the notebook gluonlab exists already (InService)" in err
+    assert "error: the notebook gluonlab already exists (InService)" in err
     launch("stop")
     log.calls.clear()
-    assert launch("stop")[:2] == (0, "gluonlab is Stopped already\n")
+    assert launch("stop")[:2] == (0, "gluonlab is already Stopped\n")
     launch("start", "--force")
     log.calls.clear()
     assert launch("start")[:2] == (0, "gluonlab is InService already\n")
@@ -174,7 +174,7 @@ def test_a_stopped_notebook_on_a_dead_platform_is_not_started(launch_stubbed, aw
     aws.statuses("Stopped", **about)
     status, _, err = launch_stubbed("start")
     assert (status, log.changes()) == (2, [])
-    assert "notebook-al2-v3 is dead since 2026-07-01" in err
+    assert "AWS ended support for notebook-al2-v3 on 2026-07-01" in err
     assert "--force" in err
     assert len(err.splitlines()) == 1
 
@@ -185,14 +185,14 @@ def test_create_and_delete_cope_with_a_create_that_was_interrupted_at_any_call(n
     log.interrupt_at(number)
     status, _, err = launch("create", *P3)
     assert status == 130
-    assert "interrupted: nothing is undone: `python sagemaker/launch.py wait --name gluonlab` goes on" in err
-    assert "`python sagemaker/launch.py delete --name gluonlab` removes what was made" in err
+    assert "interrupted: nothing was undone: continue with `python sagemaker/launch.py wait --name gluonlab`" in err
+    assert "remove everything that was created with `python sagemaker/launch.py delete --name gluonlab`" in err
     assert log.operations == CREATE[:number]
     log.interrupt_no_more()
     if again:
         status, _, err = launch("create", *P3)
         exists = number == len(CREATE) - 1
-        assert (status, "exists already" in err) == (2 if exists else 0, exists)
+        assert (status, "already exists" in err) == (2 if exists else 0, exists)
         assert launch("wait")[:2] == (0, "gluonlab is InService\n")
     assert launch("delete", "--yes")[0] == 0
     assert nothing_is_left(moto_client)
@@ -228,10 +228,10 @@ def test_what_others_made_is_neither_overwritten_nor_deleted(launch, moto_client
     )
     status, _, err = launch("create", *P3)
     assert status == 2
-    exists = "exists and was not made here"
+    exists = "exists, but was not created by this program"
     assert f"the lifecycle configuration gluonlab {exists}: choose another --name" in err
     message = launch("delete", "--yes")[1]
-    assert "lifecycle configuration: there is none that was made here" in message
+    assert "lifecycle configuration: no such resource was created by this program" in message
     assert describe_scripts(moto_client)["OnStart"] == script
     moto_client("iam").create_role(RoleName=ROLE, AssumeRolePolicyDocument="{}")
     assert f"the role {ROLE} {exists}" in launch("create", *P3)[2]
@@ -250,7 +250,10 @@ OF_A_STACK = {"Key": "aws:cloudformation:stack-name", "Value": "labs"}
 
 @pytest.mark.parametrize(
     ("tags", "reason"),
-    [([], "gluonlab lacks the tag project=gluonlab"), ([OF_A_STACK], "belongs to the CloudFormation stack labs")],
+    [
+        ([], "gluonlab does not have the tag project=gluonlab"),
+        ([OF_A_STACK], "belongs to the CloudFormation stack labs"),
+    ],
 )
 def test_a_notebook_of_others_is_not_deleted(tags, reason, launch, moto_client, log):
     make_by_hand(moto_client, "gluonlab", tags)
@@ -273,7 +276,7 @@ def test_status_says_what_it_does_and_costs(launch):
     launch("create", *P3)
     out = launch("status")[1]
     assert out.startswith("gluonlab: InService, ml.p3.8xlarge")
-    assert "about 14.69 USD an hour" in out
+    assert "about 14.69 USD per hour" in out
     row = json.loads(launch("status", "--json")[1])
     result = [row[name] for name in ("name", "status", "instance", "volume_gb")]
     assert result == ["gluonlab", "InService", "ml.p3.8xlarge", 50]
@@ -283,7 +286,7 @@ def test_status_says_what_it_does_and_costs(launch):
 
 
 def test_status_all_lists_what_was_made_here_on_all_pages(launch, moto_client):
-    assert launch("status", "--all")[1] == "no notebook or job of gluonlab in us-east-1\n"
+    assert launch("status", "--all")[1] == "found no notebook or job of gluonlab in us-east-1\n"
     for number in range(3):
         launch("create", *P3, "--name", f"lab{number}")
     make_by_hand(moto_client, "others")

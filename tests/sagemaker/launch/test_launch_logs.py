@@ -97,7 +97,7 @@ def test_a_job_that_has_printed_nothing_says_so(launch_stubbed, aws):
     aws.answer("describe_training_job", of("InProgress"))
     streams(aws)
     status, out, err = launch_stubbed("jobs", "logs", *NAME)
-    assert (status, out) == (0, "") and "gluonlab-x has printed nothing yet" in err
+    assert (status, out) == (0, "") and "gluonlab-x has not printed anything yet" in err
 
 
 def failed(aws):
@@ -115,7 +115,7 @@ def test_the_last_30_lines_of_a_job_that_has_failed_are_shown(launch_stubbed, aw
     assert (status, out) == (1, "")
     assert shown == [f"| algo-{at % 2 + 1}: line {at}" for at in range(30, 60)]
     assert error.startswith("error: training job gluonlab-x failed: exit code 1")
-    assert error.endswith("all of it: python sagemaker/launch.py jobs logs --name gluonlab-x")
+    assert error.endswith("see the whole log with python sagemaker/launch.py jobs logs --name gluonlab-x")
     parameters = [item for _, operation, item in log.calls if operation == "GetLogEvents"]
     assert [(item["limit"], item["startFromHead"]) for item in parameters] == [(30, False)] * 2
 
@@ -137,4 +137,7 @@ def test_ctrl_c_says_how_to_go_on(launch_stubbed, aws, log):
     streams(aws)
     status, _, err = launch_stubbed("jobs", "logs", "-f", *NAME)
     assert status == 130
-    assert "the job runs on: `python sagemaker/launch.py jobs logs -f --name gluonlab-x`" in err
+    assert (
+        "the job is still running: follow its log with `python sagemaker/launch.py jobs logs -f --name gluonlab-x`"
+        in err
+    )

@@ -89,7 +89,7 @@ def test_all_pages_become_the_table_with_date_and_source(launch_stubbed, aws, lo
         "training_hour": {"ml.g5.xlarge": 1.6},
         "volume_gb_month": 0.15,
     }
-    assert "asked AWS: 2 machines for notebooks in us-east-1" in out
+    assert "received the prices of 2 instance types for notebooks in us-east-1" in out
     assert "ml.g5.xlarge              1.50       36.00        1.60" in out
     assert Prices(file).hour_price("ml.g5.xlarge", "us-east-1") == 1.5
     assert sorted(file.parent.iterdir()) == [file]
@@ -100,13 +100,13 @@ def test_what_aws_does_not_say_leaves_the_file_as_it_was(launch_stubbed, aws, fi
     aws.answer("get_products", {"PriceList": []}, "pricing")
     status, _, err = launch_stubbed("prices", "--update")
     assert (status, file.read_bytes()) == (1, before)
-    assert "AWS's price list has no instances of SageMaker in us-east-1" in err
+    assert "AWS's price list does not contain SageMaker instances in us-east-1" in err
     aws.answer("get_products", {"PriceList": [json.dumps(LISTED[0])], "NextToken": "x"}, "pricing")
     denied = "User: ada is not authorized to perform: pricing:GetProducts"
     aws.refuse("get_products", "AccessDeniedException", denied, "pricing")
     status, _, err = launch_stubbed("prices", "--update")
     assert (status, file.read_bytes()) == (1, before)
-    assert "these credentials may not pricing:GetProducts" in err
+    assert "these credentials do not allow pricing:GetProducts" in err
 
 
 def test_reserved_terms_are_no_prices_on_demand():
@@ -205,7 +205,8 @@ def test_prices_shows_what_is_known_and_how_to_get_the_rest(launch_stubbed, file
     assert status == 0
     assert "ml.g5.xlarge           unknown     unknown     unknown" in out
     assert (
-        "no prices of eu-west-2 in prices.json: python sagemaker/launch.py prices --update --region eu-west-2 asks AWS"
+        "prices.json does not contain prices for eu-west-2: run python sagemaker/launch.py prices --update --region "
+        "eu-west-2 to ask AWS"
     ) in out
     assert max(map(len, out.splitlines()[:-1])) <= 79
 
@@ -214,4 +215,4 @@ def test_without_a_region_there_are_no_prices(launch_stubbed, monkeypatch):
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     status, _, err = launch_stubbed("prices")
     assert status == 2
-    assert "prices lacks the region: add --region REGION" in err
+    assert "prices needs a region: add --region REGION" in err

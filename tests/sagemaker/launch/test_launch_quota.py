@@ -32,8 +32,8 @@ def test_every_use_has_its_quota(launch_stubbed, pages):
         f"{NAME}: 0 in us-east-1",
         "ml.g5.12xlarge for training job usage: 2 in us-east-1",
         "ml.g5.12xlarge for spot training job usage: 1 in us-east-1",
-        "none may be had: python sagemaker/launch.py quota --instance ml.g5.12xlarge "
-        "--use notebook --request 1 asks AWS, which takes hours to days",
+        "the quota is 0: request one machine with python sagemaker/launch.py quota --instance ml.g5.12xlarge "
+        "--use notebook --request 1; an answer takes hours to days",
     ]
 
 
@@ -42,8 +42,8 @@ def test_more_is_asked_for_by_the_code(launch_stubbed, aws, log, pages):
     aws.answer("request_service_quota_increase", answer, "service-quotas")
     status, out, err = launch_stubbed("quota", "--instance", "g5.12xlarge", "--request", "1")
     assert status == 0
-    assert "counts when this shows it: python sagemaker/launch.py quota --instance ml.g5.12" in err
-    assert out.splitlines()[-1] == f"asked for 1 x {NAME}: PENDING"
+    assert "check with python sagemaker/launch.py quota --instance ml.g5.12" in err
+    assert out.splitlines()[-1] == f"requested 1 x {NAME}: PENDING"
     expected = {"ServiceCode": "sagemaker", "QuotaCode": "L-1", "DesiredValue": 1.0}
     assert log.calls[-1][2] == expected
 
@@ -52,7 +52,7 @@ def test_what_one_has_is_not_asked_for(launch_stubbed, pages, log):
     words = "quota --instance g5.12xlarge --use training --request 2"
     status, _, err = launch_stubbed(*words.split())
     assert (status, log.changes()) == (2, [])
-    assert "--request 2: ml.g5.12xlarge for training job usage is 2 in us-east-1 already" in err
+    assert "--request 2: ml.g5.12xlarge for training job usage is already 2 in us-east-1" in err
 
 
 def test_a_request_that_waits_is_named(launch_stubbed, aws, pages):
@@ -63,11 +63,11 @@ def test_a_request_that_waits_is_named(launch_stubbed, aws, pages):
     aws.answer(operation, {"RequestedQuotas": history}, "service-quotas")
     status, _, err = launch_stubbed("quota", "--instance", "g5.12xlarge", "--request", "1")
     assert status == 1
-    assert f"AWS has a request for {NAME} that it has not answered (for 4, CASE_OPENED)" in err
+    assert f"AWS has not answered an earlier request for {NAME} yet (for 4, CASE_OPENED)" in err
 
 
 def test_a_type_without_a_quota_is_not_offered_there(launch_stubbed, aws):
     aws.answer("list_service_quotas", {"Quotas": QUOTAS[:1]}, "service-quotas")
     status, _, err = launch_stubbed("quota", "--instance", "g5.12xlarge")
     assert status == 2
-    assert f"AWS lists no quota {NAME!r} in us-east-1" in err
+    assert f"AWS does not list the quota {NAME!r} in us-east-1" in err

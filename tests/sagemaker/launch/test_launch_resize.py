@@ -35,9 +35,9 @@ def test_a_start_without_a_machine_never_asks_to_delete(reason, launch_stubbed, 
     status, _, err = launch_stubbed("start")
     line = error_line(err)
     assert status == 1
-    assert "AWS has no such machine free at the moment: try again later: python" in line
+    assert "AWS does not have a free machine of this type now: try again later: python" in line
     assert "launch.py start --name gluonlab; change the type: python" in line
-    assert "launch.py resize --name gluonlab --instance TYPE; or make a new one beside it" in line
+    assert "launch.py resize --name gluonlab --instance TYPE; or create another notebook" in line
     assert "launch.py delete" not in line
     assert line.endswith("its files are still on its volume, which `delete` would destroy")
 
@@ -54,7 +54,7 @@ def test_a_start_that_is_refused_at_once_says_the_same(launch_stubbed, aws):
 def test_a_lack_of_anything_else_is_no_lack_of_machines(launch_stubbed, aws):
     aws.statuses("Stopped", **AL2023)
     aws.refuse("start_notebook_instance", "ValidationException", "The service is unavailable")
-    assert "no such machine" not in error_line(launch_stubbed("start")[2])
+    assert "not have a free machine" not in error_line(launch_stubbed("start")[2])
 
 
 def test_ctrl_c_in_a_start_offers_no_delete(launch_stubbed, aws, log):
@@ -62,7 +62,7 @@ def test_ctrl_c_in_a_start_offers_no_delete(launch_stubbed, aws, log):
     aws.statuses("Stopped", **AL2023)
     status, _, err = launch_stubbed("start")
     assert status == 130
-    assert "wait --name gluonlab` goes on" in err
+    assert "continue with `python sagemaker/launch.py wait --name gluonlab`" in err
     assert "delete" not in err
 
 
@@ -71,8 +71,8 @@ def test_a_notebook_that_has_failed_is_not_to_be_deleted_to_make_it_again(launch
     where = ("--repository", "https://git.example.org/g.git")
     status, _, err = launch_stubbed("create", "--instance", "g5.xlarge", *where)
     assert status == 2
-    assert "start --name gluonlab tries again" in error_line(err)
-    assert "deletes it with all files on its volume" in error_line(err)
+    assert "try again with python sagemaker/launch.py start --name gluonlab" in error_line(err)
+    assert "or delete it and all files on its volume with" in error_line(err)
 
 
 def updates(log):
@@ -87,33 +87,36 @@ def test_resize_asks_for_what_is_new_and_waits(launch_stubbed, aws, log):
     status, out, err = launch_stubbed("resize", "--instance", "g5.xlarge", "--volume", "80")
     assert (status, log.slept) == (0, [10, 10])
     assert updates(log) == [{"NotebookInstanceName": "gluonlab", "InstanceType": "ml.g5.xlarge", "VolumeSizeInGB": 80}]
-    assert "about 1.41 USD an hour while it runs, 33.84 a day if nothing stops it" in err
-    assert "80 GB of volume are paid until delete, also while it is stopped, about 11.20 USD a month" in err
+    assert "about 1.41 USD per hour while it runs, 33.84 per day if nothing stops it" in err
+    assert (
+        "80 GB of volume cost money until you delete the notebook, even if it is stopped, about 11.20 USD per month"
+        in err
+    )
     assert out == "gluonlab is changed: python sagemaker/launch.py start --name gluonlab\n"
 
 
 def test_what_is_so_already_is_not_asked_for(launch_stubbed, aws, log):
     aws.statuses("InService", VolumeSizeInGB=50, **AL2023)
     status, out, _ = launch_stubbed("resize", "--instance", "g4dn.12xlarge", "--volume", "50")
-    assert (status, out, updates(log)) == (0, "gluonlab is so already\n", [])
+    assert (status, out, updates(log)) == (0, "gluonlab already has these settings\n", [])
 
 
 @pytest.mark.parametrize(
     ("status", "notebook", "options", "message"),
     [
-        ("InService", AL2023, "--volume 80", "InService: only a stopped notebook can be chan"),
-        ("Updating", AL2023, "--volume 80", "Updating: only a stopped notebook can be chan"),
-        ("Stopped", AL2023, "--volume 20", "--volume 20: the volume has 50 GB, and AWS lets"),
-        ("Stopped", AL2023, "--instance p3.2xlarge", "does not start ml.p3.2xlarge"),
+        ("InService", AL2023, "--volume 80", "InService, but only a stopped notebook can be chan"),
+        ("Updating", AL2023, "--volume 80", "Updating, but only a stopped notebook can be chan"),
+        ("Stopped", AL2023, "--volume 20", "--volume 20: the volume already has 50 GB, and AWS can"),
+        ("Stopped", AL2023, "--instance p3.2xlarge", "cannot run on ml.p3.2xlarge"),
         ("Stopped", AL2023, "--instance p5.48xlarge", "its GPUs are H100 or H200 (sm_90)"),
-        ("Stopped", AL2023, "--platform notebook-al2-v3", "al2-v3 is dead since 2026-07-01"),
+        ("Stopped", AL2023, "--platform notebook-al2-v3", "AWS ended support for notebook-al2-v3 on 2026-07-01"),
         ("Stopped", AL2, "--volume 80",
-         "is on notebook-al2-v3, dead since 2026-07-01: add --platform notebook-al2023-v1 "
+         "uses notebook-al2-v3, which AWS has not supported since 2026-07-01: add --platform notebook-al2023-v1 "
          "--instance ml.g5.xlarge, which keeps the files"),
         ("Stopped", AL2, "--instance g4dn.xlarge",
          "add --platform notebook-al2023-v1, which keeps the files on its volume"),
         ("Stopped", AL1, "--platform notebook-al2023-v1",
-         "is on notebook-al1-v1, dead since 2024-03-31: AWS changes it to no newer platform"),
+         "which AWS has not supported since 2024-03-31, and AWS cannot change it to a newer platform"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line_and_nothing_changes(status, notebook, options, message, launch_stubbed, aws, log):
@@ -130,7 +133,7 @@ def test_a_dead_notebook_becomes_a_living_one_with_its_volume(launch_stubbed, aw
     aws.statuses("Stopped", VolumeSizeInGB=50, **AL2)
     status, _, err = launch_stubbed("start")
     assert status == 2
-    way = "resize --name gluonlab --platform notebook-al2023-v1 --instance ml.g5.xlarge keeps the"
+    way = "resize --name gluonlab --platform notebook-al2023-v1 --instance ml.g5.xlarge, which keeps the"
     assert way in error_line(err)
     aws.statuses("Stopped", VolumeSizeInGB=50, **AL2)
     aws.answer("list_tags", {"Tags": []})
@@ -158,7 +161,7 @@ def test_forced_aws_is_asked_with_a_warning(launch_stubbed, aws, log):
     aws.answer("update_notebook_instance")
     status, _, err = launch_stubbed("resize", "--volume", "80", "--force", "--no-wait")
     assert status == 0
-    assert "warning: notebook-al2-v3 is dead since 2026-07-01" in err
+    assert "warning: AWS ended support for notebook-al2-v3 on 2026-07-01" in err
     assert updates(log) == [{"NotebookInstanceName": "gluonlab", "VolumeSizeInGB": 80}]
 
 
@@ -168,5 +171,5 @@ def test_a_platform_that_is_not_known_is_tried_with_a_warning(launch_stubbed, aw
     aws.answer("update_notebook_instance")
     status, _, err = launch_stubbed("resize", "--platform", "notebook-al2026-v1", "--no-wait")
     assert status == 0
-    assert "warning: notebook-al2026-v1 is no platform that is known here" in err
+    assert "warning: notebook-al2026-v1 is not a known platform" in err
     assert updates(log)[0]["PlatformIdentifier"] == "notebook-al2026-v1"

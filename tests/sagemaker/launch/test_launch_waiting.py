@@ -57,8 +57,8 @@ def test_delete_ends_with_the_notebook_even_without_rights_to_the_rest(launch_st
     aws.refuse("list_training_jobs", "AccessDeniedException", denied)
     status, _, err = launch_stubbed("delete", "--yes")
     assert status == 0
-    assert "warning: role: these credentials may not iam:GetRole on role" in err
-    assert "warning: training jobs that may still run were not looked for" in err
+    assert "warning: role: these credentials do not allow iam:GetRole on role" in err
+    assert "warning: could not check for running training jobs" in err
 
 
 def test_delete_warns_of_jobs_that_still_run(launch_stubbed, aws):
@@ -69,7 +69,8 @@ def test_delete_warns_of_jobs_that_still_run(launch_stubbed, aws):
     })  # fmt: skip
     _, _, err = launch_stubbed("delete", "--yes", "--region", "us-east-1")
     assert (
-        "warning: training jobs still run, and cost: gluonlab-x: python sagemaker/launch.py jobs stop --name NAME"
+        "warning: these training jobs still run and cost money: gluonlab-x: stop them with python "
+        "sagemaker/launch.py jobs stop --name NAME"
     ) in err
 
 
@@ -87,7 +88,7 @@ def test_waiting_ends(capsys, aws, monkeypatch):
     """After an hour, with what can be done then."""
     clock = iter(range(0, 100_000, 600))
     waiter = Waiter(sleep=lambda seconds: None, clock=lambda: next(clock))
-    message = "gluonlab is Pending still after 60 minutes: `wait` goes on waiting"
+    message = "gluonlab is still Pending after 60 minutes: wait longer with `wait`"
     with pytest.raises(FailedError, match=message):
         waiter.wait_until("gluonlab", ["InService"], lambda: "Pending")
 
@@ -115,7 +116,7 @@ def test_ctrl_c_while_waiting_leaves_the_notebook_to_be_made(capsys, aws, log, c
     )
     assert (status, log.changes()) == (130, [])
     assert err.splitlines()[-1] == (
-        "interrupted: nothing is undone: `python sagemaker/launch.py wait --name lab` goes on"
+        "interrupted: nothing was undone: continue with `python sagemaker/launch.py wait --name lab`"
     )
 
 
