@@ -345,7 +345,7 @@ class _Launcher:
             self._listener.on_note(f"error: {failure}")
         elif not self._has_trained:
             name = signal.Signals(failure.status - SIGNAL_STATUS_BASE).name
-            self._listener.on_note(f"stopped by {name} before the training started")
+            self._listener.on_note(f"ended by {name} before the training started")
         return failure.status
 
 

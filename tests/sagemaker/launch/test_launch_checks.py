@@ -138,7 +138,7 @@ MISTAKES = {
     f"{SUBMIT} --checkpoints gluonlab-y": "one-host writes none",
     f"{SUBMIT} --template spot --set out=/tmp/run": "must lie below /opt/ml",
     f"{SUBMIT} --template spot --set autoresume=false": "must go on then",
-    f"{SUBMIT} --volume 70": "ml.g5.12xlarge has a disk of its own",
+    f"{SUBMIT} --volume 70": "ml.g5.12xlarge has a local disk",
     f"{SUBMIT} --template spot --checkpoints a/b": "--checkpoints 'a/b'",
     f"{SUBMIT} --name mine": "--name mine: begin it with gluonlab-",
     f"{SUBMIT} --set epochs": "--set epochs: write NAME=VALUE",

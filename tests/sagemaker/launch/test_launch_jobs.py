@@ -178,7 +178,7 @@ def test_a_machine_has_either_a_disk_of_its_own_or_a_volume(instance):
     assert ("VolumeSizeInGB" in result["ResourceConfig"]) is not instance_has_local_disk(instance)
     options["volume_gb"] = 70
     if instance_has_local_disk(instance):
-        with pytest.raises(ConfigError, match=f"70 GB: {instance} has a disk of its own"):
+        with pytest.raises(ConfigError, match=f"70 GB is not possible, because {instance} has a local disk"):
             request(**options)
     else:
         assert request(**options)["ResourceConfig"]["VolumeSizeInGB"] == 70
