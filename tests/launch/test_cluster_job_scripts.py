@@ -138,7 +138,7 @@ def test_what_no_scheduler_gives_is_one_line(changes):
 def test_what_one_scheduler_cannot_give_is_one_line():
     several = replace(REQUEST, processes_per_host=2)
     for kind in ("k8s", "sagemaker"):
-        with pytest.raises(ConfigError, match="processes_per_host = 2"):
+        with pytest.raises(ConfigError, match="processes_per_host=2"):
             job_file(kind, several)
     with pytest.raises(ConfigError, match="'extra' is no option"):
         job_file("sagemaker", replace(REQUEST, words=("--flip", "yes", "extra")))

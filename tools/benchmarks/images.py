@@ -26,8 +26,8 @@ CLASSES = 4
 PEER = "torch"
 LABEL_WIDTH = 30  # columns
 WAYS = {
-    "decoders": "gluonlab, 2 decoders",
-    "packed": "gluonlab, packed",
+    "decoders": "gluonlab, 2 workers",
+    "packed": "gluonlab, preprocessed",
     "record": "ImageRecordIter, .rec",
     "gluon": "gluon DataLoader, 2 workers",
     PEER: "PyTorch DataLoader, 2 workers",
@@ -136,10 +136,9 @@ def format_results(rows: Sequence[ThroughputRow], rounds: int) -> str:
         rows_of_set = [rates.format_row(row, LABEL_WIDTH) for row in rows if set_of(row) == label]
         lines += [*[""] * bool(lines), rates.format_heading(label, LABEL_WIDTH, "row / PyTorch"), *rows_of_set]
     note = (
-        f"JPEGs are read, decoded and put into batches of {BATCH_SIZE}; nothing is trained. "
-        f"images/s: the median of {rounds_text(rounds)}. "
-        "gluonlab's batches are shards of bytes on 2 devices, in a seed's order; "
-        "packed is read as pixels."
+        f"JPEGs are read, decoded and put into batches of {BATCH_SIZE}, without training. "
+        f"images/s: the median of {rounds_text(rounds)}. gluonlab's batches are shards of bytes "
+        "on 2 devices, in the order of a seed; preprocessed files contain pixels."
     )
     return as_table(lines, note)
 

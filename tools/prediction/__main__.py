@@ -10,9 +10,9 @@ sys.path[:1] = [str(TOOLS.parent), str(TOOLS)]  # this gluonlab, and this packag
 from gluonlab.cli.command import make_lazy_main, run_subcommand  # noqa: E402
 
 COMMANDS = {
-    "efficiency": "the efficiency of training on 1 to 8 known hosts, predicted",
+    "efficiency": "predict the efficiency of training on 1 to 8 known hosts",
     "fit": "fit the model's constants to published speeds again",
-    "validate": "predict the published speeds again, and write them into the package",
+    "validate": "predict the published speeds again, and write them to the package",
 }
 
 

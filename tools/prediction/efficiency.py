@@ -98,7 +98,7 @@ def select_way(rows: Sequence[ScalingPrediction], way: str) -> List[ScalingPredi
 
 def describe(machine: str, step: GpuStep) -> str:
     """Return ``p3.16xlarge: 8 x V100 a host, 25 Gb/s, a step of one GPU 186.5 ms``."""
-    return f"{machine}: {describe_host(machine, step)}, a step of one GPU {step.seconds * 1e3:.1f} ms"
+    return f"{machine}: {describe_host(machine, step)}, a step of one GPU takes {step.seconds * 1e3:.1f} ms"
 
 
 def describe_host(machine: str, step: GpuStep) -> str:
@@ -106,7 +106,7 @@ def describe_host(machine: str, step: GpuStep) -> str:
     network, count = NETWORKS[machine], make_topology(machine).world_size
     gigabits = f"{network.bytes_per_s / GBIT:g} Gb/s"
     several = f"{network.nics} x {gigabits}" if network.nics > 1 else gigabits
-    return f"{count} x {step.gpu} a host, {several}"
+    return f"{count} x {step.gpu} per host, {several}"
 
 
 def assumptions(steps: Mapping[str, GpuStep], gradient_bytes: float, network: bool) -> List[str]:
@@ -117,23 +117,24 @@ def assumptions(steps: Mapping[str, GpuStep], gradient_bytes: float, network: bo
     messages = " or ".join(f"{latency:g}" for latency in latencies)
     gradients = f"{NETWORK}, {gradient_bytes / 1e6:.1f}" if network else f"{gradient_bytes / 1e6:,.1f}"
     return [
-        "Predicted, not measured. Efficiency is images/s by one GPU's times their number; each "
-        "keeps its batch (weak scaling).",
-        f"{gradients} MB of gradients, summed once a step. A step of one GPU: {times}. Two thirds of it are backward.",
-        f"Networks at nominal speed and otherwise idle; {messages} µs a message between hosts "
-        "(inferred), one after the other on a NIC; a barrier after each step of a schedule. Links "
-        "of GPUs: gluonlab's topologies, partly inferred.",
-        "hierarchical: rings within hosts, then across. flat ring: one through all GPUs. parameter "
-        "server: a server on each host; a ring within hosts, one GPU's copies to memory and back "
-        f"over PCIe, additions at {SERVER_ADD_BYTES_PER_S / 1e9:g} GB/s (inferred); none for one "
-        "host.",
-        "Not counted: reading images, updates, unequal GPUs, other traffic.",
+        "Predicted, not measured. Efficiency is images/s relative to those of one GPU times the "
+        "number of GPUs, with a constant batch per GPU (weak scaling).",
+        f"{gradients} MB of gradients, reduced once per step. A step of one GPU takes: {times}. "
+        "Two thirds of it are backward.",
+        "Networks have nominal speed and no other traffic. A message between hosts takes "
+        f"{messages} µs (inferred), one after the other on a NIC. A barrier follows each step of "
+        "a schedule. Links between GPUs are those of gluonlab's topologies, partly inferred.",
+        "hierarchical: rings within hosts, then across hosts. flat ring: one ring through all "
+        "GPUs. parameter server: a server on each host, with a ring within hosts, copies of one "
+        "GPU to memory and back over PCIe, and additions at "
+        f"{SERVER_ADD_BYTES_PER_S / 1e9:g} GB/s (inferred); no server for a single host.",
+        "Not included: reading images, updates, unequal GPUs, other traffic.",
     ]
 
 
 COLUMNS = (
-    "sum: of all gradients, once a step, ms. after, behind: the efficiency if it begins after "
-    "backward, and if it hides behind the whole of backward."
+    "allred.: time of the gradient allreduce per step, in ms. after, behind: the efficiency if "
+    "the allreduce starts after backward, or if it overlaps with all of backward."
 )
 
 Options = Mapping[str, Any]
@@ -164,9 +165,9 @@ def run_command(options: Options) -> str:
 def _check_out(options: Options) -> None:
     path = Path(options["out_file"])
     if "json" in options:
-        raise ConfigError("--json has no effect with --out-file: leave it out")
+        raise ConfigError("--json has no effect with --out-file: omit one of the two")
     if path.suffix.lower() != ".svg":
-        raise ConfigError(f"--out-file {path}: the picture is an SVG: give a name that ends in .svg")
+        raise ConfigError(f"--out-file {path}: must end in .svg, because the figure is an SVG file")
     check_new_path("--out-file", path)
 
 
@@ -175,8 +176,8 @@ def _parse_machines(text: str) -> List[str]:
     for name in names:
         if is_file_name(name):
             raise ConfigError(
-                f"--machines {name}: a file has the links of one machine, and no network to others "
-                f"like it: choose {', '.join(NETWORKS)}; study speedup --predict takes files"
+                f"--machines {name}: a topology file only describes one machine, not the network: "
+                f"choose {', '.join(NETWORKS)}, or use the file with study speedup --predict"
             )
         if name not in NETWORKS:
             raise ConfigError(unknown("machine", name, NETWORKS))
@@ -188,7 +189,7 @@ def _gradient_bytes(options: Options) -> int:
         return GRADIENTS
     sizes = parse_sizes(options["gradients"], "--gradients")
     if len(sizes) > 1:
-        raise ConfigError(f"--gradients {options['gradients']}: give one size, such as 102MB")
+        raise ConfigError(f"--gradients {options['gradients']}: pass a single size, such as 102MB")
     return sizes[0]
 
 
@@ -199,13 +200,13 @@ def _find_step(options: Options, machine: str) -> GpuStep:
         return GpuStep(gpu, seconds, "--step")
     if "gradients" in options:
         raise ConfigError(
-            f"--gradients {options['gradients']} are another network's: give --step MS, its training "
-            "step on one GPU, too"
+            f"--gradients {options['gradients']} is for another model, whose step time is "
+            "unknown: add --step MS, its step time on one GPU"
         )
     if gpu not in STEPS:
         raise ConfigError(
-            f"{machine}: no time of a step on {gpu} is known here, only of {', '.join(STEPS)}: "
-            "give --step MS, that of one GPU"
+            f"{machine}: the step time on {gpu} is unknown, only on {', '.join(STEPS)}: add "
+            "--step MS, the step time on one GPU"
         )
     return STEPS[gpu]
 
@@ -213,7 +214,7 @@ def _find_step(options: Options, machine: str) -> GpuStep:
 def _machine_lines(name: str, step: GpuStep, rows: List[ScalingPrediction]) -> List[str]:
     """Return the lines of a machine's table, after an empty line."""
     heads = "".join(f"{way:>23}" for way in MULTI_HOST_SUMS)
-    columns = f"{'sum':>9}{'after':>7}{'behind':>7}"
+    columns = f"{'allred.':>9}{'after':>7}{'behind':>7}"
     lines = ["", describe(name, step), f"{'':11}{heads}", f"{'hosts':>5}{'GPUs':>6}{columns * 3}"]
     for same_hosts in zip(*(select_way(rows, way) for way in MULTI_HOST_SUMS)):
         cells = (
@@ -241,7 +242,7 @@ def _as_json(rows: Mapping[str, List[ScalingPrediction]], assumption_texts: List
 @option("--hosts", "N", f"largest number of hosts, up to {MAX_HOSTS}  [default: {HOSTS}]")
 @option("--gradients", "SIZE", "bytes of the gradients, such as 46MB  [default: ResNet-50's, 102.3MB]")
 @option("--step", "MS", "step time of one GPU  [default: as published, for K80, V100 and A100]")
-@option("--out-file", "FILE", "write a picture, a new .svg file")
+@option("--out-file", "FILE", "write a figure to a new .svg file")
 @JSON_OPTION
 def main(as_json: bool, **options: Optional[str]) -> None:
     """Predict the scaling efficiency of training on 1 to 8 hosts.
