@@ -8,7 +8,7 @@
 #
 # The CUDA image needs the NVIDIA Container Toolkit on the host, and nothing of CUDA in its base: the libraries come from wheels.
 # Labs: docker run --rm -it -p 127.0.0.1:8888:8888 -v "$PWD/work:/work" --entrypoint jupyter gluonlab lab --ip 0.0.0.0
-# Grading: docker build --target grading -t gluonlab-grading:0.2.0 .   for gluonlab exercises grade --container, docs/labs.md
+# Grading: docker build --target grading -t gluonlab-grading:0.3.0 .   for gluonlab exercises grade --container, docs/labs.md
 # Of the three, grading was built and tried, with Podman (make check-isolated); what the others run is what make runs and .ci/run
 # tests, on Debian 12.
 FROM python:3.11-slim-bookworm AS base

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gluonlab.training.live_plot import LivePlot as LivePlot
     from gluonlab.training.loop import train as train
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 # Loaded at first use, because most of these import MXNet, which takes a third of a second.
 _PUBLIC = {
