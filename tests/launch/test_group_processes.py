@@ -85,7 +85,7 @@ def test_a_process_starts_only_workers_with_its_own_options(backend, own, reques
     for process in member_processes(backend, requested):
         words, environment = process.words, process.environment
         if process.is_worker and own != requested:
-            with pytest.raises(ConfigError, match=r"rank 0's: here .*, there .*: start"):
+            with pytest.raises(ConfigError, match=r"rank 0's \(here .*, there .*\): start"):
                 allowed_variables(words, environment, backend, own)
             continue
         allowed = allowed_variables(words, {**environment, **FOREIGN_VARIABLES}, backend, own)
