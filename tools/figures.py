@@ -148,7 +148,7 @@ def threads_table(record):
     rows = threads.make_rows(record.series)
     cells = [
         [
-            THREADS.get(row.name, row.label.replace("looks", "spins")),
+            THREADS.get(row.name, row.label),
             *(_threads_cell(row, name) for name in threads.column_names()),
         ]
         for row in rows

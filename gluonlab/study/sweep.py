@@ -296,7 +296,7 @@ def open_study(study: str, options: Mapping[str, Any], out: Optional[str]) -> It
         count = len(folder.store.list_measurements())
         kept_message = f"{folder.path} contains {count} measurement{'s' * (count != 1)}"
         messages = [] if isinstance(error, KeyboardInterrupt) else [str(error)]
-        error.args = ("; ".join([*messages, kept_message, f"to continue: {folder.resume_command}"]),)
+        error.args = ("; ".join([*messages, kept_message, f"to resume: {folder.resume_command}"]),)
         raise
     finally:
         folder.close_and_remove_if_empty()

@@ -50,12 +50,12 @@ def test_a_record_is_read_as_it_was_written(tmp_path_factory, values, name, reas
     ("content", "message"),
     [
         ("", "Expecting value"),
-        ("[]", "is not a record"),
+        ("[]", "is not a results file"),
         ("{}", "'format'"),
         ('{"format": 2}', "format 2 instead of 1"),
-        ("[" * 100_000, "is not a record"),
-        (make_record(rates(1)).as_json().replace("[1]", "[0]"), "values that are not above 0"),
-        (make_record(rates(1)).as_json().replace("[1]", "[NaN]"), "values that are not above 0"),
+        ("[" * 100_000, "is not a results file"),
+        (make_record(rates(1)).as_json().replace("[1]", "[0]"), "values that are not greater than 0"),
+        (make_record(rates(1)).as_json().replace("[1]", "[NaN]"), "values that are not greater than 0"),
         (make_record(rates(1)).as_json().replace('"peers"', "7"), "bench is no str"),
         (make_record(rates(1)).as_json().replace('"unit": "images/s", ', ""), "'unit'"),
     ],
@@ -172,8 +172,8 @@ def test_the_command_compares_files_and_folders(ended, tmp_path, monkeypatch):
     assert (status, err) == (1, slow)
     assert json.loads(out)[0]["rows"][0]["ratio"] == {"value": 0.9, "lowest": 0.9, "highest": 0.9}
     for words, message in (
-        ("a b/peers.json", "give two files, or two folders"),
-        ("a .", "have no records of the same name"),
+        ("a b/peers.json", "pass two files, or two directories"),
+        ("a .", "contain no results files of the same name"),
         ("a/none.json a/peers.json", "cannot be read"),
     ):
         status, out, err = ended(main, "compare", *words.split())

@@ -127,7 +127,7 @@ def _threads_row(name: str, series_by_column: Mapping[str, Series], reference: M
         for column, values in measured.items()
         if name not in (SHARING, NOT_SHARING) and column in reference and reference[column].values
     }
-    label = _LABELS.get(name) or f"{int(name):,} spin iterations"
+    label = _LABELS.get(name) or f"{int(name):,} spins"
     return ThreadsRow(name, label, rates, ratios, next((o.reason for o in series_by_column.values() if o.reason), None))
 
 

@@ -94,7 +94,7 @@ def test_a_wrong_schedule_shows_in_the_table_and_in_the_exit_status(allreduce, m
     args = f"bench --devices {device_spec(3)} --bytes 900B --algorithms ring,star {ONCE}".split()
     status, out, err = allreduce(*args)
     errors = {name: float(error) for name, error in re.findall(r"^  (ring|star) +\S+ +\S+ +\S+ +(\S+)", out, re.M)}
-    assert (status, err) == (1, "error: wrong sums by ring: see the column error\n")
+    assert (status, err) == (1, "error: wrong results from ring: see column error\n")
     assert errors["star"] == 0 < errors["ring"]
     status, out, _ = allreduce(*args, "--json")
     wrong = {row["algorithm"]: row["error"] > 0 for row in json.loads(out)["rows"]}

@@ -39,7 +39,7 @@ def test_auto_is_measured_with_every_schedule_and_its_regret_is_printed(allreduc
     command = ("choose", "--devices", device_spec(3), "--bytes", "1KiB,64KiB")
     status, out, _ = allreduce(*command, "--rounds", "1")
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
-    assert "regret: auto's time by the best one's" in " ".join(out.split())
+    assert "regret: auto's median time divided by the best one's" in " ".join(out.split())
     choices = json.loads(allreduce(*command, "--rounds", "1", "--json")[1])["choices"]
     assert [choice["size_bytes"] for choice in choices] == [1024, 65536]
     for choice in choices:
@@ -88,7 +88,7 @@ def test_the_picture_has_a_curve_for_each_algorithm_with_the_floor_beneath(allre
     rows, _ = predicted_costs.predict_costs_by_hosts("p3.8xlarge", [1, 2, 4], None, SIZE)
     axes = make_ranks_figure(rows, "title").axes[0]
     *curves, floor = axes.lines
-    assert floor.get_label().startswith("floor") and list(floor.get_xdata()) == [4, 8, 16]
+    assert floor.get_label().startswith("lower bound") and list(floor.get_xdata()) == [4, 8, 16]
     beneath = dict(zip(floor.get_xdata(), floor.get_ydata()))
     labels = [curve.get_label() for curve in curves]
     assert labels.count("synthesised") == 1 and len(set(labels)) == len(labels)

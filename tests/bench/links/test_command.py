@@ -116,7 +116,7 @@ def test_the_links_that_nvml_reports_are_a_file(bench, allreduce, monkeypatch, e
     ("driver", "words"),
     [
         (topology_from_links.nvml.Driver(error="no driver"), r"reports no links \(no driver\): measure"),
-        (fake_driver(V100), "NVML reports 1 GPU, and links are between two: measure"),
+        (fake_driver(V100), "NVML reports 1 GPU, but links connect two: measure"),
         (topology_from_links.nvml.Driver(unreadable_gpus=((1, "lost"),)), r"GPU 1 does not answer \(lost\)"),
     ],
 )
