@@ -147,10 +147,7 @@ def threads_table(record):
     heads += [f"{NETWORKS[network]} {COMPANY[company]}" for network, company in map(str.split, threads.column_names())]
     rows = threads.make_rows(record.series)
     cells = [
-        [
-            THREADS.get(row.name, row.label),
-            *(_threads_cell(row, name) for name in threads.column_names()),
-        ]
+        [THREADS.get(row.name, row.label), *(_threads_cell(row, name) for name in threads.column_names())]
         for row in rows
     ]
     busy = record.about.get("others", 0.0)

@@ -197,7 +197,7 @@ COMMANDS: Dict[str, click.Command] = {
 
         The learning rate is tuned for each batch size. The study finds the three regimes, and
         compares errors at equal steps and at equal epochs. It writes figures, a page and all
-        measurements into its folder.
+        measurements to its directory.
         """,
         option("--panels", "NAMES",
                f"some of {', '.join(batch_size.PANELS)}  [default: those with downloaded data; with --quick: digits]"),
@@ -216,8 +216,8 @@ COMMANDS: Dict[str, click.Command] = {
 
         The batch size per device is constant, so k devices have a batch k times as large. The
         learning rate is constant or follows the linear rule, with and without warm-up and
-        momentum correction. The study writes figures, a page and all measurements into its
-        folder.
+        momentum correction. The study writes figures, a page and all measurements to its
+        directory.
         """,
         option("--device-counts", "N,N",
                "numbers of GPUs, or of CPU devices without GPUs  [default: 1,2,4]"),
@@ -233,7 +233,7 @@ COMMANDS: Dict[str, click.Command] = {
         """Measure strong and weak scaling, and start times, by kvstore and strategy.
 
         Each round starts new processes, and is saved at once. The study writes figures and a
-        page into its folder.
+        page to its directory.
         """,
         option("--model", "NAME", f"one of {', '.join(MODELS)}  [default: lenet]"),
         option("--device-counts", "N,N",
@@ -251,8 +251,8 @@ COMMANDS: Dict[str, click.Command] = {
         {"--network": "--model", "--devices": "--num-devices"},
         """Measure every parallel strategy on one model: step time, traffic and memory.
 
-        The measurement is that of gluonlab bench strategies. The study saves each round at once,
-        and writes figures and a page.
+        The measurement is the same as in gluonlab bench strategies. The study saves each round at
+        once, and writes figures and a page.
         """,
         option("--model", "NAME",
                f"one of {', '.join(TASKS)}  [default: resnet18; with --quick: lenet]"),

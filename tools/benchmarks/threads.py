@@ -133,14 +133,14 @@ def _threads_row(name: str, series_by_column: Mapping[str, Series], reference: M
 
 def format_results(rows: Sequence[ThreadsRow], rounds: int) -> str:
     """Return the rows as text."""
-    lines = [f"{'images/s':<26}" + "".join(f"{column:>13}" for column in column_names())]
+    lines = [f"{'images/s':<26}" + "".join(f"{column.replace('beside', 'busy'):>13}" for column in column_names())]
     for row in rows:
         cells = (_format_cell(row.rates.get(name), row.ratios.get(name)) for name in column_names())
         lines.append(f"{row.label:<26}" + "".join(f"{cell:>13}" for cell in cells))
         lines += [missing_row("  ", row.reason)] * bool(row.reason)
     note = (
         f"One CPU device, {resources.available_cores()} threads, medians of "
-        f"{rounds_text(rounds)}; the smaller numbers are relative to OpenMP's defaults. beside: "
+        f"{rounds_text(rounds)}; the smaller numbers are relative to OpenMP's defaults. busy: "
         f"another process computes at the same time. dist_sync: {WORKERS} workers of a parameter "
         "server on this host, in the second row with OpenMP's defaults."
     )

@@ -75,7 +75,7 @@ def _lower_bound_line(rows: Sequence[AllreduceRow]) -> str:
     floor_s = rows[0].floor_s or 0.0
     lowest = min((row.predicted_s for row in rows if row.predicted_s is not None), default=None)
     gap = format_factor(None if lowest is None else lowest / floor_s)
-    return f"  {f'(lower bound; the lowest prediction is {gap} it)':<58}{format_microseconds(floor_s):>10}"
+    return f"  {f'(lower bound; lowest prediction: {gap} this bound)':<58}{format_microseconds(floor_s):>10}"
 
 
 def _result_line(row: AllreduceRow) -> str:
