@@ -222,7 +222,9 @@ class _Launcher:
                     f"warning: another process took port {port} of {root.host.name} before the "
                     "scheduler: trying another port"
                 )
-        raise RunError(_port_error(None, root, f"other processes took {PORT_ATTEMPTS} ports before the scheduler"))
+        raise RunError(
+            _port_error(None, root, f"other processes took {PORT_ATTEMPTS} ports before the scheduler could use them")
+        )
 
     async def _reserve_port(self, root: AgentConnection) -> Optional[int]:
         """Make the agent ``root`` reserve a port for the scheduler on its host. Return the port.

@@ -245,7 +245,7 @@ def parse_integer_list(option: str, text: str, maximum: int, noun: str, example:
     parse = whole_number_check(1, maximum)
     values = sorted({parse(option, part.strip()) for part in text.split(",")})
     if len(values) < 2:
-        raise ConfigError(f"{option} {text}: must be at least two {noun}, such as {example}")
+        raise ConfigError(f"{option} {text}: pass at least two {noun}, such as {example}")
     return values
 
 

@@ -7,7 +7,7 @@ MISTAKES = {
     "allreduce bench": [
         ("--bytes 5..2", "--bytes 5..2: use sizes such as 46MB"),
         ("--bytes 2B", "--bytes 2B is only 0 elements of float32"),
-        ("--bytes 1KiB --arrays 257", "fewer than the 257 arrays"),
+        ("--bytes 1KiB --arrays 257", "fewer than --arrays 257"),
         ("--algorithms rign", "unknown algorithm 'rign'"),
         ("--algorithms nccl", "kvstore 'nccl'"),
         ("--algorithms auto --chunks 8", "algorithm auto chooses its own chunks"),

@@ -369,8 +369,8 @@ def _count_elements(size_bytes: int, dtype: str, arrays: int) -> int:
     count = size_bytes // np.dtype(dtype).itemsize
     if count < arrays:
         raise ConfigError(
-            f"--bytes {size_bytes}B is only {count} elements of {dtype}, fewer than the {arrays} "
-            "arrays: use a larger size or fewer arrays"
+            f"--bytes {size_bytes}B is only {count} elements of {dtype}, fewer than --arrays "
+            f"{arrays}: use a larger size or fewer arrays"
         )
     return count
 

@@ -108,7 +108,7 @@ def _measure_and_save(sizes: Sequence[int], rounds: int, spec: str, save: Option
         head: Dict[str, Any] = {"machine": describe_machine(), "on": describe_devices(ctxs)}
         return json_text({**head, "devices": [str(ctx) for ctx in ctxs], **measurement.as_json()})
     lines = [describe_machine(), textwrap.fill(f"devices: {describe_devices(ctxs)}", WIDTH), ""]
-    written = [] if save is None else ["", f"written to {save}: gluonlab allreduce simulate {save}"]
+    written = [] if save is None else ["", f"written to {save}: use it with gluonlab allreduce simulate {save}"]
     return "\n".join([*lines, format_measurement(measurement), *written])
 
 

@@ -29,9 +29,9 @@ from gluonlab.plain_text import escape_unprintable, format_size, json_text
 
 LARGE_A100 = "A100-80GB"  # NVML's name has the memory at its end
 INFERENCE_NOTE = (
-    "assumed: that speeds and latencies less than 10 % apart are the same, and that all devices "
-    "add like the slowest; not detected: links that only some pairs share, such as the uplink of "
-    "a PCIe switch"
+    "inferred: speeds and latencies less than 10 % apart are treated as equal, and all devices add "
+    "like the slowest; not detected: links that only some pairs share, such as the uplink of a "
+    "PCIe switch"
 )
 
 
@@ -107,7 +107,7 @@ def save_reported_topology(save: str, as_json: bool) -> str:
         return json_text({**head, "gpu": topology.gpu, "note": topology.note})
     summary = f"{topology.name}: {topology.world_size} GPUs, {topology.gpu or 'of an unknown kind'}"
     lines = [summary, *textwrap.wrap(f"{topology.note}.", WIDTH)]
-    usage = f"written to {save}: gluonlab allreduce simulate {save}"
+    usage = f"written to {save}: use it with gluonlab allreduce simulate {save}"
     return "\n".join([*lines, "", usage])
 
 

@@ -35,15 +35,15 @@ PREDICTED_SETTINGS = {
 # These settings change a step in a way that is not predicted. The report then mentions the reason.
 CAUTIONS: Dict[str, str] = {
     "deterministic": "deterministic algorithms may be slower",
-    "random_resized_crop": "the prediction assumes that images are ready in time",
-    "crop_padding": "the prediction assumes that augmentation takes no time",
-    "flip": "the prediction assumes that augmentation takes no time",
-    "mixup": "the prediction assumes that augmentation takes no time",
-    "normalize": "the prediction assumes that augmentation takes no time",
-    "workers": "the prediction assumes that images are ready in time",
-    "resizer": "the prediction assumes that images are ready in time",
-    "prefetch": "the prediction assumes that images are ready in time",
-    "device_cache_bytes": "the prediction assumes that images are copied to the GPUs in every step",
+    "random_resized_crop": "images are assumed to be ready in time",
+    "crop_padding": "augmentation is assumed to take no time",
+    "flip": "augmentation is assumed to take no time",
+    "mixup": "augmentation is assumed to take no time",
+    "normalize": "augmentation is assumed to take no time",
+    "workers": "images are assumed to be ready in time",
+    "resizer": "images are assumed to be ready in time",
+    "prefetch": "images are assumed to be ready in time",
+    "device_cache_bytes": "images are assumed to be copied to the GPUs in every step",
     "sync_bn": "GPUs would also exchange means and variances, layer by layer",
     "no_bias_decay": "biases would be reduced in separate buckets",
     "clip_norm": "the update would also read all gradients for their norm",
@@ -54,11 +54,11 @@ _SPLIT_REASON = "only applies to other parallel strategies, which cannot be pred
 _SUM_REASON = "changes the gradient reduction in a way that cannot be predicted"
 # These settings change a step too much for a prediction. They raise a ConfigError.
 REFUSED_SETTINGS: Dict[str, str] = {
-    "strategy": "cannot be predicted, only data parallelism", "pipeline_parallel": _SPLIT_REASON,
+    "strategy": "is not supported, because only data parallelism can be predicted", "pipeline_parallel": _SPLIT_REASON,
     "cut": _SPLIT_REASON, "balance": _SPLIT_REASON, "pipeline_schedule": _SPLIT_REASON,
     "stages_per_device": _SPLIT_REASON, "tensor_parallel": _SPLIT_REASON, "tensor_parallel_mode": _SPLIT_REASON,
     "threads": "only applies to CPU devices, but the predicted machines have GPUs",
-    "devices": "selects devices of this machine: use --gpus N with --predict",
+    "devices": "selects devices of this machine, unlike --gpus N",
     "device_weights": "is for unequal devices, but all GPUs of a predicted machine are the same",
     "topology": "describes other links than the predicted machine has",
     "compress": _SUM_REASON, "update_on_servers": _SUM_REASON,

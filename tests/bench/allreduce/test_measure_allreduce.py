@@ -124,7 +124,7 @@ def test_the_memory_limit_is_that_of_every_replica_read_and_written_once():
 @pytest.mark.cpu_only("memory of the host, of which /proc/meminfo tells")
 def test_memory_that_is_not_there_is_refused_before_it_is_used(allreduce):
     require_memory(2**20, "little", "")
-    with pytest.raises(ConfigError, match="much needs about 1152921504"):
+    with pytest.raises(ConfigError, match="much requires about 1152921504"):
         require_memory(2**60, "much", "choose less")
     status, out, err = allreduce("bench", "--bytes", "900000GiB")
     assert (status, out) == (2, "") and "choose smaller --bytes" in err

@@ -63,7 +63,7 @@ def test_the_regret_is_that_of_the_quickest_row_of_the_same_size():
     assert (small.best, small.best_s, small.regret) == ("ring", 2.0, 1.5)
     assert (large.best, large.regret) == ("auto", 1.0)
     text = " ".join(predicted_costs.choices_text(auto, [small, large]).split())
-    assert "1.25 in the median of the sizes, 1.50 at worst" in text
+    assert "1.25 for the median size, 1.50 at worst" in text
 
 
 MACHINE, SIZE = "g4dn.12xlarge", 10**8
