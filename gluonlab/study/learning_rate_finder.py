@@ -88,7 +88,7 @@ class RateFinderResult(NamedTuple):
         """Return text lines: the suggested rate, and the range of rates that was tried."""
         return [
             f"--lr {self.suggestion:.2g}: {RULE}",
-            f"which is {self.best_rate:.2g}; the learning rate rose to {self.rates[-1]:.2g} in "
+            f"the smoothed loss is smallest at {self.best_rate:.2g}; the learning rate rose to {self.rates[-1]:.2g} in "
             f"{len(self.rates)} steps of {self.batch:,} images{self.ended and '; '}{self.ended}",
         ]
 
@@ -199,7 +199,7 @@ def find_learning_rate(config: TrainConfig, steps: int) -> RateFinderResult:
     far_step = next((count for count in range(1, len(smooth) + 1) if _is_far_above_best(smooth[:count])), 0)
     if far_step:
         losses, smooth = losses[:far_step], smooth[:far_step]
-        stop_reason = f"it was stopped at {STOP_LOSS_FACTOR:g} times that"
+        stop_reason = f"the test stopped at {STOP_LOSS_FACTOR:g} times the smallest smoothed loss"
     rates = [plan.rates(step) / scale for step in range(1, len(losses) + 1)]
     suggestion = suggest_rate(rates, smooth) if smooth else None
     if suggestion is None:

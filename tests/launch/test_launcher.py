@@ -119,7 +119,7 @@ def test_a_signal_ends_all_ranks_after_one_step_and_says_how_to_go_on(tmp_path):
         status, text = run.wait_for_exit()
     assert status == 128 + signal.SIGTERM
     words = " ".join([*TWO, *PATIENCE_OPTIONS])
-    on = f"to go on: gluonlab launch {words} -- resume run"
+    on = f"to resume: gluonlab launch {words} -- resume run"
     assert text.count("[0] ended by SIGTERM: ") == text.count(on) == 1
     assert text.count("[1] ended by SIGTERM: ") == 1 and "error" not in text
     assert not surviving_processes(pids.values())

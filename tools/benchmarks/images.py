@@ -137,8 +137,8 @@ def format_results(rows: Sequence[ThroughputRow], rounds: int) -> str:
         lines += [*[""] * bool(lines), rates.format_heading(label, LABEL_WIDTH, "row / PyTorch"), *rows_of_set]
     note = (
         f"JPEGs are read, decoded and put into batches of {BATCH_SIZE}, without training. "
-        f"images/s: the median of {rounds_text(rounds)}. gluonlab's batches are shards of bytes "
-        "on 2 devices, in the order of a seed; preprocessed files contain pixels."
+        f"images/s: the median of {rounds_text(rounds)}. gluonlab returns uint8 shards "
+        "on 2 devices, in an order that depends on the seed; preprocessed files contain pixels."
     )
     return as_table(lines, note)
 

@@ -205,9 +205,7 @@ GROUPS: Dict[str, Callable[[PublishedSpeed], bool]] = {
         figure.task == TRAINING and figure.gpu in ("V100", "K80") and figure.source.startswith(PERF)
     ),
     "inference on the V100": lambda figure: figure.task == INFERENCE,
-    "training on other GPUs (M60, A100)": lambda figure: (
-        figure.gpu in ("M60", "A100-80GB") and figure.gpus == 1
-    ),
+    "training on other GPUs (M60, A100)": lambda figure: figure.gpu in ("M60", "A100-80GB") and figure.gpus == 1,
     "NVIDIA's own build on one V100": lambda figure: (
         figure.software == "nvidia" and (figure.gpu, figure.gpus) == ("V100", 1)
     ),

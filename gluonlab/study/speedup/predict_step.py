@@ -146,7 +146,7 @@ def _check_no_settings(config: TrainConfig, images: Optional[str]) -> None:
         given_options.append(f"--images {images}")
     if given_options:
         raise ConfigError(
-            f"--predict {PUBLISHED_TABLE} prints published trainings, not yours: omit "
+            f"--predict {PUBLISHED_TABLE} prints published training speeds, so it accepts no settings: omit "
             f"{', '.join(given_options)}, or pass a machine, such as --predict p3.16xlarge"
         )
 
