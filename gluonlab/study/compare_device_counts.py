@@ -116,7 +116,7 @@ def compare(
         raise
     except KeyboardInterrupt as error:
         if not error.args:  # between two runs; within a run, the run has set the message
-            error.args = (f"{folder.path} contains {len(results)} finished runs of {len(counts)}",)
+            error.args = (f"{folder.path} contains {len(results)} of {len(counts)} runs",)
         raise
     finally:
         with suppress(OutputError):

@@ -56,7 +56,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path_factory, values, name, reas
         ("[" * 100_000, "is not a results file"),
         (make_record(rates(1)).as_json().replace("[1]", "[0]"), "values that are not greater than 0"),
         (make_record(rates(1)).as_json().replace("[1]", "[NaN]"), "values that are not greater than 0"),
-        (make_record(rates(1)).as_json().replace('"peers"', "7"), "bench is no str"),
+        (make_record(rates(1)).as_json().replace('"peers"', "7"), "bench is not of type str"),
         (make_record(rates(1)).as_json().replace('"unit": "images/s", ', ""), "'unit'"),
     ],
 )

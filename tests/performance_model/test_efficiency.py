@@ -107,7 +107,7 @@ def test_the_table_fits_the_terminal_and_shows_the_numbers(efficiency, as_json):
     status, out, _ = efficiency()
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
     assert out.startswith("p3.16xlarge: 8 x V100 per host, 25 Gb/s, a step of one GPU takes 186.5 ms\n")
-    for words in ("Predicted, not measured", "102.3 MB", "inferred", "Not counted"):
+    for words in ("Predicted, not measured", "102.3 MB", "inferred", "Not included"):
         assert words in out
     rows = read_rows(as_json)
     lines = re.findall(r"^ +(\d+) +(\d+)((?: +[\d.,]+){9})$", out, re.M)

@@ -161,7 +161,7 @@ def test_a_comparison_interrupted_between_two_runs_says_which_are_left(run_with)
                 raise KeyboardInterrupt
 
     status, err = run_with(Interrupting(), "--compare=1,2", "--model=mlp", "--epochs=1", "--quiet", "--out=both")
-    assert (status, err.splitlines()[-1]) == (130, "interrupted: both holds the finished runs, 1 of 2")
+    assert (status, err.splitlines()[-1]) == (130, "interrupted: both contains 1 of 2 runs")
 
 
 def test_an_interruption_before_there_is_a_folder_says_that_nothing_was_written(run, empty_cwd, monkeypatch):

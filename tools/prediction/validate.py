@@ -210,7 +210,7 @@ GROUPS: Dict[str, Callable[[PublishedSpeed], bool]] = {
         figure.software == "nvidia" and (figure.gpu, figure.gpus) == ("V100", 1)
     ),
     "scaling from 2 to 8 GPUs": lambda figure: figure.software == "nvidia" and figure.gpus > 1,
-    "slow kvstores: local, device through the host, the lab's loop": lambda figure: (
+    "slow: local, device through the host, the lab's loop": lambda figure: (
         SOFTWARE[figure.software].is_old or figure.software == "the lab's loop"
     ),
     "another framework (TensorFlow)": lambda figure: figure.software == "tensorflow",
