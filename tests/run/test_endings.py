@@ -76,7 +76,7 @@ def run_with(run, monkeypatch):
 
 
 WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "ended by SIGTERM", signal.SIGHUP: "ended by SIGHUP"}
-GO_ON = "to go on: gluonlab resume run"
+GO_ON = "to resume: gluonlab resume run"
 FOUR_EPOCHS = ["--model", "mlp", "--threads", "1", "--global-batch-size", "64", "--epochs", "4",
                "--quiet", "--out", "run"]  # fmt: skip
 HANGS_S = 300  # bounds what would wait forever
