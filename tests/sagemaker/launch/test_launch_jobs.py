@@ -193,7 +193,7 @@ def test_a_key_is_for_volumes(instance, taken, made_up_templates):
         result = request(instance=instance, gpus=1)["ResourceConfig"]
         assert (result["VolumeKmsKeyId"], result["VolumeSizeInGB"]) == ("0123", 50)
     else:
-        with pytest.raises(ConfigError, match=r"ml.g5.xlarge has a disk.* take the key out, or"):
+        with pytest.raises(ConfigError, match=r"ml.g5.xlarge, whose local disk .* remove the key and"):
             request(instance=instance, gpus=1)
 
 
