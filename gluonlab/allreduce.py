@@ -21,12 +21,12 @@ ROUNDS, SEARCH_SECONDS = 7, 60
 
 _topology_argument = click.argument("topology", metavar="TOPOLOGY")
 _topology = option("--topology", "NAME", f"links for predictions and rings: {NAME_HELP}  [default: this machine]")
-_chunks = option("--chunks", "N", "cut each buffer into N chunks, if the algorithm allows it")
-_groups = option("--groups", "RANKS", "groups of hierarchical, such as 0-3/4-7  [default: topology's, or halves]")
+_chunks = option("--chunks", "N", "divide each buffer into N chunks, if the algorithm supports it")
+_groups = option("--groups", "RANKS", "groups of hierarchical, such as 0-3/4-7  [default: the topology's, or halves]")
 _dtype = option("--dtype", "TYPE", "float16, float32, float64 or int32  [default: float32]")
-_arrays = option("--arrays", "N", "split each size over N arrays, like gradients  [default: 1]")
+_arrays = option("--arrays", "N", "divide each size over N arrays, like gradients  [default: 1]")
 _rounds = option("--rounds", "N", f"measurements of each row  [default: {ROUNDS}]")
-_iters = option("--iters", "N", "allreduces per measurement  [default: as many as need 30 ms]")
+_iters = option("--iters", "N", "allreduces per measurement  [default: as many as take 30 ms]")
 _warmup = option("--warmup", "N", "untimed allreduces before the first measurement  [default: 2 to 7, by speed]")
 
 
@@ -62,7 +62,7 @@ def _print_output(name: str, options: Dict[str, Any], as_json: bool = False) -> 
 )
 @_dtype
 @_arrays
-@option("--processes", "BACKENDS", "also sum over as many processes, with dist_sync, horovod or both")
+@option("--processes", "BACKENDS", "also reduce over as many processes, with dist_sync, horovod or both")
 @_rounds
 @_iters
 @_warmup
@@ -97,7 +97,7 @@ def bench_command(as_json: bool, **options: Any) -> None:
 @option("--topology", "NAME", "also print predicted times on p3.16xlarge, another machine or m.json")
 @_chunks
 @_groups
-@option("--out-file", "FILE", "write a new .html page to step through, or one .svg picture")
+@option("--out-file", "FILE", "write a new .html page to step through, or an .svg image")
 @LANGUAGE_OPTION
 def draw_command(**options: Any) -> None:
     """Show an allreduce step by step, as text or on an animated page.
@@ -113,11 +113,11 @@ def draw_command(**options: Any) -> None:
 
 @command("gluonlab allreduce simulate", most_used="--bytes --algorithms --all --hosts --plot --json")
 @_topology_argument
-@option("--devices", "SPEC", "use only so many devices of the topology  [default: all]")
+@option("--devices", "SPEC", "use only N devices of the topology  [default: all]")
 @_bytes(f"{DEFAULT_SIZES}; with --hosts: 100MB")
 @option("--algorithms", "NAMES", f"all, or some of {SCHEDULES}  [default: all]")
-@click.option("--all", is_flag=True, default=None, help="show every algorithm at each size, not only the fastest")
-@option("--hosts", "N,N", "predict one size on so many hosts; 1:128 doubles from 1 to 128")
+@click.option("--all", is_flag=True, default=None, help="print every algorithm for each size, not only the fastest")
+@option("--hosts", "N,N", "predict one size on several numbers of hosts; 1:128 doubles from 1 to 128")
 @_chunks
 @_groups
 @option("--plot", "FILE", "plot time and busbw against size, or with --hosts against ranks, as PNG")
@@ -137,10 +137,10 @@ def simulate_command(as_json: bool, **options: Any) -> None:
 
 @command("gluonlab allreduce solve", INTERRUPTED)
 @_topology_argument
-@option("--devices", "SPEC", "use only so many devices of the topology  [default: all]")
+@option("--devices", "SPEC", "use only N devices of the topology  [default: all]")
 @_bytes(COST_SIZES)
 @option("--seconds", "N", f"time limit of the search for each number of steps  [default: {SEARCH_SECONDS}]")
-@option("--out-file", "FILE", "write the schedules and their links into f.json, for --topology")
+@option("--out-file", "FILE", "write the schedules and their links to f.json, for --topology")
 @JSON_OPTION
 def solve_command(as_json: bool, **options: Any) -> None:
     """Search for the fastest allreduce schedules on a topology.
@@ -155,7 +155,7 @@ def solve_command(as_json: bool, **options: Any) -> None:
 
 
 @command("gluonlab allreduce choose", INTERRUPTED, most_used="--devices --bytes --simulate --rounds --topology --json")
-@option("--simulate", "NAME", "only predict, on p3.16xlarge, another topology, or a file m.json")
+@option("--simulate", "NAME", "only predict, on p3.16xlarge, another topology or a file m.json")
 @_devices(DEFAULT_DEVICES)
 @_bytes(DEFAULT_SIZES)
 @_dtype

@@ -35,7 +35,7 @@ LABELS = {
     "gluonlab-2x1": "gluonlab, 2 devices",
     "gluonlab-2x1-sharded-optimizer": "gluonlab, 2 devices, `sharded-optimizer`",
     "gluonlab-1x2": "gluonlab, 1 device, 2 threads", "gluonlab-1x1": "gluonlab, 1 device, 1 thread",
-    "decoders": "gluonlab, 2 decoders", "packed": "gluonlab, packed",
+    "decoders": "gluonlab, 2 workers", "packed": "gluonlab, preprocessed",
     "record": "MXNet's ImageRecordIter, a .rec of the JPEGs",
     "gluon": "gluon's DataLoader, 2 workers, gluonlab's way to decode",
     "torch": "PyTorch's DataLoader, 2 workers, Pillow",
@@ -147,10 +147,7 @@ def threads_table(record):
     heads += [f"{NETWORKS[network]} {COMPANY[company]}" for network, company in map(str.split, threads.column_names())]
     rows = threads.make_rows(record.series)
     cells = [
-        [
-            THREADS.get(row.name, row.label.replace("looks", "spins")),
-            *(_threads_cell(row, name) for name in threads.column_names()),
-        ]
+        [THREADS.get(row.name, row.label), *(_threads_cell(row, name) for name in threads.column_names())]
         for row in rows
     ]
     busy = record.about.get("others", 0.0)

@@ -39,10 +39,10 @@ from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 )
 @measurement_options(_scaling.ROUNDS)
 @option("--model", "NAME", f"one of {', '.join(_scaling.MODELS)}", "lenet")
-@option("--scaling", "KIND", "weak: the same batch per device; strong: one batch for all", _scaling.WEAK)
+@option("--scaling", "KIND", "weak: constant batch per device; strong: constant global batch", _scaling.WEAK)
 @option("--processes", "N,N", "numbers of processes", _scaling.PROCESSES)
-@option("--device-counts", "N,N", "numbers of devices of each process", _scaling.DEVICE_COUNTS)
-@option("--backends", "NAMES", "how processes sum gradients", ",".join(BACKENDS))
+@option("--device-counts", "N,N", "number of devices per process", _scaling.DEVICE_COUNTS)
+@option("--backends", "NAMES", "gradient reduction over processes", ",".join(BACKENDS))
 def processes_command(
     run_options: MeasurementOptions, model: str, scaling: str, processes: str, device_counts: str, backends: str
 ) -> None:
@@ -100,11 +100,11 @@ def strategies_command(run_options: MeasurementOptions, model: str, microbatches
 @option(
     "--costs",
     "MS,MS",
-    "milliseconds of a device's forward and backward pass; a transfer and the update may follow: "
-    "10,20,0.5,1; for each stage: 10,20/12,24  [default: 1,2]",
+    "milliseconds of forward and backward pass per device, optionally also of a transfer and the "
+    "update: 10,20,0.5,1; or per stage: 10,20/12,24  [default: 1,2]",
 )
-@option("--draw", "SCHEDULE", f"show one schedule, as text; {', '.join(SCHEDULES)}")
-@option("--out-file", "FILE", "with --draw: write a new .html page to step through, or one .svg picture")
+@option("--draw", "SCHEDULE", f"draw one schedule, as text: {', '.join(SCHEDULES)}")
+@option("--out-file", "FILE", "with --draw: write a new .html page to step through, or an .svg image")
 @LANGUAGE_OPTION
 @JSON_OPTION
 def pipeline_command(as_json: bool, **options: Optional[str]) -> None:
@@ -166,8 +166,8 @@ def _load_tool(name: str) -> Callable[[List[str]], Any]:
     tools, folder = CHECKOUT / "tools", TOOLS[name].partition(".")[0]
     if not (tools / folder).is_dir():
         print_error(
-            f"error: bench {name} is a measurement for developers of gluonlab, and is not "
-            f"installed: run python tools/{folder} {name} in a checkout of gluonlab"
+            f"error: bench {name} is a benchmark for developers, which is not installed: run "
+            f"python tools/{folder} {name} in a checkout of gluonlab"
         )
         sys.exit(2)
     if str(tools) not in sys.path:

@@ -286,8 +286,8 @@ def check_devices(available: MeasuredDevices) -> int:
     count, maximum = len(available.numbers), make_topology(COST_TOPOLOGY).world_size
     if not 2 <= count <= maximum:
         raise DeviceError(
-            f"--devices {available.device_spec(count)}: a network is split over 2 to {maximum} devices, "
-            f"as many as {COST_TOPOLOGY} has: name so many"
+            f"--devices {available.device_spec(count)}: the number of devices must be from 2 to "
+            f"{maximum}, as many as {COST_TOPOLOGY} has"
         )
     return count
 

@@ -25,10 +25,10 @@ CommandOptions = Mapping[str, Any]
 CostsOf = Callable[[PipelineSchedule], Optional[Costs]]
 
 COLUMN_NOTES = (
-    "Prices, not measurements: a device computes one thing at a time, and sends while it goes on. "
-    "bubble: the share of the devices' time in which they are idle; speed-up: over one device, "
-    "if it had the memory. kept: of how many microbatches the fullest device keeps the "
-    "activations, those of one stage counted as its part of what lies on the device."
+    "Predictions, not measurements: a device computes one task at a time, and sends in the "
+    "background. bubble: the fraction of time in which the devices are idle; speed-up: over one "
+    "device with enough memory. kept: the largest number of microbatches whose activations a "
+    "device keeps; those of one of k stages on a device count 1/k."
 )
 
 
@@ -39,11 +39,11 @@ def pipeline_text(options: CommandOptions) -> str:
     """
     if "draw" in options:
         if "json" in options:
-            raise ConfigError("--json has no effect with --draw: leave it out")
+            raise ConfigError("--json has no effect with --draw: omit --json")
         return _draw_schedule(options)
     for name in ("out_file", "language"):
         if name in options:
-            raise ConfigError(f"{option_name(name)} is for a drawing: give --draw SCHEDULE, or leave it out")
+            raise ConfigError(f"{option_name(name)} only applies to drawings: add --draw SCHEDULE, or omit it")
     return _predict_all_schedules(options)
 
 
@@ -94,8 +94,9 @@ def _make_schedule(options: CommandOptions, name: str) -> PipelineSchedule:
         stages_per_device = requested_stages if name in ("interleaved", options.get("draw")) else 1
     if devices * stages_per_device * microbatches > MAX_STAGE_MICROBATCHES:
         raise ConfigError(
-            f"{name} on {devices} devices has {devices * stages_per_device} stages x {microbatches} "
-            f"microbatches: up to {MAX_STAGE_MICROBATCHES} are possible; choose fewer"
+            f"{name} on {devices} devices has {devices * stages_per_device} stages x "
+            f"{microbatches} microbatches, more than the possible {MAX_STAGE_MICROBATCHES}: "
+            "choose fewer"
         )
     return make_pipeline(name, devices, microbatches, stages_per_device)
 
@@ -139,8 +140,8 @@ def _parse_stage_cost(part: str) -> _StageCost:
     numbers = part.split(",")
     if not 2 <= len(numbers) <= 4:
         raise ConfigError(
-            f"--costs {part}: give the milliseconds of forward and backward, then if you like of a "
-            "transfer and an update: 10,20 or 10,20,0.5,1"
+            f"--costs {part}: not 2 to 4 numbers: pass the milliseconds of forward and backward, "
+            "and optionally of a transfer and an update, such as 10,20 or 10,20,0.5,1"
         )
     positive, nonnegative = real_number_check(0, 1e9, above_minimum=True), real_number_check(0, 1e9)
     checks = (positive, positive, nonnegative, nonnegative)
@@ -151,8 +152,8 @@ def _stage_count_error(options: CommandOptions, schedule: PipelineSchedule) -> C
     """Return the error that --costs has another number of stages than the schedule."""
     stages = len(options["costs"].split("/"))
     return ConfigError(
-        f"--costs gives those of {stages} stages, and {schedule.name} has {schedule.stages}: give "
-        "one for each stage, or one for all"
+        f"--costs describes {stages} stages, but {schedule.name} has {schedule.stages}: pass "
+        "costs for each stage, or one for all"
     )
 
 

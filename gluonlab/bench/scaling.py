@@ -188,13 +188,13 @@ def format_results(
     rows = make_rows(layouts, series)
     heading = f"{'processes':<21}{'devices':>8}{'batch':>7}{'images/s':>10}"
     heading += f"{'speed-up':>10}{'efficiency':>12}{'vs 1':>9}"
-    batch_rule = {WEAK: "each device has as many images", STRONG: "all devices share one batch"}
+    batch_rule = {WEAK: "constant batch per device", STRONG: "constant global batch"}
     note = (
         f"{TASKS[model].title}, {kind} scaling: {batch_rule[kind]}. images/s: the median of "
-        f"{rounds_text(rounds)}. speed-up: images/s over those of one device; efficiency: speed-up per "
-        "device. vs 1: images/s over those of one process with as many devices. "
-        f"All processes run here, on {resources.available_cores()} cores, each device with one "
-        "thread; dist_sync also runs a server and a scheduler." + _core_limit_note(rows)
+        f"{rounds_text(rounds)}. speed-up: images/s relative to one device; efficiency: speed-up "
+        "per device. vs 1: images/s relative to one process with as many devices. All processes "
+        f"run on this host, on {resources.available_cores()} cores, each device with one thread; "
+        "dist_sync also runs a server and a scheduler." + _core_limit_note(rows)
     )
     table = format_table([heading, *map(_row_line, rows)], note)
     outcomes = judge_targets(model, rows) if kind == WEAK else []

@@ -254,8 +254,9 @@ def _pipeline_table(rows: Sequence[PipelineRow], microbatches: int) -> str:
             f"{row.bubble:>9.1%}{row.predicted_bubble:>9.1%}{row.ideal_bubble:>7.1%}{row.host_s * 1e6:>9.1f}"
         )
     note = (
-        "bubble: 1 - work / (devices x step); work is the time of stages and updates, each measured "
-        f"alone. predicted, pred.: from the same times and the schedule, on {COST_TOPOLOGY}'s links. "
-        "ideal: (p-1) / (v m + p-1). host us: time in which the host's thread queues an instruction."
+        "bubble: 1 - work / (devices x step), where work is the time of stages and updates, "
+        "measured separately. predicted, pred.: calculated from the same times and the schedule, "
+        f"on the links of {COST_TOPOLOGY}. ideal: (p-1) / (v m + p-1). host us: launch overhead "
+        "of an instruction."
     )
     return format_table(lines, note)

@@ -149,7 +149,9 @@ def main(
         check_not_gluonlab(words)
         settings.update(program_variables())
     if backend == "horovod" and servers is not None:
-        raise ConfigError("--servers is for parameter servers, which horovod does not have: leave it out")
+        raise ConfigError(
+            "--servers sets the number of parameter servers, which --backend horovod does not use: omit --servers"
+        )
     processes = None if count is None else parse_whole_number("-n", count)
     server_count = None if servers is None else parse_whole_number("--servers", servers)
     scheduler_port = None if port is None else parse_whole_number("--port", port, 65535)
@@ -166,7 +168,7 @@ def main(
         print(job_file(kind, job_request), end="")
         return None
     if job:
-        raise ConfigError(f"--job {job[0]} is for job files: add --print KIND, or leave it out")
+        raise ConfigError(f"--job {job[0]} is only valid for job files: add --print KIND, or omit --job")
     member = membership(os.environ)
     if count or hosts or hostfile:
         check_not_in_group(context, member)
@@ -187,7 +189,7 @@ def main(
         sys.exit(serve_rank_0(member, backend, words, ssh_options.patience, settings))
     available_hosts = _requested_hosts(hosts, hostfile)
     if available_hosts == [LOCAL_HOST] and count is None and member is None:
-        raise ConfigError("the number of processes is missing: give it with -n 2, or give hosts with --hosts h1,h2")
+        raise ConfigError("the number of processes is missing: pass it with -n 2, or pass hosts with --hosts h1,h2")
     rank_hosts = assign_ranks(processes, available_hosts)
     used_hosts = [host for n, host in enumerate(available_hosts) if n in rank_hosts or host.slots == 0]
     check_remote_options(context, used_hosts, member)
@@ -214,7 +216,7 @@ def main(
     console = Console("--json" in words and not program, program)
     status = launch_group(request, console)
     if console.write_error is not None:
-        raise RunError(f"not all could be printed: {console.write_error.strerror}: look into --out")
+        raise RunError(f"could not print all output ({console.write_error.strerror}): see the files in --out")
     sys.exit(status)
 
 
@@ -273,8 +275,8 @@ def _check_options(context: click.Context, words: Sequence[str]) -> None:
         raise click.NoSuchOption(words[0].partition("=")[0], ctx=context)
     if run_words[:1] and run_words[0] in PYTHON_OPTIONS:
         raise ConfigError(
-            f"{run_words[0]} is not an option of the run: a program starts with its name, as in "
-            f"-n 2 -- python {run_words[0]} ..."
+            f"{run_words[0]} is not an option of gluonlab run: to run a program, start with its "
+            f"name, as in -n 2 -- python {run_words[0]} ..."
         )
 
 
@@ -284,7 +286,7 @@ def _requested_hosts(hosts: Optional[str], hostfile: Optional[str]) -> List[Host
     Without a job of several hosts, return only this host.
     """
     if hosts is not None and hostfile is not None:
-        raise ConfigError("--hosts and --hostfile contradict each other: give one of them")
+        raise ConfigError("--hosts and --hostfile cannot be used together: pass only one of them")
     if hosts is not None:
         return parse_hosts(hosts)
     if hostfile is not None:
@@ -315,9 +317,9 @@ def _parse_min_np(text: Optional[str], restarts: int, workers: int) -> Optional[
         return None
     least = parse_whole_number("--min-np", text)
     if least > workers:
-        raise ConfigError(f"--min-np {least}: there are {workers} processes: give {workers} or fewer")
+        raise ConfigError(f"--min-np {least} is more than the number of processes, {workers}: pass {workers} or fewer")
     if not restarts:
-        raise ConfigError("--min-np is for restarts: add --max-restarts N")
+        raise ConfigError("--min-np only applies to restarts: add --max-restarts N")
     return least
 
 

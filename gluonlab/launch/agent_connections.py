@@ -97,24 +97,24 @@ class AgentConnection:
                 stderr=asyncio.subprocess.PIPE, limit=MAX_MESSAGE_BYTES, env=self._environment(), **OWN_GROUP_OPTIONS,
             )  # fmt: skip
         except OSError as error:
-            raise RunError(f"{command[0]} cannot be started: {error.strerror}") from None
+            raise RunError(f"cannot start {command[0]} ({error.strerror})") from None
         assert self._process.stdin and self._process.stdout and self._process.stderr
         self._writer = self._process.stdin
         self._tasks = [asyncio.ensure_future(self._read_stderr(self._process.stderr))]
-        reason, remedy = "", "" if self.host.is_local else f": try {shlex.join(command)}"
+        reason, remedy = "", "" if self.host.is_local else f": check the connection with {shlex.join(command)}"
         try:
             greeting = first_message(receive_messages(self._process.stdout, AGENT_MESSAGES))
             hello = await run_with_timeout(self._ssh_options.patience, greeting)
         except asyncio.TimeoutError:
             hello = {}
         except BadMessage as error:  # the remote shell has printed text before the first message
-            hello, reason = {}, f"its shell prints {error.line!r} first"
-            remedy = ": print nothing where no person reads it, such as with [ -t 1 ] in ~/.bashrc"
+            hello, reason = {}, f"its shell prints {error.line!r} before the agent starts"
+            remedy = ": print nothing in non-interactive shells, for example with [ -t 1 ] in ~/.bashrc"
         if "hostname" not in hello:
             reason = reason or await self._last_stderr_line() or "it does not answer"
             self.close()
             await self.wait_closed()
-            raise RunError(f"host {self.host.name}: no agent can be started there: {one_line(reason)}{remedy}")
+            raise RunError(f"host {self.host.name}: cannot start the agent: {one_line(reason)}{remedy}")
         self.start_listening(self._process.stdout, hello, inbox)
 
     def start_listening(
@@ -216,7 +216,7 @@ class AgentConnection:
                 if "line" in message and message["stream"] != "status":
                     self._unprinted += line_cost(message["line"])
                     if self._unprinted > MAX_UNPRINTED_LETTERS:
-                        self.mark_lost("sends more than is printed, and does not wait")
+                        self.mark_lost("sends output faster than it is printed")
                         return
                 if "heartbeat" not in message:
                     self._inbox.put_nowait((self, message))
@@ -224,7 +224,7 @@ class AgentConnection:
             self.mark_lost(str(error))
             return
         last_line = await self._last_stderr_line()
-        self.mark_lost("has ended the connection" + (f": {one_line(last_line)}" if last_line else ""))
+        self.mark_lost("has closed the connection" + (f": {one_line(last_line)}" if last_line else ""))
 
     async def _send_heartbeats(self) -> None:
         """Send a heartbeat every BEAT_S seconds until this task is cancelled."""

@@ -129,7 +129,7 @@ class BadMessage(RunError):
 
     def __init__(self, line: str) -> None:
         self.line = line if len(line) <= MAX_QUOTED_LETTERS else f"{line[:MAX_QUOTED_LETTERS]}..."
-        super().__init__(f"has said what is no message: {one_line(repr(self.line))}")
+        super().__init__(f"sent an invalid message: {one_line(repr(self.line))}")
 
 
 def send_message(writer: asyncio.StreamWriter, **message: Any) -> None:

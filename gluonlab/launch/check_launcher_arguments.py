@@ -29,11 +29,11 @@ JOB_OPTIONS = ("servers", "max_restarts", "min_np", "timeout", "port")
 REMOTE_OPTIONS = ("env", "ssh", "python")  # options that are only used for other hosts
 # Options that are invalid if a scheduler starts the processes, and the reason.
 REFUSED_IN_JOBS = {
-    "hosts": "the scheduler chooses the hosts: give the number of processes with -n",
-    "hostfile": "the scheduler chooses the hosts: give the number of processes with -n",
-    "env": "the scheduler passes variables to all processes: leave it out",
-    "ssh": "the scheduler starts the processes: leave it out",
-    "python": "a job file has it as --job python=PATH",
+    "hosts": "the scheduler chooses the hosts: set the number of processes with -n",
+    "hostfile": "the scheduler chooses the hosts: set the number of processes with -n",
+    "env": "the scheduler passes all variables to the processes: omit this option",
+    "ssh": "the scheduler starts the processes: omit this option",
+    "python": "the job file starts Python itself: use --job python=PATH",
 }
 DEFAULT_CHECKPOINT_PERIOD = "1 epoch"  # default interval of checkpoints
 ASYNC_BACKEND = "dist_async"
@@ -48,7 +48,7 @@ def parse_whole_number(name: str, text: str, most: int = MAX_PROCESSES, least: i
     Raises ConfigError.
     """
     if not re.fullmatch(r"[0-9]{1,9}", text) or not least <= int(text) <= most:
-        raise ConfigError(f"{name} {text}: give a whole number, {least} to {most}")
+        raise ConfigError(f"{name} {text}: must be a whole number from {least} to {most}")
     return int(text)
 
 
@@ -59,7 +59,7 @@ def parse_number(name: str, text: str, unit: str, least: float, most: float) -> 
     """
     number = as_number(text)
     if not least <= number <= most:
-        raise ConfigError(f"{name} {text}: give {unit}, {least:g} to {most:.0f}")
+        raise ConfigError(f"{name} {text}: must be a number of {unit} from {least:g} to {most:.0f}")
     return number
 
 
@@ -71,9 +71,9 @@ def split_command(name: str, text: str) -> List[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise ConfigError(f"{name} {text}: {error}") from None
+        raise ConfigError(f"{name} {text}: cannot be split into words ({error}): check the quotes") from None
     if not words:
-        raise ConfigError(f"{name} names no command: leave it out, or write one, such as ssh -p 22")
+        raise ConfigError(f"{name} contains no command: omit {name}, or pass a command such as 'ssh -p 22'")
     return words
 
 
@@ -86,10 +86,10 @@ def parse_run_command(words: Tuple[str, ...]) -> Tuple[str, ...]:
         return words[1:]
     if words[:1] == ("resume",):
         if len(words) < 2 or words[1].startswith("-"):
-            raise ConfigError("resume needs a run directory: write it after resume, as in -- resume RUN_DIR")
+            raise ConfigError("resume requires a run directory: add it, as in -- resume RUN_DIR")
         return ("--resume", *words[1:])
     if words and words[0] in SINGLE_PROCESS_COMMANDS:
-        raise ConfigError(f"{words[0]} runs in one process: write gluonlab {words[0]}, without gluonlab launch")
+        raise ConfigError(f"{words[0]} runs in a single process: use gluonlab {words[0]} without gluonlab launch")
     return words
 
 
@@ -121,10 +121,12 @@ def job_file_options(context: click.Context, kind: str) -> List[str]:
     words = given_options(context, JOB_OPTIONS)
     if words and kind == "sagemaker":
         raise ConfigError(
-            f"--print {kind} with {words[0]}: SageMaker's image starts and ends the processes itself: leave it out"
+            f"--print {kind} with {words[0]}: SageMaker's image starts and stops the processes itself: omit {words[0]}"
         )
     if kind == "k8s" and "--min-np" in words:
-        raise ConfigError("--print k8s with --min-np: Kubernetes ends all pods of a job when one is lost: leave it out")
+        raise ConfigError(
+            "--print k8s with --min-np: Kubernetes stops all pods of a job when it loses one: omit --min-np"
+        )
     return words
 
 
@@ -136,8 +138,8 @@ def check_not_in_group(context: click.Context, member: Optional[Membership]) -> 
     if member is not None and member.size > 1 and member.rank is not None:
         [option, *_] = given_options(context, ["count", "hosts", "hostfile"])
         raise ConfigError(
-            f"{option} starts a group, and {member.launcher} has already started this process as one of "
-            f"{member.size}: leave it out"
+            f"{option} starts a new job, but {member.launcher} has already started this process "
+            f"as one of {member.size}: omit {option}"
         )
 
 
@@ -153,8 +155,10 @@ def check_remote_options(context: click.Context, hosts: Sequence[Host], member: 
         return
     for name in REMOTE_OPTIONS:
         for option in given_options(context, [name])[:1]:
-            local = "all processes are on this host: leave it out, or name others with --hosts"
-            raise ConfigError(f"{option} is for other hosts, and {local if member is None else REFUSED_IN_JOBS[name]}")
+            local = f"all processes run on this host: omit {option}, or add other hosts with --hosts"
+            raise ConfigError(
+                f"{option} only applies to other hosts, but {local if member is None else REFUSED_IN_JOBS[name]}"
+            )
 
 
 def check_member_options(context: click.Context, launcher: str) -> None:
@@ -165,8 +169,8 @@ def check_member_options(context: click.Context, launcher: str) -> None:
     """
     for option in given_options(context, [*JOB_OPTIONS, *REFUSED_IN_JOBS])[:1]:
         raise ConfigError(
-            f"{option} is for the process that starts a group, and {launcher} has already started this "
-            "process: leave it out"
+            f"{option} only applies to the process that starts a job, but {launcher} has already "
+            f"started this process: omit {option}"
         )
 
 
@@ -193,18 +197,19 @@ def validate_run_arguments(
     if options["out"] is None:
         raise ConfigError(
             f"--max-restarts {restarts} resumes the run in --out, which is missing: add --out "
-            "DIR, and --autoresume if the folder already contains a run"
+            "DIR, and --autoresume if the directory already contains a run"
         )
     if backend == ASYNC_BACKEND or options["update_on_servers"]:
         reason = f"--backend {backend}" if backend == ASYNC_BACKEND else "--update-on-servers"
         raise ConfigError(
-            f"--max-restarts {restarts} resumes from checkpoints, and {reason} has none: the "
-            "optimizer's states are on the servers, and cannot be read: leave one of the two out"
+            f"--max-restarts {restarts} requires checkpoints, which {reason} does not support "
+            "because the optimizer states are on the servers: omit one of the two options"
         )
     if str(options["compress"]).strip().startswith("2bit"):
         raise ConfigError(
-            f"--max-restarts {restarts} resumes from checkpoints, and --compress {options['compress']} "
-            "has none: checkpoints do not contain its residuals: leave one of the two out"
+            f"--max-restarts {restarts} requires checkpoints, which --compress "
+            f"{options['compress']} does not support because its residuals are not saved: omit "
+            "one of the two options"
         )
     has_checkpoints = options["checkpoint_every"] or options["autoresume"]
     return words if has_checkpoints else (*words, "--checkpoint-every", DEFAULT_CHECKPOINT_PERIOD)
@@ -221,9 +226,9 @@ def _parse_run_options(
     for word in words:
         name = word.partition("=")[0]
         if name == "--backend":
-            raise ConfigError(f"--backend belongs before --, where it is {backend}: leave it out")
+            raise ConfigError(f"--backend must come before --, where it is {backend}: remove it after --")
         if name in SINGLE_PROCESS_OPTIONS:
-            raise ConfigError(f"{name} is for one process: leave it out, or write it to gluonlab run")
+            raise ConfigError(f"{name} runs in a single process: omit it, or use it with gluonlab run")
         _check_not_launcher_option(name, launcher_options, run_options)
     context = worker.make_context(worker.name, ["--backend", backend, *words])
     fields = TrainConfig.__dataclass_fields__
@@ -247,7 +252,7 @@ def _check_not_launcher_option(name: str, launcher_options: Sequence[str], run_o
     if not name.startswith("--") or name in run_options:
         return
     if name in launcher_options:
-        raise ConfigError(f"{name} is an option of the launcher: write it before --")
+        raise ConfigError(f"{name} is an option of gluonlab launch: move it before --")
     # Search the options of both: the worker itself knows only its own options.
     suggestion = nearest_option(name, [*launcher_options, *run_options])
     if suggestion in launcher_options:

@@ -74,9 +74,9 @@ class JobRequest:
             ("processes", 1), ("processes_per_host", 1), ("gpus", 0), ("threads", 1), ("memory_mb", 1), ("minutes", 1),
         ):  # fmt: skip
             if not least <= getattr(self, field) <= 10**9:
-                raise ConfigError(f"{field} = {getattr(self, field)}: a whole number from {least} on is possible")
+                raise ConfigError(f"{field}={getattr(self, field)}: must be a whole number from {least} to 1000000000")
         for field, pattern, example in (
-            ("name", NAME_PATTERN, "gluonlab-resnet18: at most 40 small letters, digits and hyphens"),
+            ("name", NAME_PATTERN, "gluonlab-resnet18 (at most 40 lower-case letters, digits and hyphens)"),
             ("queue", QUEUE_PATTERN, "waic-medium"),
             ("image", IMAGE_PATTERN, "registry.example/gluonlab:1"),
             ("instance", QUEUE_PATTERN, "ml.g5.12xlarge"),
@@ -85,10 +85,10 @@ class JobRequest:
         ):
             value = getattr(self, field)
             if value is not None and pattern.fullmatch(value) is None:
-                raise ConfigError(f"{field} = {value!r}: write something like {example}")
+                raise ConfigError(f"{field}={value!r} is not a valid {field}: use a value such as {example}")
         for word in (self.python, self.backend, *self.launcher, *self.words):
             if "\0" in word or any("\ud800" <= letter <= "\udfff" for letter in word):
-                raise ConfigError(f"{word!r} cannot stand in a file of text: leave it out")
+                raise ConfigError(f"{word!r} contains a character that a job file cannot contain: remove it")
 
     @property
     def host_count(self) -> int:
@@ -127,7 +127,7 @@ def parse_job_request(
         if name not in fields:
             raise ConfigError(unknown("--job", name, fields))
         if not equals:
-            raise ConfigError(f"--job {pair}: write {name}=VALUE")
+            raise ConfigError(f"--job {pair} has no value: use {name}=VALUE")
         is_number = isinstance(fields[name], int)
         values[name] = parse_whole_number(f"--job {name}", value, 10**9, 0) if is_number else value
     if processes is not None:
@@ -168,24 +168,26 @@ def slurm_job_file(request: JobRequest) -> str:
     """Return a job file for sbatch. In the job, srun starts one task for each process."""
     gpus = request.gpus * request.max_processes_on_host
     options = [
-        ("the job's name in the queue", f"--job-name={request.name}"),
-        ("where everything that is printed goes; %j is the job's number", "--output=%x-%j.out"),
+        ("name of the job in the queue", f"--job-name={request.name}"),
+        ("file for the output; %j is the job ID", "--output=%x-%j.out"),
         ("hosts", f"--nodes={request.host_count}"),
-        ("processes, over all hosts", f"--ntasks={request.processes}"),
-        ("at most so many of them on one host", f"--ntasks-per-node={request.max_processes_on_host}"),
-        ("threads for each process", f"--cpus-per-task={request.threads}"),
-        ("memory of each host", f"--mem={request.memory_mb}M"),
-        ("after so many minutes Slurm ends the job", f"--time={request.minutes}"),
+        ("processes on all hosts together", f"--ntasks={request.processes}"),
+        ("largest number of processes on one host", f"--ntasks-per-node={request.max_processes_on_host}"),
+        ("CPU threads per process", f"--cpus-per-task={request.threads}"),
+        ("memory per host", f"--mem={request.memory_mb}M"),
+        ("time limit in minutes, after which Slurm stops the job", f"--time={request.minutes}"),
     ]
     if gpus:
-        options.insert(6, ("GPUs of each host, for all of its processes", f"--gpus-per-node={gpus}"))
+        options.insert(6, ("GPUs per host, for all of its processes", f"--gpus-per-node={gpus}"))
     if request.queue is not None:
-        options.append(("the partition: which hosts, and for how long", f"--partition={request.queue}"))
+        options.append(
+            ("partition, which decides on the hosts and the longest time limit", f"--partition={request.queue}")
+        )
     # A task sees all GPUs of its host, and selects its own by the local rank.
     visibility = ["--gpu-bind=none"] if gpus else []
     may_lose_hosts = "--min-np" in request.launcher  # when a host is lost
     failure_options = ["--no-kill", "--kill-on-bad-exit=0"] if may_lose_hosts else ["--kill-on-bad-exit=1"]
-    failure_comment = "if a host is lost, the others go on" if may_lose_hosts else "if one fails, all end"
+    failure_comment = "if a host is lost, the others continue" if may_lose_hosts else "if one process fails, all stop"
     command = ["srun", *failure_options, *visibility, *request.command]
     return "\n".join(
         [
@@ -193,7 +195,7 @@ def slurm_job_file(request: JobRequest) -> str:
             "# Submit it with: sbatch FILE",
             *(line for comment, option in options for line in (f"# {comment}", f"#SBATCH {option}")),
             "",
-            f"# one task for each process, rank 0 speaks for all; {failure_comment}",
+            f"# one task per process; rank 0 prints the output; {failure_comment}",
             f"{_bash_line(command)}\n",
         ]
     )
@@ -206,24 +208,24 @@ def _lsf_resources(request: JobRequest) -> List[Tuple[str, List[str]]]:
     """Return a comment and a bsub option for each resource, for both kinds of LSF job files."""
     gpus = request.gpus * request.max_processes_on_host
     options = [
-        ("the job's name in the queue", ["-J", request.name]),
-        ("processes: one slot for each", ["-n", str(request.processes)]),
-        ("at most so many of them on one host", ["-R", f"span[ptile={request.max_processes_on_host}]"]),
-        ("GPUs of each host, which no other job may use", ["-gpu", f"num={gpus}:j_exclusive=yes"]),
-        ("memory, in MB unless the cluster has another unit", ["-R", f"rusage[mem={request.memory_mb}]"]),
-        ("hardware threads for each process", ["-R", f"affinity[thread*{request.threads}]"]),
-        ("after so many minutes LSF ends the job", ["-W", str(request.minutes)]),
+        ("name of the job in the queue", ["-J", request.name]),
+        ("number of processes, with one slot each", ["-n", str(request.processes)]),
+        ("largest number of processes on one host", ["-R", f"span[ptile={request.max_processes_on_host}]"]),
+        ("GPUs per host, which no other job may use", ["-gpu", f"num={gpus}:j_exclusive=yes"]),
+        ("memory, in MB unless the cluster uses another unit", ["-R", f"rusage[mem={request.memory_mb}]"]),
+        ("hardware threads per process", ["-R", f"affinity[thread*{request.threads}]"]),
+        ("time limit in minutes, after which LSF stops the job", ["-W", str(request.minutes)]),
     ]
     if not gpus:
         del options[3]
     if request.queue is not None:
-        options.insert(1, ("the queue: which hosts, and for how long", ["-q", request.queue]))
+        options.insert(1, ("queue, which decides on the hosts and the longest time limit", ["-q", request.queue]))
     return options
 
 
 def lsf_job_file(request: JobRequest) -> str:
     """Return a job file for bsub. In the job, blaunch starts one task in each slot."""
-    resources = [*_lsf_resources(request), ("where everything that is printed goes", ["-o", "%J.out"])]
+    resources = [*_lsf_resources(request), ("file for the output; %J is the job ID", ["-o", "%J.out"])]
     options = [line for comment, words in resources for line in (f"# {comment}", f'#BSUB {words[0]} "{words[1]}"')]
     command = _bash_line(["blaunch", "-no-shell", *request.command])
     return "\n".join(
@@ -232,7 +234,7 @@ def lsf_job_file(request: JobRequest) -> str:
             "# Submit it with: bsub < FILE",
             *options,
             "",
-            "# one task in each slot; a shell in between would read the words once more",
+            "# one task per slot; without a shell, which would parse the arguments again",
             f"{command}\n",
         ]
     )
@@ -248,13 +250,13 @@ def lsf_interactive_job_file(request: JobRequest) -> str:
     return "\n".join(
         [
             "#!/bin/bash",
-            "# Run it on a login host: bash FILE. In the shell that it opens, start the processes",
-            "# on the hosts of the job with:",
+            "# Run this script on a login host: bash FILE. It opens a shell on a host of the job.",
+            "# In that shell, start the processes on all hosts of the job with:",
             f"# {_bash_line(command)}",
             "options=(",
             *options,
             ")",
-            "# a shell with a terminal, as soon as the resources are free",
+            "# opens a shell with a terminal as soon as the resources are free",
             'bsub "${options[@]}" -Is /bin/bash\n',
         ]
     )
@@ -268,53 +270,53 @@ def lsf_interactive_job_file(request: JobRequest) -> str:
 KUBERNETES_PORTS = (9091, 9092)
 KUBERNETES_TEMPLATE = """\
 # Submit it with: kubectl apply -f FILE; kubectl logs -f job/{name}
-apiVersion: "v1"  # a service, in Kubernetes's first API
-kind: "Service"  # what gives the pods names that others can look up
-metadata:  # of the service
-  name: "{name}"  # pods are called {name}-0.{name} and so on
-spec:  # what is asked for
-  clusterIP: "None"  # no address of its own: names lead to the pods
-  publishNotReadyAddresses: true  # from the moment they start
-  selector:  # which pods
-    job-name: "{name}"  # the pods of this job
+apiVersion: "v1"  # API version of services
+kind: "Service"  # gives the pods host names
+metadata:  # name of the service
+  name: "{name}"  # the host names are {name}-0.{name} and so on
+spec:  # settings of the service
+  clusterIP: "None"  # no IP address, because the names resolve to the pods
+  publishNotReadyAddresses: true  # resolve names before the pods are ready
+  selector:  # pods of the service
+    job-name: "{name}"  # all pods of this job
 ---
-apiVersion: "batch/v1"  # indexed jobs: Kubernetes 1.24 or newer
-kind: "Job"  # pods that run until they are done
-metadata:  # of the job
-  name: "{name}"  # the job's name
-spec:  # what is asked for
-  completionMode: "Indexed"  # each pod knows its number, which is its rank
-  completions: {processes}  # processes
-  parallelism: {processes}  # all at the same time
-  backoffLimit: 0  # if one fails, all end
-  activeDeadlineSeconds: {seconds}  # the longest that it may take
-  template:  # of each pod
-    spec:  # what a pod is made of
-      subdomain: "{name}"  # the service above
-      restartPolicy: "Never"  # a process alone cannot come back into its group
-      containers:  # what runs in a pod
+apiVersion: "batch/v1"  # indexed jobs require Kubernetes 1.24 or newer
+kind: "Job"  # runs pods until they have finished
+metadata:  # name of the job
+  name: "{name}"  # name of the job
+spec:  # settings of the job
+  completionMode: "Indexed"  # the index of a pod is its rank
+  completions: {processes}  # number of processes
+  parallelism: {processes}  # run all at the same time
+  backoffLimit: 0  # if one process fails, stop all
+  activeDeadlineSeconds: {seconds}  # time limit
+  template:  # settings of each pod
+    spec:  # contents of a pod
+      subdomain: "{name}"  # name of the service above
+      restartPolicy: "Never"  # a single process cannot rejoin the others
+      containers:  # containers of a pod
         - name: "train"  # the only container of a pod
           image: "{image}"  # an image in which gluonlab is installed
-          command:  # one process of the training
+          command:  # command line of a training process
 {command}
-          env:  # what Kubernetes does not tell a pod
-            - name: "GLUONLAB_WORLD_SIZE"  # how many pods there are
-              value: "{processes}"  # its value
-            - name: "GLUONLAB_MASTER_ADDR"  # the name of the first one
-              value: "{name}-0.{name}"  # its value
-            - name: "GLUONLAB_PORT"  # where it listens
-              value: "{port}"  # its value
-          resources:  # of each pod
-            limits:  # as much is kept free for it
-              cpu: "{threads}"  # threads
-              memory: "{memory_mb}M"  # memory, the one in /dev/shm included
-{gpus}          volumeMounts:  # what it finds in its files
+          env:  # variables for the process
+            - name: "GLUONLAB_WORLD_SIZE"  # number of processes
+              value: "{processes}"  # one per pod
+            - name: "GLUONLAB_MASTER_ADDR"  # host name of rank 0
+              value: "{name}-0.{name}"  # the first pod
+            - name: "GLUONLAB_PORT"  # port of rank 0
+              value: "{port}"  # a free port
+          resources:  # resources of each pod
+            limits:  # also reserved for the pod
+              cpu: "{threads}"  # CPU threads
+              memory: "{memory_mb}M"  # memory, including /dev/shm
+{gpus}          volumeMounts:  # mounted volumes
             - name: "shm"  # the volume below
-              mountPath: "/dev/shm"  # where decoders of images share memory
-      volumes:  # what a pod may mount
-        - name: "shm"  # Kubernetes's own is 64 MB
-          emptyDir:  # new
-            medium: "Memory"  # a part of the memory above
+              mountPath: "/dev/shm"  # shared memory for the data-loading workers
+      volumes:  # volumes of the pod
+        - name: "shm"  # larger than the default of 64 MB
+          emptyDir:  # empty at the start
+            medium: "Memory"  # uses the memory of the pod
 """
 
 
@@ -325,12 +327,12 @@ def kubernetes_job_file(request: JobRequest) -> str:
     """
     if request.processes_per_host != 1:
         raise ConfigError(
-            f"processes_per_host = {request.processes_per_host}: in Kubernetes each process has a "
-            "pod of its own: leave it at 1, and give each process more GPUs"
+            f"processes_per_host={request.processes_per_host}: in Kubernetes each pod runs "
+            "one process: set processes_per_host=1, and use more GPUs per process"
         )
     comments = [
-        "the interpreter of the image", "runs a module", "which joins the group", "over",
-        "this way of exchanging gradients", *_argument_comments(request.launcher), "the rest is the run's",
+        "Python in the image", "run a module", "join the process group", "with --backend",
+        "method of gradient reduction", *_argument_comments(request.launcher), "options of the run follow",
         *_argument_comments(request.words),
     ]  # fmt: skip
     command = [  # Kubernetes replaces $(NAME) in words, and $$ by $
@@ -375,40 +377,40 @@ ASYNC_BACKEND = "dist_async"
 DEFAULT_VOLUME_GB = 50
 TEMPLATE_BUCKET = re.compile(r"s3://[^/]+/gluonlab/")  # the placeholder in the templates
 YAML_COMMENTS = {
-    "TrainingJobName": "the job's name, which no other job of the account may have",
-    "AlgorithmSpecification": "what runs",
-    "TrainingImage": "AWS's image with MXNet, of your region",
-    "TrainingInputMode": "data are copied to each host before it starts",
-    "MetricDefinitions": "what AWS reads of the lines that the job prints, for its charts",
-    "Name": "a chart's name",
-    "Regex": "its number is the part in parentheses",
-    "RoleArn": "with whose rights it runs",
-    "HyperParameters": "for the image, and the options of the run, as JSON",
+    "TrainingJobName": "name of the job, unique in the AWS account",
+    "AlgorithmSpecification": "what the job runs",
+    "TrainingImage": "AWS's image with MXNet, in your region",
+    "TrainingInputMode": "copy the data to each host before the job starts",
+    "MetricDefinitions": "values that AWS reads from the job's output, for its charts",
+    "Name": "name of a chart",
+    "Regex": "the value is the group in parentheses",
+    "RoleArn": "role with the permissions of the job",
+    "HyperParameters": "settings of the image, and options of the run, as JSON",
     "sagemaker_program": "the module that each process runs",
-    "sagemaker_submit_directory": "where gluonlab's source lies",
-    "sagemaker_region": "in which region",
+    "sagemaker_submit_directory": "location of gluonlab's source",
+    "sagemaker_region": "AWS region of the job",
     "sagemaker_mpi_enabled": "mpirun starts the processes",
-    "sagemaker_mpi_num_of_processes_per_host": "so many on each host",
-    "sagemaker_parameter_server_enabled": "the image starts scheduler, servers and workers",
-    "backend": "how processes exchange gradients",
-    "InputDataConfig": "the data",
-    "ChannelName": "they come to /opt/ml/input/data/training",
-    "DataSource": "where from",
-    "S3DataSource": "from S3",
-    "S3DataType": "all files whose names begin alike",
-    "S3Uri": "namely so",
-    "S3DataDistributionType": "all of them to each host",
-    "OutputDataConfig": "the run's folder",
-    "S3OutputPath": "goes there when the job has ended",
-    "ResourceConfig": "the hosts",
-    "InstanceType": "the machine, which decides on GPUs, threads and memory",
-    "InstanceCount": "how many hosts",
-    "VolumeSizeInGB": "the volume of each, which has no disk of its own",
-    "StoppingCondition": "how long",
-    "MaxRuntimeInSeconds": "after so many seconds AWS ends the job",
-    "Tags": "for your bill",
-    "Key": "a tag",
-    "Value": "its value",
+    "sagemaker_mpi_num_of_processes_per_host": "number of processes per host",
+    "sagemaker_parameter_server_enabled": "the image starts the scheduler, servers and workers",
+    "backend": "method of gradient reduction",
+    "InputDataConfig": "the training data",
+    "ChannelName": "copied to /opt/ml/input/data/training",
+    "DataSource": "location of the data",
+    "S3DataSource": "in an S3 bucket",
+    "S3DataType": "all files whose names start with this prefix",
+    "S3Uri": "address of the data",
+    "S3DataDistributionType": "all files to each host",
+    "OutputDataConfig": "results of the run",
+    "S3OutputPath": "uploaded here when the job has ended",
+    "ResourceConfig": "hosts of the job",
+    "InstanceType": "machine type, which decides on GPUs, threads and memory",
+    "InstanceCount": "number of hosts",
+    "VolumeSizeInGB": "size of the volume of each host, which has no local disk",
+    "StoppingCondition": "time limit",
+    "MaxRuntimeInSeconds": "in seconds, after which AWS stops the job",
+    "Tags": "tags for the AWS bill",
+    "Key": "name of the tag",
+    "Value": "value of the tag",
 }
 
 
@@ -424,8 +426,8 @@ def sagemaker_job_file(request: JobRequest) -> str:
     """
     parameters = _sagemaker_parameters(request)
     head = (
-        "# Submit it with: aws sagemaker create-training-job --cli-input-yaml file://FILE\n"
-        "# Put your own account, region, bucket and role in; sagemaker/README.md says what they are"
+        "# Submit it with: aws sagemaker create-training-job --cli-input-yaml file://FILE\n# Fill "
+        "in your own account, region, bucket and role; see sagemaker/README.md"
     )
     return "\n".join([head, *_yaml_lines(parameters)]) + "\n"
 
@@ -434,22 +436,22 @@ def _sagemaker_parameters(request: JobRequest) -> Dict[str, Any]:
     """Return the parameters of CreateTrainingJob: the template, changed by the request."""
     if is_program(request.words):
         raise ConfigError(
-            f"--print sagemaker with the program {request.words[0]}: SageMaker's image runs your "
-            "own program as its entry point: print another kind, or start the program there"
+            f"--print sagemaker does not support the program {request.words[0]}, because "
+            "SageMaker's image starts your program itself: choose another kind of job file"
         )
     horovod = request.backend == "horovod"
     if not horovod and request.processes_per_host != 1:
         raise ConfigError(
-            f"processes_per_host = {request.processes_per_host}: SageMaker starts one process of "
-            f"{request.backend} on each host: leave it at 1, or choose --backend horovod"
+            f"processes_per_host={request.processes_per_host}: SageMaker starts one process "
+            f"of {request.backend} per host: set processes_per_host=1, or choose --backend horovod"
         )
     run_options = options_to_hyperparameters(request.words)
     if request.backend == ASYNC_BACKEND or "update-on-servers" in run_options:
         is_async = request.backend == ASYNC_BACKEND
         raise ConfigError(
-            f"{f'--backend {ASYNC_BACKEND}' if is_async else '--update-on-servers'}: the servers "
-            "that SageMaker's image starts cannot load gluonlab's optimizers: choose "
-            "--backend dist_sync without --update-on-servers, or --backend horovod"
+            f"{f'--backend {ASYNC_BACKEND}' if is_async else '--update-on-servers'}: SageMaker's "
+            "servers cannot load gluonlab's optimizers: choose --backend dist_sync without "
+            "--update-on-servers, or --backend horovod"
         )
     template = TEMPLATE_FOLDER / f"{'horovod' if horovod else 'parameter-server'}.json"
     parameters: Dict[str, Any] = json.loads(template.read_text(encoding="utf-8"))
@@ -489,7 +491,8 @@ def options_to_hyperparameters(words: Tuple[str, ...]) -> Dict[str, str]:
             values[name], name = json.dumps(word), None
         else:
             raise ConfigError(
-                f"{word!r} is no option with a name: SageMaker passes --name value only, as in --epochs 3"
+                f"{word!r} is not the value of an option: pass every option to SageMaker as "
+                "--name value, as in --epochs 3"
             )
     return values
 
@@ -508,13 +511,14 @@ def set_volume_size(resources: Dict[str, Any], size_gb: Optional[int] = None) ->
     resources.pop("VolumeSizeInGB", None)
     if size_gb is not None:
         raise ConfigError(
-            f"a volume of {size_gb} GB: {instance} has a disk of its own, all of which a job gets: leave the size out"
+            f"a volume of {size_gb} GB is not possible, because {instance} has a local disk, "
+            "which the job uses: omit the size"
         )
     if resources.get("VolumeKmsKeyId") is not None:
         raise ConfigError(
-            f"VolumeKmsKeyId: {instance} has a disk of its own, which encrypts itself, and AWS "
-            "refuses a key for it: take the key out, or choose a machine without, such as "
-            "ml.p3.8xlarge; OutputDataConfig.KmsKeyId encrypts the results"
+            f"VolumeKmsKeyId is not possible for {instance}, whose local disk is always "
+            "encrypted: remove the key and use OutputDataConfig.KmsKeyId for the results, or "
+            "choose another machine such as ml.p3.8xlarge"
         )
 
 

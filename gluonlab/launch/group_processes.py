@@ -224,8 +224,8 @@ def check_variables_are_set(names: Sequence[str]) -> None:
     for name in names:
         if name not in os.environ:
             raise ConfigError(
-                f"--env {escape_unprintable(name)}: there is no such variable here: set it, and "
-                "give its name alone, as in --env MY_VARIABLE"
+                f"--env {escape_unprintable(name)}: this variable is not set here: set it, and "
+                "pass only its name, as in --env MY_VARIABLE"
             )
 
 
@@ -249,7 +249,7 @@ def working_folder() -> str:
     try:
         return str(Path.cwd())
     except OSError:
-        raise ConfigError("the folder in which this shell is has been removed: change to another one") from None
+        raise ConfigError("the current directory no longer exists: change to another one") from None
 
 
 # --- Checks of rank 0's requests, in a process that a scheduler has started
@@ -308,7 +308,7 @@ def allowed_variables(
     group = {name: value for name, value in environment.items() if name in VARIABLE_PATTERNS}
     for name, value in group.items():
         if not re.fullmatch(VARIABLE_PATTERNS[name], value):
-            raise ConfigError(f"{name}={one_line(value)} is no such value of a part of a group")
+            raise ConfigError(f"{name}={one_line(value)} is not a valid value for a process of this job")
     return group
 
 
@@ -322,10 +322,10 @@ def _refuse_request(arguments: Sequence[str], expected: Sequence[str], is_worker
         if local_word != requested_word and (are_programs or list(arguments[:2]) == list(expected[:2])):
             here, there = _quote_position(expected, position), _quote_position(arguments, position)
             raise ConfigError(
-                f"the options of this process differ from rank 0's: here {here}, "
-                f"there {there}: start all with the same ones"
+                f"the options of this process differ from rank 0's (here {here}, there {there}): "
+                "start all processes with the same options"
             )
-    raise ConfigError(f"{one_line(' '.join(arguments[:3]))} is no part of a group")
+    raise ConfigError(f"{one_line(' '.join(arguments[:3]))} is not a process of this job")
 
 
 def _quote_position(words: Sequence[str], position: int) -> str:

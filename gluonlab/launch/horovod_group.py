@@ -33,8 +33,8 @@ class Horovod(SummingGroup):
             import horovod.mxnet as hvd
         except ImportError as error:
             raise EngineError(
-                f"--backend horovod: Horovod for MXNet cannot be imported ({error}): "
-                "compile it as docs/launch.md says, or choose --backend dist_sync"
+                f"--backend horovod: Horovod for MXNet cannot be imported ({error}): compile it "
+                "as described in docs/launch.md, or choose --backend dist_sync"
             ) from None
         set_horovod_defaults()
         _check_hostname_address()
@@ -91,11 +91,11 @@ def _check_hostname_address() -> None:
     address = _first_local_address(name)
     if address is None or is_loopback(address):
         candidates = [own for own, its_interface in ipv4_addresses().items() if its_interface == interface]
-        target = "to no address of it" if address is None else f"to {address}"
+        target = "does not resolve to one of its addresses" if address is None else f"resolves to {address}"
         raise ConfigError(
-            f"the name of this host, {name}, leads {target}, which "
-            "Horovod would tell the other hosts: let it lead to "
-            f"{candidates[0] if candidates else 'one that they reach'}, in its /etc/hosts"
+            f"the name of this host, {name}, {target}, so Horovod's other hosts cannot reach it: "
+            f"map the name to {candidates[0] if candidates else 'a reachable address'} in "
+            "/etc/hosts"
         )
 
 

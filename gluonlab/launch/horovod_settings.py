@@ -38,12 +38,12 @@ class _HorovodOption(NamedTuple):
 OPTIONS = (
     _HorovodOption(
         "--fusion-threshold-mb", "fuse gradients that are ready at the same time, up to this size; "
-        "0 disables fusion, so that sums are bit-identical from run to run  [default: 0]", "MB",
+        "0 disables fusion, so that runs are bit-identical  [default: 0]", "MB",
     ),
     _HorovodOption("--cycle-time-ms", "time that Horovod waits for more gradients  [default: 1]", "MS"),
     _HorovodOption(
-        "--timeline-filename", "write a timeline of Horovod, for chrome://tracing or Perfetto; "
-        "on rank 0's host", "FILE",
+        "--timeline-filename", "write Horovod's timeline to this file on rank 0's host, for "
+        "chrome://tracing or Perfetto", "FILE",
     ),
     _HorovodOption("--timeline-mark-cycles", "also show Horovod's cycles in the timeline"),
 )  # fmt: skip
@@ -87,7 +87,9 @@ def horovod_variables(backend: str, values: Mapping[str, Any]) -> Dict[str, str]
     variables: Dict[str, str] = {}
     words = horovod_arguments(values)
     if words and backend != "horovod":
-        raise ConfigError(f"{words[0]} belongs to --backend horovod, and this is {backend}: leave it out")
+        raise ConfigError(
+            f"{words[0]} only applies to --backend horovod, but the backend is {backend}: omit {words[0]}"
+        )
     threshold, cycle_time, file, marks_cycles = (values[option.field] for option in OPTIONS)
     if threshold is not None:
         megabytes = parse_whole_number("--fusion-threshold-mb", threshold, MAX_THRESHOLD_MB, 0)
@@ -97,11 +99,11 @@ def horovod_variables(backend: str, values: Mapping[str, Any]) -> Dict[str, str]
         variables[CYCLE_TIME_VARIABLE] = f"{milliseconds:g}"
     if file is not None:
         if not file.strip():
-            raise ConfigError("--timeline-filename is empty: give a file, or leave it out")
+            raise ConfigError("--timeline-filename is empty: pass a file name, or omit it")
         variables[TIMELINE_VARIABLE] = file
     if marks_cycles:
         if file is None and TIMELINE_VARIABLE not in os.environ:
-            raise ConfigError("--timeline-mark-cycles: there is none: add --timeline-filename FILE")
+            raise ConfigError("--timeline-mark-cycles requires a timeline: add --timeline-filename FILE")
         variables[MARK_CYCLES_VARIABLE] = "1"
     return variables
 
@@ -128,6 +130,6 @@ def check_timeline_writable(variables: Mapping[str, str]) -> None:
             Path(file).open("a").close()
         except OSError as error:
             raise ConfigError(
-                f"the timeline {file} cannot be written ({error.strerror}): name another file with "
-                "--timeline-filename, in a folder that is there"
+                f"the timeline {file} cannot be written ({error.strerror}): pass another file in "
+                "an existing directory with --timeline-filename"
             ) from None

@@ -162,7 +162,7 @@ class HostAgent:
         try:
             message = self._check_request(message)
             if name in self._processes:
-                raise ConfigError(f"{name} runs already")
+                raise ConfigError(f"{name} is already running")
             pipes = {stream: os.pipe() for stream in ("out", "err", "status")}
             out, err, status_fd = (write_end for _, write_end in pipes.values())
             is_program = message.get("program", False)
@@ -182,7 +182,7 @@ class HostAgent:
             if is_program and isinstance(error, OSError):
                 reason = f"error: {describe_start_error(command[0], Path(message['folder']), error)}"
             else:
-                reason = f"error: {error}" if is_mistake else f"cannot be started: {error}"
+                reason = f"error: {error}" if is_mistake else f"cannot be started ({error})"
             send_message(self._writer, process=name, exit_status=1 + is_mistake, error=reason)
             for read_end, _ in pipes.values():
                 os.close(read_end)

@@ -44,9 +44,9 @@ def read_hostfile(path: str) -> List[Host]:
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not a text file"
         raise ConfigError(
-            f"--hostfile {path} cannot be read ({why}): give a file with a host on each line, such as h1 slots=4"
+            f"--hostfile {path} cannot be read ({why}): pass a file with one host per line, such as h1 slots=4"
         ) from None
     hosts = []
     for number, line in enumerate(lines, start=1):
@@ -55,12 +55,12 @@ def read_hostfile(path: str) -> List[Host]:
             location = f"--hostfile {path}, line {number}"
             if len(words) > 2 or (len(words) == 2 and not words[1].startswith("slots=")):
                 raise ConfigError(
-                    f"{location}: {' '.join(words)!r} is no host with its number of processes: "
-                    f"write {words[0]} slots=4, and nothing more"
+                    f"{location}: {' '.join(words)!r} is not a host with a number of processes: "
+                    f"write only {words[0]} slots=4"
                 )
             hosts.append(_parse_host(":".join(words).replace(":slots=", ":", 1), location))
     if not hosts:
-        raise ConfigError(f"--hostfile {path} names no host: write one a line, such as h1 slots=4")
+        raise ConfigError(f"--hostfile {path} contains no host: add one host per line, such as h1 slots=4")
     return _check_distinct(hosts, f"--hostfile {path}")
 
 
@@ -69,13 +69,15 @@ def _parse_host(text: str, source: str) -> Host:
     name, colon, slots = text.strip().partition(":")
     # A name that begins with - would be an option of ssh.
     if not name or name[0] == "-" or not name.isprintable() or set(name) & set(" /\\'\"$`;&|<>"):
-        raise ConfigError(f"{source}: {text!r} is not a host: write NAME or NAME:PROCESSES, as h1:4")
+        raise ConfigError(f"{source}: {text!r} is not a host: use NAME or NAME:PROCESSES, such as h1:4")
     if ":" in slots or name[0] == "[":
-        raise ConfigError(f"{source}: {text!r}: an IPv6 address has colons itself: give a name")
+        raise ConfigError(f"{source}: {text!r} is an IPv6 address, which cannot be parsed here: use a host name")
     if not colon:
         return Host(name)
     if not slots.isascii() or not slots.isdecimal() or not 0 <= int(slots[:9]) <= MAX_PROCESSES:
-        raise ConfigError(f"{source}: {text!r}: the number of processes is 0 to {MAX_PROCESSES}, as in {name}:4")
+        raise ConfigError(
+            f"{source}: {text!r}: the number of processes must be from 0 to {MAX_PROCESSES}, as in {name}:4"
+        )
     return Host(name, int(slots))
 
 
@@ -88,13 +90,15 @@ def _check_distinct(hosts: List[Host], source: str) -> List[Host]:
     for host in hosts:
         name = LOCAL_HOST.name if host.is_local else _normalize_hostname(host.name)
         if name in seen:
-            description = "this host" if host.is_local else "one host"
+            description = "this host" if host.is_local else "the same host"
             names = (
                 f"{host.name} twice"
                 if seen[name] == host.name
                 else f"{seen[name]} and {host.name}, which are {description}"
             )
-            raise ConfigError(f"{source} names {names}: name it once, with all its processes, as in {host.name}:2")
+            raise ConfigError(
+                f"{source} contains {names}: use the host only once, with all its processes, as in {host.name}:2"
+            )
         seen[name] = host.name
     return hosts
 
@@ -115,11 +119,14 @@ def assign_ranks(processes: Optional[int], hosts: List[Host]) -> List[int]:
         return [0] * (processes or 1)
     assignment = [host_number for host_number, host in enumerate(hosts) for _ in range(_host_capacity(host))]
     if not assignment:
-        raise ConfigError(f"the hosts take no process ({format_hosts(hosts)}): give one a number from 1")
+        raise ConfigError(
+            f"the hosts have no slots for processes ({format_hosts(hosts)}): set a number of at least 1 for one of them"
+        )
     if processes is not None and processes > len(assignment):
         raise ConfigError(
-            f"-n {processes}: the hosts take {len(assignment)} ({format_hosts(hosts)}): "
-            f"give more of them, or larger numbers, as in {hosts[0].name}:{processes}"
+            f"-n {processes}: the hosts only have {len(assignment)} slots "
+            f"({format_hosts(hosts)}): add hosts or increase their numbers, as in "
+            f"{hosts[0].name}:{processes}"
         )
     return assignment[:processes]
 

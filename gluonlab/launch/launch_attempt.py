@@ -148,7 +148,7 @@ class LaunchAttempt:
             if signal_time and not self.has_begun and now - signal_time > FAILURE_WINDOW_S:
                 break  # before training, the remaining workers may wait for ended ones forever
             if signal_time and now - signal_time > self._patience:
-                self._record_failure("the processes", f"did not end within {self._patience:g} s", 1)
+                self._record_failure("the processes", f"did not stop within {self._patience:g} s", 1)
                 break
         await self._stop_processes()
         if self._failures:
@@ -184,7 +184,7 @@ class LaunchAttempt:
         if connection not in self._agents():
             return
         if process is not None and self._agent.get(process) is not connection:
-            connection.mark_lost(f"speaks of {process!r}, which it was not given to start")
+            connection.mark_lost(f"reported {process!r}, which it was not asked to start")
         elif "loss_reason" in message:
             self._record_lost_host(connection, message["loss_reason"])
         elif "line" in message:
@@ -192,7 +192,7 @@ class LaunchAttempt:
         elif "signal" in message:
             self.forward(message["signal"])
         elif process is not None and message.get("suspended_s", 0) >= self._patience / 2:
-            self._record_failure(process, f"has been stopped for {message['suspended_s']:.0f} s")
+            self._record_failure(process, f"was suspended for {message['suspended_s']:.0f} s")
         elif "exit_status" in message and process in self._alive:
             self._record_end(process, message["exit_status"], message.get("error"))
 
@@ -252,7 +252,7 @@ class LaunchAttempt:
         """
         for agent in self._agents():
             if agent.loss_reason is None and agent.silent_s > self._patience / 2:
-                agent.mark_lost(f"has given no sign of life for {agent.silent_s:.0f} s")
+                agent.mark_lost(f"has sent no heartbeat for {agent.silent_s:.0f} s")
         now, workers_with_servers = liveness_clock(), self._workers & self._alive - self._reported[LEFT]
         for name, end_time in self._exit_times.items():
             if workers_with_servers and now - end_time > FAILURE_WINDOW_S:
@@ -260,10 +260,13 @@ class LaunchAttempt:
         start = max(self._patience, MIN_START_S)
         not_started, not_joined = self._workers_without(ARRIVED), self._workers_without(JOINED)
         if elapsed_s > start and not_started:
-            longer = f"if the machine is only busy, give more time with --timeout {4 * start:g}"
+            longer = f"if the machine is only busy, increase the limit with --timeout {4 * start:g}"
             self._record_failure(", ".join(not_started), f"did not start within {start:g} s: {longer}")
         elif elapsed_s > 2 * start and not_joined:
-            self._record_failure(", ".join(not_joined), "found no way to the others: is a port closed?")
+            self._record_failure(
+                ", ".join(not_joined),
+                "could not connect to the other processes: check that no firewall blocks the port",
+            )
 
     def _workers_without(self, status: str) -> List[str]:
         """Return the names of the workers that have not reported ``status``, in order of rank."""
@@ -300,7 +303,7 @@ class LaunchAttempt:
                 waiting = [agent for agent in waiting if agent is not received[0]]
             waiting = [agent for agent in waiting if agent.loss_reason is None]
         for agent in waiting:
-            agent.mark_lost("did not answer when all were to end")
+            agent.mark_lost("did not answer the request to stop")
         lost = [agent for agent in self._agents() if agent.loss_reason is not None and agent not in gone]
         await asyncio.gather(killing, *(agent.kill() for agent in lost))
 
@@ -314,7 +317,7 @@ def _shell_status(status: int) -> int:
 
 
 def _describe_early_exit(status: int) -> str:
-    return f"ended with status {status}" + (", before the training did" if status == 0 else "")
+    return f"exited with status {status}" + (" before the training ended" if status == 0 else "")
 
 
 def _signal_name(number: int) -> str:

@@ -194,12 +194,12 @@ class _Launcher:
             restarts_left -= 1
             lost = [connection for connection in self._connections if connection.loss_reason is not None]
             also = "".join(
-                f", and host {connection.host.name} is gone"
+                f", and host {connection.host.name} is lost"
                 for connection in lost
                 if failure.source != f"host {connection.host.name}"
             )
             source = "" if is_program(self._words) else " from the last checkpoint"
-            self._listener.on_note(f"warning: {failure}{also}: starting again{source}")
+            self._listener.on_note(f"warning: {failure}{also}: restarting{source}")
             workers = await self._reconnect(lost)
 
     async def _run_attempt(self, workers: int) -> Optional[AttemptFailure]:
@@ -219,10 +219,12 @@ class _Launcher:
                 raise ConfigError(_port_error(port, root, os.strerror(errno.EADDRINUSE)))
             if attempts_left:
                 self._listener.on_note(
-                    f"warning: somebody else took port {port} of {root.host.name} before the "
-                    "scheduler did: trying another"
+                    f"warning: another process took port {port} of {root.host.name} before the "
+                    "scheduler: trying another port"
                 )
-        raise RunError(_port_error(None, root, f"somebody else took {PORT_ATTEMPTS} before the scheduler did"))
+        raise RunError(
+            _port_error(None, root, f"other processes took {PORT_ATTEMPTS} ports before the scheduler could use them")
+        )
 
     async def _reserve_port(self, root: AgentConnection) -> Optional[int]:
         """Make the agent ``root`` reserve a port for the scheduler on its host. Return the port.
@@ -313,10 +315,10 @@ class _Launcher:
         if request.min_workers is None or workers < request.min_workers:
             if request.min_workers is not None:
                 left_text = "1 worker is left" if workers == 1 else f"{workers} workers are left"
-                errors.append(f"{left_text}, and --min-np is {request.min_workers}")
+                errors.append(f"{left_text}, but --min-np is {request.min_workers}")
             raise RunError("; ".join(dict.fromkeys(errors)))
         for error in dict.fromkeys(errors):
-            self._listener.on_note(f"warning: {error}: going on with {workers} workers")
+            self._listener.on_note(f"warning: {error}: continuing with {workers} workers")
         return workers
 
     async def _connect(self, hosts: Sequence[Host]) -> List[Union[AgentConnection, RunError]]:
@@ -345,7 +347,7 @@ class _Launcher:
             self._listener.on_note(f"error: {failure}")
         elif not self._has_trained:
             name = signal.Signals(failure.status - SIGNAL_STATUS_BASE).name
-            self._listener.on_note(f"ended by {name} before the training began")
+            self._listener.on_note(f"ended by {name} before the training started")
         return failure.status
 
 
@@ -361,8 +363,8 @@ def _port_error(requested: Optional[int], root: AgentConnection, reason: str) ->
     ``requested`` is None if no free port was found. ``root`` is the agent on the scheduler's host.
     """
     if requested is None:
-        return f"no port of {root.host.name} can be had: {reason}: name one with --port"
-    return f"--port {requested} on {root.host.name}: {reason}: choose another, or leave it out"
+        return f"no port is available on {root.host.name} ({reason}): choose one with --port"
+    return f"--port {requested} is not available on {root.host.name} ({reason}): choose another port, or omit --port"
 
 
 # --- Addresses at which the hosts of a group reach each other

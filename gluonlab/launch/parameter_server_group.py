@@ -37,9 +37,9 @@ NAMES = (SYNC, DEVICE_SYNC, ASYNC)
 HOST_NUMBER_BYTES = 6  # float64 stores whole numbers of up to 53 bits exactly
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 RULE_NOT_LOADED = (
-    "the servers have loaded mxnet without gluonlab, and cannot take its optimizers: start them as "
-    "python -c 'import gluonlab, mxnet', or leave the update to the workers, with --backend "
-    "dist_sync and without --update-on-servers"
+    "the servers have loaded mxnet without gluonlab, so they cannot run its optimizers: start "
+    "them with python -c 'import gluonlab, mxnet', or use --backend dist_sync without "
+    "--update-on-servers"
 )
 
 
@@ -66,9 +66,9 @@ class ParameterServer(SummingGroup):
             self._store = mx.kv.create(name)
         except mx.base.MXNetError:
             raise EngineError(
-                f"--backend {name}: this process's environment names no scheduler: "
-                "start it with gluonlab launch -n 2 -- python YOUR_PROGRAM.py, "
-                "or on SageMaker with sagemaker_parameter_server_enabled"
+                f"--backend {name}: the environment contains no scheduler address: start this "
+                "program with gluonlab launch -n 2 -- python YOUR_PROGRAM.py, or on SageMaker "
+                "with sagemaker_parameter_server_enabled"
             ) from None
         # MXNet's scheduler numbers the workers in order of arrival
         rank = int(os.environ.get(RANK_VARIABLE, self._store.rank))
@@ -105,7 +105,7 @@ class ParameterServer(SummingGroup):
             weights: the flat arrays of initial weights, one for each layout
         """
         if self._served is not None:
-            raise RunError("the servers keep the weights of another trainer: make a new group")
+            raise RunError("the servers already keep the weights of another trainer: create a new process group")
         self._served = ServedWeights(
             self._store, not self.is_synchronous, optimizer, flats, weights, is_rank_0=self.rank == 0
         )

@@ -168,7 +168,7 @@ def read_job_allocation(environ: Environ) -> Optional[List[HostSlots]]:
         if len(counts) != len(hosts):
             raise _contradiction_error(
                 f"SLURM_TASKS_PER_NODE={environ['SLURM_TASKS_PER_NODE']} counts {len(counts)} "
-                f"nodes, {variable}={environ[variable]} names {len(hosts)}"
+                f"nodes, but {variable}={environ[variable]} contains {len(hosts)}"
             )
         return merge_host_slots([HostSlots(*pair) for pair in zip(hosts, counts)])
     if environ.get("LSB_JOBID"):
@@ -202,8 +202,8 @@ def _membership_by_launcher(launcher: Launcher, environ: Environ) -> Membership:
     rank = _read_number(environ, launcher.rank, launcher.first) - launcher.first
     if rank >= size:
         raise _contradiction_error(
-            f"{launcher.rank}={environ[launcher.rank]}, but {size_source} is {size}: "
-            f"the numbers are {launcher.first} to {size - 1 + launcher.first}"
+            f"{launcher.rank}={environ[launcher.rank]}, but {size_source} is {size}, so it must "
+            f"be from {launcher.first} to {size - 1 + launcher.first}"
         )
     local_rank = _read_optional_number(environ, launcher.local_rank, 0)
     local_size = _read_optional_number(environ, launcher.local_size, 1)
@@ -233,7 +233,7 @@ def _check_local(member: Membership, launcher: Launcher, environ: Environ) -> No
     if None not in (member.local_rank, member.local_size):
         assert member.local_rank is not None and member.local_size is not None
         if member.local_rank >= member.local_size:
-            rank_name = _first_set_name(environ, launcher.local_rank) or "this process's number on its host"
+            rank_name = _first_set_name(environ, launcher.local_rank) or "the local rank of this process"
             raise _contradiction_error(f"{rank_name} is {member.local_rank}, but {name} is {member.local_size}")
 
 
@@ -247,15 +247,15 @@ def _complete_srun(member: Membership, environ: Environ) -> Membership:
     if counts:
         setting = f"SLURM_STEP_TASKS_PER_NODE={environ['SLURM_STEP_TASKS_PER_NODE']}"
         if sum(counts) != member.size:
-            raise _contradiction_error(f"{setting} are {sum(counts)} tasks, but the step has {member.size}")
+            raise _contradiction_error(f"{setting} counts {sum(counts)} tasks, but the step has {member.size}")
         if len(counts) != len(nodes):
             raise _contradiction_error(
-                f"{setting} counts {len(counts)} nodes, {variable}={environ[variable]} names {len(nodes)}"
+                f"{setting} counts {len(counts)} nodes, but {variable}={environ[variable]} contains {len(nodes)}"
             )
         if environ.get("SLURM_NODEID"):
             node = _read_number(environ, "SLURM_NODEID", 0)
             if node >= len(counts):
-                raise _contradiction_error(f"SLURM_NODEID={node}, but {setting}")
+                raise _contradiction_error(f"SLURM_NODEID={node} is not one of the nodes of {setting}")
             local_size = counts[node]
     return replace(member, root=nodes[0], local_size=local_size)
 
@@ -267,7 +267,7 @@ def _complete_blaunch(member: Membership, environ: Environ) -> Membership:
         raise _missing_variable_error(BLAUNCH, environ, "LSB_MCPU_HOSTS")
     slots = sum(slots for _, slots in hosts)
     if slots != member.size:
-        raise _contradiction_error(f"{variable} names {slots} slots, LSB_DJOB_NUMPROC is {member.size}")
+        raise _contradiction_error(f"{variable} contains {slots} slots, but LSB_DJOB_NUMPROC is {member.size}")
     local_rank, local_size = lsf_local_rank_and_size(member.rank or 0, hosts)
     return replace(member, root=hosts[0].host, local_rank=local_rank, local_size=local_size)
 
@@ -325,14 +325,14 @@ def _sagemaker_membership(environ: Environ) -> Membership:
         is_valid = False
     if not is_valid or len(set(hosts)) != len(hosts):
         raise ConfigError(
-            f"SM_HOSTS={environ['SM_HOSTS']!r} is no list of different hosts, such as "
+            f"SM_HOSTS={environ['SM_HOSTS']!r} is not a list of different hosts, such as "
             '["algo-1", "algo-2"]: unset it, or set it as SageMaker does'
         )
     hostname = environ.get("SM_CURRENT_HOST")
     if not hostname:
         raise _missing_variable_error(SAGEMAKER, environ, "SM_CURRENT_HOST")
     if hostname not in hosts:
-        raise _contradiction_error(f"SM_CURRENT_HOST={hostname} is none of SM_HOSTS={environ['SM_HOSTS']}")
+        raise _contradiction_error(f"SM_CURRENT_HOST={hostname} is not in SM_HOSTS={environ['SM_HOSTS']}")
     sorted_hosts = [check_hostname(host, "SM_HOSTS") for host in sorted(hosts)]
     port = _port_from_job_id(SAGEMAKER, environ)
     return Membership("SageMaker", sorted_hosts.index(hostname), len(sorted_hosts), 0, 1, sorted_hosts[0], port)
@@ -348,13 +348,13 @@ def _parameter_server_membership(environ: Environ) -> Optional[Membership]:
         return None
     if server_role.role not in ROLES:
         name = ROLE_FIELD_VARIABLES["role"]
-        raise ConfigError(f"{name}={server_role.role}: choose {', '.join(ROLES)}, or unset it")
+        raise ConfigError(f"{name}={server_role.role} is not a valid role: choose {', '.join(ROLES)}, or unset it")
     for field, name in ROLE_FIELD_VARIABLES.items():
         if getattr(server_role, field) is None:
             variable = ROLE_FIELD_VARIABLES["role"]
             raise ConfigError(
-                f"{variable}={server_role.role} says that this process is one of MXNet's "
-                f"parameter server, but {name} is not set: set it, or unset {variable}"
+                f"{variable}={server_role.role} marks this process as a part of MXNet's parameter "
+                f"server, but {name} is not set: set it, or unset {variable}"
             )
     root = check_hostname(str(server_role.root), ROLE_FIELD_VARIABLES["root"])
     size = _read_number(environ, ROLE_FIELD_VARIABLES["workers"], least=1)
@@ -379,7 +379,7 @@ def _read_port(environ: Environ, name: str) -> int:
     """Return the port number in a variable. Raises ConfigError if the number is not a port."""
     port = _read_number(environ, name, least=1)
     if port > 65535:
-        raise ConfigError(f"{name}={port}: a port from 1 to 65535 is possible")
+        raise ConfigError(f"{name}={port}: must be a port from 1 to 65535")
     return port
 
 
@@ -390,7 +390,7 @@ def _read_number(environ: Environ, name: str, least: int) -> int:
     """
     text = environ[name]
     if re.fullmatch(r"[0-9]{1,7}", text) is None or int(text) < least:
-        raise ConfigError(f"{name}={text!r}: a whole number from {least} on is possible; set it anew")
+        raise ConfigError(f"{name}={text!r}: must be a whole number of at least {least}")
     return int(text)
 
 
@@ -409,11 +409,11 @@ def _missing_variable_error(launcher: Launcher, environ: Environ, name: str) -> 
     """Return the error for a variable that a launcher has not set."""
     mark = launcher.mark or launcher.rank
     return ConfigError(
-        f"{mark}={environ[mark]} says that this process was started by {launcher.name}, but {name} "
-        f"is not set: set it, or unset {mark} to start processes from here"
+        f"{mark}={environ[mark]} shows that {launcher.name} started this process, but {name} is "
+        f"not set: set it, or unset {mark} to start processes from here"
     )
 
 
 def _contradiction_error(text: str) -> ConfigError:
     """Return the error for contradictory variables, which ``text`` describes."""
-    return ConfigError(f"{text}: variables of two launchers are mixed; unset those that are stale")
+    return ConfigError(f"{text}: unset the variables that another launcher has set")

@@ -72,8 +72,8 @@ class Rendezvous:
             self._server = await asyncio.start_server(self._accept_rank, address, port, limit=MAX_MESSAGE_BYTES)
         except OSError as error:
             raise ConfigError(
-                f"port {port} cannot be had ({_system_message(error)}): "
-                "set another for all processes, as in GLUONLAB_PORT=23456"
+                f"port {port} is not available ({_system_message(error)}): set another port for "
+                "all processes, as in GLUONLAB_PORT=23456"
             ) from None
 
     async def wait_for_ranks(self, numbers: Sequence[int]) -> List[Union[AgentConnection, RunError]]:
@@ -85,11 +85,12 @@ class Rendezvous:
                 self._on_signal(message["signal"])
         missing, unknown_text = self._missing_ranks(numbers), ""
         if self._strangers:
-            unknown_text = f"; {self._strangers} that came to it were none of them"
+            unknown_text = f"; {self._strangers} other connections were refused"
         error = RunError(
-            f"of {self._membership.size} processes that {self._membership.launcher} has started, rank "
-            f"{', '.join(map(str, missing))} has not come to rank 0 in {self._ssh_options.patience:g} s: "
-            f"it was not started, or port {self._membership.port} is closed to it{unknown_text}"
+            f"{self._membership.launcher} started {self._membership.size} processes, but rank "
+            f"{', '.join(map(str, missing))} did not connect to rank 0 within "
+            f"{self._ssh_options.patience:g} s: check that it started and can reach port "
+            f"{self._membership.port}{unknown_text}"
         )
         return [error if rank in missing else self._connected.pop(rank) for rank in numbers]
 
@@ -147,9 +148,9 @@ async def _connect_to_rank_0(
             reason = _system_message(error)
         await asyncio.sleep(RETRY_PAUSE_S)
     raise RunError(
-        f"rank {membership.rank} cannot reach rank 0 at {root}:{membership.port} in {patience:g} s "
-        f"({reason}): it was not started, or the port is closed; GLUONLAB_MASTER_ADDR and GLUONLAB_PORT, "
-        "set for all, choose others"
+        f"rank {membership.rank} could not connect to rank 0 at {root}:{membership.port} within "
+        f"{patience:g} s ({reason}): check that rank 0 started and its port is open, or set "
+        "GLUONLAB_MASTER_ADDR and GLUONLAB_PORT for all"
     )
 
 
@@ -225,5 +226,5 @@ async def _serve_rank_0(
     if agent.message_error is not None:
         raise RunError(f"rank {membership.rank}: rank 0 at {root} {agent.message_error}")
     if agent.status is None:
-        raise RunError(f"rank {membership.rank}: rank 0 at {root} has gone")
+        raise RunError(f"rank {membership.rank}: lost the connection to rank 0 at {root}")
     return agent.status

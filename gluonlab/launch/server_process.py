@@ -50,13 +50,13 @@ def _serve_rendezvous(address: str, port: str, hosts: str) -> None:
         _make_rendezvous_server(address, int(port), hosts).serve_forever()
     except ImportError as error:
         sys.exit(
-            f"error: --backend horovod: Horovod for MXNet cannot be imported ({error}): "
-            "compile it as docs/launch.md says, or choose --backend dist_sync"
+            f"error: --backend horovod: Horovod for MXNet cannot be imported ({error}): compile "
+            "it as described in docs/launch.md, or choose --backend dist_sync"
         )
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             report_status(PORT_TAKEN)
-        sys.exit(f"error: port {port} of {address}: {error.strerror}")
+        sys.exit(f"error: port {port} of {address} is not available ({error.strerror})")
 
 
 def main() -> None:

@@ -63,17 +63,17 @@ def describe_start_error(name: str, folder: Path, error: Optional[OSError] = Non
     """
     quoted_name, file = one_line(repr(name)), folder / name
     if not folder.is_dir():
-        return f"{quoted_name} cannot be started in {folder}: this folder does not exist on this host"
+        return f"{quoted_name} cannot be started in {folder}, which does not exist on this host: create this directory"
     if "/" not in name:
         return _not_in_path(name, file) if shutil.which(name) is None else _describe_refusal(quoted_name, error)
     if not file.exists():
-        return f"the file {quoted_name} does not exist: give an existing program"
+        return f"the program {quoted_name} does not exist: check its path"
     if file.is_dir():
-        return f"{quoted_name} is a folder: give a program"
+        return f"{quoted_name} is a directory: pass a program"
     if not os.access(file, os.X_OK):
         return (
-            f"{quoted_name} may not be executed: make it executable with chmod +x, or write its "
-            f"interpreter before it, as in {_interpreter(name)} {name}"
+            f"{quoted_name} is not executable: run chmod +x, or write its interpreter before it, "
+            f"as in {_interpreter(name)} {name}"
         )
     return _describe_refusal(quoted_name, error)
 
@@ -86,15 +86,15 @@ def _not_in_path(name: str, file: Path) -> str:
     quoted_name, first_word = one_line(repr(name)), name.split()[:1]
     if name and file.is_file():
         command = f"python {name}" if name.endswith(".py") else f"./{name}"
-        return f"{quoted_name} is a file in this folder, which is not in PATH: write {command}"
+        return f"{quoted_name} is in the current directory, which is not in PATH: write {command}"
     if first_word != [name] and first_word and shutil.which(first_word[0]) is not None:
         program = one_line(first_word[0])
-        return f"{quoted_name} is one word: write {program} and its words without quotes"
+        return f"{quoted_name} is passed as one word: write {program} and its arguments without quotes around the whole"
     if ASSIGNMENT_PATTERN.match(name):
-        advice = "set variables before gluonlab launch, or write env first"
+        advice = "set variables before gluonlab launch, or start the program with env"
         return f"{quoted_name} is not a program: {advice}"
     if name.endswith(".py"):
-        return f"{quoted_name} is not a file in this folder: write python and the path of the file"
+        return f"{quoted_name} is not in the current directory: write python and the path of the file"
     path = sys.executable if name in PYTHON_NAMES else "the program's full path"
     return f"program {quoted_name} is not in PATH: write {path}"
 
@@ -107,12 +107,15 @@ def _describe_refusal(quoted_name: str, error: Optional[OSError]) -> str:
     """Explain why the system refuses to start an existing program."""
     if error is not None and error.errno == errno.ENOEXEC:
         return (
-            f"{quoted_name} does not name its interpreter: begin it with a line such as "
-            "#!/bin/sh, or write the interpreter before it"
+            f"{quoted_name} does not name its interpreter: add a first line such as #!/bin/sh, or "
+            "write the interpreter before it"
         )
     if error is not None and error.errno == errno.ENOENT:
-        return f"{quoted_name} cannot be started: the interpreter in its first line does not exist"
-    return f"{quoted_name} cannot be started: {error.strerror if error else 'no permission'}"
+        return (
+            f"{quoted_name} cannot be started because the interpreter in its first line does not "
+            "exist: correct this line"
+        )
+    return f"{quoted_name} cannot be started ({error.strerror if error else 'no permission'})"
 
 
 def check_not_gluonlab(words: Sequence[str]) -> None:
@@ -129,6 +132,6 @@ def check_not_gluonlab(words: Sequence[str]) -> None:
         ["gluonlab", "launch"],
     ):
         raise ConfigError(
-            f"{' '.join(words[:3])}: each process would train independently: write only run and its "
-            "options after --, as in -n 2 -- run --epochs 3"
+            f"{' '.join(words[:3])} would train independently in each process: write only run and "
+            "its options after --, as in -n 2 -- run --epochs 3"
         )

@@ -36,9 +36,9 @@ from gluonlab.study.sweep import load_study_options, open_study
 INTERRUPTED = "nothing was measured"  # message if interrupted before the first measurement
 MIN_ROUNDS = 5  # rounds of ``study speedup``; intervals from fewer rounds are not reliable
 SHARED_OPTIONS: Tuple[Option, ...] = (
-    click.option("--quick", is_flag=True, help="measure less, for at most 2 minutes on two cores"),
-    option("--out", "DIR", "folder of the study, new or to be resumed  [default: a new one below runs/]"),
-    option("--resume", "DIR", "resume the study in this folder, with its options"),
+    click.option("--quick", is_flag=True, help="small preset, for at most 2 minutes on two cores"),
+    option("--out", "DIR", "directory of the study, new or to be resumed  [default: a new one below runs/]"),
+    option("--resume", "DIR", "resume the study in this directory, with its options"),
     option("--language", "NAME", "language of figures and page, en or ja", "en"),
     click.option("--json", "as_json", is_flag=True, help="print only JSON on standard output"),
 )
@@ -80,7 +80,7 @@ def _study_command(
 def _check_resume_alone(other_options: Mapping[str, Any], resume: str) -> None:
     for name, value in other_options.items():
         if value is not None:
-            raise ConfigError(f"--resume {resume} uses the options in that folder: leave {name} out")
+            raise ConfigError(f"--resume {resume} uses the options in that directory: omit {name}")
 
 
 def _run_study(study: Study, options: Any, out: Optional[str], language: str, as_json: bool) -> None:
@@ -123,8 +123,10 @@ def _run_study(study: Study, options: Any, out: Optional[str], language: str, as
     "--predict",
     "machine",
     metavar="MACHINE",
-    help="only predict, on p3.16xlarge, on p3.16xlarge*4 or on a file m.json; a file needs the key "
-    '"gpu"; table: published speeds and their predictions',
+    help=(
+        "only predict, on p3.16xlarge, on p3.16xlarge*4 or on a file m.json, which must contain the "
+        'key "gpu"; table: print published speeds and their predictions'
+    ),
 )
 @click.option(
     "--images", metavar="CxHxW", help="with --predict: shape of an image, such as 3x224x224  [default: the data set's]"
@@ -156,16 +158,16 @@ def speedup_command(
     """
     count = whole_number_check(MIN_ROUNDS)("--rounds", rounds)
     if language is not None and out_file is None:
-        raise ConfigError("--language is for the page: give --out-file FILE.html for one, or leave it out")
+        raise ConfigError("--language only applies to pages: add --out-file FILE.html, or omit --language")
     if images is not None and machine is None:
-        raise ConfigError("--images is for a prediction: give --predict MACHINE, or leave it out")
+        raise ConfigError("--images only applies to predictions: add --predict MACHINE, or omit --images")
     config = TrainConfig(**given_settings(settings))
     # MXNet is loaded here, not for --help
     if machine is not None:
         from gluonlab.study.speedup.predict_step import prediction_text
 
         if out_file is not None:
-            raise ConfigError("--predict writes no page: leave --out-file out, or use --json")
+            raise ConfigError("--predict does not write a page: omit --out-file, or use --json")
         click.echo(prediction_text(machine, config, images, as_json))
         return
     from gluonlab.study.speedup.diagnosis import diagnose
@@ -195,15 +197,15 @@ COMMANDS: Dict[str, click.Command] = {
 
         The learning rate is tuned for each batch size. The study finds the three regimes, and
         compares errors at equal steps and at equal epochs. It writes figures, a page and all
-        measurements into its folder.
+        measurements to its directory.
         """,
-        option("--panels", "NAMES", f"some of {', '.join(batch_size.PANELS)}  "
-               "[default: those that are downloaded; with --quick: digits]"),
+        option("--panels", "NAMES",
+               f"some of {', '.join(batch_size.PANELS)}  [default: those with downloaded data; with --quick: digits]"),
         option("--batch-sizes", "N,N",
                "global batch sizes, over all devices  [default: 1 to 1,024 for digits]"),
         option("--target", "SHARE",
                "target accuracy on the validation images  [default: 0.93 for digits]"),
-        option("--seeds", "N", "trainings with each batch size  [default: 7; with --quick: 4]"),
+        option("--seeds", "N", "training runs per batch size  [default: 7; with --quick: 4]"),
         option("--gpus", "N", "use N GPUs, or N CPU devices if there are no GPUs"),
     ),
     "learning-rate": _study_command(
@@ -214,14 +216,14 @@ COMMANDS: Dict[str, click.Command] = {
 
         The batch size per device is constant, so k devices have a batch k times as large. The
         learning rate is constant or follows the linear rule, with and without warm-up and
-        momentum correction. The study writes figures, a page and all measurements into its
-        folder.
+        momentum correction. The study writes figures, a page and all measurements to its
+        directory.
         """,
         option("--device-counts", "N,N",
                "numbers of GPUs, or of CPU devices without GPUs  [default: 1,2,4]"),
         option("--batch-size", "N", "images per device and step  [default: 32]"),
-        option("--epochs", "N", "epochs of each training  [default: 3]"),
-        option("--seeds", "N", "trainings with each learning rate  [default: 5; with --quick: 2]"),
+        option("--epochs", "N", "epochs of each training run  [default: 3]"),
+        option("--seeds", "N", "training runs per learning rate  [default: 5; with --quick: 2]"),
     ),
     "scaling": _study_command(
         scaling.STUDY,
@@ -231,7 +233,7 @@ COMMANDS: Dict[str, click.Command] = {
         """Measure strong and weak scaling, and start times, by kvstore and strategy.
 
         Each round starts new processes, and is saved at once. The study writes figures and a
-        page into its folder.
+        page to its directory.
         """,
         option("--model", "NAME", f"one of {', '.join(MODELS)}  [default: lenet]"),
         option("--device-counts", "N,N",
@@ -249,20 +251,20 @@ COMMANDS: Dict[str, click.Command] = {
         {"--network": "--model", "--devices": "--num-devices"},
         """Measure every parallel strategy on one model: step time, traffic and memory.
 
-        The measurement is that of gluonlab bench strategies. The study saves each round at once,
-        and writes figures and a page.
+        The measurement is the same as in gluonlab bench strategies. The study saves each round at
+        once, and writes figures and a page.
         """,
         option("--model", "NAME",
                f"one of {', '.join(TASKS)}  [default: resnet18; with --quick: lenet]"),
         option("--num-devices", "N",
                f"number of CPU devices, 2 to {parallel_strategies.MAX_DEVICES}  [default: 2]"),
-        option("--microbatches", "N", "microbatches of a pipeline's batch  [default: 8]"),
+        option("--microbatches", "N", "microbatches per batch, for pipelines  [default: 8]"),
         option("--rounds", "N", "measurements of each row  [default: 9; with --quick: 5]"),
     ),
 }  # fmt: skip
 RENAMED = {"splits": "strategies"}  # old names of commands
 SUMMARIES = {
-    "speedup": "why several devices are not faster, and what would help",
+    "speedup": "find out why several devices are not faster, and what helps",
     "batch-size": "steps, epochs and seconds to a target accuracy",
     "learning-rate": "accuracy against learning rate, on 1, 2 and 4 devices",
     "scaling": "strong and weak scaling, by devices and kvstores",

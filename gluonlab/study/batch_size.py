@@ -270,7 +270,7 @@ def measure(options: BatchSizeOptions, store: MeasurementStore) -> Findings:
         name: message for name in findings for message in [_unreached_message(name, findings[name], options)] if message
     }
     reached = {name: panel_findings for name, panel_findings in findings.items() if name not in failures}
-    failure = f"{'; '.join(failures.values())}: give a smaller --target" if failures else ""
+    failure = f"{'; '.join(failures.values())}: choose a smaller --target" if failures else ""
     return Findings(
         {"panels": to_plain_values(findings)},
         lambda language: build_report(findings, options, language),
@@ -287,7 +287,7 @@ def _unreached_message(name: str, findings: PanelFindings, options: BatchSizeOpt
         return ""
     best = max(findings.rows, key=lambda row: row.best)
     return (
-        f"{name}: no batch size reached {options.panels[name]['target']:g} of the validation images; "
+        f"{name}: no batch size reached validation accuracy {options.panels[name]['target']:g}; "
         f"the best was {best.best:.4f}, with batches of {best.size}"
     )
 
@@ -325,7 +325,8 @@ def measure_panel(name: str, options: BatchSizeOptions, sweep: Sweep) -> List[Si
     images = _training_images(panel)
     if sizes[-1] > images:
         raise ConfigError(
-            f"--batch-sizes {sizes[-1]}: {panel.dataset} has {images:,} training images: give smaller batch sizes"
+            f"--batch-sizes {sizes[-1]}: {panel.dataset} has only {images:,} training images: "
+            "choose smaller batch sizes"
         )
     rates: List[float] = []
     for index, size in enumerate(sizes):
@@ -377,7 +378,7 @@ def _tune_rate(name: str, size: int, first_rate: float, options: BatchSizeOption
             max_steps = step_limit(PANELS[name], size)
             point = {"panel": name, "size": size, "rate": rate}
             point["limit"] = max_steps if fewest_steps == math.inf else int(fewest_steps)
-            [trials] = sweep.run([point], range(options.tuning_seeds), label=f"{name}: rate")
+            [trials] = sweep.run([point], range(options.tuning_seeds), label=f"{name}: learning rate")
             size_trials = SizeTrials(size, rate, max_steps, 1, trials)
             steps: float = median(size_trials.steps_to_target)
             if (steps, -size_trials.best_accuracy) < (fewest_steps, -best_accuracy):
@@ -474,7 +475,7 @@ def find_regimes(sizes: Sequence[float], steps: Sequence[float]) -> List[Regime]
     two sizes.
     """
     if len(sizes) < 2:
-        raise ValueError("a regime is what lies between two sizes")
+        raise ValueError("at least two batch sizes are required")
     widths = [math.log(larger / size) for size, larger in zip(sizes, sizes[1:])]
     regimes = list(map(classify_exponent, isotonic_decreasing(scaling_exponents(sizes, steps), widths)))
     ends = [0, *accumulate(regimes.count(regime) for regime in REGIMES)]

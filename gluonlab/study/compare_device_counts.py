@@ -76,12 +76,14 @@ def compare(
     config = TrainConfig.require("compare", config)
     if config.gpus is not None or config.devices is not None:
         raise ConfigError(
-            f"a comparison of {','.join(map(str, counts))} devices chooses them itself: leave --gpus and --devices out"
+            f"a comparison of {','.join(map(str, counts))} devices chooses the devices itself: "
+            "omit --gpus and --devices"
         )
     if config.device_weights is not None:
         raise ConfigError(
-            f"a comparison of {','.join(map(str, counts))} devices and --device-weights {config.device_weights} "
-            "contradict each other: weights are for one number of devices: leave one of them out"
+            f"a comparison of {','.join(map(str, counts))} devices cannot use --device-weights "
+            f"{config.device_weights}, which is for a single number of devices: omit one of the "
+            "two"
         )
     reporter = reporter or ConsoleReporter()
     if not gpu_count() and config.threads is None and max(counts) > 1:
@@ -89,8 +91,8 @@ def compare(
     configs = [config.replace(gpus=count) for count in counts]
     if isinstance(net, gluon.Block):
         raise ModelError(
-            f"net {type(net).__name__} is one network, and each run of a comparison needs its own: "
-            "give a function that makes it"
+            f"net {type(net).__name__} is a single model, but each run of a comparison needs its "
+            "own: pass a function that creates it"
         )
     make_callbacks(callbacks)
     read = _check_configs(configs, dataset, make_user_components(net, loss, metrics))
@@ -114,7 +116,7 @@ def compare(
         raise
     except KeyboardInterrupt as error:
         if not error.args:  # between two runs; within a run, the run has set the message
-            error.args = (f"{folder.path} holds the finished runs, {len(results)} of {len(counts)}",)
+            error.args = (f"{folder.path} contains {len(results)} of {len(counts)} runs",)
         raise
     finally:
         with suppress(OutputError):

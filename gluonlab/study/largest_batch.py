@@ -79,19 +79,19 @@ class LargestBatch:
 
     def summary_lines(self) -> List[str]:
         """Return text lines: the batch size, its memory, its limit, and the estimated memory."""
-        training = f"training takes {_format_bytes(self.taken)} of {_format_bytes(self.budget)}"
+        training = f"training uses {_format_bytes(self.taken)} of {_format_bytes(self.budget)}"
         if self.would_fit is None:
-            machine_note = "" if self.limit == "budget" else ", and no more is free on this machine"
+            machine_note = "" if self.limit == "budget" else ", all that is free on this machine"
             first = f"--batch-size {self.images} is the largest that fits: {training}{machine_note}"
             return [first, *format_memory_table(self.rows)]
         limit_text = (
             f"the data set has only {self.images:,} images per {self.per}"
             if self.limit == "data"
-            else "MXNet allows no larger arrays"
+            else "MXNet does not support larger arrays"
         )
         return [
             f"--batch-size {self.images} fits: {training}",
-            f"memory is not the limit: {limit_text}; memory would hold batches of up to about {self.would_fit:,}",
+            f"memory is not the limit: {limit_text}; about {self.would_fit:,} images would fit into memory",
             *format_memory_table(self.rows),
         ]
 
@@ -107,7 +107,7 @@ def find_batch_size(config: TrainConfig, budget_bytes: int, tell: PrintLine = la
     Raises ConfigError if not even the smallest batch fits, or if the config sets a batch size.
     """
     if config.batch_size is not None or config.global_batch_size is not None:
-        raise ConfigError("the batch size is what is searched for: leave --batch-size and --global-batch-size out")
+        raise ConfigError("the search determines the batch size: omit --batch-size and --global-batch-size")
     smallest = config.microbatches or 1
     plan = make_plan(config.replace(batch_size=smallest))
     return _BatchSizeSearch(plan, budget_bytes, smallest, tell).find_largest()
@@ -163,7 +163,7 @@ class _BatchSizeSearch:
             self.ceiling, self.limit = _subtract_margin(memory.free), "machine"
         if self.ceiling < MIN_PROCESS_BYTES:
             self._raise_too_small(
-                f"more than the {_format_bytes(MIN_PROCESS_BYTES)} that Python and MXNet take by themselves"
+                f"more than the {_format_bytes(MIN_PROCESS_BYTES)} that Python and MXNet need by themselves"
             )
 
     def _planned_image_bytes(self) -> float:
@@ -194,9 +194,9 @@ class _BatchSizeSearch:
         try:
             peak_bytes = self._measure_peak(size, self.ceiling)
         except MemoryLimitExceeded:
-            self.tell(f"a batch of {size:,} per {self.per} takes too much")
+            self.tell(f"a batch of {size:,} per {self.per} uses too much")
             return None
-        self.tell(f"a batch of {size:,} per {self.per} takes {_format_bytes(peak_bytes)}")
+        self.tell(f"a batch of {size:,} per {self.per} uses {_format_bytes(peak_bytes)}")
         return peak_bytes
 
     def _measure_peak(self, size: int, ceiling: Optional[int]) -> int:
@@ -206,9 +206,9 @@ class _BatchSizeSearch:
     def _raise_too_small(self, needed: str) -> NoReturn:
         """Raise ConfigError, because not even the smallest batch fits."""
         raise ConfigError(
-            f"{_format_bytes(self.budget)} are too few: "
-            f"a batch of {self.smallest} per {self.per} needs {needed}: "
-            "give more, or choose a smaller --model"
+            f"{_format_bytes(self.budget)} is too little memory, because a batch of "
+            f"{self.smallest} per {self.per} needs {needed}: pass a larger size, or choose a "
+            "smaller --model"
         )
 
 

@@ -36,7 +36,7 @@ SMOOTHING = 0.9  # weight of the previous smoothed loss in the moving average
 PLOTTED_LOSS_FACTOR = 2.0  # the picture shows losses up to this many times the first loss
 STOP_LOSS_FACTOR = 4.0  # the test stops at this many times the best smoothed loss
 PICTURE, RESULT = "find-lr.svg", "find-lr.json"
-RULE = "a tenth of the rate at which the smoothed loss is smallest"
+RULE = "a tenth of the learning rate with the smallest smoothed loss"
 # The smallest loss must be below MAX_LOSS_RATIO times the loss of the first INITIAL_STEPS steps.
 # Otherwise the test has no result.
 MAX_LOSS_RATIO = 0.95
@@ -88,7 +88,7 @@ class RateFinderResult(NamedTuple):
         """Return text lines: the suggested rate, and the range of rates that was tried."""
         return [
             f"--lr {self.suggestion:.2g}: {RULE}",
-            f"that is smallest at {self.best_rate:.2g}; the rate rose to {self.rates[-1]:.2g} in "
+            f"the smoothed loss is smallest at {self.best_rate:.2g}; the learning rate rose to {self.rates[-1]:.2g} in "
             f"{len(self.rates)} steps of {self.batch:,} images{self.ended and '; '}{self.ended}",
         ]
 
@@ -96,7 +96,7 @@ class RateFinderResult(NamedTuple):
         """Return a chart of the losses against the rate, as SVG."""
         # much higher losses would make the rest of the curve look flat
         highest = PLOTTED_LOSS_FACTOR * self.smoothed[0]
-        losses_by_name = {"smoothed loss": self.smoothed, "loss of a step": self.losses}
+        losses_by_name = {"smoothed loss": self.smoothed, "loss of each step": self.losses}
         smooth_curve, step_curve = (
             Curve(name, [(x, min(y, highest)) for x, y in zip(self.rates, values)], kind)
             for (name, values), kind in zip(losses_by_name.items(), (None, 1))
@@ -168,10 +168,10 @@ def find_learning_rate(config: TrainConfig, steps: int) -> RateFinderResult:
     """
     config = TrainConfig.require("find_rate", config)
     if config.lr is not None:
-        raise ConfigError(f"the range test looks for the learning rate: leave --lr {config.lr:g} out")
+        raise ConfigError(f"the range test searches for the learning rate: omit --lr {config.lr:g}")
     _check_settings(config, steps)
     if steps < MIN_STEPS:
-        raise ConfigError(f"--steps {steps}: give at least {MIN_STEPS} steps, such as 100")
+        raise ConfigError(f"--steps {steps}: must be at least {MIN_STEPS}: pass a number such as 100")
     with temporary_folder("find-lr") as folder, explain_resource_limits():
         # With --lr 1, the base rate is the factor by which the settings scale the learning rate.
         test_config = config.replace(lr=1.0, out=str(Path(folder, "run")))
@@ -199,13 +199,13 @@ def find_learning_rate(config: TrainConfig, steps: int) -> RateFinderResult:
     far_step = next((count for count in range(1, len(smooth) + 1) if _is_far_above_best(smooth[:count])), 0)
     if far_step:
         losses, smooth = losses[:far_step], smooth[:far_step]
-        stop_reason = f"its end was {STOP_LOSS_FACTOR:g} times that"
+        stop_reason = f"the test stopped at {STOP_LOSS_FACTOR:g} times the smallest smoothed loss"
     rates = [plan.rates(step) / scale for step in range(1, len(losses) + 1)]
     suggestion = suggest_rate(rates, smooth) if smooth else None
     if suggestion is None:
         raise RunError(
-            f"--steps {steps}: the loss did not fall at any rate from {LOWEST:g} to {HIGHEST:g}: "
-            "try more steps, a larger batch, or another --optimizer"
+            f"--steps {steps}: the loss did not decrease at any learning rate from {LOWEST:g} to "
+            f"{HIGHEST:g}: try more steps, a larger batch, or another --optimizer"
         )
     return RateFinderResult(suggestion, rates, losses, smooth, plan.global_batch_size, stop_reason)
 
@@ -213,16 +213,15 @@ def find_learning_rate(config: TrainConfig, steps: int) -> RateFinderResult:
 def _check_settings(config: TrainConfig, steps: int) -> None:
     """Raise ConfigError for a setting that a range test ignores."""
     reasons = {
-        **dict.fromkeys(RUN_OUTPUT_FIELDS, "keeps its picture and its numbers, and nothing of the training"),
-        **dict.fromkeys(SCHEDULE_FIELDS, f"raises the rate in each of {steps} steps, whatever else"),
+        **dict.fromkeys(RUN_OUTPUT_FIELDS, "only saves its figure and its numbers"),
+        **dict.fromkeys(SCHEDULE_FIELDS, f"sets the learning rate itself, in each of {steps} steps"),
     }
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.name in reasons and value != field.default:
             value_text = "" if value is True else f" {value}"
             raise ConfigError(
-                f"the range test {reasons[field.name]}: leave "
-                f"{option_name(field.name)}{value_text} out, or train with a rate (--lr)"
+                f"the range test {reasons[field.name]}: omit {option_name(field.name)}{value_text}, or train with --lr"
             )
 
 

@@ -124,7 +124,7 @@ def measure(options: Mapping[str, Any], store: MeasurementStore) -> Findings:
         [rounds] = sweep.run([point], range(options["rounds"]))
     series = merge_rounds(rounds)
     if not any(item.values for item in series):
-        raise RunError(f"nothing could be measured: {series[0].reason}")
+        raise RunError(f"no measurement succeeded: {series[0].reason}")
     return Findings(series_to_json(series), lambda language: build_report(series, options, language))
 
 

@@ -151,7 +151,7 @@ def device_settings(count: int) -> Dict[str, Any]:
 def warn_cpu_fallback() -> None:
     """Warn if there is no GPU, once for all trainings."""
     if not gpu_count():
-        warn("no GPU on this machine: CPU devices stand in for GPUs")
+        warn("no GPU on this machine: using CPU devices instead")
 
 
 def log_spaced_steps(last: int, factor: float) -> List[int]:

@@ -221,7 +221,7 @@ MAX_COUNT = 2**31  # default limit of whole numbers
 def check_options(options: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
     """Raise ValueError unless ``options`` have the names of ``checks`` and all values are valid."""
     if set(options) != set(checks):
-        raise ValueError(f"not {', '.join(checks)}")
+        raise ValueError(f"the options are not {', '.join(checks)}")
     for name, value in options.items():
         if not checks[name](value):
             raise ValueError(name)
@@ -245,7 +245,7 @@ def parse_integer_list(option: str, text: str, maximum: int, noun: str, example:
     parse = whole_number_check(1, maximum)
     values = sorted({parse(option, part.strip()) for part in text.split(",")})
     if len(values) < 2:
-        raise ConfigError(f"{option} {text}: give two {noun} or more, such as {example}")
+        raise ConfigError(f"{option} {text}: pass at least two {noun}, such as {example}")
     return values
 
 

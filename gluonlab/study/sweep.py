@@ -131,7 +131,7 @@ class MeasurementFile(MeasurementStore):
                 return measurement
         except (ValueError, TypeError, KeyError, RecursionError):
             pass
-        raise DataError(f"{self.path}, line {number}, is no measurement: remove the line, or give another --out")
+        raise DataError(f"{self.path}, line {number}, is not a measurement: remove this line, or pass another --out")
 
 
 class Sweep:
@@ -192,7 +192,7 @@ class Sweep:
 _MISSING = object()
 _PLAIN_NAME = re.compile(r"[\w.+-]{1,60}", re.ASCII)  # names of studies and versions
 _DAMAGED_MESSAGE = (
-    "{file} is damaged: put a copy of it there, or measure in a new folder, without --resume and with another --out"
+    "{file} is damaged: replace it with a copy, or measure in a new directory, with another --out and without --resume"
 )
 _OLD_STUDY_NAMES = {"splits": "strategies"}  # in folders of earlier versions
 # keys of study.json -> the command's option, if its name differs
@@ -294,9 +294,9 @@ def open_study(study: str, options: Mapping[str, Any], out: Optional[str]) -> It
         yield folder
     except (KeyboardInterrupt, RunError) as error:
         count = len(folder.store.list_measurements())
-        kept_message = f"{folder.path} keeps {count} measurement{'s' * (count != 1)}"
+        kept_message = f"{folder.path} contains {count} measurement{'s' * (count != 1)}"
         messages = [] if isinstance(error, KeyboardInterrupt) else [str(error)]
-        error.args = ("; ".join([*messages, kept_message, f"to go on: {folder.resume_command}"]),)
+        error.args = ("; ".join([*messages, kept_message, f"to resume: {folder.resume_command}"]),)
         raise
     finally:
         folder.close_and_remove_if_empty()
@@ -311,8 +311,8 @@ def load_study_options(path: Path, study: str, convert: Callable[[Mapping[str, A
     description = _read_study_file(path)
     if description["study"] != study:
         raise DataError(
-            f"{path} holds the study {description['study']}: "
-            f"gluonlab study {description['study']} --resume goes on with it"
+            f"{path} contains a study of {description['study']}: to resume it, run gluonlab study "
+            f"{description['study']} --resume"
         )
     check_not_in_use(path)
     try:
@@ -333,19 +333,19 @@ def _read_study_file(path: Path) -> Dict[str, Any]:
         is_readable = description["format"] == FORMAT and isinstance(description["options"], dict)
         if is_readable and all(_PLAIN_NAME.fullmatch(description[name]) for name in ("study", "gluonlab")):
             return {**description, "study": _OLD_STUDY_NAMES.get(description["study"], description["study"])}
-        problem = "is not one of this version's"
+        problem = "was written by another version"
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
     except (ValueError, TypeError, KeyError, RecursionError):
         raise DataError(_DAMAGED_MESSAGE.format(file=file)) from None
-    raise DataError(f"{file} {problem}: give the folder of a study, as its first lines name it")
+    raise DataError(f"{file} {problem}: pass the directory of a study of this version")
 
 
 def _check_same_options(path: Path, study: str, options: Mapping[str, Any]) -> None:
     """Raise ConfigError if the folder contains another study, or other options."""
     description = _read_study_file(path)
     if description["study"] != study:
-        raise ConfigError(f"--out {path} holds the study {description['study']}: give another folder")
+        raise ConfigError(f"--out {path} contains a study of {description['study']}: pass another directory")
     stored, requested = description["options"], json.loads(json.dumps(dict(options)))
     differences = [
         f"{_option_of_key(name, requested)} {_format_option(stored, name)}, not {_format_option(requested, name)}"
@@ -356,8 +356,8 @@ def _check_same_options(path: Path, study: str, options: Mapping[str, Any]) -> N
         differences.append(f"gluonlab {description['gluonlab']}, not {gluonlab.__version__}")
     if differences:
         raise ConfigError(
-            f"--out {path} was begun with {'; '.join(differences)}: "
-            "give the same options, another folder, or only --resume with this one"
+            f"--out {path} was started with {'; '.join(differences)}: use the same options, "
+            "another directory, or only --resume with this one"
         )
 
 

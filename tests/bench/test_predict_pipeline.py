@@ -36,7 +36,7 @@ def test_the_table_fits_the_terminal_and_explains_its_columns(bench):
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
     assert out.startswith("2 devices, 4 microbatches\nschedule ")
     assert re.search(r"\n1f1b +2 +15 +20.0% +1.60x +2\n", out)
-    assert "Prices, not measurements" in out and "bubble:" in out
+    assert "Predictions, not measurements" in out and "bubble:" in out
 
 
 def test_costs_are_those_of_a_share_or_of_each_stage(bench):

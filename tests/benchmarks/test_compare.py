@@ -50,20 +50,20 @@ def test_a_record_is_read_as_it_was_written(tmp_path_factory, values, name, reas
     ("content", "message"),
     [
         ("", "Expecting value"),
-        ("[]", "is not a record"),
+        ("[]", "is not a results file"),
         ("{}", "'format'"),
         ('{"format": 2}', "format 2 instead of 1"),
-        ("[" * 100_000, "is not a record"),
-        (make_record(rates(1)).as_json().replace("[1]", "[0]"), "values that are not above 0"),
-        (make_record(rates(1)).as_json().replace("[1]", "[NaN]"), "values that are not above 0"),
-        (make_record(rates(1)).as_json().replace('"peers"', "7"), "bench is no str"),
+        ("[" * 100_000, "is not a results file"),
+        (make_record(rates(1)).as_json().replace("[1]", "[0]"), "values that are not greater than 0"),
+        (make_record(rates(1)).as_json().replace("[1]", "[NaN]"), "values that are not greater than 0"),
+        (make_record(rates(1)).as_json().replace('"peers"', "7"), "bench is not of type str"),
         (make_record(rates(1)).as_json().replace('"unit": "images/s", ', ""), "'unit'"),
     ],
 )
 def test_an_invalid_record_is_refused_in_one_line(tmp_path, content, message):
     path = tmp_path / "record.json"
     path.write_text(content)
-    with pytest.raises(DataError, match="give a file that bench --out-file wrote") as raised:
+    with pytest.raises(DataError, match="pass a file that gluonlab bench --out-file wrote") as raised:
         read_record(path)
     assert message in str(raised.value) and "\n" not in str(raised.value)
 
@@ -172,8 +172,8 @@ def test_the_command_compares_files_and_folders(ended, tmp_path, monkeypatch):
     assert (status, err) == (1, slow)
     assert json.loads(out)[0]["rows"][0]["ratio"] == {"value": 0.9, "lowest": 0.9, "highest": 0.9}
     for words, message in (
-        ("a b/peers.json", "pass two files or two folders"),
-        ("a .", "do not contain results of the same name"),
+        ("a b/peers.json", "pass two files, or two directories"),
+        ("a .", "contain no results files of the same name"),
         ("a/none.json a/peers.json", "cannot be read"),
     ):
         status, out, err = ended(main, "compare", *words.split())

@@ -57,7 +57,7 @@ def test_only_messages_with_exactly_the_keys_and_types_of_a_form_are_read(side):
             if key not in ("rank", "size", "launcher_address", "error"):
                 spoiled.append({k: v for k, v in message.items() if k != key})
         for bad_message in spoiled:
-            with pytest.raises(BadMessage, match=r"^has said what is no message: '"):
+            with pytest.raises(BadMessage, match=r"^sent an invalid message: '"):
                 parse_message(encode_message(bad_message), FORMS[side])
 
 

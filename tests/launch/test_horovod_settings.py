@@ -56,7 +56,7 @@ def test_horovodrun_says_the_same(words):
 
 @pytest.mark.parametrize("words", GIVEN)
 def test_settings_of_horovod_are_refused_without_horovod(words):
-    with pytest.raises(ConfigError, match=f"^{words.split()[0]} belongs to --backend horovod, and this is"):
+    with pytest.raises(ConfigError, match=f"^{words.split()[0]} only applies to --backend horovod, but"):
         horovod_variables("dist_sync", as_given(words.split()))
     assert horovod_variables("dist_sync", NONE) == {}
 

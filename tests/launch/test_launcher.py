@@ -72,7 +72,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_bits_stay(backend, tmp_path
         os.kill(pids["rank 1"], signal.SIGKILL)
         status, text = killed.wait_for_exit()
     assert status == 0, text
-    assert "warning: rank 1 on localhost was killed by SIGKILL: starting again" in text
+    assert "warning: rank 1 on localhost was killed by SIGKILL: restarting" in text
     assert "Traceback" not in text
     assert have_same_bits(tmp_path / "whole", tmp_path / "run")
     assert not list((tmp_path / "run").rglob("*.part"))
@@ -86,11 +86,11 @@ FAULTS = [  # the process, its signal, the launcher's status, and the message
     ("rank 1", signal.SIGKILL, 137, "rank 1 on localhost was killed by SIGKILL"),
     ("server", signal.SIGKILL, 137, "server 0 on localhost was killed by SIGKILL"),
     ("scheduler", signal.SIGINT, 130, "scheduler on localhost was killed by SIGINT"),
-    ("agent 0", signal.SIGKILL, 1, "host localhost has ended the connection"),
-    ("rank 0", signal.SIGSTOP, 1, "rank 0 on localhost has been stopped for 8 s"),
-    ("server", signal.SIGSTOP, 1, "server 0 on localhost has been stopped for 8 s"),
-    ("scheduler", signal.SIGSTOP, 1, "scheduler on localhost has been stopped for 8 s"),
-    ("agent 0", signal.SIGSTOP, 1, "host localhost has given no sign of life for 8 s"),
+    ("agent 0", signal.SIGKILL, 1, "host localhost has closed the connection"),
+    ("rank 0", signal.SIGSTOP, 1, "rank 0 on localhost was suspended for 8 s"),
+    ("server", signal.SIGSTOP, 1, "server 0 on localhost was suspended for 8 s"),
+    ("scheduler", signal.SIGSTOP, 1, "scheduler on localhost was suspended for 8 s"),
+    ("agent 0", signal.SIGSTOP, 1, "host localhost has sent no heartbeat for 8 s"),
 ]
 
 
@@ -119,7 +119,7 @@ def test_a_signal_ends_all_ranks_after_one_step_and_says_how_to_go_on(tmp_path):
         status, text = run.wait_for_exit()
     assert status == 128 + signal.SIGTERM
     words = " ".join([*TWO, *PATIENCE_OPTIONS])
-    on = f"to go on: gluonlab launch {words} -- resume run"
+    on = f"to resume: gluonlab launch {words} -- resume run"
     assert text.count("[0] ended by SIGTERM: ") == text.count(on) == 1
     assert text.count("[1] ended by SIGTERM: ") == 1 and "error" not in text
     assert not surviving_processes(pids.values())

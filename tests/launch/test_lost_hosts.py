@@ -53,7 +53,7 @@ def test_several_hosts_that_are_lost_at_once_cost_one_restart(tmp_path):
         status, lines = wait_for_end(tmp_path, run)
     assert status == 0, lines
     [warning, *others] = lines
-    assert re.match("warning: host h[12] has ended the connection, and host h[12] is gone: ", warning)
+    assert re.match("warning: host h[12] has closed the connection, and host h[12] is lost: ", warning)
     assert sorted(others) == [f"[{rank}] attempt 2 None" for rank in range(3)]
 
 
@@ -71,7 +71,7 @@ def test_several_hosts_are_left_out_together_and_so_is_another_later(tmp_path):
         kill_ssh(tmp_path, "h2")  # it comes back
         status, lines = wait_for_end(tmp_path, run)
     assert status == 0, lines
-    assert sum("going on with 2 workers" in line for line in lines) == 2
+    assert sum("continuing with 2 workers" in line for line in lines) == 2
     assert sum("no route to h1" in line for line in lines) == 1
     assert sorted(lines[-2:]) == ["[0] attempt 3 None", "[1] attempt 3 None"]
 
@@ -85,9 +85,9 @@ def test_too_few_that_are_left_end_it_with_all_reasons(tmp_path):
         kill_ssh(tmp_path, "h1", "h2")
         status, lines = wait_for_end(tmp_path, run)
     assert status == 1
-    assert lines[-1].startswith("error: host h1: no agent can be started there: no route to h1: ")
-    assert "; host h2: no agent can be started there: no route to h2: " in lines[-1]
-    assert lines[-1].endswith("; 1 worker is left, and --min-np is 2")
+    assert lines[-1].startswith("error: host h1: cannot start the agent: no route to h1: ")
+    assert "; host h2: cannot start the agent: no route to h2: " in lines[-1]
+    assert lines[-1].endswith("; 1 worker is left, but --min-np is 2")
 
 
 def test_the_workers_learn_that_rank_0_was_elsewhere(tmp_path):
@@ -103,7 +103,7 @@ def test_the_workers_learn_that_rank_0_was_elsewhere(tmp_path):
 def test_a_run_that_is_not_where_rank_0_is_now_is_one_line(tmp_path):
     with pytest.raises(RuntimeError) as raised:
         check_run_is_here(str(tmp_path / "run"), "h0")
-    assert str(raised.value).startswith(f"the run in {tmp_path / 'run'} was on h0, where rank 0 was")
+    assert str(raised.value).startswith(f"the run in {tmp_path / 'run'} was written on h0, which is not this host")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text("{}")
     check_run_is_here(str(tmp_path / "run"), "h0")
@@ -153,8 +153,8 @@ def test_a_shell_that_greets_is_quoted_with_the_remedy(tmp_path):
     with launch_over_ssh(tmp_path, "--hosts", "h0") as run:
         assert run.wait_for_exit() == (
             1,
-            "error: host h0: no agent can be started there: its shell prints 'Welcome to h0!' first: "
-            "print nothing where no person reads it, such as with [ -t 1 ] in ~/.bashrc\n",
+            "error: host h0: cannot start the agent: its shell prints 'Welcome to h0!' before the agent starts: "
+            "print nothing in non-interactive shells, for example with [ -t 1 ] in ~/.bashrc\n",
         )
 
 
@@ -163,7 +163,9 @@ def test_a_host_that_complains_at_length_is_read_to_its_end(tmp_path):
     script = '#!/bin/sh\nhead -c 3000000 /dev/zero | tr "\\0" x >&2\necho >&2\necho no key >&2\n'
     with launch_over_ssh(tmp_path, "--hosts", "h0", ssh=script) as run:
         status, text = run.wait_for_exit()
-    assert status == 1 and text.startswith("error: host h0: no agent can be started there: no key: try ./ssh")
+    assert status == 1 and text.startswith(
+        "error: host h0: cannot start the agent: no key: check the connection with ./ssh"
+    )
 
 
 def test_an_ssh_that_is_given_up_has_ended_when_that_is_said(tmp_path):
@@ -174,7 +176,7 @@ def test_an_ssh_that_is_given_up_has_ended_when_that_is_said(tmp_path):
 
     async def opened():
         connection = AgentConnection(Host("h1", 1), SshOptions(ssh=[str(ssh)]))
-        with pytest.raises(RunError, match="prints 'Welcome!' first"):
+        with pytest.raises(RunError, match="prints 'Welcome!' before the agent starts"):
             await connection.open(asyncio.Queue())
         return connection._process.returncode
 

@@ -53,10 +53,10 @@ FAULTS = {
         lambda run, three: os.kill(run.process_ids()["rank 1"], signal.SIGKILL),
         "rank 1 on h2 was killed by SIGKILL",
     ),
-    "a link is down": (cut_off, "host h2 has given no sign of life for"),
+    "a link is down": (cut_off, "host h2 has sent no heartbeat for"),
     "a worker is stopped": (
         lambda run, three: os.kill(run.process_ids()["rank 1"], signal.SIGSTOP),
-        "rank 1 on h2 has been stopped for",
+        "rank 1 on h2 was suspended for",
     ),
 }
 
@@ -115,7 +115,7 @@ def test_a_host_whose_name_leads_to_itself_alone_is_named(three, tmp_path):
         three.set_address("h2", before)
     assert status == 2
     [error] = [line for line in text.splitlines() if "error: " in line]
-    assert re.match("error: rank 1 on h2: the name of this host, .*, leads to 127.0", error)
+    assert re.match("error: rank 1 on h2: the name of this host, .*, resolves to 127.0", error)
     assert error.endswith(f"let it lead to {before}, in its /etc/hosts")
 
 
@@ -138,7 +138,7 @@ def test_when_a_host_is_gone_for_good_the_others_go_on_with_the_same_batches(thr
         finally:
             three.set_link_state("h2", "up")
     assert status == 0, text
-    assert "going on with 2 workers" in text
+    assert "continuing with 2 workers" in text
     resumed, expected = (
         [line for line in read_metrics(tmp_path / name) if line["kind"] == "step"] for name in ("run", "whole")
     )
@@ -160,5 +160,5 @@ def test_a_host_that_refuses_ssh_is_one_line_with_its_reason(words, three, tmp_p
     with launch_on_hosts(three, tmp_path, "--ssh", f"{three.ssh} {words}", "--", *RUN, hosts="h1") as run:
         status, text = run.wait_for_exit(30)
     assert (status, text.count("\n")) == (1, 1)
-    assert text.startswith("error: host h1: no agent can be started there: ")
+    assert text.startswith("error: host h1: cannot start the agent: ")
     assert REFUSALS[words] in text and f": try {three.ssh} {words} -o BatchMode=yes" in text

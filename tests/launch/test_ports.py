@@ -85,7 +85,7 @@ def launch_with_taken_ports(folder, backend, *options, count=1, run=(), **how):
 def test_a_port_that_is_taken_before_the_scheduler_has_it_costs_one_line_and_no_restart(backend, tmp_path):
     status, [warning, *lines], taken = launch_with_taken_ports(tmp_path, backend, times=1)
     assert warning == (
-        f"warning: somebody else took port {taken[0]} of localhost before the scheduler did: trying another"
+        f"warning: another process took port {taken[0]} of localhost before the scheduler: trying another port"
     )
     assert status == 0 and all(line.startswith("[0] ") for line in lines), lines
 
@@ -96,7 +96,10 @@ def test_a_requested_port_that_is_taken_is_one_line(backend, tmp_path):
     options = ["--port", port, "--max-restarts", "3"]
     status, lines, taken = launch_with_taken_ports(tmp_path, backend, *options, run=["--out", "run"], times=1)
     assert (status, taken) == (2, [port])
-    assert lines == [f"error: --port {port} on localhost: Address already in use: choose another, or leave it out"]
+    assert lines == [
+        f"error: --port {port} is not available on localhost (Address already in use): "
+        "choose another port, or omit --port"
+    ]
 
 
 @pytest.mark.long
@@ -104,8 +107,8 @@ def test_a_requested_port_that_is_taken_is_one_line(backend, tmp_path):
 def test_another_port_is_chosen_a_bounded_number_of_times(backend, tmp_path):
     status, [*warnings, error], taken = launch_with_taken_ports(tmp_path, backend, count=2, times=99)
     assert status == 1 and len(taken) == PORT_ATTEMPTS and len(warnings) == PORT_ATTEMPTS - 1
-    assert all(line.startswith("warning: somebody else took port ") for line in warnings)
-    assert error.startswith("error: no port of localhost can be had: somebody else took 5 before ")
+    assert all(line.startswith("warning: another process took port ") for line in warnings)
+    assert error.startswith("error: no port is available on localhost (other processes took 5 ports before ")
 
 
 @pytest.mark.long

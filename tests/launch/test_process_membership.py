@@ -258,7 +258,7 @@ def test_a_number_beyond_the_last_is_told_which_there_are(launcher, variable, fi
     assert numbers == list(range(first, first + sum(layout)))
     [*_, last] = launcher(layout)
     for beyond in (numbers[-1] + 1, numbers[-1] + 9):
-        said = f"{variable}={beyond}, .*: the numbers are {first} to {numbers[-1]}: "
+        said = f"{variable}={beyond}, .* must be from {first} to {numbers[-1]}: "
         with pytest.raises(ConfigError, match=said):
             membership({**last, variable: str(beyond)})
 

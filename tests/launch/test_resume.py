@@ -109,7 +109,7 @@ def test_a_signal_ends_all_processes_after_the_same_step_and_they_go_on(backend,
     processes = end_by_signal(sign, ranks, backend, tmp_path)
     assert [process.status for process in processes] == [128 + sign] * 2, processes
     assert all("Traceback" not in process.err for process in processes)
-    go_on = f"; to go on: gluonlab launch --backend {backend} -- resume run"
+    go_on = f"; to resume: gluonlab launch --backend {backend} -- resume run"
     assert sum(process.err.splitlines()[-1].endswith(go_on) for process in processes) == 1  # rank 0
     [checkpoint] = (run / "checkpoints").iterdir()
     before = read_newest_checkpoint(run).checkpoint

@@ -288,7 +288,7 @@ def test_servers_that_cannot_load_gluonlab_are_one_line_at_once(backend, more, c
     for process in processes:
         [line] = process.err.splitlines()
         assert line.startswith("error: the servers have loaded mxnet without gluonlab, ")
-        assert "start them as python -c 'import gluonlab, mxnet'" in line
+        assert "start them with python -c 'import gluonlab, mxnet'" in line
 
 
 @LONG

@@ -108,7 +108,7 @@ def test_a_signal_before_the_training_ends_ranks_that_do_not_hear_it(tmp_path):
     with start_small_group(tmp_path, parts, silent=True, patience=3600, window=0.1) as run:
         wait_until(lambda: len(pids(tmp_path)) == 2)
         run.send_signal(signal.SIGHUP)
-        assert read_to_end(run) == (129, "ended by SIGHUP before the training began\n")
+        assert read_to_end(run) == (129, "ended by SIGHUP before the training started\n")
     assert not surviving_processes(pids(tmp_path))
 
 
@@ -142,7 +142,7 @@ def test_the_last_words_of_who_dies_stand_before_the_reason(tmp_path):
 def test_a_process_that_ends_too_early_has_failed_even_with_status_0(name, tmp_path):
     parts = {"scheduler": WAIT, "server 0": WAIT, "rank 0": WAIT, "rank 1": WAIT, name: ""}
     with start_small_group(tmp_path, parts, window=0.1) as run:
-        assert read_to_end(run) == (1, f"error: {name} on localhost ended with status 0, before the training did\n")
+        assert read_to_end(run) == (1, f"error: {name} on localhost exited with status 0 before the training ended\n")
     assert not surviving_processes(pids(tmp_path))
 
 

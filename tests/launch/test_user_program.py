@@ -54,7 +54,7 @@ def test_a_program_has_its_words_its_rank_and_its_status(tmp_path):
         said = f"[{rank}] rank {rank} of 2: {' '.join(words)}"
         out = [said, f"[{rank}] \tspaced", f"[{rank}]", f"[{rank}] no input"]
         assert sorted(mine) == sorted([*out, f"[{rank}] error: not the launcher's"])
-    assert lines[-1] == "error: rank 1 on localhost ended with status 7"
+    assert lines[-1] == "error: rank 1 on localhost exited with status 7"
     assert not surviving_processes(pids.values())
 
 
@@ -107,7 +107,7 @@ def test_one_that_fails_ends_all_while_the_others_wait_for_its_gradients(how, fi
     with start_launcher(tmp_path, "-n", 3, *PATIENCE_OPTIONS, "--", sys.executable, "train.py") as run:
         status, text = run.wait_for_exit()
     assert status == (5 if how == "exit" else 1), text
-    assert text.splitlines()[-1] == f"error: rank 1 on localhost ended with status {status}"
+    assert text.splitlines()[-1] == f"error: rank 1 on localhost exited with status {status}"
 
 
 CATCHING = """\
@@ -138,7 +138,7 @@ def test_a_signal_reaches_each_program_which_decides(number, own, status, tmp_pa
         ended, text = run.wait_for_exit()
     assert ended == status, text
     if own == "ignore":
-        assert text.splitlines()[-1] == "error: the processes did not end within 5 s"
+        assert text.splitlines()[-1] == "error: the processes did not stop within 5 s"
     else:
         assert sorted(text.splitlines()[2:]) == [f"[{rank}] got {int(number)}" for rank in (0, 1)]
     assert not surviving_processes(pids.values())
@@ -154,7 +154,7 @@ def test_a_program_is_started_again_as_often_as_restart_says(tmp_path):
     with start_launcher(tmp_path, *words) as run:
         status, text = run.wait_for_exit()
     assert status == 0, text
-    assert text.count("warning: rank") == text.count("ended with status 1: starting again\n") == 2
+    assert text.count("warning: rank") == text.count("exited with status 1: restarting\n") == 2
 
 
 def test_what_the_system_does_not_run_is_explained(tmp_path):
@@ -167,7 +167,7 @@ def test_what_the_system_does_not_run_is_explained(tmp_path):
         with pytest.raises(OSError) as raised:
             subprocess.Popen([tmp_path / name])
         assert message in describe_start_error(f"./{name}", tmp_path, raised.value)
-    assert "folder does not exist" in describe_start_error("ls", tmp_path / "none")
+    assert "does not exist on this host" in describe_start_error("ls", tmp_path / "none")
 
 
 def test_a_job_file_has_the_program(ended):

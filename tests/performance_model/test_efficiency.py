@@ -106,8 +106,8 @@ def test_on_one_host_it_agrees_with_what_was_published():
 def test_the_table_fits_the_terminal_and_shows_the_numbers(efficiency, as_json):
     status, out, _ = efficiency()
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
-    assert out.startswith("p3.16xlarge: 8 x V100 a host, 25 Gb/s, a step of one GPU 186.5 ms\n")
-    for words in ("Predicted, not measured", "102.3 MB", "inferred", "Not counted"):
+    assert out.startswith("p3.16xlarge: 8 x V100 per host, 25 Gb/s, a step of one GPU takes 186.5 ms\n")
+    for words in ("Predicted, not measured", "102.3 MB", "inferred", "Not included"):
         assert words in out
     rows = read_rows(as_json)
     lines = re.findall(r"^ +(\d+) +(\d+)((?: +[\d.,]+){9})$", out, re.M)
@@ -129,7 +129,7 @@ def test_the_picture_shows_every_point_and_every_assumption(efficiency, empty_cw
     assumed = json.loads(efficiency(*arguments, "--json")[1])["assumptions"]
     shown = " ".join(element.text or "" for element in root.iter(f"{SVG}text"))
     assert all(sentence in shown for sentence in assumed)
-    assert "p2.16xlarge 16 x K80 a host, 20 Gb/s" in shown
+    assert "p2.16xlarge 16 x K80 per host, 20 Gb/s" in shown
     marks = [e for e in root.iter(f"{SVG}path") if e.get("class", "").startswith("mark")]
     assert len(marks) == 2 * 3 * 3 + 3  # and those of the legend
     assert "prefers-color-scheme: dark" in root.find(f"{SVG}style").text
@@ -155,16 +155,16 @@ def test_another_network_has_its_own_gradients_and_step(efficiency):
     [
         (["--machines", "p5"], "unknown machine 'p5': choose g4dn.12xlarge, "),
         (["--machines", "nvswitch"], "unknown machine 'nvswitch'"),
-        (["--machines", "m.json"], "--machines m.json: a file describes one machine without a network"),
-        (["--machines", "g5.48xlarge"], "no step time is known for A10G, only for K80, V100, A100: pass --s"),
+        (["--machines", "m.json"], "--machines m.json: a topology file only describes one machine"),
+        (["--machines", "g5.48xlarge"], "the step time on A10G is unknown, only on K80, V100, A100: add --s"),
         (["--hosts", "0"], "--hosts 0: give a whole number from 1 to 128"),
         (["--hosts", "129"], "--hosts 129: give a whole number from 1 to 128"),
         (["--hosts", "1.5"], "--hosts 1.5: give a whole number from 1 to 128"),
-        (["--gradients", "46MB"], "--gradients 46MB belongs to another model: also pass --step MS"),
-        (["--gradients", "1KiB,2KiB", "--step", "9"], "pass one size, such as 102MB"),
-        (["--gradients", "x", "--step", "9"], "--gradients x: give sizes such as 46MB"),
+        (["--gradients", "46MB"], "--gradients 46MB is for another model, whose step time is unknown: add --step MS"),
+        (["--gradients", "1KiB,2KiB", "--step", "9"], "pass a single size, such as 102MB"),
+        (["--gradients", "x", "--step", "9"], "--gradients x: use sizes such as 46MB"),
         (["--step", "0"], "--step 0: give a number above 0"),
-        (["--out-file", "e.png"], "--out-file e.png is not an SVG file"),
+        (["--out-file", "e.png"], "--out-file e.png: must end in .svg"),
         (["--out-file", "nowhere/e.svg"], "the folder nowhere does not exist"),
         (["--out-file", "e.svg", "--json"], "--json has no effect with --out-file"),
     ],

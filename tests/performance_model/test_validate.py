@@ -20,7 +20,7 @@ from prediction.validate import (
 FITTED, INFERENCE, OTHERS, NVIDIA, SCALING, SLOW, FRAMEWORK = (
     next(group for group in GROUPS if group.startswith(begin))
     for begin in (
-        "training on GPUs that were fitted", "inference", "training on GPUs that were not",
+        "training on the fitted GPUs", "inference", "training on other GPUs",
         "NVIDIA's own build", "scaling", "slow", "another framework",
     )
 )  # fmt: skip

@@ -76,7 +76,7 @@ def run_with(run, monkeypatch):
 
 
 WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "ended by SIGTERM", signal.SIGHUP: "ended by SIGHUP"}
-GO_ON = "to go on: gluonlab resume run"
+GO_ON = "to resume: gluonlab resume run"
 FOUR_EPOCHS = ["--model", "mlp", "--threads", "1", "--global-batch-size", "64", "--epochs", "4",
                "--quiet", "--out", "run"]  # fmt: skip
 HANGS_S = 300  # bounds what would wait forever
@@ -161,7 +161,7 @@ def test_a_comparison_interrupted_between_two_runs_says_which_are_left(run_with)
                 raise KeyboardInterrupt
 
     status, err = run_with(Interrupting(), "--compare=1,2", "--model=mlp", "--epochs=1", "--quiet", "--out=both")
-    assert (status, err.splitlines()[-1]) == (130, "interrupted: both holds the finished runs, 1 of 2")
+    assert (status, err.splitlines()[-1]) == (130, "interrupted: both contains 1 of 2 runs")
 
 
 def test_an_interruption_before_there_is_a_folder_says_that_nothing_was_written(run, empty_cwd, monkeypatch):

@@ -269,7 +269,7 @@ def test_a_process_that_nobody_has_placed_says_so_in_one_line(tmp_path, name):
     process = run(command(name, **{"data-dir": None, "out": tmp_path / "run"}, **SMALL))
     assert process.returncode == 2
     [line] = [line for line in process.stderr.splitlines() if line.startswith("error: ")]
-    assert "no scheduler has started this process" in line
+    assert "the number of processes is missing" in line
     assert "Traceback" not in process.stderr
 
 

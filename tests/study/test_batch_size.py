@@ -114,7 +114,7 @@ def test_an_interrupted_study_goes_on_and_measures_the_same_bits(finished, study
         status, out, err = study(*WORDS, "--out", str(folder))
     assert (status, out) == (130, "")
     command = f"gluonlab study batch-size --resume {folder}"
-    assert err.strip() == f"interrupted: {folder} keeps 4 measurements; to go on: {command}"
+    assert err.strip() == f"interrupted: {folder} contains 4 measurements; to resume: {command}"
     status, out, _ = study("batch-size", "--resume", str(folder))
     assert status == 0 and f"written to {folder}" in out
     assert numbers(folder) == numbers(finished)
@@ -154,8 +154,8 @@ def test_a_target_that_is_never_reached_is_one_line_and_keeps_what_was_measured(
         patch.setattr(batch_size, "step_limit", lambda panel, size: 10)
         status, out, err = study(*words, "--out", str(tmp_path / "a"))
     assert (status, out, err.count("\n")) == (1, "", 1)
-    assert err.startswith("error: digits: no batch size reached 0.999 of the validation images; the best was")
-    assert f"{tmp_path / 'a'} keeps" in err
+    assert err.startswith("error: digits: no batch size reached validation accuracy 0.999; the best was")
+    assert f"{tmp_path / 'a'} contains" in err
     assert (tmp_path / "a" / "study.html").is_file() and numbers(tmp_path / "a")
 
 

@@ -71,10 +71,10 @@ def test_a_batch_limited_by_the_data_is_reported_with_what_would_fit(ended, empt
     status, out, err = ended(COMMANDS["find-batch-size"].main, *arguments)
     assert (status, list(empty_cwd.iterdir())) == (0, [])
     first, second, *_ = out.splitlines()
-    assert re.fullmatch(r"--batch-size 718 fits: training takes [0-9.]+ MiB of 1,024.0 MiB", first)
-    would_fit = ".* the data set has only 718 images per device; memory would hold batches of up to about ([0-9,]+)"
+    assert re.fullmatch(r"--batch-size 718 fits: training uses [0-9.]+ MiB of 1,024.0 MiB", first)
+    would_fit = ".* the data set has only 718 images per device; about ([0-9,]+) images would fit into memory"
     assert int(re.fullmatch(would_fit, second)[1].replace(",", "")) > 718
-    assert re.fullmatch(r"a batch of 718 per device takes [0-9.]+ MiB\n", err)
+    assert re.fullmatch(r"a batch of 718 per device uses [0-9.]+ MiB\n", err)
     status, out, err = ended(COMMANDS["find-batch-size"].main, *arguments, "--json")
     found = json.loads(out)
     assert (status, err, found["images"], found["limit"]) == (0, "", 718, "data")
@@ -89,7 +89,7 @@ def test_under_a_split_sizes_are_those_of_a_copy_of_the_network_with_its_usual_m
     messages = []
     found = find_batch_size(TrainConfig(**settings), GIB, messages.append)
     assert (found.images, found.limit) == (1437, "data")
-    assert re.fullmatch(r"a batch of 1,437 per copy of the network takes .* MiB", messages[-1])
+    assert re.fullmatch(r"a batch of 1,437 per copy of the network uses .* MiB", messages[-1])
     message = "the data set has only 1,437 images per copy of the network"
     assert any(message in line for line in found.summary_lines())
     plan = make_plan(TrainConfig(**settings, batch_size=1437))
@@ -106,12 +106,12 @@ def test_less_than_python_and_mxnet_take_fits_nothing(ended, empty_cwd, budget):
     status, out, err = ended(COMMANDS["find-batch-size"].main, budget, "--devices", device_spec(2))
     assert (status, out) == (2, "")
     message = "a batch of 1 per device needs more than the 128.0 MiB that Python and "
-    assert re.fullmatch(rf"error: .* are too few: {message}.*\n", err)
+    assert re.fullmatch(rf"error: .* is too little memory, because {message}.*\n", err)
 
 
 @pytest.mark.long
 def test_a_budget_in_which_the_smallest_batch_does_not_fit_is_refused_with_what_it_needs():
-    needs = r"a batch of 4 per device needs ([0-9.,]+) MiB: give more, or choose a smaller --model"
+    needs = r"a batch of 4 per device needs ([0-9.,]+) MiB: pass a larger size, or choose a smaller --model"
     config = TrainConfig(devices=device_spec(1), model="gluoncv:mobilenetv2_0.25", microbatches=4)
     with pytest.raises(ConfigError, match=needs):
         find_batch_size(config, 290 * MIB)
@@ -123,7 +123,7 @@ def test_the_machine_has_less_than_the_budget(monkeypatch):
     found = find_batch_size(TrainConfig(devices=device_spec(1), dataset="synthetic"), 100 * GIB)
     assert found.limit == "machine"
     assert 0.8 * 600 * MIB < found.taken < 600 * MIB
-    assert found.summary_lines()[0].endswith("MiB, and no more is free on this machine")
+    assert found.summary_lines()[0].endswith("MiB, all that is free on this machine")
 
 
 def find_measuring_child(pid):

@@ -113,7 +113,7 @@ def test_the_command_says_a_rate_and_leaves_only_its_folder(run, empty_cwd):
 
 def test_a_training_that_learns_nothing_is_one_line(monkeypatch):
     monkeypatch.setattr("gluonlab.study.learning_rate_finder.suggest_rate", lambda rates, losses: None)
-    with pytest.raises(RunError, match="did not fall at any rate"):
+    with pytest.raises(RunError, match="did not decrease at any learning rate"):
         find_learning_rate(CONFIG, 20)
     mx.nd.waitall()
 
@@ -121,15 +121,15 @@ def test_a_training_that_learns_nothing_is_one_line(monkeypatch):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"lr": 0.1}, "leave --lr 0.1 out"),
-        ({"epochs": 3}, "raises the rate in each of 30 steps, whatever else: leave --epochs 3 out"),
-        ({"lr_schedule": "cosine"}, "leave --lr-schedule cosine out"),
-        ({"warmup_epochs": 0.5}, "leave --warmup-epochs 0.5 out"),
-        ({"lr_decay": 0.5}, "leave --lr-decay 0.5 out"),
-        ({"lr_decay_epochs": "1,2"}, "leave --lr-decay-epochs 1,2 out"),
-        ({"final_lr": 0.01}, "leave --final-lr 0.01 out"),
-        ({"export": "mxnet"}, "nothing of the training: leave --export mxnet out"),
-        ({"checkpoint_every": "5 steps"}, "leave --checkpoint-every 5 steps out"),
+        ({"lr": 0.1}, "omit --lr 0.1"),
+        ({"epochs": 3}, "sets the learning rate itself, in each of 30 steps: omit --epochs 3"),
+        ({"lr_schedule": "cosine"}, "omit --lr-schedule cosine"),
+        ({"warmup_epochs": 0.5}, "omit --warmup-epochs 0.5"),
+        ({"lr_decay": 0.5}, "omit --lr-decay 0.5"),
+        ({"lr_decay_epochs": "1,2"}, "omit --lr-decay-epochs 1,2"),
+        ({"final_lr": 0.01}, "omit --final-lr 0.01"),
+        ({"export": "mxnet"}, "only saves its figure and its numbers: omit --export mxnet"),
+        ({"checkpoint_every": "5 steps"}, "omit --checkpoint-every 5 steps"),
     ],
 )
 def test_settings_without_effect_on_a_range_test_are_refused(setting, message):

@@ -34,15 +34,15 @@ OPTIONS = {
     ("words", "message"),
     [
         ("batch-size --panels digit", "did you mean 'digits'?"),
-        ("batch-size --batch-sizes 16", "--batch-sizes 16: give two batch sizes or more"),
+        ("batch-size --batch-sizes 16", "--batch-sizes 16: pass at least two batch sizes"),
         ("batch-size --batch-sizes 16,x", "--batch-sizes x: give a whole number"),
-        ("batch-size --quick --batch-sizes 16,2000", "--batch-sizes 2000: digits has 1,437 training images"),
+        ("batch-size --quick --batch-sizes 16,2000", "--batch-sizes 2000: digits has only 1,437 training images"),
         ("batch-size --target 0", "--target 0: give a number"),
         ("batch-size --target 2", "--target 2: give a number"),
         ("batch-size --language de", "unknown language 'de'"),
-        ("batch-size --resume x --seeds 2", "leave --seeds out"),
+        ("batch-size --resume x --seeds 2", "omit --seeds"),
         ("batch-size --resume x", "x/study.json cannot be read"),
-        ("learning-rate --device-counts 2", "--device-counts 2: give two numbers of devices or more"),
+        ("learning-rate --device-counts 2", "--device-counts 2: pass at least two numbers of devices"),
         ("learning-rate --device-counts 1,x", "--device-counts x: give a whole number"),
         ("learning-rate --epochs 1", "--epochs 1: give a whole number"),
         ("learning-rate --seeds 0", "--seeds 0: give a whole number"),
@@ -138,7 +138,7 @@ def test_a_study_goes_on_with_options_that_it_could_have_written_and_no_others(n
             assert resumed(name, study_json(name, whole)) == whole
     damaged = [replace_at(options, path, each) for path, values in IMPOSSIBLE[name].items() for each in (*values, ...)]
     for each in [{}, {**options, "another": 1}, *damaged]:
-        assert "study.json is damaged: put a copy" in str(resumed(name, study_json(name, each))), each
+        assert "study.json is damaged: replace it with a copy" in str(resumed(name, study_json(name, each))), each
 
 
 def test_a_folder_of_an_earlier_version_with_the_studys_old_name_is_resumed(resumed):

@@ -72,5 +72,5 @@ def test_regimes_follow_each_other_and_do_not_depend_on_units(steps, factor):
 
 
 def test_a_single_size_has_no_regime():
-    with pytest.raises(ValueError, match="between two sizes"):
+    with pytest.raises(ValueError, match="at least two batch sizes"):
         find_regimes([1], [10])

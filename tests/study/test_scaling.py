@@ -37,10 +37,10 @@ def series(missing="", options=OPTIONS):
 def test_a_slow_round_changes_neither_speedups_nor_differences_of_start_times():
     report = build_report(list(series()), OPTIONS, "en")
     text = " ".join(report.sentences)
-    assert "device, weak scaling: each device has 64 images: 2 devices are 1.80 times as fast as one" in text
-    assert "ring, strong scaling: all share 128 images: 2 devices are 1.50 times as fast as one" in text
+    assert "device, weak scaling: 64 images per device: 2 devices are 1.80 times as fast as one" in text
+    assert "ring, strong scaling: 128 images over all devices: 2 devices are 1.50 times as fast as one" in text
     assert text.count("(95 % interval 1.50 to 1.50)") == 2
-    assert "strategy: layers, weak scaling: each device has 64 images: 2 devices are 0.90 tim" in text
+    assert "strategy: layers, weak scaling: 64 images per device: 2 devices are 0.90 tim" in text
     assert "2.45 s on 1 device, and after 2.70 s on 2: +0.25 s (95 % interval 0.25 to 0.25)" in text
     ring = next(row for row in report.tables[0].rows if row[0] == "ring")
     assert ring[2:4] == ["2", "128"] and ring[5:] == ["1.50", "1.50..1.50", "75%"]

@@ -103,7 +103,7 @@ def test_a_last_line_that_was_cut_off_is_removed(tmp_path, cut):
 def test_a_damaged_line_is_named(tmp_path, line):
     file = fill_study(tmp_path / "a")
     file.write_text(f"{file.read_text()}{line}\n")
-    with pytest.raises(DataError, match="line 3, is no measurement: remove the line"):
+    with pytest.raises(DataError, match="line 3, is not a measurement: remove this line"):
         StudyFolder.open(str(tmp_path / "a"), "toy", OPTIONS)
     file.write_text(file.read_text().replace(f"{line}\n", ""))
     StudyFolder.open(str(tmp_path / "a"), "toy", OPTIONS).close()  # and the lock is free
@@ -112,13 +112,13 @@ def test_a_damaged_line_is_named(tmp_path, line):
 def test_other_options_are_refused_with_the_difference(tmp_path):
     fill_study(tmp_path / "a")
     for study, options, message in (
-        ("toy", {**OPTIONS, "sizes": [1, 4]}, "--sizes 1,2, not 1,4: give the same options"),
+        ("toy", {**OPTIONS, "sizes": [1, 4]}, "--sizes 1,2, not 1,4: use the same options"),
         ("toy", {**OPTIONS, "seeds": 3}, "--seeds None, not 3"),
-        ("other", OPTIONS, "holds the study toy"),
+        ("other", OPTIONS, "contains a study of toy"),
     ):
         with pytest.raises(ConfigError, match=message):
             StudyFolder.open(str(tmp_path / "a"), study, options)
-    with pytest.raises(DataError, match=r"holds the study toy: .* toy --resume"):
+    with pytest.raises(DataError, match=r"contains a study of toy: .* toy --resume"):
         load_study_options(tmp_path / "a", "other")
 
 
@@ -178,7 +178,7 @@ def test_what_breaks_it_off_says_what_is_kept_and_how_to_go_on(tmp_path, kind):
     with pytest.raises(kind) as ended, open_study("toy", OPTIONS, str(tmp_path / "a b")) as folder:
         folder.store.add({"size": 1}, 0, {"value": 1})
         raise kind("why")
-    kept = f"{tmp_path / 'a b'} keeps 1 measurement; to go on: "
+    kept = f"{tmp_path / 'a b'} contains 1 measurement; to resume: "
     command = f"gluonlab study toy --resume '{tmp_path / 'a b'}'"
     assert str(ended.value) == ("why; " if kind is DivergedError else "") + kept + command
     assert json.loads((tmp_path / "a b" / "measurements.jsonl").read_text())["round"] == 0

@@ -191,7 +191,7 @@ def test_impossible_weights_are_refused_in_one_line(settings, message):
 
 
 def test_a_comparison_of_several_numbers_of_devices_takes_no_weights():
-    with pytest.raises(ConfigError, match="a comparison of 1,2 devices and --device-weights 2,1 contradict"):
+    with pytest.raises(ConfigError, match="a comparison of 1,2 devices cannot use --device-weights 2,1"):
         compare(TrainConfig(device_weights="2,1"), [1, 2])
 
 

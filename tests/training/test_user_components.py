@@ -326,7 +326,7 @@ def test_a_comparison_trains_the_same_on_each_number_of_devices(tmp_path):
     first, second = (read_metrics(tmp_path / "both" / name) for name in ("1-device", "2-devices"))
     losses = [[line["val_loss"] for line in lines if line["kind"] == "epoch"] for lines in (first, second)]
     assert losses[0][-1] == pytest.approx(losses[1][-1], rel=1e-5)
-    with pytest.raises(ModelError, match="each run of a comparison needs its own: give a function"):
+    with pytest.raises(ModelError, match="each run of a comparison needs its own: pass a function"):
         compare(config_, [1, 2], Reporter(), from_arrays(*ARRAYS), net=make_net(4))
 
 

@@ -16,7 +16,7 @@ from gluonlab.cli.command import make_lazy_main, run_subcommand  # noqa: E402
 
 COMMANDS = {
     "frameworks": "compare gluonlab with the classic Gluon loop and PyTorch",
-    "optimize": "models of tutorials before and after gluonlab.optimize",
+    "optimize": "models of tutorials with and without gluonlab.optimize",
     "overhead": "time and cores that Python uses per training step",
     "overlap": "effect of --backward-bulk-size on throughput",
     "images": "JPEGs decoded per second by gluonlab, MXNet and PyTorch",
@@ -24,7 +24,7 @@ COMMANDS = {
     "gradients": "allreduce on ResNet-18's gradients, with and without update",
     "checkpoints": "overhead of checkpoints and --check-replicas",
     "advice": "whether the advice of study speedup helps",
-    "compare": "compare two records, or two folders of records",
+    "compare": "compare two results files, or two directories of them",
 }
 
 

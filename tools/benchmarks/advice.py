@@ -123,9 +123,9 @@ def format_results(series: Sequence[Series]) -> str:
         lines.append(f"{label:<56}{numbers[0]:>10}{numbers[1]:>11}")
         kept_count += delivered is not None and is_gain_reached(promised, delivered)
     note = (
-        "promised: the predicted ratio of images/s with and without the best advice. delivered: the measured ratio, "
-        "in separate processes, as the median of the rounds' ratios. A training without advice counts as not "
-        "reached."
+        "promised, delivered: speed-up of images/s with the best advice; promised is measured by "
+        "study speedup, and delivered in separate processes, as the median of the rounds' "
+        "ratios. A training without advice counts as missed."
     )
     claim = f"{MIN_GAIN_SHARE:.0%} of the promised gain in {MIN_KEPT_TRAININGS} of 10".replace("%", " %")
     shown = f"{kept_count} of {len(TRAININGS)}" if rows else None

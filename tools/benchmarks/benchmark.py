@@ -42,7 +42,7 @@ def find_several_devices(spec: Optional[str], default: MeasuredDevices, lack: st
     """Return the devices of --devices, or the default. Raises ConfigError, with ``lack``, for one."""
     on = default if spec is None else find_measured_devices(spec)
     if len(on.numbers) < 2:
-        raise ConfigError(f"--devices {spec}: {lack}: pass two or more")
+        raise ConfigError(f"--devices {spec}: {lack}: pass at least two")
     return on
 
 
@@ -52,16 +52,18 @@ def parse_other_checkout(
     """Return the checkout of --baseline and --restart-every, or None. Raises ConfigError."""
     if baseline is None:
         if restart_every is not None:
-            raise ConfigError(f"--restart-every {restart_every} works only with --baseline DIR: use both or remove it")
+            raise ConfigError(
+                f"--restart-every {restart_every} requires --baseline DIR: add it, or omit --restart-every"
+            )
         return None
     if as_json:
         raise ConfigError(
-            f"--json can print only one record, but --baseline {baseline} creates two: write them with --out-file FILE"
+            f"--json prints one results file, but --baseline {baseline} creates two: use --out-file FILE instead"
         )
     every = RESTART_EVERY if restart_every is None else whole_number_check(1)("--restart-every", restart_every)
     if not Path(baseline, "gluonlab", "bench", "worker_main.py").is_file():
         raise ConfigError(
-            f"--baseline {baseline} does not contain gluonlab/bench: pass the folder of another checkout of gluonlab"
+            f"--baseline {baseline} does not contain gluonlab/bench: pass the directory of another checkout of gluonlab"
         )
     return OtherCheckout(Path(baseline).resolve(), every)
 

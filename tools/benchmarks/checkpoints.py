@@ -133,7 +133,8 @@ def check_devices(on: MeasuredDevices) -> int:
     count = len(on.numbers)
     if count < 2:
         raise DeviceError(
-            f"--devices {on.device_spec(count)}: comparing replicas needs at least 2 devices: pass two or more"
+            f"--devices {on.device_spec(count)}: a comparison of replicas requires at least 2 "
+            "devices: pass more devices"
         )
     return count
 
@@ -191,7 +192,7 @@ MOST = 0.03  # of the steps' time
 LABELS = {
     NONE: "no checkpoints",
     CHECKPOINTS: f"--checkpoint-every {EVERY}",
-    FILES: f"files in the loop, every {EVERY} steps",
+    FILES: f"save files in the loop, every {EVERY} steps",
     **{check_name(every): f"--check-replicas {every}" for every in CHECKS},
 }
 
@@ -235,11 +236,12 @@ def format_results(series: Sequence[Series], task: Task, devices: int, rounds: i
     """Return the table, and whether the target is reached."""
     rows = make_rows(series)
     head = f"{task.title}, batches of {task.global_batch_size}, {devices} devices"
-    lines = [f"{head:<41}{'ms':>9}{'longer':>9}{'95 %':>16}", *map(_format_row, rows)]
+    lines = [f"{head:<41}{'ms':>9}{'overhead':>9}{'95 %':>16}", *map(_format_row, rows)]
     note = (
-        f"ms: of a step of SGD with momentum, the median of {rounds_text(rounds)}. longer: compared with no "
-        "checkpoints, with its 95 % interval. files in the loop: net.save_parameters and trainer.save_states. The "
-        "times include the wait for all files."
+        f"ms: time of a step of SGD with momentum, the median of {rounds_text(rounds)}. overhead: "
+        "relative to a run without checkpoints, with its 95 % interval. save files in the loop: "
+        "net.save_parameters and trainer.save_states. The time until all files are written "
+        "counts."
     )
     return f"{as_table(lines, note)}\n\n{judge_overhead(rows, task, devices)}"
 

@@ -22,10 +22,10 @@ from gluonlab.plain_text import escape_unprintable, json_text
 
 LABEL_WIDTH = 34
 EXPLAINED = (
-    "first, second: medians over the rounds. speed: the second's speed over the first's, the median of the rounds' "
-    "ratios; above 1 if the second is faster."
+    "first, second: medians over the rounds. speed: throughput of the second relative to the "
+    "first, above 1 if the second is faster; the median of the rounds' ratios."
 )
-NOT_IN_TURNS = "The results were not measured in turns, so a change of the machine between them affects all rows."
+NOT_IN_TURNS = "The results were not measured in turns: if the machine has changed in between, every row is affected."
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def compare(first: Record, second: Record) -> Comparison:
     """Compare the series of two records. Raises ConfigError for different measurements."""
     if (first.bench, dict(first.options)) != (second.bench, dict(second.options)):
         raise ConfigError(
-            f"{first.title} and {second.title} are different benchmarks: compare results of the same benchmark"
+            f"{first.title} and {second.title} are different measurements: compare results of the same measurement"
         )
     in_turns = first.turns == second.turns
     interval = paired_ratio if in_turns else unpaired_ratio
@@ -89,8 +89,8 @@ def _list_caveats(first: Record, second: Record, in_turns: bool) -> Iterator[str
     instruction_sets = [record.about.get("instruction_set") for record in (first, second)]
     if None not in instruction_sets and instruction_sets[0] != instruction_sets[1]:  # older records have none
         yield (
-            f"The CPUs used different instruction sets, {instruction_sets[0] or 'none'} and "
-            f"{instruction_sets[1] or 'none'}, which affects all rows."
+            f"The CPUs used different instruction sets: {instruction_sets[0] or 'none'} and "
+            f"{instruction_sets[1] or 'none'}. They affect every row."
         )
     for position, record in (("first", first), ("second", second)):
         others = record.about.get("others", 0.0)
@@ -104,13 +104,13 @@ def pair_records(first: Path, second: Path) -> List[Tuple[Record, Record]]:
     Raises ConfigError if there are none, and DataError.
     """
     if first.is_dir() != second.is_dir():
-        raise ConfigError(f"{first} and {second}: pass two files or two folders")
+        raise ConfigError(f"{first} and {second} are a file and a directory: pass two files, or two directories")
     if not first.is_dir():
         return [(read_record(first), read_record(second))]
     names = sorted(path.name for path in first.glob("*.json") if (second / path.name).exists())
     if not names:
         raise ConfigError(
-            f"{first} and {second} do not contain results of the same name: pass folders that make bench wrote"
+            f"{first} and {second} contain no results files of the same name: pass directories that make bench wrote"
         )
     return [(read_record(first / name), read_record(second / name)) for name in names]
 

@@ -36,7 +36,7 @@ ROUNDS = 9
 ON_CPUS = cpu_devices(2)
 COMPILE_TIMEOUT_S = 240.0
 SHORT = {"sharded-optimizer": "sharded"}  # for a column of labels
-CPU_ROW = "measured on CPUs only"
+CPU_ROW = "only measured on CPUs"
 NO_TORCH = "torch is not installed: run pip install 'gluonlab[bench]'"
 LABEL_WIDTH = 28  # columns
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
@@ -205,7 +205,7 @@ def format_results(comparison: Comparison, record: Record, on: MeasuredDevices) 
         return table_text
     instructions = record.about.get("instruction_set", "")
     if instructions not in comparison.targets:
-        return f"{table_text}\n\nTargets are set for {' and '.join(comparison.targets)} only."
+        return f"{table_text}\n\nTargets are only set for {' and '.join(comparison.targets)}."
     targets = comparison.targets[instructions]
     return "\n".join([table_text, "", f"Targets with {instructions}:", *judge_targets(targets, rows)])
 
@@ -214,9 +214,9 @@ def format_rates(task: Task, rows: Sequence[ThroughputRow], rounds: int, devices
     """Return the rows as text; ``devices``: the first row's."""
     ratio = f"gluonlab {devices} / row"
     note = (
-        f"{task.title}, global batch {task.global_batch_size}, {rounds_text(rounds)}. "
-        "images/s: the median; "
-        f"{ratio}: images/s of the first row over this row's, the median of the rounds' ratios."
+        f"{task.title}, global batch {task.global_batch_size}, {rounds_text(rounds)}. images/s: "
+        f"the median; {ratio}: images/s of the first row relative to this row, the median of the "
+        "rounds' ratios."
     )
     lines = [rates.format_heading("", LABEL_WIDTH, ratio), *(rates.format_row(row, LABEL_WIDTH) for row in rows)]
     return as_table(lines, note)

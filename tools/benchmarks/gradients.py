@@ -133,7 +133,7 @@ def make_updates(shapes: Sequence[Shape], stores: Sequence[str], ctxs: Sequence[
     # the first two.
     needed_bytes = size * len(ctxs) * (len(stores) * (3 + 2) + 2)
     if ctxs[0].device_type == "cpu":
-        description = f"{len(stores)} stores on {len(ctxs)} devices"
+        description = f"{len(stores)} kvstores on {len(ctxs)} devices"
         require_memory(needed_bytes, description, "choose fewer --kvstores, or smaller --device-counts")
     shared = make_parameters(shapes, ctxs)
     updates = [
@@ -258,7 +258,7 @@ def judge_allreduce(rows: Sequence[AllreduceRow]) -> List[Comparison]:
     at_least = AT_LEAST_ALLREDUCE if has_target else None
     comparisons = [
         Comparison(description, name, median_ratio(seconds[peer], best.seconds) if peer in seconds else None, at_least)
-        for peer, name in (("device", "MXNet's device"), (CHAPTER, "the chapter's allreduce"))
+        for peer, name in (("device", "MXNet's device"), (CHAPTER, "the D2L allreduce"))
     ]
     return [*comparisons, Comparison(description, LIMIT, best.of_limit, AT_LEAST_OF_LIMIT if has_target else None)]
 
@@ -391,7 +391,7 @@ def parse_world_sizes(text: Optional[str], on: MeasuredDevices) -> List[int]:
         check = whole_number_check(2, len(on.numbers) if on.named_by_user else MAX_CPU_DEVICES)
         world_sizes = list(dict.fromkeys(check("--device-counts", part) for part in text.split(",")))
     if min(world_sizes) < 2:
-        raise ConfigError(f"--devices {on.device_spec(1)}: a sum needs at least two devices: pass two or more")
+        raise ConfigError(f"--devices {on.device_spec(1)}: an allreduce requires several devices: pass at least two")
     return world_sizes
 
 
@@ -429,9 +429,10 @@ def steps_table(findings: Findings) -> str:
             *(_format_step_row(row, device_seconds) for row in rows_of_size),
         ]
     note = (
-        f"ms: time of a step of SGD with momentum, the median of {rounds_text(findings.rounds)}. error: the largest "
-        "difference between the first step's weights and the exact weights. device /: the time of gluon.Trainer's "
-        "step with device over this time, the median of the rounds' ratios."
+        f"ms: time of a step of SGD with momentum, the median of {rounds_text(findings.rounds)}. "
+        "error: the largest difference of the weights from the exact ones after the first step. "
+        "device /: the step time of gluon.Trainer with kvstore device relative to this row, the "
+        "median of the rounds' ratios."
     )
     return format_table(lines, note)
 
@@ -474,7 +475,7 @@ def make(world_size: int, size_bytes: int, stores: Sequence[str], devices: Optio
         calls[name], errors[name] = update.step, update.error
     inexact = [name for name, error in errors.items() if error != 0]
     if inexact:
-        raise RunError(f"{', '.join(inexact)} computed wrong sums")
+        raise RunError(f"wrong results from {', '.join(inexact)}")
 
     def run(steps: int) -> Dict[str, float]:
         started = time.perf_counter()
@@ -494,7 +495,7 @@ def make(world_size: int, size_bytes: int, stores: Sequence[str], devices: Optio
 @baseline_options
 @option("--bytes", "SIZE", "size of the allreduce without update", "46MB")
 @option("--kvstores", "NAMES", "kvstores for allreduce with update, such as device,ring", "all")
-@option("--device-counts", "N,N", "device counts  [default: 2,4; with --devices also all]")
+@option("--device-counts", "N,N", "numbers of devices  [default: 2,4; with --devices also all]")
 @DEVICES_OPTION
 def main(
     run_options: MeasurementOptions,
@@ -510,7 +511,7 @@ def main(
     """
     size_bytes, *more = parse_sizes(bytes, "--bytes")
     if more:
-        raise ConfigError(f"--bytes {bytes}: pass one size, such as 46MB")
+        raise ConfigError(f"--bytes {bytes}: pass a single size, such as 46MB")
     on = cpu_devices(max(WORLD_SIZES)) if devices is None else find_measured_devices(devices)
     names = parse_stores(kvstores, on.on_gpus)
     counts = parse_world_sizes(device_counts, on)
@@ -526,4 +527,4 @@ def main(
     # a record of wrong sums is not kept
     (run_options._replace(out_file=None) if wrong else run_options).print_record(record, format_findings(findings), on)
     if wrong:
-        raise RunError(f"{wrong} computed wrong sums: see the column error")
+        raise RunError(f"wrong results from {wrong}: see column error")

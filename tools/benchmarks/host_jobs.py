@@ -133,7 +133,7 @@ def _median_part_seconds(parts: Callable[[], Iterable[Call]], steps: int, images
         times = [_call_seconds(parts()) for _ in range(BLOCK_STEPS)]
         gate.release()
         nd.waitall()
-        assert gate.held_until_release, "the devices have begun before the block was queued"
+        assert gate.held_until_release, "the devices started before the block was queued"
         blocks.append([statistics.mean(column) for column in zip(*times)])
     return [statistics.median(column) for column in zip(*blocks)]
 

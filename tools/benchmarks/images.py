@@ -26,8 +26,8 @@ CLASSES = 4
 PEER = "torch"
 LABEL_WIDTH = 30  # columns
 WAYS = {
-    "decoders": "gluonlab, 2 decoders",
-    "packed": "gluonlab, packed",
+    "decoders": "gluonlab, 2 workers",
+    "packed": "gluonlab, preprocessed",
     "record": "ImageRecordIter, .rec",
     "gluon": "gluon DataLoader, 2 workers",
     PEER: "PyTorch DataLoader, 2 workers",
@@ -136,9 +136,9 @@ def format_results(rows: Sequence[ThroughputRow], rounds: int) -> str:
         rows_of_set = [rates.format_row(row, LABEL_WIDTH) for row in rows if set_of(row) == label]
         lines += [*[""] * bool(lines), rates.format_heading(label, LABEL_WIDTH, "row / PyTorch"), *rows_of_set]
     note = (
-        f"JPEGs are read, decoded and put into batches of {BATCH_SIZE}; nothing is trained. images/s: the median of "
-        f"{rounds_text(rounds)}. gluonlab's batches are shards of bytes on 2 devices, in the order of a seed; packed "
-        "images are read as pixels."
+        f"JPEGs are read, decoded and put into batches of {BATCH_SIZE}, without training. "
+        f"images/s: the median of {rounds_text(rounds)}. gluonlab returns uint8 shards "
+        "on 2 devices, in an order that depends on the seed; preprocessed files contain pixels."
     )
     return as_table(lines, note)
 

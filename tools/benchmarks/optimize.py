@@ -44,8 +44,8 @@ START_TIMEOUT_S = 240.0  # a network is trained for some steps before, as it is 
 PLAIN, OPTIMIZED = "plain", "optimized"
 LABEL_WIDTH = 28  # columns
 _NOTE = (
-    "One CPU device with one thread, a plain Gluon loop, {rounds}. images/s: medians. faster by: the speed of the "
-    "optimized model over the plain model's, the median of the rounds' ratios, with its 95 % interval."
+    "One CPU device with one thread, a plain Gluon loop, {rounds}. images/s: medians. faster by: "
+    "optimized relative to plain, the median of the rounds' ratios, with its 95 % interval."
 )
 
 

@@ -194,6 +194,4 @@ def first_losses(task: Task, ctx: mx.Context, optimized: bool) -> List[float]:
 def check_same_losses(task: Task, plain: List[float], optimized: List[float]) -> None:
     """Raise RunError if the losses differ by more than rounding errors."""
     if not np.allclose(optimized, plain, rtol=TOLERANCE, atol=0):
-        raise RunError(
-            f"{task.title}: the losses of the optimized model, {optimized}, differ from the plain model's, {plain}"
-        )
+        raise RunError(f"{task.title}: the optimized model has the losses {optimized}, but the plain model {plain}")

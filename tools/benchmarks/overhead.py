@@ -27,14 +27,15 @@ ROUNDS = 5
 DEVICE_COUNTS = (1, 2, 4, 8)
 ON_CPUS = cpu_devices(max(DEVICE_COUNTS))
 COLUMNS = ("forward", "backward", "allreduce", "update", "total", "loader")
-OF_CPUS = "not measured on GPUs, because it describes a CPU core"
+OF_CPUS = "not measured on GPUs, because it concerns a CPU core"
 EFFICIENCY, KERNELS = "efficiency", ("sgemm", "lenet")
 TARGET = 0.13  # of what Gluon's loop costs
 _LABELS = {"gluonlab": "gluonlab", "gluon": "Gluon's loop"}
 _NOTE = (
-    "Microseconds of processor time per step and device to queue the parts of a step, without computing them: "
-    "shards are tiny, and devices wait until a block of steps is queued. total: the whole step, in one call; "
-    "load+log: fetching the batch and logging its losses."
+    "Launch overhead: microseconds of CPU time per step and device to queue the parts of a step, "
+    "not to compute them. Shards are tiny, and devices are held until a block of steps is "
+    "queued. total: the whole step, in one call; load+log: fetching the batch and logging its "
+    "losses."
 )
 
 
@@ -128,7 +129,7 @@ def describe_efficiency(record: Record) -> List[str]:
         reasons = (item.reason for item in record.series if item.name.startswith(EFFICIENCY))
         return [texts.missing_row("arithmetic: ", next(reasons, None))]
     share = median_ratio(lenet.values, sgemm.values)
-    lenet_text = f"{median(lenet.values):6.1f} GFLOP/s, {share:.0%} of that"
+    lenet_text = f"{median(lenet.values):6.1f} GFLOP/s, {share:.0%} of sgemm"
     return [
         f"1 thread, sgemm 1024x1024:         {median(sgemm.values):6.1f} GFLOP/s",
         f"1 thread, LeNet training, batch 64:{lenet_text}",
@@ -141,7 +142,7 @@ def judge_targets(record: Record) -> List[str]:
 
 
 def _judge_target(record: Record, count: int) -> str:
-    claim = f"host on {count} devices <= {TARGET:.2f} of Gluon's loop"
+    claim = f"launch overhead on {count} devices <= {TARGET:.2f} of Gluon's loop"
     ours, gluons = (record.find(f"host-{name}-{count} total") for name in ("gluonlab", "gluon"))
     if ours is None or gluons is None or not (ours.values and gluons.values):
         return texts.outcome_line(claim, None, False)

@@ -95,7 +95,7 @@ def make_rows(series: Sequence[Series]) -> List[OverlapRow]:
 
 def format_results(network: str, series: Sequence[Series], rounds: int) -> str:
     """Return the table."""
-    lines = [f"{'--backward-bulk-size':<12}{'images/s':>9}   {'over off':<21}{'during backward':>16}"]
+    lines = [f"{'--backward-bulk-size':<12}{'images/s':>9}   {'vs off':<21}{'overlap':>16}"]
     for row in make_rows(series):
         label = f"{row.overlap:<12}"
         if row.images_per_second is None or row.beside is None:
@@ -104,10 +104,11 @@ def format_results(network: str, series: Sequence[Series], rounds: int) -> str:
         ratio = "" if row.ratio is None else str(row.ratio)
         lines.append(f"{label}{row.images_per_second:>9,.0f}   {ratio:<21}{row.beside:>16.0%}")
     note = (
-        f"{TASKS[network].title}, kvstore device. Backward is queued in pieces of this many operators; off: in one "
-        f"piece. images/s: medians of {rounds_text(rounds)}; over off: the median of the rounds' ratios with its 95 "
-        "% interval. during backward: the share of the time of sums and copies in which some device computed "
-        f"backward, in a trace of {TRACED} untimed steps of each round."
+        f"{TASKS[network].title}, kvstore device. Backward is queued in bulks of this many "
+        f"operators, or with off in one. images/s: medians of {rounds_text(rounds)}; vs off: the "
+        "median of the rounds' ratios with its 95 % interval. overlap: the share of the time of "
+        f"reductions and copies in which some device computed backward, in a trace of {TRACED} "
+        "steps of each round, which are not timed."
     )
     return as_table(lines, note)
 
@@ -123,7 +124,7 @@ def main(run_options: MeasurementOptions, model: str, devices: Optional[str]) ->
     change the exit status.
     """
     check_model(model)
-    on = find_several_devices(devices, cpu_devices(DEVICES), "a single device does not sum anything")
+    on = find_several_devices(devices, cpu_devices(DEVICES), "one device has nothing to reduce")
     title = ("overlap", {"network": model, **on.record_options()})
     measured = partial(measure_subjects, make_subjects(model, on))
     _, record = run_options.measure_and_record(title, measured, make_series)

@@ -33,8 +33,8 @@ WORKERS = 2
 OPENMP_DEFAULTS = {"GOMP_SPINCOUNT": "300000"}
 PASSIVE = {"OMP_WAIT_POLICY": "passive"}
 _LABELS = {
-    OURS: "gluonlab's setting",
-    REFERENCE: "OpenMP's default",
+    OURS: "gluonlab's settings",
+    REFERENCE: "OpenMP's defaults",
     "passive": "OMP_WAIT_POLICY=passive",
     SHARING: "dist_sync, sharing the cores",
     NOT_SHARING: "dist_sync, all cores each",
@@ -127,21 +127,22 @@ def _threads_row(name: str, series_by_column: Mapping[str, Series], reference: M
         for column, values in measured.items()
         if name not in (SHARING, NOT_SHARING) and column in reference and reference[column].values
     }
-    label = _LABELS.get(name) or f"{int(name):,} looks"
+    label = _LABELS.get(name) or f"{int(name):,} spins"
     return ThreadsRow(name, label, rates, ratios, next((o.reason for o in series_by_column.values() if o.reason), None))
 
 
 def format_results(rows: Sequence[ThreadsRow], rounds: int) -> str:
     """Return the rows as text."""
-    lines = [f"{'images/s':<26}" + "".join(f"{column:>13}" for column in column_names())]
+    lines = [f"{'images/s':<26}" + "".join(f"{column.replace('beside', 'busy'):>13}" for column in column_names())]
     for row in rows:
         cells = (_format_cell(row.rates.get(name), row.ratios.get(name)) for name in column_names())
         lines.append(f"{row.label:<26}" + "".join(f"{cell:>13}" for cell in cells))
         lines += [missing_row("  ", row.reason)] * bool(row.reason)
     note = (
-        f"One CPU device, {resources.available_cores()} threads, medians of {rounds_text(rounds)}; the smaller "
-        "numbers: multiples of OpenMP's default. beside: another process computes at the same time. dist_sync: "
-        f"{WORKERS} workers of a parameter server on this host, in the second row with OpenMP's default."
+        f"One CPU device, {resources.available_cores()} threads, medians of "
+        f"{rounds_text(rounds)}; the smaller numbers are relative to OpenMP's defaults. busy: "
+        f"another process computes at the same time. dist_sync: {WORKERS} workers of a parameter "
+        "server on this host, in the second row with OpenMP's defaults."
     )
     return as_table(lines, note)
 

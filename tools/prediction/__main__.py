@@ -11,8 +11,8 @@ from gluonlab.cli.command import make_lazy_main, run_subcommand  # noqa: E402
 
 COMMANDS = {
     "efficiency": "predict the efficiency of training on 1 to 8 known hosts",
-    "fit": "fit the constants of the cost model to published throughputs again",
-    "validate": "predict the published throughputs again and write them into the package",
+    "fit": "fit the model's constants to published speeds again",
+    "validate": "predict the published speeds again, and write them to the package",
 }
 
 

@@ -98,7 +98,7 @@ def select_way(rows: Sequence[ScalingPrediction], way: str) -> List[ScalingPredi
 
 def describe(machine: str, step: GpuStep) -> str:
     """Return ``p3.16xlarge: 8 x V100 a host, 25 Gb/s, a step of one GPU 186.5 ms``."""
-    return f"{machine}: {describe_host(machine, step)}, a step of one GPU {step.seconds * 1e3:.1f} ms"
+    return f"{machine}: {describe_host(machine, step)}, a step of one GPU takes {step.seconds * 1e3:.1f} ms"
 
 
 def describe_host(machine: str, step: GpuStep) -> str:
@@ -106,7 +106,7 @@ def describe_host(machine: str, step: GpuStep) -> str:
     network, count = NETWORKS[machine], make_topology(machine).world_size
     gigabits = f"{network.bytes_per_s / GBIT:g} Gb/s"
     several = f"{network.nics} x {gigabits}" if network.nics > 1 else gigabits
-    return f"{count} x {step.gpu} a host, {several}"
+    return f"{count} x {step.gpu} per host, {several}"
 
 
 def assumptions(steps: Mapping[str, GpuStep], gradient_bytes: float, network: bool) -> List[str]:
@@ -117,24 +117,24 @@ def assumptions(steps: Mapping[str, GpuStep], gradient_bytes: float, network: bo
     messages = " or ".join(f"{latency:g}" for latency in latencies)
     gradients = f"{NETWORK}, {gradient_bytes / 1e6:.1f}" if network else f"{gradient_bytes / 1e6:,.1f}"
     return [
-        "Predicted, not measured. Efficiency is images/s divided by the number of GPUs times one GPU's images/s; "
-        "the batch per GPU is constant (weak scaling).",
-        f"{gradients} MB of gradients, summed once per step. A step of one GPU: {times}. Backward takes two thirds "
-        "of it.",
-        f"Networks have their nominal speed and no other traffic; a message between hosts takes {messages} µs "
-        "(inferred), one after the other on a NIC; a barrier follows each step of a schedule. Links of GPUs: "
-        "gluonlab's topologies, partly inferred.",
-        "hierarchical: rings within hosts, then across. flat ring: one through all GPUs. parameter "
-        "server: a server on each host; a ring within hosts, one GPU's copies to memory and back "
-        f"over PCIe, additions at {SERVER_ADD_BYTES_PER_S / 1e9:g} GB/s (inferred); none for one "
-        "host.",
-        "Not counted: reading images, updates, unequal GPUs, other traffic.",
+        "Predicted, not measured. Efficiency is images/s relative to those of one GPU times the "
+        "number of GPUs, with a constant batch per GPU (weak scaling).",
+        f"{gradients} MB of gradients, reduced once per step. A step of one GPU takes: {times}. "
+        "Two thirds of it are backward.",
+        "Networks have nominal speed and no other traffic. A message between hosts takes "
+        f"{messages} µs (inferred), one after the other on a NIC. A barrier follows each step of "
+        "a schedule. Links between GPUs are those of gluonlab's topologies, partly inferred.",
+        "hierarchical: rings within hosts, then across hosts. flat ring: one ring through all "
+        "GPUs. parameter server: a server on each host, with a ring within hosts, copies of one "
+        "GPU to memory and back over PCIe, and additions at "
+        f"{SERVER_ADD_BYTES_PER_S / 1e9:g} GB/s (inferred); no server for a single host.",
+        "Not included: reading images, updates, unequal GPUs, other traffic.",
     ]
 
 
 COLUMNS = (
-    "sum: time to sum all gradients once per step, in ms. after: efficiency if the sum starts after backward. "
-    "behind: efficiency if the whole of backward hides the sum."
+    "allred.: time of the gradient allreduce per step, in ms. after, behind: the efficiency if "
+    "the allreduce starts after backward, or if it overlaps with all of backward."
 )
 
 Options = Mapping[str, Any]
@@ -155,7 +155,7 @@ def run_command(options: Options) -> str:
         path = Path(options["out_file"])
         with new_file("--out-file", path) as temporary:
             temporary.write_text(as_svg(steps, rows, assumption_texts), encoding="utf-8")
-        return f"wrote {path}: open it in a browser"
+        return f"written to {path}: open it in a browser"
     if "json" in options:
         return _as_json(rows, assumption_texts)
     blocks = [line for name in rows for line in _machine_lines(name, steps[name], rows[name])]
@@ -165,9 +165,9 @@ def run_command(options: Options) -> str:
 def _check_out(options: Options) -> None:
     path = Path(options["out_file"])
     if "json" in options:
-        raise ConfigError("--json has no effect with --out-file: remove --json")
+        raise ConfigError("--json has no effect with --out-file: omit one of the two")
     if path.suffix.lower() != ".svg":
-        raise ConfigError(f"--out-file {path} is not an SVG file: use a name that ends in .svg")
+        raise ConfigError(f"--out-file {path}: must end in .svg, because the figure is an SVG file")
     check_new_path("--out-file", path)
 
 
@@ -176,8 +176,8 @@ def _parse_machines(text: str) -> List[str]:
     for name in names:
         if is_file_name(name):
             raise ConfigError(
-                f"--machines {name}: a file describes one machine without a network: choose {', '.join(NETWORKS)}, "
-                "or use study speedup --predict, which accepts files"
+                f"--machines {name}: a topology file only describes one machine, not the network: "
+                f"choose {', '.join(NETWORKS)}, or use the file with study speedup --predict"
             )
         if name not in NETWORKS:
             raise ConfigError(unknown("machine", name, NETWORKS))
@@ -189,7 +189,7 @@ def _gradient_bytes(options: Options) -> int:
         return GRADIENTS
     sizes = parse_sizes(options["gradients"], "--gradients")
     if len(sizes) > 1:
-        raise ConfigError(f"--gradients {options['gradients']}: pass one size, such as 102MB")
+        raise ConfigError(f"--gradients {options['gradients']}: pass a single size, such as 102MB")
     return sizes[0]
 
 
@@ -200,13 +200,13 @@ def _find_step(options: Options, machine: str) -> GpuStep:
         return GpuStep(gpu, seconds, "--step")
     if "gradients" in options:
         raise ConfigError(
-            f"--gradients {options['gradients']} belongs to another model: also pass --step MS, the time of its "
-            "training step on one GPU"
+            f"--gradients {options['gradients']} is for another model, whose step time is "
+            "unknown: add --step MS, its step time on one GPU"
         )
     if gpu not in STEPS:
         raise ConfigError(
-            f"{machine}: no step time is known for {gpu}, only for {', '.join(STEPS)}: pass --step MS, the time of a "
-            "step on one GPU"
+            f"{machine}: the step time on {gpu} is unknown, only on {', '.join(STEPS)}: add "
+            "--step MS, the step time on one GPU"
         )
     return STEPS[gpu]
 
@@ -214,7 +214,7 @@ def _find_step(options: Options, machine: str) -> GpuStep:
 def _machine_lines(name: str, step: GpuStep, rows: List[ScalingPrediction]) -> List[str]:
     """Return the lines of a machine's table, after an empty line."""
     heads = "".join(f"{way:>23}" for way in MULTI_HOST_SUMS)
-    columns = f"{'sum':>9}{'after':>7}{'behind':>7}"
+    columns = f"{'allred.':>9}{'after':>7}{'behind':>7}"
     lines = ["", describe(name, step), f"{'':11}{heads}", f"{'hosts':>5}{'GPUs':>6}{columns * 3}"]
     for same_hosts in zip(*(select_way(rows, way) for way in MULTI_HOST_SUMS)):
         cells = (
@@ -238,11 +238,11 @@ def _as_json(rows: Mapping[str, List[ScalingPrediction]], assumption_texts: List
     most_used="--machines --hosts --gradients --step --out-file --json",
     renamed={"--out": "--out-file"},
 )
-@option("--machines", "NAMES", f"machines: one or more of {', '.join(NETWORKS)}", MACHINES)
+@option("--machines", "NAMES", f"some of {', '.join(NETWORKS)}", MACHINES)
 @option("--hosts", "N", f"largest number of hosts, up to {MAX_HOSTS}  [default: {HOSTS}]")
 @option("--gradients", "SIZE", "bytes of the gradients, such as 46MB  [default: ResNet-50's, 102.3MB]")
 @option("--step", "MS", "step time of one GPU  [default: as published, for K80, V100 and A100]")
-@option("--out-file", "FILE", "write a plot to a new .svg file")
+@option("--out-file", "FILE", "write a figure to a new .svg file")
 @JSON_OPTION
 def main(as_json: bool, **options: Optional[str]) -> None:
     """Predict the scaling efficiency of training on 1 to 8 hosts.

@@ -92,7 +92,7 @@ def _describe_values(rows: Rows) -> str:
     parts = []
     for name, predictions in rows.items():
         last = [select_way(predictions, way)[-1] for way in MULTI_HOST_SUMS]
-        values = (f"{row.way} {row.efficiency_after:.2f}, or {row.efficiency_behind:.2f} hidden" for row in last)
+        values = (f"{row.way} {row.efficiency_after:.2f}, or {row.efficiency_behind:.2f} with overlap" for row in last)
         hosts = last[0].hosts
         parts.append(f"{name}, {hosts} host{'s' * (hosts > 1)}: {', '.join(values)}.")
     return " ".join(parts)
@@ -107,8 +107,8 @@ def _draw_legend(parent: Element) -> None:
         x += 62 + 7 * len(way)
     x = 0
     for words, kind in (
-        ("the sum of gradients begins after backward", "sample"),
-        ("it hides behind all of backward", "sample behind"),
+        ("the allreduce starts after backward", "sample"),
+        ("the allreduce overlaps with all of backward", "sample behind"),
     ):
         _draw_curve(parent, [(x, 26), (x + 28, 26)], kind)
         add_text(parent, x + 36, 30.5, words)

@@ -201,13 +201,11 @@ def _with_prediction(figure: Figure, value: float) -> PublishedSpeed:
 
 
 GROUPS: Dict[str, Callable[[PublishedSpeed], bool]] = {
-    "training on GPUs that were fitted (V100, K80)": lambda figure: (
+    "training on the fitted GPUs (V100, K80)": lambda figure: (
         figure.task == TRAINING and figure.gpu in ("V100", "K80") and figure.source.startswith(PERF)
     ),
     "inference on the V100": lambda figure: figure.task == INFERENCE,
-    "training on GPUs that were not (M60, A100)": lambda figure: (
-        figure.gpu in ("M60", "A100-80GB") and figure.gpus == 1
-    ),
+    "training on other GPUs (M60, A100)": lambda figure: figure.gpu in ("M60", "A100-80GB") and figure.gpus == 1,
     "NVIDIA's own build on one V100": lambda figure: (
         figure.software == "nvidia" and (figure.gpu, figure.gpus) == ("V100", 1)
     ),

@@ -73,7 +73,8 @@ def parse_groups(text: str) -> RankGroups:
             match = re.fullmatch(r"\s*([0-9]{1,4})\s*(?:-\s*([0-9]{1,4})\s*)?", part)
             if not match or int(match[2] or match[1]) >= MAX_RANKS:
                 raise ScheduleError(
-                    f"--groups {text if text.strip() else repr(text)}: give groups of ranks, 0-3/4-7 or 0,1/2,3"
+                    f"--groups {text if text.strip() else repr(text)}: not valid groups of ranks: "
+                    "use a format such as 0-3/4-7 or 0,1/2,3"
                 )
             ranks += range(int(match[1]), int(match[2] or match[1]) + 1)
         groups.append(tuple(ranks))
@@ -112,7 +113,7 @@ def make_plans(
     for name in (*TOPOLOGY_AWARE, *ALGORITHMS) if names is None else names:
         if name == AUTO:
             if are_named and (chunks or groups):
-                raise ScheduleError("auto cuts buffers itself: leave out --chunks and --groups")
+                raise ScheduleError("algorithm auto chooses its own chunks and groups: omit --chunks and --groups")
             continue
         if name in TOPOLOGY_AWARE:
             plans += _make_link_aware_plans(name, world_size, topology, are_named)
@@ -172,9 +173,9 @@ def describe_orders(plans: Sequence[NamedSchedule], topology: Optional[Topology]
     """Return notes on the order of the devices in rows named "placed"."""
     orders = sorted({plan.order for plan in plans if plan.order})
     return [
-        "placed: the devices in the order "
-        f"{'-'.join(map(str, _first_host_ranks(order, topology)))}, "
-        f"the best ring of {_placement_scope(topology)}."
+        "placed: with the devices in the order "
+        f"{'-'.join(map(str, _first_host_ranks(order, topology)))}, the fastest ring of "
+        f"{_placement_scope(topology)}."
         for order in orders
     ]
 

@@ -65,8 +65,8 @@ def draw_schedule(options: CommandOptions) -> CommandOutput:
     options = _check_options(options)
     if "topology" in options and "out_file" in options and options["algorithm"] not in TOPOLOGY_AWARE:
         raise ConfigError(
-            "--topology adds predicted times to the text of a drawing, and has no effect on pages and "
-            "pictures: leave out --topology or --out-file"
+            "--topology only adds predicted times to the text of a drawing, not to pages and "
+            "images: omit --topology or --out-file"
         )
     name, world_size = options["algorithm"], _parse_world_size(options)
     topology = make_topology(options["topology"], world_size) if "topology" in options else None
@@ -102,7 +102,7 @@ def _make_link_aware_schedule(
     """
     for option, value in cuts.items():
         if value is not None:
-            raise ConfigError(f"{option_name(option)} has no effect on {name}: leave it out")
+            raise ConfigError(f"{option_name(option)} has no effect on {name}: omit it")
     return make_for_links(name, topology, world_size).cheapest(0)
 
 
@@ -141,14 +141,16 @@ def predict_algorithm_costs(options: CommandOptions) -> CommandOutput:
 def _predict_costs_by_hosts(options: CommandOptions) -> CommandOutput:
     """Return the predicted times of one size for each number of hosts of --hosts."""
     for name in sorted({"all", "devices", "chunks", "groups"} & set(options)):
-        raise ConfigError(f"{option_name(name)} has no effect with --hosts: leave it out")
+        raise ConfigError(f"{option_name(name)} has no effect with --hosts: omit it")
     machine, hosts = options["topology"], predicted_costs.parse_host_counts(options["hosts"])
     sizes = parse_sizes(options.get("bytes", "100MB"))
     if len(sizes) > 1:
-        raise ConfigError(f"--bytes {options['bytes']}: --hosts predicts the time of one size: give one")
+        raise ConfigError(f"--bytes {options['bytes']}: with --hosts, only one size is predicted: pass a single size")
     names = parse_algorithms(options.get("algorithms", "all"), [*TOPOLOGY_AWARE, *ALGORITHMS])
     if AUTO in (names or []):
-        raise ConfigError("--algorithms auto is always one of the other algorithms: leave it out with --hosts")
+        raise ConfigError(
+            "--hosts does not support algorithm auto, which always uses one of the other algorithms: remove auto"
+        )
     rows, topology = predicted_costs.predict_costs_by_hosts(machine, hosts, names, sizes[0])
     if "plot" in options:
         from gluonlab.bench.allreduce.plot_bandwidth import make_ranks_figure
@@ -169,7 +171,7 @@ def search_schedules(options: CommandOptions) -> CommandOutput:
     seconds = whole_number_check(1, MAX_SECONDS)("--seconds", options.get("seconds", predicted_costs.DEFAULT_SECONDS))
     if "out_file" in options:
         if not is_file_name(options["out_file"]):
-            raise ConfigError(f"--out-file {options['out_file']}: give a name that ends in .json")
+            raise ConfigError(f"--out-file {options['out_file']}: must end in .json")
         check_new_path("--out-file", Path(options["out_file"]))
     front = predicted_costs.search_schedules(topology, seconds, cores_per_process(), options.get("out_file"))
     if "json" in options:
@@ -185,7 +187,7 @@ def show_choices(options: CommandOptions) -> CommandOutput:
     """Return auto's schedule for each size; after a measurement, compare it with others."""
     if "simulate" in options:
         for name in [name for name in MEASURING_OPTIONS if name in options]:
-            raise ConfigError(f"{option_name(name)} has no effect with --simulate: leave it out")
+            raise ConfigError(f"{option_name(name)} has no effect with --simulate: omit it")
         topology = make_topology(options["simulate"], _parse_world_size(options))
         schedules = make_for_links(AUTO, topology, topology.world_size)
         choices = predicted_costs.choose_algorithms(schedules, parse_sizes(options.get("bytes", DEFAULT_SIZES)))

@@ -369,8 +369,8 @@ def _count_elements(size_bytes: int, dtype: str, arrays: int) -> int:
     count = size_bytes // np.dtype(dtype).itemsize
     if count < arrays:
         raise ConfigError(
-            f"--bytes {size_bytes}B are {count} elements of {dtype}, and --arrays is {arrays}: "
-            "give each array at least one"
+            f"--bytes {size_bytes}B is only {count} elements of {dtype}, fewer than --arrays "
+            f"{arrays}: use a larger size or fewer arrays"
         )
     return count
 
@@ -501,7 +501,7 @@ class AllreduceMeasurement(NamedTuple):
     def failure(self) -> Optional[str]:
         """Return a message that names the variants with wrong sums, or None."""
         names = ", ".join(inexact_algorithms(self.report.rows))
-        return f"wrong sums by {names}: see the column error" if names else None
+        return f"wrong results from {names}: see column error" if names else None
 
     def as_json(self, content: Mapping[str, Any]) -> str:
         """Return JSON with the machine, devices and rounds, and the keys of ``content``."""
@@ -565,8 +565,9 @@ def _parse_processes(options: CommandOptions, ctxs: Sequence[Any], dtype: str) -
     names = parse_backends(options["processes"])
     if dtype != "float32" or ctxs[0].device_type != "cpu" or len(ctxs) < 2:
         raise ConfigError(
-            f"--processes {options['processes']}: processes sum float32 on CPU devices, "
-            "one in each: give two or more with --devices cpu*N, and leave --dtype out"
+            f"--processes {options['processes']} requires several CPU devices and float32, "
+            "because each process reduces one device: use --devices cpu*N with N of at least 2, "
+            "and omit --dtype"
         )
     return names
 

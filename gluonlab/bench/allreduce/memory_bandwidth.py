@@ -23,12 +23,11 @@ from gluonlab.collectives.topology import shared_memory_topology
 from gluonlab.engine.fast_invoke import NO_ATTRIBUTES, Attributes, OperatorCall
 
 LIMIT_NOTE = (
-    "Memory limit: an allreduce of N bytes on k CPU devices moves at least 2kN bytes, "
-    "as it reads and writes every replica once. "
-    "It cannot be faster than the workers of all devices together read and write memory. "
-    "That rate is measured through MXNet in the same rounds: "
-    "all devices at once copy N bytes, at least 1 MiB, to a second buffer, "
-    "or multiply them by one in place; the quicker of the two counts."
+    "Memory limit: an allreduce of N bytes on k CPU devices moves at least 2kN bytes, because it "
+    "reads and writes every replica once. It cannot be faster than all devices together read and "
+    "write memory. This speed is measured through MXNet in the same rounds: all devices at once "
+    "copy N bytes, at least 1 MiB, to a second buffer, or multiply them by one in place. The "
+    "faster of the two counts."
 )
 MIN_PASS_BYTES = 2**20  # smaller buffers would measure other costs than the memory's
 PROBE_ROUNDS = 3

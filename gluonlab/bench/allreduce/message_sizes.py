@@ -18,7 +18,7 @@ DRAWN_DEVICES = 4  # the default number of devices of ``allreduce draw``
 COST_SIZES = "1KiB,1MiB,100MB"  # sizes whose predicted times ``allreduce draw`` and ``solve`` show
 DEFAULT_FACTOR = 4
 _SIZE_PATTERN = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([a-z]*)\s*")
-_SIZE_HELP = "give sizes such as 46MB, 1KiB,1MiB or 1KiB:64MiB:4 (B, KB, MB and GB, or KiB, MiB and GiB of 1024)"
+_SIZE_HELP = "use sizes such as 46MB, 1KiB,1MiB or 1KiB:64MiB:4 (B, KB, MB and GB, or KiB, MiB and GiB of 1024)"
 
 
 def parse_sizes(text: str, option: str = "--bytes") -> List[int]:
@@ -53,7 +53,9 @@ def _parse_range(text: str, option_text: str) -> List[int]:
     if factor_text:
         factor = whole_number_check(2)(f"{option_text}, factor", factor_text[0])
     if end < size:
-        raise ConfigError(f"{option_text}: write the smaller size first, {end_text.strip()}:{first_text.strip()}")
+        raise ConfigError(
+            f"{option_text}: the smaller size must come first: use {end_text.strip()}:{first_text.strip()}"
+        )
     sizes = []
     while size <= end:
         sizes.append(size)
@@ -68,5 +70,5 @@ def _parse_size(part: str, option_text: str) -> int:
         raise ConfigError(f"{option_text}: {_SIZE_HELP}")
     size = int(Fraction(match[1]) * UNITS[match[2]])
     if size < 1:
-        raise ConfigError(f"{option_text}: there is nothing to sum in {part.strip()}, {_SIZE_HELP}")
+        raise ConfigError(f"{option_text}: {part.strip()} is less than one byte: {_SIZE_HELP}")
     return size

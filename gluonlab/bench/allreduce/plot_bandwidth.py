@@ -156,7 +156,7 @@ def make_ranks_figure(rows: "Sequence[PredictedRow]", title: str) -> Any:
         style = {"color": color, "marker": marker, "markerfacecolor": face, "ls": DASHES[across]}
         axes.plot(list(points), times, label=label, markersize=6, linewidth=1.4, **style)
     floor = sorted({(row.price.world_size, row.floor_s * 1e6) for row in rows})
-    axes.plot(*zip(*floor), color=LIMIT_COLOR, ls=":", lw=3.0, label="floor: no schedule is below")
+    axes.plot(*zip(*floor), color=LIMIT_COLOR, ls=":", lw=3.0, label="lower bound of all schedules")
     ranks = [count for count, _ in floor]
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -166,7 +166,7 @@ def make_ranks_figure(rows: "Sequence[PredictedRow]", title: str) -> Any:
     axes.tick_params(axis="y", labelsize=8)
     axes.grid(True, which="major", lw=0.4, color="#dddddd")
     axes.set_xlabel("ranks", fontsize=8)
-    axes.set_ylabel("priced time, microseconds", fontsize=8)
+    axes.set_ylabel("predicted time, microseconds", fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_title(title, fontsize=11, loc="left")
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False)

@@ -37,19 +37,18 @@ from gluonlab.files.atomic_files import new_file
 from gluonlab.plain_text import format_size
 
 COLUMN_NOTES = (
-    "Prices, not measurements: each message costs its latency, "
-    "and its bytes on every link of its route; "
-    "messages share links, and a barrier ends each step. "
-    "algbw: size / time; busbw: algbw * 2(n-1)/n for n devices; both in GB/s, 10^9 bytes. "
-    "x floor: the price as a multiple of the floor, below which no schedule can be priced: by the "
-    "messages in turn, the bytes on all links, and the additions. "
-    "bottleneck: the link that the steps wait for longest. *: the lowest of several."
+    "Predictions of the cost model, not measurements. Each message costs its latency, and its "
+    "bytes on every link of its route; messages share links, and a barrier ends each step. "
+    "algbw: size / time; busbw: algbw * 2(n-1)/n for n devices; both in GB/s, 10^9 bytes. x "
+    "bound: the time as a multiple of the lower bound of all schedules, which follows from the "
+    "messages in turn, the bytes on all links, and the additions. bottleneck: the link that the "
+    "steps wait for longest. *: the fastest of several."
 )
 CHEAPEST_NOTE = (
-    "The lowest price at each size, and how many times the floor it is, below which no schedule "
-    "can be priced. --all shows every algorithm at every size, and what the columns mean."
+    "The fastest algorithm for each size, and its time as a multiple of the lower bound of all "
+    "schedules. --all prints every algorithm for every size, and explains the columns."
 )
-NUMBER_HEADING = f"  {'algorithm':<25}{'time us':>12}{'algbw':>8}{'busbw':>8}{'x floor':>9}"
+NUMBER_HEADING = f"  {'algorithm':<25}{'time us':>12}{'algbw':>8}{'busbw':>8}{'x bound':>9}"
 HEADING = f"{NUMBER_HEADING}  bottleneck"
 ADDITIONS = "additions"
 
@@ -160,7 +159,7 @@ def format_cost_lines(rows: Sequence[PredictedRow]) -> List[str]:
     """
     lowest = min(row.predicted_s for row in rows) if len(rows) > 1 else None
     lines = [_cost_line(row, "*" if row.predicted_s == lowest else "") for row in rows]
-    return [*lines, f"  {'(floor)':<25}{format_microseconds(rows[0].floor_s):>12}"]
+    return [*lines, f"  {'(lower bound)':<25}{format_microseconds(rows[0].floor_s):>12}"]
 
 
 def _cost_line(row: PredictedRow, mark: str) -> str:
@@ -192,7 +191,7 @@ def parse_host_counts(text: str) -> List[int]:
         first, colon, last = part.partition(":")
         hosts, end = count(option, first), count(option, last if colon else first)
         if end < hosts:
-            raise ConfigError(f"{option} {text}: write the smaller number first, {last}:{first}")
+            raise ConfigError(f"{option} {text}: the smaller number must come first: use {last}:{first}")
         while hosts <= end:
             counts.add(hosts)
             hosts *= HOSTS_FACTOR
@@ -214,8 +213,8 @@ def predict_costs_by_hosts(
             rows += predict_costs(topology, _available_plans(names, topology), [size])
     if not rows:
         raise ConfigError(
-            f"--algorithms {','.join(names or [])}: there are none for so many hosts of {machine}: "
-            "give others, or fewer --hosts"
+            f"--algorithms {','.join(names or [])}: no algorithm supports so many hosts of "
+            f"{machine}: choose others, or fewer --hosts"
         )
     return rows, topology
 
@@ -242,10 +241,10 @@ def ranks_table(rows: Sequence[PredictedRow], topology: Topology) -> str:
 
 DEFAULT_SECONDS = 60  # for each number of steps
 SYNTHESIS_NOTE = (
-    "rounds: of the busiest link, summed over the steps, for chunks of one part in n of the buffer "
-    "on n devices; bound: below which no schedule of as many steps can have rounds, if it uses the "
-    "fast links alone, each for one message in a step, and sums up every chunk on a tree before it "
-    "copies it; proved optimal: the rounds are the bound."
+    "rounds: of the busiest link, summed over the steps, for chunks of one part in n of the "
+    "buffer on n devices; bound: the lower bound of the rounds of all schedules with as many "
+    "steps that only use the fast links, each for one message in a step, and reduce every chunk "
+    "on a tree before they copy it; optimal: the rounds are equal to the bound."
 )
 
 
@@ -264,7 +263,7 @@ def search_schedules(topology: Topology, seconds: int, workers: int, out: Option
         import ortools  # noqa: F401
     except ImportError:
         raise ConfigError(
-            f"allreduce solve needs OR-tools, which is not installed: {pip_install_command('synthesis')}"
+            f"allreduce solve requires OR-tools, which is not installed: {pip_install_command('synthesis')}"
         ) from None
     started = time.monotonic()
     with tqdm(bar_format="{desc} [{elapsed}]", file=sys.stderr, disable=None) as bar:
@@ -298,7 +297,7 @@ def synthesis_text(
 
 def optimality_text(synthesized: SynthesizedSchedule) -> str:
     """Return ``proved optimal``, or ``best found`` with the lower bound of the rounds."""
-    return "proved optimal" if synthesized.is_optimal else f"best found, bound {synthesized.bound:.4f}"
+    return "optimal" if synthesized.is_optimal else f"best found, lower bound {synthesized.bound:.4f}"
 
 
 def synthesis_to_json(front: Sequence[SynthesizedSchedule]) -> List[Dict[str, Any]]:
@@ -315,15 +314,14 @@ def synthesis_to_json(front: Sequence[SynthesizedSchedule]) -> List[Dict[str, An
 # --- allreduce choose: which schedule auto chooses
 
 AUTO_NOTE = (
-    "auto sums a buffer by the schedule with the lowest price for its bytes: of all algorithms, in "
-    "several numbers of chunks, and of those made for the links. x floor: that price as a multiple "
-    "of the floor, below which no schedule can be priced."
+    "auto reduces a buffer with the schedule that has the lowest predicted time for its size. It "
+    "chooses from all algorithms, with several numbers of chunks, and from the schedules made "
+    "for the links. x bound: this time as a multiple of the lower bound of all schedules."
 )
 REGRET_NOTE = (
-    "best: the quickest of what was measured in the same rounds: auto, every algorithm as it is by "
-    "default, and those made for the links. "
-    "regret: auto's time by the best one's, of medians: {median:.2f} in the median of the sizes, "
-    "{worst:.2f} at worst."
+    "best: the fastest of auto, all algorithms with their defaults, and the schedules made for "
+    "the links, all measured in the same rounds. regret: auto's median time divided by the best "
+    "one's: {median:.2f} for the median size, {worst:.2f} at worst."
 )
 
 
@@ -402,7 +400,7 @@ def choices_text(schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice])
     lines += [f"  {'from':>8}  {columns}", *map(_table_line, schedules.size_thresholds())]
     regrets = [choice.regret for choice in choices if choice.regret is not None]
     regret_columns = f"{'time us':>9}{'best us':>9}{'regret':>8}  best" if regrets else ""
-    heading = f"  {'size':>8}{'price us':>9}{'x floor':>8}{regret_columns}"
+    heading = f"  {'size':>8}{'pred. us':>9}{'x bound':>8}{regret_columns}"
     notes = [REGRET_NOTE.format(median=median(regrets), worst=max(regrets))] if regrets else []
     notes += _topology_notes(schedules.topology)
     return format_table([*lines, "", heading, *map(_choice_line, choices)], AUTO_NOTE, *notes)

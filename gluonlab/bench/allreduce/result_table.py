@@ -16,16 +16,14 @@ from gluonlab.collectives.schedule import ALLREDUCE
 from gluonlab.plain_text import format_size
 
 COLUMN_NOTES = (
-    "size, count, type: of the buffer on each device. "
-    "time: the median of {rounds}, after a warm-up, without waiting between allreduces. "
-    "algbw: size / time; busbw: algbw * 2(n-1)/n for n devices, comparable with a link's speed; "
-    "both in GB/s, 10^9 bytes. "
-    "error: the largest difference from the exact sum of random whole numbers, in the same run. "
-    "price: the schedule's cost on {topology}, "
-    "with barriers between steps, which the executor does not have; "
-    "floor: no schedule can be priced lower there."
+    "size, count, type: of the buffer on each device. time: the median of {rounds}, after a "
+    "warm-up, without waiting between allreduces. algbw: size / time; busbw: algbw * 2(n-1)/n "
+    "for n devices, comparable with a link's speed; both in GB/s, 10^9 bytes. error: the largest "
+    "difference from the exact sum of random whole numbers, in the same run. pred.: the "
+    "predicted time of the schedule on {topology}, with barriers between steps, which the "
+    "executor does not have; lower bound: of the predicted time of all schedules there."
 )
-LIMIT_SHARE_NOTE = "of limit: the share of the memory limit's speed that is reached."
+LIMIT_SHARE_NOTE = "of limit: fraction of the memory limit's speed."
 
 
 def format_report(report: AllreduceReport, notes: Sequence[str] = ()) -> str:
@@ -35,7 +33,7 @@ def format_report(report: AllreduceReport, notes: Sequence[str] = ()) -> str:
 
 def rows_table(rows: Sequence[AllreduceRow]) -> str:
     """Return the rows, with a heading for each size, number of devices and number of arrays."""
-    columns = f"{'time us':>11}{'algbw':>7}{'busbw':>7}{'error':>8}{'price us':>10}{'of limit':>10}"
+    columns = f"{'time us':>11}{'algbw':>7}{'busbw':>7}{'error':>8}{'pred. us':>10}{'of limit':>10}"
     lines = [f"{'size B':>15}{'count':>16}  type", f"  {'algorithm':<25}{columns}"]
     for _, group in groupby(rows, key=lambda row: (row.size_bytes, row.world_size, row.arrays)):
         rows_of_size = list(group)
@@ -49,7 +47,7 @@ def rows_table(rows: Sequence[AllreduceRow]) -> str:
 
 def explain_columns(report: AllreduceReport, notes: Sequence[str] = ()) -> str:
     """Return an explanation of the columns of `rows_table`, followed by ``notes``."""
-    topology_name = report.topology.name if report.topology else "a topology, which --topology names"
+    topology_name = report.topology.name if report.topology else "a topology, which --topology sets"
     texts = [COLUMN_NOTES.format(rounds=rounds_text(report.rounds), topology=topology_name), *notes]
     if any(row.limit_s for row in report.rows):
         texts.append(f"{LIMIT_SHARE_NOTE} {LIMIT_NOTE}")
@@ -77,7 +75,7 @@ def _lower_bound_line(rows: Sequence[AllreduceRow]) -> str:
     floor_s = rows[0].floor_s or 0.0
     lowest = min((row.predicted_s for row in rows if row.predicted_s is not None), default=None)
     gap = format_factor(None if lowest is None else lowest / floor_s)
-    return f"  {f'(floor; the lowest price is {gap} it)':<58}{format_microseconds(floor_s):>10}"
+    return f"  {f'(lower bound; lowest prediction: {gap} this bound)':<58}{format_microseconds(floor_s):>10}"
 
 
 def _result_line(row: AllreduceRow) -> str:
@@ -95,10 +93,10 @@ def _bandwidth_columns(label: str, seconds: float, algbw: float, busbw: float) -
 def _describe_speeds(speeds: MemorySpeeds) -> str:
     """Return a sentence with the measured latency and the speeds of copies and additions."""
     return (
-        "This machine, by a probe in the same run: "
-        f"a transfer without bytes takes {speeds.latency_s * 1e6:.1f} us; "
-        f"all devices together copy {speeds.copy_bytes_per_s / 1e9:.1f} GB/s, "
-        f"or add {speeds.add_bytes_per_s / 1e9:.1f} GB/s; "
-        f"one alone copies {speeds.device_copy_bytes_per_s / 1e9:.1f} GB/s, "
-        f"or adds {speeds.device_add_bytes_per_s / 1e9:.1f} GB/s."
+        "Speeds of this machine, measured in the same run: a transfer without bytes takes "
+        f"{speeds.latency_s * 1e6:.1f} us; all devices together copy "
+        f"{speeds.copy_bytes_per_s / 1e9:.1f} GB/s, or add "
+        f"{speeds.add_bytes_per_s / 1e9:.1f} GB/s; a single device copies "
+        f"{speeds.device_copy_bytes_per_s / 1e9:.1f} GB/s, or adds "
+        f"{speeds.device_add_bytes_per_s / 1e9:.1f} GB/s."
     )

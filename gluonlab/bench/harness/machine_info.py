@@ -43,7 +43,8 @@ def describe_machine() -> str:
     details = [
         cpu_model() + (f" (family {numbers[0]}, model {numbers[1]})" if numbers else ""),
         f"{count} core{'s' * (count > 1)}",
-        (instruction_set() or "no instruction set of oneDNN") + (f" ({ISA_LIMIT_VARIABLE}={limit})" if limit else ""),
+        (instruction_set() or "unknown instruction set of oneDNN")
+        + (f" ({ISA_LIMIT_VARIABLE}={limit})" if limit else ""),
     ]
     machine = textwrap.fill(", ".join(details), WIDTH)
     return f"{machine}\nPython {platform.python_version()}, {versions}"
@@ -141,6 +142,6 @@ def require_memory(needed_bytes: int, purpose: str, remedy: str) -> None:
     memory = available_memory()
     if memory is not None and needed_bytes > memory.free:
         raise ConfigError(
-            f"{purpose} needs about {needed_bytes / 1e9:.1f} GB of memory, and {memory.free / 1e9:.1f} GB are free: "
-            f"{remedy}"
+            f"{purpose} requires about {needed_bytes / 1e9:.1f} GB of memory, but only "
+            f"{memory.free / 1e9:.1f} GB are free: {remedy}"
         )

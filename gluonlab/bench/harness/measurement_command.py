@@ -188,7 +188,8 @@ def output_drawing(drawing: ScheduleDrawing, out_file: Optional[str], language: 
     is_page = path is not None and path.suffix.lower() != ".svg"
     if language is not None and not is_page:
         raise ConfigError(
-            "--language is for a page: give --out-file FILE.html, or leave it out; texts and pictures are English"
+            "--language only applies to pages, because texts and images are in English: add "
+            "--out-file FILE.html, or omit --language"
         )
     if path is None:
         return drawing.text()
@@ -214,7 +215,7 @@ def count_devices(spec: str) -> int:
 
 # --- options of commands
 
-INTERRUPTED = "the unfinished measurement is not kept"  # message of every command after Ctrl-C
+INTERRUPTED = "the unfinished measurement is not saved"  # message of every command after Ctrl-C
 OLD_NAMES = {"--out": "--out-file"}  # old names of options that measurement commands share
 _T = TypeVar("_T")
 Option = Callable[[Callable[..., None]], Callable[..., None]]
@@ -227,7 +228,7 @@ def option(name: str, metavar: str, help: str, default: Optional[str] = None) ->
 
 
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="print only JSON on standard output")
-OUT_FILE_OPTION = option("--out-file", "FILE", "also write the JSON of --json into a file")
+OUT_FILE_OPTION = option("--out-file", "FILE", "also write the JSON of --json to a file")
 DEVICES_OPTION = option("--devices", "SPEC", "gpu:* gpu:0,2 cpu:0,1, ...  [default: CPU devices]")
 LANGUAGE_OPTION = option("--language", "NAME", "language of the page, en or ja  [default: en]")
 

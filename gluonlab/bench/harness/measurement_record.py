@@ -94,8 +94,8 @@ def read_record(path: Path) -> Record:
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        problem = f"is not a record of a measurement ({' '.join(str(error).split())[:80]})"
-    raise DataError(f"{path} {problem}: give a file that bench --out-file wrote")
+        problem = f"is not a results file of gluonlab bench ({' '.join(str(error).split())[:80]})"
+    raise DataError(f"{path} {problem}: pass a file that gluonlab bench --out-file wrote")
 
 
 def _parse_record(content: Dict[str, Any]) -> Record:
@@ -104,7 +104,7 @@ def _parse_record(content: Dict[str, Any]) -> Record:
         raise ValueError(f"format {content['format']} instead of {FORMAT}")
     for name, kind in [*HEAD_FIELDS.items(), ("series", list)]:
         if not isinstance(content[name], kind):
-            raise ValueError(f"{name} is no {kind.__name__}")
+            raise ValueError(f"{name} is not of type {kind.__name__}")
     head = {name: content[name] for name in HEAD_FIELDS}
     return Record(**head, series=tuple(map(_parse_series, content["series"])))
 
@@ -113,7 +113,7 @@ def _parse_series(content: Mapping[str, Any]) -> Series:
     """Return a series of a record. Its values must be finite and above 0."""
     values = tuple(float(value) for value in content["values"])
     if not all(0 < value < math.inf for value in values):
-        raise ValueError(f"{content['name']} has values that are not above 0")
+        raise ValueError(f"{content['name']} has values that are not greater than 0")
     return Series(
         str(content["name"]), str(content["label"]), str(content["unit"]), values,
         content.get("reason"),

@@ -100,7 +100,7 @@ class Worker:
         try:
             answer: Dict[str, Any] = json.loads(self._read_line(timeout_s))
         except ValueError:
-            self._raise_failure("answered something that is not JSON")
+            self._raise_failure("sent invalid JSON")
         if "error" in answer:
             self._raise_failure(_first_line(answer["error"]))
         self._signal(signal.SIGSTOP)
@@ -119,7 +119,7 @@ class Worker:
         while b"\n" not in self._unread:
             readable, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
             if not readable:
-                self._raise_failure(f"no answer within {timeout_s:g} s")
+                self._raise_failure(f"did not answer within {timeout_s:g} s")
             received = os.read(pipe, 65536)
             if not received:
                 self._raise_failure(self._exit_reason())
@@ -135,7 +135,7 @@ class Worker:
         """Return how the worker's process ended, and the last line of its standard error."""
         self.end(grace_s=1)
         status = self._process.returncode
-        status_text = f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        status_text = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
         lines = self.log.read_text(errors="replace").split("\n")
         last_line = next((line for line in reversed(lines) if line.strip()), "")
         return _first_line(f"{status_text}: {last_line}" if last_line else status_text)
@@ -243,7 +243,7 @@ BACKENDS = ("dist_sync", HOROVOD)
 # After the default of 30 seconds, a process of a group that pauses (`Worker`) would report that it
 # has lost the others.
 BACKEND_VARIABLES = {HOROVOD: {"HOROVOD_GLOO_TIMEOUT_SECONDS": "600"}}
-NO_HOROVOD = "Horovod is not installed: make .venv-horovod/.ready compiles it"
+NO_HOROVOD = "Horovod is not installed: run make .venv-horovod/.ready to compile it"
 
 
 def parse_backends(text: str) -> List[str]:

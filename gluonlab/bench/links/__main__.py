@@ -29,11 +29,11 @@ DEFAULT_DEVICES, DEFAULT_SIZES, DEFAULT_ROUNDS = "cpu*2", "4KiB,64KiB,1MiB,16MiB
     renamed={"--sizes": "--bytes"},
 )
 @option("--devices", "SPEC", "gpu:* gpu:0,2 cpu*4, or a number", DEFAULT_DEVICES)
-@option("--bytes", "SIZES", "sizes of the copies, two or more", DEFAULT_SIZES)
+@option("--bytes", "SIZES", "sizes of the copies, at least two", DEFAULT_SIZES)
 @option("--rounds", "N", "measurements of each copy", str(DEFAULT_ROUNDS))
 @option("--save", "FILE", "write a topology file, m.json, for other commands")
 @click.option(
-    "--nvml", is_flag=True, help="measure nothing: --save the links that the driver reports, at nominal speed"
+    "--nvml", is_flag=True, help="measure nothing: --save the links that the driver reports, with nominal speeds"
 )
 @JSON_OPTION
 def links_command(as_json: bool, devices: str, bytes: str, rounds: str, save: Optional[str], nvml: bool) -> None:
@@ -51,7 +51,9 @@ def links_command(as_json: bool, devices: str, bytes: str, rounds: str, save: Op
     """
     copy_sizes, count = parse_sizes(bytes), whole_number_check(1)("--rounds", rounds)
     if len(copy_sizes) < 2:
-        raise ConfigError(f"--bytes {bytes}: latency and bandwidth need two sizes: give more, such as {DEFAULT_SIZES}")
+        raise ConfigError(
+            f"--bytes {bytes}: latency and bandwidth require two sizes: pass more sizes, such as {DEFAULT_SIZES}"
+        )
     if save is not None:
         _check_save_file(save)
     if nvml:
@@ -65,7 +67,7 @@ def _check_save_file(save: str) -> None:
     from gluonlab.collectives.topology_file import SUFFIX, is_file_name
 
     if not is_file_name(save):
-        raise ConfigError(f"--save {save}: give a name that ends in {SUFFIX}, by which it is known")
+        raise ConfigError(f"--save {save}: must end in {SUFFIX}")
     check_new_path("--save", Path(save))
 
 
@@ -74,9 +76,9 @@ def _save_driver_topology(save: Optional[str], as_json: bool) -> str:
     context = click.get_current_context()
     for name in ("devices", "bytes", "rounds"):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise ConfigError(f"--{name} has no effect with --nvml, which measures nothing: leave it out")
+            raise ConfigError(f"--{name} has no effect with --nvml, which measures nothing: omit it")
     if save is None:
-        raise ConfigError("--nvml writes what the driver reports: give a file, --save m.json")
+        raise ConfigError("--nvml saves the links that the driver reports: add a file with --save m.json")
 
     from gluonlab.bench.links.topology_from_links import save_reported_topology
 
@@ -94,7 +96,7 @@ def _measure_and_save(sizes: Sequence[int], rounds: int, spec: str, save: Option
 
     ctxs = devices_of(spec)
     if len(ctxs) < 2:
-        raise DeviceError(f"--devices {spec}: links are between two devices: give two or more")
+        raise DeviceError(f"--devices {spec}: links connect two devices: pass at least two")
     ctxs = ctxs if save is None else topology_from_links.order_devices(ctxs)
     session = MeasurementSession()
     measurement = measure_links(ctxs, sizes, rounds)
@@ -106,7 +108,7 @@ def _measure_and_save(sizes: Sequence[int], rounds: int, spec: str, save: Option
         head: Dict[str, Any] = {"machine": describe_machine(), "on": describe_devices(ctxs)}
         return json_text({**head, "devices": [str(ctx) for ctx in ctxs], **measurement.as_json()})
     lines = [describe_machine(), textwrap.fill(f"devices: {describe_devices(ctxs)}", WIDTH), ""]
-    written = [] if save is None else ["", f"written to {save}: gluonlab allreduce simulate {save}"]
+    written = [] if save is None else ["", f"written to {save}: use it with gluonlab allreduce simulate {save}"]
     return "\n".join([*lines, format_measurement(measurement), *written])
 
 

@@ -278,4 +278,4 @@ def describe_shared_links(shared: Sequence[InferredSharedLink]) -> List[str]:
         lowest, highest = f"{min(speeds):.4g}", f"{max(speeds):.4g}"
         speed_range = lowest if lowest == highest else f"{lowest} to {highest}"
         sentences.append(f"{kind} share {speed_range} GB/s")
-    return sentences or ["copies that are made at once share no link"]
+    return sentences or ["simultaneous copies share no link"]

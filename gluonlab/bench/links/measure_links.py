@@ -81,7 +81,7 @@ def measure_links(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int)
     """
     world_size, on_cpu = len(ctxs), ctxs[0].device_type == "cpu"
     if on_cpu:
-        description = f"{max(sizes):,} bytes for each two of {world_size} devices"
+        description = f"{max(sizes):,} bytes for each pair of {world_size} devices"
         require_memory((world_size + 1) ** 2 * max(sizes), description, "choose smaller --bytes")
     enable_peer_access(ctxs)
     speeds = probe_speeds(ctxs, max(sizes)) if on_cpu else None
@@ -147,14 +147,15 @@ def _leading_bytes(array: nd.NDArray, size_bytes: int) -> nd.NDArray:
 MATRIX_COLUMNS = 8  # columns of a matrix that a terminal has room for; of more devices, the rest is below
 COLUMN_WIDTH = 8
 FIT_NOTE = (
-    "Each pair alone: a copy of n bytes takes the latency and n / bandwidth, fitted to the medians "
-    "of {rounds} at {sizes}; the worst of these is {off:.0%} off. GB/s are 10^9 bytes/s. Copies "
-    "are queued one after the other, as a schedule's are, so a latency has MXNet's part in it."
+    "Each pair on its own: a copy of n bytes takes the latency and n / bandwidth, fitted to the "
+    "medians of {rounds} at {sizes}. The largest error of the fit is {off:.0%}. GB/s are 10^9 "
+    "bytes/s. Copies are queued one after the other, as in a schedule, so latencies include "
+    "MXNet's overhead."
 )
 CPU_NOTE = (
-    "CPU devices share one memory: all together copy {copy} and add {add} GB/s, one alone {one} "
-    "and {one_add}, and a transfer without bytes takes {latency} us, by the probe that bench "
-    "allreduce prices by. The topology of CPU devices is made of these."
+    "CPU devices share one memory: all together copy {copy} and add {add} GB/s, and a single "
+    "device {one} and {one_add} GB/s. A transfer without bytes takes {latency} us. allreduce "
+    "bench measures the same values, and the topology of CPU devices is based on them."
 )
 
 
@@ -190,11 +191,11 @@ def _measurement_notes(measurement: LinkMeasurement) -> List[str]:
         off=max(fit.worst_error for fit in fits),
     )
     adds = ", ".join(f"{speed / 1e9:.4g}" for speed in measurement.measured.adds)
-    notes = [fit_note, f"Each device alone adds, in GB/s of what is added: {adds}."]
+    notes = [fit_note, f"Each device on its own adds, in GB/s of the summands: {adds}."]
     if measurement.speeds is None:
         shared = describe_shared_links(find_shared_links(measurement.measured))
         sizes = format_size(measurement.measured.size_bytes)
-        return [*notes, f"Copies of {sizes}, made at once: {'; '.join(shared)}."]
+        return [*notes, f"Simultaneous copies of {sizes}: {'; '.join(shared)}."]
     speeds = measurement.speeds
     names = {
         "copy": speeds.copy_bytes_per_s, "add": speeds.add_bytes_per_s,

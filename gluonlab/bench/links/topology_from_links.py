@@ -29,9 +29,9 @@ from gluonlab.plain_text import escape_unprintable, format_size, json_text
 
 LARGE_A100 = "A100-80GB"  # NVML's name has the memory at its end
 INFERENCE_NOTE = (
-    "inferred: that speeds and latencies less than 10 % apart are the same, and that all devices "
-    "add like the slowest; not looked for: links that only some pairs share, such as the way up "
-    "from a PCIe switch"
+    "inferred: speeds and latencies less than 10 % apart are treated as equal, and all devices add "
+    "like the slowest; not detected: links that only some pairs share, such as the uplink of a "
+    "PCIe switch"
 )
 
 
@@ -47,8 +47,8 @@ def order_devices(ctxs: Sequence[Any]) -> List[Any]:
         numbers = [ctx.device_id for ctx in ctxs]
     if sorted(numbers) != list(range(len(ctxs))):
         raise DeviceError(
-            f"--save: these are nvidia-smi's GPUs {', '.join(map(str, sorted(numbers)))}, and a "
-            "topology has GPUs 0, 1, ... without a gap: measure all of the machine, with --devices "
+            f"--save: these are nvidia-smi's GPUs {', '.join(map(str, sorted(numbers)))}, but a "
+            "topology requires GPUs 0, 1, ... without gaps: measure all GPUs with --devices "
             "gpu:* and without CUDA_VISIBLE_DEVICES"
         )
     return [ctx for _, ctx in sorted(zip(numbers, ctxs), key=lambda numbered: numbered[0])]
@@ -91,7 +91,7 @@ def common_gpu_kind(names: Sequence[str]) -> Optional[str]:
 
 # --- nominal links, as the driver reports them
 
-NVML_HINT = "measure the devices, without --nvml, or write a file by hand, as docs/topologies.md shows one"
+NVML_HINT = "measure the links without --nvml, or write a topology file as described in docs/topologies.md"
 
 
 def save_reported_topology(save: str, as_json: bool) -> str:
@@ -107,7 +107,7 @@ def save_reported_topology(save: str, as_json: bool) -> str:
         return json_text({**head, "gpu": topology.gpu, "note": topology.note})
     summary = f"{topology.name}: {topology.world_size} GPUs, {topology.gpu or 'of an unknown kind'}"
     lines = [summary, *textwrap.wrap(f"{topology.note}.", WIDTH)]
-    usage = f"written to {save}: gluonlab allreduce simulate {save}"
+    usage = f"written to {save}: use it with gluonlab allreduce simulate {save}"
     return "\n".join([*lines, "", usage])
 
 
@@ -117,9 +117,9 @@ def topology_from_driver(driver: nvml.Driver, name: str) -> Topology:
         raise DeviceError(f"--nvml: NVML reports no links ({driver.error}): {NVML_HINT}")
     if driver.unreadable_gpus:
         number, reason = driver.unreadable_gpus[0]
-        raise DeviceError(f"--nvml: GPU {number} does not answer ({reason}): see nvidia-smi")
+        raise DeviceError(f"--nvml: GPU {number} does not answer ({reason}): check it with nvidia-smi")
     if len(driver.gpus) < 2:
-        raise DeviceError(f"--nvml: NVML reports {len(driver.gpus)} GPU, and links are between two: {NVML_HINT}")
+        raise DeviceError(f"--nvml: NVML reports {len(driver.gpus)} GPU, but links connect two: {NVML_HINT}")
     topology = nvml_topology(driver, sorted(gpu.index for gpu in driver.gpus))
     kind = common_gpu_kind([gpu.name for gpu in driver.gpus]) or ""
     return replace(topology, name=name, gpu=kind)

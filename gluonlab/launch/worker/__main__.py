@@ -102,8 +102,8 @@ def check_run_is_here(out: Optional[str], ran_on: str) -> None:
 
     if out is not None and not has_run(out):
         raise RunError(
-            f"the run in {out} was on {ran_on}, where rank 0 was, and is not on this host: start "
-            f"again when {ran_on} is back, or have --out in a folder that all hosts share"
+            f"the run in {out} was written on {ran_on}, which is not this host: start again when "
+            f"{ran_on} is available, or use an --out directory that all hosts share"
         )
 
 

@@ -583,7 +583,7 @@ def diagnose(
     """
     cpu_meter = OtherProcessLoad()
     config = set_one_thread_per_device(config)
-    report_start = partial(say, "measuring a step, part by part")
+    report_start = partial(say, "measuring the parts of a step")
     measurement = measure_training_step(config, resolve_dataset(dataset), strategy, rounds, on_start=report_start)
     diagnosis = diagnose_measurement(measurement, cpu_meter.busy_cores())
     if not try_advice:

@@ -32,7 +32,7 @@ from gluonlab.timeline.timeline_svg import as_svg
 TRANSLATIONS: Dict[str, Dict[str, Any]] = load_words(TRANSLATIONS_FOLDER / "speedup.json")
 ENGLISH = "en"
 LABEL_WIDTH = 34  # of the column with the names of a step's parts, in characters
-FAQ_LINE = "Often asked about several devices, and answered: gluonlab's docs/faq.md."
+FAQ_LINE = "For common questions about several devices, see docs/faq.md."
 HIGH_EFFICIENCY = 0.8  # share of the ideal speedup from which a training counts as efficient
 
 
@@ -43,7 +43,7 @@ def check_page_options(out_file: Optional[str], language: Optional[str]) -> None
     if out_file is None:
         return
     if Path(out_file).suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"--out-file {out_file} must be an HTML page: give a name that ends in .html")
+        raise ConfigError(f"--out-file {out_file}: must end in .html")
     check_new_path("--out-file", Path(out_file))
 
 

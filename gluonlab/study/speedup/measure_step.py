@@ -177,8 +177,8 @@ def measure_training_step(
         stack.callback(training.close)
         if training.device_count < 2:
             raise ConfigError(
-                f"{training.plan.ctxs[0]} is one device, and a speed-up is that of several over "
-                "one: give --gpus 2 or more, or as many --devices"
+                f"{training.plan.ctxs[0]} is a single device, but a speed-up compares several "
+                "devices with one: use --gpus 2 or more, or as many --devices"
             )
         on_start()
         single = MeasuredTraining(single_device_config(config, training), training.plan.dataset, strategy)
@@ -452,7 +452,7 @@ class MeasuredTraining:
         self.ahead = self.plan.prefetch + 1 if prepares_batches and self.plan.prefetch else 0
         if len(self.plan.dataset.train) < size:
             raise ConfigError(
-                f"a batch has {size:,} images, and {self.plan.dataset.name} only "
+                f"a batch of {size:,} images is larger than {self.plan.dataset.name}, which has "
                 f"{len(self.plan.dataset.train):,}: choose a smaller --batch-size"
             )
         while True:

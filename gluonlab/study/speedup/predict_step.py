@@ -34,33 +34,33 @@ PREDICTED_SETTINGS = {
 }  # fmt: skip
 # These settings change a step in a way that is not predicted. The report then mentions the reason.
 CAUTIONS: Dict[str, str] = {
-    "deterministic": "algorithms that repeat their bits may be slower",
-    "random_resized_crop": "images are taken to be ready in time",
-    "crop_padding": "images are taken to be changed in no time",
-    "flip": "images are taken to be changed in no time",
-    "mixup": "images are taken to be changed in no time",
-    "normalize": "images are taken to be changed in no time",
-    "workers": "images are taken to be ready in time",
-    "resizer": "images are taken to be ready in time",
-    "prefetch": "images are taken to be ready in time",
-    "device_cache_bytes": "images are taken to be copied to the GPUs in every step",
+    "deterministic": "deterministic algorithms may be slower",
+    "random_resized_crop": "images are assumed to be ready in time",
+    "crop_padding": "augmentation is assumed to take no time",
+    "flip": "augmentation is assumed to take no time",
+    "mixup": "augmentation is assumed to take no time",
+    "normalize": "augmentation is assumed to take no time",
+    "workers": "images are assumed to be ready in time",
+    "resizer": "images are assumed to be ready in time",
+    "prefetch": "images are assumed to be ready in time",
+    "device_cache_bytes": "images are assumed to be copied to the GPUs in every step",
     "sync_bn": "GPUs would also exchange means and variances, layer by layer",
-    "no_bias_decay": "biases would be summed in buckets of their own",
+    "no_bias_decay": "biases would be reduced in separate buckets",
     "clip_norm": "the update would also read all gradients for their norm",
-    "on_nan": "the host would also wait for a check of the gradients",
-    "check_replicas": "the steps in which replicas are compared would take longer",
+    "on_nan": "a step would also wait for a check of the gradients",
+    "check_replicas": "the steps that compare replicas would take longer",
 }
-_SPLIT_REASON = "belongs to another --strategy, which has no prediction"
-_SUM_REASON = "changes the sum of gradients in a way that has no prediction"
+_SPLIT_REASON = "only applies to other parallel strategies, which cannot be predicted"
+_SUM_REASON = "changes the gradient reduction in a way that cannot be predicted"
 # These settings change a step too much for a prediction. They raise a ConfigError.
 REFUSED_SETTINGS: Dict[str, str] = {
-    "strategy": "has no prediction, which is of data parallelism", "pipeline_parallel": _SPLIT_REASON,
+    "strategy": "is not supported, because only data parallelism can be predicted", "pipeline_parallel": _SPLIT_REASON,
     "cut": _SPLIT_REASON, "balance": _SPLIT_REASON, "pipeline_schedule": _SPLIT_REASON,
     "stages_per_device": _SPLIT_REASON, "tensor_parallel": _SPLIT_REASON, "tensor_parallel_mode": _SPLIT_REASON,
-    "threads": "is of CPU devices, and the machines that are predicted have GPUs",
-    "devices": "names this machine's devices: give --gpus N with --predict",
-    "device_weights": "is for unequal devices, and the GPUs of a machine here are alike",
-    "topology": "places by other links than those of the machine that is predicted",
+    "threads": "only applies to CPU devices, but the predicted machines have GPUs",
+    "devices": "selects devices of this machine, unlike --gpus N",
+    "device_weights": "is for unequal devices, but all GPUs of a predicted machine are the same",
+    "topology": "describes other links than the predicted machine has",
     "compress": _SUM_REASON, "update_on_servers": _SUM_REASON,
 }  # fmt: skip
 # These settings do not change the time of a step.
@@ -98,10 +98,10 @@ def predict_config(name: str, config: TrainConfig, images: Optional[str] = None)
     given_options = _given_options(config)
     for field, reason in REFUSED_SETTINGS.items():
         if field in given_options:
-            raise ConfigError(f"{given_options[field]} {reason}: leave it out with --predict")
+            raise ConfigError(f"{given_options[field]} {reason}: omit it with --predict")
     if images and "image_size" in given_options:
         raise ConfigError(
-            f"--images {images} and {given_options['image_size']} both say how large images are: give one"
+            f"--images {images} and {given_options['image_size']} both set the image size: pass only one of them"
         )
     # apply_recipe does not search for the devices of this machine
     resolved = apply_recipe(config)
@@ -121,7 +121,7 @@ def predict_config(name: str, config: TrainConfig, images: Optional[str] = None)
         store=used_config.kvstore, gpus=config.gpus,
     )  # fmt: skip
     cautions = [
-        f"{given_options[field]} is not priced: {reason}"
+        f"{given_options[field]} is not part of the prediction: {reason}"
         for field, reason in CAUTIONS.items()
         if field in given_options
     ]
@@ -146,8 +146,8 @@ def _check_no_settings(config: TrainConfig, images: Optional[str]) -> None:
         given_options.append(f"--images {images}")
     if given_options:
         raise ConfigError(
-            f"--predict {PUBLISHED_TABLE} has the published trainings, not one of yours: leave "
-            f"{', '.join(given_options)} out, or give a machine, such as --predict p3.16xlarge"
+            f"--predict {PUBLISHED_TABLE} prints published training speeds, so it accepts no settings: omit "
+            f"{', '.join(given_options)}, or pass a machine, such as --predict p3.16xlarge"
         )
 
 
@@ -157,7 +157,7 @@ def _check_no_measuring_options() -> None:
     for name in MEASURING_OPTIONS:
         if context and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise ConfigError(
-                f"{option_name(name)} says how to measure, and --predict measures nothing: leave one of them out"
+                f"{option_name(name)} only applies to measurements, but --predict measures nothing: omit one of the two"
             )
 
 
@@ -166,6 +166,6 @@ def _parse_image_shape(text: str) -> Tuple[int, int, int]:
     numbers = [int(number) for number in re.findall(r"\d{1,5}", text)]
     if not (re.fullmatch(r"\d+x\d+x\d+", text) and all(number in IMAGE_SIDES for number in numbers)):
         raise ConfigError(
-            f"--images {text}: give channels, height and width, each 1 to {IMAGE_SIDES[-1]}, as 3x224x224"
+            f"--images {text}: must be channels, height and width, each from 1 to {IMAGE_SIDES[-1]}, such as 3x224x224"
         )
     return numbers[0], numbers[1], numbers[2]

@@ -94,7 +94,7 @@ def test_a_wrong_schedule_shows_in_the_table_and_in_the_exit_status(allreduce, m
     args = f"bench --devices {device_spec(3)} --bytes 900B --algorithms ring,star {ONCE}".split()
     status, out, err = allreduce(*args)
     errors = {name: float(error) for name, error in re.findall(r"^  (ring|star) +\S+ +\S+ +\S+ +(\S+)", out, re.M)}
-    assert (status, err) == (1, "error: wrong sums by ring: see the column error\n")
+    assert (status, err) == (1, "error: wrong results from ring: see column error\n")
     assert errors["star"] == 0 < errors["ring"]
     status, out, _ = allreduce(*args, "--json")
     wrong = {row["algorithm"]: row["error"] > 0 for row in json.loads(out)["rows"]}
@@ -124,7 +124,7 @@ def test_the_memory_limit_is_that_of_every_replica_read_and_written_once():
 @pytest.mark.cpu_only("memory of the host, of which /proc/meminfo tells")
 def test_memory_that_is_not_there_is_refused_before_it_is_used(allreduce):
     require_memory(2**20, "little", "")
-    with pytest.raises(ConfigError, match="much needs about 1152921504"):
+    with pytest.raises(ConfigError, match="much requires about 1152921504"):
         require_memory(2**60, "much", "choose less")
     status, out, err = allreduce("bench", "--bytes", "900000GiB")
     assert (status, out) == (2, "") and "choose smaller --bytes" in err

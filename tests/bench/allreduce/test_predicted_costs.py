@@ -39,7 +39,7 @@ def test_auto_is_measured_with_every_schedule_and_its_regret_is_printed(allreduc
     command = ("choose", "--devices", device_spec(3), "--bytes", "1KiB,64KiB")
     status, out, _ = allreduce(*command, "--rounds", "1")
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
-    assert "regret: auto's time by the best one's" in " ".join(out.split())
+    assert "regret: auto's median time divided by the best one's" in " ".join(out.split())
     choices = json.loads(allreduce(*command, "--rounds", "1", "--json")[1])["choices"]
     assert [choice["size_bytes"] for choice in choices] == [1024, 65536]
     for choice in choices:
@@ -63,7 +63,7 @@ def test_the_regret_is_that_of_the_quickest_row_of_the_same_size():
     assert (small.best, small.best_s, small.regret) == ("ring", 2.0, 1.5)
     assert (large.best, large.regret) == ("auto", 1.0)
     text = " ".join(predicted_costs.choices_text(auto, [small, large]).split())
-    assert "1.25 in the median of the sizes, 1.50 at worst" in text
+    assert "1.25 for the median size, 1.50 at worst" in text
 
 
 MACHINE, SIZE = "g4dn.12xlarge", 10**8
@@ -88,7 +88,7 @@ def test_the_picture_has_a_curve_for_each_algorithm_with_the_floor_beneath(allre
     rows, _ = predicted_costs.predict_costs_by_hosts("p3.8xlarge", [1, 2, 4], None, SIZE)
     axes = make_ranks_figure(rows, "title").axes[0]
     *curves, floor = axes.lines
-    assert floor.get_label().startswith("floor") and list(floor.get_xdata()) == [4, 8, 16]
+    assert floor.get_label().startswith("lower bound") and list(floor.get_xdata()) == [4, 8, 16]
     beneath = dict(zip(floor.get_xdata(), floor.get_ydata()))
     labels = [curve.get_label() for curve in curves]
     assert labels.count("synthesised") == 1 and len(set(labels)) == len(labels)

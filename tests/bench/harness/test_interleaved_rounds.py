@@ -72,7 +72,7 @@ def test_a_worker_that_hangs_or_dies_is_a_row_with_a_reason_and_leaves_nothing_r
     works, *broken = measure_subjects([*subjects, absent], rounds=3)
     assert (works.reason, works.steps, works.numbers_by_round("seconds")) == (None, 700, [0.7] * 3)
     assert [measurement.reason for measurement in broken] == [
-        "no answer within 0.5 s", "ended with status 1: out of luck", "ValueError: too large", "not here",
+        "did not answer within 0.5 s", "exited with status 1: out of luck", "ValueError: too large", "not here",
     ]  # fmt: skip
     wait_until_all_exited(tmp_path)
     lines = [table_format.missing_row(f"{one.label:<28}", one.reason) for one in image_rates(broken)]
@@ -104,7 +104,7 @@ def test_each_is_as_often_the_first_to_be_started(tmp_path, count, restart_every
 
 def test_a_worker_that_fails_once_is_not_started_again(tmp_path):
     works, dies = measure_subjects(make_fakes(tmp_path, "works", "dies"), rounds=4, restart_every=3)
-    assert dies.reason == "ended with status 1: out of luck" and works.numbers_by_round("seconds") == [0.7] * 4
+    assert dies.reason == "exited with status 1: out of luck" and works.numbers_by_round("seconds") == [0.7] * 4
     assert len((tmp_path / "pids").read_text().splitlines()) == 3
 
 
@@ -186,7 +186,7 @@ def test_the_limit_for_an_answer_is_for_all_its_parts_together(tmp_path, monkeyp
     monkeypatch.setattr(worker_processes, "select", SimpleNamespace(select=wait))
     command = ["sh", "-c", "printf half; exec sleep 100"]  # half a line
     worker = Worker(command, dict(os.environ), tmp_path / "log")
-    with pytest.raises(WorkerError, match=r"^no answer within 0\.1 s$"):
+    with pytest.raises(WorkerError, match=r"^did not answer within 0\.1 s$"):
         worker.read_answer(0.1)
     assert waits == sorted(waits, reverse=True) and 0 <= waits[-1] <= waits[0] <= 0.1
     assert has_exited(worker.pid)

@@ -55,7 +55,7 @@ def test_a_saved_file_is_a_topology_for_other_commands(links, allreduce, empty_c
     status, out, err = allreduce(*simulate.split())
     assert (status, err, json.loads(out)["topology"]) == (0, "", "m")
     measure = f"bench --devices {device_spec(3)} --topology m.json --algorithms ring --bytes 4KiB --rounds 1 --iters 1"
-    for words, text in (("draw ring --topology m.json", "m, 3 devices"), (measure, "cost on m,")):
+    for words, text in (("draw ring --topology m.json", "m, 3 devices"), (measure, "schedule on m,")):
         status, out, err = allreduce(*words.split())
         assert (status, err) == (0, "") and text in " ".join(out.split())
 
@@ -116,7 +116,7 @@ def test_the_links_that_nvml_reports_are_a_file(bench, allreduce, monkeypatch, e
     ("driver", "words"),
     [
         (topology_from_links.nvml.Driver(error="no driver"), r"reports no links \(no driver\): measure"),
-        (fake_driver(V100), "NVML reports 1 GPU, and links are between two: measure"),
+        (fake_driver(V100), "NVML reports 1 GPU, but links connect two: measure"),
         (topology_from_links.nvml.Driver(unreadable_gpus=((1, "lost"),)), r"GPU 1 does not answer \(lost\)"),
     ],
 )

@@ -169,7 +169,7 @@ def test_shared_links_are_described():
     assert infer_topology.describe_shared_links(links) == expected
     faster = links[0]._replace(link=Link("out of 0", 2e9))
     assert infer_topology.describe_shared_links([faster, *links[1:]])[0] == "copies out of a device share 1 to 2 GB/s"
-    assert infer_topology.describe_shared_links([]) == ["copies that are made at once share no link"]
+    assert infer_topology.describe_shared_links([]) == ["simultaneous copies share no link"]
 
 
 @pytest.mark.parametrize(

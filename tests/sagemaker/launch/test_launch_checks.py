@@ -138,7 +138,7 @@ MISTAKES = {
     f"{SUBMIT} --checkpoints gluonlab-y": "one-host does not write checkpoints",
     f"{SUBMIT} --template spot --set out=/tmp/run": "must be below /opt/ml",
     f"{SUBMIT} --template spot --set autoresume=false": "must resume when AWS restarts it",
-    f"{SUBMIT} --volume 70": "ml.g5.12xlarge has a disk of its own",
+    f"{SUBMIT} --volume 70": "ml.g5.12xlarge has a local disk",
     f"{SUBMIT} --template spot --checkpoints a/b": "--checkpoints 'a/b'",
     f"{SUBMIT} --name mine": "--name mine: start the name with gluonlab-",
     f"{SUBMIT} --set epochs": "--set epochs: use NAME=VALUE",

@@ -177,7 +177,7 @@ def test_a_machine_has_either_a_disk_of_its_own_or_a_volume(instance):
     assert ("VolumeSizeInGB" in result["ResourceConfig"]) is not instance_has_local_disk(instance)
     options["volume_gb"] = 70
     if instance_has_local_disk(instance):
-        with pytest.raises(ConfigError, match=f"70 GB: {instance} has a disk of its own"):
+        with pytest.raises(ConfigError, match=f"70 GB is not possible, because {instance} has a local disk"):
             request(**options)
     else:
         assert request(**options)["ResourceConfig"]["VolumeSizeInGB"] == 70
@@ -192,7 +192,7 @@ def test_a_key_is_for_volumes(instance, taken, made_up_templates):
         result = request(instance=instance, gpus=1)["ResourceConfig"]
         assert (result["VolumeKmsKeyId"], result["VolumeSizeInGB"]) == ("0123", 50)
     else:
-        with pytest.raises(ConfigError, match=r"ml.g5.xlarge has a disk.* take the key out, or"):
+        with pytest.raises(ConfigError, match=r"ml.g5.xlarge, whose local disk .* remove the key and"):
             request(instance=instance, gpus=1)
 
 

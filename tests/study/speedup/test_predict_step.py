@@ -57,12 +57,12 @@ def test_the_table_has_all_published_figures(speedup):
     [
         (["--predict", "p3.15xlarge"], "unknown machine 'p3.15xlarge': choose g4dn"),
         (["--predict", "p3.16xlarge", "--gpus", "9"], "9 GPUs of p3.16xlarge: choose 1 to 8"),
-        (["--predict", "p3.16xlarge", "--strategy", "layers"], "--strategy layers has no prediction"),
-        (["--predict", "p3.16xlarge", "--devices", "cpu*2"], "give --gpus N with --predict"),
+        (["--predict", "p3.16xlarge", "--strategy", "layers"], "--strategy layers is not supported"),
+        (["--predict", "p3.16xlarge", "--devices", "cpu*2"], "--devices cpu*2 selects devices of this machine"),
         (["--predict", "p3.16xlarge", "--images", "224"], "as 3x224x224"),
         (["--predict", "p3.16xlarge", "--images", "3x4x4"], "does not accept images of shape 3x4x4"),
-        (["--predict", "p3.16xlarge", "--out-file", "page.html"], "--predict writes no page"),
-        (["--images", "3x224x224"], "--images is for a prediction"),
+        (["--predict", "p3.16xlarge", "--out-file", "page.html"], "--predict does not write a page"),
+        (["--images", "3x224x224"], "--images only applies to predictions"),
     ],
 )
 def test_mistakes_are_one_line(speedup, empty_cwd, arguments, message):

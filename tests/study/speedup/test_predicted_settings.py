@@ -110,7 +110,7 @@ def test_priced_settings_change_the_prediction(field):
 def test_settings_that_are_not_priced_add_a_caution_only(field):
     given, without = predict_both(field)
     (caution,) = set(given.cautions) - set(without.cautions)
-    assert caution.startswith(option_name(field)) and "is not priced" in caution
+    assert caution.startswith(option_name(field)) and "is not part of the prediction" in caution
     assert given.rows == without.rows
 
 

@@ -27,7 +27,7 @@ from gluonlab.timeline.mxnet_profiler import Span
 from gluonlab.timeline.timeline import BACKWARD, FORWARD, Timeline
 
 WORDS = {"en": "forward and backward", "ja": "順伝播と逆伝播"}
-COPY = {"en": "per copy of the network", "ja": "ネットワークのコピーあたり"}
+COPY = {"en": "per model replica", "ja": "モデルのレプリカあたり"}
 DEVICE = {"en": "per device", "ja": "デバイスあたり"}
 
 

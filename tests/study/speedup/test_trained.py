@@ -39,7 +39,7 @@ def requested_sizes(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("backward_bulk_size", "size", "strategy"),
+    ("overlap", "size", "strategy"),
     [
         *((3, 3, strategy) for strategy in STRATEGIES),
         ("off", mxnet_setup.WHOLE_BACKWARD, "data"),
