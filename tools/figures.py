@@ -35,9 +35,9 @@ LABELS = {
     "gluonlab-2x1": "gluonlab, 2 devices",
     "gluonlab-2x1-sharded-optimizer": "gluonlab, 2 devices, `sharded-optimizer`",
     "gluonlab-1x2": "gluonlab, 1 device, 2 threads", "gluonlab-1x1": "gluonlab, 1 device, 1 thread",
-    "decoders": "gluonlab, 2 workers", "packed": "gluonlab, preprocessed",
-    "record": "MXNet's ImageRecordIter, a .rec of the JPEGs",
-    "gluon": "gluon's DataLoader, 2 workers, gluonlab's way to decode",
+    "decoders": "gluonlab, 2 decoders", "packed": "gluonlab, packed",
+    "record": "MXNet's ImageRecordIter, a record file with the JPEGs",
+    "gluon": "gluon's DataLoader, 2 workers, gluonlab's decoder",
     "torch": "PyTorch's DataLoader, 2 workers, Pillow",
 }  # fmt: skip
 
@@ -119,7 +119,7 @@ def images_table(record):
         cells.setdefault(name, {})[of_set] = _images_cell(name, row)
     sets = list(dict.fromkeys(of_set for own in cells.values() for of_set in own))
     return format_table(
-        ["images/s, compared with PyTorch", *sets],
+        ["images/s, and relative to PyTorch", *sets],
         [[LABELS[name], *(own[of_set] for of_set in sets)] for name, own in cells.items()],
     )
 

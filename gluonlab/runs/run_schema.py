@@ -104,7 +104,7 @@ class MetricsLine:
 
 @dataclass(frozen=True)
 class Step(MetricsLine):
-    """A training step, written when its loss is known, some steps later."""
+    """A training step. The line is written some steps later, when the loss of the step is known."""
 
     tag = {"kind": "step"}
     step: int = _field("number of the step in the run, from 1", is_count)
@@ -115,14 +115,17 @@ class Step(MetricsLine):
     seconds: Optional[float] = _since_start()
 
 
-STALENESS = "element i: number of pushes with staleness i; the last element, 63, counts all larger values"
-TOP5 = "fraction of validation images whose label has one of the five best scores; null for five classes or fewer"
+STALENESS = "element i is the number of pushes with staleness i; the last element, 63, also counts all larger values"
+TOP5 = (
+    "fraction of validation images whose label has one of the five best scores; "
+    "null for data sets with five classes or fewer"
+)
 WAITING = "fraction of training_seconds spent waiting for data"
 
 
 @dataclass(frozen=True)
 class Epoch(MetricsLine):
-    """An epoch of training, and the evaluation after it."""
+    """An epoch of training, and the evaluation after this epoch."""
 
     tag = {"kind": "epoch"}
     epoch: int = _field("number of the epoch, from 1", is_count)
@@ -138,7 +141,7 @@ class Epoch(MetricsLine):
     )
     val_top5_accuracy: Optional[float] = _field(TOP5, is_share, default=None, until_format_2="top5_accuracy")
     metrics: Optional[Mapping[str, Optional[float]]] = _field(
-        "your own metrics by name; null if a metric is not defined",
+        "values of your own metrics by name; a value is null if the metric is not defined",
         is_numbers_by_name, default=None,
     )  # fmt: skip
     waiting: float = _field(WAITING, is_not_negative, default=0.0)
@@ -160,12 +163,12 @@ class DivergedEvent(MetricsLine):
     """A run ended because its loss or parameters diverged, or its replicas differ."""
 
     tag = {"kind": "event", "event": "diverged"}
-    message: str = _field("the loss or parameter that diverged, and the step", is_text)
+    message: str = _field("the loss or parameter that diverged, and the number of the step", is_text)
 
 
 @dataclass(frozen=True)
 class LossScaleEvent(MetricsLine):
-    """The dynamic loss scale after an epoch, with float16."""
+    """The dynamic loss scale after an epoch of a float16 run."""
 
     tag = {"kind": "event", "event": "loss_scale"}
     epoch: int = _field("number of the epoch, from 1", is_count)
@@ -176,7 +179,7 @@ class LossScaleEvent(MetricsLine):
 
 @dataclass(frozen=True)
 class StalenessEvent(MetricsLine):
-    """The staleness of gradients in an epoch of asynchronous processes."""
+    """The staleness of the gradients in an epoch of asynchronous training (`dist_async`)."""
 
     tag = {"kind": "event", "event": "staleness"}
     epoch: int = _field("number of the epoch, from 1", is_count)
@@ -199,17 +202,19 @@ class StalenessEvent(MetricsLine):
 
 @dataclass(frozen=True)
 class ProfileEvent(MetricsLine):
-    """The profile of some steps, with --profile."""
+    """The profile of some steps of a run with --profile."""
 
     tag = {"kind": "event", "event": "profile"}
     step: int = _field("number of the first recorded step", is_count)
     steps: int = _field("number of recorded steps", is_count)
     step_seconds: float = _field("mean time of a recorded step", is_positive, "s")
     shares: Mapping[str, Mapping[str, float]] = _field(
-        "fraction of the time in each phase and waiting, for each device", dict_of(dict_of(is_share))
+        "for each device, the fraction of the time that the device spends in each phase and waiting",
+        dict_of(dict_of(is_share)),
     )
     overlap: Optional[float] = _field(
-        "fraction of the communication time that overlaps with the backward pass; null without communication",
+        "fraction of the communication time that overlaps with the backward pass; "
+        "null if the step contains no communication",
         or_none(is_share),
     )
 
@@ -234,11 +239,11 @@ class StoppedEvent(MetricsLine):
 
 @dataclass(frozen=True)
 class ConfusionEvent(MetricsLine):
-    """The confusion matrix after the last epoch, with --confusion."""
+    """The confusion matrix after the last epoch of a run with --confusion."""
 
     tag = {"kind": "event", "event": "confusion"}
     matrix: Sequence[Sequence[int]] = _field(
-        "row i, column j: validation images of class i that were classified as class j",
+        "row i, column j: number of validation images of class i that were classified as class j",
         list_of(list_of(is_count_or_zero)),
         "images",
     )
@@ -257,8 +262,10 @@ class EndedEvent(MetricsLine):
     """The run ended, and its files are complete."""
 
     tag = {"kind": "event", "event": "ended"}
-    step: int = _field("number of its last step", is_count)
-    files: Mapping[str, str] = _field("SHA-256 digest of each file that does not change later", dict_of(is_digest))
+    step: int = _field("number of the last step of the run", is_count)
+    files: Mapping[str, str] = _field(
+        "SHA-256 digest of each file that the run does not change later", dict_of(is_digest)
+    )
     seconds: Optional[float] = _since_start()
 
 

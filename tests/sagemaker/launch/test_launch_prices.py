@@ -197,7 +197,7 @@ def test_the_readme_says_what_the_shipped_table_says():
     assert f"3 x {hour} = {3 * hour:.2f} USD, plus {hour} USD for the idle hour" in prose
     assert f"{hour} USD an hour as below" in prose
     shipped = json.loads((SAGEMAKER / "prices.json").read_text())["regions"]["us-east-1"]
-    assert f"For us-east-1, of {shipped['date']}, and **not from AWS**" in prose
+    assert f"for us-east-1, as of {shipped['date']}, and do **not come from AWS**" in prose
 
 
 def test_prices_shows_what_is_known_and_how_to_get_the_rest(launch_stubbed, file):
