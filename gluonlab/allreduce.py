@@ -62,7 +62,7 @@ def _print_output(name: str, options: Dict[str, Any], as_json: bool = False) -> 
 )
 @_dtype
 @_arrays
-@option("--processes", "BACKENDS", "also sum over as many processes, with dist_sync, horovod or both")
+@option("--processes", "BACKENDS", "also measure as many processes as devices, with dist_sync, horovod or both")
 @_rounds
 @_iters
 @_warmup
@@ -113,11 +113,11 @@ def draw_command(**options: Any) -> None:
 
 @command("gluonlab allreduce simulate", most_used="--bytes --algorithms --all --hosts --plot --json")
 @_topology_argument
-@option("--devices", "SPEC", "use only so many devices of the topology  [default: all]")
+@option("--devices", "SPEC", "use only N devices of the topology  [default: all]")
 @_bytes(f"{DEFAULT_SIZES}; with --hosts: 100MB")
 @option("--algorithms", "NAMES", f"all, or some of {SCHEDULES}  [default: all]")
 @click.option("--all", is_flag=True, default=None, help="show every algorithm at each size, not only the fastest")
-@option("--hosts", "N,N", "predict one size on so many hosts; 1:128 doubles from 1 to 128")
+@option("--hosts", "N,N", "predict one size for these numbers of hosts; 1:128 doubles from 1 to 128")
 @_chunks
 @_groups
 @option("--plot", "FILE", "plot time and busbw against size, or with --hosts against ranks, as PNG")
@@ -137,7 +137,7 @@ def simulate_command(as_json: bool, **options: Any) -> None:
 
 @command("gluonlab allreduce solve", INTERRUPTED)
 @_topology_argument
-@option("--devices", "SPEC", "use only so many devices of the topology  [default: all]")
+@option("--devices", "SPEC", "use only N devices of the topology  [default: all]")
 @_bytes(COST_SIZES)
 @option("--seconds", "N", f"time limit of the search for each number of steps  [default: {SEARCH_SECONDS}]")
 @option("--out-file", "FILE", "write the schedules and their links into f.json, for --topology")

@@ -50,7 +50,7 @@ DeviceSpec = Union[None, int, str, "mx.Context", Sequence[Union[str, "mx.Context
 # More than is useful. Each CPU device has a thread, and several thousand would crash the process.
 MAX_CPU_DEVICES = 256
 
-_FORMS = "give 2, 'gpu:0', 'gpu:0,2', 'gpu:*', 'gpu:[0-3]', 'cpu', 'cpu*4' or 'cpu:0,1'"
+_FORMS = "use 2, 'gpu:0', 'gpu:0,2', 'gpu:*', 'gpu:[0-3]', 'cpu', 'cpu*4' or 'cpu:0,1'"
 
 
 def devices(spec: DeviceSpec = None, threads: "int | None" = None) -> "List[mx.Context]":
@@ -76,10 +76,10 @@ def devices(spec: DeviceSpec = None, threads: "int | None" = None) -> "List[mx.C
     parts = [spec] if isinstance(spec, (str, bytes)) or not isinstance(spec, Sequence) else list(spec)
     ctxs: List[mx.Context] = [ctx for part in parts for ctx in _parse_devices(part)]
     if not ctxs:
-        raise DeviceError(f"{spec!r} names no device: {_FORMS}")
+        raise DeviceError(f"{spec!r} contains no device: {_FORMS}")
     check_distinct(ctxs, repr(spec))
     if len({ctx.device_type for ctx in ctxs}) > 1:
-        raise DeviceError(f"{spec!r} mixes CPUs and GPUs: choose one kind, for one would wait for the other")
+        raise DeviceError(f"{spec!r} mixes CPUs and GPUs: choose only one of the two kinds")
     return _prepare_devices(ctxs, threads)
 
 
@@ -115,26 +115,26 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
     import mxnet as mx
 
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise DeviceError(f"{n} GPUs cannot be used: give a number from 1 up")
+        raise DeviceError(f"{n} GPUs requested: use a number of at least 1")
     count = gpu_count()
     if count >= n:
         return _prepare_devices([mx.gpu(i) for i in range(n)], threads)
     if count:
-        raise DeviceError(f"{n} GPUs were asked for and {count} exist: use --gpus {count} or less")
+        raise DeviceError(f"{n} GPUs requested, but only {count} available: use --gpus {count} or less")
     if not emulate and is_on_paid_gpus():
         raise DeviceError(
-            f"{sagemaker_instance_type()} has GPUs, and MXNet finds none: {_why_no_gpu()}, "
-            "or let CPU devices stand in (--no-require-gpu; "
-            "in a job the hyperparameter require-gpu: false)"
+            f"{sagemaker_instance_type()} has GPUs, but MXNet finds none: {_why_no_gpu()}, "
+            "or use CPU devices with --no-require-gpu "
+            "(in a job, the hyperparameter require-gpu: false)"
         )
     if not emulate:
         raise DeviceError(
-            f"{n} GPU{'' if n == 1 else 's'} required, none here: {_why_no_gpu()}, "
-            "or let CPU devices stand in (without --require-gpu)"
+            f"{n} GPU{'' if n == 1 else 's'} required, but none found: {_why_no_gpu()}, "
+            "or remove --require-gpu to use CPU devices"
         )
     _check_cpu_count(n, f"{n} CPU devices")
-    stand_in = "CPU device stands in for a GPU" if n == 1 else "CPU devices stand in for GPUs"
-    warn(f"no GPU on this machine: {n} {stand_in}")
+    used = "1 CPU device instead of a GPU" if n == 1 else f"{n} CPU devices instead of GPUs"
+    warn(f"no GPU on this machine: using {used}")
     return _prepare_devices([mx.cpu(i) for i in range(n)], threads)
 
 
@@ -165,7 +165,7 @@ def check_device_list(ctxs: object) -> "List[mx.Context]":
     contexts = list(ctxs) if isinstance(ctxs, (list, tuple)) else []
     if not contexts or not all(isinstance(ctx, mx.Context) for ctx in contexts):
         raise DeviceError(
-            f"{ctxs!r} is not a list of devices: give gluonlab.devices.devices('cpu*2'), [mx.cpu(0)] or the like"
+            f"{ctxs!r} is not a list of devices: pass a list such as gluonlab.devices.devices('cpu*2') or [mx.cpu(0)]"
         )
     check_distinct(contexts)
     return contexts
@@ -184,9 +184,8 @@ def check_distinct(ctxs: "Sequence[mx.Context]", given: str = "") -> None:
     kind, count = repeated.device_type, len(ctxs)
     short = f"cpu*{count}" if kind == "cpu" else f"gpu:{','.join(map(str, range(count)))}"
     raise DeviceError(
-        f"{given or list(ctxs)} names {repeated} {list(ctxs).count(repeated)} times: give each "
-        f"device once, such as {short!r} or [mx.{kind}(i) for i in range({count})] "
-        f"for {count} of them"
+        f"{given or list(ctxs)} contains {repeated} {list(ctxs).count(repeated)} times: use each "
+        f"device once, for example {short!r} or [mx.{kind}(i) for i in range({count})]"
     )
 
 
@@ -213,9 +212,9 @@ def _why_no_gpu() -> str:
     import mxnet as mx
 
     if mx.runtime.Features().is_enabled("CUDA"):
-        return "check the driver with nvidia-smi, and CUDA_VISIBLE_DEVICES"
-    cure = f"pip uninstall -y mxnet, then {pip_install_command('cu112')}"
-    return f"this is MXNet's CPU build; on a machine with GPUs {cure}"
+        return "check the driver with nvidia-smi, and check CUDA_VISIBLE_DEVICES"
+    fix = f"pip uninstall -y mxnet, then {pip_install_command('cu112')}"
+    return f"this is MXNet's CPU build; on a machine with GPUs, run {fix}"
 
 
 def _parse_devices(part: object) -> "Iterator[mx.Context]":
@@ -227,13 +226,13 @@ def _parse_devices(part: object) -> "Iterator[mx.Context]":
         return
     if re.fullmatch(r"\d{1,18}", str(part)):  # in a list; alone it would be a number of devices
         raise DeviceError(
-            f"{part!r} is not a device: give 'gpu:{part}' or 'cpu:{part}' in a list, or {part} alone for so many"
+            f"{part!r} is not a device: use 'gpu:{part}' or 'cpu:{part}' in a list, or only {part} for {part} devices"
         )
     if not isinstance(part, str):
         raise DeviceError(f"{part!r} is not a device: {_FORMS}")
     numbers = part.strip().rstrip(",")
     if re.fullmatch(r"\d{1,18}(\s*,\s*\d{1,18})*", numbers):
-        raise DeviceError(f"{part!r} is not a device: give 'gpu:{numbers}' or 'cpu:{numbers}'")
+        raise DeviceError(f"{part!r} is not a device: use 'gpu:{numbers}' or 'cpu:{numbers}'")
     kind, _, pattern = part.strip().partition(":")
     kind, pattern = kind.strip().lower(), pattern.strip()
     text, lower_pattern = part.strip().lower(), pattern.lower()
@@ -265,7 +264,7 @@ def _devices_by_number(kind: str, numbers: List[int], requested: str) -> "Iterat
 
     for number in numbers:
         if kind == "gpu" and number >= gpu_count():
-            raise DeviceError(f"{requested!r}: there is no gpu:{number}; {_describe_available(kind)}")
+            raise DeviceError(f"{requested!r}: gpu:{number} does not exist: {_describe_available(kind)}")
         if kind == "cpu":
             _check_cpu_count(number + 1, repr(requested))
         yield mx.Context(kind, number)
@@ -284,29 +283,28 @@ def _devices_by_pattern(kind: str, pattern: str, requested: str) -> "Iterator[mx
         full_regex = re.compile(requested.strip(), re.IGNORECASE)
     except (re.error, OverflowError, RecursionError) as error:
         raise DeviceError(
-            f"{requested!r} is neither device numbers nor a regular expression ({error}): {_FORMS}"
+            f"{requested!r} is not a device: it is not a valid regular expression ({error}): {_FORMS}"
         ) from None
     matches = [
         mx.Context(kind, i) for i in range(count) if regex.fullmatch(str(i)) or full_regex.fullmatch(f"{kind}:{i}")
     ]
     if not matches:
-        raise DeviceError(f"{requested!r} matches no device; {_describe_available(kind)}")
+        raise DeviceError(f"{requested!r} matches no device: {_describe_available(kind)}")
     yield from matches
 
 
 def _check_cpu_count(count: int, requested: str) -> None:
     if not 1 <= count <= MAX_CPU_DEVICES:
-        raise DeviceError(f"{requested}: give 1 to {MAX_CPU_DEVICES} CPU devices, each of which has a thread")
+        raise DeviceError(f"{requested}: use 1 to {MAX_CPU_DEVICES} CPU devices, because each one has a thread")
 
 
 def _describe_available(kind: str) -> str:
     if kind == "cpu":
-        range_text = f"cpu:0 to cpu:{cores() - 1} for those with a core of their own"
-        return f"write cpu*N for N CPU devices, or {range_text}"
+        return f"use cpu*N for N CPU devices, or cpu:0 to cpu:{cores() - 1} for one device per core"
     count = gpu_count()
     if count:
-        return f"here are gpu:0 to gpu:{count - 1}" if count > 1 else "here is gpu:0 only"
-    return f"here are no GPUs ({_why_no_gpu()}): use --gpus N or cpu*N to let CPU devices stand in"
+        return f"choose from gpu:0 to gpu:{count - 1}" if count > 1 else "use gpu:0, the only GPU"
+    return f"MXNet finds no GPU ({_why_no_gpu()}); to use CPU devices instead, use --gpus N or cpu*N"
 
 
 def __getattr__(name: str) -> Any:

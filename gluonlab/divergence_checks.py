@@ -33,9 +33,8 @@ def divergence_message(quantity: str, loss: float, when: str) -> str:
 def first_loss_message(loss: float) -> str:
     """Return the message for an unhealthy loss in the first step, before any update."""
     return (
-        f"the loss is {loss:.3g} at step 1, before any update: look for numbers that are not "
-        "finite, or very large, in the initial parameters, and for log(0) or a division by 0 in "
-        "the network or the loss"
+        f"the loss is {loss:.3g} at step 1, before any update: check the initial parameters for NaN, infinity "
+        "or very large numbers, and the network and the loss for log(0) or a division by 0"
     )
 
 
@@ -70,8 +69,8 @@ def check_validation_loss(loss: float, when: str, has_statistics: bool) -> None:
         return
     warn(
         f"the validation loss is {loss:.3g} {when}: "
-        "BatchNorm's running statistics are not yet those of the images; "
-        "if it stays so, train longer, or in larger batches"
+        "BatchNorm's running statistics do not match the images yet: "
+        "if the loss stays this large, train longer or with larger batches"
     )
 
 

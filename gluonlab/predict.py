@@ -47,8 +47,8 @@ EXAMPLE = "write gluonlab predict RUN_DIR IMAGE..."
 @click.argument("images", nargs=-1, metavar="IMAGE...")
 @click.option("--top-k", metavar="K", help=f"classes to print for each image  [default: {DEFAULT_TOP_K}]")
 @add_json_option()
-@click.option("--csv", "as_csv", is_flag=True, help="print only CSV on standard output")
-@click.option("--grid", metavar="FILE", help="write an image grid with classes and probabilities, a PNG")
+@click.option("--csv", "as_csv", is_flag=True, help="print the result as CSV, and nothing else, on standard output")
+@click.option("--grid", metavar="FILE", help="write a PNG image grid with classes and probabilities")
 @click.option(
     "--misclassified",
     is_flag=True,
@@ -59,7 +59,7 @@ EXAMPLE = "write gluonlab predict RUN_DIR IMAGE..."
 @click.option("--devices", metavar="SPEC", help="devices by name: gpu:0,2 gpu:* cpu cpu*4")
 @click.option("--threads", metavar="N", help="threads per CPU device")
 @click.option("--batch-size", "-b", metavar="N", help="images per device and batch  [default: the run's]")
-@click.option("--data-dir", metavar="DIR", help="with --misclassified: folder of the data set's files")
+@click.option("--data-dir", metavar="DIR", help="directory of the data set's files, for --misclassified")
 @click.option("--workers", "-j", metavar="N", help="processes that decode images  [default: one per core]")
 @click.option("--skip-corrupt", is_flag=True, default=None, help="skip images that cannot be decoded")
 def main(
@@ -78,23 +78,23 @@ def main(
     for an image on standard input.
     """
     if run is None:
-        raise ConfigError(f"no run is given: {EXAMPLE}")
+        raise ConfigError(f"RUN_DIR is missing: {EXAMPLE}")
     if as_json and as_csv:
-        raise ConfigError("--json and --csv contradict each other: give one of them")
+        raise ConfigError("--json and --csv contradict each other: remove one of them")
     output_format = "json" if as_json else "csv" if as_csv else "text"
     TrainConfig(**given_settings(settings))  # checks the settings before anything is loaded
     if misclassified:
         if images or top_k is not None:
             other = images[0] if images else f"--top-k {top_k}"
-            raise ConfigError(f"--misclassified uses the run's validation images, one class each: leave {other} out")
+            raise ConfigError(f"--misclassified uses the run's validation images, with one class each: remove {other}")
         _predict_misclassified(run, grid, output_format, given_settings(settings))
         return
     if settings["data_dir"] is not None:
         raise ConfigError(
-            f"--data-dir {settings['data_dir']} is for --misclassified: leave it out, or add --misclassified"
+            f"--data-dir {settings['data_dir']} works only with --misclassified: remove it, or add --misclassified"
         )
     if not images:
-        raise ConfigError(f"no image is given: {EXAMPLE}, or --misclassified for the run's validation images")
+        raise ConfigError(f"IMAGE is missing: {EXAMPLE}, or use --misclassified for the run's validation images")
     count = DEFAULT_TOP_K if top_k is None else whole_number_check(1)("--top-k", top_k)
     _predict(run, list(images), count, grid, output_format, given_settings(settings))
 
@@ -118,8 +118,8 @@ def _predict(
 
         result = loaded.predict(pictures, add_batch)
     if grid is not None:
-        limit_text = f", {MAX_PICTURES} of them below" if len(result) > MAX_PICTURES else ""
-        title = f"{loaded.model} of {run}, {len(result):,} picture{'s' * (len(result) > 1)}{limit_text}"
+        limit_text = f", the first {MAX_PICTURES} shown" if len(result) > MAX_PICTURES else ""
+        title = f"{loaded.model} of {run}, {len(result):,} image{'s' * (len(result) > 1)}{limit_text}"
         write_sheet("--grid", Path(grid), title, tiles)
     if output_format == "json":
         entries = predictions.predictions_as_json(result, count)
@@ -143,8 +143,8 @@ def _predict_misclassified(run: str, grid: Optional[str], output_format: str, se
         mistakes = loaded.mistakes(show_progress)
     written_grid = grid if mistakes.wrong else None
     if written_grid is not None:
-        limit_text = f", {MAX_PICTURES} of them below" if len(mistakes.wrong) > MAX_PICTURES else ""
-        title = f"{predictions.mistakes_summary(mistakes)}{limit_text}, the surest first"
+        limit_text = f", the first {MAX_PICTURES} shown" if len(mistakes.wrong) > MAX_PICTURES else ""
+        title = f"{predictions.mistakes_summary(mistakes)}{limit_text}, the most confident first"
         write_sheet("--grid", Path(written_grid), title, predictions.mistake_tiles(mistakes), replace)
     if output_format == "json":
         values = {"run": run, "model": loaded.model, "sheet": written_grid, **predictions.mistakes_as_json(mistakes)}
@@ -182,7 +182,7 @@ def _check_grid(grid: str, replace: bool) -> None:
     from gluonlab.inference.predictions import MARK
 
     if Path(grid).suffix.lower() != ".png":
-        raise ConfigError(f"--grid {grid}: the image grid is a PNG: give a name that ends in .png")
+        raise ConfigError(f"--grid {grid}: the image grid is a PNG file: use a name that ends in .png")
     if replace:
         check_new_or_marked("--grid", Path(grid), MARK)
     else:
