@@ -21,7 +21,7 @@ from gluonlab.config import TrainConfig, option_name
 from gluonlab.config.command_line import FILE_SETTINGS_KEY, SettingOption
 from gluonlab.config.option_checks import check_flag
 from gluonlab.config.option_hints import nearest_option
-from gluonlab.config.renamed_settings import RENAMED_SETTINGS, current_settings
+from gluonlab.config.renamed_settings import RENAMED_SETTINGS, RENAMED_VALUES, current_settings
 from gluonlab.errors import ConfigError, DataError, unknown
 from gluonlab.files.atomic_files import check_new_path, read_bounded, write_text
 
@@ -73,6 +73,9 @@ def read_settings(path: str, command: click.Command) -> Dict[str, Any]:
         if old in RENAMED_SETTINGS:
             warn_renamed(f"{source}: {key}", RENAMED_SETTINGS[old])
             [(key, value)] = current_settings({old: value}).items()
+        elif isinstance(value, str) and value in RENAMED_VALUES.get(old, {}):
+            value = RENAMED_VALUES[old][value]
+            warn_renamed(f"{source}: {key} {content[key]}", value)
         name = _field_name(key, source)
         if value is None or (is_run and (name == "out" or value == FIELDS[name].default)):
             continue

@@ -57,7 +57,7 @@ MISTAKES = {
         ("--hosts 4:2", "--hosts 4:2: write the smaller number first, 2:4"),
         ("--hosts 1 --devices 4", "--devices has no effect with --hosts"),
         ("--hosts 1 --bytes 1KiB,2KiB", "--bytes 1KiB,2KiB: --hosts predicts the time of one size"),
-        ("--hosts 8 --algorithms synthesised", "--algorithms synthesised: there are"),
+        ("--hosts 8 --algorithms synthesized", "--algorithms synthesized: there are"),
         ("--hosts 1 --algorithms auto", "--algorithms auto is always one"),
     ],
     "pipeline": [

@@ -150,11 +150,14 @@ def test_the_command_line_is_written_after_the_file(run):
 
 
 def test_old_keys_of_a_file_work_with_a_warning(run):
-    Path("a.toml").write_text("split = 'channels'\nresident-bytes = 0\n")
+    Path("a.toml").write_text(
+        "split = 'channels'\nresident-bytes = 0\nkvstore = 'synthesised'\n"
+    )  # codespell:ignore synthesised
     err = "warning: --config a.toml: split is now strategy\n"
     err += "warning: --config a.toml: resident-bytes is now device_cache_bytes\n"
+    err += "warning: --config a.toml: kvstore synthesised is now synthesized\n"  # codespell:ignore synthesised
     assert run("--config", "a.toml", "--save-config", "b.toml", "--quiet") == (0, "", err)
-    assert Path("b.toml").read_text() == 'strategy = "tensor"\ndevice-cache-bytes = 0\n'
+    assert Path("b.toml").read_text() == 'strategy = "tensor"\nkvstore = "synthesized"\ndevice-cache-bytes = 0\n'
 
 
 def test_existing_files_and_invalid_text_are_not_written(run, empty_cwd):

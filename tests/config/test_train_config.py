@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.config.option_checks import LARGEST_NUMBER, MAX_COUNT, SMALLEST_LIMIT, check_size_in_bytes
-from gluonlab.config.renamed_settings import RENAMED_SETTINGS
+from gluonlab.config.renamed_settings import RENAMED_KVSTORES, RENAMED_SETTINGS
 from gluonlab.devices import devices
 from gluonlab.errors import ConfigError
 from gluonlab.run import main
@@ -367,9 +367,23 @@ def test_an_old_name_works_in_python_with_a_warning(old):
         assert getattr(expected, old) == getattr(expected, new)
 
 
-def test_an_old_run_is_read_without_a_warning(recwarn):
-    content = {"config": {"split": "channels", "keep": 5}, "settings": {"split": "channels", "ways": 2}}
+@pytest.mark.parametrize("old", RENAMED_KVSTORES)
+def test_an_old_name_of_a_kvstore_works_in_python_with_a_warning(old):
+    new = RENAMED_KVSTORES[old]
+    for make in (TrainConfig, TrainConfig().replace):
+        with pytest.warns(DeprecationWarning, match=f"^kvstore {old!r} is now {new!r}$") as warned:
+            assert make(kvstore=old).kvstore == new
+        assert [warning.filename for warning in warned] == [__file__]
+
+
+@pytest.mark.parametrize("old", RENAMED_KVSTORES)
+def test_an_old_run_is_read_without_a_warning(old, recwarn):
+    used = {"split": "channels", "ways": 2, "kvstore": old, "schedules": [f"1 B {old} (4 steps)"]}
+    content = {"config": {"split": "channels", "keep": 5}, "settings": used}
     run = parse_description(pathlib.Path("run"), {**content, "gluonlab": "0.2.0", "format": 2}, "config.json")
     assert run.requested == {"strategy": "tensor", "keep_checkpoints": 5}
-    assert run.used == {"strategy": "tensor", "tensor_parallel": 2}
+    new = RENAMED_KVSTORES[old]
+    assert run.used == {
+        "strategy": "tensor", "tensor_parallel": 2, "kvstore": new, "schedules": [f"1 B {new} (4 steps)"]
+    }  # fmt: skip
     assert TrainConfig(**run.requested).keep_checkpoints == 5 and not recwarn.list
