@@ -88,7 +88,7 @@ def test_more_gpus_than_there_are_is_an_error_and_they_are_never_emulated(gpus_h
     gpus_here(2)
     assert gpus(1) == GPUS[:1] and gpus(2, emulate=False) == GPUS[:2]
     for ask in (lambda: gpus(3), lambda: gpus(3, emulate=False), lambda: devices(3), lambda: devices("3")):
-        with pytest.raises(DeviceError, match="3 GPUs were asked for and 2 exist: use --gpus 2 or less"):
+        with pytest.raises(DeviceError, match="3 GPUs requested, but only 2 available: use --gpus 2 or less"):
             ask()
 
 
@@ -104,13 +104,13 @@ def missing_gpu_pattern(request, monkeypatch):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("gpu:4", "'gpu:4': there is no gpu:4; here are gpu:0 to gpu:3"),
+        ("gpu:4", "'gpu:4': gpu:4; choose from gpu:0 to gpu:3"),
         ("gpu:0,9", "there is no gpu:9"),
         (mx.gpu(4), "there is no gpu:4"),
-        ("gpu:[5-9]", "'gpu:[5-9]' matches no device; here are gpu:0 to gpu:3"),
+        ("gpu:[5-9]", "'gpu:[5-9]' matches no device: choose from gpu:0 to gpu:3"),
         ("gpu:-1", "matches no device"),
         ("gpu:[", "'gpu:[' is neither device numbers nor a regular expression"),
-        ("cpu:x", "'cpu:x' matches no device; write cpu*N"),
+        ("cpu:x", "'cpu:x' matches no device: write cpu*N"),
         ("cpu:", "'cpu:' is not a device: give"),
         ("gpu:", "'gpu:' is not a device: give"),
         ("", "'' is not a device: give"),
@@ -120,26 +120,26 @@ def missing_gpu_pattern(request, monkeypatch):
         ("cpu*-1", "'cpu*-1' is not a device: give"),
         ("cpu*1.5", "'cpu*1.5' is not a device: give"),
         (["gpu:0", 1], "1 is not a device: give"),
-        ([0, 1], "0 is not a device: give 'gpu:0' or 'cpu:0' in a list, or 0 alone for so many"),
-        (["2"], "'2' is not a device: give 'gpu:2' or 'cpu:2' in a list, or 2 alone for so many"),
+        ([0, 1], "0 is not a device: use 'gpu:0' or 'cpu:0' in a list, or 0 alone for so many"),
+        (["2"], "'2' is not a device: use 'gpu:2' or 'cpu:2' in a list, or 2 alone for so many"),
         (b"cpu", "b'cpu' is not a device: give"),
         ("cpu(0", "'cpu(0' is not a device: give"),
-        ("gpu(9)", "'gpu(9)': there is no gpu:9"),
+        ("gpu(9)", "'gpu(9)': gpu:9"),
         ("cpu:0{99999999999}", "'cpu:0{99999999999}' is neither device numbers nor a regular expression"),
         (2.5, "2.5 is not a device: give"),
         (mx.cpu_pinned(0), "is not a device: give"),
-        ([], "[] names no device: give"),
+        ([], "[] contains no device: give"),
         ("cpu*0", "'cpu*0': give 1 to 256 CPU devices"),
         ("cpu*257", "'cpu*257': give 1 to 256 CPU devices"),
         ("cpu:99999999999", "'cpu:99999999999': give 1 to 256 CPU devices"),
-        (0, "0 GPUs cannot be used: give a number from 1 up"),
+        (0, "0 GPUs requested: use a number of at least 1"),
         ("-1", "-1 GPUs cannot be used"),
-        ("-0", "'-0': 0 GPUs cannot be used: give a number from 1 up"),
-        ("007", "'007': 7 GPUs were asked for and 4 exist"),
+        ("-0", "'-0': 0 GPUs requested: use a number of at least 1"),
+        ("007", "'007': 7 GPUs requested, but only 4 exist"),
         ("9" * 5000, "is not a device: give"),
         ("cpu*" + "9" * 5000, "is not a device: give"),
         ("gpu:" + "9" * 5000, "matches no device"),
-        ("gpu:0|gpu:7", "'gpu:0|gpu:7': there is no gpu:7"),
+        ("gpu:0|gpu:7", "'gpu:0|gpu:7': gpu:7"),
         (True, "True GPUs cannot be used"),
         (["cpu", "gpu"], "mixes CPUs and GPUs: choose one kind"),
         ("cpu:0,gpu:0", "'cpu:0,gpu:0' mixes CPUs and GPUs"),
@@ -163,7 +163,7 @@ def test_one_gpu_is_called_the_only_one(gpus_here):
 @pytest.mark.parametrize("spec", ["gpu", "gpu:0", "gpu:*", "gpu:[0-3]"])
 def test_without_gpus_their_names_are_an_error_with_the_solution(gpus_here, missing_gpu_pattern, spec):
     gpus_here(0)
-    message = rf"2 GPUs required, none here: {missing_gpu_pattern}, or .*without --require-gpu"
+    message = rf"2 GPUs required, but none found: {missing_gpu_pattern}, or .*without --require-gpu"
     with pytest.raises(DeviceError, match=message):
         gpus(2, emulate=False)
     with pytest.raises(DeviceError, match=rf"here are no GPUs \({missing_gpu_pattern}\): use --gpus N or cpu\*N"):

@@ -141,7 +141,7 @@ class Command(click.Command):
         except (KeyboardInterrupt, click.Abort) as error:  # click converts the first to the second
             interrupt = (error.__context__ if isinstance(error, click.Abort) else None) or error
             number = signal_for_exception(type(interrupt))
-            cause = f"stopped by {number.name}" if isinstance(interrupt, Terminated) else "interrupted"
+            cause = f"ended by {number.name}" if isinstance(interrupt, Terminated) else "interrupted"
             message = _interrupt_message(interrupt) or self.interrupted
             _exit_with_message(": ".join(filter(None, [cause, message])), SIGNAL_STATUS_BASE + number, prefix="")
         except click.NoSuchOption as error:

@@ -67,7 +67,7 @@ MISTAKES = {
         ("--stages-per-device 0", "--stages-per-device 0: give a whole number"),
         ("--devices 100 --microbatches 4000", "100 stages x 4000 microbatches: up to"),
         ("--costs 1", "--costs 1: give the milliseconds of forward and backward"),
-        ("--costs 0,2", "--costs 0: give a number above 0"),
+        ("--costs 0,2", "--costs 0: give a number greater than 0"),
         ("--costs 1,2,-1", "--costs -1: give a number from 0"),
         ("--costs 1,2/1,2", "--costs gives those of 2 stages, and sequential has 4: give one"),
         ("--draw 1f1b --costs 1,2/1,2", "of 2 stages, and 1f1b has 4"),

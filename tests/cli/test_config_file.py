@@ -184,17 +184,17 @@ MISTAKES = {
     ("f.toml", "epochs = 2026-01-01"): ["epochs is datetime.date(2026, 1, 1): give text, a number"],
     ("f.toml", "epochs = 0x" + "f" * 9000): ["epochs is too large a number"],
     ("f.toml", "[epochs]\na = 1"): ["epochs is a table: give"],
-    ("f.toml", "lr = nan"): ["lr nan: give a number above 0"],
-    ("f.toml", "flip = 1"): ["flip 1: give true or false"],
-    ("f.json", '{"estimate_memory": "yes"}'): ['estimate_memory "yes": give true or false'],
+    ("f.toml", "lr = nan"): ["lr nan: give a number greater than 0"],
+    ("f.toml", "flip = 1"): ["flip 1: must be true or false"],
+    ("f.json", '{"estimate_memory": "yes"}'): ['estimate_memory "yes": must be true or false'],
     ("f.json", '{"out": "\\u0000"}'): ["out is '\\x00'"],
     ("f.json", '{"out": "\\ud800"}'): ["out is '\\ud800'"],
     ("f.toml", "gpus = 1\ndevices = 'cpu'"): ["--gpus 1 and --devices cpu contradict"],
-    ("f.toml", "batch-size = 1\nbatch_size = 2"): ["batch_size is there twice"],
-    ("f.json", '{"lr": 1, "lr": 2}'): ["the key 'lr' is there twice"],
-    ("f.json", f'{{"{LONG}": 1, "{LONG}": 2}}'): [f"the key '{LONG[:20]}", "' is there twice"],
+    ("f.toml", "batch-size = 1\nbatch_size = 2"): ["batch_size occurs twice"],
+    ("f.json", '{"lr": 1, "lr": 2}'): ["the key 'lr' occurs twice"],
+    ("f.json", f'{{"{LONG}": 1, "{LONG}": 2}}'): [f"the key '{LONG[:20]}", "' occurs twice"],
     ("f.toml", "lr = 1\nlr = 2"): ["is not TOML", "overwrite"],
-    ("f.toml", "quiet = true"): ["quiet is no setting: write --quiet as an option"],
+    ("f.toml", "quiet = true"): ["quiet is not a setting: use the option --quiet as an option"],
     ("f.json", '{"lr": NaN}'): ["NaN is no number"],
     ("f.json", "[1]"): ["no settings by name"],
     ("f.json", ""): ["is not JSON"],
@@ -228,7 +228,7 @@ def test_folders_and_pipes_are_refused(run, tmp_path, empty_cwd):
 
     assert read_error(tmp_path).endswith("such as --save-config writes")
     (tmp_path / "config.json").write_text("{}")
-    assert f"it is a run's folder: give its file, {tmp_path / 'config.json'}" in read_error(tmp_path)
+    assert f"it is a run directory: use its file {tmp_path / 'config.json'}" in read_error(tmp_path)
     (tmp_path / "folder.toml").mkdir()
     os.mkfifo(tmp_path / "pipe.toml")
     for name in ("folder", "pipe"):
@@ -243,7 +243,7 @@ def test_all_commands_with_these_options_take_a_file(file, command):
     result = read("--config", str(path), "--wd", "0.25", *backend, command=command)
     assert (result.epochs, result.wd) == (3, 0.25)
     path.write_text("keep_checkpoints = 2")
-    with pytest.raises(ConfigError, match="this command has no keep_checkpoints: leave it out"):
+    with pytest.raises(ConfigError, match="this command does not use keep_checkpoints: remove it"):
         read("--config", str(path), command=speedup_command)
 
 
@@ -268,10 +268,10 @@ def test_a_comparison_and_an_evaluation_read_the_file(run, empty_cwd):
     path = empty_cwd.parent / "f.toml"
     path.write_text("gpus = 1\n")
     line = read_error_line(run("compare", "1,2", "--config", str(path)), empty_cwd)
-    assert "this command has no gpus: leave it out" in line
+    assert "this command does not use gpus: remove it" in line
     path.write_text("epochs = 1\n")
     line = read_error_line(run("evaluate", "r", "--config", str(path)), empty_cwd)
-    assert "this command has no epochs: leave it out" in line
+    assert "this command does not use epochs: remove it" in line
 
 
 def test_an_unknown_setting_in_python_is_one_line():

@@ -175,7 +175,7 @@ def test_names_of_any_letters_and_length_are_drawn_within_their_picture():
 
 # arguments after the run -> words of the error
 MISTAKES = {
-    "": "no image is given: write gluonlab predict RUN_DIR IMAGE..., or --misclassified",
+    "": "IMAGE is missing: write gluonlab predict RUN_DIR IMAGE..., or --misclassified",
     "none.png": "none.png does not exist: give image files",
     "empty": "empty holds no pictures (.jpg, .png, .webp, .bmp, .gif, .tif, .ppm)",
     "notes.txt": "notes.txt: not a JPEG, PNG",

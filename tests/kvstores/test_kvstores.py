@@ -130,7 +130,7 @@ class Ftrl(mx.optimizer.Ftrl):
         (mx.optimizer.Nadam, "mx.optimizer.Nadam does not allow: give gluonlab.optimizers.Nadam,"),
         (Adam, f"{Adam.__module__}.Adam does not allow: give gluonlab.optimizers.Adam,"),
         (Ftrl, f"{Ftrl.__module__}.Ftrl does not allow: give mx.optimizer.Ftrl,"),
-        (mx.optimizer.LAMB, "LAMB does not allow: choose one of AdaDelta, AdaGrad, Adam,"),
+        (mx.optimizer.LAMB, "LAMB needs whole parameters: choose one of AdaDelta, AdaGrad, Adam,"),
     ],
 )
 def test_optimizers_with_the_name_of_an_allowed_class_are_distinguished(kind, message):

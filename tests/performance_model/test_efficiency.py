@@ -163,7 +163,7 @@ def test_another_network_has_its_own_gradients_and_step(efficiency):
         (["--gradients", "46MB"], "--gradients 46MB are another network's: give --step MS"),
         (["--gradients", "1KiB,2KiB", "--step", "9"], "give one size, such as 102MB"),
         (["--gradients", "x", "--step", "9"], "--gradients x: give sizes such as 46MB"),
-        (["--step", "0"], "--step 0: give a number above 0"),
+        (["--step", "0"], "--step 0: give a number greater than 0"),
         (["--out-file", "e.png"], "--out-file e.png: the picture is an SVG"),
         (["--out-file", "nowhere/e.svg"], "there is no folder nowhere"),
         (["--out-file", "e.svg", "--json"], "--json has no effect with --out-file"),

@@ -10,9 +10,9 @@ TESTS = Path(__file__).resolve().parents[1]
 # each with the beginning of its line
 MISTAKES = {
     "--out old": "--out old is not empty: give a new folder",
-    "--out file": "--out file is a file: give a folder that is new or empty",
+    "--out file": "--out file is a file: choose a directory that is new or empty",
     "--out file/below": "--out file/below cannot be written (Not a directory)",
-    "--out file --autoresume": "--out file is a file: give a folder",
+    "--out file --autoresume": "--out file is a file: choose a directory",
     "compare 1,2 --out old": "--out old is not empty: give a new folder",
     "find-lr --steps 100 --out old": "--out old is not empty: give a new folder",
     "evaluate none": "none is no folder: give the folder of a finished run",

@@ -52,7 +52,7 @@ MISTAKES = {
     "--model gluoncv:resnest14": "gluoncv:resnest14 | 1x28x28 | the smallest square ones that it takes are 3x17x17",
     "--pretrained missing.params": "--pretrained missing.params is not a file | local file",
     "--evaluate missing --compare 1,2": "--evaluate | --compare | give one of them",
-    "resume x --autoresume": "--autoresume is an option of gluonlab run | leave it out",
+    "resume x --autoresume": "--autoresume works only with gluonlab run | leave it out",
     "evaluate": "RUN_DIR is missing | gluonlab evaluate RUN_DIR",
     "--dataset mnist": f"mnist | --data-dir DIR | {FILES}",
     "--dataset mnist --data-dir missing": f"--data-dir missing is not a folder | {FILES}",
@@ -69,7 +69,7 @@ MISTAKES = {
     "--microbatches 2 --microbatch-size 8": "--microbatches 2 | --microbatch-size 8 | give one of them",
     "--gpus 2 --microbatches 33": "--microbatches 33 | 32 images per device (64 in all, shared by 2) | give 1 to 32",
     "--microbatches 2000 --batch-size 9999": "--microbatches 2000 | 1437 images per device (1437 in all | 1 to 1437",
-    "--lr fast": "--lr fast | a number above 0",
+    "--lr fast": "--lr fast | a number greater than 0",
     "--momentum 1": "--momentum 1 | from 0 and below 1",
     "--wd -1": "--wd -1 | from 0 up",
     "--lr-schedule cosinus": "--lr-schedule | 'cosinus' | choose constant, cosine, linear, step | "
@@ -199,4 +199,4 @@ def test_gluoncvs_networks_are_listed(run):
     assert (status, err) == (0, "")
     *columns, _, last = out.splitlines()
     assert sorted(" ".join(columns).split()) == gluoncv_names()
-    assert last == f"{len(gluoncv_names())} networks: --model gluoncv:NAME trains one of them"
+    assert last == f"{len(gluoncv_names())} models: train one with --model gluoncv:NAME"

@@ -224,7 +224,7 @@ def test_the_spot_job_trains_and_started_again_says_that_it_has_ended(tmp_path):
     check_charts("spot", trained.stdout + again.stdout, tmp_path / "run")
 
 
-GONE = "ml.g5.12xlarge has GPUs, and MXNet finds none: "
+GONE = "ml.g5.12xlarge has GPUs, but MXNet finds none: "
 CURE = "(--no-require-gpu; in a job the hyperparameter require-gpu: false)"
 
 

@@ -80,7 +80,7 @@ def test_without_the_number_of_devices_there_is_one(run, mnist):
 
 MISTAKES = {
     "--global-batch-size 0": "--global-batch-size 0 | a whole number from 1 up",
-    "--lr nan": "--lr nan | a number above 0",
+    "--lr nan": "--lr nan | a number greater than 0",
     "--epochs 1.5": "--epochs 1.5 | a whole number from 1 up",
     "--seed -1": "--seed -1 | from 0 to 4294967295",
     "--gpus 0": "--gpus 0 | a whole number from 1 up",

@@ -226,7 +226,7 @@ def test_an_interrupted_run_calls_on_run_end(tmp_path):
 @pytest.mark.parametrize(
     ("callback", "message"),
     [
-        (object(), "callback object has no method that could be called: give it one of on_run_start"),
+        (object(), "callback object has no callback method: add one of on_run_start"),
         (type("A", (), {"on_epoch_ends": 1}), "'on_epoch_ends'.*did you mean 'on_epoch_end'"),
         (type("B", (), {"on_step": 1, "state_dict": 1}), "callback B has no load_state_dict"),
         (Fails.__init__, "callback function has no method"),
@@ -279,5 +279,5 @@ def test_a_stopped_run_is_resumed_by_resume_and_not_by_autoresume(tmp_path):
 
 @pytest.mark.parametrize("callbacks", [Callback, 3, None])
 def test_callbacks_must_be_a_list(callbacks):
-    with pytest.raises(ConfigError, match=r"is no list: put it into one, callbacks=\[\.\.\.\]"):
+    with pytest.raises(ConfigError, match=r"is not a list: use callbacks=\[\.\.\.\]"):
         train(TrainConfig(epochs=1), callbacks=callbacks)

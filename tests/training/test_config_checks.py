@@ -35,7 +35,7 @@ WRONG = {
     (CONFIG, "recipe"): ({"recipe": "quik"}, "unknown --recipe 'quik'"),
     (CONFIG, "servers"): ({"update_on_servers": True}, "--update-on-servers: a process alone has no servers"),
     (CONFIG, "schedule"): ({"lr_decay": 0.5}, "--lr-decay 0.5 has no effect with --lr-schedule"),
-    (CONFIG, "epochs"): ({"warmup_epochs": 10}, "--warmup-epochs 10 leaves none of the run's 10 epochs"),
+    (CONFIG, "epochs"): ({"warmup_epochs": 10}, "--warmup-epochs 10 must be less than the run's 10 epochs"),
     (CONFIG, "dtype"): ({"dtype": "float17"}, "unknown --dtype 'float17'"),
     (CONFIG, "on-nan"): ({"on_nan": "skp"}, "unknown --on-nan 'skp'"),
     (CONFIG, "compression"): ({"compress": "2bit", "kvstore": "local"}, "--compress 2bit:0.5: kvstore 'local' cannot"),
@@ -63,7 +63,7 @@ WRONG = {
     ),
     (DEVICES, "channels"): (
         {"strategy": "tensor", "optimizer": "lars"},
-        "--strategy tensor gives each device a part of a parameter, and lars looks at whole ones",
+        "--strategy tensor splits parameters over devices, but lars looks at whole ones",
     ),
     (DEVICES, "kvstore"): ({"kvstore": "ring", "topology": "p3.16xlarge", "devices": "cpu*9"}, "kvstore 'ring' on cpu"),
     (DATA, "dataset"): ({"normalize": "cifar10"}, "--normalize cifar10 is for 3 channels"),
@@ -71,17 +71,17 @@ WRONG = {
     (DATA, "metrics"): ({}, "metric f1 failed: ValueError: "),
     (DATA, "last batch"): (
         {"drop_last": True, "batch_size": 5000},
-        "--drop-last: a batch has 10,000 images, and digits 1,437",
+        "--drop-last: 10,000 images, and digits 1,437",
     ),
-    (DATA, "weights"): ({"device_weights": "1000,1"}, "1) would get none of the "),
+    (DATA, "weights"): ({"device_weights": "1000,1"}, "1) would get none of a batch's "),
     (DATA, "microbatches"): ({"microbatches": 3, "batch_size": 2}, "--microbatches 3"),
-    (DATA, "profile"): ({"profile": 99999}, "--profile 99999: an epoch has"),
+    (DATA, "profile"): ({"profile": 99999}, "--profile 99999: an epoch has only only"),
     (DATA, "final rate"): ({"final_lr": 3, "lr_schedule": "linear"}, "--final-lr 3 is above"),
     (NETWORK, "sync-bn"): ({"sync_bn": True}, "--sync-bn: lenet has no BatchNorm layers"),
     (NETWORK, "deterministic"): ({"deterministic": True}, "--deterministic: lenet has Pooling"),
     (NETWORK, "on-nan"): (
         {"on_nan": "skip", "model": "resnet8"},
-        "--on-nan skip: a batch moves the running statistics of resnet8",
+        "--on-nan skip: a skipped batch would already have changed the running statistics of resnet8",
     ),
     (BATCH, "arrays"): ({"global_batch_size": 10**8}, "and MXNet allows fewer than 2,147,483,647"),
     (BATCH, "export"): ({"export": "onnx"}, "has the operator erf, which MXNet cannot translate"),
@@ -183,7 +183,7 @@ def test_of_two_errors_the_first_of_the_list_is_raised():
 def test_single_process_options_are_refused_with_several_processes(setting, option):
     config = TrainConfig(**setting)
     resolve_config(config, group=SummingGroup(0, 1))
-    with pytest.raises(UsageError, match=f"^{option}.* is for the devices of one process, and 2 .*: "):
+    with pytest.raises(UsageError, match=f"^{option}.* works only in a single process, and this run has 2 .*: "):
         resolve_config(config, group=SummingGroup(0, 2))
 
 

@@ -79,7 +79,7 @@ def test_drop_last_is_recorded_printed_and_kept_on_resume(tmp_path, capsys):
     assert "20 in all; 7 steps per epoch, 10 images left out\n" in capsys.readouterr().out
     assert json.loads((tmp_path / "run" / "config.json").read_text())["settings"]["drop_last"]
     other = config(None, 20).replace(drop_last=False, epochs=3, out=None)
-    with pytest.raises(ConfigError, match="--drop-last was True, and would be None"):
+    with pytest.raises(ConfigError, match="--drop-last was True, and would now be None"):
         train_on_few_digits(other, resume=tmp_path / "run")
 
 

@@ -481,7 +481,7 @@ WEIGHTED = {"net": nn.Dense(CLASSES, prefix="w_"), "loss": Weighted(prefix="w_")
         (ModelError, {"net": Whole()}, "^Whole returns scores of type int32, but a loss needs flo"),
         (ModelError, {"net": OfBytes()}, "embedding.*_weight has sparse.*: make them dense"),
         (ModelError, {"net": Idle(0)}, "does not use idle.*weight .*: leave the layer out, or give"),
-        (ModelError, {"net": OF_NOTHING}, "OfNothing takes no account of the images: comp"),
+        (ModelError, {"net": OF_NOTHING}, "OfNothing ignores the images: comp"),
         (ConfigError, {"net": make_net, "model": "lenet"}, "--model lenet and the network make_"),
         (ConfigError, {"net": make_net, "estimate_memory": True}, "--estimate-memory measures in another process"),
         (ConfigError, {"loss": MEAN}, r"loss Mean gives \(1,\) for 3 images: give a value"),
@@ -491,8 +491,8 @@ WEIGHTED = {"net": nn.Dense(CLASSES, prefix="w_"), "loss": Weighted(prefix="w_")
         (ConfigError, {"loss": len}, "loss <built-in function len>: give a gluon.HybridBlock"),
         (ConfigError, {"loss": gluon.loss.L2Loss()}, "L2Loss compares scores with targets of the"),
         (ConfigError, {"loss": Focal(), "label_smoothing": 0.1}, "--label-smoothing 0.1 is of"),
-        (ConfigError, {"loss": OF_NOTHING}, "OfNothing takes no account of the scores and la"),
-        (ConfigError, {"loss": ENTROPY}, "loss Entropy takes no account of the labels: comp"),
+        (ConfigError, {"loss": OF_NOTHING}, "OfNothing ignores the scores and la"),
+        (ConfigError, {"loss": ENTROPY}, "loss Entropy ignores the labels: comp"),
         (ConfigError, {"loss": PAIR}, "loss Pair cannot be .*: it gives a tuple, not one ar"),
         (
             ConfigError,
@@ -503,7 +503,7 @@ WEIGHTED = {"net": nn.Dense(CLASSES, prefix="w_"), "loss": Weighted(prefix="w_")
         # a Block's repr has several lines
         (ConfigError, {"loss": gluon.nn.Sequential()}, r"loss Sequential\( \): give a "),
         (ConfigError, {"metrics": 3}, "metric 3: give a function"),
-        (ConfigError, {"metrics": [macro_f1, macro_f1]}, "two metrics are called 'macro_f1'"),
+        (ConfigError, {"metrics": [macro_f1, macro_f1]}, "two metrics have the name 'macro_f1'"),
         (ConfigError, {"metrics": {"x": lambda s, y: "?"}}, "metric x gave '[?]': let it g"),
         (ConfigError, {"metrics": {"x": lambda s, y: "1"}}, "metric x gave '1': let it give"),
         (ConfigError, {"metrics": {"x": lambda s, y: None}}, "metric x gave None: let it"),

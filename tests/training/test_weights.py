@@ -145,7 +145,7 @@ def test_a_run_resumes_only_with_its_weights(tmp_path):
 
     with pytest.raises(ConfigError, match="its train split had"):
         resume(OF_IMAGES * 2)
-    with pytest.raises(ConfigError, match=r"--class-weights was 4,0,1\.5,0\.25, and would be 1,2"):
+    with pytest.raises(ConfigError, match=r"--class-weights was 4,0,1\.5,0\.25, and would now be 1,2"):
         resume(OF_IMAGES, class_weights="1,2,3,4")
     assert relative_distance(parameter_arrays(resume(OF_IMAGES).net), parameter_arrays(whole.net)) == 0
 
@@ -212,7 +212,7 @@ def test_class_weights_that_do_not_fit_the_data_are_refused(empty_cwd):
         train(TrainConfig(class_weights="1,2,3,4"), dataset=dataclasses.replace(data(), train=SplitWithoutLabels()))
     floats = PixelSplit((IMAGES / 255).astype("float32"), LABELS.astype("float32"))
     for weights in ("balanced", "1,2,3,4"):
-        with pytest.raises(DataError, match="the labels of arrays are float32: leave it out"):
+        with pytest.raises(DataError, match="the labels of arrays are float32: remove it"):
             train(TrainConfig(class_weights=weights), dataset=dataclasses.replace(data(), train=floats))
     assert not list(empty_cwd.iterdir())
 
