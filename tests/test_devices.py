@@ -13,7 +13,7 @@ from gluonlab.devices import MAX_CPU_DEVICES, describe, devices, gpus
 from gluonlab.errors import DeviceError, GluonlabWarning
 
 BUILDS = [
-    (True, "check the driver with nvidia-smi, and CUDA_VISIBLE_DEVICES"),
+    (True, "check the driver with nvidia-smi, and check CUDA_VISIBLE_DEVICES"),
     (False, "this is MXNet's CPU build; .*cu112.*"),
 ]
 pytestmark = pytest.mark.cpu_only("how many GPUs there are is made up here, and nothing is computed")
@@ -71,14 +71,14 @@ def test_a_device_named_twice_is_refused_with_what_to_write(gpus_here, spec, twi
     gpus_here(12)
     with pytest.raises(DeviceError) as raised:
         devices(spec)
-    assert f"names {twice}: give each device once, such as {instead}" in str(raised.value)
+    assert f"contains {twice}: use each device once, for example {instead}" in str(raised.value)
 
 
 @pytest.mark.parametrize("spec", [2, "2"])
 def test_without_gpus_cpu_devices_replace_them_with_a_warning_and_the_default_is_one_without(gpus_here, spec):
     gpus_here(0)
     assert devices(None) == devices() == CPUS[:1]
-    with pytest.warns(GluonlabWarning, match="no GPU on this machine: 2 CPU devices stand in for GPUs"):
+    with pytest.warns(GluonlabWarning, match="no GPU on this machine: using 2 CPU devices instead of GPUs"):
         assert devices(spec) == CPUS[:2]
     with pytest.raises(DeviceError, match=f"{MAX_CPU_DEVICES + 1} CPU devices: give 1 to {MAX_CPU_DEVICES}"):
         gpus(MAX_CPU_DEVICES + 1)
@@ -104,44 +104,44 @@ def missing_gpu_pattern(request, monkeypatch):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("gpu:4", "'gpu:4': gpu:4; choose from gpu:0 to gpu:3"),
-        ("gpu:0,9", "there is no gpu:9"),
-        (mx.gpu(4), "there is no gpu:4"),
+        ("gpu:4", "'gpu:4': gpu:4 does not exist: choose from gpu:0 to gpu:3"),
+        ("gpu:0,9", "gpu:9 does not exist"),
+        (mx.gpu(4), "gpu:4 does not exist"),
         ("gpu:[5-9]", "'gpu:[5-9]' matches no device: choose from gpu:0 to gpu:3"),
         ("gpu:-1", "matches no device"),
-        ("gpu:[", "'gpu:[' is neither device numbers nor a regular expression"),
-        ("cpu:x", "'cpu:x' matches no device: write cpu*N"),
-        ("cpu:", "'cpu:' is not a device: give"),
-        ("gpu:", "'gpu:' is not a device: give"),
-        ("", "'' is not a device: give"),
-        ("tpu:0", "'tpu:0' is not a device: give"),
-        ("cpu0", "'cpu0' is not a device: give"),
-        ("cpu*", "'cpu*' is not a device: give"),
-        ("cpu*-1", "'cpu*-1' is not a device: give"),
-        ("cpu*1.5", "'cpu*1.5' is not a device: give"),
-        (["gpu:0", 1], "1 is not a device: give"),
-        ([0, 1], "0 is not a device: use 'gpu:0' or 'cpu:0' in a list, or 0 alone for so many"),
-        (["2"], "'2' is not a device: use 'gpu:2' or 'cpu:2' in a list, or 2 alone for so many"),
-        (b"cpu", "b'cpu' is not a device: give"),
-        ("cpu(0", "'cpu(0' is not a device: give"),
+        ("gpu:[", "'gpu:[' is not a device: it is not a valid regular expression"),
+        ("cpu:x", "'cpu:x' matches no device: use cpu*N"),
+        ("cpu:", "'cpu:' is not a device: use"),
+        ("gpu:", "'gpu:' is not a device: use"),
+        ("", "'' is not a device: use"),
+        ("tpu:0", "'tpu:0' is not a device: use"),
+        ("cpu0", "'cpu0' is not a device: use"),
+        ("cpu*", "'cpu*' is not a device: use"),
+        ("cpu*-1", "'cpu*-1' is not a device: use"),
+        ("cpu*1.5", "'cpu*1.5' is not a device: use"),
+        (["gpu:0", 1], "1 is not a device: use"),
+        ([0, 1], "0 is not a device: use 'gpu:0' or 'cpu:0' in a list, or only 0 for 0 devices"),
+        (["2"], "'2' is not a device: use 'gpu:2' or 'cpu:2' in a list, or only 2 for 2 devices"),
+        (b"cpu", "b'cpu' is not a device: use"),
+        ("cpu(0", "'cpu(0' is not a device: use"),
         ("gpu(9)", "'gpu(9)': gpu:9"),
-        ("cpu:0{99999999999}", "'cpu:0{99999999999}' is neither device numbers nor a regular expression"),
-        (2.5, "2.5 is not a device: give"),
-        (mx.cpu_pinned(0), "is not a device: give"),
-        ([], "[] contains no device: give"),
-        ("cpu*0", "'cpu*0': give 1 to 256 CPU devices"),
-        ("cpu*257", "'cpu*257': give 1 to 256 CPU devices"),
-        ("cpu:99999999999", "'cpu:99999999999': give 1 to 256 CPU devices"),
+        ("cpu:0{99999999999}", "'cpu:0{99999999999}' is not a device: it is not a valid regular expression"),
+        (2.5, "2.5 is not a device: use"),
+        (mx.cpu_pinned(0), "is not a device: use"),
+        ([], "[] contains no device: use"),
+        ("cpu*0", "'cpu*0': use 1 to 256 CPU devices"),
+        ("cpu*257", "'cpu*257': use 1 to 256 CPU devices"),
+        ("cpu:99999999999", "'cpu:99999999999': use 1 to 256 CPU devices"),
         (0, "0 GPUs requested: use a number of at least 1"),
-        ("-1", "-1 GPUs cannot be used"),
+        ("-1", "-1 GPUs requested"),
         ("-0", "'-0': 0 GPUs requested: use a number of at least 1"),
-        ("007", "'007': 7 GPUs requested, but only 4 exist"),
-        ("9" * 5000, "is not a device: give"),
-        ("cpu*" + "9" * 5000, "is not a device: give"),
+        ("007", "'007': 7 GPUs requested, but only 4 available"),
+        ("9" * 5000, "is not a device: use"),
+        ("cpu*" + "9" * 5000, "is not a device: use"),
         ("gpu:" + "9" * 5000, "matches no device"),
         ("gpu:0|gpu:7", "'gpu:0|gpu:7': gpu:7"),
-        (True, "True GPUs cannot be used"),
-        (["cpu", "gpu"], "mixes CPUs and GPUs: choose one kind"),
+        (True, "True GPUs requested"),
+        (["cpu", "gpu"], "mixes CPUs and GPUs: choose only one"),
         ("cpu:0,gpu:0", "'cpu:0,gpu:0' mixes CPUs and GPUs"),
         ([mx.cpu(0), "gpu:*"], "mixes CPUs and GPUs"),
     ],
@@ -156,17 +156,20 @@ def test_an_invalid_device_is_an_error_with_the_existing_devices(gpus_here, spec
 
 def test_one_gpu_is_called_the_only_one(gpus_here):
     gpus_here(1)
-    with pytest.raises(DeviceError, match="here is gpu:0 only"):
+    with pytest.raises(DeviceError, match="use gpu:0, the only GPU"):
         devices("gpu:1")
 
 
 @pytest.mark.parametrize("spec", ["gpu", "gpu:0", "gpu:*", "gpu:[0-3]"])
 def test_without_gpus_their_names_are_an_error_with_the_solution(gpus_here, missing_gpu_pattern, spec):
     gpus_here(0)
-    message = rf"2 GPUs required, but none found: {missing_gpu_pattern}, or .*without --require-gpu"
+    message = rf"2 GPUs required, but none found: {missing_gpu_pattern}, or remove --require-gpu to use CPU devices"
     with pytest.raises(DeviceError, match=message):
         gpus(2, emulate=False)
-    with pytest.raises(DeviceError, match=rf"here are no GPUs \({missing_gpu_pattern}\): use --gpus N or cpu\*N"):
+    with pytest.raises(
+        DeviceError,
+        match=rf"MXNet finds no GPU \({missing_gpu_pattern}\); to use CPU devices instead, use --gpus N or cpu\*N",
+    ):
         devices(spec)
 
 

@@ -157,7 +157,7 @@ def unknown_option_message(given: str, names: Collection[str]) -> str:
     suggestion = command or nearest_option(given, names)
     if suggestion is not None:
         return f"unknown option {given!r}: did you mean {suggestion!r}?"
-    return f"unknown option {given!r}: see --help for all options"
+    return f"unknown option {given!r}: see --help"
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -327,5 +327,5 @@ def test_a_repeated_device_is_refused_with_an_example(split, take, places):
     ctxs = [contexts(2)[place] for place in places]
     with pytest.raises(DeviceError) as raised:
         take(split, ctxs)
-    assert f"names {ctxs[0]} 2 times: give each device once, such as " in str(raised.value)
+    assert f"contains {ctxs[0]} 2 times: use each device once, for example " in str(raised.value)
     assert f"[mx.{ctxs[0].device_type}(i) for i in range({len(ctxs)})]" in str(raised.value)

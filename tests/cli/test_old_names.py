@@ -120,7 +120,7 @@ def test_an_old_form_of_run_calls_the_command_with_one_line_of_warning(old, caps
 def test_values_are_not_old_forms(capsys, empty_cwd):
     with pytest.raises(SystemExit):
         run.main(["--out", "--list", "--epochs", "0"])
-    assert capsys.readouterr().err == "error: --epochs 0: give a whole number from 1 up\n"
+    assert capsys.readouterr().err == "error: --epochs 0: must be a whole number of at least 1\n"
 
 
 ALGORITHMS = [  # command, arguments with an old name of an algorithm, title of the warning

@@ -67,7 +67,7 @@ def call_loader(**options):
         (train, "learning_rate", "use the setting, train(TrainConfig(lr=...))"),
         (train, "batch_size", "use the setting, train(TrainConfig(batch_size=...))"),
         (train, "data", "train has no argument 'data': did you mean 'dataset'?"),
-        (train, "network", "give net, a HybridBlock"),
+        (train, "network", "use net, a HybridBlock"),
         (train, "xyz", "unknown argument of train 'xyz': choose autoresume, callbacks, "),
         (call_trainer, "ctx", "are those of the parameters, net.initialize(ctx="),
         (call_trainer, "lr", "give optimizer_params={'learning_rate': ...}"),
@@ -94,7 +94,7 @@ def test_an_argument_of_another_library_is_answered_with_gluonlabs(call, name, m
     [
         ("digits", "a str: pass settings as"),
         ({"gpus": 2}, r"a dict: pass settings as \w+\(TrainConfig\(\*\*settings\)"),
-        (TrainConfig, "the class itself: give"),
+        (TrainConfig, "the class itself: pass"),
         (nn.Dense(1), "a Dense: .*net=..."),
     ],
 )
@@ -106,7 +106,7 @@ def test_a_config_of_another_type_gets_one_line(call, config, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: train(strategy="layers"), "is a str: TrainConfig.strategy=.* names one"),
+        (lambda: train(strategy="layers"), "is a str: pass a class or function, or use TrainConfig"),
         (lambda: train(reporter=print), "is a builtin_function_or_method: pass a Reporter"),
         (lambda: train(group=2), "is a int: remove it; gluonlab launch sets the process group"),
         (lambda: train(resume=True), "is a bool: pass a run directory"),

@@ -144,7 +144,7 @@ def test_an_earlier_picture_of_mistakes_is_replaced_and_no_other_file(predict, f
     status, out, err = predict(*words)
     assert (status, out) == (2, "") and "--grid wrong.png exists: choose another name" in err
     assert (empty_cwd / "wrong.png").read_bytes() == before
-    assert "give a name that ends in .png" in predict(*words, "--grid", "wrong.jpg")[2]
+    assert "use a name that ends in .png" in predict(*words, "--grid", "wrong.jpg")[2]
 
 
 def test_a_sheet_shows_each_picture_as_the_network_sees_it(predict, finished, pictures, empty_cwd):
@@ -175,7 +175,7 @@ def test_names_of_any_letters_and_length_are_drawn_within_their_picture():
 
 # arguments after the run -> words of the error
 MISTAKES = {
-    "": "IMAGE is missing: write gluonlab predict RUN_DIR IMAGE..., or --misclassified",
+    "": "IMAGE is missing: write gluonlab predict RUN_DIR IMAGE..., or use --misclassified",
     "none.png": "none.png does not exist: give image files",
     "empty": "empty holds no pictures (.jpg, .png, .webp, .bmp, .gif, .tif, .ppm)",
     "notes.txt": "notes.txt: not a JPEG, PNG",
@@ -185,11 +185,11 @@ MISTAKES = {
     "pipe": "pipe is not a regular file",
     "- -": "- can be given only once",
     "good.png --json --csv": "--json and --csv contradict each other",
-    "good.png --top-k 0": "--top-k 0: give a whole number from 1 up",
-    "good.png --gpus x": "--gpus x: give a whole number",
-    "good.png --data-dir d": "--data-dir d is for --misclassified",
-    "good.png --misclassified": "one class each: leave good.png out",
-    "--misclassified --top-k 3": "leave --top-k 3 out",
+    "good.png --top-k 0": "--top-k 0: must be a whole number of at least 1",
+    "good.png --gpus x": "--gpus x: must be a whole number",
+    "good.png --data-dir d": "--data-dir d works only with --misclassified",
+    "good.png --misclassified": "one class each: remove good.png",
+    "--misclassified --top-k 3": "remove --top-k 3",
     "good.png --grid none/x.png": "there is no folder none",
     "good.png --grid good.png": "--grid good.png exists",
 }
@@ -213,7 +213,7 @@ def test_a_mistake_is_one_line(ended, finished, tmp_path, monkeypatch, words):
 def test_a_folder_without_a_run_is_reported_in_one_line(predict, finished, tmp_path, empty_cwd):
     run = shutil.copytree(finished, tmp_path / "copy")
     (run / "parameters.params").unlink()
-    assert "no run is given" in read_error_line(predict(), empty_cwd)
+    assert "RUN_DIR is missing" in read_error_line(predict(), empty_cwd)
     for folder, message in (
         (run, "holds no parameters.params, as no epoch was finished"),
         (tmp_path / "none", "is no folder: give the folder of a finished run"),

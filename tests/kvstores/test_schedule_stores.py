@@ -200,7 +200,7 @@ def test_sparse_gradients_are_refused():
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_every_store_trains_the_digits_as_well_as_device(name, optimizer, empty_cwd):
     settings = {"sgd": {"lr": 0.03, "momentum": 0.9}, "adam": {"lr": 0.002}}[optimizer]
-    with pytest.warns(UserWarning, match="stand in for GPUs"):
+    with pytest.warns(UserWarning, match="instead of GPUs"):
         config = TrainConfig(gpus=3, kvstore=name, epochs=10, optimizer=optimizer, **settings)
         assert train(config).val_accuracy >= 0.96
 

@@ -18,7 +18,7 @@ TWO = "-n 2 --backend dist_sync"
 HOROVOD = "-n 2 --backend horovod"
 JOB_FILE = "--backend dist_sync --print"
 MISTAKES = {
-    "-n 0 --backend dist_sync": "-n 0: give a whole number, 1 to 4096",
+    "-n 0 --backend dist_sync": "-n 0: must be a whole number, 1 to 4096",
     "-n two --backend dist_sync": "-n two: give a whole number, 1 to 4096",
     "-n 2 --backend dist_synk": "unknown --backend 'dist_synk': choose",
     "--backend dist_sync": "the number of processes is missing: give it with -n 2, or give hosts",
@@ -26,7 +26,7 @@ MISTAKES = {
     f"{TWO} -- --epochs 0": "--epochs 0: ",
     f"{TWO} --timeout soon": "--timeout soon: give seconds",
     f"{TWO} --timeout 1": "--timeout 1: give seconds, 5 to 1000000",
-    f"{TWO} --port 0": "--port 0: give a whole number, 1 to 65535",
+    f"{TWO} --port 0": "--port 0: must be a whole number, 1 to 65535",
     f"{TWO} --job gpus=2": "--job gpus=2 is for job files: add --print",
     # unknown options
     f"{TWO} --epoch 1": "unknown option '--epoch': did you mean '--epo",
@@ -51,7 +51,7 @@ MISTAKES = {
     "-n 2 --hosts localhost:2 --env HOME -- ls": "--env is for other hosts, and all processes are",
     "-n 2 --python python3 --backend dist_sync -- --epochs 1": "--python is for other hosts, and",
     # restarts
-    f"{TWO} --max-restarts x": "--max-restarts x: give a whole number, 0 to 4096",
+    f"{TWO} --max-restarts x": "--max-restarts x: must be a whole number, 0 to 4096",
     f"{TWO} --min-np 1": "--min-np is for restarts: add --max-restarts N",
     f"{TWO} --max-restarts 1 --min-np 3 --out r": "--min-np 3: there are 2 processes: give 2 or fewer",
     f"{TWO} --max-restarts 1": "--max-restarts 1 resumes the run in --out, which is missing: ",
@@ -68,7 +68,7 @@ MISTAKES = {
     f"{HOROVOD} --cycle-time-ms soon": "--cycle-time-ms soon: give milliseconds, 0 to 60000",
     f"{HOROVOD} --cycle-time-ms nan": "--cycle-time-ms nan: give milliseconds, 0 to 60000",
     f"{HOROVOD} --fusion-threshold-mb 1.5": "--fusion-threshold-mb 1.5: give a whole number, 0 to 65536",
-    f"{HOROVOD} --fusion-threshold-mb -1": "--fusion-threshold-mb -1: give a whole number, 0 to",
+    f"{HOROVOD} --fusion-threshold-mb -1": "--fusion-threshold-mb -1: must be a whole number, 0 to",
     f"{HOROVOD} --timeline-mark-cycles": "--timeline-mark-cycles: there is none: add --timeline-f",
     f"{HOROVOD} --timeline-filename ''": "--timeline-filename is empty: give a file, or leave it",
     f"{HOROVOD} --timeline-filename none/t.json": "the timeline none/t.json cannot be written (No such file or "
@@ -98,7 +98,7 @@ MISTAKES = {
     "-n 2 -- evaluate run": "evaluate runs in one process: write gluonlab evaluate",
     # job files
     "-n 2 --print sagemaker -- python train.py": "--print sagemaker with the program python: ",
-    f"{JOB_FILE} slurm -n 2 --port 70000": "--port 70000: give a whole number, 1 to 65535",
+    f"{JOB_FILE} slurm -n 2 --port 70000": "--port 70000: must be a whole number, 1 to 65535",
     f"{JOB_FILE} k8s -n 2 --servers none": "--servers none: give a whole number, 1 to 4096",
     f"{JOB_FILE} slurm --hosts h1": "--print slurm with --hosts: the scheduler chooses the hosts: give ",
     f"{JOB_FILE} lsf --ssh ssh": "--print lsf with --ssh: the scheduler starts the processes: leave it",

@@ -69,7 +69,7 @@ def test_the_command_prints_a_line_per_epoch_and_a_last_one(run, mnist):
     assert [line.split()[:2] for line in epochs] == [["epoch", str(i)] for i in (1, 2, 3)]
     assert all("images/s  loss " in line and "val accuracy 0." in line for line in epochs)
     assert last.startswith("val accuracy 0.") and last.endswith("on {} {}".format(*contexts(2)))
-    assert err == ("" if runs_on_gpus() else "warning: no GPU on this machine: 2 CPU devices stand in for GPUs\n")
+    assert err == ("" if runs_on_gpus() else "warning: no GPU on this machine: using 2 CPU devices instead of GPUs\n")
 
 
 def test_without_the_number_of_devices_there_is_one(run, mnist):
@@ -79,11 +79,11 @@ def test_without_the_number_of_devices_there_is_one(run, mnist):
 
 
 MISTAKES = {
-    "--global-batch-size 0": "--global-batch-size 0 | a whole number from 1 up",
+    "--global-batch-size 0": "--global-batch-size 0 | a whole number of at least 1",
     "--lr nan": "--lr nan | a number greater than 0",
-    "--epochs 1.5": "--epochs 1.5 | a whole number from 1 up",
+    "--epochs 1.5": "--epochs 1.5 | a whole number of at least 1",
     "--seed -1": "--seed -1 | from 0 to 4294967295",
-    "--gpus 0": "--gpus 0 | a whole number from 1 up",
+    "--gpus 0": "--gpus 0 | a whole number of at least 1",
     "--gpus 1000": "1000 CPU devices | 256",
     "--allreduce rign": "unknown allreduce 'rign' | choose | star | did you mean 'ring'?",
     "--init hee": "'hee' | choose chapter, he",

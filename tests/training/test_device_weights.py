@@ -170,7 +170,7 @@ def test_a_run_is_evaluated_on_any_devices(tmp_path):
     ("settings", "message"),
     [
         *(
-            ({"device_weights": weights}, f"--device-weights {weights or repr('')}: give a number greater than 0")
+            ({"device_weights": weights}, f"--device-weights {weights or repr('')}: must be a number greater than 0")
             for weights in ("0,1", "-2,1", "nan,1", "inf,1", "1e9,1", "fast,slow", "2,", "", True)
         ),
         ({"device_weights": [2, 1.5, 1]}, "--device-weights 2,1.5,1 has 3 numbers, and this process has has 2"),

@@ -59,7 +59,10 @@ def test_data_that_nothing_can_be_learned_from_has_a_warning(tmp_path, dataset, 
     ("lr", "start"),
     [
         ("1", r"loss \d"),  # adam: as large as the weights
-        ("1e-9", r"validation accuracy 0\.\d{4} on 360 images may be due to chance \(always predicting \d has 0\.\d{4}\): "),
+        (
+            "1e-9",
+            r"validation accuracy 0\.\d{4} on 360 images may be due to chance \(always predicting \d has 0\.\d{4}\): ",
+        ),
     ],
 )
 def test_a_network_that_learned_nothing_has_one_warning(tmp_path, lr, start):
