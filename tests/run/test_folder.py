@@ -131,7 +131,7 @@ MISTAKES = {
     "--dataset {}": "is a folder: write folder: | animals",
     "--val-split 0.2": "--val-split 0.2 holds images out of train | animals/val exists | leave --val-split",
     "--dataset digits --val-split 0.2": "--val-split works only with image files | remove it | folder:PATH",
-    "--val-split 1": "--val-split 1 | below 1",
+    "--val-split 1": "--val-split 1 | less than 1",
     "--image-size 4": "--image-size 4 | from 8 to 2048",
     "--workers 0": "--workers 0 | from 1 to 256",
     "--dataset digits --image-size 32": "--image-size | digits | folder:PATH",

@@ -156,7 +156,7 @@ def test_an_interrupted_run_is_resumed(undisturbed, interrupted):
 def test_a_run_without_a_checkpoint_restarts_in_its_folder(undisturbed, tmp_path):
     assert interrupt_run(2, tmp_path / "run", load_few_digits(), **SETTINGS)
     reason = f"the run in {tmp_path / 'run'} had no checkpoint ; it had finished no epoch"
-    assert autoresume(tmp_path / "run", **NO_PICTURE)[1] == [f"{'begins':<11}anew: {reason}"]
+    assert autoresume(tmp_path / "run", **NO_PICTURE)[1] == [f"{'restarted':<11}{reason}"]
     assert_same_run(tmp_path / "run", undisturbed[0], picture=False)
     assert file_names(tmp_path) == ["run"]
 
@@ -203,9 +203,9 @@ def test_an_ended_run_is_resumed_with_more_epochs(finished, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
-        ("finished", {"lr": 0.02}, "--learning-rate was 0.01, and would now be 0.02: leave it as it was"),
-        ("interrupted", {"lr": 0.02}, "--learning-rate was 0.01, and would now be 0.02: leave it as it was"),
-        ("finished", {"epochs": 1}, "give --epochs 2 or more, or another --out"),
+        ("finished", {"lr": 0.02}, "--learning-rate was 0.01, and would now be 0.02: use the same value"),
+        ("interrupted", {"lr": 0.02}, "--learning-rate was 0.01, and would now be 0.02: use the same value"),
+        ("finished", {"epochs": 1}, "use --epochs 2 or more, or another --out"),
         ("interrupted", {"epochs": 1}, "1 of 1 epochs are finished"),
     ],
     ids=str,

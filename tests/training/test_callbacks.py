@@ -228,8 +228,8 @@ def test_an_interrupted_run_calls_on_run_end(tmp_path):
     [
         (object(), "callback object has no callback method: add one of on_run_start"),
         (type("A", (), {"on_epoch_ends": 1}), "'on_epoch_ends'.*did you mean 'on_epoch_end'"),
-        (type("B", (), {"on_step": 1, "state_dict": 1}), "callback B has no load_state_dict"),
-        (Fails.__init__, "callback function has no method"),
+        (type("B", (), {"on_step": 1, "state_dict": 1}), "callback B lacks load_state_dict"),
+        (Fails.__init__, "callback function has no callback method"),
         (type("C", (), {"__init__": lambda self, a: None}), "callback C cannot be made: TypeError"),
     ],
 )

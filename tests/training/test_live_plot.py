@@ -118,7 +118,7 @@ def test_a_picture_that_cannot_be_drawn_does_not_end_the_run(tmp_path, shown, mo
     two = config(tmp_path / "run", devices=device_spec(2))
     result = train(two, reporter=Reporter(), dataset=load_few_digits(), callbacks=[LivePlot])
     assert len(result.history) == 2 and len(shown) == 1
-    assert capsys.readouterr().out == "live plot  ends here, the run goes on: RuntimeError: no canvas\n"
+    assert capsys.readouterr().out == "live plot  stopped, but the run continues: RuntimeError: no canvas\n"
 
 
 def test_outside_a_notebook_it_names_the_file_of_the_curves(capsys):

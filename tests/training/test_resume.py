@@ -239,7 +239,7 @@ def test_on_other_devices_a_resumed_run_has_the_same_sums(broken_off, undisturbe
         ({"model": "mlp"}, "--model was drawn, and would now be mlp"),
         ({"batch_size": 30}, "--global-batch-size was 20, and would now be 60"),
         ({"epochs": 1}, "1 of 1 epochs are finished"),
-        ({"out": "elsewhere"}, "a run goes on in its own folder"),
+        ({"out": "elsewhere"}, "a run resumes in its own directory"),
     ],
     ids=str,
 )
@@ -313,7 +313,7 @@ def test_a_period_is_a_number_of_steps_minutes_or_epochs(value):
     try:
         text = TrainConfig(checkpoint_every=value).checkpoint_every
     except UsageError as error:
-        assert "such as '50 steps'" in str(error) or "leave it out" in str(error)
+        assert "such as '50 steps'" in str(error) or "remove it" in str(error)
         return
     if text is not None:
         number, unit = text.split()

@@ -166,7 +166,7 @@ def test_balanced_classes_have_the_same_share(labels):
     assert shares == pytest.approx([len(labels) / len(shares)] * len(shares))
 
 
-GIVE = "give balanced, or a number from 0 up for each class"
+GIVE = "use balanced, or a number of at least 0 for each class"
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_a_folder_that_would_not_be_read_is_refused(name):
         ("synthetic", {"sample": 8}, "unknown option of synthetic 'sample': .*'samples'"),
         ("synthetic", {"samples": 0}, "samples 0: must be a whole number of at least 1"),
         ("folder:nowhere", {"path": "."}, "unknown option of folder:nowhere 'path'"),
-        ("folder:nowhere", {"image_size": (8, 8)}, r"image_size \(8, 8\): give a whole number"),
+        ("folder:nowhere", {"image_size": (8, 8)}, r"image_size \(8, 8\): must be a whole number"),
         ("record:no.rec", {"image_size": 0}, "image_size 0: must be a whole number from 8 to 2048"),
         ("list:no.csv", {"val_share": 2}, "val_share 2: must be a number greater than 0 and less than 1"),
         ("list:no.csv", {"decoders": "two"}, "decoders two: must be a whole number from 1 to 256"),
