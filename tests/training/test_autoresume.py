@@ -244,7 +244,7 @@ def test_a_folder_that_another_process_uses_is_refused(interrupted):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"out": None}, "there is none: add --out DIR"),
+        ({"out": None}, "--autoresume needs --out, the directory of the run: add --out DIR"),
         ({"compress": "2bit"}, "--autoresume and --compress 2bit:0.5 contradict each other"),
     ],
     ids=str,
@@ -256,7 +256,7 @@ def test_impossible_options_are_refused(empty_cwd, settings, message):
 
 
 def test_resume_and_autoresume_contradict_each_other(interrupted_once):
-    with pytest.raises(ConfigError, match="--autoresume contradict each other: remove one of them"):
+    with pytest.raises(ConfigError, match="and autoresume contradict each other: remove one of them"):
         train(reporter=Reporter(), resume=interrupted_once, autoresume=True)
 
 

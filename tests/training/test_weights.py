@@ -175,7 +175,7 @@ GIVE = "use balanced, or a number of at least 0 for each class"
         *((weights, GIVE) for weights in ("1,-1", "nan,1", [1, float("inf")], "", True, {"a": 1})),
         ([], rf"--class-weights \[\]: {GIVE}"),
         ("Balanced", f"--class-weights Balanced: {GIVE}"),
-        ("0,0", "learns nothing if every class has weight 0"),
+        ("0,0", "learns nothing if all classes have weight 0"),
     ],
 )
 def test_impossible_class_weights_are_refused_in_one_line(weights, message):
@@ -212,7 +212,7 @@ def test_class_weights_that_do_not_fit_the_data_are_refused(empty_cwd):
         train(TrainConfig(class_weights="1,2,3,4"), dataset=dataclasses.replace(data(), train=SplitWithoutLabels()))
     floats = PixelSplit((IMAGES / 255).astype("float32"), LABELS.astype("float32"))
     for weights in ("balanced", "1,2,3,4"):
-        with pytest.raises(DataError, match="the labels of arrays are float32: remove it"):
+        with pytest.raises(DataError, match="the labels of arrays are float32: leave it out"):
             train(TrainConfig(class_weights=weights), dataset=dataclasses.replace(data(), train=floats))
     assert not list(empty_cwd.iterdir())
 
