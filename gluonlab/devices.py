@@ -79,7 +79,9 @@ def devices(spec: DeviceSpec = None, threads: "int | None" = None) -> "List[mx.C
         raise DeviceError(f"{spec!r} contains no device: {_FORMS}")
     check_distinct(ctxs, repr(spec))
     if len({ctx.device_type for ctx in ctxs}) > 1:
-        raise DeviceError(f"{spec!r} mixes CPUs and GPUs: choose only one of the two kinds")
+        raise DeviceError(
+            f"{spec!r} mixes CPUs and GPUs: choose one kind, because the faster one would wait for the other"
+        )
     return _prepare_devices(ctxs, threads)
 
 
@@ -115,26 +117,25 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
     import mxnet as mx
 
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise DeviceError(f"{n} GPUs requested: use a number of at least 1")
+        raise DeviceError(f"{n} GPUs cannot be used: use a number of at least 1")
     count = gpu_count()
     if count >= n:
         return _prepare_devices([mx.gpu(i) for i in range(n)], threads)
     if count:
-        raise DeviceError(f"{n} GPUs requested, but only {count} available: use --gpus {count} or less")
+        raise DeviceError(f"{n} GPUs are requested, but only {count} exist: use --gpus {count} or less")
     if not emulate and is_on_paid_gpus():
         raise DeviceError(
-            f"{sagemaker_instance_type()} has GPUs, but MXNet finds none: {_why_no_gpu()}, "
-            "or use CPU devices with --no-require-gpu "
-            "(in a job, the hyperparameter require-gpu: false)"
+            f"{sagemaker_instance_type()} has GPUs, but MXNet finds none: {_why_no_gpu()}, or use CPU "
+            "devices instead (--no-require-gpu; in a job the hyperparameter require-gpu: false)"
         )
     if not emulate:
         raise DeviceError(
-            f"{n} GPU{'' if n == 1 else 's'} required, but none found: {_why_no_gpu()}, "
-            "or remove --require-gpu to use CPU devices"
+            f"{n} GPU{'' if n == 1 else 's'} required, but there are none: {_why_no_gpu()}, or use "
+            "CPU devices instead (without --require-gpu)"
         )
     _check_cpu_count(n, f"{n} CPU devices")
-    used = "1 CPU device instead of a GPU" if n == 1 else f"{n} CPU devices instead of GPUs"
-    warn(f"no GPU on this machine: using {used}")
+    stand_in = "CPU device is used instead" if n == 1 else "CPU devices are used instead"
+    warn(f"no GPU on this machine: {n} {stand_in}")
     return _prepare_devices([mx.cpu(i) for i in range(n)], threads)
 
 
@@ -165,7 +166,7 @@ def check_device_list(ctxs: object) -> "List[mx.Context]":
     contexts = list(ctxs) if isinstance(ctxs, (list, tuple)) else []
     if not contexts or not all(isinstance(ctx, mx.Context) for ctx in contexts):
         raise DeviceError(
-            f"{ctxs!r} is not a list of devices: pass a list such as gluonlab.devices.devices('cpu*2') or [mx.cpu(0)]"
+            f"{ctxs!r} is not a list of devices: use gluonlab.devices.devices('cpu*2'), or a list such as [mx.cpu(0)]"
         )
     check_distinct(contexts)
     return contexts
@@ -184,8 +185,9 @@ def check_distinct(ctxs: "Sequence[mx.Context]", given: str = "") -> None:
     kind, count = repeated.device_type, len(ctxs)
     short = f"cpu*{count}" if kind == "cpu" else f"gpu:{','.join(map(str, range(count)))}"
     raise DeviceError(
-        f"{given or list(ctxs)} contains {repeated} {list(ctxs).count(repeated)} times: use each "
-        f"device once, for example {short!r} or [mx.{kind}(i) for i in range({count})]"
+        f"{given or list(ctxs)} contains {repeated} {list(ctxs).count(repeated)} times: list each "
+        f"device once, such as {short!r}, or use [mx.{kind}(i) for i in range({count})] for "
+        f"{count} devices"
     )
 
 
@@ -226,7 +228,8 @@ def _parse_devices(part: object) -> "Iterator[mx.Context]":
         return
     if re.fullmatch(r"\d{1,18}", str(part)):  # in a list; alone it would be a number of devices
         raise DeviceError(
-            f"{part!r} is not a device: use 'gpu:{part}' or 'cpu:{part}' in a list, or only {part} for {part} devices"
+            f"{part!r} is not a device: use 'gpu:{part}' or 'cpu:{part}' in a list, or {part} alone "
+            "as the number of devices"
         )
     if not isinstance(part, str):
         raise DeviceError(f"{part!r} is not a device: {_FORMS}")
@@ -295,16 +298,17 @@ def _devices_by_pattern(kind: str, pattern: str, requested: str) -> "Iterator[mx
 
 def _check_cpu_count(count: int, requested: str) -> None:
     if not 1 <= count <= MAX_CPU_DEVICES:
-        raise DeviceError(f"{requested}: use 1 to {MAX_CPU_DEVICES} CPU devices, because each one has a thread")
+        raise DeviceError(f"{requested}: use 1 to {MAX_CPU_DEVICES} CPU devices, because each needs a thread")
 
 
 def _describe_available(kind: str) -> str:
     if kind == "cpu":
-        return f"use cpu*N for N CPU devices, or cpu:0 to cpu:{cores() - 1} for one device per core"
+        range_text = f"cpu:0 to cpu:{cores() - 1} to use one core for each device"
+        return f"use cpu*N for N CPU devices, or {range_text}"
     count = gpu_count()
     if count:
-        return f"choose from gpu:0 to gpu:{count - 1}" if count > 1 else "use gpu:0, the only GPU"
-    return f"MXNet finds no GPU ({_why_no_gpu()}); to use CPU devices instead, use --gpus N or cpu*N"
+        return f"this machine has gpu:0 to gpu:{count - 1}" if count > 1 else "this machine has only gpu:0"
+    return f"this machine has no GPUs ({_why_no_gpu()}): use --gpus N or cpu*N to use CPU devices instead"
 
 
 def __getattr__(name: str) -> Any:

@@ -33,8 +33,9 @@ def divergence_message(quantity: str, loss: float, when: str) -> str:
 def first_loss_message(loss: float) -> str:
     """Return the message for an unhealthy loss in the first step, before any update."""
     return (
-        f"the loss is {loss:.3g} at step 1, before any update: check the initial parameters for NaN, infinity "
-        "or very large numbers, and the network and the loss for log(0) or a division by 0"
+        f"the loss is {loss:.3g} at step 1, before any update: look for numbers that are not "
+        "finite, or very large, in the initial parameters, and for log(0) or a division by 0 in "
+        "the model or the loss"
     )
 
 
@@ -68,9 +69,8 @@ def check_validation_loss(loss: float, when: str, has_statistics: bool) -> None:
         check_loss("the validation loss", loss, when)
         return
     warn(
-        f"the validation loss is {loss:.3g} {when}: "
-        "BatchNorm's running statistics do not match the images yet: "
-        "if the loss stays this large, train longer or with larger batches"
+        f"the validation loss is {loss:.3g} {when}: the running statistics of BatchNorm do not "
+        "fit the images yet; if it stays so, train longer, or in larger batches"
     )
 
 
@@ -126,6 +126,6 @@ def check_parameters(net: gluon.Block, when: str) -> None:
     if broken:
         verb = "are" if len(broken) > 1 else "is"
         raise DivergedError(
-            f"{shorten_names(broken)} of the network {verb} no longer finite {when}: "
-            "use a smaller learning rate (--lr), or another --optimizer"
+            f"{shorten_names(broken)} of the model {verb} no longer finite {when}: use a smaller "
+            "learning rate (--lr), or another --optimizer"
         )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gluonlab.inference.predictions import PredictedBatch
 
 DEFAULT_TOP_K, DEFAULT_GRID = 5, WRONG_IMAGES
-EXAMPLE = "write gluonlab predict RUN_DIR IMAGE..."
+EXAMPLE = "use gluonlab predict RUN_DIR IMAGE..."
 
 
 @command(
@@ -78,7 +78,7 @@ def main(
     for an image on standard input.
     """
     if run is None:
-        raise ConfigError(f"RUN_DIR is missing: {EXAMPLE}")
+        raise ConfigError(f"the run directory is missing: {EXAMPLE}")
     if as_json and as_csv:
         raise ConfigError("--json and --csv contradict each other: remove one of them")
     output_format = "json" if as_json else "csv" if as_csv else "text"
@@ -86,15 +86,17 @@ def main(
     if misclassified:
         if images or top_k is not None:
             other = images[0] if images else f"--top-k {top_k}"
-            raise ConfigError(f"--misclassified uses the run's validation images, with one class each: remove {other}")
+            raise ConfigError(
+                f"--misclassified uses the run's validation images, and shows one class for each: omit {other}"
+            )
         _predict_misclassified(run, grid, output_format, given_settings(settings))
         return
     if settings["data_dir"] is not None:
         raise ConfigError(
-            f"--data-dir {settings['data_dir']} works only with --misclassified: remove it, or add --misclassified"
+            f"--data-dir {settings['data_dir']} has no effect without --misclassified: omit it, or add --misclassified"
         )
     if not images:
-        raise ConfigError(f"IMAGE is missing: {EXAMPLE}, or use --misclassified for the run's validation images")
+        raise ConfigError(f"there are no images: {EXAMPLE}, or --misclassified for the run's validation images")
     count = DEFAULT_TOP_K if top_k is None else whole_number_check(1)("--top-k", top_k)
     _predict(run, list(images), count, grid, output_format, given_settings(settings))
 
@@ -118,7 +120,7 @@ def _predict(
 
         result = loaded.predict(pictures, add_batch)
     if grid is not None:
-        limit_text = f", the first {MAX_PICTURES} shown" if len(result) > MAX_PICTURES else ""
+        limit_text = f", {MAX_PICTURES} of them below" if len(result) > MAX_PICTURES else ""
         title = f"{loaded.model} of {run}, {len(result):,} image{'s' * (len(result) > 1)}{limit_text}"
         write_sheet("--grid", Path(grid), title, tiles)
     if output_format == "json":
@@ -143,8 +145,8 @@ def _predict_misclassified(run: str, grid: Optional[str], output_format: str, se
         mistakes = loaded.mistakes(show_progress)
     written_grid = grid if mistakes.wrong else None
     if written_grid is not None:
-        limit_text = f", the first {MAX_PICTURES} shown" if len(mistakes.wrong) > MAX_PICTURES else ""
-        title = f"{predictions.mistakes_summary(mistakes)}{limit_text}, the most confident first"
+        limit_text = f", {MAX_PICTURES} of them below" if len(mistakes.wrong) > MAX_PICTURES else ""
+        title = f"{predictions.mistakes_summary(mistakes)}{limit_text}, those with the highest probability first"
         write_sheet("--grid", Path(written_grid), title, predictions.mistake_tiles(mistakes), replace)
     if output_format == "json":
         values = {"run": run, "model": loaded.model, "sheet": written_grid, **predictions.mistakes_as_json(mistakes)}
@@ -182,7 +184,7 @@ def _check_grid(grid: str, replace: bool) -> None:
     from gluonlab.inference.predictions import MARK
 
     if Path(grid).suffix.lower() != ".png":
-        raise ConfigError(f"--grid {grid}: the image grid is a PNG file: use a name that ends in .png")
+        raise ConfigError(f"--grid {grid}: the image grid is a PNG: use a name that ends in .png")
     if replace:
         check_new_or_marked("--grid", Path(grid), MARK)
     else:

@@ -43,7 +43,7 @@ def test_it_prints_new_and_kept_notebooks(empty_cwd, ended):
     assert ended(main, *words) == (0, expected, "")
     (empty_cwd / "mine" / "01-devices.ipynb").write_text("answered")
     (empty_cwd / "mine" / "02-by-hand.ipynb").unlink()
-    kept = "1 new notebook in mine\nyours is kept: mine/01-devices.ipynb\nto work in them: jupyter lab mine\n"
+    kept = "1 new notebook in mine\nyour file was kept: mine/01-devices.ipynb\nto work in them: jupyter lab mine\n"
     assert ended(main, *words) == (0, kept, "")
 
 
@@ -53,9 +53,9 @@ def test_it_prints_new_and_kept_notebooks(empty_cwd, ended):
         (["file"], "cannot write file: File exists; choose another folder"),
         (["x", "--language", "jp"], "unknown language 'jp': choose en, ja"),
         (["/proc/gluonlab"], "cannot write /proc/gluonlab: No such file or directory; "),
-        (["a\0b"], "that is no name for a file"),
-        ([""], "DIR is empty: name a folder"),
-        ([" "], "DIR is empty: name a folder"),
+        (["a\0b"], "it is not a valid file name"),
+        ([""], "DIR is empty: use a folder"),
+        ([" "], "DIR is empty: use a folder"),
     ],
 )
 def test_a_mistake_is_one_line(words, line, empty_cwd, ended):

@@ -55,14 +55,14 @@ def test_every_form_names_its_devices(gpus_here, monkeypatch, spec, expected):
 @pytest.mark.parametrize(
     ("spec", "twice", "instead"),
     [
-        (["cpu", "cpu"], "cpu(0) 2 times", "'cpu*2' or [mx.cpu(i) for i in range(2)]"),
-        ([mx.cpu(), mx.cpu(0)], "cpu(0) 2 times", "'cpu*2' or [mx.cpu(i) for i in range(2)]"),
-        ("cpu,cpu , CPU", "cpu(0) 3 times", "'cpu*3' or [mx.cpu(i) for i in range(3)]"),
+        (["cpu", "cpu"], "cpu(0) 2 times", "'cpu*2', or use [mx.cpu(i) for i in range(2)]"),
+        ([mx.cpu(), mx.cpu(0)], "cpu(0) 2 times", "'cpu*2', or use [mx.cpu(i) for i in range(2)]"),
+        ("cpu,cpu , CPU", "cpu(0) 3 times", "'cpu*3', or use [mx.cpu(i) for i in range(3)]"),
         ("cpu:0,cpu:0", "cpu(0) 2 times", "'cpu*2'"),
         (["cpu:1", "cpu*2"], "cpu(1) 2 times", "'cpu*3'"),
-        ("gpu:1,0,1", "gpu(1) 2 times", "'gpu:0,1,2' or [mx.gpu(i) for i in range(3)]"),
+        ("gpu:1,0,1", "gpu(1) 2 times", "'gpu:0,1,2', or use [mx.gpu(i) for i in range(3)]"),
         (["gpu:1", "gpu:*"], "gpu(1) 2 times", "'gpu:0,1,2,"),
-        ([mx.gpu(0), mx.gpu(0)], "gpu(0) 2 times", "'gpu:0,1' or [mx.gpu(i) for i in range(2)]"),
+        ([mx.gpu(0), mx.gpu(0)], "gpu(0) 2 times", "'gpu:0,1', or use [mx.gpu(i) for i in range(2)]"),
         ("gpu,gpu", "gpu(0) 2 times", "'gpu:0,1'"),
     ],
     ids=str,
@@ -71,16 +71,16 @@ def test_a_device_named_twice_is_refused_with_what_to_write(gpus_here, spec, twi
     gpus_here(12)
     with pytest.raises(DeviceError) as raised:
         devices(spec)
-    assert f"contains {twice}: use each device once, for example {instead}" in str(raised.value)
+    assert f"contains {twice}: list each device once, such as {instead}" in str(raised.value)
 
 
 @pytest.mark.parametrize("spec", [2, "2"])
 def test_without_gpus_cpu_devices_replace_them_with_a_warning_and_the_default_is_one_without(gpus_here, spec):
     gpus_here(0)
     assert devices(None) == devices() == CPUS[:1]
-    with pytest.warns(GluonlabWarning, match="no GPU on this machine: using 2 CPU devices instead of GPUs"):
+    with pytest.warns(GluonlabWarning, match="no GPU on this machine: 2 CPU devices are used instead"):
         assert devices(spec) == CPUS[:2]
-    with pytest.raises(DeviceError, match=f"{MAX_CPU_DEVICES + 1} CPU devices: give 1 to {MAX_CPU_DEVICES}"):
+    with pytest.raises(DeviceError, match=f"{MAX_CPU_DEVICES + 1} CPU devices: use 1 to {MAX_CPU_DEVICES}"):
         gpus(MAX_CPU_DEVICES + 1)
 
 
@@ -88,7 +88,7 @@ def test_more_gpus_than_there_are_is_an_error_and_they_are_never_emulated(gpus_h
     gpus_here(2)
     assert gpus(1) == GPUS[:1] and gpus(2, emulate=False) == GPUS[:2]
     for ask in (lambda: gpus(3), lambda: gpus(3, emulate=False), lambda: devices(3), lambda: devices("3")):
-        with pytest.raises(DeviceError, match="3 GPUs requested, but only 2 available: use --gpus 2 or less"):
+        with pytest.raises(DeviceError, match="3 GPUs are requested, but only 2 exist: use --gpus 2 or less"):
             ask()
 
 
@@ -104,13 +104,13 @@ def missing_gpu_pattern(request, monkeypatch):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("gpu:4", "'gpu:4': gpu:4 does not exist: choose from gpu:0 to gpu:3"),
-        ("gpu:0,9", "gpu:9 does not exist"),
-        (mx.gpu(4), "gpu:4 does not exist"),
-        ("gpu:[5-9]", "'gpu:[5-9]' matches no device: choose from gpu:0 to gpu:3"),
+        ("gpu:4", "'gpu:4': there is no gpu:4; this machine has gpu:0 to gpu:3"),
+        ("gpu:0,9", "there is no gpu:9"),
+        (mx.gpu(4), "there is no gpu:4"),
+        ("gpu:[5-9]", "'gpu:[5-9]' matches no device; this machine has gpu:0 to gpu:3"),
         ("gpu:-1", "matches no device"),
-        ("gpu:[", "'gpu:[' is not a device: it is not a valid regular expression"),
-        ("cpu:x", "'cpu:x' matches no device: use cpu*N"),
+        ("gpu:[", "'gpu:[' is neither device numbers nor a regular expression"),
+        ("cpu:x", "'cpu:x' matches no device; use cpu*N"),
         ("cpu:", "'cpu:' is not a device: use"),
         ("gpu:", "'gpu:' is not a device: use"),
         ("", "'' is not a device: use"),
@@ -120,22 +120,22 @@ def missing_gpu_pattern(request, monkeypatch):
         ("cpu*-1", "'cpu*-1' is not a device: use"),
         ("cpu*1.5", "'cpu*1.5' is not a device: use"),
         (["gpu:0", 1], "1 is not a device: use"),
-        ([0, 1], "0 is not a device: use 'gpu:0' or 'cpu:0' in a list, or only 0 for 0 devices"),
-        (["2"], "'2' is not a device: use 'gpu:2' or 'cpu:2' in a list, or only 2 for 2 devices"),
+        ([0, 1], "0 is not a device: use 'gpu:0' or 'cpu:0' in a list, or 0 alone as the number"),
+        (["2"], "'2' is not a device: use 'gpu:2' or 'cpu:2' in a list, or 2 alone as the number"),
         (b"cpu", "b'cpu' is not a device: use"),
         ("cpu(0", "'cpu(0' is not a device: use"),
-        ("gpu(9)", "'gpu(9)': gpu:9"),
-        ("cpu:0{99999999999}", "'cpu:0{99999999999}' is not a device: it is not a valid regular expression"),
+        ("gpu(9)", "'gpu(9)': there is no gpu:9"),
+        ("cpu:0{99999999999}", "'cpu:0{99999999999}' is neither device numbers nor a regular expression"),
         (2.5, "2.5 is not a device: use"),
         (mx.cpu_pinned(0), "is not a device: use"),
         ([], "[] contains no device: use"),
         ("cpu*0", "'cpu*0': use 1 to 256 CPU devices"),
         ("cpu*257", "'cpu*257': use 1 to 256 CPU devices"),
         ("cpu:99999999999", "'cpu:99999999999': use 1 to 256 CPU devices"),
-        (0, "0 GPUs requested: use a number of at least 1"),
-        ("-1", "-1 GPUs requested"),
-        ("-0", "'-0': 0 GPUs requested: use a number of at least 1"),
-        ("007", "'007': 7 GPUs requested, but only 4 available"),
+        (0, "0 GPUs cannot be used: use a number of at least 1"),
+        ("-1", "-1 GPUs cannot be used"),
+        ("-0", "'-0': 0 GPUs cannot be used: use a number of at least 1"),
+        ("007", "'007': 7 GPUs are requested, but only 4 exist"),
         ("9" * 5000, "is not a device: use"),
         ("cpu*" + "9" * 5000, "is not a device: use"),
         ("gpu:" + "9" * 5000, "matches no device"),
@@ -156,19 +156,18 @@ def test_an_invalid_device_is_an_error_with_the_existing_devices(gpus_here, spec
 
 def test_one_gpu_is_called_the_only_one(gpus_here):
     gpus_here(1)
-    with pytest.raises(DeviceError, match="use gpu:0, the only GPU"):
+    with pytest.raises(DeviceError, match="this machine has only gpu:0"):
         devices("gpu:1")
 
 
 @pytest.mark.parametrize("spec", ["gpu", "gpu:0", "gpu:*", "gpu:[0-3]"])
 def test_without_gpus_their_names_are_an_error_with_the_solution(gpus_here, missing_gpu_pattern, spec):
     gpus_here(0)
-    message = rf"2 GPUs required, but none found: {missing_gpu_pattern}, or remove --require-gpu to use CPU devices"
+    message = rf"2 GPUs required, but there are none: {missing_gpu_pattern}, or .*without --require-gpu"
     with pytest.raises(DeviceError, match=message):
         gpus(2, emulate=False)
     with pytest.raises(
-        DeviceError,
-        match=rf"MXNet finds no GPU \({missing_gpu_pattern}\); to use CPU devices instead, use --gpus N or cpu\*N",
+        DeviceError, match=rf"this machine has no GPUs \({missing_gpu_pattern}\): use --gpus N or cpu\*N"
     ):
         devices(spec)
 

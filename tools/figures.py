@@ -119,7 +119,7 @@ def images_table(record):
         cells.setdefault(name, {})[of_set] = _images_cell(name, row)
     sets = list(dict.fromkeys(of_set for own in cells.values() for of_set in own))
     return format_table(
-        ["images/s, and beside PyTorch", *sets],
+        ["images/s, compared with PyTorch", *sets],
         [[LABELS[name], *(own[of_set] for of_set in sets)] for name, own in cells.items()],
     )
 

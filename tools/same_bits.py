@@ -43,7 +43,7 @@ def draw_combinations(count=30):
             ("clip_norm", [0.5]), ("mixup", [0.2]), ("label_smoothing", [0.1]), ("wd", [1e-3]),
             ("microbatches", [2]), ("crop_padding", [2]), ("flip", [True]), ("resident_bytes", [0]),
             ("lr_schedule", ["cosine", "linear"]), ("bucket_bytes", [0, 30_000]),
-            ("no_bias_decay", [False]), ("normalise", ["0.5/0.25"]), ("warmup_epochs", [0.5]),  # codespell:ignore normalise
+            ("no_bias_decay", [False]), ("normalise", ["0.5/0.25"]), ("warmup_epochs", [0.5]),  # codespell:ignore
         ):  # fmt: skip
             if draw.random() < 0.3:
                 settings[name] = draw.choice(choices)

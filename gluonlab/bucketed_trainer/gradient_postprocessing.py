@@ -168,10 +168,10 @@ class GradientPostprocessor:
 
     def __init__(self, clip_norm: Optional[float] = None, loss_scale: Optional[LossScale] = None) -> None:
         if clip_norm is not None and not (isinstance(clip_norm, Real) and 0 < clip_norm < math.inf):
-            raise ConfigError(f"clip_norm {clip_norm!r}: give a number above 0, or None")
+            raise ConfigError(f"clip_norm={clip_norm!r}: use a number above 0, or None")
         if loss_scale is not None and not isinstance(loss_scale, LossScale):
             raise ConfigError(
-                f"loss_scale {loss_scale!r}: give gluonlab.bucketed_trainer.loss_scale.LossScale(...), or None"
+                f"loss_scale={loss_scale!r}: use gluonlab.bucketed_trainer.loss_scale.LossScale(...), or None"
             )
         self.clip_norm, self.loss_scale = clip_norm, loss_scale
         self.is_needed = clip_norm is not None or loss_scale is not None
@@ -186,7 +186,7 @@ class GradientPostprocessor:
         for param in params:
             dtype = np.dtype(param.dtype or np.float32)  # Gluon's default
             if param.grad_req != "null" and dtype != np.float32:
-                raise KVStoreError(f"{setting} is for float32, and {param.name} is {dtype}: leave it out")
+                raise KVStoreError(f"{setting} needs float32, but {param.name} has type {dtype}: omit it")
 
     def add_gradients(
         self,

@@ -51,12 +51,12 @@ class LossScale:
         for number in (smallest, value, largest):
             if not 0 < number < math.inf or math.frexp(number)[0] != 0.5:
                 raise ConfigError(
-                    f"loss scale {number:g}: give a power of two such as 65536, with which nothing is rounded"
+                    f"loss scale {number:g}: use a power of two, such as 65536, so that scaling does not round"
                 )
         if not smallest <= value <= largest:
-            raise ConfigError(f"loss scale {value:g} is not from {smallest:g} to {largest:g}: give one in between")
+            raise ConfigError(f"loss scale {value:g}: it must be from {smallest:g} to {largest:g}")
         if good_steps < 1:
-            raise ConfigError(f"loss scale: doubled after {good_steps} good steps: give a whole number from 1 up")
+            raise ConfigError(f"good_steps={good_steps}: use a whole number of at least 1")
         self.value, self.good_steps = value, good_steps
         self.smallest, self.largest = smallest, largest
         self.steps = self.skipped = 0
@@ -73,8 +73,8 @@ class LossScale:
             self.skipped += 1
             if self.value <= self.smallest:
                 raise DivergedError(
-                    f"the gradients overflow at step {self.steps}, even with the smallest loss scale {self.value:g}: "
-                    "use a smaller learning rate (--lr), or float32"
+                    f"the gradients overflow at step {self.steps}, even with the smallest loss scale "
+                    f"{self.value:g}: use a smaller learning rate (--lr), or float32"
                 )
             self.value, self._good = self.value / 2, 0
         elif self._good == self.good_steps:
@@ -90,7 +90,7 @@ class LossScale:
 
     def summary(self) -> str:
         """Return text such as ``512; 7 of 69 steps left out``."""
-        return f"{self.value:g}; {self.skipped:,} of {self.steps:,} steps left out"
+        return f"{self.value:g}; {self.skipped:,} of {self.steps:,} steps skipped"
 
 
 class SkipNotFinite(LossScale):
@@ -110,13 +110,13 @@ class SkipNotFinite(LossScale):
         self._good = max(self._good, 0) + 1 if finite else min(self._good, 0) - 1
         if self._good <= -MAX_SKIPPED_IN_A_ROW:
             raise DivergedError(
-                f"the gradients of {MAX_SKIPPED_IN_A_ROW} steps in a row, up to step "
-                f"{self.steps}, are not finite: use a smaller learning rate (--lr)"
+                f"the gradients of {MAX_SKIPPED_IN_A_ROW} steps in a row, up to step {self.steps}, are "
+                "not finite: use a smaller learning rate (--lr)"
             )
 
     def summary(self) -> str:
         """Return text such as ``none; 7 of 69 steps left out``."""
-        return f"none; {self.skipped:,} of {self.steps:,} steps left out"
+        return f"none; {self.skipped:,} of {self.steps:,} steps skipped"
 
 
 def check_on_nan(on_nan: str) -> None:

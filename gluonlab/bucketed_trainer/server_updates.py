@@ -60,7 +60,8 @@ class ServerUpdater:
             weights.append(transfer.array)
         if np.dtype(weights[0].dtype) != np.float32:
             raise KVStoreError(
-                f"servers update float32, and the weights are {np.dtype(weights[0].dtype)}: leave update_on_servers out"
+                f"servers only update float32, but the weights have type {np.dtype(weights[0].dtype)}: "
+                "omit update_on_servers"
             )
         for transfer in self._transfers:
             transfer.copy_weights_to_array()
@@ -86,13 +87,13 @@ class ServerUpdater:
         if stale.on_all_devices:
             names = sorted(param.name for param in stale.on_all_devices)
             raise RunError(
-                f"the servers update all parameters, and {names[0]} has no fresh gradient: "
-                "leave ignore_stale_grad out, or update_on_servers"
+                f"the servers update all parameters, but {names[0]} has no fresh gradient: omit "
+                "ignore_stale_grad or update_on_servers"
             )
         if _changeable_settings(optimizer) != self._sent_settings:
             raise RunError(
-                "the servers have the optimizer as it was at first, and its settings have changed "
-                "since: give it a schedule (lr_scheduler), or leave update_on_servers out"
+                "the optimizer's settings have changed, but the servers still use the initial ones: use "
+                "a schedule (lr_scheduler), or omit update_on_servers"
             )
         for key, transfer in enumerate(self._transfers):
             transfer.copy_gradients_to_array(float(optimizer.rescale_grad))

@@ -67,8 +67,8 @@ class StaleGradientTracker:
             return stale._replace(on_all_devices=set())
         if stale.on_all_devices:
             raise RunError(
-                "ignore_stale_grad=True: other processes may have gradients for parameters that "
-                f"are not fresh here: use every parameter in each step under kvstore {kvstore!r}"
+                f"ignore_stale_grad=True with kvstore {kvstore!r}: other processes may have gradients for "
+                "parameters without a fresh gradient here: use every parameter in each step"
             )
         return stale
 
@@ -88,8 +88,9 @@ class StaleGradientTracker:
             ]
         if missing:
             raise UserWarning(
-                f"no fresh gradient since the last step: {_shorten_list(missing)}. If the network is meant to use some "
-                "of its parameters only, call step(..., ignore_stale_grad=True): the others stay as they are"
+                f"these parameters have no fresh gradient since the last step: {_shorten_list(missing)}: "
+                "if the model uses only some of its parameters, call step(..., ignore_stale_grad=True) "
+                "to skip the others"
             )
 
     def mark_used(self) -> None:

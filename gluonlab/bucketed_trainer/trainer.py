@@ -238,9 +238,9 @@ class BucketedTrainer(gluon.Trainer):
         still_frozen = all(param._grad is None for param in self._frozen)
         if not (still_frozen and all(bucket.is_intact() for bucket in self.buckets)):
             raise RunError(
-                "parameters were initialized, cast, given another grad_req, lr_mult or wd_mult, "
-                "or to another BucketedTrainer after they moved into buckets: "
-                "make a new BucketedTrainer, with a new kvstore, for them"
+                "parameters were changed after the trainer put them into buckets (initialize, cast, "
+                "grad_req, lr_mult, wd_mult or another BucketedTrainer): create a new BucketedTrainer "
+                "with a new kvstore"
             )
 
     def _zero_stale_grads(self, ignore_stale_grad: bool) -> None:
@@ -322,8 +322,8 @@ class BucketedTrainer(gluon.Trainer):
         """Raise RunError if the store cannot sum without updating. ``method``: for the message."""
         if self._update_on_kvstore:
             raise RunError(
-                f"{method}: kvstore {self._kvstore.type!r} sums and updates at once: "
-                "call step(), or choose kvstore='sharded'"
+                f"{method}: kvstore {self._kvstore.type!r} sums and updates in one operation: call "
+                "step(), or choose kvstore='sharded'"
             )
 
     @property
@@ -391,8 +391,7 @@ class BucketedTrainer(gluon.Trainer):
         """Raise RunError if the optimizer's states are on servers."""
         if self._updates_on_servers:
             raise RunError(
-                "the optimizer's states are on the servers, which do not give them away: "
-                "update on the workers to save or load them"
+                "the servers do not return the optimizer's states: update on the workers to save or load them"
             )
 
     # mxnet.contrib.amp's init_trainer sets a loss scaler as an attribute. gluon.Trainer reads it in
@@ -408,13 +407,13 @@ class BucketedTrainer(gluon.Trainer):
             return
         if isinstance(store, GroupKVStore) and store.keeps_residual:
             raise RunError(
-                f"amp.init_trainer: kvstore {store.type!r} with compress {store.compress} would "
-                "keep a part of the steps that amp leaves out: leave compress out"
+                f"amp.init_trainer: kvstore {store.type!r} with compress={store.compress} would keep "
+                "residuals of the steps that amp skips: omit compress"
             )
         if self._update_on_kvstore:
             raise RunError(
-                f"amp.init_trainer: kvstore {store.type!r} updates before amp can look for "
-                "an overflow: give the trainer loss_scale=LossScale(), or choose kvstore='sharded'"
+                f"amp.init_trainer: kvstore {store.type!r} updates before amp can check for an overflow: "
+                "pass loss_scale=LossScale() to the trainer, or choose kvstore='sharded'"
             )
 
     def _amp_skips_step(self) -> bool:
@@ -515,4 +514,4 @@ def _check_batch_size(batch_size: Any) -> None:
     """Raise ConfigError for a batch size that gradients cannot be divided by."""
     if not (isinstance(batch_size, Real) and 0 < float(batch_size) < math.inf):
         shown = " ".join(repr(batch_size).split())  # an array's has several lines
-        raise ConfigError(f"batch_size {shown}: give a number above 0: the images of this step on all devices")
+        raise ConfigError(f"batch_size={shown}: use a number above 0, the images of this step on all devices")

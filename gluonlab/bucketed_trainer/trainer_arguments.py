@@ -22,13 +22,13 @@ from gluonlab.optimizers.optimizer_registry import check_replicas_stay_equal
 _OPTIMIZER_SETTINGS = ("learning_rate", "wd", "momentum", "lr_scheduler", "clip_gradient", "multi_precision")
 _OPTIMIZER_PARAMS = {"lr": "learning_rate", "weight_decay": "wd", **{name: name for name in _OPTIMIZER_SETTINGS}}
 ARGUMENT_HINTS = {
-    **{theirs: f"give optimizer_params={{{ours!r}: ...}}" for theirs, ours in _OPTIMIZER_PARAMS.items()},
+    **{theirs: f"use optimizer_params={{{ours!r}: ...}}" for theirs, ours in _OPTIMIZER_PARAMS.items()},
     **dict.fromkeys(
         ("ctx", "ctxs", "context", "device", "devices", "gpus"),
-        "the devices are those of the parameters, net.initialize(ctx=devices('gpu:0,1'))",
+        "the trainer uses the devices of the parameters: set them with net.initialize(ctx=devices('gpu:0,1'))",
     ),
-    "batch_size": "give it to step(batch_size)",
-    "compress": "give compression_params={'type': '2bit', 'threshold': 0.5}",
+    "batch_size": "pass it to step(batch_size)",
+    "compress": "use compression_params={'type': '2bit', 'threshold': 0.5}",
 }
 
 
@@ -54,28 +54,28 @@ def check_arguments(params: Any, optimizer: Any, optimizer_params: Any, bucket_b
     """Raise ConfigError for invalid arguments that gluon.Trainer accepts, or reports only later."""
     params = _as_list(params)
     if params == []:
-        raise ConfigError("params: there are no parameters to train: give net.collect_params()")
+        raise ConfigError("params contains no parameters to train: pass net.collect_params()")
     parameters = [param for param in params or () if isinstance(param, Parameter)]
     if len(set(parameters)) < len(parameters):
         name = next(param.name for param, count in Counter(parameters).items() if count > 1)
         raise ConfigError(
-            f"params: {name} comes several times: give each once, as list(dict.fromkeys(params)) has them"
+            f"params contains {name} several times: pass each once, for example list(dict.fromkeys(params))"
         )
     if not isinstance(optimizer, (str, mx.optimizer.Optimizer)):
         raise ConfigError(
-            f"optimizer {optimizer!r}: give its name, such as 'sgd', or an instance of mx.optimizer.Optimizer"
+            f"optimizer={optimizer!r}: use a name, such as 'sgd', or an instance of mx.optimizer.Optimizer"
         )
     _check_optimizer_params(optimizer, optimizer_params)
     if bucket_bytes is not None and (not _is_number(bucket_bytes) or bucket_bytes < 0):
         raise ConfigError(
-            f"bucket_bytes {bucket_bytes!r}: give a number of bytes, 0 for a bucket per parameter, or None"
+            f"bucket_bytes={bucket_bytes!r}: use a number of bytes, 0 for one bucket per parameter, or None"
         )
 
 
 def _check_optimizer_params(optimizer: "str | mx.optimizer.Optimizer", optimizer_params: Any) -> None:
     """Raise ConfigError for an unknown optimizer, or parameters that are not a dictionary."""
     if optimizer_params is not None and not isinstance(optimizer_params, Mapping):
-        raise ConfigError(f"optimizer_params {optimizer_params!r}: give a dictionary, such as {{'learning_rate': 0.1}}")
+        raise ConfigError(f"optimizer_params={optimizer_params!r}: use a dictionary, such as {{'learning_rate': 0.1}}")
     known = mx.optimizer.Optimizer.opt_registry
     if isinstance(optimizer, str) and optimizer.lower() not in known:
         raise ConfigError(unknown("optimizer", optimizer, set(known) - {"test"}))
@@ -89,8 +89,8 @@ def explain_unknown_params(optimizer: Any, optimizer_params: Any) -> Iterator[No
     except TypeError as error:
         if "unexpected keyword" not in str(error):
             raise
-        rate = "; the learning rate is 'learning_rate'" if "lr" in optimizer_params else ""
-        raise ConfigError(f"optimizer {optimizer!r}: {error_text(error)}{rate}") from None
+        rate = "; use 'learning_rate' for the learning rate" if "lr" in optimizer_params else ""
+        raise ConfigError(f"optimizer={optimizer!r}: {error_text(error)}{rate}") from None
 
 
 def _is_number(value: Any) -> bool:
@@ -112,8 +112,8 @@ def resolve_kvstore(kvstore: Any, ctxs: Sequence[mx.Context]) -> Optional[KVStor
     if kvstore is None:
         if len(ctxs) > 1:
             raise KVStoreError(
-                f"kvstore None: nothing would sum the gradients of {len(ctxs)} devices, and their replicas would part: "
-                "choose 'device', or another of gluonlab.kvstores.KVSTORES"
+                f"kvstore=None does not sum the gradients of the {len(ctxs)} devices, so the replicas "
+                "would differ: choose 'device', or another of gluonlab.kvstores.KVSTORES"
             )
         return None
     if isinstance(kvstore, str):
@@ -121,12 +121,12 @@ def resolve_kvstore(kvstore: Any, ctxs: Sequence[mx.Context]) -> Optional[KVStor
         return make_kvstore(kvstore.lower(), ctxs)
     if not isinstance(kvstore, KVStoreBase):
         raise KVStoreError(
-            f"kvstore {kvstore!r} is no kvstore: give a name, such as 'device', or an instance of a KVStoreBase"
+            f"kvstore={kvstore!r} is not a valid kvstore: use a name, such as 'device', or an instance of a KVStoreBase"
         )
     if "async" in kvstore.type:
         raise KVStoreError(
-            f"kvstore {kvstore.type!r} updates on its servers, parameter by parameter: "
-            "use gluon.Trainer, or a store that sums"
+            f"kvstore {kvstore.type!r} updates each parameter on its servers: use gluon.Trainer, or a "
+            "kvstore that only sums"
         )
     return kvstore
 
@@ -148,13 +148,13 @@ def check_update_on_kvstore(
         return
     if sharded:
         raise KVStoreError(
-            f"update_on_kvstore=False: kvstore {SHARDED!r} is the one that updates: "
-            "leave it out, or choose 'sharded', which sums"
+            f"update_on_kvstore=False: kvstore {SHARDED!r} always updates: omit the argument, or "
+            "choose 'sharded', which only sums"
         )
     name = None if store is None else store.type
     raise KVStoreError(
-        f"update_on_kvstore=True: kvstore {name!r} sums, "
-        f"and every device updates its own replica: leave it out, or choose kvstore={SHARDED!r}"
+        f"update_on_kvstore=True: kvstore {name!r} only sums, and each device updates its own "
+        f"replica: omit the argument, or choose kvstore={SHARDED!r}"
     )
 
 
@@ -163,8 +163,8 @@ def check_dense(params: Sequence[Parameter]) -> None:
     for param in params:
         if (param._stype, param._grad_stype) != ("default", "default"):
             raise KVStoreError(
-                f"parameters with sparse gradients, such as {param.name}, cannot share buckets: make them dense "
-                "(sparse_grad=False), or use gluon.Trainer for them, with kvstore 'device' or 'local'"
+                f"parameters with sparse gradients, such as {param.name}, cannot share buckets: use "
+                "sparse_grad=False, or use gluon.Trainer for them, with kvstore 'device' or 'local'"
             )
 
 
@@ -180,33 +180,33 @@ def resolve_compression(
     """
     if loss_scale is not None and isinstance(store, GroupKVStore) and store.keeps_residual:
         raise KVStoreError(
-            f"kvstore {store.type!r} with compress {store.compress}: what 2 bits have left over "
-            "would hold a part of the steps that loss_scale leaves out: leave one out"
+            f"kvstore {store.type!r} with compress={store.compress} would keep residuals of the steps "
+            "that loss_scale skips: remove one of them"
         )
     if not compression_params:
         return None
     _check_two_bits(compression_params)
     if loss_scale is not None:
         raise KVStoreError(
-            f"compression_params {compression_params}: an overflow, which loss_scale looks for, "
-            "does not show in 2 bits: leave one out"
+            f"compression_params={compression_params}: 2 bits cannot represent the overflow that "
+            "loss_scale looks for: remove one of them"
         )
     if isinstance(store, GroupKVStore):
         threshold = float(compression_params.get("threshold", 0.5))
         raise KVStoreError(
-            f"compression_params {compression_params}: kvstore {store.type!r} compresses as it is "
-            f"made to: give it compress='2bit:{threshold:g}' instead"
+            f"compression_params={compression_params}: kvstore {store.type!r} sets the compression "
+            f"only when it is created: use compress='2bit:{threshold:g}' there"
         )
     if store is not None and not _can_compress(store):
         choices = " or ".join(repr(name) for name, kind in KVSTORES.items() if kind.supports_compression)
         raise KVStoreError(
-            f"compression_params {compression_params}: kvstore {store.type!r} cannot compress "
+            f"compression_params={compression_params}: kvstore {store.type!r} cannot compress "
             f"gradients: choose {choices}"
         )
     if devices == 1:
         message = (
-            f"compression_params {compression_params}: one device has nobody to send gradients to, "
-            "so nothing is compressed"
+            f"compression_params={compression_params}: a single device does not send gradients, so "
+            "nothing is compressed"
         )
         warn(message)
         return None
@@ -215,14 +215,14 @@ def resolve_compression(
 
 def _check_two_bits(compression_params: "Dict[str, Any]") -> None:
     """Raise KVStoreError for anything but 2 bits, the only compression of MXNet 1.9.1."""
-    form = "give {'type': '2bit', 'threshold': 0.5}, or another threshold above 0"
+    form = "use {'type': '2bit', 'threshold': 0.5}, or another threshold above 0"
     try:
         known = compression_params["type"] == "2bit" and set(compression_params) <= {"type", "threshold"}
         usable = known and 0 < float(compression_params.get("threshold", 0.5)) < math.inf
     except (KeyError, TypeError, ValueError):
         usable = False
     if not usable:
-        raise KVStoreError(f"compression_params {compression_params!r}: {form}")
+        raise KVStoreError(f"compression_params={compression_params!r}: {form}")
 
 
 def _can_compress(store: KVStoreBase) -> bool:
@@ -240,9 +240,9 @@ def check_shapes(params: Sequence[Parameter]) -> None:
     names = names_without_shape(params)
     if names:
         raise RunError(
-            f"the shapes of {len(names)} parameters are not known yet, such as that of {names[0]}: call the network "
-            "once, with all its branches, or give its layers in_units and in_channels (prepare() may be left out: "
-            "step() does it)"
+            f"the shapes of {len(names)} parameters, such as {names[0]}, are not known yet: call the "
+            "network once, with all its branches, or set in_units and in_channels of its layers (you "
+            "do not need prepare(), because step() calls it)"
         )
 
 

@@ -52,8 +52,8 @@ class TrainerGroup:
             if trainer._update_on_kvstore and self._postprocessor.is_needed:
                 setting = "a loss scale" if clip_norm is None else "--clip-norm"
                 raise KVStoreError(
-                    f"--kvstore {trainer._kvstore.type} updates part by part, and {setting} looks at "
-                    "the whole gradient first: choose sharded, which sums"
+                    f"--kvstore {trainer._kvstore.type} updates each part separately, but {setting} needs the "
+                    "whole gradient: choose sharded, which only sums"
                 )
         buckets = [bucket for trainer in self.trainers for bucket in trainer.buckets]
         self._padding = BucketPadding(buckets if self._postprocessor.is_needed else ())

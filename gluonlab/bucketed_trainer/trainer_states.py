@@ -255,9 +255,7 @@ def _assemble_key_state(
             if location.begin is not None:
                 target = _parameter_view(array, location.begin, param)
             if target.size != saved.size:
-                shapes = f"an array of {param.name}'s state is {saved.shape}, not {target.shape}"
-                raise KVStoreError(
-                    f"{source} does not fit: {shapes}: load what the same optimizer and network have saved"
-                )
+                shapes = f"the state of {param.name} has shape {saved.shape}, not {target.shape}"
+                raise KVStoreError(f"{source} does not fit: {shapes}: load states of the same optimizer and network")
             saved.reshape(target.shape).copyto(target)
     return state

@@ -61,14 +61,16 @@ def _define_algorithm(name: str, collective: str) -> Callable[[Callable[..., _De
         def algorithm(world_size: int, *, chunks: Optional[int] = None, groups: Optional[Groups] = None) -> Schedule:
             """Check the options, and return the schedule with the steps of ``definition``."""
             if not is_integer_at_least(world_size):
-                raise ScheduleError(f"{name} for a world of {world_size!r} ranks: there must be at least 1")
+                raise ScheduleError(f"{name} for world_size={world_size!r}: use a whole number of at least 1")
             if chunks is not None and "chunks" not in options:
                 raise ScheduleError(
-                    f"{name} cuts the buffer itself: chunks={chunks!r} is for star, sharded, tree, "
-                    "double_tree, hierarchical"
+                    f"{name} cannot be used with chunks={chunks!r}: omit chunks, or choose star, sharded, "
+                    "tree, double_tree or hierarchical"
                 )
             if groups is not None and "groups" not in options:
-                raise ScheduleError(f"{name} knows no groups: groups={groups!r} is for hierarchical")
+                raise ScheduleError(
+                    f"{name} cannot be used with groups={groups!r}: omit groups, or choose hierarchical"
+                )
             arguments = {"chunks": chunks, "groups": groups}
             owner, steps = definition(world_size, **{option: arguments[option] for option in options})
             nonempty = tuple(tuple(step) for step in steps if step)
@@ -91,7 +93,7 @@ def _chunk_count(name: str, requested: Optional[int], default: int, at_least: in
     """Return ``requested`` or else ``default`` chunks. Raise ScheduleError below ``at_least``."""
     chunks = default if requested is None else requested
     if not is_integer_at_least(chunks, at_least):
-        raise ScheduleError(f"{name} with chunks={chunks!r}: a whole number from {at_least} on is possible")
+        raise ScheduleError(f"{name} with chunks={chunks!r}: use a whole number of at least {at_least}")
     return chunks
 
 
@@ -320,7 +322,7 @@ def _resolve_groups(world_size: int, requested: Optional[Groups]) -> List[List[i
     groups = [list(group) for group in requested if len(group)]
     ranks = sorted((rank for group in groups for rank in group), key=str)
     if ranks != sorted(range(world_size), key=str):
-        raise ScheduleError(f"groups={groups}: each of the ranks 0 to {world_size - 1} is in one group, once")
+        raise ScheduleError(f"groups={groups}: list each of the ranks 0 to {world_size - 1} in exactly one group")
     return groups
 
 
@@ -521,7 +523,7 @@ def nest_over_hosts(name: str, scatter: Schedule, across: Schedule, gather: Sche
     """
     join_reduce_scatter_and_all_gather(name, scatter, gather)
     if across.collective != ALLREDUCE:
-        raise ScheduleError(f"{name}: across hosts goes an allreduce, not {across.name}, a {across.collective}")
+        raise ScheduleError(f"{name}: {across.name} between hosts is of type {across.collective}: use an allreduce")
     hosts, devices, parts = range(across.world_size), scatter.world_size, range(across.chunks)
 
     def in_every_host(steps: Sequence[Step]) -> Iterator[Step]:
@@ -574,7 +576,9 @@ def make_schedule_over_hosts(
     messages pass.
     """
     if within not in HALVES:
-        raise ScheduleError(f"{within!r} within hosts: choose {', '.join(HALVES)}, which are made of two halves")
+        raise ScheduleError(
+            f"within={within!r}: choose {', '.join(HALVES)}, which consist of a reduce-scatter and an all-gather"
+        )
     scatter, gather = (half(devices) for half in HALVES[within])
     if order is not None:
         scatter, gather = scatter.placed(order), gather.placed(order)

@@ -108,13 +108,12 @@ def prices(schedule: Schedule, topology: Topology, sizes: Sequence[float]) -> Li
     """Return a `Price` for each of ``sizes``, faster than a call of `price` for each."""
     if schedule.world_size != topology.world_size:
         raise ScheduleError(
-            f"{schedule.name} has {schedule.world_size} ranks, "
-            f"and {topology.name} {topology.world_size} devices: "
-            "choose as many ranks as devices; topology.subset(n) has fewer devices"
+            f"{schedule.name} has {schedule.world_size} ranks, but {topology.name} has "
+            f"{topology.world_size} devices: choose equal numbers, for example with topology.subset(n)"
         )
     for size in sizes:
         if not 0 <= size < math.inf:
-            raise ScheduleError(f"a buffer of {size} bytes has no price: choose 0 or more")
+            raise ScheduleError(f"size={size}: use a number of bytes, at least 0")
     steps: List[List[StepPrice]] = [[] for _ in sizes]
     for step_loads in _count_loads(schedule, topology):
         for steps_of_size, size in zip(steps, sizes):

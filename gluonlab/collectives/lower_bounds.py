@@ -215,7 +215,7 @@ def _min_gossip_messages(capacity: LinkCapacity) -> int:
         max_log_growth.append(
             max(math.log(_max_norm_growth(receives(m), sends(m))) + max_log_growth[-m] for m in last_step_messages)
         )
-    raise AssertionError("the norm grows without end")
+    raise AssertionError("the norm of the flow diverges")
 
 
 def _max_norm_growth(received: int, sent: int) -> float:

@@ -108,24 +108,24 @@ EFA_FILES = "aws-ofi-nccl's topology"
 # shows the same of a DGX-1V.
 TWO_NVLINKS = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
 ONE_NVLINK = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
-INFERRED_NOTE = "10 µs a message, and additions at a third of the memory's speed"
+INFERRED_NOTE = "assumed: 10 µs per message, and additions at a third of the memory bandwidth"
 CUBE_MESH_NOTE = (
-    "25 GB/s an NVLink and direction are nominal, about 24 are measured; "
-    "pairs without one take PCIe and both CPUs, at 10 GB/s"
+    "25 GB/s per NVLink and direction is the nominal figure, about 24 are measured; pairs "
+    "without an NVLink use PCIe and both CPUs, at 10 GB/s"
 )
 CUBE_INFERRED_NOTE = (
-    "inferred: that GPUs 0-1, 2-3, 4-5 and 6-7 share a PCIe switch and each quad a CPU, "
-    f"as on a DGX-1V, that every link of that way carries 10 GB/s, {INFERRED_NOTE}"
+    "inferred: GPUs 0-1, 2-3, 4-5 and 6-7 share a PCIe switch, and each quad shares a CPU, "
+    f"as on a DGX-1V; every link of these routes carries 10 GB/s; {INFERRED_NOTE}"
 )
 
 
 def p2_16xlarge() -> Topology:
     """AWS p2.16xlarge: 8 boards K80 of two GPUs each, on PCIe 3.0."""
     note = (
-        "Amazon presented it as 16 GPUs with peer-to-peer access over PCIe; a K80 is two GPUs "
-        "below a switch of the board; 12 GB/s is NCCL's figure for 16 lanes of PCIe 3.0; inferred, "
-        "for want of a published matrix: GPUs 0-1, 2-3, ... are boards, all below one root, "
-        f"{INFERRED_NOTE}"
+        "Amazon describes 16 GPUs with peer-to-peer access over PCIe; a K80 is two GPUs below "
+        "one switch of its board; 12 GB/s is NCCL's figure for 16 lanes of PCIe 3.0; inferred, "
+        "because no matrix is published: GPUs 0-1, 2-3, ... are boards, and all boards are below "
+        f"one root; {INFERRED_NOTE}"
     )
     routes = pcie_routes(16, PCIE_3, shared_switch, lambda device: 0)
     boards = tuple((first, first + 1) for first in range(0, 16, 2))
@@ -134,7 +134,7 @@ def p2_16xlarge() -> Topology:
 
 def p3_2xlarge() -> Topology:
     """AWS p3.2xlarge: one V100, for several hosts of it."""
-    note = f"one GPU has no links to others; inferred: {INFERRED_NOTE}"
+    note = f"one GPU has no links to other GPUs; inferred: {INFERRED_NOTE}"
     return Topology("p3.2xlarge", 1, {}, V100, note=note)
 
 
@@ -146,7 +146,7 @@ def p3_16xlarge() -> Topology:
 
 def p3dn_24xlarge() -> Topology:
     """AWS p3dn.24xlarge: 8 V100 with 32 GB, inferred to be linked like those of p3.16xlarge."""
-    origin = "inferred: the links of p3.16xlarge, for want of a published matrix"
+    origin = "inferred from p3.16xlarge, because no matrix is published"
     note = f"{origin}; {CUBE_MESH_NOTE}; {CUBE_INFERRED_NOTE}"
     return _hybrid_cube_mesh("p3dn.24xlarge", note)
 
@@ -156,17 +156,16 @@ def p3_8xlarge() -> Topology:
 
     Every pair has an NVLink.
     """
-    origin = "inferred: the quad 0-3 of p3.16xlarge, for want of a published matrix"
-    note = f"{origin}; 25 GB/s an NVLink and direction are nominal; inferred: {INFERRED_NOTE}"
+    origin = "inferred from the quad 0-3 of p3.16xlarge, because no matrix is published"
+    note = f"{origin}; 25 GB/s per NVLink and direction is the nominal figure; inferred: {INFERRED_NOTE}"
     return _hybrid_cube_mesh("p3.8xlarge", note).subset(4)
 
 
 def g4dn_12xlarge() -> Topology:
     """AWS g4dn.12xlarge: 4 T4 on PCIe 3.0."""
     note = (
-        "12 GB/s is NCCL's figure for 16 lanes of PCIe 3.0; "
-        "inferred, for want of a published matrix: one CPU, "
-        f"to which each GPU has 16 lanes of its own, {INFERRED_NOTE}"
+        "12 GB/s is NCCL's figure for 16 lanes of PCIe 3.0; inferred, because no matrix is "
+        f"published: one CPU, and 16 lanes from it to each GPU; {INFERRED_NOTE}"
     )
     return _switch_machine("g4dn.12xlarge", 4, PCIE_3, T4, note)
 
@@ -174,10 +173,9 @@ def g4dn_12xlarge() -> Topology:
 def g5_12xlarge() -> Topology:
     """AWS g5.12xlarge: 4 A10G on PCIe 4.0."""
     note = (
-        "24 GB/s is NCCL's figure for 16 lanes of PCIe 4.0; "
-        "inferred, from aws-ofi-nccl's topology/g5.48xl-topo.xml, "
-        "which has four GPUs and no PCIe switch below each CPU: "
-        f"one CPU, to which each GPU has 16 lanes of its own; inferred: {INFERRED_NOTE}"
+        "24 GB/s is NCCL's figure for 16 lanes of PCIe 4.0; inferred from aws-ofi-nccl's "
+        "topology/g5.48xl-topo.xml, which has four GPUs and no PCIe switch below each CPU: one "
+        f"CPU, and 16 lanes from it to each GPU; inferred: {INFERRED_NOTE}"
     )
     return _switch_machine("g5.12xlarge", 4, PCIE_4, A10G, note)
 
@@ -185,9 +183,9 @@ def g5_12xlarge() -> Topology:
 def g5_48xlarge() -> Topology:
     """AWS g5.48xlarge: 8 A10G on PCIe 4.0, four below each of two CPUs."""
     note = (
-        f"four GPUs below each CPU and no PCIe switch: {EFA_FILES}/g5.48xl-topo.xml; "
-        "24 GB/s for 16 lanes of PCIe 4.0, and 16 GB/s between two CPUs of AMD, are NCCL's "
-        f"figures; inferred: that each GPU has 16 lanes of its own, {INFERRED_NOTE}"
+        f"four GPUs are below each CPU, without a PCIe switch: {EFA_FILES}/g5.48xl-topo.xml; 24 "
+        "GB/s for 16 lanes of PCIe 4.0 and 16 GB/s between two AMD CPUs are NCCL's figures; "
+        f"inferred: each GPU has its own 16 lanes; {INFERRED_NOTE}"
     )
     routes = pcie_routes(8, PCIE_4, own_switch, lambda device: device // 4, AMD_CPU_LINK)
     quads = ((0, 1, 2, 3), (4, 5, 6, 7))
@@ -203,10 +201,9 @@ def pcie(world_size: int = DEFAULT_DEVICES) -> Topology:
     """Any number of GPUs (8) on PCIe 3.0: two below each switch, all switches below one CPU."""
     check_device_count("pcie", world_size)
     note = (
-        "12 GB/s is NCCL's figure for 16 lanes of PCIe 3.0; "
-        "inferred, as no particular machine is meant: "
-        "two GPUs share a switch and its 16 lanes to the CPU, 10 µs a message, "
-        "and additions as fast as a V100's"
+        "12 GB/s is NCCL's figure for 16 lanes of PCIe 3.0; inferred, because this is a generic "
+        "machine: two GPUs share a switch and its 16 lanes to the CPU, 10 µs per message, and "
+        "additions as fast as on a V100"
     )
     routes = pcie_routes(world_size, PCIE_3, shared_switch, lambda device: 0)
     groups = tuple(tuple(range(first, min(first + 2, world_size))) for first in range(0, world_size, 2))
@@ -216,8 +213,8 @@ def pcie(world_size: int = DEFAULT_DEVICES) -> Topology:
 def nvswitch(world_size: int = DEFAULT_DEVICES) -> Topology:
     """Any number of GPUs (8), each with 12 NVLinks to switches, like the 8 A100 of p4d.24xlarge."""
     note = (
-        "300 GB/s a GPU and direction are nominal, 12 NVLinks of 25; inferred: "
-        f"that the switches are never busy themselves, {INFERRED_NOTE}"
+        "300 GB/s per GPU and direction is the nominal figure of 12 NVLinks with 25 GB/s each; "
+        f"inferred: the switches are never the bottleneck; {INFERRED_NOTE}"
     )
     return _switch_machine("nvswitch", world_size, 12 * NVLINK, A100, note)
 
@@ -286,9 +283,8 @@ class HostNetwork:
     def __post_init__(self) -> None:
         if not (is_integer_at_least(self.nics) and self.bytes_per_s > 0 and self.latency_s >= 0):
             raise ScheduleError(
-                f"a network of {self.nics} NICs, {self.bytes_per_s} bytes/s each, "
-                f"{self.latency_s} s a message: give 1 or more NICs, more than 0 bytes/s, and a "
-                "latency of 0 s or more"
+                f"a network of {self.nics} NICs with {self.bytes_per_s} bytes/s each and {self.latency_s} "
+                "s per message: use at least 1 NIC, more than 0 bytes/s, and a latency of 0 s or more"
             )
 
 
@@ -298,7 +294,7 @@ def repeat_host(host: Topology, hosts: int, network: HostNetwork) -> Topology:
     A single host is the machine itself. Raises ScheduleError for an invalid number of hosts.
     """
     if not is_integer_at_least(hosts):
-        raise ScheduleError(f"{hosts!r} hosts of {host.name}: there must be at least 1")
+        raise ScheduleError(f"{hosts!r} hosts of {host.name}: use at least 1")
     if hosts == 1:
         return host
     devices = host.world_size
@@ -333,8 +329,8 @@ def _prefix_host(host: int, link: Link) -> Link:
 def _single_nic_network(gigabits: float, latency_s: float, out: LinksOfDevice, into: LinksOfDevice) -> HostNetwork:
     """Return the network of a machine in which all GPUs share one network card."""
     note = (
-        f"{gigabits:g} Gb/s are nominal, Amazon's figure; inferred: one NIC for all GPUs, which "
-        f"they reach through PCIe and a CPU, {latency_s * 1e6:g} µs a message"
+        f"{gigabits:g} Gb/s is Amazon's nominal figure; inferred: all GPUs share one NIC, which "
+        f"they reach through PCIe and a CPU, {latency_s * 1e6:g} µs per message"
     )
     return HostNetwork(1, gigabits * GBIT, latency_s, out, into, note)
 
@@ -374,8 +370,8 @@ NETWORKS: Dict[str, HostNetwork] = {
         EFA_LATENCY_S,
         lambda device: (Link(f"PCIe out of {device}", PCIE_3),),
         lambda device: (Link(f"PCIe into {device}", PCIE_3),),
-        "4 NICs of 100 Gb/s, nominal, each below a PCIe switch with two GPUs, at 8 GT/s: "
-        f"{EFA_FILES}/p4d-24xl-topo.xml; inferred: {EFA_LATENCY_S * 1e6:g} µs a message",
+        "4 NICs with a nominal 100 Gb/s each, below a PCIe switch with two GPUs, at 8 GT/s: "
+        f"{EFA_FILES}/p4d-24xl-topo.xml; inferred: {EFA_LATENCY_S * 1e6:g} µs per message",
     ),
     "g4dn.12xlarge": _port_network(50, TCP_LATENCY_S, PCIE_3),
     "g5.12xlarge": _port_network(40, TCP_LATENCY_S, PCIE_4),
@@ -407,18 +403,19 @@ def make_topology(name: str, world_size: Optional[int] = None) -> Topology:
     machine, hosts = _parse_name(name)
     if is_file_name(machine):
         raise ScheduleError(
-            f"topology {name!r}: a file says itself how many hosts there are, under hosts: give {machine} alone"
+            f'topology {name!r}: a file already contains its number of hosts, under "hosts": use '
+            f"{machine} without *HOSTS"
         )
     if machine not in TOPOLOGIES:
-        hint = f"; several hosts are NAME*HOSTS, up to {MAX_HOSTS}; {FILE_HELP}"
+        hint = f"; for up to {MAX_HOSTS} hosts, use NAME*HOSTS, {FILE_HELP}"
         raise ScheduleError(unknown("topology", machine, TOPOLOGIES) + hint)
     if machine in RESIZABLE and hosts is None and world_size is not None:
         return TOPOLOGIES[machine](world_size)
     topology = TOPOLOGIES[machine]()
     if hosts is not None and machine not in NETWORKS:
         raise ScheduleError(
-            f"topology {name!r}: {machine} is no particular machine, and has no network to other "
-            f"hosts: choose several of {', '.join(NETWORKS)}"
+            f"topology {name!r}: the network between several hosts of {machine} is unknown: use "
+            f"*HOSTS only with {', '.join(NETWORKS)}"
         )
     if hosts is not None:
         topology = repeat_host(topology, hosts, NETWORKS[machine])
@@ -433,7 +430,8 @@ def _parse_name(name: str) -> Tuple[str, Optional[int]]:
     count = int(hosts) if re.fullmatch(r" *[0-9]{1,9} *", hosts) else 0
     if not 1 <= count <= MAX_HOSTS:
         raise ScheduleError(
-            f"topology {name!r}: {hosts.strip()!r} is no number of hosts: give 1 to {MAX_HOSTS}, as in p3.16xlarge*8"
+            f"topology {name!r}: {hosts.strip()!r} is not a valid number of hosts: use 1 to "
+            f"{MAX_HOSTS}, as in p3.16xlarge*8"
         )
     return machine.strip(), count
 
@@ -441,8 +439,8 @@ def _parse_name(name: str) -> Tuple[str, Optional[int]]:
 # --- this machine's GPUs, by the links that NVML reports
 
 NVML_NOTE = (
-    "links: as NVML reports them; inferred: 25 GB/s an NVLink, 10 GB/s of PCIe and CPUs, "
-    "10 µs a message, and additions as fast as a V100's"
+    "links: reported by NVML; inferred: 25 GB/s per NVLink, 10 GB/s for PCIe and CPUs, 10 µs "
+    "per message, and additions as fast as on a V100"
 )
 NVSWITCH_LINKS = 12  # of a GPU, as of an A100, because NVML does not report their number here
 
@@ -458,7 +456,7 @@ def nvml_topology(driver: Driver, gpus: Sequence[int]) -> Topology:
     indices = {gpu.index for gpu in driver.gpus}
     missing = [gpu for gpu in gpus if gpu not in indices]
     if missing:
-        raise ScheduleError(f"NVML reports GPUs {sorted(indices)}, not {missing}: see nvidia-smi")
+        raise ScheduleError(f"NVML reports GPUs {sorted(indices)}, but not {missing}: check nvidia-smi")
     switches, cpus = (_first_devices_with_same_parent(driver, gpus, level) for level in (SAME_SWITCHES, SAME_CPU))
     routes = dict(pcie_routes(len(gpus), PCIE_AND_CPU, switches.__getitem__, cpus.__getitem__))
     for src, dst in routes:
@@ -519,8 +517,8 @@ def resolve_topology(ctxs: Sequence[Any], topology: Optional[str] = None) -> Res
         return ResolvedTopology(None, "")
     driver, numbers = nvml.cached_driver(), nvml_numbers(ctxs)
     if numbers is None:
-        reason = driver.error or f"it does not know {' '.join(map(str, ctxs))}"
-        return ResolvedTopology(None, f"as numbered: NVML reports no links ({reason})")
+        reason = driver.error or f"NVML does not report {' '.join(map(str, ctxs))}"
+        return ResolvedTopology(None, f"in numerical order, because NVML reports no links ({reason})")
     return ResolvedTopology(nvml_topology(driver, numbers), "by the links that NVML reports")
 
 

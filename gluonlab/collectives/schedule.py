@@ -90,7 +90,9 @@ class Schedule:
         Raises ScheduleError if ``order`` does not name every rank once.
         """
         if sorted(order, key=str) != sorted(range(self.world_size), key=str):
-            raise ScheduleError(f"order {list(order)}: name each of the devices 0 to {self.world_size - 1} once")
+            raise ScheduleError(
+                f"order={list(order)}: list each of the devices 0 to {self.world_size - 1} exactly once"
+            )
         steps = tuple(
             tuple(Transfer(order[src], order[dst], chunk, op) for src, dst, chunk, op in step) for step in self.steps
         )
@@ -105,10 +107,13 @@ class Schedule:
 def join_reduce_scatter_and_all_gather(name: str, first: Schedule, second: Schedule) -> Schedule:
     """Return the allreduce that runs a reduce_scatter, then an all_gather from the same owners."""
     if (first.collective, second.collective) != (REDUCE_SCATTER, ALL_GATHER):
-        raise ScheduleError(f"{first.name} then {second.name}: an allreduce is a reduce_scatter, then an all_gather")
+        raise ScheduleError(
+            f"{first.name} and {second.name}: combine a reduce_scatter with an all_gather to make an allreduce"
+        )
     if (first.world_size, first.owner) != (second.world_size, second.owner):
         raise ScheduleError(
-            f"{first.name} leaves chunks with owners {first.owner}, {second.name} begins with {second.owner}"
+            f"{first.name} leaves its chunks on ranks {first.owner}, but {second.name} starts with "
+            f"chunks on ranks {second.owner}: use the same owners"
         )
     return replace(first, name=name, collective=ALLREDUCE, steps=first.steps + second.steps)
 
@@ -145,7 +150,7 @@ def schedule_to_arrays(schedule: Schedule) -> ScheduleArrays:
         """Return ranks or chunks as an int64 array. Raises TypeError for other values."""
         column = np.array(values) if values else np.zeros(0, np.int64)
         if column.ndim != 1 or not np.can_cast(column.dtype, np.int64):
-            raise TypeError("ranks and chunks are whole numbers")
+            raise TypeError("ranks and chunks must be whole numbers")
         return column.astype(np.int64, copy=False)
 
     transfers = [transfer for step in schedule.steps for transfer in step]

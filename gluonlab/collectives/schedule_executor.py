@@ -342,7 +342,7 @@ class OutOfPlaceReduceScatter:
 
     def __init__(self, schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]]) -> None:
         if any(transfer.op != ADD for step in schedule.steps for transfer in step):
-            raise ScheduleError(f"{schedule.name} copies chunks: give a reduce-scatter, which adds")
+            raise ScheduleError(f"{schedule.name} copies chunks: use a reduce-scatter, which only adds")
         check_arrays(schedule, arrays, written=False)
         enable_peer_access([rank_arrays[0].context for rank_arrays in arrays])
         self.transfers_run = 0  # as in Executor
@@ -447,32 +447,35 @@ def check_arrays(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], wri
 def _find_fault(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], written: bool) -> str:
     """Return what is wrong with the arrays, to follow the schedule's name in a message, or ""."""
     if len(arrays) != schedule.world_size:
-        return f" is for {schedule.world_size} ranks, and there are arrays of {len(arrays)}"
+        return f" is for {schedule.world_size} ranks, but there are arrays for {len(arrays)}"
     if any(isinstance(rank_arrays, nd.NDArray) for rank_arrays in arrays):
-        return ": each rank has a list of arrays: [[a], [b]], not [a, b]"
+        return ": pass a list of arrays for each rank, such as [[a], [b]], not [a, b]"
     if not arrays[0]:
-        return ": there are no arrays to work on"
+        return ": rank 0 has no arrays: pass at least one array for each rank"
     first = _array_kinds(arrays[0])
     for rank, rank_arrays in enumerate(arrays):
         rank_kinds = _array_kinds(rank_arrays)
         if rank_kinds != first:
-            return f": rank {rank} has {_format_kinds(rank_kinds)}, rank 0 {_format_kinds(first)}: they must be alike"
+            return (
+                f": rank {rank} has {_format_kinds(rank_kinds)}, but rank 0 has {_format_kinds(first)}: "
+                "use the same shapes and types on all ranks"
+            )
         if any(array.context != rank_arrays[0].context for array in rank_arrays):
-            return f": the arrays of rank {rank} lie on several devices: each rank has one of its own"
+            return f": the arrays of rank {rank} are on several devices: put them on one device"
         if any(array.stype != "default" for array in rank_arrays):
-            return f": rank {rank} has sparse arrays: dense ones can be summed, array.tostype('default')"
+            return f": rank {rank} has sparse arrays: convert them with array.tostype('default')"
     if written and arrays_share_memory([array for rank_arrays in arrays for array in rank_arrays]):
-        return ": some of the arrays share memory: give each its own, array.copy()"
+        return ": some of the arrays share memory: copy them with array.copy()"
     ctxs = [rank_arrays[0].context for rank_arrays in arrays]
     kinds = {ctx.device_type for ctx in ctxs}
     if not kinds <= {"cpu", "gpu"}:
-        return f": the arrays lie on {', '.join(sorted(kinds))}: use devices cpu(i) or gpu(i)"
+        return f": the arrays are on {', '.join(sorted(kinds))}: use devices cpu(i) or gpu(i)"
     if any(type_name == "bool" for _, type_name in first):
-        return ": the arrays are of type bool, which has no sum: use array.astype('int32')"
+        return ": arrays of type bool cannot be added: use array.astype('int32')"
     if len(set(ctxs)) < len(ctxs):
         names = ", ".join(map(str, ctxs))
-        return f": the ranks lie on {names}: each rank needs a device of its own"
-    return ": CPU devices and GPUs together: use devices of one kind" if len(kinds) > 1 else ""
+        return f": the ranks are on {names}: put each rank on a different device"
+    return ": CPU devices and GPUs cannot be combined: use devices of one kind" if len(kinds) > 1 else ""
 
 
 def _array_kinds(arrays: Sequence[nd.NDArray]) -> List[ArrayKind]:

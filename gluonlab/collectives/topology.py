@@ -154,19 +154,18 @@ class Topology:
             complete, routes_to_check = set(routes) == set(all_pairs(self.world_size)), routes.values()
         if not complete:
             raise ScheduleError(
-                f"{self.name}: {self.world_size} devices have "
-                f"{self.world_size * (self.world_size - 1)} routes, one for every pair (src, dst)"
+                f"{self.name}: define a route for each of the {self.world_size * (self.world_size - 1)} "
+                f"pairs (src, dst) of the {self.world_size} devices"
             )
         for route in routes_to_check:  # these routes use every link
             speeds = [link.bytes_per_s for link in route.links]
             if not (speeds and route.latency_s >= 0 and all(speed > 0 for speed in speeds)):
                 raise ScheduleError(
-                    f"{self.name}: {route}: a route has links, each with bytes/s above 0, and a latency of 0 s or more"
+                    f"{self.name}: {route} is not a valid route: use at least one link, bytes/s above 0, and "
+                    "a latency of 0 s or more"
                 )
         if not (self.reduce_bytes_per_s > 0 and self.shared_reduce_bytes_per_s > 0):
-            raise ScheduleError(
-                f"{self.name}: devices that add {self.reduce_bytes_per_s} bytes/s: more than 0 are possible"
-            )
+            raise ScheduleError(f"{self.name}: reduce_bytes_per_s={self.reduce_bytes_per_s}: use a number above 0")
         for name in ("groups", "hosts"):
             if not getattr(self, name):
                 object.__setattr__(self, name, (tuple(range(self.world_size)),))
@@ -196,14 +195,16 @@ class Topology:
         if not isinstance(devices, Sequence):
             if not is_integer_at_least(devices) or devices > self.world_size:
                 raise ScheduleError(
-                    f"{self.name} has {self.world_size} devices: choose 1 to {self.world_size}, not {devices!r}"
+                    f"{self.name} has {self.world_size} devices, but {devices!r} are requested: choose 1 to "
+                    f"{self.world_size}"
                 )
             devices = range(devices)
         chosen = list(devices)
         are_known = all(device in range(self.world_size) for device in chosen)
         if not (chosen and are_known and len(set(chosen)) == len(chosen)):
             raise ScheduleError(
-                f"{self.name} has devices 0 to {self.world_size - 1}: choose each at most once, not {chosen}"
+                f"{self.name} has devices 0 to {self.world_size - 1}, but {chosen} are requested: choose "
+                "each at most once"
             )
         routes: Mapping[Pair, Route]
         if isinstance(self.routes, PortRoutes):
@@ -229,7 +230,7 @@ class Topology:
 def check_device_count(name: str, world_size: Any) -> None:
     """Raise ScheduleError for an invalid number of devices."""
     if not is_integer_at_least(world_size):
-        raise ScheduleError(f"{name} with {world_size!r} devices: there must be at least 1")
+        raise ScheduleError(f"{name} with world_size={world_size!r}: use at least 1")
 
 
 # --- the best order of devices for rings, a Hamiltonian cycle
@@ -299,7 +300,7 @@ def _find_best_ring(world_size: int, routes: Mapping[Pair, Route]) -> List[int]:
 
 # --- uniform topologies, from figures
 
-UNIFORM_NOTE = "uniform: the figures are those that it was made of"
+UNIFORM_NOTE = "uniform: all figures are arguments"
 # Fitted to allreduces of 1 KiB to 64 MiB on 2 and 4 devices of a two-core EPYC: seconds of one
 # operation, payload bytes/s that all devices together copy and add, and one device's share of that.
 CPU_CALL_S, CPU_COPY, CPU_ADD, SINGLE_DEVICE_SHARE = 22e-6, 17.5e9, 4e9, 2 / 3
@@ -358,7 +359,7 @@ def shared_memory_topology(
     check_device_count("this machine", world_size)
     add, device_add = add_bytes_per_s, device_add_bytes_per_s
     if not min(copy_bytes_per_s, device_copy_bytes_per_s, add, device_add) > 0:
-        raise ScheduleError("this machine: measured speeds are above 0 bytes/s")
+        raise ScheduleError("the measured speeds of this machine must be above 0 bytes/s")
     core_bytes_per_s, devices = min(copy_bytes_per_s, device_copy_bytes_per_s), range(world_size)
     memory = Link("memory", copy_bytes_per_s)
     out_links = [(memory, Link(f"core of {device}, sending", core_bytes_per_s)) for device in devices]
@@ -366,8 +367,8 @@ def shared_memory_topology(
     routes = PortRoutes(out_links, in_links, latency_s, {})
     device_extra = _extra_addition_speed(core_bytes_per_s, min(add, device_add))
     note = (
-        "measured: the time of an empty transfer, "
-        "and the memory's speed in copying and adding; one memory for all devices"
+        "measured: the time of an empty transfer, and the memory bandwidth of copies and "
+        "additions; all devices share one memory"
     )
     shared_extra = _extra_addition_speed(copy_bytes_per_s, add)
     return Topology("this machine", world_size, routes, device_extra, shared_extra, note=note)
@@ -384,7 +385,7 @@ def typical_cpu_topology(world_size: int) -> Topology:
         device_copy_bytes_per_s=device_copy,
         device_add_bytes_per_s=device_add,
     )
-    note = "CPU devices with the usual speeds of two cores; bench links --save measures others"
+    note = "CPU devices with the usual speeds of two cores; to measure yours, run gluonlab bench links --save FILE"
     return replace(topology, name="CPU devices", note=note)
 
 

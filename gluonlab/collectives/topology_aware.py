@@ -83,9 +83,9 @@ def _auto_schedules(topology: Topology) -> List[Schedule]:
     """
     if topology.world_size > MAX_AUTO_DEVICES:
         raise ScheduleError(
-            f"{AUTO} compares all schedules for up to {MAX_AUTO_DEVICES} devices, not for the "
-            f"{topology.world_size} of {topology.name}: choose an algorithm; "
-            "gluonlab allreduce simulate compares all algorithms"
+            f"{AUTO} compares all schedules for up to {MAX_AUTO_DEVICES} devices, but {topology.name} "
+            f"has {topology.world_size}: choose an algorithm; gluonlab allreduce simulate estimates "
+            "the time of each"
         )
     return select_cheapest(list(candidate_schedules(topology)), topology)
 

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 SUFFIX = ".json"
 MAX_FILE_BYTES = 16 * 2**20
 FILE_ADVICE = (
-    "give a file of a topology, as docs/topologies.md shows one, or a known machine's name, such as p3.16xlarge"
+    "pass a topology file, as described in docs/topologies.md, or the name of a known machine, such as p3.16xlarge"
 )
 SEARCH_ADVICE = "search again, with gluonlab allreduce solve FILE --out-file NEW"
 
@@ -104,7 +104,7 @@ def _parse_topology(text: Union[str, bytes], where: str, name: str) -> Topology:
         content = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeated_keys)
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:80]
-        raise ScheduleError(f"{where} is no JSON ({reason}): {FILE_ADVICE}") from None
+        raise ScheduleError(f"{where} is not valid JSON ({reason}): {FILE_ADVICE}") from None
     if isinstance(content, dict) and content.get("format") == FILE_FORMAT:
         return _parse_schedules_file(where, content, name)
     return TopologyReader(where, content, name).read_topology()
@@ -114,26 +114,26 @@ def _parse_schedules_file(where: str, content: Dict[str, Any], name: str) -> Top
     """Return the topology of a file of schedules, with its verified schedules."""
     if "topology" not in content:
         raise ScheduleError(
-            f"{where}: it has schedules without their topology: {FILE_ADVICE}, or a file of "
-            "gluonlab allreduce solve m.json --out-file FILE"
+            f"{where}: the schedules have no topology: {FILE_ADVICE}, or a file written by gluonlab "
+            "allreduce solve m.json --out-file FILE"
         )
     topology = TopologyReader(f"{where}: topology", content["topology"], name).read_topology()
     if content.get("devices") != topology.world_size:
         raise ScheduleError(
-            f"{where}: its schedules are for {format_value(content.get('devices'))} devices, and its topology "
-            f"has {topology.world_size}: {SEARCH_ADVICE}"
+            f"{where}: the schedules are for {format_value(content.get('devices'))} devices, but the "
+            f"topology has {topology.world_size}: {SEARCH_ADVICE}"
         )
     from gluonlab.collectives.synthesis import precomputed_schedules
     from gluonlab.collectives.synthesis.flow_network import make_flow_network
 
     stored = precomputed_schedules.parse_schedules(where, content)
     if set(stored.network.shared_links) != set(make_flow_network(topology).shared_links):
-        raise ScheduleError(f"{where}: its schedules are for other links than it has: {SEARCH_ADVICE}")
+        raise ScheduleError(f"{where}: the schedules were computed for different links: {SEARCH_ADVICE}")
     return replace(topology, schedules=tuple(entry.schedule for entry in stored.front))
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a valid JSON number")
 
 
 def _refuse_repeated_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
@@ -144,7 +144,7 @@ def _refuse_repeated_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
         repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key {format_value(repeated)} is there twice")
+        raise ValueError(f"the key {format_value(repeated)} appears twice")
     return content
 
 
@@ -156,9 +156,9 @@ def write_topology(topology: Topology, path: Union[str, Path]) -> None:
     names of several lines. Also raises it for schedules, which `schedules_file_text` writes.
     """
     if topology.schedules:
-        raise ScheduleError(f"{topology.name}: a file of its links has no place for its schedules")
+        raise ScheduleError(f"{topology.name}: a topology file cannot contain schedules")
     text = _topology_text(topology)
-    _parse_topology(text, f"{topology.name}, as a file", "")  # raises for a file that could not be read
+    _parse_topology(text, f"topology {topology.name}", "")  # raises for a file that could not be read
     write_text(Path(path), text)
 
 
@@ -244,8 +244,8 @@ class TopologyReader:
         for src, dst in all_pairs(self._devices):
             if (src, dst) not in routes:
                 fields.raise_error(
-                    f"no way leads from device {src} to device {dst}: link them, or both to a "
-                    "switch, as devices do not forward, or give the pair one of the routes"
+                    f"there is no route from device {src} to device {dst}: link them directly, link both to a "
+                    'switch (devices do not forward), or list the pair under "routes"'
                 )
         return Topology(
             self._name,
@@ -266,7 +266,7 @@ class TopologyReader:
         fields = JsonFields(where, {"name": item} if isinstance(item, str) else item, ("name", SPEED))
         name = self._read_name(fields)
         if name in self._switches:
-            fields.raise_error(f"two switches are called {name!r}: give each a name of its own")
+            fields.raise_error(f"two switches are called {name!r}: use different names")
         self._switches.append(name)
         if SPEED in fields:
             self._buses[name] = self._add_link(fields, name, fields.number(SPEED))
@@ -280,7 +280,11 @@ class TopologyReader:
             self._add_link(fields, name, speed)
         for src, dst in ends:
             if src == dst or (src, dst) in self._wires:
-                problem = "leads nowhere" if src == dst else "is the second one: give one more lanes"
+                problem = (
+                    "has the same two ends: remove it"
+                    if src == dst
+                    else "is listed twice: list it once, with more lanes"
+                )
                 fields.raise_error(f"the link from {format_value(src)} to {format_value(dst)} {problem}")
             direction = f"{name} {src} to {dst}".strip()
             link = self._add_link(fields, name if name and len(ends) == 1 else direction, speed)
@@ -291,7 +295,9 @@ class TopologyReader:
         single_ends = [key for key in ("from", "to") if key in fields]
         if "between" not in fields and not single_ends:
             if LATENCY in fields:
-                fields.raise_error(f"{LATENCY} is for links with ends, from and to, and for routes")
+                fields.raise_error(
+                    f'{LATENCY} is only for routes, and for links with "from" and "to" or "between": remove it'
+                )
             return []
         if "between" not in fields:
             expected = "a device's number, or a switch's name"
@@ -301,22 +307,22 @@ class TopologyReader:
             return [(src, dst)]
         ends = fields.items("between", self._check_node, 2)
         if single_ends or len(ends) < 2:
-            fields.raise_error("between names two ends, as [0, 1], and stands for from and to")
+            fields.raise_error('"between" needs two ends, such as [0, 1], and replaces "from" and "to"')
         return [(ends[0], ends[1]), (ends[1], ends[0])]
 
     def _read_speed(self, fields: JsonFields) -> float:
         """Return the bytes/s of a link, which the file gives directly or as a number of lanes."""
         if "lanes" not in fields:
             if LANE in fields:
-                fields.raise_error(f"{LANE} is for lanes: give their number, or {SPEED}")
+                fields.raise_error(f"{LANE} is only for links with lanes: add their number, or use {SPEED} instead")
             return fields.number(SPEED)
         if SPEED in fields:
-            fields.raise_error(f"give {SPEED} or lanes, not both")
+            fields.raise_error(f'{SPEED} and "lanes" contradict each other: remove one of them')
         lanes = fields.count("lanes", MAX_LANES)
         speed = lanes * (fields if LANE in fields else self._fields).number(LANE)
         max_speed = SPEEDS[1]
         return speed if speed <= max_speed else fields.raise_error(
-            f"{lanes} lanes have {speed:g} bytes/s together: {max_speed:g} are the most"
+            f"{lanes} lanes have {speed:g} bytes/s together: the maximum is {max_speed:g}"
         )  # fmt: skip
 
     def _read_latency(self, fields: JsonFields) -> float:
@@ -326,31 +332,31 @@ class TopologyReader:
     def _add_link(self, fields: JsonFields, name: str, speed: float) -> Link:
         """Add and return a link. Raise ScheduleError if its name is used already."""
         if name in self._links:
-            fields.raise_error(f"two links are called {name!r}: give each a name of its own")
+            fields.raise_error(f"two links are called {name!r}: use different names")
         self._links[name] = Link(name, speed)
         return self._links[name]
 
     def _read_name(self, fields: JsonFields) -> str:
-        fields.value("name", "one, or a link's ends, from and to")
+        fields.value("name", 'one, or the link\'s ends, "from" and "to"')
         name = fields.text("name", "")
-        return name if name.strip() else fields.raise_error(f"name is {name!r}: give one")
+        return name if name.strip() else fields.raise_error(f"name is {name!r}: it must not be blank")
 
     def _check_node(self, where: str, value: Any) -> Node:
         """Return ``value`` if it is a device's number or a switch's name, else raise an error."""
         if not isinstance(value, str):
-            return self._check_device(where, value, " and no switch" if self._switches else "")
+            return self._check_device(where, value, " or switch" if self._switches else "")
         if value not in self._switches:
             reason = unknown("switch", value[:60], self._switches) if self._switches else (
-                f"{format_value(value)} is none of the switches, as the file has none"
+                f"{format_value(value)} is not a valid switch, because the file defines no switches"
             )  # fmt: skip
-            raise ScheduleError(f"{where}: {reason}; devices are numbers without quotes")
+            raise ScheduleError(f"{where}: {reason}; write device numbers without quotes")
         return value
 
     def _check_device(self, where: str, value: Any, alternative: str = "") -> int:
         """Return ``value`` if it is a device's number, else raise ScheduleError."""
         if not (type(value) is int and 0 <= value < self._devices):
             raise ScheduleError(
-                f"{where}: {format_value(value)} is no device{alternative}: choose 0 to {self._devices - 1}"
+                f"{where}: {format_value(value)} is not a valid device{alternative}: choose 0 to {self._devices - 1}"
             )
         return value
 
@@ -369,11 +375,11 @@ class TopologyReader:
             links = fields.items("links", self._find_link, MAX_ENTRIES)
             if src == dst or not links:
                 fields.raise_error(
-                    f"from {src} to {dst} over {len(links)} links: give two devices, and the names "
-                    "of all links on the way"
+                    f"the route from {src} to {dst} has {len(links)} links: set two different devices, and "
+                    "the names of all links between them"
                 )
             if (src, dst) in routes:
-                fields.raise_error(f"it is the second one from {src} to {dst}: give one")
+                fields.raise_error(f"there is a second route from {src} to {dst}: remove one of them")
             routes[src, dst] = Route(tuple(links), self._read_latency(fields))
 
         self._fields.items("routes", add_route, MAX_ENTRIES)
@@ -382,7 +388,7 @@ class TopologyReader:
     def _find_link(self, where: str, value: Any) -> Link:
         """Return the link with the name ``value``. Raises ScheduleError for an unknown one."""
         if not isinstance(value, str):
-            raise ScheduleError(f"{where}: {format_value(value)} is no link: give the name of one")
+            raise ScheduleError(f"{where}: {format_value(value)} is not the name of a link: write a name in quotes")
         if value not in self._links:
             raise ScheduleError(f"{where}: {unknown('link', value[:60], self._links)}")
         return self._links[value]
@@ -392,13 +398,15 @@ class TopologyReader:
 
         def members(where: str, item: Any) -> Tuple[int, ...]:
             if not (isinstance(item, list) and item):
-                raise ScheduleError(f"{where}: {format_value(item)} is no list of devices, as [0, 1]")
+                raise ScheduleError(f"{where}: {format_value(item)} is not a list of devices, such as [0, 1]")
             return tuple(self._check_device(where, device) for device in item)
 
         parts = tuple(self._fields.items(key, members, self._devices))
         devices = sorted(device for part in parts for device in part)
         if parts and devices != list(range(self._devices)):
-            self._fields.raise_error(f"{key}: give every device, 0 to {self._devices - 1}, once, as [[0, 1], [2, 3]]")
+            self._fields.raise_error(
+                f"{key}: list every device, 0 to {self._devices - 1}, exactly once, such as [[0, 1], [2, 3]]"
+            )
         return parts
 
 
@@ -421,7 +429,9 @@ class JsonFields:
     def __init__(self, where: str, content: Any, allowed_keys: Sequence[str]) -> None:
         self.where = where
         if not isinstance(content, dict):
-            self.raise_error(f"{format_value(content)} is no object: give {{...}} with {', '.join(allowed_keys)}")
+            self.raise_error(
+                f"{format_value(content)} is not a JSON object: use {{...}} with the keys {', '.join(allowed_keys)}"
+            )
         for key in content:
             if key not in allowed_keys:
                 self.raise_error(unknown("key", key[:MAX_NAME_LENGTH], allowed_keys))
@@ -437,7 +447,7 @@ class JsonFields:
     def value(self, key: str, expected: str) -> Any:
         """Return the value of ``key``. If it is missing, the error names what is ``expected``."""
         if key not in self._content:
-            self.raise_error(f"{key} is missing: give {expected}")
+            self.raise_error(f"{key} is missing: add {expected}")
         return self._content[key]
 
     def number(self, key: str, default: Optional[float] = None, *, zero: bool = False) -> float:
@@ -452,21 +462,23 @@ class JsonFields:
         except OverflowError:
             number = math.nan
         if not minimum <= number <= maximum:
-            self.raise_error(f"{key} is {format_value(value)}: give {expected}, such as {example}")
+            self.raise_error(f"{key} is {format_value(value)}: it must be {expected}, such as {example}")
         return number
 
     def count(self, key: str, maximum: int) -> int:
         """Return an integer from 1 to ``maximum``."""
-        value = self.value(key, f"a whole number, 1 to {maximum}")
+        value = self.value(key, f"a whole number from 1 to {maximum}")
         if not (type(value) is int and 1 <= value <= maximum):
-            self.raise_error(f"{key} is {format_value(value)}: give a whole number, 1 to {maximum}")
+            self.raise_error(f"{key} is {format_value(value)}: it must be a whole number from 1 to {maximum}")
         return value
 
     def text(self, key: str, default: str, max_length: int = MAX_NAME_LENGTH) -> str:
         """Return text on one line, or ``default`` if the key is missing."""
         value = self._content.get(key, default)
         if not (isinstance(value, str) and value.isprintable() and len(value) <= max_length):
-            self.raise_error(f"{key} is {format_value(value)}: give text on one line, up to {max_length} characters")
+            self.raise_error(
+                f"{key} is {format_value(value)}: it must be text on one line, with at most {max_length} characters"
+            )
         return value
 
     def items(self, key: str, read: Callable[[str, Any], _T], max_count: int) -> List[_T]:
@@ -476,9 +488,9 @@ class JsonFields:
         """
         value = self._content.get(key, [])
         if not isinstance(value, list):
-            self.raise_error(f"{key} is {format_value(value)}: give a list, [...]")
+            self.raise_error(f"{key} is {format_value(value)}: it must be a list, [...]")
         if len(value) > max_count:
-            self.raise_error(f"{key} has {len(value)} entries: give up to {max_count}")
+            self.raise_error(f"{key} has {len(value)} entries: the maximum is {max_count}")
         return [read(f"{self.where}: {key}[{index}]", item) for index, item in enumerate(value)]
 
 

@@ -71,11 +71,11 @@ def _check_shape(schedule: Schedule) -> None:
     """Raise ScheduleError for an unknown collective, or for impossible ranks, chunks or owners."""
     ranks, chunks, problem = schedule.world_size, schedule.chunks, ""
     if schedule.collective not in COLLECTIVES:
-        problem = f"{schedule.collective!r} is no collective: choose {', '.join(COLLECTIVES)}"
+        problem = f"{schedule.collective!r} is not a valid collective: choose {', '.join(COLLECTIVES)}"
     elif ranks < 1 or chunks < 1:
-        problem = f"{ranks} ranks and {chunks} chunks: there must be one of each"
+        problem = f"{ranks} ranks and {chunks} chunks: use at least one of each"
     elif len(schedule.owner) != chunks or not all(0 <= rank < ranks for rank in schedule.owner):
-        problem = f"owners {schedule.owner}: each of {chunks} chunks has one among {ranks} ranks"
+        problem = f"owner={schedule.owner}: list one of the {ranks} ranks for each of the {chunks} chunks"
     if problem:
         raise ScheduleError(f"{schedule.name}: {problem}")
 
@@ -137,17 +137,17 @@ def _check_step(schedule: Schedule, number: int) -> None:
         source, target = (src, chunk), (dst, chunk)
         problem: Optional[str] = None
         if op not in OPS:
-            problem = f"{op!r} is no operation: choose {', '.join(OPS)}"
+            problem = f"{op!r} is not a valid operation: choose {', '.join(OPS)}"
         elif not (0 <= src < n and 0 <= dst < n and 0 <= chunk < schedule.chunks):
-            problem = f"there are {n} ranks and {schedule.chunks} chunks, counted from 0"
+            problem = f"ranks must be below {n} and chunks below {schedule.chunks}, counted from 0"
         elif src == dst:
             problem = "a rank cannot send to itself"
         elif source in written:
-            problem = f"chunk {chunk} of rank {src} is written in the same step"
+            problem = f"chunk {chunk} of rank {src} is also written in this step"
         elif target in read:
-            problem = f"chunk {chunk} of rank {dst} is read in the same step"
+            problem = f"chunk {chunk} of rank {dst} is also read in this step"
         elif target in written and (op, written[target]) != (ADD, ADD):
-            problem = f"chunk {chunk} of rank {dst} is written twice in the step, not only by additions"
+            problem = f"chunk {chunk} of rank {dst} is written twice in this step, which only additions can do"
         if problem:
             location = (number, position)
             raise ScheduleError(f"{_format_transfer(schedule, location)}: {problem}", *location)
@@ -228,15 +228,15 @@ def _check_chunk(schedule: Schedule, chunk: int, simulation: _ChunkSimulation, a
         contributors, duplicates = simulation.sums.contributors[tree], simulation.sums.duplicates[tree]
         if schedule.collective == ALL_GATHER:
             if tree != owner:
-                problem = f"another chunk {chunk} than its owner, rank {owner}, began with"
+                problem = f"a chunk {chunk} that does not come from its owner, rank {owner}"
         elif contributors != all_ranks or duplicates:
             problem = f"chunk {chunk} {_describe_miscount(all_ranks & ~contributors, duplicates)}"
         if problem:
             _raise_fault(schedule, arrays, simulation, rank, f"rank {rank} ends with {problem}")
     for rank in ranks:
         if simulation.final_trees[rank] != simulation.final_trees[ranks[0]]:
-            order = f"ranks {ranks[0]} and {rank} add up chunk {chunk} in another order"
-            _raise_fault(schedule, arrays, simulation, rank, f"{order}, and so with other bits")
+            order = f"ranks {ranks[0]} and {rank} add the contributions to chunk {chunk} in a different order"
+            _raise_fault(schedule, arrays, simulation, rank, f"{order}, so their results are not bit-identical")
 
 
 def _describe_miscount(missing: int, duplicates: int) -> str:
@@ -255,7 +255,7 @@ def _raise_fault(
     """Raise ScheduleError for the first transfer that makes the final chunk of ``rank`` wrong."""
     index = simulation.find_faulty_transfer(rank)
     if index is None:
-        raise ScheduleError(f"{schedule.name}: {message}: nothing is ever sent to it")
+        raise ScheduleError(f"{schedule.name}: {message}: no transfer reaches it")
     row = int(simulation.rows[index])
     step = int(arrays.step[row])
     position: Position = (step, row - int(arrays.starts[step]))

@@ -28,7 +28,7 @@ from gluonlab.errors import ConfigError, DataError, RunError
 from gluonlab.plain_text import json_text
 
 RUN_COMMAND = "gluonlab run --dataset"
-KEPT_HINT = "what has been downloaded is kept: run the same command again to resume"
+KEPT_HINT = "downloaded files are kept: run the same command again to resume"
 LONGEST_TIMEOUT_S = 86_400
 SourceTable = Dict[str, Source]
 
@@ -57,8 +57,8 @@ def _find_source(name: str, sources: SourceTable) -> Source:
     # The data set has files, but no known address.
     smaller = ", ".join([other for other in sources if other.startswith(f"{name}-")] or sources)
     raise DataError(
-        f"{name} cannot be downloaded, as its address and digest are not known: "
-        f"choose {smaller}, or unpack it below --data-dir yourself"
+        f"{name} cannot be downloaded, because its address and digest are unknown: choose "
+        f"{smaller}, or unpack it in --data-dir yourself"
     )
 
 
@@ -134,7 +134,7 @@ def path(sources: SourceTable, name: str, data_dir: Optional[str]) -> None:
     source, root = _find_source(name, sources), _resolve_root(data_dir)
     folder = find_dataset_folder(source, root)
     if folder is None:
-        raise DataError(f"{name} is not in {root}: {download_command(name, data_dir)}")
+        raise DataError(f"{name} was not found in {root}: {download_command(name, data_dir)}")
     click.echo(folder)
 
 
@@ -158,7 +158,7 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     """
     if name is None or out is None:
         missing = "the data set" if name is None else "--out DIR"
-        raise ConfigError(f"pack needs {missing}: write gluonlab data pack folder:PATH --out DIR")
+        raise ConfigError(f"pack needs {missing}: run gluonlab data pack folder:PATH --out DIR")
     if not has_image_files(name):
         raise ConfigError(f"{name} has no image files to decode: choose {', '.join(image_file_datasets())}")
     from gluonlab.data.sets.packed_folder import check_new_folder

@@ -70,8 +70,8 @@ def threads_per_device(cpu_devices: int, requested: "int | None" = None) -> int:
         return requested or openmp_settings.exported_thread_count() or cores_per_process()
     if requested is not None and requested > 1:
         raise ConfigError(
-            f"--threads {requested} with {cpu_devices} CPU devices would hang in OpenBLAS: "
-            "leave it out, or use one CPU device"
+            f"--threads {requested} with {cpu_devices} CPU devices would hang in OpenBLAS: omit it, "
+            "or use one CPU device"
         )
     return 1
 
@@ -113,8 +113,8 @@ def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
         actual = actual_sizes[ctx.device_id]
         if actual != count:
             raise EngineError(
-                f"{ctx} computes with {actual} threads instead of {count}: "
-                f"unset OMP_THREAD_LIMIT, and set OMP_NUM_THREADS={count}, before Python starts"
+                f"{ctx} computes with {actual} threads instead of {count}: before Python starts, unset "
+                f"OMP_THREAD_LIMIT and set OMP_NUM_THREADS={count}"
             )
     return count
 
@@ -123,11 +123,11 @@ def _several_devices_warnings(cpu_devices: int, requested: "int | None") -> Iter
     """Yield the warnings for several CPU devices, which compute with one thread each."""
     exported = openmp_settings.exported_threads()
     if requested is None and exported is not None and exported.threads > 1:
-        yield f"{exported} would hang {cpu_devices} CPU devices: each computes with 1 thread"
+        yield f"{exported} would hang {cpu_devices} CPU devices, so each uses 1 thread"
     if mxnet_setup.mxnet_imported_first:
         yield (
-            "mxnet was imported before gluonlab: if it has computed anything already, CPU devices share scratch memory "
-            "and wait for each other, and two of them train LeNet about as fast as one; import gluonlab first"
+            "mxnet was imported before gluonlab, so CPU devices may share scratch memory and wait "
+            "for each other, and two train LeNet no faster than one: import gluonlab first"
         )
 
 
@@ -138,14 +138,15 @@ def _one_device_warnings(threads: int, requested: "int | None") -> Iterator[str]
     is_default = requested is None and openmp_settings.exported_thread_count() is None
     if is_default and not local.is_certain and cores > 1:
         yield (
-            f"up to {local.processes} workers may share this host's {cores} cores: this one computes with {threads} of "
-            "them; if fewer do, export OMP_NUM_THREADS, or train with gluonlab launch, which counts them"
+            f"up to {local.processes} workers may share the {cores} cores of this host, so this one "
+            f"uses {threads} threads; if there are fewer workers, set OMP_NUM_THREADS, or train with "
+            "gluonlab launch"
         )
     if threads > 1 and openmp_settings.spins_by_default():
         yield (
-            f"mxnet or torch loaded OpenMP before gluonlab could configure it: its {threads} threads spin while they "
-            "wait for each other, which is many times slower beside other work; import gluonlab and mxnet first, or "
-            f"{openmp_settings.SHORT_SPIN_COMMAND} before Python starts"
+            f"mxnet or torch loaded OpenMP before gluonlab could configure it: its {threads} threads "
+            "spin while they wait, which is very slow next to other programs; import gluonlab and "
+            f"mxnet first, or run {openmp_settings.SHORT_SPIN_COMMAND} before Python starts"
         )
 
 

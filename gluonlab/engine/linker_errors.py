@@ -41,9 +41,10 @@ _FILE_ERRORS = (
      "{path} cannot be opened: {why}", "fix that, and try again"),
     (_PATH_PATTERN + r"failed to map segment from shared object(: (?P<why>[\w ]+))?",
      "{path} cannot be mapped into memory: {why}",
-     "if its disk is mounted noexec, install into a folder of another; else free memory, or raise its limit"),
+     "if its disk is mounted noexec, install into a folder on another disk; otherwise free "
+     "memory, or raise the memory limit"),
     (_PATH_PATTERN + "cannot enable executable stack",
-     "{path} needs an executable stack, which glibc 2.41 and newer, or SELinux, refuses",
+     "{path} needs an executable stack, which glibc 2.41 and newer, or SELinux, do not allow",
      "patchelf --clear-execstack {path}"),
     (_PATH_PATTERN + "cannot allocate memory in static TLS block",
      "{path} was loaded too late", "import gluonlab and mxnet first, or export LD_PRELOAD={path}"),
@@ -51,9 +52,9 @@ _FILE_ERRORS = (
      r"(?P<why>invalid ELF header|file too short|wrong ELF class[^\]]*|cannot read[^\]]*)",
      "{path} is not a library for this machine ({why})", ""),
     (_PATH_PATTERN + r"version [`'](?P<why>[^']+)' not found",
-     "{path} is too old: it lacks {why}", ""),
+     "{path} is too old: it does not contain {why}", ""),
     (_PATH_PATTERN + "no version information available",
-     "{path} is not the library that its name says: its symbols have no versions", ""),
+     "{path} is a different library than its name suggests: its symbols have no versions", ""),
 )  # fmt: skip
 
 
@@ -97,22 +98,22 @@ def diagnose_linker_error(message: str, environ: Mapping[str, str] = os.environ)
     library = re.search(_LIBRARY_PATTERN, text)
     if library is None:
         return None
-    return LinkerDiagnosis(library[0], text, "reinstall the package that holds it")
+    return LinkerDiagnosis(library[0], text, "reinstall the package that contains it")
 
 
 def missing_library_fix(name: str) -> str:
     """Return a text with the command that installs the library with the soname ``name``."""
     if name.startswith("libcuda.so"):
-        cure = "it comes with the NVIDIA driver (450.80.02 or newer): install the driver, "
+        cure = "install the NVIDIA driver (450.80.02 or newer), which contains it, "
         cpu = pip_install_command("cpu")
-        return f"{cure}or use the CPU build, pip uninstall -y mxnet-cu112; {cpu}"
+        return f"{cure}or use the CPU build: pip uninstall -y mxnet-cu112; {cpu}"
     if name in WHEEL_BY_SONAME:
         cure = _reinstall_lost_wheel(name) or pip_install_command("cu112")
-        return f"it comes with the wheel {WHEEL_BY_SONAME[name]}: {cure}"
+        return f"install the wheel {WHEEL_BY_SONAME[name]}, which contains it: {cure}"
     for library, (deb, rpm) in SYSTEM_PACKAGES.items():
         if name.startswith(library):
             return f"apt-get install {deb} (Debian, Ubuntu) or dnf install {rpm}"
-    return "install the package of your system that holds it"
+    return "install the package of your system that contains it"
 
 
 def _reinstall_lost_wheel(name: str) -> str:
@@ -157,7 +158,7 @@ def _diagnose_missing_library(name: str, environ: Mapping[str, str]) -> LinkerDi
     others = find_other_versions(name, environ)
     if not others:
         return LinkerDiagnosis(name, "", missing_library_fix(name))
-    cause = f"{others[0]} is another version; {name} is the one that MXNet 1.9.1 was linked with"
+    cause = f"{others[0]} is another version, but MXNet 1.9.1 needs {name}"
     # The wheels for CUDA 12 and cuDNN 9 install into the same folders as the wheels for CUDA 11.
     wheel = owning_wheel(others[0])
     return LinkerDiagnosis(name, cause, _reinstall_command(wheel) if wheel else missing_library_fix(name))
@@ -182,11 +183,11 @@ def _diagnose_missing_symbol(
     """
     provider = _LIBRARY_BY_VERSION_PREFIX.get((provider or "").partition("_")[0], provider)
     if provider is None or not re.fullmatch(_LIBRARY_PATTERN, provider):
-        cause = f"{user} does not fit the other libraries: none of them has {symbol}"
+        cause = f"{user} does not fit the other libraries: none of them contains {symbol}"
         return LinkerDiagnosis(user.name, cause, _replacement_fix(user, environ))
     candidates = [folder / provider for folder in [*ld_library_path_folders(environ), user.parent]]
     path = next((path for path in candidates if path.is_file()), None)
-    cause = f"{path or provider} is not the version that {user} needs: it lacks {symbol}"
+    cause = f"{path or provider} is not the version that {user} needs: it does not contain {symbol}"
     cure = _replacement_fix(path, environ) if path else missing_library_fix(provider)
     return LinkerDiagnosis(provider, cause, cure)
 
@@ -195,10 +196,10 @@ def _replacement_fix(path: Path, environ: Mapping[str, str]) -> str:
     """Return advice to replace the library ``path``; it depends on the library's origin."""
     origin = library_origin(path, environ)
     if origin == "LD_LIBRARY_PATH":
-        return f"take {path.parent} out of LD_LIBRARY_PATH, or put matching libraries there"
+        return f"remove {path.parent} from LD_LIBRARY_PATH, or put matching libraries there"
     if origin == "wheel":
         command = _reinstall_command(owning_wheel(path))
-        return f"{command}, and pip uninstall any other package that put it there"
+        return f"{command}, and pip uninstall any other package that installed it"
     if origin == "mxnet":
         return REINSTALL_MXNET
-    return "update the package of your system that holds it"
+    return "update the package of your system that contains it"

@@ -192,7 +192,7 @@ class CudaVersions(NamedTuple):
     def __str__(self) -> str:
         driver, compiler = format_cuda_version(self.driver), format_cuda_version(self.compiler)
         verb = "runs" if self.are_compatible else "does not run"
-        return f"the driver knows CUDA {driver} and {verb} what NVRTC {compiler} compiles"
+        return f"the driver supports CUDA {driver} and {verb} code that NVRTC {compiler} compiles"
 
 
 def cuda_versions() -> CudaVersions:

@@ -32,7 +32,7 @@ def explain_import_error(error: BaseException) -> EngineError:
     text = " ".join(str(error).split())
     if isinstance(error, ModuleNotFoundError) and error.name == "distutils":
         return EngineError(
-            "mxnet needs distutils, which Python 3.12 dropped: pip install 'setuptools<81', which still has it"
+            "mxnet needs distutils, which Python 3.12 removed: pip install 'setuptools<81', which still contains it"
         )
     hidden = explain_hidden_module(error)
     if hidden is not None:

@@ -99,7 +99,7 @@ def _set_environment() -> None:
     if os.environ.get("MXNET_CPU_WORKER_NTHREADS", "1") != "1":
         requested = os.environ["MXNET_CPU_WORKER_NTHREADS"]
         os.environ["MXNET_CPU_WORKER_NTHREADS"] = "1"
-        warn(f"MXNET_CPU_WORKER_NTHREADS={requested} could hang CPU devices: each has 1 worker")
+        warn(f"MXNET_CPU_WORKER_NTHREADS={requested} could hang CPU devices, so each uses 1 worker")
 
 
 def _prepare_import() -> None:
@@ -111,8 +111,8 @@ def _prepare_import() -> None:
     installed = installed_distributions()
     if len(installed) > 1:
         raise EngineError(
-            f"{' and '.join(installed)} are both installed and overwrite each other's files: "
-            f"pip uninstall -y {' '.join(installed)}, then {pip_install_choices()}"
+            f"{' and '.join(installed)} are both installed and overwrite each other's files: pip "
+            f"uninstall -y {' '.join(installed)}, then {pip_install_choices()}"
         )
     if "mxnet-cu112" in installed:
         load_cuda_libraries()
@@ -185,7 +185,7 @@ def _disable_unsupported_fusion() -> None:
     elif os.environ[FUSION_VARIABLE] not in _FUSION_OFF:
         setting = f"{FUSION_VARIABLE}={os.environ[FUSION_VARIABLE]}"
         fix = f"unset {FUSION_VARIABLE} to run without fusion"
-        warn(f"{setting} is obeyed, but {versions}: the first fused operator will fail; {fix}")
+        warn(f"{setting} is set, but {versions}: the first fused operator will fail; {fix}")
 
 
 def fusion_state() -> FusionState:

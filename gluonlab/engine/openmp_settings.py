@@ -23,7 +23,7 @@ from gluonlab.errors import warn
 SPIN_COUNT = "1000"
 # Variables that users export for other programs, and the harm that each would do to MXNet. MXNet is
 # loaded without these variables.
-_SMALLER_TEAM_HARM = "with fewer threads than it expects, oneDNN computes wrong sums and NaN"
+_SMALLER_TEAM_HARM = "oneDNN computes wrong sums and NaN if it gets fewer threads than it expects"
 _BOUND_THREADS_HARM = "all of MXNet's workers would share one core"
 HARMFUL_VARIABLES = {
     **dict.fromkeys(("OMP_DYNAMIC", "OMP_THREAD_LIMIT", "OMP_MAX_ACTIVE_LEVELS"), _SMALLER_TEAM_HARM),
@@ -59,7 +59,7 @@ def openmp_settings_for_mxnet() -> Iterator[None]:
             variables["GOMP_SPINCOUNT"] = SPIN_COUNT
         for setting, effect in harmful_user_settings().items():
             variables[setting.split("=")[0]] = None
-            warn(f"{setting} is overridden for MXNet: {effect}")
+            warn(f"{setting} is overridden for MXNet, because {effect}")
     with temporary_variables(variables):
         yield
 

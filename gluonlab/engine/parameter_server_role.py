@@ -123,12 +123,12 @@ def _explain_bind_failure() -> CannotListen:
     role = read_server_role(os.environ)
     if role is None or role.role != "scheduler":  # MXNet has tried 40 ports
         node = os.environ.get(NODE_ADDRESS_VARIABLE, "this host's address")
-        return CannotListen(f"no port of {node} can be had: set {NODE_ADDRESS_VARIABLE} anew", False)
+        return CannotListen(f"no port of {node} is available: set {NODE_ADDRESS_VARIABLE} to another address", False)
     error = _bind_error(role.root or "", int(role.port or 0)) or OSError(
         errno.EADDRINUSE, os.strerror(errno.EADDRINUSE)
     )
     is_taken = error.errno == errno.EADDRINUSE
-    return CannotListen(f"port {role.port} of {role.root}: {error.strerror}", is_taken)
+    return CannotListen(f"port {role.port} of {role.root} cannot be used: {error.strerror}", is_taken)
 
 
 def _bind_error(address: str, port: int) -> Optional[OSError]:

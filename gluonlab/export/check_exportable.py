@@ -33,8 +33,8 @@ def check_onnx_installed(format: Optional[str]) -> None:
             missing = isinstance(error, ModuleNotFoundError) and error.name == name
             reason = "not installed" if missing else f"broken here ({' '.join(str(error).split())})"
             raise ConfigError(
-                f"--export onnx needs {' and '.join(ONNX_PACKAGES)}, and {name} is {reason}: "
-                f"{pip_install_command('onnx')}, or leave onnx out"
+                f"--export onnx needs {' and '.join(ONNX_PACKAGES)}, but {name} is {reason}: "
+                f"{pip_install_command('onnx')}, or omit onnx"
             ) from None
 
 

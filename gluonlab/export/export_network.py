@@ -100,7 +100,7 @@ def _write_onnx(
             # a small validation set is repeated
             return agreement._replace(images=min(agreement.images, len(dataset.test)))
         except RunError as error:
-            raise RunError(f"{path} is not written: {error}; the folder has MXNet's own files") from None
+            raise RunError(f"{path} is not written: {error}; the folder contains MXNet's own files") from None
 
 
 def _sample_validation_images(dataset: Dataset) -> Any:
@@ -123,7 +123,7 @@ def _mean_and_std(dataset: Dataset) -> Any:
 def _describe_export(model: str, dataset: Dataset) -> Dict[str, Any]:
     """Return the content of model.json."""
     is_float = image_dtype(dataset.train) != "uint8"
-    values = "floats as the run's" if is_float else "pixels divided by 255"
+    values = "floats like the run's" if is_float else "pixels divided by 255"
     if dataset.normalization is not None:
         values += ", minus mean, divided by std, by channel"
     elif not is_float:

@@ -19,7 +19,7 @@ from gluonlab.models.symbol_graph import Node, Replacement, Shape, replace_nodes
 
 INPUT, OUTPUT = "data", "scores"
 BATCH = "batch"  # name of the axis with any length
-ALTERNATIVE_HINT = "give --export mxnet, which writes MXNet's own files, or another network"
+ALTERNATIVE_HINT = "use --export mxnet, which writes MXNet's own files, or another model"
 
 
 def to_onnx(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], image_shape: Tuple[int, ...], model: str) -> bytes:
@@ -46,8 +46,8 @@ def to_onnx(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], image_shape:
     except UntranslatableError as error:
         reason = f" ({error.reason})" if error.reason else ""
         raise ModelError(
-            f"--export onnx: {model} has the operator {error.operator}, "
-            f"which MXNet cannot translate to ONNX{reason}: {ALTERNATIVE_HINT}"
+            f"--export onnx: {model} contains the operator {error.operator}, which MXNet cannot "
+            f"translate to ONNX{reason}: {ALTERNATIVE_HINT}"
         ) from None
     ((_, classes),) = graph.infer_shape(**{INPUT: (1, *image_shape)})[1]
     _name_inputs_and_output(onnx.helper, onnx_graph, shape, classes)
@@ -62,7 +62,9 @@ def to_onnx(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], image_shape:
         onnx.checker.check_model(onnx_model)
     except onnx.checker.ValidationError as error:
         reason = " ".join(str(error).split())
-        raise ModelError(f"--export onnx: {model} makes no valid ONNX model ({reason}): {ALTERNATIVE_HINT}") from None
+        raise ModelError(
+            f"--export onnx: the ONNX model of {model} is not valid ({reason}): {ALTERNATIVE_HINT}"
+        ) from None
     return bytes(onnx_model.SerializeToString())
 
 
@@ -130,11 +132,11 @@ class Agreement(NamedTuple):
     def in_words(self) -> str:
         """Return a sentence on how closely the ONNX model agrees with MXNet.
 
-        For example: ``model.onnx gives MXNet's scores to 2.1e-07 of the largest, on 12
+        For example: ``the scores of model.onnx differ from MXNet's by 2.1e-07 of the largest, on 12
         validation images``.
         """
         difference, images = f"{self.difference:.1e} of the largest", f"{self.images:,} validation images"
-        return f"model.onnx gives MXNet's scores to {difference}, on {images}"
+        return f"the scores of model.onnx differ from MXNet's by {difference}, on {images}"
 
 
 def check_onnx(
@@ -165,15 +167,15 @@ def check_onnx(
     onnx_scores = _onnx_scores(file, parts)
     if [scores.shape for scores in onnx_scores] != [(len(part), expected.shape[1]) for part in parts]:
         shapes = ", ".join(str(scores.shape) for scores in onnx_scores)
-        raise RunError(f"the ONNX model gives scores of shape {shapes} for {len(images)} images")
+        raise RunError(f"the ONNX model returns scores of shape {shapes} for {len(images)} images")
     difference = _relative_difference(np.concatenate(onnx_scores), expected)
     if not difference <= TOLERANCE:  # also for NaN
         exact = np.concatenate(list(_mxnet_scores(graph, arrays, parts, "float64")))
         rounding = _relative_difference(expected, exact)
         if not difference <= min(max_difference, ROUNDING_FACTOR * rounding):
             raise RunError(
-                f"the ONNX model's scores differ from MXNet's by {difference:.1e} of the largest, "
-                f"more than {TOLERANCE:.0e}, and MXNet's float32 rounds by {rounding:.1e}"
+                f"the scores of the ONNX model differ from MXNet's by {difference:.1e} of the largest, "
+                f"more than {TOLERANCE:.0e}; MXNet's float32 rounding error is {rounding:.1e}"
             )
     return Agreement(difference, len(images), tuple(batches))
 

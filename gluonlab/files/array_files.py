@@ -159,7 +159,7 @@ def read_header(file: IO[bytes]) -> Header:
     ndim = _unpack(file, "<i")[0] if has_version else version
     least = 0 if version == VERSION_3 else 1
     if not least <= ndim <= MAX_DIMENSIONS:
-        raise ValueError(f"an array of {ndim} dimensions")
+        raise ValueError(f"an array with {ndim} dimensions")
     shape = _unpack(file, f"<{ndim}{'q' if has_version else 'I'}")
     _, _, dtype = _unpack(file, "<iii")
     if min(shape, default=1) < least or math.prod(shape) >= ARRAY_LIMIT or dtype not in TYPES:
@@ -175,7 +175,7 @@ def _read_names(file: IO[bytes], size: int, count: int) -> Iterator[str]:
     """Yield the ``count`` names of arrays at the end of a file of ``size`` bytes."""
     names = _read_count(file)
     if names != count:
-        raise ValueError(f"{count} arrays and {names} names")
+        raise ValueError(f"{count} arrays, but {names} names")
     for _ in range(names):
         length = _read_count(file)
         _check_length(file, length, size)

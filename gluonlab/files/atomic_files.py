@@ -21,7 +21,7 @@ from typing import Callable, Iterable, Iterator, List, Sequence, Tuple
 
 from gluonlab.errors import DataError, OutputError
 
-DEFAULT_REMEDY = "choose another place with --out"
+DEFAULT_REMEDY = "choose another path with --out"
 MARK_SEARCH_BYTES = 2000  # `is_marked` searches this many bytes at the start of a file
 # For each file that it copies to S3, SageMaker writes FILE.sagemaker-uploading, and then
 # FILE.sagemaker-uploaded. SageMaker also copies these marker files, and later restores them.
@@ -162,7 +162,7 @@ def append_all_or_nothing(file: int, content: bytes) -> None:
     """
     status = os.fstat(file)
     if not status.st_nlink:
-        raise OSError(errno.ENOENT, "it has been removed while it was written")
+        raise OSError(errno.ENOENT, "it was removed while it was written")
     try:
         while content:
             content = content[os.write(file, content) :]
@@ -285,7 +285,7 @@ def check_path_name(option: str, path: Path) -> None:
         try:
             os.lstat(path)
         except ValueError:
-            raise OSError(errno.EINVAL, "that is no name for a file") from None
+            raise OSError(errno.EINVAL, "it is not a valid file name") from None
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 raise
@@ -310,16 +310,18 @@ def check_output_file(option: str, path: Path) -> None:
     with _raise_option_errors(option, path):
         is_folder, has_folder = path.is_dir(), path.parent.is_dir()
     if is_folder:
-        raise OutputError(f"{option} {path} is a folder: give the name of a file")
+        raise OutputError(f"{option} {path} is a folder: use the name of a file")
     _check_parent(option, path, has_folder)
 
 
 def _check_parent(option: str, path: Path, has_folder: bool) -> None:
     """Raise OutputError if the parent folder is missing or not writable."""
     if not has_folder:
-        raise OutputError(f"{option} {path}: there is no folder {path.parent}: make it, or choose another place")
+        raise OutputError(
+            f"{option} {path}: the folder {path.parent} does not exist: create it, or choose another path"
+        )
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise OutputError(f"{option} {path}: the folder {path.parent} is not writable: choose another place")
+        raise OutputError(f"{option} {path}: the folder {path.parent} is not writable: choose another path")
 
 
 @contextmanager
@@ -370,7 +372,7 @@ def _raise_option_errors(option: str, path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise OutputError(
-            f"{option} {path} cannot be written ({error.strerror or error}): choose another place"
+            f"{option} {path} cannot be written ({error.strerror or error}): choose another path"
         ) from None
 
 
@@ -390,14 +392,14 @@ def read_bounded(path: Path, most_bytes: int, follow: bool = True) -> bytes:
     try:
         descriptor = os.open(path, flags)
     except ValueError:  # NUL in its name
-        raise OSError(errno.EINVAL, "no name for a file") from None
+        raise OSError(errno.EINVAL, "not a valid file name") from None
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is no file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         content = file.read(most_bytes + 1) if status.st_size <= most_bytes else b""
     if max(status.st_size, len(content)) > most_bytes:
-        raise DataError(f"{path} has more than the {most_bytes:,} bytes that are read")
+        raise DataError(f"{path} is larger than the maximum of {most_bytes:,} bytes")
     return content

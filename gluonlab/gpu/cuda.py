@@ -84,9 +84,9 @@ def format_peer_access(numbers: Sequence[int], pairs: Sequence[Pair], enabled: b
     if not enabled:
         return "all copies between GPUs go through the host, because MXNET_ENABLE_GPU_P2P=0 is set"
     if not pairs:
-        return "no two GPUs have access to each other's memory: all copies go through the host"
+        return "no two GPUs can access each other's memory: all copies go through the host"
     if len(pairs) == count:
-        return f"copies between GPUs are direct, {count} of {count} pairs"
+        return f"copies between GPUs are direct for all {count} pairs"
     direct = " ".join(f"{a}-{b}" for a, b in sorted(pairs))
     return f"copies between GPUs are direct for {len(pairs)} of {count} pairs, {direct}; the others go through the host"
 
@@ -196,7 +196,7 @@ def describe_unsupported(numbers: Sequence[int], count: int) -> str:
     cure = f"{_join_names(usable, 'or')} of this machine, or {CPU_DEVICES}" if usable else GPU_CHOICES
     verb = "is" if len(same_model) == 1 else "are each"
     subject = f"{_join_names(same_model, 'and')} {verb} {_article(first.name)} {first}"
-    return f"{subject}, and mxnet-cu112 1.9.1 has code only for {supported}: use {cure}"
+    return f"{subject}, but mxnet-cu112 1.9.1 only supports {supported}: use {cure}"
 
 
 def _join_names(numbers: Sequence[int], last: str) -> str:

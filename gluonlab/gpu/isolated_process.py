@@ -70,7 +70,7 @@ def run_isolated(
         try:
             out, err = child.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            failure = f"was still busy after {timeout_s:g} s"
+            failure = f"was still running after {timeout_s:g} s"
             signal_group(child.pid, signal.SIGKILL)
             out, err = child.communicate()
         finally:
@@ -114,7 +114,7 @@ def _parse_answers(out: str) -> List[Dict[str, Any]]:
 def _describe_status(status: int) -> str:
     """Return how a process with this exit status failed. 0: "". Negative: killed by a signal."""
     if status >= 0:
-        return f"ended with status {status}" if status else ""
+        return f"exited with status {status}" if status else ""
     try:
         return f"crashed ({signal.Signals(-status).name})"
     except ValueError:

@@ -36,9 +36,9 @@ class Arithmetic(NamedTuple):
 
     def in_words(self) -> str:
         """Describe the precision and the algorithms in words, for the run's header."""
-        products = "products in TF32 where a GPU can" if self.tf32 else "exact products, no TF32"
-        fastest = "fastest algorithms, bits may vary"
-        return f"{products}; {'same seed, same bits' if self.deterministic else fastest}"
+        products = "TF32 products if supported" if self.tf32 else "float32 products, no TF32"
+        fastest = "fastest algorithms, not reproducible"
+        return f"{products}; {'reproducible with the same seed' if self.deterministic else fastest}"
 
 
 _current_arithmetic: Optional[Arithmetic] = None  # of this process, once it has used GPUs
@@ -67,12 +67,12 @@ def check_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
         how = "in TF32" if _current_arithmetic.tf32 else "without TF32"
         option = "--tf32" if requested.tf32 else "--no-tf32"
         raise ConfigError(
-            f"{option}: this process has computed on GPUs {how}, which cannot change any more: start a new process"
+            f"{option}: this process has already used GPUs {how}, which cannot be changed: start a new process"
         )
     if requested.deterministic and not _current_arithmetic.deterministic:
         raise ConfigError(
-            "--deterministic: this process has computed on GPUs without it, "
-            "and convolutions keep their algorithms: start a new process"
+            "--deterministic: this process has already used GPUs without it, and convolutions keep "
+            "their algorithms: start a new process"
         )
 
 
@@ -88,7 +88,7 @@ def use_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
     if not _has_gpu(ctxs):
         return
     if _current_arithmetic is not None and _current_arithmetic.deterministic and not requested.deterministic:
-        warn("convolutions that ran with --deterministic keep those algorithms, maybe slower")
+        warn("convolutions that ran with --deterministic keep those algorithms, which may be slower")
     variables = (*mxnet_setup.DETERMINISTIC_ENVIRONMENT, mxnet_setup.TF32_VARIABLE)
     if not _exported_values:
         _exported_values.update({name: os.environ.get(name) for name in variables})

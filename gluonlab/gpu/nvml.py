@@ -260,7 +260,7 @@ def main() -> None:
     except Exception as error:  # another package may have a module with this name
         is_nvml_error = isinstance(error, getattr(pynvml, "NVMLError", ()))
         where = getattr(pynvml, "__file__", "pynvml")
-        reason = f"{BINDINGS} is needed; {where} fails with {type(error).__name__}: {error}"
+        reason = f"{BINDINGS} is needed, but {where} fails with {type(error).__name__}: {error}"
         send_answer(error=_decode(error) if is_nvml_error else reason)
 
 
@@ -288,12 +288,12 @@ def visible_gpus(gpus: Sequence[NvmlGpu], visible: Optional[str]) -> VisibleGpus
             break  # a negative number ends the list
         gpu = _find_gpu(gpus, word)
         if gpu is None:
-            none = f"which names none of the {len(gpus)} GPUs here, and ignores what follows"
+            none = f"which is not one of the {len(gpus)} GPUs here, and ignores the rest"
             return VisibleGpus(shown, f"CUDA stops at {word!r}, {none}")
         if word.startswith("MIG-"):
             return VisibleGpus([gpu])  # a process can use only one MIG device
         if gpu in shown:
-            return VisibleGpus([], f"it names GPU {gpu.index} twice, so CUDA shows no GPU")
+            return VisibleGpus([], f"GPU {gpu.index} is listed twice, so CUDA shows no GPU")
         shown.append(gpu)
     return VisibleGpus(shown)
 

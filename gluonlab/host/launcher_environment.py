@@ -221,8 +221,8 @@ def read_lsf_hosts(environ: Mapping[str, str]) -> Tuple[str, List[HostSlots]]:
             lines = Path(file).read_text(encoding="utf-8-sig").split()
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"LSB_DJOB_HOSTFILE={file}, which names the job's hosts, cannot be read ({error}): "
-                "give the hosts with --hosts"
+                f"LSB_DJOB_HOSTFILE={file} lists the job's hosts, but cannot be read ({error}): pass the "
+                "hosts with --hosts"
             ) from None
         return "LSB_DJOB_HOSTFILE", _check_host_slots([HostSlots(host, 1) for host in lines], "LSB_DJOB_HOSTFILE")
     hosts = environ.get("LSB_HOSTS", "").split()
@@ -259,13 +259,13 @@ def check_hostname(host: str, variable: str) -> str:
     ``variable``: the name of the variable that contains the hostname
     """
     if HOST_PATTERN.fullmatch(host) is None:
-        raise ConfigError(f"{variable} names {host!r}, which cannot be a host: set it anew")
+        raise ConfigError(f"{variable} contains {host!r}, which is not a valid host name: correct {variable}")
     return host
 
 
 def _check_host_slots(hosts: List[HostSlots], variable: str) -> List[HostSlots]:
     if sum(slots for _, slots in hosts) > MAX_HOSTS * 16:
-        raise ConfigError(f"{variable} names more slots than a job can have: set it anew")
+        raise ConfigError(f"{variable} has more slots than a job can have: correct {variable}")
     return [HostSlots(check_hostname(host, variable), slots) for host, slots in hosts]
 
 
@@ -273,7 +273,8 @@ def _parse_slots(text: str, variable: str) -> int:
     """Parse a host's number of slots. Raises ConfigError outside 1 to MAX_SLOTS_PER_HOST."""
     if re.fullmatch(r"[0-9]{1,5}", text) is None or not 1 <= int(text) <= MAX_SLOTS_PER_HOST:
         raise ConfigError(
-            f"{variable} gives a host {text!r} slots: a number from 1 to {MAX_SLOTS_PER_HOST} is possible"
+            f"{variable} contains {text!r} as the number of slots of a host: use a number from 1 to "
+            f"{MAX_SLOTS_PER_HOST}"
         )
     return int(text)
 
@@ -281,8 +282,8 @@ def _parse_slots(text: str, variable: str) -> int:
 def _host_list_error(text: str, variable: str) -> ConfigError:
     """Return the error for a variable whose value ``text`` is not a list of hosts."""
     return ConfigError(
-        f"{variable}={text!r} is no list of hosts, such as node[001-003,07],gpu-5 or 'a 2 b 2', of "
-        f"at most {MAX_HOSTS}: set it anew, or give the hosts with --hosts"
+        f"{variable}={text!r} is not a list of hosts, such as node[001-003,07],gpu-5 or 'a 2 b "
+        f"2', with at most {MAX_HOSTS} hosts: correct it, or pass the hosts with --hosts"
     )
 
 

@@ -55,14 +55,14 @@ def explain_exhausted_resource(error: BaseException) -> Optional[NoMemoryError]:
     text, number = f"{type(error).__name__}: {error}", getattr(error, "errno", None)
     if number in (errno.EMFILE, errno.ENFILE):
         return NoMemoryError(
-            f"no file descriptor is left: {_describe_descriptor_limit()}; use fewer --workers, "
-            "or raise the limit (ulimit -n)"
+            f"there are no free file descriptors: {_describe_descriptor_limit()}; use fewer "
+            "--workers, or raise the limit (ulimit -n)"
         )
     if any(words in text for words in NO_THREAD_MESSAGES) or number == errno.EAGAIN:
         limit = memory_limit() or "memory"
         return NoMemoryError(
-            f"the system starts no more threads or processes for this one (ulimit -u, or {limit}): "
-            "use fewer --workers, or fewer devices"
+            f"the system cannot start more threads or processes (ulimit -u, or {limit}): use fewer "
+            "--workers, or fewer devices"
         )
     # Python raises SystemError if there is too little memory to create a MemoryError.
     is_memoryless = isinstance(error, SystemError) and memory_limit() is not None
@@ -73,18 +73,18 @@ def explain_exhausted_resource(error: BaseException) -> Optional[NoMemoryError]:
 
 def _describe_descriptor_limit() -> str:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return f"this process may have {limit:,}" if limit > 0 else "this process may have no more"
+    return f"this process may open {limit:,}" if limit > 0 else "this process may not open more"
 
 
 def _describe_memory_limit(text: str) -> str:
     """Return a text about the memory that is exhausted. ``text``: the error message."""
     if any(word in text.lower() for word in GPU_WORDS):
-        return "a GPU's is full"
+        return "the memory of a GPU is full"
     limit = memory_limit()
     if limit is not None:
         return limit
     memory = available_memory()
-    return "the machine's is used up" if memory is None else f"{memory.where} has {_mib(memory.total)}"
+    return "the memory of the machine is full" if memory is None else f"{memory.where} has {_mib(memory.total)}"
 
 
 def memory_advice() -> str:
@@ -99,7 +99,7 @@ def memory_limit() -> Optional[str]:
     for limit, option in ((resource.RLIMIT_AS, "-v"), (resource.RLIMIT_DATA, "-d")):
         max_bytes = resource.getrlimit(limit)[0]
         if max_bytes != resource.RLIM_INFINITY:
-            return f"this process may have {_mib(max_bytes)} (ulimit {option})"
+            return f"this process may use {_mib(max_bytes)} (ulimit {option})"
     return None
 
 
@@ -127,7 +127,7 @@ def prepare_last_line() -> None:
     limit = memory_limit()
     if limit is None or is_last_line_ready() or faulthandler.is_enabled():
         return
-    line = f"error: MXNet was ended, most likely for want of memory: {limit}; {memory_advice()}\n"
+    line = f"error: MXNet was terminated, probably because memory was full: {limit}; {memory_advice()}\n"
     with suppress(AttributeError, OSError, MemoryError):  # another C library, for example
         _store_last_line(line.encode())
 

@@ -334,11 +334,11 @@ class _SignalWatcher:
         """End the process if the user has repeated the signal. Otherwise print how to do so."""
         if not self._insisted:
             if self._signals[0] == signal.SIGINT:
-                _print_line("waiting for the step that is under way: Ctrl-C again does not wait")
+                _print_line("waiting for the end of the current step: press Ctrl-C again to stop now")
             return
         number = signal.Signals(self._signals[0])
         cause = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
-        reason = "MXNet does not come back"
+        reason = "MXNet does not respond"
         with suppress(Exception):
             reason = "; ".join(filter(None, [reason, self.text_functions[-1]()]))
         _print_line(f"{cause}: {reason}")

@@ -93,7 +93,7 @@ def _find_hiding_file(error: BaseException | None) -> str | None:
 def hidden_module_message(name: str, file: str) -> str:
     """Return the error message for a file that hides a module."""
     path = os.path.join(*_import_location(file))
-    return f"{path} is imported as {name}: it comes first in Python's path: rename it"
+    return f"{path} is imported as {name}, because it comes first in Python's path: rename it"
 
 
 def hides_module(name: str, file: str) -> bool:

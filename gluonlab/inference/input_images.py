@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 STDIN, STDIN_NAME = "-", "standard input"
 MAX_STDIN_BYTES = 2**28  # about ten times the size of a large photograph
-INPUT_HINT = "give image files, folders with such files, or - for standard input"
+INPUT_HINT = "use image files, folders with image files, or - for standard input"
 # Pillow's weights of red, green and blue (ITU-R 601-2), in 1 / 2**16
 GRAY_WEIGHTS = (19595, 38470, 7471)
 
@@ -51,10 +51,10 @@ def find_pictures(names: Sequence[str]) -> List[Picture]:
     pictures: List[Picture] = []
     for name in names:
         if not name:
-            raise DataError(f"an image's name is empty, as that of an unset variable: {INPUT_HINT}")
+            raise DataError(f"the name of an image is empty, perhaps because a variable is unset: {INPUT_HINT}")
         if name == STDIN:
             if any(picture.name == STDIN for picture in pictures):
-                raise DataError("- can be given only once: standard input has one image")
+                raise DataError("- is listed twice, but standard input contains only one image: use it once")
             pictures.append(Picture(STDIN, _save_standard_input()))
             continue
         with convert_read_errors(Path(name), "file or folder"):
@@ -90,7 +90,7 @@ def _find_in_folder(folder: str) -> List[Picture]:
         pictures = sorted(name for name in files if is_image_name(name))
         paths += [os.path.join(parent, name) for name in pictures if not is_hidden(name)]
     if not paths:
-        raise DataError(f"{folder} holds no pictures ({ENDINGS}): {INPUT_HINT}")
+        raise DataError(f"{folder} contains no images ({ENDINGS}): {INPUT_HINT}")
     for path in paths:
         _check_file(path)
     return [Picture(path, path) for path in paths]
@@ -99,12 +99,12 @@ def _find_in_folder(folder: str) -> List[Picture]:
 def _save_standard_input() -> str:
     """Copy standard input to an anonymous file; return a path to it, valid in this process."""
     if sys.stdin is None or sys.stdin.isatty():
-        raise DataError("- is an image on standard input: write ... - < picture.png")
+        raise DataError("- reads an image from standard input: use ... - < picture.png")
     content = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
     if not content:
-        raise DataError(f"{STDIN_NAME} is empty: give the bytes of an image file")
+        raise DataError(f"{STDIN_NAME} is empty: pass the content of an image file")
     if len(content) > MAX_STDIN_BYTES:
-        raise DataError(f"{STDIN_NAME} has more than {MAX_STDIN_BYTES:,} bytes: give one image")
+        raise DataError(f"{STDIN_NAME} has more than {MAX_STDIN_BYTES:,} bytes: pass a single image")
     # An anonymous file: it needs no removal, and decoder processes can open it by this path.
     file = os.memfd_create("gluonlab-picture")
     with open(file, "wb", closefd=False) as target:
@@ -195,8 +195,8 @@ def make_picture_split(
     channels, height, width = shape
     if channels not in (1, 3) or height != width:
         raise DataError(
-            f"the run's images are {'x'.join(map(str, shape))}, and pictures become squares in "
-            "gray or three colors: give arrays of that shape, in Python, to load_run(RUN).predict"
+            f"the run's images have the shape {'x'.join(map(str, shape))}, which image files cannot "
+            "have: pass arrays of this shape to load_run(RUN).predict in Python"
         )
     count = min(decoders or min(cores_per_process(), MAX_DECODERS), -(-len(pictures) // REQUEST_IMAGES))
     pool, errors = DecoderPool(width, count, resizer), {}
@@ -207,7 +207,7 @@ def make_picture_split(
     readable = [picture for position, picture in enumerate(pictures) if position not in errors]
     reasons = [_replace_paths(reason, pictures) for _, reason in sorted(errors.items())]
     if not readable:
-        raise DataError(f"no picture is left: {reasons[0]}")
+        raise DataError(f"there are no images left: {reasons[0]}")
     labels = np.zeros(len(readable), np.int32)
     split = FileSplit([picture.path for picture in readable], labels, pool)
     return (split if channels == 3 else GraySplit(split)), readable, reasons

@@ -103,10 +103,10 @@ class LoadedRun:
         else:
             pictures = _resolve_pictures(inputs)
             if not pictures:
-                raise DataError("there are no images: give files, folders, or an array of bytes")
+                raise DataError("there are no images: pass files, folders, or an array of bytes")
             split, pictures, errors = make_picture_split(pictures, self.image_shape, **self._decoding)
             if errors:
-                message = f"{len(errors)} of {len(pictures) + len(errors)} pictures are left out"
+                message = f"{len(errors)} of {len(pictures) + len(errors)} images are skipped"
                 warn(f"{message}: {errors[0]}")
             names = [picture.name for picture in pictures]
         scores = []
@@ -207,8 +207,8 @@ class LoadedRun:
         if images.shape[1:] != self.image_shape or not len(images):
             expected = ", ".join(map(str, self.image_shape))
             raise DataError(
-                f"images are {images.dtype} of shape {shape}: give bytes (uint8) or floats "
-                f"of shape (n, {expected}), n from 1 up{self._shape_conversion_hint(shape)}"
+                f"images are {images.dtype} of shape {shape}: use bytes (uint8) or floats of shape (n, "
+                f"{expected}), with n of at least 1{self._shape_conversion_hint(shape)}"
             )
         labels = np.zeros(len(images), np.int32)
         return ArraySplit(to_pixels(images, "images"), labels, CHANNELS_FIRST)
@@ -222,8 +222,8 @@ class LoadedRun:
             (height, width, channels): "images.transpose(2, 0, 1)[None]",
         }
         if len(shape) == 4 and shape[1:] == (height, width, channels):
-            return ", by images.transpose(0, 3, 1, 2)"
-        return f", by {conversions[shape]}" if conversions.get(shape) else ""
+            return ", for example images.transpose(0, 3, 1, 2)"
+        return f", for example {conversions[shape]}" if conversions.get(shape) else ""
 
 
 def load_run(path: "str | os.PathLike[str]", *, net: Any = None, data: Any = None, **settings: Any) -> LoadedRun:
@@ -255,7 +255,7 @@ def _load_run(path: "str | os.PathLike[str]", net: Any, data: Optional[Dataset],
     for name in settings:
         if name not in PREDICTION_SETTINGS:
             allowed = ", ".join(map(option_name, PREDICTION_SETTINGS))
-            raise ConfigError(f"{option_name(name)} has no effect on predictions: give {allowed}")
+            raise ConfigError(f"{option_name(name)} has no effect on predictions: use {allowed}")
     run, components = _read_description(path), make_user_components(net)
     recorded = run.used.get("own")
     recorded_net = {"own": {"net": recorded["net"]}} if isinstance(recorded, dict) and "net" in recorded else {}
@@ -313,7 +313,7 @@ def _comparable_settings(run: RunDescription, components: UserComponents, data: 
 def _read_description(path: "str | os.PathLike[str]") -> RunDescription:
     """Read the description of a finished run. Raises ConfigError."""
     if not isinstance(path, (str, os.PathLike)):
-        raise ConfigError(f"the folder of a run is a {type(path).__name__}: give its path, as result.run_dir is")
+        raise ConfigError(f"the run directory is a {type(path).__name__}: pass its path, such as result.run_dir")
     try:
         return read_finished_run(Path(path))
     except DataError as error:
@@ -362,13 +362,14 @@ def _check_path(name: Any) -> str:
     if not isinstance(name, (str, os.PathLike)):
         if type(name).__module__.startswith("PIL."):
             raise DataError(
-                "an image is one of Pillow: give its file, or save it to one, which is decoded as those of the run"
+                "the image is a Pillow image: pass its file, or save it to a file, which is decoded like "
+                "the images of the run"
             )
         if isinstance(name, (bytes, bytearray)):
-            raise DataError("an image is bytes of a file: give the file itself")
+            raise DataError("the image is the bytes of a file: pass the file itself")
         kind = type(name).__name__
         raise DataError(
-            f"an image is {'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}: "
-            "give files, folders, or an array of bytes (uint8) or floats"
+            f"the image is {'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}: pass files, folders, or "
+            "an array of bytes (uint8) or floats"
         )
     return os.fspath(name)

@@ -85,7 +85,7 @@ class Predictions:
             DataError: ``count`` is not a whole number from 1 up.
         """
         if not is_positive_integer(count):
-            raise DataError(f"top({count!r}): give a number of classes from 1 up")
+            raise DataError(f"top({count!r}): use a whole number of classes, at least 1")
         # Sorted by scores, because small probabilities may be rounded to equal numbers.
         order = np.argsort(-self.scores, axis=1, kind="stable")[:, :count]
         return [
@@ -270,7 +270,7 @@ def mistakes_as_text(mistakes: Mistakes) -> str:
 def mistakes_summary(mistakes: Mistakes) -> str:
     """Return ``12 of 360 validation images of digits wrong, accuracy 0.9667``."""
     count, name = (f"{len(mistakes.wrong):,} of {mistakes.images:,}", escape_unprintable(mistakes.dataset))
-    return f"{count} validation images of {name} wrong, accuracy {mistakes.accuracy:.4f}"
+    return f"{count} validation images misclassified by {name}, accuracy {mistakes.accuracy:.4f}"
 
 
 def mistakes_as_csv(mistakes: Mistakes) -> str:
@@ -308,7 +308,7 @@ def mistake_tiles(mistakes: Mistakes) -> List[Tile]:
             mistake.pixels,
             [
                 (f"true {mistake.true}", GREEN),
-                (f"taken for {mistake.predicted}", RED),
+                (f"predicted {mistake.predicted}", RED),
                 (f"{mistake.probability:.1%}", RED),
                 (Path(mistake.file).name if mistake.file else f"no. {mistake.number}", GRAY),
             ],

@@ -79,8 +79,8 @@ def _create_nccl_store(name: str, topology: Optional[str]) -> "KVStoreBase":
 
     if not mx.runtime.Features().is_enabled("NCCL"):
         raise KVStoreError(
-            "kvstore 'nccl': this MXNet was built without NCCL; choose device or local, "
-            f"or on a machine with GPUs pip uninstall -y mxnet, then {pip_install_command('cu112')}"
+            "kvstore 'nccl': this MXNet was built without NCCL: choose device or local, or on a "
+            f"machine with GPUs run pip uninstall -y mxnet, then {pip_install_command('cu112')}"
         )
     from gluonlab.kvstores.nccl_store import NcclKVStore
 
@@ -94,37 +94,39 @@ def _schedule_kind(summary: str, create: Any = _create_schedule_store) -> KVStor
 KVSTORES: Dict[str, KVStoreKind] = {
     "device": KVStoreKind(
         _create_mxnet_store,
-        "each bucket is summed on one of the devices, the buckets spread over all of them",
+        "reduces each bucket on one of the devices; the buckets are spread over all devices",
         supports_compression=True,
     ),
-    "local": KVStoreKind(_create_mxnet_store, "every bucket is summed on the CPU"),
+    "local": KVStoreKind(_create_mxnet_store, "reduces every bucket on the CPU"),
     "nccl": KVStoreKind(
         _create_nccl_store,
-        "NCCL, as MXNet uses it: reduced to the first GPU, broadcast from there (a CUDA build of MXNet only)",
+        "uses MXNet's NCCL: reduces to the first GPU, then broadcasts from it (only with a CUDA build of MXNet)",
         gpus_only=True,
     ),
     # all of `gluonlab.collectives.algorithms.ALGORITHMS`
-    "star": _schedule_kind("from scratch: everything to the first device, and back"),
-    "sharded": _schedule_kind("from scratch: each device sums its own chunk"),
-    "tree": _schedule_kind("from scratch: up a binary tree, and down again"),
-    "double_tree": _schedule_kind("from scratch: two binary trees, half of the chunks each"),
-    "ring": _schedule_kind("from scratch: chunks travel around a ring, twice"),
-    "bidirectional_ring": _schedule_kind("from scratch: two rings, one in each direction"),
+    "star": _schedule_kind("from scratch: sends everything to the first device, and back"),
+    "sharded": _schedule_kind("from scratch: each device reduces its own chunk"),
+    "tree": _schedule_kind("from scratch: reduces up a binary tree, then broadcasts down"),
+    "double_tree": _schedule_kind("from scratch: uses two binary trees, each for half of the chunks"),
+    "ring": _schedule_kind("from scratch: sends chunks twice around a ring"),
+    "bidirectional_ring": _schedule_kind("from scratch: uses two rings, one in each direction"),
     "halving_doubling": _schedule_kind("from scratch: partners exchange halves, then double them"),
-    "hierarchical": _schedule_kind("from scratch: within groups, between groups, within groups"),
+    "hierarchical": _schedule_kind(
+        "from scratch: reduces within groups, then between groups, then broadcasts within groups"
+    ),
     # all of `gluonlab.collectives.topology_aware.TOPOLOGY_AWARE`
     "multi_ring": _schedule_kind(
-        "from scratch: as many rings as the links carry at once", _create_topology_aware_store
+        "from scratch: uses as many rings as the links carry at once", _create_topology_aware_store
     ),
     "synthesized": _schedule_kind(
-        "from scratch: schedules that a solver has found for the links, by size", _create_topology_aware_store
+        "from scratch: uses schedules that a solver found for the links, by size", _create_topology_aware_store
     ),
     "auto": _schedule_kind(
-        "the one with the lowest price for the links, of all these schedules, by size", _create_topology_aware_store
+        "uses the schedule with the lowest estimated time for the links, by size", _create_topology_aware_store
     ),
     "sharded-optimizer": KVStoreKind(
         _create_sharded_optimizer_store,
-        "each device updates its share of the weights and keeps its state",
+        "optimizer-state sharding (ZeRO-1): each device updates its shard of the weights and keeps the state for it",
         uses_topology=True,
     ),
 }
@@ -138,7 +140,7 @@ def check_kvstore(name: str) -> None:
         if backend is not None:
             own_loop = f"; in your own loop, use mx.kv.create({backend!r})"
             raise KVStoreError(
-                f"kvstore {name!r} sums over processes: start them with gluonlab launch -n N "
+                f"kvstore {name!r} is for several processes: start them with gluonlab launch -n N "
                 f"--backend {backend}{own_loop if backend != HOROVOD else ''}"
             )
         raise KVStoreError(unknown("kvstore", name, KVSTORES))
@@ -157,7 +159,7 @@ def _find_launch_backend(name: str) -> Optional[str]:
     return "dist_device_sync" if "device" in name else "dist_sync"
 
 
-@check_argument_names("make_kvstore", dict.fromkeys(("ctx", "context", "devices", "gpus"), "give the devices as ctxs"))
+@check_argument_names("make_kvstore", dict.fromkeys(("ctx", "context", "devices", "gpus"), "pass the devices as ctxs"))
 def make_kvstore(name: str, ctxs: "Sequence[Context]" = (), topology: Optional[str] = None) -> "KVStoreBase":
     """Create a kvstore that reduces gradients over devices, for gluon.Trainer or BucketedTrainer.
 
@@ -184,7 +186,7 @@ def make_kvstore(name: str, ctxs: "Sequence[Context]" = (), topology: Optional[s
     ctxs = check_device_list(ctxs) if ctxs else ()
     check_topology(topology, name)
     if KVSTORES[name].gpus_only and any(ctx.device_type != "gpu" for ctx in ctxs):
-        raise KVStoreError(f"kvstore {name!r} sums over GPUs, and these are CPU devices: choose device or local")
+        raise KVStoreError(f"kvstore {name!r} needs GPUs, but the devices are CPU devices: choose device or local")
     store = KVSTORES[name].create(name, topology)
     if topology is not None and ctxs:
         store.placement(ctxs)  # raises if the topology has fewer devices
@@ -204,8 +206,8 @@ def check_topology(topology: Optional[str], kvstore: str) -> None:
     if not KVSTORES[kvstore].uses_topology:
         choices = ", ".join(name for name, kind in KVSTORES.items() if kind.uses_topology)
         raise KVStoreError(
-            f"topology {topology!r}: kvstore {kvstore!r} is built into MXNet and ignores "
-            f"topologies: choose one of {choices}, or leave the topology out"
+            f"topology {topology!r}: kvstore {kvstore!r} is built into MXNet and ignores topologies: "
+            f"choose one of {choices}, or omit the topology"
         )
 
 

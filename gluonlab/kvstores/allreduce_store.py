@@ -177,18 +177,16 @@ class AllreduceKVStore(KVStoreBase):
             self._plan_for(entries).run(priority)
 
     set_optimizer = unsupported_method(
-        "has no optimizer", "update on the devices (update_on_kvstore=False), or choose sharded-optimizer"
+        "does not support optimizers", "update on the devices (update_on_kvstore=False), or choose sharded-optimizer"
     )
-    init = unsupported_method("has no init", "broadcast(key, value, out) copies a value to all devices")
-    push = unsupported_method("has no push", "pushpull(key, value, out) sums")
-    pull = unsupported_method("has no pull", "pushpull(key, value, out) sums")
-    row_sparse_pull = unsupported_method("has no row_sparse_pull", "choose device or local for sparse arrays")
-    save_optimizer_states = unsupported_method("has no optimizer states", "trainer.save_states saves its own")
-    load_optimizer_states = unsupported_method("has no optimizer states", "trainer.load_states loads its own")
-    _set_updater = unsupported_method("has no updater", "update what pushpull(key, value) leaves")
-    set_gradient_compression = unsupported_method(
-        "cannot compress gradients", "choose device, or leave compression out"
-    )
+    init = unsupported_method("does not support init", "use broadcast(key, value, out) to copy a value to all devices")
+    push = unsupported_method("does not support push", "use pushpull(key, value, out)")
+    pull = unsupported_method("does not support pull", "use pushpull(key, value, out)")
+    row_sparse_pull = unsupported_method("does not support row_sparse_pull", "choose device or local for sparse arrays")
+    save_optimizer_states = unsupported_method("does not store optimizer states", "use trainer.save_states")
+    load_optimizer_states = unsupported_method("does not store optimizer states", "use trainer.load_states")
+    _set_updater = unsupported_method("does not support updaters", "update the weights after pushpull(key, value)")
+    set_gradient_compression = unsupported_method("cannot compress gradients", "choose device, or omit the compression")
 
     def _barrier(self) -> None:
         """Do nothing, because there are no other workers to wait for."""
@@ -256,7 +254,9 @@ def group_by_key(store: str, key: Any, *arguments: Any) -> List[Tuple[Any, ...]]
     for values in arguments:
         count = len(values) if is_list(values) else 1
         if not is_list(values) or count != len(key):
-            raise KVStoreError(f"kvstore {store!r}: {len(key)} keys and {count} values or outs: give each key its own")
+            raise KVStoreError(
+                f"kvstore {store!r}: there are {len(key)} keys, but {count} values or outs: pass one for each key"
+            )
         columns.append([to_array_list(store, name, arrays) for name, arrays in zip(key, values)])
     return list(zip(key, *columns))
 
@@ -266,7 +266,7 @@ def to_array_list(store: str, key: Any, argument: Any) -> List[nd.NDArray]:
     arrays = list(argument) if isinstance(argument, (list, tuple)) else [argument]
     for array in arrays:
         if not isinstance(array, nd.NDArray):
-            raise KVStoreError(f"kvstore {store!r}, key {key!r}: {type(array).__name__} is no array: give NDArrays")
+            raise KVStoreError(f"kvstore {store!r}, key {key!r}: {type(array).__name__} is not an array: pass NDArrays")
     return arrays
 
 
@@ -384,7 +384,7 @@ def check_summable(entry: PushPullEntry) -> None:
     """Raise KVStoreError if a key's values cannot be summed, or its outs cannot hold the sum."""
     key, values, outs = entry
     if not values:
-        raise KVStoreError(f"key {key!r}: there are no arrays to sum: give one for each device")
+        raise KVStoreError(f"key {key!r}: the list of arrays is empty: pass one array for each device")
     first = values[0]
     for array in (*values, *outs):
         if array.stype != "default":
@@ -395,8 +395,8 @@ def check_summable(entry: PushPullEntry) -> None:
         if (array.shape, array.dtype) != (first.shape, first.dtype):
             problem = f"{format_array(first)} and {format_array(array)} cannot be summed"
             if index >= len(values):
-                problem = f"{format_array(first)} cannot be left in {format_array(array)}"
-            raise KVStoreError(f"key {key!r}: {problem}: they must be alike")
+                problem = f"{format_array(first)} cannot be written to {format_array(array)}"
+            raise KVStoreError(f"key {key!r}: {problem}: use the same shape and type everywhere")
 
 
 def _outs_match_values(entry: PushPullEntry) -> bool:

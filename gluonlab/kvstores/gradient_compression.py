@@ -51,22 +51,22 @@ def resolve_group_compression(compress: Optional[str], group: ProcessGroup, on_s
         raise KVStoreError(str(error)) from None
     if on_servers:
         raise KVStoreError(
-            f"compress {compress} and on_servers contradict each other: servers that update take "
-            "whole gradients: leave one of them out"
+            f"compress={compress} and on_servers contradict each other, because the servers need "
+            "uncompressed gradients: remove one of them"
         )
     if compress == FP16 and not group.sums_float16:
         raise KVStoreError(
-            f"compress {compress}: {group.name or 'a process alone'} cannot send that: "
-            "it is possible with Horovod: leave it out, or choose 2bit:THRESHOLD"
+            f"compress={compress} is not possible for {group.name or 'a single process'}: omit it, or "
+            "choose 2bit:THRESHOLD; only Horovod can send float16"
         )
     if keeps_residual(compress) and group.size == 1:
-        warn(_single_sender_warning(f"compress {compress}", "process"))
+        warn(_single_sender_warning(f"compress={compress}", "process"))
         return None
     return compress
 
 
 def _single_sender_warning(setting: str, sender: str) -> str:
-    return f"{setting}: one {sender} has nobody to send gradients to, so nothing is compressed"
+    return f"{setting}: a single {sender} does not send gradients, so nothing is compressed"
 
 
 def check_compression(compress: Optional[str], kvstore: str, dtype: str, group: ProcessGroup) -> None:
@@ -80,19 +80,16 @@ def check_compression(compress: Optional[str], kvstore: str, dtype: str, group: 
         if not group.sums_float16:
             advice = f"{group.name} cannot sum float16: choose --backend horovod, 2bit:THRESHOLD"
             if not group.name:
-                advice = (
-                    "it is for what several processes send each other over Horovod: start them "
-                    "with gluonlab launch -n 2 --backend horovod"
-                )
-            raise ConfigError(f"--compress {FP16}: {advice}, or leave it out")
+                advice = "a single process cannot use it: start several with gluonlab launch -n 2 --backend horovod"
+            raise ConfigError(f"--compress {FP16}: {advice}, or omit it")
         return
     if compress is not None and group.size == 1 and not KVSTORES[kvstore].supports_compression:
         choices = " or ".join(name for name, kind in KVSTORES.items() if kind.supports_compression)
         raise KVStoreError(f"--compress {compress}: kvstore {kvstore!r} cannot compress gradients: choose {choices}")
     if compress is not None and dtype == "float16":
         raise ConfigError(
-            f"--dtype float16 and --compress {compress} contradict each other: what 2 bits have left over would hold a "
-            "part of steps that overflow, and are skipped: leave one of them out"
+            f"--dtype float16 and --compress {compress} contradict each other, because the residual "
+            "would contain gradients of skipped steps: remove one of them"
         )
 
 

@@ -108,7 +108,7 @@ class MXNetKVStore(KVStore):
     def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
         """Copy the stored values into ``out``. Raise KVStoreError without ``out``."""
         if out is None:
-            raise KVStoreError(f"kvstore {self._name!r}: pull needs arrays: give out=arrays")
+            raise KVStoreError(f"kvstore {self._name!r}: pull needs arrays for the values: pass out=arrays")
         self._call_stores("pull", key, out, priority=priority, ignore_sparse=ignore_sparse)
 
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
@@ -121,7 +121,9 @@ class MXNetKVStore(KVStore):
         If the store has an optimizer, it writes the updated weights instead of the sum.
         """
         if out is None and self._updater_function is not None and self._trainer_of_store.has_trainer:
-            raise KVStoreError(f"kvstore {self._name!r} updates for another Trainer now: make a kvstore for each")
+            raise KVStoreError(
+                f"kvstore {self._name!r} is already used by another Trainer: create a separate kvstore for each"
+            )
         entry = self._key_entries.get(key) if type(key) in (int, str) else None
         if entry is not None and entry.has_room_for(value):
             entry.store.pushpull(key, value, value if out is None else out, priority)
@@ -153,10 +155,13 @@ class MXNetKVStore(KVStore):
     def set_gradient_compression(self, compression_params: Dict[str, Any]) -> None:
         """Compress gradients from now on. Raise KVStoreError if the store cannot."""
         if not isinstance(compression_params, dict):
-            raise KVStoreError(f"compression_params {compression_params!r}: give {{'type': '2bit', 'threshold': 0.5}}")
+            raise KVStoreError(
+                f"compression_params={compression_params!r}: use a dictionary such as {{'type': '2bit', "
+                f"'threshold': 0.5}}"
+            )
         if not (self._name == "device" or "dist" in self._name):
             raise KVStoreError(
-                f"kvstore {self._name!r} cannot compress gradients: choose device, or leave compression out"
+                f"kvstore {self._name!r} cannot compress gradients: choose device, or omit the compression"
             )
         try:
             for store in self._inner_stores():
@@ -190,8 +195,9 @@ class MXNetKVStore(KVStore):
         self._require_optimizer()
         if is_list_of_arrays(fname):
             raise KVStoreError(
-                f"{str(fname)!r} holds arrays by name, and gluon.Trainer loads pickles alone under {self._name!r}: "
-                "write states with gluonlab.bucketed_trainer.gluon_export.export_gluon_states, or load them with a "
+                f"{str(fname)!r} contains arrays by name, but gluon.Trainer with {self._name!r} only "
+                "loads pickles: write the states with "
+                "gluonlab.bucketed_trainer.gluon_export.export_gluon_states, or load them with a "
                 "BucketedTrainer"
             )
         super().load_optimizer_states(fname)
@@ -242,8 +248,8 @@ class MXNetKVStore(KVStore):
             if (entry.shape, entry.dtype) != (shape, dtype):
                 grad, weight = (f"{np.dtype(array.dtype).name}{list(array.shape)}" for array in (values[0], entry))
                 raise KVStoreError(
-                    f"kvstore {self._name!r}, key {key!r}: "
-                    f"{grad} cannot update {weight}: broadcast weights that are alike"
+                    f"kvstore {self._name!r}, key {key!r}: {grad} cannot update {weight}: broadcast weights "
+                    "of the same shape and type"
                 )
             if 0 < entry.max_values < count:
                 weights = nd.zeros(shape, dtype=dtype)
@@ -255,7 +261,7 @@ class MXNetKVStore(KVStore):
 
     def _find_entry(self, key: Any) -> _KeyEntry:
         if key not in self._key_entries:
-            raise KVStoreError(f"kvstore {self._name!r} knows no key {key!r}: broadcast or init it first")
+            raise KVStoreError(f"kvstore {self._name!r}: the key {key!r} does not exist: call broadcast or init first")
         return self._key_entries[key]
 
     def _call_stores(self, call: str, key: Any, *arrays: Any, **settings: Any) -> None:
@@ -282,12 +288,13 @@ class MXNetKVStore(KVStore):
         for name, values in pairs:
             if not values:
                 raise KVStoreError(
-                    f"kvstore {self._name!r}, key {name!r}: there are no arrays to sum: give one for each device"
+                    f"kvstore {self._name!r}, key {name!r}: the list of arrays is empty: pass one array for each device"
                 )
         key_kinds = {isinstance(name, str) for name, _ in pairs} | {self._uses_string_keys} - {None}
         if len(key_kinds) > 1:
             raise KVStoreError(
-                f"kvstore {self._name!r}: keys of one store are numbers or words, not both: {pairs[0][0]!r}"
+                f"kvstore {self._name!r}: {pairs[0][0]!r} differs in type from the other keys: use only "
+                "numbers or only strings"
             )
         return pairs
 
@@ -374,16 +381,16 @@ def check_optimizer(store: str, optimizer: Any) -> None:
     """Raise KVStoreError if ``optimizer`` is not an optimizer."""
     if not isinstance(optimizer, mx.optimizer.Optimizer):
         raise KVStoreError(
-            f"kvstore {store!r}: {optimizer!r} is not an optimizer: "
-            "give an instance, such as mx.optimizer.create('sgd', learning_rate=0.1)"
+            f"kvstore {store!r}: {optimizer!r} is not an optimizer: pass an instance, such as "
+            "mx.optimizer.create('sgd', learning_rate=0.1)"
         )
 
 
 def no_optimizer_error(store: str) -> KVStoreError:
     """Return the error for a call that needs an optimizer when none is set."""
     return KVStoreError(
-        f"kvstore {store!r} has no optimizer yet: call set_optimizer first, "
-        "or let a gluon.Trainer that updates on it take a step"
+        f"kvstore {store!r} has no optimizer yet: call set_optimizer first, or run one step of a "
+        "gluon.Trainer that updates on the kvstore"
     )
 
 
@@ -394,7 +401,9 @@ def to_mxnet_key(key: Any) -> Any:
     try:
         return index(key)
     except TypeError as error:
-        raise KVStoreError(f"key {key!r}: MXNet's stores have words and whole numbers for keys") from error
+        raise KVStoreError(
+            f"key {key!r} is not a valid key of an MXNet kvstore: use a string or a whole number"
+        ) from error
 
 
 # --- the stores of mx.kv.create that sum over processes, and new keys for them
@@ -426,7 +435,7 @@ def allocate_keys(store: Any, count: int) -> int:
     first = _next_keys.get(store, FIRST_KEY)
     if first + count > LAST_KEY + 1:
         raise KVStoreError(
-            f"kvstore {store.type!r} has no keys left of {LAST_KEY + 1 - FIRST_KEY:,}: start new processes"
+            f"kvstore {store.type!r}: all {LAST_KEY + 1 - FIRST_KEY:,} keys are in use: start new processes"
         )
     _next_keys[store] = first + count
     return first

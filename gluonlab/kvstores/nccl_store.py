@@ -58,12 +58,12 @@ class NcclKVStore(AllreduceKVStore):
         """Return an executor that sums with NCCL. Raises KVStoreError for unsuitable arrays."""
         for array in (array for of_rank in arrays for array in of_rank):
             if array.context.device_type != "gpu":
-                raise KVStoreError(f"arrays on {array.context}: it sums over GPUs: choose device or local")
+                raise KVStoreError(f"the arrays are on {array.context}, but NCCL needs GPUs: choose device or local")
             name = np.dtype(array.dtype).name
             if name not in NCCL_DTYPES:
                 raise KVStoreError(
-                    f"arrays of type {name}: it sums {', '.join(NCCL_DTYPES)}: "
-                    "use array.astype('int32'), or choose device"
+                    f"NCCL cannot sum arrays of type {name}, only {', '.join(NCCL_DTYPES)}: use "
+                    "array.astype('int32'), or choose device"
                 )
         return _NcclAllreduce(self._store_for([of_rank[0] for of_rank in arrays]), arrays)
 

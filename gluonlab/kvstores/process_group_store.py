@@ -59,22 +59,23 @@ class GroupKVStore(AllreduceKVStore):
         super().__init__(f"{local.type} over {group.size} processes")
         if is_sharded(local):
             raise KVStoreError(
-                f"kvstore {local.type!r} updates the weights of one process's devices: "
-                "choose one that sums, such as 'device', for a group of processes"
+                f"kvstore {local.type!r} updates weights, which a group of processes does not support: "
+                "choose a kvstore that only sums gradients, such as 'device'"
             )
         if local.num_workers > 1:
             raise KVStoreError(
-                f"kvstore {local.type!r} sums over processes itself: choose one of a single process, such as 'device'"
+                f"kvstore {local.type!r} already sums over processes: choose a kvstore of a single "
+                "process, such as 'device'"
             )
         if on_servers and not group.servers:
             raise KVStoreError(
-                f"on_servers: {group.name or 'a process alone'} has no servers that could update: "
-                "take a group of gluonlab.launch.parameter_server_group, or leave it out"
+                f"on_servers=True: {group.name or 'a single process'} has no servers: use a group of "
+                "gluonlab.launch.parameter_server_group, or omit on_servers"
             )
         if not (on_servers or group.is_synchronous):
             raise KVStoreError(
-                f"{group.name}: processes do not wait for each other, so no sum can be made: "
-                "set on_servers, or choose dist_sync"
+                f"{group.name} is asynchronous, so gradients cannot be summed: pass on_servers=True, or "
+                "choose dist_sync"
             )
         self.compress = resolve_group_compression(compress, group, on_servers)
         self.local, self.group, self.on_servers = local, group, on_servers
@@ -95,7 +96,7 @@ class GroupKVStore(AllreduceKVStore):
         return keeps_residual(self.compress)
 
     set_gradient_compression = unsupported_method(
-        "compresses as it is made to", "GroupKVStore(..., compress='2bit:0.5')"
+        "sets the compression only when it is created", "use GroupKVStore(..., compress='2bit:0.5')"
     )
 
     def make_executor(self, arrays: ArraysByRank, keys: Keys) -> AllreduceExecutor:

@@ -99,7 +99,7 @@ class ProcessGroup:
         ``flats``: the layout of each array of ``weights``. Waits for all processes. Raises RunError
         without servers, or if the servers already have weights.
         """
-        raise RunError(f"{self.name or 'a process alone'} has no servers: leave update_on_servers out")
+        raise RunError(f"{self.name or 'a single process'} has no servers: omit update_on_servers")
 
     def staleness(self) -> Optional[List[int]]:
         """Return the histogram of staleness until the last ``synchronize``, on rank 0.

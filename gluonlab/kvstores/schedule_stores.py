@@ -74,7 +74,10 @@ class ScheduleKVStore(_TopologyKVStore):
 
     def __init__(self, name: str, order: Optional[Sequence[int]] = None, topology: Optional[str] = None) -> None:
         if order is not None and topology is not None:
-            raise KVStoreError(f"order {list(order)} and topology {topology!r} both place devices: give one of them")
+            raise KVStoreError(
+                f"order={list(order)} and topology={topology!r} contradict each other, because both "
+                "assign devices to ranks: remove one of them"
+            )
         super().__init__(name, topology)
         self._order = order
         self._placements: Dict[Tuple[mx.Context, ...], Placement] = {}

@@ -68,7 +68,7 @@ class ShardedKVStore(ScheduleKVStore):
 
     def __init__(self, name: str = "sharded", topology: Optional[str] = None) -> None:
         if name not in HALVES:
-            raise KVStoreError(f"a sharded optimizer runs between the halves of {', '.join(HALVES)}, not of {name!r}")
+            raise KVStoreError(f"{name!r} cannot be combined with optimizer-state sharding: choose {', '.join(HALVES)}")
         super().__init__(name, topology=topology)
         self.optimizer: Optional[mx.optimizer.Optimizer] = None  # set by `set_optimizer`
         self._updates: Dict[Keys, ShardedUpdate] = {}
@@ -286,8 +286,8 @@ class ShardedKVStore(ScheduleKVStore):
         for others in self._updates:
             if others != keys and not set(others).isdisjoint(keys):
                 raise KVStoreError(
-                    f"kvstore {self.type!r}: {format_keys(keys)} cannot be updated after {format_keys(others)}: give "
-                    "the same keys in every call"
+                    f"kvstore {self.type!r}: {format_keys(keys)} cannot be updated after "
+                    f"{format_keys(others)}: pass the same keys in every call"
                 )
 
 
@@ -305,10 +305,10 @@ def check_element_wise(optimizer: "type[mx.optimizer.Optimizer]") -> None:
             is_own = any(kind.__name__ == name for kind in OPTIMIZER_CLASSES)
             module = optimizer.__module__
             described = f"{MXNET_MODULE if module.startswith('mxnet.optimizer') else module}.{name}"
-            advice = f"give {'gluonlab.optimizers' if is_own else MXNET_MODULE}.{name}"
+            advice = f"use {'gluonlab.optimizers' if is_own else MXNET_MODULE}.{name}"
         raise KVStoreError(
-            f"kvstore {SHARDED!r} cuts parameters anywhere, "
-            f"which {described} does not allow: {advice}, or another kvstore"
+            f"kvstore {SHARDED!r} shards parameters at any element, but {described} needs whole "
+            f"parameters: {advice}, or another kvstore"
         )
 
 
@@ -392,9 +392,8 @@ class ShardedUpdate:
             counts = {len(shard.state_arrays()) for shard in self.shards[key]} if arrays else set()
             if counts - {len(arrays)} or any(array.size != weights[0].size for array in arrays):
                 raise KVStoreError(
-                    f"key {key!r}: the optimizer's state, loaded or made in earlier steps, "
-                    f"does not fit {format_array(weights[0])}: "
-                    "keep shapes, types and multi_precision, or begin with a new trainer and store"
+                    f"key {key!r}: the optimizer state does not fit {format_array(weights[0])}: keep shapes, "
+                    "types and multi_precision, or start with a new trainer and kvstore"
                 )
         for key, shards in self.shards.items():
             for shard in shards:
@@ -409,23 +408,23 @@ def check_update_arrays(entries: Sequence[PushPullEntry]) -> None:
     keys = [entry.key for entry in entries]
     for key, grads, weights in entries:
         if keys.count(key) > 1:
-            several = f"key {key!r} comes several times in one call"
-            raise KVStoreError(f"{several}: give each parameter a key of its own")
+            several = f"key {key!r} appears several times in one call"
+            raise KVStoreError(f"{several}: use a different key for each parameter")
         if len(grads) != len(weights) or not grads:
-            counts = f"{len(grads)} arrays and {len(weights)} outputs"
-            raise KVStoreError(f"key {key!r}: {counts}: give one for each")
+            counts = f"there are {len(grads)} arrays and {len(weights)} outputs"
+            raise KVStoreError(f"key {key!r}: {counts}: pass one for each device")
         if len(weights) != len(entries[0].outs):
             first = f"key {keys[0]!r} is on {len(entries[0].outs)} devices"
-            mismatch = f"{first}, {key!r} on {len(weights)}"
-            raise KVStoreError(f"{mismatch}: give keys of one call the same devices")
+            mismatch = f"{first}, but {key!r} is on {len(weights)}"
+            raise KVStoreError(f"{mismatch}: use the same devices for all keys of a call")
         for grad, weight in zip(grads, weights):
             if _array_kind(grad) != _array_kind(weight):
-                mismatch = f"{format_array(grad)} cannot be left in {format_array(weight)}"
-                raise KVStoreError(f"key {key!r}: {mismatch}: they must be alike")
+                mismatch = f"{format_array(grad)} cannot be written to {format_array(weight)}"
+                raise KVStoreError(f"key {key!r}: {mismatch}: use the same shape and type")
     gradients = [grad for entry in entries for grad in entry.values]
     if arrays_share_memory([weight for entry in entries for weight in entry.outs], gradients):
-        shared = "weights share memory with other weights or gradients"
-        raise KVStoreError(f"{format_keys(keys)}: {shared}: give each its own")
+        shared = "the weights share memory with other weights or gradients"
+        raise KVStoreError(f"{format_keys(keys)}: {shared}: use separate arrays")
 
 
 def _array_kind(array: nd.NDArray) -> Any:

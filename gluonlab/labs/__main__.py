@@ -31,7 +31,7 @@ def main(folder: str, chosen: Optional[str]) -> None:
     again, rename your notebook, and run the command again.
     """
     if not folder.strip():
-        raise ConfigError("DIR is empty: name a folder for the notebooks, such as my-labs")
+        raise ConfigError("DIR is empty: use a folder for the notebooks, such as my-labs")
     to = Path(folder)
     check_path_name("DIR", to)
     copied = copy_labs(language(chosen), to)
@@ -39,7 +39,7 @@ def main(folder: str, chosen: Optional[str]) -> None:
     shown = escape_unprintable(str(to))
     click.echo(f"{books} new notebook{'' if books == 1 else 's'} in {shown}")
     for name in copied.kept:
-        click.echo(f"yours is kept: {escape_unprintable(str(to / name))}")
+        click.echo(f"your file was kept: {escape_unprintable(str(to / name))}")
     click.echo(f"to work in them: jupyter lab {escape_unprintable(shlex.quote(str(to)))}")
 
 

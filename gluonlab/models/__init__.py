@@ -31,21 +31,21 @@ class ModelKind(NamedTuple):
 MODELS: Dict[str, ModelKind] = {
     "lenet": ModelKind(
         lambda classes: LeNet(classes, "max"),
-        "two convolutions with max pooling, two dense layers (the Gluon lab's network)",
+        "two convolutions with max pooling, two dense layers (the model of the Gluon lab)",
     ),
     "lenet-avg": ModelKind(
-        lambda classes: LeNet(classes, "avg"), "the same with average pooling (the from-scratch lab's network)"
+        lambda classes: LeNet(classes, "avg"), "lenet with average pooling (the model of the from-scratch lab)"
     ),
     "mlp": ModelKind(lambda classes: mlp(classes), "two hidden dense layers of 128 and 64 units"),
     "resnet8": ModelKind(
         lambda classes: resnet8(classes),
-        "a residual network for CIFAR-10's size: three basic blocks, 16 to 64 channels",
+        "a residual network for images like CIFAR-10's: three basic blocks, 16 to 64 channels",
     ),
     "resnet18": ModelKind(lambda classes: vision.resnet18_v1(classes=classes), "ResNet-18 (v1) of Gluon's model zoo"),
     "resnet50": ModelKind(lambda classes: vision.resnet50_v1(classes=classes), "ResNet-50 (v1) of Gluon's model zoo"),
     "alexnet-2towers": ModelKind(
         lambda classes: alexnet_2towers(classes),
-        "AlexNet as of 2012: two towers of channels, which meet in some layers only",
+        "AlexNet as of 2012: two towers of channels that are connected in some layers only",
     ),
     "cifar_resnet20": ModelKind(
         lambda classes: gluoncv_zoo.create_gluoncv_network("cifar_resnet20_v1", classes),
@@ -81,12 +81,11 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
     """
     check_model(name)
     if not is_positive_integer(classes):
-        raise ModelError(f"classes {classes!r}: give how many the data set has, from 1 up: len(dataset.classes)")
+        raise ModelError(f"classes={classes!r}: use the number of classes, such as len(dataset.classes)")
     if mx.util.is_np_array() and (name.startswith(gluoncv_zoo.PREFIX) or name in GLUONCV_MODELS):
         raise ModelError(
-            f"model {name!r} is gluoncv's, which is written for mx.nd: "
-            "use it before npx.set_np(), or within mx.util.np_array(False); "
-            "gluonlab.train takes it as it is"
+            f"model {name!r} of gluoncv needs mx.nd: create it before npx.set_np(), or within "
+            "mx.util.np_array(False); gluonlab.train accepts it"
         )
     # Parameters are saved by name, so the numbers in names must start at 0 for each network.
     with mx.name.NameManager():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PREFIX = "gluoncv:"
 LIST_NAME = f"{PREFIX}?"  # instead of a name: list all names
-SUMMARY = f"any classification network of gluoncv, such as gluoncv:mobilenet1.0; --model {LIST_NAME} lists them"
+SUMMARY = f"any classification model of gluoncv, such as gluoncv:mobilenet1.0; --model {LIST_NAME} lists them"
 
 # The modules of gluoncv's zoo with networks that classify images, and the options with which to
 # create these networks. The options prevent a download of weights, or the second output of an
@@ -54,7 +54,7 @@ def check_gluoncv(name: str) -> None:
     similar = [other for other in names if lower_name and other.startswith(lower_name)][:_MAX_SUGGESTIONS]
     similar = similar or difflib.get_close_matches(lower_name, names, n=_MAX_SUGGESTIONS, cutoff=0.5)
     suggestion = f"did you mean {', '.join(similar)}? " if similar else ""
-    raise ModelError(f"unknown model {PREFIX + name!r}: {suggestion}{_LIST_COMMAND} lists all {len(names)}")
+    raise ModelError(f"unknown model {PREFIX + name!r}: {suggestion}{_LIST_COMMAND} lists all {len(names)} names")
 
 
 def gluoncv_names() -> List[str]:
@@ -109,8 +109,7 @@ def _import_gluoncv_registry() -> Dict[str, Any]:
             zoo = importlib.import_module("gluoncv.model_zoo.model_zoo")
     except ImportError as error:
         raise ModelError(
-            f"gluoncv's networks need gluoncv, which cannot be imported ({error}): "
-            "pip install gluoncv==0.10.5.post0 opencv-python-headless, "
-            "or choose a network of gluonlab list"
+            f"models of gluoncv need gluoncv, which cannot be imported ({error}): pip install "
+            "gluoncv==0.10.5.post0 opencv-python-headless, or choose another model of gluonlab list"
         ) from None
     return dict(zoo._models)

@@ -48,16 +48,16 @@ def complete_initialization(net: "HybridBlock", name: str, image_shape: "Tuple[i
     if shapes is None:
         hint = _smallest_image_hint(image_shape, _find_smallest_image(scores, image_shape[0], classes))
         raise ModelError(
-            f"{name} cannot take images of shape {_format_shape(image_shape)}{hint}; "
-            "choose another network or --dataset"
+            f"{name} does not accept images of shape {_format_shape(image_shape)}{hint}; choose "
+            "another model or --dataset"
         )
     params = net.collect_params()
     for parameter, shape in shapes.items():
         if params[parameter]._data is not None and params[parameter].shape != shape:
             raise ModelError(
-                f"{name} has {parameter} {params[parameter].shape}, but needs {shape} "
-                f"for images of shape {_format_shape(image_shape)}: give images of the shape that "
-                "it was made for, or initialize it again"
+                f"{name} has {parameter} of shape {params[parameter].shape}, but images of shape "
+                f"{_format_shape(image_shape)} need {shape}: use images of the original shape, or "
+                "initialize the model again"
             )
         params[parameter].shape = shape
         params[parameter]._finish_deferred_init()  # in the order of the graph, as in a first forward
@@ -109,8 +109,8 @@ def _smallest_image_hint(shape: "Shape", smallest: "Optional[Shape]") -> str:
     if smallest is None:
         return ""
     larger = shape[0] == smallest[0] and min(shape[1:]) >= smallest[1]
-    note = ", and not all larger ones fit" if larger else ""
-    return f": the smallest square ones that it takes are {_format_shape(smallest)}{note}"
+    note = ", but it does not accept all larger ones" if larger else ""
+    return f": the smallest square images are {_format_shape(smallest)}{note}"
 
 
 def _format_shape(shape: "Shape") -> str:

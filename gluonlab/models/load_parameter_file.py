@@ -38,7 +38,7 @@ def load_pretrained(net: "HybridBlock", file: str, classes: int) -> str:
         )
     if not head:
         return f"{file}: all parameters"
-    return f"{file}: all but {' and '.join(head)}, which are new for {classes} classes"
+    return f"{file}: all parameters except {' and '.join(head)}, which are new for {classes} classes"
 
 
 def load_parameters(
@@ -65,15 +65,14 @@ def load_parameters(
     mismatches = {name: shape_pair for name, shape_pair in shapes.items() if shape_pair[0] != shape_pair[1]}
     # parameters of the last layer: only the first axis differs, whose length is the class count
     head = [name for name, (a, b) in mismatches.items() if new_head and a[1:] == b[1:] and b[0] == classes]
-    faults = [f"it lacks {name}" for name in params if name not in loaded]
-    faults += [f"{name} is {a}, not {b}" for name, (a, b) in mismatches.items() if name not in head]
-    faults += [f"{name} is not in the network" for name in loaded if name not in params]
+    faults = [f"{name} is missing" for name in params if name not in loaded]
+    faults += [f"{name} has shape {a}, not {b}" for name, (a, b) in mismatches.items() if name not in head]
+    faults += [f"{name} is not in the model" for name in loaded if name not in params]
     if faults:
         others_note = f" and {len(faults) - _MAX_NAMED} more" if len(faults) > _MAX_NAMED else ""
         raise ModelError(
-            f"{description} does not fit the network: "
-            f"{'; '.join(faults[:_MAX_NAMED])}{others_note}; "
-            "it must be a file of the same network"
+            f"{description} does not fit the model: {'; '.join(faults[:_MAX_NAMED])}{others_note}; "
+            "use a file of the same model"
         )
     for name, param in params.items():
         if name not in head:
@@ -83,15 +82,15 @@ def load_parameters(
 
 def _read_parameters(path: Path, description: str) -> "Dict[str, NDArray]":
     """Read a file of parameters; return name -> array. Raises ModelError."""
-    advice = "give a file that Gluon's save_parameters or export wrote"
+    advice = "use a file that Gluon's save_parameters or export wrote"
     if not os.path.isfile(path):
-        raise ModelError(f"{description} is not a file: give a local file of parameters; nothing is downloaded")
+        raise ModelError(f"{description} is not a file: use a local file of parameters; nothing is downloaded")
     try:
         loaded = read_arrays(path)
     except (ValueError, OSError):
         raise ModelError(f"{description} cannot be read as parameters: {advice}") from None
     if not loaded:
-        raise ModelError(f"{description} holds no parameters: {advice}")
+        raise ModelError(f"{description} contains no parameters: {advice}")
     prefixes = ("arg:", "aux:")
     return {name[4:] if name[:4] in prefixes else name: array for name, array in loaded.items()}
 

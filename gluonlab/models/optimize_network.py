@@ -38,7 +38,7 @@ class Changes(Tuple[Change, ...]):
     """All changes of a network. ``print`` writes one change per line."""
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self)) or "there is nothing to optimize"
+        return "\n".join(map(str, self)) or "no operators can be optimized"
 
 
 def optimize(net: gluon.HybridBlock, *inputs: Input) -> Changes:
@@ -61,8 +61,8 @@ def optimize(net: gluon.HybridBlock, *inputs: Input) -> Changes:
     """
     if not isinstance(net, gluon.HybridBlock):
         raise ModelError(
-            f"optimize takes a HybridBlock, and got a {type(net).__name__}: MXNet compiles no "
-            "other blocks; build the network of HybridSequential and HybridBlock"
+            f"optimize() needs a HybridBlock, not a {type(net).__name__}: build the model from "
+            "HybridSequential and HybridBlock"
         )
     if type(net).hybrid_forward is gluon.HybridBlock.hybrid_forward:
         raise ModelError(
@@ -102,7 +102,9 @@ def _to_input_array(net: gluon.HybridBlock, given: Any) -> Any:
             return [_to_input_array(net, each) for each in given]
     kind = type(given).__name__
     description = repr(given) if isinstance(given, (int, str, tuple)) else f"a {kind}"
-    raise ModelError(f"optimize takes arrays, or shapes such as (64, 3, 32, 32), and got {description}")
+    raise ModelError(
+        f"optimize() needs arrays, or shapes such as (64, 3, 32, 32), not {description}: pass one for each input"
+    )
 
 
 class _OptimizedBlock:

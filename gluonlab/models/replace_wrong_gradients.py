@@ -43,24 +43,24 @@ Append = Callable[[Mapping[str, str], Add, List[Entry]], Any]  # (attributes, ad
 
 # Refused operators: the name that users know, the effect, and how to avoid the operator.
 REFUSED = {
-    "LeakyReLU": ("LeakyReLU(act_type='rrelu')", "ends the process", "use act_type='leaky'"),
+    "LeakyReLU": ("LeakyReLU(act_type='rrelu')", "crashes the process", "use act_type='leaky'"),
     "_npi_norm": (
         "np.linalg.norm(ord=1 or 2) of a matrix",
         "counts the output's gradient twice",
-        "compute it from np.abs and np.max, or use ord='fro'",
+        "use np.abs and np.max, or use ord='fro'",
     ),
-    "_npi_rot90": ("np.rot90", "turns gradients the wrong way", "use np.flip and np.transpose"),
-    "_npi_var": ("np.var", "gives no gradient", "use the mean of (x - x.mean()) ** 2"),
-    "_npi_std": ("np.std", "gives no gradient", "use the root of the mean of (x - x.mean()) ** 2"),
-    "_npi_percentile": ("np.percentile", "gives no gradient", "use npx.topk or np.max"),
-    "_npi_eigh": ("np.linalg.eigh", "gives no gradient", "use F.linalg.syevd of mx.nd"),
-    "_npi_eigvalsh": ("np.linalg.eigvalsh", "gives no gradient", "use F.linalg.syevd of mx.nd"),
-    "_npi_pinv": ("np.linalg.pinv", "gives no gradient", "use np.linalg.solve"),
-    "_npi_pinv_scalar_rcond": ("np.linalg.pinv", "gives no gradient", "use np.linalg.solve"),
-    "_np_atleast_1d": ("np.atleast_1d", "gives no gradient", "use np.reshape"),
-    "_np_atleast_2d": ("np.atleast_2d", "gives no gradient", "use np.reshape"),
-    "_np_atleast_3d": ("np.atleast_3d", "gives no gradient", "use np.reshape"),
-    "_contrib_hawkesll": ("contrib.hawkesll", "gives a wrong gradient", "compute it from other operators"),
+    "_npi_rot90": ("np.rot90", "rotates gradients in the wrong direction", "use np.flip and np.transpose"),
+    "_npi_var": ("np.var", "has no gradient", "use the mean of (x - x.mean()) ** 2"),
+    "_npi_std": ("np.std", "has no gradient", "use the root of the mean of (x - x.mean()) ** 2"),
+    "_npi_percentile": ("np.percentile", "has no gradient", "use npx.topk or np.max"),
+    "_npi_eigh": ("np.linalg.eigh", "has no gradient", "use F.linalg.syevd of mx.nd"),
+    "_npi_eigvalsh": ("np.linalg.eigvalsh", "has no gradient", "use F.linalg.syevd of mx.nd"),
+    "_npi_pinv": ("np.linalg.pinv", "has no gradient", "use np.linalg.solve"),
+    "_npi_pinv_scalar_rcond": ("np.linalg.pinv", "has no gradient", "use np.linalg.solve"),
+    "_np_atleast_1d": ("np.atleast_1d", "has no gradient", "use np.reshape"),
+    "_np_atleast_2d": ("np.atleast_2d", "has no gradient", "use np.reshape"),
+    "_np_atleast_3d": ("np.atleast_3d", "has no gradient", "use np.reshape"),
+    "_contrib_hawkesll": ("contrib.hawkesll", "has a wrong gradient", "use other operators"),
 }
 
 # Positions of the inputs whose gradients are correct only if MXNet computes all of them. For
@@ -119,10 +119,10 @@ def _check_node(node: Node, inputs: List[bool], name: str, loop: str = "") -> No
     op = node["op"]
     if _is_refused(node):
         operator, effect, advice = REFUSED[op]
-        raise ModelError(f"{name} has {operator}, which {effect} in MXNet {mx.__version__} when it trains: {advice}")
+        raise ModelError(f"{name} uses {operator}, which {effect} in MXNet {mx.__version__} during training: {advice}")
     if loop and op in REWRITTEN and _has_wrong_gradient(op, node.get("attrs", {}), inputs):
         raise ModelError(
-            f"{name} has {node['name']} ({op}) in the body of {loop.lstrip('_')}: MXNet "
+            f"{name} uses {node['name']} ({op}) in the body of {loop.lstrip('_')}: MXNet "
             f"{mx.__version__} computes a wrong gradient there: move it out of the body"
         )
     for body in node.get("subgraphs", []):

@@ -78,20 +78,20 @@ def iterate_rewrites(
     graph = replace_wrong_gradients(graph, trained)
     yield Rewrite("replaced, because MXNet computes a wrong gradient", graph)
     graph = move_relu_after_pooling(graph)
-    yield Rewrite("exchanged, so that ReLU follows max pooling", graph)
+    yield Rewrite("swapped, so that ReLU follows max pooling", graph)
     if ctx.device_type == "gpu":
         return  # the remaining rewrites are for oneDNN only
     names = graph.list_arguments()
     shapes, types = ({name: arguments[name][field] for name in names} for field in range(2))
     graph = convert_one_pixel_convolutions(graph, shapes)
-    yield Rewrite("one pixel computed as a dense layer", graph)
+    yield Rewrite("single pixel computed as a dense layer", graph)
     if pad:
         graph = pad_channels(graph, shapes, types, choose_padding(ctx))
         yield Rewrite("padded with zero channels", graph)
     graph = convert_global_average_pooling(graph, shapes, types)
-    yield Rewrite("average over all pixels computed as a matrix product", graph)
+    yield Rewrite("average of all pixels computed as a matrix product", graph)
     graph = convert_odd_concatenations(graph, shapes)
-    yield Rewrite("odd numbers of channels joined without oneDNN", graph)
+    yield Rewrite("odd numbers of channels concatenated without oneDNN", graph)
 
 
 # --- ReLU after max pooling

@@ -58,42 +58,48 @@ class OptimizerKind:
 OPTIMIZERS: Dict[str, OptimizerKind] = {
     "sgd": OptimizerKind(
         SGD,
-        "down the gradient, with momentum or without: PyTorch's SGD",
+        "gradient descent with or without momentum: PyTorch's SGD",
         momentum=True,
         mxnet_rule_class=mx.optimizer.SGD,
     ),
     "nag": OptimizerKind(
         NAG,
-        "the gradient is taken where momentum leads: PyTorch's SGD, nesterov=True",
+        "SGD with Nesterov momentum: PyTorch's SGD, nesterov=True",
         momentum=True,
         mxnet_rule_class=mx.optimizer.NAG,
     ),
-    "adam": OptimizerKind(Adam, "momentum over the root of the mean squared gradient: Kingma, Ba 2015"),
-    "adamax": OptimizerKind(Adamax, "momentum over the largest gradient so far, which fades: PyTorch's Adamax"),
-    "nadam": OptimizerKind(Nadam, "adam with Nesterov's momentum: PyTorch's NAdam"),
-    "adadelta": OptimizerKind(AdaDelta, "steps as large as those before, times --lr (1): PyTorch's Adadelta"),
-    "adagrad": OptimizerKind(AdaGrad, "the gradient over the root of the sum of all squared ones: PyTorch's Adagrad"),
-    "rmsprop": OptimizerKind(RMSProp, "the gradient over the root of the mean squared one: Tieleman, Hinton 2012"),
-    "ftml": OptimizerKind(FTML, "rmsprop, larger at first: Zheng, Kwok 2017, follow the moving leader"),
+    "adam": OptimizerKind(Adam, "momentum divided by the root of the mean squared gradient: Kingma, Ba 2015"),
+    "adamax": OptimizerKind(Adamax, "momentum divided by the largest recent gradient: PyTorch's Adamax"),
+    "nadam": OptimizerKind(Nadam, "adam with Nesterov momentum: PyTorch's NAdam"),
+    "adadelta": OptimizerKind(AdaDelta, "steps as large as the previous steps, times --lr (1): PyTorch's Adadelta"),
+    "adagrad": OptimizerKind(
+        AdaGrad, "gradient divided by the root of the sum of all squared gradients: PyTorch's Adagrad"
+    ),
+    "rmsprop": OptimizerKind(
+        RMSProp, "gradient divided by the root of the mean squared gradient: Tieleman, Hinton 2012"
+    ),
+    "ftml": OptimizerKind(FTML, "rmsprop with larger first steps: Zheng, Kwok 2017, follow the moving leader"),
     "signum": OptimizerKind(Signum, "the sign of the momentum: Bernstein et al. 2018", momentum=True),
     "lars": OptimizerKind(
         LARS,
-        "sgd with a rate for each parameter, by its norm: You et al. 2017, for large batches",
+        "sgd with a learning rate for each parameter, from its norm: You et al. 2017, for large batches",
         momentum=True,
         element_wise=False,
     ),
     "lamb": OptimizerKind(
-        LAMB, "adam with a rate for each parameter, by its norm: You et al. 2020, for large batches", element_wise=False
+        LAMB,
+        "adam with a learning rate for each parameter, from its norm: You et al. 2020, for large batches",
+        element_wise=False,
     ),
 }
 
 NOT_OFFERED = {
     "ccsgd": "is an old name of sgd: choose sgd",
-    "dcasgd": "makes up for late gradients, and here none is late: choose sgd",
-    "ftrl": "begins at weights of 0, from which no layer below the last learns: choose adagrad",
-    "groupadagrad": "takes the rows of embeddings only: choose adagrad",
-    "lbsgd": "is sgd with a warm-up of its own, for all devices together: choose sgd with --warmup-epochs, or lars",
-    "sgld": "draws samples, with noise for the gradient of the whole data set, not of a batch's mean: choose sgd",
+    "dcasgd": "corrects late gradients, which do not occur here: choose sgd",
+    "ftrl": "starts with weights of 0, so layers below the last one do not learn: choose adagrad",
+    "groupadagrad": "only updates rows of embeddings: choose adagrad",
+    "lbsgd": "is sgd with its own warm-up, for all devices together: choose sgd with --warmup-epochs, or lars",
+    "sgld": "draws samples, and needs the gradient of the whole data set, not the mean of a batch: choose sgd",
 }
 
 # MXNet's element-wise optimizers, which a user's training loop may use.
@@ -119,14 +125,14 @@ def check_replicas_stay_equal(optimizer: mx.optimizer.Optimizer, device_count: i
     """Raise ConfigError for an optimizer of MXNet under which replicas diverge."""
     kind = type(optimizer)
     if device_count > 1 and kind in DIVERGING:
-        drifts = f"mx.optimizer.{kind.__name__} lets {device_count} replicas drift apart"
+        drifts = f"mx.optimizer.{kind.__name__} makes the {device_count} replicas diverge"
         raise ConfigError(f"{drifts}: {DIVERGING[kind]}")
 
 
 def optimizer_kind(name: str) -> OptimizerKind:
     """Return the optimizer with this name, ignoring case. Raise ConfigError for any other name."""
     if name.lower() in NOT_OFFERED:
-        raise ConfigError(f"--optimizer {name} is not offered: it {NOT_OFFERED[name.lower()]}")
+        raise ConfigError(f"--optimizer {name} is not supported, because it {NOT_OFFERED[name.lower()]}")
     if name.lower() not in OPTIMIZERS:
         raise ConfigError(unknown("optimizer", name, OPTIMIZERS))
     return OPTIMIZERS[name.lower()]

@@ -140,10 +140,10 @@ def states_from_arrays(arrays: Mapping[str, nd.NDArray], source: str = "these ar
     """
     optimizers = [name.partition("/")[2] for name in arrays if name.startswith("optimizer/")]
     if len(optimizers) != 1:
-        raise KVStoreError(f"{source} hold{'s' * (source != 'these arrays')} {_describe_other_content(arrays)}")
+        raise KVStoreError(f"{source} contain{'s' * (source != 'these arrays')} {_describe_other_content(arrays)}")
     unprintable = next((name for name in arrays if not name.isprintable()), None)
     if unprintable is not None:
-        raise KVStoreError(f"{source}: {unprintable!r} is no name of a parameter: {LOAD_HINT}")
+        raise KVStoreError(f"{source}: {unprintable!r} is not a valid parameter name: {LOAD_HINT}")
     parameters: Dict[str, Dict[str, nd.NDArray]] = {}
     scalars = {}
     for name, array in arrays.items():
@@ -158,13 +158,13 @@ def states_from_arrays(arrays: Mapping[str, nd.NDArray], source: str = "these ar
         elif kind in EXTRA_STATE_NAMES:
             parameters.setdefault(rest, {})[kind] = array
         elif kind != "optimizer":
-            raise KVStoreError(f"{source}: {name!r} is nothing that belongs to states: {LOAD_HINT}")
+            raise KVStoreError(f"{source}: {name!r} does not belong to optimizer states: {LOAD_HINT}")
     num_update = int(_read_values(arrays[f"optimizer/{optimizers[0]}"], "optimizer", source)[0])
     states = tuple(_parse_parameter(name, param_arrays, source) for name, param_arrays in parameters.items())
     return States(optimizers[0], num_update, scalars, states)
 
 
-LOAD_HINT = "load what save_states wrote"
+LOAD_HINT = "load a file that save_states wrote"
 
 
 def _parse_parameter(name: str, arrays: Dict[str, nd.NDArray], source: str) -> ParameterState:
@@ -194,10 +194,10 @@ def _describe_other_content(arrays: Mapping[str, nd.NDArray]) -> str:
     """Return text for an error: the content of a file that has no optimizer states."""
     if any(re.fullmatch(r"\d+/updates", name) for name in arrays):
         return (
-            "states that an earlier version saved under 'sharded-optimizer', cut for its devices and buckets: load "
-            "them there, and save them as parameters go on without them"
+            "states of 'sharded-optimizer' from an earlier version, split for its devices and "
+            "buckets: load them with that version, and save only the parameters"
         )
-    return f"arrays, but no states of an optimizer: {LOAD_HINT}"
+    return f"arrays, but no optimizer states: {LOAD_HINT}"
 
 
 def _integers(*values: int) -> nd.NDArray:
@@ -207,7 +207,7 @@ def _integers(*values: int) -> nd.NDArray:
 @nd_semantics()
 def write_states(fname: "str | bytes | os.PathLike[str]", arrays: Mapping[str, nd.NDArray]) -> None:
     """Write arrays of `states_to_arrays` to a file. On OutputError the old file stays."""
-    save_arrays(Path(os.fsdecode(fname)), arrays, remedy="choose another place")
+    save_arrays(Path(os.fsdecode(fname)), arrays, remedy="choose another path")
 
 
 def read_states(fname: "str | bytes | os.PathLike[str]", max_bytes: Optional[int] = None) -> States:
@@ -221,7 +221,7 @@ def read_states(fname: "str | bytes | os.PathLike[str]", max_bytes: Optional[int
         header, size = _read_header(path)
         if max_bytes is not None and size > max_bytes:
             raise KVStoreError(
-                f"{source} has {size:,} bytes, and states of these parameters {max_bytes:,} at most: {LOAD_HINT}"
+                f"{source} has {size:,} bytes, but states of these parameters need at most {max_bytes:,}: {LOAD_HINT}"
             )
         if header[:1] == b"\x80":  # a pickle
             return _convert_gluon_states(read_gluon_states(path.read_bytes()))
@@ -241,7 +241,7 @@ def _read_header(path: Path) -> "Tuple[bytes, int]":
     """Return a file's first bytes and size. Raise ValueError for pipes and devices."""
     size = path.stat().st_size
     if not path.is_file() and not path.is_dir():
-        raise ValueError("it is no file")
+        raise ValueError("it is not a regular file")
     with path.open("rb") as file:
         return file.read(8), size
 
@@ -291,7 +291,7 @@ def _convert_gluon_states(saved: GluonStates) -> States:
 # order. If shapes do not match, they refer to the order by number. gluon.Trainer sorts names as
 # text, so that ``dense10`` comes before ``dense9``, but ``dense3`` after ``dense2``.
 
-NETWORK_HINT = "load it into the network that it was saved with"
+NETWORK_HINT = "use the network that the states were saved with"
 # No optimizer of MXNet has more than 4 state arrays. Each has at most 8 bytes per element.
 MAX_ARRAYS_PER_STATE = 16
 # Files up to this size are always read, so that the error message can name the parameter that does
@@ -335,8 +335,8 @@ def match_states(states: States, targets: Sequence[StateTarget], source: str) ->
     if len(saved) != len(targets):
         difference = _describe_difference(saved, targets)
         raise KVStoreError(
-            f"{source} holds the states of {len(saved)} parameters, "
-            f"and this trainer has {len(targets)}{difference}: {NETWORK_HINT}"
+            f"{source} contains the states of {len(saved)} parameters, but this trainer has "
+            f"{len(targets)}{difference}: {NETWORK_HINT}"
         )
     pairs = _match_by_name(saved, targets) or _match_by_number(saved, targets)
     if pairs is None:
@@ -344,8 +344,8 @@ def match_states(states: States, targets: Sequence[StateTarget], source: str) ->
         _check_shapes(pairs, source)
         state, target = next(pair for pair in pairs if pair[0].name != pair[1].name)
         warn(
-            f"{source} has other names of parameters: taken in order, since all shapes fit, "
-            f"so that {target.name} goes on as {state.name}"
+            f"{source} has different parameter names: the states are matched by position, because all "
+            f"shapes fit, so {target.name} uses the state of {state.name}"
         )
     _check_shapes(pairs, source)
     states_by_name = {target.name: state for state, target in pairs}
@@ -407,18 +407,18 @@ def _match_by_position(states: States, targets: Sequence[StateTarget], source: s
     for position, state in by_position.items():
         fault = ""
         if position >= len(targets):
-            fault = f"this trainer has {len(targets)}"
+            fault = f"this trainer only has {len(targets)}"
         elif not targets[position].trainable:
-            fault = f"{targets[position].name} is not trained here"
+            fault = f"this trainer does not train {targets[position].name}"
         if fault:
             raise KVStoreError(
-                f"{source} holds a state of parameter {position}, counted from 0, and {fault}: {NETWORK_HINT}"
+                f"{source} contains a state of parameter {position}, counted from 0, but {fault}: {NETWORK_HINT}"
             )
         _check_shapes([(state, targets[position])], source)
     missing = next(
         target.name for position, target in enumerate(targets) if target.trainable and position not in by_position
     )
-    raise KVStoreError(f"{source} holds no state of {missing}: {NETWORK_HINT}")
+    raise KVStoreError(f"{source} contains no state of {missing}: {NETWORK_HINT}")
 
 
 def state_targets(params: Iterable[Any]) -> List[StateTarget]:
@@ -453,8 +453,8 @@ def _check_shapes(pairs: Pairs, source: str) -> None:
     for state, target in pairs:
         if not shapes_match(state.shape, target.shape):
             raise KVStoreError(
-                f"{source} does not fit: {state.name} is {state.shape} there, "
-                f"{target.name} {target.shape} here: {NETWORK_HINT}"
+                f"{source} does not fit: {state.name} has shape {state.shape} there, but {target.name} "
+                f"has {target.shape} here: {NETWORK_HINT}"
             )
 
 
@@ -468,10 +468,10 @@ def _describe_difference(saved: Sequence[ParameterState], targets: Sequence[Stat
     target_names = {_mask_numbers(target_name(target.name)) for target in targets}
     for state in saved:
         if _mask_numbers(saved_name(state.name)) not in target_names:
-            return f", {state.name} only there"
+            return f", {state.name} is only in the file"
     for target in targets:
         if _mask_numbers(target_name(target.name)) not in saved_names:
-            return f", {target.name} only here"
+            return f", {target.name} is only in the trainer"
     return ""
 
 
@@ -487,9 +487,9 @@ def fit_states(
     """
     if states.optimizer is not None and states.optimizer not in optimizer_class_names(optimizer):
         raise KVStoreError(
-            f"{source} holds the states of {states.optimizer}, "
-            f"and the optimizer here is {optimizer_class_name(optimizer)}: "
-            f"make the trainer with {states.optimizer.lower()!r}, or begin without states"
+            f"{source} contains the states of {states.optimizer}, but the optimizer here is "
+            f"{optimizer_class_name(optimizer)}: create the trainer with "
+            f"{states.optimizer.lower()!r}, or start without states"
         )
     saved = match_states(states, targets, source)
     for state, target in zip(saved, targets):
@@ -497,8 +497,8 @@ def fit_states(
             _check_arrays(optimizer, state, target, source)
     if states.num_update is None and states.parameters:
         warn(
-            f"{source} does not say how often parameters were updated: it was saved without the optimizer; learning "
-            "rates and corrections of bias go on from this trainer's counts"
+            f"{source} does not contain the number of updates, because it was saved without the "
+            "optimizer: learning rates and bias corrections continue from this trainer's counts"
         )
     parameters = tuple(
         (state or ParameterState("", None, 0))._replace(name=target.name, shape=target.shape)
@@ -514,16 +514,17 @@ def _check_arrays(optimizer: mx.optimizer.Optimizer, state: ParameterState, targ
     expected = flatten_state(make_state_template(optimizer, target))
     if len(expected) != len(state.arrays):
         raise KVStoreError(
-            f"{source} holds {len(state.arrays)} arrays for {target.name}, "
-            f"and {optimizer_class_name(optimizer)} as it is set here keeps {len(expected)}: "
-            "give it the momentum, multi_precision and other settings that it was saved with"
+            f"{source} contains {len(state.arrays)} arrays for {target.name}, but "
+            f"{optimizer_class_name(optimizer)} needs {len(expected)} with the current settings: use "
+            "the momentum, multi_precision and other settings that it was saved with"
         )
     for array, template in zip(state.arrays, expected):
         saved_dtype, expected_dtype = np.dtype(array.dtype), np.dtype(template.dtype)
         if saved_dtype != expected_dtype:
             raise KVStoreError(
-                f"{source} holds {saved_dtype} for {target.name}, and {optimizer_class_name(optimizer)} keeps "
-                f"{expected_dtype} here: cast the network to the type that it was saved with"
+                f"{source} contains {saved_dtype} for {target.name}, but "
+                f"{optimizer_class_name(optimizer)} needs {expected_dtype} here: cast the network to the "
+                "type that it was saved with"
             )
 
 

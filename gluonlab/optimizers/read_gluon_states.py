@@ -129,7 +129,7 @@ class Unpickler:
         """Add items to the dict on top of the stack. ``values``: key, value, key, value, ..."""
         _refuse_unless(self._stack and type(self._stack[-1]) is dict)
         if len(values) % 2 or not all(type(key) in (int, str, float, bool, type(None)) for key in values[::2]):
-            raise InvalidPickle("a dict whose keys are neither numbers nor texts")
+            raise InvalidPickle("a dict whose keys are neither numbers nor strings")
         self._stack[-1].update(zip(values[::2], values[1::2]))
 
     def _append(self, values: List[Any]) -> None:
@@ -260,9 +260,9 @@ def read_gluon_states(content: bytes) -> GluonStates:
     saved = Unpickler(content).load()
     states, optimizer = saved if type(saved) is tuple and len(saved) == 2 else (saved, None)
     if type(states) is not dict or not all(_is_count(position) for position in states):
-        raise InvalidPickle("a pickle, but not of states by the positions of parameters")
+        raise InvalidPickle("a pickle, but without states by parameter position")
     if optimizer is not None and type(optimizer) is not UnpickledObject:
-        raise InvalidPickle("a pickle of states and of something that is no optimizer")
+        raise InvalidPickle("a pickle of states and an invalid optimizer")
     arrays = _ArrayFactory(len(content))
     state_arrays = {position: arrays.make_state_arrays(state) for position, state in states.items()}
     if optimizer is None:
@@ -292,7 +292,7 @@ class _ArrayFactory:
         content = array.content or b""
         self._bytes_left -= len(content)
         if self._bytes_left < 0:
-            raise InvalidPickle("a pickle that has an array twice")
+            raise InvalidPickle("a pickle that contains an array twice")
         return parse_array(content)
 
 
@@ -304,7 +304,7 @@ def _flatten(state: Any, arrays: List[ArrayBytes], depth: int) -> None:
         for part in state:
             _flatten(part, arrays, depth + 1)
     elif state is not None:
-        raise InvalidPickle("a pickle whose states are no arrays")
+        raise InvalidPickle("a pickle whose states are not arrays")
 
 
 def _read_update_counts(attributes: Mapping[Any, Any]) -> Dict[int, int]:
@@ -313,7 +313,7 @@ def _read_update_counts(attributes: Mapping[Any, Any]) -> Dict[int, int]:
     for counts in _check_dict(attributes.get("_all_index_update_counts")).values():
         for position, count in _check_dict(counts).items():
             if not _is_count(position):
-                raise InvalidPickle("counts that are not those of positions")
+                raise InvalidPickle("update counts that do not match the parameter positions")
             updates[position] = max(updates.get(position, 0), _check_count(count))
     return updates
 
@@ -343,7 +343,7 @@ def _read_scalars(attributes: Mapping[Any, Any]) -> Dict[str, float]:
 
 def _check_dict(value: Any) -> Dict[Any, Any]:
     if value is not None and type(value) is not dict:
-        raise InvalidPickle("a pickle of an optimizer that is not MXNet's")
+        raise InvalidPickle("a pickle of an optimizer that is not from MXNet")
     return value or {}
 
 
@@ -353,11 +353,11 @@ def _is_count(value: Any) -> bool:
 
 def _check_count(value: Any) -> int:
     if not _is_count(value):
-        raise InvalidPickle("a pickle of an optimizer with a count of updates that is none")
+        raise InvalidPickle("a pickle of an optimizer with an invalid number of updates")
     return int(value)
 
 
 def _check_number(value: Any) -> float:
     if type(value) not in (int, float) or not abs(value) < MAX_COUNT or not math.isfinite(value):
-        raise InvalidPickle("a pickle of an optimizer with a learning rate that is none")
+        raise InvalidPickle("a pickle of an optimizer with an invalid learning rate")
     return float(value)

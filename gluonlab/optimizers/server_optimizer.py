@@ -60,8 +60,8 @@ class FlatLayout:
         begin, end = (self.size * i // self.servers for i in (server, server + 1))
         if size != end - begin:
             raise KVStoreError(
-                f"server {server} of {self.servers} holds {size} elements of an array of "
-                f"{self.size}, where {end - begin} are its part"
+                f"server {server} of {self.servers} contains {size} elements of an array of {self.size}, "
+                f"but its part has {end - begin}"
             )
         return begin, end
 
@@ -75,7 +75,7 @@ class FlatLayout:
             if first >= last:
                 continue
             if piece.shape and last - first < piece.end - piece.begin:
-                raise KVStoreError(f"key {piece.key} is cut between servers, and must not be")
+                raise KVStoreError(f"key {piece.key} is split between servers, but must be on one server")
             yield replace(piece, begin=first - begin, end=last - begin)
 
 

@@ -74,7 +74,7 @@ class Parallelism(NamedTuple):
     @property
     def shard_owner(self) -> str:
         """Name of the unit that trains on one shard, for messages."""
-        return "device" if self.size == 1 else "copy of the network"
+        return "device" if self.size == 1 else "replica of the model"
 
     def settings(self) -> Dict[str, Any]:
         """Return the entries for a run's config.json; none for mode "data"."""

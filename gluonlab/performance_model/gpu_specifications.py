@@ -55,13 +55,13 @@ GPUS: Dict[str, GpuSpec] = {
     for gpu in (
         GpuSpec(
             "K80", "Kepler", 3.7, {FLOAT32: 4.37e12, FLOAT16: 4.37e12}, 240e9, 12e9, 2496,
-            "Tesla K80 data sheet: 8.74 TFLOP/s with boost, 480 GB/s, 4992 cores, 24 GB for its "
-            "two GPUs; this is one of them",
+            "Tesla K80 data sheet: 8.74 TFLOP/s with boost, 480 GB/s, 4992 cores, 24 GB for its two "
+            "GPUs; these are the figures of one GPU",
         ),
         GpuSpec(
             "M60", "Maxwell", 5.2, {FLOAT32: 4.825e12, FLOAT16: 4.825e12}, 160e9, 8e9, 2048,
-            "Tesla M60 data sheet: 9.65 TFLOP/s with boost, 320 GB/s, 4096 cores, 16 GB for its "
-            "two GPUs; this is one of them",
+            "Tesla M60 data sheet: 9.65 TFLOP/s with boost, 320 GB/s, 4096 cores, 16 GB for its two "
+            "GPUs; these are the figures of one GPU",
         ),
         GpuSpec(
             "V100", "Volta", 7.0, {FLOAT32: 15.7e12, FLOAT16: 125e12}, 900e9, 16e9, 5120,
@@ -75,8 +75,8 @@ GPUS: Dict[str, GpuSpec] = {
         GpuSpec(
             "A10G", "Ampere", 8.6, {FLOAT32: 35e12, TF32: 35e12, FLOAT16: 70e12}, 600e9, 24e9,
             10240,
-            "A10G data sheet: 35 TFLOP/s, 35 in TF32 and 70 in float16 with tensor cores, dense, "
-            "600 GB/s; 80 multiprocessors of 128 cores: Amazon's page of G5",
+            "A10G data sheet: 35 TFLOP/s, 35 in TF32 and 70 in float16 with tensor cores, dense, 600 "
+            "GB/s; 80 multiprocessors with 128 cores each: Amazon's page of G5",
         ),
         GpuSpec(
             "A100", "Ampere", 8.0, {FLOAT32: 19.5e12, TF32: 156e12, FLOAT16: 312e12}, 1555e9, 40e9,
@@ -86,7 +86,7 @@ GPUS: Dict[str, GpuSpec] = {
         ),
         GpuSpec(
             "A100-80GB", "Ampere", 8.0, {FLOAT32: 19.5e12, TF32: 156e12, FLOAT16: 312e12}, 2039e9,
-            80e9, 6912, "A100 data sheet, 80 GB SXM: as with 40 GB, but 2039 GB/s",
+            80e9, 6912, "A100 data sheet, 80 GB SXM: like 40 GB, but 2039 GB/s",
         ),
     )
 }  # fmt: skip
@@ -143,9 +143,9 @@ def find_machine(name: str) -> Machine:
     if is_file_name(kind):
         return _read_machine_file(name)
     if kind not in MACHINES:
-        several = f"; several hosts are NAME*HOSTS, up to {MAX_HOSTS}, as in p3.16xlarge*4"
-        file = "; a machine of your own is a file, m.json"
-        raise ConfigError(unknown("machine to predict", kind, MACHINES) + several + file)
+        several = f"; for up to {MAX_HOSTS} hosts, use NAME*HOSTS, such as p3.16xlarge*4"
+        file = "; for your own machine, pass a file such as m.json"
+        raise ConfigError(unknown("machine", kind, MACHINES) + several + file)
     try:
         topology = make_topology(name)
     except ScheduleError as error:
@@ -162,14 +162,13 @@ def _read_machine_file(name: str) -> Machine:
         raise ConfigError(str(error)) from None
     if not topology.gpu:
         raise ConfigError(
-            f"{name} does not say which GPUs it has, which a prediction needs: add "
-            f'"gpu": "V100", or one of {", ".join(GPUS)}'
+            f'{name} does not name its GPUs, which a prediction needs: add "gpu": "V100", or one of {", ".join(GPUS)}'
         )
     if topology.gpu not in GPUS:
         raise ConfigError(f"{name}: {unknown('gpu', topology.gpu, GPUS)}")
     if len(topology.hosts) > 1:
         raise ConfigError(
-            f"{name} has {len(topology.hosts)} hosts, and a prediction takes files of one: "
-            "choose NAME*HOSTS, as in p3.16xlarge*4, or write a file of one host"
+            f"{name} has {len(topology.hosts)} hosts, but predictions only support files of one host: "
+            "choose NAME*HOSTS, such as p3.16xlarge*4, or write a file of one host"
         )
     return Machine(name, name, GPUS[topology.gpu], topology, nominal=False)

@@ -78,7 +78,7 @@ def sum_within_host_s(store: str, topology: Topology, gradients: GradientSizes, 
     Raises ConfigError for a store that is not in `single_host_stores`.
     """
     if store not in single_host_stores():
-        raise ConfigError(unknown("store to predict", store, single_host_stores()))
+        raise ConfigError(unknown("kvstore", store, single_host_stores()))
     gpus = topology.world_size
     if store == LOCAL:
         seconds = _sum_on_cpu_s(gpus, gradients, host)
@@ -193,7 +193,7 @@ def sum_over_hosts_s(store: str, machine: str, topology: Topology, gradients: Gr
     NETWORKS. Raises ConfigError for other stores.
     """
     if store not in MULTI_HOST_ALGORITHMS:
-        raise ConfigError(unknown("store over hosts to predict", store, MULTI_HOST_ALGORITHMS))
+        raise ConfigError(unknown("kvstore for several hosts", store, MULTI_HOST_ALGORITHMS))
     sum_seconds, network = MULTI_HOST_SUMS[MULTI_HOST_ALGORITHMS[store]], NETWORKS[machine]
     latency_s = sum_seconds(topology, network, 0) if _extra_sums(gradients) else 0.0
     return sum_seconds(topology, network, gradients.total_bytes) + _extra_sums(gradients) * latency_s
@@ -220,20 +220,23 @@ def resolve_store(store: str, machine: Machine) -> Tuple[str, Optional[str]]:
     `single_host_stores`. Raises ConfigError for unknown stores, and for ASYNC_STORE.
     """
     if store == ASYNC_STORE:
-        raise ConfigError(f"store {store!r} has no prediction, since no step waits for a sum: choose dist_sync")
+        raise ConfigError(
+            f"kvstore {store!r} cannot be predicted, because no step waits for a reduction: choose dist_sync"
+        )
     if store not in all_stores():
-        raise ConfigError(unknown("store to predict", store, all_stores()))
+        raise ConfigError(unknown("kvstore", store, all_stores()))
     equivalent = EQUIVALENT_STORES.get(store, store)
     if machine.hosts == 1 and equivalent in MULTI_HOST_ALGORITHMS:
         return RING, (
-            f"{store} sums over hosts, and {machine.name} is one: priced is a ring of its GPUs; "
-            f"for hosts give {machine.kind if machine.nominal else 'p3.16xlarge'}*2"
+            f"kvstore {store} is for several hosts, but {machine.name} is a single host: the "
+            "prediction is for a ring of its GPUs; for several hosts use "
+            f"{machine.kind if machine.nominal else 'p3.16xlarge'}*2"
         )
     if machine.hosts > 1 and equivalent not in MULTI_HOST_ALGORITHMS:
         # no caution for the default store, whose usual replacement over hosts is horovod
         caution = (
-            f"{store} sums over the GPUs of one host: over hosts priced is {HIERARCHICAL}, rings "
-            "within hosts and rings across them"
+            f"kvstore {store} is for a single host: for several hosts, the prediction is for "
+            f"{HIERARCHICAL}, with rings within hosts and between hosts"
         )
         return HIERARCHICAL, None if store == DEVICE else caution
     return equivalent, None

@@ -150,9 +150,9 @@ def _prediction_text(prediction: Prediction) -> str:
     """Return the prediction as text: a table, cautions and assumptions."""
     global_batch_size = prediction.global_batch_size
     images = (
-        f"{prediction.batch_size:,} images a GPU"
+        f"{prediction.batch_size:,} images per GPU"
         if global_batch_size is None
-        else f"{global_batch_size:,} images a step, whatever the GPUs"
+        else f"{global_batch_size:,} images per step, for any number of GPUs"
     )
     training = (
         f"{prediction.network} on {prediction.machine}: {prediction.all_gpus_row.gpus} x "
@@ -170,11 +170,11 @@ def _prediction_text(prediction: Prediction) -> str:
     ]
     ring_speedup = prediction.with_ring or 0.0
     if ring_speedup > 1.05 * prediction.all_gpus_row.speedup:
-        lines += [f"With --kvstore ring the speed-up of all of them would be {ring_speedup:.2f}.", ""]
+        lines += [f"With --kvstore ring the speed-up on all GPUs would be {ring_speedup:.2f}.", ""]
     for reason in prediction.not_trusted:
-        lines += wrap_sentence(f"Not to be trusted here: {reason}.", "")
+        lines += wrap_sentence(f"Not reliable in this case: {reason}.", "")
     for caution in prediction.cautions:
-        lines += wrap_sentence(f"Take care: {caution}.", "")
+        lines += wrap_sentence(f"Note: {caution}.", "")
     lines += [""] * bool(prediction.not_trusted or prediction.cautions)
     lines.append("Assumed:")
     for assumption in prediction.assumptions:
@@ -218,8 +218,8 @@ def optimizer_caution(name: str) -> Optional[str]:
     if name.lower() in ONE_KERNEL:
         return None
     return (
-        f"--optimizer {name.lower()} is priced as one kernel that moves weights, gradients and "
-        "state once; it takes several, so its update is slower"
+        f"--optimizer {name.lower()} is modeled as a single kernel that moves weights, gradients "
+        "and state once, but it uses several kernels, so its update is slower"
     )
 
 
@@ -340,22 +340,23 @@ def list_assumptions(training: TrainingSpec, optimizer: str, store: str, arithme
     machine = training.machine
     gpu = machine.gpu
     sentences = [
-        "Predicted, not measured: operations counted in the network's graph, a roofline for each "
-        f"kernel on {gpu.name} ({gpu.flops[arithmetic] / 1e12:g} TFLOP/s in {arithmetic}, "
-        f"{gpu.bytes_per_s / 1e9:g} GB/s: {gpu.data_sheet.partition(':')[0]}), constants fitted to "
-        "published speeds of V100 and K80.",
-        f"Training with gluonlab's loop and {optimizer}; images are uint8 and copied at 12 GB/s; "
-        "reading and decoding them keeps up, and changing them takes no time.",
-        f"The sum is {store}'s, priced on {_describe_links(machine)}.",
+        "Predicted, not measured. The model counts the operations of the network's graph and "
+        f"uses a roofline for each kernel on {gpu.name} "
+        f"({gpu.flops[arithmetic] / 1e12:g} TFLOP/s in {arithmetic}, "
+        f"{gpu.bytes_per_s / 1e9:g} GB/s: {gpu.data_sheet.partition(':')[0]}). Its "
+        "constants were fitted to published speeds of V100 and K80.",
+        f"The training uses gluonlab's loop and {optimizer}. Images are uint8 and are copied at "
+        "12 GB/s. Data loading is fast enough, and augmentation takes no time.",
+        f"The time of the gradient reduction is estimated for {store} on {_describe_links(machine)}.",
         _describe_buckets(training),
-        f"One thread of the host queues a step in {HOST_STEP_S * 1e6:.0f} us for each GPU of the host "
-        "and microbatch, as measured with `bench host` on a core of an EPYC, and "
-        f"{HOST_BUCKET_S * 1e6:g} us for each further bucket.",
+        f"One thread of the host queues a step in {HOST_STEP_S * 1e6:.0f} us for each GPU "
+        "of the host and microbatch, as measured with gluonlab bench host on a core of an EPYC, "
+        f"and {HOST_BUCKET_S * 1e6:g} us for each further bucket.",
     ]
     if store == LOCAL:
         sentences.append(
-            "The host sums at 10.5 GB/s, as measured with `bench gradients` on two cores of an "
-            "EPYC: a larger host may be faster, and one of 2015 was five times slower."
+            "The host sums at 10.5 GB/s, as measured with gluonlab bench gradients on two cores of "
+            "an EPYC. A larger host may be faster, and one of 2015 was five times slower."
         )
     return sentences
 
@@ -365,20 +366,23 @@ def _describe_links(machine: Machine) -> str:
     note = machine.topology.note
     if machine.nominal:
         return f"the machine's links at nominal speed: {note}"
-    return f"the links of {machine.name}" + (f": {note}" if note else ", which says no more of them")
+    return f"the links of {machine.name}" + (f": {note}" if note else ", without further details")
 
 
 def _describe_buckets(training: TrainingSpec) -> str:
     """Return the assumption about buckets of gradients, and their overlap with backward."""
     given_bytes = training.bucket_bytes
     if given_bytes == 0:
-        buckets = "Parameters are summed one by one"
+        buckets = "Gradients are reduced separately for each parameter"
     else:
-        size = "25 MiB, smaller ones with the store device," if given_bytes is None else f"{given_bytes:,} bytes"
-        buckets = f"Buckets of {size} are summed"
+        size = "25 MiB, or less with the kvstore device," if given_bytes is None else f"{given_bytes:,} bytes"
+        buckets = f"Buckets of {size} are reduced"
     if training.overlap == OFF:
         return f"{buckets} after backward (--backward-bulk-size off)."
-    return f"{buckets} while backward goes on, and do not slow it down; exposed is what is left of the sum at its end."
+    return (
+        f"{buckets} during backward, without slowing it down; the exposed time is the part of the "
+        "reduction after backward."
+    )
 
 
 # --- predict
@@ -430,20 +434,20 @@ def predict(
     specification = find_machine(machine)
     images, scope = (batch_size, "per GPU") if global_batch_size is None else (global_batch_size, "over all GPUs")
     if not (isinstance(images, int) and 0 < images <= MAX_IMAGES):
-        raise ConfigError(f"batch size {images!r} {scope}: give a whole number, 1 to {MAX_IMAGES}")
+        raise ConfigError(f"batch size {images!r} {scope}: use a whole number from 1 to {MAX_IMAGES}")
     if dtype not in (FLOAT32, FLOAT16):
-        raise ConfigError(f"dtype {dtype!r} has no prediction: choose {FLOAT32} or {FLOAT16}")
+        raise ConfigError(f"dtype {dtype!r} cannot be predicted: choose {FLOAT32} or {FLOAT16}")
     max_gpus = specification.topology.world_size
     if gpus is not None and not (isinstance(gpus, int) and 1 <= gpus <= max_gpus):
         raise ConfigError(f"{gpus!r} GPUs of {machine}: choose 1 to {max_gpus}")
     if overlap not in (None, OFF) and not (isinstance(overlap, int) and overlap > 0):
-        raise ConfigError(f"overlap {overlap!r}: give operators of a piece, 1 or more, or off")
+        raise ConfigError(f"overlap={overlap!r}: use a number of operators, at least 1, or off")
     priced, store_caution = resolve_store(store, specification)
     counts = _gpu_counts(specification, gpus)
     if global_batch_size is not None and global_batch_size < counts[-1]:
         raise ConfigError(
-            f"{global_batch_size} images a step for {counts[-1]} GPUs: give {counts[-1]} or more, "
-            f"or {global_batch_size} GPUs or fewer"
+            f"{global_batch_size} images per step for {counts[-1]} GPUs: use at least {counts[-1]} "
+            f"images, or at most {global_batch_size} GPUs"
         )
     optimizer_states, arithmetic = count_states(optimizer, momentum), specification.gpu.arithmetic(dtype, tf32)
     training = TrainingSpec(
@@ -491,7 +495,8 @@ def _gpu_counts(machine: Machine, gpus: Optional[int]) -> List[int]:
         max_gpus = gpus - gpus % machine.gpus_each
         if max_gpus != gpus:
             raise ConfigError(
-                f"{gpus} GPUs of {machine.name}: over hosts give whole hosts of {machine.gpus_each}, such as {max_gpus}"
+                f"{gpus} GPUs of {machine.name}: with several hosts, use multiples of the "
+                f"{machine.gpus_each} GPUs of a host, such as {max_gpus}"
             )
     counts, count = [], 1
     while count < max_gpus:
@@ -535,6 +540,6 @@ def _share_caution(training: TrainingSpec, counts: List[int]) -> Optional[str]:
     if not uneven:
         return None
     return (
-        f"{global_batch_size} images do not divide by {', '.join(map(str, uneven))} GPUs: priced "
-        "is the GPU with most of them, for which the others wait"
+        f"{global_batch_size} images cannot be divided evenly among {', '.join(map(str, uneven))} "
+        "GPUs: the prediction is for the GPU with the most images, because the others wait for it"
     )

@@ -139,23 +139,21 @@ def list_caveats(work: Work, gpu: GpuSpec, training: ComparableTraining) -> Tupl
         if figure.error > MAX_TRUSTED_ERROR
     ]
     if work.uncounted:
-        reasons.append(f"the operations of {', '.join(work.uncounted)} are not counted, only what they move")
+        reasons.append(f"the operations of {', '.join(work.uncounted)} are not counted, only their memory traffic")
     if not BATCHES[0] <= batch_size <= BATCHES[1]:
-        reasons.append(f"{batch_size:,} images a GPU: published trainings have {BATCHES[0]} to {BATCHES[1] // 2}")
+        reasons.append(f"{batch_size:,} images per GPU: published trainings have {BATCHES[0]} to {BATCHES[1] // 2}")
     if not MULTIPLY_ADDS[0] <= work.multiply_adds <= MULTIPLY_ADDS[1]:
-        reasons.append(
-            f"{work.multiply_adds:,} multiply-adds an image: published networks have 2 million to 15 billion"
-        )
+        reasons.append(f"{work.multiply_adds:,} multiply-adds per image: published models have 2 million to 15 billion")
     dense = sum(operator.multiply_adds for operator in work.operators if operator.kind == DENSE)
     if work.multiply_adds and dense > work.multiply_adds / 2:
-        reasons.append("most operations are in dense layers: published networks are convolutional")
+        reasons.append("most operations are in dense layers, but published models are convolutional")
     if any(operator.name == DEPTHWISE for operator in work.operators):
-        reasons.append("it has depthwise convolutions: no published network compared here has any")
+        reasons.append("the model has depthwise convolutions, but none of the published models has")
     memory_bytes = estimate_memory_bytes(work, training.images_per_pass, training.dtype, training.optimizer_states)
     if memory_bytes > gpu.memory_bytes:
         reasons.append(
-            f"{batch_size:,} images a GPU take about {memory_bytes / 1e9:.0f} GB, and {gpu.name} has "
-            f"{gpu.memory_bytes / 1e9:.0f}"
+            f"{batch_size:,} images per GPU need about {memory_bytes / 1e9:.0f} GB, but "
+            f"{gpu.name} has {gpu.memory_bytes / 1e9:.0f}"
         )
     return reasons, _list_cautions(gpu, training.dtype, training.tf32)
 
@@ -166,7 +164,8 @@ def _list_cautions(gpu: GpuSpec, dtype: str, tf32: bool) -> List[str]:
     cautions = []
     if gpu.name not in compared and f"{gpu.name}-80GB" not in compared:
         cautions.append(
-            f"no published speed of {gpu.name} was compared: its shares of the peak are taken to be a V100's"
+            f"no published speed of {gpu.name} was compared: its fractions of the peak are assumed to "
+            "equal those of a V100"
         )
     elif gpu.arithmetic(dtype) == TF32 and not tf32:
         cautions.append(f"no published speed of {gpu.name} without TF32 was compared; --tf32 is faster")
@@ -177,7 +176,8 @@ def _list_cautions(gpu: GpuSpec, dtype: str, tf32: bool) -> List[str]:
             if (figure.task, figure.dtype, figure.gpus) == (TRAINING, dtype, 1)
         ]
         cautions.append(
-            f"training in float16 was compared with NVIDIA's own build alone, which is predicted {', '.join(ratios)}"
+            "training in float16 was only compared with NVIDIA's own build, for which the "
+            f"predictions are {', '.join(ratios)}"
         )
     return cautions
 
@@ -219,9 +219,9 @@ def _describe_prediction_error(figure: PublishedSpeed) -> str:
     gpu_count = f"{figure.gpus} x " if figure.gpus > 1 else ""
     microbatches = f" in {figure.microbatches} microbatches" if figure.microbatches > 1 else ""
     return (
-        f"{figure.network} on {gpu_count}{figure.gpu or 'a GPU that is not named'} at "
-        f"{figure.batch:g} images{microbatches}, which is alike, is predicted {figure.ratio:.2f} "
-        "times as fast as published"
+        f"{figure.network} on {gpu_count}{figure.gpu or 'an unnamed GPU'} at "
+        f"{figure.batch:g} images{microbatches}, which is similar, is predicted "
+        f"{figure.ratio:.2f} times as fast as published"
     )
 
 
@@ -252,7 +252,7 @@ def validation_text() -> str:
     """
     figures = read_validation().figures
     columns = f"{'GPUs':<13}{'batch':>6} {'store':<10}{'published':>11}{'predicted':>11}{'ratio':>8}"
-    lines = ["Published speeds and their predictions, images/s.", "", columns]
+    lines = ["Published speeds and predictions, in images/s.", "", columns]
     for heading in dict.fromkeys(figure.table_section for figure in figures):
         lines += ["", *wrap_sentence(heading, "")]
         for figure in figures:
@@ -265,8 +265,9 @@ def validation_text() -> str:
     held_out = [figure.ratio for figure in figures if not figure.fitted]
     fitted = len(figures) - len(held_out)
     summary = (
-        f"{len(figures)} figures; {fitted}, with a star, were fitted, {len(held_out)} held out, "
-        f"of which predicted/published has the median {median(held_out):.2f}. Errors of those:"
+        f"{len(figures)} figures; {fitted}, marked with a star, were fitted, {len(held_out)} were "
+        f"held out. The median of predicted/published is {median(held_out):.2f} for the held-out "
+        "figures. Their errors:"
     )
     lines += ["", *wrap_sentence(summary, ""), ""]
     lines.append(f"{'':<52}{'figures':>8}{'mean':>6}{'median':>7}{'most':>6}")

@@ -36,7 +36,7 @@ def main(runs: Tuple[str, ...], out_file: Optional[str], as_csv: Optional[str], 
     report is overwritten.
     """
     if not runs:
-        raise ConfigError("no run folder is given: name one or more, or the folder that they are in, such as runs")
+        raise ConfigError("there is no run directory: pass one or more, or a folder that contains them, such as runs")
     if as_csv is not None:
         _print_csv(runs, as_csv, {"--out-file": out_file, "--json": as_json})
         return
@@ -57,7 +57,7 @@ def main(runs: Tuple[str, ...], out_file: Optional[str], as_csv: Optional[str], 
 def _print_csv(runs: Tuple[str, ...], row_kind: str, other_options: Dict[str, Any]) -> None:
     """Print the rows of ``row_kind`` as CSV. Raise ConfigError if other options are given."""
     for option in [option for option, is_given in other_options.items() if is_given]:
-        raise ConfigError(f"--csv {row_kind} and {option} contradict each other: give one of them")
+        raise ConfigError(f"--csv {row_kind} and {option} contradict each other: remove one of them")
     if row_kind not in KINDS:
         raise ConfigError(f"--csv {row_kind}: {unknown('kind of rows', row_kind, KINDS)}")
     run_records = read_runs([Path(run) for run in runs])

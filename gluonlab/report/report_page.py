@@ -93,14 +93,14 @@ def draw_charts(runs: Sequence[RunRecord]) -> Dict[str, str]:
          _loss_curve, "epoch", {"faint": _step_loss_curve}),
         ("Validation loss", any(_val_loss_curve(run)[0] for run in runs), _val_loss_curve, "epoch", {}),
         ("Validation accuracy, %", any(run.epochs for run in runs), _accuracy_curve, "epoch", accuracy),
-        ("Validation accuracy, %, against time", any(run.epochs for run in runs),
+        ("Validation accuracy, %, by time", any(run.epochs for run in runs),
          _accuracy_over_time, "seconds of training", accuracy),
         ("Images per second", any(run.epochs for run in runs),
          _speed_curve, "epoch", {"from_zero": True}),
         ("Learning rate", any(len({step.lr for step in run.steps}) > 1 for run in runs),
          _learning_rate_curve, "epoch", {"from_zero": True}),
-        ("Staleness: pushes, %, by updates of others", any(any(run.staleness) for run in runs),
-         _staleness_curve, "updates of others", {"from_zero": True}),
+        ("Staleness: pushes, %, by updates of other workers", any(any(run.staleness) for run in runs),
+         _staleness_curve, "updates of other workers", {"from_zero": True}),
     ]  # fmt: skip
     return {
         title: _draw_chart(runs, curve, axis, **options)  # type: ignore[arg-type]
@@ -195,7 +195,7 @@ def _draw_chart(
         axes.set_xlim(left=0, right=1.03 * max(map(_last_epoch, runs)) if axis == "epoch" else None)
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, bounds[0]), min(high, bounds[1]))
-        axes.xaxis.get_major_locator().set_params(integer=axis in ("epoch", "updates of others"))
+        axes.xaxis.get_major_locator().set_params(integer=axis in ("epoch", "updates of other workers"))
         return as_svg(figure)  # with a transparent background, because the page may be dark
 
 

@@ -49,7 +49,7 @@ NAME = re.compile(r"step-(\d{9,15})")
 PART = re.compile(rf"\.({NAME.pattern})-[0-9a-f]{{8}}\.part")
 MAX_JSON_BYTES = 2**26  # size limit of state.json and manifest.json, which have some thousand bytes
 BLOCK_BYTES = 2**20
-FREE_SPACE = "free space there; what was written before is whole"
+FREE_SPACE = "free disk space there; the files written before are complete"
 
 Arrays = Mapping[str, nd.NDArray]
 
@@ -181,8 +181,8 @@ def read_newest_checkpoint(run_dir: Path) -> LatestCheckpoint:
             damaged.append(f"{path} cannot be used ({error})")
     reason = f": {damaged[0]}" if damaged else ""
     raise DataError(
-        f"{run_dir} has no {'whole ' * bool(damaged)}checkpoint to go on from{reason}: "
-        "give the folder of a run that was interrupted, or that had --checkpoint-every"
+        f"{run_dir} has no {'complete ' * bool(damaged)}checkpoint to resume from{reason}: use the "
+        "directory of a run that was interrupted, or that had --checkpoint-every"
     )
 
 
@@ -192,10 +192,10 @@ def _read_checkpoint(path: Path) -> Checkpoint:
         files = _read_manifest(path)
         names = {entry.name for entry in path.iterdir() if not is_sagemaker_marker(entry.name)}
         if names != {*files, MANIFEST}:
-            raise _DamagedCheckpoint(f"it holds {', '.join(sorted(names))}")
+            raise _DamagedCheckpoint(f"its files are {', '.join(sorted(names))}")
         for name, size_and_digest in files.items():
             if _size_and_digest(path / name) != size_and_digest:
-                raise _DamagedCheckpoint(f"{name} is not what was written")
+                raise _DamagedCheckpoint(f"{name} was changed after it was written")
         state = _read_json(path / STATE)
         parameters, optimizer, devices = (read_arrays(path / name) for name in ARRAYS)
     except OSError as error:
@@ -203,7 +203,7 @@ def _read_checkpoint(path: Path) -> Checkpoint:
     except ValueError as error:
         raise _DamagedCheckpoint(str(error)) from None
     if state.get("step") != _step_number(path):
-        raise _DamagedCheckpoint(f"it is that of step {state.get('step')}")
+        raise _DamagedCheckpoint(f"it belongs to step {state.get('step')}")
     _check_metrics_prefix(path.parent.parent / METRICS, state.get("metrics"))
     return Checkpoint(parameters, optimizer, devices, state)
 
@@ -225,14 +225,14 @@ def _check_metrics_prefix(file: Path, position: Any) -> None:
     if position is None:
         return
     if not (isinstance(position, dict) and isinstance(position.get("bytes"), int)):
-        raise _DamagedCheckpoint(f"{STATE} does not say how far {METRICS} has come")
+        raise _DamagedCheckpoint(f"{STATE} does not contain the length of {METRICS}")
     if _starts_with(file, position):
         return
     size = file.stat().st_size if file.is_file() else 0
     raise _UnusableCheckpoint(
-        f"{METRICS} has other lines than those before it"
+        f"earlier lines of {METRICS} have changed"
         if size >= position["bytes"]
-        else f"{METRICS} has lost lines: it has {size:,} bytes, and had {position['bytes']:,}"
+        else f"lines of {METRICS} are missing: it has {size:,} bytes, but had {position['bytes']:,}"
     )
 
 
@@ -263,9 +263,9 @@ def _read_manifest(path: Path) -> Dict[str, Any]:
         raise _DamagedCheckpoint(f"{MANIFEST} has format {content.get('format')!r}, not {FORMAT}")
     files = content.get("files")
     if not isinstance(files, dict) or set(files) != {*ARRAYS, STATE}:
-        raise _DamagedCheckpoint(f"{MANIFEST} names other files")
+        raise _DamagedCheckpoint(f"{MANIFEST} does not list the expected files")
     if file.read_text(encoding="utf-8") != _manifest_text(files, content.get("gluonlab")):
-        raise _DamagedCheckpoint(f"{MANIFEST} is not what was written")
+        raise _DamagedCheckpoint(f"{MANIFEST} was changed after it was written")
     return files
 
 
@@ -276,9 +276,9 @@ def _read_json(file: Path) -> Dict[str, Any]:
     try:
         content = json.loads(file.read_bytes())
     except (ValueError, RecursionError):
-        raise _DamagedCheckpoint(f"{file.name} is no JSON") from None
+        raise _DamagedCheckpoint(f"{file.name} is not valid JSON") from None
     if not isinstance(content, dict):
-        raise _DamagedCheckpoint(f"{file.name} is no JSON object")
+        raise _DamagedCheckpoint(f"{file.name} is not a JSON object")
     return content
 
 
@@ -295,7 +295,7 @@ def _regular_file_size(file: Path) -> int:
     """Return the size of a file. Raises _DamagedCheckpoint for a link, a pipe and the like."""
     status = os.lstat(file)
     if not stat.S_ISREG(status.st_mode):
-        raise _DamagedCheckpoint(f"{file.name} is no file")
+        raise _DamagedCheckpoint(f"{file.name} is not a regular file")
     return status.st_size
 
 

@@ -43,10 +43,10 @@ def frame(*runs: "str | os.PathLike[str]", of: str = EPOCHS) -> "DataFrame":
         ConfigError: ``of`` is invalid, or pandas is not installed.
     """
     if not runs:
-        raise ConfigError("no folder of a run is given: name one or more, or the one they are in")
+        raise ConfigError("there is no run directory: pass one or more, or a folder that contains them")
     for run in runs:
         if not isinstance(run, (str, os.PathLike)):
-            raise ConfigError(f"a run is a {type(run).__name__}: give its folder, as in frame(result.run_dir)")
+            raise ConfigError(f"the run is a {type(run).__name__}: pass its directory, such as frame(result.run_dir)")
     read = read_runs([Path(run) for run in runs])
     return as_frame(make_table([(run.name, run.lines) for run in read], of))
 
@@ -95,7 +95,7 @@ def as_frame(columns: Table) -> "DataFrame":
     except ImportError as error:
         reason = "not installed" if error.name == "pandas" else f"broken here ({error})"
         raise ConfigError(
-            f"a frame needs pandas, which is {reason}: pip install pandas; gluonlab report --csv does without"
+            f"frame() needs pandas, which is {reason}: pip install pandas, or use gluonlab report --csv"
         ) from None
     return pandas.DataFrame(
         {name: pandas.Series(values, dtype=_column_type(name, values)) for name, values in columns.items()}

@@ -35,9 +35,9 @@ from gluonlab.runs.run_schema import (
     Step,
 )
 
-RUNS_HINT = "give folders that gluonlab.run has written (--out, runs/...), and leave this one out"
-RUN_HINT = "give the folder of a run of gluonlab.run"
-FINISHED_RUN_HINT = f"give the folder of a finished run, with {CONFIG} and {PARAMETERS}"
+RUNS_HINT = "use folders that gluonlab run has written (--out, runs/...), and remove this one"
+RUN_HINT = "use the directory of a run of gluonlab run"
+FINISHED_RUN_HINT = f"use the directory of a finished run, with {CONFIG} and {PARAMETERS}"
 # fields of TrainConfig -> the used setting that replaces them
 RESOLVED_SETTINGS = {
     "gpus": "devices", "require_gpu": "devices", "threads": "threads_per_device",
@@ -102,11 +102,13 @@ def read_finished_run(folder: Path) -> RunDescription:
     """Read the description of a run that has parameters. Raises DataError for any other folder."""
     description = read_description(folder, FINISHED_RUN_HINT)
     if description.is_comparison:
-        raise DataError(f"{folder} is a comparison: give the folder of one of the runs in it")
+        raise DataError(f"{folder} is a comparison: use the directory of one of its runs")
     if not isinstance(description.used.get("model"), str):
-        raise DataError(f"{description.file} is not what a run writes: {FINISHED_RUN_HINT}")
+        raise DataError(f"{description.file} was not written by gluonlab run: {FINISHED_RUN_HINT}")
     if not description.parameters_file.is_file():
-        raise DataError(f"{folder} holds no {PARAMETERS}, as no epoch was finished: {FINISHED_RUN_HINT}")
+        raise DataError(
+            f"{folder} contains no {PARAMETERS}, because the run did not finish an epoch: {FINISHED_RUN_HINT}"
+        )
     return description
 
 
@@ -119,16 +121,16 @@ def read_description(folder: Path, hint: str = RUNS_HINT) -> RunDescription:
     file = folder / CONFIG
     try:
         if not folder.is_dir():
-            raise DataError(f"{folder} is no folder: {hint}")
+            raise DataError(f"{folder} is not a folder: {hint}")
         if not file.exists():
-            raise DataError(f"{folder} holds no {CONFIG}: {hint}")
+            raise DataError(f"{folder} contains no {CONFIG}: {hint}")
         text = read_bounded(file, MAX_CONFIG_BYTES)
     except OSError as error:
         raise DataError(f"{file} cannot be read ({error.strerror}): {hint}") from None
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
-        raise DataError(f"{file} cannot be read (it is no JSON): {hint}") from None
+        raise DataError(f"{file} is not valid JSON: {hint}") from None
     return parse_description(folder, content, str(file), hint)
 
 
@@ -142,17 +144,17 @@ def parse_description(folder: Path, content: Any, source: str, hint: str = RUNS_
     format, version = content.get("format", 1), content.get("gluonlab")
     requested, used = (_plain_settings(content.get(name)) for name in ("config", "settings"))
     if type(format) is not int or requested is None:
-        raise DataError(f"{source} is not what a run writes: {hint}")
+        raise DataError(f"{source} was not written by gluonlab run: {hint}")
     if format > FORMAT:
         raise DataError(
-            f"{source} has format {format}, and this gluonlab reads formats up to {FORMAT}: "
-            "use the gluonlab that wrote it, or a later one"
+            f"{source} has format {format}, but this version only reads formats up to {FORMAT}: use "
+            "the version of gluonlab that wrote it, or a later one"
         )
     requested = current_settings(requested)
     if "compare" in content:
         return RunDescription(folder, requested, is_comparison=True)
     if used is None or not isinstance(version, str):
-        raise DataError(f"{source} is not what a run writes: {hint}")
+        raise DataError(f"{source} was not written by gluonlab run: {hint}")
     if isinstance(used.get("backend"), str):
         used["backend"] = OLD_BACKENDS.get(used["backend"], used["backend"])
     return RunDescription(folder, requested, current_settings(used), version, content.get("classes"), format=format)
@@ -305,7 +307,7 @@ def read_runs(paths: Sequence[Path]) -> List[RunRecord]:
     folders = [description.folder.resolve() for description in descriptions]
     for description, folder in zip(descriptions, folders):
         if folders.count(folder) > 1:
-            raise DataError(f"{description.folder} is given twice: give each run once")
+            raise DataError(f"{description.folder} is listed twice: list each run once")
     return [
         RunRecord(name, run.folder, run.version, run.settings, read_lines(run.folder, run.format))
         for run, name in zip(descriptions, _short_names(folders))
@@ -345,11 +347,11 @@ def _read_descriptions(path: Path) -> List[RunDescription]:
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}): {RUNS_HINT}") from None
     if not folders:
-        raise DataError(f"{path} is a comparison in which no run has begun: leave it out")
+        raise DataError(f"{path} is a comparison whose runs have not started: remove it")
     runs = [read_description(folder) for folder in folders]
     for run in runs:
         if run.is_comparison:
-            raise DataError(f"{run.folder} is a comparison within another: give it by itself")
+            raise DataError(f"{run.folder} is a comparison within another comparison: pass it separately")
     return runs
 
 
@@ -366,11 +368,11 @@ def read_lines(folder: Path, format: int = FORMAT) -> List[MetricsLine]:
     """
     file = folder / METRICS
     if not file.is_file():
-        raise DataError(f"{folder} holds no {METRICS}: {RUNS_HINT}")
+        raise DataError(f"{folder} contains no {METRICS}: {RUNS_HINT}")
     try:
         content = read_bounded(file, MAX_METRICS_BYTES).decode("utf-8", "replace")
     except OSError as error:
-        raise DataError(f"{file} cannot be read ({error.strerror}): make it readable, or leave this run out") from None
+        raise DataError(f"{file} cannot be read ({error.strerror}): make it readable, or remove this run") from None
     texts = content.split("\n")[:-1]
     lines = (_parse_line(file, number, text, format) for number, text in enumerate(texts, start=1))
     return [line for line in lines if line is not None]
@@ -383,7 +385,7 @@ def _parse_line(file: Path, number: int, text: str, format: int) -> Optional[Met
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict) or "kind" not in values:
-        raise DataError(f"{file}, line {number}: {text[:40]!r} is no line of a run's metrics")
+        raise DataError(f"{file}, line {number}: {text[:40]!r} is not a valid line of a run's metrics")
     kind = next((kind for kind in LINES if kind.tag.items() <= values.items()), None)
     return None if kind is None else _build_line(kind, values, f"{file}, line {number}", format)
 
@@ -405,7 +407,7 @@ def _build_line(kind: Type[MetricsLine], values: Dict[str, Any], location: str, 
         values_by_field[line_field.name] = value
     if invalid:
         raise DataError(
-            f"{location}: a line of kind {values['kind']!r} has no possible number for "
-            f"{', '.join(invalid)}: leave this run out"
+            f"{location}: a line of kind {values['kind']!r} has no valid number for "
+            f"{', '.join(invalid)}: remove this run"
         )
     return kind(**values_by_field)

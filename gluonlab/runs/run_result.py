@@ -87,7 +87,7 @@ class Result:
             ConfigError: pandas is not installed, or another process has the folder.
         """
         if self.run_dir is None:
-            raise ConfigError("this process has no folder of the run: ask for frames at rank 0")
+            raise ConfigError("this process has no run directory: call frame() on rank 0")
         return run_frame(self.run_dir, of)
 
     def summary(self) -> Dict[str, Any]:

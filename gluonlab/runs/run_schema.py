@@ -184,14 +184,17 @@ class StalenessEvent(MetricsLine):
     pushes: Sequence[int] = _field(STALENESS, list_of(is_count_or_zero), "pushes")
 
     def in_words(self) -> str:
-        """Describe the staleness, as in ``0.95 updates of others on average, at most 2; ...``."""
+        """Describe the staleness, as in ``0.95 updates by other workers on average, at most 2; ...``."""
         total = sum(self.pushes)
         if not total:
-            return "no push"
+            return "no pushes"
         counts = {updates: pushes for updates, pushes in enumerate(self.pushes) if pushes}
         mean = sum(updates * pushes for updates, pushes in counts.items()) / total
         counts_text = ", ".join(f"{updates}: {pushes}" for updates, pushes in counts.items())
-        return f"{mean:.2f} updates of others on average, at most {max(counts)}; pushes by it {counts_text}"
+        return (
+            f"{mean:.2f} updates by other workers on average, at most {max(counts)}; "
+            f"pushes by number of updates: {counts_text}"
+        )
 
 
 @dataclass(frozen=True)

@@ -104,8 +104,8 @@ class RunDirectory:
             if run.metrics_position() != position:
                 run.close()
                 raise DataError(
-                    f"{file} is not what the checkpoint goes on from: its first "
-                    f"{position['bytes']:,} bytes have changed: put it back as it was"
+                    f"the first {position['bytes']:,} bytes of {file} have changed since the checkpoint: "
+                    "restore the original file"
                 )
             os.truncate(run._metrics, position["bytes"])
         return run
@@ -125,7 +125,7 @@ class RunDirectory:
         check_path_name("--out", path)
         try:
             if out is not None and path.exists() and not path.is_dir():
-                raise OutputError(f"--out {path} is a file: give a folder that is new or empty")
+                raise OutputError(f"--out {path} is a file: use a new or empty folder")
             if out is not None and path.exists():
                 check_not_in_use(path)
                 if empty and _has_other_files(path, LOCK):
@@ -239,7 +239,7 @@ class NoRunDirectory:
 
 def _unwritable_error(out: Optional[str], path: Path, reason: Optional[str]) -> OutputError:
     target = f"--out {path}" if out is not None else str(path)
-    return OutputError(f"{target} cannot be written ({reason}): choose another place with --out")
+    return OutputError(f"{target} cannot be written ({reason}): choose another directory with --out")
 
 
 def folder_name(name: str) -> str:
@@ -253,7 +253,7 @@ def _has_other_files(path: Path, *expected: str) -> bool:
 
 
 def _not_empty_error(path: Path) -> OutputError:
-    return OutputError(f"--out {path} is not empty: give a new folder, so that no earlier run is lost")
+    return OutputError(f"--out {path} is not empty: use a new folder, so that no earlier run is lost")
 
 
 def make_unused_folder(path: Path) -> Path:
@@ -299,12 +299,12 @@ def archive_existing_run(folder: Path) -> str:
                 (folder / run_schema.METRICS).unlink(missing_ok=True)
                 for name in (run_schema.CHECKPOINTS, run_schema.TENSORBOARD):
                     shutil.rmtree(folder / name, ignore_errors=True)
-                return "it had finished no epoch"
+                return "it had not finished an epoch"
             archive = make_unused_folder(folder.with_name(f"{folder.name}-earlier"))
             for entry in list(folder.iterdir()):  # not the folder itself: it may be a mount point
                 if entry.name != LOCK:
                     shutil.move(str(entry), str(archive / entry.name))
-            return f"what it has left is in {archive}"
+            return f"its files were moved to {archive}"
     finally:
         lock.release()
 
@@ -431,7 +431,9 @@ def _lock_or_raise(file: int, folder: Path) -> None:
     has_locks, owner = _try_lock(file), _read_owner(file)
     if has_locks is False or (has_locks is None and _may_be_alive(owner)):
         owner_text = f"process {owner['pid']} on {owner['host']}" if owner else "another process"
-        raise OutputError(f"{folder} is in use by {owner_text}: give another folder, or wait until that has ended")
+        raise OutputError(
+            f"{folder} is in use by {owner_text}: use another folder, or wait until that process has ended"
+        )
 
 
 def _try_lock(file: int) -> Optional[bool]:

@@ -30,7 +30,7 @@ def check_tensorboard() -> None:
         reason = "not installed" if is_missing else f"broken here ({' '.join(str(error).split())})"
         raise ConfigError(
             f"--tensorboard needs tensorboardX, which is {reason}: "
-            f"{pip_install_command('tensorboard')}, or leave --tensorboard out"
+            f"{pip_install_command('tensorboard')}, or omit --tensorboard"
         ) from None
 
 

@@ -29,8 +29,8 @@ Event = Dict[str, Any]
 
 MEMORY_OF_GPUS = ("cpu pinned/", "cpu shared/")  # names of the rows for memory that GPUs use
 ALREADY_CONFIGURED = (
-    "MXNet's profiler is configured once in a process, and somebody else has done it: "
-    "record in a new process, or do not configure it"
+    "MXNet's profiler can be configured only once per process, and this process has already "
+    "done so: record in a new process, or do not configure it"
 )
 _file: Optional[Path] = None  # MXNet's output, in a folder of this process
 _names: List[Event] = []  # names of the rows, from the first trace

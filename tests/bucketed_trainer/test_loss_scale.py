@@ -270,12 +270,12 @@ def test_hundreds_of_arrays_are_checked(place):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"value": 3.0}, "loss scale 3: give a power of two"),
-        ({"value": 0.0}, "loss scale 0: give a power of two"),
-        ({"value": math.inf}, "loss scale inf: give a power of two"),
-        ({"value": 2.0**30}, "is not from 6.10352e-05 to 1.67772e\\+07"),
-        ({"smallest": 2.0**17}, "loss scale 65536 is not from 131072"),
-        ({"good_steps": 0}, "doubled after 0 good steps"),
+        ({"value": 3.0}, "loss scale 3"),
+        ({"value": 0.0}, "loss scale 0"),
+        ({"value": math.inf}, "loss scale inf"),
+        ({"value": 2.0**30}, "it must be from 6\\.10352e-05 to 1\\.67772e\\+07"),
+        ({"smallest": 2.0**17}, "loss scale 65536: it must be from 131072 to 1\\.67772e\\+07"),
+        ({"good_steps": 0}, "good_steps=0"),
     ],
 )
 def test_scales_that_make_no_sense_are_refused(changes, message):

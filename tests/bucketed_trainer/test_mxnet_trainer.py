@@ -137,7 +137,7 @@ def test_a_trainer_that_only_sums_does_not_get_the_updates_of_another_trainer(na
     updates, sums = (make_trainer(net, store, update) for net, update in zip(nets, (True, False)))
     train_on_devices(nets[1], sums, ctxs, BATCHES[:1])
     train_on_devices(nets[0], updates, ctxs, BATCHES[:1])
-    with pytest.raises(KVStoreError, match="updates for another Trainer now: make a kvstore for each"):
+    with pytest.raises(KVStoreError, match="create a separate kvstore for each"):
         train_on_devices(nets[1], sums, ctxs, BATCHES[1:2])
 
 
@@ -246,7 +246,7 @@ def test_calls_that_crash_mxnet_are_summed_or_refused(name):
         store.pushpull("unknown", arrays)
         assert all((array.asnumpy() == count).all() for array in arrays)
     for call in (lambda: store.pull("x", out=arrays), lambda: store.row_sparse_pull("x", arrays[0], row_ids=arrays[0])):
-        with pytest.raises(KVStoreError, match="knows no key 'x': broadcast or init it first"):
+        with pytest.raises(KVStoreError, match="call broadcast or init first"):
             call()
     with pytest.raises(KVStoreError, match="numbers or words, not both"):
         store.pushpull(3, arrays)
@@ -269,7 +269,11 @@ def test_states_that_are_not_a_pickle_are_refused_with_the_way_to_write_one(name
     trainer = BucketedTrainer(net.collect_params(), "sgd", dict(MOMENTUM))
     train_on_devices(net, trainer, ctxs, BATCHES[:1])
     trainer.save_states(file)
-    with pytest.raises(KVStoreError, match=r"write states with .*export_gluon_states"):
+    with pytest.raises(
+        KVStoreError,
+        match=r"write the states with gluonlab\.bucketed_trainer\.gluon_export\.export_gluon_states, or "
+        r"load them with a BucketedTrainer",
+    ):
         make_trainer(net, make_kvstore(name), update=True).load_states(file)
     export_gluon_states(trainer, file)
     make_trainer(net, make_kvstore(name), update=True).load_states(file)

@@ -257,5 +257,5 @@ def test_an_option_before_the_command_is_refused(words, wrong):
 
 
 def test_an_empty_name_of_an_image_is_called_empty():
-    with pytest.raises(DataError, match="an image's name is empty, as that of an unset variable"):
+    with pytest.raises(DataError, match="the name of an image is empty, perhaps because a variable is unset"):
         find_pictures(["", "a.png"])

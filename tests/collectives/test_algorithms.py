@@ -226,17 +226,17 @@ def test_options_that_an_algorithm_cannot_use_are_refused(maker):
     name = maker.__name__
     assert set(inspect.signature(maker).parameters) == {"world_size", "chunks", "groups"}
     for world_size in (0, "2", 2.0, True):
-        with pytest.raises(ScheduleError, match=f"for a world of {world_size!r} ranks: there must be at least 1"):
+        with pytest.raises(ScheduleError, match=f"for world_size={world_size!r}: use a whole number of at least 1"):
             maker(world_size)
     for chunks in (0, "2", 1.5, True, *([1] if name == "double_tree" else [])):
         with pytest.raises(ScheduleError, match=f"chunks={chunks!r}") as error:
             maker(4, chunks=chunks)
         assert "\n" not in str(error.value)
     if not name.startswith(WITH_CHUNKS):
-        with pytest.raises(ScheduleError, match=f"chunks=4 is for {', '.join(WITH_CHUNKS)}"):
+        with pytest.raises(ScheduleError, match=f"chunks=4: omit chunks, or choose {', '.join(WITH_CHUNKS[:-1])}"):
             maker(4, chunks=4)
     if name != "hierarchical":
-        with pytest.raises(ScheduleError, match="knows no groups"):
+        with pytest.raises(ScheduleError, match=r"cannot be used with groups=.*choose hierarchical"):
             maker(4, groups=[[0, 1], [2, 3]])
 
 
@@ -250,25 +250,25 @@ UNKNOWN = rf"^unknown algorithm 'rign': choose {', '.join(sorted(ALGORITHMS))} \
     ("make", "message"),
     [
         *((lambda groups=groups: make_schedule("hierarchical", 4, groups=groups),
-           "each of the ranks 0 to 3 is in one group, once") for groups in BAD_GROUPS),
+           "list each of the ranks 0 to 3 in exactly one group") for groups in BAD_GROUPS),
         (lambda: make_schedule("rign", 4), UNKNOWN),
-        *((lambda order=order: make_schedule("ring", 3).placed(order), "name each of the devices 0 to 2 once")
+        *((lambda order=order: make_schedule("ring", 3).placed(order), "list each of the devices 0 to 2 exactly once")
           for order in ([0, 1], [0, 1, 1], [0, 1, 3])),
-        (lambda: join_reduce_scatter_and_all_gather("both", GATHER, SCATTER), " then "),
-        (lambda: join_reduce_scatter_and_all_gather("both", SCATTER, SCATTER), " then "),
+        (lambda: join_reduce_scatter_and_all_gather("both", GATHER, SCATTER), "combine a reduce_scatter with an"),
+        (lambda: join_reduce_scatter_and_all_gather("both", SCATTER, SCATTER), "combine a reduce_scatter with an"),
         (
             lambda: join_reduce_scatter_and_all_gather("both", HALVES["ring"][0](4), OTHER_GATHER),
-            "leaves chunks with owners",
+            "leaves its chunks on ranks",
         ),
-        (lambda: join_reduce_scatter_and_all_gather("both", SCATTER, GATHER_OF_3), "leaves chunks with owners"),
-        (lambda: nest_over_hosts("both", GATHER, RING, SCATTER), "then"),
-        (lambda: nest_over_hosts("both", SCATTER, RING, GATHER_OF_3), "begins with"),
-        (lambda: nest_over_hosts("both", SCATTER, SCATTER, GATHER), "an allreduce, not ring, a reduce"),
-        (lambda: make_schedule_over_hosts(2, 2, within="star"), "'star' within hosts: choose sharded, ring, hal"),
+        (lambda: join_reduce_scatter_and_all_gather("both", SCATTER, GATHER_OF_3), "leaves its chunks on ranks"),
+        (lambda: nest_over_hosts("both", GATHER, RING, SCATTER), "combine a reduce_scatter with an all_gather"),
+        (lambda: nest_over_hosts("both", SCATTER, RING, GATHER_OF_3), "use the same owners"),
+        (lambda: nest_over_hosts("both", SCATTER, SCATTER, GATHER), "ring between hosts is of type"),
+        (lambda: make_schedule_over_hosts(2, 2, within="star"), "within='star': choose sharded, ring, hal"),
         (lambda: make_schedule_over_hosts(2, 2, "rign"), "unknown algorithm 'rign'"),
-        (lambda: make_schedule_over_hosts(0, 2), "there must be at least 1"),
-        (lambda: make_schedule_over_hosts(2, 1.5), "there must be at least 1"),
-        (lambda: make_schedule_over_hosts(2, 2, order=[0, 0]), "name each of the devices 0 to 1 once"),
+        (lambda: make_schedule_over_hosts(0, 2), "use a whole number of at least 1"),
+        (lambda: make_schedule_over_hosts(2, 1.5), "use a whole number of at least 1"),
+        (lambda: make_schedule_over_hosts(2, 2, order=[0, 0]), "list each of the devices 0 to 1 exactly once"),
     ],
 )  # fmt: skip
 def test_schedules_that_do_not_fit_are_refused(make, message):

@@ -119,7 +119,9 @@ def test_rings_within_and_across_hosts_cost_the_closed_form(hosts, devices, nics
 def test_an_invalid_number_of_hosts_is_refused(hosts):
     with pytest.raises(ScheduleError) as error:
         make_topology(f"p3*{hosts}")
-    expected = f"topology 'p3*{hosts}': {hosts!r} is no number of hosts: give 1 to {MAX_HOSTS}, as in p3.16xlarge*8"
+    expected = (
+        f"topology 'p3*{hosts}': {hosts!r} is not a valid number of hosts: use 1 to {MAX_HOSTS}, as in p3.16xlarge*8"
+    )
     assert str(error.value) == expected
 
 
@@ -128,12 +130,12 @@ def test_an_invalid_number_of_hosts_is_refused(hosts):
     [
         (lambda: make_topology("p3.16xlrage*2"), f"unknown topology.* up to {MAX_HOSTS}"),
         (lambda: make_topology("*2"), f"unknown topology.* up to {MAX_HOSTS}"),
-        (lambda: make_topology("pcie*2"), f"pcie is no particular.* {', '.join(NETWORKS)}$"),
-        (lambda: make_topology("nvswitch*2"), "nvswitch is no particular machine"),
-        (lambda: make_topology("p3.8xlarge*2", 9), r"\*2 has 8 devices: choose 1 to 8, not 9"),
+        (lambda: make_topology("pcie*2"), f"hosts of pcie is unknown.* {', '.join(NETWORKS)}$"),
+        (lambda: make_topology("nvswitch*2"), "hosts of nvswitch is unknown"),
+        (lambda: make_topology("p3.8xlarge*2", 9), r"\*2 has 8 devices, but 9 are requested: choose 1 to 8"),
         *((lambda hosts=hosts: repeat_host(switch(2, 1.0, 1.0), hosts, make_network()),
-           "there must be at least 1") for hosts in (0, 1.5, True, "2")),
-        *((lambda figures=figures: make_network(*figures), "give 1 or more NICs")
+           "use at least 1") for hosts in (0, 1.5, True, "2")),
+        *((lambda figures=figures: make_network(*figures), "use at least 1 NIC")
           for figures in ((0, 5.0, 2.0), (1, 0.0, 2.0), (1, 5.0, -1.0), (1.5, 5.0, 2.0))),
     ],
 )  # fmt: skip

@@ -28,7 +28,7 @@ def find_fault(schedule):
     try:
         check(schedule)
     except ScheduleError as error:
-        at_the_end = bool(re.search(r"ends with|add up chunk", str(error)))  # and not a broken rule of a step
+        at_the_end = bool(re.search(r"ends with|add the contributions", str(error)))  # and not a broken rule of a step
         return at_the_end, error.step, error.transfer
     return None
 

@@ -55,11 +55,11 @@ TWICE = Schedule("twice", "allreduce", 2, 1, (0,), 2 * ((Transfer(1, 0, 0, "add"
     ("make", "message"),
     [
         (lambda: draw("rign", 4), r"unknown algorithm 'rign': .* \(did you mean 'ring'"),
-        (lambda: draw("ring", 0), "ring for a world of 0 ranks"),
+        (lambda: draw("ring", 0), "ring for world_size=0"),
         (lambda: draw("ring", 64), "64 ranks and 64 chunks is too large to draw: choose up to 16"),
-        (lambda: as_page([TWICE]), "no schedule is ring for 4 ranks: choose twice for 2"),
-        (lambda: as_page([]), "no schedule is ring for 4 ranks: there is none"),
-        (lambda: as_page([TWICE, TWICE]), "two schedules are twice for 2 ranks"),
+        (lambda: as_page([TWICE]), "there is no schedule ring for 4 ranks: choose twice for 2"),
+        (lambda: as_page([]), "there is no schedule ring for 4 ranks: the list of schedules is empty"),
+        (lambda: as_page([TWICE, TWICE]), "two schedules are named twice for 2 ranks"),
     ],
 )
 def test_schedules_that_cannot_be_shown_are_refused(make, message):

@@ -161,8 +161,8 @@ def test_arrays_in_onednns_own_layout_are_summed(name, devices, blocks_at_first)
 def test_schedules_with_copies_and_arrays_that_do_not_fit_are_refused():
     arrays = [[nd.ones((4,), ctx=ctx)] for ctx in contexts(2)]
     for schedule, words in (
-        (make_schedule("ring", 2), "ring copies chunks: give a reduce-scatter"),
-        (reduce_scatter("ring", 3), "is for 3 ranks, and there are arrays of 2"),
+        (make_schedule("ring", 2), "ring copies chunks: use a reduce-scatter, which only adds"),
+        (reduce_scatter("ring", 3), "ring is for 3 ranks, but there are arrays for 2"),
     ):
         with pytest.raises(ScheduleError, match=words):
             OutOfPlaceReduceScatter(schedule, arrays)

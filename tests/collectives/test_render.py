@@ -118,7 +118,7 @@ def test_the_grid_names_or_counts_the_ranks_whose_contributions_are_held(name, w
 @pytest.mark.parametrize("world_size", [4, 11])
 def test_the_grid_counts_only_if_names_do_not_fit(world_size):
     width = len("chunk") + world_size * (1 + world_size)
-    for columns, words in ((width, "a cell names the ranks"), (width - 1, "a cell is the number")):
+    for columns, words in ((width, "A cell names the ranks"), (width - 1, "A cell is the number")):
         assert words in " ".join(as_text(ALGORITHMS["star"](world_size), columns).split())
 
 
@@ -126,7 +126,7 @@ def test_without_room_for_a_grid_the_text_reports_it():
     too_many = ALGORITHMS["tree"](2, chunks=33)
     for schedule, width in ((ALGORITHMS["ring"](30), 80), (too_many, 80), (too_many, 20)):
         text = as_text(schedule, width)
-        assert "Without grids" in " ".join(text.split())
+        assert "The grids are omitted" in " ".join(text.split())
         assert "\nchunk " not in text
 
 
@@ -275,7 +275,7 @@ def test_the_name_of_a_schedule_is_escaped():
     [
         (lambda: as_svg(ALGORITHMS["ring"](17)), "up to 16 ranks and 64 chunks, or print it as te"),
         (lambda: as_svg(ALGORITHMS["tree"](2, chunks=65)), "too large to draw"),
-        (lambda: as_text(ALGORITHMS["ring"](2), 19), "19 columns: give it at least 20"),
+        (lambda: as_text(ALGORITHMS["ring"](2), 19), "use at least 20 columns for a schedule"),
     ],
 )
 def test_schedules_that_are_too_large_to_draw_are_refused(make, words):

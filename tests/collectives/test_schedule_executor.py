@@ -94,15 +94,15 @@ def make_ones(shapes=((4,), (4,)), numbers=(0, 1), **options):
 @pytest.mark.parametrize(
     ("make_arrays", "message"),
     [
-        (lambda: make_ones(shapes=((4,),)), "there are arrays of 1"),
-        (lambda: make_ones(shapes=((4,), (5,))), r"rank 1 has float32\[5\], rank 0 float32\[4\]"),
+        (lambda: make_ones(shapes=((4,),)), "ring is for 2 ranks, but there are arrays for 1"),
+        (lambda: make_ones(shapes=((4,), (5,))), r"rank 1 has float32\[5\], but rank 0 has float32\[4\]"),
         (lambda: [make_ones()[0], make_ones(dtype="float64")[1]], "rank 1 has float64"),
-        (lambda: make_ones(numbers=(1, 1)), r"lie on [cg]pu\(1\), [cg]pu\(1\): each rank needs a device of its own"),
+        (lambda: make_ones(numbers=(1, 1)), r"the ranks are on [cg]pu\(1\), [cg]pu\(1\): put each rank on a different"),
         (lambda: [array for [array] in make_ones()], r"\[\[a\], \[b\]\], not \[a, b\]"),
-        (lambda: make_ones(dtype="bool"), "type bool, which has no sum"),
+        (lambda: make_ones(dtype="bool"), "arrays of type bool cannot be added"),
         (lambda: [make_ones()[0], [nd.ones((4,), ctx=mx.Context("cpu_shared", 0))]],
-         "lie on (cpu, cpu_shared|cpu_shared, gpu)"),
-        (lambda: [[], []], "no arrays to work on"),
+         "the arrays are on (cpu, cpu_shared|cpu_shared, gpu)"),
+        (lambda: [[], []], "rank 0 has no arrays"),
         (lambda: [[nd.sparse.zeros("row_sparse", (4, 2), ctx=device(number))] for number in (0, 1)], "sparse"),
     ],
 )  # fmt: skip

@@ -60,7 +60,7 @@ def test_a_mutant_is_accepted_exactly_if_it_is_right_and_the_error_points_at_the
         first = next(position for position in range(len(step)) if find_broken_rule(mutant, step[: position + 1]))
         assert (error.step, error.transfer) == (broken[0], first)
     elif error.step is None:
-        assert "nothing is ever sent to it" in str(error)
+        assert "no transfer reaches it" in str(error)
         assert kind in ("remove", "move", "swap", "dst", "chunk")
     else:
         check_fault(mutant, error)
@@ -118,20 +118,20 @@ def test_states_are_the_counts_of_the_reference_after_every_step(schedule):
 
 SUM_AND_BACK = [[(1, 0, 0, "add")], [(0, 1, 0, "copy")]]
 SPOILED_AND_FIXED = [[(0, 1, 0, "add")], [(0, 1, 0, "copy")]]  # counts rank 1 twice, and copies over it
-TWICE = "written twice in the step, not only by additions"
-NOTHING_SENT = "rank {} ends with chunk 0 without the contribution of rank {}: nothing is ever sent"
+TWICE = "written twice in this step, which only additions can do"
+NOTHING_SENT = "rank {} ends with chunk 0 without the contribution of rank {}: no transfer reaches it"
 
 
 @pytest.mark.parametrize(
     ("world_size", "steps", "location", "words"),
     [
-        (2, [[(1, 0, 0, "mul")]], (0, 0), "'mul' is no operation: choose add, copy"),
-        (2, [[(1, 2, 0, "add")]], (0, 0), "2 ranks and 1 chunks, counted from 0"),
-        (2, [[(-1, 0, 0, "add")]], (0, 0), "2 ranks and 1 chunks, counted from 0"),
-        (2, [[(1, 0, 1, "add")]], (0, 0), "2 ranks and 1 chunks, counted from 0"),
+        (2, [[(1, 0, 0, "mul")]], (0, 0), "'mul' is not a valid operation: choose add, copy"),
+        (2, [[(1, 2, 0, "add")]], (0, 0), "ranks must be below 2 and chunks below 1, counted from 0"),
+        (2, [[(-1, 0, 0, "add")]], (0, 0), "ranks must be below 2 and chunks below 1, counted from 0"),
+        (2, [[(1, 0, 1, "add")]], (0, 0), "ranks must be below 2 and chunks below 1, counted from 0"),
         (2, [SUM_AND_BACK[0], [(1, 1, 0, "copy")]], (1, 0), "cannot send to itself"),
-        (2, [[(1, 0, 0, "add"), (0, 1, 0, "add")]], (0, 1), "rank 0 is written in the same step"),
-        (3, [[(0, 2, 0, "add"), (1, 0, 0, "add")]], (0, 1), "rank 0 is read in the same step"),
+        (2, [[(1, 0, 0, "add"), (0, 1, 0, "add")]], (0, 1), "rank 0 is also written in this step"),
+        (3, [[(0, 2, 0, "add"), (1, 0, 0, "add")]], (0, 1), "rank 0 is also read in this step"),
         (3, [[(0, 2, 0, "copy"), (1, 2, 0, "add")]], (0, 1), TWICE),
         (3, [[(0, 2, 0, "add"), (1, 2, 0, "copy")]], (0, 1), TWICE),
         (3, [[(0, 2, 0, "copy"), (1, 2, 0, "copy")]], (0, 1), TWICE),
@@ -170,7 +170,9 @@ def test_sums_in_another_order_are_refused_though_they_are_exact():
     assert has_correct_sums(schedule) and not ranks_end_equal(schedule)
     error = find_error(schedule)
     assert (error.step, error.transfer) == (5, 0)
-    assert "ranks 0 and 1 add up chunk 0 in another order, and so with other bits" in str(error)
+    assert (
+        "ranks 0 and 1 add the contributions to chunk 0 in a different order, so their results are not bit-identical"
+    ) in str(error)
 
 
 def draw_sum(draw, ranks):
@@ -202,10 +204,10 @@ def test_two_sums_are_accepted_exactly_if_they_differ_by_swapped_summands_only(d
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"collective": "broadcast"}, "is no collective: choose allreduce, reduce_scatter, all_g"),
+        ({"collective": "broadcast"}, "is not a valid collective: choose allreduce, reduce_scatter, all_g"),
         ({"world_size": 0}, "0 ranks and 1 chunks"),
         ({"chunks": 0}, "2 ranks and 0 chunks"),
-        *(({"owner": owner}, "each of 1 chunks has one among 2") for owner in [(), (2,), (-1,)]),
+        *(({"owner": owner}, "list one of the 2 ranks for each of the 1 chunks") for owner in [(), (2,), (-1,)]),
     ],
 )
 def test_a_schedule_with_invalid_fields_is_refused(change, words):
@@ -215,7 +217,7 @@ def test_a_schedule_with_invalid_fields_is_refused(change, words):
 
 
 FROM_1 = [(1, 0, 0, "copy"), (1, 2, 0, "copy")]
-OTHERS = "rank {} ends with another chunk 0 than its owner, rank {}, began with"
+OTHERS = "rank {} ends with a chunk 0 that does not come from its owner, rank {}"
 
 
 @pytest.mark.parametrize(

@@ -69,15 +69,15 @@ def call_loader(**options):
         (train, "data", "train has no argument 'data': did you mean 'dataset'?"),
         (train, "network", "use net, a HybridBlock"),
         (train, "xyz", "unknown argument of train 'xyz': choose autoresume, callbacks, "),
-        (call_trainer, "ctx", "are those of the parameters, net.initialize(ctx="),
-        (call_trainer, "lr", "give optimizer_params={'learning_rate': ...}"),
-        (call_trainer, "weight_decay", "give optimizer_params={'wd': ...}"),
+        (call_trainer, "ctx", "set them with net.initialize(ctx="),
+        (call_trainer, "lr", "use optimizer_params={'learning_rate': ...}"),
+        (call_trainer, "weight_decay", "use optimizer_params={'wd': ...}"),
         (call_trainer, "kv_store", "did you mean 'kvstore'?"),
-        (call_trainer, "batch_size", "give it to step(batch_size)"),
-        (call_loader, "ctx", "give the devices as ctxs"),
-        (call_loader, "batch_size", "give global_batch_size, the images of a step"),
+        (call_trainer, "batch_size", "pass it to step(batch_size)"),
+        (call_loader, "ctx", "pass the devices as ctxs"),
+        (call_loader, "batch_size", "pass global_batch_size, the images of a step"),
         (call_loader, "shufle", "did you mean 'shuffle'?"),
-        (lambda **options: make_kvstore("ring", **options), "devices", "give the devices as ctxs"),
+        (lambda **options: make_kvstore("ring", **options), "devices", "pass the devices as ctxs"),
     ],
 )
 def test_an_argument_of_another_library_is_answered_with_gluonlabs(call, name, message):
@@ -110,8 +110,8 @@ def test_a_config_of_another_type_gets_one_line(call, config, message):
         (lambda: train(reporter=print), "is a builtin_function_or_method: pass a Reporter"),
         (lambda: train(group=2), "is a int: remove it; gluonlab launch sets the process group"),
         (lambda: train(resume=True), "is a bool: pass a run directory"),
-        (lambda: load_run(3), "the folder of a run is a int: give its path"),
-        (lambda: frame(None), "a run is a NoneType: give its folder"),
+        (lambda: load_run(3), "the run directory is a int: pass its path"),
+        (lambda: frame(None), "the run is a NoneType: pass its directory"),
     ],
 )
 def test_arguments_of_another_type_get_one_line(call, message, empty_cwd):

@@ -66,7 +66,7 @@ def test_a_process_has_the_name_of_its_program(command, name):
     ("outcome", "error"),
     [
         (ProcessOutcome([{"error": "Driver Not Loaded"}], "", ""), "Driver Not Loaded"),
-        (ProcessOutcome([], "was still busy after 30 s", ""), "NVML was still busy after 30 s"),
+        (ProcessOutcome([], "was still running after 30 s", ""), "NVML was still running after 30 s"),
         (ProcessOutcome([], "", ""), "NVML gave no answer"),
     ],
 )
@@ -286,7 +286,7 @@ ORDERED = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         (fake_driver(A100, parts={0: []}), {}, WARNING, "CUDA does not show GPU 0", "", ""),
         (fake_driver(T4, T4), {HERE: "1"}, OK, "gpu:0 is GPU 1 of nvidia-smi", "", ""),
         (fake_driver(T4, T4), {HERE: "1,5"}, WARNING, "CUDA_VISIBLE_DEVICES=1,5: 1 GPU left",
-         "CUDA stops at '5', which names none of the 2 GPUs here, and ignores what follows",
+         "CUDA stops at '5', which is not one of the 2 GPUs here, and ignores the rest",
          "give numbers from 0 to 1, or UUIDs as nvidia-smi -L shows them, each once"),
         (fake_driver(T4, T4), {HERE: "1,1"}, FAULT, "CUDA_VISIBLE_DEVICES=1,1: no GPUs left", "", ""),
         (fake_driver(T4), {HERE: "9"}, FAULT, "", "", ""),

@@ -158,7 +158,7 @@ def test_a_symbol_that_nobody_has_is_one_fault_for_each_library(mxnet_folder, tm
     [fault] = [finding for finding in results if finding.status == FAULT]
     assert fault.what == "liba.so.1 does not fit"
     assert "none of them has first" in fault.cause
-    assert f"take {tmp_path}/one out of LD_LIBRARY_PATH" in fault.cure
+    assert f"remove {tmp_path}/one from LD_LIBRARY_PATH" in fault.cure
 
 
 def test_cublas_from_two_places_is_a_warning(tmp_path):
@@ -221,7 +221,7 @@ LOCAL_WORKS = {"kvstore": "local", "works": True, "problem": ""}
 def test_a_kvstore_that_hangs_or_fails_is_named():
     star_fails = {"kvstore": "star", "works": False, "problem": "bad"}
     answers = [LOADED, LOCAL_WORKS, star_fails, {"trying": "kvstore ring"}]
-    results = mxnet_findings(*answers, failure="was still busy after 60 s")
+    results = mxnet_findings(*answers, failure="was still running after 60 s")
     stores = [(OK, "local work"), (FAULT, "star fails"), (FAULT, "kvstore ring fails")]
     assert find_all(results, "kvstores") == stores
     assert any("still busy" in finding.cause for finding in results)

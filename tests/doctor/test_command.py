@@ -97,7 +97,7 @@ def test_a_process_is_listened_to_until_it_crashes(run_code):
 
 
 def test_a_process_that_hangs_is_ended_and_one_that_fails_has_its_status(run_code):
-    assert run_code("import time\ntime.sleep(600)", timeout_s=1).failure == "was still busy after 1 s"
+    assert run_code("import time\ntime.sleep(600)", timeout_s=1).failure == "was still running after 1 s"
     assert run_code("raise SystemExit(3)").failure == "ended with status 3"
 
 

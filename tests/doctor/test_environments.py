@@ -197,7 +197,7 @@ def test_a_hostile_libstdcpp_in_ld_library_path(tmp_path, examined):
     for finding in (only_finding(report.findings_for("import")), report.findings_for("libraries")[0]):
         assert "libstdc++.so.6" in finding["what"]
         assert str(hostile) in finding["cause"]
-        assert f"take {hostile.parent} out of LD_LIBRARY_PATH" in finding["cure"]
+        assert f"remove {hostile.parent} from LD_LIBRARY_PATH" in finding["cure"]
 
 
 def test_a_hostile_libcudart_in_ld_library_path(tmp_path, examined, cuda_environment):
@@ -212,7 +212,7 @@ def test_a_hostile_libcudart_in_ld_library_path(tmp_path, examined, cuda_environ
     ):
         assert "libcudart.so.11.0" in finding["what"]
         assert f"{hostile} is not a library for this machine" in finding["cause"]
-        assert f"take {hostile.parent} out of LD_LIBRARY_PATH" in finding["cure"]
+        assert f"remove {hostile.parent} from LD_LIBRARY_PATH" in finding["cure"]
 
 
 def driver(folder):

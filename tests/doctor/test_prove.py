@@ -45,7 +45,7 @@ GOOD_ANSWERS = {
 def test_a_trial_has_one_verdict_or_a_fault_that_names_what_it_tried(trial):
     assert [status for status, _ in judge(trial, *GOOD_ANSWERS[trial])] == ["ok"]
     tried = [{"trying": "the first"}, {"trying": "the second"}]
-    failure = "was still busy after 9 s"
+    failure = "was still running after 9 s"
     assert judge(trial, *tried, failure=failure) == [("fault", f"the second: {failure}")]
     assert judge(trial, tried[0], {"error": "out of memory"}) == [("fault", "the first: out of memory")]
 
@@ -113,7 +113,7 @@ def test_all_trials_end_within_their_time_and_those_that_had_none_say_so(monkeyp
 
     def run_until_timeout(module, name, devices, timeout_s):
         now[0] += timeout_s
-        return ProcessOutcome([{"trying": "something"}], "was still busy", "")
+        return ProcessOutcome([{"trying": "something"}], "was still running", "")
 
     monkeypatch.setattr(prove, "run_isolated", run_until_timeout)
     monkeypatch.setattr(prove.time, "monotonic", lambda: now[0])

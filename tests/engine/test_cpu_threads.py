@@ -43,7 +43,7 @@ def test_one_device_takes_all_cores_or_the_requested_threads_and_several_devices
 def test_several_devices_ignore_more_than_one_thread_with_one_warning(monkeypatch, name):
     monkeypatch.setenv(name, "8")
     set_threads(ONE, 2)
-    with pytest.warns(GluonlabWarning, match=f"{name}=8 would hang 2 CPU devices: each computes with 1 thread"):
+    with pytest.warns(GluonlabWarning, match=f"{name}=8 would hang 2 CPU devices, so each uses 1 thread"):
         assert set_threads(TWO) == 1
     assert set_threads(TWO) == 1  # a warning would be an error here
     monkeypatch.setenv(name, "1")
@@ -112,7 +112,7 @@ def test_two_devices_train_with_any_exported_thread_count(python, tmp_path, expo
     result = python(*command, OMP_NUM_THREADS=exported_threads)
     assert result.returncode == 0, result.stderr
     [line] = [line for line in result.stderr.splitlines() if "OMP_NUM_THREADS" in line]
-    assert line.endswith(f"={exported_threads} would hang 2 CPU devices: each computes with 1 thread")
+    assert line.endswith(f"={exported_threads} would hang 2 CPU devices, so each uses 1 thread")
 
 
 def test_two_devices_compute_if_mxnet_was_imported_first(python):

@@ -41,7 +41,7 @@ def test_with_a_driver_every_library_is_found_and_the_doctor_reports_that_there_
 
 def test_without_a_driver_the_doctor_names_it_and_the_cure():
     code, report = run_doctor(LD_LIBRARY_PATH="")
-    cure = "comes with the NVIDIA driver (450.80.02 or newer): install the driver, or use the CPU build"
+    cure = "install the NVIDIA driver (450.80.02 or newer), which contains it, or use the CPU build"
     assert code == 1 and {finding["check"] for finding in report.faults()} == {"libraries", "import"}
     for finding in report.faults():
         assert "libcuda.so.1" in finding["what"] and cure in finding["cure"]

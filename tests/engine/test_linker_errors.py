@@ -97,7 +97,7 @@ def test_a_missing_library_whose_other_version_is_there(tmp_path, monkeypatch):
     complaint = diagnose_linker_error(dlopen_message(user), {"LD_LIBRARY_PATH": str(twelve.parent)})
     assert complaint.library == "libcublas.so.11"
     assert complaint.cause.startswith(f"{twelve} is another version")
-    assert "nvidia-cublas-cu11: " + pip_install_command("cu112") in complaint.cure
+    assert "nvidia-cublas-cu11, which contains it: " + pip_install_command("cu112") in complaint.cure
     assert diagnose_linker_error(dlopen_message(user), {}).cause == ""
 
 
@@ -148,8 +148,8 @@ def test_a_library_that_lacks_a_symbol(tmp_path):
     user = write_library(tmp_path / "libcublas.so.11", undefined=["cublasLtGetStatusString"])
     complaint = diagnose_linker_error(dlopen_message(user), {"LD_LIBRARY_PATH": str(tmp_path)})
     assert complaint.library == "libcublas.so.11"
-    assert "none of them has cublasLtGetStatusString" in complaint.cause
-    assert complaint.cure.startswith(f"take {tmp_path} out of LD_LIBRARY_PATH")
+    assert "none of them contains cublasLtGetStatusString" in complaint.cause
+    assert complaint.cure.startswith(f"remove {tmp_path} from LD_LIBRARY_PATH")
 
 
 def test_a_symbol_with_a_version_names_the_library_that_should_have_it(tmp_path):
@@ -158,11 +158,11 @@ def test_a_symbol_with_a_version_names_the_library_that_should_have_it(tmp_path)
     message = f"{user}: undefined symbol: cublasLtGetStatusString, version libcublasLt.so.11"
     complaint = diagnose_linker_error(message, {"LD_LIBRARY_PATH": str(old.parent)})
     assert complaint.library == "libcublasLt.so.11"
-    assert f"{old} is not the version that {user} needs: it lacks cublasLtGetStatusString" in complaint.cause
-    assert f"take {old.parent} out of LD_LIBRARY_PATH" in complaint.cure
+    assert f"{old} is not the version that {user} needs: it does not contain cublasLtGetStatusString" in complaint.cause
+    assert f"remove {old.parent} from LD_LIBRARY_PATH" in complaint.cure
 
 
-TAKE_OUT = "take /opt/old out of LD_LIBRARY_PATH"
+TAKE_OUT = "remove /opt/old from LD_LIBRARY_PATH"
 NOT_OPENED, NOT_MAPPED = "cannot open shared object file", "failed to map segment from shared object"
 
 
@@ -170,8 +170,8 @@ NOT_OPENED, NOT_MAPPED = "cannot open shared object file", "failed to map segmen
     ("message", "library", "cause", "cure"),
     [
         ("/opt/old/libstdc++.so.6: version `GLIBCXX_3' not found", "libstdc++.so.6", "GLIBCXX_3", TAKE_OUT),
-        ("/a/libmxnet.so: undefined symbol: _ZTVN10, version CXXABI_1.3", "libstdc++.so.6", "lacks _ZTVN10", ""),
-        ("/a/libmxnet.so: undefined symbol: omp_x, version OMP_1.0", "libgomp.so.1", "lacks omp_x", ""),
+        ("/a/libmxnet.so: undefined symbol: _ZTVN10, version CXXABI_1.3", "libstdc++.so.6", "not contain _ZTVN10", ""),
+        ("/a/libmxnet.so: undefined symbol: omp_x, version OMP_1.0", "libgomp.so.1", "not contain omp_x", ""),
         ("/opt/old/libnccl.so.2: file too short", "libnccl.so.2", "file too short", TAKE_OUT),
         ("/opt/old/libnccl.so.2: wrong ELF class: X", "libnccl.so.2", "class: X", TAKE_OUT),
         ("a: /opt/old/libx.so.1: no version information available (", "libx.so.1", "no versions", TAKE_OUT),
@@ -225,7 +225,7 @@ def test_the_engines_error_names_the_wrong_version_in_ld_library_path(tmp_path):
     write_library(wheel_path(environment.site, "libcublas.so.11"))
     message = environment.run_python("-c", IMPORT, LD_LIBRARY_PATH=str(system)).stdout.strip()
     assert message.startswith(f"mxnet cannot load libcublas.so.11: {users} does not fit")
-    assert f"take {system} out of LD_LIBRARY_PATH" in message
+    assert f"remove {system} from LD_LIBRARY_PATH" in message
     assert "\n" not in message
 
 

@@ -138,7 +138,7 @@ def test_one_device_warns_if_the_number_of_local_workers_is_unknown(environment,
     set_threads([mx.cpu(0), mx.cpu(1)])
     environment(ELSEWHERE)
     monkeypatch.setattr(resources, "available_cores", lambda: 6)
-    with pytest.warns(GluonlabWarning, match="up to 3 workers may share this host's 6 cores: this one computes with 2"):
+    with pytest.warns(GluonlabWarning, match="up to 3 workers may share the 6 cores of this host, so this one uses 2"):
         assert set_threads([mx.cpu(0)]) == 2
     assert set_threads([mx.cpu(0)]) == 2  # once
     set_threads([mx.cpu(0), mx.cpu(1)])

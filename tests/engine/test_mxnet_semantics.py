@@ -234,16 +234,22 @@ def test_np_arrays_are_summed_and_stay_np_arrays(name):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda store: store.pushpull([0, 1], [make_arrays(contexts(2), 1)]), "2 keys and 1 values or outs"),
-        (lambda store: store.pushpull([0], [make_arrays(contexts(2), 1)], out=[]), "1 keys and 0 values or outs"),
-        (lambda store: store.pushpull(0, []), "there are no arrays to sum"),
-        (lambda store: store.pushpull(0, [1.0]), "float is no array"),
-        (lambda store: store.broadcast(0, nd.ones((2,)), [nd.ones((3,))]), "cannot be left in"),
-        (lambda store: store.push(0, make_arrays(contexts(2), 1)), "no push"),
-        (lambda store: store.pull(0, out=make_arrays(contexts(2), 1)), "no pull"),
-        (lambda store: store.init(0, nd.ones((2,))), "no init"),
-        (lambda store: store.row_sparse_pull(0, out=nd.ones((2,)), row_ids=nd.ones((1,))), "no row_sparse_pull"),
-        (lambda store: store._set_updater(lambda key, grad, weight: None), "no updater"),
+        (lambda store: store.pushpull([0, 1], [make_arrays(contexts(2), 1)]), "there are 2 keys, but 1 values or outs"),
+        (
+            lambda store: store.pushpull([0], [make_arrays(contexts(2), 1)], out=[]),
+            "there are 1 keys, but 0 values or outs",
+        ),
+        (lambda store: store.pushpull(0, []), "the list of arrays is empty"),
+        (lambda store: store.pushpull(0, [1.0]), "float is not an array"),
+        (lambda store: store.broadcast(0, nd.ones((2,)), [nd.ones((3,))]), "cannot be written to"),
+        (lambda store: store.push(0, make_arrays(contexts(2), 1)), "does not support push"),
+        (lambda store: store.pull(0, out=make_arrays(contexts(2), 1)), "does not support pull"),
+        (lambda store: store.init(0, nd.ones((2,))), "does not support init"),
+        (
+            lambda store: store.row_sparse_pull(0, out=nd.ones((2,)), row_ids=nd.ones((1,))),
+            "does not support row_sparse_pull",
+        ),
+        (lambda store: store._set_updater(lambda key, grad, weight: None), "does not support updaters"),
     ],
 )
 @pytest.mark.parametrize("name", ["ring", "sharded-optimizer"])

@@ -110,7 +110,7 @@ def test_putting_names_back_asks_numpy_for_none_of_them():
         ("libnvrtc.so.11.2", "nvidia-cuda-nvrtc-cu11"),
         ("libnccl.so.2", "nvidia-nccl-cu11"),
         ("libcudart.so.11.0", "nvidia-cuda-runtime-cu11"),
-        ("libcuda.so.1", "install the driver"),
+        ("libcuda.so.1", "install the NVIDIA driver"),
         ("libgomp.so.1", "apt-get install libgomp1"),
         ("libquadmath.so.0", "apt-get install libquadmath0"),
         ("libother.so.1", "package of your system"),
@@ -408,7 +408,7 @@ def test_a_driver_runs_code_of_its_own_or_an_older_cuda_compiler(driver, compile
     assert CudaVersions(None, compiler).are_compatible and CudaVersions(driver, None).are_compatible
 
 
-OLD = "the driver knows CUDA 11.4 and does not run what NVRTC 11.8 compiles"
+OLD = "the driver supports CUDA 11.4 and does not run code that NVRTC 11.8 compiles"
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_fusion_is_on_if_the_driver_supports_it_or_the_user_asks_for_it(monkeypa
     monkeypatch.delenv(mxnet_setup.FUSION_VARIABLE, raising=False)
     if exported is not None:
         monkeypatch.setenv(mxnet_setup.FUSION_VARIABLE, exported)
-    message = f"MXNET_USE_FUSION={exported} is obeyed, but the driver knows CUDA 11.4 .* unset"
+    message = f"MXNET_USE_FUSION={exported} is set, but the driver supports CUDA 11.4 .* unset"
     with pytest.warns(GluonlabWarning, match=message) if exported in ("1", "true") else nullcontext():
         mxnet_setup._disable_unsupported_fusion()
     state = mxnet_setup.fusion_state()

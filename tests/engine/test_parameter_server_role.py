@@ -32,7 +32,10 @@ def test_a_scheduler_reports_that_its_port_is_taken_or_its_address_is_of_another
         port = other.getsockname()[1]
         for address, reason in (("127.0.0.1", "Address already in use"), (FOREIGN, "Cannot assign requested address")):
             error = run_and_fail(monkeypatch, ROLE="scheduler", PS_ROOT_URI=address, PS_ROOT_PORT=port)
-            assert (str(error), error.is_taken) == (f"port {port} of {address}: {reason}", address != FOREIGN)
+            assert (str(error), error.is_taken) == (
+                f"port {port} of {address} cannot be used: {reason}",
+                address != FOREIGN,
+            )
 
 
 def test_a_port_that_is_free_again_was_taken(monkeypatch):
@@ -42,7 +45,9 @@ def test_a_port_that_is_free_again_was_taken(monkeypatch):
 
 def test_a_server_that_finds_no_port_names_its_address(monkeypatch):
     error = run_and_fail(monkeypatch, ROLE="server", PS_ROOT_URI="127.0.0.1", PS_ROOT_PORT=1, NODE_HOST=FOREIGN)
-    assert str(error) == f"no port of {FOREIGN} can be had: set DMLC_NODE_HOST anew" and not error.is_taken
+    assert (
+        str(error) == f"no port of {FOREIGN} is available: set DMLC_NODE_HOST to another address" and not error.is_taken
+    )
 
 
 def test_other_errors_of_mxnet_are_unchanged(monkeypatch):

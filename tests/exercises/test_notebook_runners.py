@@ -171,7 +171,7 @@ def test_a_file_that_is_no_notebook_starts_no_container(engine, tmp_path):
     runner, bounds = ContainerRunner("docker", "made-up"), Bounds(1, source=100)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_bytes(bytes(101))
-    for name, words in (("pipe", "it is no file"), ("large", "more than 100"), ("none", "No such")):
+    for name, words in (("pipe", "it is not a regular file"), ("large", "maximum of 100"), ("none", "No such")):
         assert words in runner(tmp_path / name, bounds, None, threading.Event()).note
     assert not (engine / "calls").exists()
 

@@ -34,7 +34,7 @@ pytestmark = [
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "predict.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
 [PROGRAM] = [block for block in BLOCKS if "InferenceSession" in block]
-MESSAGE = r"model\.onnx gives MXNet's scores to \d\.\de-\d\d of the largest, on 12 validation images"
+MESSAGE = r"the scores of model\.onnx differ from MXNet's by \d\.\de-\d\d of the largest, on 12 validation images"
 
 ORIENTATION = 0x0112  # EXIF's tag
 
@@ -153,7 +153,7 @@ def test_without_its_packages_the_error_names_the_command_that_installs_them(run
     line = read_error_line(run(*QUICK_OPTIONS, "--export", "onnx"), empty_cwd)
     assert line == (
         f"error: --export onnx needs onnx and onnxruntime, and {name} is not installed: "
-        "pip install 'gluonlab[onnx]', or leave onnx out"
+        "pip install 'gluonlab[onnx]', or omit onnx"
     )
 
 

@@ -105,6 +105,6 @@ def test_a_write_error_names_the_file(tmp_path, obstacle):
         (tmp_path / "export" / obstacle).mkdir(parents=True)
     else:
         (tmp_path / "export").write_text("mine")
-    with pytest.raises(OutputError, match=rf"cannot write .*export.*{obstacle}.*choose another place with --out"):
+    with pytest.raises(OutputError, match=rf"cannot write .*export.*{obstacle}.*choose another path with --out"):
         write_export(make_initialized_net("mlp"), "mlp", make_dataset((3, 32, 32)), tmp_path / "export")
     assert list(tmp_path.rglob(".*")) == []

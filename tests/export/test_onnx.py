@@ -220,7 +220,7 @@ class Erf(nn.HybridBlock):
 @pytest.mark.parametrize(
     ("layer", "shape", "said"),
     [
-        (Erf(), (4,), "net has the operator erf, which MXNet cannot translate to ONNX: give "),
+        (Erf(), (4,), "net contains the operator erf, which MXNet cannot translate to ONNX: use "),
         (nn.BatchNorm(axis=2), (3, 4, 4), "operator BatchNorm, .*axis != 1"),
     ],
     ids=["unknown", "unknown as it is used"],
@@ -229,7 +229,7 @@ def test_an_operator_that_cannot_be_exported_is_named_in_one_line(layer, shape, 
     net = make_net(shape, layer, nn.Dense(2))
     with pytest.raises(ModelError, match=said) as caught:
         export(net, shape)
-    assert "\n" not in str(caught.value) and "--export alone" in str(caught.value)
+    assert "\n" not in str(caught.value) and "use --export mxnet" in str(caught.value)
 
 
 def test_patches_for_the_exporter_are_undone():
@@ -317,7 +317,7 @@ def damage_model(file, kind):
 def test_a_model_that_does_not_score_as_mxnet_is_refused_in_one_line(resnet, kind):
     graph, arrays, images, file = resnet
     assert check_onnx(file, graph, arrays, images, (1, 4)).difference <= 1e-6
-    with pytest.raises(RunError, match=r"onnxruntime cannot|scores differ from MXNet's by") as caught:
+    with pytest.raises(RunError, match=r"onnxruntime cannot|scores of the ONNX model differ from MXNet's by") as caught:
         check_onnx(damage_model(file, kind), graph, arrays, images, (1, 4))
     assert "\n" not in str(caught.value)
 

@@ -83,7 +83,7 @@ def machine(monkeypatch):
 def test_all_of_the_first_kind_are_named_with_what_computes_instead(machine, gpus, asked, are, use):
     message = describe_unsupported(asked, machine(*gpus))
     assert message.startswith(are) and use in message and "--devices 'cpu*2'" in message
-    assert "\n" not in message and "has code only for sm_50, sm_60, sm_70, sm_80, sm_86: " in message
+    assert "\n" not in message and "only supports sm_50, sm_60, sm_70, sm_80, sm_86: " in message
 
 
 def test_supported_gpus_and_unused_ones_are_not_mentioned(machine):

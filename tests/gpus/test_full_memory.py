@@ -16,7 +16,7 @@ def test_a_run_that_needs_more_than_a_gpu_has_says_so(tmp_path, count):
     assert (process.returncode, process.stdout) == (1, "")
     [line] = [line for line in process.stderr.splitlines() if not line.startswith("warning: ")]
     assert line == (
-        "error: there is not enough memory: a GPU's is full; choose a smaller --batch-size or more "
+        "error: there is not enough memory: the memory of a GPU is full; choose a smaller --batch-size or more "
         "--microbatches, or find one that fits with gluonlab find-batch-size BYTES"
     )
     assert all(line["kind"] for line in read_metrics(tmp_path / "run"))

@@ -13,7 +13,7 @@ from gluonlab.doctor.findings import FAULT
 from gluonlab.gpu.cuda import gpu_model, is_supported
 
 K80 = ("Tesla K80", (3, 7), 11 * 2**30)
-HELD = "and mxnet-cu112 1.9.1 has code only for sm_50, sm_60, sm_70, sm_80, sm_86: use "
+HELD = "but mxnet-cu112 1.9.1 only supports sm_50, sm_60, sm_70, sm_80, sm_86: use "
 COMMANDS = {
     "run": ["gluonlab.run", "--gpus", "1", "--epochs", "1"],
     "run by default": ["gluonlab.run", "--epochs", "1"],

@@ -63,7 +63,7 @@ def test_a_gpu_that_hangs_is_named_and_the_others_are_not(tmp_path, monkeypatch)
 
     monkeypatch.setattr(subprocess.Popen, "communicate", communicate)
     [(status, what)] = verdicts("copies", v100s(3, hangs=1), tmp_path, timeout_s=2)
-    assert (status, what) == ("fault", "memory of gpu(1): was still busy after 2 s")
+    assert (status, what) == ("fault", "memory of gpu(1): was still running after 2 s")
 
 
 def test_a_gpu_that_now_and_then_computes_wrongly_is_named(tmp_path):

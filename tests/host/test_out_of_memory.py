@@ -23,7 +23,7 @@ def test_memory_that_is_used_up_is_named_with_what_takes_less(message):
         explain_exhausted_resource(MXNetError(f'Traceback (most recent call last):\n  File "x"\n{message}'))
     )
     assert explained.startswith("there is not enough memory: ") and "\n" not in explained
-    assert ("a GPU's is full" in explained) == (message in GPU_ERRORS)
+    assert ("the memory of a GPU is full" in explained) == (message in GPU_ERRORS)
     assert all(option in explained for option in ("--batch-size", "--microbatches", "find-batch-size"))
     assert explain_exhausted_resource(MXNetError("Check failed: shape_is_known(shape)")) is None
 
@@ -61,7 +61,7 @@ with out_of_memory.limit_import_time():
 """,
 }
 MESSAGE = (
-    "error: MXNet was ended, most likely for want of memory: this process may have 8,192 MiB "
+    "error: MXNet was terminated, probably because memory was full: this process may use 8,192 MiB "
     "(ulimit -v); raise the limit, use fewer --threads, choose a smaller --batch-size or more "
     "--microbatches, or find one that fits with gluonlab find-batch-size BYTES\n"
 )

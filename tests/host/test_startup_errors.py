@@ -34,7 +34,7 @@ def test_the_file_is_named_in_one_line(name, code, words, python, tmp_path):
     (tmp_path / f"{name}.py").write_text(code)
     result = python("-m", *words, PYTHONPATH=str(ROOT))
     lines = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
-    error = f"error: {tmp_path}/{name}.py is imported as {name}: it comes first in Python's path: rename it"
+    error = f"error: {tmp_path}/{name}.py is imported as {name}, because it comes first in Python's path: rename it"
     assert (result.returncode, lines) == (1, [error])
 
 

@@ -77,8 +77,8 @@ def test_whoever_insists_ends_a_process_that_c_keeps(numbers, apart, how, status
         said = child.stdout.read()
     assert ended == status
     *hints, last = said.splitlines()
-    assert last == f"{how}: MXNet does not come back; RUN holds 2 of 3 epochs"
-    assert all(hint.startswith("waiting for the step") for hint in hints)
+    assert last == f"{how}: MXNet does not respond; RUN holds 2 of 3 epochs"
+    assert all(hint.startswith("waiting for the end of the current step") for hint in hints)
 
 
 @pytest.mark.parametrize(
@@ -163,4 +163,4 @@ def test_ctrl_c_ends_a_command_that_an_operator_holds_up(empty_cwd, code, messag
     with start(IN_AN_OPERATOR + code) as child:
         status = send_until_exit(child, INT, INT)  # until the operator is waited for, a handler runs
         last = child.stdout.read().splitlines()[-1]
-    assert status == 130 and re.fullmatch(f"interrupted: MXNet does not come back{message}", last), last
+    assert status == 130 and re.fullmatch(f"interrupted: MXNet does not respond{message}", last), last

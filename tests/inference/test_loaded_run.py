@@ -111,7 +111,7 @@ def test_accuracy_and_mistakes_on_the_validation_images_equal_the_evaluation(gra
     loaded = load_run(gray.run_dir, devices=device_spec(devices), batch_size=50)
     predictions, result = loaded.predict(images), loaded.mistakes()
     score = evaluate_run(str(gray.run_dir), devices=device_spec(devices)).score
-    assert (predictions.labels == labels).mean() == result.val_accuracy == score.accuracy < 1
+    assert (predictions.labels == labels).mean() == result.accuracy == score.accuracy < 1
     expected = plain_scores(gray, (1, 28, 28), images / np.float32(255)).argmax(axis=1)
     assert [wrong.number for wrong in result.wrong] == np.flatnonzero(expected != labels).tolist()
     for wrong in result.wrong:
@@ -175,7 +175,7 @@ def test_shapes_that_pictures_do_not_have_are_taken_as_arrays(tmp_path, pictures
     data = small_data(channels=2)
     small_run(tmp_path / "run", data)
     loaded = load_run(tmp_path / "run")
-    with pytest.raises(DataError, match="images are 2x8x8, and pictures become squares"):
+    with pytest.raises(DataError, match="the run's images have the shape 2x8x8, which image files cannot have"):
         loaded.predict(pictures)
     assert len(loaded.predict(data.test.images)) == 20
 
@@ -183,7 +183,7 @@ def test_shapes_that_pictures_do_not_have_are_taken_as_arrays(tmp_path, pictures
 @pytest.mark.parametrize("count", [0, -1, 2.5, True, "2", None])
 def test_the_best_classes_are_counted_from_one(count):
     predictions = Predictions(("a", "b"), ("x",), np.array([[1.0, 2.0]], "float32"))
-    with pytest.raises(DataError, match=r"top\(.*\): give a number of classes from 1 up"):
+    with pytest.raises(DataError, match=r"top\(.*\): use a whole number of classes"):
         predictions.top(count)
     assert [[guess.name for guess in best] for best in predictions.top(9)] == [["b", "a"]]
 
@@ -201,17 +201,17 @@ def test_floats_and_arrays_of_mxnet_are_seen_as_bytes_are(gray, kind):
     ("images", "message"),
     [
         ([], "there are no images"),
-        ([3], "an image is an int: give files"),
-        (b"GIF", "an image is bytes of a file: give the file itself"),
-        (np.zeros((2, 1, 28, 27), np.uint8), r"uint8 of shape \(2, 1, 28, 27\): give bytes"),
+        ([3], "the image is an int: pass files"),
+        (b"GIF", "the image is the bytes of a file: pass the file itself"),
+        (np.zeros((2, 1, 28, 27), np.uint8), r"uint8 of shape \(2, 1, 28, 27\): use bytes"),
         (np.full((2, 28, 28), np.nan), "not finite in image 0"),
         (np.zeros((2, 28, 28), bool), "images is bool"),
-        (nd.zeros((28, 28)), r"of shape \(n, 1, 28, 28\), n from 1 up, by images\[None, None\]"),
-        (np.zeros((1, 28, 28, 1)), r"n from 1 up, by images.transpose\(0, 3, 1, 2\)"),
-        (None, "an image is a NoneType: give files"),
-        (Image.new("L", (28, 28)), "an image is one of Pillow: give its file, or save it"),
-        ([Image.new("RGBA", (28, 28))] * 2, "an image is one of Pillow: give its file, or"),
-        (np.zeros((0, 28, 28), np.uint8), "n from 1 up"),
+        (nd.zeros((28, 28)), r"use bytes \(uint8\) or floats of shape \(n, 1, 28, 28\), with n of at least"),
+        (np.zeros((1, 28, 28, 1)), r"use bytes \(uint8\) or floats of shape \(n, 1, 28, 28\), with n of at least"),
+        (None, "the image is a NoneType: pass files"),
+        (Image.new("L", (28, 28)), "the image is a Pillow image: pass its file, or save it"),
+        ([Image.new("RGBA", (28, 28))] * 2, "the image is a Pillow image: pass its file, or"),
+        (np.zeros((0, 28, 28), np.uint8), "images are uint8 of shape \\(0, 28, 28\\)"),
     ],
 )
 def test_input_that_is_not_an_image_is_refused(gray, images, message):
@@ -234,5 +234,5 @@ def test_parameters_and_scores_that_are_not_finite_fail(tmp_path):
 
 
 def test_another_setting_is_refused(gray):
-    with pytest.raises(ConfigError, match="--lr has no effect on predictions: give --gpus, "):
+    with pytest.raises(ConfigError, match="--lr has no effect on predictions: use --gpus, "):
         load_run(gray.run_dir, lr=0.1)

@@ -122,7 +122,7 @@ def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(predic
         (wrong.number, wrong.true, wrong.predicted) for wrong in result.wrong
     ]
     title, *tiles = drawn
-    assert title.startswith(f"{len(result.wrong)} of 360 validation images of digits wrong, accuracy 0.")
+    assert title.startswith(f"{len(result.wrong)} of 360 validation images misclassified by digits, accuracy 0.")
     assert sorted([words for words, _ in tile.lines] for tile in tiles) == sorted(
         [f"true {it.true}", f"taken for {it.predicted}", f"{it.probability:.1%}", f"no. {it.number}"]
         for it in result.wrong
@@ -175,22 +175,22 @@ def test_names_of_any_letters_and_length_are_drawn_within_their_picture():
 
 # arguments after the run -> words of the error
 MISTAKES = {
-    "": "IMAGE is missing: write gluonlab predict RUN_DIR IMAGE..., or use --misclassified",
-    "none.png": "none.png does not exist: give image files",
-    "empty": "empty holds no pictures (.jpg, .png, .webp, .bmp, .gif, .tif, .ppm)",
+    "": "there are no images: use gluonlab predict RUN_DIR IMAGE..., or --misclassified",
+    "none.png": "none.png does not exist: use image files",
+    "empty": "empty contains no images (.jpg, .png, .webp, .bmp, .gif, .tif, .ppm)",
     "notes.txt": "notes.txt: not a JPEG, PNG",
     "cut.png": "cut.png: damaged",
     "good.png cut.png --skip": "unknown option '--skip': did you mean '--skip-corrupt'?",
-    "cut.png --skip-corrupt": "no picture is left: cut.png: damaged",
+    "cut.png --skip-corrupt": "there are no images left: cut.png: damaged",
     "pipe": "pipe is not a regular file",
-    "- -": "- can be given only once",
+    "- -": "- is listed twice",
     "good.png --json --csv": "--json and --csv contradict each other",
     "good.png --top-k 0": "--top-k 0: must be a whole number of at least 1",
     "good.png --gpus x": "--gpus x: must be a whole number",
-    "good.png --data-dir d": "--data-dir d works only with --misclassified",
-    "good.png --misclassified": "one class each: remove good.png",
-    "--misclassified --top-k 3": "remove --top-k 3",
-    "good.png --grid none/x.png": "there is no folder none",
+    "good.png --data-dir d": "--data-dir d has no effect without --misclassified",
+    "good.png --misclassified": "one class for each: omit good.png",
+    "--misclassified --top-k 3": "omit --top-k 3",
+    "good.png --grid none/x.png": "the folder none does not exist",
     "good.png --grid good.png": "--grid good.png exists",
 }
 
@@ -213,11 +213,11 @@ def test_a_mistake_is_one_line(ended, finished, tmp_path, monkeypatch, words):
 def test_a_folder_without_a_run_is_reported_in_one_line(predict, finished, tmp_path, empty_cwd):
     run = shutil.copytree(finished, tmp_path / "copy")
     (run / "parameters.params").unlink()
-    assert "RUN_DIR is missing" in read_error_line(predict(), empty_cwd)
+    assert "the run directory is missing" in read_error_line(predict(), empty_cwd)
     for folder, message in (
-        (run, "holds no parameters.params, as no epoch was finished"),
-        (tmp_path / "none", "is no folder: give the folder of a finished run"),
-        (empty_cwd, "holds no config.json"),
+        (run, "contains no parameters.params, because the run did not finish an epoch"),
+        (tmp_path / "none", "is not a folder: use the directory of a finished run"),
+        (empty_cwd, "contains no config.json"),
     ):
         assert message in read_error_line(predict(str(folder), "x.png"), empty_cwd)
 
@@ -229,7 +229,7 @@ def test_with_skip_bad_a_warning_says_what_is_left_out(predict, finished, pictur
     status, out, err = predict(str(finished), str(pictures), "--skip-corrupt", "--csv", "--top-k", "1")
     assert status == 0
     assert [row["image"][-5:] for row in csv.DictReader(io.StringIO(out))] == ["a.png", "c.PNG"]
-    assert "warning: 1 of 3 pictures are left out: " in err and "b.jpg: not a JPEG" in err
+    assert "warning: 1 of 3 images are skipped: " in err and "b.jpg: not a JPEG" in err
 
 
 def unread(pipe):

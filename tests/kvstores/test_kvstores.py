@@ -71,13 +71,15 @@ def test_nccl_needs_an_mxnet_with_nccl():
     if mx.runtime.Features().is_enabled("NCCL"):
         assert make_kvstore("nccl").type == "nccl"
     else:
-        with pytest.raises(KVStoreError, match="'nccl': this MXNet was built without NCCL; choose device or local"):
+        with pytest.raises(KVStoreError, match="kvstore 'nccl': this MXNet was built without NCCL"):
             make_kvstore("nccl")
 
 
 @pytest.mark.cpu_only("which store GPUs alone have")
 def test_a_store_for_gpus_is_refused_for_cpu_devices():
-    with pytest.raises(KVStoreError, match="'nccl' sums over GPUs, and these are CPU devices: choose device or local"):
+    with pytest.raises(
+        KVStoreError, match="kvstore 'nccl' needs GPUs, but the devices are CPU devices: choose device or local"
+    ):
         make_kvstore("nccl", [mx.cpu(0), mx.cpu(1)])
 
 
@@ -105,7 +107,9 @@ def test_calls_before_set_optimizer_are_refused(name, call, empty_cwd):
 @pytest.mark.parametrize("name", ["device", "sharded-optimizer"])
 @pytest.mark.parametrize("optimizer", ["sgd", mx.optimizer.SGD])
 def test_an_optimizer_is_an_instance(name, optimizer):
-    with pytest.raises(KVStoreError, match="is not an optimizer: give an instance, such as"):
+    with pytest.raises(
+        KVStoreError, match="pass an instance, such as mx\\.optimizer\\.create\\('sgd', learning_rate=0\\.1\\)"
+    ):
         make_kvstore(name).set_optimizer(optimizer)
 
 
@@ -127,16 +131,16 @@ class Ftrl(mx.optimizer.Ftrl):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (mx.optimizer.Nadam, "mx.optimizer.Nadam does not allow: give gluonlab.optimizers.Nadam,"),
-        (Adam, f"{Adam.__module__}.Adam does not allow: give gluonlab.optimizers.Adam,"),
-        (Ftrl, f"{Ftrl.__module__}.Ftrl does not allow: give mx.optimizer.Ftrl,"),
+        (mx.optimizer.Nadam, "mx.optimizer.Nadam needs whole parameters: use gluonlab.optimizers.Nadam,"),
+        (Adam, f"{Adam.__module__}.Adam needs whole parameters: use gluonlab.optimizers.Adam,"),
+        (Ftrl, f"{Ftrl.__module__}.Ftrl needs whole parameters: use mx.optimizer.Ftrl,"),
         (mx.optimizer.LAMB, "LAMB needs whole parameters: choose one of AdaDelta, AdaGrad, Adam,"),
     ],
 )
 def test_optimizers_with_the_name_of_an_allowed_class_are_distinguished(kind, message):
     with pytest.raises(KVStoreError) as raised:
         make_kvstore("sharded-optimizer").set_optimizer(kind())
-    assert f"which {message} " in str(raised.value)
+    assert f"{message} " in str(raised.value)
     assert str(raised.value).endswith(", or another kvstore")
 
 
@@ -144,7 +148,7 @@ def test_optimizers_with_the_name_of_an_allowed_class_are_distinguished(kind, me
 def test_missing_arguments_are_named(name):
     store = make_kvstore(name)
     store.init(1, mx.nd.ones((3,)))
-    with pytest.raises(KVStoreError, match="pull needs arrays: give out=arrays"):
+    with pytest.raises(KVStoreError, match="pull needs arrays for the values: pass out=arrays"):
         store.pull(1)
-    with pytest.raises(KVStoreError, match=r"give \{'type': '2bit'|cannot compress"):
+    with pytest.raises(KVStoreError, match=r"\{'type': '2bit'|cannot compress"):
         store.set_gradient_compression("2bit")

@@ -132,7 +132,7 @@ def test_gpus_keep_their_order_if_nvml_reports_nothing(monkeypatch):
     monkeypatch.setattr(nvml, "cached_driver", lambda: nvml.Driver(error="nvidia-ml-py is not installed"))
     placed = make_kvstore("tree", ctxs).placement(ctxs)
     assert placed.order == (0, 1, 2, 3)
-    assert placed.reason == "as numbered: NVML reports no links (nvidia-ml-py is not installed)"
+    assert placed.reason == "in numerical order, because NVML reports no links (nvidia-ml-py is not installed)"
 
 
 @pytest.mark.cpu_only("of GPUs the driver is asked for their links")
@@ -202,7 +202,7 @@ def test_a_run_prints_and_records_the_order_of_devices(tmp_path):
             "p3.8xlarge",
             5,
             KVStoreError,
-            r"'ring' on [cg]pu\(0\) .*: p3.8xlarge has 4 devices: choose 1 to 4, not 5",
+            r"'ring' on [cg]pu\(0\) .*: p3.8xlarge has 4 devices, but 5 are requested: choose 1 to 4",
         ),
     ],
 )
@@ -221,8 +221,8 @@ def test_machines_without_a_fixed_size_have_any_number_of_devices():
     ("given", "kind", "words"),
     [
         ({"name": "rign"}, ScheduleError, "did you mean 'ring'"),
-        ({"order": (0, 0)}, ScheduleError, "name each of the devices 0 to 1 once"),
-        ({"order": (0, 1), "topology": "pcie"}, KVStoreError, "both place devices: give one of"),
+        ({"order": (0, 0)}, ScheduleError, "list each of the devices 0 to 1 exactly once"),
+        ({"order": (0, 1), "topology": "pcie"}, KVStoreError, "remove one of them"),
     ],
 )
 def test_a_store_of_an_unknown_algorithm_or_order_is_refused_when_it_is_made(given, kind, words):

@@ -219,16 +219,25 @@ def make_store(name="device", group=None, **options):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: make_store("sharded-optimizer"), "updates the weights.*choose .*'device'"),
-        (lambda: GroupKVStore(make_store("ring"), make_group()), "sums over processes itself.*choose .*'dev"),
-        (lambda: make_store(compress="fp16"), "a group cannot send that: it is possible with Horovod"),
-        (lambda: make_store(compress="fp16", group=SINGLE_PROCESS), "a process alone cannot send that"),
+        (
+            lambda: make_store("sharded-optimizer"),
+            "kvstore 'sharded-optimizer' updates weights, which a group of processes does not support",
+        ),
+        (
+            lambda: GroupKVStore(make_store("ring"), make_group()),
+            "choose a kvstore of a single process, such as 'device'",
+        ),
+        (lambda: make_store(compress="fp16"), "compress=fp16 is not possible for a group"),
+        (lambda: make_store(compress="fp16", group=SINGLE_PROCESS), "only Horovod can send float16"),
         (lambda: make_store(compress="4bit"), "^compress 4bit: give 2bit:THRESHOLD, such as .*, or fp16"),
         (lambda: make_store(compress="2bit:-1"), "^compress 2bit:-1: .*give a number"),
         (lambda: make_store(compress="2bit:nan"), "^compress 2bit:nan: "),
         (
             lambda: make_store(compress="2bit:0.5", on_servers=True, group=make_group(servers=1)),
-            "^compress 2bit:0.5 and on_servers contradict each other: .*: leave one of them out$",
+            (
+                "compress=2bit:0\\.5 and on_servers contradict each other, because the servers need "
+                "uncompressed gradients"
+            ),
         ),
     ],
 )
@@ -450,7 +459,7 @@ def test_a_single_process_does_not_compress():
         return array.asnumpy().tolist()
 
     for run in (lambda: [work(SINGLE_PROCESS)], lambda: run_in_threads(1, work)):
-        with pytest.warns(GluonlabWarning, match="^compress 2bit:0.5: one process has nobody to send"):
+        with pytest.warns(GluonlabWarning, match="^compress=2bit:0.5: a single process does not send"):
             assert run() == [[np.float32(0.3)]]
 
 
@@ -461,7 +470,7 @@ def test_trainers_that_skip_steps_do_not_compress():
     store.broadcast = lambda *given, **options: None  # there is no other process
     trainer = BucketedTrainer(parameters, "sgd", {}, store)
     trainer._amp_loss_scaler = object()  # as amp.init_trainer does
-    with pytest.raises(RunError, match=r"^amp.init_trainer: .* compress 2bit:0.5 .*leave co"):
+    with pytest.raises(RunError, match=r"compress=2bit:0.5 would keep residuals"):
         trainer.apply(1)
     with pytest.raises(KVStoreError, match=r"compress 2bit:0.5: .* loss_scale leaves out"):
         BucketedTrainer(parameters, "sgd", {}, store, loss_scale=LossScale())

@@ -249,7 +249,7 @@ def test_mistakes_of_the_command_line_are_one_line(build):
         "error: --with-solutions: slides have none; leave it out, or make handouts\n"
     )
     status, _, error = build("--source", "nowhere")
-    assert (status, error) == (2, "error: --source nowhere: there is no folder nowhere/source\n")
+    assert (status, error) == (2, "error: --source nowhere: the folder nowhere does not exist/source\n")
 
 
 def test_faults_end_the_command_with_a_line_each(build, tmp_path):

@@ -70,10 +70,10 @@ FILES = {
     "source an object": (with_cell(source={"a": 1}), "cannot be read"),
     "many cells": (notebook(*["1"] * 10_001), "cannot be read"),
     "a folder": (Path.mkdir, "Is a directory"),
-    "a pipe": (os.mkfifo, "it is no file"),
+    "a pipe": (os.mkfifo, "it is not a regular file"),
     "a loop": (lambda path: path.symlink_to(path.name), "Too many levels"),
     "a link to nowhere": (lambda path: path.symlink_to("nowhere"), "No such file"),
-    "a device": (lambda path: path.symlink_to("/dev/zero"), "it is no file"),
+    "a device": (lambda path: path.symlink_to("/dev/zero"), "it is not a regular file"),
     "ten gigabytes": (lambda path: path.touch() or os.truncate(path, 10**10), "has more than"),
 }  # fmt: skip
 # Cells, all after IMPORT: a word of the note.

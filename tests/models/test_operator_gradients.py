@@ -211,7 +211,7 @@ def test_a_replica_has_the_gradients_of_the_plain_network(add):
 def test_an_operator_that_cannot_be_trained_is_refused_before_training(function, message):
     with pytest.raises(ModelError, match=message) as caught:
         check_layers(nn.Flatten(), nn.Dense(3), Layer(function))
-    assert "\n" not in str(caught.value) and str(caught.value).startswith("Mine has ")
+    assert "\n" not in str(caught.value) and str(caught.value).startswith("Mine uses ")
 
 
 def check_layers(*layers):
@@ -234,6 +234,6 @@ def test_operators_of_mx_np_that_cannot_be_trained_are_refused(op):
     nodes = [{"op": "null", "name": "x", "inputs": []}, make_node(op, "bad", [[0, 0, 0]])]
     parts = {"nodes": nodes, "heads": [[1, 0, 0]]}
     graph = namedtuple("Graph", "tojson")(lambda **_: json.dumps(parts))
-    with pytest.raises(ModelError, match=r"^Mine has (np|contrib)\."):
+    with pytest.raises(ModelError, match=r"^Mine uses (np|contrib)\."):
         check_gradients(graph, "Mine", ["x"])
     check_gradients(graph, "Mine", [])

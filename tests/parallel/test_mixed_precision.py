@@ -323,7 +323,7 @@ def test_a_run_tells_how_often_gradients_overflowed(tmp_path, monkeypatch):
     [event] = [line for line in read_metrics(result.run_dir) if line.get("event") == "loss_scale"]
     expected = {"epoch": 1, "step": 6, "skipped": scale.skipped, "loss_scale": scale.value}
     assert {key: event[key] for key in expected} == expected
-    assert f"loss scale {scale.value:g}; {scale.skipped} of 6 steps left out" in lines
+    assert f"loss scale {scale.value:g}; {scale.skipped} of 6 steps skipped" in lines
 
 
 def test_a_batch_whose_loss_overflows_is_left_out_and_the_run_goes_on(tmp_path, monkeypatch):
@@ -331,7 +331,7 @@ def test_a_batch_whose_loss_overflows_is_left_out_and_the_run_goes_on(tmp_path, 
     metrics = read_metrics(result.run_dir)
     steps = [line for line in metrics if line["kind"] == "step"]
     assert [line["step"] for line in steps] == [1, 3, 4, 6]
-    assert "loss scale 16; 2 of 6 steps left out" in lines
+    assert "loss scale 16; 2 of 6 steps skipped" in lines
     mean = sum(line["images"] * line["loss"] for line in steps) / sum(line["images"] for line in steps)
     assert [line["loss"] for line in metrics if line["kind"] == "epoch"] == [pytest.approx(mean)]
 
@@ -361,7 +361,7 @@ def test_memory_is_told_as_if_float16_took_four_bytes(sync_bn):
 
 @pytest.mark.cpu_only("float16 is refused on CPUs")
 def test_float16_is_refused_on_cpus_in_one_line(tmp_path):
-    message = r"--dtype float16 is for GPUs, and MXNet has no .* on cpu\(0\) cpu\(1\): leave --dtype out"
+    message = r"--dtype float16 needs GPUs, because MXNet has no .* on cpu\(0\) cpu\(1\): omit --dtype"
     with pytest.raises(ConfigError, match=message):
         loop.train(TrainConfig(devices=device_spec(2), dtype="float16", out=str(tmp_path / "run")))
     assert not (tmp_path / "run").exists()

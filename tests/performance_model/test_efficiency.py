@@ -165,7 +165,7 @@ def test_another_network_has_its_own_gradients_and_step(efficiency):
         (["--gradients", "x", "--step", "9"], "--gradients x: give sizes such as 46MB"),
         (["--step", "0"], "--step 0: must be a number greater than 0"),
         (["--out-file", "e.png"], "--out-file e.png: the picture is an SVG"),
-        (["--out-file", "nowhere/e.svg"], "there is no folder nowhere"),
+        (["--out-file", "nowhere/e.svg"], "the folder nowhere does not exist"),
         (["--out-file", "e.svg", "--json"], "--json has no effect with --out-file"),
     ],
 )

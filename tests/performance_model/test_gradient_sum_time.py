@@ -86,9 +86,9 @@ def test_more_hosts_take_longer(store):
 
 
 def test_unknown_stores_are_one_line():
-    with pytest.raises(ConfigError, match=r"unknown store to predict 'rign'.*ring"):
+    with pytest.raises(ConfigError, match=r"unknown kvstore 'rign'.*ring"):
         sum_within_host_s("rign", switch(2, 1e-6, 1e10), GradientSizes([1.0]), HOST)
-    with pytest.raises(ConfigError, match=r"unknown store over hosts to predict 'ring'.*horovod"):
+    with pytest.raises(ConfigError, match=r"unknown kvstore for several hosts 'ring'.*horovod"):
         sum_over_hosts_s("ring", "p3.16xlarge", make_topology("p3.16xlarge*2"), GradientSizes([1.0]))
 
 

@@ -61,15 +61,15 @@ def test_a_file_predicts_what_the_machine_does_that_it_was_made_of(tmp_path_fact
     by_file, by_name = (predict(RESNET, m, batch_size, store=store) for m in (file, machine))
     assert by_file.rows == by_name.rows and by_file.gpu == by_name.gpu
     (added,) = set(by_file.assumptions) - set(by_name.assumptions)
-    assert added == f"The sum is {by_file.store}'s, priced on the links of {file}: mine."
+    assert added == f"The time of the gradient reduction is estimated for {by_file.store} on the links of {file}: mine."
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, r"m.json does not say which GPUs it has.*: add \"gpu\": \"V100\", or one of K80, "),
+        ({}, r"m.json does not name its GPUs.*: add \"gpu\": \"V100\", or one of K80, "),
         ({"gpu": "V10"}, r"m.json: unknown gpu 'V10': choose .*V100"),
-        ({"gpu": "V100", "hosts": ((0, 1), (2, 3))}, "m.json has 2 hosts, and a prediction takes"),
+        ({"gpu": "V100", "hosts": ((0, 1), (2, 3))}, "m.json has 2 hosts, but predictions only"),
     ],
 )
 def test_a_file_that_does_not_say_enough_is_refused_in_one_line(changes, words, tmp_path):
@@ -84,7 +84,7 @@ def test_a_store_over_hosts_on_a_machine_from_a_file_names_machines_of_hosts(tmp
     file = str(tmp_path / "m.json")
     write_topology(replace(make_topology("p3.8xlarge"), gpu="V100"), file)
     result = predict(RESNET, file, 32, store="horovod")
-    assert any("for hosts give p3.16xlarge*2" in caution for caution in result.cautions)
+    assert any("for several hosts use p3.16xlarge*2" in caution for caution in result.cautions)
 
 
 def test_every_machine_has_a_network_and_a_known_gpu():
@@ -171,9 +171,9 @@ def test_predictions_similar_to_published_speeds_are_trusted():
 @pytest.mark.parametrize(
     ("work", "machine", "batch_size", "words"),
     [
-        (RESNET, "p3.2xlarge", 1024, "GB, and V100 has 16"),
-        (LENET, "p3.2xlarge", 8192, "8,192 images a GPU: published trainings have"),
-        (count_model_work("mlp", 10, (1, 28, 28)), "p3.2xlarge", 64, "multiply-adds an image"),
+        (RESNET, "p3.2xlarge", 1024, "GB, but V100 has 16"),
+        (LENET, "p3.2xlarge", 8192, "8,192 images per GPU: published trainings have"),
+        (count_model_work("mlp", 10, (1, 28, 28)), "p3.2xlarge", 64, "multiply-adds per image"),
         (count_model_work("mlp", 10, (3, 64, 64)), "p3.2xlarge", 64, "dense layers"),
         (MOBILENET, "p3.2xlarge", 64, "depthwise convolutions"),
     ],
@@ -181,7 +181,7 @@ def test_predictions_similar_to_published_speeds_are_trusted():
 def test_a_prediction_far_from_published_speeds_is_not_trusted_and_says_why(work, machine, batch_size, words):
     result = predict(work, machine, batch_size)
     assert any(words in reason for reason in result.not_trusted)
-    assert "Not to be trusted here:" in result.text
+    assert "Not reliable in this case:" in result.text
 
 
 def test_gpus_without_published_figures_are_named():
@@ -195,7 +195,7 @@ def test_a_region_where_a_published_figure_is_missed_by_far_is_not_trusted(monke
     wrong = validate(FittedModel(EXPECTED_CONSTANTS._replace(convolution=0.3, memory=0.3)))
     monkeypatch.setattr(published_speeds, "read_validation", lambda: wrong)
     reasons = predict(RESNET, "p3.2xlarge", 64).not_trusted
-    assert any("ResNet-50 on V100 at 64 images, which is alike" in reason for reason in reasons)
+    assert any("ResNet-50 on V100 at 64 images, which is similar" in reason for reason in reasons)
     assert predict(LENET, "p3.2xlarge", 64).not_trusted == ()  # nothing of its size was missed
 
 
@@ -203,7 +203,7 @@ def test_the_published_figure_that_is_missed_most_is_not_trusted():
     """TensorFlow's microbatches of one image, from 2 GPUs on."""
     network = published_work("ResNet-18")
     (reason,) = predict(network, "p3.16xlarge", 32, gpus=2, microbatches=Microbatches(32)).not_trusted
-    assert "ResNet-18 on 2 x a GPU that is not named" in reason and "0.58 times" in reason
+    assert "ResNet-18 on 2 x an unnamed GPU" in reason and "0.58 times" in reason
     assert predict(network, "p3.16xlarge", 32, gpus=2).not_trusted == ()
 
 
@@ -218,16 +218,16 @@ def test_published_batches_fit_into_memory_and_those_that_did_not_do_not():
 @pytest.mark.parametrize(
     ("machine", "options", "message"),
     [
-        ("p3.17xlarge", {}, r"unknown machine to predict 'p3.17xlarge'.*did you mean 'p3.16xl"),
-        ("p3.16xlarge*999", {}, "give 1 to 128"),
-        ("p3.16xlarge*x", {}, "no number of hosts"),
+        ("p3.17xlarge", {}, r"unknown machine 'p3.17xlarge'.*did you mean 'p3.16xl"),
+        ("p3.16xlarge*999", {}, "use 1 to 128"),
+        ("p3.16xlarge*x", {}, "not a valid number of hosts"),
         ("p3.16xlarge", {"batch_size": 0}, "batch size 0 per GPU"),
         ("p3.16xlarge", {"dtype": "int8"}, "choose float32 or float16"),
         ("p3.16xlarge", {"gpus": 9}, "choose 1 to 8"),
-        ("p3.16xlarge", {"overlap": 0}, "1 or more, or off"),
-        ("p3.16xlarge", {"store": "rign"}, "unknown store.*ring"),
-        ("p3.16xlarge*2", {"gpus": 12}, "whole hosts of 8, such as 8"),
-        ("p3.16xlarge", {"batch_size": None, "global_batch_size": 7}, "give 8 or more, or 7 GPUs or fewer"),
+        ("p3.16xlarge", {"overlap": 0}, "at least 1, or off"),
+        ("p3.16xlarge", {"store": "rign"}, "unknown kvstore.*ring"),
+        ("p3.16xlarge*2", {"gpus": 12}, "multiples of the 8 GPUs of a host, such as 8"),
+        ("p3.16xlarge", {"batch_size": None, "global_batch_size": 7}, "use at least 8 images, or at most 7 GPUs"),
     ],
 )
 def test_mistakes_are_one_line(machine, options, message):
@@ -242,12 +242,12 @@ def test_every_store_has_a_price_and_another_one_that_stands_for_it_is_named(mac
     result = predict(LENET, machine, 64, store=store)
     assert result.all_gpus_row.sum_s > 0
     stands_in = result.store != EQUIVALENT_STORES.get(store, store) and store != "device"
-    assert stands_in == any(caution.startswith(f"{store} sums over") for caution in result.cautions)
+    assert stands_in == any(caution.startswith(f"kvstore {store} is for ") for caution in result.cautions)
 
 
 def test_every_kvstore_of_the_product_has_a_price_or_is_refused_by_name():
     for store in {*KVSTORES, *PROCESSES_BY_BACKEND} - set(all_stores()):
-        with pytest.raises(ConfigError, match="no step waits for a sum"):
+        with pytest.raises(ConfigError, match="no step waits for a reduction"):
             predict(LENET, "p3.16xlarge*2", 64, store=store)
 
 
@@ -257,7 +257,7 @@ def test_microbatches_cost_kernels_and_save_memory():
     assert (whole.passes, cut.passes) == (1, 4)
     assert cut.all_gpus_row.step_s > whole.all_gpus_row.step_s and "in 4 microbatches" in cut.text
     large = predict(RESNET, "p3.2xlarge", 512)
-    assert any("GB, and V100 has 16" in reason for reason in large.not_trusted)
+    assert any("GB, but V100 has 16" in reason for reason in large.not_trusted)
     assert predict(RESNET, "p3.2xlarge", 512, microbatches=Microbatches(8)).not_trusted == ()
 
 

@@ -42,25 +42,25 @@ def write_files(folder):
 
 
 MISTAKES = [
-    ([], "no run folder is given"),
-    (["absent"], "absent is no folder: give folders that"),
-    (["unmeasured"], "unmeasured holds no metrics.jsonl"),
-    (["good", "./good"], "good is given twice"),
-    (["damaged"], "damaged/config.json cannot be read (it is no JSON)"),
-    (["foreign"], "foreign/config.json is not what a run writes: give folders"),
+    ([], "there is no run directory"),
+    (["absent"], "absent is not a folder: use folders that"),
+    (["unmeasured"], "unmeasured contains no metrics.jsonl"),
+    (["good", "./good"], "good is listed twice"),
+    (["damaged"], "damaged/config.json is not valid JSON"),
+    (["foreign"], "foreign/config.json was not written by gluonlab run: use folders"),
     (["deep"], "metrics.jsonl, line 1: '[[[["),
-    (["torn"], "metrics.jsonl, line 2: '{\"kind\": ' is no line"),
-    (["odd"], "a line of kind 'epoch' has no possible number for val_accuracy"),
-    (["nested"], "nested/config.json cannot be read (it is no JSON)"),
-    (["circle"], "circle is no folder: give folders that"),
+    (["torn"], "metrics.jsonl, line 2: '{\"kind\": ' is not a valid line"),
+    (["odd"], "a line of kind 'epoch' has no valid number for val_accuracy"),
+    (["nested"], "nested/config.json is not valid JSON"),
+    (["circle"], "circle is not a folder: use folders that"),
     (["x" * 300], "cannot be read (File name too long)"),
-    (["pipe"], "pipe/config.json cannot be read (it is no file)"),
-    (["begun"], "begun is a comparison in which no run has begun"),
+    (["pipe"], "pipe/config.json cannot be read (it is not a regular file)"),
+    (["begun"], "begun is a comparison whose runs have not started"),
     (["outer"], "outer/begun is a comparison within another"),
-    (["twice", "twice/1-device"], "twice/1-device is given twice"),
+    (["twice", "twice/1-device"], "twice/1-device is listed twice"),
     (["good", "--out-file", "x" * 300], "cannot be written (File name too long)"),
     (["good", "--out-file", "good/config.json"], "--out-file good/config.json exists"),
-    (["good", "--out-file", "nowhere/page.html"], "there is no folder nowhere"),
+    (["good", "--out-file", "nowhere/page.html"], "the folder nowhere does not exist"),
     (["good", "--out-fil", "x"], "did you mean '--out-file'?"),
 ]
 
@@ -143,7 +143,7 @@ def test_an_impossible_number_is_named_in_the_error(tmp_path, name, values, kind
         next(line for line in reversed(lines) if line["kind"] == kind)[name] = value
         status, out, err = ended(main, str(make_run(tmp_path / str(number), lines)))
         assert (status, out, err.count("\n")) == (2, "", 1)
-        assert f"a line of kind '{kind}' has no possible number for {name}: leave this run out" in err
+        assert f"a line of kind '{kind}' has no valid number for {name}: remove this run" in err
 
 
 def test_invalid_utf8_is_shown_as_far_as_possible(tmp_path, ended):

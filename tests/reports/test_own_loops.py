@@ -451,7 +451,7 @@ def test_without_a_store_nothing_would_sum():
     The right answer is a refusal: replicas would part.
     """
     net = initialize_randomly(make_perceptron(), contexts(2))
-    with pytest.raises(KVStoreError, match="nothing would sum the gradients of 2 devices"):
+    with pytest.raises(KVStoreError, match="kvstore=None does not sum the gradients of the 2 devices"):
         BucketedTrainer(net.collect_params(), "sgd", kvstore=None)
 
 
@@ -603,5 +603,5 @@ def test_another_frameworks_name_of_the_learning_rate():
     The right answer is a refusal that has Gluon's name.
     """
     net = initialize_randomly(make_perceptron(), contexts(2))
-    with pytest.raises(ConfigError, match=r"'lr'; the learning rate is 'learning_rate'$"):
+    with pytest.raises(ConfigError, match=r"'lr'; use 'learning_rate' for the learning rate$"):
         BucketedTrainer(net.collect_params(), "sgd", {"lr": 0.1})

@@ -36,7 +36,7 @@ def test_a_full_disk_prints_one_line_with_the_file_and_leaves_nothing(run, empty
     with limit_file_size(2048):
         status, out, err = run("--model", "mlp", "--epochs", "1", "--quiet", "--out", "new/run")
     assert (status, out) == (2, "")
-    assert re.fullmatch(r"error: cannot write new/run/[a-z.]+: File too large; choose another place with --out\n", err)
+    assert re.fullmatch(r"error: cannot write new/run/[a-z.]+: File too large; choose another path with --out\n", err)
     assert file_names(empty_cwd) == []
 
 

@@ -102,4 +102,4 @@ def test_many_classes_are_recorded_as_a_digest():
     many = [str(number) for number in range(MAX_NAMES + 1)]
     assert "names" not in classes_fingerprint(many) and classes_fingerprint(many[1:])["names"] == many[1:]
     assert describe_class_changes(classes_fingerprint(many), many) == ""
-    assert describe_class_changes(classes_fingerprint(many), many[::-1]) == "classes of other names"
+    assert describe_class_changes(classes_fingerprint(many), many[::-1]) == "classes with other names"

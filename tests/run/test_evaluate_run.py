@@ -93,7 +93,7 @@ def test_the_export_is_written_although_the_picture_cannot_be(run, empty_cwd, fi
     (empty_cwd / "out" / "confusion.png").mkdir(parents=True)
     words = f"evaluate {finished.run_dir} --threads 1 --confusion --export mxnet --out out"
     status, _, err = run(*words.split())
-    message = "cannot write out/confusion.png: Is a directory; choose another place with --out"
+    message = "cannot write out/confusion.png: Is a directory; choose another path with --out"
     assert (status, err) == (2, f"error: {message}\n")
     assert file_names(empty_cwd / "out" / "export") == EXPORTED
 
@@ -161,11 +161,11 @@ def remove(name):
     return lambda folder: (folder / name).unlink()
 
 
-FOREIGN = "config.json is not what a run writes"
+FOREIGN = "config.json was not written by gluonlab run"
 # what was done to a run's folder, what the line must say
 SPOILED = {
-    "no config": (remove("config.json"), "holds no config.json | finished run"),
-    "no parameters": (remove("parameters.params"), "holds no parameters.params | no epoch"),
+    "no config": (remove("config.json"), "contains no config.json | finished run"),
+    "no parameters": (remove("parameters.params"), "contains no parameters.params | did not finish an epoch"),
     "cut off": (write_config(b'{"conf'), "config.json cannot be read | no JSON"),
     "not text": (write_config(b"\xff\xfe\x00"), "config.json cannot be read | no JSON"),
     "nested": (write_config(b"[" * 100_000), "config.json cannot be read | no JSON"),
@@ -199,7 +199,7 @@ SPOILED = {
         change_config(lambda content: content["settings"].update(model="nett")), "unknown model 'nett'"),
     "other network": (
         write_parameters("lenet", (1, 28, 28)),
-        "parameters.params does not fit the network: it lacks 1.weight | same network"),
+        "parameters.params does not fit the model: 1.weight is missing | same model"),
     "other classes": (
         write_parameters("mlp", (1, 28, 28), 7), "3.weight is (7, 64), not (10, 64) | same network"),
     "damaged parameters": (
@@ -252,5 +252,5 @@ def test_a_run_with_a_pretrained_file_starts_where_the_other_ended(run, finished
     [epoch] = [line for line in read_metrics(Path("a")) if line["kind"] == "epoch"]
     assert epoch["val_accuracy"] == finished.val_accuracy
     line = run("--pretrained", file, "--out", "b")[2].splitlines()[-1]
-    assert "does not fit the network: it lacks 0.weight; it lacks 0.bias; " in line
+    assert "does not fit the model: 0.weight is missing; 0.bias is missing; " in line
     assert not Path("b").exists()

@@ -76,7 +76,7 @@ def kill_youngest_child():
     os.kill(max(start_times, key=start_times.get), signal.SIGKILL)
 
 
-SHORT_OF_MEMORY = "was killed, as the system does when memory is short: use fewer with --workers"
+SHORT_OF_MEMORY = "was killed, probably because memory is low: use fewer processes with --workers"
 FAULTS = {  # fault -> exit status, and a part of the line
     "the data vanish": (lambda: shutil.rmtree("data/train"), 2, "No such file or directory): replace or remove it"),
     "the data are cut off": (truncate_images, 2, ".jpg: damaged ("),
@@ -127,7 +127,7 @@ def test_a_full_disk_for_checkpoints_ends_the_run_with_one_line(run_with_fault, 
     with ExitStack() as stack:
         status, line = run_with_fault(fault, *SMALL, "--checkpoint-every", "5 steps")
     assert status == 2 and line.startswith("error: cannot write run/checkpoints/")
-    assert line.endswith("; free space there; what was written before is whole")
+    assert line.endswith("; free disk space there; the files written before are complete")
     assert 1 <= len(of_kind("epoch")) <= 2
 
 
@@ -211,7 +211,7 @@ def test_the_error_about_too_few_descriptors_names_the_limit_and_the_option(run,
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert (status, out) == (1, "")
     hint = "use fewer --workers, or raise the limit (ulimit -n)"
-    assert read_only_line(err) == f"error: no file descriptor is left: this process may have {few:,}; {hint}"
+    assert read_only_line(err) == f"error: there are no free file descriptors: this process may open {few:,}; {hint}"
     assert file_names(empty_cwd) == ["data"]
 
 
@@ -304,7 +304,7 @@ main("--model lenet --global-batch-size 1437 --threads 1 --quiet --out run".spli
 def test_too_little_memory_is_reported_with_options_that_need_less(python, tmp_path):
     result = python("-c", SHORT_OF_MEMORY_PROGRAM)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1)
-    assert result.stderr.startswith("error: there is not enough memory: this process may have ")
+    assert result.stderr.startswith("error: there is not enough memory: this process may use ")
     for text in (" (ulimit -v)", "--batch-size", "--microbatches", "find-batch-size"):
         assert text in result.stderr
     assert all(line["kind"] for line in read_metrics(tmp_path / "run"))

@@ -128,8 +128,8 @@ MISTAKES = {
     "--dataset folder:": "unknown data set 'folder:' | folder:PATH",
     "--data-dir {}": "is read from the path in its name | leave --data-dir out",
     "--dataset folder:{}/train": "animals/train has no folder train | give folder: | animals",
-    "--dataset {}": "is a folder: write folder: | animals",
-    "--val-split 0.2": "--val-split 0.2 holds images out of train | animals/val exists | leave --val-split",
+    "--dataset {}": "is a folder: use folder: | animals",
+    "--val-split 0.2": "--val-split 0.2 would hold images out of train | animals/val exists | omit --val-split",
     "--dataset digits --val-split 0.2": "--val-split works only with image files | remove it | folder:PATH",
     "--val-split 1": "--val-split 1 | less than 1",
     "--image-size 4": "--image-size 4 | from 8 to 2048",
@@ -138,7 +138,7 @@ MISTAKES = {
     "--dataset digits --skip-corrupt": "--skip-corrupt | digits | folder:PATH",
     "--dataset digits --random-resized-crop": "--random-resized-crop | digits | remove it | folder:PATH",
     "--crop-padding -1": "--crop-padding -1 | from 0 to 1024",
-    "--dataset imagenette2-160": "imagenette2-160 | gluonlab data download imagenette2-160 | give another --data-dir",
+    "--dataset imagenette2-160": "imagenette2-160 | gluonlab data download imagenette2-160 | use another --data-dir",
 }
 
 
@@ -205,7 +205,7 @@ def test_a_bad_image_during_training_ends_the_run_with_its_name(run, tmp_path, e
     assert (status, list(empty_cwd.iterdir())) == (2, [])
     assert err.splitlines()[-1] == (
         f"error: {root}/train/bee/0003.jpg: not a {FORMAT_NAMES}, or its header is damaged: "
-        "replace or remove it, or leave bad images out with --skip-corrupt"
+        "replace or remove it, or skip corrupt images with --skip-corrupt"
     )
 
 

@@ -60,7 +60,7 @@ def test_json_is_one_document_and_nothing_else(run, empty_cwd):
     assert result["run_dir"] == "run"
     [epoch] = [line for line in read_metrics(Path("run")) if line["kind"] == "epoch"]
     assert result["val_accuracy"] == epoch["val_accuracy"] == result["history"][0]["val_accuracy"]
-    assert err == ("" if runs_on_gpus() else "warning: no GPU on this machine: using 2 CPU devices instead of GPUs\n")
+    assert err == ("" if runs_on_gpus() else "warning: no GPU on this machine: 2 CPU devices are used instead\n")
 
 
 def test_quiet_prints_two_lines(run):

@@ -101,7 +101,7 @@ def test_a_renamed_checkpoint_is_detected(run):
     folder = list_checkpoints(run)[0]
     folder.rename(folder.with_name("step-000000016"))
     newest = read_newest_checkpoint(run)
-    assert newest.checkpoint.step == 4 and "it is that of step 8" in newest.damaged[0]
+    assert newest.checkpoint.step == 4 and "it belongs to step 8" in newest.damaged[0]
 
 
 def test_partial_checkpoints_are_removed_and_markers_are_ignored(run):
@@ -152,13 +152,13 @@ def test_hostile_content_is_refused_at_once(run, attack, empty_cwd):
 def test_a_path_out_of_the_folder_is_refused(run):
     manifest = list_checkpoints(run)[0] / "manifest.json"
     manifest.write_text(manifest.read_text().replace("devices.params", "../../devices.params"))
-    assert "names other files" in read_newest_checkpoint(run).damaged[0]
+    assert "manifest.json does not list the expected files)" in read_newest_checkpoint(run).damaged[0]
 
 
 def test_without_a_complete_checkpoint_the_error_says_what_to_give(run):
     for folder in list_checkpoints(run):
         (folder / "state.json").unlink()
-    with pytest.raises(DataError, match=r"has no whole checkpoint to go on from: .* is damaged"):
+    with pytest.raises(DataError, match=r"has no complete checkpoint to resume from: .* is damaged"):
         read_newest_checkpoint(run)
 
 
@@ -200,7 +200,7 @@ def test_whatever_call_fails_a_whole_checkpoint_is_the_newest(two_checkpoints, r
         try:
             write_with_fault(run, fail_at)
         except OutputError as error:
-            assert "No space left on device; free space there" in str(error)
+            assert "No space left on device; free disk space there" in str(error)
             is_written, failed = False, failed + 1
         check_newest(run, is_written)
     assert calls > 30 and failed > 15  # the other calls clean up
@@ -211,7 +211,7 @@ def test_whatever_call_fails_a_whole_checkpoint_is_the_newest(two_checkpoints, r
 def test_at_whatever_byte_the_disk_is_full_a_whole_checkpoint_is_the_newest(run):
     largest = max(file.stat().st_size for file in list_checkpoints(run)[0].iterdir())
     for size in range(0, largest, 7):
-        with limit_file_size(size), pytest.raises(OutputError, match="File too large; free space there"):
+        with limit_file_size(size), pytest.raises(OutputError, match="File too large; free disk space there"):
             write_checkpoint(run, make_checkpoint(12))
         check_newest(run, is_written=False)
 

@@ -66,11 +66,11 @@ def test_a_new_folder_is_created_with_its_parents(tmp_path):
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        ("full", "--out full is not empty: give a new folder"),
-        ("file", "--out file is a file: give a folder"),
-        ("file/below", r"file/below cannot be written \(Not a directory\): choose another place"),
-        ("/proc/gluonlab", r"--out /proc/gluonlab cannot be written \(.*\): choose another place with --out"),
-        (None, "choose another place with --out"),
+        ("full", "--out full is not empty: use a new folder"),
+        ("file", "--out file is a file: use a new or empty folder"),
+        ("file/below", r"file/below cannot be written \(Not a directory\): choose another directory"),
+        ("/proc/gluonlab", r"--out /proc/gluonlab cannot be written \(.*\): choose another directory with --out"),
+        (None, "choose another directory with --out"),
     ],
 )
 def test_a_folder_that_cannot_be_created_is_refused(empty_cwd, out, message):
@@ -153,7 +153,7 @@ def test_parameters_are_whole_or_those_of_the_previous_epoch(run):
 
 
 def test_a_full_disk_raises_an_error_that_names_metrics_jsonl(run):
-    message = r"^cannot write .*/metrics.jsonl: File too large; choose another place with --out$"
+    message = r"^cannot write .*/metrics.jsonl: File too large; choose another path with --out$"
     with limit_file_size(100):
         for write in (lambda: run.write(DivergedEvent("x" * 200)), run.draw_curves, run.close):
             with pytest.raises(OutputError, match=message):
@@ -177,7 +177,7 @@ def test_a_full_disk_leaves_no_partial_line(run):
 
 def test_removed_metrics_are_detected(run):
     (run.path / "metrics.jsonl").unlink()
-    with pytest.raises(OutputError, match=r"metrics\.jsonl: it has been removed while it was writ"):
+    with pytest.raises(OutputError, match=r"it was removed while it was written"):
         run.write(DivergedEvent("late"))
 
 
@@ -342,7 +342,7 @@ def test_of_many_at_once_one_gets_a_folder_and_the_others_another_or_none(empty_
 
 
 def test_the_message_names_process_and_host_until_the_folder_is_free(run):
-    message = f"run is in use by process {os.getpid()} on {socket.gethostname()}: give another folder"
+    message = f"run is in use by process {os.getpid()} on {socket.gethostname()}: use another folder"
     for use in (lambda: RunDirectory.check(str(run.path)), lambda: FolderLock(run.path)):
         with pytest.raises(OutputError, match=message):
             use()

@@ -246,7 +246,7 @@ def test_a_job_trains_on_cpus_that_were_asked_for(tmp_path, instance, required):
     )
     process = run(words, SM_CURRENT_INSTANCE_TYPE=instance)
     assert process.returncode == 0, process.stderr
-    assert "using 2 CPU devices instead of GPUs" in process.stderr
+    assert "2 CPU devices are used instead" in process.stderr
 
 
 def test_workers_on_paid_gpus_that_mxnet_does_not_find_end_at_once(tmp_path):

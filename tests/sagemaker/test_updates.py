@@ -127,5 +127,5 @@ def test_the_real_command_copies_the_labs_and_overwrites_none(notebook):
     answers.write_text("my answer", encoding="utf-8")
     (notebook.shown / ".gluonlab/labs").unlink()
     output = notebook.build_or_fail()
-    assert f"yours is kept: {answers}" in output
+    assert f"your file was kept: {answers}" in output
     assert answers.read_text(encoding="utf-8") == "my answer"

@@ -69,7 +69,7 @@ def test_the_command_prints_a_line_per_epoch_and_a_last_one(run, mnist):
     assert [line.split()[:2] for line in epochs] == [["epoch", str(i)] for i in (1, 2, 3)]
     assert all("images/s  loss " in line and "val accuracy 0." in line for line in epochs)
     assert last.startswith("val accuracy 0.") and last.endswith("on {} {}".format(*contexts(2)))
-    assert err == ("" if runs_on_gpus() else "warning: no GPU on this machine: using 2 CPU devices instead of GPUs\n")
+    assert err == ("" if runs_on_gpus() else "warning: no GPU on this machine: 2 CPU devices are used instead\n")
 
 
 def test_without_the_number_of_devices_there_is_one(run, mnist):

@@ -86,7 +86,7 @@ def split_sentences(markdown: str) -> List[str]:
     """Return the sentences of a paragraph."""
     text = to_plain_text(markdown)
     text = re.sub(r"\b(e\.g|i\.e|etc|vs|Fig|No|Dr|approx)\. ", lambda match: match[0].replace(". ", ".\u00a0"), text)
-    parts = re.split(r"(?<=[.!?])[)\"]* +(?=[\"(]?(?:[A-Z0-9]|x\b|gluonlab\b))", text)
+    parts = re.split(r"(?<=[.!?])[)\"]* +(?=[\"(]?(?:[A-Z0-9{]|x\b|gluonlab\b))", text)
     return [part.strip() for part in parts if part.strip()]
 
 
@@ -122,11 +122,12 @@ def read_error_messages(source: str) -> Iterator[Tuple[int, str]]:
     """Yield (line, text) of the messages that Python code raises, with ``x`` for values in f-strings."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-            for argument in node.exc.args:
-                for part in ast.walk(argument):
-                    text = _constant_text(part)
-                    if text and " " in text:
-                        yield part.lineno, text  # type: ignore[attr-defined]
+            parts = [part for argument in node.exc.args for part in ast.walk(argument)]
+            inner = {id(part) for string in parts if isinstance(string, ast.JoinedStr) for part in string.values}
+            for part in parts:
+                text = _constant_text(part)
+                if id(part) not in inner and " " in text:
+                    yield part.lineno, text  # type: ignore[attr-defined]
 
 
 def _constant_text(node: ast.AST) -> str:

@@ -68,7 +68,7 @@ def count_stages(case):
 
 
 def count_channels(case):
-    """Return the same for tensor parallelism; None if no layer has channels for all devices."""
+    """Return the same for tensor parallelism; None if no layer has enough channels for all devices."""
     ctxs = _counted_devices(case["ways"])
     layout = make_parallelism(
         "tensor", ctxs, len(ctxs), channels=case["channels"], max_shard_images=case["shards"].train_sizes[0]
@@ -83,7 +83,7 @@ def count_channels(case):
             for batch in batches:
                 strategy.step(batch)
     except ModelError as error:
-        assert "no layer has channels for" in str(error)
+        assert "no layer has enough channels for" in str(error)
         return None
     planned = [sum(parts) for parts in strategy.estimate_memory(case["shards"])]
     # MXNet plans a gradient of the images which nothing reads

@@ -46,8 +46,8 @@ except mx.base.MXNetError:
 def test_configuring_the_profiler_after_a_recording_is_an_error_in_the_next(python):
     result = python("-c", OURS + AGAIN)
     assert result.stdout.splitlines()[2:] == [
-        "MXNet's profiler is configured once in a process, and somebody else has done it: record "
-        "in a new process, or do not configure it"
+        "MXNet's profiler can be configured only once per process, and this process has already done "
+        "so: record in a new process, or do not configure it"
     ], result.stderr
 
 

@@ -36,7 +36,7 @@ def autoresume(folder, **settings):
     reporter.say = lines.append
     config = TrainConfig(**{**SETTINGS, **settings}, out=str(folder))
     result = train(config, reporter=reporter, dataset=load_few_digits(), autoresume=True)
-    return result, [line for line in lines if line.split()[0] in ("begins", "resumed", "ended")]
+    return result, [line for line in lines if line.split()[0] in ("restarted", "resumed", "ended")]
 
 
 class Files(dict):
@@ -155,7 +155,7 @@ def test_an_interrupted_run_is_resumed(undisturbed, interrupted):
 
 def test_a_run_without_a_checkpoint_restarts_in_its_folder(undisturbed, tmp_path):
     assert interrupt_run(2, tmp_path / "run", load_few_digits(), **SETTINGS)
-    reason = f"the run in {tmp_path / 'run'} had no checkpoint ; it had finished no epoch"
+    reason = f"the run in {tmp_path / 'run'} had no checkpoint; it had not finished an epoch"
     assert autoresume(tmp_path / "run", **NO_PICTURE)[1] == [f"{'restarted':<11}{reason}"]
     assert_same_run(tmp_path / "run", undisturbed[0], picture=False)
     assert file_names(tmp_path) == ["run"]
@@ -170,7 +170,7 @@ def test_valuable_files_are_archived_when_a_run_restarts(undisturbed, interrupte
     (interrupted / left).write_bytes(content)
     expected = read_files(interrupted)
     _, [line] = autoresume(interrupted, **NO_PICTURE)
-    assert line.endswith(f"checkpoint ; what it has left is in {tmp_path / 'run-earlier'}")
+    assert line.endswith(f"checkpoint; its files were moved to {tmp_path / 'run-earlier'}")
     assert read_files(tmp_path / "run-earlier") == expected
     assert_same_run(interrupted, undisturbed[0], picture=False)
 
@@ -222,7 +222,7 @@ def test_another_command_is_refused_and_changes_nothing(request, kind, settings,
 def test_other_content_is_refused(tmp_path):
     for name, text in (("notes.txt", "mine"), ("config.json", "{}")):
         (tmp_path / name).write_text(text)
-    with pytest.raises(OutputError, match="is not empty: give a new folder"):
+    with pytest.raises(OutputError, match="is not empty: use a new folder"):
         autoresume(tmp_path)
     assert read_files(tmp_path) == {"notes.txt": b"mine", "config.json": b"{}"}
 

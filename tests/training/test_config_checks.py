@@ -55,9 +55,9 @@ WRONG = {
     (CONFIG, "pretrained"): ({"pretrained": "no.params"}, "--pretrained no.params"),
     (CONFIG, "export"): ({"export": "onnx"}, "--export onnx needs onnx and onnxruntime, and onnx"),
     (CONFIG, "tensorboard"): ({"tensorboard": True}, "--tensorboard needs tensorboardX, which is not installed"),
-    (DEVICES, "devices"): ({"devices": "gpu:77"}, "gpu:77 does not exist"),
-    (DEVICES, "dtype"): ({"dtype": "float16"}, "--dtype float16 is for GPUs"),
-    (DEVICES, "arithmetic"): ({"tf32": True}, "--tf32: this process has computed on GPUs without"),
+    (DEVICES, "devices"): ({"devices": "gpu:77"}, "there is no gpu:77"),
+    (DEVICES, "dtype"): ({"dtype": "float16"}, "--dtype float16 needs GPUs"),
+    (DEVICES, "arithmetic"): ({"tf32": True}, "--tf32: this process has already used GPUs without"),
     (DEVICES, "strategy"): ({"strategy": "layers", "pipeline_parallel": 4}, "devices cannot be divided"),
     (DEVICES, "weights"): ({"device_weights": "1"}, "--device-weights 1 has 1 number, "),
     (DEVICES, "sharding"): (
@@ -193,7 +193,7 @@ def test_single_process_options_are_refused_with_several_processes(setting, opti
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("", "--compress fp16: it is for what several processes send each other over Horovod"),
+        ("", "--compress fp16: a single process cannot use it"),
         ("dist_sync", "--compress fp16: dist_sync cannot sum float16: choose --backend horovod"),
         ("horovod", None),
     ],
@@ -240,7 +240,7 @@ def test_one_process_over_horovod_gets_a_warning_that_nothing_is_compressed():
     """It may be the last of several processes: the run continues with the same settings."""
     group = SummingGroup(0, 1)
     group.sums_float16 = True
-    with pytest.warns(GluonlabWarning, match="one process has nobody to send gradients to"):
+    with pytest.warns(GluonlabWarning, match="a single process does not send gradients"):
         plan = make_plan(TrainConfig(compress="fp16", devices="cpu*2"), group=group)
     assert plan.compress == plan.settings()["compress"] == "fp16"
 

@@ -85,7 +85,7 @@ def test_drop_last_is_recorded_printed_and_kept_on_resume(tmp_path, capsys):
 
 def test_whole_batches_are_kept_and_a_batch_larger_than_the_data_is_refused():
     assert make_plan(config(None, 30), load_few_digits()).steps_per_epoch == 5
-    with pytest.raises(DataError, match="drop_last leaves none of 150 images"):
+    with pytest.raises(DataError, match="drop_last drops all 150 images"):
         Loader(TRAIN, [mx.cpu()], 151, drop_last=True)
 
 

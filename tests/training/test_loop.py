@@ -136,7 +136,7 @@ def test_a_network_that_does_not_fit_its_images_is_refused(tmp_path, monkeypatch
     small = ArraySplit(np.zeros((10, 1, 4, 4), np.uint8), np.zeros(10, np.int32))
     dataset = Dataset("tiny", small, small, ("a", "b"), Defaults())
     monkeypatch.setattr("gluonlab.training.plan.load_dataset", lambda name, root: dataset)
-    with pytest.raises(ModelError, match="lenet cannot take images of shape 1x4x4"):
+    with pytest.raises(ModelError, match="lenet does not accept images of shape 1x4x4"):
         quick(tmp_path, model="lenet")
     assert not (tmp_path / "run").exists()
 

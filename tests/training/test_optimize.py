@@ -164,7 +164,7 @@ def test_a_run_shows_every_option_that_changes_its_training_in_80_columns():
 
 
 def test_one_device_neither_shares_statistics_nor_compresses():
-    with pytest.warns(GluonlabWarning, match="--compress 2bit:0.5: one device has nobody to send gradients to"):
+    with pytest.warns(GluonlabWarning, match="--compress 2bit:0.5: a single device does not send gradients"):
         plan = make_plan(TrainConfig(devices=device_spec(1), sync_bn=True, compress="2bit"))
     assert (plan.sync_bn, plan.compress, list(plan.option_lines())) == (False, None, [])
 

@@ -344,7 +344,7 @@ def test_a_run_shows_that_packed_photographs_are_already_cropped(tmp_path):
     assert ("", "without its random resized crops, because the images are already cropped") in list(
         plan.resolved.in_words()
     )
-    with pytest.raises(DataError, match="--random-resized-crop cuts image files"):
+    with pytest.raises(DataError, match="--random-resized-crop needs image files"):
         make_plan(config.replace(random_resized_crop=True))
 
 

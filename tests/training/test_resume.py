@@ -294,7 +294,7 @@ def test_a_checkpoint_is_skipped_if_earlier_lines_have_changed(broken_off):
     file = broken_off / "metrics.jsonl"
     file.write_text(file.read_text().replace('"step": 1,', '"step": 7,', 1))
     resume_run(broken_off)
-    assert "has other lines than those before it" in file.read_text()
+    assert "earlier lines of metrics.jsonl have changed" in file.read_text()
     steps = [line["step"] for line in read_comparable_metrics(broken_off) if line["kind"] == "step"]
     assert steps == list(range(1, TWO_EPOCH_STEPS + 1))
 
@@ -302,7 +302,7 @@ def test_a_checkpoint_is_skipped_if_earlier_lines_have_changed(broken_off):
 def test_a_run_without_a_checkpoint_is_refused(tmp_path, with_layers):
     with_layers([])
     assert interrupt_run(3, tmp_path / "run", load_few_digits(), **drawn_run_settings(1))
-    with pytest.raises(DataError, match="has no checkpoint to go on from: give the folder"):
+    with pytest.raises(DataError, match="has no checkpoint to resume from: use the directory"):
         resume_run(tmp_path / "run")
     with pytest.raises(DataError, match=r"nowhere is no folder"):
         read_resume_point(tmp_path / "nowhere")

@@ -138,7 +138,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_nothing_is_lost(tmp_path):
     folder = tmp_path / "run"
     with pytest.raises(OutputError) as raised:
         run(folder, checkpoint_every="1 epoch", callbacks=[DiskFiller])
-    message = f"cannot write {folder / 'tensorboard'}: No space left on device; choose another place with --out"
+    message = f"cannot write {folder / 'tensorboard'}: No space left on device; choose another path with --out"
     assert str(raised.value) == message
     assert (folder / "curves.png").exists() and (folder / "parameters.params").exists()
     train(resume=folder, reporter=Reporter(), dataset=load_few_digits())

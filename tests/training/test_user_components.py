@@ -479,7 +479,7 @@ WEIGHTED = {"net": nn.Dense(CLASSES, prefix="w_"), "loss": Weighted(prefix="w_")
         (ModelError, {"net": HALVES}, "^Halves returns 2 arrays, but must return one array:"),
         (ModelError, {"net": Twins()}, "^Twins: .*twin_.*: parameters are saved by name: use"),
         (ModelError, {"net": Whole()}, "^Whole returns scores of type int32, but a loss needs flo"),
-        (ModelError, {"net": OfBytes()}, "embedding.*_weight has sparse.*: make them dense"),
+        (ModelError, {"net": OfBytes()}, "embedding.*_weight has sparse.*sparse_grad=False"),
         (ModelError, {"net": Idle(0)}, "does not use idle.*weight .*: remove the layer, or set"),
         (ModelError, {"net": OF_NOTHING}, "OfNothing ignores the images: comp"),
         (ConfigError, {"net": make_net, "model": "lenet"}, "--model lenet and the network make_"),
@@ -494,11 +494,7 @@ WEIGHTED = {"net": nn.Dense(CLASSES, prefix="w_"), "loss": Weighted(prefix="w_")
         (ConfigError, {"loss": OF_NOTHING}, "OfNothing ignores the scores and la"),
         (ConfigError, {"loss": ENTROPY}, "loss Entropy ignores the labels: comp"),
         (ConfigError, {"loss": PAIR}, "loss Pair cannot be .*: it returns a tuple, not one ar"),
-        (
-            ConfigError,
-            {"loss": APART},
-            r"loss Apart cannot be .* got int32: convert the labels with F.cast\(labels",
-        ),
+        (ConfigError, {"loss": APART}, r"loss Apart cannot be .* got int32: convert the labels with F.cast\(labels"),
         (ConfigError, {"loss": BREAKS}, "loss Breaks cannot be compiled .*: one two$"),
         # a Block's repr has several lines
         (ConfigError, {"loss": gluon.nn.Sequential()}, r"loss Sequential\( \): pass a "),
@@ -541,11 +537,11 @@ X, Y = ARRAYS[0], ARRAYS[1]
     ("arrays", "said"),
     [
         ((X, Y, X[0, 0], Y), r"x_test is uint8 of shape \(6, 6\): give images"),
-        ((X, Y[:5], X, Y), r"y_train is int64 of shape \(5,\): give the number of its class .*40,"),
-        ((X, Y - 1, X, Y), "y_train goes from -1 to 2: give classes from 0 up"),
+        ((X, Y[:5], X, Y), r"y_train is int64 of shape \(5,\): use a class number for each image.*40,"),
+        ((X, Y - 1, X, Y), "y_train has values from -1 to 2: use class numbers from 0"),
         ((X, Y, X[:0], Y[:0]), "x_test has the shape .* and contains no images"),
         ((X, Y, X[:, :1], Y), r"x_train has images of \(2, 6, 6\), but x_test of \(1, 6, 6\)"),
-        ((X, Y, X, Y, 4), "classes 4: give a name for each, in a list"),
+        ((X, Y, X, Y, 4), "classes=4: use a list with a name for each class"),
         ((X, Y, X, Y, ["a", "b"]), "a label is 3, but there are only 2 classes"),
     ],
 )

@@ -222,9 +222,9 @@ def test_class_weights_that_do_not_fit_the_data_are_refused(empty_cwd):
     [
         ([1, 2], r"weights has the shape \(2,\), but there are 31 images"),
         (OF_IMAGES[:, None], r"shape \(31, 1\), but there are 31"),
-        ([-1] + [1] * 30, r"weights\[0\] is -1: give finite numbers from 0 up"),
+        ([-1] + [1] * 30, r"weights\[0\] is -1: use finite numbers of at least 0"),
         ([1] * 30 + [float("nan")], r"weights\[30\] is nan"),
-        ([0] * 31, "0 for every image, so the network would learn nothing"),
+        ([0] * 31, "0 for every image, so the model would not learn anything"),
         (["a"] * 31, "not numbers"),
     ],
 )

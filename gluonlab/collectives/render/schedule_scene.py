@@ -220,11 +220,11 @@ def as_text(schedule: Schedule, width: int = 80) -> str:
     ``width``: the columns of a line. Raises ScheduleError for a width below 20.
     """
     if width < MIN_WIDTH:
-        raise ScheduleError(f"a schedule in {width} columns: give it at least {MIN_WIDTH}")
+        raise ScheduleError(f"width={width}: use at least {MIN_WIDTH} columns for a schedule")
     all_states = list(simulate_contributions(schedule))
     legend, grids = _make_grids(schedule, all_states, width)
     lines = [f"{schedule.name}: {describe_size(schedule)}", algorithm_description(schedule), ""]
-    lines.append(f"+ is added, = is copied over. {legend}")
+    lines.append(f"+ adds, = copies over. {legend}")
     wrapped = [part for line in lines for part in textwrap.wrap(line, width) or [""]]
     for number, (step, grid) in enumerate(zip(schedule.steps, grids[1:]), 1):
         title = f"step {number} of {len(schedule.steps)}: {pluralize(len(step), 'transfer')}"
@@ -236,8 +236,8 @@ def as_text(schedule: Schedule, width: int = 80) -> str:
 
 def _make_grids(schedule: Schedule, all_states: Sequence[State], width: int) -> Tuple[str, List[List[str]]]:
     """Return a legend, and a text grid for each state, in the most detailed form that fits."""
-    legend = "The grid after a step has a row a chunk and a column a rank; a cell"
-    duplicates_text = "! where one is in it more than once."
+    legend = "The grid after each step has a row for each chunk and a column for each rank. A cell"
+    duplicates_text = "with ! if a contribution is in it more than once."
     forms: List[Tuple[str, Callable[[Contributions], str]]] = [
         (f"{legend} names the ranks whose contributions are in the chunk, {duplicates_text}", _contributor_letters),
         (f"{legend} is the number of contributions in the chunk.", lambda contributions: str(sum(contributions))),
@@ -249,7 +249,7 @@ def _make_grids(schedule: Schedule, all_states: Sequence[State], width: int) -> 
         column_width = max(len(cell) for table in tables for row in [heads, *table] for cell in row)
         if len(LABEL) + len(heads) * (column_width + 1) <= width:
             return form_legend, [_grid_lines(heads, table, column_width) for table in tables]
-    no_grids = f"Without grids: they are too large for {width} columns and {MAX_ROWS} rows."
+    no_grids = f"The grids are omitted, because they do not fit into {width} columns and {MAX_ROWS} rows."
     return no_grids, [[] for _ in all_states]
 
 

@@ -106,9 +106,9 @@ def as_svg(schedule: Schedule) -> str:
 
 
 _HOW_TO_READ = (
-    "A panel for the start and one for each step; a row a chunk, a column a rank. "
-    "A cell has a segment for each rank, filled when that rank's contribution is in the chunk. "
-    "Solid arrows add, dashed arrows copy over."
+    "The first panel shows the start, and each further panel shows one step. Rows are "
+    "chunks, and columns are ranks. A cell has a segment for each rank, filled when that "
+    "rank's contribution is in the chunk. Solid arrows add, dashed arrows copy over."
 )
 
 
@@ -126,7 +126,7 @@ def _draw_heading(root: Element, schedule: Schedule, width: int) -> int:
 def _draw_legend(parent: Element) -> None:
     """Draw an example of each kind of cell and of arrow, with its meaning."""
     x = 0
-    cell_kinds = (("held before", 1, ""), ("came with the step", 0, "written"), ("whole", 1, "whole"))
+    cell_kinds = (("held before", 1, ""), ("received in this step", 0, "written"), ("whole", 1, "whole"))
     for label, was_held, kind in cell_kinds:
         _draw_cell(parent, kind, x, 0, 24)
         _draw_segments(parent, x, 0, (16, 0), [was_held], [1])

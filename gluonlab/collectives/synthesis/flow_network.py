@@ -63,8 +63,8 @@ def make_flow_network(topology: Topology) -> FlowNetwork:
     latencies = {topology.routes[pair].latency_s for pair in pairs}
     if len(latencies) > 1:
         raise ScheduleError(
-            f"{topology.name}: its messages differ in latency, as those between hosts do: "
-            "schedules are sought within one host, whose devices are equally near"
+            f"{topology.name}: the latency differs between messages, for example between hosts: "
+            "search for schedules within one host whose devices all have the same latency"
         )
     pairs_of_link: DefaultDict[Link, List[Pair]] = defaultdict(list)
     for pair in pairs:

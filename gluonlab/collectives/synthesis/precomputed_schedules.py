@@ -85,9 +85,9 @@ def choose_schedules(topology: Topology) -> List[Schedule]:
     if not for_switch:
         names = [f"{name} ({content.network.world_size})" for content in _read_all(None) for name in content.machines]
         raise ScheduleError(
-            f"{SYNTHESIZED}: no schedule is stored for the {topology.world_size} devices of "
-            f"{topology.name}: there are some for {', '.join(names)}, and for others of as many "
-            "devices"
+            f"{SYNTHESIZED}: there is no stored schedule for the {topology.world_size} devices of "
+            f"{topology.name}: choose {', '.join(names)}, or a topology with the same links as one of "
+            "these"
         )
     placed = [schedule.placed(find_best_order(schedule, topology)) for schedule in for_switch]
     groups = topology.groups
@@ -168,7 +168,7 @@ def parse_schedules(where: str, content: Any) -> StoredSchedules:
 
 def _damaged_file_error(where: str, error: Exception) -> ScheduleError:
     reason = " ".join(str(error).split())[:80]
-    return ScheduleError(f"{where}: no file of schedules, or a damaged one ({reason})")
+    return ScheduleError(f"{where} is not a valid file of schedules ({reason})")
 
 
 @lru_cache(maxsize=None)
@@ -227,8 +227,8 @@ def make_schedules_over_hosts(topology: Topology) -> List[Schedule]:
     """
     if len(topology.hosts) > MAX_HOSTS or len({len(host) for host in topology.hosts}) > 1:
         raise ScheduleError(
-            f"{SYNTHESIZED}: over hosts, they are made for 2 to {MAX_HOSTS} of as many devices "
-            f"each, not for the {len(topology.hosts)} of {topology.name}: choose hierarchical"
+            f"{SYNTHESIZED}: schedules exist for 2 to {MAX_HOSTS} hosts with equal numbers of "
+            f"devices, not for the {len(topology.hosts)} hosts of {topology.name}: choose hierarchical"
         )
     return _combine_parts(topology, topology.hosts)
 

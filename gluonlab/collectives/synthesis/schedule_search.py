@@ -65,8 +65,7 @@ def synthesize(
     """
     if topology.world_size < 2:
         raise ScheduleError(
-            f"{topology.name} has {topology.world_size} device: there is nothing to sum over; "
-            "choose a topology of two or more"
+            f"{topology.name} has only {topology.world_size} device: choose a topology with two or more"
         )
     network = make_flow_network(topology)
     min_steps = network.min_reduce_steps + network.min_broadcast_steps
@@ -87,7 +86,7 @@ def synthesize(
             last_rounds = lower_bound.rounds
     if not front:
         raise ScheduleError(
-            f"{topology.name}: no schedule was found in {seconds:g} s for each number of steps: give more time"
+            f"{topology.name}: no schedule was found within {seconds:g} s for each number of steps: allow more time"
         )
     return front
 

@@ -49,7 +49,7 @@ def data_root(data_dir: Optional[str] = None) -> Path:
         return cache_folder()
     except RuntimeError:
         raise DataError(
-            f"there is no home folder to keep data sets in: give --data-dir DIR, or set {DATA_DIR_VARIABLE}"
+            f"there is no home directory for data sets: pass --data-dir DIR, or set {DATA_DIR_VARIABLE}"
         ) from None
 
 
@@ -65,7 +65,7 @@ def _check_data_dir(data_dir: str) -> Path:
         reason = str(error.strerror)
     else:
         return Path(data_dir)
-    raise DataError(f"--data-dir {data_dir} cannot be read ({reason}): give another folder")
+    raise DataError(f"--data-dir {data_dir} cannot be read ({reason}): use another folder")
 
 
 def candidate_folders(root: Path, source: Source) -> List[Path]:
@@ -100,17 +100,16 @@ def find_data_files(
     format_note = " (plain or .gz)" if ".gz" in endings else ""
     if data_dir is not None and not os.path.isdir(data_dir):
         raise DataError(
-            f"--data-dir {data_dir} is not a folder: "
-            f"give the one that holds {', '.join(names)}{format_note}, or download them: {command}"
+            f"--data-dir {data_dir} is not a folder: use the folder with "
+            f"{', '.join(names)}{format_note}, or download them: {command}"
         )
     folders = candidate_folders(data_root(data_dir), source)
     paths = {name: find_file(name, folders, endings) for name in names}
     missing = [name for name, path in paths.items() if path is None]
     if missing:
         raise DataError(
-            f"{source.name} lacks {', '.join(missing)}{format_note}, "
-            f"in {folders[0]} and {data_root(data_dir)}: "
-            f"download what is missing ({command}), or give another folder with --data-dir DIR"
+            f"{source.name} is incomplete: {', '.join(missing)}{format_note} not found in {folders[0]} and "
+            f"{data_root(data_dir)}: download the files ({command}), or use another folder with --data-dir DIR"
         )
     return {name: path for name, path in paths.items() if path is not None}
 
@@ -125,13 +124,13 @@ def convert_read_errors(path: Path, replaceable: str = "--data-dir") -> Iterator
         yield
     except OSError as error:
         raise DataError(
-            f"{path}: cannot be read ({error.strerror}): make it readable, or give another {replaceable}"
+            f"{path} cannot be read ({error.strerror}): make it readable, or use another {replaceable}"
         ) from None
 
 
 def damaged_file_error(path: Path, reason: str) -> DataError:
     """Return the error for a file with invalid content."""
-    return DataError(f"{path}: {reason}: fetch it again, or give another --data-dir")
+    return DataError(f"{path}: {reason}: download it again, or use another --data-dir")
 
 
 def download_command(name: str, data_dir: Optional[str] = None) -> str:
@@ -193,7 +192,7 @@ def verify_files(source: Source, root: Path) -> List[FileState]:
     # a name must not lead out of the folder
     matches = [m for m in matches if m[2].isprintable() and ".." not in m[2].split("/")]
     if not matches or len(matches) < len(lines):
-        return [FileState(manifest, DAMAGED, "sha256", "written by download", "and no list of digests")]
+        return [FileState(manifest, DAMAGED, "sha256", "written by download", "and there is no list of digests")]
     return [_check_file(manifest.parent / match[2], "sha256", match[1]) for match in matches]
 
 

@@ -38,16 +38,16 @@ from gluonlab.data.fetching.extract_archive import unpack_archive
 from gluonlab.errors import ConfigError, DataError, DownloadError, OutputError
 from gluonlab.files.atomic_files import raise_output_errors
 
-OTHER_FOLDER_HINT = "choose another place with --data-dir"
+OTHER_FOLDER_HINT = "choose another directory with --data-dir"
 CHUNK_BYTES = 2**14  # bytes per read; at most this many are lost when a connection fails
 TIMEOUT_S = 30.0  # maximum time to connect, and between two bytes
 MIN_BYTES_PER_S = 1024  # a server that is slower during TIMEOUT_S is given up
 SMALL_CHUNK_BYTES = 1024  # bytes per read, for old releases of urllib3
 MAX_FAILURES = 3  # lost connections in a row without progress
-CONNECTION_ENDED = "the connection ended"
+CONNECTION_ENDED = "the connection was closed"
 DISK_FULL_HINT = (
-    "make room or choose another place with --data-dir; "
-    "what has been downloaded is kept: run the same command again to resume"
+    "free disk space, or choose another directory with --data-dir; downloaded files are "
+    "kept: run the same command again to resume"
 )
 Log = Callable[[str], object]
 
@@ -71,7 +71,7 @@ def download(
         return find_dataset_folder(source, root) or folder
     with raise_output_errors(root, OTHER_FOLDER_HINT):
         root.mkdir(parents=True, exist_ok=True)
-    message = f"waiting for another process that fetches {source.name}"
+    message = f"waiting for another process that downloads {source.name}"
     with _hold_lock(root / f".{source.name}.lock", partial(log, message)):
         if not has_valid_files(source, root):
             with make_http_session() as session:
@@ -85,7 +85,7 @@ def _user_mirrors(source: Source, mirror: Optional[str]) -> List[str]:
     if mirror is None:
         return []
     if not re.match(r"(?i)https?://[^/\s]", mirror):
-        raise ConfigError(f"--mirror {redact_password(mirror)}: give an address that begins with http:// or https://")
+        raise ConfigError(f"--mirror {redact_password(mirror)}: use an address that starts with http:// or https://")
     address = mirror.rstrip("/") + "/"
     return [address, f"{address}{source.name}/"]
 
@@ -128,7 +128,10 @@ class _DatasetDownload(NamedTuple):
         findings = verify_files(self.source, self.root)
         missing = [file for file, current in zip(self.source.files, findings) if current.state != OK]
         for position, file in enumerate(missing):
-            by_hand = [f"by hand: put into {folder}", *(f"  {missing_file}" for missing_file in missing[position:])]
+            by_hand = [
+                f"to download by hand, put into {folder}",
+                *(f"  {missing_file}" for missing_file in missing[position:]),
+            ]
             self._fetch_from_mirrors(file, folder, partial(_install_file, file, folder), by_hand)
 
     def fetch_archive(self) -> None:
@@ -141,8 +144,8 @@ class _DatasetDownload(NamedTuple):
                 install(archive)
                 return
             except DataError as error:
-                self.log(f"{error}; it is kept, and another copy is downloaded")
-        by_hand = [f"by hand: put into {self.root}, and run the same command again", f"  {file}"]
+                self.log(f"{error}; the file is kept, and another copy is downloaded")
+        by_hand = [f"to download by hand, put into {self.root}, and run the same command again", f"  {file}"]
         self._fetch_from_mirrors(file, self.root, install, by_hand)
 
     def _fetch_from_mirrors(
@@ -168,9 +171,10 @@ class _DatasetDownload(NamedTuple):
                 return self._fetch_from_address(mirror + file.name, file, part, sizes, install)
             except DownloadError as error:
                 errors.append(str(error))
-        addresses = ["from one of", *(f"  {redact_password(mirror)}" for mirror in self.source.mirrors)]
+        addresses = ["from one of these addresses", *(f"  {redact_password(mirror)}" for mirror in self.source.mirrors)]
         raise DownloadError(
-            f"{self.source.name} cannot be fetched: no address gives {file.name}", [*errors, *by_hand, *addresses]
+            f"{self.source.name} cannot be downloaded, because no address has {file.name}",
+            [*errors, *by_hand, *addresses],
         )
 
     def _fetch_from_address(
@@ -182,7 +186,7 @@ class _DatasetDownload(NamedTuple):
         """
         for is_last_attempt in (False, True):
             is_single_response = not part.exists()
-            offset_note = "" if is_single_response else f", from byte {file_size(part):,} on"
+            offset_note = "" if is_single_response else f", resuming from byte {file_size(part):,}"
             self.log(f"{redact_password(url)} -> {part.with_suffix('')}{offset_note}")
             if is_single_response or file_size(part) != file.size:
                 is_single_response &= fetch_file(self.session, url, part, sizes, self.timeout_s)
@@ -291,7 +295,7 @@ def fetch_file(session: requests.Session, url: str, part: Path, sizes: range, ti
             failures = 0 if file_size(part) - largest >= CHUNK_BYTES else failures + 1
             largest = max(largest, file_size(part))  # receiving the same bytes again is no progress
             if failures == MAX_FAILURES:
-                raise DownloadError(f"{redact_password(url)} broke off ({error})") from None
+                raise DownloadError(f"{redact_password(url)} closed the connection ({error})") from None
         connections += 1
         time.sleep(0.2 * failures)
 
@@ -326,10 +330,10 @@ def _download_rest(session: requests.Session, url: str, part: Path, sizes: range
         start = _find_response_start(response, present)
         if start is None:  # the response does not continue the local file
             part.unlink(missing_ok=True)
-            raise _ConnectionLost("it cannot resume where the last connection ended")
+            raise _ConnectionLost("it does not support resuming")
         if response.status_code not in (200, 206):
             status = f"{response.status_code} {response.reason or ''}".rstrip()
-            raise DownloadError(f"{redact_password(url)} answers with status {status}")
+            raise DownloadError(f"{redact_password(url)} answered with status {status}")
         length = re.fullmatch(r"[0-9]{1,18}", response.headers.get("Content-Length", ""))
         total = start + int(length[0]) if length else None
         if total is not None:
@@ -372,7 +376,7 @@ def _write_response(
                     continue
                 if window_bytes < MIN_BYTES_PER_S * seconds:
                     speed = f"{window_bytes:,} bytes in {seconds:.3g} s"
-                    required = f"at least {MIN_BYTES_PER_S:,} a second are required"
+                    required = f"at least {MIN_BYTES_PER_S:,} per second are required"
                     raise DownloadError(f"{redact_password(url)} is too slow ({speed}, {required})")
                 window_start, window_bytes = time.monotonic(), 0
         except HTTPError as error:

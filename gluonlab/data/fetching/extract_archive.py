@@ -28,7 +28,7 @@ ALLOWED_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
 
 
 def unpack_archive(
-    archive: Path, target: Path, contents: ArchiveContents, disk_full_hint: str = "make room"
+    archive: Path, target: Path, contents: ArchiveContents, disk_full_hint: str = "free disk space"
 ) -> Dict[str, str]:
     """Write the files of a .tar.gz or .tar into the empty folder ``target``; return their SHA-256.
 
@@ -48,7 +48,7 @@ def unpack_archive(
             if name is None or member.isdir():
                 continue
             if name in digests:
-                raise DataError(f"{archive}: {member.name!r} is in it twice: {NOT_USED}")
+                raise DataError(f"{archive} contains {member.name!r} twice: {NOT_USED}")
             digests[name] = _write_member(tar, member, archive, target / name, disk_full_hint)
     _check_known_files(archive, target, contents)
     return digests
@@ -73,7 +73,7 @@ class _BoundedReader:
         data = self.file.read(size)
         self.position += len(data)
         if self.position > self.max_bytes:
-            raise tarfile.TarError(f"it unpacks to more than {self.max_bytes:,} bytes")
+            raise tarfile.TarError(f"its content has more than {self.max_bytes:,} bytes")
         return data
 
     def seek(self, position: int) -> int:
@@ -103,7 +103,7 @@ def _open_archive(archive: Path, contents: ArchiveContents) -> Iterator[tarfile.
     except (DataError, OutputError):
         raise
     except TARFILE_ERRORS as error:
-        raise DataError(f"{archive}: not a usable archive ({error}): fetch it again") from None
+        raise DataError(f"{archive} is not a valid archive ({error}): download it again") from None
 
 
 def _iterate_accepted_members(
@@ -119,7 +119,7 @@ def _iterate_accepted_members(
         fault = _member_fault(member)
         if not fault and (bytes_left < 0 or count > contents.max_files):
             limits = f"{contents.max_bytes:,} bytes in {contents.max_files:,} files"
-            fault = f"is too much: at most {limits} are allowed"
+            fault = f"is too large: at most {limits} are allowed"
         if fault:
             raise DataError(f"{archive}: {member.name!r} {fault}: {NOT_USED}")
         yield member
@@ -176,9 +176,9 @@ def _check_known_files(archive: Path, target: Path, contents: ArchiveContents) -
     """Raise DataError if a known file is missing or has another digest."""
     for file in contents.known_files:
         if not (target / file.name).is_file():
-            raise DataError(f"{archive}: {file.name} is not in it: fetch it again")
+            raise DataError(f"{archive} does not contain {file.name}: download it again")
         digest = file_digest(target / file.name, file.algorithm)
         if digest != file.digest:
             raise DataError(
-                f"{archive}: {file.name} in it has {file.algorithm} {digest}, expected {file.digest}: fetch it again"
+                f"{file.name} in {archive} has {file.algorithm} {digest}, expected {file.digest}: download it again"
             )

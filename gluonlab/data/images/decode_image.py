@@ -39,7 +39,7 @@ OPEN_FORMATS = tuple(FORMATS)
 CHANNELS = 3
 # 8192x8192, larger than any photograph of a data set. Decoding needs at most 400 MB.
 MAX_PIXELS = 2**26
-BAD_IMAGE_HINT = "replace or remove it, or leave bad images out with --skip-corrupt"
+BAD_IMAGE_HINT = "replace or remove it, or skip corrupt images with --skip-corrupt"
 
 # random resized crops
 CROP_AREA = (0.08, 1.0)  # smallest and largest share of the whole image
@@ -183,7 +183,7 @@ def _convert_to_rgb(name: str, image: Image.Image) -> Image.Image:
         values = np.asarray(image)
         darkest, lightest = values.min(), values.max()
         if darkest < 0 or lightest > 0xFFFF:
-            reason = f"gray values from {darkest} to {lightest}, more than 16 bits"
+            reason = f"gray values from {darkest} to {lightest} need more than 16 bits"
             raise DataError(f"{name}: {reason}: {BAD_IMAGE_HINT}")
         image = Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
     elif image.mode == "F":

@@ -121,7 +121,7 @@ class DecoderPool:
             # Checked last: another thread may have closed the pool in the meantime, and later
             # requests would never be answered.
             if not self.close.alive:
-                raise ValueError("these decoders have been closed")
+                raise ValueError("this decoder pool is closed")
         except BaseException:  # the ValueError, or Ctrl-C
             pending.cancel()
             raise
@@ -256,11 +256,11 @@ class DecodeWorker:
         if not response:
             status = self.process.wait()
             ending = (
-                "was killed, as the system does when memory is short: use fewer"
+                "was killed, probably because memory is low: use fewer"
                 if status == -signal.SIGKILL
-                else f"ended with status {status}: see above, or use fewer"
+                else f"exited with status {status}: see its output above, or use fewer"
             )
-            raise RunError(f"a process that decodes images {ending} with --workers")
+            raise RunError(f"a process that decodes images {ending} processes with --workers")
         return [(slot, reason) for slot, reason in json.loads(response)["wrong"]]
 
 

@@ -113,7 +113,7 @@ def resolve_resizer(requested: Optional[str]) -> str:
     if requested is None or requested == default_resizer():
         return default_resizer()
     if requested not in RESIZERS:
-        raise DataError(f"--resizer {requested}: give {CYKOOZ} or {PILLOW}")
+        raise DataError(f"--resizer {requested}: choose {CYKOOZ} or {PILLOW}")
     if requested == CYKOOZ:
         raise DataError(
             "--resizer cykooz needs the package cykooz.resizer, which is not installed: "
@@ -132,10 +132,7 @@ def default_resizer() -> str:
         return PILLOW
     if _largest_resizer_difference() <= MAX_DIFFERENCE:
         return CYKOOZ
-    warn(
-        "cykooz.resizer resizes images to other pixels than Pillow, and is not used: "
-        "install cykooz.resizer and Pillow again"
-    )
+    warn("cykooz.resizer and Pillow produce different pixels, so cykooz.resizer is not used: install both again")
     return PILLOW
 
 

@@ -87,7 +87,7 @@ def matches_pillow() -> bool:
         return False
     if all(map(_decodes_like_pillow, _example_jpegs())):
         return True
-    warn("simplejpeg decodes JPEGs to other pixels than Pillow, and is not used: install simplejpeg and Pillow again")
+    warn("simplejpeg and Pillow produce different pixels, so simplejpeg is not used: install both again")
     return False
 
 

@@ -91,26 +91,26 @@ def fits_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit]
 def _check_device_weights(weights: Sequence[Any], devices: int) -> List[Fraction]:
     """Check the weights of the devices, and convert them to exact fractions."""
     if len(weights) != devices:
-        raise DataError(f"{len(weights)} weights for {devices} devices: give one for each")
+        raise DataError(f"there are {len(weights)} weights for {devices} devices: pass one for each device")
     if not all(isinstance(weight, (int, float, Fraction)) and 0 < weight < inf for weight in weights):
-        raise DataError(f"weights {', '.join(map(str, weights))}: give finite numbers above 0")
+        raise DataError(f"weights={', '.join(map(str, weights))}: use finite numbers above 0")
     return [Fraction(weight) for weight in weights]
 
 
 def _check_batch_size(global_batch_size: Any) -> int:
     """Return the batch size as an int. Raises DataError unless it is a positive integer."""
     if not is_positive_integer(global_batch_size):
-        allowed = "a number of images from 1 up, over all devices"
-        raise DataError(f"global_batch_size {global_batch_size!r}: give {allowed}")
+        allowed = "a whole number of at least 1, the images of all devices"
+        raise DataError(f"global_batch_size={global_batch_size!r}: use {allowed}")
     return int(global_batch_size)
 
 
-_CTXS_HINT = "give the devices as ctxs, devices('gpu:0,1') of gluonlab.devices"
+_CTXS_HINT = "pass the devices as ctxs, such as devices('gpu:0,1') of gluonlab.devices"
 _ARGUMENT_HINTS = {
     **dict.fromkeys(("ctx", "context", "device", "devices", "gpus", "ctx_list"), _CTXS_HINT),
-    **dict.fromkeys(("batch_size", "batch"), "give global_batch_size, the images of a step on all devices"),
-    "last_batch": "give drop_last=True to leave a smaller last batch out",
-    "num_workers": "give prefetch, the batches that are made ahead",
+    **dict.fromkeys(("batch_size", "batch"), "pass global_batch_size, the images of a step on all devices"),
+    "last_batch": "pass drop_last=True to drop a smaller last batch",
+    "num_workers": "pass prefetch, the number of batches that are prepared in advance",
 }
 
 
@@ -189,12 +189,12 @@ class Loader:
         self.step = 0  # batches of that epoch that have been yielded
         self._source: "_StreamingSource | _ResidentSource"
         if random_crops and not isinstance(split, ReadAheadSplit):
-            reason = "random crops are cut out of image files, and this split has none"
-            raise DataError(f"{reason}: leave random_crops out")
+            reason = "random crops need image files, but this split has none"
+            raise DataError(f"{reason}: omit random_crops")
         if not len(self):
             raise DataError(
-                f"drop_last leaves none of {len(split)} images: a batch has "
-                f"{self.global_batch_size}: choose a smaller batch, or leave drop_last out"
+                f"drop_last drops all {len(split)} images, because a batch has {self.global_batch_size}: "
+                "choose a smaller batch, or omit drop_last"
             )
         if fits_on_devices(split, resident_bytes):
             self._source = _ResidentSource(split, self.ctxs)

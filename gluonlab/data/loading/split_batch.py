@@ -218,9 +218,8 @@ class Microbatches:
         if self.count is not None and self.count > max(share, 1):
             raise ConfigError(
                 f"--microbatches {self.count}: {share} image{'s' * (share != 1)} per {on} "
-                f"({global_batch_size} in all, shared by {copies}) "
-                f"make{'s' * (share == 1)} no {self.count} parts: "
-                f"give 1 to {max(share, 1)}, or a larger batch"
+                f"({global_batch_size} in all, shared by {copies}) cannot be divided into {self.count} "
+                f"parts: use 1 to {max(share, 1)}, or a larger batch"
             )
 
     def describe(self) -> str:

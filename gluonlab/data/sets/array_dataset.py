@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DEFAULT_NAME = "arrays"
 MAX_NAMED_CLASSES = 5  # classes in a message
-WEIGHT_MEANING = "0 leaves an image out of the loss, and 2 counts it twice"
+WEIGHT_MEANING = "0 excludes an image from the loss, and 2 counts it twice"
 
 
 def from_arrays(
@@ -74,7 +74,7 @@ def from_arrays(
 def check_same_shape(shape: Sequence[int], other_shape: Sequence[int], name: str, other_name: str) -> None:
     """Raise DataError unless the images of both splits have the same shape."""
     if tuple(shape) != tuple(other_shape):
-        raise DataError(f"{name} has images of {shape}, but {other_name} of {other_shape}: give both the same shape")
+        raise DataError(f"{name} has images of {shape}, but {other_name} of {other_shape}: use the same shape for both")
 
 
 def make_split(images: Any, labels: Any, part: str, layout: Optional[str] = None) -> ArraySplit:
@@ -87,10 +87,10 @@ def make_split(images: Any, labels: Any, part: str, layout: Optional[str] = None
     x = to_numpy(images, name)
     if x.ndim not in (3, 4):
         raise DataError(
-            f"{name} is {x.dtype} of shape {x.shape}: give images of shape (N, C, H, W), or (N, H, W) in gray"
+            f"{name} is {x.dtype} of shape {x.shape}: use images of shape (N, C, H, W), or (N, H, W) for gray images"
         )
     if not x.size:
-        raise DataError(f"{name} has the shape {x.shape} and contains no images: give at least one")
+        raise DataError(f"{name} has the shape {x.shape} and contains no images: pass at least one")
     x = x[:, np.newaxis] if x.ndim == 3 else to_channels_first(x, name, layout)
     y = convert_labels(labels, f"y_{part}", len(x))
     pixels = np.ascontiguousarray(to_pixels(x, name))
@@ -111,16 +111,16 @@ def check_weights(name: str, given: Any, images: int) -> "Weights":
         raise DataError(f"{name} has values that are not numbers: {WEIGHT_MEANING}") from None
     if weights.shape != (images,):
         raise DataError(
-            f"{name} has the shape {weights.shape}, but there are {images} images: "
-            f"give one number per image, shape ({images},)"
+            f"{name} has the shape {weights.shape}, but there are {images} images: use one number per "
+            f"image, shape ({images},)"
         )
     invalid = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(invalid):
         raise DataError(
-            f"{name}[{invalid[0]}] is {weights[invalid[0]]:g}: give finite numbers from 0 up; {WEIGHT_MEANING}"
+            f"{name}[{invalid[0]}] is {weights[invalid[0]]:g}: use finite numbers of at least 0; {WEIGHT_MEANING}"
         )
     if not weights.any():
-        raise DataError(f"{name} is 0 for every image, so the network would learn nothing: {WEIGHT_MEANING}")
+        raise DataError(f"{name} is 0 for every image, so the model would not learn anything: {WEIGHT_MEANING}")
     return weights
 
 
@@ -145,31 +145,30 @@ def apply_class_weights(dataset: Dataset, class_weights: Union[str, Sequence[flo
     train, classes = dataset.train, dataset.classes
     if not isinstance(train, LabeledSplit):
         raise DataError(
-            f"--class-weights needs the labels of all training images, but the split of "
-            f"{dataset.name}, a {type(train).__name__}, has no labels: "
-            "give images and weights to gluonlab.data.from_arrays"
+            "--class-weights needs the labels of all training images, but the split of "
+            f"{dataset.name}, a {type(train).__name__}, has no labels: pass images and weights to "
+            "gluonlab.data.from_arrays"
         )
     labels = train.labels
     if labels.dtype.kind not in "iu":
         raise DataError(
-            f"--class-weights needs the number of a class for each training image, and the labels "
-            f"of {dataset.name} are {labels.dtype}: leave it out, or number the classes"
+            f"--class-weights needs class numbers as labels, but the labels of {dataset.name} have "
+            f"type {labels.dtype}: omit it, or number the classes"
         )
     weight_per_class = balanced_weights(labels, len(classes)) if class_weights == BALANCED else list(class_weights)
     if len(weight_per_class) != len(classes):
         named = ", ".join(classes[:MAX_NAMED_CLASSES]) + ", ..." * (len(classes) > MAX_NAMED_CLASSES)
         count = f"{len(weight_per_class)} number{'s' * (len(weight_per_class) != 1)}"
         raise DataError(
-            f"--class-weights has {count}, "
-            f"but {dataset.name} has {len(classes)} classes ({named}): "
-            f"give one number per class, in this order, or {BALANCED}"
+            f"--class-weights has {count}, but {dataset.name} has {len(classes)} classes ({named}): "
+            f"use one number per class, in this order, or {BALANCED}"
         )
     weights = np.array(weight_per_class, np.float64)[labels]
     if train.weights is not None:
         weights = weights * train.weights
     if not weights.any():
         raise DataError(
-            "--class-weights is 0 for every class that occurs, so the network would learn nothing: "
-            "give at least one of them more than 0"
+            "--class-weights is 0 for every class that occurs, so the model would not learn "
+            "anything: set at least one of them above 0"
         )
     return dataclasses.replace(dataset, train=train.with_weights(weights))

@@ -95,7 +95,7 @@ class ListedImages:
         self.classes = tuple(train.label_names.get(value, str(value)) for value in self.values)
         if len(self.classes) < 2:
             description = f"one class, {self.classes[0]}" if self.classes else "no images"
-            raise DataError(f"{train.path} has {description}: give at least two classes")
+            raise DataError(f"{train.path} has {description}: add images of at least two classes")
         numbers: Dict[Label, int] = {value: number for number, value in enumerate(self.values)}
         train_classes = np.array([numbers[value] for value in train_labels], np.int32)
         self.untested_classes: List[str] = []
@@ -107,7 +107,8 @@ class ListedImages:
         unknown = next((value for value in val_labels if value not in numbers), None)
         if unknown is not None:
             raise DataError(
-                f"{val.path} has the class {unknown}, which {train.path} lacks: give images of each class to training"
+                f"{val.path} has the class {unknown}, which {train.path} does not have: add training "
+                "images of each class"
             )
         val_classes = np.array([numbers[value] for value in val_labels], np.int32)
         self.train, self.val = (train.locations, train_classes), (val.locations, val_classes)
@@ -117,12 +118,12 @@ class ListedImages:
         """Return messages on classes without validation images, and labels other than 0, 1, ..."""
         messages = []
         if self.untested_classes:
-            messages.append(f"no validation image is of the classes {shorten_names(self.untested_classes)}")
+            messages.append(f"there are no validation images of the classes {shorten_names(self.untested_classes)}")
         if _are_numbers(self.values) and self.values != [*range(len(self.values))]:
             messages.append(
-                f"labels from {self.values[0]} to {self.values[-1]} are {len(self.values)} "
-                f"classes: a network numbers them from 0 to {len(self.values) - 1}, and their "
-                "names are the labels"
+                f"labels from {self.values[0]} to {self.values[-1]} make {len(self.values)} classes, "
+                f"which the model numbers from 0 to {len(self.values) - 1}; the labels become the class "
+                "names"
             )
         return messages
 
@@ -138,7 +139,8 @@ class ListedImages:
             )
         if not is_held_out.any():
             raise DataError(
-                f"every class of {images.path} has a single image: --val-split {share:g} needs two of a class at least"
+                f"every class of {images.path} has a single image: --val-split {share:g} needs at least "
+                "two images of a class"
             )
         self.train, self.val = (
             (select_locations(images.locations, np.flatnonzero(mask).tolist()), labels[mask])
@@ -166,7 +168,7 @@ def find_train_and_val_files(
     parts = [value] if os.path.exists(value) else [part.strip() for part in value.split(",")]
     if len(parts) > 2 or not all(parts):
         raise DataError(
-            f"{prefix}:{value} names {len(parts)} files: give one, or two as {prefix}:train{ending},val{ending}"
+            f"{prefix}:{value} names {len(parts)} files: use one, or two as {prefix}:train{ending},val{ending}"
         )
     paths = [_check_user_file(part, ending, prefix) for part in parts]
     train, val = paths[0], paths[1] if len(paths) > 1 else _find_validation_file(paths[0])
@@ -174,13 +176,13 @@ def find_train_and_val_files(
         stem = _name_before_train(train)
         example = f"val{ending}" if stem is None else f"{stem}{VAL[0]}{train.suffix}"
         raise DataError(
-            f"{train} has no validation file in its folder, such as {example}: "
-            f"hold images out with {HOLD_OUT_OPTION}, or name a second file, {prefix}:{train},FILE"
+            f"{train} has no validation file in its folder, such as {example}: hold images out with "
+            f"{HOLD_OUT_OPTION}, or add a second file, {prefix}:{train},FILE"
         )
     if val is not None and val_share is not None:
         raise DataError(
-            f"--val-split {val_share:g} holds images out of {train}, but {val} exists: "
-            "leave --val-split out, or rename that file"
+            f"--val-split {val_share:g} would hold images out of {train}, but {val} exists: omit "
+            "--val-split, or rename that file"
         )
     return train, val
 
@@ -190,19 +192,19 @@ def _check_user_file(name: str, ending: str, prefix: str) -> Path:
     try:
         path = Path(name).expanduser()
     except RuntimeError:
-        raise DataError(f"{name} names an unknown home folder: write the full path") from None
+        raise DataError(f"{name} names an unknown home directory: use the full path") from None
     if not os.path.exists(path):
-        raise DataError(f"{path} does not exist: give a {ending} file")
+        raise DataError(f"{path} does not exist: use a {ending} file")
     if path.is_dir():
-        raise DataError(f"{path} is a folder: give a {ending} file, or folder:{path}")
+        raise DataError(f"{path} is a folder: use a {ending} file, or folder:{path}")
     if path.suffix.lower() != ending:
         sibling = path.with_suffix(ending)
         hint = f", such as {prefix}:{sibling}" if os.path.isfile(sibling) else ""
-        raise DataError(f"{path} is not a {ending} file: give one{hint}")
+        raise DataError(f"{path} is not a {ending} file: use a {ending} file{hint}")
     with convert_read_errors(path, "file"):
         path.stat()
     if not path.is_file():
-        raise DataError(f"{path} is not a regular file: give a {ending} file")
+        raise DataError(f"{path} is not a regular file: use a {ending} file")
     return path
 
 
@@ -240,8 +242,8 @@ def _check_label_names(train: ImageList, val: ImageList) -> None:
     for label, name in val.label_names.items():
         if train.label_names.get(label, name) != name:
             raise DataError(
-                f"label {label} is {train.label_names[label]} in {train.path}, and {name} in "
-                f"{val.path}: give the classes the same numbers in both"
+                f"label {label} is {train.label_names[label]} in {train.path}, but {name} in {val.path}: "
+                "use the same class numbers in both"
             )
 
 
@@ -251,7 +253,7 @@ def to_class_number(value: float, position: str) -> int:
     Raises DataError if the label is not a whole number from 0.
     """
     if not 0 <= value < 2**31 or value != int(value):
-        raise DataError(f"{position} has the label {value:g}: give whole numbers from 0, the classes")
+        raise DataError(f"{position} has the label {value:g}: use class numbers, which are whole numbers from 0")
     return int(value)
 
 
@@ -295,7 +297,7 @@ def find_listed_images(path: str, root: Optional[str] = None, val_share: Optiona
     """
     train_file, val_file = find_train_and_val_files(path, LIST_ENDING, LIST_KIND, val_share)
     if root is not None and not os.path.isdir(root):
-        raise DataError(f"--data-dir {root} is not a folder: give the one with the listed images")
+        raise DataError(f"--data-dir {root} is not a folder: use the folder with the listed images")
     train = read_image_list(train_file, Path(root or train_file.parent))
     if val_file is None:
         return ListedImages(train, None, val_share)
@@ -303,8 +305,8 @@ def find_listed_images(path: str, root: Optional[str] = None, val_share: Optiona
     common = {*train.locations} & {*val.locations}
     if common:
         warn(
-            f"{len(common)} image{'s are' if len(common) > 1 else ' is'} listed for training and "
-            f"for validation, such as {min(map(str, common))}: accuracies will be too high"
+            f"{len(common)} image{'s are' if len(common) > 1 else ' is'} listed for training and for "
+            f"validation, such as {min(map(str, common))}: the validation accuracy will be too high"
         )
     return ListedImages(train, val, val_share)
 
@@ -324,7 +326,7 @@ def read_image_list(path: Path, folder: Path) -> ImageList:
             image_path = image_root.resolve_path(image, f"{path}, line {line}")
             if image_path in lines:
                 raise DataError(
-                    f"{path}, line {line} lists {image}, as line {lines[image_path]} does: list each image once"
+                    f"{path}, line {line} lists {image} again, after line {lines[image_path]}: list each image once"
                 )
             lines[image_path] = line
             labels.append(label)
@@ -336,8 +338,8 @@ def read_image_list(path: Path, folder: Path) -> ImageList:
         slashes = "; write / between folders, not \\" if "\\" in image else ""
         raise DataError(
             f"{path} lists {len(lines):,} images, and {len(missing):,} of them are missing or not "
-            f"regular files, such as {image} in line {line}: paths are relative to {folder}, or to "
-            f"the folder that --data-dir names{slashes}"
+            f"regular files, such as {image} in line {line}: use paths relative to {folder}, or set "
+            f"their folder with --data-dir{slashes}"
         )
     if not lines:
         raise DataError(f"{path} lists no images: {FORM_HINT}")
@@ -360,7 +362,7 @@ def _read_entries(path: Path, folder: Path) -> Iterator[Tuple[int, str, str]]:
             )
         image, label = cells[columns.image], cells[columns.label]
         if not image or "\0" in image:
-            raise DataError(f"{where} names no image: {FORM_HINT}")
+            raise DataError(f"{where} does not name an image: {FORM_HINT}")
         if not label or not label.isprintable():
             raise DataError(f"{where} has no label for {image}: {FORM_HINT}, or remove the line")
         yield line, image, unicodedata.normalize("NFC", label)
@@ -401,14 +403,15 @@ def _detect_columns(cells: List[str], where: str, folder: Path) -> Tuple[ListCol
             return ListColumns(len(cells), images[0], labels[0]), True
         if len(labels) > 1:
             several = ", ".join(cells[column] for column in labels)
-            raise DataError(f"{where} has {len(labels)} columns that may be the label, {several}: leave one")
+            raise DataError(f"{where} has {len(labels)} columns that may be the label, {several}: keep one")
     if len(cells) != 2:
         raise DataError(
-            f"{where} has {_count_columns(cells)}: {FORM_HINT}, or a header that calls one column image and one label"
+            f"{where} has {_count_columns(cells)}: {FORM_HINT}, or add a header that names one column "
+            "image and one label"
         )
     if not is_header and is_image_name(cells[1]) and not is_image_name(cells[0]):
         raise DataError(
-            f"{where} has the image {cells[1]} in its second column: {FORM_HINT}, or begin with a header, label,image"
+            f"{where} has the image {cells[1]} in its second column: {FORM_HINT}, or add a header, label,image"
         )
     return ListColumns(2, 0, 1), is_header
 
@@ -425,8 +428,8 @@ class _ImageRoot:
         path = os.path.normpath(os.path.join(self.folder, image))
         if not any(path.startswith(start) for start in self._prefixes):
             raise DataError(
-                f"{where} lists {image}, which is outside {self.folder}: give the folder that "
-                "holds all listed images with --data-dir"
+                f"{where} lists {image}, which is outside {self.folder}: set the folder that contains all "
+                "listed images with --data-dir"
             )
         return path
 
@@ -441,7 +444,7 @@ RECORD_KIND, RECORD_ENDING, LABEL_NAMES_ENDING = "record", ".rec", ".lst"
 FRAME = struct.Struct("<II")  # the magic number, and the length of the data
 LENGTH_MASK = 2**29 - 1  # bits of the length; higher bits mark the first, middle and last frame
 MAGIC_BYTES = 4
-REMAKE_HINT = "make it again with im2rec"
+REMAKE_HINT = "create it again with im2rec"
 
 
 def load_records(path: str, val_share: Optional[float] = None, **options: Any) -> Dataset:
@@ -532,9 +535,9 @@ def _damaged_records_error(path: Path, count: int, begin: int, size: int) -> Dat
 
     ``begin``: the byte at which the damaged record starts.
     """
-    where = f"after {count:,} record{'s' * (count != 1)}" if count else "from its beginning"
+    where = f"after {count:,} record{'s' * (count != 1)}" if count else "at its beginning"
     return DataError(
-        f"{path}: truncated, damaged or not a record file {where}, at byte {begin:,} of {size:,}: {REMAKE_HINT}"
+        f"{path} is truncated, damaged or not a record file {where}, at byte {begin:,} of {size:,}: {REMAKE_HINT}"
     )
 
 
@@ -561,8 +564,8 @@ def _unpack_header(content: bytes, name: str) -> _Header:
     values = [header.label] if header.flag == 0 else list(map(float, header.label))
     if len(values) != 1:
         raise DataError(
-            f"{name} has {len(values)} numbers for a label, as for boxes or several classes: "
-            "make the file with one label for each image"
+            f"{name} has {len(values)} numbers as its label, for example boxes or several classes: "
+            "create the file with one label for each image"
         )
     return _Header(to_class_number(values[0], name), int(header.id), len(content) - len(image))
 

@@ -49,7 +49,7 @@ def describe_class_changes(recorded: Any, classes: Sequence[str]) -> str:
     for number, (previous, name) in enumerate(zip(names if isinstance(names, list) else [], classes)):
         if previous != name and isinstance(previous, str):
             return f"class {number} is {name!r}, and was {previous!r}"
-    return "classes of other names"
+    return "classes with other names"
 
 
 def split_fingerprint(split: Split) -> str:

@@ -139,14 +139,14 @@ class ArraySplit(PixelSplit):
         images, labels = to_numpy(images, "images"), to_numpy(labels, "labels")
         if images.ndim != 4 or images.dtype not in (np.uint8, np.float32):
             raise DataError(
-                f"images are {images.dtype} of shape {images.shape}: "
-                "give uint8, or float32 from 0 to 255, of shape (N, C, H, W)"
+                f"images are {images.dtype} of shape {images.shape}: use uint8, or float32 from 0 to 255, "
+                "of shape (N, C, H, W)"
             )
         images = to_channels_first(images, "images", layout)
         if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
             raise DataError(
-                f"{len(images)} images have labels of shape {labels.shape}, {labels.dtype}: "
-                "give one label per image, a whole number"
+                f"{len(images)} images have labels of shape {labels.shape}, {labels.dtype}: use one label "
+                "per image, a whole number"
             )
         super().__init__(np.ascontiguousarray(images), labels.astype(np.int32), weights)
 
@@ -239,8 +239,8 @@ def resolve_normalization(value: str, channels: int, dataset: str) -> Optional[N
         return normalization[0] * channels, normalization[1] * channels
     count, example = len(normalization[0]), f"{','.join('M' * channels)}/{','.join('S' * channels)}"
     raise ConfigError(
-        f"--normalize {value} is for {count} channel{'s' * (count > 1)}, "
-        f"and the images of {dataset} have {channels}: give {example}, or none"
+        f"--normalize {value} is for {count} channel{'s' * (count > 1)}, but the images of "
+        f"{dataset} have {channels}: use {example}, or omit it"
     )
 
 

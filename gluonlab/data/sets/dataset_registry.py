@@ -73,7 +73,7 @@ DATASETS: Dict[str, DatasetKind] = {
     ),
     "record:FILE": DatasetKind(
         csv_and_record_files.load_records,
-        "your own records, made by MXNet's im2rec: train.rec, and val.rec or --val-split",
+        "your own records, created by MXNet's im2rec: train.rec, and val.rec or --val-split",
         image_file_dataset.DEFAULTS,
         Path,
     ),
@@ -85,7 +85,7 @@ DATASETS: Dict[str, DatasetKind] = {
     ),
     "synthetic": DatasetKind(
         standard_datasets.load_synthetic,
-        f"random images with random labels, for measuring, as many as a batch needs: {GRAY_SUMMARY}",
+        f"random images with random labels, for benchmarks, as many as a batch needs: {GRAY_SUMMARY}",
         standard_datasets.SYNTHETIC_DEFAULTS,
     ),
 }
@@ -111,18 +111,18 @@ def find_dataset_kind(name: str) -> Tuple[DatasetKind, Dict[str, str]]:
             # a shell does not expand ~ after a colon
             return DATASETS[PATH_DATASETS[prefix]], {"path": str(Path(path).expanduser())}
         except RuntimeError:
-            raise DataError(f"{name} names an unknown home folder: write the full path") from None
+            raise DataError(f"{name} names an unknown home directory: use the full path") from None
     if name not in DATASETS:
         if os.path.isdir(str(name)):
-            raise DataError(f"data set {str(name)!r} is a folder: write folder:{name}")
+            raise DataError(f"data set {str(name)!r} is a folder: use folder:{name}")
         kinds = {
             csv_and_record_files.RECORD_ENDING: csv_and_record_files.RECORD_KIND,
             csv_and_record_files.LIST_ENDING: csv_and_record_files.LIST_KIND,
         }
         kind = kinds.get(Path(str(name)).suffix.lower())
         if kind is not None:
-            missing = "" if os.path.isfile(str(name)) else ", and does not exist"
-            raise DataError(f"data set {str(name)!r} is a file{missing}: write {kind}:{name}")
+            missing = "" if os.path.isfile(str(name)) else ", which does not exist"
+            raise DataError(f"data set {str(name)!r} is a file{missing}: use {kind}:{name}")
         raise DataError(unknown("data set", name, DATASETS))
     return DATASETS[name], {}
 
@@ -184,7 +184,7 @@ def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Datas
     for option, value in options.items():
         if option not in known_options:
             if not known_options:
-                raise DataError(f"{name} has no option {option!r}, and no others: leave it out")
+                raise DataError(f"{name} has no options, but {option!r} was set: omit it")
             raise DataError(unknown(f"option of {name}", option, known_options))
         if option in OPTION_CHECKS and value is not None:
             options[option] = OPTION_CHECKS[option](option, value)
@@ -193,5 +193,5 @@ def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Datas
     elif root is not None:
         choices = ", ".join(other for other in DATASETS if accepts_option(other, "root"))
         reason = "is read from the path in its name, not" if name_options else "is built in and reads no files"
-        raise DataError(f"{name} {reason} from {root}: leave --data-dir out, or choose {choices}")
+        raise DataError(f"{name} {reason} from {root}: omit --data-dir, or choose {choices}")
     return kind.load(**name_options, **options)

@@ -57,7 +57,7 @@ FIXED_TRANSFORMS = (
     transforms.ToTensor,
 )  # fmt: skip
 DEFAULT_BATCHIFY = (dataloader.default_batchify_fn, dataloader.default_mp_batchify_fn)
-PAIR_HINT = "give two data sets of samples (image, label), as dataset=(train, test)"
+PAIR_HINT = "use two data sets of samples (image, label), as dataset=(train, test)"
 
 
 def from_datasets(
@@ -110,8 +110,8 @@ def require_dataset(given: Any) -> Dataset:
         return given
     if isinstance(given, str):
         raise DataError(
-            f"dataset {given!r} is a name: give TrainConfig(dataset={given!r}), "
-            f"or dataset=gluonlab.load_dataset({given!r})"
+            f"dataset={given!r} is a name: use TrainConfig(dataset={given!r}), or "
+            f"dataset=gluonlab.load_dataset({given!r})"
         )
     if isinstance(given, (tuple, list)) and len(given) == 2 and all(map(has_samples, given)):
         return from_datasets(_unwrap_loader(given[0], "train"), _unwrap_loader(given[1], "test"))
@@ -120,10 +120,10 @@ def require_dataset(given: Any) -> Dataset:
         arrays = "dataset=gluonlab.data.from_arrays(x_train, y_train, x_test, y_test) for arrays"
         raise DataError(f"dataset is {description}: {PAIR_HINT}, or {arrays}")
     if has_samples(given):
-        raise DataError(f"dataset is one data set, {_describe_value(given)}: {PAIR_HINT}")
+        raise DataError(f"dataset is a single data set, {_describe_value(given)}: {PAIR_HINT}")
     if isinstance(given, Split):
-        raise DataError(f"dataset is a split, {_describe_value(given)}: give a gluonlab.data.Dataset, which has two")
-    raise DataError(f"dataset is {_describe_value(given)}: {PAIR_HINT}, which can be read at any place")
+        raise DataError(f"dataset is a split, {_describe_value(given)}: use a gluonlab.data.Dataset, which has two")
+    raise DataError(f"dataset is {_describe_value(given)}: {PAIR_HINT} with random access")
 
 
 def resolve_split(given: Any) -> Split:
@@ -131,11 +131,11 @@ def resolve_split(given: Any) -> Split:
     if isinstance(given, Split):
         return given
     if isinstance(given, Dataset):
-        raise DataError("a Loader reads one split: give dataset.train or dataset.test")
+        raise DataError("a Loader reads a single split: pass dataset.train or dataset.val")
     if not has_samples(given):
         raise DataError(
-            f"a Loader cannot read {_describe_value(given)}: give a split, such as dataset.train, "
-            "or a gluon.data.Dataset of samples (image, label)"
+            f"a Loader cannot read {_describe_value(given)}: pass a split, such as dataset.train, or "
+            "a gluon.data.Dataset of samples (image, label)"
         )
     return _make_split(given, "data", None)
 
@@ -156,16 +156,16 @@ def warn_of_ignored_loader_settings(given: Any, dataset: Dataset, batch_size: in
             warn(f"{name} does not shuffle, but a run shuffles in each epoch")
         if loader._num_workers and isinstance(getattr(dataset, part), GluonSplit):
             workers = loader._num_workers
-            warn(f"{name} has num_workers={workers}, but a run reads ahead with one thread")
+            warn(f"{name} has num_workers={workers}, but a run uses one thread to read data in advance")
         if is_training and batches._batch_size != batch_size:
             size = batches._batch_size
             warn(
-                f"{name} has batches of {size} images, but the run's config sets {batch_size} "
-                f"for all devices: to use {size}, set TrainConfig(global_batch_size={size})"
+                f"{name} has batches of {size} images, but the run's config sets {batch_size} for all "
+                f"devices: to use {size}, set TrainConfig(global_batch_size={size})"
             )
         expected = "discard" if drop_last and is_training else "keep"
         if batches._last_batch != expected:
-            advice = ": TrainConfig(drop_last=...) decides" if is_training else ""
+            advice = ": set TrainConfig(drop_last=...)" if is_training else ""
             warn(f"{name} has last_batch={batches._last_batch!r}, but the run uses {expected!r}{advice}")
 
 
@@ -182,14 +182,13 @@ def _unwrap_loader(given: Any, part: str) -> Any:
     if type(batches) is not gluon.data.BatchSampler or type(sampler) not in supported:
         description = _describe_value(batches if sampler is None else sampler)
         raise DataError(
-            f"the DataLoader of {part} has a custom sampler, {description}, "
-            "but a run shuffles all images itself: "
-            "give the data set, or the chosen samples as dataset.sample(sampler)"
+            f"the DataLoader of {part} has a custom sampler, {description}, but a run shuffles all "
+            "images itself: use the data set, or dataset.sample(sampler) for the chosen samples"
         )
     if given._batchify_fn not in DEFAULT_BATCHIFY:
         raise DataError(
-            f"the DataLoader of {part} has a custom batchify_fn, but a run joins samples itself: "
-            "give its data set, with samples (image, label) of one shape"
+            f"the DataLoader of {part} has a custom batchify_fn, but a run creates batches itself: "
+            "use its data set, with samples (image, label) of one shape"
         )
     return given._dataset
 
@@ -208,11 +207,11 @@ class GluonSplit(LabeledSplit):
         first, _ = self._get_sample(0)
         if first.ndim not in (2, 3) or not first.size:
             raise DataError(
-                f"the images of {part} are {first.dtype} of shape {first.shape}: "
-                "give one image for each sample, (C, H, W), (H, W, C), or (H, W) in gray"
+                f"the images of {part} are {first.dtype} of shape {first.shape}: use one image for each "
+                "sample, (C, H, W), (H, W, C), or (H, W) for gray images"
             )
         if first.dtype.kind not in "uif":
-            raise DataError(f"the images of {part} are {first.dtype}: give bytes (uint8) from 0 to 255, or floats")
+            raise DataError(f"the images of {part} are {first.dtype}: use bytes (uint8) from 0 to 255, or floats")
         warn_of_whole_floats(first, f"the first image of {part}")
         self._first, self._layout = (first.shape, first.dtype), layout
         if layout is None and first.ndim == 3 and looks_channels_last(first.shape):
@@ -237,8 +236,8 @@ class GluonSplit(LabeledSplit):
             images[position], label = self.read_sample(index)
             if label != self.labels[index]:
                 raise DataError(
-                    f"the label of image {index} of {self.part} was {self.labels[index]}, and is "
-                    f"{label} now: give each image the same label each time"
+                    f"the label of image {index} of {self.part} has changed from {self.labels[index]} to "
+                    f"{label}: return the same label for an image each time"
                 )
         return images, self.targets[indices]
 
@@ -248,9 +247,9 @@ class GluonSplit(LabeledSplit):
         if (image.shape, image.dtype) != self._first:
             shape, dtype = self._first
             raise DataError(
-                f"image {index} of {self.part} is {image.dtype} of shape {image.shape}, "
-                f"and image 0 is {dtype} of {shape}: "
-                "give all the same, such as by transforms.Resize"
+                f"image {index} of {self.part} is {image.dtype} of shape {image.shape}, but image 0 is "
+                f"{dtype} of {shape}: use the same type and shape for all, for example with "
+                "transforms.Resize"
             )
         image = self._to_channels_first(image)
         if self.dtype == np.uint8:
@@ -258,7 +257,7 @@ class GluonSplit(LabeledSplit):
         else:
             image = image.astype(np.float32) * np.float32(WHITE)
             if not np.isfinite(image).all():
-                raise DataError(f"image {index} of {self.part} has a number that is not finite")
+                raise DataError(f"image {index} of {self.part} has a value that is not finite")
         description = f"the label of image {index} of {self.part}"
         return image, int(convert_labels(np.reshape(label, (1, -1)), description, 1)[0])
 
@@ -288,10 +287,10 @@ class GluonSplit(LabeledSplit):
             description = f"image {index} of {self.part} cannot be read"
             raise DataError(f"{description}: {error_type_and_text(error)}") from error
         if not isinstance(sample, (tuple, list)) or len(sample) != 2:
-            parts = f" of {len(sample)} parts" if isinstance(sample, (tuple, list)) else ""
+            parts = f" with {len(sample)} parts" if isinstance(sample, (tuple, list)) else ""
             raise DataError(
-                f"sample {index} of {self.part} is a {type(sample).__name__}{parts}: give pairs "
-                "(image, label); for a network with several inputs, write your own loop "
+                f"sample {index} of {self.part} is a {type(sample).__name__}{parts}: use pairs (image, "
+                "label); for a model with several inputs, write a custom training loop "
                 "(docs/own-training.md)"
             )
         image, label = (np.asarray(part.asnumpy() if hasattr(part, "asnumpy") else part) for part in sample)
@@ -316,12 +315,12 @@ def _make_split(data: Any, part: str, layout: Optional[str]) -> "ArraySplit | Gl
     """Make a split from a data set of samples. Raises DataError for other objects."""
     if isinstance(data, gluon.data.DataLoader):
         raise DataError(
-            f"{part} is a DataLoader, and batches are made by a run or a Loader: give the DataLoader's data set"
+            f"{part} is a DataLoader, but a run or a Loader creates the batches: use the DataLoader's data set"
         )
     if not has_samples(data):
         raise DataError(f"{part} is {_describe_value(data)}: {PAIR_HINT}")
     if not len(data):
-        raise DataError(f"{part} has no samples: give some")
+        raise DataError(f"{part} has no samples: add some")
     columns = _array_columns(data)
     if columns is not None:
         images, labels = to_numpy(columns[0], f"x_{part}"), columns[1]

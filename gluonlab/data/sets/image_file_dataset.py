@@ -138,12 +138,12 @@ def _make_split(
     readable = [position for position in range(len(paths)) if position not in bad_images]
     if bad_images:
         files = [location_name(paths[position]) for position in sorted(bad_images)]
-        message = f"{len(bad_images)} of {len(paths)} {kind} images cannot be decoded and are left out"
+        message = f"{len(bad_images)} of {len(paths)} {kind} images cannot be decoded and are skipped"
         warn(f"{message}: {shorten_names(files)}")
     lost_classes = np.setdiff1d(labels, labels[readable])
     if len(lost_classes):
         raise DataError(
-            f"no {kind} image of the class {classes[lost_classes[0]]} can be decoded: give each class good images"
+            f"no {kind} image of the class {classes[lost_classes[0]]} can be decoded: add valid images to each class"
         )
     if fits_in_memory:
         return ArraySplit(np.concatenate(chunks), labels[readable])

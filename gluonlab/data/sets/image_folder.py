@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Labels
 
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
-LAYOUT = "folders train and val (or test), each with a folder of images for every class"
+LAYOUT = "folders train and val, each with a folder of images for every class"
 # folders that file managers, archives and disks create
 SYSTEM_FOLDERS = ("__macosx", "@eadir", "$recycle.bin", "system volume information", "lost+found")
 # suffixes of images in unsupported formats, for a warning
@@ -74,16 +74,14 @@ def _load_packed(
 ) -> Dataset:
     """Load a packed folder. Raises DataError for options that need image files."""
     if random_resized_crop:
-        raise DataError(
-            f"--random-resized-crop cuts image files, and {path} is packed: give the folder that it was made of"
-        )
+        raise DataError(f"--random-resized-crop needs image files, but {path} is packed: use the original folder")
     if decoders or skip_bad or resizer:
         option = "--workers" if decoders else "--skip-corrupt" if skip_bad else "--resizer"
-        raise DataError(f"{path} is packed, so nothing is left to decode: leave {option} out")
+        raise DataError(f"the images in {path} are already decoded: omit {option}")
     if val_share is not None:
         raise DataError(
-            f"--val-split {val_share:g} is for folders without val, and {path} is packed with "
-            "its validation images: leave --val-split out"
+            f"--val-split {val_share:g} is for folders without val, but {path} is packed with its "
+            "validation images: omit --val-split"
         )
     packed_name, train, test, classes = read_packed(Path(path), image_size, memory)
     return Dataset(name or packed_name, train, test, classes, DEFAULTS, PHOTO_NORMALIZATION)
@@ -132,17 +130,17 @@ class ImageFolder:
             endings = convertible_endings(self.other_files)
             advice = f"; convert {endings} to JPEG or PNG to use them" if endings else ""
             messages.append(
-                f"left out {format_count(self.other_files, 'file')} in formats that are not read "
+                f"skipped {format_count(self.other_files, 'file')} in unsupported formats "
                 f"({count_file_endings(self.other_files)}), such as {self.other_files[0]}{advice}"
             )
         if self.loose_images:
             messages.append(
-                f"left out {format_count(self.loose_images, 'image')} in no class's folder, "
-                f"such as {self.loose_images[0]}"
+                f"skipped {format_count(self.loose_images, 'image')} outside of the class folders, such "
+                f"as {self.loose_images[0]}"
             )
         if self.untested_classes:
             messages.append(
-                "no image is held out for validation of classes with a single one: "
+                "no image is held out for validation of classes with a single image: "
                 f"{shorten_names(self.untested_classes)}"
             )
         return messages
@@ -169,7 +167,8 @@ class ImageFolder:
                 self.untested_classes.append(name)
         if len(self.untested_classes) == len(classes):
             raise DataError(
-                f"every class of {self.root} has a single image: --val-split {share:g} needs two of a class at least"
+                f"every class of {self.root} has a single image: --val-split {share:g} needs at least two "
+                "images of a class"
             )
         return _label_paths(train), _label_paths(val)
 
@@ -202,8 +201,8 @@ def _class_folders(part: Path) -> Dict[str, Path]:
         name = unicodedata.normalize("NFC", entry.name)
         if name in class_folders:
             raise DataError(
-                f"{part} has two folders named {name}, whose letters are composed differently "
-                "(Unicode's NFC and NFD): put the images of both into one"
+                f"{part} has two folders named {name}, whose letters are encoded differently (Unicode's "
+                "NFC and NFD): move the images of both into one"
             )
         class_folders[name] = Path(entry.path)
     return dict(sorted(class_folders.items()))
@@ -211,14 +210,14 @@ def _class_folders(part: Path) -> Dict[str, Path]:
 
 def _explain_too_few_classes(part: Path, classes: Sequence[str]) -> str:
     """Return the error message for a folder with fewer than two classes, with the fix."""
-    advice = "give at least two, each with the images of one class"
+    advice = "add at least two folders, each with the images of one class"
     if classes:
-        return f"has folders for one class, {classes[0]}: {advice}"
+        return f"has only one class folder, {classes[0]}: {advice}"
     images = list_loose_images(part)
     if images:
-        advice = f"and {format_count(images, 'image')} directly in it: {advice}"
-        return f"has folders for no class, {advice}"
-    return f"has folders for no class: {advice}"
+        advice = f"and {format_count(images, 'image')} outside of class folders: {advice}"
+        return f"has no class folders, {advice}"
+    return f"has no class folders: {advice}"
 
 
 def _check_same_classes(train_folders: Dict[str, Path], train: Path, val_folders: Dict[str, Path], val: Path) -> None:
@@ -231,7 +230,8 @@ def _check_same_classes(train_folders: Dict[str, Path], train: Path, val_folders
         similar = [name for name in other_folders if _simplify_name(name) == _simplify_name(missing)]
         hint = f" (it has {similar[0]!r})" if similar else ""
         raise DataError(
-            f"{part} has the class {missing}, which {other_part} lacks{hint}: give both the same class folders"
+            f"{part} has the class {missing}, which {other_part} does not have{hint}: use the same "
+            "class folders in both"
         )
 
 
@@ -263,13 +263,13 @@ def find_train_and_val(root: Path, val_share: Optional[float]) -> SplitFolders:
     assert train is not None
     if val_share is None and val is None:
         raise DataError(
-            f"{parent} has no folder val or test: "
-            f"hold images out of train with {HOLD_OUT_OPTION}, or give one with {LAYOUT}"
+            f"{parent} has no folder val: hold images out of train with {HOLD_OUT_OPTION}, or use a "
+            f"folder with {LAYOUT}"
         )
     if val_share is not None and val is not None:
         raise DataError(
-            f"--val-split {val_share:g} holds images out of train, but {val} exists: "
-            "leave --val-split out, or remove that folder"
+            f"--val-split {val_share:g} would hold images out of train, but {val} exists: omit "
+            "--val-split, or remove that folder"
         )
     return parent, train, val
 
@@ -283,8 +283,8 @@ def _find_folder_with_train(root: Path) -> Optional[Path]:
     if len(parents) > 1:
         names = ", ".join(folder.name for folder in parents[:3])
         raise DataError(
-            f"{root} has no folder train, but {len(parents)} of its folders do ({names}): "
-            f"give one of them, such as folder:{parents[0]}"
+            f"{root} has no folder train, but {len(parents)} of its folders do ({names}): use one of "
+            f"them, such as folder:{parents[0]}"
         )
     return parents[0] if parents else None
 
@@ -320,37 +320,37 @@ def _explain_missing_train(root: Path, class_parent: Optional[Path]) -> str:
     """Return the error message for a folder without a folder train, with the fix."""
     for part in (root, root.parent):
         if part.name.lower() in (*TRAIN, *VAL):
-            return f"has no folder train, and is a part of a data set: give folder:{part.parent}"
+            return f"has no folder train, and is part of a data set: use folder:{part.parent}"
     val = _find_subfolder(root, VAL)
     if val is not None:
-        return f"has {val.name}, and no folder train: give one with {LAYOUT}"
+        return f"has {val.name}, but no folder train: use a folder with {LAYOUT}"
     if class_parent is not None:
         names = ", ".join(_class_folder_names(class_parent)[:3])
         return (
-            f"has no folder train, but folders of images ({names}): "
-            f"{HOLD_OUT_OPTION} takes them for classes, and holds images out for validation"
+            f"has no folder train, but folders of images ({names}): add {HOLD_OUT_OPTION} to use "
+            "these folders as classes, and hold images out for validation"
         )
     images = list_loose_images(root)
     if images:
         return (
-            f"has no folder train, but {format_count(images, 'image')} of no class: "
-            f"put those of each class into a folder of its own, {root}/CLASS, "
-            f"and train with {HOLD_OUT_OPTION}"
+            f"has no folder train, but {format_count(images, 'image')} without a class: move the "
+            f"images of each class into a separate folder, {root}/CLASS, and train with "
+            f"{HOLD_OUT_OPTION}"
         )
     for entry in list_folders(root):
         for subfolder in (Path(subentry.path) for subentry in list_folders(entry.path)):
             if _find_subfolder(subfolder, TRAIN) or len(_class_folder_names(subfolder)) > 1:
-                return f"has no folder train, but images further down: give folder:{subfolder}"
-    return f"has no folder train: give one with {LAYOUT}, or folders of classes and {HOLD_OUT_OPTION}"
+                return f"has no folder train, but images in deeper folders: use folder:{subfolder}"
+    return f"has no folder train: use a folder with {LAYOUT}, or folders of classes and {HOLD_OUT_OPTION}"
 
 
 def _explain_no_folder(root: Path) -> str:
     """Return the error message for a path that is not a folder, with the fix."""
     if not root.exists():
-        return f"does not exist: give a folder with {LAYOUT}"
+        return f"does not exist: use a folder with {LAYOUT}"
     if root.name.lower().endswith(ARCHIVES):
-        return f"is a file: unpack it, and give the folder; it needs {LAYOUT}"
-    return f"is a file: give a folder with {LAYOUT}"
+        return f"is a file: unpack it, and use the folder; it needs {LAYOUT}"
+    return f"is a file: use a folder with {LAYOUT}"
 
 
 # --- the content of a folder
@@ -397,8 +397,8 @@ def list_class_files(folder: Path) -> Tuple[List[str], List[str]]:
         if is_folder(entry):
             if _holds_images(entry.path):
                 raise DataError(
-                    f"{entry.path} is a folder with images in the folder of a class: "
-                    "put them directly into the class's folder"
+                    f"{entry.path} is a folder with images inside a class folder: move them directly into the "
+                    "class folder"
                 )
             other_files.append(entry.path + os.sep)
         elif is_image_name(entry.name):
@@ -408,7 +408,9 @@ def list_class_files(folder: Path) -> Tuple[List[str], List[str]]:
             other_files.append(entry.path)
     if not images:
         note = f", only {count_file_endings(other_files)}" if other_files else ""
-        raise DataError(f"{folder} holds no images{note}: give each class images ({ENDINGS}), or remove its folder")
+        raise DataError(
+            f"{folder} contains no images{note}: add images to each class ({ENDINGS}), or remove its folder"
+        )
     return images, other_files
 
 
@@ -498,7 +500,7 @@ def load_imagenette(
         return dataset
     if dataset.classes != tuple(IMAGENETTE_CLASSES):
         classes, expected = ", ".join(dataset.classes), ", ".join(IMAGENETTE_CLASSES)
-        raise DataError(f"{dataset.name} has the classes {classes}, expected {expected}: fetch it again")
+        raise DataError(f"{dataset.name} has the classes {classes}, expected {expected}: download it again")
     return dataclasses.replace(dataset, classes=tuple(IMAGENETTE_CLASSES.values()))
 
 
@@ -509,13 +511,11 @@ def find_imagenette(name: str, root: Optional[str]) -> Path:
     folder, see `gluonlab.data.fetching.data_folders`. Raises DataError if the folder is missing.
     """
     if root is not None and not os.path.isdir(root):
-        raise DataError(f"--data-dir {root} is not a folder: give the one that holds {name}/train and {name}/val")
+        raise DataError(f"--data-dir {root} is not a folder: use the folder with {name}/train and {name}/val")
     parent = data_root(root)
     folders = [parent / name, parent / name / name, parent]
     dataset_folder = next((folder for folder in folders if os.path.isdir(folder / "train") or is_packed(folder)), None)
     if dataset_folder is None:
         advice = download_command(name, root) if name in SOURCES else f"unpack {name}.tgz there"
-        raise DataError(
-            f"{name} lacks its folder train, in {folders[0]} and {parent}: {advice}, or give another --data-dir"
-        )
+        raise DataError(f"{name} has no folder train in {folders[0]} and {parent}: {advice}, or use another --data-dir")
     return dataset_folder

@@ -74,7 +74,7 @@ def check_new_folder(out: "str | os.PathLike[str]") -> Path:
     target = Path(out)
     check_path_name("--out", target)
     if target.is_symlink() or target.exists():
-        raise OutputError(f"--out {target} exists: give a new folder, so that nothing is lost")
+        raise OutputError(f"--out {target} exists: use a new folder, so that no files are overwritten")
     return target
 
 
@@ -92,7 +92,7 @@ def _write_split(folder: Path, kind: str, split: Split) -> None:
             indices = np.arange(begin, min(begin + CHUNK_IMAGES, len(split)))
             images, labels[indices] = split.batch(indices)
             if images.dtype != np.uint8:
-                raise DataError(f"images of {images.dtype} cannot be packed: give bytes (uint8)")
+                raise DataError(f"images of type {images.dtype} cannot be packed: use bytes (uint8)")
             file.write(images.tobytes())
             bar.update(len(images))
     np.save(folder / f"{kind}-labels.npy", labels, allow_pickle=False)
@@ -109,7 +109,7 @@ def read_packed(path: Path, image_size: Optional[int], memory: int) -> Tuple[str
     size = splits[0].image_shape[1]
     if image_size is not None and image_size != size:
         raise DataError(
-            f"{path} was packed with images of {size}x{size} pixels: leave --image-size out, or pack the folder again"
+            f"{path} was packed with images of {size}x{size} pixels: omit --image-size, or pack the folder again"
         )
     train, test = (
         ArraySplit(np.array(split.images), np.array(split.labels))
@@ -133,7 +133,7 @@ def _read_index(path: Path) -> Dict[str, Any]:
     except (ValueError, LookupError, TypeError, RecursionError):
         is_valid = False
     if not is_valid:
-        raise _packed_error(path / INDEX, "is not what gluonlab's pack writes")
+        raise _packed_error(path / INDEX, "was not written by gluonlab data pack")
     if shape[0] != CHANNELS or shape[1] != shape[2]:
         description = f"has images of {'x'.join(map(str, shape))}"
         raise _packed_error(path / INDEX, f"{description}, expected squares with {CHANNELS} channels")
@@ -163,7 +163,7 @@ class PackedSplit(PixelSplit):
 
     def _check_unchanged(self) -> None:
         if self._read_status() != self._initial_status:
-            raise _packed_error(self.path, "was changed while it was in use")
+            raise _packed_error(self.path, "was changed during use")
 
     def _read_status(self) -> Tuple[int, int]:
         status = os.fstat(self._file.fileno())
@@ -195,7 +195,7 @@ def _map_array(path: Path, dtype: type) -> "np.ndarray[Any, Any]":
     except Exception as error:  # numpy raises many exceptions for a damaged header
         raise _packed_error(path, f"damaged ({' '.join(str(error).split())})") from None
     if not isinstance(array, np.ndarray) or array.dtype != dtype:
-        raise _packed_error(path, "holds other values than gluonlab's pack writes")
+        raise _packed_error(path, "contains other values than gluonlab data pack writes")
     return array
 
 

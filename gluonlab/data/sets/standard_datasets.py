@@ -156,7 +156,7 @@ def read_idx_split(images_path: Path, labels_path: Path, classes: int) -> ArrayS
         reason = f"{len(labels)} labels for the {len(images)} images of {images_path.name}"
         raise damaged_file_error(labels_path, reason)
     if not len(labels):
-        raise damaged_file_error(images_path, "it holds no images")
+        raise damaged_file_error(images_path, "it contains no images")
     if labels.max() >= classes:
         reason = f"label {labels.max()} at position {labels.argmax()}, expected 0 to {classes - 1}"
         raise damaged_file_error(labels_path, reason)
@@ -184,33 +184,33 @@ def read_idx(path: "str | os.PathLike[str]", dimensions: int) -> "NDArray[np.uin
         if fault:
             raise damaged_file_error(path, fault)
         shape = struct.unpack(f">{dimensions}I", header[4:])
-        expected, promised_by = len(header) + math.prod(shape), f"its header {shape} promises"
+        expected, promised_by = len(header) + math.prod(shape), f"its header {shape} announces"
         if expected > max_bytes:
-            limit = f"more than the {max_bytes} that it can inflate to"
+            limit = f"more than the maximum decompressed size of {max_bytes}"
             raise damaged_file_error(path, f"{promised_by} {expected} bytes, {limit}")
         values = _read_bytes(file, expected - len(header))
         count = len(header) + len(values)
         if count < expected:
-            raise damaged_file_error(path, f"truncated, {count} bytes where {promised_by} {expected}")
+            raise damaged_file_error(path, f"truncated: {count} bytes, but {promised_by} {expected}")
         if file.read(1):
-            raise damaged_file_error(path, f"too long, more than the {expected} bytes that {promised_by}")
+            raise damaged_file_error(path, f"too long: more than the {expected} bytes that {promised_by}")
     try:
         return np.frombuffer(values, np.uint8).reshape(shape)
     except ValueError:  # no values, in a shape that numpy cannot count
-        raise damaged_file_error(path, f"its header promises the impossible shape {shape}") from None
+        raise damaged_file_error(path, f"its header announces the impossible shape {shape}") from None
 
 
 def _header_fault(header: bytes, dimensions: int) -> str:
     """Describe what is wrong with an IDX file's header; "" if the header is valid."""
     if len(header) < 4 or header[:2] != b"\0\0":
         begin = header[:4].hex(" ") or "nothing"
-        return f"not an IDX file (it begins with {begin}, expected 00 00 08 {dimensions:02x})"
+        return f"not an IDX file (it starts with {begin}, expected 00 00 08 {dimensions:02x})"
     if header[2] != UNSIGNED_BYTE:
         return f"values of type {header[2]:#04x}, expected unsigned bytes (0x08)"
     if header[3] != dimensions:
         return f"{header[3]} dimensions, expected {dimensions}"
     if len(header) < 4 + 4 * dimensions:
-        return f"truncated in its header, {len(header)} of {4 + 4 * dimensions} bytes"
+        return f"truncated in its header: {len(header)} of {4 + 4 * dimensions} bytes"
     return ""
 
 
@@ -290,8 +290,8 @@ def read_cifar_records(path: Path, records: int = CIFAR_RECORDS) -> "np.ndarray[
         content = file.read(expected + 1)  # one byte more, to notice a file that is too long
     if len(content) != expected:
         is_too_long = len(content) > expected
-        count = f"too long, more than {expected:,}" if is_too_long else f"truncated, {len(content):,}"
-        raise damaged_file_error(path, f"{count} bytes where {records:,} images take {expected:,}")
+        count = f"too long: more than {expected:,}" if is_too_long else f"truncated: {len(content):,}"
+        raise damaged_file_error(path, f"{count} bytes, but {records:,} images need {expected:,}")
     values = np.frombuffer(content, np.uint8).reshape(records, RECORD_BYTES)
     invalid = np.flatnonzero(values[:, 0] > last_class)
     if len(invalid):

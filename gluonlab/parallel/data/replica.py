@@ -93,7 +93,7 @@ class GraphReplica:
 
     def backward(self, scale: float = 1.0, hook: Any = None) -> None:
         """Queue the backward pass of the last `forward`, for the loss times ``scale``."""
-        assert self._last is not None, "forward comes first"
+        assert self._last is not None, "call forward before backward"
         bound = self._last.bound
         bound.heads.set_loss_scale(scale)
         self._compiled.backward(bound)

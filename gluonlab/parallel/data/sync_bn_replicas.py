@@ -80,7 +80,7 @@ class SyncBatchNormReplicas:
 
     def backward(self, scale: float = 1.0) -> None:
         """Queue the backward pass of the last `forward`, for the losses times ``scale``."""
-        assert self._last is not None, "forward comes first"
+        assert self._last is not None, "call forward before backward"
         for executor in self._last.executors:
             executor.set_loss_scale(scale)
         for number in range(len(self._last.layers) - 1, -1, -1):

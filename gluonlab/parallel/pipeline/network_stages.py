@@ -63,13 +63,13 @@ def check_stage_count(model: str, layers: Sequence[gluon.HybridBlock], possible:
     if len(possible) < layer_count - 1:
         numbers = ", ".join(map(str, possible)) or "none"
         reason = (
-            f" (it can be cut in front of these layers: {numbers}; at the others parameters are "
-            "used on both sides, or several arrays go over the cut)"
+            f" (it can only be cut in front of these layers: {numbers}; elsewhere, both sides share "
+            "parameters, or the next layer needs several arrays)"
         )
     fewer = "fewer stages, " if len(possible) else ""
     raise ModelError(
-        f"{model} is a chain of {layer_count} layer{'s' * (layer_count != 1)}, which cannot "
-        f"be cut into {stages}{reason}: choose {fewer}--strategy data, or another network"
+        f"{model} is a chain of {layer_count} layer{'s' * (layer_count != 1)}, which cannot be "
+        f"cut into {stages} stages{reason}: choose {fewer}--strategy data, or another model"
     )
 
 
@@ -83,14 +83,14 @@ def check_cuts(model: str, layers: Sequence[gluon.HybridBlock], cuts: Sequence[i
     cut_text = ",".join(map(str, cuts))
     if list(cuts) != sorted(set(cuts)) or not all(1 <= cut <= last for cut in cuts):
         raise ModelError(
-            f"--cut {cut_text}: give numbers from 1 to {last}, each larger than the one before; "
-            f"the layers of {model}: {list_layers(layers)}"
+            f"--cut {cut_text}: use increasing numbers from 1 to {last}; the layers of {model} are: "
+            f"{list_layers(layers)}"
         )
     for cut in cuts:
         if len(apply_layers(layers[:cut], mx.sym.var(CHAIN_INPUT)).list_outputs()) > 1:
             raise ModelError(
-                f"--cut {cut_text}: layer {cut} of {model}, {layer_name(layers[cut])}, takes "
-                "several arrays, and one is all that goes over a cut: cut elsewhere"
+                f"--cut {cut_text}: layer {cut} of {model}, {layer_name(layers[cut])}, needs several "
+                "arrays, but only one can be sent between stages: cut elsewhere"
             )
 
 
@@ -233,8 +233,8 @@ def make_stages(
         stage = make_stage(layers, begin, end, loss, preprocess, convert, needs_gradient)
         for name in used_names.intersection(stage.params):
             raise ModelError(
-                f"{name} is a parameter of layers on both sides of the cut in front of layer "
-                f"{begin}: cut elsewhere, or choose --strategy data"
+                f"{name} is a parameter of layers on both sides of the cut in front of layer {begin}: cut "
+                "elsewhere, or choose --strategy data"
             )
         stages.append(stage)
         needs_gradient = needs_gradient or stage.has_trained_parameters

@@ -187,11 +187,11 @@ def _check_costs(schedule: PipelineSchedule, costs: Costs) -> None:
         if len(times) != count:
             parts = "boundaries" if name == "transfer_s" else "stages"
             raise ScheduleError(
-                f"{schedule.name} has {stages} stages, {name} is {getattr(costs, name)}: "
-                f"give one for each of the {parts}"
+                f"{schedule.name} has {stages} stages, but {name} is {getattr(costs, name)}: use one "
+                f"number for each of the {parts}"
             )
         if not all(0 <= seconds < math.inf for seconds in times):
-            raise ScheduleError(f"{name} {getattr(costs, name)}: a time is a number of seconds from 0 up")
+            raise ScheduleError(f"{name}={getattr(costs, name)}: use numbers of seconds, at least 0")
 
 
 def _event_order(event: Event) -> Tuple[float, float, int]:

@@ -218,7 +218,7 @@ class StepProgram:
     def _count_stashed(self, stage: int) -> None:
         """Count one more microbatch whose activations the stage keeps until its backward pass."""
         self._stashed[stage] += 1
-        assert self._stashed[stage] <= self._slots[stage], "more activations than slots"
+        assert self._stashed[stage] <= self._slots[stage], "there are more activations than slots"
 
     def _hold_back(self, device: int, first_read: Sequence[nd.NDArray], written: Sequence[nd.NDArray]) -> None:
         """Add a fence that holds a pass back until the device's previous pass is done.

@@ -89,15 +89,13 @@ def _check_shape(schedule: PipelineSchedule, queue: int) -> None:
     """Raise ScheduleError for impossible numbers of devices, stages, programs or messages."""
     devices, stages, fault = schedule.devices, schedule.stages, ""
     if not all(map(is_positive_integer, (devices, stages, schedule.microbatches))):
-        fault = (
-            f"{devices} devices, {stages} stages and {schedule.microbatches} microbatches: there must be one of each"
-        )
+        fault = f"{devices} devices, {stages} stages and {schedule.microbatches} microbatches: use at least one of each"
     elif stages < devices:
-        fault = f"stages={stages} on {devices} devices: each device must have one"
+        fault = f"there are {stages} stages on {devices} devices: use at least one stage for each device"
     elif len(schedule.programs) != devices:
-        fault = f"{len(schedule.programs)} programs for {devices} devices: each has one"
+        fault = f"there are {len(schedule.programs)} programs for {devices} devices: use one for each device"
     elif not is_positive_integer(queue):
-        fault = f"queues of {queue!r} messages: a whole number from 1 up is possible"
+        fault = f"queue={queue!r}: use a whole number of messages, at least 1"
     if fault:
         raise ScheduleError(f"{schedule.name}: {fault}")
 
@@ -116,38 +114,38 @@ def _check_program(schedule: PipelineSchedule, device: int) -> None:
             if count < (1 if op == UPDATE else schedule.microbatches):
                 missing = Instruction(op, stage, NO_MICROBATCH if op == UPDATE else count)
                 index = len(schedule.programs[device])
-                raise _instruction_error(schedule, device, index, missing, "the program ends without it")
+                raise _instruction_error(schedule, device, index, missing, "the program ends before this instruction")
 
 
 def _find_fault(schedule: PipelineSchedule, device: int, done: DoneCounts, instruction: Instruction) -> str:
     """Return what is wrong with a device's next instruction; "" if nothing is."""
     op, stage, microbatch = instruction
     if op not in OPS:
-        return f"{op!r} is no instruction: choose {', '.join(OPS)}"
+        return f"{op!r} is not a valid instruction: choose {', '.join(OPS)}"
     if not (isinstance(stage, int) and 0 <= stage < schedule.stages):
-        return f"there are {schedule.stages} stages, counted from 0"
+        return f"the stage must be below {schedule.stages}, counted from 0"
     if schedule.device(stage) != device:
-        return f"stage {stage} lies on device {schedule.device(stage)}"
+        return f"stage {stage} is on device {schedule.device(stage)}"
     if op not in _stage_ops(schedule, stage):
-        return f"stage {stage} has nobody to exchange this with"
+        return f"stage {stage} has no neighbor for this exchange"
     if op == UPDATE:
         if microbatch != NO_MICROBATCH:
-            return f"an update is for all microbatches: its microbatch is {NO_MICROBATCH}"
+            return f"an update applies to all microbatches: set its microbatch to {NO_MICROBATCH}"
         if done[op, stage]:
-            return "the stage has been updated before"
+            return "the stage is already updated"
         if done[BACKWARD, stage] < schedule.microbatches:
             missing = Instruction(BACKWARD, stage, done[BACKWARD, stage])
-            return f"it comes before {missing}, which it needs"
+            return f"it comes before {missing}, which must come first"
         return ""
     if not 0 <= microbatch < schedule.microbatches:
-        return f"there are {schedule.microbatches} microbatches, counted from 0"
+        return f"the microbatch must be below {schedule.microbatches}, counted from 0"
     if microbatch != done[op, stage]:
         due = done[op, stage]
-        repeated = "it is done already; " if microbatch < due else ""
+        repeated = "it is already done; " if microbatch < due else ""
         return repeated + (f"microbatch {due} comes next" if due < schedule.microbatches else "no microbatch is left")
     for needed in _prerequisites(schedule, instruction):
         if done[needed.op, needed.stage] <= needed.microbatch:
-            return f"it comes before {needed}, which it needs"
+            return f"it comes before {needed}, which must come first"
     return ""
 
 
@@ -239,9 +237,9 @@ def _deadlock_error(schedule: PipelineSchedule, next_index: List[int], queue: in
         cycle.append(waits_for(cycle[-1]))
     device = min(cycle)
     instruction = schedule.programs[device][next_index[device]]
-    room = f"room among {queue} message{'s' * (queue > 1)}"
+    room = f"space in a queue of {queue} message{'s' * (queue > 1)}"
     for_what = "its message" if instruction.op in _SENDERS else room
-    fault = f"it waits for {for_what} for ever, as device {waits_for(device)} waits, too"
+    fault = f"it waits forever for {for_what}, because device {waits_for(device)} waits as well"
     return _instruction_error(schedule, device, next_index[device], instruction, fault)
 
 

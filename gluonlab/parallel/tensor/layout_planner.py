@@ -62,8 +62,8 @@ def plan_layout(
         planner.plan_node(index)
     if not planner.slices:
         raise ModelError(
-            f"--strategy tensor: no layer has channels for {device_count} devices: "
-            "choose another network, or another --strategy"
+            f"--strategy tensor: no layer has enough channels for {device_count} devices: choose "
+            "another model, or another --strategy"
         )
     graph_info, operations = planner.graph_info, planner.operations
     heads = [operations.gather(planner.values[index, output]) for index, output, _ in graph_info.heads]
@@ -218,17 +218,17 @@ class _Planner:
             return self._split_channelwise(index, node)
         if "1" in re.findall(r"\d+", attrs.get("axes", "")):
             raise ModelError(
-                f"--strategy tensor: {node['name']} is a Dropout of all channels at once, for which "
-                "devices would need the same random numbers: choose another --strategy"
+                f"--strategy tensor: {node['name']} is a Dropout of all channels at once, so all devices "
+                "would need the same random numbers: choose another --strategy"
             )
         if data.bounds is None:
             width = self.graph_info.channel_count(index, 0)
             bounds = self._split_bounds(width, width)
             if bounds is None:
                 raise ModelError(
-                    f"--strategy tensor: {node['name']} is a Dropout of {width} channels, which "
-                    f"{self._device_count} devices cannot share: choose fewer --tensor-parallel, "
-                    "or another network"
+                    f"--strategy tensor: {node['name']} is a Dropout of {width} channels, which cannot be "
+                    f"divided among {self._device_count} devices: choose a smaller --tensor-parallel, or "
+                    "another model"
                 )
             data = self.operations.scatter(data, bounds)
         return self.operations.add_node(node, (data,), data.bounds)
@@ -265,7 +265,7 @@ class _Planner:
             source = self.nodes[entry[0]]
             if source["op"] == "null" and source["name"] in self._trained and self.graph_info.uses[entry[0]] > 1:
                 raise ModelError(
-                    f"--strategy tensor: {source['name']} is a parameter of several layers: choose another --strategy"
+                    f"--strategy tensor: several layers share the parameter {source['name']}: choose another --strategy"
                 )
         return self.operations.add_node({**node}, inputs, None, complete=True)
 
@@ -322,8 +322,8 @@ def _check_not_random(node: Node) -> None:
     attrs = node.get("attrs", {})
     if "random" in node["op"] or "sample" in node["op"] or attrs.get("act_type") == "rrelu":
         raise ModelError(
-            f"--strategy tensor: {node['name']} draws random numbers ({node['op']}), "
-            "of which all devices would need the same: choose another --strategy"
+            f"--strategy tensor: {node['name']} draws random numbers ({node['op']}), which must be "
+            "the same on all devices: choose another --strategy"
         )
 
 

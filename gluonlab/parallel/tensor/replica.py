@@ -164,7 +164,7 @@ class TensorReplica:
 
     def backward(self, scale: float = 1.0, hook: Optional[PhaseHook] = None) -> None:
         """Queue the backward pass of the last `forward`, for the loss times ``scale``."""
-        assert self._last is not None, "forward comes first"
+        assert self._last is not None, "call forward before backward"
         for heads in self._last.heads:
             heads.set_loss_scale(scale)
         for is_collective, call in self._last.backward:
@@ -175,7 +175,7 @@ class TensorReplica:
 
     def traffic(self) -> MicrobatchTraffic:
         """Return the bytes that were sent between devices for the last microbatch."""
-        assert self._last is not None, "forward comes first"
+        assert self._last is not None, "call forward before backward"
         return self._last.traffic
 
     def _bind(self, images: nd.NDArray, labels: nd.NDArray, accumulate: bool) -> _Calls:

@@ -168,7 +168,7 @@ class TensorParallel(ReplicaStep):
         counts = Counter(self.layout.layers.values())
         layers = ", ".join(f"{count} by {mode}" for mode, count in counts.items())
         sums = self.layout.allreduce_count
-        yield "channels", f"{layers}; {sums} sum{'s' * (sums != 1)} of activations a pass"
+        yield "channels", f"{layers}; {sums} allreduce{'s' * (sums != 1)} of activations per pass"
 
     def _plan_layout(self, loss: gluon.HybridBlock, plan: StrategyPlan) -> Layout:
         """Plan how the largest microbatch of a device is split, for the network with its loss."""

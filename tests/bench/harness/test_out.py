@@ -5,10 +5,10 @@ import pytest
 from gluonlab.bench.__main__ import main
 
 PLACES = {
-    "folder": "--out-file folder is a folder: give the name of a file",
-    "nowhere/r.json": "--out-file nowhere/r.json: there is no folder nowhere: make it",
-    "": "is a folder: give the name of a file",
-    "a\0b": "that is no name for a file",
+    "folder": "--out-file folder is a folder: use the name of a file",
+    "nowhere/r.json": "--out-file nowhere/r.json: the folder nowhere does not exist: create it",
+    "": "is a folder: use the name of a file",
+    "a\0b": "it is not a valid file name",
 }
 
 

@@ -49,7 +49,7 @@ def test_hosts_may_have_devices_of_any_numbers(data):
 
 def test_too_many_hosts_and_unequal_ones_are_one_line():
     for topology in (make_topology("p3.16xlarge*5"), make_topology("p3.8xlarge*2", 6)):
-        with pytest.raises(ScheduleError, match=r"2 to 4 of as many devices each.*hierarchical"):
+        with pytest.raises(ScheduleError, match=r"2 to 4 hosts with equal numbers of devices.*hierarchical"):
             cheapest(topology, 1024)
 
 

@@ -92,7 +92,7 @@ def test_links_without_schedules_of_their_own_get_those_of_a_switch(world_size):
 
 
 def test_more_devices_than_there_are_files_for_are_one_line():
-    with pytest.raises(ScheduleError, match=r"16 devices of p2.16xlarge: there are some for .*p3"):
+    with pytest.raises(ScheduleError, match=r"for the 16 devices of p2.16xlarge: choose .*p3"):
         make_choice(make_topology("p2.16xlarge"))
 
 
@@ -107,5 +107,5 @@ def test_a_file_that_is_written_is_read_as_it_was(tmp_path_factory, path):
 
 
 def test_a_flow_network_of_several_hosts_is_refused():
-    with pytest.raises(ScheduleError, match=r"differ in latency.*within one host"):
+    with pytest.raises(ScheduleError, match=r"the latency differs between messages, for example between hosts"):
         make_flow_network(make_topology("p3.16xlarge*2"))

@@ -57,7 +57,7 @@ def test_a_repacked_archive_of_other_files_is_refused(serve, root):
     server = serve({CIFAR_ARCHIVE: packed})
     with pytest.raises(DownloadError) as error:
         download(cifar_source(BATCH_FILES, ARCHIVE, server.url), root)
-    assert re.search(r"data_batch_3\.bin in it has sha1 \w{40}, expected \w{40}", str(error.value))
+    assert re.search(r"data_batch_3\.bin in \S+ has sha1 \w{40}, expected \w{40}", str(error.value))
     assert f"(sha256 {sha256(packed)}, expected {sha256(ARCHIVE)})" in str(error.value)
     by_hand = f"put into {root}, and run the same command again\n    {CIFAR_ARCHIVE} "
     assert f"{by_hand}({len(ARCHIVE):,} bytes, sha256 {sha256(ARCHIVE)})\n" in str(error.value)
@@ -80,7 +80,7 @@ def test_a_damaged_archive_of_the_user_is_reported_and_kept(source, root):
     lines = []
     download(source, root, log=lines.append)
     assert read_files(root) == {**UNPACKED, CIFAR_ARCHIVE: b"<html>"}
-    assert re.search(rf"{CIFAR_ARCHIVE}: not a usable archive .*it is kept", lines[0])
+    assert re.search(rf"{CIFAR_ARCHIVE} is not a valid archive .*the file is kept", lines[0])
 
 
 def test_other_files_are_kept_but_not_what_a_killed_process_unpacked(source, root):
@@ -143,7 +143,7 @@ def test_a_disk_that_is_full_when_an_archive_is_unpacked_keeps_the_archive(serve
     assert len(archive) < 10_000
     server = serve({"imagenette2-320.tgz": archive})
     source = imagenette_source(server, archive)
-    with limit_file_size(100_000), pytest.raises(OutputError, match="zeros: File too large; make room"):
+    with limit_file_size(100_000), pytest.raises(OutputError, match="File too large"):
         download(source, root)
     assert set(read_files(root)) == {"imagenette2-320.tgz.part"}
     server.close()

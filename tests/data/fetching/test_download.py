@@ -74,7 +74,7 @@ def test_the_next_command_resumes_after_a_server_restart(serve, root, part, arri
     first = serve({"file.gz": FILE_CONTENT})
     first.add_faults("file.gz", truncate_body(CUT_BYTES), *[truncate_body(0)] * 9)
     size = len(FILE_CONTENT)
-    message = rf"/file.gz broke off .*after {CUT_BYTES:,} bytes of {size:,}: the connection ended"
+    message = rf"/file.gz closed the connection .*after {CUT_BYTES:,} bytes of {size:,}: the connection was closed"
     with pytest.raises(DownloadError, match=message):
         download(single_file_source(first.url), root)
     assert part.read_bytes() == FILE_CONTENT[:CUT_BYTES]
@@ -115,7 +115,7 @@ def ignore_range_start(handler):
 def test_a_server_without_progress_is_abandoned(serve, root, range_fault):
     server = serve({"file.gz": FILE_CONTENT})
     server.add_faults("file.gz", *[truncate_body(CUT_BYTES), range_fault] * 10)
-    with pytest.raises(DownloadError, match="broke off"):
+    with pytest.raises(DownloadError, match="closed the connection"):
         download(single_file_source(server.url), root)
     assert len(server.request_headers()) <= 4
     assert not (root / "set" / "file.gz").exists()
@@ -181,7 +181,7 @@ def test_a_missing_content_length_is_counted(serve, root, arrives):
 
 def test_a_full_disk_keeps_the_partial_file(serve, root, part, arrives):
     server = serve({"file.gz": FILE_CONTENT})
-    message = r"cannot write .*/set/file\.gz\.part: File too large; make room or choose another place with --data-dir"
+    message = r"File too large; free disk space, or choose another directory with --data-dir"
     with limit_file_size(CUT_BYTES + 100), pytest.raises(OutputError, match=message):
         download(single_file_source(server.url), root)
     assert part.read_bytes() == FILE_CONTENT[: CUT_BYTES + 100]
@@ -193,7 +193,7 @@ def test_a_full_disk_keeps_the_partial_file(serve, root, part, arrives):
 @pytest.mark.parametrize("below", ["file", "file/data"])
 def test_a_place_that_cannot_be_written_is_named(tmp_path, below):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match=f"cannot write {tmp_path}/.*choose another place with --data-dir"):
+    with pytest.raises(OutputError, match=f"cannot write {tmp_path}/.*choose another directory with --data-dir"):
         download(single_file_source(NOWHERE), tmp_path / below)
 
 
@@ -208,7 +208,7 @@ def test_a_permanent_status_is_named_and_a_long_retry_after_is_ignored(serve, ar
     missing, right = serve({}), serve({"file.gz": FILE_CONTENT})
     missing.add_faults("file.gz", *[respond_with_status(number, **PERMANENT[number])] * 9)
     lines = "\n".join(arrives(missing, right))
-    assert f"{missing.url}file.gz answers with status {number}" in lines
+    assert f"{missing.url}file.gz answered with status {number}" in lines
     assert number == 503 or len(missing.request_headers()) == 1
 
 
@@ -236,7 +236,7 @@ def test_a_very_slow_server_is_abandoned_and_the_next_mirror_resumes(serve, arri
     [line] = [line for line in arrives(slow, right, timeout_s=30) if "trying the next" in line]
     message = (
         rf"{slow.url}file.gz is too slow \((\d+) bytes in \d+ s, "
-        r"at least 1,024 a second are required\); trying the next address"
+        r"at least 1,024 per second are required\); trying the next address"
     )
     slow_bytes = int(re.fullmatch(message, line)[1])
     begin = int(re.fullmatch(r"bytes=(\d+)-", ranges(right)[0])[1])
@@ -266,7 +266,7 @@ def test_without_a_network_the_files_and_their_place_are_named(root):
         download(make_source("set", {"a": FILE_CONTENT, "b": b"b"}, *mirrors), root)
     for words in (
         "http://127.0.0.1:9/one/a cannot be reached (Connection refused)",
-        f"\n  by hand: put into {root / 'set'}\n",
+        f"\n  to download by hand, put into {root / 'set'}\n",
         f"\n    a ({len(FILE_CONTENT):,} bytes, sha256 {sha256(FILE_CONTENT)})\n",
         f"\n    b (1 bytes, sha256 {sha256(b'b')})\n",
         "\n    http://127.0.0.1:9/one/\n    http://127.0.0.1:9/two/",
@@ -335,7 +335,7 @@ def test_two_processes_download_once(serve, root, start):
     first = start(single_file_source(server.url))
     assert reached.wait(LIMIT_S)
     second = start(single_file_source(server.url))
-    assert second.stderr.readline() == "waiting for another process that fetches set\n"
+    assert second.stderr.readline() == "waiting for another process that downloads set\n"
     go_on.set()
     for process in (first, second):
         out, _ = process.communicate(timeout=LIMIT_S)
@@ -352,7 +352,7 @@ def test_ctrl_c_keeps_received_bytes_and_the_next_command_resumes(serve, start, 
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out) == (130, "")
-    message = "interrupted: what has been downloaded is kept: run the same command again to resume"
+    message = "interrupted: downloaded files are kept: run the same command again to resume"
     assert err.splitlines()[-1] == message
     assert part.read_bytes() == FILE_CONTENT[:CUT_BYTES]
     arrives(server)

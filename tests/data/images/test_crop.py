@@ -170,5 +170,5 @@ def test_each_epoch_has_new_crops_from_its_seeds(splits):
 
 
 def test_a_split_without_files_is_refused():
-    with pytest.raises(DataError, match="random crops are cut out of image files"):
+    with pytest.raises(DataError, match="random crops need image files, but this split has none"):
         Loader(load_dataset("digits").train, contexts(1), 8, random_crops=True)

@@ -140,13 +140,13 @@ def test_cykooz_is_the_default_if_it_is_installed(monkeypatch):
     assert resolve_resizer(None) == resolve_resizer(PILLOW) == PILLOW
     with pytest.raises(DataError, match="--resizer cykooz needs the package"):
         resolve_resizer(CYKOOZ)
-    with pytest.raises(DataError, match="--resizer opencv: give cykooz or pillow"):
+    with pytest.raises(DataError, match="--resizer opencv: choose cykooz or pillow"):
         resolve_resizer("opencv")
 
 
 def test_with_different_pixels_cykooz_is_not_used_and_warns_once(monkeypatch):
     right = resize._resize_with_cykooz
     monkeypatch.setattr(resize, "_resize_with_cykooz", lambda *given: right(*given).point(lambda x: x ^ 4))
-    with pytest.warns(GluonlabWarning, match="other pixels than Pillow, and is not used") as warning:
+    with pytest.warns(GluonlabWarning, match="produce different pixels, so cykooz.resizer is not used") as warning:
         assert resolve_resizer(None) == resolve_resizer(None) == PILLOW
     assert len(warning) == 1

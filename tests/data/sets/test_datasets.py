@@ -86,7 +86,12 @@ def test_an_epoch_of_cifar10s_own_networks_runs(tmp_path, monkeypatch, settings)
 
 CHOICES = f"unknown data set .*: choose {', '.join(sorted(DATASETS))}"
 UNKNOWN = dict.fromkeys(("mnits", "Digits", "", None), CHOICES)
-UNKNOWN.update({"digit": r"did you mean 'digits'\?", "no.csv": "'no.csv' is a file, and does not exist: write list:"})
+UNKNOWN.update(
+    {
+        "digit": r"did you mean 'digits'\?",
+        "no.csv": "data set 'no\\.csv' is a file, which does not exist: use list:no\\.csv",
+    }
+)
 
 
 @pytest.mark.parametrize(("name", "message"), UNKNOWN.items())
@@ -105,7 +110,7 @@ def test_a_folder_that_would_not_be_read_is_refused(name):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("digits", {"batch_size": 8}, "digits has no option 'batch_size', and no others"),
+        ("digits", {"batch_size": 8}, "digits has no options, but 'batch_size' was set"),
         ("synthetic", {"sample": 8}, "unknown option of synthetic 'sample': .*'samples'"),
         ("synthetic", {"samples": 0}, "samples 0: must be a whole number of at least 1"),
         ("folder:nowhere", {"path": "."}, "unknown option of folder:nowhere 'path'"),
@@ -124,7 +129,7 @@ def test_options_that_a_data_set_does_not_take_get_one_line(name, options, messa
 @pytest.mark.parametrize(
     ("images", "dtype", "labels", "message"),
     [
-        ((4, 28, 28), "uint8", (4,), r"uint8 of shape \(4, 28, 28\): give uint8"),
+        ((4, 28, 28), "uint8", (4,), r"images are uint8 of shape \(4, 28, 28\)"),
         ((4, 1, 2, 2), "float64", (4,), "images are float64"),
         ((4, 1, 2, 2), "uint8", (3,), r"4 images have labels of shape \(3,\)"),
         ((4, 1, 2, 2), "uint8", (4, 1), r"labels of shape \(4, 1\)"),
@@ -185,7 +190,11 @@ def test_bytes_as_fractions_become_the_same_bytes_and_other_floats_stay(dtype, s
 
 def test_images_with_channels_last_are_refused_unless_a_layout_says_what_they_are():
     last = X.transpose(0, 2, 3, 1)[..., :1]
-    with pytest.raises(DataError, match=r"looks like \(N, H, W, C\): give its transpose\(0, 3, 1,"):
+    with pytest.raises(
+        DataError,
+        match=r"x_train has the shape \(12, 5, 7, 1\), which looks like \(N, H, W, C\): use "
+        r"x_train\.transpose\(0, 3, 1, 2\) or layout='NHWC'",
+    ):
         from_arrays(last, Y, last, Y)
     data = from_arrays(last, Y, last, Y, layout="NHWC")
     assert (data.train.images == X[:, :1]).all()
@@ -195,7 +204,7 @@ def test_images_with_channels_last_are_refused_unless_a_layout_says_what_they_ar
     with pytest.raises(DataError, match=r"images has the shape \(12, 5, 7, 1\), which looks like"):
         ArraySplit(last, Y)
     assert (ArraySplit(last, Y, "NHWC").images == X[:, :1]).all()
-    with pytest.raises(DataError, match="layout 'HWC': give NCHW or NHWC"):
+    with pytest.raises(DataError, match="layout='HWC': use NCHW or NHWC, or omit it"):
         from_arrays(X, Y, X, Y, layout="HWC")
 
 
@@ -223,14 +232,26 @@ def test_whole_numbers_of_any_kind_are_labels(labels):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (np.eye(3)[Y], r"y_train is float64 .*, one-hot: give .*, y_train.argmax\(axis=1\)$"),
-        (Y + 0.5, "y_train has 0.5 at 0: give whole numbers of classes; a run trains classifiers"),
-        (np.where(Y, Y, np.nan), "y_train has nan at 0"),
-        (np.array(["cat", "dog", "emu"])[Y], "give a whole number from 0 .*return_inverse=True"),
+        (
+            np.eye(3)[Y],
+            (
+                r"y_train is float64 of shape \(12, 3\), one-hot: use class numbers, "
+                r"y_train\.argmax\(axis=1\)"
+            ),
+        ),
+        (Y + 0.5, "y_train has 0\\.5 at position 0: use whole class numbers; a run trains classifiers"),
+        (np.where(Y, Y, np.nan), "y_train has nan at position 0"),
+        (np.array(["cat", "dog", "emu"])[Y], "use a whole number from 0 for each class"),
         ([[0], [0, 1]] * 6, "y_train .*equal"),
-        (Y - 3, "y_train goes from -3 to -1: give classes from 0 up"),
-        (None, "y_train is a NoneType: give an array"),
-        (np.where(Y, Y, 900000), r"4 classes occur .*0 to 900,000 \(0, 1, 2, 900000\), so the net"),
+        (Y - 3, "y_train has values from -3 to -1: use class numbers from 0"),
+        (None, "y_train is a NoneType: use an array of numpy or MXNet"),
+        (
+            np.where(Y, Y, 900000),
+            (
+                r"4 classes occur among the labels from 0 to 900,000 \(0, 1, 2, 900000\), so the model "
+                r"would have 900,001 outputs"
+            ),
+        ),
     ],
 )
 def test_invalid_labels_are_reported_in_one_line(labels, message):
@@ -242,13 +263,19 @@ def test_invalid_labels_are_reported_in_one_line(labels, message):
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        ([X, np.zeros((12, 4))], r"unequal shape, \(12, 2, 5, 7\) at 0 and \(12, 4\) at 1: .*own-lo"),
-        ([*X[:11], X[0][:, :4]], r"unequal shape, \(2, 5, 7\) at 0 and \(2, 4, 7\) at 11"),
-        ({"x": X}, "x_train is a dict: give an array"),
-        (mx.gluon.data.ArrayDataset(X, Y), "x_train is a ArrayDataset: give an array"),
-        (np.where(X > 250, np.nan, X / 255), "x_train has a number that is not finite in image"),
-        (X.astype("int64") * 2, "x_train is int64 .*: give bytes from 0 to 255, or floats"),
-        (X > 9, "x_train is bool .*: give bytes"),
+        ([X, np.zeros((12, 4))], r"x_train has parts of different shapes, \(12, 2, 5, 7\) at 0 and \(12, 4\) at 1"),
+        ([*X[:11], X[0][:, :4]], r"x_train has parts of different shapes, \(2, 5, 7\) at 0 and \(2, 4, 7\) at 11"),
+        ({"x": X}, "x_train is a dict: use an array of numpy or MXNet"),
+        (mx.gluon.data.ArrayDataset(X, Y), "x_train is a ArrayDataset"),
+        (np.where(X > 250, np.nan, X / 255), "x_train has a value that is not finite in image 0"),
+        (
+            X.astype("int64") * 2,
+            (
+                "x_train is int64 of shape \\(12, 2, 5, 7\\), from 0 to 510: use bytes from 0 to 255, or "
+                "floats, which are not scaled"
+            ),
+        ),
+        (X > 9, "x_train is bool of shape \\(12, 2, 5, 7\\)"),
     ],
 )
 def test_invalid_images_are_reported_in_one_line(images, message):
@@ -262,7 +289,7 @@ def test_invalid_images_are_reported_in_one_line(images, message):
     [
         ((X, Y + 1, X, Y + 1), r"3 classes occur among the labels from 0 to 3 \(1, 2"),
         ((X[Y < 2], Y[Y < 2], X, Y), "validation images have the label 2, but no training image"),
-        ((X * 1.0, Y, X, Y), "float64 with whole numbers up to 25., and networks"),
+        ((X * 1.0, Y, X, Y), "float64 with whole numbers up to 25., but floats are not"),
     ],
 )
 def test_labels_with_gaps_and_floats_that_look_like_pixels_cause_a_warning(arrays, message):
@@ -278,5 +305,7 @@ def test_the_example_is_true():
 def test_a_split_takes_arrays_of_mxnet_and_no_labels_that_are_cut_off():
     split = ArraySplit(mx.nd.array(X, dtype="uint8"), mx.nd.array(Y, dtype="int32"))
     assert (split.images == X).all() and split.labels.tolist() == Y.tolist()
-    with pytest.raises(DataError, match=r"labels of shape .12,., float64: give one label per image"):
+    with pytest.raises(
+        DataError, match=r"12 images have labels of shape \(12,\), float64: use one label per image, a whole number"
+    ):
         ArraySplit(X, Y + 0.5)

@@ -79,17 +79,15 @@ def test_an_existing_target_is_refused_before_decoding_and_an_invalid_image_leav
         pack_dataset(load_dataset(f"folder:{root}", decoders=1), empty_cwd / "packed")
     assert [path.name for path in empty_cwd.iterdir()] == ["animals"]
     (empty_cwd / "existing").mkdir()
-    message = "error: --out existing exists: give a new folder, so that nothing is lost\n"
+    message = "error: --out existing exists: use a new folder, so that no files are overwritten\n"
     assert ended(main, "pack", f"folder:{root}", "--skip-corrupt", "--out", "existing") == (2, "", message)
-    with pytest.raises(OutputError, match="existing exists: give a new folder"):
+    with pytest.raises(OutputError, match="existing exists: use a new folder"):
         pack_dataset(dataset, empty_cwd / "existing")
     assert list((empty_cwd / "existing").iterdir()) == []
 
 
 def test_a_full_disk_is_an_error_and_leaves_nothing_behind(dataset, tmp_path):
-    with limit_file_size(20_000), pytest.raises(
-        OutputError, match=r"cannot write .*packed: File too large; choose another place"
-    ):
+    with limit_file_size(20_000), pytest.raises(OutputError, match=r"File too large; choose another path with --out"):
         pack_dataset(dataset, tmp_path / "packed")
     assert list(tmp_path.iterdir()) == []
 
@@ -108,18 +106,18 @@ def reindex(**changes):
 NOT_PLAIN = ["../../../outside", "/outside", "a\x1b[2J", "a\0b", "..", "", "x" * 300, "\ud800"]
 DEEP_OR_LONG = ["[" * 100_000, '{"name": ' * 50_000, "1" * 5000, "\0" * 2**25]
 DAMAGES = {
-    **{repr(name)[:9]: (reindex(name=name), "pack.json: is not what") for name in NOT_PLAIN},
+    **{repr(name)[:9]: (reindex(name=name), "pack.json: was not written") for name in NOT_PLAIN},
     **{content[:9]: (edit(INDEX, lambda _, content=content: content.encode()), INDEX) for content in DEEP_OR_LONG},
-    "no json": (edit(INDEX, lambda content: content[:-5]), "pack.json: is not what gluonlab's pack writes"),
-    "another format": (reindex(format=2), "pack.json: is not what"),
-    "no classes": (reindex(classes=3), "pack.json: is not what"),
+    "no json": (edit(INDEX, lambda content: content[:-5]), "pack.json: was not written by gluonlab data pack"),
+    "another format": (reindex(format=2), "pack.json: was not written"),
+    "no classes": (reindex(classes=3), "pack.json: was not written"),
     "fewer classes": (reindex(classes=["ant", "bee"]), "labels from 0 to 2 for 2 classes"),
     "another shape": (reindex(image_shape=[3, 8, 8]), r"images of shape \(270, 3, 16, 16\)"),
     "gray images": (reindex(image_shape=[1, 16, 16]), "images of 1x16x16, expected squares with 3 channels"),
     "oblong images": (reindex(image_shape=[3, 16, 8]), "images of 3x16x8, expected squares"),
     "truncated": (edit("train-images.npy", lambda content: content[:-1]), "train-images.npy: damaged"),
     "empty": (edit("train-images.npy", lambda content: b""), "train-images.npy: "),
-    "other values": (edit("test-labels.npy", lambda content: content.replace(b"<i4", b"<f4")), "holds other values"),
+    "other values": (edit("test-labels.npy", lambda content: content.replace(b"<i4", b"<f4")), "contains other values"),
     "missing": (lambda folder: (folder / "test-labels.npy").unlink(), "cannot be read .No such file"),
 }
 
@@ -164,7 +162,7 @@ def test_a_packed_file_that_changes_while_it_is_in_use_is_an_error(packed, chang
         with path.open("r+b") as file:
             file.write(content)
         os.utime(path, ns=(1, 1))  # some disks count time in seconds
-    message = f"{path}: was changed while it was in use: pack the folder again"
+    message = f"{path}: was changed during use: pack the folder again"
     with pytest.raises(DataError, match=re.escape(message)):
         data.train.batch(np.arange(len(data.train)))
 
@@ -178,11 +176,11 @@ def test_a_packed_file_that_vanishes_or_is_replaced_is_read_to_the_end(packed):
 
 
 REFUSED = {
-    "image_size": (32, "packed with images of 16x16 pixels: leave --image-size out"),
-    "decoders": (2, "packed is packed, so nothing is left to decode: leave --workers out"),
-    "skip_bad": (True, "packed is packed, so nothing is left to decode: leave --skip-corrupt out"),
+    "image_size": (32, "was packed with images of 16x16 pixels: omit --image-size, or pack the"),
+    "decoders": (2, "are already decoded: omit --workers"),
+    "skip_bad": (True, "are already decoded: omit --skip-corrupt"),
     "val_share": (0.3, "--val-split 0.3 is for folders without val"),
-    "random_resized_crop": (True, "--random-resized-crop cuts image files, and .*packed is packed: give the folder"),
+    "random_resized_crop": (True, "--random-resized-crop needs image files, but"),
 }
 
 

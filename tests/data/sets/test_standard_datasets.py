@@ -52,7 +52,7 @@ CUT = [
 def test_every_truncation_is_an_error_that_names_the_file(folder):
     for name, content in CUT:
         (folder / name).write_bytes(content)
-        with pytest.raises(DataError, match=f"/{name}: .*: fetch it again, or give another --data"):
+        with pytest.raises(DataError, match=f"/{name}: .*: download it again, or use another --data"):
             read_idx(folder / name, dimensions=3)
 
 
@@ -95,21 +95,21 @@ def make_header(*shape):
 
 ZEROS = gzip.compress(bytes(2**27), 1)  # the members of a gzip file may be chained
 BOMBS = {
-    "a huge shape": (make_header(*[2**32 - 1] * 3), "truncated, 16 bytes where its header"),
+    "a huge shape": (make_header(*[2**32 - 1] * 3), "truncated: 16 bytes, but its header"),
     "more than it promises": (
         gzip.compress(idx_bytes(SMALL) + bytes(2**26), 1),
-        r"\.gz: too long, more than the 40 bytes that its header \(2, 3, 4\) promises",
+        r"\.gz: too long: more than the 40 bytes that its header \(2, 3, 4\) announces",
     ),
     **{
         f"more than it can inflate to, {promised}": (
             gzip.compress(make_header(promised, 28, 28) + bytes(2**20), 1),
-            f"promises {promised * 784 + 16} bytes, more than the [0-9]+ that it can inflate to",
+            f"announces {promised * 784 + 16} bytes, more than the maximum decompressed size of [0-9]+",
         )
         for promised in (2**21, 2**32 - 1)
     },
     "more than a gibibyte": (
         gzip.compress(make_header(2**15 + 1, 2**15, 1)) + ZEROS * 8,
-        f"promises {2**30 + 2**15 + 16} bytes, more than the {2**30} that it",
+        f"announces {2**30 + 2**15 + 16} bytes, more than the maximum decompressed size of {2**30}",
     ),
 }
 
@@ -131,13 +131,13 @@ def test_a_file_that_is_a_bomb_is_refused_with_little_memory(folder, kind):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "it begins with nothing, expected 00 00 08 03"),
-        (b"<htm", "it begins with 3c 68 74 6d"),
+        (b"", "it starts with nothing, expected 00 00 08 03"),
+        (b"<htm", "it starts with 3c 68 74 6d"),
         (b"\0\0\x0d\x03" + bytes(12), "values of type 0x0d, expected unsigned bytes"),
         (idx_bytes(SMALL[0]), "2 dimensions, expected 3"),
-        (idx_bytes(SMALL)[:10], "truncated in its header, 10 of 16 bytes"),
-        (idx_bytes(SMALL)[:-1], r"truncated, 39 bytes where its header \(2, 3, 4\) promises 40"),
-        (idx_bytes(SMALL) + b"\0", r"too long, more than the 40 bytes that its header \(2, 3, 4\) promises"),
+        (idx_bytes(SMALL)[:10], "truncated in its header: 10 of 16 bytes"),
+        (idx_bytes(SMALL)[:-1], r"truncated: 39 bytes, but its header \(2, 3, 4\) announces 40"),
+        (idx_bytes(SMALL) + b"\0", r"too long: more than the 40 bytes that its header \(2, 3, 4\) announces"),
     ],
 )
 def test_a_fault_of_an_idx_file_is_described(folder, content, message):
@@ -151,7 +151,7 @@ def test_a_fault_of_an_idx_file_is_described(folder, content, message):
         ((3, 28, 28), [0, 9, 10], "labels", "label 10 at position 2, expected 0 to 9"),
         ((3, 28, 28), [0, 1], "labels", "2 labels for the 3 images of images"),
         ((2, 28, 27), [0, 1], "images", "images of 28x27 pixels, expected 28x28"),
-        ((0, 28, 28), [], "images", "it holds no images"),
+        ((0, 28, 28), [], "images", "it contains no images"),
     ],
 )
 def test_images_and_labels_must_fit_each_other(folder, images, labels, named, message):
@@ -178,7 +178,9 @@ def test_a_data_set_is_found_in_its_folder(tmp_path, name, ending, below):
 
 
 def test_without_a_folder_the_files_are_named():
-    with pytest.raises(DataError, match="--data-dir DIR") as error:
+    with pytest.raises(
+        DataError, match="gluonlab data download mnist\\), or use another folder with --data-dir DIR"
+    ) as error:
         load_dataset("mnist")
     assert all(name in str(error.value) for name in MNIST_NAMES)
 
@@ -188,7 +190,8 @@ def test_the_file_that_is_missing_is_named_and_no_other(tmp_path, name):
     write_mnist(tmp_path)
     (tmp_path / name).unlink()
     with pytest.raises(
-        DataError, match=rf"mnist lacks {name} \(plain or .gz\), in {tmp_path}/mnist and {tmp_path}: download"
+        DataError,
+        match=rf"mnist is incomplete: {name} \(plain or .gz\) not found in {tmp_path}/mnist and {tmp_path}: download",
     ):
         load_dataset("mnist", str(tmp_path))
 
@@ -245,7 +248,7 @@ def test_every_image_is_read_in_order(tmp_path, monkeypatch, below):
 def test_the_batch_that_is_missing_is_named_with_the_command_that_fetches_it(tmp_path, name):
     write_batches(tmp_path / "cifar10")
     (tmp_path / "cifar10" / name).unlink()
-    with pytest.raises(DataError, match=f"cifar10 lacks {name}, in {tmp_path}/cifar10 and ") as error:
+    with pytest.raises(DataError, match=f"cifar10 is incomplete: {name} not found in {tmp_path}/cifar10 and ") as error:
         load_dataset("cifar10", str(tmp_path), records=RECORDS)
     assert f"gluonlab data download cifar10 --data-dir {tmp_path}" in str(error.value)
 
@@ -256,20 +259,20 @@ WHOLE = cifar_batches()[BATCHES[0]]
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "truncated, 0 bytes where 3 images take 9,219"),
-        (WHOLE[:-1], "truncated, 9,218 bytes where 3 images take 9,219"),
-        (WHOLE[: 2 * RECORD_BYTES], "truncated, 6,146 bytes"),
-        (WHOLE + b"\0", "too long, more than 9,219 bytes where 3 images take 9,219"),
+        (b"", "truncated: 0 bytes, but 3 images need 9,219"),
+        (WHOLE[:-1], "truncated: 9,218 bytes, but 3 images need 9,219"),
+        (WHOLE[: 2 * RECORD_BYTES], "truncated: 6,146 bytes"),
+        (WHOLE + b"\0", "too long: more than 9,219 bytes, but 3 images need 9,219"),
         (WHOLE[:RECORD_BYTES] + b"\x0a" + WHOLE[RECORD_BYTES + 1 :], "label 10 at position 1, expected 0 to 9"),
         (WHOLE[: 2 * RECORD_BYTES] + b"\xff" + WHOLE[2 * RECORD_BYTES + 1 :], "label 255 at position 2"),
     ],
 )
 def test_a_fault_of_a_batch_is_described(tmp_path, content, message):
     write_batches(tmp_path)
-    with pytest.raises(DataError, match="where 10,000 images take 30,730,000"):
+    with pytest.raises(DataError, match="but 10,000 images need 30,730,000"):
         load_dataset("cifar10", str(tmp_path))
     (tmp_path / BATCHES[3]).write_bytes(content)
-    with pytest.raises(DataError, match=rf"/{BATCHES[3]}: {message}.*: fetch it again, or give another --data-dir$"):
+    with pytest.raises(DataError, match=rf"/{BATCHES[3]}: {message}.*: download it again, or use another --data-dir$"):
         load_dataset("cifar10", str(tmp_path), records=RECORDS)
 
 

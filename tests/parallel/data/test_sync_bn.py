@@ -101,14 +101,14 @@ def test_many_steps_without_a_wait_do_not_hang(start):
 
 @pytest.mark.cpu_only("nothing is computed")
 def test_networks_without_supported_batchnorm_are_refused():
-    leave_out = "--sync-bn: mynet has .*{}.*: leave it out"
+    leave_out = "--sync-bn: mynet has .*{}.*: omit it"
     for layers, message in (
         ([nn.Dense(3)], leave_out.format("no BatchNorm layers")),
         ([nn.BatchNorm(use_global_stats=True)], leave_out.format("no BatchNorm layers")),
         ([nn.BatchNorm(), nn.BatchNorm(axis=-1)], leave_out.format("another axis than 1")),
         ([nn.BatchNorm(), nn.BatchNormReLU()], leave_out.format("a BatchNormReLU")),
         ([nn.BatchNorm(), gluon.contrib.nn.SyncBatchNorm(num_devices=2)],
-         "mynet has a SyncBatchNorm.*write nn[.]BatchNorm"),
+         "mynet has a SyncBatchNorm.*use nn[.]BatchNorm"),
     ):  # fmt: skip
         net = nn.HybridSequential()
         net.add(*layers)
@@ -139,9 +139,9 @@ def multiply_by_mean(outputs):
 
 
 REFUSED = {
-    "over axis -3": lambda F, *inputs: F.BatchNorm(*inputs, axis=-3),
+    "on axis -3": lambda F, *inputs: F.BatchNorm(*inputs, axis=-3),
     "is a _contrib_BatchNormWithReLU": lambda F, *inputs: F.contrib.BatchNormWithReLU(*inputs),
-    "takes mean or variance": lambda F, *inputs: multiply_by_mean(F.BatchNorm(*inputs, output_mean_var=True)),
+    "uses the mean or variance": lambda F, *inputs: multiply_by_mean(F.BatchNorm(*inputs, output_mean_var=True)),
 }
 
 
@@ -150,7 +150,7 @@ REFUSED = {
 def test_unsupported_batchnorm_operators_are_refused(reason):
     ctxs = contexts(1)
     net = initialize(BatchNormOperator(REFUSED[reason]), ctxs)
-    with pytest.raises(ModelError, match=f"sync_bn: .*{reason}.*: leave sync_bn out, or "):
+    with pytest.raises(ModelError, match=f"sync_bn: .*{reason}.*: omit sync_bn, or "):
         make_step(net, ctxs, sync_bn=True)
 
 
@@ -208,7 +208,7 @@ def test_a_network_that_waits_for_other_devices_is_refused_before_training(where
     given = dict(NATIVE_SYNC_BATCHNORM[where])
     config = {name: given.pop(name) for name in ("strategy", "sync_bn") if name in given}
     count = given.pop("devices", 2)
-    with pytest.raises(ModelError, match=r"has a SyncBatchNorm.* write nn[.]BatchNorm") as raised:
+    with pytest.raises(ModelError, match=r"has a SyncBatchNorm.* use nn[.]BatchNorm") as raised:
         train(
             TrainConfig(devices=device_spec(count), epochs=1, **config),
             net=lambda classes: NativeSyncBatchNormNet(classes, **given),

@@ -69,8 +69,8 @@ ONE = (GPIPE, price(GPIPE, equal_shares(GPIPE)))
     ("make", "message"),
     [
         (lambda: draw(make_pipeline("1f1b", 20, 2)), "1f1b with 20 devices, 20 stages and 2 micro"),
-        (lambda: as_page([]), "the page cannot begin with number 0 of 0 schedules"),
-        (lambda: as_page([ONE], start=1), "the page cannot begin with number 1 of 1 schedules"),
+        (lambda: as_page([]), "start=0 is not the number of a schedule"),
+        (lambda: as_page([ONE], start=1), "start=1 is not the number of a schedule"),
     ],
 )
 def test_schedules_that_cannot_be_shown_are_refused(make, message):

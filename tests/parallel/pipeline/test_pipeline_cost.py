@@ -123,10 +123,10 @@ def test_a_transfer_delays_the_receiver_and_not_the_sender():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"forward_s": (1.0,)}, r"gpipe has 2 stages, forward_s is \(1.0,\): give one for each"),
-        ({"transfer_s": ()}, r"transfer_s is \(\): give one for each of the boundaries"),
-        ({"update_s": (0.0, -1.0)}, r"update_s \(0.0, -1.0\): a time is a number of seconds"),
-        ({"backward_s": (float("nan"), 1.0)}, r"backward_s \(nan, 1.0\): a time is a number"),
+        ({"forward_s": (1.0,)}, r"gpipe has 2 stages, but forward_s is \(1\.0,\): use one number for each of"),
+        ({"transfer_s": ()}, r"gpipe has 2 stages, but transfer_s is \(\): use one number for each of"),
+        ({"update_s": (0.0, -1.0)}, r"update_s=\(0\.0, -1\.0\): use numbers of seconds, at least 0"),
+        ({"backward_s": (float("nan"), 1.0)}, r"backward_s=\(nan, 1\.0\)"),
     ],
 )
 def test_costs_for_another_number_of_stages_are_refused(change, words):

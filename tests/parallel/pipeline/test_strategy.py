@@ -158,9 +158,9 @@ def test_scores_are_those_of_the_whole_network():
 @pytest.mark.parametrize(
     "cuts, message",
     [
-        ((9,), "--cut 9: give numbers from 1 to 3"),
-        ((0,), "--cut 0: give numbers from 1 to 3"),
-        ((2, 1), "each larger than the one before"),
+        ((9,), "--cut 9: use increasing numbers from 1 to 3"),
+        ((0,), "--cut 0: use increasing numbers from 1 to 3"),
+        ((2, 1), "use increasing numbers"),
         ((1, 2, 3, 3), "a chain of 4 layers, which cannot be cut into 5"),
     ],
 )

@@ -196,21 +196,21 @@ LATE = Instruction("forward", 0, 3)
     [
         (lambda a, b: swap(a, 0, 1), (0, 0), "before forward of microbatch 0, stage 0, which"),
         (lambda a, b: a.remove(a[1]), (0, 2), "microbatch 0 comes next"),  # send_forward 0
-        (lambda a, b: a.remove(("send_forward", 0, 2)), (0, 12), "program ends without it"),
+        (lambda a, b: a.remove(("send_forward", 0, 2)), (0, 12), "program ends before this instruction"),
         (lambda a, b: b.remove(("backward", 1, 2)), (1, 10), "before backward of microbatch 2"),
-        (lambda a, b: a.insert(2, a[0]), (0, 2), "it is done already; microbatch 1 comes next"),
-        (lambda a, b: a.insert(-1, LATE), (0, 12), "there are 3 microbatches, counted from 0"),
-        (lambda a, b: a.insert(9, a[0]), (0, 9), "it is done already; no microbatch is left"),
+        (lambda a, b: a.insert(2, a[0]), (0, 2), "it is already done; microbatch 1 comes next"),
+        (lambda a, b: a.insert(-1, LATE), (0, 12), "the microbatch must be below 3, counted from 0"),
+        (lambda a, b: a.insert(9, a[0]), (0, 9), "it is already done; no microbatch is left"),
         (lambda a, b: b.insert(0, a.pop(0)), (0, 0), "before forward of microbatch 0"),
-        (lambda a, b: b.insert(0, a[0]), (1, 0), "stage 0 lies on device 0"),
+        (lambda a, b: b.insert(0, a[0]), (1, 0), "stage 0 is on device 0"),
         (lambda a, b: b.remove(("recv_forward", 1, 0)), (1, 0), "before recv_forward of microb"),
-        (lambda a, b: b.insert(0, Instruction("recv_backward", 1, 0)), (1, 0), "has nobody to"),
-        (lambda a, b: b.insert(0, Instruction("recv", 1, 0)), (1, 0), "'recv' is no instruction"),
-        (lambda a, b: b.insert(0, Instruction("forward", 2, 0)), (1, 0), "there are 2 stages, co"),
+        (lambda a, b: b.insert(0, Instruction("recv_backward", 1, 0)), (1, 0), "has no neighbor"),
+        (lambda a, b: b.insert(0, Instruction("recv", 1, 0)), (1, 0), "'recv' is not a valid instruction"),
+        (lambda a, b: b.insert(0, Instruction("forward", 2, 0)), (1, 0), "the stage must be below 2, co"),
         (lambda a, b: a.insert(0, a.pop()), (0, 0), "before backward of microbatch 0, stage 0"),
-        (lambda a, b: a.append(a[-1]), (0, 13), "the stage has been updated before"),
-        (lambda a, b: a.pop(), (0, 12), "(update, stage 0): the program ends without it"),
-        (lambda a, b: a.append(Instruction("update", 0, 0)), (0, 13), "its microbatch is -1"),
+        (lambda a, b: a.append(a[-1]), (0, 13), "the stage is already updated"),
+        (lambda a, b: a.pop(), (0, 12), "(update, stage 0): the program ends before this instruction"),
+        (lambda a, b: a.append(Instruction("update", 0, 0)), (0, 13), "its microbatch to -1"),
     ],
 )
 def test_a_fault_is_named(change, place, words):
@@ -225,7 +225,7 @@ def test_devices_of_a_deadlock_are_named():
     error = find_fault(change_schedule(lambda a, b: swap(a, 1, 2), "sequential"))
     assert (error.device, error.place) == (0, 1)
     assert str(error).endswith(
-        "(recv_backward of microbatch 0, stage 0): it waits for its message for ever, as device 1 waits, too"
+        "(recv_backward of microbatch 0, stage 0): it waits forever for its message, because device 1 waits as well"
     )
 
 
@@ -236,18 +236,18 @@ def test_a_queue_that_is_too_short_is_named():
     assert find_fault(mixed, queue=2) is None
     assert str(find_fault(mixed)) == (
         "mixed, device 0, instruction 7 (send_forward of microbatch 3, stage 0): "
-        "it waits for room among 1 message for ever, as device 1 waits, too"
+        "it waits forever for space in a queue of 1 message, because device 1 waits as well"
     )
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"devices": 0}, "0 devices, 2 stages and 3 microbatches: there must be one of each"),
+        ({"devices": 0}, "0 devices, 2 stages and 3 microbatches: use at least one of each"),
         ({"microbatches": 0}, "2 devices, 2 stages and 0 microbatches"),
-        ({"stages": 1}, "stages=1 on 2 devices: each device must have one"),
+        ({"stages": 1}, "there are 1 stages on 2 devices: use at least one stage"),
         ({"programs": ()}, "0 programs for 2 devices"),
-        ({"queue": 0}, "queues of 0 messages: a whole number from 1 up"),
+        ({"queue": 0}, "queue=0: use a whole number of messages"),
     ],
 )
 def test_malformed_schedules_are_refused(change, words):

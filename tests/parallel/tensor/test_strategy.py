@@ -163,7 +163,7 @@ def test_a_random_chain_trains_as_one_device(chain, case):
     try:
         strategy_of(make, case)
     except ModelError as error:
-        assert "no layer has channels for" in str(error)
+        assert "no layer has enough channels for" in str(error)
         return
     check_trains_as_one(make, case)
 
@@ -239,7 +239,7 @@ def test_scores_are_those_of_the_whole_network():
 
 
 def test_a_network_without_enough_channels_is_refused():
-    with pytest.raises(ModelError, match="no layer has channels for 80 devices"):
+    with pytest.raises(ModelError, match="no layer has enough channels for 80 devices"):
         layout_of(sequence_maker(lambda: [nn.Dense(1)]), 80)
 
 

@@ -55,12 +55,12 @@ def test_the_table_has_all_published_figures(speedup):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--predict", "p3.15xlarge"], "unknown machine to predict 'p3.15xlarge': choose g4dn"),
+        (["--predict", "p3.15xlarge"], "unknown machine 'p3.15xlarge': choose g4dn"),
         (["--predict", "p3.16xlarge", "--gpus", "9"], "9 GPUs of p3.16xlarge: choose 1 to 8"),
         (["--predict", "p3.16xlarge", "--strategy", "layers"], "--strategy layers has no prediction"),
         (["--predict", "p3.16xlarge", "--devices", "cpu*2"], "give --gpus N with --predict"),
         (["--predict", "p3.16xlarge", "--images", "224"], "as 3x224x224"),
-        (["--predict", "p3.16xlarge", "--images", "3x4x4"], "cannot take images of shape 3x4x4"),
+        (["--predict", "p3.16xlarge", "--images", "3x4x4"], "does not accept images of shape 3x4x4"),
         (["--predict", "p3.16xlarge", "--out-file", "page.html"], "--predict writes no page"),
         (["--images", "3x224x224"], "--images is for a prediction"),
     ],

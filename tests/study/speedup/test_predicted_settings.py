@@ -142,4 +142,4 @@ def test_images_that_do_not_divide_wait_for_the_gpu_with_most():
     found = predict_config(MACHINE, uneven)
     assert found.all_gpus_row.batch_size == 9
     assert found.all_gpus_row.images_per_s == pytest.approx(65 / found.all_gpus_row.step_s)
-    assert any("do not divide by 2, 4, 8 GPUs" in caution for caution in found.cautions)
+    assert any("cannot be divided evenly among 2, 4, 8 GPUs" in caution for caution in found.cautions)

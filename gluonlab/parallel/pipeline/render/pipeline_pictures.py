@@ -190,7 +190,7 @@ def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int =
     unless that takes more than 2000 columns. Raises ScheduleError for a width below 40.
     """
     if width < MIN_COLUMNS:
-        raise ScheduleError(f"a pipeline in {width} columns: give it at least {MIN_COLUMNS}")
+        raise ScheduleError(f"width={width}: use at least {MIN_COLUMNS} columns for a pipeline")
     heads = [f"{schedule.name}: {format_size(schedule, timeline)}", schedule_description(schedule), ""]
     text = [*heads, _text_legend(schedule, timeline)]
     lines = [part for line in text for part in textwrap.wrap(line, width) or [""]]
@@ -215,7 +215,7 @@ def _text_legend(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
     ops = {event.instruction.op for device in range(schedule.devices) for event in computing_events(timeline, device)}
     marks += ["uu update"] * (UPDATE in ops)
     several = schedule.stages > schedule.devices
-    return f"{', '.join(marks)}." + " a, b: the device's first and second stage." * several
+    return f"{', '.join(marks)}." + " a, b: the first and second stage of the device." * several
 
 
 def _text_scale(schedule: PipelineSchedule, timeline: PipelineTimeline, room: int) -> Tuple[float, int]:
@@ -320,9 +320,9 @@ text { font-family: system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif; 
 .level { fill: none; stroke: #6b3fa0; stroke-width: 1.6 }
 """
 _HOW_TO_READ = (
-    "A row a device, time goes to the right. A number is a microbatch, on its way forward or "
-    "backward through a stage; hatched, the device is idle. Below: of how many microbatches each "
-    "device keeps the activations."
+    "Each row is a device, and time runs to the right. A number is a microbatch that passes "
+    "forward or backward through a stage. Hatched areas mean that the device is idle. The "
+    "chart below shows for how many microbatches each device keeps activations."
 )
 
 
