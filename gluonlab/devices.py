@@ -214,9 +214,9 @@ def _why_no_gpu() -> str:
     import mxnet as mx
 
     if mx.runtime.Features().is_enabled("CUDA"):
-        return "check the driver with nvidia-smi, and check CUDA_VISIBLE_DEVICES"
-    fix = f"pip uninstall -y mxnet, then {pip_install_command('cu112')}"
-    return f"this is MXNet's CPU build; on a machine with GPUs, run {fix}"
+        return "check the driver with nvidia-smi, and CUDA_VISIBLE_DEVICES"
+    cure = f"pip uninstall -y mxnet, then {pip_install_command('cu112')}"
+    return f"this is MXNet's CPU build; on a machine with GPUs {cure}"
 
 
 def _parse_devices(part: object) -> "Iterator[mx.Context]":
@@ -267,7 +267,7 @@ def _devices_by_number(kind: str, numbers: List[int], requested: str) -> "Iterat
 
     for number in numbers:
         if kind == "gpu" and number >= gpu_count():
-            raise DeviceError(f"{requested!r}: gpu:{number} does not exist: {_describe_available(kind)}")
+            raise DeviceError(f"{requested!r}: there is no gpu:{number}; {_describe_available(kind)}")
         if kind == "cpu":
             _check_cpu_count(number + 1, repr(requested))
         yield mx.Context(kind, number)
@@ -286,13 +286,13 @@ def _devices_by_pattern(kind: str, pattern: str, requested: str) -> "Iterator[mx
         full_regex = re.compile(requested.strip(), re.IGNORECASE)
     except (re.error, OverflowError, RecursionError) as error:
         raise DeviceError(
-            f"{requested!r} is not a device: it is not a valid regular expression ({error}): {_FORMS}"
+            f"{requested!r} is neither device numbers nor a regular expression ({error}): {_FORMS}"
         ) from None
     matches = [
         mx.Context(kind, i) for i in range(count) if regex.fullmatch(str(i)) or full_regex.fullmatch(f"{kind}:{i}")
     ]
     if not matches:
-        raise DeviceError(f"{requested!r} matches no device: {_describe_available(kind)}")
+        raise DeviceError(f"{requested!r} matches no device; {_describe_available(kind)}")
     yield from matches
 
 

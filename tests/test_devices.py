@@ -13,7 +13,7 @@ from gluonlab.devices import MAX_CPU_DEVICES, describe, devices, gpus
 from gluonlab.errors import DeviceError, GluonlabWarning
 
 BUILDS = [
-    (True, "check the driver with nvidia-smi, and check CUDA_VISIBLE_DEVICES"),
+    (True, "check the driver with nvidia-smi, and CUDA_VISIBLE_DEVICES"),
     (False, "this is MXNet's CPU build; .*cu112.*"),
 ]
 pytestmark = pytest.mark.cpu_only("how many GPUs there are is made up here, and nothing is computed")
@@ -139,9 +139,9 @@ def missing_gpu_pattern(request, monkeypatch):
         ("9" * 5000, "is not a device: use"),
         ("cpu*" + "9" * 5000, "is not a device: use"),
         ("gpu:" + "9" * 5000, "matches no device"),
-        ("gpu:0|gpu:7", "'gpu:0|gpu:7': gpu:7"),
-        (True, "True GPUs requested"),
-        (["cpu", "gpu"], "mixes CPUs and GPUs: choose only one"),
+        ("gpu:0|gpu:7", "'gpu:0|gpu:7': there is no gpu:7"),
+        (True, "True GPUs cannot be used"),
+        (["cpu", "gpu"], "mixes CPUs and GPUs: choose one kind"),
         ("cpu:0,gpu:0", "'cpu:0,gpu:0' mixes CPUs and GPUs"),
         ([mx.cpu(0), "gpu:*"], "mixes CPUs and GPUs"),
     ],

@@ -245,7 +245,7 @@ def test_a_state_that_json_cannot_hold_is_refused(tmp_path, state):
         def state_dict(self):
             return state
 
-    with pytest.raises(CallbackError, match="callback Odd: its state_dict\(\) cannot be saved as JSON"):
+    with pytest.raises(CallbackError, match=r"callback Odd: its state_dict\(\) cannot be saved as JSON"):
         run(tmp_path / "run", [Odd("step", 99)], checkpoint_every="2 steps")
 
 

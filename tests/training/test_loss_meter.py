@@ -38,7 +38,7 @@ def test_every_step_is_reported_once_in_order_and_at_most_8_steps_late(steps, fl
 @pytest.mark.parametrize("first", [1, 4, 5, 11])
 def test_a_loss_that_is_not_finite_stops_within_8_steps_and_names_its_step(bad, first):
     meter = AsyncLossMeter(contexts(2))
-    message = "at step 1, before any update: check" if first == 1 else rf"at step {first}\b.*--lr"
+    message = "at step 1, before any update: look for" if first == 1 else rf"at step {first}\b.*--lr"
     with pytest.raises(DivergedError, match=message):
         for number in range(1, first + 9):
             meter.append(full_losses(1.0, bad if number >= first else 1.0), 4)
