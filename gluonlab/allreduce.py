@@ -10,8 +10,10 @@ import click
 from gluonlab.bench.allreduce.message_sizes import COST_SIZES, DEFAULT_DEVICES, DEFAULT_SIZES, DRAWN_DEVICES
 from gluonlab.bench.harness.measurement_command import INTERRUPTED, JSON_OPTION, LANGUAGE_OPTION, Option, option
 from gluonlab.cli.command import command, run_subcommand
+from gluonlab.cli.old_names import translate_values
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.named_topologies import NAME_HELP
+from gluonlab.config.renamed_settings import RENAMED_KVSTORES
 from gluonlab.errors import RunError
 from gluonlab.kvstores import TOPOLOGY_AWARE
 
@@ -46,6 +48,9 @@ def _print_output(name: str, options: Dict[str, Any], as_json: bool = False) -> 
     from gluonlab.bench.allreduce import command_output  # imported here: --help needs no numpy
 
     given = {name: value for name, value in options.items() if value is not None}
+    for key, title in (("algorithms", "--algorithms"), ("algorithm", "")):
+        if key in given:
+            given[key] = translate_values(title, given[key], RENAMED_KVSTORES)
     text, failure = getattr(command_output, name)({**given, **({"json": True} if as_json else {})})
     click.echo(text)
     if failure:

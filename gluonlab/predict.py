@@ -47,8 +47,8 @@ EXAMPLE = "use gluonlab predict RUN_DIR IMAGE..."
 @click.argument("images", nargs=-1, metavar="IMAGE...")
 @click.option("--top-k", metavar="K", help=f"classes to print for each image  [default: {DEFAULT_TOP_K}]")
 @add_json_option()
-@click.option("--csv", "as_csv", is_flag=True, help="print only CSV on standard output")
-@click.option("--grid", metavar="FILE", help="write an image grid with classes and probabilities, a PNG")
+@click.option("--csv", "as_csv", is_flag=True, help="print the result as CSV, and nothing else, on standard output")
+@click.option("--grid", metavar="FILE", help="write a PNG image grid with classes and probabilities")
 @click.option(
     "--misclassified",
     is_flag=True,
@@ -59,7 +59,7 @@ EXAMPLE = "use gluonlab predict RUN_DIR IMAGE..."
 @click.option("--devices", metavar="SPEC", help="devices by name: gpu:0,2 gpu:* cpu cpu*4")
 @click.option("--threads", metavar="N", help="threads per CPU device")
 @click.option("--batch-size", "-b", metavar="N", help="images per device and batch  [default: the run's]")
-@click.option("--data-dir", metavar="DIR", help="with --misclassified: folder of the data set's files")
+@click.option("--data-dir", metavar="DIR", help="directory of the data set's files, for --misclassified")
 @click.option("--workers", "-j", metavar="N", help="processes that decode images  [default: one per core]")
 @click.option("--skip-corrupt", is_flag=True, default=None, help="skip images that cannot be decoded")
 def main(

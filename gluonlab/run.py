@@ -41,11 +41,11 @@ MOST_USED = """
 )
 @add_config_options
 @add_config_file_option
-@click.option("--save-config", metavar="FILE", help="save the settings to FILE, for --config, and exit")
+@click.option("--save-config", metavar="FILE", help="save the settings to FILE for --config, and exit without training")
 @click.option(
     "--autoresume",
     is_flag=True,
-    help="resume the run in --out if there is one; without --checkpoint-every, saves a checkpoint after each epoch",
+    help="resume the run in --out if it exists; otherwise, start it. Without --checkpoint-every, save each epoch",
 )
 @add_json_option()
 @run_commands.add_quiet_option
@@ -65,7 +65,7 @@ def main(save_config: Optional[str], autoresume: bool, as_json: bool, quiet: boo
         if as_json:
             click.echo(json_text({"written_to": save_config}))
         elif not quiet:
-            click.echo(f"written to {save_config}: use it with --config {save_config}")
+            click.echo(f"written to {save_config}; use it with --config {save_config}")
         return
     config = TrainConfig(**given_settings(settings))
     run_commands.check_before_mxnet(config, may_contain_run=autoresume)
@@ -81,7 +81,7 @@ def _format_gluoncv_names() -> str:
     from gluonlab.models import gluoncv_zoo
 
     names = gluoncv_zoo.gluoncv_names()
-    usage = f"{len(names)} models: use one with --model {gluoncv_zoo.PREFIX}NAME"
+    usage = f"{len(names)} models: train one with --model {gluoncv_zoo.PREFIX}NAME"
     return "\n".join([*format_columns(names), "", usage])
 
 

@@ -148,7 +148,7 @@ class Command(click.Command):
             # The error's context contains the command whose option is unknown.
             params = error.ctx.command.get_params(error.ctx) if error.ctx else self.params
             if error.option_name in self.refused:
-                _exit_with_message(f"{error.option_name} {self.refused[error.option_name]}: leave it out", 2)
+                _exit_with_message(f"{error.option_name} {self.refused[error.option_name]}: remove it", 2)
             _exit_with_message(unknown_option_message(error.option_name, _option_names(params)), 2)
         except click.UsageError as error:
             _exit_with_message(self._explain_usage_error(error), 2)
@@ -163,8 +163,8 @@ class Command(click.Command):
                 raise
             out_of_memory.free_reserved_memory()
             if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-                message = f"{error.filename} is no name that a file can have: {error.strerror}"
-                _exit_with_message(f"{message}: give a shorter one", 2)
+                message = f"{error.filename} is not a valid file name ({error.strerror})"
+                _exit_with_message(f"{message}: choose a shorter one", 2)
             hidden_module = explain_hidden_module(error)
             if hidden_module is not None:
                 _exit_with_message(hidden_module, 1)
@@ -211,7 +211,7 @@ class Command(click.Command):
             return False
         name, *others = given
         if others:
-            _exit_with_message(f"{name} and {others[0]} contradict each other: give one of them", 2)
+            _exit_with_message(f"{name} and {others[0]} contradict each other: remove one of them", 2)
         option = self.moved[name]
         print_error(f"warning: {name} is now a command: {option.usage}")
         option.call(option.new_words(name, words))
@@ -313,7 +313,7 @@ class Command(click.Command):
         if isinstance(option, click.Option):
             help = f"({one_line(option.help or '')}); see --help"
             if option.is_flag:
-                return f"{name} takes no value: write {name} alone {help}"
+                return f"{name} does not accept a value: write only {name} {help}"
             return f"{option.opts[0]} needs a value: write {option.opts[0]} {option.metavar} {help}"
         if isinstance(error, click.MissingParameter) and error.param is not None:
             return self._describe_missing(error.param)
@@ -633,11 +633,11 @@ def check_dash(word: str, options: Collection[str]) -> None:
     option = word.partition("=")[0]
     long_dash = _LONG_DASH_PATTERN.match(option)
     if long_dash is not None:
-        corrected, reason = (f"--{option[long_dash.end() :]}", "begins with a long dash, as word processors write")
+        corrected, reason = (f"--{option[long_dash.end() :]}", "starts with a long dash from a word processor")
     elif _ONE_DASH_PATTERN.fullmatch(option) and (
         {f"-{option}"} & {*options, *OPTION_BY_ALIAS} or option[:2] not in options
     ):
-        corrected, reason = f"-{option}", "has one dash"
+        corrected, reason = f"-{option}", "starts with a single dash"
     else:
         return
     name = nearest_option(corrected, options)
@@ -652,8 +652,8 @@ def _check_quotes(word: str, rest: Sequence[str]) -> None:
     if value[:1] and value[0] in _OPENING and is_closed and len(value) > 1:
         plain = value.strip(_OPENING + _CLOSING)
         raise ConfigError(
-            f"{value!r} begins with a quote of a word processor: write it without, {plain!r}, or "
-            "with straight quotes, which the shell takes away"
+            f"{value!r} contains quotes from a word processor: write {plain!r}, or use straight quotes, "
+            "which the shell removes"
         )
 
 

@@ -21,7 +21,7 @@ from gluonlab.config import TrainConfig, option_name
 from gluonlab.config.command_line import FILE_SETTINGS_KEY, SettingOption
 from gluonlab.config.option_checks import check_flag
 from gluonlab.config.option_hints import nearest_option
-from gluonlab.config.renamed_settings import RENAMED_SETTINGS, current_settings
+from gluonlab.config.renamed_settings import RENAMED_SETTINGS, RENAMED_VALUES, current_settings
 from gluonlab.errors import ConfigError, DataError, unknown
 from gluonlab.files.atomic_files import check_new_path, read_bounded, write_text
 
@@ -30,8 +30,8 @@ TOML, JSON = ".toml", ".json"
 # files may be long, because config.json contains the names of all classes.
 MAX_FILE_BYTES = {TOML: 2**14, JSON: 2**24}
 MAX_BRACKETS = 1000  # compiled readers of TOML may recurse until the stack overflows
-FILE_ADVICE = f"give a file of settings that ends in {TOML} or {JSON}, such as --save-config writes"
-INVALID_VALUE_NAMES = {dict: "a table", list: "a list that holds more", int: "too large a number"}
+FILE_ADVICE = f"use a settings file that ends in {TOML} or {JSON}, for example from --save-config"
+INVALID_VALUE_NAMES = {dict: "a table", list: "a nested list or table", int: "too large a number"}
 FIELDS = {field.name: field for field in dataclasses.fields(TrainConfig)}
 
 
@@ -44,7 +44,7 @@ def add_config_file_option(function: Callable[..., None]) -> Callable[..., None]
 
     return click.option(
         "--config", metavar="FILE", callback=read, is_eager=True, expose_value=False,
-        help="settings of a TOML or JSON file, or a run's config.json; options given here win",
+        help="settings from a TOML or JSON file, or a run's config.json; command-line options override them",
     )(function)  # fmt: skip
 
 
@@ -64,22 +64,27 @@ def read_settings(path: str, command: click.Command) -> Dict[str, Any]:
     for key, value in content.items():
         option = option_name(key)
         if option in other_options and not is_run:
-            raise ConfigError(f"{source}: {key} is no setting: write {option} as an option")
+            raise ConfigError(f"{source}: {key} is not a setting: use the option {option} instead")
         if isinstance(value, dict) and key.replace("-", "_") not in FIELDS:
-            raise ConfigError(f"{source}: [{key[:80]}] is a table: write its settings without one, as epochs = 5")
+            raise ConfigError(
+                f"{source}: [{key[:80]}] is a table: write the settings outside of tables, such as epochs = 5"
+            )
         old = key.replace("-", "_")
         if old in RENAMED_SETTINGS:
             warn_renamed(f"{source}: {key}", RENAMED_SETTINGS[old])
             [(key, value)] = current_settings({old: value}).items()
+        elif isinstance(value, str) and value in RENAMED_VALUES.get(old, {}):
+            value = RENAMED_VALUES[old][value]
+            warn_renamed(f"{source}: {key} {content[key]}", value)
         name = _field_name(key, source)
         if value is None or (is_run and (name == "out" or value == FIELDS[name].default)):
             continue
         if name not in supported:
             if is_run:
                 continue
-            raise ConfigError(f"{source}: this command has no {key}: leave it out")
+            raise ConfigError(f"{source}: this command does not use {key}: remove it")
         if name in settings:
-            raise ConfigError(f"{source}: {key} is there twice: give it once")
+            raise ConfigError(f"{source}: {key} is set twice: remove one of them")
         settings[name] = _check_value(f"{source}: {key}", name, value)
     try:
         TrainConfig(**settings)
@@ -98,7 +103,7 @@ def _read_content(path: str, source: str) -> Tuple[Dict[str, Any], bool]:
         from gluonlab.runs.run_schema import CONFIG
 
         config_path = Path(path) / CONFIG
-        advice = f"it is a run's folder: give its file, {config_path}" if config_path.is_file() else FILE_ADVICE
+        advice = f"it is a run directory: use its file {config_path}" if config_path.is_file() else FILE_ADVICE
         raise ConfigError(f"{source}: {advice}")
     try:
         text = read_bounded(Path(path), MAX_FILE_BYTES[ending]).decode("utf-8-sig")
@@ -107,7 +112,7 @@ def _read_content(path: str, source: str) -> Tuple[Dict[str, Any], bool]:
     except OSError as error:
         raise ConfigError(f"{source} cannot be read ({error.strerror or error}): {FILE_ADVICE}") from None
     except UnicodeDecodeError as error:
-        reason = f"byte {error.start} is no UTF-8"
+        reason = f"byte {error.start} is not valid UTF-8"
         raise ConfigError(f"{source} cannot be read ({reason}): {FILE_ADVICE}") from None
     try:
         content = _parse_toml(text) if ending == TOML else _parse_json(text)
@@ -115,9 +120,9 @@ def _read_content(path: str, source: str) -> Tuple[Dict[str, Any], bool]:
         raise
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:80]
-        raise ConfigError(f"{source} is not {ending[1:].upper()} ({reason}): fix it") from None
+        raise ConfigError(f"{source} is not valid {ending[1:].upper()} ({reason}): fix it") from None
     if not isinstance(content, dict):
-        raise ConfigError(f'{source} holds no settings by name: write {{"epochs": 5}}')
+        raise ConfigError(f'{source} must contain an object of settings, such as {{"epochs": 5}}: fix it')
     if ending == JSON and isinstance(content.get("config"), dict):
         return _run_settings(path, content), True
     return content, False
@@ -131,7 +136,9 @@ def _parse_toml(text: str) -> Any:
         try:
             import tomli as reader
         except ImportError:
-            raise ConfigError("to read TOML, Python before 3.11 needs tomli: pip install tomli, or give JSON") from None
+            raise ConfigError(
+                "to read TOML, Python before 3.11 needs tomli: run pip install tomli, or use JSON"
+            ) from None
     if text.count("[") + text.count("{") > MAX_BRACKETS:
         raise ValueError(f"more than {MAX_BRACKETS} brackets")
     return reader.loads(text)
@@ -145,11 +152,11 @@ def _parse_json(text: str) -> Any:
         values = dict(pairs)
         if len(values) < len(pairs):
             repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-            raise ValueError(f"the key {repeated[:40]!r} is there twice")
+            raise ValueError(f"the key {repeated[:40]!r} occurs twice")
         return values
 
     def reject_constant(name: str) -> None:
-        raise ValueError(f"{name} is no number")
+        raise ValueError(f"{name} is not a valid number")
 
     return json.loads(text, parse_constant=reject_constant, object_pairs_hook=reject_repeated_keys)
 
@@ -163,7 +170,7 @@ def _run_settings(path: str, content: Mapping[str, Any]) -> Dict[str, Any]:
     except DataError as error:
         raise ConfigError(str(error)) from None
     if run.is_comparison:
-        raise ConfigError(f"--config {path} is of a comparison: give that of one of its runs")
+        raise ConfigError(f"--config {path} belongs to a comparison: use the file of one of its runs")
     return run.requested
 
 
@@ -182,9 +189,9 @@ def _check_value(source: str, name: str, value: Any) -> Any:
     """Check and convert a value of the file. ``source``: file and key, for messages."""
     if not _is_plain_value(value):
         description = INVALID_VALUE_NAMES.get(type(value)) or repr(value)
-        raise ConfigError(f"{source} is {description}: give text, a number, true, false or a list of them")
+        raise ConfigError(f"{source} is {description}: use text, a number, true, false or a list of them")
     if FIELDS[name].metadata["check"] is check_flag and not isinstance(value, bool):
-        raise ConfigError(f"{source} {json.dumps(value)}: give true or false")
+        raise ConfigError(f"{source} {json.dumps(value)}: must be true or false")
     return FIELDS[name].metadata["check"](source, value)
 
 
@@ -217,13 +224,13 @@ def save_settings(path: str, settings: Mapping[str, Any]) -> None:
     """
     ending, checked = Path(path).suffix.lower(), TrainConfig(**settings).to_dict()
     if ending not in MAX_FILE_BYTES:
-        raise ConfigError(f"--save-config {path}: give a new file that ends in {TOML} or {JSON}")
+        raise ConfigError(f"--save-config {path}: choose a new file that ends in {TOML} or {JSON}")
     values = {name: checked[name] for name in FIELDS if name in settings}
     values = {name: value for name, value in values.items() if value is not None}
     for name, value in values.items():
         if not _is_plain_value(value):
-            reason = "has bytes that are no text, which a file of settings cannot hold"
-            raise ConfigError(f"{option_name(name)} {value} {reason}: give another one")
+            reason = "contains bytes that a settings file cannot store"
+            raise ConfigError(f"{option_name(name)} {value} {reason}: choose another value")
     check_new_path("--save-config", Path(path))
     lines = [(option_name(name)[2:], _format_value(value)) for name, value in values.items()]
     if ending == TOML:

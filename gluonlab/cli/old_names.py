@@ -27,6 +27,14 @@ def warn_renamed(old: str, new: str) -> None:
     print_error(f"warning: {old} is now {new}")
 
 
+def translate_values(option: str, text: str, renamed: Mapping[str, str]) -> str:
+    """Return a comma-separated list with current names; print a warning for each old name."""
+    names = [name.strip() for name in text.split(",")]
+    for name in renamed.keys() & names:
+        warn_renamed(f"{option} {name}".strip(), renamed[name])
+    return ",".join(renamed.get(name, name) for name in names) if renamed.keys() & names else text
+
+
 def current_words(
     words: Sequence[str], params: Sequence[click.Parameter], renamed: Mapping[str, str]
 ) -> Tuple[List[str], Dict[str, str]]:
@@ -52,7 +60,7 @@ def current_words(
             value = remaining[0]
         old = f"{name} {value}" if f"{name} {value}" in renamed else name
         new = renamed.get(old, synonyms.get(old, old))
-        if value and new.startswith(f"{name} "):
+        if old == name and value and new.startswith(f"{name} "):
             new = name  # the form without a value has changed, and this option has one
         elif old in renamed:
             replaced[old] = new

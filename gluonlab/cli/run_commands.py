@@ -28,7 +28,7 @@ from gluonlab.plain_text import json_text, wrap_entry
 from gluonlab.training.check_evaluation import EVALUATION_OPTIONS, read_evaluated_run
 
 FIELDS = [field.name for field in dataclasses.fields(TrainConfig)]
-RUN_ONLY = dict.fromkeys(("--autoresume", "--save-config"), "is an option of gluonlab run")
+RUN_ONLY = dict.fromkeys(("--autoresume", "--save-config"), "works only with gluonlab run")
 add_quiet_option = click.option("--quiet", is_flag=True, help="print only the summary")
 
 
@@ -51,7 +51,7 @@ def _command(
 @_command(
     "gluonlab evaluate",
     [name for name in FIELDS if name not in EVALUATION_OPTIONS],
-    "has no effect on an evaluation, which uses the setting of the run",
+    "has no effect on an evaluation, which uses the run's setting",
     most_used="--gpus --devices --batch-size --data-dir --confusion --export --out --json",
     helps={"out": "directory for the files of --confusion and --export (default: RUN_DIR)"},
 )
@@ -60,8 +60,8 @@ def _command(
 def evaluate(run_dir: str, as_json: bool, **settings: Any) -> None:
     """Evaluate a finished run on its validation images.
 
-    RUN_DIR is the directory of the run. The network has the parameters of the last epoch, or with
-    --patience those of the best epoch.
+    RUN_DIR is the directory of the run. The evaluated parameters are from the last epoch, or from the
+    best epoch if the run used --patience.
     """
     TrainConfig(**given_settings(settings))  # checks the settings before the run is read
     read_evaluated_run(Path(run_dir))
@@ -83,8 +83,8 @@ def evaluate(run_dir: str, as_json: bool, **settings: Any) -> None:
 def resume(run_dir: str, as_json: bool, quiet: bool, **settings: Any) -> None:
     """Resume an interrupted run from its last checkpoint.
 
-    RUN_DIR is the directory of the run. It may use other devices than before. Settings that would
-    change the training, such as --lr, must be those of the run.
+    RUN_DIR is the directory of the run. You can use other devices than before. Settings that would
+    change the training, such as --lr, must stay the same.
     """
     TrainConfig(**given_settings(settings))  # checks the settings before the run is read
     _check_resumable(run_dir)
@@ -139,10 +139,10 @@ def compare(counts: str, as_json: bool, quiet: bool, **settings: Any) -> None:
 def _parse_device_counts(text: str) -> List[int]:
     """Return the numbers of devices of ``1,2`` as [1, 2]. Raises ConfigError."""
     if not re.fullmatch(r"\s*[1-9]\d*(\s*,\s*[1-9]\d*)+\s*", text):
-        raise ConfigError(f"{text} is not a list of device counts: give one such as 1,2 or 1,2,4")
+        raise ConfigError(f"{text} is not a list of device counts: use a list such as 1,2 or 1,2,4")
     counts = [int(count) for count in text.split(",")]
     if len(set(counts)) < len(counts):
-        raise ConfigError(f"{text}: give each number of devices once, such as 1,2 or 1,2,4")
+        raise ConfigError(f"{text}: numbers of devices must be different, such as 1,2 or 1,2,4")
     return counts
 
 
@@ -176,7 +176,7 @@ def find_lr(steps: str, as_json: bool, **settings: Any) -> None:
 
     result = learning_rate_finder.find_learning_rate(config, count)
     path = learning_rate_finder.write_finder_result(result, config.out)
-    lines = [*result.summary_lines(), f"written to {path}: {learning_rate_finder.PICTURE} shows it"]
+    lines = [*result.summary_lines(), f"written to {path}; see the plot {learning_rate_finder.PICTURE}"]
     click.echo(json_text(result.to_dict()) if as_json else wrap_for_terminal(lines))
 
 

@@ -1,7 +1,7 @@
 """Topology-aware allreduces (TOPOLOGY_AWARE), whose schedules are made for a machine's links.
 
 - ``multi_ring``: several rings at the same time.
-- ``synthesised``: schedules found by a solver (`gluonlab.collectives.synthesis`).
+- ``synthesized``: schedules found by a solver (`gluonlab.collectives.synthesis`).
 - ``auto``: for each size, the cheapest of all schedules.
 
 In contrast, the schedules of `gluonlab.collectives.algorithms` depend only on the number of

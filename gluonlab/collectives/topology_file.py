@@ -36,7 +36,7 @@ Links without ends are only used by routes. `write_topology` writes all routes.
 
 ``allreduce solve m.json --out-file found.json`` writes a file of schedules, with their
 topology under the key ``topology``. Such a file is also a topology. With it, the kvstore
-``synthesised`` sums by these schedules. When the file is read, the schedules are verified and
+``synthesized`` sums by these schedules. When the file is read, the schedules are verified and
 compared with the links.
 """
 

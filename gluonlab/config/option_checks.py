@@ -32,21 +32,22 @@ MAX_COUNT = 2**63 - 1  # more than any number of things that can be counted
 
 def whole_number_check(minimum: int, maximum: int = MAX_COUNT) -> Check:
     """Return a check for whole numbers, or their text, from ``minimum`` to ``maximum``."""
-    minimum_text, range_text = f"a whole number from {minimum} up", f"a whole number from {minimum} to {maximum}"
+    range_text = f"a whole number from {minimum} to {maximum}"
+    minimum_text = f"a whole number of at least {minimum}"
 
     def check(name: str, value: Any) -> int:
         """Return ``value`` as an int, or raise ConfigError; ``name``: for the message."""
         text = str(value).strip()
         if isinstance(value, bool) or not re.fullmatch(r"[+-]?[0-9]+", text):
             possible = minimum_text if maximum == MAX_COUNT else range_text
-            raise ConfigError(f"{_quote_setting(name, value)}: give {possible}")
+            raise ConfigError(f"{_quote_setting(name, value)}: must be {possible}")
         # Python refuses to convert texts of several thousand digits.
         if len(text.lstrip("+-0")) > len(str(MAX_COUNT)):
-            raise ConfigError(f"{_quote_setting(name, value)}: give {range_text}")
+            raise ConfigError(f"{_quote_setting(name, value)}: must be {range_text}")
         number = int(text)
         if not minimum <= number <= maximum:
             possible = minimum_text if number < minimum and maximum == MAX_COUNT else range_text
-            raise ConfigError(f"{_quote_setting(name, value)}: give {possible}")
+            raise ConfigError(f"{_quote_setting(name, value)}: must be {possible}")
         return number
 
     return check
@@ -66,7 +67,7 @@ def check_gpu_count(name: str, value: Any) -> int:
         elif text in ("all", "auto", "*", "gpu:*", "-1"):
             suggestion = "gpu:*"
         if suggestion:
-            raise ConfigError(f"{error}, or name GPUs: --devices {suggestion}") from None
+            raise ConfigError(f"{error}; to name GPUs, use --devices {suggestion}") from None
         raise
 
 
@@ -91,7 +92,7 @@ def as_number(value: Any) -> float:
 def _decimal_point_hint(value: Any) -> str:
     """Return a hint if ``value`` is a number with a decimal comma; otherwise an empty text."""
     comma = re.fullmatch(r"\s*([+-]?[0-9]+),([0-9]+)\s*", str(value))
-    return f", with a point: {comma[1]}.{comma[2]}" if comma else ""
+    return f": write a decimal point, {comma[1]}.{comma[2]}" if comma else ""
 
 
 def real_number_check(minimum: float, below: float = math.inf, *, above_minimum: bool = False) -> Check:
@@ -99,19 +100,17 @@ def real_number_check(minimum: float, below: float = math.inf, *, above_minimum:
 
     ``above_minimum``: whether x must be larger than ``minimum``.
     """
-    requirement = f"a number above {minimum:g}" if above_minimum else f"a number from {minimum:g}"
+    requirement = f"a number greater than {minimum:g}" if above_minimum else f"a number of at least {minimum:g}"
     if below < LARGEST_NUMBER:
-        requirement += f" and below {below:g}"
-    elif not above_minimum:
-        requirement += " up"
+        requirement += f" and less than {below:g}"
 
     def check(name: str, value: Any) -> float:
         """Return ``value`` as a float, or raise ConfigError; ``name``: for the message."""
         number = as_number(value)
         if LARGEST_NUMBER <= number < math.inf:
-            raise ConfigError(f"{_quote_setting(name, value)}: give a number below {min(below, LARGEST_NUMBER):g}")
+            raise ConfigError(f"{_quote_setting(name, value)}: must be less than {min(below, LARGEST_NUMBER):g}")
         if not math.isfinite(number) or number < minimum or number >= below or (above_minimum and number == minimum):
-            raise ConfigError(f"{_quote_setting(name, value)}: give {requirement}{_decimal_point_hint(value)}")
+            raise ConfigError(f"{_quote_setting(name, value)}: must be {requirement}{_decimal_point_hint(value)}")
         return number
 
     return check
@@ -129,7 +128,7 @@ def check_size_in_bytes(name: str, value: Any) -> int:
     """
     match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?)(?:i?b)?\s*", str(value).lower())
     if not match or isinstance(value, bool):
-        raise ConfigError(f"{_quote_setting(name, value)}: give a number of bytes such as 0, 64M or 2G")
+        raise ConfigError(f"{_quote_setting(name, value)}: must be a number of bytes, such as 0, 64M or 2G")
     return int(Fraction(match[1]) * 1024 ** " kmgt".index(match[2] or " "))
 
 
@@ -143,10 +142,10 @@ def check_epoch_list(name: str, value: Any) -> str:
     text = _join_list(value)
     parts = text.split(",")
     if isinstance(value, bool) or not all(re.fullmatch(r"\s*0*[1-9][0-9]{0,17}\s*", part, re.ASCII) for part in parts):
-        raise ConfigError(f"{_quote_setting(name, text)}: give numbers of epochs such as 10 or 10,20")
+        raise ConfigError(f"{_quote_setting(name, text)}: must be epoch numbers, such as 10 or 10,20")
     epochs = [int(part) for part in parts]
     if any(later <= earlier for earlier, later in zip(epochs, epochs[1:])):
-        raise ConfigError(f"{_quote_setting(name, text)}: give each number of epochs once, in order, such as 10,20")
+        raise ConfigError(f"{_quote_setting(name, text)}: epoch numbers must increase, such as 10,20")
     return ",".join(map(str, epochs))
 
 
@@ -154,7 +153,7 @@ def check_layer_list(name: str, value: Any) -> str:
     """Check the numbers of layers, as text such as ``3,7`` or a list; return the text."""
     text = _join_list(value)
     if isinstance(value, bool) or not re.fullmatch(r"\s*[0-9]{1,9}\s*(,\s*[0-9]{1,9}\s*)*", text, re.ASCII):
-        raise ConfigError(f"{_quote_setting(name, text)}: give numbers of layers such as 3 or 3,7")
+        raise ConfigError(f"{_quote_setting(name, text)}: must be layer indices, such as 3 or 3,7")
     return ",".join(str(int(part)) for part in text.split(","))
 
 
@@ -180,7 +179,7 @@ def check_period(name: str, value: Any) -> str:
     unit = UNITS.get(match[2]) if match else None
     if match is None or unit is None or not int(match[1]):
         raise ConfigError(
-            f"{_quote_setting(name, value)}: give how often, such as '50 steps', '10 minutes' or '1 epoch'"
+            f"{_quote_setting(name, value)}: must be a period, such as '50 steps', '10 minutes' or '1 epoch'"
         )
     return f"{int(match[1])} {unit}"
 
@@ -213,8 +212,8 @@ def check_patience(name: str, value: Any) -> Union[int, str]:
         monitored = "?"
     if monitored.strip().lower() not in ("", ACCURACY, LOSS):
         raise ConfigError(
-            f"{_quote_setting(name, value)}: give a number of epochs, such as 5, which look at the "
-            f"validation accuracy, or 5:{LOSS}"
+            f"{_quote_setting(name, value)}: use a number of epochs, such as 5 for the "
+            f"validation accuracy, or 5:{LOSS} for the validation loss"
         )
     return f"{count}:{LOSS}" if monitored.strip().lower() == LOSS else count
 
@@ -231,7 +230,7 @@ def check_compression_setting(name: str, value: Any) -> str:
         return "fp16"
     kind, _, threshold = str(value).strip().partition(":")
     if kind != "2bit" or (":" in str(value) and not threshold.strip()):
-        raise ConfigError(f"{_quote_setting(name, value)}: give 2bit:THRESHOLD, such as 2bit:0.5, or fp16")
+        raise ConfigError(f"{_quote_setting(name, value)}: use 2bit:THRESHOLD, such as 2bit:0.5, or fp16")
     try:
         number = real_number_check(SMALLEST_LIMIT, LARGEST_NUMBER)("the threshold", threshold or 0.5)
     except ConfigError as error:
@@ -269,8 +268,8 @@ def check_color_normalization(name: str, value: Any) -> str:
     are_finite = means and len(means) == len(deviations) and all(map(math.isfinite, [*means, *deviations]))
     if not are_finite or min(deviations) < SMALLEST_LIMIT or max(map(abs, [*means, *deviations])) >= LARGEST_NUMBER:
         raise ConfigError(
-            f"{_quote_setting(name, value)}: give imagenet, none, "
-            "or means and deviations such as 0.5,0.5,0.5/0.25,0.25,0.25"
+            f"{_quote_setting(name, value)}: use imagenet, none, "
+            "or means/standard deviations such as 0.5,0.5,0.5/0.25,0.25,0.25"
         )
     return "/".join(",".join(map(repr, numbers)) for numbers in (means, deviations))
 
@@ -279,11 +278,11 @@ def check_text(name: str, value: Any) -> str:
     """Check that a text is not empty, and return it. Paths and whole numbers become text."""
     if isinstance(value, bool) or not isinstance(value, (str, int, os.PathLike)):
         if isinstance(value, (bool, float, type(None))):
-            raise ConfigError(f"{_quote_setting(name, value)}: give text")
+            raise ConfigError(f"{_quote_setting(name, value)}: must be text")
         kind = type(value).__name__
-        raise ConfigError(f"{name} of type {kind}: give a name, see gluonlab list")
+        raise ConfigError(f"{name} has type {kind}: pass a name from gluonlab list")
     if not str(value).strip():
-        raise ConfigError(f"{name} is empty: give a value or leave it out")
+        raise ConfigError(f"{name} is empty: add a value or remove {name}")
     return str(value)
 
 
@@ -301,7 +300,7 @@ def check_device_names(name: str, value: Any) -> Union[str, Tuple[str, ...]]:
     """Check a device name or a list of them (`gluonlab.devices`). A Context becomes its name."""
     if isinstance(value, (list, tuple)):
         if not value:
-            raise ConfigError(f"{name} names no device: give a value or leave it out")
+            raise ConfigError(f"{name} is empty: add a device or remove {name}")
         return tuple(_check_device_name(name, part) for part in value)
     return _check_device_name(name, value)
 
@@ -324,14 +323,14 @@ def check_export_format(name: str, value: Any) -> Optional[str]:
         return MXNET if value else None
     format_name = check_text(name, value).strip().lower()
     if format_name not in EXPORTS:
-        raise ConfigError(f"{_quote_setting(name, value)}: give {' or '.join(EXPORTS)}")
+        raise ConfigError(f"{_quote_setting(name, value)}: must be {' or '.join(EXPORTS)}")
     return format_name
 
 
 def check_flag(name: str, value: Any) -> bool:
     """Check that a value is True or False."""
     if not isinstance(value, bool):
-        raise ConfigError(f"{_quote_setting(name, value)}: give True or False")
+        raise ConfigError(f"{_quote_setting(name, value)}: must be True or False")
     return value
 
 
@@ -366,7 +365,7 @@ def check_device_weights(name: str, value: Any) -> str:
     parts = [part.strip() for part in text.split(",")]
     if isinstance(value, bool) or not all(WEIGHT_PATTERN.fullmatch(part) and Fraction(part) > 0 for part in parts):
         raise ConfigError(
-            f"{name} {text.strip() or repr(text)}: give a number above 0 for each device, such as 2,1 or 1.5,1"
+            f"{name} {text.strip() or repr(text)}: use a number greater than 0 for each device, such as 2,1 or 1.5,1"
         )
     return ",".join(parts)
 
@@ -394,13 +393,13 @@ def check_class_weights(name: str, value: Any) -> str:
     if isinstance(value, bool) or not all(0 <= number < LARGEST_NUMBER for number in numbers):
         shown = ",".join(parts)
         raise ConfigError(
-            f"{name} {shown.strip() or repr(shown)}: give {BALANCED}, or a number from 0 up for "
+            f"{name} {shown.strip() or repr(shown)}: use {BALANCED}, or a number of at least 0 for "
             "each class, such as 1,2.5"
         )
     if not any(numbers):
         raise ConfigError(
-            f"{name} {','.join(parts)}: the network learns nothing if every class has weight 0: "
-            "give at least one of them more than 0"
+            f"{name} {','.join(parts)}: the model learns nothing if all classes have weight 0: "
+            "set at least one weight above 0"
         )
     # Equal weights must have equal texts, because a resumed run compares the texts.
     return ",".join(str(int(number) if number.is_integer() else number) for number in numbers)

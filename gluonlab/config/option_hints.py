@@ -27,7 +27,7 @@ ACCEPTED_ALIASES = {
     "--lr": "learning-rate lrate",
     "--lr-decay-epochs": "lr-decay-epoch lr-step-epochs milestones",
     "--lr-decay": "lr-factor",
-    "--optimizer": "opt optim optimiser",
+    "--optimizer": "opt optim optimiser",  # codespell:ignore optimiser
     "--wd": "weight-decay",
     "--no-bias-decay": "no-wd",
     "--microbatches": "accumulate-grad-batches gradient-accumulation-steps grad-accum-steps",

@@ -11,7 +11,7 @@ from typing import Any, Dict, Mapping
 
 # old name -> current name
 RENAMED_SETTINGS = {
-    "normalise": "normalize",
+    "normalise": "normalize",  # codespell:ignore normalise
     "skip_bad": "skip_corrupt",
     "val_share": "val_split",
     "resident_bytes": "device_cache_bytes",
@@ -24,8 +24,12 @@ RENAMED_SETTINGS = {
     "stages": "pipeline_parallel",
     "channels": "tensor_parallel_mode",
 }
-# old name -> {old value: current value}
-RENAMED_VALUES = {"split": {"channels": "tensor"}}
+# name of the setting, old or current -> {old value: current value}
+RENAMED_VALUES = {
+    "split": {"channels": "tensor"},
+    "kvstore": {"synthesised": "synthesized"},  # codespell:ignore synthesised
+}
+RENAMED_KVSTORES = RENAMED_VALUES["kvstore"]  # also names of allreduce algorithms
 
 
 def option_name(setting: str) -> str:
@@ -42,7 +46,7 @@ def opposite_option(name: str) -> str:
 RENAMED_OPTIONS = {
     **{option_name(old): option_name(new) for old, new in RENAMED_SETTINGS.items()},
     **{
-        f"{option_name(old)} {value}": f"{option_name(RENAMED_SETTINGS[old])} {new}"
+        f"{option_name(old)} {value}": f"{option_name(RENAMED_SETTINGS.get(old, old))} {new}"
         for old, values in RENAMED_VALUES.items()
         for value, new in values.items()
     },
@@ -60,10 +64,28 @@ def current_settings(settings: Mapping[str, Any]) -> Dict[str, Any]:
     for name, value in settings.items():
         values = RENAMED_VALUES.get(name, {})
         result[RENAMED_SETTINGS.get(name, name)] = values.get(value, value) if isinstance(value, str) else value
+    if isinstance(result.get("schedules"), list):  # recorded texts such as "1 B ring (6 steps, 4 chunks)"
+        result["schedules"] = [
+            " ".join(RENAMED_KVSTORES.get(word, word) for word in str(text).split(" ")) for text in result["schedules"]
+        ]
     return result
 
 
 def warn_of_old_settings(settings: Mapping[str, Any], stacklevel: int) -> None:
-    """Warn of each old name among the settings, at the caller ``stacklevel`` levels above."""
+    """Warn of each old name or value among the settings, at the caller ``stacklevel`` levels above."""
     for old in RENAMED_SETTINGS.keys() & settings:
         warnings.warn(f"{old} is now {RENAMED_SETTINGS[old]}", DeprecationWarning, stacklevel=stacklevel + 1)
+    if "kvstore" in settings:
+        current_kvstore(settings["kvstore"], stacklevel + 1)
+
+
+def current_kvstore(name: Any, stacklevel: int) -> Any:
+    """Return the current name of a kvstore. Warn of an old name, at a caller like `warn_of_old_settings`.
+
+    >>> current_kvstore("ring", 1)
+    'ring'
+    """
+    current = RENAMED_KVSTORES.get(name, name) if isinstance(name, str) else name
+    if current != name:
+        warnings.warn(f"kvstore {name!r} is now {current!r}", DeprecationWarning, stacklevel=stacklevel + 1)
+    return current

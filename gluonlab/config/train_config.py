@@ -94,14 +94,14 @@ def _unknown_setting_message(name: str, names: Sequence[str]) -> str:
     argument = nearest_name(name, TRAIN_ARGUMENTS)
     if argument is not None:
         example = f"train(TrainConfig(), {argument}=...)"
-        return f"{name!r} is not a setting, give it to train: {example}"
+        return f"{name!r} is not a setting, but an argument of train: use {example}"
     return unknown("setting", name, names)
 
 
 MUTUALLY_EXCLUSIVE = (  # pairs of settings of which only one may be given
     ("gpus", "devices", "--gpus {} and --devices {} contradict each other"),
-    ("batch_size", "global_batch_size", "--batch-size {} is per device and --global-batch-size {} over all devices"),
-    ("microbatches", "microbatch_size", "--microbatches {} is a number of parts and --microbatch-size {} their size"),
+    ("batch_size", "global_batch_size", "--batch-size {} is per device, but --global-batch-size {} is for all devices"),
+    ("microbatches", "microbatch_size", "--microbatches {} and --microbatch-size {} contradict each other"),
 )
 
 
@@ -114,16 +114,14 @@ def _check_exclusive_settings(settings: Dict[str, Any]) -> None:
     for first, second, contradiction in MUTUALLY_EXCLUSIVE:
         if values[first] is not None and values[second] is not None:
             message = contradiction.format(values[first], values[second])
-            raise ConfigError(f"{message}: give one of them")
+            raise ConfigError(f"{message}: remove one of them")
     if values["require_gpu"] and devices is not None:
         if "cpu" in devices.lower():
             raise ConfigError(
-                f"--require-gpu and --devices {devices} contradict each other: name GPUs, or leave --require-gpu out"
+                f"--require-gpu and --devices {devices} contradict each other: use GPUs only, or remove --require-gpu"
             )
         if devices.strip().isdigit():
-            raise ConfigError(
-                f"--devices {devices} lets CPU devices stand in: with --require-gpu write --gpus {devices}"
-            )
+            raise ConfigError(f"--devices {devices} may use CPU devices: with --require-gpu, use --gpus {devices}")
 
 
 @_check_setting_names
@@ -139,7 +137,7 @@ class TrainConfig:
             other.
     """
 
-    gpus: Optional[int] = DEVICES(check_gpu_count, "number of GPUs; on a machine without GPUs, number of CPU devices")
+    gpus: Optional[int] = DEVICES(check_gpu_count, "number of GPUs; if the machine has no GPUs, number of CPU devices")
     devices: Union[str, Sequence[str], None] = DEVICES(
         check_device_names, "devices by name: gpu:0,2 gpu:* gpu:[0-3] cpu cpu*4", metavar="SPEC"
     )
@@ -149,7 +147,7 @@ class TrainConfig:
         "SageMaker jobs on machines with GPUs)",
     )
     threads: Optional[int] = DEVICES(
-        whole_number_check(1, 1024), "threads per CPU device (default: all cores for one device, 1 each for several)"
+        whole_number_check(1, 1024), "threads per CPU device (default: all cores for a single device, else 1)"
     )
     dtype: str = DEVICES(
         check_type_name, "float32, or float16 for mixed precision; float16 needs GPUs and scales the loss",
@@ -160,7 +158,7 @@ class TrainConfig:
         "random seed; runs with the same seed are bit-identical, on GPUs with --deterministic", default=0,
     )  # fmt: skip
     deterministic: bool = DEVICES(
-        check_flag, "use only deterministic algorithms on GPUs; CPU devices always do, if --threads is the same",
+        check_flag, "use only deterministic algorithms on GPUs; CPU devices are deterministic for the same --threads",
         default=False,
     )  # fmt: skip
     tf32: Optional[bool] = DEVICES(
@@ -193,34 +191,46 @@ class TrainConfig:
         metavar="column|row|both",
     )  # fmt: skip
     dataset: str = DATA(check_text, "data set (see gluonlab list)", default="digits", metavar="NAME")
-    data_dir: Optional[str] = DATA(check_text, "directory of its files (default: gluonlab data's)", metavar="DIR")
-    image_size: Optional[int] = DATA(IMAGE_SIZE, "image size (default: that of the files, up to 224)", metavar="PIXELS")
+    data_dir: Optional[str] = DATA(
+        check_text, "directory of the data set's files (default: where gluonlab data saves them)", metavar="DIR"
+    )
+    image_size: Optional[int] = DATA(
+        IMAGE_SIZE, "resize images to this size (default: the files' size, at most 224)", metavar="PIXELS"
+    )
     workers: Optional[int] = DATA(DECODERS, "image decoding processes (default: one per core)")
-    resizer: Optional[str] = DATA(check_text, "resize with cykooz (default if installed) or pillow", metavar="NAME")
+    resizer: Optional[str] = DATA(
+        check_text, "library that resizes images: cykooz (default if installed) or pillow", metavar="NAME"
+    )
     skip_corrupt: bool = DATA(check_flag, "decode all files first, and skip corrupt ones", default=False)
-    val_split: Optional[float] = DATA(SHARE, "fraction of training images to hold out, per class", metavar="FRACTION")
-    random_resized_crop: Optional[bool] = DATA(check_flag, "random, resized crops, decoded in every epoch")
-    crop_padding: Optional[int] = DATA(whole_number_check(0, 1024), "shift images randomly by up to N pixels; 0: off")
+    val_split: Optional[float] = DATA(
+        SHARE, "fraction of each class's training images to hold out for validation", metavar="FRACTION"
+    )
+    random_resized_crop: Optional[bool] = DATA(
+        check_flag, "train on random, resized crops, decoded again in every epoch"
+    )
+    crop_padding: Optional[int] = DATA(
+        whole_number_check(0, 1024), "shift images randomly by up to N pixels; 0 disables it"
+    )
     flip: Optional[bool] = DATA(check_flag, "flip half of the images horizontally, at random")
     mixup: Optional[float] = DATA(
-        real_number_check(0, LARGEST_NUMBER), "mixup with Beta(ALPHA, ALPHA) weights; 0: off", metavar="ALPHA",
+        real_number_check(0, LARGEST_NUMBER), "mixup with Beta(ALPHA, ALPHA) weights; 0 disables it", metavar="ALPHA",
     )  # fmt: skip
     normalize: Optional[str] = DATA(
         check_color_normalization, "normalize colors by imagenet, cifar10, mnist, none, or means/deviations "
         "M,M,M/S,S,S", metavar="NAME",
     )  # fmt: skip
-    prefetch: int = DATA(whole_number_check(0), "batches to prepare ahead of their step", default=2)
+    prefetch: int = DATA(whole_number_check(0), "batches to load in advance", default=2)
     device_cache_bytes: int = DATA(
-        check_size_in_bytes, "keep data on the devices up to this size; 0: never", default=256 * 2**20,
-        metavar="BYTES",
+        check_size_in_bytes, "cache the data set on the devices if it is at most this large; 0 disables it",
+        default=256 * 2**20, metavar="BYTES",
     )  # fmt: skip
     model: Optional[str] = NETWORK(
-        check_text, "model (see gluonlab list), or gluoncv:NAME (default: by data set)",
+        check_text, "model (see gluonlab list), or gluoncv:NAME (default: depends on the data set)",
         metavar="NAME",
     )  # fmt: skip
     pretrained: Optional[str] = NETWORK(check_text, "file of pretrained parameters of the same model", metavar="FILE")
     recipe: Optional[str] = NETWORK(
-        check_text, "preset for settings not given here: quick, published, ...; see gluonlab list", metavar="NAME"
+        check_text, "defaults for other settings: quick, published, ... (see gluonlab list)", metavar="NAME"
     )
     sync_bn: bool = NETWORK(check_flag, "compute BatchNorm statistics over the batch on all devices", default=False)
     batch_size: Optional[int] = BATCH(whole_number_check(1), "images per device and step")
@@ -239,7 +249,7 @@ class TrainConfig:
     drop_last: bool = BATCH(check_flag, "drop the last batch of an epoch if it is smaller", default=False)
     epochs: Optional[int] = BATCH(whole_number_check(1), "passes over the training images")
     patience: Union[int, str, None] = BATCH(
-        check_patience, "stop after N epochs without better validation accuracy, or loss; keeps the best epoch's "
+        check_patience, "stop after N epochs without better validation accuracy (or loss), and keep the best epoch's "
         "parameters (default: train all epochs)", metavar="N|N:loss",
     )  # fmt: skip
     optimizer: Optional[str] = OPTIMIZER(
@@ -249,31 +259,35 @@ class TrainConfig:
         real_number_check(0, LARGEST_NUMBER, above_minimum=True), "learning rate", metavar="RATE"
     )
     scale_lr: bool = OPTIMIZER(
-        check_flag, "scale the learning rate with the global batch size; "
-        "relative to the recipe's, or to --batch-size if --lr is given",
+        check_flag, "scale the learning rate with the global batch size, relative to the recipe's batch size, "
+        "or to --batch-size if you set --lr",
         default=False,
     )  # fmt: skip
-    lr_schedule: Optional[str] = OPTIMIZER(check_text, "constant, step, cosine or linear", metavar="NAME")
+    lr_schedule: Optional[str] = OPTIMIZER(
+        check_text, "learning-rate schedule: constant, step, cosine or linear", metavar="NAME"
+    )
     warmup_epochs: Optional[float] = OPTIMIZER(
         real_number_check(0, LARGEST_NUMBER), "epochs of linear learning-rate warm-up", metavar="E"
     )
     lr_decay: Optional[float] = OPTIMIZER(
         real_number_check(0, below=1, above_minimum=True),
-        "step schedule: factor (default: recipe's, else 0.1)",
+        "step schedule: factor per step (default: the recipe's, or 0.1)",
         metavar="FACTOR",
     )
     lr_decay_epochs: Optional[str] = OPTIMIZER(
-        check_epoch_list, "step schedule: epochs of the steps (default: the recipe's, else 1/2 and 3/4)",
+        check_epoch_list, "step schedule: epochs of the steps (default: the recipe's, or at 1/2 and 3/4 of the run)",
         metavar="E,E",
     )  # fmt: skip
     final_lr: Optional[float] = OPTIMIZER(
-        real_number_check(0, LARGEST_NUMBER), "final rate of cosine and linear (default: 0)", metavar="RATE"
+        real_number_check(0, LARGEST_NUMBER),
+        "final learning rate of the cosine and linear schedules (default: 0)",
+        metavar="RATE",
     )
     momentum: Optional[float] = OPTIMIZER(
         real_number_check(0, below=1), "momentum of sgd, nag, signum and lars", metavar="M"
     )
     momentum_rule: Optional[str] = OPTIMIZER(
-        check_text, "corrected, as in PyTorch, or mxnet (for sgd, nag)",
+        check_text, "momentum rule of sgd and nag: corrected, as in PyTorch, or mxnet",
         metavar="NAME",
     )  # fmt: skip
     wd: Optional[float] = OPTIMIZER(real_number_check(0, LARGEST_NUMBER), "weight decay", metavar="WD")
@@ -282,20 +296,22 @@ class TrainConfig:
         real_number_check(SMALLEST_LIMIT, LARGEST_NUMBER), "clip the gradient to this norm", metavar="NORM"
     )
     on_nan: str = OPTIMIZER(
-        check_text, "if gradients are not finite: stop, or skip the batch",
+        check_text, "if gradients are not finite, stop the run or skip the batch",
         default="stop", metavar="stop|skip",
     )  # fmt: skip
     label_smoothing: Optional[float] = OPTIMIZER(
-        real_number_check(0, below=1), "fraction of each label to spread over all classes", metavar="FRACTION"
+        real_number_check(0, below=1),
+        "label smoothing: fraction of each label spread over all classes",
+        metavar="FRACTION",
     )
     class_weights: Optional[str] = OPTIMIZER(
         check_class_weights, "weight of each class in the loss, or balanced", metavar="W,W"
     )
     kvstore: str = SUMMING(
-        check_text, "how devices reduce gradients (see gluonlab list)", default="device", metavar="NAME"
+        check_text, "kvstore or allreduce algorithm (see gluonlab list)", default="device", metavar="NAME"
     )
     topology: Optional[str] = SUMMING(
-        check_machine, "machine, such as p3.16xlarge, or file whose links a scheduled kvstore (ring, tree, ...) uses "
+        check_machine, "topology of a scheduled kvstore (ring, tree, ...): a machine, such as p3.16xlarge, or a file "
         "(default: the links of the GPUs here)", metavar="NAME",
     )  # fmt: skip
     compress: Optional[str] = SUMMING(
@@ -306,8 +322,8 @@ class TrainConfig:
     )
     update_on_servers: bool = SUMMING(
         check_flag,
-        "update the weights on MXNet's servers, with gluonlab launch; sends the optimizer to them as a pickle, "
-        "and disables checkpoints", default=False,
+        "update the weights on MXNet's parameter servers (with gluonlab launch); sends them the optimizer as a "
+        "pickle, and disables checkpoints", default=False,
     )  # fmt: skip
     bucket_bytes: Optional[int] = SUMMING(
         check_size_in_bytes,
@@ -315,19 +331,19 @@ class TrainConfig:
         "(default: 4 MiB on CPU devices, 25 MiB on GPUs)", metavar="BYTES",
     )  # fmt: skip
     backward_bulk_size: Union[int, str, None] = SUMMING(
-        check_operator_count, "operators per piece of the backward pass; smaller pieces overlap more with gradient "
-        "reduction, and off is one piece (default: 8, on GPUs 15)", metavar="N|off",
+        check_operator_count, "operators per bulk of the backward pass; smaller bulks overlap more with gradient "
+        "reduction, and off uses a single bulk (default: 8, on GPUs 15)", metavar="N|off",
     )  # fmt: skip
     check_replicas: Optional[int] = SUMMING(
         whole_number_check(1),
-        "check every N steps that all replicas are bit-identical; stops the run if not (default: never)",
+        "check every N steps that all replicas are bit-identical; if not, stop the run (default: never)",
     )
     estimate_memory: bool = OUTPUT(
-        check_flag, "print the memory that training needs before it starts; planned and measured", default=False
+        check_flag, "before training, print the estimated and the measured memory", default=False
     )
     confusion: bool = OUTPUT(check_flag, "print and plot the confusion matrix of the validation images", default=False)
     export: Optional[str] = OUTPUT(
-        check_export_format, "export the network for MXNet's SymbolBlock (mxnet), or also as ONNX (onnx)",
+        check_export_format, "export the model for MXNet's SymbolBlock (mxnet), or also as ONNX (onnx)",
         metavar="mxnet|onnx",
     )  # fmt: skip
     profile: Optional[int] = OUTPUT(
@@ -360,8 +376,8 @@ class TrainConfig:
         kind = "the class itself" if given is cls else f"a {type(given).__name__}"
         how = "TrainConfig(**settings)" if isinstance(given, dict) else "TrainConfig(gpus=2)"
         raise ConfigError(
-            f"the config of {called} is {kind}: give settings as {called}({how}, ...), and a data "
-            "set or network of your own as dataset=..., net=..."
+            f"the config of {called} is {kind}: pass settings as {called}({how}, ...), and your own data "
+            "set or network as dataset=..., net=..."
         )
 
     required = RenamedMember("require")

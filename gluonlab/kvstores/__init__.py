@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
 
 from gluonlab.config.option_hints import check_argument_names
+from gluonlab.config.renamed_settings import current_kvstore
 from gluonlab.devices import check_device_list
 from gluonlab.engine.mxnet_and_cuda_libraries import pip_install_command
 from gluonlab.errors import KVStoreError, unknown
@@ -117,7 +118,7 @@ KVSTORES: Dict[str, KVStoreKind] = {
     "multi_ring": _schedule_kind(
         "from scratch: uses as many rings as the links carry at once", _create_topology_aware_store
     ),
-    "synthesised": _schedule_kind(
+    "synthesized": _schedule_kind(
         "from scratch: uses schedules that a solver found for the links, by size", _create_topology_aware_store
     ),
     "auto": _schedule_kind(
@@ -180,6 +181,7 @@ def make_kvstore(name: str, ctxs: "Sequence[Context]" = (), topology: Optional[s
         ScheduleError: The topology is unknown.
         DeviceError: ``ctxs`` is not a list of distinct devices.
     """
+    name = current_kvstore(name, stacklevel=3)
     check_kvstore(name)
     ctxs = check_device_list(ctxs) if ctxs else ()
     check_topology(topology, name)

@@ -14,10 +14,11 @@ from gluonlab.bench.scaling import MODELS
 from gluonlab.bench.splits import TASKS
 from gluonlab.cli.command import add_json_option, command, run_subcommand
 from gluonlab.cli.config_file import add_config_file_option
+from gluonlab.cli.old_names import translate_values
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import add_config_options, given_settings
 from gluonlab.config.option_checks import whole_number_check
-from gluonlab.config.renamed_settings import RENAMED_OPTIONS
+from gluonlab.config.renamed_settings import RENAMED_KVSTORES, RENAMED_OPTIONS
 from gluonlab.drawing.translations import select_language
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.plain_text import json_text
@@ -62,6 +63,9 @@ def _study_command(
     ) -> None:
         select_language(dict.fromkeys(LANGUAGES), language)
         if resume is None:
+            kvstores = option_values.get("kvstores")
+            if kvstores is not None:
+                option_values["kvstores"] = translate_values("--kvstores", kvstores, RENAMED_KVSTORES)
             options = study.parse_options(quick, **option_values)
         else:
             named = {f"--{name.replace('_', '-')}": value for name, value in option_values.items()}

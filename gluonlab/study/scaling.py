@@ -32,6 +32,7 @@ from gluonlab.bench.splits import ALLREDUCE_STORE, CHANNELS, DEFAULT_MICROBATCHE
 from gluonlab.bench.workloads import TASKS
 from gluonlab.config.command_line import given_settings
 from gluonlab.config.option_checks import whole_number_check
+from gluonlab.config.renamed_settings import RENAMED_KVSTORES
 from gluonlab.drawing.svg_chart import CURVE_KINDS, Axis, Chart, Curve, format_number
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.host import resources
@@ -110,6 +111,9 @@ def load_options(options: Mapping[str, Any]) -> Dict[str, Any]:
         "kinds": choice_list_check((WEAK, STRONG)),
         "rounds": integer_check(1, 1000),
     }
+    stores = options.get("stores")
+    if isinstance(stores, list):  # older versions recorded old names
+        options = {**options, "stores": [RENAMED_KVSTORES.get(str(name), name) for name in stores]}
     check_options(options, checks)
     return {**options}
 

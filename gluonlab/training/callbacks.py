@@ -143,7 +143,7 @@ EVENT_METHODS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 def make_callbacks(callbacks: Sequence[Any]) -> List[Any]:
     """Return a run's callbacks, checked, with an instance for each class. Raises ConfigError."""
     if isinstance(callbacks, type) or not isinstance(callbacks, Iterable):
-        raise ConfigError(f"callbacks {callbacks!r} is no list: put it into one, callbacks=[...]")
+        raise ConfigError(f"callbacks {callbacks!r} is not a list: use callbacks=[...]")
     return [_make_callback(callback) for callback in callbacks]
 
 
@@ -156,20 +156,18 @@ def _make_callback(callback_or_class: Any) -> Any:
         callback = callback_or_class() if isinstance(callback_or_class, type) else callback_or_class
     except Exception as error:
         raise ConfigError(
-            f"callback {callback_or_class.__name__} cannot be made: {error_type_and_text(error)}"
+            f"callback {callback_or_class.__name__} cannot be created: {error_type_and_text(error)}"
         ) from error
     name, methods = callback_name(callback), [m for m in dir(callback) if m.startswith("on_")]
     for method in methods:
         if method not in EVENT_METHODS:
             raise ConfigError(unknown(f"method of callback {name}", method, EVENT_METHODS))
     if not methods:
-        raise ConfigError(
-            f"callback {name} has no method that could be called: give it one of {', '.join(EVENT_METHODS)}"
-        )
+        raise ConfigError(f"callback {name} has no callback method: add one of {', '.join(EVENT_METHODS)}")
     missing = [method for method in STATE_METHODS if not hasattr(callback, method)]
     if len(missing) == 1:
         both = " and ".join(STATE_METHODS)
-        raise ConfigError(f"callback {name} has no {missing[0]}: give it both of {both}, or none")
+        raise ConfigError(f"callback {name} lacks {missing[0]}: define both {both}, or neither")
     return callback
 
 
@@ -246,7 +244,7 @@ class Callbacks:
                 try:
                     state = json.loads(json.dumps(state, allow_nan=False))
                 except (TypeError, ValueError, RecursionError) as error:
-                    raise CallbackError(f"callback {name}: its state_dict holds what JSON cannot: {error}") from None
+                    raise CallbackError(f"callback {name}: its state_dict() cannot be saved as JSON: {error}") from None
                 states.append((name, state))
         untold = [vars(step) for step in self._pending_steps]
         stop = {"message": self._run.stopped, "after": self._coordinator.stop_step_of_rank_0}
@@ -266,11 +264,11 @@ class Callbacks:
                 continue
             index = next((i for i, (other, _) in enumerate(saved_states) if other == name), None)
             if index is None:
-                lines.append(f"callback {name} is new: it begins without a state")
+                lines.append(f"callback {name} is new: it starts without saved state")
             else:
                 self._call(callback, "load_state_dict", saved_states.pop(index)[1])
         if self._coordinator.rank == 0:
-            lines += [f"callback {name}, which the run had, is not there" for name, _ in saved_states]
+            lines += [f"callback {name} of the interrupted run is missing" for name, _ in saved_states]
         stop = state.get("stop")
         if stop and keeps_stop:
             self._run.stopped = stop["message"]

@@ -27,7 +27,7 @@ def check_evaluation_options(given: Iterable[str]) -> None:
     for name in given:
         if name not in EVALUATION_OPTIONS:
             raise ConfigError(
-                f"{option_name(name)} has no effect on an evaluation, which uses the setting of the run: leave it out"
+                f"{option_name(name)} has no effect on an evaluation, which uses the run's setting: remove it"
             )
 
 

@@ -47,8 +47,8 @@ def check_checkpoints_with_compression(requested: TrainConfig) -> None:
     if requested.checkpoint_every is not None and keeps_residual(requested.compress):
         raise ConfigError(
             f"--checkpoint-every {requested.checkpoint_every} and --compress {requested.compress} "
-            "contradict each other: what 2 bits have left over is in no checkpoint: "
-            "leave one of them out"
+            "contradict each other: checkpoints do not contain the residuals of 2-bit compression: "
+            "remove one of them"
         )
 
 
@@ -58,8 +58,8 @@ def check_on_nan_option(requested: TrainConfig) -> None:
     if requested.on_nan == "skip" and keeps_residual(requested.compress):
         raise ConfigError(
             f"--on-nan skip and --compress {requested.compress} contradict each other: "
-            "what 2 bits have left over would hold a part of what is skipped: "
-            "leave one of them out"
+            "the residuals of 2-bit compression would contain parts of skipped gradients: "
+            "remove one of them"
         )
 
 
@@ -67,9 +67,8 @@ def check_drop_last(steps_per_epoch: int, global_batch_size: int, dataset: Datas
     """Raise ConfigError for --drop-last if the training images do not fill a batch."""
     if not steps_per_epoch:
         raise ConfigError(
-            f"--drop-last: a batch has {global_batch_size:,} images, and {dataset.name} "
-            f"{len(dataset.train):,}, so none would be left: choose a smaller batch, "
-            "or leave --drop-last out"
+            f"--drop-last: {dataset.name} has only {len(dataset.train):,} training images, fewer than a batch of "
+            f"{global_batch_size:,}: choose a smaller batch, or remove --drop-last"
         )
 
 
@@ -77,10 +76,10 @@ def check_profile(steps: Optional[int], steps_per_epoch: int) -> None:
     """Raise ConfigError if an epoch has too few steps for --profile."""
     if steps is not None and steps >= steps_per_epoch:
         steps_text = f"{steps_per_epoch} step{'s' * (steps_per_epoch > 1)}"
-        limit_text = f"at most {steps_per_epoch - 1}, or " * (steps_per_epoch > 1)
+        limit_text = f"profile at most {steps_per_epoch - 1}, or " * (steps_per_epoch > 1)
         raise ConfigError(
-            f"--profile {steps}: an epoch has {steps_text}, and one more than those is learned "
-            f"from: give {limit_text}a smaller --batch-size"
+            f"--profile {steps}: an epoch has only {steps_text}, and the first one is not profiled: "
+            f"{limit_text}choose a smaller --batch-size"
         )
 
 
@@ -89,7 +88,8 @@ def check_settings_are_known(description: RunDescription) -> None:
     unknown_names = sorted(set(description.requested) - {field.name for field in fields(TrainConfig)})
     if unknown_names:
         raise ConfigError(
-            f"{description.file} has settings that this gluonlab does not know: {', '.join(unknown_names)}"
+            f"{description.file} contains settings unknown to this version of gluonlab: {', '.join(unknown_names)}: "
+            "install the version that wrote it"
         )
 
 
@@ -102,8 +102,8 @@ def check_network(plan: Any, net: gluon.HybridBlock) -> None:
     running_means = [name for name in net.collect_params() if name.endswith("running_mean")]
     if plan.on_nan == "skip" and running_means:
         raise ConfigError(
-            f"--on-nan skip: a batch moves the running statistics of {plan.model} before its "
-            "gradients are known: leave --on-nan out, or choose a network without BatchNorm"
+            f"--on-nan skip: a skipped batch would already have changed the running statistics of {plan.model}: "
+            "remove --on-nan, or choose a model without BatchNorm"
         )
 
 
@@ -137,9 +137,9 @@ def check_exportable(plan: Any, net: gluon.HybridBlock) -> None:
     check_onnx_export(plan.export, plan.model, len(dataset.classes), dataset.image_shape, user_net)
 
 
-STATES_ON_SERVERS = "the optimizer's states are on the servers, which do not give them away"
-SERVERS_COMPRESS_ALL = "MXNet sends its servers everything in 2 bits or nothing, and parameters and losses are exact"
-NEEDS_WHOLE_GRADIENT = "each server has a part of the gradient, and that needs all of it first"
+STATES_ON_SERVERS = "checkpoints lack the optimizer's states, which remain on the servers"
+SERVERS_COMPRESS_ALL = "MXNet would also compress parameters and losses, which must be exact"
+NEEDS_WHOLE_GRADIENT = "it needs the whole gradient, and each server has only a part"
 
 
 def updates_on_servers(config: TrainConfig, group: ProcessGroup) -> bool:
@@ -158,15 +158,13 @@ def check_server_update_options(config: TrainConfig, group: ProcessGroup) -> Non
     if not updates_on_servers(config, group):
         return
     if not group.servers:
-        group_name = group.name or "a process alone"
+        group_name = group.name or "a single process"
         raise ConfigError(
-            f"--update-on-servers: {group_name} has no servers: start the run by gluonlab.launch "
-            "--backend dist_sync, or leave it out"
+            f"--update-on-servers: {group_name} has no servers: start the run with gluonlab launch "
+            "--backend dist_sync, or remove the option"
         )
     for option, reason in _server_update_conflicts(config, group):
-        raise ConfigError(
-            f"{option} and {_server_option(group)} contradict each other: {reason}: leave one of them out"
-        )
+        raise ConfigError(f"{option} and {_server_option(group)} contradict each other: {reason}: remove one of them")
 
 
 def check_can_resume(option: str, config: TrainConfig, group: ProcessGroup) -> None:
@@ -176,8 +174,7 @@ def check_can_resume(option: str, config: TrainConfig, group: ProcessGroup) -> N
     """
     if updates_on_servers(config, group):
         raise ConfigError(
-            f"{option} and {_server_option(group)} contradict each other: {STATES_ON_SERVERS}, "
-            "so no checkpoint is whole: leave one of them out"
+            f"{option} and {_server_option(group)} contradict each other: {STATES_ON_SERVERS}: remove one of them"
         )
 
 
@@ -192,17 +189,17 @@ def _server_update_conflicts(config: TrainConfig, group: ProcessGroup) -> Iterat
     if config.clip_norm is not None:
         yield f"--clip-norm {config.clip_norm:g}", NEEDS_WHOLE_GRADIENT
     if config.dtype != "float32":
-        yield f"--dtype {config.dtype}", f"{NEEDS_WHOLE_GRADIENT}, to scale the loss by"
+        yield f"--dtype {config.dtype}", f"loss scaling: {NEEDS_WHOLE_GRADIENT}"
     if config.on_nan != "stop":
         yield f"--on-nan {config.on_nan}", NEEDS_WHOLE_GRADIENT
     if config.compress is not None:
         yield f"--compress {config.compress}", SERVERS_COMPRESS_ALL
     if config.kvstore == SHARDED:
-        yield f"--kvstore {SHARDED}", "it updates on the devices"
+        yield f"--kvstore {SHARDED}", "this kvstore updates the weights on the devices"
     if config.strategy is not None and config.strategy != "data":
-        yield f"--strategy {config.strategy}", "servers have the weights of whole networks only"
+        yield f"--strategy {config.strategy}", "servers store the weights of whole models only"
     if config.check_replicas is not None and not group.is_synchronous:
-        reason = "processes do not wait for each other, so their weights differ between two epochs"
+        reason = "the weights of asynchronous processes differ within an epoch"
         yield f"--check-replicas {config.check_replicas}", reason
 
 
@@ -217,8 +214,8 @@ def check_single_process_options(config: TrainConfig, group: ProcessGroup) -> No
     refused += [f"--kvstore {SHARDED}"] if config.kvstore == SHARDED else []
     if refused:
         raise ConfigError(
-            f"{refused[0]} is for the devices of one process, and {group.size} train here: "
-            f"{'choose another' if '--kvstore' in refused[0] else 'leave it out'}"
+            f"{refused[0]} works only in a single process, and this run has {group.size}: "
+            f"{'choose another kvstore' if '--kvstore' in refused[0] else 'remove it'}"
         )
 
 
@@ -271,9 +268,9 @@ def check_deterministic(net: gluon.HybridBlock, name: str, ctxs: Sequence[mx.Con
     operator = find_nondeterministic_operator(net(mx.sym.var("data"))) if ctxs[0].device_type == "gpu" else None
     if operator is not None:
         raise ModelError(
-            f"--deterministic: {name} has {operator.operator} ({operator.layer}), "
-            "whose gradients MXNet adds up on GPUs in no fixed order: "
-            "leave it out, or choose another network"
+            f"--deterministic: {name} contains {operator.operator} ({operator.layer}), "
+            "whose gradients are not deterministic on GPUs: "
+            "remove the option, or choose another model"
         )
 
 
@@ -289,12 +286,12 @@ def check_optimizer(name: str, requested: TrainConfig) -> None:
     if requested.momentum is not None and not optimizer_entry.momentum:
         supported = ", ".join(other for other, entry in OPTIMIZERS.items() if entry.momentum)
         raise ConfigError(
-            f"--momentum {requested.momentum:g}: {name} has no momentum, leave it out or use one of {supported}"
+            f"--momentum {requested.momentum:g}: {name} does not use momentum: remove it, or use one of {supported}"
         )
     if requested.momentum_rule is not None and optimizer_entry.mxnet_rule_class is None:
         supported = " or ".join(other for other, entry in OPTIMIZERS.items() if entry.mxnet_rule_class)
         raise ConfigError(
-            f"--momentum-rule {requested.momentum_rule} has no effect with {name}: leave it out, or use {supported}"
+            f"--momentum-rule {requested.momentum_rule} has no effect with {name}: remove it, or use {supported}"
         )
 
 
@@ -302,8 +299,8 @@ def check_momentum_rule(config: TrainConfig, requested: TrainConfig) -> None:
     """Raise ConfigError for a --momentum-rule without momentum."""
     if requested.momentum_rule is not None and not config.momentum:
         raise ConfigError(
-            f"--momentum-rule {requested.momentum_rule}: the momentum is 0: "
-            "give one, such as --momentum 0.9, or leave it out"
+            f"--momentum-rule {requested.momentum_rule} has no effect because the momentum is 0: "
+            "set one, such as --momentum 0.9, or remove the rule"
         )
 
 
@@ -311,7 +308,7 @@ def check_no_bias_decay(config: TrainConfig) -> None:
     """Raise ConfigError for --no-bias-decay without weight decay."""
     if config.no_bias_decay and not config.wd:
         raise ConfigError(
-            "--no-bias-decay: the weight decay is 0 for all parameters: give one, such as --wd 1e-4, or leave it out"
+            "--no-bias-decay has no effect because the weight decay is 0: set --wd, for example to 1e-4, or remove it"
         )
 
 
@@ -319,7 +316,7 @@ def check_sharded_optimizer(name: str, kvstore: str, device_count: int) -> None:
     """Raise KVStoreError for --kvstore sharded-optimizer if the optimizer is not element-wise."""
     if kvstore == SHARDED and device_count > 1 and not is_element_wise(optimizer_kind(name).cls):
         raise KVStoreError(
-            f"--kvstore {SHARDED} cuts parameters anywhere, which {name} does not allow: "
+            f"--kvstore {SHARDED} splits parameters at any element, but {name} needs whole parameters: "
             f"choose one of {_element_wise_optimizers()}, or another kvstore"
         )
 
@@ -328,8 +325,8 @@ def check_tensor_parallel_optimizer(name: str, way: str) -> None:
     """Raise ConfigError for tensor parallelism with an optimizer that is not element-wise."""
     if way == TENSOR and not is_element_wise(optimizer_kind(name).cls):
         raise ConfigError(
-            f"--strategy {way} gives each device a part of a parameter, and {name} looks at whole "
-            f"ones: choose one of {_element_wise_optimizers()}, or another --strategy"
+            f"--strategy {way} splits parameters over devices, but {name} needs whole "
+            f"parameters: choose one of {_element_wise_optimizers()}, or another --strategy"
         )
 
 
@@ -347,9 +344,9 @@ def check_array_size(images: int, elements: int) -> None:
     """
     if elements >= ARRAY_LIMIT:
         raise ConfigError(
-            f"{images:,} images make an array of {elements:,} elements, "
-            f"and MXNet allows fewer than {ARRAY_LIMIT:,}: "
-            "choose a smaller --batch-size, or smaller microbatches"
+            f"{images:,} images need an array of {elements:,} elements, "
+            f"but MXNet allows fewer than {ARRAY_LIMIT:,}: "
+            "choose a smaller --batch-size or smaller microbatches"
         )
 
 

@@ -207,7 +207,7 @@ MAX_ANNOTATED_CLASSES = 20  # the picture contains numbers for up to this many c
 
 
 def format_confusion(matrix: Confusion, classes: Sequence[str]) -> str:
-    """Format the matrix. If it needs more than 80 columns, list the most frequent confusions."""
+    """Format the matrix. If it needs more than 80 columns, list most frequent confusions."""
     classes = list(map(escape_unprintable, classes))
     labels = _row_labels(classes)
     label_width = max(map(len, labels))
@@ -238,14 +238,14 @@ def _class_accuracies(matrix: Confusion) -> List[str]:
 
 
 def _list_confusions(matrix: Confusion, classes: Sequence[str]) -> str:
-    """Return the most frequent confusions as lines of text."""
+    """Return most frequent confusions as lines of text."""
     # the most frequent first, then by class
     confusions = sorted((-int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j)
     names = [_shorten(name, LONG_NAME_LENGTH) for name in classes]
     lines = [f"{names[i]} taken for {names[j]}: {-negated:,} of {matrix[i].sum():,}" for negated, i, j in confusions]
     if not lines:
-        return "no image was taken for another class"
-    return "\n".join(["the most frequent confusions", *(f"  {line}" for line in lines[:MAX_LISTED])])
+        return "no image was misclassified"
+    return "\n".join(["most frequent confusions", *(f"  {line}" for line in lines[:MAX_LISTED])])
 
 
 def _shorten(name: str, length: int) -> str:

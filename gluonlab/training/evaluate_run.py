@@ -182,7 +182,7 @@ def _output_folder(config: TrainConfig, folder: Path) -> Optional[Path]:
             "add --confusion or --export, or omit --out"
         )
     if Path(config.out).exists() and not Path(config.out).is_dir():
-        raise OutputError(f"--out {config.out} is a file: give a folder")
+        raise OutputError(f"--out {config.out} is a file: choose a directory")
     return Path(config.out)
 
 
@@ -198,7 +198,7 @@ NO_AUGMENTATION = {"random_resized_crop": False, "crop_padding": 0, "flip": Fals
 SMALLEST_SIZE = 8  # smallest --image-size; smaller images keep their size by default
 # If an option of one of these groups is given, it replaces all settings of the run in the group.
 BATCH_SIZES, MICROBATCH_OPTIONS = (("batch_size", "global_batch_size"), ("microbatches", "microbatch_size"))
-DIVERGED_HINT = "its training diverged: train again with a smaller --lr"
+DIVERGED_HINT = "the training diverged: train again with a smaller --lr"
 
 
 def evaluation_config(description: RunDescription, options: Dict[str, Any]) -> TrainConfig:
@@ -233,8 +233,8 @@ def evaluation_config(description: RunDescription, options: Dict[str, Any]) -> T
     config = keep_recorded_resizer(config, description.used)
     if config.resizer == CYKOOZ != default_resizer():
         warn(
-            f"the images of {description.folder} were resized by cykooz.resizer, which is not "
-            "installed: Pillow is used, which rounds a few pixels to the next value"
+            f"{description.folder} was trained with images resized by cykooz.resizer, which is not "
+            "installed: using Pillow, which rounds a few pixels differently"
         )
         config = config.replace(resizer=PILLOW)
     return config
@@ -252,7 +252,7 @@ def recorded_image_shape(description: RunDescription) -> Optional[Tuple[int, int
     if shape is not None and not (
         isinstance(shape, list) and len(shape) == 3 and all(type(side) is int for side in shape)
     ):
-        raise ConfigError(f"{description.file} is damaged: image_shape {shape} is not a shape")
+        raise ConfigError(f"{description.file} is damaged: image_shape {shape} is not valid")
     return None if shape is None else (shape[0], shape[1], shape[2])
 
 
@@ -283,7 +283,7 @@ def check_same_images(description: RunDescription, dataset: Dataset) -> None:
     difference = describe_class_changes(description.classes, dataset.classes)
     if difference:
         raise ConfigError(
-            f"{dataset.name} is not what {folder} was trained on ({difference}): "
+            f"{dataset.name} has other classes than {folder} was trained on ({difference}): "
             "evaluate it on the same classes in the same order"
         )
 
@@ -308,4 +308,4 @@ def check_finite_parameters(description: RunDescription, strategy: Strategy) -> 
     broken = nonfinite_parameters(strategy.net)
     if broken:
         file, names = description.parameters_file, shorten_names(broken)
-        raise RunError(f"{file} holds NaN or infinity in {names}: {DIVERGED_HINT}")
+        raise RunError(f"{file} contains NaN or infinity in {names}: {DIVERGED_HINT}")

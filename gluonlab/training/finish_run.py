@@ -194,12 +194,11 @@ def describe_unfinished_run(result: Result) -> str:
     """Describe what the folder of an unfinished run contains, and how to resume."""
     folder = result.run_dir
     if folder is None:
-        return "rank 0 has written the finished epochs"
+        return "rank 0 has saved the finished epochs"
     hint = _resume_hint(result)
     if not result.history:
-        return f"no epoch was finished; {folder} holds the steps of the first{hint}"
-    epochs = f"{len(result.history)} of {result.plan.epochs}"
-    finished = f"{folder} holds every epoch that was finished, {epochs}"
+        return f"no epoch is finished; {folder} contains the steps of the first epoch{hint}"
+    finished = f"{folder} contains the finished epochs ({len(result.history)} of {result.plan.epochs})"
     return f"{finished}{_evaluate_hint(result)}{hint}"
 
 

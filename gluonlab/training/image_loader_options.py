@@ -31,8 +31,8 @@ def image_file_options(config: TrainConfig) -> Dict[str, Any]:
         return {**arguments, "memory": config.device_cache_bytes}
     for name in options:
         raise ConfigError(
-            f"{option_name(name)} is for image files, and {config.dataset} has none: "
-            f"leave it out, or choose {', '.join(image_file_datasets())}"
+            f"{option_name(name)} works only with image files, and {config.dataset} has none: "
+            f"remove it, or choose {', '.join(image_file_datasets())}"
         )
     return {}
 

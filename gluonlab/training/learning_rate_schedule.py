@@ -115,7 +115,7 @@ def check_schedule(config: TrainConfig) -> None:
         if value is not None and schedule not in schedules:
             raise ConfigError(
                 f"{option_name(name)} {value} has no effect with --lr-schedule {schedule}: "
-                f"choose {' or '.join(schedules)}, or leave it out"
+                f"choose the schedule {' or '.join(schedules)}, or remove the option"
             )
 
 
@@ -124,7 +124,8 @@ def check_schedule_epochs(config: TrainConfig) -> None:
     warmup, epochs = config.warmup_epochs or 0.0, config.epochs or 1
     if warmup >= epochs:
         raise ConfigError(
-            f"--warmup-epochs {warmup:g} leaves none of the run's {epochs} epochs: give fewer, or more --epochs"
+            f"--warmup-epochs {warmup:g} must be less than the run's {epochs} epochs: shorten the warm-up, or "
+            "increase --epochs"
         )
     decay_epochs = _decay_epochs(config)
     if not decay_epochs:
@@ -132,12 +133,12 @@ def check_schedule_epochs(config: TrainConfig) -> None:
     if decay_epochs[0] < warmup:
         raise ConfigError(
             f"--lr-decay-epochs {config.lr_decay_epochs}: the warm-up takes {warmup:g} epochs: "
-            "give later ones, or less --warmup-epochs"
+            "choose later epochs, or reduce --warmup-epochs"
         )
     if decay_epochs[-1] >= epochs:
         raise ConfigError(
             f"--lr-decay-epochs {config.lr_decay_epochs}: the run ends after {epochs} epochs: "
-            "give earlier ones, or more --epochs"
+            "choose earlier epochs, or increase --epochs"
         )
 
 
@@ -148,7 +149,8 @@ def check_final_rate(config: TrainConfig, rates: LearningRates, scale: float) ->
     """
     if rates.final_lr > rates.base_lr:
         raise ConfigError(
-            f"--final-lr {config.final_lr:g} is above the initial {rates.base_lr / scale:g}: give a smaller one"
+            f"--final-lr {config.final_lr:g} exceeds the initial learning rate {rates.base_lr / scale:g}: "
+            "choose a smaller final rate"
         )
 
 

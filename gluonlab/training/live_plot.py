@@ -40,7 +40,7 @@ class LivePlot(Callback):
     def __init__(self, every: float = MIN_INTERVAL_S) -> None:
         is_number = isinstance(every, (int, float)) and not isinstance(every, bool)
         if not is_number or not 0 <= every < math.inf:
-            raise ConfigError(f"LivePlot(every={every!r}): give seconds, a number from 0 up")
+            raise ConfigError(f"LivePlot(every={every!r}): must be seconds, a number of at least 0")
         self.every = every
         self._reset()
 
@@ -58,7 +58,7 @@ class LivePlot(Callback):
         """Create the plot, with the earlier steps of a resumed run."""
         self._reset()
         if not in_notebook():
-            _print_line(f"only a notebook shows it; {run.path}/{CURVES} will have the curves")
+            _print_line(f"needs a notebook; see {run.path}/{CURVES} for the curves after the run")
             return
         self._display = CellDisplay()
         if run.step:
@@ -163,7 +163,7 @@ class LivePlot(Callback):
             yield
         except Exception as error:
             self._display = None
-            _print_line(f"ends here, the run goes on: {type(error).__name__}: {error}")
+            _print_line(f"stopped, but the run continues: {type(error).__name__}: {error}")
 
 
 def _format_duration(seconds: float) -> str:

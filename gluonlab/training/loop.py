@@ -135,11 +135,13 @@ def train(
         CallbackError: A callback raised an exception.
     """
     config = None if config is None else TrainConfig.require("train", config)
-    check_argument("strategy", strategy, callable(strategy), "TrainConfig(strategy=...) names one")
-    check_argument("reporter", reporter, isinstance(reporter, Reporter), "give a Reporter")
-    check_argument("group", group, hasattr(group, "rank"), "gluonlab launch makes one")
+    check_argument(
+        "strategy", strategy, callable(strategy), "pass a class or function, or use TrainConfig(strategy=...)"
+    )
+    check_argument("reporter", reporter, isinstance(reporter, Reporter), "pass a Reporter")
+    check_argument("group", group, hasattr(group, "rank"), "remove it; gluonlab launch sets the process group")
     is_resumable = isinstance(resume, (str, Path, ResumePoint))
-    check_argument("resume", resume, is_resumable, "give a run's folder")
+    check_argument("resume", resume, is_resumable, "pass a run directory")
     resume_point = read_resume_point(resume, group) if isinstance(resume, (str, Path)) else resume
     if resume_point is not None:
         config = resumed_config(resume_point, group) if config is None else adapt_to_resumed_run(config, resume_point)
@@ -208,7 +210,7 @@ def train_plan(
             return finished_result
         resume_point = existing_run.resume_point
         if resume_point is None:
-            header.append(f"{'begins':<11}{archive_and_restart(existing_run, plan.group)}")
+            header.append(f"{'restarted':<11}{archive_and_restart(existing_run, plan.group)}")
     run = open_run_directory(plan, strategy, resume_point)
     result = Result(plan, strategy.net, run.path)
     request = StopRequest(partial(describe_unfinished_run, result))
@@ -294,14 +296,14 @@ class TrainingLoop:
         step_losses = self.state.restore(resume_point.checkpoint, best_score)
         callback_states = resume_point.checkpoint.state.get("callbacks", {})
         lines = [
-            f"goes on from step {self.loss_meter.step:,}",
+            f"from step {self.loss_meter.step:,}",
             *self.callbacks.restore(callback_states, resume_point.keeps_stop),
             *describe_differences(resume_point, self.plan, self.strategy, self.state.draws_random_numbers),
         ]
         if self.state.loses_random_state:
-            lines.append("Dropout draws other numbers than it would have: cuDNN cannot be seeded again")
+            lines.append("Dropout uses different random numbers, because cuDNN cannot restore its random state")
         if not self.best_weights.restore():
-            lines.append("the parameters of the best epoch are gone: those of a later one stay")
+            lines.append("the best epoch's parameters are missing: a later epoch's parameters are kept instead")
         self.state.record_steps(self.state.loader.epoch + 1, step_losses)
         self.run.write(run_schema.ResumedEvent(self.loss_meter.step, "; ".join(lines)))
         for line in lines:

@@ -96,7 +96,7 @@ class AsyncLossMeter:
         for rank, row in enumerate(rows):
             if row[0]:
                 self.steps_before_divergence = known
-                where = f"of rank {rank} at its step {int(row[0])}"
+                where = f"at step {int(row[0])} of rank {rank}"
                 raise DivergedError(divergence_message("the loss", float(row[1]), where))
         self._coordinator.update_from_all(rows[:, 4:].sum(axis=0))
         self._sum, self._images = float(rows[:, 2].sum()), int(rows[:, 3].sum())

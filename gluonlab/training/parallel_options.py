@@ -42,8 +42,8 @@ def check_split_options(config: TrainConfig) -> None:
     for name, ways in WAYS_BY_OPTION.items():
         if getattr(config, name) is not None and way not in ways:
             raise ConfigError(
-                f"{option_name(name)} {getattr(config, name)} is for --strategy {' or '.join(ways)}, "
-                f"and this is --strategy {way}: leave one of them out"
+                f"{option_name(name)} {getattr(config, name)} has no effect with --strategy {way}: "
+                f"use --strategy {' or '.join(ways)}, or remove {option_name(name)}"
             )
     _check_choice("--balance", config.balance, BALANCES)
     if config.tensor_parallel_mode is not None:
@@ -56,15 +56,15 @@ def check_split_options(config: TrainConfig) -> None:
         _check_choice("--pipeline-schedule", config.pipeline_schedule, tuple(SCHEDULES))
     if config.balance is not None and config.cut is not None:
         raise ConfigError(
-            f"--balance {config.balance} chooses where to cut, and --cut {config.cut} says it: give one of them"
+            f"--balance {config.balance} and --cut {config.cut} both determine the stages: remove one of them"
         )
     if way == DATA:
         return
     per_device, schedule = config.stages_per_device or 1, config.pipeline_schedule
     if per_device > 1 and schedule not in (None, "interleaved", "sequential"):
         raise ConfigError(
-            f"--stages-per-device {per_device}: --pipeline-schedule {schedule} has one on each: "
-            "choose interleaved, or leave one of them out"
+            f"--stages-per-device {per_device}: --pipeline-schedule {schedule} uses one stage per device: "
+            "choose interleaved, or remove one of them"
         )
 
 
@@ -108,18 +108,18 @@ def _check_data_parallel_options(config: TrainConfig) -> None:
     """Raise ConfigError for options that need a whole copy of the network on each device."""
     if config.sync_bn:
         raise ConfigError(
-            f"--sync-bn is for --strategy data, and this is --strategy {config.strategy}, where BatchNorm "
-            "looks at the microbatches of one copy of the network: leave it out"
+            f"--sync-bn works only with --strategy data: with --strategy {config.strategy}, BatchNorm "
+            "normalizes each microbatch of a replica separately: remove it"
         )
     if keeps_residual(config.compress):
         raise ConfigError(
-            f"--compress {config.compress} is for --strategy data, and this is --strategy {config.strategy}: "
-            "leave it out"
+            f"--compress {config.compress} works only with --strategy data, and this is "
+            f"--strategy {config.strategy}: remove it"
         )
     if config.kvstore == SHARDED and config.strategy == TENSOR:
         raise ConfigError(
-            f"--kvstore {SHARDED} and --strategy {TENSOR} contradict each other: each device has its "
-            "own part of the parameters already: choose another kvstore"
+            f"--kvstore {SHARDED} and --strategy {TENSOR} contradict each other, because tensor parallelism "
+            "already splits the parameters: choose another kvstore"
         )
 
 
@@ -143,24 +143,25 @@ def _devices_per_copy(config: TrainConfig, devices: int, cut: Optional[Tuple[int
     subject = f"{option_name('tensor_parallel' if split == TENSOR else 'pipeline_parallel')} {count}"
     if devices == 1:
         raise DeviceError(
-            f"--strategy {split} spreads a network over several devices, and there is one: "
-            "give --gpus 2 or more, or leave --strategy out"
+            f"--strategy {split} needs at least 2 devices, and this run has one: "
+            "use --gpus 2 or more, or remove --strategy"
         )
     if cut is not None:
         stages, remainder = divmod(len(cut) + 1, per_device)
         if remainder or stages < 2 or (count is not None and count != stages):
-            expected = subject if count is not None else f"{per_device} on each device"
+            expected = f"does not fit {subject}"
+            if count is None:
+                expected = f"is not {per_device} per device on at least 2 devices"
             raise ConfigError(
-                f"--cut {config.cut} makes {len(cut) + 1} stages, which is not {expected}: "
-                "give one cut less than there are stages"
+                f"--cut {config.cut} makes {len(cut) + 1} stages, which {expected}: use one cut fewer than stages"
             )
         count, subject = stages, f"--cut {config.cut}"
     size = devices if count is None else count
     if devices % size:
         possible = [n for n in range(2, devices + 1) if devices % n == 0]
         raise ConfigError(
-            f"{subject}: {devices} devices make no whole copies of the network, each on {size}: "
-            f"have {' or '.join(map(str, possible))} share one, or choose other devices"
+            f"{subject}: {devices} devices cannot be divided into groups of {size}: "
+            f"use groups of {' or '.join(map(str, possible))}, or another number of devices"
         )
     return size
 
@@ -179,8 +180,8 @@ def check_weight_count(device_weights: Optional[str], devices: int) -> None:
     if weights is not None and len(weights) != devices:
         count_text = f"{len(weights)} number{'s' * (len(weights) > 1)}"
         raise ConfigError(
-            f"--device-weights {device_weights} has {count_text}, and this process {devices} "
-            f"device{'s' * (devices > 1)}: give one for each, or leave it out"
+            f"--device-weights {device_weights} has {count_text}, and this process has {devices} "
+            f"device{'s' * (devices > 1)}: use one weight per device, or remove the weights"
         )
 
 
@@ -196,9 +197,8 @@ def check_shard_sizes(device_weights: Optional[str], images: int, ctxs: Sequence
     if 0 in sizes:
         idle_device = ctxs[sizes.index(0) % len(ctxs)]
         raise ConfigError(
-            f"--device-weights {device_weights}: {idle_device} would get none of the {images} "
-            "images of a batch: give it a larger weight, choose a larger batch, or leave it out of "
-            "--devices"
+            f"--device-weights {device_weights}: {idle_device} would get none of a batch's {images} "
+            "images: increase its weight or the batch, or remove it from --devices"
         )
 
 

@@ -97,7 +97,7 @@ class StepProfiler:
         last = timeline.first_step + steps - 1
         self._say(
             f"{'profile':<11}steps {timeline.first_step} to {last}, {timeline.step_s * 1e3:.2f} ms "
-            f"each: {folder / TIMELINE}, and {TRACE} for ui.perfetto.dev"
+            f"each: see {folder / TIMELINE}, or open {TRACE} in ui.perfetto.dev"
         )
         for line in describe_timeline(timeline):
             self._say(f"{'':<11}{line}")

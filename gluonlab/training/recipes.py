@@ -122,7 +122,7 @@ class TrainingRecipe:
         parts = [
             self.optimizer,
             f"{self.batch_size:,} images per device" if self.batch_size else f"{self.global_batch_size:,} images",
-            f"rate {self.lr:g}" + (f" per {self.lr_per_images:,} images" if self.lr_per_images else ""),
+            f"learning rate {self.lr:g}" + (f" per {self.lr_per_images:,} images" if self.lr_per_images else ""),
             schedule if schedule != "constant" else "",
             f"warm-up {self.warmup_epochs:g} epochs" if self.warmup_epochs else "",
             *enabled_settings(self, "momentum", "momentum_rule", "wd", "no_bias_decay", *IMAGE_AND_LABEL_CHANGES),
@@ -173,12 +173,12 @@ _PHOTOGRAPHS = TrainingRecipe(
         resnet18_v1=70.93, resnet34_v1=74.37, resnet101_v1=78.34, resnet18_v2=71.00,
         resnet34_v2=74.40, resnet50_v2=77.11, resnet101_v2=78.53,
     ),
-    reported="on ImageNet; theirs jitters colors, too", url=_LOGS.format("imagenet"),
+    reported="on ImageNet; the original also jitters colors", url=_LOGS.format("imagenet"),
 )  # fmt: skip
 _TRICKS = replace(
     _PHOTOGRAPHS, source="gluon-cv, train_imagenet.py; He et al., Bag of tricks, 2019",
     label_smoothing=0.1, no_bias_decay=True,
-    reported="on ImageNet; theirs also jitters colors, and ResNets begin with last gammas of 0",
+    reported="on ImageNet; the original also jitters colors and initializes the last gamma of residual blocks to 0",
 )  # fmt: skip
 
 RECIPES: Tuple[TrainingRecipe, ...] = (
@@ -205,7 +205,7 @@ RECIPES: Tuple[TrainingRecipe, ...] = (
         decay_epochs=(10, 20, 30), **{**_NAG, "optimizer": "sgd"},
         random_resized_crop=True, flip=True,
         reported="resnet50_v2 pretrained on ImageNet: around 80 % on MINC-2500; "
-        "theirs jitters colors, too",
+        "the original also jitters colors",
         url="https://cv.gluon.ai/build/examples_classification/transfer_learning_minc.html",
     ),
     _PHOTOGRAPHS,
@@ -245,7 +245,7 @@ def quick_recipe(dataset: str, defaults: Defaults) -> TrainingRecipe:
     """Return the recipe ``quick``: the data set's default settings, for any network."""
     names = ("epochs", "batch_size", "lr", "optimizer", "momentum", "wd")
     values = {name: getattr(defaults, name) for name in names}
-    return TrainingRecipe(QUICK, dataset, "the lab's own", **values)
+    return TrainingRecipe(QUICK, dataset, "gluonlab's defaults", **values)
 
 
 def choose_model(config: TrainConfig, defaults: Defaults) -> str:
@@ -290,8 +290,8 @@ def choose_recipe(config: TrainConfig, defaults: Defaults) -> TrainingRecipe:
         hint = " without --pretrained" if needs_pretrained else ""
         choices = " or ".join(recipe.name for recipe in recipes)
         raise ConfigError(
-            f"--recipe {config.recipe} is not for {model} on {config.dataset}{hint}: "
-            f"choose {choices}, or leave it out (see gluonlab list)"
+            f"--recipe {config.recipe} does not support {model} on {config.dataset}{hint}: "
+            f"choose {choices}, or remove --recipe (see gluonlab list)"
         )
     return recipe
 
@@ -299,7 +299,7 @@ def choose_recipe(config: TrainConfig, defaults: Defaults) -> TrainingRecipe:
 def format_recipes() -> List[str]:
     """Return the lines of gluonlab list about all recipes."""
     epochs = [dataset_entry.defaults.epochs for dataset_entry in DATASETS.values()]
-    summary = f"every data set and network, {min(epochs)} to {max(epochs)} epochs: the lab's own"
+    summary = f"all data sets and models, {min(epochs)} to {max(epochs)} epochs: gluonlab's defaults"
     lines = (line for recipe in RECIPES for line in recipe.description_lines())
     return [*wrap_entry(QUICK, summary, _default_models_text()), *lines]
 

@@ -11,7 +11,7 @@ from gluonlab.plain_text import format_decimals
 from gluonlab.runs import run_schema
 from gluonlab.training.loss_meter import StepLoss
 
-CLOSED = "it was closed from the start"  # standard output, as with >&-
+CLOSED = "it was already closed at the start"  # standard output, as with >&-
 
 
 class Reporter:

@@ -138,7 +138,7 @@ def _read_resume_point(path: Path) -> ResumePoint:
         source = f"the checkpoint of step {latest.checkpoint.step} in {path}"
         return ResumePoint(path, parse_description(path, config_content, source, RUN_HINT), *latest, _was_stopped(path))
     if description.is_comparison:
-        raise DataError(f"{path} is a comparison: give the folder of one of its runs")
+        raise DataError(f"{path} is a comparison: use the directory of one of its runs")
     return ResumePoint(path, description, *read_newest_checkpoint(path), _was_stopped(path))
 
 
@@ -194,7 +194,7 @@ def _other_folder_error(out: str, resume_point: ResumePoint) -> ConfigError:
     """Return the error for an --out that is not the folder of the run to resume."""
     return ConfigError(
         f"--out {out} contradicts the resumed run {resume_point.folder}: "
-        "a run resumes in its own folder: leave --out out"
+        "a run resumes in its own directory: remove --out"
     )
 
 
@@ -247,9 +247,9 @@ def check_same_training(resume_point: ResumePoint, plan: Plan, strategy: Strateg
         digest = digests[split]
         if recorded_digest != digest:
             raise ConfigError(
-                f"{option_text}: {plan.dataset.name} has changed: its {split} split had "
-                f"{recorded_digest[:40]}..., and has {digest[:40]}...: "
-                "give it the data it began with"
+                f"{option_text}: {plan.dataset.name} has changed: its {split} split had the digest "
+                f"{recorded_digest[:40]}..., and now has {digest[:40]}...: "
+                "use the original data"
             )
     if strategy.has_running_statistics and not plan.sync_bn:
         _check_same_batch_parts(resume_point, plan.settings())
@@ -258,7 +258,7 @@ def check_same_training(resume_point: ResumePoint, plan: Plan, strategy: Strateg
     if epochs_done >= plan.epochs and not (resume_point.by_autoresume and is_complete):
         raise ConfigError(
             f"{option_text}: {epochs_done} of {plan.epochs} epochs are finished: "
-            f"give more --epochs, or evaluate it with gluonlab evaluate {resume_point.folder}"
+            f"increase --epochs, or evaluate the run with gluonlab evaluate {resume_point.folder}"
         )
 
 
@@ -272,8 +272,8 @@ def check_same_settings(option_text: str, recorded: Mapping[str, Any], plan: Pla
     for name in [name for name in {**recorded, **current} if name not in may_differ]:
         if recorded.get(name) != current.get(name):
             raise ConfigError(
-                f"{option_text}: {option_name(name)} was {recorded.get(name)}, and would be "
-                f"{current.get(name)}: leave it as it was, or begin a new run"
+                f"{option_text}: {option_name(name)} was {recorded.get(name)}, and would now be "
+                f"{current.get(name)}: use the same value, or start a new run"
             )
 
 
@@ -286,9 +286,8 @@ def _check_same_batch_parts(resume_point: ResumePoint, settings: Dict[str, Any])
     for name, value in recorded_parts.items():
         if value != new_parts[name]:
             raise ConfigError(
-                f"{resume_point.option_text}: {name} was {value}, and would be {new_parts[name]}; "
-                "BatchNorm looks at each part of a batch by itself, so that the network would be "
-                "another one: leave it as it was"
+                f"{resume_point.option_text}: {name} was {value}, and would now be {new_parts[name]}, "
+                "which changes the images that BatchNorm normalizes together: use the same value"
             )
 
 
@@ -297,9 +296,9 @@ def _batch_parts(settings: Dict[str, Any]) -> Dict[str, Any]:
     devices = settings.get("devices")
     device_name = str(devices[0]) if isinstance(devices, list) and devices else ""
     return {
-        "the number of copies of the network": copy_count(settings),
+        "the number of replicas": copy_count(settings),
         **{option_name(name): settings.get(name) for name in BATCH_PART_SETTINGS},
-        "the kind of device": device_name.partition("(")[0],
+        "the device type": device_name.partition("(")[0],
     }
 
 
@@ -308,24 +307,26 @@ def describe_differences(resume_point: ResumePoint, plan: Plan, strategy: Strate
 
     ``draws``: True if the network draws random numbers in training.
     """
-    yield from (f"{line}: going on from the one before" for line in resume_point.damaged)
+    yield from (f"{line}: resuming from the previous one" for line in resume_point.damaged)
     recorded, current = resume_point.description.used, {**plan.settings(), **strategy.settings()}
     reported = [name for name in MAY_DIFFER if name not in ("balance", "data_dir", "patience")]
     changed = [name for name in reported if recorded.get(name) != current.get(name)]
     if changed:
-        consequence = "sums are added in another order, so results differ in their last digits"
+        consequence = "gradients are summed in another order, so the last digits of results may differ"
         if draws and set(changed) & {*PLACEMENT_SETTINGS, *BATCH_PART_SETTINGS}:
             consequence = "Dropout draws other numbers, so results differ as with another seed"
         names = ", ".join(name.replace("_", " ") for name in changed)
-        yield f"other {names} than before: {consequence}"
+        yield f"changed {names}: {consequence}"
     if plan.patience != recorded.get("patience"):
         yield f"patience {plan.patience} instead of {recorded.get('patience')}"
     if resume_point.stopped and not resume_point.keeps_stop:
-        yield "a callback had stopped it, and may do so again"
+        yield "a callback stopped the run before, and may stop it again"
     if plan.epochs != recorded.get("epochs"):
         rate = ""
         if plan.rates.schedule != "constant":
-            rate = f"; the rate follows the {plan.rates.schedule} schedule of {plan.epochs} from here"
+            rate = (
+                f"; from here on, the learning rate follows the {plan.rates.schedule} schedule for {plan.epochs} epochs"
+            )
         yield f"{plan.epochs} epochs instead of {recorded.get('epochs')}{rate}"
 
 
@@ -354,13 +355,15 @@ def enable_checkpoints(
     --resume, is not None.
     """
     if resume_point is not None:
-        raise ConfigError(f"resume={str(resume_point.folder)!r} and autoresume contradict each other: give one of them")
+        raise ConfigError(
+            f"resume={str(resume_point.folder)!r} and autoresume contradict each other: remove one of them"
+        )
     if config.out is None:
-        raise ConfigError("--autoresume resumes the run in --out, which is missing: add --out DIR")
+        raise ConfigError("--autoresume needs --out, the directory of the run: add --out DIR")
     if keeps_residual(config.compress):
         raise ConfigError(
             f"--autoresume and --compress {config.compress} contradict each other: "
-            "what 2 bits have left over is in no checkpoint: leave one of them out"
+            "checkpoints do not contain the residuals of 2-bit compression: remove one of them"
         )
     check_can_resume("--autoresume", config, group)
     return config.replace(checkpoint_every=config.checkpoint_every or AUTORESUME_PERIOD)
@@ -427,8 +430,8 @@ def read_finished_result(existing_run: ExistingRun, plan: Plan, strategy: Strate
         return None
     if epochs_done > plan.epochs:
         raise ConfigError(
-            f"--autoresume: the run in {folder} has finished {epochs_done} epochs, and "
-            f"{plan.epochs} are asked for: give --epochs {epochs_done} or more, or another --out"
+            f"--autoresume: the run in {folder} has finished {epochs_done} epochs, more than the requested "
+            f"{plan.epochs}: use --epochs {epochs_done} or more, or another --out"
         )
     check_same_settings(f"--autoresume: {folder}", description.used, plan)
     is_rank_0, group = plan.group.rank == 0, plan.group
@@ -466,6 +469,6 @@ def archive_and_restart(existing_run: ExistingRun, group: ProcessGroup = SINGLE_
 
 
 def _archive_existing_run(existing_run: ExistingRun) -> str:
-    missing = "whole checkpoint" if list_checkpoints(existing_run.folder) else "checkpoint"
+    missing = "undamaged checkpoint" if list_checkpoints(existing_run.folder) else "checkpoint"
     message = archive_existing_run(existing_run.folder)
-    return f"anew: the run in {existing_run.folder} had no {missing} to go on from; {message}"
+    return f"the run in {existing_run.folder} had no {missing}; {message}"

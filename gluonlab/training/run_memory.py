@@ -99,7 +99,7 @@ def format_memory_table(rows: Sequence[MemoryRow]) -> List[str]:
     if len(rows) == 1:
         return rows[0][1].lines()
     images_text = f"{rows[0][1].images} image{'s' * (rows[0][1].images != 1)}"
-    lines = [f"{'memory':<11}MiB per device, for {images_text} of a batch per copy of the network"]
+    lines = [f"{'memory':<11}MiB per device, for {images_text} per replica and step"]
     lines.append(" " * 22 + "".join(f"{name:>{width}}" for name, width in COLUMN_WIDTHS.items()))
     for name, memory in rows:
         sizes = (*memory[1:], memory.total)
@@ -300,14 +300,14 @@ def measure_and_format_memory(config: TrainConfig, dataset: Dataset, ctxs: Seque
     try:
         mebibytes = measure_run_memory(config, dataset) / 2**20
     except OtherDatasetError:
-        reason = f"the data set is not the one that {config.dataset} names"
+        reason = f"the data set is not {config.dataset}"
         return f"{'':<11}{owner:<16}not measured: {reason}"
     except MemoryLimitExceeded:
         raise RunError(
-            "such batches need more memory than there is: choose a smaller --batch-size, or --microbatches"
+            "such batches need more memory than available: choose a smaller --batch-size, or add --microbatches"
         ) from None
-    note = "" if owner == "each GPU" else ": all devices, Python, data"
-    return f"{'':<11}{owner:<16}{mebibytes:10,.1f} MiB at its peak, measured{note}"
+    note = "" if owner == "each GPU" else ", including all devices, Python and data"
+    return f"{'':<11}{owner:<16}{mebibytes:10,.1f} MiB measured at the peak{note}"
 
 
 def _wait_for_child(child: "subprocess.Popen[bytes]", limit_bytes: Optional[int]) -> None:
@@ -350,7 +350,8 @@ def _raise_child_error(status: int, error_output: str) -> None:
         raise MemoryLimitExceeded
     last_line = next((line.strip() for line in reversed(error_output.split("\n")) if line.strip()), "no message")
     raise RunError(
-        f"the process that measures memory ended with status {status}: {last_line}; try to train with these settings"
+        f"the process that measures memory exited with status {status} ({last_line}): remove --estimate-memory "
+        "to see whether training works"
     )
 
 

@@ -143,5 +143,5 @@ def run_on_all_ranks(group: ProcessGroup, work: Callable[[], T]) -> T:
         raise
     if group.all_gather(np.array(0)).any():
         group.mark_common_exit()
-        raise RunError("another process of this training cannot begin: its own message says why")
+        raise RunError("another process of this run failed to start: see its error message")
     return result

@@ -115,14 +115,14 @@ def make_plan_on_all_ranks(
     if len(set(sizes)) > 1:
         option = option_name("tensor_parallel" if config.strategy == TENSOR else "pipeline_parallel")
         raise ConfigError(
-            f"--strategy {config.strategy}: the processes spread the network over "
-            f"{', '.join(map(str, sizes))} devices: give {option}, or as many devices to each"
+            f"--strategy {config.strategy}: the processes split the model over different numbers of devices, "
+            f"{', '.join(map(str, sizes))}: use {option}, or as many devices in each process"
         )
     counts = _gather_counts(group, len(devices.parallelism.copies))
     if config.global_batch_size is None and len(set(counts)) > 1:
         raise ConfigError(
-            f"the processes have {', '.join(map(str, counts))} devices: give --global-batch-size, "
-            "or as many devices to each"
+            f"the processes have different numbers of devices, {', '.join(map(str, counts))}: "
+            "use --global-batch-size, or as many devices in each process"
         )
     return run_on_all_ranks(group, lambda: plan_run(resolved, devices, counts, dataset, group, components))
 
@@ -161,8 +161,8 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Trainin
     strategy = make_strategy(make_initialized_net, plan.make_loss(), plan, plan.group)
     if len(strategy.inputs) != len(plan.parallelism.copies):
         raise ConfigError(
-            f"the strategy takes {len(strategy.inputs)} shards of a batch, and the plan has "
-            f"{len(plan.parallelism.copies)}: set its attribute devices_per_copy"
+            f"the strategy expects {len(strategy.inputs)} shards of a batch, but the plan has "
+            f"{len(plan.parallelism.copies)}: set the strategy's attribute devices_per_copy"
         )
     if plan.group.rank > 0:  # parameters are equal in all processes, but Dropout masks differ
         mx.random.seed(plan.seed + plan.group.rank)
@@ -185,7 +185,7 @@ def measure_memory_line(plan: Plan, make_strategy: Optional[MakeStrategy]) -> Op
     if not plan.estimate_memory:
         return None
     if make_strategy is not None:
-        raise ConfigError("--estimate-memory measures the strategies of --strategy, not your own: leave it out")
+        raise ConfigError("--estimate-memory supports only built-in strategies, not your own: remove it")
     from gluonlab.training.run_memory import measure_and_format_memory
 
     return measure_and_format_memory(plan.config, plan.dataset, plan.ctxs)
@@ -221,14 +221,14 @@ def run_header(plan: Plan, strategy: Strategy) -> Iterator[str]:
     params = strategy.net.collect_params().values()
     parameter_count = sum(param.list_data()[0].size for param in params)
     storage = (
-        "resident on the devices"
+        "cached on the devices"
         if fits_on_devices(dataset.train, plan.device_cache_bytes)
         else f"streamed, {plan.prefetch} batches ahead"
     )
     steps, group = plan.steps_per_epoch, plan.group
     process_text = f"{group.size} processes ({group.name}), each with " * (group.size > 1)
     left_out = len(dataset.train) - plan.images_per_epoch
-    left_out_text = f", {left_out} image{'s' * (left_out > 1)} left out" * (left_out > 0)
+    left_out_text = f", {left_out} image{'s' * (left_out > 1)} dropped" * (left_out > 0)
     settings = ", ".join(
         f"{name.replace('_', ' ')} {value:g}" for name, value in plan.optimizer_params.items() if value
     )
@@ -270,13 +270,13 @@ def warnings_before_training(plan: Plan) -> Iterator[str]:
     images, classes = len(plan.dataset.train), plan.dataset.classes
     if plan.global_batch_size > images > 0:
         yield (
-            f"a batch of {plan.global_batch_size:,} is more than all {images:,} training images: "
-            "each epoch is one step; choose a smaller --batch-size"
+            f"a batch of {plan.global_batch_size:,} exceeds the {images:,} training images, so "
+            "each epoch has only one step: choose a smaller --batch-size"
         )
     counts = _class_counts(plan.dataset.train, len(classes))
     if counts is not None and np.count_nonzero(counts) == 1:
         only = classes[int(np.argmax(counts))]
-        yield f"all training images are of one class, {only}: there is nothing to tell apart"
+        yield f"all training images belong to one class, {only}: add images of other classes"
 
 
 def warnings_after_training(result: Result) -> Iterator[str]:
@@ -285,14 +285,14 @@ def warnings_after_training(result: Result) -> Iterator[str]:
     train, waiting = result.plan.dataset.train, result.waiting
     if waiting > MAX_WAITING_SHARE and isinstance(train, (FileSplit, GluonSplit)):
         if isinstance(train, GluonSplit):
-            advice = "transform them once, by transform(function, lazy=False), if none is random"
+            advice = "if the transforms are not random, apply them once with transform(function, lazy=False)"
         elif result.plan.random_resized_crop:
-            advice = "decode them with more --workers, or once and for all with --no-random-resized-crop"
+            advice = "use more --workers, or decode them only once with --no-random-resized-crop"
         else:
             advice = (
-                "decode them once (gluonlab data pack), with more --workers, or into memory with --device-cache-bytes"
+                "decode them once with gluonlab data pack, use more --workers, or cache them with --device-cache-bytes"
             )
-        yield f"training waited for images {waiting:.0%} of its time: {advice}"
+        yield f"training waited for images {waiting:.0%} of the time: {advice}"
 
 
 def _warn_of_failed_training(result: Result) -> Iterator[str]:
@@ -301,10 +301,10 @@ def _warn_of_failed_training(result: Result) -> Iterator[str]:
     classes = len(plan.dataset.classes)
     if classes < 2 or plan.dataset.name == SYNTHETIC:
         return
-    guessing_loss, advice = math.log(classes), "a smaller --lr; gluonlab find-lr finds one"
+    guessing_loss, advice = math.log(classes), "a smaller --lr, for example from gluonlab find-lr"
     # the loss of guessing is unknown for a loss of the user
     if plan.user_components.loss is None and epoch.loss > MAX_LOSS_FACTOR * guessing_loss:
-        yield f"loss {epoch.loss:.4g} is far above that of guessing, {guessing_loss:.2f}: try {advice}"
+        yield f"loss {epoch.loss:.4g} is far above the loss of random guessing, {guessing_loss:.2f}: try {advice}"
         return
     counts = _class_counts(plan.dataset.test, classes)
     if counts is None or not counts.sum() or np.count_nonzero(counts) == 1:
@@ -313,9 +313,9 @@ def _warn_of_failed_training(result: Result) -> Iterator[str]:
     chance_accuracy = majority_share + CHANCE_DEVIATIONS * math.sqrt(majority_share * (1 - majority_share) / images)
     if epoch.val_accuracy <= chance_accuracy:
         yield (
-            f"validation accuracy {epoch.val_accuracy:.4f} on {images:,} images may still be chance (always "
-            f"saying {plan.dataset.classes[int(np.argmax(counts))]} has {majority_share:.4f}): "
-            f"train longer, or try another --lr; gluonlab find-lr finds one"
+            f"validation accuracy {epoch.val_accuracy:.4f} on {images:,} images may be due to chance (always "
+            f"predicting {plan.dataset.classes[int(np.argmax(counts))]} gives {majority_share:.4f}): "
+            "train longer, or try another --lr, for example from gluonlab find-lr"
         )
 
 
@@ -350,7 +350,7 @@ def check_same_options(config: TrainConfig, group: ProcessGroup) -> None:
                 actual = _format_option(name, other.get(name))
                 raise ConfigError(
                     f"the options of the processes differ: rank 0 has {expected}, "
-                    f"and rank {rank} {actual}: start all with the same ones"
+                    f"and rank {rank} has {actual}: start all processes with the same options"
                 )
 
 

@@ -27,12 +27,12 @@ explain_unknown_arguments = check_argument_names(
     "train",
     {
         **{
-            theirs: f"give the setting, train(TrainConfig({ours}=...))"
+            theirs: f"use the setting, train(TrainConfig({ours}=...))"
             for ours in (field.name for field in fields(TrainConfig))
             for theirs in (ours, *aliases_of_setting(ours))
             if ours != "dataset"  # also an argument of `train`
         },
-        "network": "give net, a HybridBlock or a function that makes one",
+        "network": "use net, a HybridBlock or a function that returns one",
     },
 )
 
@@ -103,7 +103,7 @@ class UserComponents:
         if not isinstance(net, gluon.HybridBlock):
             kind = type(net).__name__
             raise ModelError(
-                f"{name} is a {kind}, not a gluon.HybridBlock, which can be compiled: "
+                f"{name} is a {kind}, but a run compiles the network, so it must be a gluon.HybridBlock: "
                 "derive it from HybridBlock, or use nn.HybridSequential"
             )
         return net
@@ -118,13 +118,13 @@ def make_user_components(
     """Check and collect the user's components. Raises ConfigError or ModelError."""
     if net is not None and not callable(net):
         raise ModelError(
-            f"net {net!r}: give a gluon.HybridBlock, or a function that makes one, such as "
+            f"net {net!r}: pass a gluon.HybridBlock, or a function that returns one, such as "
             "lambda classes: nn.Dense(classes)"
         )
     if loss is not None and not isinstance(loss, gluon.HybridBlock):
         loss_text = " ".join(repr(loss).split())  # a Block's has several lines
         raise ConfigError(
-            f"loss {loss_text}: give a gluon.HybridBlock of scores and labels, such as "
+            f"loss {loss_text}: pass a gluon.HybridBlock of scores and labels, such as "
             "gluon.loss.SoftmaxCrossEntropyLoss()"
         )
     if loss is not None:
@@ -139,14 +139,14 @@ def _check_loss_parameters(loss: gluon.HybridBlock) -> None:
     trained = ", ".join(param.name for param in params.values() if param.grad_req != "null")
     if trained:
         raise ConfigError(
-            f"loss {name} has parameters ({trained}), which are not trained: put them into the "
-            "network, or make constants of them, self.params.get_constant(name, value)"
+            f"loss {name} has parameters ({trained}), but a run trains only the network: move them to the "
+            "network, or make them constants, self.params.get_constant(name, value)"
         )
     for param in params.values():
         if not param.shape or min(param.shape) < 1:
             raise ConfigError(
-                f"loss {name} has {param.name} of shape {param.shape}: give its whole shape, or "
-                "make a constant of it, self.params.get_constant(name, value)"
+                f"loss {name}: the shape {param.shape} of {param.name} is incomplete: set the whole shape, or "
+                "make it a constant, self.params.get_constant(name, value)"
             )
 
 
@@ -154,17 +154,15 @@ def check_user_components(own: UserComponents, requested: TrainConfig) -> None:
     """Raise ConfigError if a requested setting contradicts the user's components."""
     if own.net is not None and requested.model is not None:
         raise ConfigError(
-            f"--model {requested.model} and the network {own.net_name} contradict each other: give one of them"
+            f"--model {requested.model} and the network {own.net_name} contradict each other: remove one of them"
         )
     if own.loss is not None and requested.label_smoothing:
         raise ConfigError(
-            f"--label-smoothing {requested.label_smoothing:g} is of gluonlab's own loss, not of "
-            f"{type(own.loss).__name__}: leave it out"
+            f"--label-smoothing {requested.label_smoothing:g} works only with gluonlab's own loss, not with "
+            f"{type(own.loss).__name__}: remove it"
         )
     if requested.estimate_memory and (own.net is not None or own.loss is not None):
-        raise ConfigError(
-            "--estimate-memory measures in another process, which has no network or loss of your own: leave it out"
-        )
+        raise ConfigError("--estimate-memory measures in another process, without your own network or loss: remove it")
 
 
 def check_same_user_components(
@@ -182,9 +180,10 @@ def check_same_user_components(
     for part, name in COMPONENT_NAMES.items():
         if recorded_names.get(part) == current_names.get(part):
             continue
-        expected = f"had the {name} {recorded_names[part]}" if part in recorded_names else f"had no {name} of your own"
-        actual = f"gets {current_names[part]}" if part in current_names else "gets none"
-        raise ConfigError(f"{folder} {expected}, and now {actual}: give the same, in Python, {usage}")
+        default = f"gluonlab's own {name}"
+        expected = f"your {name} {recorded_names[part]}" if part in recorded_names else default
+        actual = f"your {name} {current_names[part]}" if part in current_names else default
+        raise ConfigError(f"{folder} used {expected}, not {actual}: pass the same {name}, in Python, {usage}")
 
 
 def check_loss(loss: gluon.HybridBlock, classes: int) -> None:
@@ -235,32 +234,30 @@ def _check_loss_outputs(loss: gluon.HybridBlock, classes: int) -> None:
     except Exception as error:  # the user's code may raise anything
         if _is_regression_loss(values, shapes):
             raise ConfigError(
-                f"loss {name} compares scores with targets of the same shape, as for a regression, "
-                f"and a run has scores (n, {classes}) and the number of a class for each image: "
-                "give a loss of classes, such as gluon.loss.SoftmaxCrossEntropyLoss(), or "
+                f"loss {name} is for regression, but a run has scores (n, {classes}) and class numbers (n,): "
+                "use a classification loss, such as gluon.loss.SoftmaxCrossEntropyLoss(), or "
                 "write your own loop (docs/own-training.md)"
             ) from None
-        cast_hint = "; F.cast(labels, 'float32') makes floats of them" if "got int32" in str(error) else ""
+        cast_hint = ": convert the labels with F.cast(labels, 'float32')" if "got int32" in str(error) else ""
         raise ConfigError(
-            f"loss {name} cannot be compiled for scores (n, {classes}) and labels (n,) of whole "
-            f"numbers: {error_text(error) or type(error).__name__}{cast_hint}"
+            f"loss {name} cannot be compiled for scores (n, {classes}) and integer labels (n,)"
+            f": {error_text(error) or type(error).__name__}{cast_hint}"
         ) from None
     if unused:
         raise ConfigError(
-            f"loss {name} takes no account of the {' and '.join(unused)}: compute it from the "
+            f"loss {name} ignores the {' and '.join(unused)}: compute it from the "
             f"scores (n, {classes}) and the labels (n,)"
         )
     if headless:
         raise ConfigError(
-            f"loss {name} has {headless}, whose gradient does not use an image's weight, as in "
-            f"mixup: leave {headless} out, since a run minimizes the values themselves"
+            f"loss {name} contains {headless}, whose gradient ignores the weights of images, as in "
+            f"mixup: remove {headless} and return the loss values"
         )
     check_gradients(values, f"loss {name}", ["scores"])
     if outputs != [(images,)]:
         shapes_text = ", ".join(map(str, outputs))
         raise ConfigError(
-            f"loss {name} gives {shapes_text} for {images} images: give a value for each, "
-            "shape (n,), so that they can be shared by devices"
+            f"loss {name} returns shape {shapes_text} for {images} images: return one value per image, shape (n,)"
         )
 
 
@@ -284,27 +281,29 @@ def _check_network_outputs(net: gluon.HybridBlock, name: str, shape: Sequence[in
         count_text = "" if images == 1 else f"{images} "
         raise ModelError(
             f"{name} cannot be compiled for {count_text}images {tuple(shape)}: "
-            f"{error_text(error) or type(error).__name__}; its hybrid_forward may use F and its "
-            "arguments only, and must take any number of images"
+            f"{error_text(error) or type(error).__name__}: in hybrid_forward, use only F and the "
+            "arguments, and accept any number of images"
         ) from None
     if headless:
         raise ModelError(
-            f"{name} has {headless}, whose gradient does not use the loss: "
-            f"let it return the input of {headless}, the scores"
+            f"{name} contains {headless}, whose gradient ignores the loss: "
+            f"remove {headless} and return its input, the scores"
         )
     if unused:
-        raise ModelError(f"{name} takes no account of the images: compute its scores from them")
+        raise ModelError(f"{name} ignores the images: compute the scores from them")
     check_gradients(scores, name, trained)
     if outputs and outputs[0] and outputs != [(images, classes)]:
         shapes_text = ", ".join(map(str, outputs))
         image_text = "an image" if images == 1 else f"{images} images"
         raise ModelError(
-            f"{name} gives {shapes_text} for {image_text}, and the data has {classes} classes: "
-            f"let it give (n, {classes})"
+            f"{name} returns shape {shapes_text} for {image_text}, but the data has {classes} classes: "
+            f"return scores of shape (n, {classes})"
         )
     if types and types[0] not in (None, np.float32):
         dtype = np.dtype(types[0])
-        raise ModelError(f"{name} returns scores of type {dtype}, but a loss needs float32: leave {dtype} out")
+        raise ModelError(
+            f"{name} returns scores of type {dtype}, but a loss needs float32: remove the conversion to {dtype}"
+        )
 
 
 def _check_parameters(net: gluon.HybridBlock, name: str) -> None:
@@ -313,19 +312,19 @@ def _check_parameters(net: gluon.HybridBlock, name: str) -> None:
         params = list(net.collect_params().values())
     except AssertionError as error:  # two parameters have the same name
         raise ModelError(
-            f"{name}: {error_text(error)}: parameters are saved by name, so give each layer a different prefix, or none"
+            f"{name}: {error_text(error)}: parameters are saved by name: use a different prefix for each layer, or none"
         ) from None
     for param in params:
         dtype = np.dtype(param.dtype or np.float32)
         if param.grad_req == "add":
             raise ModelError(
-                f"{param.name} of {name} has grad_req 'add', so its gradients would grow from step "
-                "to step: use 'write'; --microbatches N adds the gradients of N parts of a batch"
+                f"{param.name} of {name} has grad_req 'add', so its gradients would grow in every step: "
+                "use 'write', and --microbatches N to accumulate gradients"
             )
         if param.grad_req != "null" and dtype != np.float32:
             raise ModelError(
-                f"{param.name} of {name} is {dtype}: leave cast({str(dtype)!r}) out, since a run "
-                "computes in float32, or on GPUs with --dtype float16 in both"
+                f"{param.name} of {name} is {dtype}, but trained parameters must be float32: remove "
+                f"cast({str(dtype)!r}), and use --dtype float16 for mixed precision on GPUs"
             )
 
 
@@ -346,7 +345,7 @@ def check_distinct_names(loss: gluon.HybridBlock, net: gluon.HybridBlock) -> Non
     if shared_names:
         name = type(loss).__name__
         raise ConfigError(
-            f"loss {name} and the network both have {shared_names[0]}: give the loss a prefix, "
+            f"loss {name} and the network both have a parameter {shared_names[0]}: add a prefix to the loss, "
             f"as in {name}(prefix='loss_')"
         )
 
@@ -357,14 +356,14 @@ def check_trainable(net: gluon.HybridBlock, name: str) -> None:
     sparse = [param for param in params.values() if (param._stype, param._grad_stype) != DENSE_STORAGE]
     if sparse:
         raise ModelError(
-            f"{name}: {sparse[0].name} has sparse values or gradients, which train does not sum: "
-            "make them dense, such as by sparse_grad=False in nn.Embedding"
+            f"{name}: {sparse[0].name} has sparse values or gradients, which train does not support: "
+            "make them dense, for example with sparse_grad=False in nn.Embedding"
         )
     unknown = [param.name for param in params.values() if param._data is None]
     if unknown:
         raise ModelError(
             f"{name} does not use {', '.join(unknown)} for its scores, so the shape stays "
-            "unknown: leave the layer out, or give it in_units or in_channels"
+            "unknown: remove the layer, or set its in_units or in_channels"
         )
 
 
@@ -397,7 +396,7 @@ def _is_regression_loss(values: Any, shapes: Mapping[str, Any]) -> bool:
 def _unused_inputs(graph: Any, inputs: Iterable[str]) -> List[str]:
     """Return the inputs that a graph does not use. Raises TypeError if it is not a graph."""
     if not isinstance(graph, mx.sym.Symbol):
-        raise TypeError(f"it gives a {type(graph).__name__}, not one array")
+        raise TypeError(f"it returns a {type(graph).__name__}, not one array")
     graph_inputs = graph.list_inputs()
     return [name for name in inputs if name not in graph_inputs]
 

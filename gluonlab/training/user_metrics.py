@@ -64,9 +64,9 @@ def metrics_by_name(given: Any) -> Dict[str, Metric]:
     names = [name for name, _ in pairs]
     for name in names:
         if not name:
-            raise ConfigError("a metric has an empty name: give it one, as {'name': metric}")
+            raise ConfigError("a metric has an empty name: set its name with {'name': metric}")
         if names.count(name) > 1:
-            raise ConfigError(f"two metrics are called {name!r}: give them as {{'name': metric}}")
+            raise ConfigError(f"two metrics have the name {name!r}: set different names with {{'name': metric}}")
     return {name: _as_function(name, metric) for name, metric in pairs}
 
 
@@ -92,7 +92,7 @@ def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> N
             compute_metrics(metrics, scores, np.asarray(labels))
     except CallbackError as error:
         raise ConfigError(
-            f"{error}; tried on random scores {shape} before training: correct it, choose another, or leave it out"
+            f"{error} (tested before training, with random scores {shape}): fix the metric, or remove it"
         ) from error.__cause__
 
 
@@ -107,11 +107,11 @@ def _make_metric(metric_or_class: Any) -> Any:
         name = metric_or_class.__name__
         raise ConfigError(
             f"metric {name} cannot be created without arguments ({error_type_and_text(error)})"
-            f": give an object, {name}(...)"
+            f": pass an object, {name}(...)"
         ) from error
     if not callable(metric) and not isinstance(metric, mx.metric.EvalMetric):
         raise ConfigError(
-            f"metric {metric_or_class!r}: give a function of scores (n, classes) and labels (n,), "
+            f"metric {metric_or_class!r}: pass a function of scores (n, classes) and labels (n,), "
             "or an mx.metric.EvalMetric"
         )
     return metric
@@ -140,10 +140,12 @@ def _metric_input(name: str, metric: Any) -> str:
     if attribute is not None:
         if attribute in (SCORES, PROBABILITIES):
             return str(attribute)
-        raise ConfigError(f"metric {name}: its attribute takes is {attribute!r}: give {SCORES!r} or {PROBABILITIES!r}")
+        raise ConfigError(
+            f"metric {name}: the attribute 'takes' is {attribute!r}: set it to {SCORES!r} or {PROBABILITIES!r}"
+        )
     if isinstance(metric, mx.metric.Loss) and type(metric).update is mx.metric.Loss.update:
         raise ConfigError(
-            f"metric {name} averages losses, but metrics get scores and labels: leave it out, and "
+            f"metric {name} averages losses, but metrics get scores and labels: remove it, and "
             "use val_loss, the validation loss of each epoch"
         )
     return next((takes for takes, kinds in METRIC_INPUTS if isinstance(metric, kinds)), SCORES)
@@ -160,7 +162,7 @@ def _as_function(name: str, metric: Any) -> Metric:
         if input_kind == VALUES:
             if scores.size != labels.size:
                 score_count = scores.shape[1]
-                raise ValueError(f"it compares one number with each label, not {score_count} scores")
+                raise ValueError(f"it compares one number with each label, but each image has {score_count} scores")
             return scores.reshape(labels.shape)
         return scores
 
@@ -257,7 +259,7 @@ def _as_number(name: str, value: Any) -> float:
         except (TypeError, ValueError, OverflowError):
             pass
     description = f"an array of shape {shape}" if shape else value if value is None else repr(value)[:80]
-    raise CallbackError(f"metric {name} gave {description}: let it give one number")
+    raise CallbackError(f"metric {name} returned {description}: return one number")
 
 
 def format_metrics(values: MetricValues) -> str:

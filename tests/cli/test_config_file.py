@@ -145,21 +145,24 @@ def test_a_runs_own_file_gives_the_same_run_again(run, tmp_path):
 def test_the_command_line_is_written_after_the_file(run):
     Path("a.toml").write_text('epochs = 3\nestimate_memory = true\nmodel = "mlp"\n')
     words = ["--config", "a.toml", "--epochs", "2", "--estimate-memory", "false", "--save-config", "b.toml"]
-    assert run(*words) == (0, "written to b.toml: use it with --config b.toml\n", "")
+    assert run(*words) == (0, "written to b.toml; use it with --config b.toml\n", "")
     assert Path("b.toml").read_text() == 'model = "mlp"\nepochs = 2\n'
 
 
 def test_old_keys_of_a_file_work_with_a_warning(run):
-    Path("a.toml").write_text("split = 'channels'\nresident-bytes = 0\n")
+    old_kvstore = "kvstore = 'synthesised'\n"  # codespell:ignore synthesised
+    Path("a.toml").write_text("split = 'channels'\nresident-bytes = 0\n" + old_kvstore)
     err = "warning: --config a.toml: split is now strategy\n"
     err += "warning: --config a.toml: resident-bytes is now device_cache_bytes\n"
+    err += "warning: --config a.toml: kvstore synthesised is now synthesized\n"  # codespell:ignore synthesised
     assert run("--config", "a.toml", "--save-config", "b.toml", "--quiet") == (0, "", err)
-    assert Path("b.toml").read_text() == 'strategy = "tensor"\ndevice-cache-bytes = 0\n'
+    text = 'strategy = "tensor"\ndevice-cache-bytes = 0\nkvstore = "synthesized"\n'
+    assert Path("b.toml").read_text() == text
 
 
 def test_existing_files_and_invalid_text_are_not_written(run, empty_cwd):
     line = read_error_line(run("--out", os.fsdecode(b"\xff"), "--save-config", "a.toml"), empty_cwd)
-    assert "--out" in line and "no text" in line
+    assert "--out" in line and "cannot store" in line
     Path("a.toml").write_text("epochs = 3\n")
     status, _, err = run("--save-config", "a.toml")
     assert status == 2 and "--save-config a.toml exists" in err
@@ -173,38 +176,38 @@ MISTAKES = {
     ("f.toml", "epoch = 5"): ["'epoch'", "did you mean 'epochs'?"],
     ("f.json", '{"learning-rate": 5}'): ["'learning-rate'", "did you mean 'lr'?"],
     ("f.toml", "zzqqzz = 5"): ["'zzqqzz'", "choose backward_bulk_size, "],
-    ("f.toml", "epochs = 0"): ["epochs 0: give a whole number from 1 up"],
-    ("f.toml", 'batch-size = "x"'): ["batch-size x: give a whole number from 1 up"],
-    ("f.json", '{"epochs": 1.5}'): ["epochs 1.5: give a whole number from 1 up"],
-    ("f.toml", "epochs = true"): ["epochs True: give a whole number"],
-    ("f.toml", "epochs = [1]"): ["epochs [1]: give a whole number"],
-    ("f.toml", "epochs = 2026-01-01"): ["epochs is datetime.date(2026, 1, 1): give text, a number"],
+    ("f.toml", "epochs = 0"): ["epochs 0: must be a whole number of at least 1"],
+    ("f.toml", 'batch-size = "x"'): ["batch-size x: must be a whole number of at least 1"],
+    ("f.json", '{"epochs": 1.5}'): ["epochs 1.5: must be a whole number of at least 1"],
+    ("f.toml", "epochs = true"): ["epochs True: must be a whole number"],
+    ("f.toml", "epochs = [1]"): ["epochs [1]: must be a whole number"],
+    ("f.toml", "epochs = 2026-01-01"): ["epochs is datetime.date(2026, 1, 1): use text, a number"],
     ("f.toml", "epochs = 0x" + "f" * 9000): ["epochs is too large a number"],
-    ("f.toml", "[epochs]\na = 1"): ["epochs is a table: give"],
-    ("f.toml", "lr = nan"): ["lr nan: give a number above 0"],
-    ("f.toml", "flip = 1"): ["flip 1: give true or false"],
-    ("f.json", '{"estimate_memory": "yes"}'): ['estimate_memory "yes": give true or false'],
+    ("f.toml", "[epochs]\na = 1"): ["epochs is a table: use"],
+    ("f.toml", "lr = nan"): ["lr nan: must be a number greater than 0"],
+    ("f.toml", "flip = 1"): ["flip 1: must be true or false"],
+    ("f.json", '{"estimate_memory": "yes"}'): ['estimate_memory "yes": must be true or false'],
     ("f.json", '{"out": "\\u0000"}'): ["out is '\\x00'"],
     ("f.json", '{"out": "\\ud800"}'): ["out is '\\ud800'"],
     ("f.toml", "gpus = 1\ndevices = 'cpu'"): ["--gpus 1 and --devices cpu contradict"],
-    ("f.toml", "batch-size = 1\nbatch_size = 2"): ["batch_size is there twice"],
-    ("f.json", '{"lr": 1, "lr": 2}'): ["the key 'lr' is there twice"],
-    ("f.json", f'{{"{LONG}": 1, "{LONG}": 2}}'): [f"the key '{LONG[:20]}", "' is there twice"],
-    ("f.toml", "lr = 1\nlr = 2"): ["is not TOML", "overwrite"],
-    ("f.toml", "quiet = true"): ["quiet is no setting: write --quiet as an option"],
-    ("f.json", '{"lr": NaN}'): ["NaN is no number"],
-    ("f.json", "[1]"): ["no settings by name"],
-    ("f.json", ""): ["is not JSON"],
-    ("f.toml", "lr = " + DEEP[:9000]): ["is not TOML", "brackets"],
-    ("f.json", DEEP): ["is not JSON"],
-    ("f.toml", "a" + ".a" * 900 + " = 1"): ["[a] is a table: write its settings without one"],
-    ("f.toml", "[train]\nepochs = 5"): ["[train] is a table", "as epochs = 5"],
+    ("f.toml", "batch-size = 1\nbatch_size = 2"): ["batch_size is set twice"],
+    ("f.json", '{"lr": 1, "lr": 2}'): ["the key 'lr' occurs twice"],
+    ("f.json", f'{{"{LONG}": 1, "{LONG}": 2}}'): [f"the key '{LONG[:20]}", "' occurs twice"],
+    ("f.toml", "lr = 1\nlr = 2"): ["is not valid TOML", "overwrite"],
+    ("f.toml", "quiet = true"): ["quiet is not a setting: use the option --quiet instead"],
+    ("f.json", '{"lr": NaN}'): ["NaN is not a valid number"],
+    ("f.json", "[1]"): ["must contain an object of settings"],
+    ("f.json", ""): ["is not valid JSON"],
+    ("f.toml", "lr = " + DEEP[:9000]): ["is not valid TOML", "brackets"],
+    ("f.json", DEEP): ["is not valid JSON"],
+    ("f.toml", "a" + ".a" * 900 + " = 1"): ["[a] is a table: write the settings outside of tables"],
+    ("f.toml", "[train]\nepochs = 5"): ["[train] is a table", "such as epochs = 5"],
     ("f.json", '{"data": {"epochs": 5}}'): ["[data] is a table"],
     ("f.toml", "#" * 2**19): ["is larger than the maximum of 16,384 bytes"],
-    ("f.toml", b"lr = 1 # \xff"): ["byte 9 is no UTF-8", ".toml or .json"],
+    ("f.toml", b"lr = 1 # \xff"): ["byte 9 is not valid UTF-8", ".toml or .json"],
     ("f.yaml", "lr: 1"): ["ends in .toml or .json"],
     ("f.json", '{"config": {"lr": 1}}'): ["was not written by gluonlab run"],
-    ("f.json", '{"config": {"lr": 1}, "compare": [1, 2]}'): ["is of a comparison"],
+    ("f.json", '{"config": {"lr": 1}, "compare": [1, 2]}'): ["belongs to a comparison"],
     ("f.json", '{"config": {"lr": 1}, "format": 99}'): ["has format 99"],
     ("f.toml", None): ["cannot be read (No such file or directory)"],
 }
@@ -223,9 +226,9 @@ def test_folders_and_pipes_are_refused(run, tmp_path, empty_cwd):
     def read_error(path):
         return read_error_line(run("--config", str(path)), empty_cwd)
 
-    assert read_error(tmp_path).endswith("such as --save-config writes")
+    assert read_error(tmp_path).endswith("for example from --save-config")
     (tmp_path / "config.json").write_text("{}")
-    assert f"it is a run's folder: give its file, {tmp_path / 'config.json'}" in read_error(tmp_path)
+    assert f"it is a run directory: use its file {tmp_path / 'config.json'}" in read_error(tmp_path)
     (tmp_path / "folder.toml").mkdir()
     os.mkfifo(tmp_path / "pipe.toml")
     for name in ("folder", "pipe"):
@@ -240,7 +243,7 @@ def test_all_commands_with_these_options_take_a_file(file, command):
     result = read("--config", str(path), "--wd", "0.25", *backend, command=command)
     assert (result.epochs, result.wd) == (3, 0.25)
     path.write_text("keep_checkpoints = 2")
-    with pytest.raises(ConfigError, match="this command has no keep_checkpoints: leave it out"):
+    with pytest.raises(ConfigError, match="this command does not use keep_checkpoints: remove it"):
         read("--config", str(path), command=speedup_command)
 
 
@@ -265,10 +268,10 @@ def test_a_comparison_and_an_evaluation_read_the_file(run, empty_cwd):
     path = empty_cwd.parent / "f.toml"
     path.write_text("gpus = 1\n")
     line = read_error_line(run("compare", "1,2", "--config", str(path)), empty_cwd)
-    assert "this command has no gpus: leave it out" in line
+    assert "this command does not use gpus: remove it" in line
     path.write_text("epochs = 1\n")
     line = read_error_line(run("evaluate", "r", "--config", str(path)), empty_cwd)
-    assert "this command has no epochs: leave it out" in line
+    assert "this command does not use epochs: remove it" in line
 
 
 def test_an_unknown_setting_in_python_is_one_line():

@@ -199,11 +199,11 @@ def test_an_invalid_number_is_named_with_its_option(words, option, wrong):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--lr 0,1", "error: --lr 0,1: give a number above 0, with a point: 0.1\n"),
+        ("--lr 0,1", "error: --lr 0,1: must be a number greater than 0: write a decimal point, 0.1\n"),
         ("--gpus 2 --gpus 0", "--gpus 0"),  # the last one counts: scripts append "$@"
-        ("--kvstore \u201cring\u201d", "quote of a word processor"),
-        ("--out=\u201cr\u201d", "quote of a word processor"),
-        ("--out \u201cmy run\u201d", "quote of a word processor"),
+        ("--kvstore \u201cring\u201d", "quotes from a word processor"),
+        ("--out=\u201cr\u201d", "quotes from a word processor"),
+        ("--out \u201cmy run\u201d", "quotes from a word processor"),
     ],
 )
 def test_decimal_commas_repeated_options_and_typographic_quotes_are_named(arguments, message, wrong):

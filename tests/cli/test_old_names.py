@@ -7,6 +7,7 @@ from support.all_commands import COMMAND_FUNCTIONS, call_command, command_option
 from gluonlab.cli.command import Completion
 from gluonlab.cli.run_commands import COMMANDS as RUN_COMMANDS
 from gluonlab.config.option_hints import SYNONYMS
+from gluonlab.config.renamed_settings import RENAMED_KVSTORES
 from gluonlab.run import main as run
 
 PARAMS = {
@@ -119,7 +120,27 @@ def test_an_old_form_of_run_calls_the_command_with_one_line_of_warning(old, caps
 def test_values_are_not_old_forms(capsys, empty_cwd):
     with pytest.raises(SystemExit):
         run.main(["--out", "--list", "--epochs", "0"])
-    assert capsys.readouterr().err == "error: --epochs 0: give a whole number from 1 up\n"
+    assert capsys.readouterr().err == "error: --epochs 0: must be a whole number of at least 1\n"
+
+
+ALGORITHMS = [  # command, arguments with an old name of an algorithm, title of the warning
+    ("allreduce draw", "{} --topology p3.16xlarge", ""),
+    ("allreduce simulate", "p3.16xlarge --algorithms {} --bytes 1KiB", "--algorithms "),
+    ("allreduce simulate", "p3.16xlarge --algorithms=ring,{} --bytes 1KiB", "--algorithms "),
+]
+
+
+@pytest.mark.parametrize("old", RENAMED_KVSTORES)
+@pytest.mark.parametrize(("words", "arguments", "title"), ALGORITHMS)
+def test_an_old_name_of_an_algorithm_works_with_one_line_of_warning(words, arguments, title, old, capsys):
+    new = RENAMED_KVSTORES[old]
+    printed = []
+    for name in (new, old):
+        with pytest.raises(SystemExit) as exited:
+            call_command(words, *arguments.format(name).split())
+        assert not exited.value.code
+        printed.append(capsys.readouterr())
+    assert printed == [(printed[0].out, ""), (printed[0].out, f"warning: {title}{old} is now {new}\n")]
 
 
 def test_values_and_words_of_another_program_are_not_translated(capsys):

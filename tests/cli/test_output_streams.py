@@ -53,7 +53,7 @@ def test_a_training_without_a_reader_continues(tmp_path, silent, stderr):
 def test_a_training_without_standard_output_continues(tmp_path, closed, silent):
     shell = ["sh", "-c", f'exec "$0" "$@" {closed}']
     assert wait_for(start(tmp_path, *TRAINING, *silent, before=shell)) == (0, [])
-    check_finished(tmp_path / "run", "it was closed from the start")
+    check_finished(tmp_path / "run", "it was already closed at the start")
     assert all(line["kind"] for line in read_metrics(tmp_path / "run"))
 
 

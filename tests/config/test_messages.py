@@ -7,7 +7,7 @@ from gluonlab.config import TrainConfig, option_name
 from gluonlab.errors import ConfigError, GluonlabWarning, format_for_python, warn
 
 EXAMPLES = {
-    "--batch-size 0: give a whole number from 1 up": "batch_size=0: give a whole number from 1 up",
+    "--batch-size 0: must be a whole number of at least 1": "batch_size=0: must be a whole number of at least 1",
     "--gpus 1 and --devices cpu contradict each other": "gpus=1 and devices=cpu contradict each other",
     "leave --strategy out, or give --gpus 2 or more": "leave strategy out, or give gpus=2 or more",
     "unknown --strategy 'layer': choose data": "unknown strategy 'layer': choose data",

@@ -63,11 +63,11 @@ def call_loader(**options):
 @pytest.mark.parametrize(
     ("call", "name", "message"),
     [
-        (train, "ctx", "train has no argument 'ctx': give the setting, train(TrainConfig(dev"),
-        (train, "learning_rate", "give the setting, train(TrainConfig(lr=...))"),
-        (train, "batch_size", "give the setting, train(TrainConfig(batch_size=...))"),
+        (train, "ctx", "train has no argument 'ctx': use the setting, train(TrainConfig(dev"),
+        (train, "learning_rate", "use the setting, train(TrainConfig(lr=...))"),
+        (train, "batch_size", "use the setting, train(TrainConfig(batch_size=...))"),
         (train, "data", "train has no argument 'data': did you mean 'dataset'?"),
-        (train, "network", "give net, a HybridBlock"),
+        (train, "network", "use net, a HybridBlock"),
         (train, "xyz", "unknown argument of train 'xyz': choose autoresume, callbacks, "),
         (call_trainer, "ctx", "set them with net.initialize(ctx="),
         (call_trainer, "lr", "use optimizer_params={'learning_rate': ...}"),
@@ -92,9 +92,9 @@ def test_an_argument_of_another_library_is_answered_with_gluonlabs(call, name, m
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("digits", "a str: give settings as"),
-        ({"gpus": 2}, r"a dict: give settings as \w+\(TrainConfig\(\*\*settings\)"),
-        (TrainConfig, "the class itself: give"),
+        ("digits", "a str: pass settings as"),
+        ({"gpus": 2}, r"a dict: pass settings as \w+\(TrainConfig\(\*\*settings\)"),
+        (TrainConfig, "the class itself: pass"),
         (nn.Dense(1), "a Dense: .*net=..."),
     ],
 )
@@ -106,10 +106,10 @@ def test_a_config_of_another_type_gets_one_line(call, config, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: train(strategy="layers"), "is a str: TrainConfig.strategy=.* names one"),
-        (lambda: train(reporter=print), "is a builtin_function_or_method: give a Reporter"),
-        (lambda: train(group=2), "is a int: gluonlab launch makes one"),
-        (lambda: train(resume=True), "is a bool: give a run's folder"),
+        (lambda: train(strategy="layers"), "is a str: pass a class or function, or use TrainConfig"),
+        (lambda: train(reporter=print), "is a builtin_function_or_method: pass a Reporter"),
+        (lambda: train(group=2), "is a int: remove it; gluonlab launch sets the process group"),
+        (lambda: train(resume=True), "is a bool: pass a run directory"),
         (lambda: load_run(3), "the run directory is a int: pass its path"),
         (lambda: frame(None), "the run is a NoneType: pass its directory"),
     ],

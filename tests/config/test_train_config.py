@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.config.option_checks import LARGEST_NUMBER, MAX_COUNT, SMALLEST_LIMIT, check_size_in_bytes
-from gluonlab.config.renamed_settings import RENAMED_SETTINGS
+from gluonlab.config.renamed_settings import RENAMED_KVSTORES, RENAMED_SETTINGS
 from gluonlab.devices import devices
 from gluonlab.errors import ConfigError
 from gluonlab.run import main
@@ -189,7 +189,7 @@ def test_values_out_of_range_are_refused(name):
 def test_the_message_about_an_object_instead_of_a_name_has_its_type(name):
     """Its repr may have many lines, as that of a Gluon network."""
     thing = type("Thing", (), {"__repr__": lambda self: "Thing(\n)"})()
-    with pytest.raises(ConfigError, match=rf"^{option_name(name)}.* of type Thing: give a name, see gluonlab list$"):
+    with pytest.raises(ConfigError, match=rf"^{option_name(name)}.* has type Thing: pass a name from gluonlab list$"):
         TrainConfig(**{name: thing})
 
 
@@ -250,7 +250,7 @@ def test_arrays_and_types_of_numpy_become_lists_and_names():
     ],
 )  # fmt: skip
 def test_names_of_gpus_are_answered_with_the_setting_devices(gpus, devices):
-    message = f"--gpus {gpus}: give a whole number from 1 up, or name GPUs: --devices {devices}"
+    message = f"--gpus {gpus}: must be a whole number of at least 1; to name GPUs, use --devices {devices}"
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         TrainConfig(gpus=gpus)
 
@@ -271,7 +271,7 @@ def test_a_setting_of_another_library_is_answered_with_gluonlabs(theirs, ours):
 
 @pytest.mark.parametrize(("theirs", "ours"), [("net", "net"), ("metric", "metrics"), ("resume_from", "resume")])
 def test_an_argument_of_train_is_not_a_setting(theirs, ours):
-    with pytest.raises(ConfigError, match=rf"'{theirs}' is .*: train\(TrainConfig\(\), {ours}=...\)$"):
+    with pytest.raises(ConfigError, match=rf"'{theirs}' is .*: use train\(TrainConfig\(\), {ours}=...\)$"):
         TrainConfig(**{theirs: None})
 
 
@@ -367,9 +367,23 @@ def test_an_old_name_works_in_python_with_a_warning(old):
         assert getattr(expected, old) == getattr(expected, new)
 
 
-def test_an_old_run_is_read_without_a_warning(recwarn):
-    content = {"config": {"split": "channels", "keep": 5}, "settings": {"split": "channels", "ways": 2}}
+@pytest.mark.parametrize("old", RENAMED_KVSTORES)
+def test_an_old_name_of_a_kvstore_works_in_python_with_a_warning(old):
+    new = RENAMED_KVSTORES[old]
+    for make in (TrainConfig, TrainConfig().replace):
+        with pytest.warns(DeprecationWarning, match=f"^kvstore {old!r} is now {new!r}$") as warned:
+            assert make(kvstore=old).kvstore == new
+        assert [warning.filename for warning in warned] == [__file__]
+
+
+@pytest.mark.parametrize("old", RENAMED_KVSTORES)
+def test_an_old_run_is_read_without_a_warning(old, recwarn):
+    used = {"split": "channels", "ways": 2, "kvstore": old, "schedules": [f"1 B {old} (4 steps)"]}
+    content = {"config": {"split": "channels", "keep": 5}, "settings": used}
     run = parse_description(pathlib.Path("run"), {**content, "gluonlab": "0.2.0", "format": 2}, "config.json")
     assert run.requested == {"strategy": "tensor", "keep_checkpoints": 5}
-    assert run.used == {"strategy": "tensor", "tensor_parallel": 2}
+    new = RENAMED_KVSTORES[old]
+    assert run.used == {
+        "strategy": "tensor", "tensor_parallel": 2, "kvstore": new, "schedules": [f"1 B {new} (4 steps)"]
+    }  # fmt: skip
     assert TrainConfig(**run.requested).keep_checkpoints == 5 and not recwarn.list

@@ -147,7 +147,7 @@ from gluonlab.training.evaluate_run import evaluate_run
 
 Net.ends = True{TRAINING}Net.ends = False
 """
-NO_EPOCH = r"; no epoch was finished; .*RUN holds the steps of the first.*"
+NO_EPOCH = r"; no epoch is finished; .*RUN contains the steps of the first epoch.*"
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def test_parameters_and_scores_that_are_not_finite_fail(tmp_path):
     with pytest.raises(RunError, match="for image 0 are not finite: its training diverged"):
         load_run(result.run_dir).predict(np.full((1, 28, 28), 255, np.uint8))
     nd.save(file, {name: array * float("nan") for name, array in arrays.items()})
-    with pytest.raises(RunError, match="holds NaN or infinity in"):
+    with pytest.raises(RunError, match="contains NaN or infinity in"):
         load_run(result.run_dir)
 
 

@@ -150,7 +150,7 @@ def test_stores_on_cpu_devices_sum_the_same_with_and_without_a_named_machine(nam
 
 
 BY_LINKS = "by the links of p3.16xlarge"
-SCHEDULES = "1 B synthesised (4 steps, 12 chunks)", "8 MiB synthesised (5 steps, 48 chunks)"
+SCHEDULES = "1 B synthesized (4 steps, 12 chunks)", "8 MiB synthesized (5 steps, 48 chunks)"
 
 
 @pytest.mark.parametrize(

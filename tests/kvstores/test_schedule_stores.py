@@ -21,6 +21,7 @@ from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule
 from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE, make_for_links
 from gluonlab.collectives.topology_file import schedules_file_text
 from gluonlab.config import TrainConfig
+from gluonlab.config.renamed_settings import RENAMED_KVSTORES
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.schedule_stores import ScheduleKVStore
@@ -232,17 +233,24 @@ def test_small_and_large_sums_take_the_schedule_that_is_cheapest_for_them():
     topology, ctxs = make_topology("p3.16xlarge"), contexts(8)
     steps = []
     for size in (100, 4_000_000):
-        store = make_kvstore("synthesised", ctxs, "p3.16xlarge")
+        store = make_kvstore("synthesized", ctxs, "p3.16xlarge")
         store.pushpull(0, [nd.ones((size,), ctx=ctx) for ctx in ctxs])
-        expected = make_for_links("synthesised", topology, 8).cheapest(4 * size)
+        expected = make_for_links("synthesized", topology, 8).cheapest(4 * size)
         assert store.transfers_run == expected.transfers
         steps.append(len(expected.steps))
     assert steps == [len(result.schedule.steps) for result in find_stored_schedules(topology)] == [4, 5]
 
 
+@pytest.mark.parametrize("old", RENAMED_KVSTORES)
+def test_an_old_name_makes_the_same_store_with_a_warning(old):
+    with pytest.warns(DeprecationWarning, match=f"^kvstore {old!r} is now {RENAMED_KVSTORES[old]!r}$") as warned:
+        assert make_kvstore(old).type == RENAMED_KVSTORES[old]
+    assert [warning.filename for warning in warned] == [__file__]
+
+
 def test_more_devices_than_stored_schedules_are_refused():
     with pytest.raises(KVStoreError, match="there is no stored schedule for the 9 devices"):
-        make_kvstore("synthesised").placement(contexts(9))
+        make_kvstore("synthesized").placement(contexts(9))
 
 
 @pytest.fixture
@@ -255,7 +263,7 @@ def users_file(tmp_path):
     return tmp_path / "f.json", placed
 
 
-@pytest.mark.parametrize("name", ["synthesised", "auto"])
+@pytest.mark.parametrize("name", ["synthesized", "auto"])
 def test_schedules_of_a_users_file_sum(users_file, name):
     (path, placed), ctxs = users_file, contexts(3)
     store = make_kvstore(name, ctxs, str(path))
@@ -263,7 +271,7 @@ def test_schedules_of_a_users_file_sum(users_file, name):
     store.pushpull(0, arrays)
     assert all((array.asnumpy() == 7).all() for array in arrays)
     schedules = store.schedules(ctxs).schedules
-    if name == "synthesised":
+    if name == "synthesized":
         assert [schedule.steps for schedule in schedules] == [placed.steps]
         assert store.transfers_run == placed.transfers
         assert store.placement(ctxs).reason == f"by the links of {path}"

@@ -135,7 +135,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint_of_the_first(run_with,
 MAKE_UP = "for --confusion and --export mxnet: gluonlab evaluate run --confusion --export mxnet"
 ALL = "run holds every epoch that was finished"
 LEFT = {  # steps, of 23 in an epoch; more options -> what an interrupted run says
-    (1, ""): "no epoch was finished; run holds the steps of the first",
+    (1, ""): "no epoch is finished; run contains the steps of the first epoch",
     (30, ""): f"{ALL}, 1 of 4",
     (70, "--confusion --export mxnet"): f"{ALL}, 3 of 4; {MAKE_UP}",
     (30, "--export mxnet"): f"{ALL}, 1 of 4; for --export mxnet: gluonlab evaluate run --export mxnet",
@@ -275,7 +275,7 @@ def test_a_signal_before_the_end_of_the_first_step_ends_the_run_after_it(run_wit
     reporter.say = say
     status, err = run_with(reporter, *["--gpus", "2", "--model", "mlp", "--epochs", "1000", "--out", "run"])
     assert texts and (status, reporter.steps_left) == (128 + sign, -1)
-    message = f"{WORDS[sign]}: no epoch was finished; run holds the steps of the first; {GO_ON}"
+    message = f"{WORDS[sign]}: no epoch is finished; run contains the steps of the first epoch; {GO_ON}"
     assert err.splitlines()[-1] == message
     assert read_newest_checkpoint(Path("run")).checkpoint.step == 1
     assert_whole(Path("run"))

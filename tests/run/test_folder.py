@@ -126,17 +126,17 @@ def test_bad_images_are_left_out_on_request(run, tmp_path):
 MISTAKES = {
     "--dataset folder:{}x": "animalsx does not exist | train | val",
     "--dataset folder:": "unknown data set 'folder:' | folder:PATH",
-    "--data-dir {}": "is read from the path in its name | leave --data-dir out",
-    "--dataset folder:{}/train": "animals/train has no folder train | give folder: | animals",
+    "--data-dir {}": "is read from the path in its name | omit --data-dir",
+    "--dataset folder:{}/train": "animals/train has no folder train | use folder: | animals",
     "--dataset {}": "is a folder: use folder: | animals",
     "--val-split 0.2": "--val-split 0.2 would hold images out of train | animals/val exists | omit --val-split",
-    "--dataset digits --val-split 0.2": "--val-split is for image files | leave it out | folder:PATH",
-    "--val-split 1": "--val-split 1 | below 1",
+    "--dataset digits --val-split 0.2": "--val-split works only with image files | remove it | folder:PATH",
+    "--val-split 1": "--val-split 1 | less than 1",
     "--image-size 4": "--image-size 4 | from 8 to 2048",
     "--workers 0": "--workers 0 | from 1 to 256",
     "--dataset digits --image-size 32": "--image-size | digits | folder:PATH",
     "--dataset digits --skip-corrupt": "--skip-corrupt | digits | folder:PATH",
-    "--dataset digits --random-resized-crop": "--random-resized-crop | digits | leave it out | folder:PATH",
+    "--dataset digits --random-resized-crop": "--random-resized-crop | digits | remove it | folder:PATH",
     "--crop-padding -1": "--crop-padding -1 | from 0 to 1024",
     "--dataset imagenette2-160": "imagenette2-160 | gluonlab data download imagenette2-160 | use another --data-dir",
 }
@@ -160,7 +160,7 @@ def test_one_class_or_a_truncated_image_is_one_line(run, tmp_path, empty_cwd):
     check_mistake(run, empty_cwd, words, "val/ant/0001.jpg: damaged | --skip-corrupt")
     for name in ("ant", "bee"):
         (root / "train" / name).rename(root / name)
-    check_mistake(run, empty_cwd, words, "one class, cow")
+    check_mistake(run, empty_cwd, words, "only one class folder, cow")
 
 
 def write_damaged_folder(folder):

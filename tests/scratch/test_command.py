@@ -79,11 +79,11 @@ def test_without_the_number_of_devices_there_is_one(run, mnist):
 
 
 MISTAKES = {
-    "--global-batch-size 0": "--global-batch-size 0 | a whole number from 1 up",
-    "--lr nan": "--lr nan | a number above 0",
-    "--epochs 1.5": "--epochs 1.5 | a whole number from 1 up",
+    "--global-batch-size 0": "--global-batch-size 0 | a whole number of at least 1",
+    "--lr nan": "--lr nan | a number greater than 0",
+    "--epochs 1.5": "--epochs 1.5 | a whole number of at least 1",
     "--seed -1": "--seed -1 | from 0 to 4294967295",
-    "--gpus 0": "--gpus 0 | a whole number from 1 up",
+    "--gpus 0": "--gpus 0 | a whole number of at least 1",
     "--gpus 1000": "1000 CPU devices | 256",
     "--allreduce rign": "unknown allreduce 'rign' | choose | star | did you mean 'ring'?",
     "--init hee": "'hee' | choose chapter, he",

@@ -13,8 +13,8 @@ from support.devices import device
 from support.process_group import run_in_threads
 from support.reference import random_batches, train_on_devices
 
-# without multi_ring: it is the store of synthesised, and its schedule behind a switch is ring
-STORES = [*ALGORITHMS, "synthesised", "sharded-optimizer"]
+# without multi_ring: it is the store of synthesized, and its schedule behind a switch is ring
+STORES = [*ALGORITHMS, "synthesized", "sharded-optimizer"]
 OPTIMIZERS = {"sgd": {"learning_rate": 0.1, "momentum": 0.9}, "adam": {"learning_rate": 0.01}}
 BATCHES = random_batches([7, 9, 8, 7, 3], shape=(1, 4, 4), classes=4)
 

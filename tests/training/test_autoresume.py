@@ -36,7 +36,7 @@ def autoresume(folder, **settings):
     reporter.say = lines.append
     config = TrainConfig(**{**SETTINGS, **settings}, out=str(folder))
     result = train(config, reporter=reporter, dataset=load_few_digits(), autoresume=True)
-    return result, [line for line in lines if line.split()[0] in ("begins", "resumed", "ended")]
+    return result, [line for line in lines if line.split()[0] in ("restarted", "resumed", "ended")]
 
 
 class Files(dict):
@@ -148,15 +148,15 @@ def test_a_new_or_empty_folder_starts_a_run_that_writes_checkpoints(undisturbed,
 
 def test_an_interrupted_run_is_resumed(undisturbed, interrupted):
     result, lines = autoresume(interrupted)
-    assert lines in ([f"{'resumed':<11}goes on from step {step}"] for step in (8, 11))
+    assert lines in ([f"{'resumed':<11}from step {step}"] for step in (8, 11))
     assert [epoch.epoch for epoch in result.history] == [1, 2]
     assert_same_run(interrupted, undisturbed[0])
 
 
 def test_a_run_without_a_checkpoint_restarts_in_its_folder(undisturbed, tmp_path):
     assert interrupt_run(2, tmp_path / "run", load_few_digits(), **SETTINGS)
-    reason = f"the run in {tmp_path / 'run'} had no checkpoint to go on from; it had not finished an epoch"
-    assert autoresume(tmp_path / "run", **NO_PICTURE)[1] == [f"{'begins':<11}anew: {reason}"]
+    reason = f"the run in {tmp_path / 'run'} had no checkpoint; it had not finished an epoch"
+    assert autoresume(tmp_path / "run", **NO_PICTURE)[1] == [f"{'restarted':<11}{reason}"]
     assert_same_run(tmp_path / "run", undisturbed[0], picture=False)
     assert file_names(tmp_path) == ["run"]
 
@@ -170,7 +170,7 @@ def test_valuable_files_are_archived_when_a_run_restarts(undisturbed, interrupte
     (interrupted / left).write_bytes(content)
     expected = read_files(interrupted)
     _, [line] = autoresume(interrupted, **NO_PICTURE)
-    assert line.endswith(f"checkpoint to go on from; its files were moved to {tmp_path / 'run-earlier'}")
+    assert line.endswith(f"checkpoint; its files were moved to {tmp_path / 'run-earlier'}")
     assert read_files(tmp_path / "run-earlier") == expected
     assert_same_run(interrupted, undisturbed[0], picture=False)
 
@@ -203,9 +203,9 @@ def test_an_ended_run_is_resumed_with_more_epochs(finished, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
-        ("finished", {"lr": 0.02}, "--learning-rate was 0.01, and would be 0.02: leave it as it was"),
-        ("interrupted", {"lr": 0.02}, "--learning-rate was 0.01, and would be 0.02: leave it as it was"),
-        ("finished", {"epochs": 1}, "give --epochs 2 or more, or another --out"),
+        ("finished", {"lr": 0.02}, "--learning-rate was 0.01, and would now be 0.02: use the same value"),
+        ("interrupted", {"lr": 0.02}, "--learning-rate was 0.01, and would now be 0.02: use the same value"),
+        ("finished", {"epochs": 1}, "use --epochs 2 or more, or another --out"),
         ("interrupted", {"epochs": 1}, "1 of 1 epochs are finished"),
     ],
     ids=str,
@@ -244,7 +244,7 @@ def test_a_folder_that_another_process_uses_is_refused(interrupted):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"out": None}, "there is none: add --out DIR"),
+        ({"out": None}, "--autoresume needs --out, the directory of the run: add --out DIR"),
         ({"compress": "2bit"}, "--autoresume and --compress 2bit:0.5 contradict each other"),
     ],
     ids=str,
@@ -256,7 +256,7 @@ def test_impossible_options_are_refused(empty_cwd, settings, message):
 
 
 def test_resume_and_autoresume_contradict_each_other(interrupted_once):
-    with pytest.raises(ConfigError, match="--autoresume contradict each other: give one of them"):
+    with pytest.raises(ConfigError, match="and autoresume contradict each other: remove one of them"):
         train(reporter=Reporter(), resume=interrupted_once, autoresume=True)
 
 
@@ -266,5 +266,5 @@ def test_an_incomplete_export_is_written_again(tmp_path):
     [file] = (tmp_path / "run" / "export").glob("*.params")
     expected = file.read_bytes()
     file.write_bytes(b"a part")
-    assert autoresume(tmp_path / "run", **settings)[1] == [f"{'resumed':<11}goes on from step 8"]
+    assert autoresume(tmp_path / "run", **settings)[1] == [f"{'resumed':<11}from step 8"]
     assert file.read_bytes() == expected

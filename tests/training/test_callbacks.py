@@ -226,11 +226,11 @@ def test_an_interrupted_run_calls_on_run_end(tmp_path):
 @pytest.mark.parametrize(
     ("callback", "message"),
     [
-        (object(), "callback object has no method that could be called: give it one of on_run_start"),
+        (object(), "callback object has no callback method: add one of on_run_start"),
         (type("A", (), {"on_epoch_ends": 1}), "'on_epoch_ends'.*did you mean 'on_epoch_end'"),
-        (type("B", (), {"on_step": 1, "state_dict": 1}), "callback B has no load_state_dict"),
-        (Fails.__init__, "callback function has no method"),
-        (type("C", (), {"__init__": lambda self, a: None}), "callback C cannot be made: TypeError"),
+        (type("B", (), {"on_step": 1, "state_dict": 1}), "callback B lacks load_state_dict"),
+        (Fails.__init__, "callback function has no callback method"),
+        (type("C", (), {"__init__": lambda self, a: None}), "callback C cannot be created: TypeError"),
     ],
 )
 def test_an_invalid_callback_is_refused_before_anything_is_written(tmp_path, callback, message):
@@ -245,7 +245,7 @@ def test_a_state_that_json_cannot_hold_is_refused(tmp_path, state):
         def state_dict(self):
             return state
 
-    with pytest.raises(CallbackError, match="callback Odd: its state_dict holds what JSON cannot"):
+    with pytest.raises(CallbackError, match=r"callback Odd: its state_dict\(\) cannot be saved as JSON"):
         run(tmp_path / "run", [Odd("step", 99)], checkpoint_every="2 steps")
 
 
@@ -274,10 +274,10 @@ def test_a_stopped_run_is_resumed_by_resume_and_not_by_autoresume(tmp_path):
     assert resumed.stopped is None and len(resumed.history) == 2
     run(tmp_path / "whole", **settings)
     assert read_parameter_bytes(tmp_path / "run") == read_parameter_bytes(tmp_path / "whole")
-    assert "a callback had stopped it" in last_event(tmp_path / "run", "resumed")["message"]
+    assert "a callback stopped the run before" in last_event(tmp_path / "run", "resumed")["message"]
 
 
 @pytest.mark.parametrize("callbacks", [Callback, 3, None])
 def test_callbacks_must_be_a_list(callbacks):
-    with pytest.raises(ConfigError, match=r"is no list: put it into one, callbacks=\[\.\.\.\]"):
+    with pytest.raises(ConfigError, match=r"is not a list: use callbacks=\[\.\.\.\]"):
         train(TrainConfig(epochs=1), callbacks=callbacks)

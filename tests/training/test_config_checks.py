@@ -33,9 +33,9 @@ WRONG = {
     (CONFIG, "own"): ({"model": "mlp"}, "--model mlp and the network Dense contradict each other"),
     (CONFIG, "dataset"): ({"dataset": "digit"}, "unknown data set 'digit'"),
     (CONFIG, "recipe"): ({"recipe": "quik"}, "unknown --recipe 'quik'"),
-    (CONFIG, "servers"): ({"update_on_servers": True}, "--update-on-servers: a process alone has no servers"),
+    (CONFIG, "servers"): ({"update_on_servers": True}, "--update-on-servers: a single process has no servers"),
     (CONFIG, "schedule"): ({"lr_decay": 0.5}, "--lr-decay 0.5 has no effect with --lr-schedule"),
-    (CONFIG, "epochs"): ({"warmup_epochs": 10}, "--warmup-epochs 10 leaves none of the run's 10 epochs"),
+    (CONFIG, "epochs"): ({"warmup_epochs": 10}, "--warmup-epochs 10 must be less than the run's 10 epochs"),
     (CONFIG, "dtype"): ({"dtype": "float17"}, "unknown --dtype 'float17'"),
     (CONFIG, "on-nan"): ({"on_nan": "skp"}, "unknown --on-nan 'skp'"),
     (CONFIG, "compression"): ({"compress": "2bit", "kvstore": "local"}, "--compress 2bit:0.5: kvstore 'local' cannot"),
@@ -45,45 +45,48 @@ WRONG = {
     ),
     (CONFIG, "model"): ({"model": "lenett"}, "unknown model 'lenett'"),
     (CONFIG, "colors"): ({"normalize": "imagenets"}, "unknown --normalize 'imagenets'"),
-    (CONFIG, "files"): ({"image_size": 64}, "--image-size is for image files"),
+    (CONFIG, "files"): ({"image_size": 64}, "--image-size works only with image files"),
     (CONFIG, "optimizer"): ({"optimizer": "sdg"}, "unknown optimizer 'sdg'"),
-    (CONFIG, "momentum"): ({"optimizer": "sgd", "momentum_rule": "mxnet"}, "--momentum-rule mxnet: the momentum is 0"),
-    (CONFIG, "decay"): ({"no_bias_decay": True}, "--no-bias-decay: the weight decay is 0"),
+    (CONFIG, "momentum"): (
+        {"optimizer": "sgd", "momentum_rule": "mxnet"},
+        "--momentum-rule mxnet has no effect because the momentum is 0",
+    ),
+    (CONFIG, "decay"): ({"no_bias_decay": True}, "--no-bias-decay has no effect because the weight decay is 0"),
     (CONFIG, "pretrained"): ({"pretrained": "no.params"}, "--pretrained no.params"),
     (CONFIG, "export"): ({"export": "onnx"}, "--export onnx needs onnx and onnxruntime, and onnx"),
     (CONFIG, "tensorboard"): ({"tensorboard": True}, "--tensorboard needs tensorboardX, which is not installed"),
     (DEVICES, "devices"): ({"devices": "gpu:77"}, "there is no gpu:77"),
     (DEVICES, "dtype"): ({"dtype": "float16"}, "--dtype float16 needs GPUs"),
     (DEVICES, "arithmetic"): ({"tf32": True}, "--tf32: this process has already used GPUs without"),
-    (DEVICES, "strategy"): ({"strategy": "layers", "pipeline_parallel": 4}, "devices make no whole copies"),
+    (DEVICES, "strategy"): ({"strategy": "layers", "pipeline_parallel": 4}, "devices cannot be divided"),
     (DEVICES, "weights"): ({"device_weights": "1"}, "--device-weights 1 has 1 number, "),
     (DEVICES, "sharding"): (
         {"optimizer": "lamb", "kvstore": "sharded-optimizer"},
-        "--kvstore sharded-optimizer cuts parameters anywhere",
+        "--kvstore sharded-optimizer splits parameters at any element",
     ),
     (DEVICES, "channels"): (
         {"strategy": "tensor", "optimizer": "lars"},
-        "--strategy tensor gives each device a part of a parameter, and lars looks at whole ones",
+        "--strategy tensor splits parameters over devices, but lars needs whole parameters",
     ),
     (DEVICES, "kvstore"): ({"kvstore": "ring", "topology": "p3.16xlarge", "devices": "cpu*9"}, "kvstore 'ring' on cpu"),
     (DATA, "dataset"): ({"normalize": "cifar10"}, "--normalize cifar10 is for 3 channels"),
-    (DATA, "loss"): ({}, "loss L2Loss compares scores with targets of the same shape"),
+    (DATA, "loss"): ({}, "loss L2Loss is for regression"),
     (DATA, "metrics"): ({}, "metric f1 failed: ValueError: "),
     (DATA, "last batch"): (
         {"drop_last": True, "batch_size": 5000},
-        "--drop-last: a batch has 10,000 images, and digits 1,437",
+        "--drop-last: digits has only 1,437 training images",
     ),
-    (DATA, "weights"): ({"device_weights": "1000,1"}, "1) would get none of the "),
+    (DATA, "weights"): ({"device_weights": "1000,1"}, "1) would get none of a batch's "),
     (DATA, "microbatches"): ({"microbatches": 3, "batch_size": 2}, "--microbatches 3"),
-    (DATA, "profile"): ({"profile": 99999}, "--profile 99999: an epoch has"),
-    (DATA, "final rate"): ({"final_lr": 3, "lr_schedule": "linear"}, "--final-lr 3 is above"),
+    (DATA, "profile"): ({"profile": 99999}, "--profile 99999: an epoch has only"),
+    (DATA, "final rate"): ({"final_lr": 3, "lr_schedule": "linear"}, "--final-lr 3 exceeds"),
     (NETWORK, "sync-bn"): ({"sync_bn": True}, "--sync-bn: lenet has no BatchNorm layers"),
-    (NETWORK, "deterministic"): ({"deterministic": True}, "--deterministic: lenet has Pooling"),
+    (NETWORK, "deterministic"): ({"deterministic": True}, "--deterministic: lenet contains Pooling"),
     (NETWORK, "on-nan"): (
         {"on_nan": "skip", "model": "resnet8"},
-        "--on-nan skip: a batch moves the running statistics of resnet8",
+        "--on-nan skip: a skipped batch would already have changed the running statistics of resnet8",
     ),
-    (BATCH, "arrays"): ({"global_batch_size": 10**8}, "and MXNet allows fewer than 2,147,483,647"),
+    (BATCH, "arrays"): ({"global_batch_size": 10**8}, "but MXNet allows fewer than 2,147,483,647"),
     (BATCH, "export"): ({"export": "onnx"}, "has the operator erf, which MXNet cannot translate"),
 }
 KEYS = list(WRONG)
@@ -183,7 +186,7 @@ def test_of_two_errors_the_first_of_the_list_is_raised():
 def test_single_process_options_are_refused_with_several_processes(setting, option):
     config = TrainConfig(**setting)
     resolve_config(config, group=SummingGroup(0, 1))
-    with pytest.raises(UsageError, match=f"^{option}.* is for the devices of one process, and 2 .*: "):
+    with pytest.raises(UsageError, match=f"^{option}.* works only in a single process, and this run has 2: "):
         resolve_config(config, group=SummingGroup(0, 2))
 
 
@@ -221,7 +224,7 @@ def test_processes_send_2_bits_and_devices_sum_whole_gradients(devices, kvstore)
     [
         ({"checkpoint_every": "5 steps"}, "--checkpoint-every 5 steps and --compress 2bit:0.5 con"),
         ({"on_nan": "skip"}, "--on-nan skip and --compress 2bit:0.5 contradict each other"),
-        ({"strategy": "layers", "devices": "cpu*2"}, "--compress 2bit:0.5 is for --strategy data"),
+        ({"strategy": "layers", "devices": "cpu*2"}, "--compress 2bit:0.5 works only with --strategy data"),
         ({"update_on_servers": True}, "--compress 2bit:0.5 and --update-on-servers contradict"),
     ],
     ids=str,

@@ -155,7 +155,7 @@ def test_a_run_resumes_with_other_weights_unless_it_has_batchnorm(tmp_path):
     with register_drawn_network(["norm"]):
         assert interrupt_run(5, tmp_path / "norm", load_few_digits(), **options)
         for settings in OTHERS:
-            with pytest.raises(ConfigError, match="BatchNorm looks at each part of a batch"):
+            with pytest.raises(ConfigError, match="BatchNorm normalizes together"):
                 resume_run(tmp_path / "norm", **settings)
 
 
@@ -170,15 +170,15 @@ def test_a_run_is_evaluated_on_any_devices(tmp_path):
     ("settings", "message"),
     [
         *(
-            ({"device_weights": weights}, f"--device-weights {weights or repr('')}: give a number above 0")
+            ({"device_weights": weights}, f"--device-weights {weights or repr('')}: use a number greater than 0")
             for weights in ("0,1", "-2,1", "nan,1", "inf,1", "1e9,1", "fast,slow", "2,", "", True)
         ),
-        ({"device_weights": [2, 1.5, 1]}, "--device-weights 2,1.5,1 has 3 numbers, and this process 2"),
-        ({"device_weights": "2,1", "devices": device_spec(1)}, "has 2 numbers, and this process 1 dev"),
-        ({"device_weights": "99,1", "batch_size": 2}, "would get none of the 4 images of a batch"),
+        ({"device_weights": [2, 1.5, 1]}, "--device-weights 2,1.5,1 has 3 numbers, and this process has 2"),
+        ({"device_weights": "2,1", "devices": device_spec(1)}, "has 2 numbers, and this process has 1 dev"),
+        ({"device_weights": "99,1", "batch_size": 2}, "would get none of a batch's 4 images"),
         ({"device_weights": "4,1", "batch_size": 2, "microbatches": 2}, "--microbatches 2: 1 im"),
         *(
-            ({"device_weights": "2,1", "strategy": way}, "--device-weights 2,1 is for --strategy data")
+            ({"device_weights": "2,1", "strategy": way}, "--device-weights 2,1 has no effect with --strategy")
             for way in ("layers", "tensor", "pipeline")
         ),
     ],

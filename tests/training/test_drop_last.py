@@ -76,10 +76,10 @@ def test_schedules_count_its_steps_and_a_run_goes_on(tmp_path_factory, plug, sch
 
 def test_drop_last_is_recorded_printed_and_kept_on_resume(tmp_path, capsys):
     train_on_few_digits(config(tmp_path / "run", 20, checkpoint_every="1 epoch"), ConsoleReporter(bar=False))
-    assert "20 in all; 7 steps per epoch, 10 images left out\n" in capsys.readouterr().out
+    assert "20 in all; 7 steps per epoch, 10 images dropped\n" in capsys.readouterr().out
     assert json.loads((tmp_path / "run" / "config.json").read_text())["settings"]["drop_last"]
     other = config(None, 20).replace(drop_last=False, epochs=3, out=None)
-    with pytest.raises(ConfigError, match="--drop-last was True, and would be None"):
+    with pytest.raises(ConfigError, match="--drop-last was True, and would now be None"):
         train_on_few_digits(other, resume=tmp_path / "run")
 
 

@@ -185,7 +185,7 @@ def test_a_stopped_run_is_resumed_with_more_patience(tmp_path):
 
 @pytest.mark.parametrize("wrong", [0, -1, "loss", "3:f1", "3:loss:x", "x", 1.5, True, ""])
 def test_a_wrong_patience_is_refused_in_one_line(wrong):
-    with pytest.raises(ConfigError, match=r"--patience.*: give a number of epochs, such as 5"):
+    with pytest.raises(ConfigError, match=r"--patience.*: use a number of epochs, such as 5"):
         TrainConfig(patience=wrong)
 
 

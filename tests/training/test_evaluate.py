@@ -147,10 +147,10 @@ def test_a_table_reads_like_this():
 
 def test_of_many_classes_the_most_frequent_confusions_are_told():
     matrix = np.eye(40, dtype=int) * 9
-    assert format_confusion(matrix, [str(label) for label in range(40)]) == "no image was taken for another class"
+    assert format_confusion(matrix, [str(label) for label in range(40)]) == "no image was misclassified"
     matrix[3, 5], matrix[7, 1] = 1, 4
     assert format_confusion(matrix, [f"c{label}" for label in range(40)]).splitlines() == [
-        "the most frequent confusions",
+        "most frequent confusions",
         "  c7 taken for c1: 4 of 13",
         "  c3 taken for c5: 1 of 10",
     ]

@@ -118,18 +118,18 @@ def test_a_picture_that_cannot_be_drawn_does_not_end_the_run(tmp_path, shown, mo
     two = config(tmp_path / "run", devices=device_spec(2))
     result = train(two, reporter=Reporter(), dataset=load_few_digits(), callbacks=[LivePlot])
     assert len(result.history) == 2 and len(shown) == 1
-    assert capsys.readouterr().out == "live plot  ends here, the run goes on: RuntimeError: no canvas\n"
+    assert capsys.readouterr().out == "live plot  stopped, but the run continues: RuntimeError: no canvas\n"
 
 
 def test_outside_a_notebook_it_names_the_file_of_the_curves(capsys):
     view = View()
     view.path = "runs/one"
     view.trained(LivePlot(every=0), 5)
-    message = "only a notebook shows it; runs/one/curves.png will have the curves"
+    message = "needs a notebook; see runs/one/curves.png for the curves after the run"
     assert capsys.readouterr().out == f"live plot  {message}\n"
 
 
 @pytest.mark.parametrize("every", ["x", None, -1, float("nan"), float("inf"), True])
 def test_an_invalid_interval_is_refused(every):
-    with pytest.raises(ConfigError, match=r"LivePlot\(every=.*\): give seconds, a number from 0 up"):
+    with pytest.raises(ConfigError, match=r"LivePlot\(every=.*\): must be seconds, a number of at least 0"):
         LivePlot(every=every)

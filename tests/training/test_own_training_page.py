@@ -25,7 +25,7 @@ def test_every_block_runs(tmp_path, monkeypatch, capsys):
     assert re.search(r"^{'worst class': [\d.]+, 'top 2': [\d.]+}$", said, re.M)
     assert 0 < names["forecast"].history[-1].metrics["brier"] < 2
     assert "epoch 2 of 2: accuracy 0." in said
-    assert "only a notebook shows it; logged/curves.png will have the curves" in said
+    assert "needs a notebook; see logged/curves.png for the curves after the run" in said
     assert len(names["epochs"]) == 2 and (tmp_path / "epochs.csv").read_text().count("\n") == 3
     assert set(names["steps"].run) == {"logged"} and list((tmp_path / "logged/tensorboard").iterdir())
     assert re.search(r"^StopsAtLoss: the loss is 0.\d\d at step \d+$", said, re.M)

@@ -151,7 +151,7 @@ def test_a_run_keeps_the_library_that_resizes_its_images(tmp_path, of_files, mon
     assert interrupt_run(3, tmp_path / "run", **of_files, checkpoint_every="2")
     settings = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]
     assert settings["resizer"] == "cykooz"
-    with pytest.raises(ConfigError, match="--resizer was cykooz, and would be pillow"):
+    with pytest.raises(ConfigError, match="--resizer was cykooz, and would now be pillow"):
         other = resumed_config(read_resume_point(tmp_path / "run"), resizer="pillow")
         train(other, resume=tmp_path / "run", reporter=Reporter())
     monkeypatch.setattr(images_resized, "cykooz", None)  # as if it were not installed
@@ -234,12 +234,12 @@ def test_on_other_devices_a_resumed_run_has_the_same_sums(broken_off, undisturbe
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"lr": 0.02}, "--learning-rate was 0.01, and would be 0.02"),
-        ({"seed": 7}, "--seed was 0, and would be 7"),
-        ({"model": "mlp"}, "--model was drawn, and would be mlp"),
-        ({"batch_size": 30}, "--global-batch-size was 20, and would be 60"),
+        ({"lr": 0.02}, "--learning-rate was 0.01, and would now be 0.02"),
+        ({"seed": 7}, "--seed was 0, and would now be 7"),
+        ({"model": "mlp"}, "--model was drawn, and would now be mlp"),
+        ({"batch_size": 30}, "--global-batch-size was 20, and would now be 60"),
         ({"epochs": 1}, "1 of 1 epochs are finished"),
-        ({"out": "elsewhere"}, "a run goes on in its own folder"),
+        ({"out": "elsewhere"}, "a run resumes in its own directory"),
     ],
     ids=str,
 )
@@ -313,7 +313,7 @@ def test_a_period_is_a_number_of_steps_minutes_or_epochs(value):
     try:
         text = TrainConfig(checkpoint_every=value).checkpoint_every
     except UsageError as error:
-        assert "such as '50 steps'" in str(error) or "leave it out" in str(error)
+        assert "such as '50 steps'" in str(error) or "remove it" in str(error)
         return
     if text is not None:
         number, unit = text.split()

@@ -136,8 +136,8 @@ def interrupted_and_whole(tmp_path_factory):
     [
         ("columns", None),
         ("cut", None),
-        ("layers", "the number of copies of the network was 2, and would be 1"),
-        ("1f1b", "--microbatches was None, and would be 3"),
+        ("layers", "the number of replicas was 2, and would now be 1"),
+        ("1f1b", "--microbatches was None, and would now be 3"),
     ],
 )
 def test_batchnorm_resumes_only_with_the_same_parts_of_batches(interrupted_and_whole, tmp_path, other, error):

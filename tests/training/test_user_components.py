@@ -282,7 +282,7 @@ def test_after_set_np_a_user_error_has_the_same_message(tmp_path):
     five = from_arrays(IMAGES[:40], np.arange(40) % 5, IMAGES[40:], np.arange(len(IMAGES) - 40) % 5)
     with numpy_arrays():
         for kind in (OfNd, OfNp):
-            with pytest.raises(ModelError, match=r"gives \(1, 4\) for an image, .* 5 classes"):
+            with pytest.raises(ModelError, match=r"returns shape \(1, 4\) for an image, .* 5 classes"):
                 train(config(tmp_path / "run"), net=kind, dataset=five)
 
 
@@ -382,8 +382,8 @@ def test_a_run_records_the_users_components_and_is_evaluated_and_resumed_only_wi
     assert score.metrics == pytest.approx(result.history[-1].metrics)
     assert score.loss == pytest.approx(result.history[-1].val_loss)
     for own, message in (
-        ({}, "had the network make_net, and now gets none: give"),
-        ({"data": data, "net": make_net}, "had the loss Focal, and now gets none"),
+        ({}, "used your network make_net, not gluonlab.s own network: pass"),
+        ({"data": data, "net": make_net}, "used your loss Focal, not gluonlab.s own loss"),
         ({"net": make_net, "loss": Focal()}, "had the data set arrays, and now gets none"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -471,44 +471,40 @@ WEIGHTED = {"net": nn.Dense(CLASSES, prefix="w_"), "loss": Weighted(prefix="w_")
 @pytest.mark.parametrize(
     ("error", "own", "said"),
     [
-        (ModelError, {"net": NotHybrid()}, "NotHybrid is a NotHybrid, not a gluon.HybridBlock"),
-        (ModelError, {"net": 5}, "net 5: give a gluon.HybridBlock, or a function"),
+        (ModelError, {"net": NotHybrid()}, "NotHybrid is a NotHybrid, but a run compiles the network"),
+        (ModelError, {"net": 5}, "net 5: pass a gluon.HybridBlock, or a function"),
         (ModelError, {"net": COUNTS}, "Counts cannot be compiled for images .2, 6, 6.: "),
-        (ModelError, {"net": nn.Dense(7)}, r"Dense gives \(1, 7\) for an image, .* 4 class"),
+        (ModelError, {"net": nn.Dense(7)}, r"Dense returns shape \(1, 7\) for an image, .* 4 class"),
         (ModelError, {"net": PAIR}, "^Pair returns a tuple of 2, but must return one array:"),
         (ModelError, {"net": HALVES}, "^Halves returns 2 arrays, but must return one array:"),
-        (ModelError, {"net": Twins()}, "^Twins: .*twin_.*: parameters are saved by name, so give"),
+        (ModelError, {"net": Twins()}, "^Twins: .*twin_.*: parameters are saved by name: use"),
         (ModelError, {"net": Whole()}, "^Whole returns scores of type int32, but a loss needs flo"),
-        (ModelError, {"net": OfBytes()}, "embedding.*_weight has sparse.*: use sparse_grad=False"),
-        (ModelError, {"net": Idle(0)}, "does not use idle.*weight .*: leave the layer out, or give"),
-        (ModelError, {"net": OF_NOTHING}, "OfNothing takes no account of the images: comp"),
+        (ModelError, {"net": OfBytes()}, "embedding.*_weight has sparse.*sparse_grad=False"),
+        (ModelError, {"net": Idle(0)}, "does not use idle.*weight .*: remove the layer, or set"),
+        (ModelError, {"net": OF_NOTHING}, "OfNothing ignores the images: comp"),
         (ConfigError, {"net": make_net, "model": "lenet"}, "--model lenet and the network make_"),
         (ConfigError, {"net": make_net, "estimate_memory": True}, "--estimate-memory measures in another process"),
-        (ConfigError, {"loss": MEAN}, r"loss Mean gives \(1,\) for 3 images: give a value"),
+        (ConfigError, {"loss": MEAN}, r"loss Mean returns shape \(1,\) for 3 images: return one value"),
         (ConfigError, {"loss": nn.Dense(1)}, "loss Dense has parameters .*self.params.get_constant"),
-        (ConfigError, {"loss": Unshaped()}, "has unshaped0_w of shape None: give its whole sh"),
-        (ConfigError, WEIGHTED, "loss Weighted and the network both have w_weight: give the loss a"),
-        (ConfigError, {"loss": len}, "loss <built-in function len>: give a gluon.HybridBlock"),
-        (ConfigError, {"loss": gluon.loss.L2Loss()}, "L2Loss compares scores with targets of the"),
-        (ConfigError, {"loss": Focal(), "label_smoothing": 0.1}, "--label-smoothing 0.1 is of"),
-        (ConfigError, {"loss": OF_NOTHING}, "OfNothing takes no account of the scores and la"),
-        (ConfigError, {"loss": ENTROPY}, "loss Entropy takes no account of the labels: comp"),
-        (ConfigError, {"loss": PAIR}, "loss Pair cannot be .*: it gives a tuple, not one ar"),
-        (
-            ConfigError,
-            {"loss": APART},
-            r"loss Apart cannot be .* got int32; F.cast\(labels, 'float32'\) makes floats of them$",
-        ),
+        (ConfigError, {"loss": Unshaped()}, "the shape None of unshaped0_w is incomplete"),
+        (ConfigError, WEIGHTED, "loss Weighted and the network both have a parameter w_weight: add a"),
+        (ConfigError, {"loss": len}, "loss <built-in function len>: pass a gluon.HybridBlock"),
+        (ConfigError, {"loss": gluon.loss.L2Loss()}, "L2Loss is for regression"),
+        (ConfigError, {"loss": Focal(), "label_smoothing": 0.1}, "--label-smoothing 0.1 works only with"),
+        (ConfigError, {"loss": OF_NOTHING}, "OfNothing ignores the scores and la"),
+        (ConfigError, {"loss": ENTROPY}, "loss Entropy ignores the labels: comp"),
+        (ConfigError, {"loss": PAIR}, "loss Pair cannot be .*: it returns a tuple, not one ar"),
+        (ConfigError, {"loss": APART}, r"loss Apart cannot be .* got int32: convert the labels with F.cast\(labels"),
         (ConfigError, {"loss": BREAKS}, "loss Breaks cannot be compiled .*: one two$"),
         # a Block's repr has several lines
-        (ConfigError, {"loss": gluon.nn.Sequential()}, r"loss Sequential\( \): give a "),
-        (ConfigError, {"metrics": 3}, "metric 3: give a function"),
-        (ConfigError, {"metrics": [macro_f1, macro_f1]}, "two metrics are called 'macro_f1'"),
-        (ConfigError, {"metrics": {"x": lambda s, y: "?"}}, "metric x gave '[?]': let it g"),
-        (ConfigError, {"metrics": {"x": lambda s, y: "1"}}, "metric x gave '1': let it give"),
-        (ConfigError, {"metrics": {"x": lambda s, y: None}}, "metric x gave None: let it"),
-        (ConfigError, {"metrics": {"x": lambda s, y: s}}, "gave an array of shape .30, 4"),
-        (ConfigError, {"metrics": {"x": breaks}}, "metric x failed: ValueError: one two; tr"),
+        (ConfigError, {"loss": gluon.nn.Sequential()}, r"loss Sequential\( \): pass a "),
+        (ConfigError, {"metrics": 3}, "metric 3: pass a function"),
+        (ConfigError, {"metrics": [macro_f1, macro_f1]}, "two metrics have the name 'macro_f1'"),
+        (ConfigError, {"metrics": {"x": lambda s, y: "?"}}, "metric x returned '[?]': return"),
+        (ConfigError, {"metrics": {"x": lambda s, y: "1"}}, "metric x returned .1.: return"),
+        (ConfigError, {"metrics": {"x": lambda s, y: None}}, "metric x returned None: return"),
+        (ConfigError, {"metrics": {"x": lambda s, y: s}}, "returned an array of shape .30, 4"),
+        (ConfigError, {"metrics": {"x": breaks}}, "metric x failed: ValueError: one two .te"),
         (ConfigError, {"metrics": {"x": mxnet_fails}}, "x failed: MXNetError: .*broadcast"),
         (ConfigError, {"metrics": {"x": lambda s: 0}}, "metric x failed: TypeError"),
     ],

@@ -160,18 +160,18 @@ def test_metrics_of_a_run_and_of_its_evaluation_get_probabilities(tmp_path):
 @pytest.mark.parametrize(
     ("metric", "said"),
     [
-        (M.F1(), "metric f1 failed: ValueError: .*only supports binary.*; tried on random scores"),
+        (M.F1(), "metric f1 failed: ValueError: .*only supports binary.*\\(tested before training, with random scores"),
         (M.MCC(average="micro"), "metric mcc failed: .*only supports binary"),
-        (M.TopKAccuracy(4), r"metric top_k_accuracy_4 failed: .*scores \(20, 3\) before training"),
-        (M.PearsonCorrelation(), "metric pearsonr failed: .*one number with each label, not 3 sc"),
-        ({"error": M.MAE}, "metric error failed: .*one number with each label, not 3 scores"),
+        (M.TopKAccuracy(4), r"metric top_k_accuracy_4 failed: .*random scores \(20, 3\)"),
+        (M.PearsonCorrelation(), "metric pearsonr failed: .*one number with each label, but each image has 3 scores"),
+        ({"error": M.MAE}, "metric error failed: .*one number with each label, but each image has 3 scores"),
         (M.CompositeEvalMetric([M.Accuracy(), M.RMSE()]), "metric rmse failed: .*with each label"),
         (M.Loss(), "metric loss averages losses, .* the validation loss of each epoch"),
         (M.Caffe, "metric caffe averages losses"),
-        (M.TopKAccuracy, r"metric TopKAccuracy cannot be created .*: give an object, TopKAccuracy"),
+        (M.TopKAccuracy, r"metric TopKAccuracy cannot be created .*: pass an object, TopKAccuracy"),
         (M.Perplexity, r"metric Perplexity cannot be created without arguments .*ignore_label"),
-        (type("Odd", (Brier,), {"takes": "logits"}), "metric brier: its attribute takes is 'logits'"),
-        (lambda scores, labels: scores[99], "failed: IndexError: .*; tried on random scores"),
+        (type("Odd", (Brier,), {"takes": "logits"}), "metric brier: the attribute 'takes' is 'logits'"),
+        (lambda scores, labels: scores[99], "failed: IndexError: .*\\(tested before training, with random scores"),
     ],
 )
 def test_a_metric_that_fails_on_the_data_is_found_before_training(tmp_path, metric, said):

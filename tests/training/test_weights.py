@@ -145,7 +145,7 @@ def test_a_run_resumes_only_with_its_weights(tmp_path):
 
     with pytest.raises(ConfigError, match="its train split had"):
         resume(OF_IMAGES * 2)
-    with pytest.raises(ConfigError, match=r"--class-weights was 4,0,1\.5,0\.25, and would be 1,2"):
+    with pytest.raises(ConfigError, match=r"--class-weights was 4,0,1\.5,0\.25, and would now be 1,2"):
         resume(OF_IMAGES, class_weights="1,2,3,4")
     assert relative_distance(parameter_arrays(resume(OF_IMAGES).net), parameter_arrays(whole.net)) == 0
 
@@ -166,7 +166,7 @@ def test_balanced_classes_have_the_same_share(labels):
     assert shares == pytest.approx([len(labels) / len(shares)] * len(shares))
 
 
-GIVE = "give balanced, or a number from 0 up for each class"
+GIVE = "use balanced, or a number of at least 0 for each class"
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ GIVE = "give balanced, or a number from 0 up for each class"
         *((weights, GIVE) for weights in ("1,-1", "nan,1", [1, float("inf")], "", True, {"a": 1})),
         ([], rf"--class-weights \[\]: {GIVE}"),
         ("Balanced", f"--class-weights Balanced: {GIVE}"),
-        ("0,0", "learns nothing if every class has weight 0"),
+        ("0,0", "learns nothing if all classes have weight 0"),
     ],
 )
 def test_impossible_class_weights_are_refused_in_one_line(weights, message):

@@ -137,8 +137,8 @@ def make_auto_plan(schedules: SchedulesBySize) -> NamedSchedule:
     return NamedSchedule(AUTO, schedules.cheapest(0), by_size=schedules)
 
 
-def synthesised_label(schedule: Schedule) -> str:
-    """Return the name of a synthesized schedule's row: ``synthesised, 4 steps``."""
+def synthesized_label(schedule: Schedule) -> str:
+    """Return the name of a synthesized schedule's row: ``synthesized, 4 steps``."""
     return f"{SYNTHESIZED}, {len(schedule.steps)} steps"
 
 
@@ -162,7 +162,7 @@ def _make_link_aware_plans(
     distinct = sorted(cheapest.values(), key=lambda schedule: (len(schedule.steps), schedule.chunks))
     if name != SYNTHESIZED:
         return [NamedSchedule(name, schedule) for schedule in distinct]
-    labels = [synthesised_label(schedule) for schedule in distinct]
+    labels = [synthesized_label(schedule) for schedule in distinct]
     return [
         NamedSchedule(label if labels.count(label) == 1 else f"{label}/{schedule.chunks}", schedule)
         for label, schedule in zip(labels, distinct)

@@ -33,7 +33,7 @@ STYLES = {
     "halving_doubling": ("#8A7600", "X"),
     "hierarchical": ("#5E3C99", "*"),
     "multi_ring": ("#B0003A", "p"),
-    "synthesised": ("#004D40", "H"),
+    "synthesized": ("#004D40", "H"),
     "auto": ("#7A4B00", "8"),
     "chapter": ("#000000", "<"),
     "local": ("#6E6E6E", "d"),
@@ -111,7 +111,7 @@ def curve_style(label: str) -> Tuple[str, str, str]:
     """Return the color, the marker and the marker's fill color for the row ``label``.
 
     A variant, such as "ring placed", has the algorithm's color and hollow markers. The marker of
-    "synthesised, 4 steps" is the digit 4.
+    "synthesized, 4 steps" is the digit 4.
     """
     steps = re.fullmatch(r"(\w+), (\d+) steps", label)
     if steps:

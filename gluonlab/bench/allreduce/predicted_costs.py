@@ -21,7 +21,7 @@ from typing import Any, ClassVar, DefaultDict, Dict, List, Optional, Protocol, S
 
 from tqdm import tqdm
 
-from gluonlab.bench.allreduce.candidate_schedules import NamedSchedule, make_plans, synthesised_label
+from gluonlab.bench.allreduce.candidate_schedules import NamedSchedule, make_plans, synthesized_label
 from gluonlab.bench.harness.table_format import WIDTH, format_factor, format_microseconds, format_table
 from gluonlab.collectives.cost_model import Price, price, prices
 from gluonlab.collectives.lower_bounds import floor_of
@@ -277,7 +277,7 @@ def search_schedules(topology: Topology, seconds: int, workers: int, out: Option
 
 def make_synthesized_plans(front: Sequence[SynthesizedSchedule]) -> List[NamedSchedule]:
     """Return each schedule with the name of its row in the table."""
-    return [NamedSchedule(synthesised_label(synthesized.schedule), synthesized.schedule) for synthesized in front]
+    return [NamedSchedule(synthesized_label(synthesized.schedule), synthesized.schedule) for synthesized in front]
 
 
 def synthesis_text(
@@ -290,7 +290,7 @@ def synthesis_text(
         steps = f"  {len(synthesized.schedule.steps):>5}{synthesized.schedule.chunks:>8}"
         lines.append(f"{steps}{numbers}  {optimality_text(synthesized)}")
     priced = cost_table(predict_costs(topology, make_synthesized_plans(front), sizes), topology, [SYNTHESIS_NOTE])
-    run = f"gluonlab run --gpus {topology.world_size} --kvstore synthesised"
+    run = f"gluonlab run --gpus {topology.world_size} --kvstore synthesized"
     written = [] if out is None else ["", f"written to {out}:", f"{run} --topology {out}"]
     return "\n".join([*lines, "", priced, *written])
 

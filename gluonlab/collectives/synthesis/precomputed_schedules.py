@@ -32,7 +32,7 @@ from gluonlab.collectives.topology import Topology, switch
 from gluonlab.collectives.verify_schedule import check
 from gluonlab.errors import ScheduleError
 
-SYNTHESIZED = "synthesised"
+SYNTHESIZED = "synthesized"
 FOLDER = Path(__file__).with_name("found")
 MAX_HOSTS = 4  # for more hosts, the prices of all choices take many seconds
 

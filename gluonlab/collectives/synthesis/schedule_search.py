@@ -457,4 +457,4 @@ def _extract_schedule(
                         steps[step].append(Transfer(permutation[src], permutation[dst], len(owner), op))
             owner.append(permutation[rank])
     step_tuples = tuple(tuple(sorted(step, key=lambda t: (t.chunk, t.src, t.dst))) for step in steps)
-    return Schedule("synthesised", ALLREDUCE, network.world_size, len(owner), tuple(owner), step_tuples)
+    return Schedule("synthesized", ALLREDUCE, network.world_size, len(owner), tuple(owner), step_tuples)

@@ -51,13 +51,13 @@ def test_invalid_sizes_are_refused_and_quoted(text):
 def test_rings_also_come_in_the_topologys_order_if_it_differs():
     cube = make_topology("p3.16xlarge")
     plans = {plan.label: plan for plan in make_plans(None, 8, topology=cube)}
-    for_links = {"multi_ring", "synthesised, 4 steps", "synthesised, 5 steps"}
+    for_links = {"multi_ring", "synthesized, 4 steps", "synthesized, 5 steps"}
     assert set(plans) == {*for_links, *ALGORITHMS, "ring placed", "bidirectional_ring placed"}
     assert plans["ring placed"].order == tuple(cube.ring_order()) != tuple(range(8))
     assert plans["ring placed"].schedule == make_schedule("ring", 8).placed(cube.ring_order())
     assert plans["hierarchical"].schedule == make_schedule("hierarchical", 8, groups=cube.groups)
     behind_switch = make_plans(None, 8, topology=make_topology("nvswitch"))
-    assert [plan.label for plan in behind_switch] == ["multi_ring", "synthesised, 6 steps", *ALGORITHMS]
+    assert [plan.label for plan in behind_switch] == ["multi_ring", "synthesized, 6 steps", *ALGORITHMS]
     [pairs] = make_plans(["hierarchical"], 6, topology=make_topology("pcie", 6))
     assert pairs.schedule == make_schedule("hierarchical", 6, groups=((0, 1), (2, 3), (4, 5)))
 

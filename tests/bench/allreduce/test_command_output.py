@@ -165,7 +165,7 @@ def test_a_search_prints_and_writes_schedules_that_other_modes_read(allreduce, e
     status, out, _ = allreduce(*words, "--out-file", "found.json")
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
     assert re.search(r"^ +4 +3 +4.0000 +4.0000  optimal$", out, re.M)
-    assert re.search(r"synthesised, 4 steps +40.0 .* 1.00 x", out) and "(lower bound)" in out
+    assert re.search(r"synthesized, 4 steps +40.0 .* 1.00 x", out) and "(lower bound)" in out
     [result] = read_schedules(empty_cwd / "found.json").front
     time_us = pytest.approx(price(result.schedule, make_topology("nvswitch", 3), 1024).seconds * 1e6)
     record = json.loads(allreduce(*words, "--json")[1])
@@ -173,28 +173,28 @@ def test_a_search_prints_and_writes_schedules_that_other_modes_read(allreduce, e
     assert [row["time_us"] for row in record["rows"]] == [time_us]
     status, out, err = allreduce(*words[:-2], "--out-file", "found.json")
     assert status == 2 and err.startswith("error: --out-file found.json exists")
-    simulate = "simulate found.json --algorithms synthesised --bytes 1KiB --json"
+    simulate = "simulate found.json --algorithms synthesized --bytes 1KiB --json"
     assert [row["time_us"] for row in json.loads(allreduce(*simulate.split())[1])["rows"]] == [time_us]
-    _, out, err = allreduce("draw", "synthesised", "--topology", "found.json")
-    assert out.startswith("synthesised: allreduce, 3 ranks, 3 chunks, 4 steps") and not err
+    _, out, err = allreduce("draw", "synthesized", "--topology", "found.json")
+    assert out.startswith("synthesized: allreduce, 3 ranks, 3 chunks, 4 steps") and not err
 
 
 def test_known_links_have_rows_of_their_own(allreduce):
     _, out, _ = allreduce("simulate", "p3.16xlarge", "--bytes", "1MiB", "--json")
     times = {row["algorithm"]: row["time_us"] for row in json.loads(out)["rows"]}
-    assert min(times, key=times.get) == "synthesised, 4 steps"
-    assert times["synthesised, 4 steps"] <= 60
+    assert min(times, key=times.get) == "synthesized, 4 steps"
+    assert times["synthesized, 4 steps"] <= 60
     assert times["multi_ring"] == pytest.approx(155.3, abs=0.05)
 
 
 def test_schedules_made_for_links_are_drawn(allreduce, empty_cwd):
-    _, out, _ = allreduce("draw", "synthesised", "--topology", "p3.16xlarge")
-    assert out.startswith("synthesised: allreduce, 8 ranks, 12 chunks, 4 steps")
+    _, out, _ = allreduce("draw", "synthesized", "--topology", "p3.16xlarge")
+    assert out.startswith("synthesized: allreduce, 8 ranks, 12 chunks, 4 steps")
     _, out, _ = allreduce("draw", "multi_ring", "--devices", "3")
     assert out.startswith("multi_ring: allreduce, 3 ranks, 3 chunks, 4 steps")
     for name in ("a.html", "a.svg"):
-        assert allreduce("draw", "synthesised", "--topology", "p3.8xlarge", "--out-file", name)[0] == 0
-        assert "synthesised" in (empty_cwd / name).read_text(encoding="utf-8")
+        assert allreduce("draw", "synthesized", "--topology", "p3.8xlarge", "--out-file", name)[0] == 0
+        assert "synthesized" in (empty_cwd / name).read_text(encoding="utf-8")
 
 
 def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path):

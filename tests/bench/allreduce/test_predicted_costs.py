@@ -24,7 +24,7 @@ def test_choices_are_printed_with_their_costs_without_devices(allreduce):
     status, out, _ = allreduce(*command)
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
     assert re.search(r"^ +1 B  sharded +2 +4$", out, re.M) and "regret" not in out
-    assert re.search(r"^ +16 MiB  synthesised +4 +12$", out, re.M)
+    assert re.search(r"^ +16 MiB  synthesized +4 +12$", out, re.M)
     record, topology = json.loads(allreduce(*command, "--json")[1]), make_topology("p3.8xlarge")
     auto = make_for_links("auto", topology, 4)
     assert [row["from_bytes"] for row in record["table"]] == [row.size_bytes for row in auto.size_thresholds()]
@@ -91,7 +91,7 @@ def test_the_picture_has_a_curve_for_each_algorithm_with_the_floor_beneath(allre
     assert floor.get_label().startswith("lower bound") and list(floor.get_xdata()) == [4, 8, 16]
     beneath = dict(zip(floor.get_xdata(), floor.get_ydata()))
     labels = [curve.get_label() for curve in curves]
-    assert labels.count("synthesised") == 1 and len(set(labels)) == len(labels)
+    assert labels.count("synthesized") == 1 and len(set(labels)) == len(labels)
     for curve in curves:
         assert all(y >= beneath[x] * (1 - 1e-9) for x, y in zip(*curve.get_data()))
     styles = {(c.get_color(), c.get_marker(), c.get_markerfacecolor(), c.get_ls()) for c in curves}
@@ -109,7 +109,7 @@ def test_rows_of_one_table_have_names_of_their_own():
 
 
 def test_schedules_that_exist_only_for_few_hosts_have_costs_for_these(allreduce):
-    words = ("simulate", "p3.8xlarge", "--hosts", "4:8", "--algorithms", "synthesised,ring")
+    words = ("simulate", "p3.8xlarge", "--hosts", "4:8", "--algorithms", "synthesized,ring")
     rows = json.loads(allreduce(*words, "--json")[1])["rows"]
     names = {(row["world_size"], row["algorithm"].split(",")[0]) for row in rows}
-    assert names == {(16, "synthesised"), (16, "ring"), (32, "ring")}
+    assert names == {(16, "synthesized"), (16, "ring"), (32, "ring")}

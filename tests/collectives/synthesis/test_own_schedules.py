@@ -26,7 +26,7 @@ from gluonlab.errors import ScheduleError
 def make_star(world_size, hub):
     """Return a schedule that sums on one device and copies from there."""
     order = [hub, *(rank for rank in range(world_size) if rank != hub)]
-    placed = replace(make_schedule("star", world_size).placed(order), name="synthesised")
+    placed = replace(make_schedule("star", world_size).placed(order), name="synthesized")
     return SynthesizedSchedule(placed, 99.0, 1.0)
 
 
@@ -55,7 +55,7 @@ def test_a_file_of_schedules_is_the_topology_that_they_were_found_for(file):
     read = make_topology(str(path))
     assert read.schedules == (make_star(5, 3).schedule,)
     assert (read.routes, read.name, read.gpu) == (topology.routes, "five", "V100")
-    choice = make_for_links("synthesised", read, 5)
+    choice = make_for_links("synthesized", read, 5)
     assert choice.schedules == list(read.schedules) != precomputed_schedules.choose_schedules(topology)
     assert read.schedules[0] in topology_aware.candidate_schedules(read)
     with pytest.raises(ScheduleError, match="a topology file cannot contain schedules"):
@@ -85,7 +85,7 @@ def test_a_file_of_found_schedules_is_read_as_written(tmp_path_factory, topology
 
 MISTAKES = [
     (lambda content: content["front"][0]["steps"][0]["add"].pop("0>3"),
-     r"f.json: synthesised.*rank \d ends with chunk 0 without the contribution of rank \d"),
+     r"f.json: synthesized.*rank \d ends with chunk 0 without the contribution of rank \d"),
     (lambda content: content["topology"]["links"][0].update(bytes_per_s=1e9 / 2),
      "the schedules were computed for different links"),
     (lambda content: content.pop("topology"), "the schedules have no topology"),

@@ -64,7 +64,7 @@ def test_a_run_on_synthetic_images_has_as_many_as_its_batch(batch, images):
 
 
 def test_more_synthetic_images_than_an_array_holds_are_refused():
-    with pytest.raises(ConfigError, match="4,000,000,000 images make an array of 3,136,000,000,000 elements"):
+    with pytest.raises(ConfigError, match="4,000,000,000 images need an array of 3,136,000,000,000 elements"):
         make_plan(TrainConfig(dataset="synthetic", devices=device_spec(1), global_batch_size=4 * 10**9))
 
 
@@ -112,12 +112,12 @@ def test_a_folder_that_would_not_be_read_is_refused(name):
     [
         ("digits", {"batch_size": 8}, "digits has no options, but 'batch_size' was set"),
         ("synthetic", {"sample": 8}, "unknown option of synthetic 'sample': .*'samples'"),
-        ("synthetic", {"samples": 0}, "samples 0: give a whole number from 1 up"),
+        ("synthetic", {"samples": 0}, "samples 0: must be a whole number of at least 1"),
         ("folder:nowhere", {"path": "."}, "unknown option of folder:nowhere 'path'"),
-        ("folder:nowhere", {"image_size": (8, 8)}, r"image_size \(8, 8\): give a whole number"),
-        ("record:no.rec", {"image_size": 0}, "image_size 0: give a whole number from 8 to 2048"),
-        ("list:no.csv", {"val_share": 2}, "val_share 2: give a number above 0 and below 1"),
-        ("list:no.csv", {"decoders": "two"}, "decoders two: give a whole number from 1 to 256"),
+        ("folder:nowhere", {"image_size": (8, 8)}, r"image_size \(8, 8\): must be a whole number"),
+        ("record:no.rec", {"image_size": 0}, "image_size 0: must be a whole number from 8 to 2048"),
+        ("list:no.csv", {"val_share": 2}, "val_share 2: must be a number greater than 0 and less than 1"),
+        ("list:no.csv", {"decoders": "two"}, "decoders two: must be a whole number from 1 to 256"),
     ],
 )
 def test_options_that_a_data_set_does_not_take_get_one_line(name, options, message):

@@ -106,7 +106,7 @@ def six_rings():
 
 def ours_renamed():
     """The solver's schedule; its chunks have other numbers, and its transfers another order."""
-    ours = make_for_links("synthesised", make_topology("p3.16xlarge"), 8).cheapest(1e8)
+    ours = make_for_links("synthesized", make_topology("p3.16xlarge"), 8).cheapest(1e8)
     return [[(t.src, t.dst, ours.chunks - 1 - t.chunk, t.op) for t in reversed(step)] for step in ours.steps]
 
 
@@ -222,7 +222,7 @@ RIGHT = {
         ours_renamed,
         six_rings,
         lambda: multi_ring(make_topology("p3.16xlarge")),
-        lambda: make_for_links("synthesised", make_topology("p3.16xlarge"), 8).cheapest(1e8).steps,
+        lambda: make_for_links("synthesized", make_topology("p3.16xlarge"), 8).cheapest(1e8).steps,
         # three rings, and so unequal loads, but cheaper than the eight
         lambda: rings(DOUBLES, DOUBLES, DOUBLES[::-1], DOUBLES[::-1], SINGLES),
         lambda: ([[s, d, np.int64(c), op] for s, d, c, op in step] for step in six_rings()),
