@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from gluonlab.errors import ConfigError
 from gluonlab.renamed import RenamedMember
-from gluonlab.runs.data_frame import EPOCHS, run_frame
 from gluonlab.runs.run_schema import Epoch
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class Result:
         waited = sum(epoch.waiting * epoch.training_seconds for epoch in self.history)
         return waited / sum(epoch.training_seconds for epoch in self.history)
 
-    def frame(self, of: str = EPOCHS) -> "DataFrame":
+    def frame(self, of: str = "epochs") -> "DataFrame":
         """Return the epochs or steps as a pandas frame, with a row for each; see `gluonlab.frame`.
 
         Args:
@@ -88,6 +87,8 @@ class Result:
         """
         if self.run_dir is None:
             raise ConfigError("this process has no run directory: call frame() on rank 0")
+        from gluonlab.runs.data_frame import run_frame
+
         return run_frame(self.run_dir, of)
 
     def summary(self) -> Dict[str, Any]:

@@ -28,7 +28,6 @@ from gluonlab.runs.run_reader import read_lines
 from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_schema import TENSORBOARD, Epoch, LossScaleEvent, OutputClosedEvent, StalenessEvent, Step
 from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory
-from gluonlab.runs.tensorboard_file import EventFile, has_events
 from gluonlab.training.callbacks import FINISHED, STOPPED, BuiltInCallback, Callback, RunEnd, RunView
 from gluonlab.training.evaluate import Score
 from gluonlab.training.plan import Plan
@@ -36,6 +35,8 @@ from gluonlab.training.reporter import Reporter
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from gluonlab.runs.tensorboard_file import EventFile
 
 
 def epoch_score(patience: Optional[Patience], accuracy: float, loss: Optional[float]) -> float:
@@ -123,13 +124,15 @@ class TensorBoard(Callback):
     """
 
     def __init__(self) -> None:
-        self._events: Optional[EventFile] = None
+        self._events: "Optional[EventFile]" = None
         self._step = 0  # the last step that is written
         # Start of the run, in seconds since 1970; for a resumed run, as if it had never stopped.
         self._start_time = 0.0
 
     def on_run_start(self, run: RunView) -> None:
         """Create the event file, and write the earlier numbers of a resumed run into it."""
+        from gluonlab.runs.tensorboard_file import EventFile, has_events
+
         assert run.path is not None  # only rank 0 calls callbacks
         folder = run.path / TENSORBOARD
         first_step = self._step if has_events(folder) else 0
@@ -166,7 +169,7 @@ class TensorBoard(Callback):
         self._step = state["step"]
 
     @property
-    def _file(self) -> EventFile:
+    def _file(self) -> "EventFile":
         assert self._events is not None  # the run has started
         return self._events
 

@@ -58,13 +58,11 @@ from gluonlab.kvstores.allreduce_store import Placement
 from gluonlab.kvstores.gradient_compression import check_compression, effective_compression, enable_compression
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.models import check_model
-from gluonlab.models.load_parameter_file import check_parameter_file
 from gluonlab.optimizers.optimizer_registry import make_optimizer, optimizer_kind
 from gluonlab.optimizers.sgd_and_nag import CORRECTED
 from gluonlab.parallel.mixed_precision import Conversion, check_dtype, check_dtype_on, graph_conversion
 from gluonlab.parallel.strategy import PIPELINE, TENSOR, Parallelism
 from gluonlab.parallel.training_loss import make_loss
-from gluonlab.runs.tensorboard_file import check_tensorboard
 from gluonlab.training import config_checks, learning_rate_schedule
 from gluonlab.training.image_loader_options import image_file_options
 from gluonlab.training.learning_rate_schedule import LearningRates
@@ -197,9 +195,13 @@ def resolve_config(
     config_checks.check_momentum_rule(config, requested)
     config_checks.check_no_bias_decay(config)
     if config.pretrained is not None:
+        from gluonlab.models.load_parameter_file import check_parameter_file
+
         check_parameter_file(config.pretrained)
     config_checks.check_export(requested)
     if requested.tensorboard and group.rank == 0:  # only rank 0 writes
+        from gluonlab.runs.tensorboard_file import check_tensorboard
+
         check_tensorboard()
     return resolved
 

@@ -26,7 +26,6 @@ from gluonlab.engine.nd_and_np_arrays import nd_semantics
 from gluonlab.errors import ConfigError
 from gluonlab.host.signals import exit_if_stuck
 from gluonlab.kvstores.process_groups import ProcessGroup
-from gluonlab.models.load_parameter_file import load_pretrained
 from gluonlab.optimizers.sgd_and_nag import MXNET
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.data.replica import loss_graph
@@ -152,6 +151,8 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Trainin
             graph = loss_graph(net, plan.make_loss(), plan.preprocess)
             check_native_sync_bn(graph, plan.model, len(plan.parallelism.copies))
         if plan.pretrained is not None:
+            from gluonlab.models.load_parameter_file import load_pretrained
+
             loaded = load_pretrained(net, plan.pretrained, len(plan.dataset.classes))
             header.append(f"pretrained {loaded}")
         return net

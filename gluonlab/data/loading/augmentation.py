@@ -14,7 +14,6 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.data.loading.pinned_memory import make_host_copier
 from gluonlab.data.loading.split_batch import bounds_from_sizes
 from gluonlab.data.sets.dataset import Normalization
 
@@ -125,6 +124,8 @@ class _ImageShifter:
             self._rows[:-1].reshape(shape),
             self._columns[:-1].reshape(self.transposed_shape),
         )
+        from gluonlab.data.loading.pinned_memory import make_host_copier
+
         self._copy_rows, self._copy_columns = make_host_copier(ctx), make_host_copier(ctx)
         # Two iterations may share the buffers, so a lock keeps the operators of a batch together.
         self._lock = Lock()

@@ -22,7 +22,6 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon, nd
 
-from gluonlab.data.loading.pinned_memory import make_host_copier
 from gluonlab.devices import check_distinct
 from gluonlab.engine.fast_invoke import ndarray_from_numpy, slice_rows
 from gluonlab.errors import ConfigError
@@ -89,6 +88,8 @@ def make_sharder(ctxs: Sequence[mx.Context]) -> "Sharder":
     Reuse the function for all batches, and call it from one thread at a time.
     """
     if any(ctx.device_type != "cpu" for ctx in ctxs):
+        from gluonlab.data.loading.pinned_memory import make_host_copier
+
         copy_to_host_memory = make_host_copier(ctxs[0])
         return lambda array, sizes: shard(copy_to_host_memory(array), ctxs, sizes)
 
