@@ -141,7 +141,7 @@ class Epoch(MetricsLine):
     )
     val_top5_accuracy: Optional[float] = _field(TOP5, is_share, default=None, until_format_2="top5_accuracy")
     metrics: Optional[Mapping[str, Optional[float]]] = _field(
-        "values of your own metrics by name; a value is null if the metric is not defined",
+        "values of your metrics by name; a value is null if the metric is not defined",
         is_numbers_by_name, default=None,
     )  # fmt: skip
     waiting: float = _field(WAITING, is_not_negative, default=0.0)
