@@ -160,7 +160,7 @@ class Epoch(MetricsLine):
 
 @dataclass(frozen=True)
 class DivergedEvent(MetricsLine):
-    """A run ended because its loss or parameters diverged, or its replicas differ."""
+    """A run ended because its loss or its parameters diverged, or because its replicas differed."""
 
     tag = {"kind": "event", "event": "diverged"}
     message: str = _field("the loss or parameter that diverged, and the number of the step", is_text)
@@ -227,7 +227,7 @@ class ResumedEvent(MetricsLine):
 
 @dataclass(frozen=True)
 class StoppedEvent(MetricsLine):
-    """A callback, such as --patience, stopped training before the last epoch."""
+    """A callback, such as early stopping, stopped training before the last epoch."""
 
     tag = {"kind": "event", "event": "stopped"}
     step: int = _field("number of the last step", is_count)
