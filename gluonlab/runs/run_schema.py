@@ -141,7 +141,7 @@ class Epoch(MetricsLine):
     )
     val_top5_accuracy: Optional[float] = _field(TOP5, is_share, default=None, until_format_2="top5_accuracy")
     metrics: Optional[Mapping[str, Optional[float]]] = _field(
-        "values of your own metrics by name; a value is null if the metric is not defined",
+        "values of your metrics by name; a value is null if the metric is not defined",
         is_numbers_by_name, default=None,
     )  # fmt: skip
     waiting: float = _field(WAITING, is_not_negative, default=0.0)
@@ -160,7 +160,7 @@ class Epoch(MetricsLine):
 
 @dataclass(frozen=True)
 class DivergedEvent(MetricsLine):
-    """A run ended because its loss or parameters diverged, or its replicas differ."""
+    """A run ended because its loss or its parameters diverged, or because its replicas differed."""
 
     tag = {"kind": "event", "event": "diverged"}
     message: str = _field("the loss or parameter that diverged, and the number of the step", is_text)
@@ -230,7 +230,7 @@ class ResumedEvent(MetricsLine):
 
 @dataclass(frozen=True)
 class StoppedEvent(MetricsLine):
-    """A callback, such as --patience, stopped training before the last epoch."""
+    """A callback, such as early stopping, stopped training before the last epoch."""
 
     tag = {"kind": "event", "event": "stopped"}
     step: int = _field("number of the last step", is_count)
