@@ -388,7 +388,7 @@ def test_a_run_records_the_users_components_and_is_evaluated_and_resumed_only_wi
     ):
         with pytest.raises(ConfigError, match=message):
             evaluate_run(str(folder), **own)
-    with pytest.raises(ConfigError, match="had the network make_net, and now gets none"):
+    with pytest.raises(ConfigError, match="used your network make_net, not the default network"):
         train(config(folder, epochs=2).replace(out=None), reporter=Reporter(), resume=folder, dataset=data)
     files = str(folder / "export" / "model-symbol.json"), ["data"], str(folder / "export" / "model-0000.params")
     images = nd.array(ARRAYS[2].astype("float32") / 255)
