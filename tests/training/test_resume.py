@@ -258,7 +258,7 @@ def test_another_data_set_is_refused(broken_off):
     images = load_few_digits().train.images.copy()
     images[-1, 0, 0, 0] ^= 1
     train_split = ArraySplit(images, load_few_digits().train.labels)
-    with pytest.raises(ConfigError, match=r"its train split had 150 images, sha256 .* and has 150"):
+    with pytest.raises(ConfigError, match=r"its train split had 150 images, sha256 .* and now has 150"):
         resume_run(broken_off, dataclasses.replace(other, train=train_split))
 
 
