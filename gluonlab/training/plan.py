@@ -150,7 +150,7 @@ class ResolvedConfig(NamedTuple):
         ]
         lacks_crops = self.recipe.random_resized_crop and not self.config.random_resized_crop
         if lacks_crops and self.requested.random_resized_crop is None:
-            texts.append("without its random resized crops, because the images are already cropped")
+            texts.append("without its random resized crops: the images are already cropped")
         wrap = textwrap.TextWrapper(OPTIONS_WIDTH, break_on_hyphens=False).wrap
         lines = [line for text in texts for line in wrap(text)]
         yield from zip(["recipe", *[""] * len(lines)], lines)

@@ -247,7 +247,7 @@ def check_same_training(resume_point: ResumePoint, plan: Plan, strategy: Strateg
         digest = digests[split]
         if recorded_digest != digest:
             raise ConfigError(
-                f"{option_text}: {plan.dataset.name} has changed: its {split} split had the digest "
+                f"{option_text}: {plan.dataset.name} has changed: its {split} split had "
                 f"{recorded_digest[:40]}..., and now has {digest[:40]}...: "
                 "use the original data"
             )

@@ -180,7 +180,7 @@ def check_same_user_components(
     for part, name in COMPONENT_NAMES.items():
         if recorded_names.get(part) == current_names.get(part):
             continue
-        default = f"gluonlab's own {name}"
+        default = f"the default {name}"
         expected = f"your {name} {recorded_names[part]}" if part in recorded_names else default
         actual = f"your {name} {current_names[part]}" if part in current_names else default
         raise ConfigError(f"{folder} used {expected}, not {actual}: pass the same {name}, in Python, {usage}")

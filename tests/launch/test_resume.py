@@ -75,7 +75,7 @@ def test_other_processes_with_as_many_devices_go_on(tmp_path, devices, then):
     run, whole = kill_group(tmp_path, devices=devices, then=then, kills=1, settings=settings, layers=layers)
     assert relative_distance(parameter_vectors(run), parameter_vectors(whole)) <= 1e-5
     [event] = [line for line in read_metrics(run) if line.get("event") == "resumed"]
-    assert "sums are added in another order" in event["message"]
+    assert "gradients are summed in another order" in event["message"]
 
 
 OPTIONS = ("--threads", "1", "--model", "mlp", "--global-batch-size", "12", "--devices", "cpu*2")

@@ -76,7 +76,7 @@ def test_a_job_that_is_ended_and_started_again_ends_with_the_same_bits(uninterru
     assert second.wait_for_exit() == 0, second.read_log()
     assert "resumed    from step" in second.read_log()
     if number == signal.SIGTERM:
-        assert f"from step {newest}" in second.read_log(), re.findall("goes on.*", second.read_log())
+        assert f"from step {newest}" in second.read_log(), re.findall("resumed.*", second.read_log())
     assert ("metrics.jsonl has lost lines" in second.read_log()) is bool(late)
     item, other = (folder / "parameters.params" for folder in (second.run, uninterrupted_run))
     assert item.read_bytes() == other.read_bytes()

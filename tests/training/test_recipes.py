@@ -341,9 +341,7 @@ def test_a_run_shows_that_packed_photographs_are_already_cropped(tmp_path):
     config = TrainConfig(dataset=f"folder:{tmp_path / 'packed'}", model="resnet50", devices=device_spec(1))
     plan = make_plan(config)
     assert (plan.settings()["recipe"], plan.settings()["random_resized_crop"]) == ("imagenet", False)
-    assert ("", "without its random resized crops, because the images are already cropped") in list(
-        plan.resolved.in_words()
-    )
+    assert ("", "without its random resized crops: the images are already cropped") in list(plan.resolved.in_words())
     with pytest.raises(DataError, match="--random-resized-crop needs image files"):
         make_plan(config.replace(random_resized_crop=True))
 

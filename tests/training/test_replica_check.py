@@ -68,7 +68,7 @@ def test_a_drift_of_one_bit_is_named_wherever_it_is(net_on_four_devices, seed):
     flip_a_bit(*bit)
     others = ", ".join(str(other) for other in ctxs if other != ctx)
     try:
-        message = f"{param.name} on {ctx} differs from {others} after step 6(but not after step 3;"
+        message = f"{param.name} on {ctx} differs from {others} after step 6 (not yet after step 3)"
         check_raises(check, 6, message)
     finally:
         flip_a_bit(*bit)
@@ -78,7 +78,7 @@ def test_both_of_two_replicas_are_named():
     net, (first, second) = network(contexts(2)), contexts(2)
     param = trained_parameters(net)[1]
     flip_a_bit(param, second, 0, 31)  # 0.0 and -0.0 are equal, but not alike
-    check_raises(ReplicaCheck(net), 1, f"{param.name} differs between {first}, {second} after step 1;")
+    check_raises(ReplicaCheck(net), 1, f"{param.name} differs between {first}, {second} after step 1:")
 
 
 def test_a_drift_is_named_in_every_process_of_a_group():

@@ -228,7 +228,7 @@ def test_on_other_devices_a_resumed_run_has_the_same_sums(broken_off, undisturbe
         assert np.abs(array - expected).max() <= 1e-5 * np.abs(expected).max()
     [event] = [line for line in read_metrics(broken_off) if line.get("event") == "resumed"]
     assert event["step"] in (8, 9)
-    assert "sums are added in another order" in event["message"]
+    assert "gradients are summed in another order" in event["message"]
 
 
 @pytest.mark.parametrize(
@@ -253,19 +253,19 @@ def test_settings_that_change_results_are_refused_with_the_difference(broken_off
 
 def test_another_data_set_is_refused(broken_off):
     other = load_few_digits(IMAGE_COUNT - 1)
-    with pytest.raises(ConfigError, match=r"its train split had 150 images.* and has 149"):
+    with pytest.raises(ConfigError, match=r"its train split had 150 images.* and now has 149"):
         resume_run(broken_off, other)
     images = load_few_digits().train.images.copy()
     images[-1, 0, 0, 0] ^= 1
     train_split = ArraySplit(images, load_few_digits().train.labels)
-    with pytest.raises(ConfigError, match=r"its train split had 150 images, sha256 .* and has 150"):
+    with pytest.raises(ConfigError, match=r"its train split had 150 images, sha256 .* and now has 150"):
         resume_run(broken_off, dataclasses.replace(other, train=train_split))
 
 
 def test_batchnorm_resumes_only_with_as_many_devices(tmp_path, with_layers):
     with_layers(["norm"])
     assert interrupt_run(5, tmp_path / "run", load_few_digits(), **drawn_run_settings(2), checkpoint_every="2")
-    with pytest.raises(ConfigError, match="BatchNorm looks at each part of a batch"):
+    with pytest.raises(ConfigError, match="BatchNorm normalizes together"):
         resume_run(tmp_path / "run", devices=device_spec(3))
 
 
@@ -304,7 +304,7 @@ def test_a_run_without_a_checkpoint_is_refused(tmp_path, with_layers):
     assert interrupt_run(3, tmp_path / "run", load_few_digits(), **drawn_run_settings(1))
     with pytest.raises(DataError, match="has no checkpoint to resume from: use the directory"):
         resume_run(tmp_path / "run")
-    with pytest.raises(DataError, match=r"nowhere is no folder"):
+    with pytest.raises(DataError, match=r"nowhere is not a folder"):
         read_resume_point(tmp_path / "nowhere")
 
 

@@ -139,7 +139,7 @@ def test_an_imported_network_trains_as_the_one_that_it_was_exported_from(tmp_pat
     assert type(scores) is mx.np.ndarray
     assert relative_distance([scores.asnumpy()], [scores_of(expected)]) < 1e-4
     smaller = from_arrays(*(array[..., :5] if array.ndim == 4 else array for array in ARRAYS))
-    with pytest.raises(ModelError, match=r"_weight \(4, 48\), but needs \(4, 36\) for images"):
+    with pytest.raises(ModelError, match=r"_weight of shape \(4, 48\), but images of shape 2x6x5 need \(4, 36\)"):
         train(config(tmp_path / "smaller"), dataset=smaller, net=gluon.SymbolBlock.imports(*files))
 
 
@@ -382,13 +382,13 @@ def test_a_run_records_the_users_components_and_is_evaluated_and_resumed_only_wi
     assert score.metrics == pytest.approx(result.history[-1].metrics)
     assert score.loss == pytest.approx(result.history[-1].val_loss)
     for own, message in (
-        ({}, "used your network make_net, not gluonlab.s own network: pass"),
-        ({"data": data, "net": make_net}, "used your loss Focal, not gluonlab.s own loss"),
-        ({"net": make_net, "loss": Focal()}, "had the data set arrays, and now gets none"),
+        ({}, "used your network make_net, not the default network: pass"),
+        ({"data": data, "net": make_net}, "used your loss Focal, not the default loss"),
+        ({"net": make_net, "loss": Focal()}, "used your data set arrays, not the default data set"),
     ):
         with pytest.raises(ConfigError, match=message):
             evaluate_run(str(folder), **own)
-    with pytest.raises(ConfigError, match="had the network make_net, and now gets none"):
+    with pytest.raises(ConfigError, match="used your network make_net, not the default network"):
         train(config(folder, epochs=2).replace(out=None), reporter=Reporter(), resume=folder, dataset=data)
     files = str(folder / "export" / "model-symbol.json"), ["data"], str(folder / "export" / "model-0000.params")
     images = nd.array(ARRAYS[2].astype("float32") / 255)
@@ -536,7 +536,7 @@ X, Y = ARRAYS[0], ARRAYS[1]
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
-        ((X, Y, X[0, 0], Y), r"x_test is uint8 of shape \(6, 6\): give images"),
+        ((X, Y, X[0, 0], Y), r"x_test is uint8 of shape \(6, 6\): use images"),
         ((X, Y[:5], X, Y), r"y_train is int64 of shape \(5,\): use a class number for each image.*40,"),
         ((X, Y - 1, X, Y), "y_train has values from -1 to 2: use class numbers from 0"),
         ((X, Y, X[:0], Y[:0]), "x_test has the shape .* and contains no images"),
