@@ -11,8 +11,8 @@ full-duplex port. A message takes alpha + bytes * beta seconds on the ports that
 takes gamma seconds per byte. `gluonlab.collectives.cost_model` computes costs on any topology.
 
 Recursive doubling of the whole buffer is missing. In this algorithm, two ranks exchange and add the
-same chunk in one step. Each would read and write the chunk at once, which the rules of a step
-forbid. It would need a second buffer.
+same chunk in one step. Each would read and write the chunk in the same step, which `Schedule`
+forbids. It would need a second buffer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _Definition = Tuple[Sequence[int], Iterable[Sequence[Transfer]]]
 
 
 def _define_algorithm(name: str, collective: str) -> Callable[[Callable[..., _Definition]], Algorithm]:
-    """Return a decorator. It turns a definition of chunk owners and steps into an algorithm.
+    """Return a decorator that turns a definition of chunk owners and steps into an algorithm.
 
     A definition is a function that returns (owner of each chunk, steps). Its arguments are the
     number of ranks, and ``chunks`` and ``groups`` if the algorithm supports them. The algorithm is
@@ -88,7 +88,10 @@ def _combine(reduce_scatter: Schedule, all_gather: Schedule) -> _Definition:
 
 
 def _chunk_count(name: str, requested: Optional[int], default: int, at_least: int = 1) -> int:
-    """Return ``requested`` or else ``default`` chunks. Raise ScheduleError below ``at_least``."""
+    """Return ``requested``, or ``default`` if it is None.
+
+    Raise ScheduleError below ``at_least``.
+    """
     chunks = default if requested is None else requested
     if not is_integer_at_least(chunks, at_least):
         raise ScheduleError(f"{name} with chunks={chunks!r}: a whole number from {at_least} on is possible")
@@ -210,10 +213,10 @@ def bidirectional_ring(world_size: int) -> _Definition:
 
 
 def _fold_ranks(world_size: int) -> Tuple[int, List[Tuple[int, int]]]:
-    """Return ``core``, the largest power of two up to p, and the chunks of the ranks from it on.
+    """Return ``core``, the largest power of two up to p, and the chunks of the other ranks.
 
-    These chunks are a list of (rank, chunk). Each of these ranks hands all its chunks over to the
-    rank ``core`` below it.
+    These chunks are a list of (rank, chunk). These are the ranks r >= ``core``; each hands all its
+    chunks over to rank r - ``core``.
     """
     core = 1 << (world_size.bit_length() - 1)
     return core, [(rank, chunk) for rank in range(core, world_size) for chunk in range(core)]
@@ -313,7 +316,10 @@ def hierarchical(world_size: int, chunks: Optional[int], groups: Optional[Groups
 
 
 def _resolve_groups(world_size: int, requested: Optional[Groups]) -> List[List[int]]:
-    """Return the groups, by default two halves. Raise ScheduleError unless each rank is in one."""
+    """Return the groups, by default two halves.
+
+    Raise ScheduleError unless each rank is in one group.
+    """
     if requested is None:
         middle = (world_size + 1) // 2
         requested = [range(middle), range(middle, world_size)]
@@ -332,7 +338,7 @@ class Tree:
     """A tree of ranks.
 
     ``parent[rank]``: the parent of a rank; the root is its own parent. ``ready_step[rank]``: the
-    earliest step in which the rank can send, because its children have sent before.
+    first step in which the rank can send, after all its children have sent.
     """
 
     parent: Tuple[int, ...]
@@ -363,7 +369,7 @@ def make_balanced_tree(world_size: int) -> Tree:
 
 
 def make_mirrored_trees(world_size: int) -> Tuple[Tree, Tree]:
-    """Return two trees of one shape in which no rank has children in both trees.
+    """Return two trees of the same shape. No rank has children in both trees.
 
     If the number of ranks is odd, a root may have one child in the other tree.
     """
@@ -427,7 +433,7 @@ def double_tree(world_size: int, chunks: Optional[int]) -> _Definition:
 def _reduce_then_broadcast(trees_and_chunks: Sequence[Tuple[Tree, Sequence[int]]]) -> List[Step]:
     """Return the steps that run several trees at once, each on its own chunks.
 
-    All sums come first, then all copies.
+    All sums run first, then all copies.
     """
     up = [_reduce_steps(tree, chunks) for tree, chunks in trees_and_chunks]
     down = [
@@ -475,16 +481,17 @@ HALVES: Dict[str, Tuple[Algorithm, Algorithm]] = {
 def make_schedule(
     name: str, world_size: int, *, chunks: Optional[int] = None, groups: Optional[Groups] = None
 ) -> Schedule:
-    """Return the schedule of the algorithm ``name``.
+    """Return the schedule of the algorithm ``name`` for ``world_size`` ranks.
 
     Args:
         name: an algorithm of `ALGORITHMS`.
         world_size: the number of ranks.
-        chunks: the number of chunks, for algorithms that leave the choice.
+        chunks: the number of chunks, for algorithms that support any number.
         groups: the groups of ranks, for the algorithm "hierarchical".
 
     Raises:
-        ScheduleError: for an unknown name, with the choices, and for arguments that do not fit.
+        ScheduleError: for an unknown name (the message lists the choices), and for invalid
+            arguments.
     """
     if name not in ALGORITHMS:
         raise ScheduleError(unknown("algorithm", name, ALGORITHMS))
@@ -492,7 +499,7 @@ def make_schedule(
 
 
 def accepts_options(algorithm: Algorithm, **options: Any) -> bool:
-    """Return whether an algorithm accepts options such as ``chunks=2``, tried with two ranks."""
+    """Return whether ``algorithm`` accepts options such as ``chunks=2``; call it to find out."""
     try:
         algorithm(2, **options)
     except ScheduleError:
@@ -512,12 +519,12 @@ ACROSS_HOSTS = ("ring", "tree", "double_tree")
 
 
 def nest_over_hosts(name: str, scatter: Schedule, across: Schedule, gather: Schedule) -> Schedule:
-    """Return an allreduce: ``scatter`` within hosts, ``across`` hosts, ``gather`` within hosts.
+    """Return an allreduce: ``scatter`` in each host, then ``across`` hosts, then ``gather``.
 
     ``scatter`` and ``gather`` are a reduce_scatter and an all_gather with the same owners, for the
     devices of one host. ``across`` is an allreduce with a rank for each host, and divides each
     chunk of ``scatter`` into its own chunks. Device d of host h is rank h * devices + d. Raises
-    ScheduleError for schedules that do not fit each other.
+    ScheduleError for schedules that cannot be combined.
     """
     join_reduce_scatter_and_all_gather(name, scatter, gather)
     if across.collective != ALLREDUCE:
@@ -525,7 +532,7 @@ def nest_over_hosts(name: str, scatter: Schedule, across: Schedule, gather: Sche
     hosts, devices, parts = range(across.world_size), scatter.world_size, range(across.chunks)
 
     def in_every_host(steps: Sequence[Step]) -> Iterator[Step]:
-        """Yield steps of one host as steps of all hosts at once, on every part of a chunk."""
+        """Yield the steps of one host as steps of all hosts at once, for every part of a chunk."""
         for step in steps:
             yield tuple(
                 Transfer(host * devices + src, host * devices + dst, chunk * len(parts) + part, op)
@@ -561,9 +568,9 @@ def make_schedule_over_hosts(
     Args:
         hosts: The number of hosts.
         devices: The number of devices of each host.
-        across: The algorithm across hosts, of ALGORITHMS.
-        within: The algorithm within hosts, of HALVES.
-        order: ``order[r]`` is the device of a host with rank r of ``within``; r by default.
+        across: The algorithm across hosts, one of ALGORITHMS.
+        within: The algorithm within hosts, one of HALVES.
+        order: ``order[r]`` is the device of each host that has rank r in ``within``; r by default.
         chunks: The number of chunks for ``across``, if that algorithm accepts any number.
 
     Raises:
