@@ -389,7 +389,7 @@ class OutOfPlaceReduceScatter:
             yield ArrayRange(part.array, begin, end)
 
     def _add_piece(self, piece: ArrayRange, rank: int, others: Sequence[int]) -> None:
-        """Append calls that add the values of ``piece`` on ``others`` to the sum of ``rank``."""
+        """Append calls that add ``piece`` of the ranks ``others`` to the sum of ``rank``."""
         first, *values = (self._current_value(number, piece) for number in (rank, *others))
         total = self._sum_so_far(rank, piece)
         if total is None:

@@ -91,7 +91,7 @@ def _auto_schedules(topology: Topology) -> List[Schedule]:
 
 
 def candidate_schedules(topology: Topology) -> Iterator[Schedule]:
-    """Yield all schedules that ``auto`` compares: of algorithms, over hosts, and made for links."""
+    """Yield all schedules that ``auto`` compares: general ones, and those made for the links."""
     for name in ALGORITHMS:
         yield from _placed_variants(name, topology)
     yield from schedules_over_hosts(topology, (None, *CHUNK_MULTIPLES))
@@ -103,7 +103,7 @@ def candidate_schedules(topology: Topology) -> Iterator[Schedule]:
 
 
 def _placed_variants(name: str, topology: Topology) -> Iterator[Schedule]:
-    """Yield the algorithm in the best order of devices, with default and with more chunks."""
+    """Yield the algorithm in the best device order, with the default number of chunks and more."""
     groups = topology.groups if name == "hierarchical" and len(topology.groups) > 1 else None
 
     def make_cut(chunks: Optional[int] = None) -> Schedule:
@@ -248,7 +248,7 @@ def _find_rings(network: FlowNetwork) -> Iterator[Ring]:
 
 
 def _hamiltonian_cycles(neighbors: Dict[int, List[int]], first: int, visits: Iterator[int]) -> Iterator[Ring]:
-    """Yield the rings from device 0 over ``first``, depth first, as long as ``visits`` lasts."""
+    """Yield the rings that begin with 0 and ``first``, depth first, until ``visits`` ends."""
     path, visited, choices = [0], {0}, [iter([first])]
     while choices:
         device = next(choices[-1], None)

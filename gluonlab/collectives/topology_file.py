@@ -392,7 +392,10 @@ class TopologyReader:
         return self._links[value]
 
     def _read_partition(self, key: str) -> Tuple[Tuple[int, ...], ...]:
-        """Return groups or hosts, which contain every device once; empty if the key is missing."""
+        """Return the groups or hosts; empty if ``key`` is missing.
+
+        They must contain every device once.
+        """
 
         def members(where: str, item: Any) -> Tuple[int, ...]:
             if not (isinstance(item, list) and item):

@@ -122,7 +122,10 @@ def _is_connected(world_size: int, pairs: Sequence[Pair]) -> bool:
 
 
 def _radius(world_size: int, pairs: Sequence[Pair]) -> int:
-    """Return the most hops from the most central device; ``world_size`` if none reaches all."""
+    """Return the hops from the most central device to the farthest.
+
+    Return ``world_size`` if no device reaches all others.
+    """
     neighbors = successors(pairs)
     return min(_count_hops(start, world_size, neighbors) for start in range(world_size))
 

@@ -40,10 +40,8 @@ Slot = Tuple[Pair, int]  # (pair, step)
 class SynthesizedSchedule(NamedTuple):
     """A schedule, its rounds, and the lower bound on the rounds for its number of steps.
 
-    See `RoundBound` for the bound.
-
-    The bound holds for the flow network: with the fast pairs only, and one message on a link per
-    step.
+    The bound (`RoundBound`) holds for the flow network: with the fast pairs only, and one message
+    on a link per step.
     """
 
     schedule: Schedule
