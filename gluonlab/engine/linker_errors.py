@@ -1,4 +1,4 @@
-"""Finds the cause and the fix of the dynamic linker's errors about shared libraries.
+"""Finds the cause of the dynamic linker's errors about shared libraries, and how to fix them.
 
 The error messages come from a failed import of MXNet, or from the doctor's checks.
 """
@@ -101,7 +101,7 @@ def diagnose_linker_error(message: str, environ: Mapping[str, str] = os.environ)
 
 
 def missing_library_fix(name: str) -> str:
-    """Return a text with the command that installs the library with the soname ``name``."""
+    """Return text with the command that installs the library with the soname ``name``."""
     if name.startswith("libcuda.so"):
         cure = "it comes with the NVIDIA driver (450.80.02 or newer): install the driver, "
         cpu = pip_install_command("cpu")
@@ -136,7 +136,7 @@ def library_origin(path: Path, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _is_same_folder(folder: Path, other: Path) -> bool:
-    """Check if two paths lead to the same folder; False if one of them does not exist."""
+    """Check if two paths lead to the same folder. Return False if one of them does not exist."""
     try:
         return folder.samefile(other)
     except OSError:
@@ -171,7 +171,7 @@ def _reinstall_command(wheel: str) -> str:
 def _diagnose_missing_symbol(
     user: Path, symbol: str, provider: Optional[str], environ: Mapping[str, str]
 ) -> LinkerDiagnosis:
-    """Return the diagnosis for a library that needs a symbol that no other library contains.
+    """Return the diagnosis for a library that needs a symbol that no library contains.
 
     Args:
         user: the library that needs the symbol
@@ -192,7 +192,7 @@ def _diagnose_missing_symbol(
 
 
 def _replacement_fix(path: Path, environ: Mapping[str, str]) -> str:
-    """Return advice to replace the library ``path``; it depends on the library's origin."""
+    """Return advice on how to replace the library ``path``, depending on the library's origin."""
     origin = library_origin(path, environ)
     if origin == "LD_LIBRARY_PATH":
         return f"take {path.parent} out of LD_LIBRARY_PATH, or put matching libraries there"

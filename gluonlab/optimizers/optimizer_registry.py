@@ -111,7 +111,7 @@ DIVERGING = {
 
 
 def is_element_wise(optimizer: "Type[mx.optimizer.Optimizer]") -> bool:
-    """Return whether an update of an element depends only on it; False for unknown classes."""
+    """Return whether an element's update depends only on the element; False for unknown classes."""
     return optimizer in ELEMENT_WISE
 
 

@@ -79,7 +79,7 @@ class ParameterState(NamedTuple):
 
 
 class KeyState(NamedTuple):
-    """State of an optimizer key: whole arrays, and the update history of each range of elements."""
+    """The state of an optimizer key: its arrays, and the update history of each element range."""
 
     arrays: Tuple[nd.NDArray, ...]
     histories: Mapping[ElementRange, UpdateHistory]
@@ -109,7 +109,7 @@ class States(NamedTuple):
 
 
 def optimizer_class_name(optimizer: mx.optimizer.Optimizer) -> str:
-    """Return the name of the MXNet class that the optimizer extends, or else of its own class."""
+    """Return the name of the MXNet class that the optimizer extends, or else its own class name."""
     kinds = [kind for kind in type(optimizer).__mro__ if kind.__name__ in optimizer_class_names(optimizer)]
     return next((kind for kind in kinds if kind.__module__.startswith("mxnet.")), kinds[0]).__name__
 
@@ -319,7 +319,7 @@ Pairs = List[Tuple[ParameterState, StateTarget]]
 
 
 def max_states_bytes(targets: Sequence[StateTarget]) -> Optional[int]:
-    """Return the largest possible size of a file of these states, or None with unknown shapes."""
+    """Return the largest possible size of a file with these states; None for unknown shapes."""
     shapes = [target.shape for target in targets]
     if any(shape is None or min(shape, default=1) < 0 or 0 in shape for shape in shapes):
         return None
@@ -425,7 +425,7 @@ def _match_by_position(states: States, targets: Sequence[StateTarget], source: s
 
 
 def state_targets(params: Iterable[Any]) -> List[StateTarget]:
-    """Return, for each of a trainer's parameters, the name, shape and type that its state must fit."""
+    """Return the name, shape and type that the state of each parameter of a trainer must match."""
     params = list(params)
     return [
         StateTarget(name, param.shape, param.dtype, param.grad_req != "null")

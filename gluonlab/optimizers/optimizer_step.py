@@ -72,7 +72,7 @@ def map_state(state: Any, make: Any) -> Any:
 
 
 def align_learning_rates(optimizer: Any, keys: Sequence[Any]) -> None:
-    """Make all ``keys`` use the learning rate of the key with the most updates in the next step."""
+    """Make the next step of all ``keys`` use the learning rate of the key with the most updates."""
     # An optimizer counts one key after the other. Without this, the first keys would use an older
     # learning rate than the last key.
     counts = (update_count(optimizer, key) + 1 for key in keys)

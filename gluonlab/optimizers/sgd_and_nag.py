@@ -52,7 +52,7 @@ class MomentumCorrection(mx.optimizer.Optimizer):  # type: ignore[misc]
         self.former_rates = self._all_former_rates.setdefault(device_id, {})
 
     def rescale_momentum(self, key: Any, lr: float) -> Tuple[float, float]:
-        """Return (rate, factor): the rate to include in the momentum; the old momentum's factor.
+        """Return (rate, factor): the rate in the new momentum, and the old momentum's factor.
 
         If ``lr`` is close to 0, the returned rate is larger than ``lr``. The caller must then apply
         only the fraction lr / rate of the update to the weights (`lerp_weight`).
@@ -79,7 +79,7 @@ def lerp_weight(share: float, weight: nd.NDArray, updated: nd.NDArray) -> None:
 
 
 def check_dense(optimizer: mx.optimizer.Optimizer, *arrays: nd.NDArray) -> None:
-    """Raise ConfigError for sparse arrays, for which MXNet updates only some rows of a momentum."""
+    """Raise ConfigError for sparse arrays: MXNet would update only some rows of their momentum."""
     if any(array.stype != "default" for array in arrays):
         name = type(optimizer).__name__
         raise ConfigError(

@@ -172,7 +172,7 @@ def read_key_histories(key_update: KeyUpdate) -> Dict[ElementRange, UpdateHistor
 
 
 def set_key_histories(key_update: KeyUpdate, histories: Mapping[ElementRange, UpdateHistory]) -> None:
-    """Set the histories of all elements of a key, in the form that `read_key_histories` returns."""
+    """Set the histories of all elements of a key, in the format of `read_key_histories`."""
     ordered = sorted(histories.items())
     key_update.split_spans(
         {
