@@ -38,9 +38,8 @@ class GlobalNormClipping:
             be empty.
         ctxs: The devices.
         sharded: Whether each device holds a shard.
-
         duplicates: For each device, gradients that another device also holds. They are scaled, but
-        the norm only counts them on the other device.
+            the norm only counts them on the other device.
     """
 
     def __init__(

@@ -208,7 +208,8 @@ class BucketedTrainer(gluon.Trainer):
     def start_step(self, batch_size: float) -> "Tuple[Tuple[str, Callable[[], None]], ...]":
         """Set the batch size, and return two functions: one sums the gradients, the other updates.
 
-        Args: batch_size: Number of images on all devices.
+        Args:
+            batch_size: Number of images on all devices.
 
         Returns:
             ("allreduce", function) and ("update", function). Call both functions in this order,

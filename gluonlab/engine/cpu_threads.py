@@ -198,7 +198,7 @@ def _set_team_sizes(size_by_device: "Mapping[int, Optional[int]]") -> Dict[int, 
     for device_id, size in size_by_device.items():
 
         def set_team_size(run_context: object, parameter: object, device_id: int = device_id, size: Any = size) -> None:
-            """Set the number of threads in the device's worker thread; record the actual number."""
+            """Set the number of threads in the device's worker, and record the actual number."""
             if size is not None:
                 libgomp.omp_set_num_threads(size)
                 # oneDNN's sums are wrong in a team that is smaller than omp_get_max_threads()

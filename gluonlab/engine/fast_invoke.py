@@ -204,7 +204,7 @@ class Fence:
 
 @contextmanager
 def order_between_passes(arrays: Sequence[nd.NDArray]) -> Iterator[None]:
-    """Order uses of ``arrays`` in this block between earlier and later passes of the network.
+    """Order uses of ``arrays`` in the with block between earlier and later passes of the network.
 
     ``arrays`` are BatchNorm's running statistics. MXNet's BatchNorm updates them (on a GPU in
     forward, on a CPU in backward), but only declares that it reads them. Without fences, the engine

@@ -66,7 +66,7 @@ def defer_optional_imports() -> Iterator[None]:
     original = builtins.__import__
 
     def import_for_mxnet(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
-        """Import like ``__import__``, but defer or replace some imports by MXNet's modules."""
+        """Import like ``__import__``, but defer or replace some imports in MXNet's modules."""
         if level == 0 and str((globals or {}).get("__name__", "")).startswith("mxnet."):
             if name in DEFERRED_PACKAGES and _is_installed(name):
                 return DeferredModule(name if fromlist else name.partition(".")[0])

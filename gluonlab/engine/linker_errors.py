@@ -67,7 +67,7 @@ SYSTEM_CUDA_ROOT = Path("/usr/local")  # NVIDIA's packages install cuda-11.2 and
 
 
 class LinkerDiagnosis(NamedTuple):
-    """The name of the faulty library, the cause of the error, and the fix (``cure``) as texts."""
+    """The faulty library's name, the cause of the error, and the fix (``cure``), all as text."""
 
     library: str
     cause: str
@@ -116,7 +116,7 @@ def missing_library_fix(name: str) -> str:
 
 
 def _reinstall_lost_wheel(name: str) -> str:
-    """Return the command to reinstall a library's wheel if the library's file is lost, else ""."""
+    """Return the command that reinstalls a library's wheel if its file is missing, else ""."""
     [library] = [library for library in LIBRARIES if library.soname == name]
     try:
         importlib.metadata.distribution(library.wheel)

@@ -1,4 +1,4 @@
-"""Finds the installed MXNet, loads its CUDA libraries, and checks that the GPU driver fits them."""
+"""Finds the installed MXNet, loads its CUDA libraries, and checks the GPU driver's version."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def format_cuda_version(version: Optional[int]) -> str:
 
 
 def _driver_cuda_version() -> Optional[int]:
-    """Return 1000 * major + 10 * minor of the driver's newest CUDA; None without a driver."""
+    """Return 1000 * major + 10 * minor of the newest CUDA for the driver; None without a driver."""
     version = ctypes.c_int()
     try:
         status = ctypes.CDLL(DRIVER_LIBRARY).cuDriverGetVersion(ctypes.byref(version))

@@ -74,10 +74,7 @@ STR_CALLER_WITH_ISINSTANCE = "mxnet.symbol.symbol"  # this module also calls isi
 
 
 def attribute_text(value: Any) -> str:
-    """Return `str(value)`, but write numpy scalars in tuples and lists as plain numbers:
-
-    `(2, -1)`.
-    """
+    """Return `str(value)`, with numpy scalars in tuples and lists as plain numbers: `(2, -1)`."""
     text = str(value)
     return _sequence_text(value) if "np." in text and isinstance(value, (tuple, list)) else text
 
@@ -112,7 +109,7 @@ class AttributeStr(metaclass=_StrInstanceCheck):
 
 
 def patch_attribute_text() -> None:
-    """Make the imported MXNet use `attribute_text` instead of `str`, if numpy is 2 or newer."""
+    """Make the imported MXNet use `attribute_text` instead of `str`, with numpy 2 or newer."""
     import numpy
 
     # The version decides, not the text of a tuple: set_printoptions(legacy=...) may change that.
@@ -202,7 +199,7 @@ def _is_unfusible_symbol(symbol: Any) -> bool:
 
 
 def patch_unfusible_graphs(disable_fusion: FusionDisabler) -> None:
-    """Make the imported MXNet bind and run unfusible graphs within ``disable_fusion()``."""
+    """Make the imported MXNet bind and run graphs it cannot fuse within ``disable_fusion()``."""
     ndarray_module = sys.modules.get("mxnet._ctypes.ndarray")
     if ndarray_module is None or ndarray_module.CachedOp.__init__.__module__ == __name__:
         return  # a stub of MXNet, or already patched

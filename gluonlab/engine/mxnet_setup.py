@@ -233,7 +233,7 @@ def is_peer_access_allowed() -> bool:
 
 
 def skip_peer_access_setup() -> ContextManager[None]:
-    """Keep MXNet's kvstore ``device`` from enabling peer access at its first sum, in this block.
+    """In a with block, keep MXNet's kvstore ``device`` from enabling peer access at its first sum.
 
     `gluonlab.gpu.cuda` has already enabled peer access. MXNet would warn about pairs of GPUs
     without peer access, which every p3.16xlarge has. For pairs whose access is already enabled, it
@@ -276,9 +276,7 @@ def use_backward_bulk_size(bulk_size: Optional[BackwardBulkSize]) -> Iterator[No
 
 
 def default_backward_bulk_size(device_type: str) -> int:
-    """Return the default bulk size of backward, in operators, for a device type:
-
-    ``cpu`` or ``gpu``.
+    """Return the default bulk size of backward, in operators, for ``cpu`` or ``gpu``.
 
     If the user has set MXNet's variable MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD, return its value.
     """

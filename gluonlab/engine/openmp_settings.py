@@ -156,5 +156,5 @@ def exported_threads() -> Optional[ExportedThreads]:
 
 
 def spins_by_default() -> bool:
-    """Check if idle threads spin for long: OpenMP came before gluonlab, without a user setting."""
+    """Check if idle threads spin for long, since OpenMP was loaded before gluonlab set anything."""
     return openmp_loaded_first and not user_spin_settings()

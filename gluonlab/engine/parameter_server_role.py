@@ -96,9 +96,10 @@ class CannotListen(EngineError):
 
 
 def run_server_role() -> None:
-    """Run this process as the server or scheduler that its environment sets, until the group ends.
+    """Run this process as a server or scheduler, as its environment says, until the group ends.
 
-    MXNet must be loaded. Exits with SystemExit. Raises CannotListen if the address is in use.
+    MXNet must be loaded. Exits with SystemExit. Raises CannotListen if MXNet cannot listen at its
+    address.
     """
     from mxnet.base import MXNetError
     from mxnet.kvstore import kvstore_server

@@ -32,7 +32,7 @@ def sum_calls(inputs: Sequence[nd.NDArray], output: nd.NDArray, so_far: nd.NDArr
 
 
 def reversed_add_n_call(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> EngineCall:
-    """Return one call that adds 3 or 4 inputs in their order; add_n adds from the last one."""
+    """Return one call that adds 3 or 4 inputs in the given order; add_n starts with the last."""
     return operator_call("add_n", inputs[::-1], output, Attributes({"num_args": len(inputs)}))
 
 

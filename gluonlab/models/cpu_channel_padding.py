@@ -285,7 +285,7 @@ class _PaddingPlan:
         return False
 
     def _follows_batch_norm(self, index: int) -> bool:
-        """Return whether a node is BatchNorm, or follows it through operators of KEEP_CHANNELS."""
+        """Return whether a node is a BatchNorm, or follows one through KEEP_CHANNELS operators."""
         indices = [index]
         while indices:
             node = self.nodes[indices.pop()]

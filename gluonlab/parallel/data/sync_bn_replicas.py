@@ -317,10 +317,7 @@ class StagedExecutor:
 
 
 def infer_boundary_specs(stages: Sequence[GraphStage], specs: ArraySpecs) -> ArraySpecs:
-    """Return shapes and types of all inputs of the stages:
-
-    ``specs`` and the values between stages.
-    """
+    """Return shapes and types of all stage inputs: ``specs``, and the values between stages."""
     known = dict(specs)
     for stage in stages:
         names = stage.graph.list_arguments()

@@ -136,7 +136,6 @@ def _combine_statistics(gathered: nd.NDArray, shares: Sequence[float], result: n
         gathered: (2, devices, C): each device's mean and 1 / sqrt(variance + epsilon). The calls
             overwrite it.
         shares: The fraction of the batch's images on each device.
-
         result: (2, C), the output: the batch's mean and variance + epsilon.
     """
     ctx, count = gathered.context, len(shares)
