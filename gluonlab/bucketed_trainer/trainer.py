@@ -160,7 +160,7 @@ class BucketedTrainer(gluon.Trainer):
                 self.prepare()
 
     def prepare(self) -> None:
-        """Make the buckets now instead of in the first step.
+        """Create the buckets now instead of in the first step.
 
         Raises:
             RunError: If the shape of a parameter is unknown.
@@ -213,7 +213,7 @@ class BucketedTrainer(gluon.Trainer):
 
         Returns:
             ("allreduce", function) and ("update", function). Call both functions in this order,
-            outside of autograd.record.
+            outside autograd.record.
         """
         self._set_batch_size(batch_size)
         return ("allreduce", self._allreduce_grads), ("update", self._update)
@@ -518,7 +518,7 @@ class BucketedTrainer(gluon.Trainer):
 
     @property
     def _needs_allreduce(self) -> bool:
-        """False for a single device: its gradient is already the sum."""
+        """False for a single device, whose gradient is already the sum."""
         return self._kvstore is not None and (len(self._contexts) > 1 or self._distributed)
 
     @property

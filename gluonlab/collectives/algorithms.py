@@ -104,7 +104,7 @@ def star(world_size: int, chunks: Optional[int]) -> _Definition:
 
     The allreduce of Dive into Deep Learning, section "Training on Multiple GPUs".
 
-    Cost: 2 (p-1) (alpha + n beta) + (p-1) n gamma; all of it passes through one port.
+    Cost: 2 (p-1) (alpha + n beta) + (p-1) n gamma. All bytes pass through one port.
     """
     count = _chunk_count("star", chunks, 1)
     others = range(1, world_size)
@@ -154,8 +154,8 @@ def sharded(world_size: int, chunks: Optional[int]) -> _Definition:
 
     The answer to exercise 3 of the same section (see star).
 
-    Cost, with p chunks: 2 (p-1) (alpha + n/p beta) + (p-1) n/p gamma. The star's latency, but all
-    ports share the bytes.
+    Cost, with p chunks: 2 (p-1) (alpha + n/p beta) + (p-1) n/p gamma. The latency is that of star,
+    but all ports share the bytes.
     """
     return _combine(sharded_reduce_scatter(world_size, chunks=chunks), sharded_all_gather(world_size, chunks=chunks))
 
@@ -199,8 +199,8 @@ def bidirectional_ring(world_size: int) -> _Definition:
 
     Cost, if neighbors have links of their own: 2 (p-1) (alpha + n/2p beta) + (p-1) n/p gamma.
     Behind a switch, a rank sends both halves through one port: 4 (p-1) (alpha + n/2p beta) + (p-1)
-    n/p gamma for p > 2. For p = 2 it is ring. Source: Jain, Sabharwal, "Optimal bucket algorithms for large MPI
-    collectives on torus interconnects" (2010), section 3.
+    n/p gamma for p > 2. For p = 2 it is the same as ring. Source: Jain, Sabharwal, "Optimal bucket
+    algorithms for large MPI collectives on torus interconnects" (2010), section 3.
     """
     right = ring(world_size)
     mirror = [-rank % world_size for rank in range(world_size)]
@@ -284,10 +284,10 @@ def halving_doubling(world_size: int) -> _Definition:
 def hierarchical(world_size: int, chunks: Optional[int], groups: Optional[Groups]) -> _Definition:
     """Sum within each group, then between groups, then hand out within each group.
 
-    Slow links between groups carry each chunk once each way. ``groups`` divide the ranks, such as
-    ((0, 1, 2, 3), (4, 5, 6, 7)) for two quads of GPUs. The default is two halves. Groups may have
-    different sizes. Member c mod size of a group sums chunk c for the group. By default there are
-    as many chunks as the largest group has members.
+    Slow links between groups carry each chunk once in each direction. ``groups`` divide the ranks,
+    such as ((0, 1, 2, 3), (4, 5, 6, 7)) for two quads of GPUs. The default is two halves. Groups
+    may have different sizes. Member c mod size of a group sums chunk c for the group. By default
+    there are as many chunks as the largest group has members.
 
     Cost with G groups of g ranks: 2 (g-1) (alpha + n/g beta) + (g-1) n/g gamma within the groups,
     and 2 (G-1) (alpha + n/g beta) + (G-1) n/g gamma between them. Source: Cho, Finkler, Serrano,
@@ -417,7 +417,7 @@ def tree(world_size: int, chunks: Optional[int]) -> _Definition:
 def double_tree(world_size: int, chunks: Optional[int]) -> _Definition:
     """Two trees at once, half of the chunks each; inner ranks of one are leaves of the other.
 
-    So every port is used.
+    So all ports are in use.
 
     Cost with c chunks in each tree, for p = 2**d > 2: 2 (2 (d+c-1) - 1) (alpha + n/2c beta) + (2
     (d+c-1) - 1) n/2c gamma; for p = 2: 2c (alpha + n/2c beta) + n/2 gamma. Trees for other p are as

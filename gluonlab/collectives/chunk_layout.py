@@ -28,8 +28,8 @@ def partition(sizes: Sequence[int], chunks: int, whole: bool = False) -> List[Li
 
     Every element is in one part, and no part is empty. ``sizes``: the number of elements of each
     array. The arrays, laid end to end, are cut into equal chunks. If ``whole`` is true, arrays are
-    not divided. Each array, largest first, is assigned to the chunk with the fewest elements so
-    far. A chunk may then be empty.
+    not cut. Each array, largest first, is assigned to the chunk with the fewest elements so far. A
+    chunk may then be empty.
     """
     if chunks < 1:
         raise ScheduleError(f"{chunks} chunks: there must be at least 1")

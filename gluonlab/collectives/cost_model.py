@@ -1,4 +1,4 @@
-"""Predicts the time of schedules on topologies: the alpha-beta model, with contention.
+"""Predicts how long schedules take on topologies, using the alpha-beta model with contention.
 
 `price` returns a schedule's predicted time, called its price. `find_best_order` compares prices to
 choose a device for each rank, and `select_cheapest` to choose schedules. `traffic` counts bytes.
@@ -71,7 +71,7 @@ class Price:
 
     @property
     def seconds(self) -> float:
-        """Return the time of all steps."""
+        """Return how many seconds all steps take."""
         return math.fsum(step.seconds for step in self.steps)
 
     @property
@@ -133,7 +133,7 @@ class Traffic(NamedTuple):
 
 
 def traffic(schedule: Schedule, size_bytes: float) -> List[Traffic]:
-    """Return the bytes that each device sends and receives in all steps together.
+    """Return how many bytes each device sends and receives in all steps together.
 
     ``size_bytes``: the size of each device's buffer.
     """

@@ -61,7 +61,7 @@ def floor_of(topology: Topology, collective: str = ALLREDUCE) -> LowerBound:
         The bound; ``floor_of(topology).seconds(size_bytes)`` is in seconds.
 
     Raises:
-        ScheduleError: for another collective.
+        ScheduleError: for any other collective.
     """
     if collective not in COLLECTIVES:
         raise ScheduleError(unknown("collective", collective, COLLECTIVES))
@@ -124,7 +124,7 @@ def addition_seconds_per_byte(topology: Topology) -> float:
 
 
 def _bounds_of_allreduces(capacity: LinkCapacity) -> List[List[LinearCost]]:
-    """Return the lower bounds for allreduces: of 2 steps, of 3 steps, and of 4 or more steps."""
+    """Return the lower bounds for allreduces with 2 steps, 3 steps, and 4 or more steps."""
     alpha = _lowest_latency(capacity)
     s_per_byte = capacity.min_busy_seconds_per_byte(both_ways=True)
     inward, outward = capacity.min_fan_cost(True), capacity.min_fan_cost(False)
@@ -146,7 +146,7 @@ def _bounds_of_allreduces(capacity: LinkCapacity) -> List[List[LinearCost]]:
 
 
 def _bounds_of_halves(capacity: LinkCapacity, collective: str) -> List[List[LinearCost]]:
-    """Return the lower bounds for half an allreduce: of 1 step, and of more steps.
+    """Return the lower bounds for half an allreduce with 1 step, and with more steps.
 
     ``collective``: reduce_scatter or all_gather. In a single step, owners receive from all other
     ranks, or send to them. Each further step multiplies the number of contributions that a rank
@@ -247,8 +247,8 @@ class FanCost(NamedTuple):
     """The least cost of moving every chunk from all ranks to one rank, or back, in one step.
 
     ``messages``: the number of messages on the busiest link, for the rank with the fewest.
-    ``messages_with_bytes``: messages on the link that limits bytes, which takes ``s_per_byte`` of
-    the whole buffer at the same time.
+    ``messages_with_bytes``: the number of messages on the link that limits bandwidth. This link
+    takes ``s_per_byte`` seconds per byte of the whole buffer.
     """
 
     messages: int
@@ -257,7 +257,7 @@ class FanCost(NamedTuple):
 
 
 class LinkCapacity:
-    """The links of all routes of a topology of two devices or more.
+    """The links on the routes of a topology with at least two devices.
 
     ``latency_s``: an array [src, dst], 0 from a rank to itself.
     """
@@ -310,10 +310,10 @@ class LinkCapacity:
         Divide the ranks into k parts. For every chunk there are at least 2 (k-1) transfers between
         parts. Until one part has all contributions, every other part sends at least once.
         Afterwards every other part receives at least once. A reduce_scatter or all_gather needs
-        half of these transfers. Every such transfer passes one of the links of any cover of the
-        routes between parts. So 2 (k-1) n bytes pass these links, and one of them is busy for at
-        least these bytes divided by the sum of the links' speeds. An allreduce also sends every
-        chunk out of every part and into every part.
+        half of these transfers. For any cover of the routes between parts, every such transfer
+        passes one of the cover's links. So 2 (k-1) n bytes pass these links, and one of them is
+        busy for at least these bytes divided by the sum of the links' speeds. An allreduce also
+        sends every chunk out of every part and into every part.
         """
         ways = 2 if both_ways else 1
         return max(self._partition_seconds_per_byte(parts, ways) for parts in _partitions(self.topology))
@@ -380,7 +380,7 @@ def _drop_repeated_links(link_numbers: Any) -> Any:
 
 
 def _group_rows(column: Any, count: int) -> Sequence[Any]:
-    """Return the rows in which an integer column is 0, 1, ..., ``count`` - 1."""
+    """Return the rows with value 0 in ``column``, those with 1, ..., those with ``count`` - 1."""
     ends = np.cumsum(np.bincount(column, minlength=count))
     return np.split(np.argsort(column, kind="stable"), ends[:-1])
 
@@ -388,7 +388,7 @@ def _group_rows(column: Any, count: int) -> Sequence[Any]:
 def _partitions(topology: Topology) -> Iterator[Sequence[RankSet]]:
     """Yield ways to divide the ranks: one by one, by group, by host, and into any two sets.
 
-    Pairs of sets are tried for up to MAX_RANKS_FOR_ALL_CUTS ranks.
+    All pairs of sets are tried only for up to MAX_RANKS_FOR_ALL_CUTS ranks.
     """
     p = topology.world_size
     yield [(rank,) for rank in range(p)]

@@ -1,4 +1,4 @@
-"""Topologies by name, and the topology of this machine.
+"""Returns topologies by name, and the topology of this machine.
 
 `make_topology` returns a known machine, ``p3.16xlarge``; several hosts, ``p3.16xlarge*8``; or the
 topology of a file, ``m.json``. `nvml_topology` uses the links that NVML reports, and

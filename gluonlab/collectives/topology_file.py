@@ -102,7 +102,7 @@ def read_topology(path: Union[str, Path]) -> Topology:
 
 
 def _parse_topology(text: Union[str, bytes], where: str, name: str) -> Topology:
-    """Parse the JSON text of a topology or of a file of schedules. Errors begin with ``where``."""
+    """Parse the JSON text of a topology or a schedules file. Errors begin with ``where``."""
     try:
         content = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeated_keys)
     except (ValueError, RecursionError) as error:
@@ -140,7 +140,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _refuse_repeated_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-    """Return a JSON object as a dict; raise ValueError for a repeated key.
+    """Return a JSON object as a dict. Raise ValueError for a repeated key.
 
     The json module itself silently keeps the last value.
     """

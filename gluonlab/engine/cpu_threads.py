@@ -173,8 +173,8 @@ _team_size_by_device: Dict[int, int] = {}
 def _restore_team_sizes_after_forks() -> object:
     """Return a hook, registered to restore the workers' numbers of threads after each fork.
 
-    Call this after MXNet is loaded, so that MXNet's own hook runs first. The hook must live as long
-    as the process. So this function returns the hook, and lru_cache keeps it alive.
+    Call this function after MXNet is loaded, so that MXNet's own hook runs first. The hook must
+    live as long as the process. So this function returns the hook, and lru_cache keeps it alive.
     """
     if sys.version_info >= (3, 10):
         os.register_at_fork(after_in_parent=_restore_team_sizes)

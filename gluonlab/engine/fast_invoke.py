@@ -55,7 +55,7 @@ def slice_rows(array: nd.NDArray, begin: int, end: int) -> nd.NDArray:
 
 
 class ShapeAndTypeReader:
-    """Reads shapes and types of arrays, twice as fast as their properties, for one thread."""
+    """Reads shapes and types of arrays twice as fast as their properties do, for one thread."""
 
     def __init__(self) -> None:
         self._axes, self._type = ctypes.c_int(), ctypes.c_int()
@@ -90,7 +90,7 @@ def is_same_memory(array: nd.NDArray, other: nd.NDArray) -> bool:
 
 
 def arrays_share_memory(arrays: Sequence[nd.NDArray], others: Sequence[nd.NDArray] = ()) -> bool:
-    """Check if an array in ``arrays`` overlaps in memory with another array of either list.
+    """Check if an array in ``arrays`` overlaps in memory with another array in either list.
 
     Overlaps between two arrays in ``others`` do not count. Callers need this check because MXNet's
     engine does not order operations on different arrays that share memory.

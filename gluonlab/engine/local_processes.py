@@ -12,8 +12,8 @@ number from these variables:
 =================================  ==============================================================
 
 If the scheduler of the parameter server is on another host, the count is unknown before the group
-has formed. Then all workers are assumed to be on this host, because too many threads slow down
-training far more than too few.
+has formed. In that case, all workers are assumed to be on this host, because too many threads slow
+down training far more than too few.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def _set_up_around_import() -> Iterator[None]:
 
     If this process is a server or scheduler of MXNet's parameter server, run the server after the
     import, and then exit with SystemExit. MXNet itself would run the server in the middle of the
-    import. But the optimizers that workers send to the server need all of MXNet.
+    import, although the optimizers that workers send to the server need all of MXNet.
     """
     # here, to keep `import gluonlab` fast
     from gluonlab.engine import faster_import

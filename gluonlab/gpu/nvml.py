@@ -75,7 +75,7 @@ class Driver:
 
     @classmethod
     def from_answer(cls, answer: Dict[str, Any]) -> Driver:
-        """Make a Driver from an answer of `query_nvml`."""
+        """Create a Driver from an answer of `query_nvml`."""
         gpus = []
         for gpu in answer["gpus"]:
             gpu = {**gpu, "capability": tuple(gpu["capability"])}
@@ -198,7 +198,7 @@ def _process_name(pynvml: Any, pid: int) -> str:
 def _count_nvlinks(pynvml: Any, handles: Dict[int, Any], indices: Dict[str, int]) -> Tuple[Dict[Pair, int], List[int]]:
     """Return the number of NVLinks between each pair of GPUs, and the GPUs linked to NVSwitches.
 
-    ``handles``: GPU's number -> NVML's handle. ``indices``: PCI bus id -> GPU's number.
+    ``handles``: NVML's handles, by GPU number. ``indices``: GPU numbers, by PCI bus id.
     """
     ends: Dict[Pair, int] = {}
     nvswitch_gpus = []

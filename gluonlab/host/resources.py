@@ -227,7 +227,7 @@ def _memory_limits(proc: Path, cgroups: Path) -> Iterator[Tuple[int, int]]:
 
 
 def _read_kilobytes(lines: str, name: str) -> Optional[int]:
-    """Return the value in the line ``name``, such as ``MemTotal: 16384 kB``, in bytes.
+    """Return the value in the line ``name``, such as ``MemTotal:  16384 kB``, in bytes.
 
     Returns None if ``lines`` contains no such line.
     """

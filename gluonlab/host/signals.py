@@ -258,7 +258,10 @@ def exit_if_stuck(describe_files: TextFunction = str, until_exit: bool = False) 
 
 
 def note_handler_call() -> None:
-    """Record that a handler runs, so the main thread is not stuck. Each handler must call this."""
+    """Record that a handler runs, so the main thread is not stuck.
+
+    Each handler must call this function.
+    """
     for watch in _watches:
         watch.write(HANDLED)
 

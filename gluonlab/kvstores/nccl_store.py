@@ -138,7 +138,7 @@ class _NcclAllreduce:
         self._store = store
 
     def run(self, priority: int = 0) -> None:
-        """Queue NCCL's sums of all arrays. ``priority``: as in a kvstore."""
+        """Queue NCCL's sums of all arrays. ``priority``: as in ``kvstore.pushpull``."""
         c_priority = ctypes.c_int(priority)
         for arguments in self._calls:
             check_call(_LIB.MXKVStorePushPull(self._store.handle, *arguments, c_priority))

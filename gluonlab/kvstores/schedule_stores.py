@@ -1,4 +1,4 @@
-"""Kvstores that sum by a schedule of `gluonlab.collectives`, and the placement of their ranks.
+"""Kvstores that sum with a schedule from `gluonlab.collectives`, and the placement of ranks.
 
 A placement assigns each rank of a schedule to a device.
 """

@@ -320,7 +320,7 @@ Arrays = List[List[nd.NDArray]]
 
 
 class ShardedUpdate:
-    """An update of some keys: reduce-scatter of gradients, update, all-gather of weights.
+    """An update of some keys: a reduce-scatter of gradients, updates, and an all-gather of weights.
 
     ``name``: the algorithm. ``order``: number of the device of each rank. ``keep``: whether the
     gradients stay unchanged, so that their sums need separate memory. Otherwise gradients are

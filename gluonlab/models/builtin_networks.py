@@ -59,8 +59,8 @@ def mlp(classes: int) -> nn.HybridSequential:
 def resnet8(classes: int) -> nn.HybridSequential:
     """Create the ResNet for CIFAR-10 with 8 layers, (n, C, H, W) -> (n, classes).
 
-    It has three basic blocks with 16, 32 and 64 channels. The second and third blocks halve height
-    and width, and have a 1x1 convolution as their shortcut, as in gluoncv.
+    The network has three basic blocks, with 16, 32 and 64 channels. The second and third blocks
+    halve height and width, and have a 1x1 convolution as their shortcut, as in gluoncv.
 
     This is the smallest of the networks with 6n + 2 layers of K. He, X. Zhang, S. Ren, J. Sun, Deep
     Residual Learning for Image Recognition, 2016, section 4.2. C. J. Shallue et al., Measuring the

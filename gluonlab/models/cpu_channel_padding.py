@@ -125,8 +125,8 @@ def pad_channels(
 
     Args:
         graph: The network, optionally with its loss.
-        inputs: Name of each argument -> its shape. All other shapes are inferred from these.
-        types: Name of each argument -> its type.
+        inputs: The shape of each argument, by name. All other shapes are inferred from these.
+        types: The type of each argument, by name.
         padding: See `choose_padding`.
     """
     if not _is_supported(graph, dict(inputs)):

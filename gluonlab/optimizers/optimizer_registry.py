@@ -1,6 +1,6 @@
 """Registry of the optimizers for ``--optimizer``, and their properties.
 
-The classes of gluonlab follow the published definitions. Tests compare each optimizer with its
+gluonlab's classes follow the published definitions. Tests compare each optimizer with its
 definition in float64. The table shows why MXNet's class is not used as it is:
 
 | name     | class      | MXNet's class                                                       |

@@ -1,4 +1,4 @@
-"""Update counts, learning rates and other values that an optimizer keeps outside of its state arrays.
+"""Reads and sets what an optimizer keeps outside its state arrays: update counts, rates and more.
 
 A saved training state contains these values, because the next updates depend on them. The functions
 here read the values from one optimizer and set them in another.

@@ -1,4 +1,4 @@
-"""A compiled graph of a network, or of a part of a network, on one device.
+"""Compiles the graph of a network, or a part of it, for one device.
 
 Each graph is bound to the arrays of the parameters once for each input shape: for a full shard, and
 for the smaller shard of an epoch's last batch. A pass takes a tenth of the host time that Gluon's
@@ -29,7 +29,7 @@ ArraySpecs = Dict[str, ArraySpec]  # by name of the array
 
 
 def array_bytes(spec: ArraySpec) -> int:
-    """Return the number of bytes of an array of this shape and type."""
+    """Return how many bytes an array with this shape and type takes."""
     return int(np.prod(spec[0])) * int(np.dtype(spec[1]).itemsize)
 
 
@@ -180,7 +180,7 @@ class CompiledGraph:
             graph: Another graph with the same parameters.
             bound_inputs: Further inputs, which the graph reads from these arrays without a copy.
             gradient_arrays: Arrays for the gradients of inputs, instead of new ones.
-            heads: Whether to allocate head gradients. If not, the caller sets them.
+            heads: Whether to allocate head gradients. If false, the caller sets them.
         """
         new = {name: nd.empty(like.shape, self.ctx, like.dtype) for name, like in inputs.items()}
         arrays = {**new, **(bound_inputs or {})}

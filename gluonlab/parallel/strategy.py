@@ -270,7 +270,7 @@ class StrategyPlan(Protocol):
 
     @property
     def conversion(self) -> Conversion:
-        """Conversion of the network's graph to the compute type."""
+        """Function that converts the network's graph to the compute type."""
 
     @property
     def preprocess(self) -> Callable[[Any, Any], Any]:

@@ -124,7 +124,7 @@ def _draw_heading(root: Element, schedule: Schedule, width: int) -> int:
 
 
 def _draw_legend(parent: Element) -> None:
-    """Draw an example of each kind of cell and of arrow, with its meaning."""
+    """Draw an example of each kind of cell and arrow, with its meaning."""
     x = 0
     cell_kinds = (("held before", 1, ""), ("came with the step", 0, "written"), ("whole", 1, "whole"))
     for label, was_held, kind in cell_kinds:

@@ -144,7 +144,7 @@ def read_schedules(path: Path) -> StoredSchedules:
 
 
 def parse_schedules(where: str, content: Any) -> StoredSchedules:
-    """Return the verified content of a file's JSON; ``where`` names the file in messages."""
+    """Return the verified content of a file's JSON; ``where`` names the file in error messages."""
     try:
         if content["format"] != FILE_FORMAT:
             raise ValueError(f"format {content['format']!r}")

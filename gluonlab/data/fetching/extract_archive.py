@@ -153,7 +153,7 @@ def _path_below_target(name: str, contents: ArchiveContents) -> Optional[str]:
 
 
 def _write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, archive: Path, path: Path, disk_full_hint: str) -> str:
-    """Write a file of the archive to ``path``; return its SHA-256."""
+    """Write a file from the archive to ``path``. Return the file's SHA-256."""
     content, digest = tar.extractfile(member), hashlib.sha256()
     # Errors of reading mean a damaged archive. Errors of open, write and close mean a disk problem.
     with raise_output_errors(path, disk_full_hint):

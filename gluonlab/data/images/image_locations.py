@@ -95,7 +95,7 @@ class FileSegments(Sequence[FileSegment]):
 
 
 def record_name(path: str, number: int) -> str:
-    """Return the name of a record in messages."""
+    """Return the name of a record for error messages."""
     return f"{path}, record {number}"
 
 
@@ -111,7 +111,7 @@ ImageLocation = Union[str, Sequence[Any]]
 
 
 def location_name(location: ImageLocation) -> str:
-    """Return the name of an image in messages."""
+    """Return the name of an image for error messages."""
     return location if isinstance(location, str) else str(FileSegment(*location).name)
 
 

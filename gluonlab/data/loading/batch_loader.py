@@ -347,7 +347,7 @@ class _StreamingSource:
     def load_shards(self, batches: List[BatchSelections]) -> "Iterator[Tuple[Shards, ...]]":
         """Yield the shards of each batch and, with mixup, the shards of the images to mix into it.
 
-        Images are (n, C, H, W), in the type of the split. Labels are (n,) int32. The source starts
+        Images are (n, C, H, W), in the type of the split. Labels are int32 (n,). The source starts
         to read each batch before the previous one is finished, so that decoders are never idle. The
         split's errors, such as DataError for a damaged file, are raised for the batch that contains
         the file.

@@ -163,9 +163,9 @@ class Microbatch(NamedTuple):
 class Microbatches:
     """Settings for dividing a shard into ``count`` parts, or into parts of at most ``size`` images.
 
-    If both settings are None, shards are not divided. A device trains on one part after the other,
-    and sums their gradients, so only the activations of one part need memory at a time. Losses are
-    summed, not averaged, so that the update does not depend on the number of parts. BatchNorm is an
+    If both settings are None, shards are not divided. A device trains on one part after the other
+    and sums the gradients, so only one part's activations need memory at a time. Losses are summed,
+    not averaged, so that the update does not depend on the number of parts. BatchNorm is an
     exception: it normalizes each microbatch with the microbatch's own mean and variance, and
     updates its running statistics once per microbatch.
     """

@@ -41,8 +41,8 @@ def from_arrays(
 ) -> Dataset:
     """Create a data set from arrays of images and labels.
 
-    Arrays can be from NumPy, MXNet or another library, or lists of arrays. They are copied, except
-    memory-mapped files. The model gets bytes divided by 255, and floats unchanged.
+    Arrays can be from NumPy, MXNet or another library, or lists of arrays. They are copied, unless
+    they are memory-mapped files. The model gets bytes divided by 255, and floats unchanged.
 
     Args:
         x_train: Training images (N, C, H, W), or grayscale (N, H, W).
@@ -78,7 +78,7 @@ def check_same_shape(shape: Sequence[int], other_shape: Sequence[int], name: str
 
 
 def make_split(images: Any, labels: Any, part: str, layout: Optional[str] = None) -> ArraySplit:
-    """Make a split from the user's arrays. Raises DataError for a wrong shape or type.
+    """Make a split from the user's arrays. Raise DataError for a wrong shape or type.
 
     The arrays are copied, unless they are mapped from a file. ``part``: "train" or "test", for
     error messages.

@@ -592,7 +592,7 @@ def _content_ranges(file: BinaryIO, record: _Record, skipped: int) -> List[ByteR
 
 
 def _read_label_names(path: Path, labels: Sequence[int]) -> Mapping[Label, str]:
-    """Return label -> class name from the .lst file next to a record file.
+    """Return the class name of each label, from the .lst file next to a record file.
 
     The name of a class is that of its images' folder. Returns {} if there is no .lst file, or if
     some label does not have a folder of its own.

@@ -1,4 +1,4 @@
-"""Classes for data sets and their splits, and the values of --normalize.
+"""Defines data sets and their splits, and parses the values of --normalize.
 
 A data set has a training split, a validation split, class names, a normalization and default settings.
 """
@@ -49,7 +49,7 @@ class Reading(Protocol):
     """Interface of a batch that is being read."""
 
     def result(self) -> "Tuple[Images, Targets]":
-        """Wait for the batch; return the images and labels, like `Split.batch`."""
+        """Wait for the batch, and return the images and labels, like `Split.batch`."""
 
     def cancel(self) -> None:
         """Stop reading the batch."""

@@ -1,7 +1,7 @@
 """Writes and reads packed folders, which contain the pixels of decoded images, one file per split.
 
 A packed folder replaces the original folder: ``--dataset folder:PACKED``. It contains pack.json
-and, for each split, images (N, 3, size, size) uint8 and labels (N,) int32 as .npy files
+and, for each split, uint8 images (N, 3, size, size) and int32 labels (N,) as .npy files
 (numpy.lib.format, version 1.0). The images are memory-mapped.
 
 The table compares packed folders with other ways to read images. It shows images per second on two

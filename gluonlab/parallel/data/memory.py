@@ -28,7 +28,7 @@ MIN_SCALED_PLAN_MIB = 4096
 
 
 class ReplicaMemory:
-    """Memory estimator of a device that holds a whole replica of ``net``."""
+    """Estimates the memory of a device that holds a complete replica of ``net``."""
 
     def __init__(self, net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: StrategyPlan) -> None:
         self.graph = loss_graph(net, loss, plan.preprocess, plan.conversion)

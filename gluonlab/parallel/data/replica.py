@@ -77,7 +77,7 @@ class GraphReplica:
     def forward(
         self, images: nd.NDArray, labels: nd.NDArray, train: bool = True, accumulate: bool = False, hook: Any = None
     ) -> Tuple[nd.NDArray, nd.NDArray]:
-        """Queue a forward pass; return the sum of losses (1,) and the scores (n, classes).
+        """Queue a forward pass. Return the sum of losses (1,) and the scores (n, classes).
 
         The next call overwrites both arrays.
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class ReplicaStep:
-    """A training step of several replicas of a network. `score` evaluates the replicas.
+    """Trains several replicas of a network, one step at a time. `score` evaluates the replicas.
 
     Tensor parallelism also uses this class, with replicas that span several devices.
     """
@@ -177,7 +177,7 @@ class DataParallelStep(ReplicaStep):
             trainer: The trainer of ``net``. The loss is multiplied by its ``loss_scale``.
             ctxs: The devices, one for each replica.
             preprocess: ``preprocess(F, images)``, which returns the input of ``net``.
-            microbatches: Division of the shards.
+            microbatches: How shards are divided into microbatches.
             sync_bn: Whether BatchNorm uses the mean and variance of the images on all devices,
                 instead of those on each device.
             convert: Conversion of the graph (`gluonlab.parallel.mixed_precision`).

@@ -3,7 +3,7 @@
 `split_at_batch_norm` cuts the graph in front of its BatchNorm layers. Between two stages, the mean
 and variance of the whole batch are computed from the means and variances of the devices
 (`gluonlab.parallel.data.sync_bn_statistics`). MXNet's engine orders this work like any other, and
-nothing waits.
+no call waits for it.
 
 There are two alternatives:
 
@@ -159,9 +159,9 @@ class GraphStage(NamedTuple):
 def check_graph(graph: mx.sym.Symbol) -> None:
     """Raise ModelError for a BatchNorm operator that sync BatchNorm does not support.
 
-    Not supported are other axes than 1, other kinds of BatchNorm, and networks that read the mean
-    or variance that BatchNorm returns. `check_network` only checks blocks, but a network can also
-    call operators directly.
+    Axes other than 1, other kinds of BatchNorm, and networks that read the mean or variance
+    returned by BatchNorm are not supported. `check_network` only checks blocks, but a network can
+    also call operators directly.
     """
     json_graph = parse_graph(graph)
     nodes = json_graph["nodes"]

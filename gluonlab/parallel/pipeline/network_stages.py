@@ -153,8 +153,8 @@ def _is_chain(net: gluon.HybridBlock, children: Sequence[gluon.HybridBlock]) -> 
 def _graph_structure(graph: mx.sym.Symbol) -> Tuple[Any, ...]:
     """Return a graph's operators, attributes, inputs and outputs, for comparing two graphs.
 
-    Operator names and versions of entries are left out: they contain counters, which differ between
-    equal graphs.
+    Operator names and entry versions are omitted: they contain counters, which differ between equal
+    graphs.
     """
     json_graph = parse_graph(graph)
     nodes: List[Dict[str, Any]] = json_graph["nodes"]

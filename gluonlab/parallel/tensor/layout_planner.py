@@ -306,7 +306,7 @@ class _Planner:
 
 
 def _scale_bounds(bounds: Bounds, channels: int) -> Optional[Bounds]:
-    """Scale the devices' bounds to ``channels`` channels. Return None unless it is a multiple.
+    """Scale the devices' bounds to ``channels``. Return None unless it is a multiple.
 
     For example, Flatten turns each channel into many.
     """
@@ -319,7 +319,7 @@ def _size_attributes(node: Node, bounds: Bounds) -> Tuple[Dict[str, str], ...]:
 
 
 def _check_not_random(node: Node) -> None:
-    """Raise ModelError for an operator that draws random numbers."""
+    """Raise ModelError if the node is an operator that draws random numbers."""
     attrs = node.get("attrs", {})
     if "random" in node["op"] or "sample" in node["op"] or attrs.get("act_type") == "rrelu":
         raise ModelError(
