@@ -1,4 +1,4 @@
-"""Buckets: groups of parameters that share one buffer on each device.
+"""Defines buckets: groups of parameters that share one buffer on each device.
 
 So one kvstore call and one optimizer call serve all parameters of a bucket. `group_parameters`
 decides which parameters share a bucket.
@@ -27,10 +27,10 @@ ONEDNN_BLOCK_CHANNELS = 8  # oneDNN's blocks have 8 channels, or a multiple of 8
 
 
 class Bucket:
-    """Parameters of equal type, multipliers and grad_req that share weight and gradient arrays.
+    """Parameters with equal dtype, multipliers and grad_req that share weight and gradient arrays.
 
-    Each device has one flat array of all weights and one of all gradients. The arrays of the
-    parameters become views of these, aligned to ALIGNMENT_BYTES. A bucket with a single parameter
+    Each device has one flat array of all weights and one of all gradients. The parameters' arrays
+    become views of these flat arrays, aligned to ALIGNMENT_BYTES. A bucket with a single parameter
     uses the parameter's own arrays.
     """
 
@@ -65,7 +65,7 @@ class Bucket:
             array._fresh_grad = fresh
 
     def element_ranges(self, params: "Set[Parameter]") -> List[Tuple[int, int]]:
-        """Return the element ranges (begin, end) of those ``params`` that are in this bucket.
+        """Return the element ranges (begin, end) in this bucket that belong to ``params``.
 
         Neighboring ranges are merged.
         """
@@ -79,7 +79,7 @@ class Bucket:
         return ranges
 
     def padding_indices(self) -> List[int]:
-        """Return the indices of the elements between the parameters."""
+        """Return the indices of the padding elements between the parameters."""
         ends = [begin + math.prod(param.shape) for param, begin in zip(self.params, self.offsets)]
         return [i for end, begin in zip(ends, self.offsets[1:]) for i in range(end, begin)]
 
@@ -105,12 +105,12 @@ class Bucket:
 
 
 def as_nd_arrays(arrays: Sequence[Any]) -> List[nd.NDArray]:
-    """Return mx.nd views of arrays: operators refuse mx.np arrays, and their reshape copies."""
+    """Return mx.nd views of arrays, since operators reject mx.np arrays, whose reshape copies."""
     return [array.as_nd_ndarray() for array in arrays]
 
 
 def _parameter_views(buffers: Sequence[nd.NDArray], param: Parameter, begin: int) -> List[Any]:
-    """Return views of a parameter in each buffer, as mx.nd or mx.np arrays like the parameter's."""
+    """Return a view of the parameter in each buffer: mx.np arrays if it has such, else mx.nd."""
     numpy_like = isinstance(param.list_data()[0], mx.np.ndarray)
     # an array of one element can have shape () in mx.np, but only (1,) in mx.nd
     with np_semantics() if numpy_like else nd_semantics():
@@ -127,14 +127,14 @@ def group_parameters(
 ) -> List[List[Parameter]]:
     """Divide parameters into buckets: lists with equal dtype, lr_mult, wd_mult and grad_req.
 
-    The order is kept. A list has at most ``bucket_bytes``, except that a larger parameter has its
-    own list.
+    The order is kept. A list takes at most ``bucket_bytes`` bytes, except that a larger parameter
+    has its own list.
 
     Args:
         params: Initialized parameters.
-        bucket_bytes: Size limit of a list.
+        bucket_bytes: Size limit of a list, in bytes.
         convolved: Parameters that only ordinary convolutions use.
-        on_gpus: True if the parameters are on GPUs, where oneDNN is not used.
+        on_gpus: Whether the parameters are on GPUs, where oneDNN is not used.
     """
     buckets: List[List[Parameter]] = []
     open_buckets: Dict[Any, List[Parameter]] = {}
@@ -160,10 +160,10 @@ def default_bucket_bytes(ctxs: Sequence[mx.Context]) -> int:
 
 
 def limit_bucket_bytes(params: Sequence[Parameter], bucket_bytes: int, ctxs: Sequence[mx.Context], store: Any) -> int:
-    """Return the size limit of a bucket, in bytes, such that each GPU has a bucket to sum.
+    """Return the size limit of a bucket, in bytes, small enough that each GPU has a bucket to sum.
 
-    The store "device" sums each bucket on one device. With fewer buckets than GPUs, some GPUs would
-    be idle. For other stores and on CPUs, the limit is ``bucket_bytes``.
+    The store "device" sums each bucket on one device, so with fewer buckets than GPUs, some GPUs
+    would be idle. For other stores and on CPUs, the limit is ``bucket_bytes``.
     """
     if len(ctxs) < 2 or ctxs[0].device_type != "gpu" or getattr(store, "type", None) != "device":
         return bucket_bytes
@@ -172,7 +172,7 @@ def limit_bucket_bytes(params: Sequence[Parameter], bucket_bytes: int, ctxs: Seq
 
 
 def coalesce_buckets(buckets: Sequence[Bucket], bucket_bytes: int) -> List[Tuple[int, ...]]:
-    """Return groups of neighboring buckets, each up to ``bucket_bytes``, as positions of buckets.
+    """Return groups of neighboring buckets, up to ``bucket_bytes`` each, as lists of positions.
 
     A store that accepts several keys in one call sums such a group like one bucket.
     """
@@ -201,7 +201,7 @@ def _needs_own_memory(param: Parameter, convolved: AbstractSet[Parameter]) -> bo
 
 
 def _aligned_offsets(params: Sequence[Parameter]) -> Tuple[List[int], int]:
-    """Return the offset of each parameter in a bucket, and the bucket's length, in elements."""
+    """Return each parameter's offset in a bucket, and the bucket's length, in elements."""
     alignment = max(1, ALIGNMENT_BYTES // _bytes_per_element(params[0]))
     begins, end = [], 0
     for param in params:
@@ -218,12 +218,12 @@ class BucketPadding:
     """Clears the elements between the gradients of these buckets, on all devices.
 
     On GPUs a fused operator stores 2 or 4 numbers at a time, also at the end of an array. So it
-    writes an eighth number behind an array of 7 elements (``store_index`` in the source that MXNet
-    1.9.1 compiles with NVRTC). That number is computed from the memory behind the operator's
-    inputs, and may be NaN. Because each gradient starts on a boundary of 64 bytes, no other
-    gradient is overwritten. But operations on the whole bucket read the number, such as a norm or
-    the search for an overflow. Clipping and unscaling also write to the padding. If gradients are
-    not finite, they write NaN, which no backward overwrites.
+    writes an eighth number after an array of 7 elements (``store_index`` in the source that MXNet
+    1.9.1 compiles with NVRTC). That number is computed from the memory after the operator's inputs,
+    and may be NaN. Because each gradient starts at a multiple of 64 bytes, no other gradient is
+    overwritten. But operations on the whole bucket, such as a norm or the overflow check, read the
+    number. Clipping and unscaling also write to the padding. If gradients are not finite, they
+    write NaN, which no backward overwrites.
     """
 
     def __init__(self, buckets: Sequence[Bucket]) -> None:
@@ -260,11 +260,11 @@ def convolution_parameters(blocks: Iterable[Any]) -> Set[Parameter]:
 
 
 def invalidate_cached_ops(params: Iterable[Parameter], blocks: Iterable[gluon.Block]) -> None:
-    """Make blocks compile again if they have static_shape and use one of these parameters.
+    """Make blocks compile again if they were hybridized with static_shape and use these parameters.
 
     A network hybridized with static_shape remembers the gradient arrays of its first backward. If a
     parameter later has a new gradient array, MXNet still writes to the old array, and even replaces
-    the new array by the old one (InitDetached in CachedOp::StaticBackward of
+    the new array with the old one (InitDetached in CachedOp::StaticBackward of
     src/imperative/cached_op.cc). After another compilation, MXNet uses the new array.
     """
     moved = set(params)

@@ -1,4 +1,4 @@
-"""Export of a BucketedTrainer's optimizer states to a file that gluon.Trainer loads."""
+"""Exports a BucketedTrainer's optimizer states to a file that gluon.Trainer can load."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ DEVICES = range(16)  # gluon.Trainer's optimizers count updates separately on ea
 def export_gluon_states(trainer: gluon.Trainer, fname: str) -> None:
     """Write optimizer states to a file for ``gluon.Trainer.load_states``.
 
-    The file is a pickle of the states, by position of the parameter, and of the optimizer with its
-    settings and schedule. So the trainer that loads the file must have its parameters in the same
-    order. gluon.Trainer sorts a ParameterDict by name as text.
+    The file is a pickle of the states, by the parameters' positions, and of the optimizer with its
+    settings and schedule. So the trainer that loads the file must have the same parameters in the
+    same order. gluon.Trainer sorts a ParameterDict by name as text.
 
     Args:
         trainer: A `BucketedTrainer`.
@@ -62,6 +62,6 @@ def export_gluon_states(trainer: gluon.Trainer, fname: str) -> None:
 
 
 def _nest_arrays(optimizer: mx.optimizer.Optimizer, param: Parameter, state: ParameterState) -> Any:
-    """Return the state with its arrays nested as the optimizer expects them."""
+    """Return the state with its arrays nested in the way that the optimizer expects."""
     arrays, target = iter(state.arrays), StateTarget(param.name, param.shape, param.dtype, True)
     return map_state(make_state_template(optimizer, target), lambda _: next(arrays))

@@ -1,4 +1,4 @@
-"""Postprocessing of gradients between allreduce and update: unscaling and norm clipping.
+"""Postprocesses gradients between allreduce and update: unscaling and norm clipping.
 
 Unscaling divides the gradients by the loss scale.
 """
@@ -23,23 +23,23 @@ from gluonlab.errors import ConfigError, KVStoreError
 
 
 class GlobalNormClipping:
-    """Clipping of the global norm: ``clip(limit)`` scales gradients to a norm of at most ``limit``.
+    """Clips the global norm: ``clip(limit)`` scales gradients to a norm of at most ``limit``.
 
     On one device the result equals `gluon.utils.clip_global_norm` (Pascanu, Mikolov, Bengio, "On
     the difficulty of training recurrent neural networks", 2013, algorithm 1).
 
     After the allreduce, all devices hold the same bits. So each device computes the same norm and
-    factor without communication. If each device only holds a part of the sum (a shard), it sends
-    one number to each other device. The factor is an array on the device, so the host never waits.
+    factor without communication. If each device holds only a part of the sum (a shard), it sends
+    one number to every other device. The factor is an array on the device, so the host never waits.
     If nothing is clipped, gradients are multiplied by a factor of 1.
 
     Args:
         grads: For each device, its gradients or its shard of the gradients, as float32. A shard may
             be empty.
         ctxs: The devices.
-        sharded: True if each device holds a shard.
+        sharded: Whether each device holds a shard.
         duplicates: For each device, gradients that another device also holds. They are scaled, but
-            only the other device counts them in the norm.
+            the norm only counts them on the other device.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class GlobalNormClipping:
 
 
 class _DeviceNorm:
-    """The operations of one device: squared norm, factor limit / max(norm, limit), and scaling."""
+    """The operations on one device: squared norm, factor limit / max(norm, limit), and scaling."""
 
     def __init__(self, grads: Sequence[nd.NDArray], ctx: mx.Context, duplicates: Sequence[nd.NDArray]) -> None:
         self.ctx = ctx
@@ -107,7 +107,7 @@ class _DeviceNorm:
 
 
 class _NormExchange:
-    """The calls that sum all devices' squared norms on one device, in the same order everywhere."""
+    """The calls that sum all squared norms on one device, in the same order on every device."""
 
     def __init__(self, device: _DeviceNorm, devices: List[_DeviceNorm]) -> None:
         self._squares = [other.square for other in devices]
@@ -122,10 +122,10 @@ class _NormExchange:
 
 
 class GradientUnscaler:
-    """Division of gradients by the loss scale, with a check that they are finite.
+    """Divides gradients by the loss scale, and checks that they are finite.
 
-    The update could divide instead, but MXNet reads a ``rescale_grad`` of 8.5e-09 less exactly than
-    one of 0.14.
+    The update could divide by the scale instead, but MXNet reads a ``rescale_grad`` of 8.5e-09 less
+    precisely than one of 0.14.
 
     Args:
         grads: For each device, the summed gradients or its shard of them, as float32. A shard may
@@ -156,11 +156,11 @@ class GradientUnscaler:
 
 
 class GradientPostprocessor:
-    """Unscaling and clipping of summed gradients, if the optimizer must wait for them (`is_needed`).
+    """Unscales and clips summed gradients before updates, if a setting requires it (`is_needed`).
 
     Args:
-        clip_norm: Upper limit of the norm of the batch's mean gradient; None turns clipping off.
-        loss_scale: Scale by which the loss was multiplied; None turns unscaling off.
+        clip_norm: Upper limit of the norm of the batch's mean gradient. None turns clipping off.
+        loss_scale: Factor by which the loss was multiplied. None turns unscaling off.
 
     Raises:
         ConfigError: For an invalid value.
@@ -195,7 +195,10 @@ class GradientPostprocessor:
         sharded: bool = False,
         duplicates: Sequence[Sequence[nd.NDArray]] = (),
     ) -> None:
-        """Register the gradients of one copy of a network. Arguments as in `GlobalNormClipping`."""
+        """Register the gradients of one replica.
+
+        The arguments are those of `GlobalNormClipping`.
+        """
         if self.clip_norm is not None:
             self._clips.append(GlobalNormClipping(grads, ctxs, sharded, duplicates))
         if self.loss_scale is not None:
@@ -204,8 +207,8 @@ class GradientPostprocessor:
     def unscale_and_clip(self, optimizers: Sequence[Any], padding: BucketPadding) -> bool:
         """Unscale and clip the gradients, and return whether ``optimizers`` may update with them.
 
-        With a loss scale, the host waits to know whether all gradients are finite. Otherwise the
-        return value is True. ``padding``: the padding of the gradients' buckets.
+        With a loss scale, the host waits until it is known whether all gradients are finite.
+        Otherwise, the result is True. ``padding``: the padding of the gradients' buckets.
         """
         clip_norm, scale = self.clip_norm, self.loss_scale
         if scale is not None:

@@ -4,10 +4,10 @@ The largest float16 number is 65504, and numbers below 6e-5 have fewer digits. S
 multiplied by a scale, and the gradients are divided by the scale. If gradients overflow, the step
 is skipped on all devices, and the scale is halved. After many steps without an overflow, the scale
 is doubled (Micikevicius et al., "Mixed precision training", 2018, section 3.2). Scales are powers
-of two, which change no digit of a float32.
+of two, so scaling does not round a float32.
 
-mxnet.contrib.amp.LossScaler is not used. It halves the scale without a limit, checks every
-parameter of one device separately, and requires amp.init.
+mxnet.contrib.amp.LossScaler is not used. It halves the scale without a lower limit, checks each
+parameter separately on one device, and requires amp.init.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ MAX_SKIPPED_IN_A_ROW = 100  # so many skipped steps are not the fault of a singl
 
 
 class LossScale:
-    """Factor by which the loss of the next step is multiplied. `record_step` adjusts it.
+    """The factor by which the loss of the next step is multiplied.
+
+    `record_step` adjusts the factor.
 
     Args:
         value: First factor, a power of two.
@@ -38,7 +40,8 @@ class LossScale:
         skipped: Number of skipped steps so far.
 
     Raises:
-        ConfigError: For values that are not powers of two, or not in order.
+        ConfigError: For values that are not powers of two, or unless ``smallest`` <= ``value`` <=
+            ``largest``.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class LossScale:
     def record_step(self, finite: bool) -> None:
         """Adjust the scale after a step, which was skipped if its gradients were not ``finite``.
 
-        Raises DivergedError if gradients overflow with the smallest scale.
+        Raises DivergedError if gradients overflow even with the smallest scale.
         """
         self.steps += 1
         self._good += 1
@@ -85,7 +88,7 @@ class LossScale:
         return {name: getattr(self, name) for name in ("value", "steps", "skipped", "_good")}
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """Set the values that `state` returned."""
+        """Restore the values that `state` returned."""
         vars(self).update(state)
 
     def summary(self) -> str:
@@ -94,7 +97,7 @@ class LossScale:
 
 
 class SkipNotFinite(LossScale):
-    """Constant loss scale of 1 with which steps are skipped if their gradients are not finite."""
+    """A constant loss scale of 1, for skipping steps whose gradients are not finite."""
 
     def __init__(self) -> None:
         super().__init__(1.0)
@@ -128,8 +131,8 @@ def check_on_nan(on_nan: str) -> None:
 def make_loss_scale(dtype: str, images: int, on_nan: str = "stop") -> Optional[LossScale]:
     """Return the loss scale at the start of a run, or None for float32 with ``on_nan`` "stop".
 
-    ``images`` is the number of images of a batch on one device. Their losses are summed, not
-    averaged, so the scale is INITIAL_SCALE divided by ``images``, rounded to a power of two.
+    ``images``: the number of images in one device's shard. Their losses are summed, not averaged,
+    so the scale is INITIAL_SCALE divided by ``images``, rounded to a power of two.
     """
     if dtype == "float32":
         return SkipNotFinite() if on_nan == "skip" else None

@@ -1,4 +1,4 @@
-"""Updates by the servers of a process group, which receive gradients and return new weights.
+"""Lets the servers of a process group update: they receive gradients and return new weights.
 
 Gradients and weights of the buckets are sent as flat arrays. The new weights are then copied to all
 devices.
@@ -24,14 +24,14 @@ from gluonlab.optimizers.server_optimizer import FlatLayout, PerWorkerSchedule, 
 
 
 class ServerUpdater:
-    """Updater that lets the servers of ``store``'s group update the weights of ``buckets``.
+    """Lets the servers of ``store``'s group update the weights in ``buckets``.
 
-    ``updates_buckets`` is true if the optimizer can update a bucket, or a part of it, in one call.
+    ``updates_buckets``: whether the optimizer can update a bucket, or a part of it, in one call.
 
     In a synchronous group, the servers update with the sum of all processes' gradients. In an
     asynchronous group, they update once for each process's gradient. Weight decay is then divided
-    by the number of processes. The schedule counts one step for as many updates as there are
-    processes.
+    by the number of processes. The learning rate schedule then advances by one step for every such
+    number of updates.
 
     All processes must create a ServerUpdater, which broadcasts the weights of rank 0.
     """
@@ -79,10 +79,10 @@ class ServerUpdater:
         return sent
 
     def sum_and_update(self, optimizer: Any, stale: StaleGradients, counts_differ: bool) -> None:
-        """Queue the transfer of all gradients to the servers, and of the new weights back.
+        """Queue the transfer of all gradients to the servers and of the new weights back.
 
-        ``counts_differ`` is not used. Raises RunError for stale gradients and for changed settings
-        of the optimizer, which the servers would ignore.
+        ``counts_differ`` is not used. Raises RunError for stale gradients, and if settings of the
+        optimizer have changed, since the servers would ignore both.
         """
         if stale.on_all_devices:
             names = sorted(param.name for param in stale.on_all_devices)
@@ -110,7 +110,7 @@ class ServerUpdater:
 class _Transfer:
     """The copies between some buckets and one flat array on the first device.
 
-    ``views``: for each piece of ``flat``, (its bucket, its offset in the bucket, the piece).
+    ``views``: for each piece of ``flat``, (bucket, offset in the bucket, piece).
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class _Transfer:
 
 
 def _bucket_slices(arrays: Sequence[nd.NDArray], offset: int, size: int) -> List[nd.NDArray]:
-    """Return ``size`` elements of each array as views, or the arrays if they have no others."""
+    """Return ``size`` elements of each array as views, or the arrays themselves if that is all."""
     # Avoid a view of a whole weight, because oneDNN may have rearranged its memory.
     if arrays[0].size == size:
         return list(arrays)
@@ -184,5 +184,5 @@ def _multipliers(bucket: Bucket) -> Tuple[float, float]:
 
 
 def _changeable_settings(optimizer: Any) -> "dict[str, Any]":
-    """Return the settings of an optimizer that a user can change between two steps."""
+    """Return those settings of an optimizer that a user can change between steps."""
     return {name: getattr(optimizer, name, None) for name in ("lr", "wd", "lr_scheduler")}

@@ -1,8 +1,8 @@
-"""Detection of stale gradients, which backward has not written since they were last used.
+"""Detects stale gradients: those that backward has not written since they were last used.
 
-autograd keeps a flag for every parameter on every device. Backward sets the flag. If no flag is set
-on a device, the device had no shard of this batch. On any other device, a parameter whose flag is
-not set was not used by the network.
+autograd keeps a flag for every parameter on every device, which backward sets. If no flag is set on
+a device, the device had no shard of this batch. On other devices, a parameter without the flag was
+not used by the network.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class StaleGradients(NamedTuple):
     """Parameters with stale gradients.
 
     Attributes:
-        on_device: By device, the parameters whose gradient is stale on this device.
+        on_device: For each device, the parameters whose gradient is stale there.
         on_all_devices: Parameters whose gradient is stale on every device.
         idle: Positions of the devices on which every gradient is stale.
     """
@@ -37,7 +37,7 @@ NO_STALE_GRADIENTS = StaleGradients([], set(), set())
 
 
 class StaleGradientTracker:
-    """Reader of the flags of ``params`` on ``ctxs``. The parameters must keep their arrays."""
+    """Reads the flags of ``params`` on ``ctxs``. The parameters must keep their arrays."""
 
     def __init__(self, params: Sequence[Parameter], ctxs: Sequence[mx.Context]) -> None:
         self._params, self._ctxs = list(params), list(ctxs)
@@ -57,9 +57,9 @@ class StaleGradientTracker:
         return StaleGradients(on_device, set.intersection(*on_device), idle)
 
     def stale_to_ignore_in_group(self, stale: StaleGradients, kvstore: str) -> StaleGradients:
-        """Return the stale gradients that this process of a group ignores.
+        """Return ``stale`` as this process of a group must treat it.
 
-        If this process has no shard, it ignores nothing, since the other processes have all
+        If this process has no shard, it skips no parameter, since the other processes have all
         gradients. Raises RunError for a parameter that is stale in this process, because it may be
         fresh in another process.
         """
@@ -73,7 +73,7 @@ class StaleGradientTracker:
         return stale
 
     def check_fresh(self, stale: StaleGradients) -> None:
-        """Raise UserWarning, as in gluon.Trainer, for a parameter that a device has not used."""
+        """Raise UserWarning, as gluon.Trainer does, for a parameter that a device has not used."""
         if stale is NO_STALE_GRADIENTS:
             return
         several = len(self._ctxs) > 1

@@ -40,10 +40,10 @@ class KVStoreCall(NamedTuple):
 def make_kvstore_calls(
     store: Any, buckets: Sequence[Bucket], bucket_bytes: int, updates: bool, first_key: int = 0
 ) -> List[KVStoreCall]:
-    """Return a step's kvstore calls. A call has several small buckets if the store allows it.
+    """Return a step's kvstore calls. If the store allows it, a call handles several small buckets.
 
-    ``updates`` is true if the store also updates. The keys of the buckets are ``first_key``,
-    ``first_key + 1`` and so on.
+    ``updates``: whether the store also updates the parameters. The keys of the buckets are
+    ``first_key``, ``first_key + 1`` and so on.
     """
     calls: List[Tuple[Any, Any, Any, int]]
     if not isinstance(store, AllreduceKVStore):
@@ -70,7 +70,7 @@ def broadcast_parameters(store: Any, first_key: int, buckets: Sequence[Bucket], 
 def _bind_kvstore_call(
     store: Any, key: Any, grads: Any, weights: Any, priority: int, updates: bool, adds: bool
 ) -> Callable[[], None]:
-    """Return the function that queues a kvstore call. ``adds``: gradients have grad_req "add"."""
+    """Return the function that queues a kvstore call. ``adds``: whether grad_req is "add"."""
     if store is None:
         return lambda: None  # the gradient of a single device is already the sum
     if updates:
@@ -83,9 +83,10 @@ def _bind_kvstore_call(
 
 
 def make_key_updates(buckets: Sequence[Bucket], optimizer: Any, updaters: Sequence[Any]) -> List[KeyUpdate]:
-    """Return the update of each bucket, for an element-wise optimizer; its key is its position.
+    """Return the update of each bucket, for an element-wise optimizer. The keys are positions.
 
-    ``updaters``: by device, gluon's Updater, which holds the states. Missing states are created.
+    ``updaters``: gluon's Updater for each device, which holds the states. Missing states are
+    created.
     """
     key_updates = []
     for key, bucket in enumerate(buckets):
@@ -100,7 +101,7 @@ def make_key_updates(buckets: Sequence[Bucket], optimizer: Any, updaters: Sequen
 
 
 class ParameterUpdater:
-    """Updater for each parameter, as in gluon.Trainer, for optimizers that are not element-wise."""
+    """Updates each parameter separately, as gluon.Trainer does; for non-element-wise optimizers."""
 
     def __init__(self, params: Sequence[Parameter], updaters: Sequence[Any]) -> None:
         self._updaters = updaters
@@ -131,11 +132,11 @@ def has_gradient(param: Parameter) -> bool:
 
 
 class ShardedUpdater:
-    """Updater that lets the kvstore "sharded-optimizer" sum and update.
+    """Lets the kvstore "sharded-optimizer" sum gradients and update parameters.
 
-    Each device updates its part of a bucket's weights as soon as the bucket is summed. Clipping, a
-    loss scale and different update counts need all sums before the first update. In these cases all
-    buckets are summed first.
+    Each device updates its part of a bucket's weights as soon as the bucket is summed. But
+    clipping, a loss scale and different update counts require all sums before the first update. In
+    these cases, all buckets are summed first.
     """
 
     def __init__(

@@ -1,15 +1,15 @@
-"""BucketedTrainer: a gluon.Trainer that sums and updates its parameters in a few large buffers.
+"""BucketedTrainer: a gluon.Trainer that sums gradients and updates in a few large buffers.
 
 gluon.Trainer makes one kvstore call and one optimizer call for each parameter, which takes longer
-than the transfer of a small gradient. Here the parameters of a bucket share one buffer on each
-device. Each parameter's array becomes a view of the buffer. A step has four parts:
+than transferring a small gradient. Here the parameters of a bucket share one buffer on each device.
+Each parameter's array becomes a view of the buffer. A step has four parts:
 
 1. `stale_gradients` finds gradients that backward has not written, and `step` sets them to zero.
-   `gluonlab.training` needs only the other parts, because compiled graphs write every gradient.
+   `gluonlab.training` does not need this part, because compiled graphs write every gradient.
 2. The kvstore sums the gradients of all devices.
 3. `gradient_postprocessing` divides the sums by the loss scale and clips their norm.
-4. The optimizer updates the copy of the parameters on each device (`update_keys`). Servers of
-   several processes do that instead (`server_updates`), or "sharded-optimizer" does parts 2 to 4.
+4. The optimizer updates the parameters on each device (`update_keys`). Alternatively, the servers
+   of a process group do the update (`server_updates`), or "sharded-optimizer" does parts 2 to 4.
 
 `sum_and_update` prepares the calls of parts 2 and 4.
 """
@@ -69,15 +69,15 @@ class BucketedTrainer(gluon.Trainer):
 
     **Buckets.** The first bucket contains the last layers, so the kvstore can reduce their
     gradients during the backward pass. Do not change the arrays or multipliers of a parameter after
-    the trainer was created: the next step raises RunError. An optimizer that is not element-wise
+    creating the trainer: the next step would raise RunError. An optimizer that is not element-wise
     updates one parameter at a time.
 
     **Stale gradients.** A gradient that backward has not written since the last step is stale, and
     counts as zero. A device without a shard is idle, and all its gradients count as zero. If a
-    parameter has a stale gradient for another reason, `step` raises a UserWarning with its name and
+    gradient is stale for another reason, `step` raises a UserWarning with the parameter's name and
     changes nothing. With ``ignore_stale_grad=True``, all replicas get the same update, and a
-    parameter without a fresh gradient on any device stays unchanged. In the same case,
-    gluon.Trainer adds old gradients again or lets its replicas diverge.
+    parameter whose gradient is stale on all devices stays unchanged. In such cases, gluon.Trainer
+    adds old gradients again or lets its replicas diverge.
 
     **Gradient accumulation.** With ``grad_req="add"``, the first device keeps the sum of the
     gradients until you set it to zero. With "sharded-optimizer", each device keeps its part of the
@@ -89,13 +89,13 @@ class BucketedTrainer(gluon.Trainer):
             For PyTorch's momentum, pass `gluonlab.optimizers.SGD`.
         optimizer_params: The arguments of an optimizer that you pass by name.
         kvstore: The name or instance of a kvstore, such as ``mx.kv.create("dist_sync")``. It
-            reduces the gradients, and the optimizer runs on every device. None is for one device.
-            "sharded-optimizer" shards the optimizer states (ZeRO-1).
+            reduces the gradients, and the optimizer runs on every device. With one device, it may
+            be None. "sharded-optimizer" shards the optimizer states (ZeRO-1).
         compression_params: Gradient compression, such as ``{"type": "2bit", "threshold": 0.5}``.
         update_on_kvstore: Accepted for compatibility with gluon.Trainer. It has no effect.
         bucket_bytes: The largest size of a bucket, in bytes. The default is 4 MiB on CPU devices
             and 25 MiB on GPUs. With kvstore "device", GPUs may use smaller buckets.
-        clip_norm: The largest norm of the gradient, which is summed over all devices and divided by
+        clip_norm: The largest norm of the gradient, after summing over all devices and dividing by
             the batch size.
         loss_scale: The loss scale for mixed precision. Gradients are divided by
             ``loss_scale.value``. If a gradient is not finite, the step changes nothing except the
@@ -160,7 +160,7 @@ class BucketedTrainer(gluon.Trainer):
                 self.prepare()
 
     def prepare(self) -> None:
-        """Make the buckets now instead of in the first step.
+        """Create the buckets now instead of in the first step.
 
         Raises:
             RunError: If the shape of a parameter is unknown.
@@ -175,7 +175,8 @@ class BucketedTrainer(gluon.Trainer):
 
         Args:
             batch_size: The number of images on all devices.
-            ignore_stale_grad: Whether to keep parameters without a fresh gradient unchanged.
+            ignore_stale_grad: Whether to leave parameters unchanged if their gradient is stale,
+                instead of raising.
 
         Raises:
             UserWarning: A parameter has no fresh gradient, and ``ignore_stale_grad`` is false.
@@ -189,10 +190,10 @@ class BucketedTrainer(gluon.Trainer):
             self._mark_grads_used()
 
     def apply(self, batch_size: float) -> None:
-        """Sum and update like `step`, with all gradients regarded as fresh.
+        """Sum and update like `step`, but treat all gradients as fresh.
 
-        Use it for gradients that an executor has written, because executors do not mark gradients
-        as fresh.
+        Use this method for gradients that an executor has written, because executors do not mark
+        gradients as fresh.
 
         Args:
             batch_size: Number of images on all devices.
@@ -205,14 +206,14 @@ class BucketedTrainer(gluon.Trainer):
             queue()
 
     def start_step(self, batch_size: float) -> "Tuple[Tuple[str, Callable[[], None]], ...]":
-        """Set the batch size, and return the two functions that sum the gradients and update.
+        """Set the batch size, and return two functions: one sums the gradients, the other updates.
 
         Args:
             batch_size: Number of images on all devices.
 
         Returns:
             ("allreduce", function) and ("update", function). Call both functions in this order,
-            outside of autograd.record.
+            outside autograd.record.
         """
         self._set_batch_size(batch_size)
         return ("allreduce", self._allreduce_grads), ("update", self._update)
@@ -227,7 +228,10 @@ class BucketedTrainer(gluon.Trainer):
         self._prepare_and_check()
 
     def _prepare_and_check(self) -> None:
-        """Make missing buckets. Raise RunError if changed parameters or amp prevent a step."""
+        """Create the buckets if needed.
+
+        Raise RunError if changed parameters or amp prevent a step.
+        """
         if self._params_to_init or not self._kv_initialized:
             self.prepare()
         self._check_buckets_intact()
@@ -244,7 +248,10 @@ class BucketedTrainer(gluon.Trainer):
             )
 
     def _zero_stale_grads(self, ignore_stale_grad: bool) -> None:
-        """Set stale gradients to zero. Parameters that are stale on all devices are not updated."""
+        """Set stale gradients to zero.
+
+        Parameters whose gradients are stale on all devices are not updated.
+        """
         stale = self._stale_tracker.find_stale()
         if self._distributed and ignore_stale_grad:
             stale = self._stale_tracker.stale_to_ignore_in_group(stale, self._kvstore.type)
@@ -254,14 +261,17 @@ class BucketedTrainer(gluon.Trainer):
                 bucket.zero_grad(device, params)
 
     def _record_stale_gradients(self, stale: StaleGradients, ignore_stale_grad: bool) -> None:
-        """Store the stale gradients for the update; raise UserWarning unless they are ignored."""
+        """Store the stale gradients for the update. Raise UserWarning unless they are ignored."""
         self._stale_gradients = stale
         self._counts_differ = self._counts_differ or bool(stale.on_all_devices)
         if not ignore_stale_grad:
             self._stale_tracker.check_fresh(stale)
 
     def _allreduce_grads(self) -> None:
-        """Queue the sum of all gradients. A store that updates then also updates the parameters."""
+        """Queue the sums of all gradients.
+
+        If the store updates parameters, queue the updates as well.
+        """
         self._padding.clear_before_sum()
         if self._store_updater is not None:
             self._store_updater.sum_and_update(self._optimizer, self._stale_gradients, self._counts_differ)
@@ -270,7 +280,7 @@ class BucketedTrainer(gluon.Trainer):
                 call.run()  # what the store's prepare_pushpull returned, such as MXNetKVStore's
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
-        """Unscale, clip and update, unless the store has updated or the step is skipped.
+        """Unscale, clip and update, unless the store has already updated or the step is skipped.
 
         ``ignore_stale_grad`` is unused: it is part of the signature in gluon.Trainer.
         """
@@ -290,7 +300,7 @@ class BucketedTrainer(gluon.Trainer):
         update_keys(self._optimizer, self._key_updates, ranges, self._counts_differ)
 
     def _mark_grads_used(self) -> None:
-        """Mark all gradients as stale. Under grad_req "add", keep each sum on one device only."""
+        """Mark all gradients as stale. With grad_req "add", keep each sum on one device only."""
         for grad in self._duplicate_sums:
             grad[:] = 0
         self._stale_tracker.mark_used()
@@ -309,7 +319,7 @@ class BucketedTrainer(gluon.Trainer):
 
         Args:
             batch_size: Number of images on all devices.
-            ignore_stale_grad: Keep parameters without a fresh gradient unchanged.
+            ignore_stale_grad: Whether to leave parameters with a stale gradient unchanged.
         """
         with autograd.pause():
             self._set_batch_size(batch_size)
@@ -319,7 +329,10 @@ class BucketedTrainer(gluon.Trainer):
             self._mark_grads_used()
 
     def _check_separate_phases(self, method: str) -> None:
-        """Raise RunError if the store cannot sum without updating. ``method``: for the message."""
+        """Raise RunError if the store cannot sum without updating.
+
+        ``method``: its name in the message.
+        """
         if self._update_on_kvstore:
             raise RunError(
                 f"{method}: kvstore {self._kvstore.type!r} sums and updates in one operation: call "
@@ -328,7 +341,7 @@ class BucketedTrainer(gluon.Trainer):
 
     @property
     def clip_norm(self) -> Optional[float]:
-        """The upper limit of the norm of the whole gradient, or None."""
+        """The upper limit of the gradient's global norm, or None."""
         return self._postprocessor.clip_norm
 
     def zero_grad(self, devices: Sequence[int]) -> None:
@@ -344,7 +357,8 @@ class BucketedTrainer(gluon.Trainer):
     def synchronize(self) -> None:
         """Wait for the other processes, if they train asynchronously.
 
-        All devices of all processes then have the servers' weights. Otherwise nothing changes.
+        Afterwards, all devices of all processes have the servers' weights. In synchronous training,
+        nothing changes.
         """
         if self._updates_on_servers and self._store_updater is not None:
             self._store_updater.synchronize()
@@ -352,7 +366,7 @@ class BucketedTrainer(gluon.Trainer):
     meet = RenamedMember("synchronize")
 
     def save_states(self, fname: str) -> None:
-        """Write the optimizer states to a file, by parameter name.
+        """Write the optimizer states to a file, identified by parameter name.
 
         You can load the file with any kvstore, bucket size and number of devices. gluon.Trainer
         cannot read it. To write a file for gluon.Trainer, use
@@ -370,12 +384,11 @@ class BucketedTrainer(gluon.Trainer):
     def load_states(self, fname: str) -> None:
         """Load optimizer states that `save_states` or gluon.Trainer wrote.
 
-        You can call it before the first step or during training. It also restores the update counts
-        and the learning rate or the position in the schedule. It does not restore the optimizer's
-        other settings.
+        Call it before the first step or during training. It also restores the update counts, and
+        the learning rate or the position in its schedule, but not the optimizer's other settings.
 
         Parameters are matched by name, or by position in files of gluon.Trainer. Such a file is a
-        pickle, but its code is not executed.
+        pickle, but the code in it is not executed.
 
         Args:
             fname: The path of the file.
@@ -388,7 +401,7 @@ class BucketedTrainer(gluon.Trainer):
         load_states_file(self, fname)
 
     def _check_states_are_local(self) -> None:
-        """Raise RunError if the optimizer's states are on servers."""
+        """Raise RunError if the optimizer's states are on servers instead of in this process."""
         if self._updates_on_servers:
             raise RunError(
                 "the servers do not return the optimizer's states: update on the workers to save or load them"
@@ -398,7 +411,7 @@ class BucketedTrainer(gluon.Trainer):
     # each update, and skips steps that overflowed.
 
     def _check_amp(self) -> None:
-        """Raise RunError if the store updates before amp can look for an overflow.
+        """Raise RunError if the store updates before amp can check for an overflow.
 
         Also raise it if the store keeps part of a skipped gradient for the next step.
         """
@@ -417,7 +430,7 @@ class BucketedTrainer(gluon.Trainer):
             )
 
     def _amp_skips_step(self) -> bool:
-        """Return whether amp skips this step. amp then also changes its loss scale."""
+        """Return whether amp skips this step. In that case, amp also changes its loss scale."""
         scaler = getattr(self, "_amp_loss_scaler", None)
         return scaler is not None and bool(scaler.has_overflow(self._params))
 
@@ -425,7 +438,10 @@ class BucketedTrainer(gluon.Trainer):
     # _kv_initialized and _params_to_init are gluon.Trainer's.
 
     def _init_kvstore(self) -> None:
-        """Set up the kvstore. gluon calls this again after ``set_data``, if the store updates."""
+        """Set up the kvstore.
+
+        If the store updates, gluon calls this method again after ``set_data``.
+        """
         store: Any = self._chosen_kvstore
         self._kvstore = store
         self._updates_on_servers = isinstance(store, GroupKVStore) and store.on_servers
@@ -439,7 +455,7 @@ class BucketedTrainer(gluon.Trainer):
         self._kv_initialized = True
 
     def _init_params(self) -> None:
-        """Make the buckets, unless they exist, and broadcast the parameters."""
+        """Create the buckets, unless they exist, and broadcast the parameters."""
         trainer_arguments.check_shapes(self._params)
         if not self.buckets:
             set_missing_shapes(self._params)
@@ -501,7 +517,7 @@ class BucketedTrainer(gluon.Trainer):
 
     @property
     def _needs_allreduce(self) -> bool:
-        """False for a single device: its gradient is already the sum."""
+        """False for a single device, whose gradient is already the sum."""
         return self._kvstore is not None and (len(self._contexts) > 1 or self._distributed)
 
     @property
@@ -511,7 +527,7 @@ class BucketedTrainer(gluon.Trainer):
 
 
 def _check_batch_size(batch_size: Any) -> None:
-    """Raise ConfigError for a batch size that gradients cannot be divided by."""
+    """Raise ConfigError for a batch size by which gradients cannot be divided."""
     if not (isinstance(batch_size, Real) and 0 < float(batch_size) < math.inf):
         shown = " ".join(repr(batch_size).split())  # an array's has several lines
         raise ConfigError(f"batch_size={shown}: use a number above 0, the images of this step on all devices")

@@ -1,4 +1,4 @@
-"""Checks and conversions of a BucketedTrainer's arguments."""
+"""Checks and converts the arguments of a BucketedTrainer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ARGUMENT_HINTS = {
 
 @contextmanager
 def restore_owners_on_error(params: Any, optimizer: Any) -> Iterator[None]:
-    """If the with statement raises, give parameters and optimizer back to their former trainers.
+    """If the with block raises, return the parameters and the optimizer to their former trainers.
 
     The parameters get their former trainers again, and the optimizer its former ``param_dict``.
     """
@@ -83,7 +83,7 @@ def _check_optimizer_params(optimizer: "str | mx.optimizer.Optimizer", optimizer
 
 @contextmanager
 def explain_unknown_params(optimizer: Any, optimizer_params: Any) -> Iterator[None]:
-    """Convert a TypeError in the with statement, for an unknown parameter, into a ConfigError."""
+    """Convert a TypeError in the with block, for an unknown parameter, into a ConfigError."""
     try:
         yield
     except TypeError as error:
@@ -98,7 +98,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _as_list(params: Any) -> "Optional[List[Any]]":
-    """Return the parameters as a list, or None for a type that gluon.Trainer refuses."""
+    """Return the parameters as a list, or None for a type that gluon.Trainer does not accept."""
     if hasattr(params, "values"):
         return list(params.values())
     return list(params) if isinstance(params, (list, tuple)) else None
@@ -134,9 +134,9 @@ def resolve_kvstore(kvstore: Any, ctxs: Sequence[mx.Context]) -> Optional[KVStor
 def check_update_on_kvstore(
     store: Optional[KVStoreBase], optimizer: Any, update_on_kvstore: Optional[bool], devices: int
 ) -> None:
-    """Raise KVStoreError if ``update_on_kvstore`` or the optimizer does not fit the store.
+    """Raise KVStoreError if the store does not support ``update_on_kvstore`` or the optimizer.
 
-    Raises ConfigError for an optimizer under which the replicas on several devices diverge.
+    Raises ConfigError for an optimizer that makes the replicas on several devices diverge.
     """
     check_replicas_stay_equal(optimizer, devices)
     sharded = is_sharded(store)
@@ -176,7 +176,7 @@ def resolve_compression(
 ) -> "Optional[Dict[str, Any]]":
     """Return the compression to set in ``store``, or None.
 
-    Raises KVStoreError for a compression that the store, or MXNet, cannot do.
+    Raises KVStoreError for a compression that the store or MXNet does not support.
     """
     if loss_scale is not None and isinstance(store, GroupKVStore) and store.keeps_residual:
         raise KVStoreError(
@@ -247,5 +247,5 @@ def check_shapes(params: Sequence[Parameter]) -> None:
 
 
 def names_without_shape(params: Sequence[Parameter]) -> List[str]:
-    """Return the names of parameters that the network's first call will initialize."""
+    """Return the names of the parameters that will be initialized in the network's first call."""
     return [param.name for param in params if param.grad_req != "null" and param._data is None]

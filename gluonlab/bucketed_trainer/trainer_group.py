@@ -1,4 +1,4 @@
-"""TrainerGroup: several BucketedTrainers that update the parts of one network together.
+"""TrainerGroup: several BucketedTrainers that together update the parts of one network.
 
 All parameters of a `BucketedTrainer` are on all its devices. If parts of a network are on different
 devices, each part needs its own trainer. The group computes the global norm and checks for
@@ -23,15 +23,15 @@ from gluonlab.optimizers.optimizer_states import States, fit_states, state_targe
 
 
 class TrainerGroup:
-    """Group of trainers for the parts of one network, with a common gradient norm and loss scale.
+    """Trainers for the parts of one network, with a common gradient norm and loss scale.
 
     Args:
-        trainers: A trainer for each part. Each has as many devices as there are copies of the
-            network; device i belongs to copy i. They have no clip_norm and no loss_scale.
+        trainers: A trainer for each part. Each has one device for each replica of the network;
+            device i belongs to replica i. They have no clip_norm and no loss_scale.
         clip_norm: As in `BucketedTrainer`, for the whole network.
         loss_scale: As in `BucketedTrainer`, for the whole network.
-        replicated: A trainer for each device of a copy, for parameters that all devices of a copy
-            hold, with the same gradients.
+        replicated: For each device of a replica, a trainer for the parameters that all the
+            replica's devices hold, with the same gradients.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TrainerGroup:
             )
 
     def _gradients_by_device(self, copy: int) -> List[List[nd.NDArray]]:
-        """Return the gradients of copy number ``copy`` of the network, by device.
+        """Return the gradients of replica number ``copy`` of the network, by device.
 
         The first device's list also has the replicated gradients.
         """
@@ -74,11 +74,11 @@ class TrainerGroup:
         return [[*grads[0], *replicated], *grads[1:]]
 
     def _duplicate_gradients(self, copy: int) -> List[List[nd.NDArray]]:
-        """Return each device's gradients that the first device also holds."""
+        """Return, for each device, the gradients that the first device also holds."""
         return [[], *(_copy_gradients(trainer, copy) for trainer in self._replicated[1:])]
 
     def zero_grad(self, copies: Sequence[int]) -> None:
-        """Set the gradients of these copies of the network to zero."""
+        """Set the gradients of these replicas of the network to zero."""
         for trainer in self.trainers:
             trainer.zero_grad(copies)
 

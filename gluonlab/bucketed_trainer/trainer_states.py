@@ -4,8 +4,8 @@
 without a file. `gluonlab.optimizers.optimizer_states` describes the names and contents of the
 arrays, and how parameters with other names are matched.
 
-A trainer with restored states computes the same updates. They are bit-identical if store, devices
-and buckets are the same, and otherwise equal up to rounding. The states do not include the
+A trainer with restored states computes the same updates. They are bit-identical if the store,
+devices and buckets are the same, and otherwise equal up to rounding. The states do not include the
 parameters, the loss scale and the residuals of compressed gradients.
 """
 
@@ -48,10 +48,10 @@ from gluonlab.optimizers.update_history import (
 
 
 class _StateLocation(NamedTuple):
-    """Location of a parameter's state: the optimizer's key, and a range of the key's elements.
+    """The location of a parameter's state: the optimizer's key, and a range of the key's elements.
 
-    ``begin`` is None if the parameter has all elements of the key. ``end`` is the offset of the
-    next parameter.
+    ``begin`` is None if all elements of the key belong to the parameter. ``end`` is the offset of
+    the next parameter.
     """
 
     key: Any
@@ -63,8 +63,8 @@ def gather_states(trainer: gluon.Trainer) -> Dict[str, nd.NDArray]:
     """Return all states of the trainer's optimizer by name, as CPU arrays, without waiting.
 
     Args:
-        trainer: A `BucketedTrainer`. If parameters have no shapes yet, the result is the states
-            that `restore_states` set, or else update counts of 0.
+        trainer: A `BucketedTrainer`. If parameters have no shapes yet, the result contains the
+            states that `restore_states` set, or else update counts of 0.
 
     Returns:
         The arrays that ``save_states`` writes.
@@ -89,7 +89,7 @@ def restore_states(trainer: gluon.Trainer, arrays: Mapping[str, nd.NDArray]) -> 
 
 
 def load_states_file(trainer: gluon.Trainer, fname: "str | bytes | os.PathLike[str]") -> None:
-    """Set the states in a file. Raises KVStoreError like ``load_states``."""
+    """Set the trainer's states to those in a file. Raise KVStoreError like ``load_states``."""
     states = read_states(fname, max_states_bytes(state_targets(trainer._params)))
     set_states(trainer, states, repr(os.fsdecode(fname)))
 
@@ -118,7 +118,7 @@ def set_states(trainer: gluon.Trainer, states: States, source: str) -> None:
 def load_pending_states(trainer: gluon.Trainer) -> None:
     """Set the states that were loaded before the trainer had buckets, if any.
 
-    Raises KVStoreError if they do not fit.
+    Raises KVStoreError if the states do not match the trainer.
     """
     states, trainer._pending_states = trainer._pending_states, None
     if states is not None:
@@ -144,7 +144,7 @@ def collect_states(trainer: gluon.Trainer) -> States:
 
 
 def _state_locations(trainer: gluon.Trainer) -> Dict[Parameter, _StateLocation]:
-    """Return the optimizer key and the range of elements of each parameter's state.
+    """Return, for each parameter, the optimizer key and the range of elements with its state.
 
     Only parameters in buckets are included.
     """
@@ -175,7 +175,7 @@ def _key_state(trainer: gluon.Trainer, key: Any) -> KeyState:
 
 
 def _parameter_state(state: KeyState, begin: Optional[int], name: str, param: Parameter) -> ParameterState:
-    """Return a parameter's state, copied to the CPU from the state of its optimizer key.
+    """Return a parameter's state, copied to the CPU from the state of the optimizer key.
 
     ``begin``: see `_StateLocation`.
     """
@@ -216,10 +216,10 @@ def _put_states(trainer: gluon.Trainer, states: States, source: str) -> None:
 def _new_key_states(
     trainer: gluon.Trainer, param_states: Mapping[Parameter, ParameterState], source: str
 ) -> "Tuple[Dict[Any, Any], Dict[Any, KeyState]]":
-    """Return the optimizer's nested states and the `KeyState` of each key, both by key, on the CPU.
+    """Return two dicts by key, on the CPU: the optimizer's nested states, and the `KeyState`.
 
-    The first omits keys whose parameters have no state arrays. Raises KVStoreError if the arrays of
-    a parameter do not fit the optimizer.
+    The first dict omits keys whose parameters have no state arrays. Raises KVStoreError if the
+    arrays of a parameter do not match the optimizer.
     """
     key_locations: Dict[Any, Dict[Parameter, _StateLocation]] = {}
     for param, location in _state_locations(trainer).items():
@@ -243,7 +243,7 @@ def _assemble_key_state(
     param_states: Mapping[Parameter, ParameterState],
     source: str,
 ) -> Any:
-    """Return the nested state of a key, with a new state for parameters without a saved state."""
+    """Return the nested state of a key. Parameters without a saved state get a new one."""
     if trainer._updates_buckets:
         weight = trainer.buckets[key].weights[0]
     else:

@@ -1,1 +1,1 @@
-"""Allreduce as data: schedules of transfers, and modules that check, run, price and draw them."""
+"""Allreduce as data: schedules of transfers, and modules that verify, run, price and draw them."""

@@ -11,8 +11,8 @@ full-duplex port. A message takes alpha + bytes * beta seconds on the ports that
 takes gamma seconds per byte. `gluonlab.collectives.cost_model` computes costs on any topology.
 
 Recursive doubling of the whole buffer is missing. In this algorithm, two ranks exchange and add the
-same chunk in one step. Each would read and write the chunk at once, which the rules of a step
-forbid. It would need a second buffer.
+same chunk in one step. Each would read and write the chunk in the same step, which `Schedule`
+forbids. It would need a second buffer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _Definition = Tuple[Sequence[int], Iterable[Sequence[Transfer]]]
 
 
 def _define_algorithm(name: str, collective: str) -> Callable[[Callable[..., _Definition]], Algorithm]:
-    """Return a decorator. It turns a definition of chunk owners and steps into an algorithm.
+    """Return a decorator that turns a definition of chunk owners and steps into an algorithm.
 
     A definition is a function that returns (owner of each chunk, steps). Its arguments are the
     number of ranks, and ``chunks`` and ``groups`` if the algorithm supports them. The algorithm is
@@ -90,7 +90,10 @@ def _combine(reduce_scatter: Schedule, all_gather: Schedule) -> _Definition:
 
 
 def _chunk_count(name: str, requested: Optional[int], default: int, at_least: int = 1) -> int:
-    """Return ``requested`` or else ``default`` chunks. Raise ScheduleError below ``at_least``."""
+    """Return ``requested``, or ``default`` if it is None.
+
+    Raise ScheduleError below ``at_least``.
+    """
     chunks = default if requested is None else requested
     if not is_integer_at_least(chunks, at_least):
         raise ScheduleError(f"{name} with chunks={chunks!r}: use a whole number of at least {at_least}")
@@ -103,7 +106,7 @@ def star(world_size: int, chunks: Optional[int]) -> _Definition:
 
     The allreduce of Dive into Deep Learning, section "Training on Multiple GPUs".
 
-    Cost: 2 (p-1) (alpha + n beta) + (p-1) n gamma; all of it passes through one port.
+    Cost: 2 (p-1) (alpha + n beta) + (p-1) n gamma. All bytes pass through one port.
     """
     count = _chunk_count("star", chunks, 1)
     others = range(1, world_size)
@@ -153,8 +156,8 @@ def sharded(world_size: int, chunks: Optional[int]) -> _Definition:
 
     The answer to exercise 3 of the same section (see star).
 
-    Cost, with p chunks: 2 (p-1) (alpha + n/p beta) + (p-1) n/p gamma. The star's latency, but all
-    ports share the bytes.
+    Cost, with p chunks: 2 (p-1) (alpha + n/p beta) + (p-1) n/p gamma. The latency is that of star,
+    but all ports share the bytes.
     """
     return _combine(sharded_reduce_scatter(world_size, chunks=chunks), sharded_all_gather(world_size, chunks=chunks))
 
@@ -198,8 +201,8 @@ def bidirectional_ring(world_size: int) -> _Definition:
 
     Cost, if neighbors have links of their own: 2 (p-1) (alpha + n/2p beta) + (p-1) n/p gamma.
     Behind a switch, a rank sends both halves through one port: 4 (p-1) (alpha + n/2p beta) + (p-1)
-    n/p gamma for p > 2. For p = 2 it is ring. Source: Jain, Sabharwal, "Optimal bucket algorithms for large MPI
-    collectives on torus interconnects" (2010), section 3.
+    n/p gamma for p > 2. For p = 2 it is the same as ring. Source: Jain, Sabharwal, "Optimal bucket
+    algorithms for large MPI collectives on torus interconnects" (2010), section 3.
     """
     right = ring(world_size)
     mirror = [-rank % world_size for rank in range(world_size)]
@@ -212,10 +215,10 @@ def bidirectional_ring(world_size: int) -> _Definition:
 
 
 def _fold_ranks(world_size: int) -> Tuple[int, List[Tuple[int, int]]]:
-    """Return ``core``, the largest power of two up to p, and the chunks of the ranks from it on.
+    """Return ``core``, the largest power of two up to p, and the chunks of the other ranks.
 
-    These chunks are a list of (rank, chunk). Each of these ranks hands all its chunks over to the
-    rank ``core`` below it.
+    These chunks are a list of (rank, chunk). These are the ranks r >= ``core``; each hands all its
+    chunks over to rank r - ``core``.
     """
     core = 1 << (world_size.bit_length() - 1)
     return core, [(rank, chunk) for rank in range(core, world_size) for chunk in range(core)]
@@ -283,10 +286,10 @@ def halving_doubling(world_size: int) -> _Definition:
 def hierarchical(world_size: int, chunks: Optional[int], groups: Optional[Groups]) -> _Definition:
     """Sum within each group, then between groups, then hand out within each group.
 
-    Slow links between groups carry each chunk once each way. ``groups`` divide the ranks, such as
-    ((0, 1, 2, 3), (4, 5, 6, 7)) for two quads of GPUs. The default is two halves. Groups may have
-    different sizes. Member c mod size of a group sums chunk c for the group. By default there are
-    as many chunks as the largest group has members.
+    Slow links between groups carry each chunk once in each direction. ``groups`` divide the ranks,
+    such as ((0, 1, 2, 3), (4, 5, 6, 7)) for two quads of GPUs. The default is two halves. Groups
+    may have different sizes. Member c mod size of a group sums chunk c for the group. By default
+    there are as many chunks as the largest group has members.
 
     Cost with G groups of g ranks: 2 (g-1) (alpha + n/g beta) + (g-1) n/g gamma within the groups,
     and 2 (G-1) (alpha + n/g beta) + (G-1) n/g gamma between them. Source: Cho, Finkler, Serrano,
@@ -315,7 +318,10 @@ def hierarchical(world_size: int, chunks: Optional[int], groups: Optional[Groups
 
 
 def _resolve_groups(world_size: int, requested: Optional[Groups]) -> List[List[int]]:
-    """Return the groups, by default two halves. Raise ScheduleError unless each rank is in one."""
+    """Return the groups, by default two halves.
+
+    Raise ScheduleError unless each rank is in one group.
+    """
     if requested is None:
         middle = (world_size + 1) // 2
         requested = [range(middle), range(middle, world_size)]
@@ -334,7 +340,7 @@ class Tree:
     """A tree of ranks.
 
     ``parent[rank]``: the parent of a rank; the root is its own parent. ``ready_step[rank]``: the
-    earliest step in which the rank can send, because its children have sent before.
+    first step in which the rank can send, after all its children have sent.
     """
 
     parent: Tuple[int, ...]
@@ -365,7 +371,7 @@ def make_balanced_tree(world_size: int) -> Tree:
 
 
 def make_mirrored_trees(world_size: int) -> Tuple[Tree, Tree]:
-    """Return two trees of one shape in which no rank has children in both trees.
+    """Return two trees of the same shape. No rank has children in both trees.
 
     If the number of ranks is odd, a root may have one child in the other tree.
     """
@@ -413,7 +419,7 @@ def tree(world_size: int, chunks: Optional[int]) -> _Definition:
 def double_tree(world_size: int, chunks: Optional[int]) -> _Definition:
     """Two trees at once, half of the chunks each; inner ranks of one are leaves of the other.
 
-    So every port is used.
+    So all ports are in use.
 
     Cost with c chunks in each tree, for p = 2**d > 2: 2 (2 (d+c-1) - 1) (alpha + n/2c beta) + (2
     (d+c-1) - 1) n/2c gamma; for p = 2: 2c (alpha + n/2c beta) + n/2 gamma. Trees for other p are as
@@ -429,7 +435,7 @@ def double_tree(world_size: int, chunks: Optional[int]) -> _Definition:
 def _reduce_then_broadcast(trees_and_chunks: Sequence[Tuple[Tree, Sequence[int]]]) -> List[Step]:
     """Return the steps that run several trees at once, each on its own chunks.
 
-    All sums come first, then all copies.
+    All sums run first, then all copies.
     """
     up = [_reduce_steps(tree, chunks) for tree, chunks in trees_and_chunks]
     down = [
@@ -477,16 +483,17 @@ HALVES: Dict[str, Tuple[Algorithm, Algorithm]] = {
 def make_schedule(
     name: str, world_size: int, *, chunks: Optional[int] = None, groups: Optional[Groups] = None
 ) -> Schedule:
-    """Return the schedule of the algorithm ``name``.
+    """Return the schedule of the algorithm ``name`` for ``world_size`` ranks.
 
     Args:
         name: an algorithm of `ALGORITHMS`.
         world_size: the number of ranks.
-        chunks: the number of chunks, for algorithms that leave the choice.
+        chunks: the number of chunks, for algorithms that support any number.
         groups: the groups of ranks, for the algorithm "hierarchical".
 
     Raises:
-        ScheduleError: for an unknown name, with the choices, and for arguments that do not fit.
+        ScheduleError: for an unknown name (the message lists the choices), and for invalid
+            arguments.
     """
     if name not in ALGORITHMS:
         raise ScheduleError(unknown("algorithm", name, ALGORITHMS))
@@ -494,7 +501,7 @@ def make_schedule(
 
 
 def accepts_options(algorithm: Algorithm, **options: Any) -> bool:
-    """Return whether an algorithm accepts options such as ``chunks=2``, tried with two ranks."""
+    """Return whether ``algorithm`` accepts options such as ``chunks=2``; call it to find out."""
     try:
         algorithm(2, **options)
     except ScheduleError:
@@ -514,12 +521,12 @@ ACROSS_HOSTS = ("ring", "tree", "double_tree")
 
 
 def nest_over_hosts(name: str, scatter: Schedule, across: Schedule, gather: Schedule) -> Schedule:
-    """Return an allreduce: ``scatter`` within hosts, ``across`` hosts, ``gather`` within hosts.
+    """Return an allreduce: ``scatter`` in each host, then ``across`` hosts, then ``gather``.
 
     ``scatter`` and ``gather`` are a reduce_scatter and an all_gather with the same owners, for the
     devices of one host. ``across`` is an allreduce with a rank for each host, and divides each
     chunk of ``scatter`` into its own chunks. Device d of host h is rank h * devices + d. Raises
-    ScheduleError for schedules that do not fit each other.
+    ScheduleError for schedules that cannot be combined.
     """
     join_reduce_scatter_and_all_gather(name, scatter, gather)
     if across.collective != ALLREDUCE:
@@ -527,7 +534,7 @@ def nest_over_hosts(name: str, scatter: Schedule, across: Schedule, gather: Sche
     hosts, devices, parts = range(across.world_size), scatter.world_size, range(across.chunks)
 
     def in_every_host(steps: Sequence[Step]) -> Iterator[Step]:
-        """Yield steps of one host as steps of all hosts at once, on every part of a chunk."""
+        """Yield the steps of one host as steps of all hosts at once, for every part of a chunk."""
         for step in steps:
             yield tuple(
                 Transfer(host * devices + src, host * devices + dst, chunk * len(parts) + part, op)
@@ -563,9 +570,9 @@ def make_schedule_over_hosts(
     Args:
         hosts: The number of hosts.
         devices: The number of devices of each host.
-        across: The algorithm across hosts, of ALGORITHMS.
-        within: The algorithm within hosts, of HALVES.
-        order: ``order[r]`` is the device of a host with rank r of ``within``; r by default.
+        across: The algorithm across hosts, one of ALGORITHMS.
+        within: The algorithm within hosts, one of HALVES.
+        order: ``order[r]`` is the device of each host that has rank r in ``within``; r by default.
         chunks: The number of chunks for ``across``, if that algorithm accepts any number.
 
     Raises:

@@ -1,9 +1,9 @@
 """Maps a schedule's chunks to ranges of arrays, and orders the operations on these ranges.
 
 - `partition` divides arrays into chunks, or assigns whole arrays to chunks.
-- `coalesce_transfers` lists the operations of an executor on GPUs.
-- `list_chunk_writes` lists the operations of an executor on CPU devices.
-- `OverlapTracker` finds parts of arrays whose uses must wait for each other.
+- `coalesce_transfers` lists the operations that an executor runs on GPUs.
+- `list_chunk_writes` lists the operations that an executor runs on CPU devices.
+- `OverlapTracker` finds uses of overlapping parts that must wait for each other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gluonlab.errors import ScheduleError
 
 
 class ArrayRange(NamedTuple):
-    """The elements ``begin`` to ``end`` of array number ``array``, flattened."""
+    """The elements from ``begin`` up to ``end`` of array number ``array``, flattened."""
 
     array: int
     begin: int
@@ -24,12 +24,12 @@ class ArrayRange(NamedTuple):
 
 
 def partition(sizes: Sequence[int], chunks: int, whole: bool = False) -> List[List[ArrayRange]]:
-    """Cut arrays into chunks, and return for each chunk its parts: ranges of arrays.
+    """Cut arrays into chunks, and return the parts of each chunk: ranges of arrays.
 
     Every element is in one part, and no part is empty. ``sizes``: the number of elements of each
     array. The arrays, laid end to end, are cut into equal chunks. If ``whole`` is true, arrays are
-    not divided. Each array, largest first, is assigned to the chunk with the fewest elements so
-    far. A chunk may then be empty.
+    not cut. Each array, largest first, is assigned to the chunk with the fewest elements so far. A
+    chunk may then be empty.
     """
     if chunks < 1:
         raise ScheduleError(f"chunks={chunks}: use at least 1")
@@ -39,7 +39,7 @@ def partition(sizes: Sequence[int], chunks: int, whole: bool = False) -> List[Li
 
 
 def split_evenly(size: int, parts: int) -> List[Tuple[int, int]]:
-    """Return (begin, end) of each part; the first ``size % parts`` have one element more."""
+    """Return (begin, end) of each part. The first ``size % parts`` parts have one more element."""
     quotient, remainder = divmod(size, parts) if parts else (0, 0)
     begins = [part * quotient + min(part, remainder) for part in range(parts + 1)]
     return list(zip(begins, begins[1:]))
@@ -68,7 +68,7 @@ def _distribute_whole_arrays(sizes: Sequence[int], chunks: int) -> List[List[Arr
 
 
 def _cut_range(sizes: Sequence[int], begin: int, end: int) -> List[ArrayRange]:
-    """Return the parts between ``begin`` and ``end`` of the arrays laid end to end."""
+    """Return the parts between ``begin`` and ``end`` when the arrays are laid end to end."""
     parts, offset = [], 0
     for array, size in enumerate(sizes):
         first, last = max(begin, offset), min(end, offset + size)
@@ -86,8 +86,9 @@ Cell = Tuple[int, int]  # (rank, chunk)
 class CoalescedTransfer(NamedTuple):
     """One operation for several transfers of a schedule.
 
-    It adds the range ``part`` of the ranks ``sources`` to that of rank ``dst``, or copies it.
-    ``transfers``: the number of the schedule's transfers. ``last_source_ready``: see `ChunkWrite`.
+    It adds ``part`` of the arrays on the ranks ``sources`` to the same part on rank ``dst``, or
+    copies it there. ``transfers``: how many transfers of the schedule it performs.
+    ``last_source_ready``: see `ChunkWrite`.
     """
 
     part: ArrayRange
@@ -99,12 +100,12 @@ class CoalescedTransfer(NamedTuple):
 
 
 def coalesce_transfers(schedule: Schedule, parts: Sequence[Sequence[ArrayRange]]) -> Iterator[CoalescedTransfer]:
-    """Yield the transfers of each step, with adjacent chunks joined into one, for use on GPUs.
+    """Yield the transfers of each step for GPUs, with transfers of adjacent chunks joined into one.
 
     On GPUs MXNet's engine waits for the stream after each operation, so even small operations are
-    expensive. Adjacent chunks with the same source and target are moved as one. Of the algorithms,
-    only halving_doubling benefits: 48 instead of 112 operations on 8 devices. ``parts``: the parts
-    of each chunk, from `partition`.
+    expensive. Adjacent chunks with the same source and target are therefore moved in one operation.
+    Only the algorithm halving_doubling benefits: 48 instead of 112 operations on 8 devices.
+    ``parts``: the parts of each chunk, from `partition`.
     """
     for step in schedule.steps:
         uncoalesced = [
@@ -138,7 +139,7 @@ def _group_by_target(step: Step) -> Iterator[Tuple[int, int, str, Tuple[int, ...
 
 
 class ChunkWrite(NamedTuple):
-    """A chunk of a rank that a step writes, and the ranks that it comes from.
+    """A write in one step: the chunk that it writes on rank ``dst``, and the ranks it reads from.
 
     ``last_source_ready``: whether the last source can be read without waiting, and no operation has
     to wait for the read. This is the case under two conditions. No earlier step has written to the
@@ -154,7 +155,7 @@ class ChunkWrite(NamedTuple):
 
 
 def list_chunk_writes(schedule: Schedule) -> List[ChunkWrite]:
-    """Return the writes of all steps, in their order."""
+    """Return the writes of all steps, in the order of the steps."""
     writes = [list(_group_by_target(step)) for step in schedule.steps]
     first_write: Dict[Cell, int] = {}
     for number, step_writes in enumerate(writes):
@@ -173,7 +174,7 @@ def list_chunk_writes(schedule: Schedule) -> List[ChunkWrite]:
 
 
 class OverlapTracker:
-    """Tracks the uses of a rank's elements, to find which overlapping uses must be ordered."""
+    """Tracks reads and writes of a rank's elements, to find uses that must be ordered."""
 
     def __init__(self) -> None:
         self._clock = 0
@@ -182,9 +183,11 @@ class OverlapTracker:
         self._ordered: Dict[Tuple[ArrayRange, ArrayRange], int] = {}
 
     def record_use(self, part: ArrayRange, writes: bool) -> List[ArrayRange]:
-        """Record a use of a part; return the overlapping parts whose uses must end first.
+        """Record a read or write of ``part``.
 
-        The returned parts count as ordered from now on.
+        Return the overlapping parts whose uses must end first.
+
+        Later calls treat the returned parts as ordered.
         """
         uses_of_array = self._uses.setdefault(part.array, {})
         others = [
@@ -210,7 +213,7 @@ class _LastUse(NamedTuple):
     written: int
 
     def conflict_time(self, writes: bool) -> int:
-        """Return the last time of a conflicting use: for a write any use, for a read a write."""
+        """Return the last time of a conflicting use: any use for a write, a write for a read."""
         return self.used if writes else self.written
 
     def with_access(self, now: int, writes: bool) -> _LastUse:

@@ -1,8 +1,7 @@
-"""Predicts the time of schedules on topologies: the alpha-beta model, with contention.
+"""Predicts how long schedules take on topologies, using the alpha-beta model with contention.
 
-`price` returns the predicted time of a schedule, which is called its price. By prices,
-`find_best_order` chooses a device for each rank, and `select_cheapest` chooses schedules. `traffic`
-counts bytes.
+`price` returns a schedule's predicted time, called its price. `find_best_order` compares prices to
+choose a device for each rank, and `select_cheapest` to choose schedules. `traffic` counts bytes.
 
 Sources: Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2" (1994), for
 latency and bandwidth; Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
@@ -55,13 +54,13 @@ class StepPrice:
 
     @property
     def seconds(self) -> float:
-        """Return the time of the step: transfers, then additions."""
+        """Return the time of the step: the transfers, followed by the additions."""
         return self.transfer_s + self.reduce_s
 
 
 @dataclass(frozen=True)
 class Price:
-    """The price of a schedule for a buffer of ``size_bytes`` on each device of a topology."""
+    """The price of a schedule for a buffer of ``size_bytes`` on each device."""
 
     schedule: str
     topology: str
@@ -72,7 +71,7 @@ class Price:
 
     @property
     def seconds(self) -> float:
-        """Return the time of all steps."""
+        """Return how many seconds all steps take."""
         return math.fsum(step.seconds for step in self.steps)
 
     @property
@@ -82,30 +81,33 @@ class Price:
 
     @property
     def busbw(self) -> float:
-        """Return `algbw` times `bus_factor` in bytes/s, comparable with the speed of the links."""
+        """Return `algbw` times `bus_factor`, in bytes/s.
+
+        It is comparable with the speed of the links.
+        """
         factor = bus_factor(self.collective, self.world_size)
         return self.algbw * factor if factor else 0.0
 
 
 def price(schedule: Schedule, topology: Topology, size_bytes: float) -> Price:
-    """Return the cost of ``schedule`` on ``topology`` for a buffer on every rank.
+    """Return the predicted time of ``schedule`` on ``topology``.
 
     Args:
         schedule: the schedule; its rank r is device r.
         topology: the topology, with as many devices as the schedule has ranks.
-        size_bytes: the size of the buffer of one rank, in bytes.
+        size_bytes: the size of each rank's buffer, in bytes.
 
     Returns:
         The price, with seconds for all steps and for each step.
 
     Raises:
-        ScheduleError: for a topology of another world size, and for sizes below 0.
+        ScheduleError: for a topology with another number of devices, and for sizes below 0.
     """
     return prices(schedule, topology, [size_bytes])[0]
 
 
 def prices(schedule: Schedule, topology: Topology, sizes: Sequence[float]) -> List[Price]:
-    """Return a `Price` for each of ``sizes``, faster than a call of `price` for each."""
+    """Return a `Price` for each of ``sizes``, faster than by calling `price` for each one."""
     if schedule.world_size != topology.world_size:
         raise ScheduleError(
             f"{schedule.name} has {schedule.world_size} ranks, but {topology.name} has "
@@ -130,9 +132,9 @@ class Traffic(NamedTuple):
 
 
 def traffic(schedule: Schedule, size_bytes: float) -> List[Traffic]:
-    """Return the bytes that each device sends and receives in all steps together.
+    """Return how many bytes each device sends and receives in all steps together.
 
-    ``size_bytes``: the size of the buffer of one device.
+    ``size_bytes``: the size of each device's buffer.
     """
     sent = Counter(transfer.src for step in schedule.steps for transfer in step)
     received = Counter(transfer.dst for step in schedule.steps for transfer in step)
@@ -141,7 +143,7 @@ def traffic(schedule: Schedule, size_bytes: float) -> List[Traffic]:
 
 
 def algbw(size_bytes: float, seconds: float) -> float:
-    """Return the buffer's size / time in bytes/s (nccl-tests, doc/PERFORMANCE.md)."""
+    """Return buffer size / time in bytes/s, as nccl-tests defines it (doc/PERFORMANCE.md)."""
     if size_bytes == 0:
         return 0.0
     return size_bytes / seconds if seconds else math.inf
@@ -151,7 +153,7 @@ def bus_factor(collective: str, world_size: int) -> float:
     """Return busbw / algbw. This factor makes algbw comparable with the speed of the links.
 
     The factor is 2 (n-1) / n for an allreduce over n ranks, and (n-1) / n for reduce_scatter and
-    all_gather (nccl-tests, doc/PERFORMANCE.md). Sizes are those of the whole buffer.
+    all_gather (nccl-tests, doc/PERFORMANCE.md). The size in algbw is that of the whole buffer.
     """
     return (2 if collective == ALLREDUCE else 1) * (world_size - 1) / world_size
 
@@ -163,7 +165,7 @@ NO_LINK = -1  # fills the rows of routes with fewer links than others
 
 @dataclass(frozen=True)
 class RouteTable:
-    """The routes of some pairs of devices, as a table of numbered links.
+    """The routes between some pairs of devices, as a table of link numbers.
 
     ``links``: each link once. ``bytes_per_s``: the speed of each link, shape (links,).
     ``link_numbers``: for each pair, the indices of its route's links, padded with NO_LINK, shape
@@ -177,9 +179,9 @@ class RouteTable:
 
 
 def make_route_table(routes: Mapping[Pair, Route], src: Any, dst: Any) -> RouteTable:
-    """Return the routes from ``src[i]`` to ``dst[i]`` for all i.
+    """Return a table of the routes from ``src[i]`` to ``dst[i]`` for all i.
 
-    ``src`` and ``dst`` are arrays of the shape (pairs,).
+    ``src`` and ``dst`` are arrays of shape (pairs,).
 
     Raises KeyError for pairs without a route.
     """
@@ -213,20 +215,20 @@ def make_route_table(routes: Mapping[Pair, Route], src: Any, dst: Any) -> RouteT
 
 @dataclass(frozen=True)
 class _StepLoads:
-    """The messages and additions of ``steps`` consecutive steps.
+    """The messages and additions in ``steps`` consecutive steps.
 
     A message is everything that one device sends to another in a step.
 
     Attributes:
         steps: the number of steps.
         route_table: the table of routes.
-        step: the step of each message, counted from the first of the steps; shape (messages,).
+        step: the step of each message, counted from the first of these steps; shape (messages,).
         pair: the row of each message's route in the table; shape (messages,).
         chunks: the number of chunks in each message; shape (messages,).
         max_additions: the number of chunks that the busiest device adds in each step; shape
             (steps,).
         total_additions: the number of chunks that all devices add in each step; shape (steps,). If
-            devices share a memory, several additions into a chunk in a step count once.
+            devices share a memory, several additions into one chunk in a step count as one.
     """
 
     steps: int
@@ -291,7 +293,7 @@ def _count_in_order(values: Any) -> Tuple[Any, Any]:
 
 
 def _first_writes(arrays: ScheduleArrays, rows: Any, chunks: int) -> Any:
-    """Return the first of the rows that write to the same chunk of a rank in the same step."""
+    """Keep the first of the ``rows`` that write to the same chunk of a rank in the same step."""
     cells = np.stack([arrays.step[rows], arrays.dst[rows] * chunks + arrays.chunk[rows]])
     return rows[np.unique(cells, axis=1, return_index=True)[1]]
 
@@ -300,9 +302,9 @@ def _first_writes(arrays: ScheduleArrays, rows: Any, chunks: int) -> Any:
 
 
 def select_cheapest(schedules: Sequence[Schedule], topology: Topology) -> List[Schedule]:
-    """Return, in their order, the schedules that are the cheapest for at least one of `SIZES`.
+    """Return the schedules that are the cheapest for at least one of `SIZES`, in the given order.
 
-    The first of several schedules with the same price counts, so the choice is reproducible.
+    Of several schedules with the same price, the first is chosen, so the choice is reproducible.
     """
     seconds_by_schedule = [[price.seconds for price in prices(schedule, topology, SIZES)] for schedule in schedules]
     best = {lowest_cost_index(costs) for costs in zip(*seconds_by_schedule)}
@@ -310,7 +312,7 @@ def select_cheapest(schedules: Sequence[Schedule], topology: Topology) -> List[S
 
 
 def lowest_cost_index(costs: Sequence[float]) -> int:
-    """Return the index of the first cost that is the lowest, up to rounding."""
+    """Return the index of the lowest cost; the first one if several are equal up to rounding."""
     lowest = min(costs)
     return next(number for number, cost in enumerate(costs) if cost <= lowest * (1 + PRICE_TOLERANCE))
 
@@ -325,15 +327,17 @@ MAX_PRICED_ORDERS = 600  # for each start, about a second; known machines need u
 
 
 def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
-    """Return the cheapest device order found for `Schedule.placed`, at ORDER_BYTES.
+    """Return the device order for `Schedule.placed` with the lowest price found at ORDER_BYTES.
 
-    It is 0, 1, ... if no order is cheaper, or if the cheapest costs more at another of ORDER_SIZES.
+    The order stays 0, 1, ... if none is cheaper, or if the cheapest costs more at another of
+    ORDER_SIZES.
 
     The search starts from the given order and from the topology's best ring. From each start, it
-    repeatedly swaps the two devices whose exchange saves most. It stops when no exchange saves
-    time, or after `MAX_PRICED_ORDERS` prices. On eight devices it computes a few hundred prices, in
-    a few hundredths of a second. With several hosts, or more than `MAX_EXCHANGED_DEVICES`, devices
-    are not exchanged, because there are too many pairs. The best ring already keeps hosts together.
+    repeatedly swaps the two devices whose exchange saves most. The search stops when no exchange
+    saves time, or after computing `MAX_PRICED_ORDERS` prices. For eight devices it computes a few
+    hundred prices in a few hundredths of a second. With several hosts, or more than
+    `MAX_EXCHANGED_DEVICES` devices, no devices are exchanged, because there are too many pairs. The
+    best ring already keeps hosts together.
     """
     identity = list(range(schedule.world_size))
     if isinstance(topology.routes, PortRoutes) and topology.routes.is_symmetric:
@@ -358,7 +362,7 @@ def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
 
 
 def _improve_order(start: Sequence[int], cost: Callable[[Sequence[int]], float]) -> List[int]:
-    """Return ``start`` after exchanges of two ranks, each of which lowers ``cost`` most.
+    """Improve the order ``start``: repeatedly exchange the two ranks that lower ``cost`` most.
 
     The exchanges end when none lowers the cost, or after about MAX_PRICED_ORDERS prices.
     """

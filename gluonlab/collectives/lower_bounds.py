@@ -1,10 +1,10 @@
 """Lower bounds on the predicted time (`cost_model`) of any valid schedule on a topology.
 
-`floor_of` returns the bound, in predicted seconds. A schedule of T steps on a buffer of n bytes takes
-at least T alpha + B n + G n. Here alpha is the lowest latency, B the result of
-`LinkCapacity.min_busy_seconds_per_byte`, and G that of `addition_seconds_per_byte`. A schedule of few
-steps must send many messages at once, which gives further bounds. The bound for T steps is the
-largest of these. The lower bound for any schedule is the smallest over all T.
+`floor_of` returns the bound, in predicted seconds. A schedule of T steps on a buffer of n bytes
+takes at least T alpha + B n + G n. Here alpha is the lowest latency, B the result of
+`LinkCapacity.min_busy_seconds_per_byte`, and G that of `addition_seconds_per_byte`. A schedule of
+few steps must send many messages at once, which implies further bounds. The bound for T steps is
+the largest of these. The lower bound for any schedule is the smallest over all T.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class LinearCost(NamedTuple):
 class LowerBound:
     """The lower bound on the price of a collective on a topology, as a function of the size.
 
-    ``cases``: lower bounds for each number of steps. A schedule belongs to one case, and costs at
-    least the maximum of the case's lines.
+    ``cases``: for each number of steps, several linear costs. A schedule of that many steps costs
+    at least the largest of them.
     """
 
     collective: str
@@ -61,7 +61,7 @@ def floor_of(topology: Topology, collective: str = ALLREDUCE) -> LowerBound:
         The bound; ``floor_of(topology).seconds(size_bytes)`` is in seconds.
 
     Raises:
-        ScheduleError: for another collective.
+        ScheduleError: for any other collective.
     """
     if collective not in COLLECTIVES:
         raise ScheduleError(unknown("collective", collective, COLLECTIVES))
@@ -76,12 +76,13 @@ def floor_of(topology: Topology, collective: str = ALLREDUCE) -> LowerBound:
 
 
 def addition_seconds_per_byte(topology: Topology) -> float:
-    """Return the least seconds of additions, per byte of the buffer, for a sum over all ranks.
+    """Return the least time that additions take in a sum over all ranks, in seconds per byte.
 
     A sum of p contributions is a tree with p - 1 inner nodes, each computed by some rank, so (p -
-    1) n bytes are added. In each step the busiest device adds at least the p-th part of them. If
-    devices share a memory, the additions of a step into one chunk count once, but there is at least
-    one step with additions into each chunk: n bytes, at most at the memory's speed.
+    1) n bytes are added. In each step the busiest device adds at least 1/p of the bytes added in
+    that step. If devices share a memory, the additions of a step into one chunk count once, but
+    there is at least one step with additions into each chunk: n bytes, at most at the memory's
+    speed.
     """
     p, shared = topology.world_size, topology.shared_reduce_bytes_per_s
     added_copies = 1 if shared < INFINITE else p - 1
@@ -123,7 +124,7 @@ def addition_seconds_per_byte(topology: Topology) -> float:
 
 
 def _bounds_of_allreduces(capacity: LinkCapacity) -> List[List[LinearCost]]:
-    """Return the lower bounds for allreduces: of 2 steps, of 3 steps, and of 4 or more steps."""
+    """Return the lower bounds for allreduces with 2 steps, 3 steps, and 4 or more steps."""
     alpha = _lowest_latency(capacity)
     s_per_byte = capacity.min_busy_seconds_per_byte(both_ways=True)
     inward, outward = capacity.min_fan_cost(True), capacity.min_fan_cost(False)
@@ -145,7 +146,7 @@ def _bounds_of_allreduces(capacity: LinkCapacity) -> List[List[LinearCost]]:
 
 
 def _bounds_of_halves(capacity: LinkCapacity, collective: str) -> List[List[LinearCost]]:
-    """Return the lower bounds for half an allreduce: of 1 step, and of more steps.
+    """Return the lower bounds for half an allreduce with 1 step, and with more steps.
 
     ``collective``: reduce_scatter or all_gather. In a single step, owners receive from all other
     ranks, or send to them. Each further step multiplies the number of contributions that a rank
@@ -177,12 +178,12 @@ def _latencies_between_ranks(capacity: LinkCapacity) -> Any:
 
 
 def _radius(distances: Any, inward: bool) -> float:
-    """Return the distance to (inward), or from, the rank that is nearest to all."""
+    """Return the distance from (``inward``) or to the farthest rank, for the most central rank."""
     return float(distances.max(axis=0 if inward else 1).min())
 
 
 def _shortest_latencies(capacity: LinkCapacity) -> Any:
-    """Return [src, dst], the least sum of latencies over any ranks in between (Floyd)."""
+    """Return the least sum of latencies on any path, as an array [src, dst] (Floyd's algorithm)."""
     distances = capacity.latency_s.copy()
     if np.ptp(_latencies_between_ranks(capacity)) > 0:
         for via in range(len(distances)):
@@ -194,10 +195,10 @@ def _shortest_latencies(capacity: LinkCapacity) -> Any:
 
 
 def _min_gossip_messages(capacity: LinkCapacity) -> int:
-    """Return the least number of consecutive messages until every rank can have data of all ranks.
+    """Return the least number of consecutive messages after which each rank can have all data.
 
-    The comment above on four steps or more contains the proof. The first and the last step have at
-    least one message each. The others are distributed so that the norm grows most.
+    The comment above about four or more steps contains the proof. The first and the last step have
+    at least one message each. The others are distributed so that the norm grows most.
     """
     p = capacity.topology.world_size
     receives, sends = capacity.max_partners(True), capacity.max_partners(False)
@@ -245,8 +246,9 @@ RankSet = Tuple[int, ...]
 class FanCost(NamedTuple):
     """The least cost of moving every chunk from all ranks to one rank, or back, in one step.
 
-    ``messages``: messages on the busiest link of the best rank. ``messages_with_bytes``: messages
-    on the link that limits bytes, which takes ``s_per_byte`` of the whole buffer at the same time.
+    ``messages``: the number of messages on the busiest link, for the rank with the fewest.
+    ``messages_with_bytes``: the number of messages on the link that limits bandwidth. This link
+    takes ``s_per_byte`` seconds per byte of the whole buffer.
     """
 
     messages: int
@@ -255,9 +257,9 @@ class FanCost(NamedTuple):
 
 
 class LinkCapacity:
-    """The links of all routes of a topology of two devices or more.
+    """The links on the routes of a topology with at least two devices.
 
-    ``latency_s``: [src, dst], 0 from a rank to itself.
+    ``latency_s``: an array [src, dst], 0 from a rank to itself.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -271,9 +273,10 @@ class LinkCapacity:
     def min_fan_cost(self, inward: bool) -> FanCost:
         """Return the least cost of a step in which owners receive from (``inward``) or send to all.
 
-        If a share x of the bytes fans into rank v, v's link l is busy for x c / bandwidth per byte,
-        where c of v's p - 1 routes pass the link. The shares of all ranks add up to 1. So for at
-        least one rank, x times the largest c / bandwidth is at least 1 / the sum of all inverses.
+        If a fraction x of the bytes fans into rank v, v's link l is busy for x c / bandwidth per
+        byte, where c of v's p - 1 routes pass the link. The fractions of all ranks add up to 1. So
+        for at least one rank, x times the largest c / bandwidth is at least 1 / the sum of all
+        inverses.
         """
         byte_limits, max_messages = [], []
         for routes in self._routes_by_rank(inward):
@@ -288,10 +291,10 @@ class LinkCapacity:
         return FanCost(min(max_messages), min(messages), float(1 / sum(speeds)))
 
     def max_partners(self, inward: bool) -> Callable[[int], int]:
-        """Return f(m): from how many ranks, at most, a rank can receive with m messages per link.
+        """Return f(m): the most ranks from which a rank can receive with m messages per link.
 
-        If ``inward`` is false: to how many it can send. Each route is counted on one of its links:
-        the link that most of the rank's routes pass.
+        If ``inward`` is false, f(m) is the most ranks to which a rank can send. Each route is
+        counted on one of its links: the link that most of the rank's routes pass.
         """
         groups = set()
         for routes in self._routes_by_rank(inward):
@@ -300,17 +303,17 @@ class LinkCapacity:
         return lambda m: max(sum(min(m, size) for size in sizes) for sizes in groups)
 
     def min_busy_seconds_per_byte(self, both_ways: bool) -> float:
-        """Return the least seconds, per byte of the buffer, for which at least one link is busy.
+        """Return a lower bound on how long the busiest link is busy, in seconds per buffer byte.
 
-        ``both_ways``: for an allreduce, else for a reduce_scatter or all_gather.
+        ``both_ways``: true for an allreduce, false for a reduce_scatter or all_gather.
 
         Divide the ranks into k parts. For every chunk there are at least 2 (k-1) transfers between
         parts. Until one part has all contributions, every other part sends at least once.
         Afterwards every other part receives at least once. A reduce_scatter or all_gather needs
-        half of these transfers. Every such transfer passes one of the links of any cover of the
-        routes between parts. So 2 (k-1) n bytes pass these links, and one of them is busy for at
-        least the quotient of these bytes and the sum of their speeds. An allreduce also sends every
-        chunk out of every part, and into it.
+        half of these transfers. For any cover of the routes between parts, every such transfer
+        passes one of the cover's links. So 2 (k-1) n bytes pass these links, and one of them is
+        busy for at least these bytes divided by the sum of the links' speeds. An allreduce also
+        sends every chunk out of every part and into every part.
         """
         ways = 2 if both_ways else 1
         return max(self._partition_seconds_per_byte(parts, ways) for parts in _partitions(self.topology))
@@ -354,19 +357,16 @@ class LinkCapacity:
         return min(float(self._speeds[np.unique(cover)].sum()) for cover in covers)
 
     def _most_used_links(self, routes: Any, use_counts: Any) -> Any:
-        """Return, for each route, the number of its link that most routes pass.
-
-        The result is an array (routes,).
-        """
+        """Return, for each route, the number of its link that most routes pass."""
         columns = np.where(routes != NO_LINK, use_counts[routes], -1).argmax(axis=1)
         return routes[np.arange(len(routes)), columns]
 
     def _count_uses(self, routes: Any) -> Any:
-        """Return the number of routes that pass each link, (links,)."""
+        """Return the number of routes that pass each link, as an array of shape (links,)."""
         return np.bincount(routes[routes != NO_LINK], minlength=len(self._speeds))
 
     def _routes_by_rank(self, inward: bool) -> Iterator[Any]:
-        """Return the routes into (out of) each rank."""
+        """Return the routes into each rank if ``inward``, else those out of it."""
         side = self._dst if inward else self._src
         return (self._link_numbers[rows] for rows in _group_rows(side, self.topology.world_size))
 
@@ -380,15 +380,15 @@ def _drop_repeated_links(link_numbers: Any) -> Any:
 
 
 def _group_rows(column: Any, count: int) -> Sequence[Any]:
-    """Return the rows in which an integer column is 0, 1, ..., ``count`` - 1."""
+    """Return the rows with value 0 in ``column``, those with 1, ..., those with ``count`` - 1."""
     ends = np.cumsum(np.bincount(column, minlength=count))
     return np.split(np.argsort(column, kind="stable"), ends[:-1])
 
 
 def _partitions(topology: Topology) -> Iterator[Sequence[RankSet]]:
-    """Yield ways to divide the ranks: singly, by groups, by hosts, and into any two sets.
+    """Yield ways to divide the ranks: one by one, by group, by host, and into any two sets.
 
-    Pairs of sets are tried for up to MAX_RANKS_FOR_ALL_CUTS ranks.
+    All pairs of sets are tried only for up to MAX_RANKS_FOR_ALL_CUTS ranks.
     """
     p = topology.world_size
     yield [(rank,) for rank in range(p)]

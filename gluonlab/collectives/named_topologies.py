@@ -1,4 +1,4 @@
-"""Topologies by name, and the topology of this machine.
+"""Returns topologies by name, and the topology of this machine.
 
 `make_topology` returns a known machine, ``p3.16xlarge``; several hosts, ``p3.16xlarge*8``; or the
 topology of a file, ``m.json``. `nvml_topology` uses the links that NVML reports, and
@@ -64,7 +64,7 @@ def pcie_route(
     cpu_of: GroupOfDevice,
     cpus_bytes_per_s: Optional[float] = None,
 ) -> Route:
-    """Return the PCIe route between two GPUs, through the switches and CPUs that connect them.
+    """Return the PCIe route between two GPUs, through the switches and CPUs between them.
 
     ``switch_of`` and ``cpu_of`` return the switch and the CPU above a GPU. ``cpus_bytes_per_s`` is
     the speed between CPUs, by default that of PCIe.
@@ -269,8 +269,9 @@ GBIT = 1e9 / 8  # bytes/s
 class HostNetwork:
     """The network between hosts, and the links of a host's devices to it.
 
-    ``bytes_per_s``: of each NIC and direction. Equally many neighboring devices share each NIC.
-    ``out_links`` and ``in_links`` return the links from a device to its NIC, and back.
+    ``bytes_per_s``: the speed of each NIC in each direction. Each NIC is shared by the same number
+    of neighboring devices. ``out_links`` and ``in_links`` return the links from a device to its
+    NIC, and back.
     """
 
     nics: int
@@ -322,7 +323,7 @@ def _network_links(host_number: int, device: int, devices: int, network: HostNet
 
 
 def _prefix_host(host: int, link: Link) -> Link:
-    """Return the link with the host's number in its name."""
+    """Return ``link`` with the host's number added to its name."""
     return link._replace(name=f"host {host}: {link.name}")
 
 
@@ -336,7 +337,7 @@ def _single_nic_network(gigabits: float, latency_s: float, out: LinksOfDevice, i
 
 
 def _pcie_network(gigabits: float, latency_s: float, bytes_per_s: float, switch_of: GroupOfDevice) -> HostNetwork:
-    """Return the network of a machine whose GPUs share PCIe switches (``switch_of`` a device)."""
+    """Return the network of a machine whose GPUs share PCIe switches."""
     return _single_nic_network(
         gigabits,
         latency_s,
@@ -394,8 +395,8 @@ def make_topology(name: str, world_size: Optional[int] = None) -> Topology:
         world_size: the number of devices, the first ones of the machine; all by default.
 
     Raises:
-        ScheduleError: for other names, with the choices, for more than 128 hosts, for hosts whose
-            network is unknown, and for files with a mistake.
+        ScheduleError: for other names (the message lists the choices), for more than 128 hosts, for
+            hosts whose network is unknown, and for files with a mistake.
     """
     if is_file_name(name):
         read = read_topology(name)
@@ -423,7 +424,7 @@ def make_topology(name: str, world_size: Optional[int] = None) -> Topology:
 
 
 def _parse_name(name: str) -> Tuple[str, Optional[int]]:
-    """Split a topology's name into machine and number of hosts, None if there is no number."""
+    """Split a topology's name into the machine and the number of hosts, None if not given."""
     machine, star, hosts = name.partition("*") if isinstance(name, str) else (name, "", "")
     if not star:
         return machine, None
@@ -448,10 +449,9 @@ NVSWITCH_LINKS = 12  # of a GPU, as of an A100, because NVML does not report the
 def nvml_topology(driver: Driver, gpus: Sequence[int]) -> Topology:
     """Return the topology whose device i is NVML's GPU ``gpus[i]``.
 
-    A pair uses its NVLinks, else NVSwitches, else PCIe. If the driver does not report the positions
-    on PCIe, each GPU gets its own switch, below a common CPU. The figures allow comparisons within
-    the machine; their values in bytes/s are inferred. Raises ScheduleError for a GPU unknown to
-    NVML.
+    Each pair uses NVLinks if it has them, else NVSwitches, else PCIe. If the driver does not report
+    PCIe positions, each GPU gets its own switch, below a common CPU. The speeds are inferred, so
+    they only allow comparisons within the machine. Raises ScheduleError for a GPU unknown to NVML.
     """
     indices = {gpu.index for gpu in driver.gpus}
     missing = [gpu for gpu in gpus if gpu not in indices]
@@ -473,7 +473,7 @@ def nvml_topology(driver: Driver, gpus: Sequence[int]) -> Topology:
 
 
 def _first_devices_with_same_parent(driver: Driver, gpus: Sequence[int], level: int) -> List[int]:
-    """Return, for each device, the first device below the same switch or CPU, by ``level``."""
+    """Return, for each device, the first device below the same switch or CPU (``level``)."""
     if not driver.pcie_levels:
         return list(range(len(gpus))) if level == SAME_SWITCHES else [0] * len(gpus)
 
@@ -490,7 +490,7 @@ MIN_DEVICES_TO_PLACE = 3  # the order of two devices makes no difference
 
 
 class ResolvedTopology(NamedTuple):
-    """The topology of some devices, or None if it is unknown, and the reason in words."""
+    """The topology of some devices, or None if it is unknown, with a phrase that explains it."""
 
     topology: Optional[Topology]
     reason: str
@@ -500,9 +500,9 @@ def resolve_topology(ctxs: Sequence[Any], topology: Optional[str] = None) -> Res
     """Return the topology of ``ctxs``: the named machine, or the links that NVML reports.
 
     ``ctxs``: a list of mx.Context. ``topology``: a machine or a file, ``m.json``. GPU i of a named
-    machine is nvidia-smi's GPU i. The first CPU device plays its GPU 0, and so on. CPU devices
-    without a name have an unknown topology. Raises ScheduleError for an unknown name, and for
-    devices that the named machine does not have.
+    machine is nvidia-smi's GPU i. CPU devices take the places of its GPUs: the first one that of
+    GPU 0, and so on. CPU devices without a name have an unknown topology. Raises ScheduleError for
+    an unknown name, and for devices that the named machine does not have.
     """
     on_gpus = all(ctx.device_type == "gpu" for ctx in ctxs)
     if topology is not None:
@@ -523,7 +523,7 @@ def resolve_topology(ctxs: Sequence[Any], topology: Optional[str] = None) -> Res
 
 
 def nvml_numbers(ctxs: Sequence[Any]) -> Optional[List[int]]:
-    """Return NVML's number of each GPU, found by PCI bus ids, or None if NVML misses one.
+    """Return NVML's number of each GPU, found by PCI bus id, or None if NVML lacks one.
 
     CUDA numbers GPUs differently.
     """
@@ -533,7 +533,7 @@ def nvml_numbers(ctxs: Sequence[Any]) -> Optional[List[int]]:
 
 
 def _parse_bus_id(bus_id: str) -> Tuple[int, str]:
-    """Return a bus id in a form that is equal for CUDA's ``0000:00:1b.0`` and NVML's."""
+    """Return a PCI bus id in a form that is the same for CUDA (``0000:00:1b.0``) and NVML."""
     domain, _, rest = bus_id.lower().partition(":")
     try:
         return int(domain, 16), rest

@@ -47,10 +47,10 @@ def is_integer_at_least(value: Any, at_least: int = 1) -> bool:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A collective operation as data.
+    """A collective operation, described as steps of transfers.
 
-    For each chunk, a schedule must guarantee the following, which
-    `gluonlab.collectives.verify_schedule.check` proves:
+    For each chunk, a schedule must guarantee the following.
+    `gluonlab.collectives.verify_schedule.check` proves it:
 
     ==============  =================================  ============================
     collective      before                             after
@@ -63,7 +63,7 @@ class Schedule:
     "The same sum" means the same bits.
 
     The transfers of a step are simultaneous. So no chunk of a rank is both read and written in a
-    step. Into a chunk of a rank, a step makes either one copy, or additions in the order of the
+    step. A step writes to a chunk of a rank either by one copy, or by additions in the order of the
     step's list. All transfers from one rank to another in a step are one message. Steps are not
     barriers: a transfer waits only for the chunks that it reads and writes.
 
@@ -72,8 +72,8 @@ class Schedule:
         collective: "allreduce", "reduce_scatter" or "all_gather".
         world_size: the number of ranks.
         chunks: the number of chunks of a buffer.
-        owner: for each chunk, the rank that holds the whole sum between sums and copies. For an
-            allreduce, only drawings and explanations use the owner.
+        owner: for each chunk, the rank that holds the complete sum before it is copied to the
+            others. For an allreduce, only drawings and explanations use the owner.
         steps: the steps, each a tuple of transfers.
     """
 
@@ -85,9 +85,9 @@ class Schedule:
     steps: Tuple[Step, ...]
 
     def placed(self, order: Sequence[int]) -> Schedule:
-        """Return the same schedule in which device ``order[r]`` has the role of rank r.
+        """Return this schedule with device ``order[r]`` in the role of rank r.
 
-        Raises ScheduleError if ``order`` does not name every rank once.
+        Raises ScheduleError unless ``order`` contains every rank once.
         """
         if sorted(order, key=str) != sorted(range(self.world_size), key=str):
             raise ScheduleError(
@@ -105,7 +105,7 @@ class Schedule:
 
 
 def join_reduce_scatter_and_all_gather(name: str, first: Schedule, second: Schedule) -> Schedule:
-    """Return the allreduce that runs a reduce_scatter, then an all_gather from the same owners."""
+    """Return the allreduce that runs a reduce_scatter, then an all_gather with the same owners."""
     if (first.collective, second.collective) != (REDUCE_SCATTER, ALL_GATHER):
         raise ScheduleError(
             f"{first.name} and {second.name}: combine a reduce_scatter with an all_gather to make an allreduce"
@@ -127,11 +127,11 @@ _OP_CODES = {ADD: IS_ADD, COPY: IS_COPY}
 
 @dataclass(frozen=True)
 class ScheduleArrays:
-    """A schedule as arrays with an entry for each transfer, in the order of steps and lists.
+    """A schedule as arrays with one entry for each transfer, in the order of the schedule.
 
     ``step``, ``src``, ``dst``, ``chunk``: integers, shape (transfers,). ``op``: IS_ADD, IS_COPY, or
-    UNKNOWN_OP, shape (transfers,). ``starts``: the index of the first transfer of each step, and
-    finally the number of transfers, shape (steps + 1,).
+    UNKNOWN_OP, shape (transfers,). ``starts``: the index of the first transfer of each step,
+    followed by the number of transfers, shape (steps + 1,).
     """
 
     step: Column
@@ -143,7 +143,10 @@ class ScheduleArrays:
 
 
 def schedule_to_arrays(schedule: Schedule) -> ScheduleArrays:
-    """Convert a schedule to arrays. Raise TypeError for ranks or chunks that are not int64."""
+    """Convert a schedule to arrays.
+
+    Raises TypeError for ranks or chunks that int64 cannot represent.
+    """
     import numpy as np  # imported here, because the doctor reads topologies without numpy
 
     def to_column(values: List[int]) -> Column:

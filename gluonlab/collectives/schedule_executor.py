@@ -65,19 +65,19 @@ class Executor:
     """Runs ``schedule`` on ``arrays``, in place, for each call of `run`.
 
     All ranks receive the same bits. Sums are computed in the arrays' own type. Creating an executor
-    takes about 50 microseconds per piece, and waits for the arrays. So create it once, and run it
-    often, from one thread. Nothing is recorded for autograd. On GPUs, every transfer that adds
-    needs memory for the received piece.
+    takes about 50 microseconds per piece of an array, and waits for the arrays. So create it once,
+    and run it often, from one thread. Nothing is recorded for autograd. On GPUs, every transfer
+    that adds needs memory for the data it receives.
 
     Args:
         schedule: the schedule.
         arrays: ``arrays[rank]`` is the list of arrays of one rank, all on one device that no other
             rank uses. Every rank has the same shapes and types.
-        whole: chunks hold whole arrays (`gluonlab.collectives.chunk_layout`), instead of equal
-            numbers of elements.
+        whole: whether chunks hold whole arrays (`gluonlab.collectives.chunk_layout`) instead of
+            equal numbers of elements.
 
     Raises:
-        ScheduleError: if the arrays do not fit the schedule or each other; they are not changed.
+        ScheduleError: if the arrays do not match the schedule or each other. They are not changed.
     """
 
     def __init__(self, schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], whole: bool = False) -> None:
@@ -118,10 +118,10 @@ class Executor:
         """Queue all transfers, and return without waiting for them.
 
         Args:
-            priority: the priority of the fences, as in ``kvstore.pushpull``. Arrays that are not
-                cut have no fences.
-            is_row_major: whether the arrays were only written through slices since
-                `make_row_major`.
+            priority: the priority of the fences (`_RankArrays.fences`), as in ``kvstore.pushpull``.
+                Arrays that are not cut have no fences.
+            is_row_major: whether the arrays are still row-major: since `make_row_major`, they were
+                only written through slices.
         """
         with autograd.pause():
             if not is_row_major:
@@ -157,7 +157,7 @@ def make_allreduce(
 
     ``name``: the algorithm. ``order``: ``ctxs[order[r]]`` has the role of rank r. The function
     prepares an executor for each new list of arrays, and keeps the last MAX_EXECUTORS executors in
-    memory. So pass the same objects every time. An NDArray's ``grad`` is a new object for each
+    memory. So pass the same objects every time. An NDArray's ``grad`` is a new object at each
     access, but ``list_grad()`` of a gluon.Parameter returns the same objects.
     """
     schedule = make_schedule(name, len(ctxs))
@@ -166,7 +166,7 @@ def make_allreduce(
     executors: Dict[Tuple[int, ...], Executor] = {}
 
     def run(data: List[nd.NDArray]) -> None:
-        """Replace each array by the sum of all, and keep the executor for the next call."""
+        """Replace each array by the sum of all arrays, and keep the executor for the next call."""
         # an executor keeps its arrays alive, so no other array gets their ids
         key = tuple(id(array) for array in data)
         executor = executors.pop(key, None) or Executor(schedule, [[array] for array in data])
@@ -195,13 +195,13 @@ class _RankArrays:
         self._overlaps = OverlapTracker()
 
     def fences(self) -> Iterator[Fence]:
-        """Yield fences: engine operations that order transfers of parts and other uses of an array.
+        """Yield fences: engine operations that order an array's transfers and its other uses.
 
-        There is one fence for each array that is moved in parts. A common fence would fail: two
-        arrays may be parts of a third array, and the engine waits forever for a variable that is
-        passed twice. The fences declare all arrays as written, because readers do not wait for each
-        other. So the pieces are ready before the first transfer writes. Operations after the last
-        transfer wait for the pieces on other ranks.
+        There is one fence for each array that is moved in parts. A common fence for several arrays
+        would fail: two arrays may be parts of a third array, and the engine waits forever for a
+        variable that is passed twice. The fences declare all arrays as written, because readers do
+        not wait for each other. So the pieces are ready before the first transfer writes.
+        Operations after the last transfer wait for the pieces on other ranks.
         """
         for index in sorted(self._cut_arrays):
             aliases = [piece.alias for part, piece in self._pieces.items() if part.array == index]
@@ -219,7 +219,7 @@ class _RankArrays:
             yield Fence(self.ctx, read=[], written=written)
 
     def get_piece(self, part: ArrayRange) -> _ChunkPiece:
-        """Return the `_ChunkPiece` of a part of an array; create it if this is its first use."""
+        """Return the `_ChunkPiece` for a part of an array; create it at its first use."""
         if part not in self._pieces:
             flat = self._flat[part.array]
             if part.array in self._cut_arrays:
@@ -244,7 +244,7 @@ class _ChunkPiece:
         self._staging: Dict[int, nd.NDArray] = {}
 
     def add(self, others: Sequence[_ChunkPiece], last_source_ready: bool) -> Iterator[EngineCall]:
-        """Yield calls that add the other ranks' pieces to this one, in their order.
+        """Yield calls that add the other ranks' pieces to this one, in the order of ``others``.
 
         ``last_source_ready``: see `ChunkWrite`.
         """
@@ -284,7 +284,7 @@ def plan_transfers(
 ) -> Iterator[CoalescedTransfer]:
     """Yield all transfers in the order in which the devices run them.
 
-    GPUs run few and large operations. CPU devices run all steps on a piece of each chunk, then on
+    GPUs run few, large operations. CPU devices run all steps on one piece of each chunk, then on
     the next piece. ``parts``: the parts of each chunk. ``arrays``: the arrays of one rank.
     """
     if is_on_gpu(arrays[0]):
@@ -301,9 +301,9 @@ def plan_transfers(
 
 
 def cut_into_pieces(part: ArrayRange, array: nd.NDArray) -> List[ArrayRange]:
-    """Cut a part of ``array`` into pieces of about PIECE_BYTES or less; on GPUs, leave it whole.
+    """Cut a part of ``array`` into pieces of at most about PIECE_BYTES; on GPUs, do not cut it.
 
-    On GPUs each operation has a fixed cost.
+    On GPUs more pieces would be slower, since each operation has a fixed cost.
     """
     size = part.end - part.begin
     count = 1 if is_on_gpu(array) else math.ceil(size * np.dtype(array.dtype).itemsize / PIECE_BYTES)
@@ -332,12 +332,12 @@ class OwnedSum(NamedTuple):
 
 
 class OutOfPlaceReduceScatter:
-    """Runs a reduce-scatter that only reads ``arrays``. ``owned`` contains the sums.
+    """Runs a reduce-scatter that only reads ``arrays``, and stores the sums in ``owned``.
 
     ``arrays`` are as for `Executor`, and may share memory. Chunks contain equal numbers of
     elements. Each rank needs memory for the sums that it computes, including partial sums that it
     sends on, as in a ring. On GPUs it also needs memory for received pieces. Raises ScheduleError
-    if the arrays do not fit the schedule or each other.
+    if the arrays do not match the schedule or each other.
     """
 
     def __init__(self, schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]]) -> None:
@@ -367,7 +367,10 @@ class OutOfPlaceReduceScatter:
             ]
 
     def run(self, priority: int = 0) -> None:
-        """Queue all additions, and return. Operators of MXNet have no ``priority``."""
+        """Queue all additions, and return.
+
+        ``priority`` is ignored, since MXNet's operators have none.
+        """
         with autograd.pause():
             for call in self._row_major_calls:
                 call()
@@ -386,7 +389,7 @@ class OutOfPlaceReduceScatter:
             yield ArrayRange(part.array, begin, end)
 
     def _add_piece(self, piece: ArrayRange, rank: int, others: Sequence[int]) -> None:
-        """Append calls that add the values of ``piece`` on ``others`` to the sum of ``rank``."""
+        """Append calls that add ``piece`` of the ranks ``others`` to the sum of ``rank``."""
         first, *values = (self._current_value(number, piece) for number in (rank, *others))
         total = self._sum_so_far(rank, piece)
         if total is None:
@@ -435,7 +438,7 @@ ArrayKind = Tuple[Tuple[int, ...], str]  # shape and type
 
 
 def check_arrays(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], written: bool = True) -> None:
-    """Raise ScheduleError for arrays that do not fit the schedule or each other.
+    """Raise ScheduleError for arrays that do not match the schedule or each other.
 
     Arrays that are ``written`` must not share memory.
     """
@@ -445,7 +448,7 @@ def check_arrays(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], wri
 
 
 def _find_fault(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], written: bool) -> str:
-    """Return what is wrong with the arrays, to follow the schedule's name in a message, or ""."""
+    """Return what is wrong with the arrays, as text to follow the schedule's name, or ""."""
     if len(arrays) != schedule.world_size:
         return f" is for {schedule.world_size} ranks, but there are arrays for {len(arrays)}"
     if any(isinstance(rank_arrays, nd.NDArray) for rank_arrays in arrays):

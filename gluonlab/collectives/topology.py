@@ -2,7 +2,7 @@
 
 A link is one direction of a wire. Messages on the same link share its bandwidth; a wire that works
 in both directions is two links. `Topology.ring_order` finds the best ring of devices. This module
-builds uniform topologies from figures (`switch`, `fully_connected`, `shared_memory_topology`);
+builds uniform topologies from given speeds (`switch`, `fully_connected`, `shared_memory_topology`);
 `named_topologies` contains the known machines.
 """
 
@@ -45,7 +45,7 @@ Links = Tuple[Link, ...]  # part of a route
 class PortRoutes(Mapping[Pair, Route]):
     """The routes between many devices, each through an output port and an input port.
 
-    Routes are created on access, because 1,024 devices have a million routes.
+    Routes are only created on access, because 1,024 devices have a million routes.
 
     ``out_links`` and ``in_links``: for each device, the links of its output port and input port.
     ``latency_s``: the latency of a message through ports. ``special_routes``: the routes of pairs
@@ -113,7 +113,7 @@ def all_pairs(world_size: int) -> List[Pair]:
 
 @dataclass(frozen=True)
 class Topology:
-    """Devices 0 to ``world_size`` - 1, and the route from each to each.
+    """Devices 0 to ``world_size`` - 1, and the routes between them.
 
     Attributes:
         name: the name.
@@ -124,10 +124,11 @@ class Topology:
             a memory. Several additions into a chunk in a step are then counted as one.
         groups: devices that are closer to each other than to the rest, for the hierarchical
             algorithm; by default one group.
-        note: the sources of the figures, and which of them are inferred.
+        note: the sources of the numbers, and which of them are inferred.
         hosts: the devices of each host; by default one host.
         gpu: the kind of the devices, if a file names it (`topology_file`).
-        schedules: allreduces for exactly these links, rank r on device r, if a file contains them.
+        schedules: allreduces made for exactly these links, if a file contains them; rank r runs on
+            device r.
 
     Raises:
         ScheduleError: for a pair without a route, and for speeds that are not positive.
@@ -171,12 +172,12 @@ class Topology:
                 object.__setattr__(self, name, (tuple(range(self.world_size)),))
 
     def ring_order(self) -> List[int]:
-        """Return the order of devices of the fastest ring, ``order[i]`` to ``order[i + 1]``.
+        """Return the order of devices in the fastest ring: ``order[i]`` sends to ``order[i + 1]``.
 
         Pass the order to `Schedule.placed`. In the fastest ring, the busiest link takes the least
-        time if all devices send at once. If several rings are equal, the largest sum of the pairs'
-        bytes/s decides, and then the lexical order. With several hosts, the hosts follow each
-        other, each in the order of its own fastest ring.
+        time if all devices send at once. Of equally fast rings, the one with the largest sum of the
+        pairs' bytes/s is chosen, then the first in lexical order. With several hosts, the hosts
+        follow each other, each in the order of its own fastest ring.
         """
         if len(self.hosts) == 1:
             return list(self._fastest_ring)
@@ -187,10 +188,10 @@ class Topology:
         return _find_best_ring(self.world_size, self.routes)
 
     def subset(self, devices: Union[int, Sequence[int]]) -> Topology:
-        """Return the topology of a part of the devices: the first ``devices``, or the listed ones.
+        """Return the topology of some of the devices: the first ``devices``, or the listed ones.
 
-        Device i of the result is the i-th of them. Raises ScheduleError for unknown or repeated
-        devices.
+        Device i of the result is the i-th of these devices. Raises ScheduleError for unknown or
+        repeated devices.
         """
         if not isinstance(devices, Sequence):
             if not is_integer_at_least(devices) or devices > self.world_size:
@@ -244,12 +245,12 @@ _RingCost = Tuple[float, float]
 
 
 def _find_best_ring(world_size: int, routes: Mapping[Pair, Route]) -> List[int]:
-    """Return the order of devices, from device 0 on, that makes the fastest ring.
+    """Return the order of devices in the fastest ring, starting with device 0.
 
-    The search is depth first. Both parts of a cost only grow with the ring, so a part that is no
-    better than the best ring is not completed. About n² extensions remain on uniform topologies,
-    and some hundred on eight GPUs in a cube mesh. After MAX_RING_EXTENSIONS the best ring so far is
-    returned. More than MAX_RING_DEVICES keep their order.
+    The search is depth first. Both parts of a cost only grow with the ring, so a partial ring that
+    is no better than the best ring is not completed. About n² extensions remain on uniform
+    topologies, and a few hundred on eight GPUs in a cube mesh. After MAX_RING_EXTENSIONS the best
+    ring so far is returned. More than MAX_RING_DEVICES devices are not reordered.
     """
     if world_size > MAX_RING_DEVICES:
         return list(range(world_size))
@@ -281,7 +282,7 @@ def _find_best_ring(world_size: int, routes: Mapping[Pair, Route]) -> List[int]:
                 pass_links(order[-1], device, -1)
 
     def add_to_ring(src: int, dst: int, cost: _RingCost) -> _RingCost:
-        """Add a pair's route to the load of its links, and return the cost of the longer ring."""
+        """Add a pair's route to the load of the links, and return the cost of the extended ring."""
         nonlocal extensions
         extensions += 1
         pass_links(src, dst, 1)
@@ -340,19 +341,20 @@ def shared_memory_topology(
     device_copy_bytes_per_s: float = INFINITE,
     device_add_bytes_per_s: float = INFINITE,
 ) -> Topology:
-    """Return the topology of CPU devices in one process, from measured figures.
+    """Return the topology of CPU devices in one process, from measured speeds.
 
     All messages share one link, the memory. One Python thread queues them, so their latencies add
     up as well. Each device has one core, which handles all bytes that the device sends or receives:
-    the executor adds on the target's core, and copies on the source's core. Adding a byte costs 1 /
-    ``add_bytes_per_s`` in all. The price counts 1 / ``copy_bytes_per_s`` of that as transfer and
-    the rest as reduction, once for all devices whose chunks are added to the same chunk in a step.
+    the executor adds on the target's core, and copies on the source's core. Adding a byte takes 1 /
+    ``add_bytes_per_s`` in total. The cost model counts 1 / ``copy_bytes_per_s`` of that as transfer
+    and the rest as reduction. All devices whose chunks are added to the same chunk in a step share
+    one reduction.
 
     Args:
         world_size: the number of devices.
-        latency_s: the seconds of one transfer without bytes.
-        copy_bytes_per_s: payload bytes/s that all devices copy while all are busy.
-        add_bytes_per_s: payload bytes/s that all devices add while all are busy.
+        latency_s: how long a transfer of no bytes takes, in seconds.
+        copy_bytes_per_s: payload bytes/s that all devices together copy while all are busy.
+        add_bytes_per_s: payload bytes/s that all devices together add while all are busy.
         device_copy_bytes_per_s: the same for a single busy device; by default as fast as all.
         device_add_bytes_per_s: the same for a single busy device; by default as fast as all.
     """
@@ -375,7 +377,7 @@ def shared_memory_topology(
 
 
 def typical_cpu_topology(world_size: int) -> Topology:
-    """Return `shared_memory_topology` with typical figures, for reproducible choices."""
+    """Return `shared_memory_topology` with typical speeds, for reproducible choices."""
     device_copy, device_add = CPU_COPY * SINGLE_DEVICE_SHARE, CPU_ADD * SINGLE_DEVICE_SHARE
     topology = shared_memory_topology(
         world_size,
@@ -390,9 +392,9 @@ def typical_cpu_topology(world_size: int) -> Topology:
 
 
 def _extra_addition_speed(copy_bytes_per_s: float, add_bytes_per_s: float) -> float:
-    """Return the bytes/s that correspond to the extra time of an addition beside a copy.
+    """Return the bytes/s that correspond to the extra time that adding takes over copying.
 
-    It is infinite if additions are not slower, which a noisy measurement may report.
+    The result is infinite if additions are measured as no slower than copies, because of noise.
     """
     if add_bytes_per_s >= copy_bytes_per_s:
         return INFINITE

@@ -5,7 +5,7 @@
 - ``auto``: for each size, the cheapest of all schedules.
 
 In contrast, the schedules of `gluonlab.collectives.algorithms` depend only on the number of
-devices. They are fitted to the links afterwards, by the order of the devices.
+devices. They are adapted to the links afterwards, by reordering the devices.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_TRANSFERS = 200_000  # of schedules with finer chunks, and of parallel rings
 
 
 class ScheduleFromSize(NamedTuple):
-    """A schedule, and the smallest size for which it is the cheapest."""
+    """A schedule, and the smallest buffer size for which it is the cheapest."""
 
     size_bytes: int
     schedule: Schedule
@@ -47,7 +47,7 @@ class ScheduleFromSize(NamedTuple):
 
 
 class SchedulesBySize(NamedTuple):
-    """Schedules for ``topology``, each the cheapest for some sizes."""
+    """Schedules for ``topology``, each the cheapest for some buffer sizes."""
 
     topology: Topology
     schedules: List[Schedule]
@@ -77,9 +77,9 @@ MAX_AUTO_DEVICES = 128  # for more devices, the prices of all candidates take mi
 
 
 def _auto_schedules(topology: Topology) -> List[Schedule]:
-    """Return the schedules of ``auto``: those candidates that are the cheapest for some size.
+    """Return the schedules of ``auto``: the candidates that are the cheapest for some size.
 
-    Rank r is device r. Raises ScheduleError for more than MAX_AUTO_DEVICES.
+    Rank r is device r. Raises ScheduleError for more than MAX_AUTO_DEVICES devices.
     """
     if topology.world_size > MAX_AUTO_DEVICES:
         raise ScheduleError(
@@ -91,7 +91,7 @@ def _auto_schedules(topology: Topology) -> List[Schedule]:
 
 
 def candidate_schedules(topology: Topology) -> Iterator[Schedule]:
-    """Yield all schedules that ``auto`` compares: of algorithms, over hosts, and made for links."""
+    """Yield all schedules that ``auto`` compares: general ones, and those made for the links."""
     for name in ALGORITHMS:
         yield from _placed_variants(name, topology)
     yield from schedules_over_hosts(topology, (None, *CHUNK_MULTIPLES))
@@ -103,7 +103,7 @@ def candidate_schedules(topology: Topology) -> Iterator[Schedule]:
 
 
 def _placed_variants(name: str, topology: Topology) -> Iterator[Schedule]:
-    """Yield the algorithm in the best order of devices, with default and with more chunks."""
+    """Yield the algorithm in the best device order, with the default number of chunks and more."""
     groups = topology.groups if name == "hierarchical" and len(topology.groups) > 1 else None
 
     def make_cut(chunks: Optional[int] = None) -> Schedule:
@@ -120,8 +120,8 @@ def _placed_variants(name: str, topology: Topology) -> Iterator[Schedule]:
 def schedules_over_hosts(topology: Topology, chunk_counts: Sequence[Optional[int]] = (None,)) -> Iterator[Schedule]:
     """Yield an allreduce over hosts for each algorithm of `ACROSS_HOSTS`; rank r is device r.
 
-    ``chunk_counts``: numbers of chunks, for algorithms that leave the choice. Nothing is yielded
-    for a single host, and for hosts of unequal sizes.
+    ``chunk_counts``: numbers of chunks, for algorithms that support any number. Nothing is yielded
+    for a single host or for hosts of unequal sizes.
     """
     hosts = topology.hosts
     if len(hosts) == 1 or len({len(host) for host in hosts}) > 1:
@@ -147,9 +147,9 @@ Ring = Tuple[int, ...]  # the devices in order, starting with device 0
 def multi_ring(topology: Topology) -> Schedule:
     """Return an allreduce on as many rings as the links can carry at the same time.
 
-    Each ring sums its share of the chunks like the algorithm ring. It is the single ring of
-    `Topology.ring_order` if the fast links form no ring, if several rings are not cheaper, and for
-    several hosts.
+    Each ring sums its part of the chunks like the algorithm ring. There is only one ring, that of
+    `Topology.ring_order`, in three cases: for several hosts, if the fast links form no ring, and if
+    several rings are not cheaper.
 
     Cost, if each device has r lanes in each direction and beta is the time per byte of one lane:
     2 (p-1) alpha + 2 (p-1) n/(r p) beta.
@@ -167,7 +167,7 @@ def multi_ring(topology: Topology) -> Schedule:
 
 
 def _ring_schedule(rings: Sequence[Ring]) -> Schedule:
-    """Return an allreduce in which each ring sums and copies chunks of its own."""
+    """Return an allreduce in which each ring sums and copies its own chunks."""
     p = len(rings[0])
     steps: List[List[Transfer]] = [[] for _ in range(2 * (p - 1))]
     owner = []
@@ -183,7 +183,7 @@ def _ring_schedule(rings: Sequence[Ring]) -> Schedule:
 
 
 def pack_rings(network: FlowNetwork) -> List[Ring]:
-    """Return as many rings as were found to fit on the network at the same time.
+    """Return the largest set of rings found that the network can carry at the same time.
 
     A ring may occur several times. If the links have room for more than `MAX_PARALLEL_RINGS`, a
     ring takes several lanes of each link.
@@ -204,7 +204,10 @@ def pack_rings(network: FlowNetwork) -> List[Ring]:
     tries = 0
 
     def pack(chosen: List[int], begin: int) -> bool:
-        """Add rings from number ``begin`` on while they fit; return True to end the search."""
+        """Add rings, from number ``begin`` on, while links have free lanes.
+
+        Return True to end the search.
+        """
         nonlocal best, tries
         tries += 1
         if len(chosen) > len(best):
@@ -245,7 +248,7 @@ def _find_rings(network: FlowNetwork) -> Iterator[Ring]:
 
 
 def _hamiltonian_cycles(neighbors: Dict[int, List[int]], first: int, visits: Iterator[int]) -> Iterator[Ring]:
-    """Yield the rings from device 0 over ``first``, depth first, as long as ``visits`` lasts."""
+    """Yield the rings that begin with 0 and ``first``, depth first, until ``visits`` ends."""
     path, visited, choices = [0], {0}, [iter([first])]
     while choices:
         device = next(choices[-1], None)

@@ -82,12 +82,15 @@ SEARCH_ADVICE = "search again, with gluonlab allreduce solve FILE --out-file NEW
 
 
 def is_file_name(name: Any) -> bool:
-    """Return whether a topology of this name is a file: its name ends in .json."""
+    """Return whether ``name`` is the name of a topology file: it ends in .json."""
     return str(name).lower().endswith(SUFFIX)
 
 
 def read_topology(path: Union[str, Path]) -> Topology:
-    """Return the topology of a file. Raise ScheduleError, in one line, for any mistake in it."""
+    """Return the topology in a file.
+
+    Raise ScheduleError, in one line, for any mistake in the file.
+    """
     try:
         text = read_bounded(Path(path), MAX_FILE_BYTES)
     except DataError as error:
@@ -99,7 +102,7 @@ def read_topology(path: Union[str, Path]) -> Topology:
 
 
 def _parse_topology(text: Union[str, bytes], where: str, name: str) -> Topology:
-    """Parse the JSON of a topology or of a file of schedules; errors begin with ``where``."""
+    """Parse the JSON text of a topology or a schedules file. Errors begin with ``where``."""
     try:
         content = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeated_keys)
     except (ValueError, RecursionError) as error:
@@ -111,7 +114,7 @@ def _parse_topology(text: Union[str, bytes], where: str, name: str) -> Topology:
 
 
 def _parse_schedules_file(where: str, content: Dict[str, Any], name: str) -> Topology:
-    """Return the topology of a file of schedules, with its verified schedules."""
+    """Return the topology in a file of schedules, with the verified schedules."""
     if "topology" not in content:
         raise ScheduleError(
             f"{where}: the schedules have no topology: {FILE_ADVICE}, or a file written by gluonlab "
@@ -137,9 +140,9 @@ def _refuse_constant(name: str) -> None:
 
 
 def _refuse_repeated_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-    """Return a JSON object as a dict; raise ValueError for a repeated key.
+    """Return a JSON object as a dict. Raise ValueError for a repeated key.
 
-    json itself silently keeps the last value.
+    The json module itself silently keeps the last value.
     """
     content = dict(pairs)
     if len(content) < len(pairs):
@@ -149,11 +152,12 @@ def _refuse_repeated_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
 
 
 def write_topology(topology: Topology, path: Union[str, Path]) -> None:
-    """Write a file, atomically, that `read_topology` reads as the same topology.
+    """Write the topology to a file, atomically, so that `read_topology` returns an equal topology.
 
     Raises OutputError if writing fails. Raises ScheduleError for a topology that a file cannot
     contain: more than 256 devices, infinite speeds of links, different links with one name, or
-    names of several lines. Also raises it for schedules, which `schedules_file_text` writes.
+    names of several lines. Also raises it for a topology with schedules, since
+    `schedules_file_text` writes those.
     """
     if topology.schedules:
         raise ScheduleError(f"{topology.name}: a topology file cannot contain schedules")
@@ -173,7 +177,7 @@ def schedules_file_text(topology: Topology, front: "Sequence[SynthesizedSchedule
 
 
 def _topology_text(topology: Topology) -> str:
-    """Return JSON with a line for each link and each route."""
+    """Return the topology as JSON, with a line for each link and each route."""
     routes, one_group = topology.routes, (tuple(range(topology.world_size)),)
     links = dict.fromkeys(link for route in routes.values() for link in route.links)
     latencies = Counter(route.latency_s for route in routes.values())
@@ -291,7 +295,7 @@ class TopologyReader:
             self._wires[src, dst] = Wire(src, dst, link, self._read_latency(fields))
 
     def _read_ends(self, fields: JsonFields) -> List[Tuple[Node, Node]]:
-        """Return (src, dst) for each direction of a link, or nothing for a link without ends."""
+        """Return (src, dst) for each direction of a link; empty for a link without ends."""
         single_ends = [key for key in ("from", "to") if key in fields]
         if "between" not in fields and not single_ends:
             if LATENCY in fields:
@@ -326,11 +330,11 @@ class TopologyReader:
         )  # fmt: skip
 
     def _read_latency(self, fields: JsonFields) -> float:
-        """Return the latency of a link or route, by default the file's."""
+        """Return the latency of a link or route, by default that of the file."""
         return (fields if LATENCY in fields else self._fields).number(LATENCY, zero=True)
 
     def _add_link(self, fields: JsonFields, name: str, speed: float) -> Link:
-        """Add and return a link. Raise ScheduleError if its name is used already."""
+        """Add and return a link. Raise ScheduleError if its name is already used."""
         if name in self._links:
             fields.raise_error(f"two links are called {name!r}: use different names")
         self._links[name] = Link(name, speed)
@@ -386,7 +390,7 @@ class TopologyReader:
         return routes
 
     def _find_link(self, where: str, value: Any) -> Link:
-        """Return the link with the name ``value``. Raises ScheduleError for an unknown one."""
+        """Return the link with the name ``value``. Raise ScheduleError for an unknown name."""
         if not isinstance(value, str):
             raise ScheduleError(f"{where}: {format_value(value)} is not the name of a link: write a name in quotes")
         if value not in self._links:
@@ -394,7 +398,10 @@ class TopologyReader:
         return self._links[value]
 
     def _read_partition(self, key: str) -> Tuple[Tuple[int, ...], ...]:
-        """Return groups or hosts, which contain every device once; empty if the key is missing."""
+        """Return the groups or hosts; empty if ``key`` is missing.
+
+        They must contain every device once.
+        """
 
         def members(where: str, item: Any) -> Tuple[int, ...]:
             if not (isinstance(item, list) and item):
@@ -421,9 +428,9 @@ _T = TypeVar("_T")
 class JsonFields:
     """A JSON object whose values are checked when they are read.
 
-    ``where``: the file and the object's place in it, for messages. Raises ScheduleError if
-    ``content`` is not an object, and for keys not in ``allowed_keys``. The methods raise it for
-    invalid values and missing keys.
+    ``where``: the file and the object's position in it, for error messages. Raises ScheduleError if
+    ``content`` is not an object, and for keys not in ``allowed_keys``. The methods raise
+    ScheduleError for invalid values and missing keys.
     """
 
     def __init__(self, where: str, content: Any, allowed_keys: Sequence[str]) -> None:
@@ -451,7 +458,7 @@ class JsonFields:
         return self._content[key]
 
     def number(self, key: str, default: Optional[float] = None, *, zero: bool = False) -> float:
-        """Return a speed in bytes/s or, with ``zero``, seconds. ``default``: for a missing key."""
+        """Return a positive number; with ``zero``, 0 is allowed. ``default``: for a missing key."""
         if default is not None and key not in self._content:
             return default
         minimum, maximum, example = SECONDS if zero else SPEEDS
@@ -495,7 +502,7 @@ class JsonFields:
 
 
 def format_value(value: Any) -> str:
-    """Return a value of a file, possibly shortened, for a message."""
+    """Return a value from a file as text for an error message, possibly shortened."""
     text = repr(value) if isinstance(value, (str, int, float, type(None))) else str(type(value))
     if isinstance(value, (dict, list)):
         text = ("an object" if isinstance(value, dict) else "a list") + f" of {len(value)}"
@@ -536,8 +543,8 @@ def shortest_routes(world_size: int, wires: Sequence[Wire], buses: Mapping[Node,
     """Return a route for every pair of devices that wires connect.
 
     ``buses``: the link that every message through a switch passes, for switches that have one. The
-    latency of a message is the largest on its path, because it is started once. Ties go to the
-    wires that come first.
+    latency of a message is the largest on its path, because the message is started once. Of equally
+    good paths, the one with wires listed earlier is used.
     """
     wires_from: DefaultDict[Node, List[Wire]] = defaultdict(list)
     for wire in wires:

@@ -1,10 +1,10 @@
 """Proves that a schedule is correct, by running it on symbols instead of numbers.
 
-The value of a chunk of a rank is a tree of additions, whose leaves are the ranks' contributions.
+A rank's chunk is represented by a tree of additions, whose leaves are the ranks' contributions.
 Floating-point addition is commutative but not associative. So two chunks have the same bits for all
-inputs exactly if their trees are equal up to swapped summands.
+inputs if and only if their trees are equal up to swapped summands.
 
-Chunks are independent, so each is simulated separately.
+Chunks do not affect each other, so each is simulated separately.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def check(schedule: Schedule) -> None:
         schedule: the schedule.
 
     Raises:
-        ScheduleError: names the first wrong step and transfer: a transfer that breaks a rule of
-            steps, that adds a contribution a second time, or that is the last one into a chunk that
+        ScheduleError: names the first wrong step and transfer. A transfer is wrong if it breaks a
+            rule of steps, adds a contribution a second time, or is the last one into a chunk that
             remains incomplete.
     """
     _check_shape(schedule)
@@ -53,7 +53,7 @@ def check(schedule: Schedule) -> None:
 
 
 def simulate_contributions(schedule: Schedule) -> Iterator[List[List[Contributions]]]:
-    """Yield every rank's contributions before the first step and after each step.
+    """Yield the contributions in every rank's chunks before the first step and after each step.
 
     ``state[rank][chunk][r]``: how many times rank r's contribution is in the chunk.
     """
@@ -128,7 +128,7 @@ def _find_invalid_step(arrays: ScheduleArrays, ranks: int, chunks: int) -> Optio
 
 
 def _check_step(schedule: Schedule, number: int) -> None:
-    """Check the rules of a step. Raise for the first transfer that breaks one."""
+    """Check the rules of a step. Raise ScheduleError for the first transfer that breaks one."""
     n = schedule.world_size
     read: Dict[Cell, int] = {}
     written: Dict[Cell, str] = {}
@@ -158,7 +158,7 @@ def _check_step(schedule: Schedule, number: int) -> None:
 
 
 class _SumTrees:
-    """Trees of additions by number; trees that differ only in the order of summands share one.
+    """Numbered trees of additions. Trees that differ only in the order of summands share a number.
 
     Tree r is rank r's contribution. ``contributors`` and ``duplicates`` are bit sets: for each
     tree, the ranks whose contributions are in it, and the ranks whose contributions are in it more

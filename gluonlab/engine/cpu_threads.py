@@ -1,13 +1,13 @@
 """Sets the number of OpenMP threads that compute for each CPU device.
 
-MXNet runs one worker thread per CPU context, which opens a team of OpenMP threads in an operator.
-Two teams of several threads deadlock in OpenBLAS: with OMP_NUM_THREADS=2, two CPU contexts hang. So
-each worker starts with a team of one (`gluonlab.engine.mxnet_setup`), and this module sets the team
-size in each worker, by a function that it pushes to MXNet's engine.
+MXNet runs one worker thread per CPU context. To run an operator, the worker opens a team of OpenMP
+threads. Two teams of several threads deadlock in OpenBLAS: with OMP_NUM_THREADS=2, two CPU contexts
+hang. So each worker starts with a team of one (`gluonlab.engine.mxnet_setup`), and this module sets
+each worker's team size, with a function that it pushes to MXNet's engine.
 
-- A change of a team size replaces all workers, in 10 to 50 ms. The reason is that each worker caches
-  oneDNN's compiled operators. In a larger team they write beyond their memory. In a smaller team
-  they add in another order.
+- To change a team size, this module replaces all workers, in 10 to 50 ms, because each worker
+  caches oneDNN's compiled operators. In a larger team, such operators would write beyond their
+  memory. In a smaller team, they would add in another order.
 - Every fork of the process, such as a notebook's ``!ls`` or a worker of a gluon DataLoader, makes
   MXNet replace its workers. This module then sets the sizes again.
 """
@@ -42,7 +42,7 @@ def push_engine_operation(callback: Any, written: Any, name: bytes, read: Any = 
         callback: an `EngineCallback`. The caller must keep it alive until it has been called.
         written: an array on the device that runs the function. The function runs after all queued
             operations that use this array.
-        name: name of the operation
+        name: the name of the operation
         read: an array, or None. The function runs after all queued operations that write to it.
     """
     from mxnet.base import _LIB, check_call
@@ -55,15 +55,15 @@ def push_engine_operation(callback: Any, written: Any, name: bytes, read: Any = 
 
 
 def threads_per_device(cpu_devices: int, requested: "int | None" = None) -> int:
-    """Return the number of threads for each of ``cpu_devices`` CPU devices of this process.
+    """Return the number of threads for each of this process's ``cpu_devices`` CPU devices.
 
     A single device uses the first of these numbers:
 
     - ``requested``, the value of --threads
     - OMP_NUM_THREADS or MXNET_OMP_MAX_THREADS
-    - this process's share of the host's cores (`gluonlab.engine.local_processes`)
+    - this process's part of the host's cores (`gluonlab.engine.local_processes`)
 
-    Several devices use one thread each, because more threads would hang. A larger number in the
+    Several devices use one thread each, because they would hang with more. A larger number in the
     environment is ignored. Raises ConfigError for a larger number in ``requested``.
     """
     if cpu_devices <= 1:
@@ -77,11 +77,11 @@ def threads_per_device(cpu_devices: int, requested: "int | None" = None) -> int:
 
 
 def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
-    """Set the number of threads of each CPU device in ``ctxs``, and return this number.
+    """Set the number of threads for each CPU device in ``ctxs``, and return this number.
 
     ``threads``: the number that the user has requested, or None (see `threads_per_device`). Returns
     1 if all devices are GPUs. Waits for all queued work. Warns if the user has exported another
-    number or has imported mxnet first.
+    number, or has imported mxnet before gluonlab.
 
     Raises ConfigError (see `threads_per_device`), and EngineError if a worker does not accept the
     number.
@@ -172,10 +172,10 @@ _team_size_by_device: Dict[int, int] = {}
 
 @lru_cache(maxsize=None)
 def _restore_team_sizes_after_forks() -> object:
-    """Register a hook that restores the workers' numbers of threads after each fork.
+    """Return a hook, registered to restore the workers' numbers of threads after each fork.
 
-    Call this after MXNet is loaded, so that MXNet's own hook runs first. The hook must live as long
-    as the process. So this function returns the hook, and lru_cache keeps it alive.
+    Call this function after MXNet is loaded, so that MXNet's own hook runs first. The hook must
+    live as long as the process. So this function returns the hook, and lru_cache keeps it alive.
     """
     if sys.version_info >= (3, 10):
         os.register_at_fork(after_in_parent=_restore_team_sizes)
@@ -187,9 +187,9 @@ def _restore_team_sizes_after_forks() -> object:
 
 
 def _set_team_sizes(size_by_device: "Mapping[int, Optional[int]]") -> Dict[int, int]:
-    """Set how many OpenMP threads the worker of each CPU device uses; return the actual numbers.
+    """Set how many OpenMP threads each CPU device's worker uses. Return the actual numbers.
 
-    ``size_by_device``: device number -> threads. None leaves the number of threads unchanged.
+    ``size_by_device``: the number of threads, by device number. None leaves it unchanged.
     """
     import mxnet as mx
 
@@ -199,7 +199,7 @@ def _set_team_sizes(size_by_device: "Mapping[int, Optional[int]]") -> Dict[int, 
     for device_id, size in size_by_device.items():
 
         def set_team_size(run_context: object, parameter: object, device_id: int = device_id, size: Any = size) -> None:
-            """Set the number of threads in the device's worker thread; record the actual number."""
+            """Set the number of threads in the device's worker, and record the actual number."""
             if size is not None:
                 libgomp.omp_set_num_threads(size)
                 # oneDNN's sums are wrong in a team that is smaller than omp_get_max_threads()

@@ -1,8 +1,8 @@
-"""Calls of MXNet's operators with little overhead, and other cheap calls into MXNet's engine.
+"""Calls MXNet's operators and engine with little overhead.
 
-``src.copyto(dst)`` and ``mx.nd.sgd_update(...)`` spend most of their time in Python, to convert
-arguments that do not change from step to step. `OperatorCall` converts the arguments once, so that
-each call costs only MXNet's C call.
+``src.copyto(dst)`` and ``mx.nd.sgd_update(...)`` spend most of their time in Python, converting
+arguments that do not change from step to step. `OperatorCall` converts the arguments once, so each
+later call costs no more than MXNet's C call.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ EngineCall = Callable[[], None]
 def ndarray_from_numpy(array: "np.ndarray[Any, Any]", ctx: Optional[mx.Context] = None) -> nd.NDArray:
     """Copy a NumPy array into a new NDArray on a CPU device, by default mx.cpu(0), without waiting.
 
-    nd.array would wait for all work queued on the device, and so would block a thread that
-    prefetches. The reason is that NDArray::WaitToWrite (include/mxnet/ndarray.h) queues an
-    operation and waits for it.
+    nd.array would wait for all work queued on the device, and so would block a prefetching thread.
+    The reason is that NDArray::WaitToWrite (include/mxnet/ndarray.h) queues an operation and waits
+    for the operation.
     """
     array = np.ascontiguousarray(array)
     copy = nd.empty(array.shape, ctx or mx.cpu(0), array.dtype)
@@ -55,7 +55,7 @@ def slice_rows(array: nd.NDArray, begin: int, end: int) -> nd.NDArray:
 
 
 class ShapeAndTypeReader:
-    """Reads shapes and types of arrays, twice as fast as their properties, for one thread."""
+    """Reads shapes and types of arrays twice as fast as their properties do, for one thread."""
 
     def __init__(self) -> None:
         self._axes, self._type = ctypes.c_int(), ctypes.c_int()
@@ -74,7 +74,10 @@ class ShapeAndTypeReader:
 
 
 def address_range(array: nd.NDArray) -> Tuple[int, int]:
-    """Wait for writes to an array; return the addresses where its memory begins and ends."""
+    """Wait for writes to an array.
+
+    Return the addresses where the array's memory begins and ends.
+    """
     array.wait_to_read()
     begin = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(begin)))
@@ -87,9 +90,9 @@ def is_same_memory(array: nd.NDArray, other: nd.NDArray) -> bool:
 
 
 def arrays_share_memory(arrays: Sequence[nd.NDArray], others: Sequence[nd.NDArray] = ()) -> bool:
-    """Check if an array in ``arrays`` overlaps in memory with another array of either list.
+    """Check if an array in ``arrays`` overlaps in memory with another array in either list.
 
-    Overlaps between two arrays in ``others`` do not count. The check is needed because MXNet's
+    Overlaps between two arrays in ``others`` do not count. Callers need this check because MXNet's
     engine does not order operations on different arrays that share memory.
     """
     spans = sorted(
@@ -107,7 +110,7 @@ def arrays_share_memory(arrays: Sequence[nd.NDArray], others: Sequence[nd.NDArra
 
 
 class OperatorCall:
-    """An operator call with fixed arrays, which can be repeated. An output may also be an input."""
+    """A repeatable operator call on fixed arrays. An array may be both input and output."""
 
     def __init__(self, name: str, inputs: Sequence[nd.NDArray], *outputs: nd.NDArray) -> None:
         self._operator = ctypes.c_void_p()
@@ -127,7 +130,7 @@ class OperatorCall:
         check_call(self._invoke())
 
     def _prepare(self, attributes: "Attributes") -> None:
-        """Prepare the C call with these attributes, for later calls with the same attributes."""
+        """Prepare the C call with these attributes, for reuse by later calls with the same ones."""
         self._prepared_attributes = attributes
         self._invoke = partial(
             _LIB.MXImperativeInvokeEx, self._operator, len(self._inputs), self._inputs,
@@ -149,7 +152,7 @@ NO_ATTRIBUTES = Attributes({})
 
 
 class CopyInto(OperatorCall):
-    """``CopyInto(dst).copy(src)``: the repeated ``src.copyto(dst)``, from sources on any device."""
+    """``CopyInto(dst).copy(src)``: a faster ``src.copyto(dst)``, from sources on any device."""
 
     def __init__(self, destination: nd.NDArray) -> None:
         super().__init__("_copyto", [destination], destination)
@@ -161,7 +164,7 @@ class CopyInto(OperatorCall):
 
 
 class AddInto(OperatorCall):
-    """``AddInto(dst).add(src)``: the repeated ``dst += src``, for sources on the same device."""
+    """``AddInto(dst).add(src)``: a faster ``dst += src``, for sources on the same device."""
 
     def __init__(self, destination: nd.NDArray) -> None:
         super().__init__(ADD_OPERATOR, [destination, destination], destination)
@@ -175,9 +178,9 @@ class AddInto(OperatorCall):
 class Fence:
     """An engine operation that computes nothing, and only orders other operations.
 
-    The fence waits for all earlier writes to the arrays ``read`` and all earlier uses of the arrays
-    ``written``. Later uses of ``written`` wait for the fence. So a fence can order operations on
-    arrays that share memory, which the engine itself does not order.
+    The fence waits for all earlier writes to the arrays in ``read`` and all earlier uses of the
+    arrays in ``written``. Later uses of ``written`` wait for the fence. So a fence can order
+    operations on arrays that share memory, which the engine itself does not order.
     """
 
     # A C function of MXNet that needs neither arguments nor Python's GIL, and changes nothing.
@@ -201,11 +204,11 @@ class Fence:
 
 @contextmanager
 def order_between_passes(arrays: Sequence[nd.NDArray]) -> Iterator[None]:
-    """Order uses of ``arrays`` in this block between earlier and later passes of the network.
+    """Order uses of ``arrays`` in the with block between earlier and later passes of the network.
 
-    ``arrays`` are BatchNorm's running statistics. MXNet's BatchNorm updates them, on a GPU in
-    forward and on a CPU in backward, but declares only a read. Without fences the engine could copy
-    the statistics in the middle of a pass.
+    ``arrays`` are BatchNorm's running statistics. MXNet's BatchNorm updates them (on a GPU in
+    forward, on a CPU in backward), but only declares that it reads them. Without fences, the engine
+    could copy the statistics in the middle of a pass.
     """
     fences = [Fence(array.context, [], [array]) for array in arrays]
     for fence in fences:
@@ -216,7 +219,7 @@ def order_between_passes(arrays: Sequence[nd.NDArray]) -> Iterator[None]:
 
 
 def flat_view(array: nd.NDArray) -> nd.NDArray:
-    """Return a one-dimensional mx.nd view of an array. Return an empty array unchanged."""
+    """Return a one-dimensional mx.nd view of an array, or the array itself if it is empty."""
     # as_nd_ndarray, because reshaping an mx.np array copies it
     return array.as_nd_ndarray().reshape((-1,)) if array.size else array
 
@@ -232,7 +235,7 @@ def row_major_calls(flat: nd.NDArray) -> Iterator[EngineCall]:
 def operator_call(
     operator: str, inputs: Sequence[nd.NDArray], output: nd.NDArray, attributes: Attributes = NO_ATTRIBUTES
 ) -> EngineCall:
-    """Return a function without arguments that queues an operator with these arrays."""
+    """Return a function without arguments that queues the operator with these arrays."""
     return partial(OperatorCall(operator, inputs, output), attributes)
 
 

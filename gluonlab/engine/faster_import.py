@@ -1,11 +1,11 @@
-"""Reduces the processor time of MXNet's import to a fraction.
+"""Reduces the processor time that importing MXNet takes to a fraction.
 
 - `defer_optional_imports` delays the import of optional packages until they are used. MXNet 1.9.1
-  imports scikit-learn, and with it pandas and SciPy, for the base class of one obsolete class. It
-  also imports SciPy for sparse arrays, h5py, ONNX and OpenCV. These packages take half of the
-  processor time of the import, and most programs use none of them.
-- `OperatorCache` stores the Python functions of MXNet's operators. To generate and compile them
-  takes another third of the time.
+  imports scikit-learn, and with it pandas and SciPy, only for the base class of one obsolete class.
+  It also imports h5py, ONNX and OpenCV, and SciPy for sparse arrays. These packages take half of
+  the processor time of the import, and most programs use none of them.
+- `OperatorCache` stores the Python functions of MXNet's operators. Generating and compiling these
+  functions takes another third of the time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DISTUTILS_VERSION = "distutils.version"
 
 
 class DeferredModule(ModuleType):
-    """A placeholder for a package in MXNet's modules. It imports the package on first use."""
+    """A placeholder for a package in MXNet's modules, which imports the package on first use."""
 
     def __getattr__(self, name: str) -> Any:
         child = f"{self.__name__}.{name}"
@@ -59,15 +59,14 @@ class DeferredModule(ModuleType):
 
 @contextmanager
 def defer_optional_imports() -> Iterator[None]:
-    """Make MXNet's imports of DEFERRED_PACKAGES return a `DeferredModule`, in this block.
+    """In this with block, make MXNet's imports of DEFERRED_PACKAGES return a `DeferredModule`.
 
-    The import statements of other modules work as usual, in all
-    threads.
+    The import statements in other modules work as usual, in all threads.
     """
     original = builtins.__import__
 
     def import_for_mxnet(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
-        """Import like ``__import__``, but defer or replace some imports by MXNet's modules."""
+        """Import like ``__import__``, but defer or replace some imports in MXNet's modules."""
         if level == 0 and str((globals or {}).get("__name__", "")).startswith("mxnet."):
             if name in DEFERRED_PACKAGES and _is_installed(name):
                 return DeferredModule(name if fromlist else name.partition(".")[0])
@@ -93,7 +92,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _load_distutils_version() -> Optional[ModuleType]:
-    """Load the module distutils.version of Python or of setuptools; None if there is neither.
+    """Load the module distutils.version from Python or setuptools; None if neither has it.
 
     The module is not registered in sys.modules, because setuptools must be imported before
     distutils.
@@ -145,7 +144,7 @@ FunctionKey = Tuple[str, str, str]  # the generating module, the operator, and t
 
 
 class _StoredFunction(NamedTuple):
-    """The compiled code of an operator's function, without the operator's handle.
+    """The compiled code of an operator's Python function, without the operator's handle.
 
     The handle is an address that differs in each process. ``handle_position`` is its position in
     the constants of the code. ``nulls`` contains, for each default value of a parameter, True for
@@ -159,7 +158,7 @@ class _StoredFunction(NamedTuple):
 
 
 class OperatorCache:
-    """A cache file of the functions of one MXNet library and one Python version."""
+    """A cache file with the operators' functions for one MXNet library and one Python version."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -171,7 +170,7 @@ class OperatorCache:
         """Wrap MXNet's ``_init_op_module`` or ``_init_np_op_module``, so that it uses the cache."""
 
         def cached_initialize(*args: Any, **kwargs: Any) -> None:
-            """Call ``initialize``; while MXNet loads, let it create functions from the cache."""
+            """Call ``initialize``. While MXNet is loading, create its functions from the cache."""
             # After `close` the cache is not used: `mx.library.load` may add operators of any name.
             if self._is_loading and "make_op_func" in kwargs:
                 kwargs["make_op_func"] = self._wrap_function_factory(kwargs["make_op_func"])
@@ -182,7 +181,7 @@ class OperatorCache:
         return cached_initialize
 
     def _wrap_function_factory(self, make: FunctionFactory) -> FunctionFactory:
-        """Return a function like ``make`` that creates an operator's function from cached code."""
+        """Return a function that does the same as ``make``, but uses cached code where possible."""
         namespace = make.__globals__
         null = namespace["_Null"]
 
@@ -212,7 +211,7 @@ class OperatorCache:
 
 
 def _to_stored_function(function: Any, handle: int, null: Any) -> _StoredFunction:
-    """Convert an operator's function, which MXNet has generated, for storage in the cache.
+    """Convert an operator's function, as generated by MXNet, for storage in the cache.
 
     ``handle``: the operator's handle. ``null``: MXNet's ``_Null``.
     """
@@ -231,8 +230,8 @@ _cache: Optional[OperatorCache] = None
 def use_operator_cache(base: ModuleType) -> None:
     """Make the module ``mxnet.base`` use the cache of operators' functions.
 
-    Call this when ``base`` has just been loaded. Does nothing without a home folder, or if MXNet's
-    files are not those of 1.9.1.
+    Call this function just after ``base`` has been loaded. It does nothing without a home folder,
+    or if MXNet's files are not those of 1.9.1.
     """
     global _cache
     with suppress(OSError, RuntimeError, AttributeError):
@@ -251,12 +250,12 @@ def close_operator_cache() -> None:
 
 
 def cache_path(package: Path, library: Path) -> Path:
-    """Return the path of the cache file for this MXNet and Python. Its name is a digest of both.
+    """Return the path of the cache file for this MXNet and Python. The name is a digest of both.
 
     Raises OSError for files that cannot be read, and RuntimeError without a home folder.
 
     Args:
-        package: the folder of the package mxnet
+        package: the folder of the mxnet package
         library: the path of libmxnet.so
     """
     digest = hashlib.sha256()

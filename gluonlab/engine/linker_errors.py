@@ -1,4 +1,4 @@
-"""Finds the cause and the fix of the dynamic linker's errors about shared libraries.
+"""Finds the cause of the dynamic linker's errors about shared libraries, and how to fix them.
 
 The error messages come from a failed import of MXNet, or from the doctor's checks.
 """
@@ -68,7 +68,7 @@ SYSTEM_CUDA_ROOT = Path("/usr/local")  # NVIDIA's packages install cuda-11.2 and
 
 
 class LinkerDiagnosis(NamedTuple):
-    """The name of the faulty library, the cause of the error, and the fix (``cure``) as texts."""
+    """The faulty library's name, the cause of the error, and the fix (``cure``), all as text."""
 
     library: str
     cause: str
@@ -102,7 +102,7 @@ def diagnose_linker_error(message: str, environ: Mapping[str, str] = os.environ)
 
 
 def missing_library_fix(name: str) -> str:
-    """Return a text with the command that installs the library with the soname ``name``."""
+    """Return text with the command that installs the library with the soname ``name``."""
     if name.startswith("libcuda.so"):
         cure = "install the NVIDIA driver (450.80.02 or newer), which contains it, "
         cpu = pip_install_command("cpu")
@@ -117,7 +117,7 @@ def missing_library_fix(name: str) -> str:
 
 
 def _reinstall_lost_wheel(name: str) -> str:
-    """Return the command to reinstall a library's wheel if the library's file is lost, else ""."""
+    """Return the command that reinstalls a library's wheel if its file is missing, else ""."""
     [library] = [library for library in LIBRARIES if library.soname == name]
     try:
         importlib.metadata.distribution(library.wheel)
@@ -137,7 +137,7 @@ def library_origin(path: Path, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _is_same_folder(folder: Path, other: Path) -> bool:
-    """Check if two paths lead to the same folder; False if one of them does not exist."""
+    """Check if two paths lead to the same folder. Return False if one of them does not exist."""
     try:
         return folder.samefile(other)
     except OSError:
@@ -172,7 +172,7 @@ def _reinstall_command(wheel: str) -> str:
 def _diagnose_missing_symbol(
     user: Path, symbol: str, provider: Optional[str], environ: Mapping[str, str]
 ) -> LinkerDiagnosis:
-    """Return the diagnosis for a library that needs a symbol that no other library contains.
+    """Return the diagnosis for a library that needs a symbol that no library contains.
 
     Args:
         user: the library that needs the symbol
@@ -193,7 +193,7 @@ def _diagnose_missing_symbol(
 
 
 def _replacement_fix(path: Path, environ: Mapping[str, str]) -> str:
-    """Return advice to replace the library ``path``; it depends on the library's origin."""
+    """Return advice on how to replace the library ``path``, depending on the library's origin."""
     origin = library_origin(path, environ)
     if origin == "LD_LIBRARY_PATH":
         return f"remove {path.parent} from LD_LIBRARY_PATH, or put matching libraries there"

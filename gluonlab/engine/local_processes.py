@@ -1,7 +1,7 @@
 """Counts the processes of a group on this host, and divides the host's cores among them.
 
-If two processes both compute with all cores of a host, they wait for each other most of the time.
-A process group sets the count by `set_local_process_count`. Before that, the count is the largest
+If two processes each compute with all cores of a host, they wait for each other most of the time. A
+process group sets the count with `set_local_process_count`. Before that, the count is the largest
 number from these variables:
 
 =================================  ==============================================================
@@ -12,8 +12,8 @@ number from these variables:
 =================================  ==============================================================
 
 If the scheduler of the parameter server is on another host, the count is unknown before the group
-has formed. Then all workers are assumed to be on this host, because too many threads slow down
-training far more than too few.
+has formed. In that case, all workers are assumed to be on this host, because too many threads slow
+down training far more than too few.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SLURM_TASK_VARIABLES = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SL
 
 
 class LocalProcessCount(NamedTuple):
-    """The number of the group's processes on this host, including this process.
+    """The number of processes in the group that run on this host, including this process.
 
     If ``is_certain`` is False, the number is an upper bound.
     """
@@ -71,10 +71,10 @@ def local_process_count() -> LocalProcessCount:
 
 
 def cores_per_process() -> int:
-    """Return this process's share of the host's cores, at least 1.
+    """Return how many of the host's cores this process may use, at least 1.
 
     If a launcher such as mpirun or srun has bound each process to its own cores, the process may
-    use all of its cores. All processes of a container share the container's limit.
+    use all of these. All processes of a container share the container's limit.
     """
     cores, processes = resources.available_cores(), local_process_count().processes
     if processes == 1:
@@ -88,7 +88,7 @@ def cores_per_process() -> int:
 
 
 def _launcher_cpus() -> int:
-    """Return the number of CPUs that the launcher's processes on this host share; 0 if unknown."""
+    """Return how many CPUs the launcher's processes on this host share; 0 if unknown."""
     if _slurm_tasks_on_node() is not None:
         return _parse_process_count(os.environ.get("SLURM_CPUS_ON_NODE", "")) or 0
     names = (*LOCAL_SIZE_VARIABLES, parameter_server_role.ROLE_VARIABLE)
@@ -105,7 +105,7 @@ def _launcher_cpus() -> int:
 
 
 def _environment_names(pid: int) -> "set[str]":
-    """Return the names of a process's variables; an empty set for another user's process."""
+    """Return the names of a process's environment variables; empty for another user's process."""
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -114,7 +114,7 @@ def _environment_names(pid: int) -> "set[str]":
 
 
 def _parent_pid(pid: int) -> int:
-    """Return the process id of a process's parent; 0 if it is unknown."""
+    """Return the process id of a process's parent; 0 if unknown."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     except (OSError, IndexError, ValueError):
@@ -122,7 +122,7 @@ def _parent_pid(pid: int) -> int:
 
 
 def _slurm_tasks_on_node() -> Optional[int]:
-    """Return the number of tasks of this Slurm step on this node; None outside of a step."""
+    """Return the number of this Slurm step's tasks on this node; None outside a step."""
     if "SLURM_JOB_ID" in os.environ and "SLURM_STEP_ID" not in os.environ:
         return None  # a job's script has the variables of the job's tasks, but is not a task
     text = next((os.environ[name] for name in SLURM_TASK_VARIABLES if os.environ.get(name)), "")
@@ -134,7 +134,7 @@ def _slurm_tasks_on_node() -> Optional[int]:
 
 
 def _lsf_tasks_on_host() -> Optional[int]:
-    """Return the number of blaunch's tasks on this host; None if unknown or outside of a task."""
+    """Return the number of blaunch's tasks on this host; None if unknown or outside a task."""
     task = os.environ.get(BLAUNCH.rank, "")
     try:
         return lsf_local_rank_and_size(int(task) - BLAUNCH.first, read_lsf_hosts(os.environ)[1])[1]
@@ -143,6 +143,6 @@ def _lsf_tasks_on_host() -> Optional[int]:
 
 
 def _parse_process_count(text: str) -> Optional[int]:
-    """Return a number of processes from 1 to MAX_SLOTS_PER_HOST; None for any other text."""
+    """Parse a number of processes from 1 to MAX_SLOTS_PER_HOST. Return None for other text."""
     is_number = re.fullmatch(r"\d{1,5}", text.strip()) is not None
     return int(text) if is_number and 1 <= int(text) <= MAX_SLOTS_PER_HOST else None

@@ -1,4 +1,4 @@
-"""Finds the installed MXNet, loads its CUDA libraries, and checks that the GPU driver fits them."""
+"""Finds the installed MXNet, loads its CUDA libraries, and checks the GPU driver's version."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REINSTALL_MXNET = "install MXNet again: pip install --force-reinstall --no-deps 
 
 
 def pip_install_command(extra: str, version: Tuple[int, ...] = sys.version_info[:2]) -> str:
-    """Return the pip command that installs MXNet by an extra: ``cpu``, or ``cu112`` for GPUs.
+    """Return the pip command that installs MXNet with an extra: ``cpu``, or ``cu112`` for GPUs.
 
     ``version``: the version of Python, such as (3, 11).
     """
@@ -32,13 +32,13 @@ def pip_install_command(extra: str, version: Tuple[int, ...] = sys.version_info[
 
 
 def pip_install_choices(version: Tuple[int, ...] = sys.version_info[:2]) -> str:
-    """Return a text with two commands, which install MXNet for CPUs and for GPUs."""
+    """Return text with two commands: one installs MXNet for CPUs, the other for GPUs."""
     on_gpus = f"on a machine with NVIDIA GPUs {pip_install_command('cu112', version)}"
     return f"{pip_install_command('cpu', version)}, or {on_gpus}"
 
 
 def installed_distributions() -> Tuple[str, ...]:
-    """Return the names in MXNET_DISTRIBUTIONS that are installed, normally one."""
+    """Return which of MXNET_DISTRIBUTIONS are installed; normally one."""
     import importlib.metadata  # here, because it would double the time of `import gluonlab`
 
     installed = []
@@ -103,13 +103,13 @@ def path_in_wheel(library: Library) -> "Path | None":
 
 
 def ld_library_path_folders(environ: Mapping[str, str] = os.environ) -> List[Path]:
-    """Return the folders of LD_LIBRARY_PATH."""
+    """Return the folders in LD_LIBRARY_PATH."""
     folders = environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")
     return [Path(folder) for folder in folders if folder]
 
 
 def path_in_ld_library_path(library: Library, environ: Mapping[str, str] = os.environ) -> "Path | None":
-    """Return the path of a library in the folders of LD_LIBRARY_PATH, or None."""
+    """Return the path of a library in a folder in LD_LIBRARY_PATH, or None."""
     paths = (folder / library.soname for folder in ld_library_path_folders(environ))
     return next((path for path in paths if os.path.isfile(path)), None)
 
@@ -128,7 +128,7 @@ def wheel_folders() -> List[Path]:
 
 
 def find_other_versions(soname: str, environ: Mapping[str, str] = os.environ) -> List[Path]:
-    """Return files with other versions of a library, such as libcudnn.so.9 for libcudnn.so.8.
+    """Return the files of other versions of a library, such as libcudnn.so.9 for libcudnn.so.8.
 
     Searches LD_LIBRARY_PATH and the wheels.
     """
@@ -174,7 +174,7 @@ SUCCESS = 0  # value of nvrtcResult and CUresult
 
 
 class CudaVersions(NamedTuple):
-    """CUDA versions of the GPU driver and of NVRTC, such as 11080 for 11.8; None if unknown.
+    """The CUDA versions of the GPU driver and of NVRTC, such as 11080 for 11.8; None if unknown.
 
     Args:
         driver: the newest CUDA version that the driver supports
@@ -186,7 +186,7 @@ class CudaVersions(NamedTuple):
 
     @property
     def are_compatible(self) -> bool:
-        """True if the driver runs NVRTC's output, or if one of the versions is unknown."""
+        """Whether the driver can run NVRTC's output. True if one of the versions is unknown."""
         return self.driver is None or self.compiler is None or self.driver >= self.compiler
 
     def __str__(self) -> str:
@@ -206,7 +206,7 @@ def format_cuda_version(version: Optional[int]) -> str:
 
 
 def _driver_cuda_version() -> Optional[int]:
-    """Return 1000 * major + 10 * minor of the driver's newest CUDA; None without a driver."""
+    """Return 1000 * major + 10 * minor of the newest CUDA for the driver; None without a driver."""
     version = ctypes.c_int()
     try:
         status = ctypes.CDLL(DRIVER_LIBRARY).cuDriverGetVersion(ctypes.byref(version))

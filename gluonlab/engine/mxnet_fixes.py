@@ -1,6 +1,6 @@
-"""Fixes for MXNet 1.9.1, which are applied when it is imported.
+"""Fixes for MXNet 1.9.1, which are applied when MXNet is imported.
 
-- `put_back_numpy_names` restores names that numpy has dropped since 1.24.
+- `put_back_numpy_names` restores names that numpy has removed since 1.24.
 - `patch_attribute_text` lets MXNet write operators' attributes without numpy 2's type names.
 - `patch_unfusible_graphs` disables fusion for graphs that MXNet cannot fuse on GPUs.
 - `track_blocks` records every Gluon block when it is created, so that `live_blocks` can list them.
@@ -35,7 +35,10 @@ REMOVED_FUNCTIONS = ("fv", "ipmt", "irr", "mirr", "nper", "npv", "pmt", "ppmt", 
 
 
 class _RemovedFunction:
-    """Replacement for a removed function of numpy, which raises NotImplementedError when called."""
+    """Replacement for a function that numpy has removed.
+
+    It raises NotImplementedError when called.
+    """
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
@@ -45,7 +48,7 @@ class _RemovedFunction:
 
 
 def put_back_numpy_names(numpy: types.ModuleType) -> None:
-    """Restore the names in numpy that MXNet 1.9.1 uses and this numpy no longer has."""
+    """Restore the names that MXNet 1.9.1 uses and that this version of numpy no longer has."""
     names = vars(numpy)  # instead of hasattr, for which numpy prints a warning for each name
     for name, value in REMOVED_VALUES.items():
         if name not in names:
@@ -71,7 +74,7 @@ STR_CALLER_WITH_ISINSTANCE = "mxnet.symbol.symbol"  # this module also calls isi
 
 
 def attribute_text(value: Any) -> str:
-    """Return `str(value)`. Numpy scalars in tuples and lists become plain numbers: `(2, -1)`."""
+    """Return `str(value)`, with numpy scalars in tuples and lists as plain numbers: `(2, -1)`."""
     text = str(value)
     return _sequence_text(value) if "np." in text and isinstance(value, (tuple, list)) else text
 
@@ -99,14 +102,14 @@ class _StrInstanceCheck(type):
 
 
 class AttributeStr(metaclass=_StrInstanceCheck):
-    """Replacement for `str` in modules that call it and also use it in isinstance."""
+    """Replacement for `str` in modules that both call `str` and use it in isinstance."""
 
     def __new__(cls, value: Any) -> str:  # type: ignore[misc]
         return attribute_text(value)
 
 
 def patch_attribute_text() -> None:
-    """Make the imported MXNet use `attribute_text` instead of `str`, if numpy is 2 or newer."""
+    """Make the imported MXNet use `attribute_text` instead of `str`, with numpy 2 or newer."""
     import numpy
 
     # The version decides, not the text of a tuple: set_printoptions(legacy=...) may change that.
@@ -196,7 +199,7 @@ def _is_unfusible_symbol(symbol: Any) -> bool:
 
 
 def patch_unfusible_graphs(disable_fusion: FusionDisabler) -> None:
-    """Make the imported MXNet bind and run unfusible graphs within ``disable_fusion()``."""
+    """Make the imported MXNet bind and run graphs it cannot fuse within ``disable_fusion()``."""
     ndarray_module = sys.modules.get("mxnet._ctypes.ndarray")
     if ndarray_module is None or ndarray_module.CachedOp.__init__.__module__ == __name__:
         return  # a stub of MXNet, or already patched
@@ -237,7 +240,7 @@ def _has_unfusible_symbol(executor: Any, *_: Any, **__: Any) -> bool:
 def _disable_fusion_if(
     is_unfusible: Callable[..., bool], method: Callable[..., Any], disable_fusion: FusionDisabler
 ) -> Callable[..., Any]:
-    """Wrap a method: if ``is_unfusible(*arguments)``, it runs within ``disable_fusion()``."""
+    """Wrap a method so that it runs within ``disable_fusion()`` if ``is_unfusible(*arguments)``."""
 
     @wraps(method)
     def call_method(*args: Any, **kwargs: Any) -> Any:
@@ -257,10 +260,10 @@ _tracked_blocks: "Dict[int, ref[Any]]" = {}  # by id, because a block may define
 
 
 def track_blocks(came_first: bool) -> None:
-    """Record every Gluon block that is created from now on. Call this after MXNet's import.
+    """Record every Gluon block created from now on. Call this function after importing MXNet.
 
-    ``came_first``: whether MXNet was imported before gluonlab. Then existing blocks are recorded as
-    well.
+    ``came_first``: whether MXNet was imported before gluonlab. If so, existing blocks are recorded
+    as well.
     """
     module = sys.modules.get("mxnet.gluon.block")
     if module is None or module.Block.__new__ is new_tracked_block:
@@ -277,7 +280,7 @@ def live_blocks() -> List[Any]:
 
 
 def new_tracked_block(kind: type, *_: Any, **__: Any) -> Any:
-    """Create and record a block. This replaces ``Block.__new__``."""
+    """Create and record a block. This function replaces ``Block.__new__``."""
     block: Any = object.__new__(kind)
     _track_block(block)
     return block
@@ -301,5 +304,5 @@ def _blocks_from_garbage_collector(base: type) -> List[Any]:
 
 
 def _all_subclasses(kind: type) -> Set[type]:
-    """Return the class and all classes derived from it."""
+    """Return the class ``kind`` and all classes derived from it."""
     return {kind}.union(*map(_all_subclasses, kind.__subclasses__()))

@@ -28,7 +28,7 @@ def remove_import_hook() -> None:
 
 
 def explain_import_error(error: BaseException) -> EngineError:
-    """Return an EngineError with the cause and the fix of a failed import of MXNet."""
+    """Return an EngineError with the cause of a failed import of MXNet, and how to fix it."""
     text = " ".join(str(error).split())
     if isinstance(error, ModuleNotFoundError) and error.name == "distutils":
         return EngineError(
@@ -73,7 +73,7 @@ def _add_operator_cache(spec: "importlib.machinery.ModuleSpec | None") -> "impor
 
 
 class _MXNetFinder:
-    """Finder that locates mxnet like Python, and loads it within the context ``around()``."""
+    """Finder that locates mxnet as Python would, and loads it within the context ``around()``."""
 
     def __init__(self, around: Callable[[], ContextManager[None]]) -> None:
         self._around = around

@@ -1,9 +1,10 @@
 """Sets up the environment, libraries and fixes that MXNet 1.9.1 needs on current machines.
 
-`import gluonlab` installs an import hook (`mxnet_import`), which runs when mxnet is imported. It
-sets MXNet's variables and OpenMP's (`openmp_settings`), loads CUDA libraries from LD_LIBRARY_PATH
-or the nvidia-*-cu11 wheels (`mxnet_and_cuda_libraries`), disables fusion that the GPU driver does not
-support, and applies `mxnet_fixes`. Import errors become an EngineError that names the fix.
+`import gluonlab` installs an import hook (`mxnet_import`), which runs when mxnet is imported. The
+hook sets environment variables for MXNet and OpenMP (`openmp_settings`), loads CUDA libraries from
+LD_LIBRARY_PATH or the nvidia-*-cu11 wheels (`mxnet_and_cuda_libraries`), disables fusion that the
+GPU driver does not support, and applies `mxnet_fixes`. Import errors become an EngineError that
+names the fix.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ DEFAULT_ENVIRONMENT = {
 
 
 def install_setup_hook() -> None:
-    """Make Python set up MXNet when it is imported. Call this before MXNet is imported.
+    """Make Python set up MXNet when importing it. Call this function before MXNet is imported.
 
     If MXNet is already imported, apply the settings and fixes that still have an effect.
     """
@@ -75,9 +76,9 @@ def install_setup_hook() -> None:
 
 
 def remove_setup_hook() -> None:
-    """Remove the import hook, to measure MXNet with its own defaults.
+    """Remove the import hook, so that MXNet can be measured with its own defaults.
 
-    The names that MXNet uses and this numpy has removed are still added to numpy. MXNet cannot be
+    The names that MXNet uses but numpy has removed are still added to numpy, since MXNet cannot be
     imported without them.
     """
     import numpy
@@ -129,11 +130,11 @@ def _patch_imported_mxnet() -> None:
 
 @contextmanager
 def _set_up_around_import() -> Iterator[None]:
-    """Prepare the process, import MXNet in this block, and patch MXNet afterwards.
+    """Prepare the process, import MXNet in the with block, and patch MXNet afterwards.
 
-    In a server or scheduler of MXNet's parameter server, this runs the server after the import, and
-    then exits with SystemExit. MXNet itself would run the server in the middle of the import. But
-    the optimizers that workers send to the server need all of MXNet.
+    If this process is a server or scheduler of MXNet's parameter server, run the server after the
+    import, and then exit with SystemExit. MXNet itself would run the server in the middle of the
+    import, although the optimizers that workers send to the server need all of MXNet.
     """
     # here, to keep `import gluonlab` fast
     from gluonlab.engine import faster_import
@@ -160,7 +161,7 @@ _FUSION_OFF = ("0", "false")
 class FusionState(NamedTuple):
     """Whether MXNet fuses pointwise operators on GPUs, and whether the driver supports fusion.
 
-    ``reason`` is a text about the versions of the driver and NVRTC, or about the user's setting.
+    ``reason``: text about the versions of the driver and NVRTC, or about the user's setting.
     """
 
     is_on: bool
@@ -172,9 +173,9 @@ _fusion_is_off = False  # True if gluonlab, not the user, has disabled fusion
 
 
 def _disable_unsupported_fusion() -> None:
-    """Disable fusion if the GPU driver does not support it. Otherwise the first step would fail.
+    """Disable fusion if the GPU driver does not support it, since the first step would fail.
 
-    A value that the user has exported is kept, with a warning if it enables fusion.
+    If the user has exported a value, keep it, but warn if it enables fusion.
     """
     global _fusion_is_off
     versions = cuda_versions()
@@ -189,7 +190,7 @@ def _disable_unsupported_fusion() -> None:
 
 
 def fusion_state() -> FusionState:
-    """Return the state of fusion in this process, after MXNet has been loaded."""
+    """Return whether MXNet fuses operators in this process. Call this after loading MXNet."""
     versions, value = cuda_versions(), os.environ.get(FUSION_VARIABLE)
     is_on, reason = value not in _FUSION_OFF, str(versions)
     if value and not _fusion_is_off:
@@ -198,12 +199,12 @@ def fusion_state() -> FusionState:
 
 
 def temporary_variable(name: str, value: str) -> ContextManager[None]:
-    """Set an environment variable in the block, and restore it afterwards."""
+    """Set an environment variable in the with block, and restore it afterwards."""
     return openmp_settings.temporary_variables({name: value})
 
 
 class _FusionDisabledCount:
-    """Number of active `disable_fusion` blocks; the last one restores the user's variable."""
+    """The number of active `disable_fusion` blocks. The last one restores the user's variable."""
 
     lock, blocks = threading.Lock(), 0
     user_value: "str | None" = None
@@ -211,7 +212,7 @@ class _FusionDisabledCount:
 
 @contextmanager
 def disable_fusion() -> Iterator[None]:
-    """In a with statement, disable fusion of graphs bound and of Gluon blocks first run there."""
+    """In a with block, disable fusion for the graphs bound and the Gluon blocks first run there."""
     with _FusionDisabledCount.lock:
         if _FusionDisabledCount.blocks == 0:
             _FusionDisabledCount.user_value = os.environ.get(FUSION_VARIABLE)
@@ -232,10 +233,11 @@ def is_peer_access_allowed() -> bool:
 
 
 def skip_peer_access_setup() -> ContextManager[None]:
-    """Keep MXNet's kvstore ``device`` from enabling peer access at its first sum, in this block.
+    """In a with block, keep MXNet's kvstore ``device`` from enabling peer access at its first sum.
 
-    `gluonlab.gpu.cuda` has already enabled peer access. MXNet would warn about pairs of GPUs that
-    have none, as on every p3.16xlarge. For pairs already enabled, it would leave a CUDA error.
+    `gluonlab.gpu.cuda` has already enabled peer access. MXNet would warn about pairs of GPUs
+    without peer access, which every p3.16xlarge has. For pairs whose access is already enabled, it
+    would leave a CUDA error.
     """
     return temporary_variable(PEER_VARIABLE, "0")
 
@@ -260,10 +262,11 @@ _requested_bulk_size: "ContextVar[Optional[BackwardBulkSize]]" = ContextVar("ove
 
 @contextmanager
 def use_backward_bulk_size(bulk_size: Optional[BackwardBulkSize]) -> Iterator[None]:
-    """Set the bulk size of backward for graphs that this thread binds in this block.
+    """In this with block, set the bulk size of backward for graphs that this thread binds.
 
-    ``bulk_size``: number of operators in a bulk; None for `default_backward_bulk_size`; "off" for a
-    single bulk, so that no allreduce starts before the end of backward.
+    ``bulk_size``: the number of operators that the engine runs as one operation (a bulk). None
+    means `default_backward_bulk_size`; "off" means a single bulk, so that no allreduce starts
+    before the end of backward.
     """
     token = _requested_bulk_size.set(bulk_size)
     try:
@@ -273,7 +276,7 @@ def use_backward_bulk_size(bulk_size: Optional[BackwardBulkSize]) -> Iterator[No
 
 
 def default_backward_bulk_size(device_type: str) -> int:
-    """Return the default bulk size of backward, in operators, on a device type: ``cpu`` or ``gpu``.
+    """Return the default bulk size of backward, in operators, for ``cpu`` or ``gpu``.
 
     If the user has set MXNet's variable MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD, return its value.
     """
@@ -284,7 +287,7 @@ def default_backward_bulk_size(device_type: str) -> int:
 
 
 def apply_backward_bulk_size(device_type: str) -> ContextManager[None]:
-    """Set MXNet's variable for the bulk size of backward while a graph is bound.
+    """In this with block, set MXNet's variable for the bulk size of backward, to bind a graph.
 
     The size is the one requested by `use_backward_bulk_size`, or else the default.
     """

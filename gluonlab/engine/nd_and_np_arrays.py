@@ -1,11 +1,11 @@
 """Converts between MXNet's two kinds of arrays: mx.nd, and mx.np after ``npx.set_np()``.
 
-Thread-local settings of MXNet choose the kind of array that layers return, and the meaning of zeros
-in a shape. ("Semantics" in this module means these settings.)
+Thread-local settings of MXNet determine the kind of array that layers return, and what a zero in a
+shape means. (In this module, "semantics" means these settings.)
 
 - A run of gluonlab computes with mx.nd arrays, regardless of the user's setting.
-- The user's setting applies to arrays passed to the user and to the user's own code in a run. It
-  also applies to components of gluonlab that are used outside of a run.
+- The user's setting applies to arrays passed to the user, and to the user's own code in a run. It
+  also applies to components of gluonlab used outside a run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ND_OPERATOR_NAMES = {"convolution": "Convolution", "deconvolution": "Deconvolut
 
 @contextmanager
 def nd_semantics() -> Iterator[None]:
-    """Use mx.nd arrays and shapes in this block or in the decorated function."""
+    """Use mx.nd arrays and shapes in the with block or in the decorated function."""
     outermost = not hasattr(_USER_SETTING, "is_np")
     if outermost:
         _USER_SETTING.is_np = mx.util.is_np_array()
@@ -41,19 +41,19 @@ def nd_semantics() -> Iterator[None]:
 
 @contextmanager
 def np_semantics() -> Iterator[None]:
-    """Use mx.np arrays and shapes in this block or in the decorated function."""
+    """Use mx.np arrays and shapes in the with block or in the decorated function."""
     with mx.util.np_shape(True), mx.util.np_array(True):
         yield
 
 
 def user_has_set_np() -> bool:
-    """Check if the user has called ``npx.set_np()``, also inside `nd_semantics`."""
+    """Check if the user has called ``npx.set_np()``; works inside `nd_semantics`, too."""
     return bool(getattr(_USER_SETTING, "is_np", mx.util.is_np_array()))
 
 
 @contextmanager
 def user_semantics() -> Iterator[None]:
-    """Restore the user's choice of mx.nd or mx.np, for a call of user code in `nd_semantics`."""
+    """Restore the user's choice of mx.nd or mx.np, for calling user code inside `nd_semantics`."""
     if user_has_set_np() == mx.util.is_np_array():
         yield
         return
@@ -62,7 +62,7 @@ def user_semantics() -> Iterator[None]:
 
 
 def to_user_arrays(arrays: List[nd.NDArray]) -> List[nd.NDArray]:
-    """Return the arrays in the kind of the current setting, with the same memory."""
+    """Return the arrays as the kind that the current setting chooses, sharing their memory."""
     return [array.as_np_ndarray() for array in arrays] if mx.util.is_np_array() else arrays
 
 
@@ -73,7 +73,7 @@ def convert_network_for_user(net: gluon.HybridBlock) -> None:
 
 
 def convert_parameters(params: "Iterable[gluon.Parameter]", numpy_like: bool) -> None:
-    """Convert parameters to mx.np (if ``numpy_like``) or mx.nd arrays with the same memory."""
+    """Convert parameters to mx.np (if ``numpy_like``) or mx.nd arrays that share their memory."""
     for param in params:
         if param._data is not None:
             param._data = convert_arrays(param._data, numpy_like)
@@ -88,8 +88,8 @@ def convert_parameters(params: "Iterable[gluon.Parameter]", numpy_like: bool) ->
 def set_block_semantics(block: gluon.HybridBlock, numpy_like: bool) -> None:
     """Make a block and its descendants compute with mx.np (if ``numpy_like``) or mx.nd arrays.
 
-    The inputs may be of either kind. The outputs are of the kind that the setting at the time of
-    the call chooses. Arrays are converted without a copy.
+    The inputs may be of either kind. The kind of the outputs depends on the setting at the time of
+    the call. Arrays are converted without a copy.
     """
     for child in _hybrid_blocks(block):
         method = "hybrid_forward"
@@ -131,7 +131,7 @@ def convert_arrays(value: Any, numpy_like: bool) -> Any:
 
 
 def _hybrid_blocks(block: gluon.Block) -> List[gluon.HybridBlock]:
-    """Return the hybrid blocks among a block and its descendants, each once."""
+    """Return the hybrid blocks among a block and its descendants, without duplicates."""
     blocks: List[gluon.Block] = []
     block.apply(blocks.append)
     return [child for child in dict.fromkeys(blocks) if isinstance(child, gluon.HybridBlock)]

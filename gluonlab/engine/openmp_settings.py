@@ -1,4 +1,4 @@
-"""OpenMP settings for the loading of MXNet: one thread per team, and a short spin time.
+"""OpenMP settings for loading MXNet: one thread per team, and a short spin time.
 
 MXNet 1.9.1 computes with libgomp, GCC's OpenMP library. MXNet and libgomp each read the environment
 once, when they are loaded. Idle threads of a team first check for work in a loop (they spin), and
@@ -42,7 +42,7 @@ openmp_loaded_first = False
 
 @contextmanager
 def openmp_settings_for_mxnet() -> Iterator[None]:
-    """Set one thread and a short spin time for MXNet and OpenMP, which are loaded in this block.
+    """In this with block, set one thread and a short spin time for loading MXNet and OpenMP.
 
     Two CPU devices with more threads would hang. For a single device, `gluonlab.engine.cpu_threads`
     later sets the user's number of threads. The variables are restored after the block, so that
@@ -66,7 +66,7 @@ def openmp_settings_for_mxnet() -> Iterator[None]:
 
 @contextmanager
 def temporary_variables(variables: Dict[str, Optional[str]]) -> Iterator[None]:
-    """Set environment variables in this block, and restore them afterwards."""
+    """Set environment variables in the with block, and restore them afterwards."""
     user_values = {name: os.environ.get(name) for name in variables}
     set_variables(variables)
     try:
@@ -76,7 +76,7 @@ def temporary_variables(variables: Dict[str, Optional[str]]) -> Iterator[None]:
 
 
 def set_variables(variables: Dict[str, Optional[str]]) -> None:
-    """Set variables in the environment of this process, and unset those that are None."""
+    """Set environment variables of this process, and unset those that are None."""
     for name, value in variables.items():
         if value is None:
             os.environ.pop(name, None)
@@ -96,8 +96,8 @@ def _is_library_loaded(library: str) -> bool:
 def user_spin_settings() -> Dict[str, str]:
     """Return the user's values of GOMP_SPINCOUNT and OMP_WAIT_POLICY, by variable.
 
-    Values that libgomp cannot parse, and so ignores, are omitted. If the result is empty, gluonlab
-    sets SPIN_COUNT.
+    Values that libgomp ignores because it cannot parse them are omitted. If the result is empty,
+    gluonlab sets SPIN_COUNT.
     """
     values = {name: os.environ.get(name, "").strip() for name in _SPIN_VARIABLES}
     return {name: value for name, value in values.items() if _SPIN_VARIABLES[name](value)}
@@ -126,7 +126,7 @@ def harmful_user_settings() -> Dict[str, str]:
 
 
 def _is_harmful(name: str, value: str) -> bool:
-    """Check if a value, in lower case, of a variable in HARMFUL_VARIABLES is harmful."""
+    """Check if a value, given in lower case, of a variable in HARMFUL_VARIABLES is harmful."""
     return value == "0" if name == "OMP_MAX_ACTIVE_LEVELS" else value != "false"
 
 
@@ -156,5 +156,5 @@ def exported_threads() -> Optional[ExportedThreads]:
 
 
 def spins_by_default() -> bool:
-    """Check if idle threads spin for long: OpenMP came before gluonlab, without a user setting."""
+    """Check if idle threads spin for long, since OpenMP was loaded before gluonlab set anything."""
     return openmp_loaded_first and not user_spin_settings()

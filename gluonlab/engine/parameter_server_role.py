@@ -20,7 +20,7 @@ ROLE_VARIABLE = "DMLC_ROLE"  # the role of each process: worker, server or sched
 
 
 def parameter_server_workers() -> Optional[WorkerGroup]:
-    """Return this process's group of workers; None if the process is not a worker."""
+    """Return the group of workers to which this process belongs; None if it is not a worker."""
     number = os.environ.get("DMLC_NUM_WORKER", "")
     if os.environ.get(ROLE_VARIABLE) != "worker" or not number.isdigit():
         return None
@@ -34,9 +34,9 @@ NODE_ADDRESS_VARIABLE = "DMLC_NODE_HOST"  # the address at which this process li
 
 
 class ServerRole(NamedTuple):
-    """The variables of a process of MXNet's parameter server, as unchecked texts.
+    """The environment variables of a process in MXNet's parameter server, as unchecked text.
 
-    The variables do not contain the rank, which MXNet's kvstore assigns. A field is None if its
+    The rank is not among the variables, since MXNet's kvstore assigns it. A field is None if its
     variable is not set.
 
     Args:
@@ -61,7 +61,7 @@ ROLE_FIELD_VARIABLES = {  # the variable of each field of `ServerRole`
 
 
 def read_server_role(environ: Mapping[str, str]) -> Optional[ServerRole]:
-    """Return the variables of the parameter server in ``environ``; None if no role is set."""
+    """Return the parameter server's variables in ``environ``; None if no role is set."""
     fields = {field: environ.get(name) or None for field, name in ROLE_FIELD_VARIABLES.items()}
     role = fields.pop("role")
     return ServerRole(role, **fields) if role else None
@@ -85,7 +85,7 @@ BIND_FAILED = "bind failed"  # MXNet's message if it cannot listen at a port, wi
 
 
 class CannotListen(EngineError):
-    """Error of a server or scheduler that cannot listen at its address.
+    """Error for a server or scheduler that cannot listen at its address.
 
     ``is_taken`` is True if another process uses, or has just used, the port.
     """
@@ -96,9 +96,10 @@ class CannotListen(EngineError):
 
 
 def run_server_role() -> None:
-    """Run this process as the server or scheduler that its environment sets, until the group ends.
+    """Run this process as a server or scheduler, as its environment says, until the group ends.
 
-    MXNet must be loaded. Exits with SystemExit. Raises CannotListen.
+    MXNet must be loaded. Exits with SystemExit. Raises CannotListen if MXNet cannot listen at its
+    address.
     """
     from mxnet.base import MXNetError
     from mxnet.kvstore import kvstore_server
@@ -117,7 +118,7 @@ def run_server_role() -> None:
 
 
 def _explain_bind_failure() -> CannotListen:
-    """Return an error with the reason why MXNet cannot listen. MXNet's message lacks the reason."""
+    """Return an error that says why MXNet cannot listen, since MXNet's message does not."""
     import errno
 
     role = read_server_role(os.environ)

@@ -1,4 +1,4 @@
-"""Engine calls that sum arrays in a fixed order, so that every schedule gives the same bits."""
+"""Sums arrays in a fixed order by engine calls, so that every schedule gives the same bits."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ REVERSED_ADD_N_COUNTS = (3, 4)
 def sum_calls(inputs: Sequence[nd.NDArray], output: nd.NDArray, so_far: nd.NDArray) -> Iterator[EngineCall]:
     """Yield the calls that write the sum of ``inputs``, added in order, to ``output``.
 
-    ``so_far``: the array with which the later calls read the sum so far. It has the same memory as
-    ``output``.
+    ``so_far``: an array that shares memory with ``output``, from which later calls read the sum so
+    far.
     """
     first, *others = inputs
     if len(inputs) >= CPU_ADD_N_MINIMUM:
@@ -32,7 +32,7 @@ def sum_calls(inputs: Sequence[nd.NDArray], output: nd.NDArray, so_far: nd.NDArr
 
 
 def reversed_add_n_call(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> EngineCall:
-    """Return one call that adds 3 or 4 inputs in their order; add_n adds from the last one."""
+    """Return one call that adds 3 or 4 inputs in the given order; add_n starts with the last."""
     return operator_call("add_n", inputs[::-1], output, Attributes({"num_args": len(inputs)}))
 
 

@@ -1,1 +1,1 @@
-"""Writing of files, folders and arrays, completely or not at all."""
+"""Writes files, folders and arrays, completely or not at all."""

@@ -1,14 +1,14 @@
-"""Files of arrays in MXNet's format, written atomically and checked while they are read.
+"""Writes array files in MXNet's format atomically, and validates them while reading.
 
-This module writes the same bytes as ``mx.nd.save`` (NDArray::Save of src/ndarray/ndarray.cc), but
-fixes two problems of MXNet:
+This module writes the same bytes as ``mx.nd.save`` (NDArray::Save in src/ndarray/ndarray.cc), but
+fixes two of MXNet's problems:
 
-- ``mx.nd.save`` ignores errors when it closes the file. On a full disk the end of the file is lost
-  without an error. Here Python writes the file.
-- ``mx.nd.load`` allocates the array that a header describes. One damaged byte can exhaust the
-  memory, or result in an array that is too large for MXNet. Here headers are checked first.
+- ``mx.nd.save`` ignores errors when it closes the file. On a full disk, the end of the file is lost
+  without an error. So here, Python writes the file.
+- ``mx.nd.load`` allocates the array that a header describes. A single damaged byte can exhaust
+  memory, or produce an array that is too large for MXNet. So here, headers are checked first.
 
-The format of a file is that of ``list``:
+A file has the format of ``list`` in this table:
 
 ==========================  ===============================================================
 list                        uint64 magic, reserved, count; arrays; uint64 count; names
@@ -49,7 +49,7 @@ TYPES = dict(enumerate(("float32", "float64", "float16", "uint8", "int32", "int8
 
 
 def save_arrays(path: Path, arrays: Mapping[str, nd.NDArray], remedy: str = DEFAULT_REMEDY) -> None:
-    """Write named arrays of any device to a file that ``mx.nd.load`` can read.
+    """Write named arrays from any device to a file that ``mx.nd.load`` can read.
 
     Raises OutputError with ``remedy``, and keeps an old file, if writing fails.
     """
@@ -75,7 +75,7 @@ def _array_bytes(array: nd.NDArray) -> bytes:
 
 
 class Header(NamedTuple):
-    """Header of an array: version, shape and type."""
+    """The header of an array: version, shape and type."""
 
     version: int
     shape: Tuple[int, ...]
@@ -83,18 +83,18 @@ class Header(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes of the elements, which follow the header."""
+        """The number of bytes that the elements after the header take."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 def read_arrays(path: Path) -> Dict[str, nd.NDArray]:
-    """Read a file of `save_arrays` or ``mx.nd.save``, and return its arrays by name, on mx.cpu(0).
+    """Read a file from `save_arrays` or ``mx.nd.save``. Return its arrays by name, on mx.cpu(0).
 
     Works with and without ``npx.set_np()``. An array without dimensions gets shape (1,). Arrays
-    without elements are left out.
+    without elements are omitted.
 
     Raises:
-        ValueError: If the file is incomplete, or not a list of dense arrays with different names.
+        ValueError: If the file is incomplete, or is not a list of dense arrays with distinct names.
         OSError: If the file cannot be read.
     """
     with path.open("rb") as file:
@@ -102,7 +102,7 @@ def read_arrays(path: Path) -> Dict[str, nd.NDArray]:
 
 
 def read_open_arrays(file: IO[bytes]) -> Dict[str, nd.NDArray]:
-    """Read the arrays of an open file, like `read_arrays`."""
+    """Read the arrays in an open file, like `read_arrays`."""
     size = read_list_header(file)
     arrays = [read_array(file, size) for _ in range(_read_count(file))]
     names = list(_read_names(file, size, len(arrays)))
@@ -129,7 +129,7 @@ def read_list_header(file: IO[bytes]) -> int:
 def parse_array(content: bytes) -> "nd.NDArray | None":
     """Return the array in ``content`` on mx.cpu(0), or None if the array has no elements.
 
-    An array without dimensions gets shape (1,). Raises ValueError for content that is not one
+    An array without dimensions gets shape (1,). Raises ValueError unless the content is exactly one
     array.
     """
     file = io.BytesIO(content)
@@ -140,9 +140,9 @@ def parse_array(content: bytes) -> "nd.NDArray | None":
 
 
 def read_array(file: IO[bytes], size: int) -> "nd.NDArray | None":
-    """Read the array at the current position of a file of ``size`` bytes, like `parse_array`.
+    """Read the array at the current position in a file of ``size`` bytes, like `parse_array`.
 
-    Raises ValueError.
+    Raises ValueError if there is no valid array.
     """
     header = read_header(file)
     _check_length(file, header.nbytes, size)
@@ -151,7 +151,7 @@ def read_array(file: IO[bytes], size: int) -> "nd.NDArray | None":
 
 
 def read_header(file: IO[bytes]) -> Header:
-    """Read an array's header. Raises ValueError if MXNet would not write this header."""
+    """Read an array's header. Raise ValueError for a header that MXNet would not write."""
     [version] = _unpack(file, "<I")
     if version in (VERSION_2, VERSION_3) and _unpack(file, "<i") != (0,):
         raise ValueError("an array that is not dense")
@@ -172,7 +172,7 @@ def _read_count(file: IO[bytes]) -> int:
 
 
 def _read_names(file: IO[bytes], size: int, count: int) -> Iterator[str]:
-    """Yield the ``count`` names of arrays at the end of a file of ``size`` bytes."""
+    """Yield the ``count`` array names at the end of a file of ``size`` bytes."""
     names = _read_count(file)
     if names != count:
         raise ValueError(f"{count} arrays, but {names} names")
@@ -191,6 +191,6 @@ def _unpack(file: IO[bytes], form: str) -> "Tuple[Any, ...]":
 
 
 def _check_length(file: IO[bytes], length: int, size: int) -> None:
-    """Raise ValueError if fewer than ``length`` bytes of a file of ``size`` bytes are left."""
+    """Raise ValueError if fewer than ``length`` bytes are left in a file of ``size`` bytes."""
     if length > size - file.tell():
         raise ValueError("cut off")

@@ -1,6 +1,6 @@
-"""Writing of files and folders, completely or not at all.
+"""Writes files and folders, completely or not at all.
 
-Also contains checks of output paths before work starts, temporary folders, and the reading of files
+The module also checks output paths before work starts, creates temporary folders, and reads files
 up to a maximum size.
 """
 
@@ -30,11 +30,11 @@ SAGEMAKER_MARKERS = (".sagemaker-uploading", ".sagemaker-uploaded")
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces ``path`` when the block ends without an error.
+    """Yield a temporary path that replaces ``path`` when the with block ends without an error.
 
-    If ``path`` is a link, its target is replaced. Temporary files of killed processes for the same
-    ``path`` are removed. Raises OSError, before anything is written, for a path that must not be
-    replaced: a folder, a device, a pipe, a socket, or links in a circle.
+    If ``path`` is a link, its target is replaced. Temporary files that killed processes left for
+    the same ``path`` are removed. Raises OSError, before anything is written, for a path that must
+    not be replaced: a folder, a device, a pipe, a socket, or a cycle of links.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -67,11 +67,11 @@ def _make_folder(path: Path) -> Path:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield a new folder that is renamed to ``path`` when the block ends without an error.
+    """Yield a new folder that is renamed to ``path`` when the with block ends without an error.
 
-    ``path`` must not exist. The folder is synced to disk, but the block must sync the files in the
-    folder. Temporary folders of killed processes for the same ``path`` are removed. Running
-    processes hold locks on their folders. On a disk without locks nothing is removed.
+    ``path`` must not exist. The folder is synced to disk, but the with block must sync the files in
+    the folder. Temporary folders that killed processes left for the same ``path`` are removed.
+    Running processes hold locks on their folders. On a disk without locks, nothing is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_stale_temporaries([path.parent], [path.name])
@@ -87,7 +87,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Flush a file's content, or a folder's list of names, to disk. Raises OSError."""
+    """Flush a file's content, or a folder's list of names, to disk. Raise OSError on failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -99,7 +99,7 @@ def sync_to_disk(path: Path) -> None:
 
 
 def _make_locked(path: Path, make: Callable[[Path], Path]) -> Tuple[Path, int]:
-    """Make and lock a temporary file or folder for ``path``.
+    """Create and lock a temporary file or folder for ``path``.
 
     Return its path, and the file descriptor that holds the lock. The caller closes the descriptor.
     """
@@ -120,7 +120,7 @@ def _make_locked(path: Path, make: Callable[[Path], Path]) -> Tuple[Path, int]:
 def remove_stale_temporaries(folders: Iterable[Path], names: Sequence[str]) -> None:
     """Remove the temporary files and folders that killed processes left for ``names``.
 
-    Running processes lock their temporary files and folders, so these stay.
+    Running processes lock their temporary files and folders, so these are kept.
     """
     for folder in folders:
         with suppress(OSError):  # not a folder, or no permission
@@ -136,7 +136,7 @@ def is_temporary(name: str, names: Sequence[str]) -> bool:
 
 
 def remove_path(path: Path) -> None:
-    """Remove a file or folder. Raises OSError."""
+    """Remove a file or folder. Raise OSError on failure."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -173,10 +173,10 @@ def append_all_or_nothing(file: int, content: bytes) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder, whatever other processes have written into it, and ignore errors.
+    """Remove a folder with everything in it, and ignore errors.
 
-    Links are removed, not followed. Folders may be deeper than Python's functions support, and may
-    lack permissions.
+    Links are removed, not followed. Folders may be nested deeper than Python's functions support,
+    and may lack permissions.
     """
     with suppress(OSError):
         if path.is_symlink() or not path.is_dir():
@@ -188,10 +188,10 @@ def remove_folder(path: Path) -> None:
 
 @contextmanager
 def temporary_folder(kind: str) -> Iterator[Path]:
-    """Make a folder ``gluonlab-KIND-...`` for temporary files, and remove it after the block.
+    """Create a folder ``gluonlab-KIND-...`` for temporary files; remove it after the with block.
 
     Also remove this user's folders of the same kind that no running process uses. On a disk without
-    locks, these old folders stay. Raises OSError.
+    locks, these old folders are kept. Raises OSError if no folder can be created.
     """
     prefix = f"gluonlab-{kind}-"
     _remove_stale_folders(Path(tempfile.gettempdir()), prefix)
@@ -220,7 +220,7 @@ def _remove_stale_folders(parent: Path, prefix: str) -> None:
 
 
 def _is_private(path: Path) -> bool:
-    """Return whether only this user can access the folder ``path``, as after ``mkdtemp``."""
+    """Return whether only this user can access the folder ``path``, as if made by ``mkdtemp``."""
     with suppress(OSError):
         status = os.lstat(path)
         mode = stat.S_IMODE(status.st_mode) & ~stat.S_ISVTX  # which Jupyter sets
@@ -230,12 +230,12 @@ def _is_private(path: Path) -> bool:
 
 
 def folders_to_create(path: Path) -> List[Path]:
-    """Return the folders that ``path.mkdir(parents=True)`` would make, innermost first."""
+    """Return the folders that ``path.mkdir(parents=True)`` would create, innermost first."""
     return [folder for folder in (path, *path.parents) if not folder.exists()]
 
 
 def remove_empty_folders(folders: Sequence[Path]) -> None:
-    """Remove these folders in this order, up to the first that is not empty."""
+    """Remove ``folders`` in the given order, stopping at the first one that is not empty."""
     with suppress(OSError):
         for folder in folders:
             folder.rmdir()
@@ -243,9 +243,9 @@ def remove_empty_folders(folders: Sequence[Path]) -> None:
 
 @contextmanager
 def create_writable_folder(path: Path, remedy: str = DEFAULT_REMEDY) -> Iterator[None]:
-    """Make ``path`` a folder where files can be written; undo this if the block raises.
+    """Make ``path`` a folder in which files can be written.
 
-    New folders are removed if the block raises. Raises OutputError if no file can be written.
+    New folders are removed if the with block raises. Raises OutputError if no file can be written.
     """
     new_folders = folders_to_create(path)
     try:
@@ -260,14 +260,14 @@ def create_writable_folder(path: Path, remedy: str = DEFAULT_REMEDY) -> Iterator
 
 
 def write_text(path: Path, content: str, remedy: str = DEFAULT_REMEDY) -> None:
-    """Write a file atomically. Raises OutputError, and keeps an old file, if that fails."""
+    """Write a file atomically. If that fails, raise OutputError and keep the old file."""
     with raise_output_errors(path, remedy), atomic_path(path) as temporary:
         temporary.write_text(content, encoding="utf-8")
 
 
 @contextmanager
 def raise_output_errors(path: Path, remedy: str = DEFAULT_REMEDY) -> Iterator[None]:
-    """Convert an OSError in the block to an OutputError with ``path`` and the advice ``remedy``."""
+    """Convert an OSError in the with block to an OutputError with ``path`` and ``remedy``."""
     try:
         yield
     except OutputError:
@@ -277,9 +277,9 @@ def raise_output_errors(path: Path, remedy: str = DEFAULT_REMEDY) -> Iterator[No
 
 
 def check_path_name(option: str, path: Path) -> None:
-    """Raise OutputError for an invalid path, such as a path that contains NUL or is too long.
+    """Raise OutputError for an invalid path, such as one that contains NUL or is too long.
 
-    ``option``: the command's option with the path, such as ``--out``, for the error.
+    ``option``: the command's option that gives the path, such as ``--out``, for the error message.
     """
     with _raise_option_errors(option, path):
         try:
@@ -326,9 +326,9 @@ def _check_parent(option: str, path: Path, has_folder: bool) -> None:
 
 @contextmanager
 def new_file(option: str, path: Path) -> Iterator[Path]:
-    """Yield a temporary path that is moved to the new file ``path`` when the block ends.
+    """Yield a temporary path that is moved to the new file ``path`` when the with block ends.
 
-    Raises OutputError.
+    Raises OutputError if ``path`` cannot be created.
     """
     check_new_path(option, path)
     with _raise_option_errors(option, path), atomic_path(path) as temporary:
@@ -365,7 +365,7 @@ def new_or_marked_file(option: str, path: Path, mark: bytes) -> Iterator[Path]:
 
 @contextmanager
 def _raise_option_errors(option: str, path: Path) -> Iterator[None]:
-    """Turn an OSError into an OutputError that names the option and ``path``."""
+    """Convert an OSError into an OutputError that names the option and ``path``."""
     try:
         yield
     except OutputError:
@@ -377,15 +377,15 @@ def _raise_option_errors(option: str, path: Path) -> Iterator[None]:
 
 
 def is_sagemaker_marker(name: str) -> bool:
-    """Return whether SageMaker writes files of this name for files that it copies to S3."""
+    """Return whether SageMaker creates files with this name next to files that it copies to S3."""
     return name.endswith(SAGEMAKER_MARKERS)
 
 
 def read_bounded(path: Path, most_bytes: int, follow: bool = True) -> bytes:
-    """Return the content of a regular file of at most ``most_bytes``.
+    """Return the content of a regular file of at most ``most_bytes`` bytes.
 
-    ``follow`` allows symbolic links. Raises DataError for a larger file. Raises OSError if the file
-    cannot be read or is not a regular file.
+    ``follow``: whether symbolic links are allowed. Raises DataError for a larger file. Raises
+    OSError if the file cannot be read or is not a regular file.
     """
     # opening a pipe would otherwise wait for a writer
     flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)

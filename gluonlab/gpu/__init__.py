@@ -1,1 +1,1 @@
-"""Queries to NVML and CUDA about the machine's GPUs, and settings of their arithmetic."""
+"""Queries NVML and CUDA about the machine's GPUs, and sets the GPUs' arithmetic."""

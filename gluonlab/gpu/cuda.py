@@ -1,18 +1,18 @@
-"""Queries to CUDA through libmxnet.so: peer access between GPUs, and GPU models.
+"""Queries CUDA through libmxnet.so: peer access between GPUs, and GPU models.
 
-CUDA copies directly from one GPU to another only if the first has access to the memory of the
-other. All other copies go through the host. MXNet 1.9.1 enables access in one place, when a
-``device`` store first sums (EnableP2P of src/kvstore/comm.h). Without `enable_peer_access`, the
-copies of allreduce schedules, and of graphs on several devices, would be direct only if a ``device``
-store had summed earlier in the process. `enable_peer_access` enables access for some devices, once.
+CUDA copies directly from one GPU to another only if the first has access to the other's memory. All
+other copies go through the host. MXNet 1.9.1 enables access in only one place, when a ``device``
+store first sums (EnableP2P in src/kvstore/comm.h). Without `enable_peer_access`, the copies of
+allreduce schedules, and of graphs on several devices, would be direct only if a ``device`` store
+had summed earlier in the process. `enable_peer_access` enables access for some devices, once.
 
 The module calls the CUDA runtime that libmxnet.so has loaded. Access stays enabled for all threads
 until the process ends.
 
-mxnet-cu112 1.9.1 contains machine code for some GPUs only. On other GPUs MXNet ends the process, or
-fails at its first operator with "no kernel image is available for execution on the device". Until
-then, time is lost with reading data sets. `check_gpus_supported` raises an error before any array
-is created on a GPU.
+mxnet-cu112 1.9.1 contains machine code for some GPUs only. On other GPUs, MXNet ends the process,
+or fails at its first operator with "no kernel image is available for execution on the device". By
+then, time has been lost reading data sets. So `check_gpus_supported` raises an error before any
+array is created on a GPU.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _requested_pairs: Set[Pair] = set()  # CUDA accepts each pair only once per proc
 def enable_peer_access(ctxs: Sequence[Any]) -> None:
     """Enable direct copies between the GPUs among ``ctxs`` (mx.Context), if CUDA supports them.
 
-    Copies between other pairs go through the host. The function does nothing for CPU devices, or if
-    MXNET_ENABLE_GPU_P2P=0 is set. It creates the CUDA context of each GPU.
+    Copies between other pairs go through the host. This function does nothing for CPU devices, or
+    if MXNET_ENABLE_GPU_P2P=0 is set. It creates a CUDA context on each GPU.
     """
     numbers = gpu_numbers(ctxs)
     new_pairs = [pair for pair in permutations(numbers, 2) if pair not in _requested_pairs]
@@ -92,9 +92,9 @@ def format_peer_access(numbers: Sequence[int], pairs: Sequence[Pair], enabled: b
 
 
 def pci_bus_ids(ctxs: Sequence[Any]) -> List[str]:
-    """Return the PCI bus id of each GPU, such as ``0000:00:1b.0``, or "" if it is unknown.
+    """Return the PCI bus id of each GPU, such as ``0000:00:1b.0``, or "" if unknown.
 
-    CUDA and NVML may number the GPUs differently, but report the same bus ids.
+    CUDA and NVML may number GPUs differently, but report the same bus ids.
     """
     cuda, bus_ids = _cuda_library(), []
     for number in gpu_numbers(ctxs):
@@ -110,7 +110,7 @@ def gpu_numbers(ctxs: Sequence[Any]) -> List[int]:
 
 
 def _cuda_library() -> Any:
-    """Return libmxnet.so, whose handle also finds the functions of libcudart."""
+    """Return libmxnet.so, through whose handle libcudart's functions can also be called."""
     import mxnet as mx
 
     return mx.base._LIB
@@ -127,7 +127,7 @@ def _can_access(cuda: Any, device: int, other: int) -> bool:
 
 @contextmanager
 def _restore_device(cuda: Any) -> Iterator[None]:
-    """Restore the current GPU of this thread after the block."""
+    """Restore this thread's current GPU after the with block."""
     previous = ctypes.c_int(0)
     cuda.cudaGetDevice(ctypes.byref(previous))
     try:
@@ -145,11 +145,11 @@ MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 
 
 class UnsupportedGpuError(DeviceError):
-    """Error for a GPU that this MXNet has no machine code for."""
+    """Error for a GPU for which this MXNet has no machine code."""
 
 
 class GpuModel(NamedTuple):
-    """Name and compute capability of a GPU, such as ``NVIDIA A10G``, (8, 6)."""
+    """The name and compute capability of a GPU, such as ``NVIDIA A10G``, (8, 6)."""
 
     name: str
     capability: Tuple[int, int]
@@ -166,7 +166,7 @@ def is_supported(capability: Tuple[int, int]) -> bool:
 
 
 def sm_name(capability: Tuple[int, int]) -> str:
-    """Return ``sm_90`` for (9, 0)."""
+    """Return the name of a compute capability, such as ``sm_90`` for (9, 0)."""
     return f"sm_{capability[0]}{capability[1]}"
 
 
@@ -181,7 +181,7 @@ def check_gpus_supported(ctxs: Sequence[Any], count: int) -> None:
 
 
 def describe_unsupported(numbers: Sequence[int], count: int) -> str:
-    """Return a line about the GPUs that MXNet has no machine code for; "" if there are none.
+    """Return a line about the GPUs for which MXNet has no machine code; "" if there are none.
 
     ``numbers``: MXNet's numbers of the GPUs. ``count``: the number of GPUs that CUDA shows.
     """
@@ -200,7 +200,7 @@ def describe_unsupported(numbers: Sequence[int], count: int) -> str:
 
 
 def _join_names(numbers: Sequence[int], last: str) -> str:
-    """Return text such as ``gpu:0, gpu:1 and gpu:2``. ``last``: the last conjunction, "and"."""
+    """Return text such as ``gpu:0, gpu:1 and gpu:2``. ``last``: the conjunction, such as "and"."""
     *others, end = [f"gpu:{number}" for number in numbers]
     return f"{', '.join(others)} {last} {end}" if others else end
 
@@ -215,7 +215,7 @@ def _is_usable(number: int) -> bool:
 
 
 def gpu_model(number: int) -> Optional[GpuModel]:
-    """Return the model of gpu:``number`` from the driver, or None if that fails."""
+    """Return the model of gpu:``number``, as the driver reports it, or None if that fails."""
     import mxnet as mx
 
     # symbols are also looked up in the libraries that libmxnet.so needs, such as libcuda

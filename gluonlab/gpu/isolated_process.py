@@ -1,4 +1,4 @@
-"""Runs a module in a child process, because the module may crash or hang; reads JSON answers."""
+"""Runs a module that may crash or hang in a child process, and reads its JSON answers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _running: "Set[subprocess.Popen[bytes]]" = set()
 
 @dataclass(frozen=True)
 class ProcessOutcome:
-    """Outcome of a child process.
+    """The outcome of a child process.
 
     Attributes:
         answers: The JSON objects that the process printed, in order.
-        failure: How the process failed, or "" if it succeeded.
+        failure: Text about how the process failed, or "" if it succeeded.
         last_line: The last line on stderr.
     """
 
@@ -54,7 +54,7 @@ def run_isolated(
 ) -> ProcessOutcome:
     """Run ``python -m module arguments`` for at most ``timeout_s``, and return the outcome.
 
-    ``environ``: the environment of the child process; the environment of this process by default.
+    ``environ``: the environment of the child process, by default that of this process.
     """
     command = [sys.executable, "-c", _RUN, json.dumps(sys.path), module, *arguments]
     with subprocess.Popen(
@@ -82,7 +82,7 @@ def run_isolated(
 
 
 def kill_all() -> None:
-    """Kill all processes of `run_isolated`.
+    """Kill all processes that `run_isolated` has started.
 
     They run in their own sessions, so Ctrl-C in a terminal does not stop them.
     """
@@ -91,17 +91,17 @@ def kill_all() -> None:
 
 
 def send_answer(**answer: Any) -> None:
-    """Print ``answer`` as one line of JSON, without delay. Called in the child process."""
+    """Print the answer as one line of JSON, without buffering. Called in the child process."""
     print(json.dumps(answer), flush=True)
 
 
 def error_message(error: BaseException) -> str:
-    """Return the message of an error. The type precedes it, unless it is a GluonlabError."""
+    """Return an error's message, preceded by the error's type unless it is a GluonlabError."""
     return str(error) if isinstance(error, GluonlabError) else f"{type(error).__name__}: {error}"
 
 
 def _parse_answers(out: str) -> List[Dict[str, Any]]:
-    """Return the lines that are JSON objects. Libraries may have printed other lines."""
+    """Return the lines that are JSON objects, since libraries may have printed other lines."""
     answers = []
     for line in out.split("\n"):
         try:
@@ -112,7 +112,10 @@ def _parse_answers(out: str) -> List[Dict[str, Any]]:
 
 
 def _describe_status(status: int) -> str:
-    """Return how a process with this exit status failed. 0: "". Negative: killed by a signal."""
+    """Return text about how a process with this exit status failed.
+
+    The text is "" for 0. A negative status means that a signal killed the process.
+    """
     if status >= 0:
         return f"exited with status {status}" if status else ""
     try:

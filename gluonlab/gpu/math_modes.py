@@ -1,16 +1,15 @@
-"""Settings of GPU arithmetic: float32 or TF32 products, and deterministic or fastest algorithms.
+"""Sets the GPU arithmetic: float32 or TF32 products, and deterministic or fastest algorithms.
 
 MXNet reads the environment variable for deterministic algorithms when a convolution first runs with
-some shapes (cudnn_convolution-inl.h, cudnn_pooling-inl.h), and keeps the algorithm until the
+given shapes (cudnn_convolution-inl.h, cudnn_pooling-inl.h), and keeps the algorithm until the
 process ends. cuBLAS and cuDNN read the TF32 variable when a GPU first computes, not when they are
 loaded. So both can be set after MXNet is imported, but only once in a process.
 
 On GPUs of compute capability 8.0 and newer, MXNet requests TF32 from cuBLAS in fully connected
 layers (linalg.h), and cuDNN uses TF32 for convolutions by default. TF32 rounds the factors of a
-product to 10 bits after the point (NVIDIA, "Ampere architecture white paper", 2020). In gluonlab
-TF32 is off by default. So the update does not depend on the number of devices, to the precision of
-float32, on all GPUs. PyTorch 1.12 made the same choice for matrix products, but not for
-convolutions.
+product to 10 bits after the binary point (NVIDIA, "Ampere architecture white paper", 2020). In
+gluonlab, TF32 is off by default. So on all GPUs, updates do not depend on the number of devices, to
+float32 precision. PyTorch 1.12 made the same choice for matrix products, but not for convolutions.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ TF32_SINCE = (8, 0)  # compute capability
 
 
 class Arithmetic(NamedTuple):
-    """Arithmetic of the GPUs of a process.
+    """The arithmetic that a process uses on GPUs.
 
-    ``deterministic`` selects algorithms with reproducible bits. ``tf32`` rounds the factors of
-    float32 products to TF32, on GPUs that support it.
+    ``deterministic``: whether to use algorithms with bit-reproducible results. ``tf32``: whether
+    the factors of float32 products are rounded to TF32, on GPUs that support it.
     """
 
     deterministic: bool
@@ -46,7 +45,7 @@ _exported_values: Dict[str, Optional[str]] = {}  # what the variables were befor
 
 
 def resolve_arithmetic(deterministic: bool = False, tf32: Optional[bool] = None) -> Arithmetic:
-    """Return the Arithmetic for the options and the environment variables.
+    """Return the Arithmetic that the options and environment variables request.
 
     If ``tf32`` is None, NVIDIA_TF32_OVERRIDE decides. TF32 is off if the variable is not exported.
     """
@@ -60,7 +59,7 @@ def resolve_arithmetic(deterministic: bool = False, tf32: Optional[bool] = None)
 
 
 def check_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
-    """Raise ConfigError if this process has already computed on GPUs in another arithmetic."""
+    """Raise ConfigError if this process has already computed on GPUs with another arithmetic."""
     if _current_arithmetic is None or not _has_gpu(ctxs):
         return
     if requested.tf32 != _current_arithmetic.tf32:
@@ -79,8 +78,8 @@ def check_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
 def use_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
     """Set the arithmetic of the GPUs among ``ctxs``, before their first operation.
 
-    Raises ConfigError if this process has already used another arithmetic on GPUs. Only the switch
-    from deterministic to fastest algorithms is allowed, with a warning, because existing
+    Raises ConfigError if this process has already used another arithmetic on GPUs. Only a switch
+    from deterministic to fastest algorithms is allowed. It causes a warning, because existing
     convolutions stay deterministic.
     """
     global _current_arithmetic
@@ -106,11 +105,11 @@ def use_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
 
 
 def _silence_tuning_message(ctx: Any) -> None:
-    """Prevent MXNet's message on how to switch cuDNN's tuning off.
+    """Prevent MXNet's message about how to turn off cuDNN's tuning.
 
-    MXNet prints the message when it tunes the first convolution. So this function runs a
-    convolution of a single number without tuning. Users see the tuning in the time to the first
-    step.
+    MXNet prints the message when it tunes the first convolution. So this function first runs a
+    convolution of a single number without tuning. Users see how long tuning takes in the time to
+    the first step.
     """
     from mxnet import nd
 

@@ -1,4 +1,4 @@
-"""Queries to NVIDIA's driver through NVML (nvidia-ml-py's pynvml), in a separate process."""
+"""Queries NVIDIA's driver through NVML (nvidia-ml-py's pynvml), in a separate process."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class NvmlGpu:
     """A GPU, as NVML describes it.
 
     ``index``: the number in NVML and nvidia-smi, in the order of the PCI bus. ``used_bytes``: None
-    if the driver does not report it. ``parts``: the UUIDs of the GPU's MIG devices (a GPU can be
-    divided into several); None if MIG is off.
+    if the driver does not report it. ``parts``: the UUIDs of the GPU's MIG devices, into which a
+    GPU can be divided; None if MIG is off.
     """
 
     index: int
@@ -52,16 +52,16 @@ class Driver:
     """The driver and its GPUs, as NVML reports them.
 
     Attributes:
-        error: Why NVML reports nothing, or "".
+        error: The reason why NVML reports nothing, or "".
         version: Version of the driver.
         gpus: The GPUs that NVML can read.
-        nvlinks: (a, b), a < b -> number of NVLinks between the two GPUs.
+        nvlinks: For each pair (a, b) with a < b, the number of NVLinks between the two GPUs.
         nvswitch_gpus: GPUs whose NVLinks lead to NVSwitches.
         pairs_without_access: Pairs of GPUs without access to each other's memory.
         unreadable_gpus: (number, reason) of each GPU that NVML cannot read.
-        pcie_levels: (a, b), a < b -> level at which the PCIe paths of the two GPUs meet: `SAME_SWITCHES`,
-            `SAME_CPU` or another number of nvmlGpuTopologyLevel_t. Pairs are missing if the driver
-            does not report their level.
+        pcie_levels: For each pair (a, b) with a < b, the level at which the PCIe paths of the two
+            GPUs meet: `SAME_SWITCHES`, `SAME_CPU` or another number of nvmlGpuTopologyLevel_t.
+            Pairs are missing if the driver does not report their level.
     """
 
     error: str = ""
@@ -75,7 +75,7 @@ class Driver:
 
     @classmethod
     def from_answer(cls, answer: Dict[str, Any]) -> Driver:
-        """Make a Driver from an answer of `query_nvml`."""
+        """Create a Driver from an answer of `query_nvml`."""
         gpus = []
         for gpu in answer["gpus"]:
             gpu = {**gpu, "capability": tuple(gpu["capability"])}
@@ -95,7 +95,7 @@ class Driver:
 
 @lru_cache(maxsize=1)
 def cached_driver() -> Driver:
-    """Return the first result of `read_driver`. Links do not change while a process runs."""
+    """Return the cached result of `read_driver`, since links do not change while a process runs."""
     return read_driver()
 
 
@@ -105,7 +105,7 @@ def read_driver() -> Driver:
 
 
 def parse_outcome(outcome: ProcessOutcome) -> Driver:
-    """Return the Driver that the process reported; after a failure, a Driver with ``error``."""
+    """Return the Driver that the process reported or, after a failure, a Driver with ``error``."""
     answer, error = outcome.first_answer("version"), outcome.first_answer("error")
     if answer is not None:
         return Driver.from_answer(answer)
@@ -196,9 +196,9 @@ def _process_name(pynvml: Any, pid: int) -> str:
 
 
 def _count_nvlinks(pynvml: Any, handles: Dict[int, Any], indices: Dict[str, int]) -> Tuple[Dict[Pair, int], List[int]]:
-    """Return the number of NVLinks of each pair of GPUs, and the GPUs with links to NVSwitches.
+    """Return the number of NVLinks between each pair of GPUs, and the GPUs linked to NVSwitches.
 
-    ``handles``: GPU's number -> NVML's handle. ``indices``: PCI bus id -> GPU's number.
+    ``handles``: NVML's handles, by GPU number. ``indices``: GPU numbers, by PCI bus id.
     """
     ends: Dict[Pair, int] = {}
     nvswitch_gpus = []
@@ -238,7 +238,7 @@ def _pcie_level(pynvml: Any, one: Any, other: Any) -> Optional[int]:
 
 
 def _try_call(pynvml: Any, name: str, *arguments: Any) -> Any:
-    """Call an NVML function. Return None if driver, GPU or nvidia-ml-py does not support it."""
+    """Call an NVML function. Return None if the driver, GPU or nvidia-ml-py does not support it."""
     try:
         return getattr(pynvml, name)(*arguments)
     except (pynvml.NVMLError, AttributeError):
@@ -250,7 +250,7 @@ def _decode(value: Any) -> str:
 
 
 def main() -> None:
-    """Print the answer of `query_nvml` as JSON; if it fails, the reason as ``error``."""
+    """Print the answer of `query_nvml` as JSON or, if that fails, the reason as ``error``."""
     pynvml: Any = None
     try:
         pynvml = importlib.import_module("pynvml")
@@ -269,7 +269,7 @@ if __name__ == "__main__":
 
 
 class VisibleGpus(NamedTuple):
-    """GPUs that CUDA_VISIBLE_DEVICES shows. ``problem`` explains why some of them are missing."""
+    """The GPUs that CUDA_VISIBLE_DEVICES shows. ``problem`` explains why some GPUs are missing."""
 
     gpus: List[NvmlGpu]
     problem: str = ""
@@ -299,7 +299,7 @@ def visible_gpus(gpus: Sequence[NvmlGpu], visible: Optional[str]) -> VisibleGpus
 
 
 def _find_gpu(gpus: Sequence[NvmlGpu], word: str) -> Optional[NvmlGpu]:
-    """Return the GPU with the position or the beginning of a UUID in ``word``; else None."""
+    """Return the GPU whose position, or beginning of the UUID, is ``word``; else None."""
     number = re.match(r"\+?(\d+)", word)
     if number:
         return gpus[int(number[1])] if int(number[1]) < len(gpus) else None
@@ -314,7 +314,7 @@ def _find_gpu(gpus: Sequence[NvmlGpu], word: str) -> Optional[NvmlGpu]:
 def sort_in_cuda_order(gpus: Sequence[NvmlGpu], environ: Mapping[str, str] = os.environ) -> List[NvmlGpu]:
     """Sort GPUs in CUDA's order, which is fastest first by default.
 
-    A GPU of higher compute capability counts as faster.
+    A GPU with higher compute capability counts as faster.
     """
     if environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return list(gpus)

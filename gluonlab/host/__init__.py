@@ -1,1 +1,1 @@
-"""The host, as Linux reports it: cores, memory, signals, child processes and launchers."""
+"""The host, as seen by Linux: cores, memory, signals, child processes and launchers."""

@@ -1,4 +1,4 @@
-"""The user's cache folder."""
+"""Finds the user's cache folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Return ``$XDG_CACHE_HOME/gluonlab`` or ``~/.cache/gluonlab``. The folder need not exist.
+    """Return ``$XDG_CACHE_HOME/gluonlab`` or ``~/.cache/gluonlab``, whether it exists or not.
 
     A relative XDG_CACHE_HOME is ignored, as the XDG base directory specification requires.
 

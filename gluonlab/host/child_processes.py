@@ -21,7 +21,7 @@ _LIBC = ctypes.CDLL(None)
 
 
 def die_with_parent() -> None:
-    """Make the kernel kill this process when its parent exits. Call this in the new process."""
+    """Make the kernel kill this process when its parent exits. Call this function in the child."""
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
@@ -31,7 +31,7 @@ OWN_GROUP_OPTIONS: Dict[str, Any] = {"start_new_session": True, "preexec_fn": di
 
 
 def prepare_program_process() -> None:
-    """Make this new process die with its parent. Called before it executes the user's program.
+    """Make this new process die with its parent. Called just before it runs the user's program.
 
     Unlike the launcher, the program does not ignore Ctrl-Z.
     """
@@ -40,17 +40,17 @@ def prepare_program_process() -> None:
 
 
 def prepare_command_process() -> None:
-    """Make this new process die with its parent. Called before it executes a gluonlab command.
+    """Make this new process die with its parent. Called just before it runs a gluonlab command.
 
-    SIGINT is blocked until `gluonlab.host.startup_errors` handles it, because Python would print a
-    traceback.
+    SIGINT is blocked until `gluonlab.host.startup_errors` can handle it, because Python would print
+    a traceback.
     """
     die_with_parent()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def signal_group(pid: int, number: int) -> None:
-    """Send signal ``number`` to the process group of a child. Does nothing if the group has ended.
+    """Send signal ``number`` to a child's process group. Do nothing if the group has ended.
 
     ``pid``: the child's pid. The child must lead its own process group.
     """
@@ -59,7 +59,7 @@ def signal_group(pid: int, number: int) -> None:
 
 
 def add_gluonlab_path(environment: Mapping[str, str]) -> Dict[str, str]:
-    """Return a copy of the environment in which PYTHONPATH begins with this gluonlab's folder."""
+    """Return a copy of the environment in which PYTHONPATH starts with this gluonlab's folder."""
     root = str(Path(__file__).resolve().parents[2])
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     other_paths = [path for path in paths if path and path != root]

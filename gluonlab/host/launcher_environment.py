@@ -1,14 +1,14 @@
-"""Environment variables of launchers: ranks, lists of hosts, and SageMaker's machine types.
+"""Reads launchers' environment variables: ranks, host lists, and SageMaker's machine types.
 
-`LAUNCHERS` is the table of all launchers. `gluonlab.launch.process_membership` reads this process's
-rank with it, and `gluonlab.engine.local_processes` counts the processes on this host.
+`LAUNCHERS` is the table of all launchers. `gluonlab.launch.process_membership` uses it to read this
+process's rank, and `gluonlab.engine.local_processes` counts the processes on this host.
 
 Several launchers may match, because an inner launcher passes on the variables of an outer launcher.
-The inner launcher has started this process, so inner launchers come first in the table:
+The inner launcher has started this process, so inner launchers precede outer ones in the table:
 
 - horovodrun and torchrun run inside srun or mpirun.
 - mpirun starts its daemons with srun or blaunch.
-- All of these launchers run inside containers of Kubernetes or SageMaker.
+- All of these launchers run inside Kubernetes or SageMaker containers.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Launcher(NamedTuple):
     If a field contains several names, the first variable that is set is used.
 
     Args:
-        name: the launcher's name in messages
-        rank: variable of the process's rank
-        size: variables of the number of processes
-        local_rank: variables of the rank on the host
-        local_size: variables of the number of processes on the host
-        root: variable of rank 0's host
-        port: variable of rank 0's port
+        name: the launcher's name in error messages
+        rank: variable with the process's rank
+        size: variables with the number of processes
+        local_rank: variables with the rank on the host
+        local_size: variables with the number of processes on the host
+        root: variable with rank 0's host
+        port: variable with rank 0's port
         job: variables that are the same in all processes of a group, and differ between groups
         first: number of the lowest rank
-        mark: variable that identifies this launcher's processes; ``rank`` if empty
+        mark: variable that identifies this launcher's processes; if empty, ``rank`` does
     """
 
     name: str
@@ -138,7 +138,7 @@ class HostSlots(NamedTuple):
 
 
 def parse_slurm_hosts(text: str, variable: str) -> List[str]:
-    """Return the hosts in a list of Slurm such as ``n[001-003,07],gpu-5``, in the same order.
+    """Return the hosts in a Slurm list such as ``n[001-003,07],gpu-5``, in the same order.
 
     Source: https://slurm.schedmd.com/scontrol.html, "show hostnames". ``variable`` is the name of
     the variable that contains ``text``. Raises ConfigError for an invalid list, and for more than
@@ -156,7 +156,7 @@ def parse_slurm_hosts(text: str, variable: str) -> List[str]:
 
 
 def _split_outside_brackets(text: str, variable: str) -> Iterator[str]:
-    """Yield the items of a list of hosts, split at the commas outside of brackets."""
+    """Yield the items in a list of hosts, split at commas outside brackets."""
     depth, start = 0, 0
     for end, character in enumerate(f"{text},"):
         depth += (character == "[") - (character == "]")
@@ -187,9 +187,9 @@ def _expand_ranges(ranges: str, text: str, variable: str) -> List[str]:
 
 
 def parse_slurm_counts(text: str) -> List[int]:
-    """Return the number of tasks of each node from Slurm's notation: [2, 2, 1] for ``2(x2),1``.
+    """Return the number of tasks on each node from Slurm's notation: [2, 2, 1] for ``2(x2),1``.
 
-    Returns [] for an invalid text.
+    Returns [] for invalid text.
     """
     counts: List[int] = []
     for part in text.split(","):
@@ -203,7 +203,7 @@ def parse_slurm_counts(text: str) -> List[int]:
 
 
 def read_lsf_hosts(environ: Mapping[str, str]) -> Tuple[str, List[HostSlots]]:
-    """Return LSF's variable that lists the job's hosts, and the hosts with their slots.
+    """Return the name of LSF's variable that lists the job's hosts, and the hosts with their slots.
 
     A host may appear several times, in LSF's order. Returns ("", []) if no variable is set. Source:
     https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=variables-environment-set-job-execution
@@ -231,9 +231,9 @@ def read_lsf_hosts(environ: Mapping[str, str]) -> Tuple[str, List[HostSlots]]:
 
 
 def lsf_local_rank_and_size(task: int, hosts: List[HostSlots]) -> Tuple[int, int]:
-    """Return the local rank and the local size of task number ``task``, counted from 0.
+    """Return the local rank and local size of task number ``task``, counted from 0.
 
-    blaunch starts one task in each slot, host by host. Raises IndexError if there are not so many
+    blaunch starts one task in each slot, host by host. Raises IndexError if there are not that many
     slots.
     """
     slots_before = {host: 0 for host, _ in hosts}
@@ -270,7 +270,10 @@ def _check_host_slots(hosts: List[HostSlots], variable: str) -> List[HostSlots]:
 
 
 def _parse_slots(text: str, variable: str) -> int:
-    """Parse a host's number of slots. Raises ConfigError outside 1 to MAX_SLOTS_PER_HOST."""
+    """Parse a host's number of slots.
+
+    Raise ConfigError unless it is from 1 to MAX_SLOTS_PER_HOST.
+    """
     if re.fullmatch(r"[0-9]{1,5}", text) is None or not 1 <= int(text) <= MAX_SLOTS_PER_HOST:
         raise ConfigError(
             f"{variable} contains {text!r} as the number of slots of a host: use a number from 1 to "
@@ -305,8 +308,8 @@ DISK_INSTANCE_PATTERN = re.compile(r"ml\.([pg]\d|trn\d|[a-z]+\d+[a-z]*d)")
 def sagemaker_instance_type() -> Optional[str]:
     """Return the machine type of this SageMaker training job, such as ``ml.g5.12xlarge``.
 
-    Older versions of AWS's training toolkit set the type only in the JSON of SM_RESOURCE_CONFIG.
-    Returns None outside of a training job.
+    Older versions of AWS's training toolkit set the type only in the JSON value of
+    SM_RESOURCE_CONFIG. Returns None outside a training job.
     """
     name = os.environ.get(INSTANCE_TYPE_VARIABLE)
     if name is None:
@@ -323,9 +326,9 @@ def instance_has_gpus(instance: str) -> bool:
 
 
 def instance_has_local_disk(instance: str) -> bool:
-    """Check if a machine type has a local NVMe disk. A training job can use the whole disk.
+    """Check if a machine type has a local NVMe disk. A training job can use the entire disk.
 
-    AWS creates no volume for these machines, so it ignores the size of a volume and refuses an
+    AWS creates no volume for such machines, so it ignores a given volume size and rejects an
     encryption key for a volume.
     """
     return bool(DISK_INSTANCE_PATTERN.match(instance)) and not DISKLESS_INSTANCE_PATTERN.match(instance)

@@ -1,11 +1,11 @@
-"""Prints an error of one line when memory, file descriptors or threads are exhausted.
+"""Prints a one-line error when memory, file descriptors or threads are exhausted.
 
 If Python raises an exception, `explain_exhausted_resource` returns the error to print.
 
-If C++ runs out of memory, Python cannot print anything, because the process ends by SIGABRT or
-SIGSEGV. This happens in MXNet's threads, whose exceptions nobody catches, and in code that oneDNN
-compiles. A signal handler in Python would need memory, and a lock that another thread may hold.
-So `prepare_last_line` stores the line in advance, and only functions of the C library print it::
+If C++ runs out of memory, Python cannot print anything, because SIGABRT or SIGSEGV ends the
+process. This can happen in MXNet's threads, whose exceptions nobody catches, and in code that
+oneDNN compiles. A signal handler in Python would need memory, and a lock that another thread may
+hold. So `prepare_last_line` stores the line in advance, and C library functions alone print it::
 
     SIGSEGV -> abort()        raises SIGABRT
     SIGABRT -> quick_exit(6)  calls its registered functions, and exits with status 6
@@ -51,7 +51,7 @@ MEMORY_ADVICE = (
 
 
 def explain_exhausted_resource(error: BaseException) -> Optional[NoMemoryError]:
-    """Return a NoMemoryError that names the exhausted resource; None for other errors."""
+    """Return a NoMemoryError that names the exhausted resource, or None for other errors."""
     text, number = f"{type(error).__name__}: {error}", getattr(error, "errno", None)
     if number in (errno.EMFILE, errno.ENFILE):
         return NoMemoryError(
@@ -77,7 +77,7 @@ def _describe_descriptor_limit() -> str:
 
 
 def _describe_memory_limit(text: str) -> str:
-    """Return a text about the memory that is exhausted. ``text``: the error message."""
+    """Return text about the memory that is exhausted. ``text``: the error message."""
     if any(word in text.lower() for word in GPU_WORDS):
         return "the memory of a GPU is full"
     limit = memory_limit()
@@ -88,14 +88,14 @@ def _describe_memory_limit(text: str) -> str:
 
 
 def memory_advice() -> str:
-    """Return a text with the options that reduce the use of memory."""
+    """Return text about the options that reduce memory use."""
     if memory_limit() is None:
         return MEMORY_ADVICE
     return f"raise the limit, use fewer --threads, {MEMORY_ADVICE}"
 
 
 def memory_limit() -> Optional[str]:
-    """Return a text with the memory limit (ulimit -v or -d) of this process; None if unlimited."""
+    """Return text with this process's memory limit (ulimit -v or -d); None if unlimited."""
     for limit, option in ((resource.RLIMIT_AS, "-v"), (resource.RLIMIT_DATA, "-d")):
         max_bytes = resource.getrlimit(limit)[0]
         if max_bytes != resource.RLIM_INFINITY:
@@ -121,8 +121,9 @@ _reserved_memory: List[bytearray] = []
 def prepare_last_line() -> None:
     """Prepare the error line that is printed if C++ runs out of memory.
 
-    Call this before MXNet is loaded. It has no effect if memory is not limited (ulimit -v or -d),
-    if it was called before, or if Python prints tracebacks of crashes (PYTHONFAULTHANDLER).
+    Call this function before MXNet is loaded. It has no effect if memory is not limited (ulimit -v
+    or -d), if it has been called before, or if Python prints tracebacks of crashes
+    (PYTHONFAULTHANDLER).
     """
     limit = memory_limit()
     if limit is None or is_last_line_ready() or faulthandler.is_enabled():
@@ -140,7 +141,7 @@ def is_last_line_ready() -> bool:
 def install_last_line_handlers() -> None:
     """Install C handlers that print the line of `prepare_last_line` when MXNet aborts or crashes.
 
-    Call this again after MXNet's import, which replaces the handler of SIGSEGV.
+    Call this function again after importing MXNet, which replaces the SIGSEGV handler.
     """
     if is_last_line_ready():
         libc = ctypes.CDLL(None)
@@ -152,10 +153,10 @@ def install_last_line_handlers() -> None:
 
 @contextmanager
 def limit_import_time() -> Iterator[None]:
-    """Abort the process if this block, which loads MXNet, takes more than MAX_IMPORT_CPU_S.
+    """Abort the process if the with block, which loads MXNet, takes more than MAX_IMPORT_CPU_S.
 
-    Without memory, OpenBLAS would retry forever. The limit only applies if the last line is
-    prepared.
+    Without memory, OpenBLAS would retry forever. The limit only applies if `prepare_last_line` has
+    stored the line.
     """
     sets_timer = is_last_line_ready() and signal.getsignal(signal.SIGPROF) == signal.SIG_DFL
     if sets_timer:

@@ -1,6 +1,6 @@
 """The cores, CPU instructions and memory that this process may use, as Linux reports them.
 
-Containers, jobs and services limit cores and memory by control groups.
+Containers, jobs and services limit cores and memory with control groups.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 def control_groups(controller: str, proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Tuple[int, Path]]:
     """Yield (version, folder) of every control group of this process, for versions 2 and 1.
 
-    A process belongs to a group and to all groups above it. In a container its own group is the
-    root. Some of the folders may not exist.
+    A process belongs to a group and to all groups above that. In a container, the process's own
+    group is the root. Some of the folders may not exist.
 
     Args:
         controller: the kind of resource, such as ``cpu`` or ``memory``
@@ -56,14 +56,14 @@ def read_kernel_file(file: Path) -> str:
 def available_cores() -> int:
     """Return the number of physical cores that this process may use.
 
-    The affinity of the process and the limit of its container, job or service both apply.
+    Both the process's affinity and the limit of its container, job or service apply.
     """
     physical, limit = len(_physical_cores(os.sched_getaffinity(0))), core_limit()
     return max(1, physical if limit is None else min(physical, limit))
 
 
 def _physical_cores(cpus: Set[int]) -> Set[Tuple[str, str]]:
-    """Return the (package id, core id) of all physical cores to which these CPU numbers belong."""
+    """Return the (package id, core id) of each physical core to which these CPU numbers belong."""
     cores = set()
     for cpu in cpus:
         topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
@@ -75,7 +75,7 @@ def _physical_cores(cpus: Set[int]) -> Set[Tuple[str, str]]:
 
 
 def core_limit(cgroups: Path = CGROUPS, proc: Path = PROC) -> "int | None":
-    """Return the limit of CPU time of this container, job or service, in cores; None if unlimited.
+    """Return the CPU limit of this container, job or service, in cores; None if unlimited.
 
     All processes of the container, job or service share the limit, which is at least 1.
     """
@@ -112,7 +112,7 @@ WIDEST_BY_LIMIT = {
 
 
 def instruction_set(environment: Mapping[str, str] = os.environ, proc: Path = PROC) -> str:
-    """Return the widest of INSTRUCTION_SETS that oneDNN may use; "" if oneDNN may use none.
+    """Return the widest of INSTRUCTION_SETS that oneDNN may use; "" if it may use none.
 
     The CPU's flags and oneDNN's variable DNNL_MAX_CPU_ISA limit the sets.
     """
@@ -136,7 +136,7 @@ def cpu_vendor(proc: Path = PROC) -> str:
 
 
 def cpu_numbers(proc: Path = PROC) -> Optional[Tuple[int, int]]:
-    """Return the CPU's family and model, such as (25, 17); None if the kernel reports none."""
+    """Return the CPU's family and model, such as (25, 17); None if the kernel omits them."""
     family, model = _read_cpu_field("cpu family", proc), _read_cpu_field("model", proc)
     return (int(family), int(model)) if family.isdigit() and model.isdigit() else None
 
@@ -160,8 +160,8 @@ MACHINE_MEMORY, CONTAINER_MEMORY = "the machine", "this container or job"
 def release_free_memory() -> None:
     """Free unreachable reference cycles, such as a run's graphs, and return memory to the system.
 
-    glibc keeps freed memory in fragments, which grow with each training run. Without glibc, this
-    only frees the cycles. Takes some tens of milliseconds.
+    glibc keeps freed memory in fragments, which grow with each training run. Without glibc, only
+    the cycles are freed. The call takes a few tens of milliseconds.
     """
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -170,7 +170,7 @@ def release_free_memory() -> None:
 
 
 class AvailableMemory(NamedTuple):
-    """Memory in bytes.
+    """The memory that a process can use, in bytes.
 
     Args:
         total: memory of the machine, or the limit of the container or job if that is less
@@ -184,7 +184,7 @@ class AvailableMemory(NamedTuple):
 
 
 def available_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Optional[AvailableMemory]:
-    """Return the memory that this process can use, in the machine or its container or job.
+    """Return the memory that this process can use, on the machine or in its container or job.
 
     Returns None if the kernel does not report the memory.
     """
@@ -207,7 +207,7 @@ def peak_bytes(pid: int, proc: Path = PROC) -> int:
 
 
 def child_pids(pid: int, proc: Path = PROC) -> List[int]:
-    """Return the pids of a process's running children."""
+    """Return the pids of a process's running child processes."""
     processes = [folder for folder in proc.iterdir() if folder.name.isdigit()]
     parent = re.compile(rf"^PPid:\s+{pid}$", re.M)
     return [int(folder.name) for folder in processes if parent.search(read_kernel_file(folder / "status"))]
@@ -216,7 +216,7 @@ def child_pids(pid: int, proc: Path = PROC) -> List[int]:
 def _memory_limits(proc: Path, cgroups: Path) -> Iterator[Tuple[int, int]]:
     """Yield (limit, memory in use) in bytes for every limited control group of this process.
 
-    File cache that the kernel can reclaim is not counted as in use.
+    File cache that the kernel can reclaim does not count as memory in use.
     """
     for version, folder in control_groups("memory", proc, cgroups):
         limit, used, cached = _MEMORY_FILES[version]
@@ -227,7 +227,7 @@ def _memory_limits(proc: Path, cgroups: Path) -> Iterator[Tuple[int, int]]:
 
 
 def _read_kilobytes(lines: str, name: str) -> Optional[int]:
-    """Return the value of the line ``name``, such as ``MemTotal:  16384 kB``, in bytes.
+    """Return the value in the line ``name``, such as ``MemTotal:  16384 kB``, in bytes.
 
     Returns None if ``lines`` contains no such line.
     """
@@ -243,7 +243,7 @@ _MALLOPT = {MMAP_THRESHOLD: -3, TRIM_THRESHOLD: -1}  # parameters of mallopt in 
 def keep_freed_memory(most: int = 2**31 - 1) -> None:
     """Make glibc keep up to ``most`` bytes of freed memory for later allocations.
 
-    Variables that the user has set keep their effect. Other C libraries are not changed.
+    Variables that the user has set keep their effect. Other C libraries are not affected.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -253,5 +253,5 @@ def keep_freed_memory(most: int = 2**31 - 1) -> None:
 
 
 def keep_freed_variables(most: int) -> "dict[str, str]":
-    """Return the environment variables that do the same as `keep_freed_memory` in a new process."""
+    """Return environment variables with the effect of `keep_freed_memory` on a new process."""
     return {MMAP_THRESHOLD: str(MAX_KEPT_BLOCK_BYTES), TRIM_THRESHOLD: str(most)}

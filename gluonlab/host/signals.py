@@ -1,15 +1,15 @@
-"""Handling of the signals that end a process: SIGINT (Ctrl-C), SIGTERM and SIGHUP.
+"""Handles the signals that end a process: SIGINT (Ctrl-C), SIGTERM and SIGHUP.
 
 This module solves three problems:
 
 - A signal must not interrupt a training step or the writing of a file. `StopRequest` records the
-  signal, and the training stops after the step.
+  signal, and training stops after the step.
 - The main thread may be blocked in C code forever, such as in an operator that never ends. Python's
-  handlers run only after C code has returned, so Ctrl-C has no effect. `exit_if_stuck` ends the
-  process if the user sends another signal.
+  handlers run only after C code has returned, so Ctrl-C has no effect. With `exit_if_stuck`,
+  another signal from the user ends the process.
 - A signal during the import of an extension module breaks the import. C code often drops the
-  handler's exception or turns it into an ImportError, and the module cannot be imported again.
-  `delay_signals_in_imports` delays the handlers until the import has ended.
+  handler's exception or turns it into an ImportError, after which the module cannot be imported
+  again. `delay_signals_in_imports` delays the handlers until the import has ended.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ EXCEPTION_BY_SIGNAL: Dict[int, Type[KeyboardInterrupt]] = {
 
 
 def signal_for_exception(interrupt: Type[BaseException]) -> signal.Signals:
-    """Return the signal that raises the exception ``interrupt``; SIGINT for other exceptions."""
+    """Return the signal whose handler raises ``interrupt``; SIGINT for other exceptions."""
     kinds = ((kind, number) for number, kind in EXCEPTION_BY_SIGNAL.items())
     return signal.Signals(next((n for kind, n in kinds if kind is interrupt), signal.SIGINT))
 
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Make signals end the process immediately within the block, even while C code is waiting.
+    """Make signals end the process immediately in the with block, even while C code is waiting.
 
-    Python's handlers do not run. So use this only if no started work must be completed. Ignored
-    signals stay ignored. Outside the main thread the block has no effect.
+    Python's handlers do not run, so use this only if no work has been started that must be
+    completed. Ignored signals stay ignored. Outside the main thread, the block has no effect.
     """
     handlers: Dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
@@ -76,10 +76,10 @@ _delayed: List[int] = []  # signals that arrived within a block of `delayed_sign
 
 @contextmanager
 def delayed_signals() -> Iterator[None]:
-    """Delay the signals that arrive within this block until shortly after the block.
+    """Delay signals that arrive in the with block until shortly after the block.
 
-    Signals without a handler in Python are not delayed. The block has no effect outside the main
-    thread, or within another block of `delayed_signals`.
+    Signals without a Python handler are not delayed. The block has no effect outside the main
+    thread, or inside another `delayed_signals` block.
     """
     handlers: Dict[int, Any] = {}
     is_main = threading.current_thread() is threading.main_thread()
@@ -133,14 +133,15 @@ def _restore_handlers(handlers: Dict[int, Any]) -> None:
 class StopRequest:
     """Context manager that records signals instead of interrupting its block.
 
-    - ``number`` is the first signal in EXCEPTION_BY_SIGNAL that has arrived; None before.
+    - ``number`` is the first signal in EXCEPTION_BY_SIGNAL that has arrived, or None if none has.
     - The block calls `raise_if_requested` at points where it can end.
-    - The first Ctrl-C after that raises KeyboardInterrupt immediately. Further signals have no effect.
+    - The first Ctrl-C after the recorded signal raises KeyboardInterrupt immediately. Further
+      signals have no effect.
     - After the block, the signal is delivered to the previous handler.
     - Ignored signals stay ignored. Outside the main thread the block has no effect.
 
     Args:
-        describe_files: for blocks that call MXNet, which may hang; see `exit_if_stuck`
+        describe_files: as for `exit_if_stuck`; only for blocks that call MXNet, which may hang
     """
 
     def __init__(self, describe_files: Optional[Callable[[], str]] = None) -> None:
@@ -158,7 +159,7 @@ class StopRequest:
         return self
 
     def _record_signal(self, number: int, frame: object) -> None:
-        """Record the first signal. Raise KeyboardInterrupt for the first Ctrl-C after it."""
+        """Record the first signal. Raise KeyboardInterrupt for the first Ctrl-C after that."""
         note_handler_call()
         if not self._has_signal:
             self._has_signal, self.number = True, self.number or number
@@ -175,8 +176,8 @@ class StopRequest:
     def call_on_signals(self, on_signal: Callable[[int], Any], loop: asyncio.AbstractEventLoop) -> None:
         """Make asyncio's ``loop`` call ``on_signal`` with the number of each signal.
 
-        A signal that was recorded before is forwarded immediately. Python's own handlers are not
-        used, because their exceptions could interrupt the loop at any point.
+        A signal that has already been recorded is forwarded immediately. Python's own handlers are
+        not used, because their exceptions could interrupt the loop at any point.
         """
         for number in self._previous_handlers:
             loop.add_signal_handler(number, on_signal, number)
@@ -222,14 +223,14 @@ TextFunction = Callable[[], str]
 
 @contextmanager
 def exit_if_stuck(describe_files: TextFunction = str, until_exit: bool = False) -> Iterator[None]:
-    """Make signals end the process if the main thread is stuck in C code within the block.
+    """Make signals end the process if the main thread is stuck in C code in the with block.
 
     Outside the main thread the block has no effect, because Python runs handlers only in the main
     thread.
 
     Args:
-        describe_files: returns text about the remaining files, which is printed when the process is
-            ended. Of nested blocks, the text of the innermost block is printed.
+        describe_files: returns text about the files that remain, which is printed when the process
+            is ended. If blocks are nested, only the innermost block's text is printed.
         until_exit: whether to continue after the block until Python has exited, because MXNet may
             also hang at exit
     """
@@ -257,7 +258,10 @@ def exit_if_stuck(describe_files: TextFunction = str, until_exit: bool = False) 
 
 
 def note_handler_call() -> None:
-    """Note that a handler runs, so the main thread is not stuck. Each handler must call this."""
+    """Record that a handler runs, so the main thread is not stuck.
+
+    Each handler must call this function.
+    """
     for watch in _watches:
         watch.write(HANDLED)
 
@@ -300,7 +304,7 @@ class _SignalWatcher:
             os.close(end)
 
     def _run(self) -> None:
-        """Handle the signals in the pipe until FINISHED. At the time ``_due``, report or exit."""
+        """Handle signals from the pipe until FINISHED. At the time ``_due``, report or exit."""
         while True:
             timeout = None if self._due is None else max(self._due - time.monotonic(), 0)
             if not select.select([self._reads], [], [], timeout)[0]:
@@ -316,7 +320,10 @@ class _SignalWatcher:
                     self._handle_signal(number)
 
     def _handle_signal(self, number: int) -> None:
-        """Record a signal; set the time to print or exit unless a Python handler runs before."""
+        """Record a signal.
+
+        Set the time at which to print or exit, unless a Python handler runs first.
+        """
         if self._previous_fd >= 0:  # pass it on to the previous reader
             with suppress(OSError):
                 os.write(self._previous_fd, bytes([number]))
@@ -331,7 +338,7 @@ class _SignalWatcher:
         self._insisted = self._insisted or insists
 
     def _report_or_exit(self) -> None:
-        """End the process if the user has repeated the signal. Otherwise print how to do so."""
+        """End the process if the user has repeated the signal. Otherwise, print how to end it."""
         if not self._insisted:
             if self._signals[0] == signal.SIGINT:
                 _print_line("waiting for the end of the current step: press Ctrl-C again to stop now")
@@ -374,10 +381,10 @@ OPENBLAS_TIMEOUT, OPENBLAS_SPIN = "OPENBLAS_THREAD_TIMEOUT", "20"
 
 @contextmanager
 def _shorten_openblas_spin() -> Iterator[None]:
-    """Shorten how long idle OpenBLAS threads spin, while the block imports numpy with OpenBLAS.
+    """Reduce how long idle OpenBLAS threads spin, for a with block that imports numpy.
 
-    OpenBLAS reads the variable when it is loaded. A value set by the user is kept. Child processes
-    do not inherit the variable.
+    OpenBLAS reads the variable when OpenBLAS is loaded. A value set by the user is kept. Child
+    processes do not inherit the variable.
     """
     if OPENBLAS_TIMEOUT in os.environ:
         yield
@@ -390,10 +397,13 @@ def _shorten_openblas_spin() -> Iterator[None]:
 
 
 class _DelayingFinder:
-    """Finder of modules in EXTENSION_PACKAGES that delays signals while they are loaded."""
+    """Finder for modules in EXTENSION_PACKAGES, which delays signals while loading them."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> "importlib.machinery.ModuleSpec | None":
-        """Find a module of EXTENSION_PACKAGES; its loader delays signals. None for others."""
+        """Find a module in EXTENSION_PACKAGES, with a loader that delays signals.
+
+        None for others.
+        """
         if name.partition(".")[0] not in EXTENSION_PACKAGES or (
             signal.getsignal(signal.SIGINT) is _delay_signal and name != "numpy"
         ):

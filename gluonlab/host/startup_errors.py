@@ -1,8 +1,8 @@
 """Prints one line, not a traceback, for Ctrl-C and hidden modules while a command is starting.
 
 - Ctrl-C before the command has installed its own handlers.
-- A file of the user that hides a module. ``gluonlab run`` searches the current folder
-  first, so a file ``random.py`` or ``mxnet.py`` there is imported instead of the real module.
+- A user's file that hides a module. ``gluonlab run`` searches the current folder first, so a file
+  ``random.py`` or ``mxnet.py`` there is imported instead of the real module.
 
 This module imports only modules that Python has already loaded, because Ctrl-C could interrupt
 other imports, and other modules may be hidden.
@@ -54,12 +54,12 @@ def exit_immediately(number: int, frame: object) -> None:
 
 
 def is_command_starting() -> bool:
-    """Check if a command is still starting: the handler of `install_start_handlers` is active."""
+    """Check if a command is still starting, with the handler of `install_start_handlers`."""
     return _signal.getsignal(_signal.SIGINT) is _exit_on_interrupt
 
 
 def explain_hidden_module(error: BaseException | None) -> str | None:
-    """Return a message if the error is due to a file of the user that hides a module; else None."""
+    """Return a message if the error is due to a user's file that hides a module, else None."""
     try:
         return _find_hiding_file(error)
     except OSError:  # the current folder has been removed
@@ -67,9 +67,9 @@ def explain_hidden_module(error: BaseException | None) -> str | None:
 
 
 def _find_hiding_file(error: BaseException | None) -> str | None:
-    """Return a message about a file that hides a module, from an error and its causes; else None.
+    """Return a message if a file that hides a module caused ``error``; else None.
 
-    The error may be raised in the hiding file, or its text may name the hidden module.
+    An error or one of its causes was raised in the hiding file, or names the hidden module.
     """
     seen: list[BaseException] = []
     while error is not None and error not in seen:
@@ -97,7 +97,7 @@ def hidden_module_message(name: str, file: str) -> str:
 
 
 def hides_module(name: str, file: str) -> bool:
-    """Check if ``file``, in the folder that Python searches first, hides module ``name``."""
+    """Check if ``file`` hides module ``name``, being in the folder that Python searches first."""
     folder, _ = _import_location(file)
     start = os.path.abspath(sys.path[0] if sys.path else "")
     if not file or folder not in (start, os.path.abspath("")):
@@ -108,7 +108,7 @@ def hides_module(name: str, file: str) -> bool:
 
 
 def _import_location(file: str) -> tuple[str, str]:
-    """Return the folder in which Python found a module, and the name of its file or folder there.
+    """Return the folder in which Python found a module, and the module's file or folder name.
 
     A package is a folder. Its ``file`` ends with ``__init__.py``.
     """

@@ -1,8 +1,8 @@
 """Kvstores, which sum gradients over devices and processes, and their names.
 
-MXNet silently replaces a misspelled name by a plain local store. `check_kvstore` raises an error. A
-store's module is imported only when the store is created, because ``device`` needs no schedules,
-topologies or solvers.
+MXNet silently replaces an unknown name by a plain local store. `check_kvstore` raises an error
+instead. A store's module is imported only when the store is created, because ``device`` needs no
+schedules, topologies or solvers.
 
 =======================================  =====================  ===================================
 store                                    module                 how gradients are summed
@@ -74,7 +74,7 @@ def _create_sharded_optimizer_store(name: str, topology: Optional[str]) -> "KVSt
 
 
 def _create_nccl_store(name: str, topology: Optional[str]) -> "KVStoreBase":
-    """Return a kvstore over NCCL. Raises KVStoreError if MXNet was built without NCCL."""
+    """Return the kvstore ``nccl``. Raise KVStoreError if MXNet was built without NCCL."""
     import mxnet as mx
 
     if not mx.runtime.Features().is_enabled("NCCL"):
@@ -134,7 +134,7 @@ TOPOLOGY_AWARE = tuple(name for name, kind in KVSTORES.items() if kind.create is
 
 
 def check_kvstore(name: str) -> None:
-    """Raise KVStoreError, which lists the choices, if no kvstore has this name."""
+    """Raise KVStoreError if no kvstore has this name. The message lists the choices."""
     if not isinstance(name, str) or name not in KVSTORES:
         backend = _find_launch_backend(str(name).lower())
         if backend is not None:
@@ -167,10 +167,10 @@ def make_kvstore(name: str, ctxs: "Sequence[Context]" = (), topology: Optional[s
     that NVML reports.
 
     Args:
-        name: A name of ``KVSTORES``, such as ``"device"`` or ``"ring"``.
-        ctxs: The devices, each of them once. If you pass them, they are checked immediately.
-        topology: The name of a machine of `gluonlab.collectives.named_topologies`, or a JSON file.
-            Its links are used instead of the links of this machine.
+        name: A name in ``KVSTORES``, such as ``"device"`` or ``"ring"``.
+        ctxs: The devices, each of them once. If given, they are checked immediately.
+        topology: The name of a machine in `gluonlab.collectives.named_topologies`, or of a JSON
+            file. Its links are used instead of the links of this machine.
 
     Returns:
         A new kvstore, for ``gluon.Trainer(..., kvstore=make_kvstore("ring"))``.
@@ -214,9 +214,9 @@ def check_topology(topology: Optional[str], kvstore: str) -> None:
 def find_placement(
     store: Any, ctxs: "Sequence[Context]", copies: "Sequence[Sequence[Context]]"
 ) -> "Optional[Placement]":
-    """Return the assignment of a store's ranks to devices, or None if there was no choice.
+    """Return the assignment of a store's ranks to devices, or None if there was nothing to choose.
 
-    ``copies``: the devices of each copy of the network.
+    ``copies``: the devices of each replica of the network.
     """
     from gluonlab.kvstores.allreduce_store import AllreduceKVStore
 

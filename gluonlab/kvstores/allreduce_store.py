@@ -1,8 +1,8 @@
 """`AllreduceKVStore`, the base class of kvstores that plan their own allreduce.
 
-The class has MXNet's API, for gluon.Trainer. When arrays are first summed, it plans the allreduce
-(`PushPullPlan`). Later calls with the same arrays repeat the plan. A subclass defines how arrays
-are summed over the ranks:
+The class has MXNet's API, for gluon.Trainer. When arrays are first summed, the store plans the
+allreduce (`PushPullPlan`). Later calls with the same arrays reuse the plan. A subclass defines how
+arrays are summed over the ranks:
 
 - by a schedule (`schedule_stores`, `sharded_optimizer`)
 - over processes (`process_group_store`)
@@ -37,7 +37,7 @@ ArraysByRank = List[List[nd.NDArray]]
 
 
 class AllreduceExecutor(Protocol):
-    """An allreduce of fixed arrays over the ranks, such as `Executor`."""
+    """An allreduce of fixed arrays over the ranks. `Executor` is one implementation."""
 
     transfers_run: int
 
@@ -46,7 +46,7 @@ class AllreduceExecutor(Protocol):
 
 
 class PushPullEntry(NamedTuple):
-    """A key with its ``values``, and the arrays ``outs``, into which their sum is written."""
+    """A key, its ``values``, and the arrays ``outs`` into which their sum is written."""
 
     key: Any
     values: List[nd.NDArray]
@@ -56,9 +56,9 @@ class PushPullEntry(NamedTuple):
 class Placement(NamedTuple):
     """The assignment of ranks to devices: rank r runs on ``ctxs[order[r]]``.
 
-    ``reason``: text with the links that determined the order; empty if there was no choice.
-    ``schedules``: for a store that chooses schedules by the links, descriptions of the schedules,
-    each with its sizes of arrays.
+    ``reason``: text about the links that determined the order; empty if there was no choice.
+    ``schedules``: for a store that chooses schedules by the links, a description of each schedule
+    and of the array sizes for which it is used.
     """
 
     order: Tuple[int, ...]
@@ -83,7 +83,7 @@ class Placement(NamedTuple):
 
 
 def unsupported_method(problem: str, advice: str) -> Callable[..., None]:
-    """Return a method that only raises KVStoreError, with the problem and the advice."""
+    """Return a method that only raises KVStoreError, with a message made from the arguments."""
 
     def refuse(self: AllreduceKVStore, *args: Any, **kwargs: Any) -> None:
         raise KVStoreError(f"kvstore {self.type!r} {problem}: {advice}")
@@ -93,7 +93,7 @@ def unsupported_method(problem: str, advice: str) -> Callable[..., None]:
 
 
 class AllreduceKVStore(KVStoreBase):
-    """A store that sums over the devices of its arguments and keeps no values.
+    """A store that sums the arrays passed to it over their devices, and stores no values.
 
     Keys of one list are summed together. Pass the same list and the same arrays every time. An
     executor is created when keys are first used, and again when they are used with other arrays.
@@ -109,14 +109,14 @@ class AllreduceKVStore(KVStoreBase):
         """Return an executor that sums ``arrays[rank]`` over the ranks, in place.
 
         ``keys``: the keys of the call, for a store that keeps state between sums, such as a
-        residual. Raises ScheduleError or KVStoreError.
+        residual. Raises ScheduleError or KVStoreError if the arrays cannot be summed.
         """
         raise NotImplementedError
 
     def placement_for_training(
         self, ctxs: Sequence[mx.Context], copies: Sequence[Sequence[mx.Context]]
     ) -> Optional[Placement]:
-        """Return the assignment of ranks to a run's devices, or None if the store makes none.
+        """Return the assignment of ranks to a run's devices, or None if the store assigns no ranks.
 
         ``ctxs``: the run's devices. ``copies``: the devices of each copy of the network.
         """
@@ -140,7 +140,10 @@ class AllreduceKVStore(KVStoreBase):
 
     @property
     def transfers_run(self) -> int:
-        """Number of transfers queued so far; each piece of a chunk counts."""
+        """Number of transfers queued so far.
+
+        A chunk moved in several pieces counts several times.
+        """
         return self._replaced_transfers + sum(plan.transfers_run for plan in self._plans.values())
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
@@ -148,7 +151,7 @@ class AllreduceKVStore(KVStoreBase):
 
         ``key`` may be a list; then ``value`` and ``out`` are lists with an entry for each key. All
         values are read before anything is written. Nothing is recorded for autograd. Raises
-        KVStoreError, and changes nothing, if a value does not fit its outs.
+        KVStoreError, and changes nothing, if a value does not match its outs.
         """
         entries = [entry._replace(values=entry.values[:1]) for entry in self._make_entries(key, value, out)]
         for entry in entries:
@@ -165,7 +168,7 @@ class AllreduceKVStore(KVStoreBase):
                         CopyInto(out).copy(source)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-        """Write the sum of ``value``, one array per device, into ``out``, or into ``value`` itself.
+        """Write the sum of ``value``, one array per device, into ``out`` (by default, ``value``).
 
         All devices receive the same bits. ``key`` may be a list; then ``value`` and ``out`` are
         lists with an entry for each key. Arrays may be passed several times, and may share memory
@@ -192,14 +195,14 @@ class AllreduceKVStore(KVStoreBase):
         """Do nothing, because there are no other workers to wait for."""
 
     def _make_entries(self, key: Any, value: Any, out: Any) -> List[PushPullEntry]:
-        """Return an entry for each key, with its arrays in ``value`` and in ``out``."""
+        """Return an entry for each key, with the key's arrays from ``value`` and from ``out``."""
         name = self.type
         if not isinstance(key, (list, tuple)):  # a shortcut, because each step runs this code
             return [PushPullEntry(key, to_array_list(name, key, value), to_array_list(name, key, out))]
         return [PushPullEntry._make(columns) for columns in group_by_key(name, key, value, out)]
 
     def _plan_for(self, entries: List[PushPullEntry]) -> PushPullPlan:
-        """Return the plan to sum these arrays. A plan for other arrays is replaced."""
+        """Return the plan for summing these arrays. It replaces a plan for other arrays."""
         keys = tuple(entry.key for entry in entries)
         plan = self._plans.get(keys)
         if plan is None or not plan.matches(entries):
@@ -210,7 +213,10 @@ class AllreduceKVStore(KVStoreBase):
         return plan
 
     def _prefix_errors(self, keys: Keys, make: Callable[[], ReturnType]) -> ReturnType:
-        """Return ``make()``. Put the store's name, and the keys if missing, before its errors."""
+        """Return ``make()``.
+
+        Prefix its errors with the store's name, and with the keys if missing.
+        """
         try:
             return make()
         except KVStoreError as error:
@@ -220,7 +226,7 @@ class AllreduceKVStore(KVStoreBase):
 
 
 def format_keys(keys: Sequence[Any]) -> str:
-    """Return the keys as text for a message."""
+    """Return the keys as text for an error message."""
     return f"key {keys[0]!r}" if len(keys) == 1 else f"keys {', '.join(map(repr, keys))}"
 
 
@@ -233,7 +239,7 @@ def is_sharded(store: Any) -> bool:
 
 
 def is_list(argument: Any) -> bool:
-    """Return whether the argument stands for several keys, or several arrays, as in MXNet."""
+    """Return whether MXNet would treat the argument as several keys or several arrays."""
     return isinstance(argument, (list, tuple))
 
 
@@ -278,9 +284,9 @@ class PushPullPlan:
 
     If possible, values are summed in the outs themselves. This requires that all values are on
     different devices, that the outs are on the same devices, and that the outs share no memory with
-    other arrays. Other values are first copied to new arrays, one for each device of the key.
-    Nothing waits, and nothing is recorded for autograd. Raises KVStoreError or ScheduleError, and
-    changes nothing, for arrays that cannot be summed.
+    other arrays. Otherwise, values are first copied to new arrays, one for each device of the key.
+    No call waits for the devices, and nothing is recorded for autograd. Raises KVStoreError or
+    ScheduleError, and changes nothing, for arrays that cannot be summed.
     """
 
     def __init__(
@@ -325,7 +331,7 @@ class PushPullPlan:
                 call()
 
     def _plan_sum_in_outs(self, entry: PushPullEntry) -> List[nd.NDArray]:
-        """Return ``entry.outs`` as the arrays to sum, and plan copies of the values into them."""
+        """Return ``entry.outs`` as the arrays to sum, and plan to copy the values into them."""
         for value, out in zip(entry.values, entry.outs):
             if value.size and not is_same_memory(value, out):
                 self._calls_before.append(partial(CopyInto(out).copy, value))
@@ -348,7 +354,7 @@ class PushPullPlan:
 
 
 def have_same_arrays(entries: Sequence[PushPullEntry], others: Sequence[PushPullEntry]) -> bool:
-    """Return whether both lists hold the same objects for values and outs, in the same order."""
+    """Return whether both lists contain the same array objects, in the same order."""
     return len(entries) == len(others) and all(
         _are_same_objects(one.values, other.values) and _are_same_objects(one.outs, other.outs)
         for one, other in zip(entries, others)
@@ -365,7 +371,7 @@ def total_bytes(arrays: Sequence[nd.NDArray]) -> int:
 
 
 def format_array(array: nd.NDArray) -> str:
-    """Return type, shape and device as text for a message."""
+    """Return the array's type, shape and device as text for an error message."""
     return f"{np.dtype(array.dtype).name}{list(array.shape)} on {array.context}"
 
 
@@ -408,7 +414,7 @@ def _outs_match_values(entry: PushPullEntry) -> bool:
 def _outs_overlap(entries: Sequence[PushPullEntry]) -> bool:
     """Return whether writing to an array in ``outs`` would change another array of these entries.
 
-    An array may share memory with its own value.
+    ``outs[i]`` sharing memory with ``values[i]`` does not count.
     """
     outs = [out for entry in entries for out in entry.outs]
     if arrays_share_memory(outs):

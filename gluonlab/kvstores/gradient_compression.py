@@ -1,4 +1,4 @@
-"""Gradient compression (``--compress``): gradients are sent in fewer bits.
+"""Gradient compression (``--compress``): sends gradients in fewer bits.
 
 Compression applies between the devices of one process, or between several processes.
 """
@@ -22,12 +22,15 @@ FP16 = "fp16"
 
 
 def keeps_residual(compress: Optional[str]) -> bool:
-    """Return whether the compression keeps a residual for the next step. Only 2 bits do."""
+    """Return whether the compression keeps a residual for the next step.
+
+    Only 2-bit compression does.
+    """
     return compress not in (None, FP16)
 
 
 def effective_compression(compress: Optional[str], device_count: int, group: ProcessGroup) -> Optional[str]:
-    """Return the compression that a run records: None for 2 bits on a single device."""
+    """Return the compression that a run reports. For 2 bits on a single device, return None."""
     single_device = group.size == 1 and device_count == 1
     return None if keeps_residual(compress) and single_device else compress
 
@@ -40,8 +43,8 @@ def parse_threshold(compress: str) -> float:
 def resolve_group_compression(compress: Optional[str], group: ProcessGroup, on_servers: bool) -> Optional[str]:
     """Return how a GroupKVStore compresses the arrays that ``group`` sums, in canonical form.
 
-    Returns None, with a warning, for 2 bits in a group of one process. Raises KVStoreError for an
-    unknown compression, if servers update (``on_servers``), or if the group cannot sum float16.
+    Warns and returns None for 2 bits in a group of one process. Raises KVStoreError for an unknown
+    compression, if servers update (``on_servers``), or if the group cannot sum float16.
     """
     if compress is None:
         return None
@@ -70,11 +73,11 @@ def _single_sender_warning(setting: str, sender: str) -> str:
 
 
 def check_compression(compress: Optional[str], kvstore: str, dtype: str, group: ProcessGroup) -> None:
-    """Check that ``compress`` fits the kvstore, the data type and the group.
+    """Check that ``compress`` works with the kvstore, the data type and the group.
 
-    In a group of several processes any kvstore fits, because the processes compress what they send
-    to each other. Raises KVStoreError for a kvstore that cannot compress its sums, ConfigError for
-    gradients in float16 and for "fp16" in a ``group`` that cannot sum float16.
+    In a group of several processes, any kvstore works, because the processes compress what they
+    send to each other. Raises KVStoreError for a kvstore that cannot compress its sums, ConfigError
+    for gradients in float16 and for "fp16" in a ``group`` that cannot sum float16.
     """
     if compress == FP16:
         if not group.sums_float16:
@@ -98,9 +101,9 @@ def enable_compression(kvstore: Any, compress: Optional[str], device_count: int,
 
     ``compress``: ``2bit:THRESHOLD``, "fp16" or None. The residual of the quantization stays on its
     device and is added to the next gradient (Seide et al., "1-bit stochastic gradient descent and
-    its application to data-parallel distributed training of speech DNNs", 2014, section 3).
-    Gradients are sums over a device's shard, and the threshold applies to these sums. With "fp16"
-    or several processes the kvstore is not changed, because `gluonlab.kvstores.process_group_store`
+    its application to data-parallel distributed training of speech DNNs", 2014, section 3). The
+    threshold applies to sums over a device's shard of the batch, not to averages. With "fp16" or
+    several processes the kvstore is not changed, because `gluonlab.kvstores.process_group_store`
     compresses the arrays that ``group`` sums.
     """
     if compress is None or group.size > 1:
@@ -130,7 +133,7 @@ FLOAT32_CODE_LIMIT = 2**25
 
 
 class PackedDigits(NamedTuple):
-    """The layout of a number in base ``base``, whose digits are packed gradient elements.
+    """The layout of a number in base ``base`` whose digits are gradient elements.
 
     The lower half of the number has ``low`` digits, and the upper half ``high`` digits. A table
     lookup unpacks all digits of a half at once.
@@ -171,10 +174,10 @@ def max_packed_digits(processes: int) -> PackedDigits:
 class TwoBitCompressor:
     """Compressor to 2 bits for ``size`` gradient elements on the device ``ctx``, with its residual.
 
-    Add gradients to ``residual``, at their positions (`array_views`). `encode` then leaves in
-    ``packed`` (float32) the array that the group has to sum. `decode` leaves in ``sums`` the
-    threshold times the sum of all processes' digits, with the same bits in each process.
-    ``residual`` and ``sums`` are flat, with some elements more than ``size``.
+    The caller adds gradients to ``residual``, at their positions (`array_views`). `encode` then
+    writes the array that the group has to sum into ``packed`` (float32). `decode` writes the
+    threshold times the sum of all processes' digits into ``sums``, with the same bits in each
+    process. ``residual`` and ``sums`` are flat, and slightly longer than ``size``.
 
     If an element of ``residual`` is infinite or NaN, the process sends NaN from then on, so that
     all processes notice. Elements in the same packed number also become NaN.
@@ -262,7 +265,7 @@ class TwoBitCompressor:
         return np.concatenate([np.full((1, count), np.nan), values])
 
     def _digit_halves(self) -> "List[Tuple[nd.NDArray, int]]":
-        """Return (view, digits per number) of the lower and the upper half of all packed numbers.
+        """Return (view, digits per number) for the lower and for the upper half of packed numbers.
 
         A view is a part of ``sums`` of shape (numbers, digits).
         """

@@ -2,7 +2,7 @@
 
 - `MXNetKVStore`: the stores ``device`` (``CommDevice`` in MXNet's ``src/kvstore/comm.h``) and
   ``local``. It lets Trainers initialize keys again, and raises errors where MXNet crashes.
-- `allocate_keys`: new keys for MXNet's stores that sum over processes
+- `allocate_keys`: returns unused keys for MXNet's stores that sum over processes.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class _KeyEntry(NamedTuple):
 class MXNetKVStore(KVStore):
     """MXNet's store ``name``: ``device`` or ``local``.
 
-    Unlike in MXNet's class, a key can be broadcast or initialized again, which replaces the key.
-    The keys are stored in one or several inner stores, which are MXNet's. A Trainer that
+    Unlike in MXNet's class, a key can be broadcast or initialized again, which replaces its value.
+    The keys are stored in one or several of MXNet's stores, the inner stores. A Trainer that
     updates on the store keeps the states of its optimizer. If another Trainer uses the store, the
     first Trainer initializes its keys again in its next step. Raises KVStoreError where MXNet would
     crash, or would fail later with an unclear error.
@@ -116,7 +116,7 @@ class MXNetKVStore(KVStore):
         store.row_sparse_pull(key, out, priority, row_ids)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-        """Write the sum of ``value`` into ``out``, or into ``value`` itself.
+        """Write the sum of ``value`` into ``out``, by default ``value`` itself.
 
         If the store has an optimizer, it writes the updated weights instead of the sum.
         """
@@ -141,7 +141,7 @@ class MXNetKVStore(KVStore):
         last_entry: Optional[_KeyEntry] = None
 
         def run() -> None:
-            """Sum the arrays: the first time by `pushpull`, later by one C call."""
+            """Sum the arrays: by `pushpull` the first time, later by a single C call."""
             nonlocal last_entry
             entry = self._key_entries.get(key)
             if entry is None or entry is not last_entry or self._updater_function is not None:
@@ -187,7 +187,7 @@ class MXNetKVStore(KVStore):
         super().save_optimizer_states(fname, dump_optimizer)
 
     def load_optimizer_states(self, fname: str) -> None:
-        """Load states that gluon.Trainer.save_states wrote with a store of MXNet.
+        """Load states that gluon.Trainer.save_states wrote with one of MXNet's stores.
 
         Raises KVStoreError for files of gluonlab's trainers, for files that cannot be read, such as
         pipes, and without an optimizer.
@@ -212,7 +212,7 @@ class MXNetKVStore(KVStore):
             store._set_updater(self._call_updater)
 
     def _call_updater(self, key: Any, grad: nd.NDArray, weight: nd.NDArray) -> None:
-        """Call the updater, and store its exception, which MXNet's C code would only print."""
+        """Call the updater, and keep any exception, since MXNet's C code would only print it."""
         try:
             if self._updater_function is not None and self._update_error is None:
                 self._updater_function(key, grad, weight)
@@ -224,7 +224,7 @@ class MXNetKVStore(KVStore):
         return list({id(store): store for store in stores}.values())
 
     def _init_key(self, key: Any, value: nd.NDArray) -> None:
-        """Initialize the key with ``value`` in a store of MXNet that does not have the key yet."""
+        """Initialize the key with ``value`` in an inner store that does not have the key yet."""
         entry = self._key_entries.get(key)
         if entry is not None and entry.store is self._newest_store:
             self._newest_store = mx.kv.create(self._name)
@@ -237,7 +237,7 @@ class MXNetKVStore(KVStore):
         self._key_entries[key] = _KeyEntry(self._newest_store, value.shape, value.dtype, 0)
 
     def _make_room_for_values(self, key: Any, values: List[nd.NDArray]) -> None:
-        """Move the key to a new store of MXNet if its present store cannot sum so many values."""
+        """Move the key to a new inner store if its current one cannot sum this many values."""
         shape, dtype, count = values[0].shape, values[0].dtype, len(values)
         entry = self._key_entries.get(key)
         if self._updater_function is None:
@@ -265,7 +265,7 @@ class MXNetKVStore(KVStore):
         return self._key_entries[key]
 
     def _call_stores(self, call: str, key: Any, *arrays: Any, **settings: Any) -> None:
-        """Call MXNet's method ``call``: once if all keys are in one store, else for each key."""
+        """Call MXNet's method ``call``: once if one inner store has all keys, else for each key."""
         keys = [to_mxnet_key(name) for name in as_list(key)]
         stores = [self._find_entry(name).store for name in keys]
         with enable_peer_copies(arrays):
@@ -277,7 +277,7 @@ class MXNetKVStore(KVStore):
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        """Raise the exception that the updater has raised since the last call, if any."""
+        """Raise the exception that the updater has raised since the last check, if any."""
         error, self._update_error = self._update_error, None
         if error is not None:
             raise error
@@ -351,7 +351,7 @@ class StoreTrainerRef:
 
 
 def pushpull_arguments(key: int, arrays: Sequence[nd.NDArray]) -> Tuple[Any, ...]:
-    """Return C arguments of ``pushpull(key, arrays)``: all but the store and the priority."""
+    """Return the C arguments of ``pushpull(key, arrays)``, without the store and the priority."""
     keys, handles, _ = _ctype_key_value(key, list(arrays))
     count = ctypes.c_uint(len(arrays))
     return count, keys, count, keys, handles, handles
@@ -360,7 +360,7 @@ def pushpull_arguments(key: int, arrays: Sequence[nd.NDArray]) -> Tuple[Any, ...
 def enable_peer_copies(arrays: Any) -> "ContextManager[None]":
     """Enable peer access between the GPUs of ``arrays``. Return a context for MXNet's first call.
 
-    In this context MXNet does not enable peer access itself. ``arrays``: arrays, or lists of
+    In this context, MXNet does not enable peer access itself. ``arrays``: arrays, or lists of
     arrays.
     """
     gpus = [array.context for array in _iterate_arrays(arrays) if array.context.device_type == "gpu"]
@@ -369,7 +369,7 @@ def enable_peer_copies(arrays: Any) -> "ContextManager[None]":
 
 
 def _iterate_arrays(items: Any) -> Iterator[nd.NDArray]:
-    """Yield the arrays in ``items`` and in its nested lists. Skip everything else."""
+    """Yield the arrays in ``items`` and its nested lists. Skip everything else."""
     for item in items:
         if is_list(item):
             yield from _iterate_arrays(item)

@@ -1,14 +1,14 @@
-"""The kvstore ``nccl``: sums over GPUs by NCCL, with a reduce to one GPU and a broadcast from there.
+"""The kvstore ``nccl``: sums over GPUs with NCCL, by a reduce to one GPU and a broadcast from it.
 
 MXNet's store (src/kvstore/kvstore_nccl.h) has three limits:
 
 - It allocates all buffers at its first sum. A key that is added later fails with "Check failed:
   !is_none()".
 - It only works for one set of devices.
-- If it is freed, queued work continues in the freed memory.
+- When it is freed, work that is still queued uses the freed memory.
 
-So here each set of devices has its own store. Its keys are not the user's keys: all arrays of the
-same size and type share a key. For another size, a new store with new NCCL communicators is
+So here each set of devices has its own MXNet store. Its keys are not the user's keys: all arrays of
+the same size and type share one key. For a new size, a new store with new NCCL communicators is
 created.
 """
 
@@ -38,8 +38,8 @@ class NcclKVStore(AllreduceKVStore):
 
     ``broadcast`` prepares the store for the sizes of its arrays, such as a Trainer's parameters.
     For any other size, the next sum first waits for all queued work and for a restart of NCCL,
-    which takes about a second. The buffers are on the first device of a key's first sum. They need
-    the memory of one array of each size and type.
+    which takes about a second. The buffers are on the first device of the first sum. They need the
+    memory of one array of each size and type.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class NcclKVStore(AllreduceKVStore):
                 self._store_for(entry.outs).key_for(entry.outs[0])
 
     def make_executor(self, arrays: ArraysByRank, keys: Keys) -> _NcclAllreduce:
-        """Return an executor that sums with NCCL. Raises KVStoreError for unsuitable arrays."""
+        """Return an executor that sums with NCCL. Raise KVStoreError for unsuitable arrays."""
         for array in (array for of_rank in arrays for array in of_rank):
             if array.context.device_type != "gpu":
                 raise KVStoreError(f"the arrays are on {array.context}, but NCCL needs GPUs: choose device or local")
@@ -98,7 +98,7 @@ class _NcclStore:
 
     @property
     def handle(self) -> Any:
-        """Handle of the store for MXNet's C functions. The store is created if necessary."""
+        """Handle of the store for MXNet's C functions. Creates the store if necessary."""
         if not self._created:
             store = mx.kv.create("nccl")
             for (size, dtype), key in self._keys.items():
@@ -108,7 +108,7 @@ class _NcclStore:
 
 
 def _free_store(created: List[mx.kvstore.KVStore]) -> None:
-    """Wait for the store's work, which would otherwise use freed memory, and free the store."""
+    """Free the store, after waiting for its work, which would otherwise use freed memory."""
     if created:
         with suppress(mx.MXNetError):  # an operator's error, which readers of its result see again
             nd.waitall()
@@ -118,8 +118,8 @@ def _free_store(created: List[mx.kvstore.KVStore]) -> None:
 class _NcclAllreduce:
     """The allreduce of some arrays over GPUs, one array after the other.
 
-    There is no single call for all arrays, because MXNet's engine would wait forever if two arrays
-    are parts of the same array.
+    The arrays are not summed in a single call: MXNet's engine would wait forever if two of them are
+    parts of the same array.
     """
 
     def __init__(self, store: _NcclStore, arrays: ArraysByRank) -> None:
@@ -138,7 +138,7 @@ class _NcclAllreduce:
         self._store = store
 
     def run(self, priority: int = 0) -> None:
-        """Queue NCCL's sums of all arrays. ``priority``: as in a kvstore."""
+        """Queue NCCL's sums of all arrays. ``priority``: as in ``kvstore.pushpull``."""
         c_priority = ctypes.c_int(priority)
         for arguments in self._calls:
             check_call(_LIB.MXKVStorePushPull(self._store.handle, *arguments, c_priority))

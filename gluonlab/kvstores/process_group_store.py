@@ -31,9 +31,9 @@ from gluonlab.kvstores.process_groups import ProcessGroup
 
 
 class GroupKVStore(AllreduceKVStore):
-    """A store that sums over this process's devices by the store ``local``, then over ``group``.
+    """A store that sums over this process's devices with the store ``local``, then over ``group``.
 
-    The first device sends the arrays of a call to the other processes as a flat buffer. The other
+    The first device sends the arrays of a call to the other processes as one flat buffer. The other
     devices receive copies of the sums, so all replicas have the same bits. Every process must make
     the same calls in the same order. Processes may have different numbers of devices. ``broadcast``
     sends the values of rank 0's first device to all processes, and waits for them.
@@ -42,15 +42,15 @@ class GroupKVStore(AllreduceKVStore):
         local: the store of this process's devices.
         group: the process group.
         on_servers: the group's servers update the weights, under BucketedTrainer.
-        compress: "fp16" sends float16, half the bytes. So the sums are rounded, too, and values
-            beyond 65504 become infinite in all processes. "2bit:THRESHOLD" sends -1, 0 or 1 times
-            the threshold for each float32 and float64. It keeps the residual for the next sum of
-            the same keys (`gluonlab.kvstores.gradient_compression`). Broadcasts stay exact.
+        compress: "fp16" sends float16, half the bytes. The sums are rounded, too, and values beyond
+            65504 become infinite in all processes. "2bit:THRESHOLD" sends -1, 0 or 1 times the
+            threshold for each float32 and float64. The residual is kept for the next sum of the
+            same keys (`gluonlab.kvstores.gradient_compression`). Broadcasts are not compressed.
 
     Raises:
         KVStoreError: for a local store that updates, or that sums over processes itself; for
-            ``on_servers`` in a group without servers; for a ``compress`` that is invalid, or does
-            not fit the group or ``on_servers``.
+            ``on_servers`` in a group without servers; for a ``compress`` that is invalid, or that
+            the group or ``on_servers`` does not support.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class GroupKVStore(AllreduceKVStore):
         return _GroupAllreduce(self.local, local_keys, self.group, arrays, as_float16, get_compressor)
 
     def _get_compressor(self, keys_and_devices: Any, arrays: Sequence[nd.NDArray]) -> TwoBitCompressor:
-        """Return the compressor for these arrays of the first device, all of one type.
+        """Return the compressor for these arrays on the first device, all of one type.
 
         Other arrays of the same keys, devices and shapes share the compressor and its residual.
         """
@@ -143,7 +143,7 @@ class _GroupAllreduce:
         as_float16: bool,
         get_compressor: "Optional[Callable[[Sequence[nd.NDArray]], TwoBitCompressor]]",
     ) -> None:
-        """Prepare all calls. ``get_compressor`` is None without compression to 2 bits."""
+        """Prepare all calls. ``get_compressor``: None without 2-bit compression."""
         self._local = (
             partial(local.pushpull, keys, [list(of_key) for of_key in zip(*arrays)]) if len(arrays) > 1 else None
         )

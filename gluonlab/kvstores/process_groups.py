@@ -39,13 +39,16 @@ class ProcessGroup:
     Every process makes the same calls, in the same order.
 
     Attributes:
-        rank: the rank of this process, from 0 to ``size - 1``; only rank 0 writes and reports.
+        rank: the rank of this process, from 0 to ``size - 1``; only rank 0 writes files and prints
+            output.
         name: the backend as ``--backend`` names it; empty for a single process.
         servers: the number of servers that could update the weights.
         is_synchronous: whether a process waits for the others' gradients in each step. All other
-            calls wait in any case.
-        sums_float16: whether the group sums arrays of float16, in half the bytes of float32.
-        command: the words that start such a group; options of the run can be appended.
+            calls always wait.
+        sums_float16: whether the group can sum float16 arrays, which take half the bytes of
+            float32.
+        command: the command line that starts such a group, as a list of words; options of the run
+            can be appended.
     """
 
     name, command = "", "gluonlab"
@@ -60,18 +63,21 @@ class ProcessGroup:
         """
 
     def broadcast(self, arrays: Sequence[nd.NDArray]) -> None:
-        """Replace each array by rank 0's array, and wait for them."""
+        """Replace each array by rank 0's array, and wait for the arrays."""
 
     def all_gather(self, values: "NDArray[Any]") -> "NDArray[Any]":
-        """Return the host arrays of all processes as float64, a row for each; wait for all."""
+        """Return the host arrays of all processes as float64, one row per process; wait for all."""
         return values.astype("float64")[np.newaxis]
 
     def all_reduce_values(self, values: "NDArray[Any]") -> "NDArray[Any]":
-        """Return the float64 sum of host arrays, with the same bits everywhere; wait for all."""
+        """Return the float64 sum of host arrays, with the same bits in all processes.
+
+        Wait for all.
+        """
         return values.astype("float64")
 
     def all_gather_bytes(self, data: bytes) -> List[bytes]:
-        """Return the bytes of each process, which may differ in length; wait for all of them."""
+        """Return the bytes of each process, which may differ in length; wait for all processes."""
         return [data]
 
     def broadcast_bytes(self, data: bytes) -> bytes:
@@ -79,17 +85,17 @@ class ProcessGroup:
         return data
 
     def own_devices(self, gpus: Optional[int] = None) -> Optional[str]:
-        """Return this process's devices, in the form of --devices, or None for the default.
+        """Return this process's devices, in the format of --devices, or None for the default.
 
         Called if the options name no devices. ``gpus``: the number of GPUs, if the options name it.
         """
         return None
 
     def announce_training_start(self) -> None:
-        """Announce that from now on a signal to one process stops all after a step."""
+        """Announce that, from now on, a signal to one process stops all processes after a step."""
 
     def mark_common_exit(self) -> None:
-        """Declare that every process exits now and leaves the group, whatever it raises."""
+        """Declare that all processes now exit and leave the group, even if they raise errors."""
 
     def start_serving_weights(
         self, optimizer: Any, flats: Sequence[FlatLayout], weights: Sequence[nd.NDArray]
@@ -97,12 +103,12 @@ class ProcessGroup:
         """Give rank 0's weights to the servers. From now on, the servers update these weights.
 
         ``flats``: the layout of each array of ``weights``. Waits for all processes. Raises RunError
-        without servers, or if the servers already have weights.
+        if there are no servers, or if they already have weights.
         """
         raise RunError(f"{self.name or 'a single process'} has no servers: omit update_on_servers")
 
     def staleness(self) -> Optional[List[int]]:
-        """Return the histogram of staleness until the last ``synchronize``, on rank 0.
+        """Return the histogram of staleness up to the last ``synchronize``, on rank 0.
 
         The staleness of a push is the number of other workers' updates since the worker received
         the weights. Element i is the number of pushes with staleness i. The last element also
@@ -115,10 +121,10 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 class SummingGroup(ProcessGroup):
-    """Base class of groups of several processes. A subclass defines only the sum, `sum_array`.
+    """Base class of groups of several processes. A subclass only defines how to sum: `sum_array`.
 
     Broadcasts and gathers are sums in which the other processes contribute zeros. The process
-    leaves the group at the end of the block ``with group:``. ``on_training_start`` is called when
+    leaves the group at the end of the ``with group:`` block. ``on_training_start`` is called when
     training starts.
     """
 
@@ -145,7 +151,10 @@ class SummingGroup(ProcessGroup):
         self.leave(all_leave)
 
     def leave(self, all_leave: bool) -> None:
-        """Leave the group. ``all_leave``: whether the other processes leave it now as well."""
+        """Leave the group.
+
+        ``all_leave``: whether all other processes leave the group at the same time.
+        """
 
     def sum_array(self, number: int, array: nd.NDArray, priority: int) -> None:
         """Queue the sum of a flat array over the processes. The sum replaces the array's values.
@@ -185,7 +194,7 @@ class SummingGroup(ProcessGroup):
         return np.asarray(self.all_gather(values).sum(axis=0))
 
     def all_gather_bytes(self, data: bytes) -> List[bytes]:
-        """Return the bytes of all processes, by rank."""
+        """Return the bytes of all processes, in order of rank."""
         # as in all_gather, each process fills its row of a table
         lengths = self.all_gather(np.array(len(data))).astype(int).tolist()
         table = np.zeros((self.size, _padded_float_count(max(lengths))), "float32")
@@ -221,9 +230,9 @@ class SummingGroup(ProcessGroup):
 
 
 def _split_float64(values: "NDArray[Any]") -> "NDArray[Any]":
-    """Split float64 ``values`` (n,) into float32 (FLOAT32_PARTS, n) with the same sum over axis 0.
+    """Split float64 ``values`` into float32 rows whose sum over axis 0 equals ``values``.
 
-    This is necessary because servers only sum float32.
+    The result has shape (FLOAT32_PARTS, n). This is necessary because servers only sum float32.
     """
     parts = []
     with np.errstate(over="ignore", invalid="ignore"):
@@ -234,9 +243,10 @@ def _split_float64(values: "NDArray[Any]") -> "NDArray[Any]":
 
 
 def _padded_float_count(length: int) -> int:
-    """Return the padded number of float32 that carry ``length`` bytes, two bytes in each.
+    """Return the padded number of float32 values that carry ``length`` bytes, two bytes in each.
 
-    The number is a power of two, at least 256, because the group keeps a buffer for every size.
+    The number is a power of two, at least 256, to limit the number of sizes: the group keeps a
+    buffer for each size.
     """
     pairs = (length + 1) // 2
     return int(2 ** max(8, (pairs - 1).bit_length()))

@@ -1,4 +1,4 @@
-"""Kvstores that sum by a schedule of `gluonlab.collectives`, and the placement of their ranks.
+"""Kvstores that sum with a schedule from `gluonlab.collectives`, and the placement of ranks.
 
 A placement assigns each rank of a schedule to a device.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _TopologyKVStore(AllreduceKVStore):
-    """A store whose schedules depend on the links of this machine, or of ``topology``."""
+    """A store whose schedules depend on the links of this machine or of ``topology``."""
 
     def __init__(self, name: str, topology: Optional[str]) -> None:
         super().__init__(name)
@@ -39,7 +39,7 @@ class _TopologyKVStore(AllreduceKVStore):
         self._topology = topology
 
     def placement(self, ctxs: Sequence[mx.Context]) -> Placement:
-        """Return which rank runs on which of ``ctxs``, and the reason (`Placement`).
+        """Return which rank runs on which of ``ctxs``, and why (`Placement`).
 
         Raises KVStoreError if the named topology has fewer devices, or if there is no schedule for
         these devices.
@@ -56,16 +56,17 @@ class _TopologyKVStore(AllreduceKVStore):
 class ScheduleKVStore(_TopologyKVStore):
     """A store that sums by the algorithm ``name`` of `gluonlab.collectives.algorithms`.
 
-    Keys of one list are summed together: their arrays are cut into chunks like a single array, and
-    wait for each other. Pass the same list every time. An executor is created when keys are first
-    used, and again when they are used with other arrays. Use a store from one thread only.
+    Keys in the same list are summed together: their arrays are cut into chunks as if they were a
+    single array, and wait for each other. Pass the same list every time. An executor is created
+    when keys are first used, and again when they are used with other arrays. Use a store from one
+    thread only.
 
     ``priority`` applies to the first and the last operation on arrays that are cut. Transfers start
     as soon as their chunks are ready.
 
-    ``order``: number of the device of each rank (`Schedule.placed`). Without an order, ranks are
-    assigned to GPUs by the links of this machine. With ``topology``, ranks are assigned to GPUs and
-    CPU devices by the topology's links
+    ``order``: for each rank, the number of its device (`Schedule.placed`). Without an order, ranks
+    are assigned to GPUs by the links of this machine. With ``topology``, ranks are assigned to GPUs
+    and CPU devices by the topology's links
     (`gluonlab.collectives.named_topologies.resolve_topology`).
 
     Raises ScheduleError for an unknown name or topology, and for an order that does not contain
@@ -96,7 +97,7 @@ class ScheduleKVStore(_TopologyKVStore):
         return Executor(make_schedule(self._name, len(arrays)).placed(placement.order), arrays)
 
     def _find_placement(self, ctxs: Sequence[mx.Context]) -> Placement:
-        """Return the order that was given, or else the cheapest order by the devices' links."""
+        """Return the order that was given, or else the cheapest order for the devices' links."""
         if self._order is not None:
             return Placement(tuple(self._order), "as given")
         key = tuple(ctxs)
@@ -108,9 +109,9 @@ class ScheduleKVStore(_TopologyKVStore):
 class TopologyAwareKVStore(_TopologyKVStore):
     """A store whose schedules are made for the links (`gluonlab.collectives.topology_aware`).
 
-    Keys of one list are summed together, by the schedule for their number of bytes. The links are
-    those of ``topology``, or those that NVML reports for GPUs. GPUs with unknown links are treated
-    as GPUs behind one switch. CPU devices have typical speeds
+    Keys in the same list are summed together, by the schedule for their total number of bytes. The
+    links are those of ``topology``, or those that NVML reports for GPUs. GPUs with unknown links
+    are treated as GPUs behind one switch. CPU devices have typical speeds
     (`gluonlab.collectives.topology.typical_cpu_topology`). Raises ScheduleError for an unknown
     topology.
     """
@@ -127,7 +128,7 @@ class TopologyAwareKVStore(_TopologyKVStore):
     def placement_for_training(
         self, ctxs: Sequence[mx.Context], copies: Sequence[Sequence[mx.Context]]
     ) -> Optional[Placement]:
-        """Return the assignment for the first device of each copy, or None for a single copy."""
+        """Return the assignment for the first device of each replica, or None for one replica."""
         # Device i of each copy sums over the devices i of all copies. Only the first devices are
         # reported.
         first_devices = [copy[0] for copy in copies]
@@ -157,7 +158,10 @@ class TopologyAwareKVStore(_TopologyKVStore):
 
 @lru_cache(maxsize=None)
 def _make_cpu_schedules(name: str, count: int) -> "SchedulesBySize":
-    """Return the schedules for CPU devices, which take long to make, once per process."""
+    """Return the schedules for CPU devices.
+
+    They take long to compute, so they are cached per process.
+    """
     return _make_schedules(name, typical_cpu_topology(count), count)
 
 
@@ -170,7 +174,7 @@ def _make_schedules(name: str, links: "Optional[Topology]", count: int) -> "Sche
 
 
 def place_ranks(schedule: Schedule, resolved: ResolvedTopology) -> Placement:
-    """Return the assignment of ranks to devices for which ``schedule`` is cheapest.
+    """Return the assignment of ranks to devices that makes ``schedule`` cheapest.
 
     With unknown links or few devices, rank i runs on device i.
     """

@@ -1,10 +1,10 @@
 """A kvstore in which every device updates its own part of the weights (a sharded optimizer).
 
 A reduce-scatter sums the gradients. Each device updates the part of the weights that it owns, and
-keeps the optimizer state of this part only. An all-gather then distributes the weights. This moves
-as many bytes as an allreduce. But each weight is updated, and its state stored, on one device
-instead of all devices (Rajbhandari, Rasley, Ruwase, He, "ZeRO: memory optimizations toward training
-trillion parameter models", 2020, section 5.1).
+keeps the optimizer state of this part only. An all-gather then distributes the weights. Together,
+they move as many bytes as an allreduce. But each weight is updated, and its state stored, on one
+device instead of on all devices (Rajbhandari, Rasley, Ruwase, He, "ZeRO: memory optimizations
+toward training trillion parameter models", 2020, section 5.1).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ShardedKVStore(ScheduleKVStore):
         return super().transfers_run + update_transfers
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
-        """Use this optimizer from now on, with new states or the states that it had before.
+        """Use this optimizer from now on, with the states that it had before, if any, or new ones.
 
         The states of the previous optimizer are kept until that optimizer is set again. Raises
         KVStoreError for an optimizer that is not element-wise.
@@ -112,8 +112,8 @@ class ShardedKVStore(ScheduleKVStore):
         """Sum the gradients ``value`` and update the weights ``out`` on each device.
 
         The gradients are not changed, so each device needs memory for the sums that it computes.
-        With the algorithm "sharded" these are the sums of its own part, with a ring of all parts
-        but one. `update_overwriting_gradients` does not need this memory. Without ``out``, or
+        With the algorithm "sharded", these are the sums of its own part; with "ring", those of all
+        parts but one. `update_overwriting_gradients` does not need this memory. Without ``out``, or
         before `set_optimizer`, the call only sums. Raises KVStoreError, and changes nothing, if the
         arrays cannot be summed.
         """
@@ -123,7 +123,7 @@ class ShardedKVStore(ScheduleKVStore):
         self._run_update(self._find_or_make_update(key, value, out, keep=True), priority)
 
     def update_overwriting_gradients(self, key: Any, grads: Any, weights: Any, priority: int = 0) -> None:
-        """Run ``pushpull(key, grads, out=weights)`` with ``grads`` as undefined working memory."""
+        """Run ``pushpull(key, grads, out=weights)``, using ``grads`` as scratch memory."""
         self._run_update(self._find_or_make_update(key, grads, weights), priority)
 
     def _run_update(self, update: ShardedUpdate, priority: int) -> None:
@@ -136,9 +136,9 @@ class ShardedKVStore(ScheduleKVStore):
         """Queue the first half of ``pushpull(key, grads, out=weights)``: the reduce-scatter.
 
         Returns the parts of the sum, each on the device that owns it. The caller may change the
-        parts before `update` runs the second half. They are views of ``grads`` unless ``keep``,
-        which leaves ``grads`` unchanged. Call `set_optimizer` before. Raises KVStoreError like
-        `pushpull`.
+        parts before `update` runs the second half. The parts are views of ``grads`` unless ``keep``
+        is true, which leaves ``grads`` unchanged. Call `set_optimizer` first. Raises KVStoreError
+        like `pushpull`.
         """
         update = self._find_or_make_update(key, grads, weights, keep)
         update.reduce_gradients(priority)
@@ -147,19 +147,21 @@ class ShardedKVStore(ScheduleKVStore):
     def update(self, key: Any, priority: int = 0, stale: "Optional[Dict[Any, List[ElementRange]]]" = None) -> None:
         """Queue the second half of `pushpull`: devices update their parts and gather all weights.
 
-        ``key``: as in `reduce_scatter`. ``stale``: by key, ranges of elements that keep their
+        ``key``: as in `reduce_scatter`. ``stale``: for each key, ranges of elements that keep their
         values, states and update counts.
         """
         self._find_reduced_update(key).update_and_gather(priority, stale or {})
 
     @nd_semantics()
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """Write all states, joined from the devices. Raise OutputError on failure.
+        """Write all states, joined from the devices, to the file ``fname``.
+
+        Raise OutputError on failure.
 
         `gluonlab.optimizers.optimizer_states` defines the file's layout. States have the names of
-        the parameters in the optimizer's ``param_dict``, which gluon.Trainer fills. Without these,
-        their names are the keys. ``dump_optimizer`` is ignored: the file never contains the
-        learning-rate schedule.
+        the parameters in the optimizer's ``param_dict``, which gluon.Trainer fills. Without
+        parameter names, states are named by their keys. ``dump_optimizer`` is ignored: the file
+        never contains the learning-rate schedule.
         """
         optimizer, parameters_by_key = self._require_optimizer(), self._parameters_by_key()
         parameters = tuple(
@@ -171,11 +173,11 @@ class ShardedKVStore(ScheduleKVStore):
 
     @nd_semantics()
     def load_optimizer_states(self, fname: str) -> None:
-        """Load saved states. The number of devices may differ from that when they were saved.
+        """Load saved states. They may have been saved with a different number of devices.
 
-        The file must be written by `save_optimizer_states`, BucketedTrainer.save_states or
+        The file must have been written by `save_optimizer_states`, BucketedTrainer.save_states or
         gluon.Trainer.save_states. Raises KVStoreError, and changes nothing, if the file contains
-        something else or does not fit.
+        something else or does not match the weights.
         """
         parameters_by_key, optimizer = self._parameters_by_key(), self._require_optimizer()
         params = list(parameters_by_key.values())
@@ -192,13 +194,13 @@ class ShardedKVStore(ScheduleKVStore):
         resume_optimizer(optimizer, states_by_key, states.num_update, states.scalars, (), schedule)
 
     def _require_optimizer(self) -> mx.optimizer.Optimizer:
-        """Return the optimizer. Raise KVStoreError before it is set."""
+        """Return the optimizer. Raise KVStoreError if none has been set."""
         if self.optimizer is None:
             raise no_optimizer_error(self.type)
         return self.optimizer
 
     def _find_reduced_update(self, key: Any) -> ShardedUpdate:
-        """Return the pending update of these keys.
+        """Return the update of these keys whose second half has not run yet.
 
         Raises KVStoreError if `reduce_scatter` has not been called for them.
         """
@@ -238,13 +240,13 @@ class ShardedKVStore(ScheduleKVStore):
         return update.get_key_state(key)
 
     def keys_to_update(self, key: Any, stale: Mapping[Any, List[ElementRange]]) -> List[Any]:
-        """Return the optimizer's keys that a call of `update` for ``key`` would update."""
+        """Return the optimizer's keys that calling `update` for ``key`` would update."""
         updates = self._find_reduced_update(key).updates
         spans_by_key = (key_update.fresh_spans(stale.get(name, ())) for name, key_update in updates.items())
         return [span.key for spans in spans_by_key for span in spans]
 
     def set_key_states(self, states_by_key: Mapping[Any, KeyState]) -> None:
-        """Replace the states of all keys. Keys without a given state restart."""
+        """Replace the states of all keys. Keys missing in ``states_by_key`` get new states."""
         self._replaced_transfers += sum(update.transfers_run for update in self._updates.values())
         self._updates.clear()
         self._loaded = dict(states_by_key)
@@ -254,7 +256,7 @@ class ShardedKVStore(ScheduleKVStore):
         return self  # gluon.Trainer.load_states reads its ``optimizer``
 
     def _find_or_make_update(self, key: Any, grads: Any, weights: Any, keep: bool = False) -> ShardedUpdate:
-        """Return the `ShardedUpdate` of these keys: the previous one if it fits, else a new one.
+        """Return the `ShardedUpdate` of these keys: the previous one if it matches, else a new one.
 
         A new update continues with the same optimizer state. ``keep``: whether the gradients stay
         unchanged.
@@ -281,7 +283,7 @@ class ShardedKVStore(ScheduleKVStore):
     def _check_same_keys(self, keys: Keys) -> None:
         """Raise KVStoreError for a key that was updated together with other keys before.
 
-        With other keys, the parts of its state would begin and end at other elements.
+        With other keys, the boundaries between the devices' parts of its state would move.
         """
         for others in self._updates:
             if others != keys and not set(others).isdisjoint(keys):
@@ -296,7 +298,7 @@ OPTIMIZER_CLASSES = [kind.cls for kind in OPTIMIZERS.values()]
 
 
 def check_element_wise(optimizer: "type[mx.optimizer.Optimizer]") -> None:
-    """Raise KVStoreError for a class of optimizers that is not element-wise."""
+    """Raise KVStoreError if the class of ``optimizer`` is not element-wise."""
     if not is_element_wise(optimizer):
         names = sorted({kind.__name__ for kind in ELEMENT_WISE})
         name = optimizer.__name__
@@ -318,7 +320,7 @@ Arrays = List[List[nd.NDArray]]
 
 
 class ShardedUpdate:
-    """An update of some keys: reduce-scatter of gradients, update, all-gather of weights.
+    """An update of some keys: a reduce-scatter of gradients, updates, and an all-gather of weights.
 
     ``name``: the algorithm. ``order``: number of the device of each rank. ``keep``: whether the
     gradients stay unchanged, so that their sums need separate memory. Otherwise gradients are
@@ -356,7 +358,7 @@ class ShardedUpdate:
         self._reduce_scatter.run(priority)
 
     def update_and_gather(self, priority: int, stale: Mapping[Any, List[ElementRange]]) -> None:
-        """Queue update and all-gather. ``stale``: by key, ranges of elements that do not change."""
+        """Queue the update and the all-gather. ``stale``: ranges of unchanged elements, by key."""
         with autograd.pause():
             self._all_gather.make_row_major()  # must come before a shard of the weights is written
             update_keys(self.optimizer, self.updates.values(), stale)
@@ -364,7 +366,10 @@ class ShardedUpdate:
 
     @property
     def transfers_run(self) -> int:
-        """Return the number of transfers queued so far; each piece of a chunk counts."""
+        """Return the number of transfers queued so far.
+
+        A chunk moved in several pieces counts several times.
+        """
         return self._reduce_scatter.transfers_run + self._all_gather.transfers_run
 
     def matches(self, entries: Sequence[PushPullEntry], keep: bool) -> bool:
@@ -372,7 +377,7 @@ class ShardedUpdate:
         return self._keeps_gradients == keep and have_same_arrays(self._entries, entries)
 
     def get_key_state(self, key: Any) -> KeyState:
-        """Return a key's state, joined from the devices: CPU copies in the weights' shape."""
+        """Return a key's state as CPU copies in the weights' shape, joined from the devices."""
         shards, weight = self.shards[key], self.weights[self.keys.index(key)][0]
         arrays = []
         for parts in zip(*(shard.state_arrays() for shard in shards)):
@@ -383,9 +388,11 @@ class ShardedUpdate:
         return KeyState(tuple(arrays), read_key_histories(self.updates[key]))
 
     def restore_states(self, states: Mapping[Any, KeyState]) -> None:
-        """Divide the arrays of saved states among the devices. A key without arrays restarts.
+        """Divide the arrays of saved states among the devices.
 
-        Raises KVStoreError, and changes nothing, if they do not fit.
+        A key without arrays gets a new state.
+
+        Raises KVStoreError, and changes nothing, if the arrays do not match the weights.
         """
         for key, weights in zip(self.keys, self.weights):
             arrays = states[key].arrays
@@ -432,7 +439,7 @@ def _array_kind(array: nd.NDArray) -> Any:
 
 
 def _transpose(arrays: Arrays) -> Arrays:
-    """Convert arrays[key][device] to arrays[device][key]."""
+    """Convert ``arrays[key][device]`` to ``arrays[device][key]``."""
     return [list(of_device) for of_device in zip(*arrays)]
 
 

@@ -1,4 +1,4 @@
-"""Networks by name: `MODELS` is the registry, and `get_model` creates a network."""
+"""Models by name: `MODELS` is the registry, and `get_model` creates a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ModelKind(NamedTuple):
-    """Function that creates a network for a number of classes, and a one-line summary."""
+    """A function that creates a model for a given number of classes, and a one-line summary."""
 
     create: "Callable[..., HybridBlock]"
     summary: str
@@ -56,7 +56,7 @@ GLUONCV_MODELS = ("cifar_resnet20",)
 
 
 def check_model(name: str) -> None:
-    """Raise ModelError, with the choices, if no network has this name."""
+    """Raise ModelError if no model has this name. The message lists the choices."""
     if name.startswith(gluoncv_zoo.PREFIX):
         gluoncv_zoo.check_gluoncv(name[len(gluoncv_zoo.PREFIX) :])
     elif name not in MODELS:
@@ -67,10 +67,10 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
     """Create a model by name. The model is hybridized, but not initialized.
 
     Args:
-        name: A name of ``MODELS``, such as ``"resnet8"``, or ``"gluoncv:NAME"``.
+        name: A name in ``MODELS``, such as ``"resnet8"``, or ``"gluoncv:NAME"``.
         classes: The number of classes.
-        ctxs: The devices that will run the model. If you pass them, the model is optimized as by
-            `gluonlab.optimize`. The model is not initialized on them.
+        ctxs: The devices that will run the model. If given, the model is optimized as by
+            `gluonlab.optimize`. It is not initialized on them.
 
     Returns:
         A HybridBlock that maps float32 images (n, C, H, W) to scores (n, classes).

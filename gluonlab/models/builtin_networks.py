@@ -1,6 +1,6 @@
 """Networks that gluonlab defines: LeNet, a multilayer perceptron, ResNet-8 and AlexNet.
 
-`MODELS` of `gluonlab.models` lists the networks that --model accepts.
+`MODELS` in `gluonlab.models` lists the networks that --model accepts.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def mlp(classes: int) -> nn.HybridSequential:
 def resnet8(classes: int) -> nn.HybridSequential:
     """Create the ResNet for CIFAR-10 with 8 layers, (n, C, H, W) -> (n, classes).
 
-    It has three basic blocks with 16, 32 and 64 channels. The second and the third block halve
-    height and width, and have a 1x1 convolution as their shortcut, as in gluoncv.
+    The network has three basic blocks, with 16, 32 and 64 channels. The second and third blocks
+    halve height and width, and have a 1x1 convolution as their shortcut, as in gluoncv.
 
     This is the smallest of the networks with 6n + 2 layers of K. He, X. Zhang, S. Ren, J. Sun, Deep
     Residual Learning for Image Recognition, 2016, section 4.2. C. J. Shallue et al., Measuring the
@@ -87,13 +87,14 @@ def alexnet_2towers(
 ) -> nn.HybridSequential:
     """Create AlexNet with two towers of channels, (n, 3, 224, 224) -> (n, classes).
 
-    The second, fourth and fifth convolution are divided into two groups of channels. In the
+    The second, fourth and fifth convolutions are divided into two groups of channels. In the
     original, each group had its own GPU. The third convolution and the dense layers read the
     channels of both groups. Source: A. Krizhevsky, I. Sutskever, G. Hinton, ImageNet Classification
     with Deep Convolutional Neural Networks, 2012, section 3.5 and figure 2. The network has no
     response normalization, like later versions of AlexNet.
 
-    ``layers``: the convolutions, see ALEXNET_LAYERS. ``hidden``: units of each hidden dense layer.
+    ``layers``: the convolutions (see ALEXNET_LAYERS). ``hidden``: number of units in each hidden
+    dense layer.
     """
     net = nn.HybridSequential(prefix="alexnet_")
     with net.name_scope():

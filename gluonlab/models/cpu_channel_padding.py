@@ -1,32 +1,32 @@
 """Pads the channels of convolutions with zeros, so that oneDNN computes them faster on CPUs.
 
-oneDNN stores images in blocks of 8 or 16 channels, each as long as a vector register. MXNet 1.9.1
+oneDNN stores images in blocks of 8 or 16 channels; a block fills one vector register. MXNet 1.9.1
 uses oneDNN's direct convolutions only if the number of channels is a multiple of the block size.
 MXNet computes all other convolutions, such as LeNet's with 20 and 50 channels, as a matrix product
-of a rearranged copy of the image. It computes the layers between them without vector instructions.
+with a rearranged copy of the image. It computes the layers between such convolutions without vector
+instructions.
 
 The added channels do not change the result: their weights are zero, and their gradients are
 removed. Parameters keep their true shapes. The running statistics of BatchNorm need larger arrays,
 because an operator updates them in place. `enlarge_state` allocates these arrays.
 
-The constants below decide when to pad. They follow from measurements of forward and backward on one
-core of an AMD EPYC (Zen 4), with AVX-512 and limited to AVX2. 430 random chains of convolutions and
-ReLU were measured, with 1 to 512 channels, kernels of 1, 3, 5 and 7, images of 5x5 to 56x56 and
-batches of 8 to 64. Results, compared with no padding unless stated otherwise:
+The constants below decide when to pad. They are based on measurements of forward and backward on
+one core of an AMD EPYC (Zen 4), both with AVX-512 and limited to AVX2. We measured 430 random
+chains of convolutions and ReLU, with 1 to 512 channels, kernels of 1, 3, 5 and 7, images of 5x5 to
+56x56 pixels, and batches of 8 to 64. The results, compared with no padding unless stated otherwise:
 
-- Kernels of 3 and more, padded to a multiple of 8: 1.8 times as fast in the median. Only one case
-  was slower, although padding multiplied the arithmetic by up to 10.
-- Kernels of 1, padded to a multiple of 8: faster if padding at most doubles the arithmetic. The
-  median is 1.5 times as fast with AVX2, and 1.1 times with AVX-512. With BatchNorm between the
-  convolutions, it is 1.8 to 2 times as fast.
-- AVX-512, multiples of 16 compared with 8: faster if they need nearly the same arithmetic, and
-  slower if they need a third more.
-- Intel's CPUs compute twice as much with 512 bits as with 256. On these CPUs, LeNet was 1.3 to 1.6
-  times as fast with padding, which multiplied its arithmetic by 1.5.
-- With AVX-512, oneDNN uses blocks of 8 and of 16 channels. The backward of BatchNorm is 50 times
-  slower if its image and its gradient are in blocks of different sizes. A residual network with 12,
-  20 and 44 channels was half as fast with multiples of 8, and 1.5 times as fast with multiples
-  of 16.
+- Kernels of 3 or more, channels padded to a multiple of 8: 1.8 times as fast in the median. Only
+  one case was slower, although padding multiplied the arithmetic by up to 10.
+- Kernels of 1, channels padded to a multiple of 8: faster if padding at most doubles the
+  arithmetic. The median was 1.5 times as fast with AVX2, and 1.1 times with AVX-512. With BatchNorm
+  between the convolutions, it is 1.8 to 2 times as fast.
+- AVX-512, multiples of 16 compared with multiples of 8: faster if they need nearly the same
+  arithmetic, and slower if they need a third more.
+- Intel's CPUs are twice as fast with 512-bit vectors as with 256-bit vectors. On these CPUs, LeNet
+  was 1.3 to 1.6 times as fast with padding, which multiplied its arithmetic by 1.5.
+- With AVX-512, oneDNN uses blocks of 8 and of 16 channels. BatchNorm's backward is 50 times slower
+  if its images and their gradient are in blocks of different sizes. A residual network with 12, 20
+  and 44 channels was half as fast with multiples of 8, and 1.5 times as fast with multiples of 16.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ KEEP_CHANNELS = POINTWISE_OPERATORS | ELEMENTWISE_OPERATORS | {"LeakyReLU", "Poo
 
 
 class ChannelRun(NamedTuple):
-    """A number of the network's channels, followed by a number of zero channels."""
+    """A run of the network's channels, followed by a run of zero channels (the numbers of both)."""
 
     channels: int
     zeros: int
@@ -93,10 +93,10 @@ Layout = Tuple[ChannelRun, ...]  # of all channels of an image, in order
 
 
 class Padding(NamedTuple):
-    """The multiples to which channels may be padded, the smallest first; () means no padding.
+    """The multiples to which channels may be padded, smallest first; () means no padding.
 
-    ``max_ratio``: the larger multiple is used if it needs at most this many times the arithmetic of
-    the smaller one.
+    ``max_ratio``: the larger multiple is used if it needs at most this many times as much
+    arithmetic as the smaller one.
     """
 
     multiples: Tuple[int, ...] = ()
@@ -104,7 +104,10 @@ class Padding(NamedTuple):
 
 
 def choose_padding(ctx: mx.Context) -> Padding:
-    """Choose to which multiples channels are padded on a device; no padding on GPUs."""
+    """Choose the multiples to which channels are padded on a device.
+
+    On GPUs, there is no padding.
+    """
     if ctx.device_type != "cpu" or not mx.runtime.Features().is_enabled("MKLDNN"):
         return Padding()
     multiples = MULTIPLES.get(instruction_set(), ())
@@ -122,8 +125,8 @@ def pad_channels(
 
     Args:
         graph: The network, optionally with its loss.
-        inputs: Name of each argument -> its shape. All other shapes are inferred from these.
-        types: Name of each argument -> its type.
+        inputs: The shape of each argument, by name. All other shapes are inferred from these.
+        types: The type of each argument, by name.
         padding: See `choose_padding`.
     """
     if not _is_supported(graph, dict(inputs)):
@@ -136,8 +139,8 @@ def pad_channels(
 def _choose_plan(unpadded: "_PaddingPlan", padded: "Sequence[_PaddingPlan]", max_ratio: float) -> "_PaddingPlan":
     """Return the plan that should be fastest.
 
-    ``padded``: a plan for each multiple, the smallest first. A larger multiple is chosen if it
-    needs at most ``max_ratio`` times the arithmetic of the smallest.
+    ``padded``: a plan for each multiple, smallest first. A larger multiple is chosen if it needs at
+    most ``max_ratio`` times as much arithmetic as the smallest.
     """
     chosen = unpadded
     for plan in padded:
@@ -154,9 +157,9 @@ def _is_supported(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> bool:
     Two kinds of graphs are not supported:
 
     - Graphs with contrib.foreach: a compiled block sometimes reads padded biases too early.
-    - Graphs with a BatchNorm whose axis is not given as 1, or a convolution after a BatchNorm of
-      an array that does not have four axes. With oneDNN, such a BatchNorm changes the shape of its
-      array. It raises "Check failed: !is_view" if a padded convolution has stored the array or its
+    - Graphs with a BatchNorm whose axis is not given as 1, or a convolution after a BatchNorm of an
+      array that does not have four axes. With oneDNN, such a BatchNorm changes the shape of the
+      array. It raises "Check failed: !is_view" if a padded convolution has stored the array or the
       gradient in blocks.
     """
     nodes: List[Node] = parse_graph(graph)["nodes"]
@@ -178,7 +181,7 @@ def _is_supported(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> bool:
 
 
 def _is_contiguous(layout: Optional[Layout]) -> bool:
-    """Return whether all zero channels are after the network's channels."""
+    """Return whether all zero channels come after the network's channels."""
     return layout is None or len(layout) == 1
 
 
@@ -197,7 +200,7 @@ def _concatenate_layouts(layouts: Sequence[Layout]) -> Layout:
 
 
 class _Convolution(NamedTuple):
-    """Convolution that can be padded."""
+    """A convolution that can be padded."""
 
     channels_in: int
     channels_out: int
@@ -211,12 +214,12 @@ class _Convolution(NamedTuple):
 
 
 class _PaddingPlan:
-    """Plan of which outputs of a graph are padded to a multiple.
+    """A plan that determines which outputs of a graph are padded to a multiple.
 
     Attributes:
-        layouts: Index of each node whose first output is padded -> layout of that output.
-        padded_inputs: Index of each convolution whose input an added operator pads -> layout of
-            the padded input.
+        layouts: The layout of each node's first output if it is padded, by index of the node.
+        padded_inputs: The layout of each convolution's input if an added operator pads it, by index
+            of the convolution.
     """
 
     def __init__(self, graph: mx.sym.Symbol, inputs: Dict[str, Shape], types: Mapping[str, Any], multiple: int) -> None:
@@ -250,11 +253,11 @@ class _PaddingPlan:
 
     @property
     def multiply_adds(self) -> float:
-        """Number of multiply-adds of all convolutions, with padding."""
+        """Number of multiply-adds in all convolutions, with padding."""
         return sum(self._convolution_multiply_adds(index) for index in self.convolutions)
 
     def _convolution_multiply_adds(self, index: int) -> float:
-        """Return the number of multiply-adds of the convolution at node ``index``, with padding."""
+        """Return the number of multiply-adds in the convolution at node ``index``, with padding."""
         convolution, (channels_in, channels_out) = (self.convolutions[index], self._padded_channels(index))
         taps = convolution.pixels * math.prod(convolution.kernel)
         return taps * channels_out * (1 if convolution.depthwise else channels_in)
@@ -268,7 +271,7 @@ class _PaddingPlan:
 
     @property
     def mixes_block_sizes(self) -> bool:
-        """Whether a BatchNorm has images in blocks of 16 channels, but gradients in blocks of 8.
+        """Whether some BatchNorm has images in blocks of 16 channels, but gradients in blocks of 8.
 
         A convolution uses blocks of 16 if both its input and its output channels are multiples of
         16, and blocks of 8 otherwise.
@@ -282,7 +285,7 @@ class _PaddingPlan:
         return False
 
     def _follows_batch_norm(self, index: int) -> bool:
-        """Return whether a node is BatchNorm, or follows it through operators of KEEP_CHANNELS."""
+        """Return whether a node is a BatchNorm, or follows one through KEEP_CHANNELS operators."""
         indices = [index]
         while indices:
             node = self.nodes[indices.pop()]
@@ -293,7 +296,7 @@ class _PaddingPlan:
         return False
 
     def _make_convolution(self, node: Node) -> Optional[_Convolution]:
-        """Return the node as a convolution; None if it is another operator or cannot be padded."""
+        """Return the node as a `_Convolution`, or None if it is not one or cannot be padded."""
         if node["op"] != "Convolution":
             return None
         attrs = node.get("attrs", {})
@@ -315,7 +318,7 @@ class _PaddingPlan:
     def _assign_layouts(self) -> bool:
         """Choose which channels of each padded node are zeros.
 
-        Returns whether more nodes must stay unpadded. Then the layouts must be assigned again.
+        Returns whether more nodes must stay unpadded. If so, the layouts must be assigned again.
         """
         self.layouts, self.padded_inputs = {}, {}
         for index, node in enumerate(self.nodes):
@@ -328,7 +331,7 @@ class _PaddingPlan:
         return bool(unpadded)
 
     def _compute_layout(self, index: int, node: Node) -> Optional[Layout]:
-        """Return the channels and zeros of a node's first output; None if it is not padded."""
+        """Return the layout of a node's first output; None if it is not padded."""
         if index in self.convolutions:
             return self._convolution_layout(index)
         layouts = [self.entry_layout(entry) for entry in node["inputs"]]
@@ -351,7 +354,7 @@ class _PaddingPlan:
         return layouts[0] if is_leaky or op in POINTWISE_OPERATORS else None
 
     def _concatenation_layout(self, node: Node, layouts: List[Optional[Layout]]) -> Optional[Layout]:
-        """Return channels and zeros of a concatenation; None if it cannot read padded images."""
+        """Return the layout of a concatenation; None if it cannot read padded images."""
         if node.get("attrs", {}).get("dim", "1") not in ("1", "-3"):
             return None
         all_layouts: List[Layout] = []
@@ -365,7 +368,7 @@ class _PaddingPlan:
         return _concatenate_layouts(all_layouts)
 
     def _convolution_layout(self, index: int) -> Optional[Layout]:
-        """Return channels and zeros of a convolution's output; decide whether to pad its input."""
+        """Return the layout of a convolution's output, and decide whether to pad its input."""
         convolution = self.convolutions[index]
         source = self.entry_layout(self.nodes[index]["inputs"][0])
         missing = -convolution.channels_in % self.multiple
@@ -384,7 +387,7 @@ class _PaddingPlan:
         return output if output[0].zeros else None
 
     def _needlessly_padded_pointwise(self) -> Set[int]:
-        """Return the padded 1x1 convolutions whose output is read only by nodes without padding."""
+        """Return the padded 1x1 convolutions whose output only nodes without padding read."""
         used = {
             entry[0] for index, node in enumerate(self.nodes) if self.can_read_padded(index) for entry in node["inputs"]
         }
@@ -395,7 +398,7 @@ class _PaddingPlan:
         }
 
     def _batch_norms_with_shared_statistics(self) -> Set[int]:
-        """Return BatchNorms whose running statistics another node reads with different padding."""
+        """Return BatchNorms whose running statistics another node uses with different padding."""
         # index of a variable -> numbers of padded channels with which nodes read it; 0: not padded
         widths: Dict[int, Set[int]] = {}
         readers: List[Tuple[int, int]] = []  # indices of a padded BatchNorm and of its variable
@@ -424,7 +427,7 @@ class _GraphWriter:
         self._heads = {(head[0], head[1]) for head in plan.parts["heads"]}
 
     def write_graph(self) -> mx.sym.Symbol:
-        """Return the graph with the padding of the plan."""
+        """Return the graph with the padding that the plan describes."""
         plan = self._plan
         for index, node in enumerate(plan.nodes):
             if plan.can_read_padded(index):
@@ -464,9 +467,9 @@ class _GraphWriter:
     def _pad_convolution(
         self, index: int, node: Node, inputs: List[Entry], attrs: Dict[str, str], source: Optional[Layout]
     ) -> None:
-        """Pad the weight and bias of a convolution; changes ``inputs`` and ``attrs`` in place.
+        """Pad the weight and bias of a convolution. Changes ``inputs`` and ``attrs`` in place.
 
-        ``source``: the layout of its input; None without padding.
+        ``source``: the layout of the convolution's input; None without padding.
         """
         convolution, layout = self._plan.convolutions[index], self._plan.layouts.get(index)
         if layout is None and source is None:
@@ -527,7 +530,7 @@ class _GraphWriter:
         return self._add("Concat", name, parts, num_args=len(parts), dim=axis)
 
     def _zeros_entry(self, shape: Shape) -> Entry:
-        """Return the entry of an array of zeros, which is appended once for each shape."""
+        """Return the entry of an array of zeros. One such array is appended for each shape."""
         if shape not in self._zeros:
             name = f"zeros_{'x'.join(map(str, shape))}"
             self._zeros[shape] = self._add("_zeros", name, [], shape=shape, dtype="float32")
@@ -579,8 +582,8 @@ _wide_arrays: MutableMapping[gluon.Parameter, Dict[mx.Context, Tuple[nd.NDArray,
 def enlarge_state(param: gluon.Parameter, ctx: mx.Context) -> None:
     """Move the parameter's array (C,) on a device to the start of a larger array.
 
-    The array object stays the same, but has new memory. Call this before anything stores the handle
-    of the array.
+    The array object stays the same, but has new memory. Call this function before the array's
+    handle is stored anywhere.
     """
     array, enlarged = param.data(ctx), _wide_arrays.setdefault(param, {})
     if len(array.shape) != 1 or array.size % STATE_MULTIPLE == 0:

@@ -1,4 +1,4 @@
-"""Classification networks of gluoncv, by name.
+"""Creates classification networks from gluoncv by name.
 
 gluoncv is imported on first use.
 """
@@ -43,9 +43,9 @@ _ABSENT: Any = object()
 
 
 def check_gluoncv(name: str) -> None:
-    """Raise ModelError, with similar names, if gluoncv has no classification network ``name``.
+    """Raise ModelError, listing similar names, if gluoncv has no such classification network.
 
-    ``name``: without the prefix ``gluoncv:``.
+    ``name``: the name without the prefix ``gluoncv:``.
     """
     names = gluoncv_names()
     if name in names:
@@ -58,13 +58,13 @@ def check_gluoncv(name: str) -> None:
 
 
 def gluoncv_names() -> List[str]:
-    """Return the names of gluoncv's classification networks. Raises ModelError without gluoncv."""
+    """Return the names of gluoncv's classification networks. Raise ModelError without gluoncv."""
     names = [name for name, create in _import_gluoncv_registry().items() if _module_name(create) in _MODULES]
     return sorted(name for name in names if not name.endswith(_UNSUPPORTED_SUFFIXES))
 
 
 def create_gluoncv_network(name: str, classes: int) -> "HybridBlock":
-    """Create a network of gluoncv, without initialization: (n, C, H, W) -> (n, classes).
+    """Create a gluoncv network, (n, C, H, W) -> (n, classes), without initializing it.
 
     ``name``: one of `gluoncv_names`.
     """
@@ -88,9 +88,9 @@ def _suppress_output() -> Iterator[None]:
 
 @contextmanager
 def _block_torch_import() -> Iterator[None]:
-    """Make ``import torch`` fail within the with statement.
+    """Make ``import torch`` fail within the with block.
 
-    gluoncv refuses to be imported with PyTorch 2, and MXNet's networks do not need PyTorch.
+    gluoncv cannot be imported with PyTorch 2, and MXNet's networks do not need PyTorch.
     """
     previous = sys.modules.get("torch", _ABSENT)
     sys.modules["torch"] = None  # type: ignore[assignment]  # import torch is an ImportError then
@@ -103,7 +103,7 @@ def _block_torch_import() -> Iterator[None]:
 
 
 def _import_gluoncv_registry() -> Dict[str, Any]:
-    """Import gluoncv; return its registry: name -> function that creates the network."""
+    """Import gluoncv, and return its registry: name -> function that creates the network."""
     try:
         with _suppress_output(), _block_torch_import():
             zoo = importlib.import_module("gluoncv.model_zoo.model_zoo")

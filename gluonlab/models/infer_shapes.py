@@ -1,4 +1,4 @@
-"""Infers the shapes of a network's parameters, and checks that the network accepts images.
+"""Infers the shapes of a network's parameters, and checks that the network accepts given images.
 
 Shapes are inferred from symbols or read from existing arrays. Nothing is computed.
 """
@@ -23,7 +23,7 @@ _TRIED_SIDES = (1, 2, 4, 8, 16, 32, 64, 128, 224, 256, 299, 331, 384, 512, 1024)
 
 
 def set_missing_shapes(params: "Iterable[Parameter]") -> None:
-    """Set missing shapes and types of parameters from their arrays.
+    """Set missing shapes and types of parameters to those of their arrays.
 
     ``gluon.SymbolBlock.imports`` loads the arrays of parameters without setting their shapes.
     """
@@ -38,10 +38,10 @@ def set_missing_shapes(params: "Iterable[Parameter]") -> None:
 def complete_initialization(net: "HybridBlock", name: str, image_shape: "Tuple[int, int, int]", classes: int) -> None:
     """Infer the shape of every parameter for images (C, H, W), and finish deferred initialization.
 
-    Raises ModelError if the network cannot take these images; the message names the smallest images
+    Raises ModelError if the network cannot take these images. The message names the smallest images
     that it can take. Also raises ModelError if a parameter already has another shape.
 
-    ``name``: the name of the network in messages.
+    ``name``: the network's name in error messages.
     """
     scores = require_single_output(net(mx.sym.var("data")), name)
     shapes = _infer_shapes(scores, image_shape, classes)
@@ -69,7 +69,7 @@ def accepts_images(scores: mx.sym.Symbol, image_shape: "Shape", classes: int) ->
 
 
 def _infer_shapes(scores: mx.sym.Symbol, image_shape: "Shape", classes: int) -> "Optional[Dict[str, Shape]]":
-    """Return the shape of every parameter, by name; None if the network cannot take the images."""
+    """Return every parameter's shape, by name, or None if the network cannot take the images."""
     try:
         arguments, outputs, states = scores.infer_shape_partial(data=(1, *image_shape))
     except (ValueError, mx.base.MXNetError):

@@ -24,10 +24,10 @@ def check_parameter_file(file: str) -> None:
 
 
 def load_pretrained(net: "HybridBlock", file: str, classes: int) -> str:
-    """Load --pretrained FILE into ``net``; return a sentence that describes the loaded parameters.
+    """Load --pretrained FILE into ``net``. Return a sentence about the loaded parameters.
 
     The file's last layer is not loaded if it is for another number of classes. Raises ModelError if
-    the file does not fit the network, or contains NaN or infinity.
+    the file does not match the network, or contains NaN or infinity.
     """
     head = load_parameters(net, Path(file), f"--pretrained {file}", classes, new_head=True)
     not_finite = nonfinite_parameters(net)
@@ -46,12 +46,12 @@ def load_parameters(
 ) -> List[str]:
     """Load a file of parameters into ``net``, on all its devices.
 
-    Gluon's ``save_parameters`` or ``export`` has written the file. Returns the names of parameters
-    that are not loaded. With ``new_head``, these are the parameters whose shape in the file is for
-    another number of classes.
+    The file was written by Gluon's ``save_parameters`` or ``export``. Returns the names of
+    parameters that are not loaded. With ``new_head``, these are the parameters whose shape in the
+    file is for another number of classes.
 
-    Raises ModelError if the parameters do not fit. In this case none of them has changed. The
-    message starts with ``description``.
+    Raises ModelError, and changes nothing, if the parameters do not match. The message starts with
+    ``description``.
     """
     loaded = _read_parameters(path, description)
     params: Dict[str, "Parameter"] = net._collect_params_with_prefix()
@@ -98,7 +98,8 @@ def _read_parameters(path: Path, description: str) -> "Dict[str, NDArray]":
 def _without_common_prefix(named: "Dict[str, Parameter]") -> "Dict[str, Parameter]":
     """Remove the common prefix of the names: resnetv10_conv0_weight -> conv0_weight.
 
-    The prefix contains the number of such networks that the process had created before, here 0.
+    The prefix contains the number of such networks that the process had created before; 0 in this
+    example.
     """
     length = os.path.commonprefix(list(named)).rfind("_") + 1  # noqa: RUF071  # letter by letter is right here
     return {name[length:]: value for name, value in named.items()}

@@ -1,4 +1,4 @@
-"""Makes a Gluon network faster in place; the function that it computes stays the same."""
+"""Makes a Gluon network faster, in place, without changing the function that it computes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Input = Union[nd.NDArray, Sequence[int]]  # an array, or its shape
 
 
 class Change(NamedTuple):
-    """Operators that `optimize` changed in the same way, and a description of the change."""
+    """Names of operators that `optimize` changed in the same way, and what the change does."""
 
     effect: str
     operators: List[str]
@@ -35,7 +35,7 @@ class Change(NamedTuple):
 
 
 class Changes(Tuple[Change, ...]):
-    """All changes of a network. ``print`` writes one change per line."""
+    """All changes to a network. ``print`` writes one change per line."""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self)) or "no operators can be optimized"
@@ -46,15 +46,15 @@ def optimize(net: gluon.HybridBlock, *inputs: Input) -> Changes:
 
     Later calls of ``net`` run a rewritten graph, which is compiled once for each combination of
     input shapes. Scores and gradients differ only by rounding. Parameters and saved files do not
-    change. To set options of ``net.hybridize``, call it first.
+    change. To set options of ``net.hybridize``, call ``net.hybridize`` first.
 
     Args:
         net: An initialized model. It is changed in place, and hybridized if necessary.
-        inputs: A batch for each input of the model, or its shape, such as (64, 1, 28, 28). Without
-            inputs, the graph is rewritten in the first call.
+        inputs: For each input of the model, a batch or its shape, such as (64, 1, 28, 28). Without
+            ``inputs``, the graph is rewritten in the first call.
 
     Returns:
-        The changes for these inputs. ``print`` shows one change per line.
+        The changes made for these inputs. ``print`` shows one change per line.
 
     Raises:
         ModelError: ``net`` is not a HybridBlock, is not initialized, or does not accept the inputs.
@@ -110,8 +110,8 @@ def _to_input_array(net: gluon.HybridBlock, given: Any) -> Any:
 class _OptimizedBlock:
     """Mixin for the class of an optimized network.
 
-    Gluon compiles one operator for the block. The mixin compiles one operator for each combination
-    of shapes, types and kind of device.
+    Gluon compiles one operator for the block. This mixin compiles one operator for each combination
+    of shapes, types and device kind.
     """
 
     _cached_op_args: List[Tuple[bool, Any]]
@@ -122,7 +122,7 @@ class _OptimizedBlock:
         self._compiled = {}
 
     def _call_cached_op(self: Any, *args: Any) -> Any:
-        """Run the graph compiled for these input shapes; compile it at the first call."""
+        """Run the graph compiled for these input shapes. Compile it in the first call."""
         arrays = _list_arrays(args)
         shapes = [(array.shape, np.dtype(array.dtype)) for array in arrays]
         key = (arrays[0].context.device_type, *shapes)
@@ -137,9 +137,9 @@ class _OptimizedBlock:
         return gluon.HybridBlock._call_cached_op(compiled, *args)
 
     def _compile_rewritten_graph(self: Any, *args: Any) -> Changes:
-        """Compile the rewritten graph to ``_cached_op``; return the changes.
+        """Compile the rewritten graph to ``_cached_op``, and return the changes.
 
-        ``_cached_graph`` does not change, because Gluon writes it when it exports the network.
+        ``_cached_graph`` stays unchanged, because Gluon writes it when exporting the network.
         """
         self._cached_op, self._cached_op_args = None, []
         self._build_cache(*args)  # finishes deferred initialization
@@ -167,8 +167,8 @@ class _OptimizedBlock:
     def _compile_graph(self: Any, graph: mx.sym.Symbol, data: List[str], kinds: Any, params: Any) -> None:
         """Compile ``graph`` to ``_cached_op``, the operator that runs when the block is called.
 
-        ``data``: names of the inputs. ``kinds``: name -> (shape, type) of all arguments.
-        ``params``: name -> parameter.
+        ``data``: the names of the inputs. ``kinds``: (shape, type) of each argument, by name.
+        ``params``: the parameters, by name.
         """
         shapes = {name: kinds[name][0] for name in graph.list_arguments()}
         names = graph.list_auxiliary_states()
@@ -190,7 +190,7 @@ class _OptimizedBlock:
 
 
 class _PaddedState:
-    """Running statistics with padded channels; a compiled operator reads them like a parameter."""
+    """Running statistics with padded channels. A compiled operator reads them like a parameter."""
 
     def __init__(self, param: gluon.Parameter, shape: Tuple[int, ...]) -> None:
         self._param, self._shape, self.name = param, shape, param.name
@@ -211,7 +211,7 @@ def _list_arrays(args: Sequence[Any]) -> List[nd.NDArray]:
 
 
 def _make_optimized_class(kind: Type[gluon.HybridBlock]) -> Type[gluon.HybridBlock]:
-    """Return the optimized subclass of a network's class; the same subclass for every call."""
+    """Return the optimized subclass of a network's class. Every call returns the same subclass."""
     if kind not in _OPTIMIZED_CLASSES:
         _OPTIMIZED_CLASSES[kind] = type(kind.__name__, (_OptimizedBlock, kind), {"__module__": kind.__module__})
     return _OPTIMIZED_CLASSES[kind]

@@ -1,4 +1,4 @@
-"""Rewrites or refuses operators whose gradient is wrong in MXNet 1.9.1.
+"""Rewrites or rejects operators whose gradient is wrong in MXNet 1.9.1.
 
 A test compares the gradient of every operator with numerical differences, in MXNet's imperative
 mode and in compiled graphs (tests/models/test_operator_gradients.py). The gradients of these
@@ -23,7 +23,7 @@ operators are wrong:
 ``linalg.norm`` of order 1 or 2           the output's gradient is counted twice: refused
 ========================================  =======================================================
 
-Rewriting keeps the computed function, the arguments, the outputs and their names.
+Rewriting does not change the computed function, the arguments, the outputs or their names.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ JOINT_GRADIENT_INPUTS = {
 
 
 def check_gradients(graph: mx.sym.Symbol, name: str, trained: Collection[str]) -> None:
-    """Raise ModelError if a network or loss contains an operator that is refused in training.
+    """Raise ModelError if a network or loss contains an operator that is rejected in training.
 
-    ``name``: the name of the network or loss in messages. ``trained``: the names of the arguments
-    whose gradients are requested.
+    ``name``: the name of the network or loss in error messages. ``trained``: the names of the
+    arguments whose gradients are requested.
     """
     for node in parse_graph(graph)["nodes"]:
         if node["op"] == "LeakyReLU":  # act_type='rrelu' also ends the process in forward
@@ -131,17 +131,17 @@ def _check_node(node: Node, inputs: List[bool], name: str, loop: str = "") -> No
 
 
 def _has_gradient(node: Node, inputs: List[bool], trained: Optional[Collection[str]]) -> bool:
-    """Return whether the outputs of a node have a gradient; ``inputs``: whether its inputs do."""
+    """Return whether a node's outputs have a gradient. ``inputs``: whether its inputs do."""
     if node["op"] == "null":
         return trained is None or node["name"] in trained
     return any(inputs) and node["op"] != "BlockGrad"
 
 
 def replace_wrong_gradients(graph: mx.sym.Symbol, trained: Optional[Collection[str]] = None) -> mx.sym.Symbol:
-    """Replace the operators of ``graph`` whose gradients are wrong; return ``graph`` if none is.
+    """Replace the operators whose gradients are wrong. Return ``graph`` itself if there are none.
 
-    ``trained``: the names of the arguments whose gradients are requested. None if unknown: then all
-    arguments are treated as trained.
+    ``trained``: the names of the arguments whose gradients are requested. If None, all arguments
+    are treated as trained.
     """
     has_gradient: List[bool] = []  # by node; a node's inputs precede it in the graph
 
@@ -154,7 +154,7 @@ def replace_wrong_gradients(graph: mx.sym.Symbol, trained: Optional[Collection[s
 
 
 def _choose_replacement(node: Node, has_gradient: List[bool]) -> Optional[Replacement]:
-    """Return the replacement of a node whose gradient is wrong; otherwise None."""
+    """Return a replacement for a node whose gradient is wrong, or None if it is right."""
     op, attrs = node["op"], node.get("attrs", {})
     if op in JOINT_GRADIENT_INPUTS and not all(has_gradient):
         return _link_frozen_inputs(node, has_gradient)
@@ -165,7 +165,7 @@ def _choose_replacement(node: Node, has_gradient: List[bool]) -> Optional[Replac
 
 
 def _is_refused(node: Node) -> bool:
-    """Return whether an operator is in REFUSED and has the attributes that make it wrong."""
+    """Return whether an operator is in REFUSED, with attributes that make its gradient wrong."""
     op, attrs = node["op"], node.get("attrs", {})
     if op == "LeakyReLU":
         return bool(attrs.get("act_type") == "rrelu")
@@ -176,7 +176,7 @@ def _is_refused(node: Node) -> bool:
 
 
 def _has_wrong_gradient(op: str, attrs: Mapping[str, str], has_gradient: List[bool]) -> bool:
-    """Return whether an operator of REWRITTEN computes a wrong gradient for these inputs."""
+    """Return whether an operator in REWRITTEN computes a wrong gradient for these inputs."""
     if op == "LeakyReLU":  # correct if only one of the gradients is needed
         kind = attrs.get("act_type")
         return (kind == "prelu" and all(has_gradient)) or (kind == "selu" and any(has_gradient))
@@ -188,7 +188,7 @@ def _has_wrong_gradient(op: str, attrs: Mapping[str, str], has_gradient: List[bo
 def _link_frozen_inputs(node: Node, has_gradient: List[bool]) -> Optional[Replacement]:
     """Return a replacement that makes MXNet compute all gradients, or None if none is needed.
 
-    It adds 0, computed from a trained input, to each frozen input.
+    The replacement adds 0, computed from a trained input, to each frozen input.
     """
     positions = [position for position in JOINT_GRADIENT_INPUTS[node["op"]] if position < len(has_gradient)]
     sources = [position for position in positions if has_gradient[position]]
@@ -220,7 +220,7 @@ def _append_rectifier(attrs: Mapping[str, str], add: Add, entries: List[Entry]) 
 
 
 def _append_prelu(add: Add, entries: List[Entry]) -> None:
-    """Append relu(x) + alpha * min(x, 0), whose gradients at x = 0 are the same as MXNet's."""
+    """Append relu(x) + alpha * min(x, 0), with the same gradients at x = 0 as MXNet's prelu."""
     x, alpha = entries
     below = add("_minimum_scalar", "_below", [x], scalar=0.0)
     # Shapes (n, C, pixels) and (1, C, 1), for any number of axes. alpha may be a single number.

@@ -1,4 +1,4 @@
-"""Rewrites a network's graph for a device, so that MXNet computes it correctly and fast.
+"""Rewrites a network's graph for a device, so that MXNet computes it correctly and faster.
 
 `iterate_rewrites` applies all rewrites in order. Two of the rewrites have their own modules,
 `gluonlab.models.replace_wrong_gradients` and `gluonlab.models.cpu_channel_padding`. The computed function,
@@ -37,9 +37,9 @@ BLOCK_CHANNELS = 16  # channels in a block of oneDNN; 8 on older processors
 
 
 class Rewrite(NamedTuple):
-    """Graph after one of the rewrites.
+    """The graph after one of the rewrites.
 
-    ``effect``: description of what the rewrite does to the operators that it changes.
+    ``effect``: a description of what the rewrite does to the operators that it changes.
     """
 
     effect: str
@@ -53,13 +53,13 @@ def rewrite_graph(
     trained: Optional[Collection[str]] = None,
     pad: bool = True,
 ) -> mx.sym.Symbol:
-    """Return a graph that computes the same function, correctly and fast, on a device.
+    """Return a graph that computes the same function, but correctly and faster, on a device.
 
     Args:
         graph: A network, optionally with its loss.
         ctx: The device.
         arguments: Shapes and types of all arguments.
-        trained: The arguments whose gradients are requested; None if that is unknown.
+        trained: The names of the arguments whose gradients are requested; None if unknown.
         pad: Whether channels may be padded. Padding may add channels to auxiliary states.
     """
     for step in iterate_rewrites(graph, ctx, arguments, trained, pad):
@@ -141,7 +141,7 @@ def _is_relu(node: Node) -> bool:
 
 
 def _is_max_pooling(node: Node) -> bool:
-    """Return whether a node is a max pooling of which every window contains a pixel."""
+    """Return whether a node is a max pooling in which every window contains a pixel."""
     attrs = node.get("attrs", {})
     if node["op"] != "Pooling" or attrs.get("pool_type", "max") != "max":
         return False
@@ -159,7 +159,7 @@ def _is_max_pooling(node: Node) -> bool:
 
 
 class WindowOverlap(NamedTuple):
-    """Overlap of a convolution's window and the image.
+    """The overlap of a convolution's window and the image.
 
     ``pixels``: (begin, end) of the pixels under the window, along both axes. ``weights``: (begin,
     end) of the weights over these pixels. ``all_pixels``: whether the window covers the whole
@@ -172,7 +172,7 @@ class WindowOverlap(NamedTuple):
 
 
 def convert_one_pixel_convolutions(graph: mx.sym.Symbol, shapes: Dict[str, Shape]) -> mx.sym.Symbol:
-    """Convert convolutions to dense layers if they compute one pixel and their window has padding.
+    """Convert convolutions with one output pixel and a window over padding to dense layers.
 
     For example, images of 32x32 pixels shrink to one pixel in the last layers of ResNet-18. Then
     eight of the nine weights of a 3x3 window only multiply padding. oneDNN would rearrange and
@@ -191,7 +191,7 @@ def convert_one_pixel_convolutions(graph: mx.sym.Symbol, shapes: Dict[str, Shape
 def _window_overlap(node: Node, image: Optional[Shape], output: Optional[Shape]) -> Optional[WindowOverlap]:
     """Return the part of the kernel window that lies on the image, or None.
 
-    It is None unless the node is a convolution that can become a dense layer.
+    The result is None unless the node is a convolution that can become a dense layer.
     """
     attrs = node.get("attrs", {})
     if node["op"] != "Convolution" or image is None or output is None:
@@ -236,19 +236,20 @@ def _slice_attributes(bounds: List[Tuple[int, int]]) -> Dict[str, Shape]:
 def convert_global_average_pooling(
     graph: mx.sym.Symbol, shapes: Dict[str, Shape], types: Mapping[str, Any]
 ) -> mx.sym.Symbol:
-    """Convert average pooling over all pixels of float32 images (n, C, H, W) to a matrix product.
+    """Convert average pooling over all pixels of float32 images (n, C, H, W) into matrix products.
 
-    oneDNN's backward of such a pooling is slow. A 3x3 convolution of 64 channels and the pooling
-    were measured on one core of an AMD EPYC (Zen 4), with 16 images of 16x16. Forward and backward
-    took 26 to 31 ms with the pooling, and 10 to 11 ms with the product. Forward took 3 to 4 ms in
-    both cases. The results are the same except for rounding.
+    oneDNN's backward of such a pooling is slow. As an example, a 3x3 convolution of 64 channels
+    followed by pooling was measured on one core of an AMD EPYC (Zen 4), with 16 images of 16x16
+    pixels. Forward and backward took 26 to 31 ms with the pooling, and 10 to 11 ms with the
+    product. Forward alone took 3 to 4 ms in both cases. The results are the same except for
+    rounding.
 
-    ``types``: name of each argument -> its type.
+    ``types``: the type of each argument, by name.
     """
     outputs = node_output_types(graph, types)
 
     def choose_replacement(node: Node, inputs: List[Optional[Shape]], _: Optional[Shape]) -> Optional[Replacement]:
-        """Return the replacement of a global average of float32 images; otherwise None."""
+        """Return a replacement for a global average of float32 images; otherwise None."""
         image = inputs[0] if inputs else None
         if image is None or not _is_global_average(node, image):
             return None
@@ -284,7 +285,7 @@ def _append_averaging_product(image: Shape, add: Add, entries: List[Entry]) -> N
 
 
 def convert_odd_concatenations(graph: mx.sym.Symbol, shapes: Dict[str, Shape]) -> mx.sym.Symbol:
-    """Concatenate images along C as (n, C, H * W), unless every C is a multiple of BLOCK_CHANNELS.
+    """Concatenate images as (n, C, H * W), unless every C is a multiple of BLOCK_CHANNELS.
 
     oneDNN stores images in blocks of up to 16 channels. If an input of a concatenation does not
     fill its blocks, backward can fail with "could not construct a sub-memory" or kill the process.
@@ -304,9 +305,10 @@ def _is_channel_concatenation(node: Node) -> bool:
 
 
 def _has_partial_blocks(parts: List[Optional[Shape]]) -> bool:
-    """Return whether these are images with channel numbers that are not multiples of BLOCK_CHANNELS.
+    """Return whether the parts are images with channel counts that do not fill whole blocks.
 
-    Unknown numbers count as such. ``parts``: the shapes of the concatenated arrays, or None.
+    A block has BLOCK_CHANNELS channels. Unknown counts are assumed not to fill blocks. ``parts``:
+    the shapes of the concatenated arrays, or None.
     """
     known = [shape for shape in parts if shape is not None]
     if not known or len(known[0]) != 4:

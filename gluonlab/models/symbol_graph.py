@@ -1,4 +1,4 @@
-"""Reads MXNet symbols as lists of nodes, replaces nodes, and makes symbols of the result."""
+"""Reads MXNet symbols as lists of nodes, replaces nodes, and makes symbols from the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Replacement = Callable[[Add, List[Entry]], Any]  # appends the operators that re
 
 
 def require_single_output(output: Any, name: str) -> mx.sym.Symbol:
-    """Return the output of the network ``name``. Raises ModelError unless it is one array."""
+    """Return the output of the network ``name``. Raise ModelError unless it is a single array."""
     if isinstance(output, mx.sym.Symbol):
         count = len(output.list_outputs())
         kind = f"{count} arrays"
@@ -35,14 +35,14 @@ def require_single_output(output: Any, name: str) -> mx.sym.Symbol:
 
 
 def parse_graph(graph: mx.sym.Symbol) -> Dict[str, Any]:
-    """Parse a symbol to a dictionary of "nodes", "heads" (entries) and "attrs"."""
+    """Parse a symbol into a dictionary with "nodes", "heads" (entries) and "attrs"."""
     # including the casts of mixed precision
     parts: Dict[str, Any] = json.loads(graph.tojson(remove_amp_cast=False))
     return parts
 
 
 def attribute_numbers(node: Node, name: str) -> Shape:
-    """Return the numbers of an attribute, such as a kernel's sides; () if the node has none.
+    """Return the numbers in an attribute, such as a kernel's sides; () if the node lacks it.
 
     >>> attribute_numbers({"attrs": {"kernel": "(3L, 1L)"}}, "kernel")  # saved by MXNet on Python 2
     (3, 1)
@@ -67,27 +67,27 @@ def to_symbol(nodes: Sequence[Node], heads: Sequence[Entry], attrs: Dict[str, An
 
 
 def iterate_output_shapes(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Iterator[Tuple[str, Shape]]:
-    """Yield name and shape of every output of every node, in order.
+    """Yield (name, shape) for every output of every node, in order.
 
-    ``inputs``: name -> shape of some arguments, from which all other shapes are inferred. If a
-    block is called twice, the names of its outputs occur twice.
+    ``inputs``: the shapes of some arguments, by name, from which all other shapes are inferred. If
+    a block is called twice, the names of its outputs occur twice.
     """
     internals = graph.get_internals()
     return zip(internals.list_outputs(), internals.infer_shape(**inputs)[1])
 
 
 def output_shapes(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Dict[str, Shape]:
-    """Return name -> shape of every output; leave out names whose outputs have different shapes."""
+    """Return the shape of every output, by name. Omit names whose outputs differ in shape."""
     return _drop_ambiguous_names(iterate_output_shapes(graph, inputs))
 
 
 def node_output_types(graph: mx.sym.Symbol, types: Mapping[str, Any]) -> Dict[str, Any]:
     """Infer the NumPy type of every output of every node, by name.
 
-    Names whose outputs have different types are left out.
+    Names whose outputs have different types are omitted.
 
-    ``types``: name -> type of all arguments. If one is missing, MXNet raises an error at operators
-    that infer their type only from their inputs, such as SwapAxis.
+    ``types``: the type of each argument, by name. If one is missing, MXNet raises an error at
+    operators that infer their type only from their inputs, such as SwapAxis.
     """
     parts = parse_graph(graph)
     for node in parts["nodes"]:
@@ -100,7 +100,7 @@ def node_output_types(graph: mx.sym.Symbol, types: Mapping[str, Any]) -> Dict[st
 
 
 def _drop_ambiguous_names(outputs: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:
-    """Return {name: value} without the names that occur with different values."""
+    """Return {name: value}, without names that occur with different values."""
     values: Dict[str, Set[Any]] = {}
     for name, value in outputs:
         values.setdefault(name, set()).add(value)
@@ -112,19 +112,19 @@ def replace_nodes(
     inputs: Dict[str, Shape],
     choose: Callable[[Node, List[Optional[Shape]], Optional[Shape]], Optional[Replacement]],
 ) -> mx.sym.Symbol:
-    """Replace some nodes of a graph; return ``graph`` itself if nothing is replaced.
+    """Replace some nodes of a graph. Return ``graph`` itself if nothing is replaced.
 
     Arguments, outputs and their names do not change.
 
     Args:
         graph: The graph.
-        inputs: Name -> shape of some arguments, from which all other shapes are inferred. Empty if
-            ``choose`` needs no shapes.
-        choose: Called with each node, the shapes of its inputs and the shape of its first output.
-            Unknown shapes are None. Returns None to keep the node, or a `Replacement`: a function
-            ``f(add, inputs)`` that appends operators in place of the node.
-            ``add(op, suffix, inputs, **attrs)`` appends one, named by the node's name and the
-            suffix, and returns its output. The last operator has an empty suffix.
+        inputs: The shapes of some arguments, by name, from which all other shapes are inferred. May
+            be empty if ``choose`` needs no shapes.
+        choose: A function called with each node, the shapes of its inputs and the shape of its
+            first output. Unknown shapes are None. Returns None to keep the node, or a
+            `Replacement`: a function ``f(add, inputs)`` that appends operators in place of the
+            node. ``add(op, suffix, inputs, **attrs)`` appends one operator, named by the node's
+            name and the suffix, and returns its output. The last operator has an empty suffix.
     """
     parts, shapes = parse_graph(graph), output_shapes(graph, inputs) if inputs else {}
     nodes: List[Node] = []
@@ -153,7 +153,8 @@ def output_shape(node: Node, output: int, shapes: Dict[str, Shape]) -> Optional[
     """Return the shape of output number ``output`` of a node; None if it is unknown.
 
     ``shapes``: the result of `output_shapes`. Only outputs with MXNet's default names, such as
-    NAME_output and NAME_output1, are found. For others, such as BatchNorm's mean, it returns None.
+    NAME_output and NAME_output1, are found. For other outputs, such as BatchNorm's mean, the result
+    is None.
     """
     if node["op"] == "null":
         return shapes.get(node["name"])

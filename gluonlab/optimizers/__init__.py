@@ -1,8 +1,8 @@
 """Optimizers that follow their published definitions.
 
-Example: ``BucketedTrainer(net.collect_params(), SGD(learning_rate=0.1, momentum=0.9))``. The name
-``"sgd"`` instead of an instance would be MXNet's SGD, as for gluon.Trainer. `optimizer_registry`
-lists the optimizers for ``--optimizer``.
+Example: ``BucketedTrainer(net.collect_params(), SGD(learning_rate=0.1, momentum=0.9))``. Passing
+the name ``"sgd"`` instead of an instance would select MXNet's SGD, as for gluon.Trainer.
+`optimizer_registry` lists the optimizers for ``--optimizer``.
 """
 
 from gluonlab.optimizers.adaptive import FTML, AdaDelta, AdaGrad, Adam, Adamax, Nadam, RMSProp

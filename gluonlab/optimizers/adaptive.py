@@ -1,8 +1,8 @@
-"""Adaptive optimizers, which divide by the size of past gradients, without the defects of MXNet's.
+"""Adaptive optimizers, which divide by the size of past gradients, without MXNet's defects.
 
 - MXNet's Adamax divides 0 by 0 for elements whose gradients were always 0, as after a dead ReLU.
 - MXNet's Nadam counts each parameter and device as a step of the momentum schedule.
-- MXNet's AdaDelta ignores the learning rate, decays weights separately, and changes the gradients.
+- MXNet's AdaDelta ignores the learning rate, decays weights separately, and overwrites gradients.
 - MXNet's AdaGrad does not divide the weight decay.
 - MXNet's FTML divides by the learning rate.
 - For float32, Adam and RMSProp are bit-identical to MXNet's. For other types they are corrected.
@@ -23,7 +23,7 @@ from gluonlab.config.option_checks import real_number_check
 
 
 class DefaultArguments(NamedTuple):
-    """Default arguments of a `BetaOptimizer`."""
+    """The default arguments of a `BetaOptimizer`."""
 
     learning_rate: float
     beta1: float = 0.9
@@ -55,10 +55,10 @@ class BetaOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
 
 
 def check_betas(optimizer: Any) -> None:
-    """Raise ConfigError for a ``beta1`` or ``beta2`` that is not from 0 to below 1.
+    """Raise ConfigError unless ``beta1`` and ``beta2`` are at least 0 and below 1.
 
     They are the decay rates of the running means of gradients and squared gradients (or of the
-    maximum). With other values the means would grow, or bias correction would divide by 0.
+    maximum). With other values, the means would grow, or bias correction would divide by 0.
     """
     for name in ("beta1", "beta2"):
         setattr(optimizer, name, real_number_check(0, 1)(name, getattr(optimizer, name)))
@@ -67,7 +67,8 @@ def check_betas(optimizer: Any) -> None:
 class AdaptiveOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
     """Base class of optimizers with ``state_count`` state arrays for each weight.
 
-    The gradient includes wd times the weight. ``clip_gradient`` limits each of its elements.
+    The gradient includes wd times the weight. ``clip_gradient`` limits each element of the
+    gradient.
     """
 
     state_count = 1
@@ -89,7 +90,10 @@ class AdaptiveOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         weight -= lr * self.compute_direction(grad, state, t)
 
     def compute_direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
-        """Return the update direction, and update ``state``. ``t`` is 1 in the first update."""
+        """Return the update direction, and update ``state``.
+
+        ``t`` is the number of this update, from 1.
+        """
         raise NotImplementedError
 
 
@@ -99,7 +103,7 @@ def representable_epsilon(epsilon: float, array: nd.NDArray) -> float:
 
 
 class _RepresentableEpsilon(mx.optimizer.Optimizer):  # type: ignore[misc]
-    """Mixin that makes epsilon representable in the weight's type in each update."""
+    """Mixin that makes epsilon representable in the weight's type, for each update."""
 
     epsilon: float
 
@@ -132,7 +136,7 @@ class RMSProp(_RepresentableEpsilon, mx.optimizer.RMSProp):  # type: ignore[misc
     """
 
     def create_state(self, index: Any, weight: nd.NDArray) -> Tuple[nd.NDArray, ...]:
-        """Return the state n, and also the states g and delta if ``centered``."""
+        """Return the state n and, if ``centered``, also the states g and delta."""
         states = super().create_state(index, weight)
         return tuple(state.astype(weight.dtype, copy=False) for state in states)
 
@@ -151,7 +155,7 @@ class Adamax(BetaOptimizer, AdaptiveOptimizer):
     defaults = DefaultArguments(learning_rate=0.002)
 
     def compute_direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
-        """Update the gradient's mean and maximum in ``state``; return mean / maximum."""
+        """Update the gradient's mean and maximum in ``state``, and return mean / maximum."""
         mean, largest = state
         _update_mean(mean, self.beta1, grad)
         largest *= self.beta2
@@ -183,7 +187,7 @@ class Nadam(BetaOptimizer, AdaptiveOptimizer):
         self._products: List[float] = [1.0]  # _products[t]: product of the first t momenta
 
     def compute_direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
-        """Update ``state`` with the gradient; return Adam's direction with Nesterov's momentum."""
+        """Update ``state`` with the gradient. Return Adam's direction with Nesterov momentum."""
         mean, square = state
         _update_mean(mean, self.beta1, grad)
         _update_mean(square, self.beta2, grad * grad)
@@ -231,7 +235,10 @@ class AdaDelta(AdaptiveOptimizer):
         self.rho, self.epsilon = rho, epsilon
 
     def compute_direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
-        """Update the mean squares in ``state``; return the gradient times their roots' ratio."""
+        """Update the mean squares in ``state``.
+
+        Return the gradient times the ratio of their roots.
+        """
         square, update = state
         epsilon = representable_epsilon(self.epsilon, grad)
         _update_mean(square, self.rho, grad * grad)
@@ -246,15 +253,15 @@ class FTML(BetaOptimizer, AdaptiveOptimizer):
     v = beta2 v + (1 - beta2) g^2, w = w - rate (1 - beta1) / (1 - beta1^t) g / (sqrt(v / (1 -
     beta2^t)) + epsilon).
 
-    Zheng, Kwok, "Follow the moving leader in deep learning", 2017, algorithm 1. The paper keeps z
-    and computes w = -z / d, with the learning rate in a denominator. But -z always equals d w of
-    the previous step, which simplifies the update to this formula.
+    Zheng, Kwok, "Follow the moving leader in deep learning", 2017, algorithm 1. The paper stores z
+    and computes w = -z / d, with the learning rate in a denominator. But -z always equals d w from
+    the previous step, so the update simplifies to this formula.
     """
 
     defaults = DefaultArguments(learning_rate=0.0025, beta1=0.6)
 
     def compute_direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
-        """Update the mean square in ``state``; return the gradient divided by its root."""
+        """Update the mean square in ``state``. Return the gradient divided by the square's root."""
         (square,) = state
         _update_mean(square, self.beta2, grad * grad)
         root = (square / (1 - self.beta2**t)).sqrt() + representable_epsilon(self.epsilon, grad)

@@ -1,6 +1,6 @@
 """LARS and LAMB, optimizers for large batches that scale the learning rate by the parameter's norm.
 
-They update whole parameters. So a bucket or a shard of a parameter cannot be updated in one call.
+They update whole parameters, so they cannot update a bucket or a shard of a parameter in one call.
 
 In the formulas, w is the parameter, g its gradient, |w| the L2 norm, t the number of updates, and
 rate the learning rate.
@@ -37,11 +37,11 @@ class LARS(_Layerwise):
     v = momentum v + q (g + wd w), w = w - rate v, with q = eta |w| / (|g| + wd |w| + epsilon), or 1
     if a norm is 0.
 
-    You, Gitman, Ginsburg, "Large batch training of convolutional networks", 2017, algorithm 1, but
-    the momentum does not include the learning rate. q is 1 for biases and for gamma and beta of
-    normalization layers. MXNet's LARS has two defects. It corrects the momentum only for the first
-    four parameters of a step. Under gluon.Trainer, which does not pass names, it also uses q for
-    biases, gamma and beta.
+    You, Gitman, Ginsburg, "Large batch training of convolutional networks", 2017, algorithm 1,
+    except that the momentum does not include the learning rate. q is 1 for biases and for gamma and
+    beta of normalization layers. MXNet's LARS has two defects. It corrects the momentum only for
+    the first four parameters of a step. Under gluon.Trainer, which does not pass names, it also
+    uses q for biases, gamma and beta.
     """
 
     def __init__(self, momentum: float = 0.0, eta: float = 0.001, epsilon: float = 0.0, **kwargs: Any) -> None:
@@ -76,8 +76,8 @@ class LAMB(BetaOptimizer, _Layerwise):
     w - rate r if a norm is 0.
 
     You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", 2020,
-    algorithm 2, with m and v of Adam. MXNet's LAMB adds the squares of a norm one by one. So its
-    step is wrong by 0.4 % for a parameter of three million elements.
+    algorithm 2, with m and v as in Adam. MXNet's LAMB adds the squares in a norm one by one. So its
+    step is wrong by 0.4 % for a parameter with three million elements.
     """
 
     defaults = DefaultArguments(learning_rate=0.001, epsilon=1e-6)
@@ -113,7 +113,7 @@ def _l2_norm(array: nd.NDArray) -> nd.NDArray:
 
 
 def _safe_ratio(dividend: nd.NDArray, divisor: nd.NDArray, condition: nd.NDArray) -> nd.NDArray:
-    """Return the quotient, or 1 if ``condition`` is 0. All arrays have shape (1,)."""
+    """Return dividend / divisor, or 1 if ``condition`` is 0. All arrays have shape (1,)."""
     return nd.where(condition > 0, dividend / divisor, nd.ones_like(divisor))
 
 

@@ -1,7 +1,7 @@
 """Registry of the optimizers for ``--optimizer``, and their properties.
 
-The classes of gluonlab follow the published definitions. Tests compare each optimizer with its
-definition in float64. The table lists why MXNet's class is not used as it is:
+gluonlab's classes follow the published definitions. Tests compare each optimizer with its
+definition in float64. The table shows why MXNet's class is not used as it is:
 
 | name     | class      | MXNet's class                                                       |
 |----------|------------|---------------------------------------------------------------------|
@@ -43,9 +43,9 @@ from gluonlab.optimizers.signum import Signum
 class OptimizerKind:
     """Class and properties of an optimizer.
 
-    ``momentum`` is true if it accepts --momentum. ``element_wise`` is true if its update of an
-    element depends only on that element, so that it can update whole buckets.
-    ``mxnet_rule_class`` is the class for ``--momentum-rule mxnet``, if there is one.
+    ``momentum``: whether it accepts --momentum. ``element_wise``: whether its update of an element
+    depends only on that element, so that it can update whole buckets. ``mxnet_rule_class`` is the
+    class for ``--momentum-rule mxnet``, if there is one.
     """
 
     cls: Type[mx.optimizer.Optimizer]
@@ -117,12 +117,12 @@ DIVERGING = {
 
 
 def is_element_wise(optimizer: "Type[mx.optimizer.Optimizer]") -> bool:
-    """Return whether an update of an element depends only on it; False for unknown classes."""
+    """Return whether an element's update depends only on the element; False for unknown classes."""
     return optimizer in ELEMENT_WISE
 
 
 def check_replicas_stay_equal(optimizer: mx.optimizer.Optimizer, device_count: int) -> None:
-    """Raise ConfigError for an optimizer of MXNet under which replicas diverge."""
+    """Raise ConfigError for an MXNet optimizer that makes replicas diverge."""
     kind = type(optimizer)
     if device_count > 1 and kind in DIVERGING:
         drifts = f"mx.optimizer.{kind.__name__} makes the {device_count} replicas diverge"
@@ -144,8 +144,8 @@ def make_optimizer(name: str, params: Dict[str, Any], momentum_rule: str = CORRE
     Example: ``gluon.Trainer(net.collect_params(), make_optimizer("nag", {"learning_rate": 0.1}))``.
 
     Args:
-        name: A name of `OPTIMIZERS`, ignoring case.
-        params: Arguments of the optimizer's class.
+        name: A name in `OPTIMIZERS`, in upper or lower case.
+        params: Arguments for the optimizer's class.
         momentum_rule: "corrected" or "mxnet", as for ``--momentum-rule``.
 
     Raises:

@@ -1,7 +1,7 @@
 """Optimizer states: their file format, and how they are matched to the parameters of a trainer.
 
-A file contains whole arrays, even if states are in buckets or shards. It is MXNet's list of named
-arrays (`gluonlab.files.array_files`), without pickle:
+A file contains one array for each parameter's state, even if states are in buckets or shards. The
+format is MXNet's list of named arrays (`gluonlab.files.array_files`), without pickle:
 
 ==================  ====================  ======================================================
 name                array                 meaning
@@ -79,13 +79,13 @@ class ParameterState(NamedTuple):
 
 
 class KeyState(NamedTuple):
-    """State of an optimizer key: whole arrays, and the update history of each range of elements."""
+    """The state of an optimizer key: its arrays, and the update history of each element range."""
 
     arrays: Tuple[nd.NDArray, ...]
     histories: Mapping[ElementRange, UpdateHistory]
 
     def history_at(self, element: int) -> UpdateHistory:
-        """Return the history of an element."""
+        """Return the update history of an element."""
         return history_at(self.histories, element)
 
     def to_parameter_state(self, name: str, shape: Optional[Tuple[int, ...]]) -> ParameterState:
@@ -97,7 +97,7 @@ class KeyState(NamedTuple):
 class States(NamedTuple):
     """Content of a file of optimizer states.
 
-    ``named`` is False if parameters have positions instead of names, as in gluon.Trainer's files.
+    ``named``: False if parameters have positions instead of names, as in gluon.Trainer's files.
     ``optimizer`` and ``num_update`` are None if a file does not contain them.
     """
 
@@ -109,7 +109,7 @@ class States(NamedTuple):
 
 
 def optimizer_class_name(optimizer: mx.optimizer.Optimizer) -> str:
-    """Return the name of the MXNet class that the optimizer extends, or else of its own class."""
+    """Return the name of the MXNet class that the optimizer extends, or else its own class name."""
     kinds = [kind for kind in type(optimizer).__mro__ if kind.__name__ in optimizer_class_names(optimizer)]
     return next((kind for kind in kinds if kind.__module__.startswith("mxnet.")), kinds[0]).__name__
 
@@ -134,7 +134,7 @@ def states_to_arrays(states: States) -> Dict[str, nd.NDArray]:
 
 
 def states_from_arrays(arrays: Mapping[str, nd.NDArray], source: str = "these arrays") -> States:
-    """Return the states in the arrays of `states_to_arrays`.
+    """Return the states that `states_to_arrays` converted to ``arrays``.
 
     Raises KVStoreError, with a message that starts with ``source``, for other arrays.
     """
@@ -168,7 +168,7 @@ LOAD_HINT = "load a file that save_states wrote"
 
 
 def _parse_parameter(name: str, arrays: Dict[str, nd.NDArray], source: str) -> ParameterState:
-    """Return the state of a parameter. ``arrays``: its arrays in the file, by kind."""
+    """Return the state of a parameter. ``arrays``: the parameter's arrays in the file, by kind."""
     count = sum(kind.startswith("state/") for kind in arrays)
     state_names = [f"state/{position}" for position in range(count)]
     if "parameter" not in arrays or any(state_name not in arrays for state_name in state_names):
@@ -191,7 +191,7 @@ def _read_values(array: nd.NDArray, name: str, source: str) -> "np.ndarray[Any, 
 
 
 def _describe_other_content(arrays: Mapping[str, nd.NDArray]) -> str:
-    """Return text for an error: the content of a file that has no optimizer states."""
+    """Return text for an error message: what the file contains instead of optimizer states."""
     if any(re.fullmatch(r"\d+/updates", name) for name in arrays):
         return (
             "states of 'sharded-optimizer' from an earlier version, split for its devices and "
@@ -248,7 +248,7 @@ def _read_header(path: Path) -> "Tuple[bytes, int]":
 
 @contextmanager
 def _explain_errors(path: Path) -> Iterator[None]:
-    """Turn errors in the with statement into a KVStoreError with the path."""
+    """Convert errors in the with block into a KVStoreError that names the path."""
     try:
         yield
     except KVStoreError:
@@ -265,7 +265,10 @@ def _explain_errors(path: Path) -> Iterator[None]:
 
 
 def _convert_gluon_states(saved: GluonStates) -> States:
-    """Return the states of a gluon.Trainer's file, by position. Shapes come from state arrays."""
+    """Return the states in a gluon.Trainer's file, by position.
+
+    Shapes are those of the state arrays.
+    """
     default_updates = None if saved.optimizer is None else 0
     parameters = []
     for position in sorted({*saved.arrays, *saved.updates}):
@@ -301,9 +304,9 @@ Shape = Optional[Tuple[int, ...]]
 
 
 class StateTarget(NamedTuple):
-    """Description of a parameter to which a state is to be assigned.
+    """The parameter to which a saved state is to be assigned.
 
-    Unknown dimensions of ``shape`` are 0 or -1. ``trainable`` is true if the parameter is updated.
+    Unknown dimensions in ``shape`` are 0 or -1. ``trainable``: whether the parameter is updated.
     """
 
     name: str
@@ -316,7 +319,7 @@ Pairs = List[Tuple[ParameterState, StateTarget]]
 
 
 def max_states_bytes(targets: Sequence[StateTarget]) -> Optional[int]:
-    """Return the largest possible size of a file of these states, or None with unknown shapes."""
+    """Return the largest possible size of a file with these states; None for unknown shapes."""
     shapes = [target.shape for target in targets]
     if any(shape is None or min(shape, default=1) < 0 or 0 in shape for shape in shapes):
         return None
@@ -353,7 +356,7 @@ def match_states(states: States, targets: Sequence[StateTarget], source: str) ->
 
 
 def _match_by_name(saved: Sequence[ParameterState], targets: Sequence[StateTarget]) -> Optional[Pairs]:
-    """Pair states with targets by whole names, or else by names without their common prefixes."""
+    """Pair states with targets by full name, or else by name without the common prefixes."""
     removers = (_prefix_remover(saved), _prefix_remover(targets))
     for saved_name, target_name in ((str, str), removers):
         by_name = {saved_name(state.name): state for state in saved}
@@ -385,7 +388,7 @@ def _mask_numbers(name: str) -> str:
 
 
 def _sort_by_name(params: Sequence[Any]) -> List[Any]:
-    """Sort by name, with numbers in numerical order."""
+    """Sort by name, with numbers in names in numerical order."""
 
     def sort_key(param: Any) -> List[Any]:
         parts = re.split(r"(\d+)", param.name)
@@ -395,7 +398,7 @@ def _sort_by_name(params: Sequence[Any]) -> List[Any]:
 
 
 def _match_by_position(states: States, targets: Sequence[StateTarget], source: str) -> List[Optional[ParameterState]]:
-    """Return the state of each target by position, because files of gluon.Trainer have no names."""
+    """Return the state of each target by position, because gluon.Trainer's files have no names."""
     if not states.parameters:  # saved before the first step
         return [None] * len(targets)
     by_position = {int(state.name): state for state in states.parameters}
@@ -422,7 +425,7 @@ def _match_by_position(states: States, targets: Sequence[StateTarget], source: s
 
 
 def state_targets(params: Iterable[Any]) -> List[StateTarget]:
-    """Return, for each of a trainer's parameters, the name, shape and type that its state must fit."""
+    """Return the name, shape and type that the state of each parameter of a trainer must match."""
     params = list(params)
     return [
         StateTarget(name, param.shape, param.dtype, param.grad_req != "null")
@@ -431,7 +434,10 @@ def state_targets(params: Iterable[Any]) -> List[StateTarget]:
 
 
 def unique_names(params: Iterable[Any]) -> List[str]:
-    """Return the names of parameters. The second parameter with the same name gets "#2", etc."""
+    """Return the names of parameters.
+
+    A second parameter with the same name gets "#2", and so on.
+    """
     names: List[str] = []
     seen: Counter[str] = Counter()
     for param in params:
@@ -478,7 +484,7 @@ def _describe_difference(saved: Sequence[ParameterState], targets: Sequence[Stat
 def fit_states(
     optimizer: mx.optimizer.Optimizer, states: States, targets: Sequence[StateTarget], source: str
 ) -> States:
-    """Check the states, and return them with the names and in the order of ``targets``.
+    """Check the states, and return them in the order of ``targets``, with the targets' names.
 
     A parameter that was never updated has an empty state. A frozen parameter keeps its saved state
     until it is trained again, as in gluon.Trainer. Error messages start with ``source``. Raises
@@ -508,7 +514,7 @@ def fit_states(
 
 
 def _check_arrays(optimizer: mx.optimizer.Optimizer, state: ParameterState, target: StateTarget, source: str) -> None:
-    """Raise KVStoreError if number or types of a state's arrays do not fit the optimizer."""
+    """Raise KVStoreError if the number or types of a state's arrays do not match the optimizer."""
     if target.shape is not None and 0 in target.shape and not state.arrays:
         return  # no elements, or an unknown shape
     expected = flatten_state(make_state_template(optimizer, target))
@@ -529,7 +535,7 @@ def _check_arrays(optimizer: mx.optimizer.Optimizer, state: ParameterState, targ
 
 
 def make_state_template(optimizer: mx.optimizer.Optimizer, target: StateTarget) -> Any:
-    """Return a new state of one element, with the target's type and number of dimensions."""
+    """Return a new state for one element, with the target's type and number of dimensions."""
     with warnings.catch_warnings():
         # about float16 without multi_precision, which the real state will also report
         warnings.simplefilter("ignore")

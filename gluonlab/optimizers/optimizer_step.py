@@ -1,13 +1,13 @@
 """Updates the same parameters on several devices, and counts updates once, not once per device.
 
-mx.optimizer.Optimizer counts separately on each device, and increments the counts of the device
-that was set last. Its learning rate depends on the largest count, ``num_update``, and would be
-wrong.
+mx.optimizer.Optimizer counts separately for each device, and increments the counts of the device
+that was set last. Its learning rate depends on the largest count, ``num_update``, and would
+otherwise be wrong.
 
-A key is one parameter or one bucket of parameters. Each device holds the whole key, or only the part
-that it owns. A key begins as one span of elements with one update count. It is split into several
-spans when some of its parameters skip an update because their gradients are stale: from then on,
-their counts differ.
+A key is one parameter or one bucket of parameters. Each device holds the whole key, or only the
+part that it owns. A key starts as one span of elements with one update count. The key is split into
+several spans when some of its parameters skip an update because their gradients are stale: from
+then on, the counts differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ def update_count(optimizer: mx.optimizer.Optimizer, key: Any) -> int:
 
 
 class UpdateCountSnapshot:
-    """Count and rate of a key before a step; `restore` lets several updates count as one."""
+    """The update count and learning rate of a key before a step.
+
+    `restore` makes several updates count as one.
+    """
 
     def __init__(self, optimizer: mx.optimizer.Optimizer, key: Any) -> None:
         self._optimizer = optimizer
@@ -62,14 +65,14 @@ def flatten_state(state: Any) -> List[nd.NDArray]:
 
 
 def map_state(state: Any, make: Any) -> Any:
-    """Return the same nested state with ``make(array)`` in place of each array."""
+    """Return the same nested state, with each array replaced by ``make(array)``."""
     if state is None or isinstance(state, nd.NDArray):
         return state if state is None else make(state)
     return type(state)(map_state(part, make) for part in state)
 
 
 def align_learning_rates(optimizer: Any, keys: Sequence[Any]) -> None:
-    """Make all ``keys`` use the learning rate of the key with the most updates in the next step."""
+    """Make the next step of all ``keys`` use the learning rate of the key with the most updates."""
     # An optimizer counts one key after the other. Without this, the first keys would use an older
     # learning rate than the last key.
     counts = (update_count(optimizer, key) + 1 for key in keys)
@@ -77,7 +80,7 @@ def align_learning_rates(optimizer: Any, keys: Sequence[Any]) -> None:
 
 
 class KeyPart(NamedTuple):
-    """Elements of a key on one device, from element ``begin``, with gradient and state."""
+    """A key's elements on one device, from element ``begin`` on, with their gradient and state."""
 
     begin: int
     weight: nd.NDArray
@@ -106,7 +109,7 @@ class KeyPart(NamedTuple):
 class KeyUpdate:
     """Update of a key by an element-wise optimizer (`optimizer_registry.ELEMENT_WISE`).
 
-    ``parts`` hold the elements of the key. They keep their shapes unless a span is split.
+    ``parts`` hold the elements of the key. Arrays keep their shapes unless a span is split.
     """
 
     def __init__(self, optimizer: Any, key: Any, parts: Sequence[KeyPart]) -> None:
@@ -125,7 +128,7 @@ class KeyUpdate:
         return [span for span in self.spans if not any(begin <= span.begin and span.end <= end for begin, end in stale)]
 
     def split_spans(self, boundaries: "set[int]") -> None:
-        """Split the spans so that each of these elements is the first one of a span."""
+        """Split the spans so that each element in ``boundaries`` is the first one of a span."""
         self.spans = [piece for span in self.spans for piece in span.split(boundaries)]
 
 
@@ -151,7 +154,7 @@ class _Span:
             self.optimizer.update_multi_precision(self.key, part.weight, part.grad, part.state)
 
     def split(self, boundaries: "set[int]") -> "List[_Span]":
-        """Split at the ``boundaries`` that are inside, into spans with new keys."""
+        """Split the span at the ``boundaries`` inside it, into spans with new keys."""
         cuts = sorted(element for element in boundaries if self.begin < element < self.end)
         if not cuts:
             return [self]
@@ -179,9 +182,9 @@ def update_keys(
     Args:
         optimizer: An element-wise optimizer.
         key_updates: The updates.
-        stale: By key, ranges of elements that keep their values, states and update counts.
-        counts_differ: Whether some elements may have had more updates than others. All elements
-            then use the same learning rate, see `align_learning_rates`.
+        stale: For each key, ranges of elements that keep their values, states and update counts.
+        counts_differ: Whether some elements may have had more updates than others. If so, all
+            elements use the same learning rate (`align_learning_rates`).
     """
     spans = [span for update in key_updates for span in update.fresh_spans(stale.get(update.key, ()))]
     if counts_differ:
@@ -195,7 +198,7 @@ def update_keys(
 
 
 def _slice_arrays(array: Any, begin: int, end: int) -> Any:
-    """Return views of these elements of an array, or of each array of a nested state."""
+    """Return views of these elements in an array, or in each array of a nested state."""
     if isinstance(array, nd.NDArray):
         return array.reshape((-1,))[begin:end]
     return array if array is None else tuple(_slice_arrays(part, begin, end) for part in array)
@@ -221,7 +224,7 @@ def is_plain_sgd(optimizer: mx.optimizer.Optimizer) -> bool:
 
 
 class MultiDeviceSGD:
-    """SGD update of one key; weights, grads and states (momenta or None) are lists by device."""
+    """SGD update of one key. Weights, grads and states (momenta or None) are lists by device."""
 
     def __init__(
         self, optimizer: mx.optimizer.SGD, key: Any, weights: List[Any], grads: List[Any], states: List[Any]
@@ -275,7 +278,7 @@ class MultiDeviceSGD:
 
 
 def update_sgd(optimizer: mx.optimizer.SGD, updates: Sequence[MultiDeviceSGD]) -> None:
-    """Queue the updates of several keys, with the rate of the key updated most often."""
+    """Queue the updates of several keys, with the learning rate of the key updated most often."""
     keys = [update.key for update in updates]
     optimizer._set_current_context(SHARED_DEVICE_ID)
     optimizer._update_count(keys)

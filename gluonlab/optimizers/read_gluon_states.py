@@ -1,13 +1,14 @@
-"""Safe reader for optimizer state files of gluon.Trainer 1.9.1.
+"""Safely reads optimizer state files written by gluon.Trainer in MXNet 1.9.1.
 
-Such a file is a pickle of ``(states, optimizer)``, or of ``states`` only from a kvstore's
-``save_optimizer_states``. Both use positions of parameters, not names. gluon.Trainer sorts a
-ParameterDict by name as text, with ``dense10`` before ``dense9``.
+Such a file is a pickle of ``(states, optimizer)``, or of only ``states`` if a kvstore's
+``save_optimizer_states`` wrote it. Both use positions of parameters, not names. gluon.Trainer sorts
+a ParameterDict by name as text, with ``dense10`` before ``dense9``.
 
-A pickle is a program, which can call any function. Even if `Unpickler.find_class` forbids that, a
-few bytes can allocate gigabytes, run forever, or overflow the stack. So this module executes the
-two to three dozen instructions of such files itself (protocols 3 to 5, see pickletools). Nothing is
-imported or called. The result needs the memory of the file, and at most a hundred megabytes more.
+A pickle is a program, which can call any function. Even if `Unpickler.find_class` forbids such
+calls, a few bytes can allocate gigabytes, run forever, or overflow the stack. So this module itself
+executes the two to three dozen kinds of instructions in such files (protocols 3 to 5, see
+pickletools). Nothing is imported or called. The result needs as much memory as the file, and at
+most a hundred megabytes more.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SCALAR_TYPES = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"
 
 
 class InvalidPickle(ValueError):
-    """Error for a pickle that is damaged, or that gluon.Trainer does not write."""
+    """Error for a pickle that is damaged, or that gluon.Trainer did not write."""
 
 
 class GlobalName(NamedTuple):
@@ -48,13 +49,13 @@ class GlobalName(NamedTuple):
 
 
 class ArrayBytes:
-    """Bytes of an NDArray, as NDArray::Save wrote them; None before they are read."""
+    """The bytes of an NDArray, as written by NDArray::Save; None until they are read."""
 
     content: "bytes | None" = None
 
 
 class UnpickledObject:
-    """Class name and attributes of an object of any other class."""
+    """The class name and attributes of an object of any other class."""
 
     def __init__(self, kind: GlobalName) -> None:
         self.kind = kind
@@ -66,7 +67,7 @@ class _Dtype(NamedTuple):
 
 
 class Unpickler:
-    """Unpickler of simple values, `ArrayBytes` and `UnpickledObject`; refuses anything else."""
+    """Unpickles simple values, `ArrayBytes` and `UnpickledObject`, and rejects anything else."""
 
     def __init__(self, content: bytes) -> None:
         self._content = BytesIO(content)
@@ -142,7 +143,7 @@ class Unpickler:
         self._push(GlobalName(module, name))
 
     def _call(self) -> None:
-        """Emulate the call of a function that creates an NDArray or a number."""
+        """Emulate a call of a function that creates an NDArray or a number."""
         arguments, function = self._pop(), self._pop()
         _refuse_unless(type(function) is GlobalName and type(arguments) is tuple)
         self._push(_emulate_call(function, arguments))
@@ -177,7 +178,10 @@ def _refuse_unless(condition: Any) -> None:
 
 
 def _emulate_call(function: GlobalName, arguments: Tuple[Any, ...]) -> Any:
-    """Return a function's result without calling it. Raise InvalidPickle for unknown functions."""
+    """Return a known function's result without calling it.
+
+    Raise InvalidPickle for other functions.
+    """
     kinds = [type(argument) for argument in arguments]
     if function in NDARRAY_NAMES and arguments == (None,):
         return ArrayBytes()
@@ -236,7 +240,7 @@ MAX_COUNT = 2**62  # limit of positions and counts
 
 
 class GluonStates(NamedTuple):
-    """Content of a state file. If it does not contain the optimizer, only ``arrays`` is filled.
+    """Content of a state file. If the file does not contain the optimizer, only ``arrays`` is set.
 
     Attributes:
         arrays: State arrays, by the parameter's position.
@@ -256,7 +260,10 @@ class GluonStates(NamedTuple):
 
 
 def read_gluon_states(content: bytes) -> GluonStates:
-    """Parse a file of gluon.Trainer without running it. Raise ValueError for other content."""
+    """Parse a state file of gluon.Trainer without executing it.
+
+    Raise ValueError for other content.
+    """
     saved = Unpickler(content).load()
     states, optimizer = saved if type(saved) is tuple and len(saved) == 2 else (saved, None)
     if type(states) is not dict or not all(_is_count(position) for position in states):
@@ -276,7 +283,10 @@ def read_gluon_states(content: bytes) -> GluonStates:
 
 
 class _ArrayFactory:
-    """Creates NDArrays of at most the file's size in all, though a pickle may repeat an array."""
+    """Creates NDArrays with a limit: in total, they are no larger than the file.
+
+    Without the limit, a small pickle could refer to one array many times.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self._bytes_left = max_bytes
@@ -308,7 +318,7 @@ def _flatten(state: Any, arrays: List[ArrayBytes], depth: int) -> None:
 
 
 def _read_update_counts(attributes: Mapping[Any, Any]) -> Dict[int, int]:
-    """Return the update count of each parameter by position: the largest over all devices."""
+    """Return the update count of each parameter, by position: the largest of all devices."""
     updates: Dict[int, int] = {}
     for counts in _check_dict(attributes.get("_all_index_update_counts")).values():
         for position, count in _check_dict(counts).items():

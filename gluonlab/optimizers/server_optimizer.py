@@ -1,12 +1,13 @@
-"""Optimizer on MXNet's parameter servers, and the layout of the arrays that are sent to them.
+"""Optimizer for MXNet's parameter servers, and the layout of the arrays that are sent to them.
 
 Parameters are sent as flat arrays (`make_layout`). MXNet splits an array of
 MXNET_KVSTORE_BIGARRAY_BOUND elements or more into equal parts, one for each server. The workers
 send `ServerOptimizer` as a pickle, the only one that gluonlab sends. The server unpickles it during
-its own ``import mxnet``, so this module may only import modules that are loaded by then.
+its own ``import mxnet``, so this module may only import modules that have been loaded by then.
 
-A *staleness report* is a small array in which the servers send the workers a histogram of
-staleness: how many updates of other workers an update did not take into account.
+A *staleness report* is a small array with which the servers send the workers a histogram of
+staleness. The staleness of an update is how many updates of other workers it did not take into
+account.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from gluonlab.errors import KVStoreError
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive elements of an optimizer key, from ``begin`` to before ``end``.
+    """Consecutive elements of an optimizer key, from ``begin`` up to ``end`` (exclusive).
 
-    If the piece is a parameter that must not be split, ``shape`` and ``name`` are the parameter's.
-    If the piece can be split anywhere, they are empty. The optimizer reads ``lr_mult``, ``wd_mult``
-    and ``name``.
+    If the piece is a parameter that must not be split, ``shape`` and ``name`` are those of the
+    parameter. If the piece can be split anywhere, they are empty. The optimizer reads ``lr_mult``,
+    ``wd_mult`` and ``name``.
     """
 
     key: int
@@ -43,7 +44,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class FlatLayout:
-    """Layout of ``pieces`` in a flat array of ``size`` elements for some servers."""
+    """Layout of ``pieces`` in a flat array of ``size`` elements, divided between servers."""
 
     size: int
     servers: int
@@ -52,8 +53,8 @@ class FlatLayout:
     def server_range(self, server: int, size: int) -> Tuple[int, int]:
         """Return (begin, end) of the elements that server number ``server`` holds.
 
-        ``size``: number of elements on the server. Raises KVStoreError if it is neither the size of
-        the whole array nor of the server's part.
+        ``size``: number of elements on the server. Raises KVStoreError if this is the size of
+        neither the whole array nor the server's part.
         """
         if size == self.size:
             return 0, size
@@ -66,7 +67,7 @@ class FlatLayout:
         return begin, end
 
     def pieces_between(self, begin: int, end: int) -> Iterator[Piece]:
-        """Yield the pieces between two elements, cut at both, with offsets from ``begin``.
+        """Yield the pieces between two elements, cut at both, with their offsets from ``begin``.
 
         Raises KVStoreError if a piece that must stay whole would be split.
         """
@@ -80,11 +81,11 @@ class FlatLayout:
 
 
 def make_layout(pieces: Sequence[Piece], servers: int) -> FlatLayout:
-    """Return a layout of the pieces in one flat array, of which each server gets an equal part.
+    """Return a layout of the pieces in one flat array, divided equally between the servers.
 
     Pieces that can be split are consecutive, and the array is padded to a multiple of ``servers``,
-    so that all servers get parts of equal size. Whole pieces are distributed over equal parts, each
-    into the part with the fewest elements so far.
+    so that all servers get parts of equal size. Pieces that must stay whole are distributed over
+    equal parts: each goes into the part with the fewest elements so far.
     """
     if not any(piece.shape for piece in pieces):
         moved, end = [], 0
@@ -112,7 +113,7 @@ def _move_piece(piece: Piece, begin: int) -> Piece:
 
 
 def assigned_server(key: int, servers: int) -> int:
-    """Return the server to which MXNet sends a small array with this key."""
+    """Return the number of the server to which MXNet sends a small array with this key."""
     # EncodeDefaultKey of src/kvstore/kvstore_dist.h in MXNet 1.9.1. For keys of
     # gluonlab.kvstores.processes, the product does not overflow C's int.
     return key * 9973 % servers
@@ -125,9 +126,9 @@ STALENESS_REPORT_SIZE = 2 + MAX_COUNTED_UPDATES + 1
 
 
 def initial_staleness_report(servers: int) -> "List[List[float]]":
-    """Return the empty report of staleness that a worker creates on the servers.
+    """Return the empty staleness report that a worker creates on the servers.
 
-    It has a row for each server: the number of the server, and zeros.
+    The report has a row for each server: the number of the server, and zeros.
 
     With a small MXNET_KVSTORE_BIGARRAY_BOUND, MXNet sends each server only its row of the report. The
     server then reads its number from the row.
@@ -145,7 +146,7 @@ class ParameterAttributes(NamedTuple):
 
 @dataclass(frozen=True)
 class PerWorkerSchedule:
-    """Learning-rate schedule that counts ``workers`` updates as one update of ``rates``."""
+    """Learning rate schedule in which ``workers`` updates count as one update of ``rates``."""
 
     rates: Any
     workers: int
@@ -160,7 +161,8 @@ class ServerOptimizer(mx.optimizer.Optimizer):
     - A key of ``flats`` (key -> layout): the array is the sum of the workers' gradients, with which
       ``optimizer`` updates the weights.
     - A key of ``copies`` (key -> (key of the weights, rank)): the array is the gradient of an
-      asynchronous worker. The server updates the weights with it, and returns a copy of them.
+      asynchronous worker. The server updates the weights with this gradient, and returns a copy of
+      the weights.
     - A key of ``staleness_reports`` (key -> number of the server): the server answers with a histogram
       of staleness. The staleness of an update is the number of other workers' updates since the worker
       received the weights. The request also means that all workers now have the current weights.
@@ -189,7 +191,7 @@ class ServerOptimizer(mx.optimizer.Optimizer):
         self._histogram = [0] * (MAX_COUNTED_UPDATES + 1)
 
     def create_state_multi_precision(self, index: int, weight: nd.NDArray) -> None:
-        """Create no state, because `optimizer` keeps states by its keys."""
+        """Return no state, because `optimizer` stores its states by key."""
 
     def update_multi_precision(self, index: int, weight: nd.NDArray, grad: nd.NDArray, state: None) -> None:
         """Handle the array ``grad`` that a worker pushed. ``weight``: the server's array."""
@@ -203,7 +205,7 @@ class ServerOptimizer(mx.optimizer.Optimizer):
             os._exit(1)
 
     def _handle_push(self, key: int, stored: nd.NDArray, pushed: nd.NDArray) -> None:
-        """Handle an array that was pushed for a key. ``stored``: the array that is sent back."""
+        """Handle an array pushed for ``key``. ``stored``: the array that is sent back."""
         if key in self.staleness_reports:
             self._write_staleness_report(key, stored)
         elif key in self.flats:

@@ -1,12 +1,12 @@
-"""SGD and Nesterov's accelerated gradient by their definitions, on MXNet's kernels.
+"""SGD and Nesterov's accelerated gradient as published, computed with MXNet's kernels.
 
-There are two rules. Here w is the weight, g the gradient, rate the learning rate, and m and v are
-states:
+There are two momentum rules. Here w is the weight, g the gradient, rate the learning rate, and m
+and v are states:
 
-- MXNet's kernels include the rate in the momentum: m' = momentum m - rate g, w' = w + m'.
-- Papers and PyTorch do not: v' = momentum v + g, w' = w - rate v'.
+- In MXNet's kernels, the momentum includes the rate: m' = momentum m - rate g, w' = w + m'.
+- In papers and PyTorch, it does not: v' = momentum v + g, w' = w - rate v'.
 
-Both rules are equal while the rate is constant. After a change of the rate, MXNet's rule still
+Both rules are equivalent while the rate is constant. When the rate changes, MXNet's rule still
 applies the old rate to earlier gradients. This module computes the second rule with MXNet's
 kernels: with m = -rate v, the momentum is ``momentum * rate / former rate`` (Goyal et al.,
 "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, section 3, "momentum
@@ -37,7 +37,7 @@ class MomentumCorrection(mx.optimizer.Optimizer):  # type: ignore[misc]
     ``former_rates[key]`` is the rate that is included in the key's momentum on the current device.
     Each device has its own rates, like MXNet's update counts, because replicas are updated one
     after the other. `_set_current_context` sets the device. A key without an entry has a momentum
-    of 0. If the rate is close to 0, momentum and ``former_rates`` keep including the former rate.
+    of 0. If the rate is close to 0, the momentum and ``former_rates`` keep the former rate.
     """
 
     def __init__(self, momentum: float = 0.0, **kwargs: Any) -> None:
@@ -52,10 +52,10 @@ class MomentumCorrection(mx.optimizer.Optimizer):  # type: ignore[misc]
         self.former_rates = self._all_former_rates.setdefault(device_id, {})
 
     def rescale_momentum(self, key: Any, lr: float) -> Tuple[float, float]:
-        """Return (rate, factor): the rate to include in the momentum; the old momentum's factor.
+        """Return (rate, factor): the rate in the new momentum, and the old momentum's factor.
 
         If ``lr`` is close to 0, the returned rate is larger than ``lr``. The caller must then apply
-        only the share lr / rate of the update to the weights (`lerp_weight`).
+        only the fraction lr / rate of the update to the weights (`lerp_weight`).
         """
         former = self.former_rates.get(key)
         scale = lr if abs(lr) >= MIN_SCALE else (former or 1.0)
@@ -63,7 +63,7 @@ class MomentumCorrection(mx.optimizer.Optimizer):  # type: ignore[misc]
         return scale, scale / former if former else 1.0
 
     def gradient_settings(self) -> Dict[str, float]:
-        """Return the arguments of MXNet's update kernels for scaling and clipping of gradients."""
+        """Return the arguments with which MXNet's update kernels scale and clip gradients."""
         settings = {"rescale_grad": self.rescale_grad}
         if self.clip_gradient:
             settings["clip_gradient"] = self.clip_gradient
@@ -79,7 +79,7 @@ def lerp_weight(share: float, weight: nd.NDArray, updated: nd.NDArray) -> None:
 
 
 def check_dense(optimizer: mx.optimizer.Optimizer, *arrays: nd.NDArray) -> None:
-    """Raise ConfigError for sparse arrays, for which MXNet updates only some rows of a momentum."""
+    """Raise ConfigError for sparse arrays: MXNet would update only some rows of their momentum."""
     if any(array.stype != "default" for array in arrays):
         name = type(optimizer).__name__
         raise ConfigError(
@@ -98,9 +98,9 @@ class SGD(MomentumCorrection, mx.optimizer.SGD):  # type: ignore[misc]
     v = momentum v + g + wd w, w = w - rate v.
 
     Sutskever et al., "On the importance of initialization and momentum in deep learning", 2013,
-    section 2. It accepts the arguments of mx.optimizer.SGD and dense arrays, and has the same
-    state, -rate v. With a constant rate or without momentum, results are equal to the bit. Example:
-    ``gluon.Trainer(params, SGD(learning_rate=0.1, momentum=0.9))``.
+    section 2. This class accepts dense arrays and the arguments of mx.optimizer.SGD, and has the
+    same state, -rate v. With a constant rate or without momentum, results are bit-identical.
+    Example: ``gluon.Trainer(params, SGD(learning_rate=0.1, momentum=0.9))``.
     """
 
     # `gluonlab run` does not call this method. It uses `optimizer_step.MultiDeviceSGD`, which
@@ -156,9 +156,10 @@ class NAG(MomentumCorrection, mx.optimizer.NAG):  # type: ignore[misc]
     v = momentum v + g + wd w, w = w - rate (g + wd w + momentum v).
 
     Sutskever et al., "On the importance of initialization and momentum in deep learning", 2013,
-    equations 3 and 4, with w at the lookahead position. It accepts the arguments of
-    mx.optimizer.NAG and has the same state, -rate v. MXNet's NAG includes the rate in the momentum,
-    and decays the updated weight, because its kernel works in place and reads what it wrote.
+    equations 3 and 4, with w at the lookahead position. This class accepts the arguments of
+    mx.optimizer.NAG and has the same state, -rate v. In MXNet's NAG, the momentum includes the
+    rate, and weight decay uses the updated weight, because the kernel works in place and reads what
+    it wrote.
     """
 
     def _update_impl(

@@ -1,4 +1,4 @@
-"""Signum, an optimizer that steps by the sign of the momentum, as published."""
+"""Signum, an optimizer that uses only the sign of the momentum, as published."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Signum(mx.optimizer.Signum):  # type: ignore[misc]
     is signSGD.
 
     Bernstein, Wang, Azizzadenesheli, Anandkumar, "signSGD: compressed optimization for non-convex
-    problems", 2018, algorithms 1 and 2. Without momentum, MXNet's Signum applies
-    weight decay outside of the sign.
+    problems", 2018, algorithms 1 and 2. Without momentum, MXNet's Signum applies weight decay
+    outside the sign.
     """
 
     def create_state(self, index: Any, weight: nd.NDArray) -> nd.NDArray:

@@ -1,7 +1,7 @@
-"""Update counts, learning rates and other values that an optimizer keeps outside of its state arrays.
+"""Reads and sets what an optimizer keeps outside its state arrays: update counts, rates and more.
 
-A saved training contains them, because the next updates depend on them. The functions here read
-them from an optimizer, and set them in another optimizer.
+A saved training state contains these values, because the next updates depend on them. The functions
+here read the values from one optimizer and set them in another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SCALAR_ATTRIBUTES = ("m_schedule", "cur_lr", "last_lr")
 def set_update_counts(
     optimizer: mx.optimizer.Optimizer, updates: Mapping[Any, int], devices: Iterable[int] = ()
 ) -> None:
-    """Set the update counts of these keys, and remove all other counts. ``devices``: device ids."""
+    """Set the update counts of the given keys, and remove all others. ``devices``: device ids."""
     counts = optimizer._all_index_update_counts
     counts.clear()
     for device in {SHARED_DEVICE_ID, *devices}:
@@ -33,7 +33,7 @@ def set_update_counts(
 
 
 class UpdateHistory(NamedTuple):
-    """Update count of a key, or None if a file does not contain it, and `read_extra_state`."""
+    """The update count of a key (None if a file does not contain it), and its extra state."""
 
     updates: Optional[int]
     extra_state: Mapping[str, nd.NDArray] = {}
@@ -49,13 +49,13 @@ def _read_former_rate(extra_state: Mapping[str, nd.NDArray]) -> Optional[float]:
 
 
 def history_at(histories: Mapping[ElementRange, UpdateHistory], element: int) -> UpdateHistory:
-    """Return the history of an element, or of the first range if none contains the element."""
+    """Return the history of an element, or that of the first range if none contains the element."""
     first = next(iter(histories.values()))
     return next((h for (begin, end), h in histories.items() if begin <= element < end), first)
 
 
 def update_history(optimizer: mx.optimizer.Optimizer, key: Any) -> UpdateHistory:
-    """Return the current history of a key."""
+    """Return the current update history of a key."""
     return UpdateHistory(update_count(optimizer, key), read_extra_state(optimizer, key))
 
 
@@ -71,14 +71,17 @@ def set_history(optimizer: mx.optimizer.Optimizer, key: Any, history: UpdateHist
 
 
 def read_scalars(optimizer: mx.optimizer.Optimizer) -> Dict[str, float]:
-    """Return the scalars that the optimizer changes; without a schedule, also its rate."""
+    """Return the scalars that the optimizer changes and, without a schedule, its learning rate."""
     names = SCALAR_ATTRIBUTES if optimizer.lr_scheduler is not None else (*SCALAR_ATTRIBUTES, "lr")
     values = {name: getattr(optimizer, name, None) for name in names}
     return {name: float(value) for name, value in values.items() if value is not None}
 
 
 def set_scalars(optimizer: mx.optimizer.Optimizer, scalars: Mapping[str, float]) -> None:
-    """Set the scalars that `read_scalars` returned; the learning rate only without a schedule."""
+    """Set the scalars that `read_scalars` returned.
+
+    Skip the learning rate if there is a schedule.
+    """
     for name in SCALAR_ATTRIBUTES:
         if hasattr(optimizer, name):
             setattr(optimizer, name, scalars.get(name, 1.0 if name == "m_schedule" else None))
@@ -87,7 +90,7 @@ def set_scalars(optimizer: mx.optimizer.Optimizer, scalars: Mapping[str, float])
 
 
 class SchedulerRewind:
-    """Snapshot of one of MXNet's learning-rate schedules, which change with every call."""
+    """Snapshot of one of MXNet's learning rate schedules, whose state changes with every call."""
 
     def __init__(self, optimizer: mx.optimizer.Optimizer) -> None:
         scheduler = optimizer.lr_scheduler
@@ -97,7 +100,7 @@ class SchedulerRewind:
         self._attributes: Dict[str, Any] = dict(vars(scheduler)) if is_mxnets else {}
 
     def rewind_to(self, num_update: int) -> None:
-        """Set the schedule to the state after ``num_update`` updates, if it is one of MXNet's."""
+        """Set the schedule to its state after ``num_update`` updates, if it is one of MXNet's."""
         if self._scheduler is not None:
             vars(self._scheduler).update(self._attributes)
             # After their end, polynomial and cosine schedules repeat the last rate that they
@@ -106,7 +109,7 @@ class SchedulerRewind:
 
 
 def read_extra_state(optimizer: mx.optimizer.Optimizer, key: Any) -> Dict[str, nd.NDArray]:
-    """Return a key's extra state: CPU copies of values that the optimizer keeps outside its state.
+    """Return a key's extra state: CPU copies of values that the optimizer stores elsewhere.
 
     - ``former_rate``, float64 (1,): the learning rate of the last update, for optimizers with
       momentum correction
@@ -131,7 +134,7 @@ def set_extra_states(
     devices: Iterable[int] = (),
     ctx: Optional[mx.Context] = None,
 ) -> None:
-    """Set the extra states of these keys, and remove all others.
+    """Set the extra states of the given keys, and remove all others.
 
     ``devices``: device ids. ``ctx``: device of the arrays, or None for the CPU.
     """
@@ -169,7 +172,7 @@ def read_key_histories(key_update: KeyUpdate) -> Dict[ElementRange, UpdateHistor
 
 
 def set_key_histories(key_update: KeyUpdate, histories: Mapping[ElementRange, UpdateHistory]) -> None:
-    """Set the histories of all elements of a key, in the form that `read_key_histories` returns."""
+    """Set the histories of all elements of a key, in the format of `read_key_histories`."""
     ordered = sorted(histories.items())
     key_update.split_spans(
         {

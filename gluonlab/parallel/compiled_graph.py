@@ -1,9 +1,9 @@
-"""A compiled graph of a network, or of a part of a network, on one device.
+"""Compiles the graph of a network, or a part of it, for one device.
 
 Each graph is bound to the arrays of the parameters once for each input shape: for a full shard, and
-for the smaller shard of an epoch's last batch. A pass takes a tenth of the host time of Gluon's
-recording and backward, because nothing is traced, checked or allocated again. That matters with
-small batches, for which the host limits the speed.
+for the smaller shard of an epoch's last batch. A pass takes a tenth of the host time that Gluon's
+recording and backward take, because nothing is traced, checked or allocated again. Host time
+matters for small batches, whose speed it limits.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ArraySpecs = Dict[str, ArraySpec]  # by name of the array
 
 
 def array_bytes(spec: ArraySpec) -> int:
-    """Return the number of bytes of an array of this shape and type."""
+    """Return how many bytes an array with this shape and type takes."""
     return int(np.prod(spec[0])) * int(np.dtype(spec[1]).itemsize)
 
 
 class HeadGradients:
-    """The gradients d(loss) / d(output) with which backward starts, created once for all steps.
+    """The gradients d(loss) / d(output) from which backward starts, created once for all steps.
 
     The head gradient of a loss is 1, or the loss scale. The other ``arrays`` are 0 until the caller
     writes them.
@@ -66,7 +66,7 @@ class HeadGradients:
         self.handles = (ctypes.c_void_p * self.count)(*[array.handle for array in self.arrays])
 
     def set_loss_scale(self, scale: float) -> None:
-        """Set the gradient of the losses to ``scale`` for passes that are queued from now on."""
+        """Set the gradient of the losses to ``scale`` for all passes queued from now on."""
         if scale != self._scale:  # saves the calls into MXNet in most steps
             for array in self._losses:
                 array[:] = scale
@@ -74,11 +74,11 @@ class HeadGradients:
 
 
 class BoundGraph(NamedTuple):
-    """A graph bound to arrays.
+    """A graph bound to its input, output and gradient arrays.
 
     Attributes:
         executor: MXNet's executor.
-        inputs: Copiers into the inputs, by name.
+        inputs: Functions that copy an array into an input, by name.
         arrays: The inputs themselves, by name.
         outputs: The outputs; forward overwrites them.
         heads: Head gradients, from which backward starts.
@@ -105,7 +105,7 @@ class ArrayMemory:
     def allocate_like(self, arrays: Mapping[str, nd.NDArray], slot: int = 0) -> Dict[str, nd.NDArray]:
         """Return arrays with the shapes and types of ``arrays``.
 
-        ``slot``: number of the memory. Calls with the same slot reuse its memory, so that later
+        ``slot``: the number of a memory area. Calls with the same slot share its memory, so later
         arrays may overwrite earlier ones.
         """
         views: Dict[str, nd.NDArray] = {}
@@ -125,8 +125,9 @@ class ArrayMemory:
 class CompiledGraph:
     """A graph on one device that can be bound to inputs of several shapes.
 
-    ``params`` must be initialized there. ``losses`` are the indices of the outputs that are losses.
-    Backward computes the gradients of the parameters and of the inputs ``gradient_inputs``.
+    ``params`` must be initialized on this device. ``losses`` are the indices of the outputs that
+    are losses. Backward computes the gradients of the parameters and of the inputs
+    ``gradient_inputs``.
     """
 
     def __init__(
@@ -174,12 +175,12 @@ class CompiledGraph:
         Args:
             inputs: Arrays of the right shapes and types, by name.
             accumulate: Whether backward adds to the gradients instead of overwriting them.
-            slot: Memory of the activations. Graphs of different slots can be between forward and
-                backward at the same time.
+            slot: The number of the memory area for the activations. Graphs in different slots can
+                be between forward and backward at the same time.
             graph: Another graph with the same parameters.
             bound_inputs: Further inputs, which the graph reads from these arrays without a copy.
             gradient_arrays: Arrays for the gradients of inputs, instead of new ones.
-            heads: Whether to allocate head gradients. Otherwise the caller sets them.
+            heads: Whether to allocate head gradients. If false, the caller sets them.
         """
         new = {name: nd.empty(like.shape, self.ctx, like.dtype) for name, like in inputs.items()}
         arrays = {**new, **(bound_inputs or {})}
@@ -212,13 +213,13 @@ class CompiledGraph:
         return BoundGraph(executor, copies, new, outputs, head_gradients, gradients)
 
     def _padded_states(self, graph: mx.sym.Symbol, specs: ArraySpecs) -> Dict[str, nd.NDArray]:
-        """Return the auxiliary states, padded with zeros to the channel counts of ``graph``."""
+        """Return the auxiliary states, padded with zeros to the channel counts in ``graph``."""
         shapes = {name: specs[name][0] for name in graph.list_arguments()}
         states = zip(graph.list_auxiliary_states(), graph.infer_shape(**shapes)[2])
         return {name: padded_state(self._states[name], self.ctx, shape) for name, shape in states}
 
     def forward(self, bound: BoundGraph, train: bool = True, slot: int = 0) -> None:
-        """Queue the forward pass of ``bound``, on the current contents of its input arrays.
+        """Queue the forward pass of ``bound`` on the current contents of its input arrays.
 
         ``train`` is the mode for layers such as Dropout, as in autograd.record(train_mode=...).
         """
@@ -230,12 +231,12 @@ class CompiledGraph:
         self._outputs[slot] = bound.outputs
 
     def backward(self, bound: BoundGraph) -> None:
-        """Queue the backward pass of the last forward pass, from the head gradients."""
+        """Queue the backward pass that matches the last forward pass, from the head gradients."""
         heads = bound.heads
         check_call(_LIB.MXExecutorBackwardEx(bound.executor.handle, heads.count, heads.handles, 1))
 
     def _wait(self) -> None:
-        """Wait for the passes of this graph, but not for other work of the device."""
+        """Wait for the passes of this graph, but not for other work on the device."""
         outputs = [output for of_slot in self._outputs.values() for output in of_slot]
         for array in (*self.grads.values(), *outputs):
             array.wait_to_read()
@@ -258,7 +259,7 @@ def fix_gradient_accumulation(graph: mx.sym.Symbol, params: Container[str]) -> m
     products: Dict[int, Entry] = {}
 
     def multiply_by_one(source: int) -> Entry:
-        """Return 1 times the parameter at node ``source``; append the product at the first call."""
+        """Return the node 1 * (parameter at node ``source``), which the first call appends."""
         if source not in products:
             name = f"{old['nodes'][source]['name']}@times_1"
             nodes.append(make_node("_mul_scalar", name, [[new_index[source], 0, 0]], scalar=1.0))

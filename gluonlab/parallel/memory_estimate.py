@@ -1,7 +1,7 @@
-"""Estimates of the memory of a network's graphs and parameters, before anything is allocated.
+"""Estimates how much memory a network's graphs and parameters need, before allocating it.
 
-Activations follow MXNet's own memory plan: graphs are bound to arrays with shapes but without
-memory, as training binds them, and MXNet reports how much it would allocate.
+For activations, the estimate is MXNet's own memory plan. Graphs are bound as in training, but to
+arrays without memory, and MXNet reports how much it would allocate.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ PRECISE_MIB = 256
 
 
 class ShardSizes(NamedTuple):
-    """Numbers of images in a shard, for one copy of the network.
+    """Numbers of images in a shard, for one replica of the network.
 
-    ``train_sizes``: for training; first for a full batch, then for an epoch's last batch if that
-    batch is smaller. ``score_sizes``: for evaluation.
+    ``train_sizes``: for training. The first is for a full batch; the second, if any, for a smaller
+    last batch of an epoch. ``score_sizes``: for evaluation.
     """
 
     train_sizes: Tuple[int, ...]
@@ -39,7 +39,7 @@ class ShardSizes(NamedTuple):
 
 
 class MemoryEstimate(NamedTuple):
-    """Bytes on one device. ``inputs`` counts the arrays for images and labels."""
+    """Estimated bytes on one device. ``inputs``: the arrays for images and labels."""
 
     parameters: int
     gradients: int
@@ -51,8 +51,8 @@ class MemoryEstimate(NamedTuple):
 def input_specs(images: int, image_shape: Sequence[int], columns: int, dtype: str = "uint8") -> ArraySpecs:
     """Return shapes and types of the network's images and labels.
 
-    ``columns``: columns of the array of labels; 0 for class numbers. Labels of mixup have 3 or more
-    columns, and their images are float32.
+    ``columns``: the number of columns of the label array; 0 for class numbers. With mixup, labels
+    have 3 or more columns, and images are float32.
     """
     shape = (images, *image_shape)
     pixels = np.dtype(np.float32 if columns >= 3 else dtype)
@@ -70,7 +70,7 @@ def allocated_mib(executor: Any) -> int:
 def parameter_bytes(
     params: Iterable[gluon.Parameter], optimizer: mx.optimizer.Optimizer, kvstore: Any, copies: int
 ) -> Tuple[int, int, int]:
-    """Return the bytes of the parameters, of their gradients and of their optimizer states.
+    """Return how many bytes the parameters, their gradients and optimizer states take on a device.
 
     ``copies``: number of devices with these parameters. The kvstore ``sharded-optimizer`` divides
     the states between these devices.
@@ -113,8 +113,8 @@ class UnboundGraph(NamedTuple):
     def activation_bytes(self, inputs: ArraySpecs) -> int:
         """Return the bytes that MXNet plans for the graph's activations.
 
-        MXNet reports whole MiB. For a small plan, the images are multiplied by a factor, and the
-        result is divided by the same factor.
+        MXNet reports whole MiB. For a small plan, the number of images is multiplied by a factor,
+        and the result is divided by the same factor.
         """
         specs = self._argument_specs(inputs)
         trained = set(filter(self._has_gradient, specs))
@@ -153,14 +153,14 @@ class UnboundGraph(NamedTuple):
         return largest if largest < ARRAY_LIMIT else 0
 
     def _initial_factor(self, inputs: ArraySpecs) -> int:
-        """Return the first factor to try: by how much to multiply the images for a precise plan."""
+        """Return the first factor by which to multiply the number of images for a precise plan."""
         largest, factor = self._largest_array_size(inputs), 1
         while 0 < 4 * largest * factor < PRECISE_MIB * MIB / 4:
             factor *= 4
         return factor
 
     def _bind(self, inputs: ArraySpecs) -> Any:
-        """Bind the graph to arrays without memory, to read MXNet's memory plan."""
+        """Bind the graph to arrays without memory, so that MXNet's memory plan can be read."""
         specs = self._argument_specs(inputs)
         arrays = {name: unallocated_array(*kind) for name, kind in specs.items()}
         gradients = {name: array for name, array in arrays.items() if self._has_gradient(name)}
@@ -182,7 +182,7 @@ def unallocated_array(shape: Tuple[int, ...], dtype: Any = np.float32) -> nd.NDA
 
 
 def measure_scaled_bytes(precise_mib: float, plan_mib: Callable[[int], float]) -> int:
-    """Return the bytes of a memory plan, computed from the MiB of a plan for more images.
+    """Return the bytes in a memory plan, computed from the MiB in a plan for more images.
 
     MXNet reports only whole MiB. So the number of images is multiplied until the plan has at least
     ``precise_mib`` MiB. ``plan_mib(factor)`` returns the MiB for ``factor`` times as many images.

@@ -1,6 +1,6 @@
 """Mixed precision: matrix products and convolutions in float16, all sums in float32.
 
-Everything that is kept or summed stays float32, so that kvstores, files and exports do not change
+Everything that is stored or summed stays float32, so kvstores, files and exports do not change
 (Micikevicius et al., "Mixed precision training", 2018, section 3.1). Cast operators are added to
 the graph. MXNet lists the operators that are faster in float16 and the operators that need float32.
 mxnet.contrib.amp.init would convert every network of the process, because it replaces MXNet's
@@ -49,7 +49,7 @@ def check_dtype_on(dtype: str, ctxs: Sequence[mx.Context]) -> None:
 
 
 def keep_float32(graph: mx.sym.Symbol) -> mx.sym.Symbol:
-    """Return the same graph: all operators compute in float32."""
+    """Return ``graph`` unchanged, so that all operators compute in float32."""
     return graph
 
 
@@ -74,11 +74,11 @@ def mixed_precision(
 def _copy_shared_inputs(
     graph: mx.sym.Symbol, float16_operators: Collection[str], float32_operators: Collection[str]
 ) -> mx.sym.Symbol:
-    """Insert copies of arrays, so that operators do not read an array both with and without a cast.
+    """Insert copies of arrays, so that no operator reads an array both with and without a cast.
 
     amp.convert_symbol casts an array to float16, for example for a convolution. It then assumes
-    that the array and its ReLU are float16 themselves. An operator that reads both would receive
-    two types, and fail with "Non-uniform data type in Concat".
+    that both the array and its ReLU are float16. An operator that reads both would receive two
+    types, and fail with "Non-uniform data type in Concat".
     """
     json_graph = parse_graph(graph)
     old_nodes: List[Node] = json_graph["nodes"]

@@ -1,4 +1,4 @@
-"""The interface between the training loop and parallel strategies (data, tensor, pipeline)."""
+"""Defines the interface between the training loop and the parallel strategies."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ PhaseHook = Callable[[str, Callable[[], None]], None]
 
 
 class Parallelism(NamedTuple):
-    """The parallel mode, and the devices of each copy of the network.
+    """The parallel mode, and the devices of each replica of the network.
 
     Attributes:
         mode: One of SPLIT_MODES.
-        copies: ``copies[i]`` are the devices of copy i, which trains on shard i of each batch.
-            With mode "data" each copy has one device.
-        model: Name of the network, for messages.
-        max_shard_images: Largest number of images of one batch that a copy trains on.
+        copies: ``copies[i]`` are the devices of replica i, which trains on shard i of each batch.
+            In mode "data" each replica has one device.
+        model: Name of the network, for error messages.
+        max_shard_images: Largest number of images in a shard, which one replica trains on.
         image_shape: (C, H, W).
         image_dtype: Type of the images.
         schedule: Name in `gluonlab.parallel.pipeline.pipeline_schedule.SCHEDULES`.
         stages_per_device: Number of pipeline stages on each device.
-        cut: Numbers of the first layers of stages 1, 2, ... If None, the cuts are chosen so that
-            ``balance`` is equal.
-        balance: The quantity that should be equal for all stages: "time" or "memory".
-        channels: How layers are split over the devices of a copy: "both", "column" or "row".
+        cut: The numbers of the first layer of stage 1, 2, ... If None, the cuts are chosen to
+            equalize ``balance``.
+        balance: The quantity to equalize between stages: "time" or "memory".
+        channels: How layers are split over the devices of a replica: "both", "column" or "row".
     """
 
     mode: str
@@ -68,7 +68,7 @@ class Parallelism(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of devices of each copy."""
+        """Number of devices of each replica."""
         return len(self.copies[0])
 
     @property
@@ -111,7 +111,7 @@ class ScoredImages(NamedTuple):
 
 
 class StrategyState(NamedTuple):
-    """Training state in addition to the parameters. With both, a resumed run is bit-identical.
+    """The training state other than the parameters. With both, a run resumes bit-identically.
 
     Attributes:
         optimizer: Optimizer states by parameter name.
@@ -128,7 +128,7 @@ class StrategyState(NamedTuple):
 
 
 class ReplicatedArray(Protocol):
-    """An array with a bit-identical copy on several devices, such as a `gluon.Parameter`."""
+    """An array with bit-identical copies on several devices, such as a `gluon.Parameter`."""
 
     @property
     def name(self) -> str:
@@ -142,7 +142,7 @@ class ReplicatedArray(Protocol):
 
 
 class Strategy(Protocol):
-    """A network on one or several devices, with methods to train on batches and to score them.
+    """A network on one or several devices, with methods for training and evaluation.
 
     The strategies are `parallel.data.strategy.DataParallel`,
     `parallel.tensor.strategy.TensorParallel` and `parallel.pipeline.strategy.PipelineParallel`. No
@@ -151,11 +151,11 @@ class Strategy(Protocol):
 
     @property
     def net(self) -> gluon.HybridBlock:
-        """The network, each parameter on the devices that hold it."""
+        """The network, with each parameter on the devices that hold it."""
 
     @property
     def inputs(self) -> List[mx.Context]:
-        """The devices to which the shards of a batch are sent, one for each copy."""
+        """The devices to which the shards of a batch are sent, one for each replica."""
 
     @property
     def outputs(self) -> List[mx.Context]:
@@ -166,31 +166,32 @@ class Strategy(Protocol):
         """True if layers such as BatchNorm keep running statistics."""
 
     def settings(self) -> Mapping[str, Any]:
-        """Return the strategy's own decisions, such as the cuts, for config.json."""
+        """Return the strategy's own decisions, such as the pipeline cuts, for config.json."""
 
     def lines(self) -> "Iterator[Tuple[str, str]]":
-        """Yield the (title, text) of each line that a run prints about the strategy."""
+        """Yield (title, text) for each line that a run prints about the strategy."""
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
-        """Estimate the memory of each device of a copy of the network, without allocating it.
+        """Estimate the memory that each device of a replica needs, without allocating it.
 
-        On CPU devices the estimate is a lower bound, because oneDNN rearranges arrays.
+        On CPU devices the estimate is a lower bound, because oneDNN needs additional memory to
+        rearrange arrays.
         """
 
     def parameters(self) -> Mapping[str, nd.NDArray]:
-        """Return copies on the CPU of all parameters, by structural name ("features.0.weight")."""
+        """Return CPU copies of all parameters, by structural name ("features.0.weight")."""
 
     def set_parameters(self, parameters: Mapping[str, nd.NDArray]) -> None:
         """Copy the result of `parameters` to all devices, which must be idle."""
 
     def replicated_parameters(self) -> "Sequence[ReplicatedArray]":
-        """Return every parameter with all devices that hold a copy of it."""
+        """Return every parameter, with all devices that hold a copy of it."""
 
     def step(self, batch: Batch, hook: Optional[PhaseHook] = None) -> List[nd.NDArray]:
         """Queue one training step.
 
         Args:
-            batch: The shards of a batch, one for each copy of the network.
+            batch: The shards of a batch, one for each replica of the network.
             hook: A function that receives each phase of the step and makes the call itself, for
                 example to time it.
 
@@ -199,16 +200,16 @@ class Strategy(Protocol):
         """
 
     def phases(self, batch: Batch) -> Iterator[Phase]:
-        """Yield the phases of `step` in order. Call each phase before the next is requested."""
+        """Yield the phases of `step` in order. Call each phase before requesting the next."""
 
     def score(self, batch: Batch) -> Iterator[ScoredImages]:
-        """Yield the scores of the batch's microbatches. Each overwrites the previous one."""
+        """Yield the scores of the batch's microbatches. Each result overwrites the previous one."""
 
     def sync_running_statistics(self) -> None:
         """Synchronize the running statistics of all replicas, for evaluation or a checkpoint."""
 
     def state(self) -> StrategyState:
-        """Return copies on the CPU of the training state."""
+        """Return the training state, as copies on the CPU."""
 
     def restore(self, state: StrategyState) -> None:
         """Resume from the result of `state`, even if it was saved on other devices.
@@ -227,7 +228,7 @@ class StrategyPlan(Protocol):
 
     @property
     def parallelism(self) -> Parallelism:
-        """Parallel mode, and the copies of the network."""
+        """The parallel mode, and the devices of each replica."""
 
     @property
     def kvstore(self) -> Any:
@@ -242,11 +243,11 @@ class StrategyPlan(Protocol):
 
     @property
     def compress(self) -> Optional[str]:
-        """Compression of the gradients between devices, or between processes if there are any."""
+        """Compression of gradients between devices, or between processes if there are several."""
 
     @property
     def bucket_bytes(self) -> Optional[int]:
-        """Bytes of a gradient bucket. None: the default for these devices."""
+        """Size of a gradient bucket, in bytes. None: the default for these devices."""
 
     @property
     def clip_norm(self) -> Optional[float]:
@@ -266,7 +267,7 @@ class StrategyPlan(Protocol):
 
     @property
     def conversion(self) -> Conversion:
-        """Conversion of the network's graph to the compute type."""
+        """Function that converts the network's graph to the compute type."""
 
     @property
     def preprocess(self) -> Callable[[Any, Any], Any]:
@@ -280,11 +281,11 @@ class MakeNet(Protocol):
     """Function that creates the plan's network."""
 
     def __call__(self, ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None) -> gluon.HybridBlock:
-        """Create the network with the same initial parameters on each device and known shapes.
+        """Create the network with known shapes and the same initial parameters on each device.
 
         Args:
             ctxs: Devices of the network.
-            start: Devices of the parameters until the strategy calls `reset_ctx`.
+            start: Devices on which the parameters are until the strategy calls `reset_ctx`.
         """
 
 
@@ -292,7 +293,7 @@ MakeStrategy = Callable[[MakeNet, gluon.HybridBlock, StrategyPlan, ProcessGroup]
 
 
 def untrained_arrays(params: Iterable[gluon.Parameter]) -> List[nd.NDArray]:
-    """Return the first array of each parameter without gradient, such as running statistics."""
+    """Return the first array of each parameter that has no gradient, such as running statistics."""
     return [param.list_data()[0] for param in params if param.grad_req == "null"]
 
 

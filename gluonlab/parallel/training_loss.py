@@ -10,11 +10,11 @@ from mxnet import gluon
 class SmoothedCrossEntropy(gluon.HybridBlock):
     """Cross entropy with label smoothing.
 
-    The target probability of each of the K classes is ``smoothing`` / K. The target probability of
-    the label's class is 1 - ``smoothing`` higher. Inputs: ``scores`` (n, K) and integer ``labels``
-    (n,); output: losses (n,). See Szegedy et al., "Rethinking the inception architecture for
-    computer vision", 2016, section 7. PyTorch's ``CrossEntropyLoss(label_smoothing=...)`` is the
-    same. Evaluation uses ``unsmoothed``, so that runs with and without smoothing can be compared.
+    The target probability of each of the K classes is ``smoothing`` / K. For the label's class, it
+    is 1 - ``smoothing`` higher. Inputs: ``scores`` (n, K) and integer ``labels`` (n,); output:
+    losses (n,). See Szegedy et al., "Rethinking the inception architecture for computer vision",
+    2016, section 7. PyTorch's ``CrossEntropyLoss(label_smoothing=...)`` computes the same loss.
+    Evaluation uses ``unsmoothed``, so that runs with and without smoothing can be compared.
     """
 
     def __init__(self, smoothing: float) -> None:
@@ -23,7 +23,7 @@ class SmoothedCrossEntropy(gluon.HybridBlock):
         self.unsmoothed = gluon.loss.SoftmaxCrossEntropyLoss()
 
     def hybrid_forward(self, F: Any, scores: Any, labels: Any) -> Any:
-        """Return the loss of each image: scores (n, classes), labels (n,) -> (n,)."""
+        """Return the loss of each image, (n,), from scores (n, classes) and labels (n,)."""
         log_probabilities = F.log_softmax(scores, axis=-1)
         label_log_probability = F.pick(log_probabilities, labels, axis=-1)
         return -(1 - self.smoothing) * label_log_probability - self.smoothing * log_probabilities.mean(axis=-1)
@@ -41,7 +41,7 @@ class WeightedLoss(gluon.HybridBlock):
         self.loss = loss
 
     def hybrid_forward(self, F: Any, scores: Any, labels: Any) -> Any:
-        """Return the loss of each image: scores (n, classes), (label, weight) (n, 2) -> (n,)."""
+        """Return the loss of each image, (n,), from scores (n, classes) and labels (n, 2)."""
         parts = (F.slice_axis(labels, axis=1, begin=i, end=i + 1) for i in range(2))
         label, weight = (part.reshape((-1,)) for part in parts)
         return weight * self.loss(scores, label)
@@ -51,9 +51,9 @@ class MixedLoss(gluon.HybridBlock):
     """A loss for mixtures of two images: the weighted mean of the losses for both labels.
 
     Inputs: ``scores`` (n, K) and ``labels`` (n, 3); output: losses (n,). The columns of ``labels``
-    are two labels and the share of the first (`gluonlab.data.loading.augmentation.Mixup`). If
-    ``loss`` is a WeightedLoss, each label is followed by its weight: (n, 5). For cross entropy,
-    the result equals the cross entropy with mixed one-hot labels.
+    are the two labels and the fraction of the first (`gluonlab.data.loading.augmentation.Mixup`).
+    If ``loss`` is a WeightedLoss, each label is followed by its weight, so ``labels`` is (n, 5).
+    For cross entropy, the result equals the cross entropy with mixed one-hot labels.
     """
 
     def __init__(self, loss: gluon.HybridBlock) -> None:
@@ -62,9 +62,10 @@ class MixedLoss(gluon.HybridBlock):
         self.columns = label_columns(loss)  # for each of the two labels
 
     def hybrid_forward(self, F: Any, scores: Any, labels: Any) -> Any:
-        """Return the loss of each mixed image: scores (n, classes), labels (n, 3 or 5) -> (n,).
+        """Return the loss of each mixed image, (n,).
 
-        A row of ``labels`` has the labels of both images, and then the share of the first image.
+        ``scores`` is (n, classes), and ``labels`` is (n, 3 or 5). A row of ``labels`` has the
+        labels of both images, followed by the fraction of the first image.
         """
         width = self.columns or 1
         ends = (width, 2 * width, 2 * width + 1)
@@ -75,7 +76,7 @@ class MixedLoss(gluon.HybridBlock):
 
 
 def label_columns(loss: gluon.HybridBlock) -> int:
-    """Return the number of columns of the labels that the loss reads; 0 for labels (n,)."""
+    """Return how many columns the label array of ``loss`` has; 0 for labels of shape (n,)."""
     if isinstance(loss, MixedLoss):
         return 2 * (loss.columns or 1) + 1
     return 2 if isinstance(loss, WeightedLoss) else 0
@@ -90,10 +91,10 @@ def make_loss(
     """Create the loss of a run, which returns one value per image.
 
     Args:
-        label_smoothing: Share of a label's weight that all classes divide equally.
+        label_smoothing: Fraction of the target probability that is spread evenly over all classes.
         mixed: Whether images are mixed (`MixedLoss`).
         custom_loss: The user's loss, instead of cross entropy.
-        weighted: Whether labels have weights (`WeightedLoss`).
+        weighted: Whether each image has a loss weight (`WeightedLoss`).
     """
     loss = custom_loss
     if loss is None:
@@ -111,7 +112,7 @@ def loss_parameters(loss: gluon.HybridBlock) -> Dict[str, gluon.Parameter]:
 
 
 def scoring_loss(loss: gluon.HybridBlock) -> gluon.HybridBlock:
-    """Return the loss for evaluation, whose labels are whole numbers (n,)."""
+    """Return the loss for evaluation, whose labels are integers (n,)."""
     while isinstance(loss, (MixedLoss, WeightedLoss)):
         loss = loss.loss
     return loss.unsmoothed if isinstance(loss, SmoothedCrossEntropy) else loss

@@ -1,4 +1,4 @@
-"""Renders schedules as one interactive HTML page. The files of the page are in template/."""
+"""Renders schedules as one interactive HTML page, built from the files in template/."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _CHOICES = {"algorithm": "name", "world-size": "world_size"}
 def as_page(schedules: Iterable[Schedule], start: Tuple[str, int] = ("ring", 4), *, language: str = "en") -> str:
     """Return an HTML page that shows ``schedules`` step by step.
 
-    The page starts with the schedule that has the name and world size of ``start``. Every device's
-    chunks have their contributions as ``data-contributions``, from
+    The page starts with the schedule that has the name and world size of ``start``. Every chunk of
+    a device lists its contributions in the attribute ``data-contributions``, from
     `verify_schedule.simulate_contributions`. Raises ScheduleError for a schedule that is too large
     to draw, for two with the same name and world size, and for an unknown ``start``; ConfigError
     for an unknown ``language``.
@@ -46,9 +46,9 @@ def draw(
 ) -> str:
     """Return an HTML page of all algorithms for 1 to 8 ranks, opened at the algorithm ``name``.
 
-    The schedule with ``chunks`` or ``groups`` takes the place of the same algorithm's default.
-    Raises ScheduleError for arguments that `make_schedule` rejects, and for schedules too large to
-    draw; ConfigError for an unknown language.
+    A schedule with ``chunks`` or ``groups`` replaces the default schedule of ``name``. Raises
+    ScheduleError for arguments that `make_schedule` rejects, and for schedules too large to draw;
+    ConfigError for an unknown language.
     """
     chosen = make_schedule(name, world_size, chunks=chunks, groups=groups)
     scene.check_drawable(chosen)

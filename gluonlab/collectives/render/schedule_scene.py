@@ -1,4 +1,4 @@
-"""Prepares the content of a schedule's pictures and pages: bundled transfers, and texts.
+"""Prepares the content of pictures and pages of a schedule: bundled transfers, and texts.
 
 Also renders a schedule as plain text (`as_text`).
 """
@@ -25,7 +25,7 @@ PluralForms = Sequence[str]  # (singular, plural)
 
 
 class ScheduleTexts(NamedTuple):
-    """The texts of one language."""
+    """The texts of a schedule's pictures in one language."""
 
     page: Mapping[str, str]
     shown: Mapping[str, str]
@@ -88,7 +88,7 @@ def bundle_transfers(step: Step) -> List[TransferBundle]:
 
 
 def lane_count(schedule: Schedule) -> int:
-    """Return the number of lanes for arrows above each row of chunks: the most that a step needs.
+    """Return the number of lanes for arrows above each row of chunks: the most that any step needs.
 
     All steps have the same number, so that the picture does not jump from step to step.
     """
@@ -98,7 +98,7 @@ def lane_count(schedule: Schedule) -> int:
 def _bundle_sort_key(hub: int, others: Sequence[int]) -> Tuple[int, int]:
     """Return a sorting key: short bundles first, then from left to right.
 
-    Short bundles then lie below the long bundles that reach around them.
+    Short bundles then lie below the longer bundles that span them.
     """
     return max(hub, *others) - min(hub, *others), min(hub, *others)
 
@@ -114,8 +114,8 @@ def _bundles_overlap(one: TransferBundle, other: TransferBundle) -> bool:
 def describe_step(step: Step, words: ScheduleTexts = ENGLISH) -> List[str]:
     """Return the step as lines such as ``0-6 -> 7: chunk 7 +``.
 
-    This line adds chunk 7 of ranks 0 to 6 to that of rank 7; ``=`` copies it over. Messages with
-    the same chunks to, or from, the same rank share a line.
+    This line adds chunk 7 of ranks 0 to 6 to chunk 7 of rank 7; ``=`` instead of ``+`` means a
+    copy. Messages with the same chunks to or from the same rank share a line.
     """
     messages: Dict[Tuple[int, int, bool], List[int]] = {}
     for src, dst, chunk, op in step:
@@ -134,7 +134,7 @@ def describe_step(step: Step, words: ScheduleTexts = ENGLISH) -> List[str]:
 
 
 def _sorting_rank(hub_add: Tuple[int, bool], others: Sequence[int]) -> int:
-    """Return the rank by which lines are sorted: the sender, or the target of several senders."""
+    """Return the rank by which lines are sorted: the sender, or the receiver if several send."""
     hub, add = hub_add
     return others[0] if add and len(others) == 1 else hub
 
@@ -151,7 +151,7 @@ def format_ranges(values: Iterable[int]) -> str:
 
 
 def complete_contributions(schedule: Schedule, chunk: int) -> Contributions:
-    """Return the contributions that a finished ``chunk`` must contain: those of each rank, once.
+    """Return the contributions that a finished ``chunk`` must contain: one from each rank.
 
     In an all_gather, only the owner contributes.
     """
@@ -180,14 +180,14 @@ def list_contributors(contributions: Sequence[int], words: ScheduleTexts = ENGLI
 
 
 def describe_size(schedule: Schedule, words: ScheduleTexts = ENGLISH) -> str:
-    """Return ``allreduce, 4 ranks, 4 chunks, 6 steps, 24 transfers``."""
+    """Return a text such as ``allreduce, 4 ranks, 4 chunks, 6 steps, 24 transfers``."""
     counts = (schedule.world_size, schedule.chunks, len(schedule.steps), schedule.transfers)
     sizes = [forms[count != 1].format(count) for forms, count in zip(words.sizes, counts)]
     return words.comma.join([schedule.collective, *sizes])
 
 
 def algorithm_description(schedule: Schedule, words: ScheduleTexts = ENGLISH) -> str:
-    """Return the description of the algorithm, or an empty text if the schedule has none."""
+    """Return the one-line description of the schedule's algorithm, or "" if there is none."""
     return words.descriptions.get(schedule.name, "")
 
 
@@ -212,12 +212,13 @@ State = Sequence[Sequence[Contributions]]
 
 
 def as_text(schedule: Schedule, width: int = 80) -> str:
-    """Return the schedule as text: the sends of each step, and a grid of all chunks after it.
+    """Return the schedule as text: the transfers of each step, and the chunks after the step.
 
-    The grid has a row for each chunk and a column for each rank. A cell lists the ranks whose
-    contributions the chunk contains. If such cells are too wide, a cell contains only the number of
-    contributions. If even that is too wide, or if there are too many chunks, there is no grid.
-    ``width``: the columns of a line. Raises ScheduleError for a width below 20.
+    Chunks are shown as a grid. The grid has a row for each chunk and a column for each rank. A cell
+    lists the ranks whose contributions the chunk contains. If such cells are too wide, a cell
+    contains only the number of contributions. If even that is too wide, or if there are too many
+    chunks, there is no grid. ``width``: the maximum length of a line. Raises ScheduleError for a
+    width below 20.
     """
     if width < MIN_WIDTH:
         raise ScheduleError(f"width={width}: use at least {MIN_WIDTH} columns for a schedule")
@@ -267,7 +268,7 @@ def _contributor_letters(contributions: Contributions) -> str:
 
 
 def _arrange_columns(entries: Sequence[str], width: int) -> List[str]:
-    """Return entries side by side, as many as fit; an entry longer than a line is wrapped."""
+    """Return lines with as many entries side by side as fit. Wrap entries longer than a line."""
     column_width = max(len(entry) for entry in entries) + 3
     count = max(1, (width + 3) // column_width)
     lines = [

@@ -54,7 +54,7 @@ State = Sequence[Sequence[Contributions]]
 
 
 class _ScheduleLayout:
-    """The positions of parts in a panel of a schedule."""
+    """The positions of cells and arrows in a panel."""
 
     def __init__(self, schedule: Schedule) -> None:
         ranks = schedule.world_size
@@ -85,9 +85,9 @@ def as_svg(schedule: Schedule) -> str:
     """Return the schedule as a self-contained SVG document.
 
     A chunk of a rank is a cell with a segment for each rank. The segment is filled if the chunk
-    contains that rank's contribution: low if it was there before the step, high if it came with the
-    step. A solid arrow adds, and a dashed arrow with an open head copies. Raises ScheduleError for
-    too many ranks or chunks.
+    contains that rank's contribution. It is low if the contribution was there before the step, and
+    high if the step added it. A solid arrow adds, and a dashed arrow with an open head copies.
+    Raises ScheduleError for too many ranks or chunks.
     """
     check_drawable(schedule)
     layout, all_states = _ScheduleLayout(schedule), list(simulate_contributions(schedule))
@@ -113,7 +113,7 @@ _HOW_TO_READ = (
 
 
 def _draw_heading(root: Element, schedule: Schedule, width: int) -> int:
-    """Draw name, size, description and legend; return the y coordinate below them."""
+    """Draw the name, size, description and legend. Return the y coordinate below them."""
     add_text(root, MARGIN, 46, schedule.name, "name")
     y = 70
     for line in [describe_size(schedule), *textwrap.wrap(algorithm_description(schedule), (width - 2 * MARGIN) // 7)]:
@@ -124,7 +124,7 @@ def _draw_heading(root: Element, schedule: Schedule, width: int) -> int:
 
 
 def _draw_legend(parent: Element) -> None:
-    """Draw an example of each kind of cell and of arrow, with its meaning."""
+    """Draw an example of each kind of cell and arrow, with its meaning."""
     x = 0
     cell_kinds = (("held before", 1, ""), ("received in this step", 0, "written"), ("whole", 1, "whole"))
     for label, was_held, kind in cell_kinds:
@@ -179,9 +179,9 @@ def _draw_cell(parent: Element, kind: str, x: int, y: int, width: int) -> None:
 def _draw_segments(
     cell: Element, x: int, y: int, size: Tuple[int, int], previous: Sequence[int], current: Sequence[int]
 ) -> None:
-    """Draw a bar in a cell for the contribution of each rank to the chunk.
+    """Draw a bar in a cell for each rank; its style shows how often the rank contributes.
 
-    ``size``: the widths of a bar and of the gap. ``previous``, ``current``: how often each
+    ``size``: the widths of a bar and of the gap after it. ``previous``, ``current``: how often each
     contribution is in the chunk before and after the step.
     """
     paths = dict.fromkeys(HEIGHTS, "")
@@ -205,7 +205,7 @@ def _arrow_path(layout: _ScheduleLayout, src: int, dst: int, chunk: int, lane: i
 
 
 def _draw_arrows(parent: Element, paths: List[str], tips: Sequence[Tuple[float, float]], add: bool) -> None:
-    """Draw arrows of a bundle, on a white halo that separates them from lines below."""
+    """Draw the arrows of a bundle, on a white halo that separates them from lines they cross."""
     kind = "" if add else " copy"
     SubElement(parent, "path", {"class": "halo", "d": "".join(paths)})
     SubElement(parent, "path", {"class": f"line{kind}", "d": "".join(paths)})

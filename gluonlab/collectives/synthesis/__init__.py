@@ -1,7 +1,8 @@
 """Schedules that a constraint solver has found for the links of a machine, with a lower bound.
 
-The solver minimizes the number of steps, which costs latency, and the number of rounds per chunk,
-which costs time for large buffers. It finds the Pareto front of both. The terms:
+The solver minimizes the number of steps, because each step costs latency. It also minimizes the
+number of rounds per chunk, because each round costs time for large buffers. It finds the Pareto
+front of both. The terms:
 
 - *Round*: in a round, each link carries as many chunks as it has *lanes*. A step has as many rounds
   as its busiest link needs.
@@ -13,5 +14,5 @@ The search imposes a symmetry of the links on the schedule, if one is proved to 
 (`symmetry_groups`). The linear relaxation bounds the rounds from below (`rounds_lower_bound`), and
 CP-SAT of OR-tools finds the schedule (`find_schedule`). Source of the idea: Cai, Liu, Maleki,
 Musuvathi, Mytkowicz, Nelson, Saarikivi, "Synthesizing optimal collective algorithms" (2021), for
-all-gathers with one number of rounds per step.
+all-gathers with the same number of rounds in each step.
 """

@@ -1,4 +1,4 @@
-"""A topology reduced for the solver, and the symmetries of such a network.
+"""A topology reduced to what the solver needs, and the symmetries of such a network.
 
 It has the pairs of devices whose links are fast enough to use, and the links that several pairs
 share.
@@ -29,12 +29,12 @@ class SharedLink(NamedTuple):
 
 
 class FlowNetwork(NamedTuple):
-    """The pairs that may send, and the links that they share.
+    """The pairs of devices that may send, and the links that the pairs share.
 
     Attributes:
         world_size: the number of devices.
         pairs: the pairs (src, dst) that may send.
-        shared_links: the links that they use.
+        shared_links: the links that these pairs use.
         unit_bytes_per_s: bytes/s of one lane.
         latency_s: seconds of a message.
         addition_rounds: the rounds that a device needs to add one chunk.
@@ -55,7 +55,7 @@ class FlowNetwork(NamedTuple):
 def make_flow_network(topology: Topology) -> FlowNetwork:
     """Return the flow network of ``topology``.
 
-    Raises ScheduleError if messages differ in their latency.
+    Raises ScheduleError if different pairs have different latencies.
     """
     if topology.world_size == 1:
         return FlowNetwork(1, (), (), 1.0, 0.0, 0.0, 0, 0)
@@ -92,7 +92,7 @@ def make_flow_network(topology: Topology) -> FlowNetwork:
 
 
 def flow_network_or_none(topology: Topology) -> Optional[FlowNetwork]:
-    """Return the flow network of ``topology``, or None if messages differ in their latency."""
+    """Return the flow network of ``topology``, or None if latencies differ between pairs."""
     try:
         return make_flow_network(topology)
     except ScheduleError:
@@ -100,7 +100,7 @@ def flow_network_or_none(topology: Topology) -> Optional[FlowNetwork]:
 
 
 def _usable_pairs(topology: Topology) -> Tuple[Pair, ...]:
-    """Return the pairs of devices that are fast enough. Slower pairs would delay all others."""
+    """Return the pairs of devices whose links are fast enough not to delay the others."""
     speed_of = {pair: route.bytes_per_s for pair, route in topology.routes.items()}
     speeds = sorted(set(speed_of.values()))
     # bisection: all pairs together connect the devices, the fastest pairs perhaps do not
@@ -116,13 +116,16 @@ def _usable_pairs(topology: Topology) -> Tuple[Pair, ...]:
 
 
 def _is_connected(world_size: int, pairs: Sequence[Pair]) -> bool:
-    """Return whether all devices reach all: device 0 reaches all, and all reach device 0."""
+    """Return whether every device reaches every other: 0 reaches all, and all reach 0."""
     directions = [pairs, [(dst, src) for src, dst in pairs]]
     return all(_count_hops(0, world_size, successors(direction_pairs)) < world_size for direction_pairs in directions)
 
 
 def _radius(world_size: int, pairs: Sequence[Pair]) -> int:
-    """Return the most hops from the most central device; ``world_size`` if none reaches all."""
+    """Return the hops from the most central device to the farthest.
+
+    Return ``world_size`` if no device reaches all others.
+    """
     neighbors = successors(pairs)
     return min(_count_hops(start, world_size, neighbors) for start in range(world_size))
 
@@ -151,7 +154,7 @@ def _count_hops(start: int, world_size: int, neighbors: "DefaultDict[int, List[i
 
 
 def _min_spread_steps(world_size: int, partners: int) -> int:
-    """Return the least number of steps until one device has received from all.
+    """Return the least number of steps until one device has received data from all.
 
     ``partners``: the maximum number of devices from which a device receives in a step.
     """
@@ -213,8 +216,8 @@ def orbit_representatives(world_size: int, group: Sequence[Permutation]) -> List
 def find_isomorphism(one: FlowNetwork, other: FlowNetwork) -> Optional[Permutation]:
     """Return a permutation of the devices of ``one`` that maps its links to those of ``other``.
 
-    Return None if there is none. A pair and its image have equally many links. These links have the
-    same lanes, and equally many pairs share them.
+    Return None if there is none. A pair and its image must have equally many links. The links must
+    have the same lanes, and equally many pairs must share them.
     """
     if one.world_size != other.world_size or len(one.shared_links) != len(other.shared_links):
         return None
@@ -242,7 +245,7 @@ def find_isomorphism(one: FlowNetwork, other: FlowNetwork) -> Optional[Permutati
 
 
 def _links_of_pairs(network: FlowNetwork) -> Dict[Pair, List[Tuple[int, int]]]:
-    """Return the links of each pair, each as (lanes, number of pairs that share the link)."""
+    """Return the links of each pair. Each link is (lanes, number of pairs that share it)."""
     links_of_pair: Dict[Pair, List[Tuple[int, int]]] = {pair: [] for pair in network.pairs}
     for link in network.shared_links:
         for pair in link.pairs:

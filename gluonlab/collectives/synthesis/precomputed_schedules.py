@@ -1,7 +1,8 @@
-"""Reads stored schedules from files, for known machines and for devices behind a switch.
+"""Reads stored schedules from files: for known machines, and for devices behind one switch.
 
-A file contains schedules and their links. Its schedules are used for every topology with the same
-links, even if the devices have other numbers. All schedules are verified after reading.
+A file contains schedules and the links they were made for. Its schedules are used for every
+topology with the same links, even if the devices have other numbers. All schedules are verified
+after reading.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class StoredSchedules(NamedTuple):
 
 
 def find_stored_schedules(topology: Topology) -> List[SynthesizedSchedule]:
-    """Return the stored schedules for the links of ``topology``, by rising number of steps.
+    """Return the stored schedules for the links of ``topology``, in order of increasing steps.
 
     Rank r of each schedule is device r of the topology.
     """
@@ -60,17 +61,17 @@ def find_stored_schedules(topology: Topology) -> List[SynthesizedSchedule]:
 
 
 def uniform_switch(world_size: int) -> Topology:
-    """Return the topology for devices of unknown links: all behind one switch."""
+    """Return the topology used for devices with unknown links: all behind one switch."""
     return switch(world_size, 1e-5, 1e10, 1e11)
 
 
 def choose_schedules(topology: Topology) -> List[Schedule]:
-    """Return synthesized schedules for a topology: from its own file, or else from stored files.
+    """Return synthesized schedules for a topology: from the topology's file, or from stored files.
 
-    If no file has its links, the schedules for a switch are placed by `find_best_order`. For
-    several equal groups of devices, combinations of the schedules for each group are added. For
+    If no file has the topology's links, the schedules for a switch are placed by `find_best_order`.
+    For several equal groups of devices, combinations of the schedules for each group are added. For
     several hosts, the schedules for one host are combined (`make_schedules_over_hosts`). Raises
-    ScheduleError for more devices than files exist for, and for more hosts than `MAX_HOSTS`.
+    ScheduleError for more devices than any stored file covers, and for more hosts than `MAX_HOSTS`.
     """
     if topology.schedules:
         return list(topology.schedules)
@@ -102,7 +103,7 @@ def to_file_text(
 ) -> str:
     """Return the text of a file of schedules: JSON with a line for each link, and for each step.
 
-    ``more``: the texts of values under further keys.
+    ``more``: further keys, with their values as JSON text.
     """
     head = {"format": FILE_FORMAT, "machines": list(machine_names), "devices": network.world_size}
     links = [
@@ -143,7 +144,7 @@ def read_schedules(path: Path) -> StoredSchedules:
 
 
 def parse_schedules(where: str, content: Any) -> StoredSchedules:
-    """Return the verified content of a file's JSON; ``where`` names the file in messages."""
+    """Return the verified content of a file's JSON; ``where`` names the file in error messages."""
     try:
         if content["format"] != FILE_FORMAT:
             raise ValueError(f"format {content['format']!r}")
@@ -222,7 +223,7 @@ MAX_TRANSFERS = 20_000  # of a pipeline
 def make_schedules_over_hosts(topology: Topology) -> List[Schedule]:
     """Return allreduces over all hosts, each made from a schedule for a single host.
 
-    The schedule for a host is split into sums, which come first, and copies, which come last.
+    The schedule for a host is split: its sums run before those across hosts, its copies after.
     Raises ScheduleError for more than `MAX_HOSTS`, and for hosts of different sizes.
     """
     if len(topology.hosts) > MAX_HOSTS or len({len(host) for host in topology.hosts}) > 1:
@@ -234,7 +235,7 @@ def make_schedules_over_hosts(topology: Topology) -> List[Schedule]:
 
 
 def make_schedules_over_groups(topology: Topology) -> List[Schedule]:
-    """Return allreduces over a host's groups, each as a pipeline of several numbers of parts."""
+    """Return allreduces over a host's groups, each as pipelines with different numbers of parts."""
     return [
         pipeline_parts(schedule, parts)
         for schedule in _combine_parts(topology, topology.groups)
@@ -244,11 +245,11 @@ def make_schedules_over_groups(topology: Topology) -> List[Schedule]:
 
 
 def pipeline_parts(schedule: Schedule, parts: int) -> Schedule:
-    """Return a pipeline of the schedule: parts of the buffer start one step after another.
+    """Return a pipeline of ``schedule``: each part of the buffer starts one step after the last.
 
     While the sums of one part use the links between groups, those of the next part still use the
-    links within groups. So all links work at once for large buffers. All that a device sends to
-    another in a step is one message.
+    links within groups. So all links work at once for large buffers. Everything that a device sends
+    to another in a step is one message.
     """
     steps: List[List[Transfer]] = [[] for _ in range(len(schedule.steps) + parts - 1)]
     for part in range(parts):
@@ -259,10 +260,10 @@ def pipeline_parts(schedule: Schedule, parts: int) -> Schedule:
 
 
 def _combine_parts(topology: Topology, parts: Sequence[Sequence[int]]) -> List[Schedule]:
-    """Return allreduces of the whole topology, made from schedules for one part.
+    """Return allreduces of the entire topology, made from schedules for one part.
 
-    Each sums within each part, then across parts, and then copies within each part. ``parts``: the
-    devices of each host or group.
+    Each allreduce sums within each part, then across parts, and then copies within each part.
+    ``parts``: the devices of each host or group.
     """
     first_part = topology.subset(parts[0])
     single = [make_schedule(algorithm, first_part.world_size) for algorithm in SINGLE_OWNER]
@@ -279,7 +280,8 @@ def _combine_parts(topology: Topology, parts: Sequence[Sequence[int]]) -> List[S
 def split_halves(schedule: Schedule) -> Tuple[Schedule, Schedule]:
     """Split an allreduce into a reduce_scatter (its sums) and an all_gather (its copies).
 
-    All sums come first, even if the allreduce copies some chunks before it sums others.
+    The reduce_scatter contains all sums, even if the allreduce copies some chunks before it sums
+    others.
     """
     scatter = replace(schedule, collective=REDUCE_SCATTER, steps=_steps_with_op(schedule, ADD))
     return scatter, replace(schedule, collective=ALL_GATHER, steps=_steps_with_op(schedule, COPY))

@@ -38,10 +38,10 @@ Slot = Tuple[Pair, int]  # (pair, step)
 
 
 class SynthesizedSchedule(NamedTuple):
-    """A schedule with its rounds, and the lower bound for its number of steps (`RoundBound`).
+    """A schedule, its rounds, and the lower bound on the rounds for its number of steps.
 
-    The bound holds for the flow network: with the fast pairs only, and one message on a link per
-    step.
+    The bound (`RoundBound`) holds for the flow network: with the fast pairs only, and one message
+    on a link per step.
     """
 
     schedule: Schedule
@@ -50,14 +50,14 @@ class SynthesizedSchedule(NamedTuple):
 
     @property
     def is_optimal(self) -> bool:
-        """Return whether no schedule that first sums and then copies has fewer rounds."""
+        """Return whether no schedule that sums before it copies has fewer rounds."""
         return self.rounds <= self.bound + ROUNDS_TOLERANCE
 
 
 def synthesize(
     topology: Topology, seconds: float, workers: int = 1, report: Optional[Callable[[str], None]] = None
 ) -> List[SynthesizedSchedule]:
-    """Search for the Pareto-optimal schedules for ``topology``, by rising number of steps.
+    """Search for the Pareto-optimal schedules for ``topology``, in order of increasing steps.
 
     ``seconds``: the maximum time for each number of steps. ``workers``: threads of the search.
     ``report``: function that is called with a line for each attempt. Raises ScheduleError if no
@@ -102,7 +102,8 @@ def _search_with_steps(
 ) -> Optional[SynthesizedSchedule]:
     """Search for the schedule with this number of steps that comes closest to the lower bound.
 
-    If no goal succeeds in two thirds of the time, the rest is for `find_any_schedule`.
+    If no goal succeeds within the first two thirds of ``seconds``, the remaining time goes to
+    `find_any_schedule`.
     """
     deadline, best = time.monotonic() + seconds, None
     for goal, rounds in _list_goals(network, steps, turning_points, lower_bound):
@@ -133,7 +134,7 @@ def find_any_schedule(
 ) -> Optional[SynthesizedSchedule]:
     """Find a schedule of ``steps`` steps with one chunk per device, then search for fewer rounds.
 
-    Each further search asks for fewer rounds, until ``deadline``, a time of `time.monotonic`.
+    Each further search asks for fewer rounds, until ``deadline``, in seconds of `time.monotonic`.
     """
     p, best = network.world_size, None
     group = next(group for group in symmetry_groups(network) if p % len(group) == 0)
@@ -162,7 +163,8 @@ def _list_goals(
 ) -> Iterator[Tuple[SearchGoal, float]]:
     """Yield goals of the search, each with its number of rounds in the unit of `RoundBound`.
 
-    Goals with larger symmetry groups come first, and then goals with fewer rounds.
+    Goals are sorted by the size of their symmetry group, largest first, then by rounds, fewest
+    first.
     """
     p = network.world_size
     for group in symmetry_groups(network):
@@ -199,7 +201,7 @@ def rounds_lower_bound(
 ) -> RoundBound:
     """Return a lower bound on the rounds of schedules with these steps and turning points.
 
-    At its turning point, a step, a chunk's sum is complete, and its copies begin.
+    The turning point of a chunk is the step at which its sum is complete and its copies begin.
 
     ``group``: a symmetry of the links. The average of an optimal flow over the group is an optimal
     flow that is symmetric. So only one owner of each orbit needs variables.
@@ -286,8 +288,9 @@ class SearchGoal(NamedTuple):
 class _ChunkVariables(NamedTuple):
     """The Boolean variables of one chunk.
 
-    ``owned``: for each (owner, turning point), whether the chunk has them. ``sums`` and ``copies``:
-    for each (pair, step), whether the chunk is sent to be added, or copied.
+    ``owned``: for each (owner, turning point), whether the chunk has this owner and turning point.
+    ``sums`` and ``copies``: for each (pair, step), whether the chunk is sent to be added, or
+    copied.
     """
 
     owned: Dict[Tuple[int, int], Any]
@@ -296,9 +299,9 @@ class _ChunkVariables(NamedTuple):
 
 
 def find_schedule(network: FlowNetwork, goal: SearchGoal, seconds: float, workers: int) -> Optional[Schedule]:
-    """Return a schedule that meets ``goal``, or None if none is found within ``seconds``.
+    """Return a schedule that meets ``goal``, or None if none is found in time.
 
-    A second search reduces the number of consecutive additions.
+    If one is found, a second search reduces the number of consecutive additions.
 
     ``seconds``: the maximum time to find a schedule, and again to reduce its additions. If several
     ``workers`` (threads) search at once, equal arguments may result in different schedules.
@@ -334,7 +337,7 @@ def _solve(solver: Any, model: Any) -> bool:
     ended = threading.Event()
 
     def solve() -> None:
-        """Run the solver in a thread of its own, and report its end."""
+        """Run the solver and signal when it ends; called in a separate thread."""
         try:
             status.append(solver.solve(model))
         finally:
@@ -395,9 +398,9 @@ def _add_chunk(model: Any, network: FlowNetwork, goal: SearchGoal) -> _ChunkVari
 
 
 def _order_chunks(model: Any, chunks: Sequence[_ChunkVariables]) -> None:
-    """Require that the chunks are sorted by owner and turning point.
+    """Require that chunks are sorted by owner and turning point, since chunks are interchangeable.
 
-    Chunks are interchangeable. Otherwise, the search would try all orders of the same chunks.
+    Without this constraint, the search would try all orders of the same chunks.
     """
     ranked = [sum(index * variable for index, variable in enumerate(chunk.owned.values())) for chunk in chunks]
     for previous, following in zip(ranked, ranked[1:]):
@@ -407,7 +410,7 @@ def _order_chunks(model: Any, chunks: Sequence[_ChunkVariables]) -> None:
 def _add_link_constraints(
     model: Any, network: FlowNetwork, goal: SearchGoal, chunks: Sequence[_ChunkVariables]
 ) -> List[Any]:
-    """Constrain the load of links; return a variable for the most additions in each step.
+    """Constrain the load of links. Return a variable for each step: the most additions on a device.
 
     A link carries ``lanes`` chunks per round. In a step, a link that several pairs share carries
     the message of one pair only.

@@ -1,6 +1,6 @@
 """Finds the files of a data set on this machine, and verifies their digests.
 
-Each data set has a folder of its name in --data-dir, GLUONLAB_DATA or the user's cache.
+Each data set has a folder with its name in --data-dir, GLUONLAB_DATA or the user's cache.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MANIFEST_LINE = re.compile(r"([0-9a-f]{64})  ([^/].*)")
 
 
 def data_root(data_dir: Optional[str] = None) -> Path:
-    """Return the folder that contains all data sets. The first setting that is given decides.
+    """Return the folder that contains all data sets, as the first available setting determines.
 
     ====================  =====================================
     ``data_dir``          value of --data-dir
@@ -54,7 +54,7 @@ def data_root(data_dir: Optional[str] = None) -> Path:
 
 
 def _check_data_dir(data_dir: str) -> Path:
-    """Return --data-dir as a path. Raises DataError if a folder cannot have this name."""
+    """Return --data-dir as a path. Raise DataError if a folder cannot have this name."""
     try:
         os.lstat(data_dir)
     except ValueError:  # a NUL in the name
@@ -71,7 +71,7 @@ def _check_data_dir(data_dir: str) -> Path:
 def candidate_folders(root: Path, source: Source) -> List[Path]:
     """Return the folders that may contain the files of a data set, in search order.
 
-    The top folder of the archive is included, for users who unpacked the archive by hand.
+    The archive's top folder is included, for users who unpacked the archive by hand.
     """
     top_folder = source.contents.top_folder if source.contents else ""
     return [
@@ -82,7 +82,7 @@ def candidate_folders(root: Path, source: Source) -> List[Path]:
 
 
 def find_file(name: str, folders: List[Path], endings: Sequence[str] = ("",)) -> Optional[Path]:
-    """Return the first existing file called ``name`` and one of these ``endings``, or None."""
+    """Return the first existing file called ``name`` plus one of the ``endings``, or None."""
     paths = (folder / f"{name}{ending}" for folder in folders for ending in endings)
     return next((path for path in paths if os.path.isfile(path)), None)
 
@@ -90,10 +90,10 @@ def find_file(name: str, folders: List[Path], endings: Sequence[str] = ("",)) ->
 def find_data_files(
     source: Source, names: Sequence[str], data_dir: Optional[str], endings: Sequence[str] = ("",)
 ) -> Dict[str, Path]:
-    """Return the paths of the files ``names`` of a data set, by name.
+    """Return the paths of a data set's files ``names``, by name.
 
     ``data_dir``: value of --data-dir. ``endings``: possible additions to each name, such as .gz.
-    Raises DataError for missing files, with the command that downloads them.
+    Raises DataError for missing files. The message contains the command that downloads them.
     """
     # Training never downloads: there may be no network, and many runs may start at once.
     command = download_command(source.name, data_dir)
@@ -116,9 +116,9 @@ def find_data_files(
 
 @contextmanager
 def convert_read_errors(path: Path, replaceable: str = "--data-dir") -> Iterator[None]:
-    """Convert an OSError in the block to a DataError, which says that ``path`` cannot be read.
+    """Convert an OSError in the with block to a DataError, which says that ``path`` cannot be read.
 
-    ``replaceable``: the thing that the message tells the user to replace, such as "file".
+    ``replaceable``: what the message tells the user to replace, such as "file".
     """
     try:
         yield
@@ -143,7 +143,7 @@ def download_command(name: str, data_dir: Optional[str] = None) -> str:
 
 
 def file_digest(path: Path, algorithm: str = "sha256") -> str:
-    """Return the hexadecimal digest of a file. Raises DataError if it cannot be read."""
+    """Return the hexadecimal digest of a file. Raise DataError if the file cannot be read."""
     digest = hashlib.new(algorithm)
     with convert_read_errors(path), path.open("rb") as file:
         for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
@@ -152,10 +152,10 @@ def file_digest(path: Path, algorithm: str = "sha256") -> str:
 
 
 class FileState(NamedTuple):
-    """State of a file: OK, MISSING or DAMAGED.
+    """The state of a file: OK, MISSING or DAMAGED.
 
     ``expected``: the digest that the file should have. ``found``: the digest that it has; empty if
-    it is missing.
+    the file is missing.
     """
 
     path: Path
@@ -202,7 +202,7 @@ def has_valid_files(source: Source, root: Path) -> bool:
 
 
 def find_dataset_folder(source: Source, root: Path) -> Optional[Path]:
-    """Find the folder that contains all files of a data set; None if a file is missing.
+    """Return the folder that contains all files of a data set; None if a file is missing.
 
     The content of the files is not checked.
     """

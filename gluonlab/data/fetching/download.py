@@ -1,7 +1,7 @@
-"""Downloads data sets from mirrors, and checks the digests of the files.
+"""Downloads data sets from mirrors, and verifies the digests of the files.
 
-A file has the suffix .part until its digest is checked. An interrupted download is resumed by the
-next call. An archive is unpacked into a temporary folder, which is then moved into place. A
+A file has the suffix .part until its digest has been verified. The next call resumes an interrupted
+download. An archive is unpacked into a temporary folder, which is then moved into place. A
 downloaded archive is deleted afterwards; an archive that the user put there is kept.
 """
 
@@ -55,15 +55,15 @@ Log = Callable[[str], object]
 def download(
     source: Source, root: Path, mirror: Optional[str] = None, timeout_s: float = TIMEOUT_S, log: Log = lambda line: None
 ) -> Path:
-    """Download the missing and damaged files of a data set; return the folder that contains them.
+    """Download a data set's missing and damaged files. Return the folder that contains the files.
 
-    ``root``: the folder of all data sets. ``mirror``: the user's address, which is tried first, as
-    mirror/FILE and as mirror/NAME/FILE. ``log`` gets one line per step. Processes that download the
-    same data set wait for each other.
+    ``root``: the folder of all data sets. ``mirror``: an address given by the user, which is tried
+    first, as mirror/FILE and as mirror/NAME/FILE. ``log`` is called with one line per step.
+    Processes that download the same data set wait for each other.
 
-    Raises DownloadError if no address has a file; its message describes how to fetch it by hand.
-    Raises OutputError if the disk is full, and ConfigError for a ``mirror`` that is not http:// or
-    https://.
+    Raises DownloadError if no address has some file. The message describes how to fetch the file by
+    hand. Raises OutputError if the disk is full, and ConfigError for a ``mirror`` that is not
+    http:// or https://.
     """
     mirrors = _user_mirrors(source, mirror) + list(source.mirrors)
     folder = root / source.name
@@ -81,7 +81,7 @@ def download(
 
 
 def _user_mirrors(source: Source, mirror: Optional[str]) -> List[str]:
-    """Return the addresses to try on the user's mirror: without and with the data set's name."""
+    """Return the addresses to try on the user's mirror: without, and with, the data set's name."""
     if mirror is None:
         return []
     if not re.match(r"(?i)https?://[^/\s]", mirror):
@@ -92,9 +92,9 @@ def _user_mirrors(source: Source, mirror: Optional[str]) -> List[str]:
 
 @contextmanager
 def _hold_lock(path: Path, on_wait: Callable[[], object]) -> Iterator[None]:
-    """Lock ``path`` in the block. If another process holds the lock, call ``on_wait`` and wait.
+    """Lock ``path`` in the with block. If another process has the lock, call ``on_wait``, and wait.
 
-    The lock file is not deleted, because then two processes could hold the lock at once.
+    The lock file is never deleted: otherwise, two processes could hold the lock at once.
     """
     with raise_output_errors(path, OTHER_FOLDER_HINT):
         file = path.open("a")
@@ -111,7 +111,7 @@ def _hold_lock(path: Path, on_wait: Callable[[], object]) -> Iterator[None]:
 
 
 class _DatasetDownload(NamedTuple):
-    """Download of one data set to its folder. ``root``: the folder of all data sets."""
+    """Downloads one data set to its folder. ``root``: the folder that contains all data sets."""
 
     source: Source
     root: Path
@@ -204,14 +204,17 @@ class _DatasetDownload(NamedTuple):
 
 
 def _install_file(file: KnownFile, folder: Path, part: Path) -> None:
-    """Check a downloaded file and give it its final name. Raises DataError."""
+    """Verify a downloaded file, and give it its final name.
+
+    Raise DataError if the file is wrong.
+    """
     _check_digest(file, part)
     with raise_output_errors(folder / file.name, OTHER_FOLDER_HINT):
         os.replace(part, folder / file.name)
 
 
 def _install_archive(source: Source, folder: Path, archive: Path) -> None:
-    """Check an archive and unpack it to ``folder``. Raises DataError."""
+    """Verify an archive, and unpack it to ``folder``. Raise DataError if the archive is wrong."""
     [file], contents = source.files, source.contents
     assert contents is not None
     if not contents.known_files:
@@ -280,9 +283,9 @@ def make_http_session() -> requests.Session:
 def fetch_file(session: requests.Session, url: str, part: Path, sizes: range, timeout_s: float = TIMEOUT_S) -> bool:
     """Download the rest of ``url``, and append it to the file ``part``.
 
-    If the server cannot resume, the download starts again. Returns whether a single connection was
+    If the server cannot resume, the download starts over. Returns whether a single connection was
     enough. Raises DownloadError if the server does not return the file, and OutputError if the file
-    cannot be written. Received bytes are kept.
+    cannot be written. Bytes received before an error are kept.
 
     ``sizes``: the allowed sizes of the file in bytes.
     """
@@ -301,12 +304,12 @@ def fetch_file(session: requests.Session, url: str, part: Path, sizes: range, ti
 
 
 def file_size(path: Path) -> int:
-    """Return the size of a file in bytes; 0 if there is none."""
+    """Return the size of a file in bytes; 0 if there is no such file."""
     return path.stat().st_size if path.exists() else 0
 
 
 def redact_password(text: str) -> str:
-    """Remove the passwords from the URLs in a text, so that it can be printed."""
+    """Remove the passwords from the URLs in ``text``, so that it can be printed."""
     return re.sub("(?<=//)[^/]*@", "", text)
 
 
@@ -354,8 +357,8 @@ def _write_response(
 ) -> str:
     """Write the response to ``part``, from byte ``start`` on.
 
-    Returns the reason if the connection was lost, otherwise "". Raises DownloadError if fewer than
-    MIN_BYTES_PER_S arrive during ``timeout_s``.
+    Returns the reason why the connection was lost, or "" if it was not. Raises DownloadError if
+    fewer than MIN_BYTES_PER_S arrive during ``timeout_s``.
 
     ``total``: the expected size of the whole file, if it is known.
     """
@@ -394,7 +397,7 @@ def _read_chunk(response: requests.Response, max_bytes: int) -> bytes:
 
 
 def _find_response_start(response: requests.Response, present: int) -> Optional[int]:
-    """Return the byte of the file at which a response starts: ``present`` (resumed) or 0.
+    """Return the position in the file at which a response starts: ``present`` (resumed) or 0.
 
     Returns None if the response does not continue the local file. ``present``: the size of the
     local file in bytes.
@@ -413,7 +416,7 @@ def _check_size(url: str, size: int, sizes: range) -> None:
 
 
 def _root_cause_message(error: BaseException) -> str:
-    """Return the message of the root cause of a network error, without object addresses."""
+    """Return the message of a network error's root cause, without object addresses."""
     cause = error.__cause__ or error.__context__
     while isinstance(cause, (OSError, HTTPException, HTTPError)):
         error, cause = cause, cause.__cause__ or cause.__context__

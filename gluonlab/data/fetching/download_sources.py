@@ -27,14 +27,14 @@ class KnownFile:
 
 @dataclass(frozen=True)
 class ArchiveContents:
-    """Contents of an archive: at most ``max_bytes`` in ``max_files`` files.
+    """The contents of an archive: at most ``max_bytes`` bytes, in at most ``max_files`` files.
 
-    ``known_files``: if given, only these files are unpacked. Their digests are checked instead of
-    the archive's digest, so that a repacked archive is accepted. Without known files, the archive's
-    digest is checked, and the top folder is removed from all paths.
+    ``known_files``: if given, only these files are unpacked. The digests of these files are
+    verified instead of the archive's digest, so that a repacked archive is accepted. Without known
+    files, the archive's digest is verified, and the top folder is removed from all paths.
 
-    ``top_folder``: name of the top folder, in which files are also searched, for users who unpacked
-    the archive by hand.
+    ``top_folder``: the name of the top folder, which is also searched for files, for users who
+    unpacked the archive by hand.
     """
 
     max_bytes: int
@@ -45,9 +45,9 @@ class ArchiveContents:
 
 @dataclass(frozen=True)
 class Source:
-    """Files of the data set ``name``, and where to download them.
+    """The files of the data set ``name``, and where to download them.
 
-    ``mirrors``: addresses of folders with the files, in the order in which they are tried.
+    ``mirrors``: addresses of folders that contain the files, in the order in which they are tried.
     ``contents``: given if ``files`` is a single archive.
     """
 
@@ -63,12 +63,15 @@ class Source:
 
     @property
     def known_files(self) -> Tuple[KnownFile, ...]:
-        """Files from which the data set is read; empty if they are in an unlisted archive."""
+        """The files from which the data set is read; empty for an archive without known files."""
         return self.contents.known_files if self.contents else self.files
 
 
 def find_source(name: str, sources: Mapping[str, Source]) -> Source:
-    """Return the source of a data set. Raises DataError, with the choices, for other names."""
+    """Return the source of a data set.
+
+    Raise DataError, which lists the choices, for other names.
+    """
     if name not in sources:
         raise DataError(unknown("data set to download", name, sources))
     return sources[name]

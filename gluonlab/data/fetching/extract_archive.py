@@ -1,4 +1,4 @@
-"""Unpacks tar archives safely: no links, devices or paths outside the folder, and limited size."""
+"""Unpacks tar archives safely: without links, devices or outside paths, and up to a size limit."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ ALLOWED_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
 def unpack_archive(
     archive: Path, target: Path, contents: ArchiveContents, disk_full_hint: str = "free disk space"
 ) -> Dict[str, str]:
-    """Write the files of a .tar.gz or .tar into the empty folder ``target``; return their SHA-256.
+    """Write the files in a .tar.gz or .tar to the empty folder ``target``. Return their SHA-256.
 
     If ``contents`` lists known files, only these are written, without folders, and their digests
-    are checked. Otherwise the top folder of the archive is removed from all paths. Owners,
-    permissions and times are not restored.
+    are verified. Otherwise, the archive's top folder is removed from all paths. Owners, permissions
+    and times are not restored.
 
     Raises DataError for a damaged archive, a link, a device, a path outside the target, a duplicate
-    name, or more bytes or files than ``contents`` allows. The bytes are counted while they are
-    read, so wrong sizes in headers do not matter. Raises OutputError if the disk is full. After an
-    error, some files may already be written.
+    name, or more bytes or files than ``contents`` allows. Bytes are counted as they are read, so
+    wrong sizes in headers do not matter. Raises OutputError if the disk is full. After an error,
+    some files may already have been written.
     """
     digests: Dict[str, str] = {}
     with _open_archive(archive, contents) as tar:
@@ -57,7 +57,8 @@ def unpack_archive(
 class _BoundedReader:
     """Forward-only reader for tarfile.
 
-    Raises TarError if a read is larger than MAX_READ_BYTES, or all reads than ``max_bytes``.
+    Raises TarError if one read is larger than MAX_READ_BYTES, or all reads together are larger than
+    ``max_bytes``.
     """
 
     def __init__(self, file: IO[bytes], max_bytes: int) -> None:
@@ -87,9 +88,9 @@ class _BoundedReader:
 
 @contextmanager
 def _open_archive(archive: Path, contents: ArchiveContents) -> Iterator[tarfile.TarFile]:
-    """Open the archive as a tarfile, and convert the errors of damaged headers to DataErrors.
+    """Open the archive as a tarfile, and convert errors due to damaged headers to DataErrors.
 
-    The number of read bytes is limited, because a small compressed file can inflate to a huge one.
+    The number of bytes read is limited, because a small compressed file can inflate to a huge one.
     """
     max_bytes = contents.max_bytes + contents.max_files * HEADER_BYTES + END_BYTES
     try:
@@ -126,7 +127,7 @@ def _iterate_accepted_members(
 
 
 def _member_fault(member: tarfile.TarInfo) -> str:
-    """Describe why a member of an archive is refused; "" if it is accepted."""
+    """Return why a member of an archive is rejected, or "" if it is accepted."""
     parts = member.name.split("/")
     if member.issym() or member.islnk():
         return f"is a link to {member.linkname!r}"
@@ -143,7 +144,7 @@ def _member_fault(member: tarfile.TarInfo) -> str:
 
 
 def _path_below_target(name: str, contents: ArchiveContents) -> Optional[str]:
-    """Return a member's path below the target folder; None if the member is not to be written."""
+    """Return a member's path below the target folder, or None if it is not to be written."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if contents.known_files:
         known = [file.name for file in contents.known_files]
@@ -152,7 +153,7 @@ def _path_below_target(name: str, contents: ArchiveContents) -> Optional[str]:
 
 
 def _write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, archive: Path, path: Path, disk_full_hint: str) -> str:
-    """Write a file of the archive to ``path``; return its SHA-256."""
+    """Write a file from the archive to ``path``. Return the file's SHA-256."""
     content, digest = tar.extractfile(member), hashlib.sha256()
     # Errors of reading mean a damaged archive. Errors of open, write and close mean a disk problem.
     with raise_output_errors(path, disk_full_hint):

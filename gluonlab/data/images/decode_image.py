@@ -1,4 +1,4 @@
-"""Decodes an image file to a square of pixels of a given size; damaged files raise DataError."""
+"""Decodes an image file to a square of pixels of a given size. Damaged files raise DataError."""
 
 from __future__ import annotations
 
@@ -75,18 +75,19 @@ def decode_image(
     Args:
         location: The image.
         size: Width and height of the result, in pixels.
-        seed: If given, `random_crop_box` is decoded instead of the central square.
+        seed: If given, the seed of `random_crop_box`, whose box is decoded instead of the central
+            square.
         use_turbojpeg: Whether to use the faster `gluonlab.data.images.turbojpeg` for the files that
             it supports. The pixels are the same.
         resizer: One of RESIZERS in `gluonlab.data.images.resize_image`.
 
     Raises:
-        DataError: The file cannot be read, is damaged, or has more than MAX_PIXELS. Large images
-            are refused before memory is allocated.
+        DataError: The file cannot be read, is damaged, or has more than MAX_PIXELS. Images that are
+            too large are rejected before memory is allocated.
     """
 
     def read_with_pillow(image: Image.Image) -> "Pixels":
-        """Decode, crop and turn an image that Pillow has opened."""
+        """Decode, crop and rotate an image that Pillow has opened."""
         if not isinstance(image, JpegImagePlugin.JpegImageFile):
             image.load()  # newer releases of Pillow then apply the orientation of a TIFF
         rotation = exif_orientation(image)
@@ -95,7 +96,7 @@ def decode_image(
         return _to_planes(turn_upright(part, rotation))
 
     def crop_box(displayed: Tuple[int, int]) -> Box:
-        """Return the box to decode: with ``seed``, a random crop; without, the central square."""
+        """Return the box to decode: a random crop with a ``seed``, else the central square."""
         width, height = displayed
         if seed is not None:
             return random_crop_box(seed, width, height)
@@ -104,7 +105,7 @@ def decode_image(
         return (left, top, left + side, top + side)
 
     def read_with_turbojpeg(file: BinaryIO) -> "Optional[Pixels]":
-        """Decode and crop a plain JPEG; return None if Pillow should read the file."""
+        """Decode and crop a plain JPEG. Return None if Pillow should read the file."""
         rows = _read_with_turbojpeg(file, size, resizer)
         if rows is None:
             return None
@@ -118,9 +119,9 @@ def decode_image(
 
 
 def _read_with_turbojpeg(file: BinaryIO, size: int, resizer: str) -> "Optional[Pixels]":
-    """Decode a plain JPEG to RGBX (height, width, 4); return None if Pillow should read the file.
+    """Decode a plain JPEG to RGBX (height, width, 4). Return None if Pillow should read the file.
 
-    Pillow should read damaged files, other formats, and images for which it is faster.
+    Pillow should read damaged files, other formats, and images that it reads faster.
     """
     length = stream_size(file)
     if length is None or length > MAX_JPEG_BYTES:
@@ -143,7 +144,7 @@ def _to_planes(image: Image.Image) -> "Pixels":
 
 
 def read_short_side(location: ImageLocation) -> int:
-    """Return the smaller of an image's width and height in pixels, from the header of the file.
+    """Return the smaller of an image's width and height in pixels, read from the file's header.
 
     Raises DataError, like `decode_image`.
     """
@@ -153,7 +154,7 @@ def read_short_side(location: ImageLocation) -> int:
 def _crop_and_resize(name: str, size: int, image: Image.Image, box: Box, resizer: str) -> Image.Image:
     """Return the ``box`` of an image as an RGB square of side ``size``.
 
-    ``image``: an opened image; if it is a JPEG, its pixels must not have been decoded yet.
+    ``image``: an opened image. If it is a JPEG, its pixels must not have been decoded yet.
     """
     width, height = image.size
     box_width, box_height = box[2] - box[0], box[3] - box[1]
@@ -198,9 +199,9 @@ def _read_image(
 ) -> T:
     """Read a file with ``read_fast`` if possible, otherwise with ``read_with_pillow``.
 
-    ``read_fast`` may be missing, or return None for a file that it does not support.
+    ``read_fast`` may be None, or return None for a file that it does not support.
 
-    All exceptions of Pillow become a DataError with the name of the file.
+    All of Pillow's exceptions are converted to a DataError that names the file.
     """
     # Importing gluoncv sets this flag to True. Pillow would then fill truncated files with gray.
     previous, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
@@ -248,9 +249,9 @@ def exif_orientation(image: Image.Image) -> int:
 
 
 def displayed_size(size: Tuple[int, int], rotation: int) -> Tuple[int, int]:
-    """Return width and height of the displayed image; ``size``: those of the stored image.
+    """Return the width and height of the displayed image. ``size``: those of the stored image.
 
-    ``rotation``: the EXIF orientation, also in the functions below.
+    ``rotation``: the EXIF orientation, here and in the functions below.
     """
     return (size[1], size[0]) if rotation in SIDEWAYS else size
 
@@ -289,9 +290,10 @@ PixelBox = Tuple[int, int, int, int]
 def random_crop_box(seed: int, width: int, height: int) -> PixelBox:
     """Return the box of a random resized crop, for a ``seed`` below 2**32.
 
-    The box has 8 % to 100 % of the image's area, and an aspect ratio of 3:4 to 4:3, whose logarithm
-    is uniformly distributed. A box that does not fit into the image is drawn again. If none of
-    CROP_ATTEMPTS boxes fits, as in very long images, the result is `central_crop_box`.
+    The box has 8 % to 100 % of the image's area, and an aspect ratio from 3:4 to 4:3, whose
+    logarithm is uniformly distributed. A box that does not fit into the image is drawn again. If
+    none of CROP_ATTEMPTS boxes fits, as in very long images, the result is that of
+    `central_crop_box`.
 
     Source: Szegedy et al., "Going deeper with convolutions", 2015, section 6; details as in
     gluon-cv and torchvision.

@@ -1,6 +1,6 @@
-"""Pool of processes that decode image files.
+"""A pool of processes that decode image files.
 
-The processes are started anew, and load Pillow but not MXNet. They are not forks of this process,
+The processes are new ones, which load Pillow but not MXNet. They are not forks of this process,
 because a fork makes MXNet replace its engine's workers (`gluonlab.engine.cpu_threads`). Pixels are
 returned through shared memory. Paths and messages are sent through pipes.
 
@@ -47,9 +47,9 @@ ALLOCATOR_VARIABLES = keep_freed_variables(2**26)  # bytes, enough for one image
 
 
 class PendingImages:
-    """Images (n, 3, size, size) that are being decoded. `DecoderPool.submit` creates this object.
+    """Images (n, 3, size, size) that are being decoded, as returned by `DecoderPool.submit`.
 
-    The object keeps the pool alive.
+    This object keeps the pool alive.
     """
 
     def __init__(self, pool: DecoderPool, images: "Pixels", futures: "List[DecodeFuture]") -> None:
@@ -67,7 +67,9 @@ class PendingImages:
         return images
 
     def result_with_errors(self) -> "Tuple[Pixels, Dict[int, str]]":
-        """Wait for the images. Return them, and {position: message} for the files with errors.
+        """Wait for the images.
+
+        Return the images, and {position: message} for the files with errors.
 
         The pixels of files with errors are undefined.
         """
@@ -81,13 +83,13 @@ class PendingImages:
         }
 
     def cancel(self) -> None:
-        """Cancel the requests that have not started."""
+        """Cancel the requests that have not started yet."""
         for future in self._futures:
             future.cancel()
 
 
 class DecoderPool:
-    """Pool of ``count`` processes that decode images to (3, ``size``, ``size``).
+    """A pool of ``count`` processes that decode images to (3, ``size``, ``size``).
 
     The processes are killed when the pool and its last `PendingImages` are no longer referenced.
     They also end when this process ends. ``resizer``: see
@@ -107,8 +109,8 @@ class DecoderPool:
     def submit(self, paths: Sequence[ImageLocation], seeds: Optional[Sequence[int]] = None) -> PendingImages:
         """Queue the files for decoding, and return at once.
 
-        ``seeds``: a seed per file for random crops; None for central squares. Raises ValueError if
-        the pool has been closed.
+        ``seeds``: one seed per file for random crops, or None for central squares. Raises
+        ValueError if the pool has been closed.
         """
         images = np.empty((len(paths), CHANNELS, self.size, self.size), np.uint8)
         begins = range(0, len(paths), REQUEST_IMAGES)
@@ -137,7 +139,7 @@ class DecoderPool:
     def decode_in_chunks(
         self, paths: Sequence[ImageLocation], chunk_size: int
     ) -> "Iterator[Tuple[Pixels, Dict[int, str]]]":
-        """Decode ``chunk_size`` files at a time; yield images and {position: error message}."""
+        """Decode ``chunk_size`` files at a time. Yield images and {position: error message}."""
         for begin in range(0, len(paths), chunk_size):
             yield self.submit(paths[begin : begin + chunk_size]).result_with_errors()
 
@@ -159,11 +161,11 @@ def _stop_workers(workers: List[DecodeWorker], requests: "Requests") -> None:
 
 
 class DecodeFuture:
-    """Outcome of a request, which is set once by the dispatching thread and read by one waiter.
+    """The outcome of a request, set once by the dispatching thread and read by one waiting thread.
 
     This class replaces concurrent.futures.Future, in which both threads acquire the same lock. A
-    Ctrl-C in the waiter could leave that lock locked, and the dispatching thread would wait
-    forever. Here, the dispatching thread never waits for a lock: it only releases the lock.
+    Ctrl-C in the waiting thread could leave that lock locked, so that the dispatching thread would
+    wait forever. Here, the dispatching thread never waits for a lock: it only releases the lock.
     """
 
     def __init__(self) -> None:
@@ -173,9 +175,9 @@ class DecodeFuture:
         self._closed.acquire()
 
     def result(self) -> DecodeErrors:
-        """Wait until the request is done; return the errors of its files.
+        """Wait until the request is done, and return the errors in its files.
 
-        Raises the exception that ended the request, or CancelledError.
+        Raises the exception that ended the request, or CancelledError if it was canceled.
         """
         if self._outcome is None:
             with self._closed:
@@ -196,7 +198,7 @@ class DecodeFuture:
 
 
 class DecodeRequest(NamedTuple):
-    """At most `REQUEST_IMAGES` files, and the array for their pixels."""
+    """At most `REQUEST_IMAGES` files to decode, and the array for their pixels."""
 
     future: DecodeFuture
     paths: Sequence[ImageLocation]
@@ -207,7 +209,7 @@ class DecodeRequest(NamedTuple):
 class DecodeWorker:
     """A decoder process (`gluonlab.data.images.decoder_process`), and its shared memory.
 
-    The memory has slots for the images of two requests.
+    The memory has room for the images of two requests.
     """
 
     def __init__(self, size: int, resizer: str) -> None:
@@ -235,7 +237,7 @@ class DecodeWorker:
             os.close(fd)
 
     def send_request(self, paths: Sequence[ImageLocation], seeds: Optional[Sequence[int]], first: int) -> None:
-        """Request to decode files into the shared memory, from its image number ``first`` on."""
+        """Request that files be decoded into the shared memory, from image number ``first`` on."""
         assert self.process.stdin is not None
         request = json.dumps({"paths": list(paths), "seeds": seeds and list(seeds), "first": first})
         # If the pipe is closed on either side, `read_response` raises the error.
@@ -244,7 +246,7 @@ class DecodeWorker:
             self.process.stdin.flush()
 
     def read_response(self) -> "DecodeErrors":
-        """Wait until the request is done; return (position, message) for each file with an error.
+        """Wait until the request is done. Return (position, message) for each file with an error.
 
         Raises RunError if the process has ended.
         """
@@ -265,7 +267,7 @@ class DecodeWorker:
 
 
 class RequestDispatcher:
-    """Sends requests to one process, in the loop ``run`` of a thread.
+    """Sends requests to one process. A thread runs the loop ``run``.
 
     The next request is sent before the pixels of the previous request are copied. The dispatcher
     has no reference to `DecoderPool`, because that would keep the pool alive.
@@ -299,7 +301,7 @@ class RequestDispatcher:
             del done  # so that the pixels are freed when the caller drops them
 
     def _send_next(self, wait: bool) -> Optional[DecodeRequest]:
-        """Send the queue's next request to the process. Return the request, or None without one.
+        """Send the next request in the queue to the process. Return the request, or None.
 
         ``wait``: whether to wait for a request if the queue is empty.
         """

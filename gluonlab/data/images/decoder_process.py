@@ -7,9 +7,9 @@ TURBOJPEG  1 to use `gluonlab.data.images.turbojpeg`, otherwise 0
 RESIZER    one of RESIZERS in `gluonlab.data.images.resize_image`
 
 Each line on standard input is a request, ``{"paths": [...], "seeds": [...], "first": 0}``. The
-process decodes these files into the slots from ``first`` on. Then it prints the errors,
-``{"wrong": [[position, message], ...]}``. ``seeds`` contains a seed per file for random crops, or
-is null. The process ends when standard input ends, so it does not outlive its parent.
+process decodes these files into the slots from ``first`` on. Then it prints the errors, ``{"wrong":
+[[position, message], ...]}``. ``seeds`` contains one seed per file for random crops, or is null.
+The process ends when standard input ends, so it does not outlive its parent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gluonlab.errors import DataError
 
 
 def main(fd: int, slots: int, size: int, use_turbojpeg: int, resizer: str) -> None:
-    """Decode the files of each request until standard input ends; arguments as in the command."""
+    """Decode the files of each request until standard input ends. Arguments as in the command."""
     warnings.simplefilter("ignore")
     shape = (slots, CHANNELS, size, size)
     memory = np.frombuffer(mmap.mmap(fd, 0), np.uint8).reshape(shape)

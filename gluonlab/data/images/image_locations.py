@@ -1,7 +1,8 @@
-"""Image file formats, and locations of images: a file, or a segment of a file with many images.
+"""Defines image file formats and locations of images: a file, or a segment of a larger file.
 
-All formats are common in data sets and supported by every build of Pillow, so a folder is read in
-the same way on every machine. EPS is excluded, because rendering an EPS file runs a program.
+All these formats are common in data sets and supported by every build of Pillow, so a folder is
+read in the same way on every machine. EPS is excluded, because rendering an EPS file runs a
+program.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ def is_image_name(name: str) -> bool:
 
 
 class FileSegment(NamedTuple):
-    """Image that is stored in one or more byte ranges of a file. ``name``: for messages."""
+    """An image stored in one or more byte ranges of a file.
+
+    ``name``: its name in error messages.
+    """
 
     path: str
     name: str
@@ -54,8 +58,8 @@ class FileSegment(NamedTuple):
 class FileSegments(Sequence[FileSegment]):
     """Many images in a file, stored compactly as arrays.
 
-    ``ranges``: the byte ranges of each image, usually one range. ``numbers``: the numbers of the
-    images in messages; by default 0, 1, 2, ...
+    ``ranges``: the byte ranges of each image, usually a single one. ``numbers``: the images'
+    numbers in messages, by default 0, 1, 2, ...
     """
 
     def __init__(
@@ -91,7 +95,7 @@ class FileSegments(Sequence[FileSegment]):
 
 
 def record_name(path: str, number: int) -> str:
-    """Return the name of a record in messages."""
+    """Return the name of a record for error messages."""
     return f"{path}, record {number}"
 
 
@@ -107,12 +111,12 @@ ImageLocation = Union[str, Sequence[Any]]
 
 
 def location_name(location: ImageLocation) -> str:
-    """Return the name of an image in messages."""
+    """Return the name of an image for error messages."""
     return location if isinstance(location, str) else str(FileSegment(*location).name)
 
 
 def open_image_file(location: ImageLocation) -> BinaryIO:
-    """Open an image as a binary file at its start. Raises OSError."""
+    """Open an image as a binary file, positioned at its start. Raise OSError if that fails."""
     if isinstance(location, str):
         return open(location, "rb")
     segment, content = FileSegment(*location), b""

@@ -1,17 +1,17 @@
 """Resizes a part of an image to a square, with Pillow or cykooz.resizer.
 
 Both libraries apply the filter that Pillow calls bilinear. Each new pixel is a weighted mean of the
-old pixels around it, over a wider area if the image gets smaller. cykooz.resizer uses vector
-instructions and takes less than a third of Pillow's time. Its pixels are the same on every CPU, in
-every release from 3.0 to 4.0.
+old pixels around it. If the image gets smaller, the mean is over a wider area. cykooz.resizer uses
+vector instructions and takes less than a third of Pillow's time. Its pixels are the same on every
+CPU, in every release from 3.0 to 4.0.
 
 The pixels of the two libraries differ slightly, for two reasons:
 
-- Images are resized in two steps, across and down, and pixels are rounded after each step. With
-  cykooz.resizer, across is always first. Pillow 12 and later start with the step that leaves less
-  work for the other. If Pillow starts with down (in a third of all boxes), a quarter of the pixels
-  differ by 1 of 255.
-- In the other boxes, three pixels in a thousand differ, because weights have 16 bits in
+- Images are resized in two steps, horizontally and vertically, and pixels are rounded after each
+  step. cykooz.resizer always starts with the horizontal step. Pillow 12 and later start with the
+  step that leaves less work for the other. If Pillow starts with the vertical step (for a third of
+  all boxes), a quarter of the pixels differ by 1 (out of 255).
+- For the other boxes, three pixels in a thousand differ, because weights have 16 bits in
   cykooz.resizer and 22 bits in Pillow.
 """
 
@@ -49,10 +49,10 @@ PIXEL_BYTES = 4  # red, green, blue and an ignored byte: the fastest format in b
 
 
 def resize_image(image: Image.Image, size: int, box: Box, resizer: str) -> Image.Image:
-    """Resize the ``box`` of an RGB image to a square.
+    """Resize the part ``box`` of an RGB image to a square.
 
     Args:
-        image: Image of mode RGB.
+        image: An image in mode RGB.
         size: Width and height of the result, in pixels.
         box: Left, top, right and bottom, inside the image; fractions are allowed. As in Pillow,
             pixels just outside the box also affect the result at its edges.
@@ -67,7 +67,7 @@ def resize_image(image: Image.Image, size: int, box: Box, resizer: str) -> Image
 
 
 def resize_rows(rows: "Rows", size: int, box: Box, resizer: str) -> Image.Image:
-    """Resize the ``box`` of RGBX pixels (height, width, 4) to a square, like `resize_image`."""
+    """Resize the part ``box`` of RGBX pixels (height, width, 4), like `resize_image`."""
     height, width, _ = rows.shape
     if resizer == PILLOW:
         image = Image.frombuffer("RGB", (width, height), rows, "raw", "RGBX", 0, 1)
@@ -76,7 +76,7 @@ def resize_rows(rows: "Rows", size: int, box: Box, resizer: str) -> Image.Image:
 
 
 def _resize_with_cykooz(content: bytes, shape: Tuple[int, int], size: int, box: Box) -> Image.Image:
-    """Resize the ``box`` of RGBX bytes with cykooz.resizer; ``shape``: width and height."""
+    """Resize the part ``box`` of RGBX bytes with cykooz.resizer. ``shape``: width and height."""
     width, height = shape
     left, top, right, bottom = box
     # Only the rows that the filter reads are copied.
@@ -108,7 +108,7 @@ def resolve_resizer(requested: Optional[str]) -> str:
     """Return the requested resizer; without a request, return `default_resizer`.
 
     Raises:
-        DataError: It is not installed, or not one of RESIZERS.
+        DataError: The resizer is not installed, or not one of RESIZERS.
     """
     if requested is None or requested == default_resizer():
         return default_resizer()
@@ -126,7 +126,7 @@ def resolve_resizer(requested: Optional[str]) -> str:
 def default_resizer() -> str:
     """Return cykooz if it is installed, otherwise pillow.
 
-    If the pixels of the two differ by more than MAX_DIFFERENCE, warns once and returns pillow.
+    If the pixels of the two differ by more than MAX_DIFFERENCE, warn once and return pillow.
     """
     if cykooz is None:
         return PILLOW
@@ -137,7 +137,10 @@ def default_resizer() -> str:
 
 
 def _largest_resizer_difference() -> int:
-    """Resize noise with Pillow and cykooz; return the largest difference of a value (0 to 255)."""
+    """Resize noise with Pillow and cykooz.
+
+    Return the largest difference between values (0 to 255).
+    """
     rows = np.random.RandomState(0).randint(0, 256, (61, 47, PIXEL_BYTES)).astype(np.uint8)
     largest = 0
     for size, box in ((40, (0, 7, 47, 54)), (16, (0.5, 1, 44.5, 58)), (64, (9, 11, 40, 31))):

@@ -1,7 +1,7 @@
 """Decodes plain JPEGs faster than Pillow, to the same pixels, with libjpeg-turbo (simplejpeg).
 
 Pillow is slow for small images. For 64x64 pixels, it spends four fifths of the time outside the
-decoder: it searches for a plugin, reads the header in Python, and copies. All files that are not
+decoder: searching for a plugin, reading the header in Python, and copying. All files that are not
 plain JPEGs, such as JPEGs with EXIF, CMYK or damage, are left to Pillow. `matches_pillow` checks
 once per process that the pixels are the same.
 """
@@ -43,7 +43,7 @@ COMPONENT_COUNTS = (1, 3)  # grayscale, and YCbCr
 
 
 def read_plain_jpeg_size(content: bytes) -> Optional[Tuple[int, int]]:
-    """Read width and height of a JPEG that `decode_jpeg` supports; None for any other file."""
+    """Return the width and height of a JPEG that `decode_jpeg` supports; None for other files."""
     if not content.startswith(JPEG_START):
         return None
     size, position = None, 2
@@ -69,7 +69,7 @@ def read_plain_jpeg_size(content: bytes) -> Optional[Tuple[int, int]]:
 
 
 def decode_jpeg(content: bytes) -> "Optional[Rows]":
-    """Decode a plain JPEG to RGBX (height, width, 4); return None if its data are damaged."""
+    """Decode a plain JPEG to RGBX (height, width, 4). Return None if its data are damaged."""
     try:
         rows: "Rows" = simplejpeg.decode_jpeg(content, "RGBX")
     except ValueError:  # also for damage of which libjpeg only warns
@@ -79,7 +79,7 @@ def decode_jpeg(content: bytes) -> "Optional[Rows]":
 
 @lru_cache(maxsize=None)
 def matches_pillow() -> bool:
-    """Return whether simplejpeg is installed and decodes to the same pixels as Pillow.
+    """Return whether simplejpeg is installed and produces the same pixels as Pillow.
 
     Warns once if the pixels differ.
     """
@@ -92,7 +92,7 @@ def matches_pillow() -> bool:
 
 
 def _decodes_like_pillow(content: bytes) -> bool:
-    """Return whether `decode_jpeg` can decode a JPEG, and to the same pixels as Pillow."""
+    """Return whether `decode_jpeg` can decode a JPEG and produces the same pixels as Pillow."""
     with Image.open(io.BytesIO(content)) as image:
         expected = np.asarray(image.convert("RGB"))
     rows = decode_jpeg(content)
@@ -102,7 +102,7 @@ def _decodes_like_pillow(content: bytes) -> bool:
 
 
 def _example_jpegs() -> "Tuple[bytes, ...]":
-    """Return small JPEGs with every subsampling, gray and color, baseline and progressive.
+    """Return small JPEGs with every subsampling: gray and color, baseline and progressive.
 
     Their sides are not multiples of 8.
     """

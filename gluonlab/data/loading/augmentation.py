@@ -1,8 +1,8 @@
 """Image transforms on the devices: float conversion, normalization, random crops, flips and mixup.
 
 The random numbers of a step depend only on seed, epoch and step. They are drawn on the host for the
-whole batch, and each device uses the numbers of its shard. Therefore the augmented images are the
-same for any number of devices and workers.
+whole batch, and each device uses those for its shard. So the augmented images are the same for any
+number of devices and workers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MIN_ALPHA = 1e-30
 
 
 def make_step_rng(seed: int, epoch: int, step: int, stream: int) -> np.random.RandomState:
-    """Return the random number generator of a step for one augmentation, ``stream`` (``*_STREAM``).
+    """Return a step's random number generator for one augmentation, ``stream`` (``*_STREAM``).
 
     NumPy guarantees that PCG64 and RandomState return the same numbers in every version. Creating
     a RandomState directly from the list would take six times as long.
@@ -44,7 +44,7 @@ def to_float(F: Any, images: Any) -> Any:
 
 
 def make_input_transform(normalization: Optional[Normalization]) -> Callable[[Any, Any], Any]:
-    """Return ``f(F, images)``, which converts uint8 images to the input of the network."""
+    """Return ``f(F, images)``, which converts uint8 images to the network's input."""
     if normalization is None:
         return to_float
     mean, std = normalization
@@ -56,10 +56,10 @@ def make_input_transform(normalization: Optional[Normalization]) -> Callable[[An
 
 
 class CropsAndFlips(NamedTuple):
-    """Random numbers for crops and flips of n images; each array has the shape (n,).
+    """The random crops and flips of n images. Each array has shape (n,).
 
-    ``down`` and ``right``: by how many pixels the cropped window is shifted. ``mirrored``: whether
-    the image is flipped.
+    ``down`` and ``right``: by how many pixels the crop is shifted. ``mirrored``: whether the image
+    is flipped.
     """
 
     down: "NDArray[np.int64]"
@@ -67,14 +67,14 @@ class CropsAndFlips(NamedTuple):
     mirrored: "NDArray[np.bool_]"
 
     def select(self, positions: "slice | NDArray[np.int64]") -> "CropsAndFlips":
-        """Return the numbers of the images at these positions."""
+        """Return the crops and flips of the images at these positions."""
         return CropsAndFlips(self.down[positions], self.right[positions], self.mirrored[positions])
 
 
 class Augment:
-    """Random crops of zero-padded images; with ``flip``, half of the images are mirrored.
+    """Random crops of zero-padded images. With ``flip``, half of the images are mirrored.
 
-    The images keep their size. This is the usual augmentation for CIFAR-10: He et al., "Deep
+    The images keep their size. This augmentation is the usual one for CIFAR-10: He et al., "Deep
     Residual Learning", 2016, section 4.2, with padding 4 and flips.
     """
 
@@ -83,7 +83,7 @@ class Augment:
         self._shifters: Dict[Tuple[mx.Context, Tuple[int, ...], Any], _ImageShifter] = {}
 
     def draw(self, seed: int, epoch: int, step: int, size: int) -> CropsAndFlips:
-        """Draw random crops (as shifts) and flips for the ``size`` images of a batch.
+        """Draw random crops (as shifts) and flips for the ``size`` images in a batch.
 
         Shifts are from -padding to padding, inclusive.
         """
@@ -93,12 +93,12 @@ class Augment:
         return CropsAndFlips(down, right, mirrored)
 
     def __call__(self, shards: Sequence[nd.NDArray], draw: CropsAndFlips) -> List[nd.NDArray]:
-        """Queue the transforms of each shard (n, C, H, W). ``draw``: numbers of the whole batch."""
+        """Queue the transforms of each shard (n, C, H, W). ``draw``: those for the whole batch."""
         bounds = bounds_from_sizes([len(shard) for shard in shards])
         return [self._get_shifter(shard)(shard, draw.select(slice(*bound))) for shard, bound in zip(shards, bounds)]
 
     def _get_shifter(self, shard: nd.NDArray) -> "_ImageShifter":
-        """Return the `_ImageShifter` for this shard's device, shape and type, made at first use."""
+        """Return the `_ImageShifter` for this shard's device, shape and type, created on demand."""
         key = (shard.context, shard.shape, shard.dtype)
         if key not in self._shifters:
             self._shifters[key] = _ImageShifter(shard.shape, shard.context, shard.dtype)
@@ -109,9 +109,9 @@ class _ImageShifter:
     """Shifts and mirrors images (n, C, H, W) on one device.
 
     First, ``take`` selects the rows of the result. Then the images are transposed, and ``take``
-    selects the columns. The alternatives BilinearSampler and multiplication with 0/1 matrices need
-    arithmetic: they take 19 ms and 12 ms for 64 images of 3x64x64 on one core. The last row of each
-    of the two buffers is black, for pixels outside the image.
+    selects the columns. The alternatives, BilinearSampler and multiplication by 0/1 matrices, need
+    arithmetic: for 64 images of 3x64x64 on one core, they take 19 ms and 12 ms. The last row of
+    each of the two buffers is black, for pixels outside the image.
     """
 
     def __init__(self, shape: Tuple[int, ...], ctx: mx.Context, dtype: Any = np.uint8) -> None:
@@ -145,7 +145,7 @@ class _ImageShifter:
         return nd.cast(nd.transpose(shifted.reshape(self.transposed_shape), (0, 1, 3, 2)), dtype=self.dtype)
 
     def _buffer_rows(self, sources: "NDArray[np.int64]") -> "NDArray[np.int32]":
-        """Return the buffer row to copy for each row of the shifted images, (n * C * rows,).
+        """Return, for each row of the shifted images, the buffer row to copy: (n * C * rows,).
 
         ``sources`` (n, rows): ``sources[i, k]`` is the row of image i that becomes row k of the
         result. For numbers outside the image, the buffer's black row is returned.
@@ -159,29 +159,32 @@ class _ImageShifter:
 
 
 class Mixup:
-    """Mixup: mixes pairs of images and labels, with shares from Beta(``alpha``, ``alpha``).
+    """Mixup: mixes pairs of images and labels, with weights from Beta(``alpha``, ``alpha``).
 
-    Image i of a batch of n is mixed with image n - 1 - i, its partner. The whole batch has one
-    share, as in the training scripts of gluon-cv. For a small alpha, shares are near 0 or 1. The
-    loader copies the partners of a device's images to the device. Source: Zhang et al., "mixup:
-    beyond empirical risk minimization", 2018, section 2.
+    Image i of a batch of n is mixed with image n - 1 - i, its partner. All pairs in a batch have
+    the same weight, as in the training scripts of gluon-cv. For a small alpha, weights are near 0
+    or 1. The loader copies the partners of a device's images to the device. Source: Zhang et al.,
+    "mixup: beyond empirical risk minimization", 2018, section 2.
     """
 
     def __init__(self, alpha: float) -> None:
         self.alpha = max(alpha, MIN_ALPHA)
 
     def draw(self, seed: int, epoch: int, step: int) -> float:
-        """Draw the share of each image in its mixture, 0 to 1. Its partner's share is the rest."""
+        """Draw the weight of each image in its mixture, w from 0 to 1.
+
+        The partner's weight is 1 - w.
+        """
         share = float(make_step_rng(seed, epoch, step, MIXUP_STREAM).beta(self.alpha, self.alpha))
         return share if share > MIN_ALPHA else 0.0
 
     def __call__(self, shards: "Shards", partners: "Shards", share: float) -> "Shards":
         """Mix the images (n, C, H, W) and labels (n,) of each shard with their partners.
 
-        Does not wait for the devices. The images become float32, in the units of the input. The
-        labels become (n, 3): own label, label of the partner, and ``share``. If images have
-        weights, they become (n, 5), with a weight after each label. The loss for these labels is
-        `gluonlab.parallel.training_loss.MixedLoss`.
+        Does not wait for the devices. The images become float32, on the same scale. The labels
+        become (n, 3): the image's own label, the partner's label, and ``share``. If images have
+        loss weights, labels become (n, 5), with a loss weight after each label. The loss for these
+        labels is `gluonlab.parallel.training_loss.MixedLoss`.
         """
         images = [_mix_images(x, partner, share) for x, partner in zip(shards[0], partners[0])]
         labels = [_mix_labels(y, partner, share) for y, partner in zip(shards[1], partners[1])]
@@ -189,7 +192,7 @@ class Mixup:
 
 
 def _mix_images(images: nd.NDArray, partner: nd.NDArray, share: float) -> nd.NDArray:
-    """Return share * images + (1 - share) * partner, as float32."""
+    """Return ``share`` * ``images`` + (1 - ``share``) * ``partner``, as float32."""
     images, partner = nd.cast(images, dtype="float32"), nd.cast(partner, dtype="float32")
     # The operator of SGD, weight -= lr * (wd * weight + rescale_grad * gradient), computes the
     # mixture in a single pass over the pixels.
@@ -197,7 +200,7 @@ def _mix_images(images: nd.NDArray, partner: nd.NDArray, share: float) -> nd.NDA
 
 
 def _mix_labels(labels: nd.NDArray, partner: nd.NDArray, share: float) -> nd.NDArray:
-    """Append to each label its partner's label, and ``share``, the weight of the first label."""
+    """Append to each label the partner's label, and ``share``, the weight of the first label."""
     labels, partner = nd.cast(labels, dtype="float32"), nd.cast(partner, dtype="float32")
     if len(labels.shape) == 2:
         label_column = nd.slice_axis(labels, axis=1, begin=0, end=1)

@@ -2,9 +2,9 @@
 
 There are two ways to load shards, with exactly the same result:
 
-- Streaming: each batch is made on the host, and its shards are copied to the devices.
-- Resident: every device keeps a copy of the whole split, and gets only the order of an epoch. This
-  is for splits that fit into the memory of the devices.
+- Streaming: each batch is assembled on the host, and its shards are copied to the devices.
+- Resident: every device keeps a copy of the whole split, and receives only the order of each epoch.
+  This way is for splits that fit into the devices' memory.
 
 A thread prefetches batches.
 """
@@ -58,11 +58,12 @@ if TYPE_CHECKING:
 
 
 class BatchSelection(NamedTuple):
-    """This worker's images of a batch, or the mixup partners of these images.
+    """This worker's images in a batch, or the mixup partners of these images.
 
-    ``rng_key``: seed, epoch and step, from which random numbers are drawn. ``size``: number of
-    images in the batch of all workers. ``positions``: positions of the images in that batch.
-    ``indices``: their indices in the split. ``sizes``: sizes of this worker's shards.
+    ``rng_key``: the seed, epoch and step, from which random numbers are drawn. ``size``: the number
+    of images in the batch over all workers. ``positions``: the positions of the images in that
+    batch. ``indices``: the indices of the images in the split. ``sizes``: the sizes of this
+    worker's shards.
     """
 
     rng_key: Tuple[int, int, int]
@@ -72,7 +73,10 @@ class BatchSelection(NamedTuple):
     sizes: Sequence[int]
 
     def image_seeds(self) -> List[int]:
-        """Draw a seed below 2**32 for each image; it depends only on ``rng_key`` and position."""
+        """Draw a seed below 2**32 for each image.
+
+        It depends only on ``rng_key`` and the position.
+        """
         batch_seeds = make_step_rng(*self.rng_key, FILE_CROPS_STREAM).randint(0, 2**32, self.size, dtype=np.uint32)
         return [int(seed) for seed in batch_seeds[self.positions]]
 
@@ -131,11 +135,11 @@ class Loader:
             with samples (image, label).
         ctxs: The devices of this process.
         global_batch_size: The number of images per batch, over all devices of all processes.
-        seed: The seed of shuffling and augmentation.
+        seed: The seed for shuffling and augmentation.
         rank: The rank of this process.
         world_size: The number of processes.
         shuffle: Whether to shuffle the images in each epoch.
-        raw: Whether images keep their type and are not scaled, such as bytes from 0 to 255.
+        raw: Whether images keep their type and scale, such as bytes from 0 to 255.
         prefetch: The number of batches to prepare ahead.
         resident_bytes: The largest size of images to cache on every device, in bytes.
         random_crops: Whether to crop image files at random when they are decoded.
@@ -203,14 +207,14 @@ class Loader:
 
     @property
     def is_resident(self) -> bool:
-        """True if the split is on the devices."""
+        """True if the devices keep a copy of the split."""
         return isinstance(self._source, _ResidentSource)
 
     resident = RenamedMember("is_resident")
 
     @property
     def _needs_host_work(self) -> bool:
-        """True if a batch needs more of the host than slices on the devices."""
+        """True if the host must do more for a batch than slice arrays on the devices."""
         return not self.is_resident or self.augment is not None or self.mixup is not None
 
     def __len__(self) -> int:
@@ -230,7 +234,7 @@ class Loader:
         self.epoch, self.step = self.epoch + 1, 0
 
     def state(self) -> Dict[str, int]:
-        """Return the position of the loader; `restore` resumes there with the same batches."""
+        """Return the loader's position, from which `restore` resumes with the same batches."""
         return {"epoch": self.epoch, "step": self.step, "seed": self.seed}
 
     def restore(self, state: Dict[str, int]) -> None:
@@ -252,7 +256,7 @@ class Loader:
         return self.mixup(shards, partners, self.mixup.draw(*rng_key))
 
     def _select_batches(self) -> List[BatchSelections]:
-        """Select this worker's images of every batch of the epoch."""
+        """Yield the selection of this worker's images for every batch in the epoch."""
         order = np.arange(len(self.split))
         if self.shuffle:  # NumPy guarantees that RandomState is the same in every version
             order = np.random.RandomState([self.seed, self.epoch]).permutation(order)
@@ -262,9 +266,9 @@ class Loader:
         ]
 
     def _select_own_images(self, step: int, batch: "Indices") -> BatchSelections:
-        """Select this worker's images of a batch and, with mixup, the images to mix into them.
+        """Select this worker's images in a batch and, with mixup, the images to mix into them.
 
-        ``batch``: indices of all images of the batch in the split.
+        ``batch``: the indices, in the split, of all images in the batch.
         """
         size = len(batch)
         all_sizes = shard_sizes(size, self._device_count, self._weights)
@@ -280,7 +284,8 @@ class Loader:
 class _ResidentSource:
     """Source of shards that keeps a copy of the split on every device.
 
-    For each epoch, each device gathers its images in the epoch's order. Shards are slices of them.
+    For each epoch, each device gathers its images in the epoch's order. Shards are slices of the
+    gathered array.
     """
 
     def __init__(self, split: ArraySplit, ctxs: List[mx.Context]) -> None:
@@ -295,7 +300,7 @@ class _ResidentSource:
         return zip(*map(self._load_selections, columns))
 
     def _load_selections(self, selections: Sequence[BatchSelection]) -> "Iterator[Shards]":
-        """Yield for each batch of an epoch the shards of the selected images."""
+        """Yield, for each batch in an epoch, the shards of the selected images."""
         batches = [selection.indices for selection in selections]
         bounds = [bounds_from_sizes(selection.sizes) for selection in selections]
         epoch = [self._gather_epoch(device, batches, bounds) for device in range(len(self.ctxs))]
@@ -314,7 +319,7 @@ class _ResidentSource:
     ) -> Tuple[nd.NDArray, nd.NDArray]:
         """Gather the images and labels of all batches on device number ``device``, in order.
 
-        ``bounds``: for each batch, the (begin, end) of each device in it.
+        ``bounds``: for each batch, the (begin, end) of each device's shard.
         """
         pairs = zip(batches, bounds)
         parts = [batch[slice(*bound[device])] for batch, bound in pairs if device < len(bound)]
@@ -332,7 +337,7 @@ _SharderPairs = List[Tuple["Sharder", "Sharder"]]
 
 
 class _StreamingSource:
-    """Source of shards that makes batches on the host. ``random_crops``: see `Loader`."""
+    """Source of shards that assembles batches on the host. ``random_crops``: see `Loader`."""
 
     def __init__(self, split: Split, ctxs: Sequence[mx.Context], random_crops: bool) -> None:
         self.split, self.ctxs, self.random_crops = split, ctxs, random_crops
@@ -342,9 +347,10 @@ class _StreamingSource:
     def load_shards(self, batches: List[BatchSelections]) -> "Iterator[Tuple[Shards, ...]]":
         """Yield the shards of each batch and, with mixup, the shards of the images to mix into it.
 
-        Images are (n, C, H, W), in the type of the split. Labels are (n,) int32. Reading of each
-        batch starts before the previous batch is finished, so that decoders are never idle. Errors
-        of the split, such as DataError for a damaged file, are raised for the batch with the file.
+        Images are (n, C, H, W), in the type of the split. Labels are int32 (n,). The source starts
+        to read each batch before the previous one is finished, so that decoders are never idle. The
+        split's errors, such as DataError for a damaged file, are raised for the batch that contains
+        the file.
         """
         started: "Deque[Tuple[List[Reading], BatchSelections]]" = deque()
         sharders = (
@@ -366,7 +372,7 @@ class _StreamingSource:
                 reading.cancel()
 
     def _start_reading(self, selection: BatchSelection) -> Reading:
-        """Start to read a batch; if the split cannot read ahead, the batch is read when needed."""
+        """Start to read a batch. If the split cannot read ahead, the batch is read when needed."""
         if not self._reads_ahead:
             return _DeferredReading(self.split, selection)
         seeds = selection.image_seeds() if self.random_crops else None
@@ -395,7 +401,7 @@ class _StreamingSource:
 
 
 class _DeferredReading(NamedTuple):
-    """Batch of a split without read-ahead, which is read when `result` is called."""
+    """A batch from a split without read-ahead, which is read when `result` is called."""
 
     split: Split
     selection: BatchSelection
@@ -410,6 +416,6 @@ class _DeferredReading(NamedTuple):
 def _partners_are_reversed(selections: BatchSelections) -> bool:
     """Return whether the mixup partners are this worker's own images, in reverse order.
 
-    Then the images are read only once.
+    If so, the images are read only once.
     """
     return len(selections) == 2 and np.array_equal(selections[1].positions, selections[0].positions[::-1])

@@ -1,9 +1,9 @@
 """Copies arrays to pinned host memory, from which GPUs copy while the host continues.
 
-CUDA copies pageable memory through a buffer, and the host waits until all of it is in the buffer.
-The system never moves pinned memory, so a GPU can copy it asynchronously. Pinning is slow, and
-freeing is slow too: when MXNet frees a pinned array, CUDA waits until all GPUs are idle. Therefore
-two pinned buffers are kept and filled in turn.
+CUDA copies pageable memory through a buffer, and the host waits until all the data are in the
+buffer. The system never moves pinned memory, so a GPU can copy from it asynchronously. Both pinning
+and freeing are slow: when MXNet frees a pinned array, CUDA waits until all GPUs are idle. So two
+pinned buffers are kept and filled in turns.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PinnedCopier:
 
 
 def make_host_copier(ctx: mx.Context) -> "Callable[[NDArray[Any]], nd.NDArray]":
-    """Return a function that copies NumPy arrays to host memory from which ``ctx`` can copy fast.
+    """Return a function that copies NumPy arrays to host memory from which ``ctx`` copies fast.
 
     Reuse the function for all batches, and call it from one thread at a time.
     """

@@ -1,4 +1,4 @@
-"""Computes the items of an iterator ahead, in a thread. `Loader` prefetches batches with it."""
+"""Computes the items of an iterator in advance, in a thread, to prefetch batches for `Loader`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Item = TypeVar("Item")
 
 
 def prefetch(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None]":
-    """Yield ``items``; a thread computes up to ``depth`` of them ahead.
+    """Yield ``items``, of which a thread computes up to ``depth`` in advance.
 
-    Raises the exceptions of ``items``. Close the generator to stop early. The thread is reused by
-    later calls in this process. A new thread per epoch would leak memory, because MXNet never frees
-    about 5 MB for each thread that has queued operators.
+    Raises the exceptions that ``items`` raises. Close the generator to stop early. The thread is
+    reused by later calls in this process. A new thread per epoch would leak memory, because MXNet
+    never frees about 5 MB for each thread that has queued operators.
     """
     thread = _get_idle_thread()
     ready: "queue.Queue[Any]" = queue.Queue(depth)
@@ -81,7 +81,7 @@ class _PrefetchThread(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Run the queued jobs one by one; the thread's name shows whether it works."""
+        """Run the queued jobs one by one. The thread's name shows whether it is working."""
         while True:
             job = self.jobs.get()
             self.name = WORKING
@@ -98,7 +98,7 @@ _idle_threads: List[_PrefetchThread] = []
 def _get_idle_thread() -> _PrefetchThread:
     """Return an idle thread, or a new thread.
 
-    In the child of a fork, no thread of the list is alive, and a new thread is made.
+    In the child of a fork, no thread in the list is alive, so a new one is created.
     """
     while _idle_threads:
         thread = _idle_threads.pop()

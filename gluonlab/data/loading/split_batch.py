@@ -6,7 +6,7 @@ shards of all devices of this process. `Microbatches` divides them further (--mi
 
 `gluonlab.data.loading.batch_loader` calls `shard_sizes` for every batch. If the images are not yet
 on the devices, it copies the shards with `make_sharder`. Otherwise a shard is a slice of the images
-on the device. For dividing the network instead of the batch (--strategy), see
+on the device. To divide the network instead of the batch (--strategy), see
 `gluonlab.training.parallel_options`.
 """
 
@@ -35,12 +35,12 @@ Weights = Sequence[Fraction]  # one positive number per device: its share of the
 
 
 class Batch:
-    """Shards of a batch, which ``xs, ys = batch`` unpacks.
+    """The shards of a batch, which ``xs, ys = batch`` unpacks.
 
     ``xs[i]`` (n, C, H, W) are the images on device i, and ``ys[i]`` (n,) or (n, columns) the
     labels. If the batch is smaller than the number of devices, the last devices have no shard.
-    ``size``: the number of images on all devices of all processes; the update divides the sum of
-    the gradients by it.
+    ``size``: the number of images on all devices of all processes. The update divides the sum of
+    the gradients by this number.
     """
 
     __slots__ = ("size", "xs", "ys")
@@ -59,15 +59,15 @@ class Batch:
 
 
 def make_local_batch(xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> Batch:
-    """Return the batch with all its shards on the devices of this process."""
+    """Return a batch whose shards are all on devices of this process."""
     return Batch(xs, ys, sum(map(len, xs)))
 
 
 def shard(array: nd.NDArray, ctxs: Sequence[mx.Context], sizes: Optional[Sequence[int]] = None) -> List[nd.NDArray]:
-    """Split an array (n, ...) along its first axis, and copy a part to each device.
+    """Split an array (n, ...) along its first axis, and copy one part to each device.
 
-    The parts are of equal size, or of the given ``sizes`` (see `shard_sizes`). If n is smaller than
-    the number of devices, only the first devices get a part, and the list is shorter than ``ctxs``.
+    The parts have equal sizes, or the given ``sizes`` (see `shard_sizes`). If n is smaller than the
+    number of devices, only the first devices get a part, and the list is shorter than ``ctxs``.
     Without ``sizes``, raises DeviceError for duplicate devices.
     """
     if sizes is None:
@@ -104,9 +104,9 @@ def make_sharder(ctxs: Sequence[mx.Context]) -> "Sharder":
 def shard_sizes(size: int, parts: int, weights: Optional[Weights] = None) -> List[int]:
     """Return the sizes of the shards into which ``size`` images are divided. No shard is empty.
 
-    - Without ``weights``, sizes are equal, or differ by one image: then the first are larger.
-    - With ``weights``, sizes are `proportional_sizes`. A shard that would be empty gets an image of
-      the largest shard.
+    - Without ``weights``, sizes are equal or differ by one image, with the larger ones first.
+    - With ``weights``, sizes are `proportional_sizes`. A shard that would be empty gets an image
+      from the largest shard.
     - If there are fewer images than ``parts``, each image is a shard, and the list is shorter.
     """
     if weights is None or size <= parts:
@@ -120,9 +120,9 @@ def shard_sizes(size: int, parts: int, weights: Optional[Weights] = None) -> Lis
 
 
 def proportional_sizes(size: int, weights: Weights) -> List[int]:
-    """Divide ``size`` into whole numbers in proportion to ``weights``; some may be 0.
+    """Divide ``size`` into integers in proportion to ``weights``. Some may be 0.
 
-    Uses the largest remainder method. If remainders are equal, the first parts are rounded up.
+    Uses the largest remainder method. Of equal remainders, the first ones are rounded up.
     """
     total = sum(weights)
     quotas = [size * weight / total for weight in weights]
@@ -134,20 +134,20 @@ def proportional_sizes(size: int, weights: Weights) -> List[int]:
 
 
 def shard_bounds(size: int, parts: int) -> List[Tuple[int, int]]:
-    """Return the (begin, end) of each shard of an even division of ``size`` images."""
+    """Return the (begin, end) of each shard when ``size`` images are divided evenly."""
     return bounds_from_sizes(shard_sizes(size, parts))
 
 
 def bounds_from_sizes(sizes: Sequence[int]) -> List[Tuple[int, int]]:
-    """Return the (begin, end) of consecutive parts of these sizes."""
+    """Return the (begin, end) of consecutive parts with these sizes."""
     ends = list(accumulate(sizes))
     return list(zip([0, *ends], ends))
 
 
 def batch_count(images: int, size: int, drop_last: bool = False) -> int:
-    """Return the number of batches of ``size`` images in ``images`` images.
+    """Return the number of batches of size ``size`` in ``images`` images.
 
-    ``drop_last``: whether to leave out a smaller last batch.
+    ``drop_last``: whether to omit a smaller last batch.
     """
     return images // size if drop_last else -(-images // size)
 
@@ -162,20 +162,20 @@ class Microbatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Microbatches:
-    """Settings to divide each shard into ``count`` parts, or into parts of at most ``size`` images.
+    """Settings for dividing a shard into ``count`` parts, or into parts of at most ``size`` images.
 
-    If both settings are None, shards are not divided. A device trains on one part after the other,
-    and sums their gradients, so only the activations of one part need memory at a time. Losses are
-    summed, not averaged, so that the update does not depend on the number of parts. BatchNorm is an
-    exception: it normalizes each microbatch by its own mean and variance, and updates its running
-    statistics once per microbatch.
+    If both settings are None, shards are not divided. A device trains on one part after the other
+    and sums the gradients, so only one part's activations need memory at a time. Losses are summed,
+    not averaged, so that the update does not depend on the number of parts. BatchNorm is an
+    exception: it normalizes each microbatch with the microbatch's own mean and variance, and
+    updates its running statistics once per microbatch.
     """
 
     count: Optional[int] = None
     size: Optional[int] = None
 
     def bounds(self, images: int) -> List[Tuple[int, int]]:
-        """Divide a shard of ``images`` images; return the (begin, end) of each microbatch.
+        """Divide a shard of ``images`` images. Return the (begin, end) of each microbatch.
 
         Sizes are as even as possible, with the larger ones first. No microbatch is empty: a shard
         with fewer images than ``count`` is divided into single images.
@@ -184,13 +184,13 @@ class Microbatches:
         return shard_bounds(images, max(parts, 1))
 
     def largest_part(self, images: int) -> int:
-        """Return the number of images of the largest part of a shard."""
+        """Return the number of images in the largest part of a shard."""
         return max((end - begin for begin, end in self.bounds(images)), default=0)
 
     def split_into_rounds(self, batch: Batch) -> List[List[Microbatch]]:
         """Divide all shards into microbatches, for several rounds of training.
 
-        Round i has microbatch i of each shard with more than i microbatches.
+        Round i contains microbatch i of each shard with more than i microbatches.
         """
         xs, ys = batch.xs, batch.ys
         if self.count is None and self.size is None:
@@ -210,10 +210,10 @@ class Microbatches:
         """Raise ConfigError if a shard has too few images for ``count`` microbatches.
 
         Args:
-            global_batch_size: Images of a batch.
-            copies: Number of copies of the network.
+            global_batch_size: The number of images in a batch.
+            copies: Number of replicas of the network.
             on: Name of the unit that trains on a shard: "device" or "copy of the network".
-            fewest: Smallest number of images of a shard, if the batch is divided unevenly.
+            fewest: The number of images in the smallest shard, if the batch is divided unevenly.
         """
         share = global_batch_size // copies if fewest is None else fewest
         if self.count is not None and self.count > max(share, 1):
@@ -224,7 +224,7 @@ class Microbatches:
             )
 
     def describe(self) -> str:
-        """Return a note for a run's output, such as ", in 4 microbatches"; "" for whole shards."""
+        """Return text for a run's output, such as ", in 4 microbatches", or "" without division."""
         if self.count is not None:
             return f", in {self.count} microbatch{'es' * (self.count > 1)}"
         return f", in microbatches of at most {self.size}" if self.size is not None else ""

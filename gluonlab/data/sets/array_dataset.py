@@ -1,4 +1,4 @@
-"""Makes data sets from the user's arrays, and sets the weights of images in the training loss."""
+"""Makes data sets from the user's arrays, and sets the images' weights in the training loss."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def from_arrays(
 ) -> Dataset:
     """Create a data set from arrays of images and labels.
 
-    Arrays can be from NumPy, MXNet or another library, or lists of arrays. They are copied, except
-    memory-mapped files. The model gets bytes divided by 255, and floats unchanged.
+    Arrays can be from NumPy, MXNet or another library, or lists of arrays. They are copied, unless
+    they are memory-mapped files. The model gets bytes divided by 255, and floats unchanged.
 
     Args:
         x_train: Training images (N, C, H, W), or grayscale (N, H, W).
-        y_train: Training labels (N,), whole numbers from 0.
+        y_train: Training labels (N,), integers from 0 up.
         x_test: Validation images.
         y_test: Validation labels.
         classes: The class names. The default is the numbers up to the largest label.
         name: The name of the data set in the run directory.
-        layout: ``"NCHW"`` or ``"NHWC"``. Without it, images that look like (N, H, W, C) are an
+        layout: ``"NCHW"`` or ``"NHWC"``. If None, images that look like (N, H, W, C) raise an
             error.
         weights: The weights (N,) of the training images in the loss.
 
@@ -78,10 +78,10 @@ def check_same_shape(shape: Sequence[int], other_shape: Sequence[int], name: str
 
 
 def make_split(images: Any, labels: Any, part: str, layout: Optional[str] = None) -> ArraySplit:
-    """Make a split from the user's arrays. Raises DataError for a wrong shape or type.
+    """Make a split from the user's arrays. Raise DataError for a wrong shape or type.
 
-    The arrays are copied, unless they are mapped from a file. ``part``: train or test, for
-    messages.
+    The arrays are copied, unless they are mapped from a file. ``part``: "train" or "test", for
+    error messages.
     """
     name = f"x_{part}"
     x = to_numpy(images, name)
@@ -103,7 +103,7 @@ def make_split(images: Any, labels: Any, part: str, layout: Optional[str] = None
 
 
 def check_weights(name: str, given: Any, images: int) -> "Weights":
-    """Convert the weights of ``images`` images to float64. Raises DataError for invalid weights."""
+    """Convert the weights of ``images`` images to float64. Raise DataError for invalid weights."""
     try:
         values = given.asnumpy() if hasattr(given, "asnumpy") else np.asarray(given)
         weights: "Weights" = values.astype(np.float64)
@@ -125,9 +125,9 @@ def check_weights(name: str, given: Any, images: int) -> "Weights":
 
 
 def balanced_weights(labels: "Labels", classes: int) -> List[float]:
-    """Compute one weight per class, with which all classes contribute equally to the loss.
+    """Compute one weight per class, such that all classes contribute equally to the loss.
 
-    The weight of a class is N / (K * n). N is the number of all images, n the number of images of
+    The weight of a class is N / (K * n). N is the number of all images, n the number of images in
     the class, and K the number of classes that occur. The mean weight of the images is 1. The
     weight of a class without images is 1.
     """
@@ -139,8 +139,8 @@ def balanced_weights(labels: "Labels", classes: int) -> List[float]:
 def apply_class_weights(dataset: Dataset, class_weights: Union[str, Sequence[float]]) -> Dataset:
     """Return the data set with the class weights applied to its training images.
 
-    ``class_weights``: BALANCED, or one number per class. Existing weights of images are multiplied
-    by the class weights. Raises DataError if the weights do not fit the classes.
+    ``class_weights``: BALANCED, or one number per class. Existing image weights are multiplied by
+    the class weights. Raises DataError if the weights do not match the classes.
     """
     train, classes = dataset.train, dataset.classes
     if not isinstance(train, LabeledSplit):

@@ -1,7 +1,7 @@
 """Converts the user's arrays, from any library, to the pixels and labels of a split.
 
-This module does not import MXNet: it recognizes MXNet's arrays by their method ``asnumpy``. If
-``asnumpy`` were not called, NumPy would read these arrays number by number.
+This module does not import MXNet: it recognizes MXNet's arrays by their method ``asnumpy``. Without
+``asnumpy``, NumPy would read these arrays element by element.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ NO_REGRESSION = "a run trains classifiers; for a regression, write a custom trai
 
 
 def to_numpy(given: Any, name: str) -> "Array":
-    """Convert an array of NumPy, MXNet or another library, or a list of arrays, to a NumPy array.
+    """Convert an array from NumPy, MXNet or another library, or a list of arrays, to a NumPy array.
 
-    ``name``: the array's name in messages. Raises DataError if ``given`` is not an array, or is a
-    list of parts with different shapes.
+    ``name``: the array's name in error messages. Raises DataError if ``given`` is not an array, or
+    is a list of arrays with different shapes.
     """
     if isinstance(given, (list, tuple)):
         given = [_part_to_numpy(part) for part in given]
@@ -80,8 +80,8 @@ def _check_equal_shapes(parts: Sequence[Any], name: str) -> None:
 def shares_user_memory(array: "Array", given: Any) -> bool:
     """Return whether ``array`` may share memory with the user's array ``given``.
 
-    If so, the user's later writes would change ``array``. Returns False for an array that is mapped
-    from a file: it must not be copied, because it may be larger than the memory.
+    If so, the user's later writes would change ``array``. Returns False for an array mapped from a
+    file: such an array must not be copied, because it may be larger than memory.
     """
     base: Any = array
     while isinstance(base, np.ndarray) and base.base is not None:
@@ -125,11 +125,11 @@ def looks_channels_last(shape: Sequence[int]) -> bool:
 
 
 def to_pixels(images: "Array", name: str) -> "Array":
-    """Convert images to uint8 from 0 to WHITE, or to float32 in the same scale.
+    """Convert images to uint8 from 0 to WHITE, or to float32 on the same scale.
 
     - Integers must be from 0 to 255, and become uint8.
     - Floats are the values that the network gets, so they are multiplied by WHITE. If all results
-      are whole bytes, up to float32 rounding, they become uint8.
+      are integers from 0 to 255, up to float32 rounding, they become uint8.
 
     Raises DataError for other values.
     """
@@ -155,9 +155,9 @@ def to_pixels(images: "Array", name: str) -> "Array":
 
 
 def to_bytes_if_whole(images: "Array") -> "Array":
-    """Convert images to uint8 if all values are whole numbers from 0 to 255, up to rounding.
+    """Convert images to uint8 if all values are integers from 0 to 255, up to rounding.
 
-    Otherwise return the images unchanged.
+    Otherwise, return the images unchanged.
     """
     if images.dtype == np.uint8:
         return images
@@ -172,7 +172,7 @@ def to_bytes_if_whole(images: "Array") -> "Array":
 
 
 def warn_of_whole_floats(images: "Array", name: str) -> None:
-    """Warn about floats that look like pixels from 0 to 255."""
+    """Warn about float images that look like pixels from 0 to 255."""
     if images.dtype.kind != "f" or not images.size or images.min() < 0 or images.max() <= 1:
         return
     if (images == np.rint(images)).all():
@@ -183,9 +183,9 @@ def warn_of_whole_floats(images: "Array", name: str) -> None:
 
 
 def convert_labels(given: Any, name: str, images: int) -> "NDArray[np.int32]":
-    """Convert the labels of ``images`` images to int32. Raises DataError.
+    """Convert the labels of ``images`` images to int32. Raise DataError for invalid labels.
 
-    Labels are whole numbers from 0 and have the shape (n,) or (n, 1). They may be floats.
+    Labels are integers from 0 up, with shape (n,) or (n, 1). Their type may be float.
     """
     labels = to_numpy(given, name)
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -219,8 +219,8 @@ def _is_one_hot(labels: "Array") -> bool:
 def resolve_class_names(train: "Array", test: "Array", classes: Optional[Sequence[str]] = None) -> Tuple[str, ...]:
     """Return the class names: ``classes``, or the numbers up to the largest label.
 
-    Warns about numbers without a label, and about classes that only validation images have. Raises
-    DataError if names are missing, or if most numbers have no label.
+    Warns about class numbers that no image has, and about classes that only validation images have.
+    Raises DataError if names are missing, or if most class numbers do not occur.
     """
     present = np.union1d(train, test)
     count = int(present[-1]) + 1

@@ -1,4 +1,4 @@
-"""Loads data sets from CSV lists of image files, and from MXNet's record files (.rec).
+"""Loads data sets from CSV lists of image files and from MXNet's record files (.rec).
 
 A CSV list has one line per image, with its path and its label. A record file, written by MXNet's
 im2rec, contains many images. MXNet's reader (`mxnet.recordio`) reads the record file once from
@@ -56,10 +56,10 @@ _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 class ImageList(NamedTuple):
-    """Locations and labels of the images in a CSV list or a record file.
+    """The locations and labels of the images in a CSV list or a record file.
 
-    ``keys``: a text for each image, by which held-out images are selected. ``label_names``: label
-    -> name of the class, if the names are known.
+    ``keys``: a text for each image, by which held-out images are selected. ``label_names``: the
+    class name of each label, if known.
     """
 
     path: Path
@@ -75,13 +75,13 @@ class ListedImages:
     Attributes:
         train: Locations and labels of the training images.
         val: Locations and labels of the validation images.
-        values: The labels in the training file, sorted; whole numbers are sorted by value.
-        classes: Their names.
-        name: Name of the training file, or of its folder if the file's name is only "train".
+        values: The labels in the training file, sorted; integers are sorted by value.
+        classes: The names of these labels.
+        name: Name of the training file, or that of its folder if the file's name is only "train".
         untested_classes: Classes without validation images.
 
-    ``val_share``: the share of each class that is held out of ``train`` if ``val`` is None. Raises
-    DataError for fewer than two classes, and for a validation class without training images.
+    ``val_share``: the fraction of each class that is held out from ``train`` if ``val`` is None.
+    Raises DataError for fewer than two classes, and for a validation class without training images.
     """
 
     def __init__(self, train: ImageList, val: Optional[ImageList], val_share: Optional[float]) -> None:
@@ -115,7 +115,7 @@ class ListedImages:
         self._note_untested(val_classes)
 
     def warnings(self) -> List[str]:
-        """Return messages on classes without validation images, and labels other than 0, 1, ..."""
+        """Return warnings about classes without validation images, and labels not 0, 1, ..."""
         messages = []
         if self.untested_classes:
             messages.append(f"there are no validation images of the classes {shorten_names(self.untested_classes)}")
@@ -162,8 +162,8 @@ def find_train_and_val_files(
     validation file may be in the same folder; its name ends with val or test instead.
 
     ``ending``: the suffix of both files, such as .csv. ``prefix``: the prefix of the data set's
-    name, such as list. Raises DataError for a missing file, and if there is both a validation file
-    and a ``val_share``.
+    name, such as list. Raises DataError for a missing file, and if both a validation file and a
+    ``val_share`` are given.
     """
     parts = [value] if os.path.exists(value) else [part.strip() for part in value.split(",")]
     if len(parts) > 2 or not all(parts):
@@ -188,7 +188,7 @@ def find_train_and_val_files(
 
 
 def _check_user_file(name: str, ending: str, prefix: str) -> Path:
-    """Return the path of a file that the user names. Raises DataError if it is unusable."""
+    """Return the path of a file named by the user. Raise DataError if it cannot be used."""
     try:
         path = Path(name).expanduser()
     except RuntimeError:
@@ -219,7 +219,7 @@ def _find_validation_file(train: Path) -> Optional[Path]:
 
 
 def _name_before_train(train: Path) -> Optional[str]:
-    """Return a file's name without the word of TRAIN at its end; None if no such word is there."""
+    """Return a file's name without the word from TRAIN at its end; None without such a word."""
     for name in TRAIN:
         if train.stem.lower().endswith(name):
             return train.stem[: -len(name)]
@@ -231,7 +231,7 @@ def _are_numbers(labels: Sequence[Label]) -> bool:
 
 
 def _to_numbers(labels: Sequence[Label]) -> List[Label]:
-    """Convert labels to integers if all of them are whole numbers; else return them unchanged."""
+    """Convert labels to integers if all of them are integers, else return the labels unchanged."""
     if all(isinstance(label, int) or _NUMBER.fullmatch(label) for label in labels):
         return [int(label) for label in labels]
     return list(labels)
@@ -248,9 +248,9 @@ def _check_label_names(train: ImageList, val: ImageList) -> None:
 
 
 def to_class_number(value: float, position: str) -> int:
-    """Convert a label to a class number. ``position``: the label's position, for messages.
+    """Convert a label to a class number. ``position``: the label's position, for error messages.
 
-    Raises DataError if the label is not a whole number from 0.
+    Raises DataError if the label is not an integer from 0 up.
     """
     if not 0 <= value < 2**31 or value != int(value):
         raise DataError(f"{position} has the label {value:g}: use class numbers, which are whole numbers from 0")
@@ -269,7 +269,7 @@ QUOTE_HINT = 'put a name with a comma into quotes, as "a, b.jpg"'
 
 
 class ListColumns(NamedTuple):
-    """The number of columns of a list, and the indices of the image and label columns."""
+    """The number of columns in a list, and the indices of the image and label columns."""
 
     column_count: int
     image: int
@@ -277,13 +277,13 @@ class ListColumns(NamedTuple):
 
 
 def load_list(path: str, root: Optional[str] = None, val_share: Optional[float] = None, **options: Any) -> Dataset:
-    """Load the images that a CSV list names. Raises DataError.
+    """Load the images named in a CSV list. Raise DataError if the list or an image is invalid.
 
     Args:
         path: ``train.csv``, with val.csv in the same folder or with ``val_share``, or
             ``train.csv,val.csv``.
-        root: Folder of the images; by default, the folder of each list.
-        val_share: Share of each class that is held out if there is no validation list.
+        root: The folder that contains the images; by default, the folder of each list.
+        val_share: The fraction of each class that is held out if there is no validation list.
         options: See `make_image_dataset`.
     """
     images = find_listed_images(path, root, val_share)
@@ -293,7 +293,7 @@ def load_list(path: str, root: Optional[str] = None, val_share: Optional[float] 
 def find_listed_images(path: str, root: Optional[str] = None, val_share: Optional[float] = None) -> ListedImages:
     """Read the CSV lists, and check that the listed images exist. Arguments as for `load_list`.
 
-    Raises DataError. Warns of images that are listed for both training and validation.
+    Raises DataError for invalid lists. Warns about images listed for both training and validation.
     """
     train_file, val_file = find_train_and_val_files(path, LIST_ENDING, LIST_KIND, val_share)
     if root is not None and not os.path.isdir(root):
@@ -314,7 +314,7 @@ def find_listed_images(path: str, root: Optional[str] = None, val_share: Optiona
 def read_image_list(path: Path, folder: Path) -> ImageList:
     """Read a CSV file that lists images in ``folder`` and their labels.
 
-    Raises DataError that names the invalid line.
+    Raises a DataError that names the invalid line.
     """
     image_root = _ImageRoot(folder)
     lines: Dict[str, int] = {}  # line number of each image
@@ -348,7 +348,7 @@ def read_image_list(path: Path, folder: Path) -> ImageList:
 
 
 def _read_entries(path: Path, folder: Path) -> Iterator[Tuple[int, str, str]]:
-    """Yield (line number, image, label) for each line; skip the header."""
+    """Yield (line number, image, label) for each line except the header."""
     columns: Optional[ListColumns] = None
     for line, cells in _read_rows(path):
         where = f"{path}, line {line}"
@@ -369,7 +369,7 @@ def _read_entries(path: Path, folder: Path) -> Iterator[Tuple[int, str, str]]:
 
 
 def _read_rows(path: Path) -> Iterator[Tuple[int, List[str]]]:
-    """Yield (line number from 1, cells) for each line of a CSV file that is not empty."""
+    """Yield (line number from 1, cells) for each non-empty line in a CSV file."""
     try:
         with convert_read_errors(path, "file"), path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file, strict=True)
@@ -387,7 +387,7 @@ def _read_rows(path: Path) -> Iterator[Tuple[int, List[str]]]:
 
 
 def _detect_columns(cells: List[str], where: str, folder: Path) -> Tuple[ListColumns, bool]:
-    """Detect the columns from the first line; also return whether that line is a header."""
+    """Detect the columns from the first line. Also return whether that line is a header."""
     if len(cells) == 1:
         separator = next((sign for sign in OTHER_SEPARATORS if sign in cells[0]), None)
         advice = f", separated by {OTHER_SEPARATORS[separator]}: use commas" if separator else f": {FORM_HINT}"
@@ -424,7 +424,7 @@ class _ImageRoot:
         self._prefixes = {os.path.join(path, "") for path in (self.folder, os.path.realpath(folder))}
 
     def resolve_path(self, image: str, where: str) -> str:
-        """Return the path of an image. Raises DataError if it is outside the folder."""
+        """Return the path of an image. Raise DataError if the path is outside the folder."""
         path = os.path.normpath(os.path.join(self.folder, image))
         if not any(path.startswith(start) for start in self._prefixes):
             raise DataError(
@@ -448,7 +448,7 @@ REMAKE_HINT = "create it again with im2rec"
 
 
 def load_records(path: str, val_share: Optional[float] = None, **options: Any) -> Dataset:
-    """Load the images of record files. Raises DataError.
+    """Load the images from record files. Raise DataError if a file is invalid.
 
     ``path``: ``train.rec``, with val.rec in the same folder or with ``val_share``, or
     ``train.rec,val.rec``. ``val_share``: see `load_list`. ``options``: see `make_image_dataset`.
@@ -458,9 +458,9 @@ def load_records(path: str, val_share: Optional[float] = None, **options: Any) -
 
 
 def find_record_images(path: str, val_share: Optional[float] = None) -> ListedImages:
-    """Find the byte positions and labels of all records; arguments as for `load_records`.
+    """Find the byte positions and labels of all records. Arguments as for `load_records`.
 
-    Raises DataError.
+    Raises DataError for invalid files.
     """
     train, val = find_train_and_val_files(path, RECORD_ENDING, RECORD_KIND, val_share)
     records = read_records(train)
@@ -492,7 +492,7 @@ def read_records(path: Path) -> ImageList:
 
 
 class _Record(NamedTuple):
-    """A record as MXNet reads it, and its start and end in the file."""
+    """A record as MXNet reads it, with its start and end in the file."""
 
     content: bytes
     begin: int
@@ -506,7 +506,7 @@ class _Header(NamedTuple):
 
 
 def _iterate_records(path: Path, size: int) -> Iterator[_Record]:
-    """Yield the records of a file of ``size`` bytes in order, and show a progress bar."""
+    """Yield the records in a file of ``size`` bytes in order, and show a progress bar."""
     from mxnet.base import MXNetError
     from mxnet.recordio import MXRecordIO
 
@@ -531,7 +531,7 @@ def _iterate_records(path: Path, size: int) -> Iterator[_Record]:
 
 
 def _damaged_records_error(path: Path, count: int, begin: int, size: int) -> DataError:
-    """Return the error for a record file of ``size`` bytes, damaged after ``count`` records.
+    """Return the error for a record file of ``size`` bytes that is damaged after ``count`` records.
 
     ``begin``: the byte at which the damaged record starts.
     """
@@ -554,7 +554,7 @@ def _reader_position(reader: Any) -> int:
 
 
 def _unpack_header(content: bytes, name: str) -> _Header:
-    """Unpack the label and id of a record. Raises DataError unless it has exactly one label."""
+    """Unpack a record's label and id. Raise DataError unless it has exactly one label."""
     from mxnet.recordio import unpack
 
     try:
@@ -573,9 +573,9 @@ def _unpack_header(content: bytes, name: str) -> _Header:
 def _content_ranges(file: BinaryIO, record: _Record, skipped: int) -> List[ByteRange]:
     """Return the byte ranges of a record's content, without the first ``skipped`` bytes.
 
-    A record whose content contains the magic number is stored in several frames. It is cut at each
-    magic number, which is left out of the content. Each frame starts with a magic number, so the
-    start of the next frame replaces the magic number that was left out.
+    A record whose content contains the magic number is stored in several frames. The content is cut
+    at each magic number, which is left out. Each frame starts with a magic number, so the start of
+    the next frame replaces the one that was left out.
     """
     size, remaining, position = len(record.content), len(record.content), record.begin
     if record.end - position == FRAME.size + size + -size % 4:  # a single frame, the usual case
@@ -595,10 +595,10 @@ def _content_ranges(file: BinaryIO, record: _Record, skipped: int) -> List[ByteR
 
 
 def _read_label_names(path: Path, labels: Sequence[int]) -> Mapping[Label, str]:
-    """Return label -> class name from the .lst file next to a record file.
+    """Return the class name of each label, from the .lst file next to a record file.
 
-    The name of a class is the folder of its images. Returns {} if there is no .lst file, or unless
-    each label has its own folder.
+    The name of a class is that of its images' folder. Returns {} if there is no .lst file, or if
+    some label does not have a folder of its own.
     """
     folders: Dict[int, Set[str]] = {}
     try:

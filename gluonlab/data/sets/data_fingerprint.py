@@ -1,7 +1,7 @@
 """Fingerprints (digests) of a data set's classes and images.
 
 A run records the fingerprints. They are compared before the run is resumed or evaluated, to detect
-that the data have changed.
+changed data.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ MAX_NAMES = 1000
 
 
 def classes_fingerprint(classes: Sequence[str]) -> Dict[str, Any]:
-    """Return ``count`` and ``sha256`` of the classes, and ``names`` if at most MAX_NAMES."""
+    """Return the ``count`` and ``sha256`` of the classes, and up to MAX_NAMES ``names``."""
     digest = hashlib.sha256(json.dumps(list(classes)).encode()).hexdigest()
     names = {"names": list(classes)} if len(classes) <= MAX_NAMES else {}
     return {"count": len(classes), "sha256": digest, **names}
 
 
 def describe_class_changes(recorded: Any, classes: Sequence[str]) -> str:
-    """Describe how ``classes`` differ from a recorded fingerprint; "" if they do not.
+    """Return text about how ``classes`` differ from a recorded fingerprint; "" if they do not.
 
-    ``recorded``: the value of `classes_fingerprint`, as read from a file.
+    ``recorded``: the result of `classes_fingerprint`, as read from a file.
     """
     current = classes_fingerprint(classes)
     # nothing was recorded, or the same classes
@@ -56,7 +56,7 @@ def split_fingerprint(split: Split) -> str:
     """Return the fingerprint of a split, such as ``60000 images, sha256 ...``.
 
     The digest covers the labels and the pixels or, for image files, the names and sizes of the
-    files. Raises OSError for a missing file.
+    files. Raises OSError if a file is missing.
     """
     sha256 = hashlib.sha256()
     for content in _iterate_content(split):
@@ -65,7 +65,7 @@ def split_fingerprint(split: Split) -> str:
 
 
 def _iterate_content(split: Split) -> "Iterator[bytes | memoryview]":
-    """Yield the bytes of which `split_fingerprint` computes the digest."""
+    """Yield the bytes over which `split_fingerprint` computes the digest."""
     yield repr(split.image_shape).encode()
     if isinstance(split, FileSplit):
         yield from _iterate_files(split.paths)
@@ -93,7 +93,7 @@ def _iterate_files(locations: "Sequence[ImageLocation]") -> Iterator[bytes]:
 
 
 def _iterate_pixels(split: PixelSplit) -> "Iterator[bytes | memoryview]":
-    """Yield the pixels of a split; if the split is large or on disk, the pixels of a sample."""
+    """Yield the pixels of a split, or of a sample if the split is large or on disk."""
     use_all = isinstance(split, ArraySplit) and split.images.nbytes <= MAX_BYTES
     images: "Images" = split.images
     if not use_all and len(split) > SAMPLED_IMAGES:

@@ -1,4 +1,4 @@
-"""Classes for data sets and their splits, and the values of --normalize.
+"""Defines data sets and their splits, and parses the values of --normalize.
 
 A data set has a training split, a validation split, class names, a normalization and default settings.
 """
@@ -38,7 +38,7 @@ class Split(Protocol):
         """Shape of an image: (channels, height, width)."""
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """Return the images (n, C, H, W) and labels (n,) int32 at these n indices.
+        """Return the images (n, C, H, W) and int32 labels (n,) at these n indices.
 
         Images are uint8, or float32 if the split's ``dtype`` is float32. In both types, 255 is
         white.
@@ -49,21 +49,21 @@ class Reading(Protocol):
     """Interface of a batch that is being read."""
 
     def result(self) -> "Tuple[Images, Targets]":
-        """Wait for the batch; return the images and labels, like `Split.batch`."""
+        """Wait for the batch, and return the images and labels, like `Split.batch`."""
 
     def cancel(self) -> None:
-        """Cancel the reading."""
+        """Stop reading the batch."""
 
 
 @runtime_checkable
 class ReadAheadSplit(Split, Protocol):
-    """Interface of a split whose batches other processes read ahead, also with random crops."""
+    """Interface of a split whose batches other processes read ahead, possibly with random crops."""
 
     def start_reading(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> Reading:
         """Start to read the batch of the images at these indices.
 
-        ``seeds``: for random crops, a number below 2**32 per image, see
-        `gluonlab.data.images.decode_image.random_crop_box`.
+        ``seeds``: for random crops, one number below 2**32 per image (see
+        `gluonlab.data.images.decode_image.random_crop_box`).
         """
 
 
@@ -73,7 +73,7 @@ def image_dtype(split: Split) -> str:
 
 
 class LabeledSplit:
-    """Base class of splits with labels (N,) int32.
+    """Base class of splits with int32 labels of shape (N,).
 
     ``weights`` (N,): optional factors for the loss of each image.
     """
@@ -85,20 +85,20 @@ class LabeledSplit:
 
     @property
     def targets(self) -> "Targets":
-        """Labels (N,) int32 or, with weights, (N, 2) float32: each label and its weight."""
+        """The labels: int32 (N,) or, with weights, float32 (N, 2), each label and its weight."""
         return self.labels if self.weights is None else self._labels_and_weights
 
     def with_weights(self: "S", weights: "Weights") -> "S":
-        """Return a split with the same images and labels, and these weights."""
+        """Return a split with the same images and labels, and with these weights."""
         split = copy.copy(self)
         LabeledSplit.__init__(split, self.labels, weights)
         return split
 
 
 class PixelSplit(LabeledSplit):
-    """Split with its pixels in an array: images (N, C, H, W), labels (N,) int32.
+    """A split whose pixels are in an array: images (N, C, H, W), with int32 labels (N,).
 
-    Images are uint8 or float32; in both types, 255 is white. The array may be mapped from a file.
+    Images are uint8 or float32. In both types, 255 is white. The array may be mapped from a file.
     """
 
     def __init__(self, images: "Images", labels: "Labels", weights: "Optional[Weights]" = None) -> None:
@@ -119,15 +119,15 @@ class PixelSplit(LabeledSplit):
         return self.images.shape[1], self.images.shape[2], self.images.shape[3]
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """Return the images (n, C, H, W) and labels (n,) int32 at these n indices.
+        """Return the images (n, C, H, W) and int32 labels (n,) at these n indices.
 
-        If the images have weights, labels are (n, 2) float32: each label and its weight.
+        If the images have weights, labels are float32 (n, 2): each label and its weight.
         """
         return self.images[indices], self.targets[indices]
 
 
 class ArraySplit(PixelSplit):
-    """Split in memory. Arrays with the right type and layout are not copied.
+    """A split in memory. Arrays with the right type and layout are not copied.
 
     ``layout``: as for `gluonlab.data.from_arrays`. Raises DataError for images or labels of a wrong
     type or shape.
@@ -153,10 +153,10 @@ class ArraySplit(PixelSplit):
 
 @dataclass(frozen=True)
 class Defaults:
-    """Settings of a data set's recipe ``quick``, for a first try, and its usual networks.
+    """The settings of a data set's recipe ``quick``, for a first try, and its usual models.
 
-    ``batch_size`` is per device. ``model``: the network of the recipe ``quick``.
-    ``published_model``: the network of other recipes, if it differs.
+    ``batch_size`` is per device. ``model``: the model for the recipe ``quick``.
+    ``published_model``: the model for other recipes, if different.
     """
 
     model: str = "lenet"
@@ -171,10 +171,10 @@ class Defaults:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Data set that is ready to be read.
+    """A data set that is ready to be read.
 
-    ``normalization``: mean and standard deviation of each channel, as fractions of 255, with which
-    images are normalized. ``resizer``: the library that resizes image files, if there are any.
+    ``normalization``: the mean and standard deviation with which each channel is normalized, as
+    fractions of 255. ``resizer``: the library that resizes image files, if there are any.
     """
 
     name: str
@@ -192,7 +192,7 @@ class Dataset:
 
     @property
     def val(self) -> Split:
-        """Images on which a run is evaluated: another name of ``test``."""
+        """The images on which a run is evaluated: another name for ``test``."""
         return self.test
 
 
@@ -230,7 +230,8 @@ def parse_normalization(value: str) -> Optional[Normalization]:
 def resolve_normalization(value: str, channels: int, dataset: str) -> Optional[Normalization]:
     """Return (means, deviations) of ``channels`` channels for a value of ``TrainConfig.normalize``.
 
-    ``dataset``: the data set's name, for messages. Raises ConfigError if the value does not fit.
+    ``dataset``: the data set's name, for error messages. Raises ConfigError if the value is invalid
+    or has another number of channels.
     """
     normalization = parse_normalization(value)
     if normalization is None or len(normalization[0]) == channels:
@@ -245,5 +246,5 @@ def resolve_normalization(value: str, channels: int, dataset: str) -> Optional[N
 
 
 def format_normalization(normalization: Optional[Normalization]) -> str:
-    """Format as ``M,M,M/S,S,S`` with all digits, which --normalize accepts; ``none`` for None."""
+    """Format as ``M,M,M/S,S,S`` with all digits, as --normalize accepts it; ``none`` for None."""
     return NONE if normalization is None else "/".join(",".join(map(repr, values)) for values in normalization)

@@ -16,7 +16,7 @@ from gluonlab.errors import DataError, unknown
 
 
 class DatasetKind(NamedTuple):
-    """Function that loads a data set, with its summary and default settings.
+    """A function that loads a data set, with the data set's summary and default settings.
 
     ``find``: only for data sets of image files, a function that returns the path of the files. Its
     argument is --data-dir (None for the default folder), or the path in the data set's name. Raises
@@ -103,7 +103,7 @@ PATH_DATASETS = {name.partition(":")[0]: name for name in DATASETS if ":" in nam
 def find_dataset_kind(name: str) -> Tuple[DatasetKind, Dict[str, str]]:
     """Return the registered kind of a data set, and the options in its name, such as a path.
 
-    Raises DataError, with the choices, for an unknown name.
+    Raises DataError for an unknown name. The message lists the choices.
     """
     prefix, _, path = str(name).partition(":")
     if prefix in PATH_DATASETS and path.strip():
@@ -128,7 +128,7 @@ def find_dataset_kind(name: str) -> Tuple[DatasetKind, Dict[str, str]]:
 
 
 def check_dataset(name: str) -> None:
-    """Raise DataError, with the choices, if no data set has this name."""
+    """Raise DataError if no data set has this name. The message lists the choices."""
     find_dataset_kind(name)
 
 
@@ -150,14 +150,14 @@ def has_image_files(name: str) -> bool:
 def is_packed_dataset(name: str, root: Optional[str] = None) -> bool:
     """Return whether the data set is packed, so that its images cannot be cropped again.
 
-    Raises DataError.
+    Raises DataError if the data set is missing.
     """
     kind, options = find_dataset_kind(name)
     return kind.find is not None and is_packed(kind.find(options.get("path", root)))
 
 
 def image_file_datasets() -> List[str]:
-    """Return the names of the data sets of image files."""
+    """Return the names of the data sets that consist of image files."""
     return [name for name in DATASETS if has_image_files(name)]
 
 
@@ -167,8 +167,8 @@ def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Datas
     Args:
         name: The name of a data set, such as ``"mnist"``, or ``"folder:PATH"``, ``"record:FILE"``
             or ``"list:FILE"`` for your own images.
-        root: The folder that contains the files. The default is the folder that ``gluonlab data``
-            downloads to.
+        root: The folder that contains the files. The default is the folder to which ``gluonlab
+            data`` downloads.
         options: Options of the data set, such as ``image_size`` for image files.
 
     Returns:

@@ -1,10 +1,10 @@
-"""Makes data sets from Gluon data sets, or from other sequences of (image, label).
+"""Makes data sets from Gluon data sets or other sequences of (image, label).
 
-Samples that cannot change are read into memory once. These are arrays, and MXNet's data sets
-without transformations or with the transformations in FIXED_TRANSFORMS.
+Samples that cannot change are read into memory once. Such samples come from arrays, and from
+MXNet's data sets with no transformations or only those in FIXED_TRANSFORMS.
 
-All other data sets may draw random numbers. Their images are read again in every epoch, when a
-batch needs them, as with a DataLoader.
+All other data sets may draw random numbers. As with a DataLoader, their images are read again in
+every epoch, when a batch needs them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def from_datasets(
 
     Args:
         train: Training samples. Images are (C, H, W), (H, W, C) or grayscale (H, W). Labels are
-            whole numbers from 0.
+            integers from 0 up.
         test: Validation samples.
         classes: The class names. The default is the numbers up to the largest label.
         name: The name of the data set in the run directory.
@@ -83,7 +83,7 @@ def from_datasets(
         The data set.
 
     Raises:
-        DataError: The samples have another form.
+        DataError: The samples have another format.
     """
     check_layout_name(layout)
     splits = [_make_split(given, part, layout) for given, part in ((train, "train"), (test, "test"))]
@@ -94,7 +94,7 @@ def from_datasets(
 
 
 def resolve_dataset(given: Any) -> Optional[Dataset]:
-    """Return ``given`` if it is a Dataset or None; make a Dataset from a pair (train, test).
+    """Return ``given`` if it is a Dataset or None, or make a Dataset from a pair (train, test).
 
     Raises DataError for other values.
     """
@@ -102,7 +102,7 @@ def resolve_dataset(given: Any) -> Optional[Dataset]:
 
 
 def require_dataset(given: Any) -> Dataset:
-    """Return ``given`` if it is a Dataset; make a Dataset from a pair (train, test).
+    """Return ``given`` if it is a Dataset, or make a Dataset from a pair (train, test).
 
     Raises DataError for other values.
     """
@@ -127,7 +127,10 @@ def require_dataset(given: Any) -> Dataset:
 
 
 def resolve_split(given: Any) -> Split:
-    """Return ``given`` if it is a split; make a split from a Gluon data set. Raises DataError."""
+    """Return ``given`` if it is a split, or make a split from a Gluon data set.
+
+    Raises DataError for other objects.
+    """
     if isinstance(given, Split):
         return given
     if isinstance(given, Dataset):
@@ -143,9 +146,8 @@ def resolve_split(given: Any) -> Split:
 def warn_of_ignored_loader_settings(given: Any, dataset: Dataset, batch_size: int, drop_last: bool) -> None:
     """Warn if a setting of the user's DataLoaders, ``given``, differs from the run's setting.
 
-    ``dataset``: the data set that was made from these DataLoaders. ``batch_size``: the number of
-    images per step on all devices of the run. ``drop_last``: whether the run leaves out a smaller
-    last batch.
+    ``dataset``: the data set made from these DataLoaders. ``batch_size``: the number of images per
+    step on all devices of the run. ``drop_last``: whether the run omits a smaller last batch.
     """
     loaders = given if isinstance(given, (tuple, list)) else ()
     for loader, part in zip(loaders, ("train", "test")):
@@ -194,11 +196,11 @@ def _unwrap_loader(given: Any, part: str) -> Any:
 
 
 class GluonSplit(LabeledSplit):
-    """Split that reads the samples of its data set each time a batch needs them.
+    """A split that reads samples from its data set each time a batch needs them.
 
-    All images must have the shape and type of the first image. ``labels`` (n,) int32: set by the
-    creator, or by `read_labels`; later reads must return the same labels. ``part``: train or test,
-    for messages.
+    All images must have the shape and type of the first image. ``labels``, int32 (n,), are set by
+    the creator or by `read_labels`. Later reads must return the same labels. ``part``: "train" or
+    "test", for error messages.
     """
 
     def __init__(self, data: Any, part: str, layout: Optional[str]) -> None:
@@ -225,9 +227,9 @@ class GluonSplit(LabeledSplit):
         return len(self.data)
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """Read the images (n, C, H, W) and labels (n,) int32 at these n indices.
+        """Read the images (n, C, H, W) and int32 labels (n,) at these n indices.
 
-        If the images have weights, labels are (n, 2) float32: each label and its weight. Raises
+        If the images have weights, labels are float32 (n, 2): each label and its weight. Raises
         DataError for a sample that cannot be read, or that differs in shape or type from the first
         sample.
         """
@@ -242,7 +244,7 @@ class GluonSplit(LabeledSplit):
         return images, self.targets[indices]
 
     def read_sample(self, index: int) -> "Tuple[NDArray[Any], int]":
-        """Read the image ``index`` (C, H, W), in the split's type, and its label."""
+        """Read the image at ``index``, (C, H, W) in the split's type, and its label."""
         image, label = self._get_sample(index)
         if (image.shape, image.dtype) != self._first:
             shape, dtype = self._first
@@ -262,13 +264,13 @@ class GluonSplit(LabeledSplit):
         return image, int(convert_labels(np.reshape(label, (1, -1)), description, 1)[0])
 
     def read_labels(self) -> None:
-        """Read every sample once and keep its label."""
+        """Read every sample once, and store the labels."""
         self.labels = np.array(
             [self.read_sample(index)[1] for index in _indices_with_progress(len(self), self.part)], np.int32
         )
 
     def read_all(self) -> ArraySplit:
-        """Read every sample once and return a split in memory."""
+        """Read every sample once, and return a split in memory."""
         images = np.empty((len(self), *self.image_shape), self.dtype)
         labels = np.empty(len(self), np.int32)
         for index in _indices_with_progress(len(self), self.part):
@@ -312,7 +314,7 @@ def _indices_with_progress(count: int, part: str) -> Iterator[int]:
 
 
 def _make_split(data: Any, part: str, layout: Optional[str]) -> "ArraySplit | GluonSplit":
-    """Make a split from a data set of samples. Raises DataError for other objects."""
+    """Make a split from a data set of samples. Raise DataError for other objects."""
     if isinstance(data, gluon.data.DataLoader):
         raise DataError(
             f"{part} is a DataLoader, but a run or a Loader creates the batches: use the DataLoader's data set"
@@ -339,7 +341,7 @@ def _make_split(data: Any, part: str, layout: Optional[str]) -> "ArraySplit | Gl
 
 
 def _array_columns(data: Any) -> Optional[Tuple[Any, Any]]:
-    """Return a data set's arrays of images and labels if their rows are its samples; else None."""
+    """Return a data set's arrays of images and labels if the rows are its samples, else None."""
     if type(data) is gluon.data.ArrayDataset and len(data._data) == 2:
         return tuple(data._data) if all(map(_is_rows, data._data)) else None
     if isinstance(data, _DownloadedDataset) and _is_mxnet_class(data) and data._transform is None:
@@ -357,7 +359,7 @@ def _is_mxnet_class(data: Any) -> bool:
 
 
 def has_fixed_samples(data: Any) -> bool:
-    """Return whether a data set is known to return the same samples at each read."""
+    """Return whether a data set is known to return the same samples every time it is read."""
     if isinstance(data, (list, tuple)) or hasattr(data, "shape"):
         return True
     if not _is_mxnet_class(data) or getattr(data, "_transform", None) is not None:
@@ -381,7 +383,7 @@ def _is_fixed_transform(transform: Any) -> bool:
 
 
 def _labels_without_images(data: Any) -> Any:
-    """Return the labels of a data set if they are known without its images; else None."""
+    """Return a data set's labels if they can be read without the images, else None."""
     columns = _array_columns(data)
     if columns is not None:
         return columns[1]
@@ -399,7 +401,7 @@ def _labels_without_images(data: Any) -> Any:
 
 
 def _folder_class_names(data: Any) -> Optional[List[str]]:
-    """Return the class names of an ImageFolderDataset, even if it is transformed; else None."""
+    """Return the class names of an ImageFolderDataset, even a transformed one. Otherwise None."""
     while data is not None and not hasattr(data, "synsets"):
         data = getattr(data, "_dataset", None) or getattr(data, "_data", None)
         data = data if isinstance(data, gluon.data.Dataset) else None
@@ -409,7 +411,7 @@ def _folder_class_names(data: Any) -> Optional[List[str]]:
 def has_samples(given: Any) -> bool:
     """Return whether ``given`` is a DataLoader, a list of pairs, or another sequence of samples.
 
-    Arrays, tuples, dictionaries and text are not.
+    Arrays, tuples, dictionaries and strings are not.
     """
     if isinstance(given, gluon.data.DataLoader):
         return True
@@ -420,7 +422,7 @@ def has_samples(given: Any) -> bool:
 
 
 def _describe_value(given: Any) -> str:
-    """Describe a value for a message, such as ``a list`` or ``an array of shape (3,)``."""
+    """Describe a value for an error message, such as ``a list`` or ``an array of shape (3,)``."""
     if hasattr(given, "shape"):
         return f"an array of shape {tuple(given.shape)}"
     if isinstance(given, type):

@@ -1,4 +1,4 @@
-"""Makes splits of image files, which are decoded once before training, or batch by batch.
+"""Makes splits from image files, which are decoded once before training, or batch by batch.
 
 Every image is cropped and resized to the same square (`gluonlab.data.images.decode_image`). A split
 whose pixels fit into memory is decoded once. A larger split is decoded batch by batch, in processes
@@ -58,7 +58,7 @@ class ImageFiles(Protocol):
         """Names of the classes, by label."""
 
     def warnings(self) -> List[str]:
-        """Return a message for each kind of image that is left out."""
+        """Return a warning for each reason why images are left out."""
 
 
 def make_image_dataset(
@@ -71,19 +71,19 @@ def make_image_dataset(
     random_resized_crop: bool = False,
     resizer: Optional[str] = None,
 ) -> Dataset:
-    """Make a data set of image files. Raises DataError.
+    """Make a data set from image files. Raise DataError if a file is invalid.
 
     Args:
         images: The files, labels and classes.
         name: Name of the data set.
         image_size: Width and height of all images; by default, `median_short_side`.
         decoders: Number of decoder processes; by default, one per core of this process.
-        skip_bad: Whether to decode every file now, leave out bad files, and warn once. Otherwise a
+        skip_bad: Whether to decode every file now, leave out bad files, and warn once. If false, a
             bad file raises an error when it is read.
         memory: A split whose pixels take at most this many bytes is decoded now.
-        random_resized_crop: Whether training images are decoded again in every epoch, cropped at
-            random.
-        resizer: The library that resizes; by default,
+        random_resized_crop: Whether training images are decoded again in every epoch, with random
+            crops.
+        resizer: The library that resizes images; by default,
             `gluonlab.data.images.resize_image.default_resizer`.
     """
     for message in images.warnings():
@@ -123,7 +123,7 @@ def _make_split(
 ) -> Split:
     """Make a split that is decoded now if it fits into ``memory`` bytes, else batch by batch.
 
-    ``kind``: "training" or "validation", for messages.
+    ``kind``: "training" or "validation", for error messages.
     """
     fits_in_memory = len(paths) * CHANNELS * decoders.size**2 + labels.nbytes <= memory
     if not fits_in_memory and not skip_bad:
@@ -151,7 +151,7 @@ def _make_split(
 
 
 class FileSplit(LabeledSplit):
-    """Split whose images are decoded when a batch of them is read."""
+    """A split whose images are decoded when a batch is read."""
 
     def __init__(self, paths: Sequence[ImageLocation], labels: "Labels", decoders: DecoderPool) -> None:
         super().__init__(labels)
@@ -166,10 +166,10 @@ class FileSplit(LabeledSplit):
         return CHANNELS, self.decoders.size, self.decoders.size
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """Decode the images (n, C, H, W) uint8 and labels (n,) int32 at these n indices.
+        """Return the decoded images, uint8 (n, C, H, W), and the labels at these n indices.
 
-        If the images have weights, labels are (n, 2) float32: each label and its weight. Raises
-        DataError for an invalid file.
+        Labels are int32 (n,) or, if the images have weights, float32 (n, 2): each label and its
+        weight. Raises DataError for an invalid file.
         """
         return self.start_reading(indices).result()
 
@@ -183,7 +183,7 @@ class FileSplit(LabeledSplit):
 
 
 class _PendingBatch(NamedTuple):
-    """Batch that is being decoded."""
+    """A batch that is being decoded."""
 
     images: PendingImages
     targets: "Targets"
@@ -193,19 +193,20 @@ class _PendingBatch(NamedTuple):
         return self.images.result(), self.targets
 
     def cancel(self) -> None:
-        """Cancel the decoding."""
+        """Stop decoding the batch."""
         self.images.cancel()
 
 
 def select_held_out(names: Sequence[str], share: float) -> List[bool]:
-    """Return for each image of a class whether it is held out for validation.
+    """Return, for each image in a class, whether it is held out for validation.
 
     If a class has at least two images, at least one is held out, and at least one is not. The
-    choice depends only on the names. Therefore it is the same for every seed, for any number of
-    devices and processes, and after a resume. If images are added, the choice for the other images
-    hardly changes.
+    choice depends only on the names. So it is the same for every seed, for any number of devices
+    and processes, and after resuming. If images are added, the choice for the other images hardly
+    changes.
 
-    ``names``: a text CLASS/FILE per image. ``share``: the share to hold out, between 0 and 1.
+    ``names``: a text CLASS/FILE for each image. ``share``: the fraction to hold out, between 0 and
+    1.
 
     >>> select_held_out(["ant/1.jpg", "ant/2.jpg", "ant/3.jpg", "ant/4.jpg"], 0.25)
     [False, False, False, True]

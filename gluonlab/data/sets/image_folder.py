@@ -1,8 +1,8 @@
-"""Loads folders of images, train/CLASS/* and val/CLASS/* (or test/CLASS/*), and Imagenette.
+"""Loads Imagenette, and folders of images: train/CLASS/* and val/CLASS/* (or test/CLASS/*).
 
 For the possible layouts, see docs/data.md. This module finds, lists and checks the files, and
-`gluonlab.data.sets.image_file_dataset` decodes them. Packed folders are read by
-`gluonlab.data.sets.packed_folder`.
+`gluonlab.data.sets.image_file_dataset` decodes them. `gluonlab.data.sets.packed_folder` reads
+packed folders.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def load_folder(
 ) -> Dataset:
     """Load a folder of images, or a packed folder (`gluonlab.data.sets.packed_folder`).
 
-    Files that are not images are left out, with a warning. Raises DataError.
+    Files that are not images are left out, with a warning. Raises DataError for an invalid folder.
 
-    ``val_share``: the share of each class that is held out for validation if there is no val
-    folder, see `select_held_out`. ``options``: see `make_image_dataset`.
+    ``val_share``: the fraction of each class that is held out for validation if there is no val
+    folder (see `select_held_out`). ``options``: see `make_image_dataset`.
     """
     if is_packed(Path(path)):
         return _load_packed(path, val_share, name, **options)
@@ -72,7 +72,7 @@ def _load_packed(
     random_resized_crop: bool = False,
     resizer: Optional[str] = None,
 ) -> Dataset:
-    """Load a packed folder. Raises DataError for options that need image files."""
+    """Load a packed folder. Raise DataError for options that need image files."""
     if random_resized_crop:
         raise DataError(f"--random-resized-crop needs image files, but {path} is packed: use the original folder")
     if decoders or skip_bad or resizer:
@@ -91,7 +91,7 @@ def _load_packed(
 
 
 class ImageFolder:
-    """Classes and image files of a folder.
+    """The classes and image files in a folder.
 
     Attributes:
         root: The folder that contains train. It may be a subfolder of the given folder.
@@ -99,7 +99,7 @@ class ImageFolder:
         val: Paths and labels of the validation images.
         classes: Names of the folders in train, sorted, in Unicode form NFC.
         other_files: Files that are not images.
-        loose_images: Images that are not in a class folder.
+        loose_images: Images outside the class folders.
         untested_classes: Classes without validation images.
 
     ``val_share``: see `load_folder`. Raises DataError, which names the invalid folder or file.
@@ -124,7 +124,7 @@ class ImageFolder:
         self.train, self.val = self._label_files(train_folders), self._label_files(val_folders)
 
     def warnings(self) -> List[str]:
-        """Return messages about left-out files, and about classes without validation images."""
+        """Return warnings about omitted files, and about classes without validation images."""
         messages = []
         if self.other_files:
             endings = convertible_endings(self.other_files)
@@ -146,9 +146,9 @@ class ImageFolder:
         return messages
 
     def _label_files(self, classes: Dict[str, Path]) -> "Tuple[List[str], Labels]":
-        """Return the paths of all images in these class folders, and for each its class number.
+        """Return the paths and class numbers of all images in these class folders.
 
-        ``classes``: name of a class -> folder.
+        ``classes``: the folder of each class, by the class's name.
         """
         paths_by_class = [self._list_images(classes[name]) for name in self.classes]
         return _label_paths(paths_by_class)
@@ -156,7 +156,10 @@ class ImageFolder:
     def _hold_out(
         self, classes: Dict[str, Path], share: float
     ) -> "Tuple[Tuple[List[str], Labels], Tuple[List[str], Labels]]":
-        """Divide the images: ``share`` is the fraction of each class that is for validation."""
+        """Divide the images.
+
+        ``share``: the fraction of each class that is held out for validation.
+        """
         train, val = [], []
         for name, folder in classes.items():
             paths = self._list_images(folder)
@@ -179,16 +182,16 @@ class ImageFolder:
 
 
 def _label_paths(paths_by_class: Sequence[List[str]]) -> "Tuple[List[str], Labels]":
-    """Return all paths, and for each the index of its class, (n,) int32."""
+    """Return all paths, and the class index of each path as an int32 array (n,)."""
     numbers = np.arange(len(paths_by_class), dtype=np.int32)
     labels = np.repeat(numbers, [len(paths) for paths in paths_by_class])
     return [path for paths in paths_by_class for path in paths], labels
 
 
 def _class_folders(part: Path) -> Dict[str, Path]:
-    """Return {class name: folder}, sorted by name. ``part``: the folder train or val.
+    """Return {class name: folder}, sorted by name. ``part``: the train or val folder.
 
-    Raises DataError for a name that is not UTF-8, and for two equal names.
+    Raises DataError for a name that is not UTF-8 and for two equal names.
     """
     class_folders: Dict[str, Path] = {}
     for entry in list_folders(part):
@@ -221,7 +224,7 @@ def _explain_too_few_classes(part: Path, classes: Sequence[str]) -> str:
 
 
 def _check_same_classes(train_folders: Dict[str, Path], train: Path, val_folders: Dict[str, Path], val: Path) -> None:
-    """Raise DataError if training and validation have different classes."""
+    """Raise DataError if the training and validation folders have different classes."""
     pairs = ((train_folders, val_folders, train, val), (val_folders, train_folders, val, train))
     for folders, other_folders, part, other_part in pairs:
         missing = min(set(folders) - set(other_folders), default=None)
@@ -236,7 +239,7 @@ def _check_same_classes(train_folders: Dict[str, Path], train: Path, val_folders
 
 
 def _simplify_name(name: str) -> str:
-    """Reduce a name to lower-case letters and digits, to find typing mistakes."""
+    """Reduce a name to lower-case letters and digits, so that typos can be found."""
     return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
@@ -247,11 +250,11 @@ SplitFolders = Tuple[Path, Path, Optional[Path]]  # the parent of train, train, 
 
 
 def find_train_and_val(root: Path, val_share: Optional[float]) -> SplitFolders:
-    """Return the folder that contains train, the folder train, and the folder val (or None).
+    """Return the folder that contains train, the train folder, and the val folder (or None).
 
-    The folder train is in ``root`` or in a subfolder of ``root``. With ``val_share``, the class
+    The train folder is in ``root`` or in a subfolder of ``root``. With ``val_share``, the class
     folders may also be directly in ``root``, which is then returned as train. Raises DataError if
-    there is no train folder, or if there is a val folder although ``val_share`` is given.
+    there is no train folder, or if there is a val folder and ``val_share`` is given.
     """
     with convert_read_errors(root, "folder"):
         if not root.is_dir():
@@ -275,7 +278,7 @@ def find_train_and_val(root: Path, val_share: Optional[float]) -> SplitFolders:
 
 
 def _find_folder_with_train(root: Path) -> Optional[Path]:
-    """Return ``root`` or the subfolder that contains a folder train; None if there is none."""
+    """Return ``root`` or its subfolder, whichever contains a train folder; None if neither does."""
     if _find_subfolder(root, TRAIN) is not None:
         return root
     subfolders = [Path(entry.path) for entry in list_folders(root)]
@@ -290,7 +293,7 @@ def _find_folder_with_train(root: Path) -> Optional[Path]:
 
 
 def _find_subfolder(folder: Path, names: Sequence[str]) -> Optional[Path]:
-    """Return the first subfolder with one of the ``names``, such as val, Val or VAL; else None."""
+    """Return the first subfolder with one of the ``names``, such as val, Val or VAL, or None."""
     spellings = [spelling for name in names for spelling in (name, name.capitalize(), name.upper())]
     # os.path.isdir, because Path.is_dir raises for an unreadable parent
     candidates = (folder / name for name in spellings if os.path.isdir(folder / name))
@@ -298,9 +301,9 @@ def _find_subfolder(folder: Path, names: Sequence[str]) -> Optional[Path]:
 
 
 def _find_classes_without_train(root: Path, val_share: Optional[float]) -> SplitFolders:
-    """Return ``root``, or its only subfolder, as the training folder with the class folders.
+    """Return ``root``, or its only subfolder, as the training folder that contains the classes.
 
-    Raises DataError if there are no class folders, or no ``val_share``.
+    Raises DataError if there are no class folders, or if ``val_share`` is None.
     """
     parent = root if _class_folder_names(root) else None
     subfolders = [Path(entry.path) for entry in list_folders(root)]
@@ -317,7 +320,7 @@ def _class_folder_names(folder: "str | os.PathLike[str]") -> List[str]:
 
 
 def _explain_missing_train(root: Path, class_parent: Optional[Path]) -> str:
-    """Return the error message for a folder without a folder train, with the fix."""
+    """Return the error message for a folder without a train folder, including how to fix it."""
     for part in (root, root.parent):
         if part.name.lower() in (*TRAIN, *VAL):
             return f"has no folder train, and is part of a data set: use folder:{part.parent}"
@@ -345,7 +348,7 @@ def _explain_missing_train(root: Path, class_parent: Optional[Path]) -> str:
 
 
 def _explain_no_folder(root: Path) -> str:
-    """Return the error message for a path that is not a folder, with the fix."""
+    """Return the error message for a path that is not a folder, including how to fix it."""
     if not root.exists():
         return f"does not exist: use a folder with {LAYOUT}"
     if root.name.lower().endswith(ARCHIVES):
@@ -357,18 +360,24 @@ def _explain_no_folder(root: Path) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder is ignored: hidden files, and folders of the system."""
+    """Return whether a file or folder is ignored, because it is hidden or belongs to the system."""
     return name.startswith(".") or name.lower() in SYSTEM_FOLDERS
 
 
 def list_entries(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
-    """List the entries of a folder, sorted by name, without hidden ones. Raises DataError."""
+    """Return a folder's entries, sorted by name, without hidden ones.
+
+    Raise DataError on failure.
+    """
     with convert_read_errors(Path(folder), "folder"), os.scandir(folder) as entries:
         return sorted((entry for entry in entries if not is_hidden(entry.name)), key=lambda e: e.name)
 
 
 def list_folders(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
-    """List the folders in a folder, sorted by name, without hidden folders. Raises DataError."""
+    """Return a folder's subfolders, sorted by name, without hidden ones.
+
+    Raise DataError on failure.
+    """
     return [entry for entry in list_entries(folder) if is_folder(entry)]
 
 
@@ -381,16 +390,16 @@ def is_folder(entry: "os.DirEntry[str]") -> bool:
 
 
 def list_loose_images(folder: "str | os.PathLike[str]") -> List[str]:
-    """List the paths of the images directly in a folder."""
+    """Return the paths of the images directly in a folder."""
     entries = list_entries(folder)
     return [entry.path for entry in entries if is_image_name(entry.name) and not is_folder(entry)]
 
 
 def list_class_files(folder: Path) -> Tuple[List[str], List[str]]:
-    """Return the paths of the images in a class folder, and of all other entries, sorted by name.
+    """Return two sorted lists of paths in a class folder: images, and all other entries.
 
     Paths of subfolders end with a slash. Raises DataError if there are no images, if an image is
-    not a regular file, and if a subfolder contains images.
+    not a regular file, or if a subfolder contains images.
     """
     images, other_files = [], []
     for entry in list_entries(folder):
@@ -415,7 +424,7 @@ def list_class_files(folder: Path) -> Tuple[List[str], List[str]]:
 
 
 def count_file_endings(paths: Sequence[str]) -> str:
-    """Return text with the number of paths for each file ending.
+    """Return text with the number of paths for each file extension.
 
     >>> count_file_endings(["a/Thumbs.db", "a/x.txt", "b/y.TXT", "b/README"])
     '2 .txt, 1 .db, 1 without ending'
@@ -438,7 +447,7 @@ def format_count(paths: Sequence[str], noun: str) -> str:
 
 
 def convertible_endings(paths: Sequence[str]) -> str:
-    """Return the endings of images among these paths that other programs can convert."""
+    """Return those image file extensions among these paths that other programs can convert."""
     endings = {Path(path).suffix.lower() for path in paths} & set(CONVERTIBLE)
     return " and ".join(sorted(endings))
 
@@ -494,7 +503,7 @@ def imagenette_summary(name: str) -> str:
 def load_imagenette(
     name: str, root: Optional[str] = None, val_share: Optional[float] = None, **options: Any
 ) -> Dataset:
-    """Load one of IMAGENETTE_NAMES from its unpacked folder; options as for `load_folder`."""
+    """Load one of IMAGENETTE_NAMES from its unpacked folder. Options as for `load_folder`."""
     dataset = load_folder(find_imagenette(name, root), val_share, name, **options)
     if set(dataset.classes) == set(IMAGENETTE_CLASSES.values()):  # packed with these names
         return dataset
@@ -507,8 +516,9 @@ def load_imagenette(
 def find_imagenette(name: str, root: Optional[str]) -> Path:
     """Return the folder of an Imagenette data set: a packed folder, or one with train and val.
 
-    It is ``root``/``name``, ``root``/``name``/``name`` or ``root``. ``root`` None is the default
-    folder, see `gluonlab.data.fetching.data_folders`. Raises DataError if the folder is missing.
+    The folder is ``root``/``name``, ``root``/``name``/``name`` or ``root``. If ``root`` is None,
+    the default folder is used (see `gluonlab.data.fetching.data_folders`). Raises DataError if the
+    folder is missing.
     """
     if root is not None and not os.path.isdir(root):
         raise DataError(f"--data-dir {root} is not a folder: use the folder with {name}/train and {name}/val")

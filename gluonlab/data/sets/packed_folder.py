@@ -1,11 +1,11 @@
-"""Writes and reads packed folders, which contain decoded images as pixels, one file per split.
+"""Writes and reads packed folders, which contain the pixels of decoded images, one file per split.
 
 A packed folder replaces the original folder: ``--dataset folder:PACKED``. It contains pack.json
-and, for each split, images (N, 3, size, size) uint8 and labels (N,) int32 as .npy files
+and, for each split, uint8 images (N, 3, size, size) and int32 labels (N,) as .npy files
 (numpy.lib.format, version 1.0). The images are memory-mapped.
 
 The table compares packed folders with other ways to read images. It shows images per second on two
-cores, in batches of 64, measured by ``python tools/benchmarks images``:
+cores, in batches of 64, measured with ``python tools/benchmarks images``:
 
 ==============================================  ===========  ==================
 way                                             64x64 JPEGs  320x240 -> 224x224
@@ -53,7 +53,7 @@ def is_packed(path: Path) -> bool:
 
 
 def pack_dataset(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
-    """Write a data set into the new folder ``out``, completely or not at all.
+    """Write a data set to the new folder ``out``, completely or not at all.
 
     Returns the size of the folder in bytes. Raises OutputError if ``out`` exists or cannot be
     written. Raises DataError if an image cannot be decoded, or has float pixels.
@@ -70,7 +70,7 @@ def pack_dataset(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
 
 
 def check_new_folder(out: "str | os.PathLike[str]") -> Path:
-    """Return ``out`` as a path. Raises OutputError if the path exists or is invalid."""
+    """Return ``out`` as a path. Raise OutputError if the path exists or is invalid."""
     target = Path(out)
     check_path_name("--out", target)
     if target.is_symlink() or target.exists():
@@ -141,10 +141,10 @@ def _read_index(path: Path) -> Dict[str, Any]:
 
 
 class PackedSplit(PixelSplit):
-    """Split whose pixels are memory-mapped from a file.
+    """A split whose pixels are memory-mapped from a file.
 
-    Before and after each batch, the size and the modification time of the file are checked. If the
-    file were truncated, access to the mapped memory would kill the process.
+    Before and after each batch, the file's size and modification time are checked, because
+    accessing the mapped memory of a truncated file would kill the process.
     """
 
     def __init__(self, path: Path, images: "Images", labels: "Labels") -> None:
@@ -155,7 +155,10 @@ class PackedSplit(PixelSplit):
         self._initial_status = self._read_status()
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """Return images and labels at these indices. Raises DataError if the file has changed."""
+        """Return the images and labels at these indices.
+
+        Raise DataError if the file has changed.
+        """
         self._check_unchanged()
         images, labels = super().batch(indices)
         self._check_unchanged()
@@ -171,7 +174,7 @@ class PackedSplit(PixelSplit):
 
 
 def _read_split(path: Path, kind: str, index: Dict[str, Any]) -> PixelSplit:
-    """Map the images of a split into memory; check them against its labels and pack.json."""
+    """Map a split's images into memory, and check them against the labels and pack.json."""
     images = _map_array(path / f"{kind}-images.npy", np.uint8)
     labels = _map_array(path / f"{kind}-labels.npy", np.int32)
     # image_shape has 3 numbers
@@ -187,7 +190,7 @@ def _read_split(path: Path, kind: str, index: Dict[str, Any]) -> PixelSplit:
 
 
 def _map_array(path: Path, dtype: type) -> "np.ndarray[Any, Any]":
-    """Map an .npy file into memory. Raises DataError if the file is damaged or not of ``dtype``."""
+    """Map an .npy file into memory. Raise DataError if the file is damaged or not of ``dtype``."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:

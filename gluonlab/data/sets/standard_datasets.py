@@ -38,8 +38,8 @@ def load_synthetic(
 ) -> Dataset:
     """Generate random images with random labels, for measurements.
 
-    ``samples``: number of training images; there are a quarter as many test images. ``shape``: (C,
-    H, W).
+    ``samples``: the number of training images. There are a quarter as many test images. ``shape``:
+    (C, H, W).
     """
     random = np.random.RandomState(seed)
 
@@ -63,7 +63,7 @@ DIGITS_DEFAULTS = Defaults(batch_size=32, epochs=10, optimizer="adam", lr=0.002)
 
 
 def load_digits() -> Dataset:
-    """Load scikit-learn's handwritten digits, 1,797 images of 8x8, which need no download.
+    """Load scikit-learn's handwritten digits, 1,797 images of 8x8 pixels, which need no download.
 
     Returns 1,437 training and 360 test images of shape (1, 28, 28), as LeNet expects. Source: E.
     Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository,
@@ -79,13 +79,13 @@ def load_digits() -> Dataset:
 
 @lru_cache(maxsize=1)
 def read_digits() -> "Tuple[np.ndarray[tuple[int, int, int], np.dtype[np.float64]], Labels]":
-    """Read scikit-learn's file: gray values 0..16 of shape (1797, 8, 8), labels of shape (1797,).
+    """Read scikit-learn's file: gray values 0 to 16, shape (1797, 8, 8), and labels (1797,).
 
     `sklearn.datasets.load_digits` returns the same arrays, but importing scikit-learn takes half a
     second.
 
     Raises:
-        DataError: scikit-learn is not installed, or lacks the file.
+        DataError: scikit-learn is not installed, or does not contain the file.
     """
     package = importlib.machinery.PathFinder.find_spec("sklearn")
     folders = (package and package.submodule_search_locations) or [""]
@@ -103,7 +103,7 @@ def read_digits() -> "Tuple[np.ndarray[tuple[int, int, int], np.dtype[np.float64
 def enlarge_to_28x28(images: "np.ndarray[tuple[int, int, int], np.dtype[np.float64]]") -> "Images":
     """Convert gray values 0 to 16, (N, 8, 8), to uint8 images (N, 1, 28, 28).
 
-    Each value becomes a block of 3x3 pixels. The border has 2 black pixels on each side.
+    Each value becomes a block of 3x3 pixels. A border of 2 black pixels is added on each side.
     """
     gray = np.rint(images * (255 / 16)).astype(np.uint8)
     enlarged = gray.repeat(3, axis=1).repeat(3, axis=2)  # (N, 24, 24)
@@ -133,8 +133,8 @@ CLOTHING_CLASSES = (
 def load_idx(name: str, classes: Tuple[str, ...], defaults: Defaults, root: Optional[str] = None) -> Dataset:
     """Load MNIST or Fashion-MNIST from its IDX files.
 
-    The files are in ``root``/``name`` or ``root``, plain or .gz. ``root`` None is the default
-    folder. Raises the errors of `gluonlab.data.fetching.data_folders.find_data_files`.
+    The files are in ``root``/``name`` or ``root``, plain or .gz. If ``root`` is None, the default
+    folder is used. Raises the errors of `gluonlab.data.fetching.data_folders.find_data_files`.
     """
     names = [file for pair in IDX_FILES for file in pair]
     paths = find_data_files(SOURCES[name], names, root, endings=("", ".gz"))
@@ -143,7 +143,7 @@ def load_idx(name: str, classes: Tuple[str, ...], defaults: Defaults, root: Opti
 
 
 def read_idx_split(images_path: Path, labels_path: Path, classes: int) -> ArraySplit:
-    """Read images and labels of one split.
+    """Read the images and labels of one split.
 
     Raises DataError with the name of the damaged file.
     """
@@ -174,8 +174,8 @@ def read_idx(path: "str | os.PathLike[str]", dimensions: int) -> "NDArray[np.uin
     - a big-endian 32-bit size per dimension
     - the values
 
-    Raises DataError with the name of the damaged file. A header may be wrong, so it cannot make
-    this function read or inflate more than is possible for a file of this size.
+    Raises DataError with the name of the damaged file. Even a wrong header cannot make this
+    function read or inflate more than is possible for a file of this size.
     """
     path = Path(path)
     with _open_plain_or_gzip(path) as (file, max_bytes):
@@ -201,7 +201,7 @@ def read_idx(path: "str | os.PathLike[str]", dimensions: int) -> "NDArray[np.uin
 
 
 def _header_fault(header: bytes, dimensions: int) -> str:
-    """Describe what is wrong with an IDX file's header; "" if the header is valid."""
+    """Return what is wrong with an IDX file's header, or "" if the header is valid."""
     if len(header) < 4 or header[:2] != b"\0\0":
         begin = header[:4].hex(" ") or "nothing"
         return f"not an IDX file (it starts with {begin}, expected 00 00 08 {dimensions:02x})"
@@ -228,7 +228,7 @@ def _read_bytes(file: IO[bytes], size: int) -> bytearray:
 
 @contextmanager
 def _open_plain_or_gzip(path: Path) -> Iterator[Tuple[IO[bytes], float]]:
-    """Open a plain or gzipped file; also yield the maximum number of bytes to read."""
+    """Open a plain or gzipped file. Yield the file and the maximum number of bytes to read."""
     with convert_read_errors(path), path.open("rb") as file:
         if path.suffix != ".gz":
             yield file, math.inf  # the size of the file is the limit
@@ -257,9 +257,10 @@ def load_cifar10(root: Optional[str] = None, records: int = CIFAR_RECORDS) -> Da
     record has 3,073 bytes: the label, and then 32x32 red, green and blue values, row by row.
     Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
 
-    ``root`` None: the default folder (`gluonlab.data.fetching.data_folders.data_root`).
-    ``records``: the number of images that each file must have. Raises DataError for missing files,
-    with the command that downloads them, and for damaged files.
+    If ``root`` is None, the default folder is used
+    (`gluonlab.data.fetching.data_folders.data_root`). ``records``: the number of images that each
+    file must have. Raises DataError for damaged files, and for missing files with the command that
+    downloads them.
     """
     source = SOURCES["cifar10"]
     *train, test = find_data_files(source, [batch.name for batch in source.known_files], root).values()
@@ -268,7 +269,7 @@ def load_cifar10(root: Optional[str] = None, records: int = CIFAR_RECORDS) -> Da
 
 
 def read_cifar_split(paths: Sequence[Path], records: int = CIFAR_RECORDS) -> ArraySplit:
-    """Read the images of several files, ``records`` per file.
+    """Read the images in several files, ``records`` per file.
 
     Raises DataError with the name of the damaged file.
     """
@@ -281,7 +282,7 @@ def read_cifar_split(paths: Sequence[Path], records: int = CIFAR_RECORDS) -> Arr
 
 
 def read_cifar_records(path: Path, records: int = CIFAR_RECORDS) -> "np.ndarray[tuple[int, int], np.dtype[np.uint8]]":
-    """Read the records of one file as an array (records, 3073) of bytes.
+    """Read the records in one file as a byte array of shape (records, 3073).
 
     Raises DataError with the name of the damaged file.
     """

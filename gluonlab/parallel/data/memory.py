@@ -28,7 +28,7 @@ MIN_SCALED_PLAN_MIB = 4096
 
 
 class ReplicaMemory:
-    """Memory estimator of a device that holds a whole replica of ``net``."""
+    """Estimates the memory of a device that holds a complete replica of ``net``."""
 
     def __init__(self, net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: StrategyPlan) -> None:
         self.graph = loss_graph(net, loss, plan.preprocess, plan.conversion)
@@ -39,7 +39,7 @@ class ReplicaMemory:
         self._activations: Dict[Tuple[int, ...], int] = {}
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
-        """Return a list with one estimate, because a copy of the network has one device."""
+        """Return a list with one estimate, because each replica of the network has one device."""
         images = shards.train_sizes[0]
         part = self._plan.microbatches.largest_part(images)
         # The first microbatch overwrites gradients, and later ones add to them. So there are two
@@ -49,11 +49,11 @@ class ReplicaMemory:
         return [MemoryEstimate(*self._parameter_bytes, self._activation_bytes(shards), inputs)]
 
     def _activation_bytes(self, shards: ShardSizes) -> int:
-        """Return the bytes of activations on a device.
+        """Return how many bytes the activations need on a device.
 
         The graphs of `GraphReplica` share one memory, as large as the largest graph needs. With
-        --sync-bn these graphs only evaluate, and training needs the graphs of
-        `SyncBatchNormReplicas` in addition.
+        --sync-bn these graphs are only used for evaluation, and training additionally needs the
+        graphs of `SyncBatchNormReplicas`.
         """
         largest_part = self._plan.microbatches.largest_part
         if not self._plan.sync_bn:
@@ -62,7 +62,7 @@ class ReplicaMemory:
         return scoring + self._plan_staged_activations(*self._train_graph_sizes(shards))
 
     def _train_graph_sizes(self, shards: ShardSizes) -> List[int]:
-        """Return the number of images of each graph that training binds, in descending order.
+        """Return the batch size of each graph that training binds, in descending order.
 
         A graph that accumulates gradients is separate from one that overwrites them.
         """

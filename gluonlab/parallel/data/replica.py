@@ -22,17 +22,21 @@ def loss_graph(
     preprocess: Callable[[Any, Any], Any],
     convert: Conversion = keep_float32,
 ) -> mx.sym.Symbol:
-    """Return the graph from images and labels to the sum of losses (1,) and scores (n, classes).
+    """Return the graph that computes the sum of losses (1,) and the scores (n, classes).
 
-    If ``loss`` has label smoothing, a third output is the sum of the unsmoothed losses (1,).
-    ``convert`` may change the types in which the network computes; scores and losses are float32.
+    Its inputs are images and labels. If ``loss`` has label smoothing, a third output is the sum of
+    the unsmoothed losses (1,). ``convert`` may change the network's computation types; scores and
+    losses are float32.
     """
     scores = net(preprocess(mx.sym, mx.sym.var(IMAGES)))
     return append_loss(convert(require_single_output(scores, type(net).__name__)), loss)
 
 
 def append_loss(scores: mx.sym.Symbol, loss: gluon.HybridBlock) -> mx.sym.Symbol:
-    """Append the loss to the graph of the scores (n, classes); outputs are as in `loss_graph`."""
+    """Append the loss to the graph of the scores (n, classes).
+
+    The outputs are those of `loss_graph`.
+    """
     labels = mx.sym.var(LABELS)
     outputs = [loss(scores, labels).sum(), mx.sym.BlockGrad(scores)]
     if isinstance(loss, SmoothedCrossEntropy):
@@ -52,7 +56,7 @@ class _BoundReplica(NamedTuple):
 
 
 class GraphReplica:
-    """Runner of a `loss_graph` on one device, on which ``params`` are already initialized.
+    """Runs a `loss_graph` on one device, on which ``params`` are already initialized.
 
     ``scoring``: the graph for labels (n,), if the labels of ``graph`` have another shape.
     """
@@ -73,7 +77,7 @@ class GraphReplica:
     def forward(
         self, images: nd.NDArray, labels: nd.NDArray, train: bool = True, accumulate: bool = False, hook: Any = None
     ) -> Tuple[nd.NDArray, nd.NDArray]:
-        """Queue a forward pass; return the sum of losses (1,) and the scores (n, classes).
+        """Queue a forward pass. Return the sum of losses (1,) and the scores (n, classes).
 
         The next call overwrites both arrays.
 
@@ -132,7 +136,7 @@ def make_replicas(
 
 
 class LossAccumulator:
-    """On each device, the sum (1,) of the losses of its shard's microbatches."""
+    """Sums the losses of a shard's microbatches, on each device."""
 
     def __init__(self, ctxs: Sequence[mx.Context]) -> None:
         self.totals = [nd.zeros((1,), ctx=ctx) for ctx in ctxs]
@@ -142,7 +146,7 @@ class LossAccumulator:
     def add(self, device: int, loss: nd.NDArray, first: bool) -> nd.NDArray:
         """Add ``loss`` to the device's sum of losses, and return the sum.
 
-        ``first``: start a new sum instead. Later calls overwrite the returned array.
+        ``first``: whether to start a new sum. Later calls overwrite the returned array.
         """
         if first:
             self._start[device].copy(loss)

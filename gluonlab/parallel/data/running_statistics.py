@@ -1,13 +1,13 @@
 """BatchNorm's running statistics: averaged over all devices before evaluation and checkpoints.
 
-In training every device normalizes by the statistics of its own shard, and keeps its own running
-statistics. Without averaging, devices would evaluate differently from each other and from the
-saved network. The average is weighted by the number of images of each device since the last
-average, so that an idle device has no weight.
+In training every device normalizes with the statistics of its own shard, and keeps its own running
+statistics. Without averaging, devices would evaluate differently from each other and from the saved
+network. Each device is weighted by the number of images it has trained on since the last average,
+so an idle device has no weight.
 
 If all shards have the same size, the averaged means are the means of the whole batches. The
 averaged variances are smaller than the variances of the whole batches, because they lack the
-variance between the shards' means. But training also normalizes by the variances of shards.
+variance between the shards' means. But training also normalizes with the variances of shards.
 
 cuDNN divides running variances by n - 1 instead of n. `CudnnVarianceCorrection` undoes that.
 """
@@ -28,7 +28,7 @@ from gluonlab.models.symbol_graph import Node, iterate_output_shapes, parse_grap
 
 
 def stateful_graph(net: gluon.HybridBlock) -> Optional[mx.sym.Symbol]:
-    """Return the network's graph for images "data", or None if it has no auxiliary states."""
+    """Return the network's graph with input "data", or None if it has no auxiliary states."""
     stateless = all(param.grad_req != "null" for param in net.collect_params().values())
     return None if stateless else net(mx.sym.var("data"))
 
@@ -48,10 +48,10 @@ class RunningStatistics:
 
         Args:
             net: The network, with initialized parameters.
-            microbatches: Division of the shards in training.
-            sync_bn: Whether `gluonlab.parallel.data.sync_bn` computes the statistics.
+            microbatches: How shards are divided in training.
+            sync_bn: Whether `gluonlab.parallel.data.sync_bn` computes the batch statistics.
             group: The processes that train the network.
-            copies: Devices of each copy of the network, if a copy has several devices.
+            copies: Devices of each replica of the network, if a replica has several devices.
         """
         params, graph = net.collect_params(), stateful_graph(net)
         names = [] if graph is None else graph.list_auxiliary_states()
@@ -94,7 +94,8 @@ class RunningStatistics:
     def average(self) -> None:
         """Set the statistics of every device to the average over all devices of all processes.
 
-        The weights are the images that the devices were trained on. A single process does not wait.
+        The weights are the numbers of images that the devices were trained on. A single process
+        does not wait for its devices.
         """
         with order_between_passes(self._arrays()):
             self._queue_average()
@@ -123,9 +124,9 @@ class RunningStatistics:
         """Return the running statistics as CPU arrays, and plain values such as image counts.
 
         Keys: "running/COPY/PATH", "start/COPY/PATH" (arrays), "seen/COPY" and "cudnn/COPY" (plain
-        values), with the number of a copy of the network and the path of a parameter. Copies are
-        numbered over all processes, so that the states of all processes can be merged. Nothing
-        waits.
+        values), where COPY is the number of a replica and PATH the path of a parameter. Replicas
+        are numbered over all processes, so that the states of all processes can be merged. The call
+        does not wait for the devices.
         """
         with order_between_passes(self._arrays()):
             arrays = {
@@ -146,7 +147,7 @@ class RunningStatistics:
     def restore(self, arrays: Mapping[str, nd.NDArray], counts: Mapping[str, Any]) -> None:
         """Restore the statistics from the results of `state`, merged over all processes.
 
-        If the state has another number of copies, every copy starts from the state's average.
+        If the state has another number of replicas, every replica starts from the state's average.
         """
         if not self.exist:
             return
@@ -172,7 +173,7 @@ class RunningStatistics:
                 correction.restore(known, counts[f"cudnn/{copy}"])
 
     def _sum_over_processes(self, arrays: List[nd.NDArray]) -> List[nd.NDArray]:
-        """Return the sums of ``arrays`` over the processes, by one allreduce of a flat array."""
+        """Return the sum of each array over the processes, using one allreduce of a flat array."""
         if self._group.size == 1:
             return arrays
         if self._flat is None:
@@ -186,12 +187,12 @@ class RunningStatistics:
 
 
 def _saved_copies(arrays: Mapping[str, nd.NDArray]) -> range:
-    """Return the numbers of the copies of the network in a state."""
+    """Return the numbers of the replicas in a saved state."""
     return range(len({name.split("/")[1] for name in arrays if name.startswith("running/")}))
 
 
 def _weighted_sum(arrays: Sequence[nd.NDArray], weights: Sequence[float]) -> nd.NDArray:
-    """Return the weighted sum on the first array's device; arrays without a weight are ignored."""
+    """Return the weighted sum on the first array's device. Extra arrays are ignored."""
     first = arrays[0].context
     terms = [array.as_in_context(first) * weight for array, weight in zip(arrays, weights)]
     return nd.add_n(*terms) if terms else nd.zeros_like(arrays[0])
@@ -201,19 +202,19 @@ _IMAGES = "data"
 
 
 class _Pass(NamedTuple):
-    """A forward pass through a BatchNorm layer that averages ``values`` values per channel."""
+    """A forward pass through a BatchNorm layer, which averages ``values`` values per channel."""
 
     momentum: float
     values: int
 
 
 class CudnnVarianceCorrection:
-    """Correction of cuDNN's running variances of a network, or of a part of it, on one GPU.
+    """Corrects cuDNN's running variances on one GPU, for a network or a part of it.
 
     Let n be the number of values per channel. MXNet's CPU operators and sync BatchNorm divide the
     sum of squares by n. cuDNN and PyTorch divide it by n - 1 (documentation of
-    cudnnBatchNormalizationForwardTraining). The result is n / (n - 1) times as large, which matters
-    for few images of few pixels. This class restores the division by n.
+    cudnnBatchNormalizationForwardTraining). The result is n / (n - 1) times as large. The
+    difference matters for few images of few pixels. This class restores the division by n.
 
     Steps need no extra computation. After k passes with the same n, the correct variance is
 
@@ -221,7 +222,7 @@ class CudnnVarianceCorrection:
 
     Here m is the layer's momentum, start the variance before these passes, and running cuDNN's
     variance. The variances are copied when n changes, for example at the last batch of an epoch.
-    They are corrected when n changes again, or the epoch ends. Nothing waits.
+    They are corrected when n changes again, or when the epoch ends. No call waits for the GPU.
 
     ``graph``: the network's graph, whose images are called "data".
     """
@@ -242,7 +243,7 @@ class CudnnVarianceCorrection:
         self._pass_cache: Dict[Tuple[int, ...], Dict[str, List[_Pass]]] = {}
 
     def record_step(self, parts: Sequence[Tuple[int, ...]]) -> None:
-        """Record that the next step trains on microbatches (n, C, H, W) of these shapes."""
+        """Record that the next step trains on microbatches of these shapes, (n, C, H, W)."""
         if tuple(parts) != self._batch:
             self.correct_variances()
             self._batch = tuple(parts)
@@ -251,7 +252,7 @@ class CudnnVarianceCorrection:
         self._steps += 1
 
     def correct_variances(self) -> None:
-        """Correct the running variances, before they are read or changed."""
+        """Correct the running variances. Call this before they are read or changed."""
         if self._steps:
             with autograd.pause():
                 for name, running in self._running.items():
@@ -265,7 +266,7 @@ class CudnnVarianceCorrection:
         return start, {"batch": [list(shape) for shape in self._batch], "steps": self._steps}
 
     def restore(self, initial_variances: Mapping[str, nd.NDArray], progress: Mapping[str, Any]) -> None:
-        """Resume a correction that was still to be made when `state` was called.
+        """Resume a correction that was pending when `state` was called.
 
         The arguments are the two results of `state`. Variances that are not on this GPU are
         ignored. ``progress``: "batch", the shapes of the microbatches, and "steps".
@@ -295,8 +296,8 @@ class CudnnVarianceCorrection:
 def biased_variance_ratio(passes: Sequence[_Pass]) -> float:
     """Return (n - 1) / n: the biased variance of n values, relative to cuDNN's unbiased one.
 
-    It is exact if all passes have the same n. Otherwise it is exact for passes with equal
-    variances. It is 0 if every pass had one value per channel, whose variance is 0.
+    The ratio is exact if all passes have the same n, or equal variances. It is 0 if every pass had
+    a single value per channel, whose variance is 0.
     """
     biased = unbiased = 0.0
     for momentum, values in passes:
@@ -311,7 +312,7 @@ def _undo_cudnn_variance_factor(running: nd.NDArray, start: nd.NDArray, passes: 
     """Replace cuDNN's variance ``running`` by the variance divided by n, in one operation.
 
     running = ratio * running + (1 - ratio) * decay * start. ``ratio`` is `biased_variance_ratio`,
-    ``decay`` the weight that ``start`` has after ``steps`` steps.
+    and ``decay`` the weight of ``start`` after ``steps`` steps.
     """
     ratio, decay = biased_variance_ratio(passes), math.prod(momentum for momentum, _ in passes) ** steps
     if not ratio:  # every pass had one value per channel, for which cuDNN may compute 0 / 0

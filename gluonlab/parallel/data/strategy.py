@@ -2,7 +2,7 @@
 
 A step runs the shards forward and backward, one microbatch at a time. Then the kvstore sums the
 gradients, and every replica is updated. Losses are summed, not averaged, and the update divides by
-the size of the whole batch. So k devices compute the same update as one device, for any batch size
+the size of the entire batch. So k devices compute the same update as one device, for any batch size
 and any division of the batch.
 """
 
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 
 class ReplicaStep:
-    """A training step of several replicas of a network. `score` evaluates the replicas.
+    """Trains several replicas of a network, one step at a time. `score` evaluates the replicas.
 
-    Tensor parallelism uses it too, with replicas that span several devices.
+    Tensor parallelism also uses this class, with replicas that span several devices.
     """
 
     def __init__(
@@ -70,9 +70,10 @@ class ReplicaStep:
         self._losses: List[nd.NDArray] = []
 
     def step(self, batch: Batch, hook: Optional[PhaseHook] = None) -> List[nd.NDArray]:
-        """Queue the training on a batch; return the sum of losses (1,) of each shard.
+        """Queue a training step on a batch. Return the sum of losses (1,) of each shard.
 
-        Nothing waits, and the next step overwrites the losses. ``hook``: see `Strategy.step`.
+        The call does not wait for the devices, and the next step overwrites the losses. ``hook``:
+        see `Strategy.step`.
         """
         if autograd.is_recording():
             # Executors do not record. `pause` costs some microseconds, so only if necessary.
@@ -90,8 +91,8 @@ class ReplicaStep:
     def phases(self, batch: Batch, hook: Optional[PhaseHook] = None) -> Iterator[Phase]:
         """Yield ``forward`` and ``backward`` of each microbatch, then ``allreduce`` and ``update``.
 
-        Call each phase before the next is requested. ``hook`` receives the allreduces of
-        activations within a pass.
+        Call each phase before requesting the next. ``hook`` receives the allreduces of activations
+        within a pass.
         """
         self._losses = []
         self.statistics.record_batch(batch.xs)
@@ -123,7 +124,7 @@ class ReplicaStep:
     def _forward(self, parts: Sequence[Microbatch], number: int, several: bool, hook: Optional[PhaseHook]) -> None:
         """Queue the forward pass of ``parts``: microbatch ``number`` of each shard.
 
-        ``several``: whether shards have several microbatches, whose losses must be summed.
+        ``several``: whether shards have several microbatches, so that losses must be summed.
         """
         accumulate = number > 0
         if self.sync_bn_replicas is not None:
@@ -151,7 +152,7 @@ class ReplicaStep:
 class DataParallelStep(ReplicaStep):
     """A `ReplicaStep` with one device for each replica; ``DataParallelStep(...)(batch)`` trains.
 
-    It needs no plan of a run, so the doctor and benchmarks use it.
+    The doctor and the benchmarks use it, because it works without the plan of a run.
     """
 
     trainer: BucketedTrainer
@@ -173,12 +174,12 @@ class DataParallelStep(ReplicaStep):
         Args:
             net: A network that is initialized on ``ctxs`` and whose shapes are known.
             loss: The loss, which returns one value per image.
-            trainer: The trainer of ``net``. Its ``loss_scale`` multiplies the loss.
+            trainer: The trainer of ``net``. The loss is multiplied by its ``loss_scale``.
             ctxs: The devices, one for each replica.
             preprocess: ``preprocess(F, images)``, which returns the input of ``net``.
-            microbatches: Division of the shards.
-            sync_bn: Whether BatchNorm uses mean and variance of the images of all devices,
-                instead of each device's own.
+            microbatches: How shards are divided into microbatches.
+            sync_bn: Whether BatchNorm uses the mean and variance of the images on all devices,
+                instead of those on each device.
             convert: Conversion of the graph (`gluonlab.parallel.mixed_precision`).
             group: The processes whose running statistics are averaged. The trainer's kvstore sums
                 their gradients.
@@ -228,27 +229,30 @@ class DataParallel(DataParallelStep, UnshardedParameters):
         return memory
 
     def sync_running_statistics(self) -> None:
-        """Average the running statistics; with parameter servers, also fetch the weights."""
+        """Average the running statistics. With parameter servers, also fetch the weights."""
         self.trainer.synchronize()
         self.statistics.average()
 
     def settings(self) -> Dict[str, Any]:
-        """Return nothing, since data parallelism makes no decisions."""
+        """Return an empty dict, since data parallelism makes no decisions."""
         return {}
 
     def lines(self) -> "Iterator[Tuple[str, str]]":
-        """Yield nothing."""
+        """Yield no lines, since data parallelism makes no decisions."""
         return iter(())
 
     def state(self) -> StrategyState:
-        """Return optimizer states by parameter name, loss scale and running statistics."""
+        """Return optimizer states by parameter name, the loss scale, and running statistics."""
         scale = self.trainer.loss_scale
         return StrategyState(
             collect_states(self.trainer), {} if scale is None else scale.state(), *self.statistics.state()
         )
 
     def restore(self, state: StrategyState) -> None:
-        """Resume from a saved `state`. The kvstore and the devices may be others than before."""
+        """Resume from a saved `state`.
+
+        The kvstore and the devices may differ from those of that run.
+        """
         set_states(self.trainer, state.optimizer, "this state")
         self.statistics.restore(state.devices, state.counts)
         if self.trainer.loss_scale is not None:

@@ -3,18 +3,18 @@
 `split_at_batch_norm` cuts the graph in front of its BatchNorm layers. Between two stages, the mean
 and variance of the whole batch are computed from the means and variances of the devices
 (`gluonlab.parallel.data.sync_bn_statistics`). MXNet's engine orders this work like any other, and
-nothing waits.
+no call waits for it.
 
 There are two alternatives:
 
 - MXNet's SyncBatchNorm waits inside an operator until all devices have arrived. It averages their
   means regardless of the sizes of their shards. So the result is wrong for unequal shards, and
-  training hangs forever if a device has no shard.
-- One graph of all devices (``group2ctx``), in which the statistics are sums. On GPUs each sum is a
+  training hangs forever if some device has no shard.
+- One graph for all devices (``group2ctx``), in which the statistics are sums. On GPUs each sum is a
   kernel launch. A step of a ResNet-18 on two GPUs has 1,380 launches instead of 461. On two CPU
-  devices of one thread, the graph took 1.5 (resnet18), 5.1 (resnet8) and 5.3 times
-  (cifar_resnet20) as long. These are medians of 10 pairs of runs, interleaved in one process on
-  an AMD EPYC, with shards of 8 to 32 images of 32x32.
+  devices with one thread each, such a step took 1.5 (resnet18), 5.1 (resnet8) and 5.3 times
+  (cifar_resnet20) as long. These are medians of 10 pairs of runs, interleaved in one process on an
+  AMD EPYC, with shards of 8 to 32 images of 32x32 pixels.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def check_native_sync_bn(graph: mx.sym.Symbol, name: str, copies: int) -> None:
     """Raise ModelError for MXNet's own SyncBatchNorm, if several devices could deadlock in it.
 
     Work is queued for one device after the other. So a device may wait for another device's work
-    that is queued only later. In evaluation nothing waits.
+    that has not been queued yet. In evaluation, devices do not wait for each other.
 
     Args:
         graph: Graph of the network, with or without the loss.
         name: Name of the network.
-        copies: Number of copies of the network.
+        copies: Number of replicas of the network.
     """
     for node in _iterate_nodes(parse_graph(graph)):
         attrs = node.get("attrs", {})
@@ -77,7 +77,7 @@ def _uses_global_stats(attrs: Dict[str, str]) -> bool:
 
 
 def check_network(net: gluon.Block, name: str) -> None:
-    """Raise ModelError if a network has no BatchNorm, or one that sync BatchNorm does not support.
+    """Raise ModelError if a network has no BatchNorm, or one that cannot be synchronized.
 
     The shapes of the network may be unknown.
     """
@@ -107,7 +107,7 @@ def _iterate_blocks(block: gluon.Block) -> Iterator[gluon.Block]:
 
 
 def is_batch_norm(node: Node) -> bool:
-    """Return True for a BatchNorm with the statistics of the batch (not ``use_global_stats``)."""
+    """Return True for a BatchNorm that uses batch statistics (not ``use_global_stats``)."""
     return bool(node["op"] == "BatchNorm" and not _uses_global_stats(node.get("attrs", {})))
 
 
@@ -146,7 +146,7 @@ class BatchNormLayer(NamedTuple):
 
 
 class GraphStage(NamedTuple):
-    """A part of a network's graph. Its outputs are ``boundary_names``, followed by ``heads``."""
+    """A part of a network's graph. The outputs are ``boundary_names``, followed by ``heads``."""
 
     graph: mx.sym.Symbol
     boundary_names: List[str]  # outputs that later stages read, under these names
@@ -157,9 +157,9 @@ class GraphStage(NamedTuple):
 def check_graph(graph: mx.sym.Symbol) -> None:
     """Raise ModelError for a BatchNorm operator that sync BatchNorm does not support.
 
-    Not supported are other axes than 1, other kinds of BatchNorm, and networks that read the mean
-    or variance that BatchNorm returns. `check_network` only checks blocks, but a network can also
-    call operators directly.
+    Axes other than 1, other kinds of BatchNorm, and networks that read the mean or variance
+    returned by BatchNorm are not supported. `check_network` only checks blocks, but a network can
+    also call operators directly.
     """
     json_graph = parse_graph(graph)
     nodes = json_graph["nodes"]
@@ -180,7 +180,10 @@ def check_graph(graph: mx.sym.Symbol) -> None:
 
 
 def split_at_batch_norm(graph: mx.sym.Symbol) -> List[GraphStage]:
-    """Split a graph into stages before its BatchNorms, which read mean and variance as inputs."""
+    """Split a graph into stages before its BatchNorms.
+
+    In a stage, a BatchNorm reads its mean and variance as inputs.
+    """
     old = parse_graph(graph)
     nodes = old["nodes"]
     stage_of: List[int] = []
@@ -257,8 +260,8 @@ class _StageBuilder:
     def input_entry(self, source: int, output: int) -> Entry:
         """Return the entry of a node's output that this stage reads.
 
-        It is the output of an earlier node of this stage, or a variable. ``source``: index of the
-        node in the unsplit graph. ``output``: number of the node's output.
+        The entry is the output of an earlier node in this stage, or a variable. ``source``: index
+        of the node in the unsplit graph. ``output``: number of the node's output.
         """
         if source in self._new_index:
             return [self._new_index[source], output, 0]
@@ -276,7 +279,7 @@ class _StageBuilder:
         return entry
 
     def _get_variable(self, name: str, node: "Node | None" = None) -> Entry:
-        """Return the entry of a variable of this stage; append the variable at the first call.
+        """Return the entry of a variable in this stage. The first call appends the variable.
 
         ``node``: the variable's node in the unsplit graph; None for a new variable.
         """

@@ -1,4 +1,4 @@
-"""Replicas with sync BatchNorm: each graph runs in stages, between which devices sum statistics.
+"""Replicas with sync BatchNorm: each graph runs in stages, and devices sum statistics in between.
 
 - `SyncBatchNormReplicas` trains all replicas.
 - `StagedExecutor` runs the stages on one device.
@@ -6,9 +6,9 @@
 - `GradientPool` allocates the arrays for these gradients.
 - `estimate_stages_mib` estimates the memory.
 
-The devices exchange only small arrays (`gluonlab.parallel.data.sync_bn_statistics`). On each device,
-a BatchNorm layer needs five operations: for its statistics, to normalize, for backward, and two to
-complete the gradient.
+The devices exchange only small arrays (`gluonlab.parallel.data.sync_bn_statistics`). On each
+device, a BatchNorm layer needs five operations: one for the statistics, one to normalize, one for
+backward, and two to complete the gradient.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SyncBatchNormReplicas:
         self._last: "_BoundStages | None" = None
 
     def forward(self, parts: Sequence[Microbatch], accumulate: bool = False) -> List[nd.NDArray]:
-        """Queue the forward pass; return each microbatch's sum of losses (1,).
+        """Queue the forward pass. Return the sum of losses (1,) of each microbatch.
 
         The next call overwrites these arrays. ``accumulate``: whether `backward` adds to the
         gradients instead of overwriting them.
@@ -160,7 +160,7 @@ class StagedExecutor:
         Args:
             stages: The stages of the graph.
             params: Parameters of the network.
-            part: A microbatch of the right size.
+            part: A microbatch of the size for which stages are bound.
             accumulate: Whether backward adds to the gradients instead of overwriting them.
             ctx: The device.
             statistics: Statistics of each layer, see `DeviceLayer`.
@@ -191,7 +191,7 @@ class StagedExecutor:
             memory.executors.setdefault(number, self.runs[-1].executor)
 
     def backward(self, number: int) -> None:
-        """Queue a stage's backward pass, and add its gradients to the gradients of later stages."""
+        """Queue a stage's backward pass, and add its gradients to those from later stages."""
         run = self.runs[number]
         if run.heads is None:
             return
@@ -214,9 +214,9 @@ class StagedExecutor:
         self.values.update(zip(layer.input_names, arrays))
 
     def _request_gradients(self, accumulate: bool) -> None:
-        """Request each stage's gradients. Some of them are added to gradients of later stages.
+        """Request each stage's gradients. Some are added to gradients that later stages compute.
 
-        Each layer also computes two sums, which are the gradients of its gamma and beta.
+        Each layer also computes two sums, the gradients of its gamma and beta.
         """
         written = {name for name, param in self._params.items() if accumulate or param.grad_req == "add"}
         for number in range(len(self._stages) - 1, -1, -1):
@@ -234,10 +234,10 @@ class StagedExecutor:
                 ]
 
     def _request_boundary_gradient(self, number: int, name: str) -> None:
-        """Request the gradient of a value that an earlier stage computes.
+        """Request the gradient of an input that an earlier stage computes.
 
         If several stages use the value, a separate operation adds their gradients, since many of
-        MXNet's operators add incorrectly with grad_req "add", even `+`.
+        MXNet's operators, even `+`, add incorrectly with grad_req "add".
         """
         partial_gradient = self._gradients.partial_gradients[number].get(name)
         total = self._gradients.gradients[name]
@@ -247,7 +247,9 @@ class StagedExecutor:
         self._request(number, name, target, add=False)
 
     def _request_layer_sum(self, number: int, variable: str, name: Optional[str], written: Set[str]) -> nd.NDArray:
-        """Make backward compute the gradient of a layer's gamma or beta; return its array.
+        """Make backward compute the gradient of a layer's gamma or beta.
+
+        Return the gradient's array.
 
         If the parameter ``name`` is trained and nothing else adds to its gradient, the array is the
         parameter's gradient itself. Otherwise it is an extra array.
@@ -266,11 +268,11 @@ class StagedExecutor:
         return array
 
     def _unused_gradient(self, args: Dict[str, nd.NDArray]) -> Dict[str, nd.NDArray]:
-        """Return a gradient array for a stage without backward; the array is never written.
+        """Return a gradient array for a stage without backward. The array is never written.
 
         Without any gradient, MXNet would apply its oneDNN fusion to the stage, which keeps a copy
         of the weights and ignores later updates. The array has the shape of the last parameter,
-        which needs the least memory.
+        because that needs the least memory.
         """
         last = [name for name in args if name in self._params][-1:]
         return {name: nd.empty(args[name].shape, self.ctx, args[name].dtype) for name in last}
@@ -315,7 +317,7 @@ class StagedExecutor:
 
 
 def infer_boundary_specs(stages: Sequence[GraphStage], specs: ArraySpecs) -> ArraySpecs:
-    """Return shapes and types of all inputs of stages: ``specs``, and the values between stages."""
+    """Return shapes and types of all stage inputs: ``specs``, and the values between stages."""
     known = dict(specs)
     for stage in stages:
         names = stage.graph.list_arguments()
@@ -331,8 +333,9 @@ class RequiredGradients:
     Attributes:
         has_backward: ``has_backward[i]``: whether stage i computes any gradient.
         boundary_values: Values between stages whose gradients are needed.
-        latest: The last stage that uses each value, which is the first to compute its gradient.
-        uses: By parameter, the number of stages or layers that compute a gradient for it.
+        latest: The last stage that uses each value. It is the first stage to compute the value's
+            gradient.
+        uses: For each parameter, the number of stages or layers that compute a gradient for it.
     """
 
     def __init__(
@@ -361,7 +364,7 @@ class RequiredGradients:
 
 
 class ArrayPool:
-    """Arrays on a device that graphs share, because they run one after the other."""
+    """Arrays on a device that several graphs share, because the graphs run one after the other."""
 
     def __init__(self, make: Callable[..., nd.NDArray]) -> None:
         """Create an empty pool; ``make(shape, dtype=...)`` creates an array."""
@@ -370,7 +373,7 @@ class ArrayPool:
         self._arrays: Dict[Any, List[nd.NDArray]] = {}
 
     def new_allocator(self) -> Callable[[ArraySpec], nd.NDArray]:
-        """Return a function that takes arrays for one graph from the pool, none of them twice."""
+        """Return a function that takes arrays for one graph from the pool, each at most once."""
         counts: Dict[Any, int] = {}
 
         def allocate(spec: ArraySpec) -> nd.NDArray:
@@ -390,9 +393,9 @@ class GradientPool:
     """Arrays for the gradients of values between stages, reused as soon as they are free.
 
     Attributes:
-        gradients: Gradient of each value, by name.
-        partial_gradients: ``partial_gradients[i]``: stage i's part of the gradient of each value
-            that a later stage uses as well, by name.
+        gradients: The gradient of each value, by name.
+        partial_gradients: ``partial_gradients[i]``: by name, stage i's part of the gradient of each
+            value that a later stage also uses.
         scratch: Working memory for each layer, by number, with the shape of the layer's input.
     """
 
@@ -436,11 +439,12 @@ def estimate_stages_mib(
     params: Dict[str, gluon.Parameter],
     new_array: Callable[..., nd.NDArray],
 ) -> float:
-    """Estimate the MiB that one device needs to train with these graphs, one after the other.
+    """Estimate how many MiB one device needs to train with these graphs, one after the other.
 
-    Stage i of every graph uses the same memory, as large as the largest of them, as in
-    `DeviceWorkspace`. All graphs share the arrays for gradients between stages. MXNet also copies the
-    head gradients of each stage of each graph. Its memory plan does not include these copies.
+    Stage i of every graph uses the same memory, sized for the largest graph, as in
+    `DeviceWorkspace`. All graphs share the arrays for gradients between stages. MXNet also copies
+    the head gradients of each stage of each graph. MXNet's memory plan does not include these
+    copies.
 
     Args:
         graphs: Pairs of a graph and the shapes and types of all its arguments and states.
@@ -478,7 +482,7 @@ def estimate_stages_mib(
 def _stage_mib(
     stage: GraphStage, gradient_names: List[str], specs: ArraySpecs, new_array: Callable[..., nd.NDArray]
 ) -> float:
-    """Return the MiB that MXNet plans for a stage with gradients of ``gradient_names``."""
+    """Return the MiB that MXNet plans for a stage with the gradients ``gradient_names``."""
     names = stage.graph.list_arguments()
     arrays = {name: new_array(specs[name][0], dtype=specs[name][1]) for name in names}
     states = {name: new_array(specs[name][0]) for name in stage.graph.list_auxiliary_states()}

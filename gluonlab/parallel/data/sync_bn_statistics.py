@@ -14,12 +14,12 @@ G the sum of dy * (x - mean) * inv (Ioffe, Szegedy, "Batch Normalization", 2015,
 are the gradients of beta and gamma, which each device's backward has already computed.
 
 **Rounding.** The rounding of the mean is not corrected. Inputs are standardized, so the error does
-not matter, and it is no larger than with BatchNorm on one device. An example are images with mean
-1,000 and deviation 1. Plain BatchNorm on one CPU loses 0.015 of a parameter's change (worst
-parameter, median of 12 draws). This module loses 0.011, 0.013 and 0.004 on 2, 4 and 8 devices. For
-mean 100, both lose 0.0001. Let r be the mean of the normalized images, which rounding makes
-different from 0. With B - r * G instead of B, the loss would be 0.0005 to 0.0008. But r needs one
-more sum over the images of each layer on each device.
+not matter, and it is no larger than with BatchNorm on one device. As an example, take images with
+mean 1,000 and standard deviation 1. Plain BatchNorm on one CPU loses 0.015 of a parameter's change
+(worst parameter, median of 12 draws). This module loses 0.011, 0.013 and 0.004 on 2, 4 and 8
+devices. For mean 100, both lose 0.0001. Let r be the mean of the normalized images, which rounding
+makes different from 0. With B - r * G instead of B, the loss would be 0.0005 to 0.0008. But r needs
+one more sum over the images of each layer on each device.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class DeviceLayer(NamedTuple):
 
 
 class SyncBatchNormLayer:
-    """A BatchNorm layer on all devices. The first device joins their statistics and sums."""
+    """A BatchNorm layer on all devices. The first device combines their statistics and sums."""
 
     def __init__(self, devices: Sequence[DeviceLayer], shares: Sequence[float], gamma: nd.NDArray) -> None:
         """Prepare all calls.
 
         Args:
             devices: The layer on each device.
-            shares: Each device's share of the batch's images; the shares sum to 1.
+            shares: The fraction of the batch's images on each device; the sum is 1.
             gamma: The layer's gamma (C,) on the first device.
         """
         ctx, channels = gamma.context, gamma.size
@@ -106,7 +106,7 @@ class SyncBatchNormLayer:
             copy()
 
     def backward(self) -> None:
-        """After a stage's backward, add the terms of its gradients that need sums over devices."""
+        """Add the gradient terms that need sums over devices, after a stage's backward."""
         for copy in self._gather_sums if self._complete else ():
             copy()
         with mx.engine.bulk(len(self._factors)):
@@ -119,7 +119,8 @@ class SyncBatchNormLayer:
 def _local_statistics(device: DeviceLayer, mean: nd.NDArray, inverse: nd.NDArray) -> EngineCall:
     """Return the call that computes a device's mean and 1 / sqrt(variance + epsilon).
 
-    The call is the operator BatchNorm in training mode, one kernel that reads the images once.
+    The call runs the operator BatchNorm in training mode: a single kernel that reads the images
+    once.
     """
     ctx, shape = mean.context, mean.shape
     gamma, variance = nd.ones(shape, ctx), nd.ones(shape, ctx)
@@ -134,7 +135,7 @@ def _combine_statistics(gathered: nd.NDArray, shares: Sequence[float], result: n
     Args:
         gathered: (2, devices, C): each device's mean and 1 / sqrt(variance + epsilon). The calls
             overwrite it.
-        shares: Each device's share of the batch's images.
+        shares: The fraction of the batch's images on each device.
         result: (2, C), the output: the batch's mean and variance + epsilon.
     """
     ctx, count = gathered.context, len(shares)
@@ -176,7 +177,7 @@ class _GradientCorrection:
         ]
 
     def run(self) -> None:
-        """Queue the correction; if necessary, first the copy of ``factors`` to this device."""
+        """Queue the correction, after copying ``factors`` to this device if necessary."""
         if self._fetch is not None:
             self._fetch()
         with mx.engine.bulk(len(self._calls)):
@@ -205,8 +206,8 @@ def layers_updating_statistics(
     """Return the numbers of the BatchNorm layers whose running statistics change in training.
 
     On a GPU, MXNet updates all running statistics in forward. On a CPU, MXNet updates them in
-    backward. So the statistics of a layer stay the same if it needs no backward, because neither
-    the layer nor anything in front of it is trained.
+    backward. So a layer's statistics stay the same if the layer needs no backward, because neither
+    it nor any layer before it is trained.
 
     The numbers are in the order of MXNet's updates, which matters if layers share statistics.
     ``inputs``: the arrays of the graph other than ``params``.
@@ -236,10 +237,11 @@ def layers_updating_statistics(
 
 
 class RunningMoments:
-    """Mean and variance of all sync BatchNorm layers, and the update of the running statistics.
+    """The mean and variance of all sync BatchNorm layers, and the updates of running statistics.
 
-    ``statistics[device][layer.number]`` is (2, C): mean, and variance + epsilon. The arrays of all
-    layers are views of one array, so that one operation on each device updates many layers.
+    ``statistics[device][layer.number]`` has shape (2, C): the mean, and variance + epsilon. The
+    arrays of all layers are views of one array, so that one operation on each device updates many
+    layers.
     """
 
     def __init__(
@@ -249,7 +251,7 @@ class RunningMoments:
         ctxs: Sequence[mx.Context],
         moving: Sequence[int],
     ) -> None:
-        """Allocate the statistics; ``moving``: the result of `layers_updating_statistics`."""
+        """Allocate the statistics. ``moving``: the result of `layers_updating_statistics`."""
         self._devices = [_DeviceStatistics(layers, params, ctx, moving) for ctx in ctxs]
         self.statistics = [device.statistics for device in self._devices]
 
@@ -308,7 +310,7 @@ class _DeviceStatistics:
 
 
 class _RunningUpdate:
-    """Update of several running statistics by SGD's update: weight -= lr * (weight - gradient)."""
+    """Updates several running statistics by SGD's formula: weight -= lr * (weight - gradient)."""
 
     def __init__(self) -> None:
         self._running: List[nd.NDArray] = []
@@ -340,7 +342,7 @@ class _RunningUpdate:
 
 
 def _layer_views(flat: nd.NDArray, channels: Sequence[int]) -> List[nd.NDArray]:
-    """Return a view (2, C) of a flat array for each layer; ``channels``: C of each layer."""
+    """Return, for each layer, a view (2, C) of a flat array. ``channels``: C of each layer."""
     views, begin = [], 0
     for count in channels:
         views.append(flat[begin : begin + 2 * count].reshape((2, count)))

@@ -1,10 +1,10 @@
-"""Cuts a network's chain of layers into pipeline stages, and estimates the memory of each stage.
+"""Cuts a network's chain of layers into pipeline stages, and estimates how much memory each needs.
 
 Each layer of a chain reads the output of the previous layer. A block that only calls its children
 one after the other is divided into the layers of its children. Examples are HybridSequential, and
 gluoncv's networks, which call `features` and then `output`. Any other block, such as a residual
-block, is one layer. `_is_chain` decides by comparing the block's graph with the graph of its
-children in a row.
+block, is one layer. To decide, `_is_chain` compares the block's graph with the graph of its
+children called one after the other.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CHAIN_INPUT = "gluonlab_chain"
 
 
 def chain_layers(net: gluon.HybridBlock) -> List[gluon.HybridBlock]:
-    """Return the layers of a network's chain, or the network itself if it is not a chain."""
+    """Return the layers of a network's chain, or only the network itself if it is not a chain."""
     children = list(net._children.values())
     if not children or not _is_chain(net, children):
         return [net]
@@ -74,9 +74,9 @@ def check_stage_count(model: str, layers: Sequence[gluon.HybridBlock], possible:
 
 
 def check_cuts(model: str, layers: Sequence[gluon.HybridBlock], cuts: Sequence[int]) -> None:
-    """Raise ModelError unless the chain can be cut in front of the layers with these numbers.
+    """Raise ModelError unless the chain can be cut before the layers with these numbers.
 
-    The numbers must increase from 1 on, so that each stage has a layer.
+    The numbers must be at least 1 and increase, so that each stage has a layer.
     """
     last = len(layers) - 1
     check_stage_count(model, layers, range(1, len(layers)), len(cuts) + 1)
@@ -95,9 +95,9 @@ def check_cuts(model: str, layers: Sequence[gluon.HybridBlock], cuts: Sequence[i
 
 
 def possible_cuts(layers: Sequence[gluon.HybridBlock]) -> List[int]:
-    """Return the numbers of the layers in front of which a chain can be cut.
+    """Return the numbers of the layers before which a chain can be cut.
 
-    Only one array may cross a cut, and no parameter may be used on both sides of it.
+    Only one array may cross a cut, and no parameter may be used on both sides of the cut.
     """
     value, bounds = mx.sym.var(CHAIN_INPUT), [0]
     for number, layer in enumerate(layers[:-1], start=1):
@@ -120,7 +120,7 @@ def possible_cuts(layers: Sequence[gluon.HybridBlock]) -> List[int]:
 
 
 def group_layers(layers: Sequence[gluon.HybridBlock], cuts: Sequence[int]) -> List[gluon.HybridBlock]:
-    """Return one block for each stretch of layers between two cuts."""
+    """Return one block for each group of layers between two cuts."""
     stretches = []
     for begin, end in zip([0, *cuts], [*cuts, len(layers)]):
         stretch = layers[begin]
@@ -151,10 +151,10 @@ def _is_chain(net: gluon.HybridBlock, children: Sequence[gluon.HybridBlock]) -> 
 
 
 def _graph_structure(graph: mx.sym.Symbol) -> Tuple[Any, ...]:
-    """Return the operators, attributes, inputs and outputs of a graph, to compare two graphs.
+    """Return a graph's operators, attributes, inputs and outputs, for comparing two graphs.
 
-    Operator names and versions of entries are left out: they contain counters, which differ between
-    equal graphs.
+    Operator names and entry versions are omitted: they contain counters, which differ between equal
+    graphs.
     """
     json_graph = parse_graph(graph)
     nodes: List[Dict[str, Any]] = json_graph["nodes"]
@@ -181,7 +181,7 @@ class PipelineStage(NamedTuple):
     Attributes:
         graph: The graph for training.
         scoring: The graph for evaluation, whose labels have shape (n,).
-        inputs: Names of the inputs: images or an activation, and labels in the last stage.
+        inputs: Names of the inputs: images or an activation, and in the last stage also labels.
         params: Parameters of the stage, by name.
         needs_input_gradient: Whether an earlier stage has trained parameters.
         constants: Arrays of the loss, by name.
@@ -219,10 +219,10 @@ def make_stages(
 ) -> List[PipelineStage]:
     """Create the stages of a network.
 
-    ``cuts``: numbers of the first layers of stages 1, 2, ...
+    ``cuts``: the number of the first layer in each of the stages 1, 2, ...
 
     Raises:
-        ModelError: Two stages share a parameter. Its gradients would have to be summed between
+        ModelError: Two stages share a parameter, whose gradients would have to be summed across
             devices.
     """
     bounds = [0, *cuts, len(layers)]
@@ -251,7 +251,7 @@ def make_stage(
     convert: Conversion,
     needs_input_gradient: bool,
 ) -> PipelineStage:
-    """Create a stage of the layers from ``begin`` to before ``end``.
+    """Create a stage from the layers ``begin`` to ``end`` - 1.
 
     ``needs_input_gradient``: whether backward must compute the gradient of the stage's input.
     """
@@ -278,13 +278,13 @@ MakeSchedule = Callable[[int], PipelineSchedule]  # for a number of microbatches
 
 
 class StageBinding(NamedTuple):
-    """A graph that the pipeline binds for a stage.
+    """A graph that the pipeline must bind for a stage.
 
     Attributes:
         images: Number of images.
         columns: Label columns (`gluonlab.parallel.training_loss.label_columns`).
         accumulate: Whether the graph adds to the gradients.
-        slot: Number of the memory for the graph's activations.
+        slot: Number of the memory area for the graph's activations.
     """
 
     images: int
@@ -294,7 +294,7 @@ class StageBinding(NamedTuple):
 
 
 def make_schedule(split: Parallelism, microbatches: int) -> PipelineSchedule:
-    """Create the pipeline schedule of a copy of the network."""
+    """Create the pipeline schedule for one replica of the network."""
     return SCHEDULES[split.schedule](split.size, microbatches, split.stages_per_device)
 
 
@@ -317,7 +317,7 @@ def stage_bindings(
 
 
 class PipelineMemory:
-    """Memory estimator of the devices of one copy; stage i is on device ``i % size``."""
+    """Estimates the memory of one replica's devices; stage i is on device ``i % size``."""
 
     def __init__(self, stages: Sequence[PipelineStage], loss: gluon.HybridBlock, plan: StrategyPlan) -> None:
         self._stages, self._plan, self._columns = stages, plan, label_columns(loss)
@@ -327,7 +327,7 @@ class PipelineMemory:
         ]
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
-        """Return the estimate of each device of a copy: the sum over the stages on the device."""
+        """Return an estimate for each device of a replica: the sum over the device's stages."""
         split = self._plan.parallelism
         bindings = stage_bindings(shards, self._plan.microbatches, split, self._columns)
         estimates = [memory.estimate_memory(of_stage) for memory, of_stage in zip(self._stage_memory, bindings)]
@@ -348,7 +348,7 @@ class PipelineMemory:
 
 
 class StageMemory:
-    """Memory estimator of one stage.
+    """Estimates the memory that one stage needs.
 
     ``activation_spec(images)`` returns the shape and type of the stage's input.
     """
@@ -373,7 +373,7 @@ class StageMemory:
         return MemoryEstimate(*self._parameter_bytes, activations, inputs)
 
     def _bytes_per_binding(self, images: int, columns: int) -> Tuple[int, int]:
-        """Return the bytes of a binding: (activations and gradients, images and labels)."""
+        """Return how many bytes a binding needs: (activations and gradients, images and labels)."""
         key = images, columns
         if key not in self._binding_cache:
             specs = self._input_specs(images, columns)
@@ -384,7 +384,7 @@ class StageMemory:
         return self._binding_cache[key]
 
     def _activation_bytes(self, images: int, columns: int) -> int:
-        """Return the bytes that MXNet plans for activations; ``columns``: columns of the labels."""
+        """Return the bytes that MXNet plans for activations. ``columns``: label columns."""
         key = images, columns
         if key not in self._activation_cache:
             graph, specs = self._unbound_graph(columns), self._input_specs(images, columns)
@@ -414,7 +414,7 @@ REPEATS = 5
 
 
 class BalancedCuts(NamedTuple):
-    """The chosen cuts, and each stage's share of the total time or memory (``balance``)."""
+    """The chosen cuts, and each stage's fraction of the total time or memory (``balance``)."""
 
     cuts: List[int]
     shares: List[float]
@@ -450,7 +450,7 @@ def choose_cuts(
 
 
 def _balance_stages(cost: Cost, savings: Cost, layers: int, stages: int, balance: str) -> BalancedCuts:
-    """Choose the cuts with `minimize_largest_stage`, and compute the stages' shares of the cost."""
+    """Choose cuts with `minimize_largest_stage`, and compute each stage's fraction of the cost."""
     cuts = minimize_largest_stage(cost, layers, stages, savings)
     costs = [cost(*stage) for stage in zip(range(stages), [0, *cuts], [*cuts, layers])]
     return BalancedCuts(cuts, [stage_cost / sum(costs) for stage_cost in costs], balance)
@@ -461,10 +461,10 @@ def minimize_largest_stage(
 ) -> List[int]:
     """Return the cuts of ``layers`` into ``stages`` that minimize the cost of the largest stage.
 
-    Each stage has at least one layer. ``savings(stage, begin, end)``: at most how much cheaper
-    the stage [begin, end) can become when layers are added to it. This is Dijkstra's algorithm, with
-    the largest cost instead of the sum. It extends the cheapest partial partition first, so it never
-    computes the costs of overlong stages.
+    Each stage has at least one layer. ``savings(stage, begin, end)``: an upper bound on how much
+    cheaper the stage [begin, end) can become when layers are added. The search is Dijkstra's
+    algorithm, with the largest cost instead of the sum. It extends the cheapest partial partition
+    first, so it never computes the costs of overlong stages.
     """
     queue = [_PartialPartition(0.0, stages, (0,), 0.0, True)]
     extended = set()
@@ -493,11 +493,11 @@ class _PartialPartition(NamedTuple):
     """The first stages of a partition.
 
     Attributes:
-        largest: The largest cost of these stages; only a lower bound unless ``known``.
-        left: Number of stages that are still missing.
-        ends: 0, then the end of each stage.
-        before: The largest cost without the last of these stages.
-        known: Whether the cost of the last stage was computed.
+        largest: The largest cost of these stages, or only a lower bound if ``known`` is false.
+        left: Number of stages still to be added.
+        ends: 0, followed by the end of each stage.
+        before: The largest cost of these stages except the last one.
+        known: Whether the cost of the last stage has been computed.
     """
 
     largest: float
@@ -512,9 +512,9 @@ def stage_byte_costs(
 ) -> Tuple[Cost, Cost]:
     """Return the functions ``cost`` and ``savings`` of `minimize_largest_stage`, in bytes.
 
-    The cost follows MXNet's memory plan, for a whole batch and all microbatches that a stage keeps at
-    once. ``savings`` is needed because a longer stage can need less memory: its last layer may have a
-    smaller output.
+    The cost is based on MXNet's memory plan for a full batch, including all microbatches that a
+    stage keeps at once. ``savings`` is not 0, because a longer stage can need less memory: its last
+    layer may have a smaller output.
     """
     split = plan.parallelism
     bindings = stage_bindings(ShardSizes((split.max_shard_images,)), plan.microbatches, split, label_columns(loss))
@@ -523,7 +523,7 @@ def stage_byte_costs(
 
     @lru_cache(maxsize=None)
     def memory_of(begin: int, end: int) -> StageMemory:
-        """Return the memory estimator of a stage of the layers from ``begin`` to before ``end``."""
+        """Return the memory estimator of a stage with the layers ``begin`` to ``end`` - 1."""
 
         def activation_spec(images: int) -> Tuple[Tuple[int, ...], type]:
             return (images, *shapes[begin][1:]), np.float32
@@ -536,7 +536,7 @@ def stage_byte_costs(
         return float(sum(memory_of(begin, end).estimate_memory(bindings[number])))
 
     def savings(number: int, begin: int, end: int) -> float:
-        """Return how many bytes of the stage are no longer needed if it gets more layers."""
+        """Return how many of the stage's bytes are no longer needed if layers are added."""
         # With more layers, the stage no longer needs its current output, the output's gradient, and
         # MXNet's copies of both.
         arrays = 2 * len(bindings[number]) + 2 * len({binding.slot for binding in bindings[number]})
@@ -550,7 +550,7 @@ def _has_trained_parameters(layer: gluon.HybridBlock) -> bool:
 
 
 def measure_layer_seconds(layers: Sequence[gluon.HybridBlock], plan: StrategyPlan, ctx: mx.Context) -> List[float]:
-    """Measure the seconds of each layer's forward and backward pass, for one microbatch."""
+    """Measure how many seconds each layer's forward and backward pass takes for one microbatch."""
     shapes, seconds = _layer_shapes(layers, plan), []
     for number in range(len(layers)):
         graph, inputs = _layers_graph(layers, number, number + 1, plan, shapes)
@@ -561,7 +561,7 @@ def measure_layer_seconds(layers: Sequence[gluon.HybridBlock], plan: StrategyPla
 def _layers_graph(
     layers: Sequence[gluon.HybridBlock], begin: int, end: int, plan: StrategyPlan, shapes: Sequence[Tuple[int, ...]]
 ) -> Tuple[mx.sym.Symbol, Dict[str, Tuple[int, ...]]]:
-    """Return the graph of the layers from ``begin`` to before ``end``, and its input shapes.
+    """Return the graph of the layers ``begin`` to ``end`` - 1, and its input shapes.
 
     If the last layer is included, the graph ends with the loss.
     """
@@ -576,7 +576,7 @@ def _layers_graph(
 
 
 def _layer_shapes(layers: Sequence[gluon.HybridBlock], plan: StrategyPlan) -> List[Tuple[int, ...]]:
-    """Return the input shape of each layer for a microbatch, and the last output shape."""
+    """Return each layer's input shape for a microbatch, and the last layer's output shape."""
     shape = (plan.microbatches.largest_part(plan.parallelism.max_shard_images), *plan.parallelism.image_shape)
     shapes = [shape]
     for number in range(len(layers)):
@@ -588,7 +588,7 @@ def _layer_shapes(layers: Sequence[gluon.HybridBlock], plan: StrategyPlan) -> Li
 
 
 def _measure_seconds(graph: mx.sym.Symbol, inputs: Dict[str, Tuple[int, ...]], ctx: mx.Context) -> float:
-    """Return the seconds of the fastest of several forward and backward passes."""
+    """Return how many seconds the fastest of several forward and backward passes takes."""
     shapes = graph.infer_shape(**inputs)[0]
     args = {name: nd.ones(shape, ctx) for name, shape in zip(graph.list_arguments(), shapes)}
     specs = {name: (array.shape, array.dtype) for name, array in args.items()}

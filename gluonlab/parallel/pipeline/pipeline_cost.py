@@ -1,12 +1,12 @@
-"""Cost model of pipeline schedules: start and end of each instruction, and idle time.
+"""Cost model of pipeline schedules: the start and end of each instruction, and idle times.
 
-- A device computes one instruction at a time, in the order of its program, each as soon as its
-  inputs exist.
-- A send takes the transfer's time, but the device continues meanwhile. Messages of one stage in one
-  direction travel one after the other.
+- A device computes one instruction at a time, in the order of its program, and each one as soon as
+  its inputs exist.
+- A send takes as long as the transfer, but the device continues in the meantime. Messages from one
+  stage in one direction travel one after the other.
 - A recv waits for its message. Queues are unlimited.
 
-The bubble is the share of the devices' time in which they compute nothing. (Narayanan et al.,
+The bubble is the fraction of the devices' time in which they compute nothing. (Narayanan et al.,
 "Efficient large-scale language model training on GPU clusters using Megatron-LM", 2021, section
 2.2, divide the idle time by the busy time instead.)
 """
@@ -39,10 +39,11 @@ class Costs:
     """Seconds that each operation takes for one microbatch.
 
     Attributes:
-        forward_s: Seconds of the forward pass, by stage.
-        backward_s: Seconds of the backward pass, by stage.
-        transfer_s: Seconds to send (the activation, its gradient), by boundary between two stages.
-        update_s: Seconds of the update, by stage, once for all microbatches.
+        forward_s: Duration of the forward pass, by stage.
+        backward_s: Duration of the backward pass, by stage.
+        transfer_s: Durations of sending (the activation, its gradient), by boundary between two
+            stages.
+        update_s: Duration of the update, by stage, once for all microbatches.
     """
 
     forward_s: Tuple[float, ...]
@@ -68,7 +69,7 @@ class Costs:
         )
 
     def seconds(self, instruction: Instruction) -> float:
-        """Return the seconds of an instruction; 0 for a recv, which only waits for the send."""
+        """Return how many seconds an instruction takes: 0 for a recv, which only waits."""
         op, stage, _ = instruction
         if op == SEND_FORWARD:
             return self.transfer_s[stage][0]
@@ -79,11 +80,11 @@ class Costs:
 
 
 def equal_shares(schedule: PipelineSchedule) -> Costs:
-    """Return made-up costs to compare schedules of one network whose real costs are unknown.
+    """Return assumed costs, for comparing schedules of a network whose real costs are unknown.
 
-    All stages have equal costs. The forward pass of all stages of a device takes 1 ms. The backward
-    pass takes 2 ms, since it computes the gradients of both weights and inputs. Transfers take no
-    time.
+    All stages have equal costs. On each device, the forward pass through all its stages takes 1 ms.
+    The backward pass takes 2 ms, since it computes the gradients of both weights and inputs.
+    Transfers take no time.
     """
     stages_per_device = schedule.stages / schedule.devices
     return Costs.uniform(schedule.stages, 1e-3 / stages_per_device, 2e-3 / stages_per_device)
@@ -92,7 +93,7 @@ def equal_shares(schedule: PipelineSchedule) -> Costs:
 class Event(NamedTuple):
     """An instruction with its start and end.
 
-    For a send these are the start and end of the transfer, for a recv of the wait.
+    For a send, they are those of the transfer; for a recv, those of the wait.
     """
 
     device: int
@@ -115,8 +116,8 @@ class PipelineTimeline:
     Attributes:
         events: All instructions, sorted by start time.
         seconds: Time of the step.
-        bubbles: By device, the share of the time in which it is idle.
-        kept: By device, the number of microbatches whose activations it keeps, over time.
+        bubbles: The fraction of the time in which each device is idle.
+        kept: For each device, the number of microbatches whose activations it keeps, over time.
     """
 
     events: Tuple[Event, ...]
@@ -126,16 +127,16 @@ class PipelineTimeline:
 
     @property
     def bubble(self) -> float:
-        """Share of all devices' time in which they are idle."""
+        """Fraction of all devices' time in which they are idle."""
         return math.fsum(self.bubbles) / len(self.bubbles)
 
 
 def price(schedule: PipelineSchedule, costs: Costs) -> PipelineTimeline:
-    """Compute start and end of each instruction of a valid schedule.
+    """Compute the start and end of each instruction in a valid schedule.
 
     Raises:
-        ScheduleError: The costs have another number of stages, a time is negative, or a device
-            waits forever.
+        ScheduleError: The costs are for another number of stages, a duration is negative, or a
+            device waits forever.
     """
     _check_costs(schedule, costs)
     free_at = [0.0] * schedule.devices  # by device: end of its previous instruction
@@ -175,7 +176,7 @@ def ideal_bubble(devices: int, microbatches: int, stages_per_device: int = 1) ->
 
 
 def _check_costs(schedule: PipelineSchedule, costs: Costs) -> None:
-    """Raise ScheduleError if the costs are for another number of stages, or a time is negative."""
+    """Raise ScheduleError for costs of another number of stages, or for a negative duration."""
     stages = schedule.stages
     counts = {
         "forward_s": (costs.forward_s, stages),
@@ -199,7 +200,7 @@ def _event_order(event: Event) -> Tuple[float, float, int]:
 
 
 def _idle_share(events: Sequence[Event], total_s: float) -> float:
-    """Return the share of the time in which a device with these events is idle."""
+    """Return the fraction of the time in which a device with these events is idle."""
     computing = (event for event in events if event.instruction.op in COMPUTE_OPS)
     busy = math.fsum(event.end_s - event.begin_s for event in computing)
     return 1 - busy / total_s if total_s else 0.0

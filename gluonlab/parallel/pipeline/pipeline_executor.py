@@ -1,10 +1,10 @@
 """Executor of pipeline schedules: turns each instruction into calls that MXNet's engine queues.
 
-One host thread queues a whole step without waiting, in an order in which prerequisites come first.
-The engine runs operations as soon as they are ready, which may be another order than the
-schedule's. So each forward or backward pass of a device is held back until the device's previous
-pass is done. A slot is memory for the activations of one microbatch. Each stage has as many slots
-as `gluonlab.parallel.pipeline.verify_pipeline_schedule.peaks` computes for the schedule.
+One host thread queues an entire step without waiting, so that each instruction follows its
+prerequisites. The engine runs operations as soon as they are ready, possibly in another order than
+the schedule's. So each forward or backward pass on a device is held back until the device's
+previous pass is done. A slot is memory for the activations of one microbatch. Each stage has as
+many slots as `gluonlab.parallel.pipeline.verify_pipeline_schedule.peaks` computes for the schedule.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MakeSchedule = Callable[[int], PipelineSchedule]  # for a number of microbatches
 
 
 class Pipeline:
-    """A copy of a network, with stage i on ``ctxs[i % len(ctxs)]``."""
+    """A replica of a network, with stage i on ``ctxs[i % len(ctxs)]``."""
 
     def __init__(
         self, stages: Sequence[PipelineStage], ctxs: Sequence[mx.Context], make_schedule: MakeSchedule
@@ -59,7 +59,7 @@ class Pipeline:
         return program
 
     def score(self, part: Microbatch) -> Tuple[nd.NDArray, nd.NDArray]:
-        """Queue a microbatch's evaluation; return the sum of losses (1,) and scores (n, classes).
+        """Queue a microbatch's evaluation. Return the sum of losses (1,) and scores (n, classes).
 
         The losses are unsmoothed. The next call overwrites both arrays.
         """
@@ -91,8 +91,8 @@ class Pipeline:
     ) -> BoundGraph:
         """Return the graph of stage ``number``, bound to arrays for microbatches of this shape.
 
-        ``slot``: number of the memory for activations. Microbatches between forward and backward at
-        the same time need different slots.
+        ``slot``: number of the memory area for activations. Microbatches that are between forward
+        and backward at the same time need different slots.
         """
         key = number, _shapes_and_types(part), accumulate, slot
         if key not in self._bound:
@@ -115,7 +115,7 @@ class StepProgram:
     """The calls of one step of a `Pipeline`.
 
     For each op there is a method with the same name, which adds the op's calls. ``microbatches``:
-    the microbatches of the next step, all with the same shapes as before.
+    the microbatches of the next step, whose shapes must not change.
     """
 
     def __init__(self, pipeline: Pipeline, schedule: PipelineSchedule, microbatches: Sequence[Microbatch]) -> None:
@@ -139,8 +139,8 @@ class StepProgram:
     def passes(self, stage: int, backward: bool = True) -> List[Call]:
         """Return the forward and backward passes of all microbatches through one stage.
 
-        The passes do not wait for other stages and use the current contents of the arrays, so that
-        a stage can be timed alone. ``backward=False``: only forward passes.
+        The passes do not wait for other stages, and use the current contents of the arrays. So a
+        stage can be timed alone. ``backward=False``: only forward passes.
         """
         compiled = self._pipeline.compiled_stages[stage]
         calls: List[Call] = []
@@ -152,7 +152,7 @@ class StepProgram:
         return calls
 
     def message_bytes(self, send: Instruction) -> int:
-        """Return the bytes that the instruction ``send`` sends: an activation or its gradient."""
+        """Return how many bytes the instruction ``send`` sends: an activation or its gradient."""
         bound = self._bound[send.microbatch][send.stage]
         arrays = bound.outputs if send.op == SEND_FORWARD else bound.gradients.values()
         return sum(array_bytes((array.shape, array.dtype)) for array in arrays)
@@ -186,7 +186,7 @@ class StepProgram:
         """Add no call: `recv_forward` copies the activation."""
 
     def recv_forward(self, device: int, stage: int, microbatch: int) -> None:
-        """Add the copy of the previous stage's output to the input of this stage."""
+        """Add a copy of the previous stage's output into the input of this stage."""
         self._count_stashed(stage)
         previous, bound = self._bound[microbatch][stage - 1 : stage + 1]
         self.calls.append(partial(bound.inputs[ACTIVATION].copy, previous.outputs[0]))
@@ -203,7 +203,7 @@ class StepProgram:
             self.calls.append(partial(compiled.backward, bound))
 
     def send_backward(self, device: int, stage: int, microbatch: int) -> None:
-        """Append the copy of the activation's gradient into the previous stage's head gradient."""
+        """Append a copy of the activation's gradient into the previous stage's head gradient."""
         previous, bound = self._bound[microbatch][stage - 1 : stage + 1]
         if self._pipeline.stages[stage].needs_input_gradient:
             copy = previous.heads.copies[0].copy
@@ -213,7 +213,7 @@ class StepProgram:
         """Add no call: the engine makes backward wait for `send_backward`."""
 
     def update(self, device: int, stage: int, microbatch: int) -> None:
-        """Add no call: the strategy sums the gradients and updates after all stages."""
+        """Add no call: the strategy sums gradients and updates parameters after all stages."""
 
     def _count_stashed(self, stage: int) -> None:
         """Count one more microbatch whose activations the stage keeps until its backward pass."""
@@ -246,7 +246,7 @@ class StepProgram:
 
 
 def queue_programs(programs: Sequence[StepProgram]) -> None:
-    """Queue the steps of several pipelines alternately, call by call, so that all start at once."""
+    """Queue the steps of several pipelines in turns, call by call, so that all start at once."""
     for calls in zip_longest(*(program.calls for program in programs)):
         for call in calls:
             if call is not None:

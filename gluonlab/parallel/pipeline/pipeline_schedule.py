@@ -6,8 +6,8 @@ programs determine the cost and the memory of the schedule.
 
 SCHEDULES is the only list of schedules that commands, tests and pages read. Each entry is a
 function ``f(devices, microbatches, stages_per_device=1) -> PipelineSchedule``, which raises
-ScheduleError for impossible arguments. A definition only yields the order of forwards and
-backwards. Messages are added to it: each recv just before it is needed, and each send as soon as
+ScheduleError for impossible arguments. A definition only yields the order of forward and backward
+passes. Messages are then added: each recv just before it is needed, and each send as soon as
 possible.
 """
 
@@ -31,8 +31,8 @@ class Instruction(NamedTuple):
     """An instruction of a device: ``op``, one of OPS, for a stage and a microbatch.
 
     ``send_forward`` of stage s sends the stage's activation to ``recv_forward`` of stage s+1.
-    ``send_backward`` of stage s sends the gradient of its input to ``recv_backward`` of stage s-1.
-    The microbatch of ``update`` is -1.
+    ``send_backward`` of stage s sends the gradient of the stage's input to ``recv_backward`` of
+    stage s-1. For ``update``, the microbatch is -1.
     """
 
     op: str
@@ -83,14 +83,14 @@ Maker = Callable[..., PipelineSchedule]
 
 
 def _schedule_maker(name: str, several_stages: bool) -> Callable[[Definition], Maker]:
-    """Return a decorator for definitions of schedules: generators of the order of each device.
+    """Return a decorator for definitions of schedules, which yield the order of each device.
 
     The decorated function creates a PipelineSchedule. ``several_stages``: whether the definition
     supports several stages per device.
     """
 
     def decorate(definition: Definition) -> Maker:
-        """Return a function that creates a PipelineSchedule by this definition."""
+        """Return a function that creates a PipelineSchedule from this definition."""
 
         @wraps(definition)
         def make(devices: int, microbatches: int, stages_per_device: int = 1) -> PipelineSchedule:
@@ -118,7 +118,7 @@ def _schedule_maker(name: str, several_stages: bool) -> Callable[[Definition], M
 
 
 def from_orders(name: str, orders: Sequence[Order], microbatches: int, stages_per_device: int = 1) -> PipelineSchedule:
-    """Create the schedule in which device d runs forwards and backwards in the order ``orders[d]``.
+    """Create the schedule in which device d runs its passes in the order ``orders[d]``.
 
     Messages and updates are added. `gluonlab.parallel.pipeline.verify_pipeline_schedule` reports
     mistakes.
@@ -130,7 +130,7 @@ def from_orders(name: str, orders: Sequence[Order], microbatches: int, stages_pe
 
 
 def _add_messages(schedule: PipelineSchedule, device: int, order: Order) -> Iterator[Instruction]:
-    """Yield a device's program: its passes in order, with sends and recvs, then the updates."""
+    """Yield a device's program: its passes in order, with sends and recvs, and then the updates."""
     for op, stage, microbatch in order:
         receives_activation, sends_activation = schedule.crosses_devices(stage - 1), schedule.crosses_devices(stage)
         if op == FORWARD and receives_activation:
@@ -217,7 +217,7 @@ def interleaved(devices: int, microbatches: int, stages_per_device: int) -> Iter
 
 
 def _alternate(forwards: List[Tuple[str, int, int]], backwards: List[Tuple[str, int, int]], warmup: int) -> Order:
-    """Return ``warmup`` forwards, then forwards and backwards in turns, then the last backwards."""
+    """Return ``warmup`` forwards, then forwards and backwards in turns, then other backwards."""
     ahead = min(warmup, len(forwards))
     steady = zip(forwards[ahead:], backwards)
     done = len(forwards) - ahead
@@ -239,7 +239,7 @@ def make_pipeline(name: str, devices: int, microbatches: int, stages_per_device:
     Args:
         name: One of SCHEDULES.
         devices: Number of devices.
-        microbatches: Number of microbatches of a batch.
+        microbatches: Number of microbatches in a batch.
         stages_per_device: Number of stages on each device.
 
     Raises:

@@ -1,10 +1,10 @@
-"""The strategy of pipeline parallelism, and of the split between layers, on several devices.
+"""The strategy of pipeline parallelism, and of splitting a network between layers.
 
 Each device needs memory only for its own stages. The split between layers runs one microbatch at a
-time, so that devices work one after the other. A pipeline runs several microbatches at a time.
-Several copies of the network may share each batch. Losses are summed, and the update divides by the
-size of the batch. So the update is the same as on a single device, for any cuts, schedule and
-number of copies.
+time, so that devices work one after the other. A pipeline runs several microbatches at a time. Each
+batch may be divided between several replicas. Losses are summed, and the update divides by the size
+of the batch. So the update is the same as on a single device, for any cuts, schedule and number of
+replicas.
 """
 
 from __future__ import annotations
@@ -101,11 +101,11 @@ class PipelineParallel(UnshardedParameters):
         self.statistics.average()
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
-        """Implement `Strategy.estimate_memory`."""
+        """Return a memory estimate for each device of a replica."""
         return self._memory.estimate_memory(shards)
 
     def step(self, batch: Batch, hook: Optional[PhaseHook] = None) -> List[nd.NDArray]:
-        """Queue the training on a batch; return the sum of losses (1,) of each copy's shard.
+        """Queue a training step on a batch. Return the sum of losses (1,) of each replica's shard.
 
         ``hook``: see `Strategy.step`.
         """
@@ -141,14 +141,14 @@ class PipelineParallel(UnshardedParameters):
         )
 
     def restore(self, state: StrategyState) -> None:
-        """Resume from a `state` that was saved with any parallel mode."""
+        """Resume from a `state`, which may have been saved with any parallel mode."""
         self.trainer.set_states(state.optimizer, "this state")
         self.statistics.restore(state.devices, state.counts)
         if self.trainer.loss_scale is not None:
             self.trainer.loss_scale.restore(state.loss_scale)
 
     def lines(self) -> "Iterator[Tuple[str, str]]":
-        """Yield lines for a run's output: each stage's layers, and its share of time or memory."""
+        """Yield lines for a run's output: each stage's layers and fraction of time or memory."""
         bounds = [0, *self.cuts, len(self._layers)]
         for number, (begin, end) in enumerate(zip(bounds, bounds[1:])):
             ctxs = " ".join(map(str, self._ctxs_of(number % self._split.size)))
@@ -161,11 +161,11 @@ class PipelineParallel(UnshardedParameters):
                 yield "stages" * (number == 0 and line[0] != " "), line
 
     def settings(self) -> Dict[str, Any]:
-        """Return the cuts."""
+        """Return the cuts between stages, for config.json."""
         return {"cut": ",".join(map(str, self.cuts))}
 
     def _queue_stages(self, batch: Batch) -> None:
-        """Queue forward and backward of a batch in all copies, and keep the sums of losses."""
+        """Queue forward and backward of a batch in all replicas, and store the sums of losses."""
         self.statistics.record_batch(batch.xs)
         programs = self.programs(batch)
         queue_programs(programs)
@@ -175,7 +175,7 @@ class PipelineParallel(UnshardedParameters):
         self._losses = [program.loss for program in programs]
 
     def programs(self, batch: Batch) -> List[StepProgram]:
-        """Return the training program of each copy of the network for its shard of the batch."""
+        """Return the training program of each replica, for its shard of the batch."""
         rounds = self.microbatches.split_into_rounds(batch)
         scale = 1.0 if self.trainer.loss_scale is None else self.trainer.loss_scale.value
         programs = []
@@ -194,11 +194,11 @@ class PipelineParallel(UnshardedParameters):
                 param.reset_ctx(ctxs)
 
     def _ctxs_of(self, device: int) -> List[mx.Context]:
-        """Return the devices with this number in all copies."""
+        """Return the device with this number in each replica."""
         return [ctxs[device] for ctxs in self._copies]
 
     def _params_of(self, device: int) -> Mapping[str, gluon.Parameter]:
-        """Return the parameters of the stages of a device."""
+        """Return the parameters of the stages on a device."""
         stages = self.stages[device :: len(self._copies[0])]
         return {name: param for stage in stages for name, param in stage.params.items()}
 
@@ -206,7 +206,7 @@ class PipelineParallel(UnshardedParameters):
         return [device for device in range(len(self._copies[0])) if self._params_of(device)]
 
     def _make_trainer(self, device: int, plan: StrategyPlan, group: ProcessGroup) -> BucketedTrainer:
-        """Create the trainer for the stages on device number ``device`` of each copy."""
+        """Create the trainer for the stages on device number ``device`` of each replica."""
         store = plan.new_kvstore(self._ctxs_of(device))
         store = store if group.size == 1 else GroupKVStore(store, group, compress=plan.compress)
         return BucketedTrainer(

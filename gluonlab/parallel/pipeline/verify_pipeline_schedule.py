@@ -1,4 +1,4 @@
-"""Checks that pipeline schedules are valid, by simulation of their programs. Nothing is trained.
+"""Checks that pipeline schedules are valid, by simulating their programs without training.
 
 `check` simulates the programs twice. First it runs each program alone. Every instruction must be on
 the right device, after its prerequisites on this device, and in the order of microbatches. Then it
@@ -36,11 +36,11 @@ def check(schedule: PipelineSchedule, queue: int = 1) -> None:
     """Check that a schedule carries every microbatch forward and backward through all stages.
 
     - Every op of a stage processes the microbatches in the order 0, 1, 2, ..., each once, on the
-      stage's device. So messages reach the right receivers even without labels. Also, all
-      schedules add gradients in the same order.
-    - Nothing runs before its prerequisites. A forward needs the activation of the previous stage,
-      which is received, or computed on the same device. A backward needs its own forward, and the
-      gradient from the next stage. A stage is updated once, after all its backwards.
+      stage's device. So messages reach the right receivers even without labels, and all schedules
+      add gradients in the same order.
+    - No instruction runs before its prerequisites. A forward needs the activation of the previous
+      stage, which is received, or computed on the same device. A backward needs its own forward,
+      and the gradient from the next stage. A stage is updated once, after all its backwards.
     - No device waits forever if the queue between two neighboring stages holds at most ``queue``
       messages in each direction.
 
@@ -56,7 +56,7 @@ def check(schedule: PipelineSchedule, queue: int = 1) -> None:
 
 
 def execution_order(schedule: PipelineSchedule, queue: int = 1) -> List[Tuple[int, Instruction]]:
-    """Return all pairs (device, instruction) in an order in which prerequisites come first.
+    """Return all pairs (device, instruction), ordered so that each follows its prerequisites.
 
     A single host thread can queue the instructions in this order. The order switches to the next
     device after each forward or backward, so that no device waits long for its first work. Raises
@@ -66,7 +66,7 @@ def execution_order(schedule: PipelineSchedule, queue: int = 1) -> List[Tuple[in
 
 
 def peaks(schedule: PipelineSchedule) -> Tuple[int, ...]:
-    """Return for each stage the largest number of microbatches whose activations it keeps at once.
+    """Return the largest number of microbatches whose activations each stage keeps at once.
 
     A stage keeps an activation from its recv, or from its forward, to the end of its backward.
     """
@@ -80,7 +80,7 @@ def peaks(schedule: PipelineSchedule) -> Tuple[int, ...]:
 
 
 def activation_change(schedule: PipelineSchedule, instruction: Instruction) -> int:
-    """Return the change of the number of microbatches that the stage keeps: 1, 0 or -1."""
+    """Return by how much the number of microbatches that the stage keeps changes: 1, 0 or -1."""
     first = RECV_FORWARD if schedule.crosses_devices(instruction.stage - 1) else FORWARD
     return (instruction.op == first) - (instruction.op == BACKWARD)
 
@@ -118,7 +118,7 @@ def _check_program(schedule: PipelineSchedule, device: int) -> None:
 
 
 def _find_fault(schedule: PipelineSchedule, device: int, done: DoneCounts, instruction: Instruction) -> str:
-    """Return what is wrong with a device's next instruction; "" if nothing is."""
+    """Return what is wrong with a device's next instruction, or ""."""
     op, stage, microbatch = instruction
     if op not in OPS:
         return f"{op!r} is not a valid instruction: choose {', '.join(OPS)}"
@@ -157,7 +157,7 @@ def _stage_ops(schedule: PipelineSchedule, stage: int) -> List[str]:
 
 
 def _prerequisites(schedule: PipelineSchedule, instruction: Instruction) -> Iterator[Instruction]:
-    """Yield the instructions of the same device that must come before an instruction."""
+    """Yield the instructions that must precede ``instruction`` on the same device."""
     op, stage, microbatch = instruction
     if op == SEND_FORWARD:
         yield Instruction(FORWARD, stage, microbatch)
@@ -222,7 +222,7 @@ def _update_queue(instruction: Instruction, queued: QueuedMessages) -> None:
 
 
 def _deadlock_error(schedule: PipelineSchedule, next_index: List[int], queue: int) -> ScheduleError:
-    """Return the error for the first device of a cycle of devices that wait for each other."""
+    """Return the error for the first device in a cycle of devices that wait for each other."""
 
     def waits_for(device: int) -> int:
         op, stage, _ = schedule.programs[device][next_index[device]]
@@ -246,6 +246,6 @@ def _deadlock_error(schedule: PipelineSchedule, next_index: List[int], queue: in
 def _instruction_error(
     schedule: PipelineSchedule, device: int, index: int, instruction: Instruction, fault: str
 ) -> ScheduleError:
-    """Return the error that reports ``fault`` in instruction ``index`` of a device's program."""
+    """Return the error that reports ``fault`` at instruction ``index`` of a device's program."""
     where = f"{schedule.name}, device {device}, instruction {index} ({instruction})"
     return ScheduleError(f"{where}: {fault}", device=device, place=index)

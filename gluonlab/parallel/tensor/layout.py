@@ -1,7 +1,7 @@
 """Layout of tensor parallelism: the channels of each device, and the collectives between graphs.
 
-A value is *whole* if it is the same on all devices, or *split* along its channels (axis 1). A layer
-can be split in one of these modes:
+A value is *whole* if all devices have the same value, or *split* if each device has some of the
+channels (axis 1). A layer can be split in one of these modes:
 
 ======  =========================  =============================  ====================
 mode    input                      weight on each device          output
@@ -41,8 +41,8 @@ class SplitValue(NamedTuple):
 
     Attributes:
         operation: Index of the operation.
-        output: Index among the outputs of the operation.
-        segment: Number of the value's segment.
+        output: Index of the value among the outputs of the operation.
+        segment: Number of the segment that computes the value.
         bounds: The value's channels on each device; None for a whole value.
         needs_gradient: Whether backward computes the value's gradient.
     """
@@ -55,15 +55,15 @@ class SplitValue(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """An operation that all devices run, with the same or with different channels.
+    """An operation that all devices run, on the same or on different channels.
 
     Attributes:
         kind: NODE, SLICE, PAD, COPY or SUM.
         segment: Number of the segment.
         inputs: `SplitValue` objects, or names of parameters, images and labels.
         node: For NODE, the operator.
-        attrs: For NODE, attributes that differ between devices, for each device.
-        bounds: Channels of each device in the result of NODE and SLICE, and in the input of PAD.
+        attrs: For NODE, each device's values of the attributes that differ between devices.
+        bounds: Channels of each device in the result of a NODE or SLICE, or in the input of a PAD.
         channels: For PAD, the number of channels of the result.
         outputs: Number of outputs.
     """
@@ -86,7 +86,10 @@ class Slice(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A split graph. ``slices``: the sharded parameters. ``heads``: the outputs, all whole."""
+    """A split graph.
+
+    ``slices``: the sharded parameters. ``heads``: the outputs, which are all whole.
+    """
 
     operations: List[Operation]
     heads: List[SplitValue]
@@ -108,9 +111,9 @@ Key = Tuple[int, int]  # (operation, output)
 class SegmentEdge(NamedTuple):
     """A value that is passed from a segment to the next segment.
 
-    ``source``: key of the value. ``result``: its key in the next segment, after the collective
-    ``kind`` (SUM or COPY, or PASS for none). ``needs_gradient``: whether backward passes its
-    gradient back.
+    ``source``: key of the value. ``result``: the key of the result in the next segment, after the
+    collective ``kind`` (SUM or COPY, or PASS for none). ``needs_gradient``: whether backward passes
+    its gradient back.
     """
 
     kind: str
@@ -125,7 +128,7 @@ class SegmentEdge(NamedTuple):
 
 
 def segment_edges(layout: Layout) -> List[List[SegmentEdge]]:
-    """Return, for each segment but the last, the values that are passed to the next segment."""
+    """Return, for each segment except the last, the values that are passed to the next segment."""
     needs_gradient, first, last = _value_lifetimes(layout)
     edges: List[List[SegmentEdge]] = []
     for segment in range(layout.segment_count - 1):
@@ -148,7 +151,7 @@ def _key(value: SplitValue) -> Key:
 
 
 def _value_lifetimes(layout: Layout) -> "Tuple[Dict[Key, bool], Dict[Key, int], Dict[Key, int]]":
-    """Return for each value whether it needs a gradient, and its first and last segment."""
+    """Return, for each value, its first and last segment, and whether it needs a gradient."""
     needs_gradient: Dict[Key, bool] = {}
     first: Dict[Key, int] = {}
     last: Dict[Key, int] = {}
@@ -187,7 +190,7 @@ def segment_graphs(layout: Layout, device: int) -> List[mx.sym.Symbol]:
 def unsegmented_graph(layout: Layout, device: int) -> mx.sym.Symbol:
     """Return all segments up to the scores as one graph without collectives.
 
-    The graph has the right shapes, but computes wrong values. It is only used to infer shapes.
+    The graph has the right shapes but computes wrong values, so it is only used to infer shapes.
     """
     builder = _SegmentBuilder(device)
     for number, operation in enumerate(layout.operations):
@@ -236,9 +239,9 @@ class _SegmentBuilder:
             self._entries[number, output] = [entry[0], output, 0]
 
     def output_entry(self, key: Key, separate: bool) -> Entry:
-        """Return the entry with which the value ``key`` becomes an output of the graph.
+        """Return the graph entry that outputs the value ``key``.
 
-        ``separate``: return a new copy, so that no two outputs share an array.
+        ``separate``: whether to return a new copy, so that no two outputs share an array.
         """
         entry = self._entries[key]
         if separate or self.nodes[entry[0]]["op"] == "null":
@@ -259,7 +262,7 @@ class _SegmentBuilder:
         return self._append(make_node("slice_axis", name, [entry], axis=1, begin=begin, end=end))
 
     def _pad(self, number: int, operation: Operation, entry: Entry) -> Entry:
-        """Concatenate the device's channels with zeros in place of the other devices' channels."""
+        """Concatenate the device's channels with zeros for the other devices' channels."""
         assert operation.bounds is not None
         begin, end = operation.bounds[self._device]
         width = end - begin
@@ -272,7 +275,7 @@ class _SegmentBuilder:
         return self._append(make_node("Concat", name, parts, num_args=len(parts), dim=1))
 
     def _append_zeros(self, number: int, like: Entry, width: int, channels: int) -> List[Entry]:
-        """Append nodes for zeros with ``channels`` channels in all, and return their entries.
+        """Append nodes for zeros with ``channels`` channels in total, and return their entries.
 
         ``like`` is an array of ``width`` channels, which determines the other dimensions.
         """

@@ -1,4 +1,4 @@
-"""Planner of tensor parallelism: decides how each operator's channels are split over devices."""
+"""Plans tensor parallelism: decides how each operator's channels are split over devices."""
 
 from __future__ import annotations
 
@@ -48,14 +48,15 @@ def plan_layout(
     """Plan the layout of a graph over ``device_count`` devices.
 
     Args:
-        graph: Graph from images and labels to losses and scores.
+        graph: Graph that computes losses and scores from images and labels.
         inputs: Shapes of images and labels, for any number of images.
         trained: Names of the parameters with gradients.
-        device_count: Number of devices of a copy.
-        mode: COLUMN or ROW for all layers, or BOTH to alternate.
+        device_count: Number of devices of a replica.
+        mode: COLUMN or ROW for all layers, or BOTH to alternate between them.
 
     Raises:
-        ModelError: No layer can be split, or all devices would need the same random numbers.
+        ModelError: No layer can be split, or an operator would need the same random numbers on all
+            devices.
     """
     planner = _Planner(graph, inputs, trained, device_count, mode)
     for index in range(len(planner.nodes)):
@@ -73,7 +74,7 @@ def plan_layout(
 
 
 class _Planner:
-    """Planner that decides for one node of a graph after the other."""
+    """Decides how to split each node of a graph, one node after the other."""
 
     def __init__(
         self, graph: mx.sym.Symbol, inputs: Dict[str, Shape], trained: Set[str], device_count: int, mode: str
@@ -136,9 +137,9 @@ class _Planner:
         return self._split_columns(index, node, data, column)
 
     def _flatten_dense_input(self, node: Node, data: SplitValue) -> Tuple[SplitValue, int]:
-        """Flatten the images that a dense layer reads; return the vectors and their length.
+        """Flatten the images that a dense layer reads. Return the vectors and their length.
 
-        (In MXNet the dense layer itself would flatten the images.)
+        (Normally, MXNet's dense layer flattens the images itself.)
         """
         index, output = node["inputs"][0][:2]
         shape = self.graph_info.shapes[index, output]
@@ -150,7 +151,7 @@ class _Planner:
         return self.operations.add_node(flatten, (data,), bounds, complete=True), width
 
     def _split_columns(self, index: int, node: Node, data: SplitValue, bounds: Bounds) -> SplitValue:
-        """Split a layer by outputs: every device computes some outputs from the whole input."""
+        """Split a layer by outputs: every device computes some outputs from the entire input."""
         copied = self.operations.add_copy(self.operations.gather(data))
         self._record_slices(node, bounds, bias=True)
         self.layers[node["name"]] = COLUMN
@@ -209,9 +210,9 @@ class _Planner:
         return self.operations.add_node(node, (data,), data.bounds)
 
     def _split_dropout(self, index: int, node: Node) -> SplitValue:
-        """Split a Dropout by channels; if its input is whole, split the input first.
+        """Split a Dropout by channels. If the input is whole, split it first.
 
-        On a whole input, all devices would need the same random numbers.
+        If the input stayed whole, all devices would need the same random numbers.
         """
         data, attrs = self._input_as_value(node["inputs"][0]), node.get("attrs", {})
         if float(attrs.get("p", 0.5)) == 0:
@@ -234,7 +235,7 @@ class _Planner:
         return self.operations.add_node(node, (data,), data.bounds)
 
     def _split_channelwise(self, index: int, node: Node) -> SplitValue:
-        """Plan an operator that works on each channel separately: its output is split like its input."""
+        """Plan an operator that treats channels separately: its output is split like its input."""
         data = self._input_as_value(node["inputs"][0])
         bounds = data.bounds
         if bounds is not None:
@@ -279,7 +280,7 @@ class _Planner:
         return self.values[index, output]
 
     def _input_as_value(self, entry: Sequence[int]) -> SplitValue:
-        """Return a node's input as a `SplitValue`; for a variable, add an identity operation."""
+        """Return a node's input as a `SplitValue`. For a variable, add an identity operation."""
         value = self._input_value(entry)
         if isinstance(value, SplitValue):
             return value
@@ -287,7 +288,7 @@ class _Planner:
         return self.operations.add(NODE, 0, (value,), copy, needs_gradient=value in self._trained)
 
     def _record_slices(self, node: Node, bounds: Bounds, bias: bool) -> None:
-        """Record that weight and bias of a layer are cut along their outputs at ``bounds``."""
+        """Record that a layer's weight and bias are cut at ``bounds`` along the output channels."""
         weight, own_bias = self.graph_info.parameter_names(node)
         self.slices[weight] = Slice(0, bounds)
         if own_bias is not None:
@@ -305,7 +306,7 @@ class _Planner:
 
 
 def _scale_bounds(bounds: Bounds, channels: int) -> Optional[Bounds]:
-    """Scale the devices' bounds to more channels; None unless ``channels`` is a multiple.
+    """Scale the devices' bounds to ``channels``. Return None unless it is a multiple.
 
     For example, Flatten turns each channel into many.
     """
@@ -318,7 +319,7 @@ def _size_attributes(node: Node, bounds: Bounds) -> Tuple[Dict[str, str], ...]:
 
 
 def _check_not_random(node: Node) -> None:
-    """Raise ModelError for an operator that draws random numbers."""
+    """Raise ModelError if the node is an operator that draws random numbers."""
     attrs = node.get("attrs", {})
     if "random" in node["op"] or "sample" in node["op"] or attrs.get("act_type") == "rrelu":
         raise ModelError(
@@ -328,7 +329,7 @@ def _check_not_random(node: Node) -> None:
 
 
 class GraphInfo:
-    """Analysis of a graph: its nodes, shapes by (node, output), and number of uses of each node.
+    """Analysis of a graph: its nodes, shapes by (node, output), and how often each node is used.
 
     ``inputs``: shapes of images and labels. ``last_layers``: layers whose results no other layer
     uses.
@@ -343,7 +344,7 @@ class GraphInfo:
         self.last_layers = _last_layers(self.nodes)
 
     def is_splittable_layer(self, node: Node) -> bool:
-        """Return True if no other layer uses a layer's parameters, and its channels are axis 1."""
+        """Return True if a layer shares no parameters with others, and its channels are axis 1."""
         attrs = node.get("attrs", {})
         parameters = [entry[0] for entry in node["inputs"][1:]]
         return (
@@ -375,7 +376,7 @@ class GraphInfo:
 
 
 def _count_uses(nodes: Sequence[Node]) -> List[int]:
-    """Return for each node how many inputs of other nodes read its outputs."""
+    """Return, for each node, how many inputs of other nodes read its outputs."""
     uses = [0] * len(nodes)
     for node in nodes:
         for entry in node["inputs"]:
@@ -384,7 +385,7 @@ def _count_uses(nodes: Sequence[Node]) -> List[int]:
 
 
 def _last_layers(nodes: Sequence[Node]) -> Set[int]:
-    """Return the indices of convolutions and dense layers that lead to no further such layer."""
+    """Return the indices of the convolutions and dense layers that no other such layer follows."""
     leads_to_layer = [False] * len(nodes)  # whether a layer comes after the node
     for index in range(len(nodes) - 1, -1, -1):
         for entry in nodes[index]["inputs"]:
@@ -433,7 +434,7 @@ class OperationList:
         return self.add(NODE, segment, inputs, node, attrs, bounds, needs_gradient=needs_gradient)
 
     def add_copy(self, value: SplitValue) -> SplitValue:
-        """Add a copy of a whole value; its backward sums the gradients of all devices."""
+        """Add a copy of a whole value. The copy's backward sums the gradients of all devices."""
         if not value.needs_gradient:
             return value
         if ("copy", value) not in self._known:
@@ -442,7 +443,7 @@ class OperationList:
         return self._known["copy", value]
 
     def add_sum(self, value: SplitValue) -> SplitValue:
-        """Add an allreduce, which sums the devices' values on all devices."""
+        """Add an allreduce, after which all devices have the sum of the devices' values."""
         total = self.add(SUM, value.segment, (value,), needs_gradient=value.needs_gradient)
         return total._replace(segment=value.segment + 1)
 
@@ -468,14 +469,14 @@ class OperationList:
         channels: int = 0,
         needs_gradient: Optional[bool] = None,
     ) -> SplitValue:
-        """Add an operation; return its first output."""
+        """Add an operation, and return its first output."""
         self.operations.append(Operation(kind, segment, inputs, node, attrs, bounds, channels))
         if needs_gradient is None:
             needs_gradient = any(value.needs_gradient for value in inputs if isinstance(value, SplitValue))
         return SplitValue(len(self.operations) - 1, 0, segment, bounds, needs_gradient)
 
     def gather(self, value: SplitValue) -> SplitValue:
-        """Join the channels of all devices; return the whole value.
+        """Join the channels of all devices, and return the whole value.
 
         An allreduce sums the devices' channels, each padded with zeros for the other channels.
         """

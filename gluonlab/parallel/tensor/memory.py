@@ -1,7 +1,7 @@
 """Memory estimate of tensor parallelism, for each device of a copy of the network.
 
-Every segment has its own graphs and activations. The gradients between segments are in two
-buffers, which the segments use in turns. MXNet additionally copies the head gradients.
+Every segment has its own graphs and activations. The gradients between segments are in two buffers,
+which the segments use alternately. In addition, MXNet copies the head gradients.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gluonlab.parallel.tensor.replica import Params, Segments
 
 
 class _SegmentBinding(NamedTuple):
-    """One binding of all segments: number of images, label columns, and whether gradients add."""
+    """A binding of all segments: number of images, label columns, whether gradients are added."""
 
     images: int
     columns: int
@@ -31,7 +31,7 @@ class _Segment(NamedTuple):
         inputs: Shapes and types of the images and labels that the segment reads.
         edge_inputs: Shapes and types of the values from the previous segment.
         bytes_per_binding: Bytes of each bound graph other than inputs and activations.
-        slot: Number of the memory for the gradients of ``edge_inputs``, 0 or 1.
+        slot: Number of the buffer for the gradients of ``edge_inputs``, 0 or 1.
         gradient_bytes: Bytes of these gradients.
     """
 
@@ -44,14 +44,14 @@ class _Segment(NamedTuple):
 
 
 class TensorMemory:
-    """Memory estimator of a copy of the network. Device i has the parameters ``params[i]``."""
+    """Estimates the memory of a replica. Device i has the parameters ``params[i]``."""
 
     def __init__(
         self, segments: Segments, scoring: Segments, params: Sequence[Params], plan: StrategyPlan, columns: int = 0
     ) -> None:
         """Store the segments.
 
-        ``columns``: label columns of ``segments``, which train. ``scoring``: the segments for
+        ``segments`` are for training, with ``columns`` label columns. ``scoring``: the segments for
         evaluation, with labels (n,).
         """
         self._segments_by_columns = {columns: segments, 0: scoring}
@@ -59,12 +59,12 @@ class TensorMemory:
         self._params, self._plan = params, plan
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
-        """Implement `gluonlab.parallel.strategy.Strategy.estimate_memory`."""
+        """Return a memory estimate for each device of the replica."""
         bound = self._segment_bindings(shards)
         return [self._estimate_device(device, bound) for device in range(len(self._params))]
 
     def _segment_bindings(self, shards: ShardSizes) -> Set[_SegmentBinding]:
-        """Return the graphs that `TensorReplica` binds, one for each size of a microbatch."""
+        """Return the graphs that `TensorReplica` binds, one for each microbatch size."""
         kinds = (shards.train_sizes, self._columns, True), (shards.score_sizes, 0, False)
         return {
             _SegmentBinding(end - begin, columns, number > 0 and trains)
@@ -94,7 +94,7 @@ class TensorMemory:
         return MemoryEstimate(*fixed, bound_bytes + activations + sum(gradients.values()), inputs)
 
     def _iterate_segments(self, device: int, images: int, columns: int) -> Iterator[_Segment]:
-        """Yield the segments on a device for a number of images and of label columns."""
+        """Yield the segments on a device, for given numbers of images and label columns."""
         segments = self._segments_by_columns[columns]
         edge_inputs: ArraySpecs = {}
         split = self._plan.parallelism

@@ -1,4 +1,4 @@
-"""Runs one copy of a network with tensor parallelism: graphs of segments, and collectives."""
+"""Runs one replica of a network with tensor parallelism: graphs of segments, and collectives."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ Params = Mapping[str, gluon.Parameter]
 
 
 class CopyOperator:
-    """Identity in forward, allreduce in backward: all devices compute with the same value."""
+    """Identity in forward, allreduce in backward: all devices use the same value."""
 
     def __init__(self, schedule: Schedule, values: Sequence[nd.NDArray]) -> None:
-        """Store the values of the devices, all equal."""
+        """Store each device's copy of the value."""
         self._schedule, self.results = schedule, list(values)
 
     def forward(self) -> List[Call]:
@@ -55,11 +55,11 @@ class SumOperator:
     """Allreduce in forward, identity in backward: each device has one summand of a value."""
 
     def __init__(self, schedule: Schedule, values: Sequence[nd.NDArray]) -> None:
-        """Store the devices' summands, which the sum overwrites."""
+        """Store the devices' summands. The sum overwrites them."""
         self._schedule, self.results = schedule, list(values)
 
     def forward(self) -> List[Call]:
-        """Return the calls that sum in place. Neither forward nor backward reads the summands."""
+        """Return the calls that sum in place, since no pass needs the summands afterwards."""
         return [Executor(self._schedule, [[value] for value in self.results]).run]
 
     def backward(self, gradients: Sequence[nd.NDArray]) -> List[Call]:
@@ -88,7 +88,7 @@ OPERATORS: Dict[str, Callable[[Schedule, Sequence[nd.NDArray]], Any]] = {
 
 
 class _Calls(NamedTuple):
-    """The calls for microbatches of one shape, and the outputs on the first device."""
+    """The calls for microbatches of one shape, and their outputs on the first device."""
 
     images: List[CopyInto]
     labels: List[CopyInto]
@@ -100,10 +100,10 @@ class _Calls(NamedTuple):
 
 
 class MicrobatchTraffic(NamedTuple):
-    """Bytes that are sent between devices for one microbatch.
+    """Numbers of bytes that are sent between devices for one microbatch.
 
-    ``inputs``: images and labels that are sent to all devices except the first. ``sums``: size of
-    the array of each allreduce, in forward and in backward.
+    ``inputs``: for images and labels, which are sent to all devices except the first. ``sums``: the
+    size of each allreduce's array, in forward and in backward.
     """
 
     inputs: int
@@ -111,10 +111,10 @@ class MicrobatchTraffic(NamedTuple):
 
 
 class TensorReplica:
-    """A copy of the network on ``ctxs``; device i has the parameters ``params[i]``.
+    """A replica of the network on ``ctxs``. Device i has the parameters ``params[i]``.
 
-    ``scoring``: the layout for evaluation, whose labels have shape (n,). ``schedule``: the
-    allreduce of activations and their gradients.
+    ``scoring``: the layout for evaluation, with labels of shape (n,). ``schedule``: the allreduce
+    for activations and their gradients.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class TensorReplica:
         accumulate: bool = False,
         hook: Optional[PhaseHook] = None,
     ) -> Tuple[nd.NDArray, nd.NDArray]:
-        """Queue a forward pass; return the sum of losses (1,) and the scores (n, classes).
+        """Queue a forward pass. Return the sum of losses (1,) and the scores (n, classes).
 
         The arguments are those of `GraphReplica.forward`. ``hook`` receives the collectives.
         """
@@ -179,7 +179,7 @@ class TensorReplica:
         return self._last.traffic
 
     def _bind(self, images: nd.NDArray, labels: nd.NDArray, accumulate: bool) -> _Calls:
-        """Bind all segments on all devices to inputs of these shapes; return the calls to run."""
+        """Bind all segments on all devices to inputs of these shapes. Return the calls to run."""
         segments = self.scoring_segments if len(labels.shape) == 1 else self.segments
         bounds: List[List[BoundGraph]] = []
         forward: List[Any] = []
@@ -252,7 +252,7 @@ class TensorReplica:
 
 
 def _queue_collective(call: Call, hook: Optional[PhaseHook]) -> None:
-    """Make a call that queues a collective, or let ``hook`` make the call."""
+    """Call ``call``, which queues a collective, or pass it to ``hook`` to be called there."""
     if hook is None:
         call()
     else:
@@ -282,7 +282,7 @@ class Segments:
 
 
 def _microbatch_traffic(segments: Segments, bounds: Sequence[Sequence[BoundGraph]]) -> MicrobatchTraffic:
-    """Return the bytes of inputs and allreduces that a microbatch sends between devices."""
+    """Return how many bytes a microbatch sends between devices, for inputs and allreduces."""
     inputs = [array for segment in bounds for bound in segment[1:] for array in bound.arrays.values()]
     sums = [
         value

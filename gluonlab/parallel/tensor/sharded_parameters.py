@@ -1,6 +1,6 @@
 """Cuts parameters, optimizer states and running statistics into shards, and joins shards again.
 
-Each device holds one shard of a sliced array, and the whole of any other array.
+Each device holds one shard of each sliced array, and all other arrays completely.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ Parameters = Dict[str, gluon.Parameter]
 
 
 class ReplicatedParameter:
-    """A parameter that is not sharded. ``parts[i]`` is the parameter on device i of each copy."""
+    """A parameter that is not sharded.
+
+    ``parts[i]`` is the parameter on device i of each replica.
+    """
 
     def __init__(self, parts: Sequence[gluon.Parameter]) -> None:
         self.name = str(parts[0].name)
@@ -43,7 +46,7 @@ def shard_parameters(
     """Create one device's shards of the whole parameters ``params``.
 
     Shards have the names and multipliers of ``params``. ``slices``: the sliced parameters, by name.
-    ``ctxs``: context of the device with number ``device`` in each copy of the network.
+    ``ctxs``: device number ``device`` of each replica.
     """
     shards: Parameters = {}
     for name, whole in params.items():
@@ -60,7 +63,7 @@ def shard_parameters(
 
 
 def slice_shard(whole: nd.NDArray, slice: "Slice | None", device: int) -> nd.NDArray:
-    """Return a device's shard of an array, or the whole array if ``slice`` is None."""
+    """Return a device's shard of an array, or the entire array if ``slice`` is None."""
     if slice is None:
         return whole
     begin, end = slice.bounds[device]
@@ -68,9 +71,9 @@ def slice_shard(whole: nd.NDArray, slice: "Slice | None", device: int) -> nd.NDA
 
 
 def gather_shards(shards: Sequence[nd.NDArray], slice: "Slice | None") -> nd.NDArray:
-    """Return the whole array on the CPU, concatenated from the devices' shards.
+    """Return the entire array on the CPU, concatenated from the devices' shards.
 
-    If ``slice`` is None, all devices have the whole array. The call does not wait for the copies.
+    If ``slice`` is None, every device has the entire array. The call does not wait for the copies.
     """
     if slice is None:
         return shards[0].copyto(mx.cpu())
@@ -78,7 +81,7 @@ def gather_shards(shards: Sequence[nd.NDArray], slice: "Slice | None") -> nd.NDA
 
 
 def gather_states(states_by_device: Sequence[States], slices: Slices) -> States:
-    """Join the devices' optimizer states to states of whole parameters, sorted by name."""
+    """Join the devices' optimizer states into states of whole parameters, sorted by name."""
     by_name: Dict[str, List[ParameterState]] = {}
     for states in states_by_device:
         for state in states.parameters:
@@ -109,7 +112,7 @@ def shard_states(states: States, slices: Slices, device: int, params: Parameters
 
 
 class _DeviceNetwork(gluon.HybridBlock):
-    """One device's part of a network, with only the methods that `RunningStatistics` uses."""
+    """One device's part of a network, with only the methods that `RunningStatistics` calls."""
 
     def __init__(self, layout: Layout, device: int, params: Parameters, paths: Mapping[str, str]) -> None:
         super().__init__()
@@ -125,15 +128,15 @@ class _DeviceNetwork(gluon.HybridBlock):
         return {path: self._device_params[name] for name, path in self._paths.items()}
 
     def __call__(self, images: mx.sym.Symbol) -> mx.sym.Symbol:
-        """Return the device's graph without collectives."""
+        """Return the device's graph, without collectives."""
         return unsegmented_graph(self._layout, self._device)(**{IMAGES: images})
 
 
 class ShardedStatistics:
-    """Running statistics of all devices of all copies, with the methods of `RunningStatistics`.
+    """The running statistics on all devices of all replicas, with `RunningStatistics`'s methods.
 
-    ``params[i]``: parameters of device i of each copy. ``copies[j]``: devices of copy j.
-    ``paths``: the paths of parameters in the whole network, by name.
+    ``params[i]``: the parameters on device i of each replica. ``copies[j]``: the devices of replica
+    j. ``paths``: the paths of parameters in the whole network, by name.
     """
 
     def __init__(
@@ -184,6 +187,6 @@ class ShardedStatistics:
             )
 
     def _slice_of(self, name: str) -> Any:
-        """Return the slice of the array "kind/copy/path" of a state; None for a whole array."""
+        """Return the slice of the array "kind/copy/path" in a state, or None if it is unsliced."""
         kind, *_, path = name.split("/")
         return self._slices.get(path) if kind in ("running", "start") else None

@@ -1,4 +1,4 @@
-"""Trains a network whose layers are split by channels over the devices of each copy of it.
+"""Trains a network whose layers are split by channels over the devices of each replica.
 
 `TensorParallel` is the `Strategy`: it runs forward, backward and update, and saves the state.
 """
@@ -50,9 +50,10 @@ DEFAULT_ALGORITHM = "sharded"  # the allreduce of activations, unless the kvstor
 
 
 class TensorParallel(ReplicaStep):
-    """The `Strategy` of tensor parallelism; copy i of the network is on ``plan.parallelism.copies[i]``.
+    """The `Strategy` of tensor parallelism. Replica i is on ``plan.parallelism.copies[i]``.
 
-    ``net`` holds whole parameters on the CPU, as of the last `sync_running_statistics`.
+    ``net`` has whole parameters on the CPU, with their values at the last
+    `sync_running_statistics`.
     """
 
     def __init__(
@@ -93,18 +94,18 @@ class TensorParallel(ReplicaStep):
     outputs = inputs
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
-        """Implement `Strategy.estimate_memory`."""
+        """Return a memory estimate for each device of a replica."""
         return self._memory.estimate_memory(shards)
 
     def sync_running_statistics(self) -> None:
-        """Average the statistics over the copies, and copy all parameters to ``net``."""
+        """Average the statistics over the replicas, and copy all parameters to ``net``."""
         self.statistics.average()
         params = self.net._collect_params_with_prefix()
         for name, array in self.parameters().items():
             array.copyto(params[name].list_data()[0])
 
     def parameters(self) -> Mapping[str, nd.NDArray]:
-        """Return whole parameters on the CPU by structural name, joined from the devices' shards."""
+        """Return all parameters on the CPU, by structural name, joined from the devices' shards."""
         slices = self.layout.slices
         with order_between_passes(
             untrained_arrays(param for params in self.device_params for param in params.values())
@@ -117,7 +118,7 @@ class TensorParallel(ReplicaStep):
             }
 
     def set_parameters(self, parameters: Mapping[str, nd.NDArray]) -> None:
-        """Copy whole parameters, by structural name, to ``net``, and shards to the devices."""
+        """Copy parameters, given by structural name, to ``net``, and shards to the devices."""
         for path, param in self.net._collect_params_with_prefix().items():
             parameters[path].copyto(param.list_data()[0])
             for device, params in enumerate(self.device_params):
@@ -126,7 +127,7 @@ class TensorParallel(ReplicaStep):
                     shard.copyto(array)
 
     def replicated_parameters(self) -> List[ReplicatedArray]:
-        """Return each shard and each unsharded parameter, with all devices that hold a copy."""
+        """Return each shard and each unsharded parameter, with all devices that have a copy."""
         slices, first = self.layout.slices, self.device_params[0]
         sharded = [param for params in self.device_params for name, param in params.items() if name in slices]
         unsharded = [
@@ -147,7 +148,7 @@ class TensorParallel(ReplicaStep):
         )
 
     def restore(self, state: StrategyState) -> None:
-        """Resume from a `state` that was saved with any parallel mode."""
+        """Resume from a `state`, which may have been saved with any parallel mode."""
         whole = [self._params[name] for name in sorted(self._params)]
         optimizer, what = self._sharded_trainers[0]._optimizer, "this state"
         states = fit_states(optimizer, state.optimizer, state_targets(whole), what)
@@ -160,18 +161,18 @@ class TensorParallel(ReplicaStep):
             self.trainer.loss_scale.restore(state.loss_scale)
 
     def settings(self) -> Dict[str, Any]:
-        """Return nothing, since tensor parallelism makes no decisions."""
+        """Return an empty dict, since tensor parallelism makes no decisions."""
         return {}
 
     def lines(self) -> "Iterator[Tuple[str, str]]":
-        """Yield a line for a run's output: numbers of layers by split mode, and of allreduces."""
+        """Yield a line for a run's output: layers split in each mode, and number of allreduces."""
         counts = Counter(self.layout.layers.values())
         layers = ", ".join(f"{count} by {mode}" for mode, count in counts.items())
         sums = self.layout.allreduce_count
         yield "channels", f"{layers}; {sums} allreduce{'s' * (sums != 1)} of activations per pass"
 
     def _plan_layout(self, loss: gluon.HybridBlock, plan: StrategyPlan) -> Layout:
-        """Plan how the largest microbatch of a device is split, for the network with its loss."""
+        """Plan how to split the network with its loss, for the largest microbatch of a device."""
         graph = loss_graph(self.net, loss, plan.preprocess)
         images = max(1, plan.microbatches.largest_part(plan.parallelism.max_shard_images))
         labels = (images, *[label_columns(loss)] * bool(label_columns(loss)))
@@ -182,7 +183,7 @@ class TensorParallel(ReplicaStep):
     def _make_trainers(
         self, params: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: ProcessGroup
     ) -> "Tuple[BucketedTrainer, Optional[BucketedTrainer]]":
-        """Create the trainer of a device's shards, and that of unsharded parameters or None."""
+        """Create a trainer for a device's shards, and one for unsharded parameters (or None)."""
         slices = self.layout.slices
         sharded = {name: param for name, param in params.items() if name in slices}
         unsharded = {name: param for name, param in params.items() if name not in slices}
@@ -196,7 +197,7 @@ def _make_trainer(params: Mapping[str, gluon.Parameter], plan: StrategyPlan, gro
 
 
 def _activation_allreduce(kvstore: Any) -> str:
-    """Return the allreduce algorithm for activations: the kvstore's, if it is a schedule."""
+    """Return the allreduce algorithm for activations: that of the kvstore, if it has a schedule."""
     name = str(kvstore.type)
     return name if name in ALGORITHMS else DEFAULT_ALGORITHM
 

@@ -1,4 +1,7 @@
-"""An HTML page that animates pipeline schedules. Its HTML and JavaScript are in template/."""
+"""Creates an HTML page that animates pipeline schedules.
+
+Its HTML and JavaScript are in template/.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ def as_page(priced: Iterable[PricedSchedule], start: int = 0, *, language: str =
     ``data-microbatch``, ``data-begin`` and ``data-end`` as computed by `price`.
 
     Raises:
-        ScheduleError: A schedule is too large to draw, or there is no number ``start``.
+        ScheduleError: A schedule is too large to draw, or ``priced`` has no index ``start``.
         ConfigError: ``language`` is not in WORDS.
     """
     words, chosen = select_language(WORDS, language), list(priced)
@@ -97,7 +100,7 @@ def _selectable_schedules(requested: PipelineSchedule) -> List[PipelineSchedule]
 
 
 def _sort_key(schedule: PipelineSchedule) -> Tuple[int, int, int, int]:
-    """Return the key that sorts the page's schedules: by name, devices, microbatches and stages."""
+    """Return the key by which the page sorts schedules: name, devices, microbatches and stages."""
     names = [*SCHEDULES]
     name = names.index(schedule.name) if schedule.name in names else len(names)
     return name, schedule.devices, schedule.microbatches, schedule.stages
@@ -136,7 +139,7 @@ def _is_shown(event: Event) -> bool:
 
 
 def _event_data(event: Event, unit: TimeUnit) -> Tuple[int, int, int, float, float]:
-    """Return an event for template/scene.js: (number of its op, stage, microbatch, begin, end)."""
+    """Return an event for template/scene.js: (index of the op, stage, microbatch, begin, end)."""
     op, stage, microbatch = event.instruction
     begin, end = unit.convert(event.begin_s), unit.convert(event.end_s)
     return OPS.index(op), stage, microbatch, begin, end

@@ -1,8 +1,8 @@
 """Draws a pipeline schedule with its estimated times: as text for a terminal, and as SVG.
 
 The module also contains the captions of both drawings, in each language. In both, each device has a
-row, and time goes to the right. Below, they show the number of microbatches that each device keeps.
-The page (`pipeline_page.py`) shows the same times, idle devices and captions.
+row, and time goes to the right. Below the rows, they show the number of microbatches that each
+device keeps. The HTML page (`pipeline_page.py`) shows the same times, idle devices and captions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Forms = Sequence[str]  # singular and plural
 
 
 class PipelineTexts(NamedTuple):
-    """All texts of one language."""
+    """All texts of the drawings in one language."""
 
     page: Mapping[str, str]
     shown: Mapping[str, str]
@@ -50,7 +50,7 @@ _NEGLIGIBLE = 1e-9  # share of the whole time that rounding may cause
 
 
 class TimeUnit(NamedTuple):
-    """The unit of all times of a drawing."""
+    """The unit of all times in a drawing."""
 
     unit: str
     per_second: float
@@ -61,20 +61,20 @@ class TimeUnit(NamedTuple):
 
 
 def time_unit(timeline: PipelineTimeline) -> TimeUnit:
-    """Return the largest unit in which the time of the step is at least 1."""
+    """Return the largest unit in which the step takes at least 1."""
     units = (TimeUnit("s", 1), TimeUnit("ms", 1e3), TimeUnit("\N{MICRO SIGN}s", 1e6))
     return next((c for c in units if timeline.seconds * c.per_second >= 0.9995), units[-1])
 
 
 def computing_events(timeline: PipelineTimeline, device: int) -> List[Event]:
-    """Return the forwards, backwards and updates of a device that take time, in order."""
+    """Return a device's forwards, backwards and updates that take time, in order."""
     events = (event for event in timeline.events if event.device == device)
     computing = (event for event in events if event.instruction.op in COMPUTE_OPS)
     return [event for event in computing if event.end_s > event.begin_s]
 
 
 def idle_gaps(timeline: PipelineTimeline, device: int) -> Iterator[Tuple[float, float]]:
-    """Yield (begin, end), in seconds, of the times in which a device is idle."""
+    """Yield (begin, end), in seconds, of each period in which a device is idle."""
     free = 0.0
     for event in computing_events(timeline, device):
         yield from _gap_if_visible(timeline, free, event.begin_s)
@@ -90,8 +90,8 @@ def _gap_if_visible(timeline: PipelineTimeline, begin: float, end: float) -> Ite
 def page_times(timeline: PipelineTimeline) -> List[float]:
     """Return the times, from start to end, through which the animated page steps.
 
-    A step is about as long as the shortest forward or backward, but there are at most MAX_STEPS.
-    All steps are equally long, so that the page plays at a constant speed.
+    A step is about as long as the shortest forward or backward, but there are at most MAX_STEPS
+    steps. All steps are equally long, so that the page plays at a constant speed.
     """
     pass_lengths = [
         event.end_s - event.begin_s
@@ -104,7 +104,7 @@ def page_times(timeline: PipelineTimeline) -> List[float]:
 
 
 def stage_shade(schedule: PipelineSchedule, stage: int) -> int:
-    """Return the shade of a stage: 0 for the first of its device, and so on."""
+    """Return the shade of a stage: 0 for the first stage on its device, 1 for the second, ..."""
     return stage // schedule.devices % SHADES
 
 
@@ -116,7 +116,7 @@ def max_stashed_microbatches(timeline: PipelineTimeline, device: int) -> int:
 def stashed_levels(timeline: PipelineTimeline, device: int) -> List[StashedActivations]:
     """Return how many microbatches' activations a device keeps, at the start and at each change.
 
-    Numbers that last for no time are left out.
+    Numbers that apply for no time are left out.
     """
     kept, moment = timeline.kept[device], timeline.seconds * _NEGLIGIBLE
     lasting = [now for now, then in zip(kept, kept[1:]) if then.at_s - now.at_s > moment]
@@ -128,12 +128,12 @@ def stashed_levels(timeline: PipelineTimeline, device: int) -> List[StashedActiv
 
 
 def percent(share: float) -> str:
-    """Return a share in percent, such as "27"."""
+    """Return a fraction as a percentage, such as "27"."""
     return f"{100 * share:.0f}"
 
 
 def format_size(schedule: PipelineSchedule, timeline: PipelineTimeline, words: PipelineTexts = ENGLISH) -> str:
-    """Return numbers, time and bubble: "4 devices, 4 stages, 8 microbatches, 33 ms, bubble 27%"."""
+    """Return text such as "4 devices, 4 stages, 8 microbatches, 33 ms, bubble 27%"."""
     counts = (schedule.devices, schedule.stages, schedule.microbatches)
     sizes = [forms[count != 1].format(count) for forms, count in zip(words.sizes, counts)]
     unit = time_unit(timeline)
@@ -142,12 +142,12 @@ def format_size(schedule: PipelineSchedule, timeline: PipelineTimeline, words: P
 
 
 def schedule_description(schedule: PipelineSchedule, words: PipelineTexts = ENGLISH) -> str:
-    """Return the description of a schedule; "" for an unknown name."""
+    """Return the one-line description of a schedule; "" for an unknown name."""
     return words.descriptions.get(schedule.name, "")
 
 
 def axis_ticks(timeline: PipelineTimeline, max_steps: int) -> Sequence[float]:
-    """Return round times for an axis, in the drawing's unit, at most ``max_steps`` steps."""
+    """Return round times for the time axis, in the drawing's unit: at most ``max_steps`` steps."""
     whole = time_unit(timeline).convert(timeline.seconds)
     if not whole:
         return [0.0]
@@ -186,8 +186,9 @@ IDLE = "."
 def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int = 80) -> str:
     """Draw each device's work and stashed microbatches over time, as lines of ``width`` characters.
 
-    A long timeline is continued in blocks below, so that the numbers of microbatches stay readable,
-    unless that takes more than 2000 columns. Raises ScheduleError for a width below 40.
+    A long timeline is continued in blocks below, so that the numbers of microbatches stay readable.
+    This is not done if the drawing would be wider than 2000 columns. Raises ScheduleError for a
+    width below 40.
     """
     if width < MIN_COLUMNS:
         raise ScheduleError(f"width={width}: use at least {MIN_COLUMNS} columns for a pipeline")
@@ -219,10 +220,10 @@ def _text_legend(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
 
 
 def _text_scale(schedule: PipelineSchedule, timeline: PipelineTimeline, room: int) -> Tuple[float, int]:
-    """Return the columns per second of the drawing, and the columns of each of its blocks.
+    """Return the drawing's columns per second, and the number of columns in each block.
 
     A drawing wider than ``room`` columns is continued in blocks below. There is only one block if
-    the shortest forward or backward then has room for its number.
+    that leaves room for the number of the shortest forward or backward.
     """
     whole = timeline.seconds
     lengths = _pass_lengths(schedule, timeline)
@@ -238,13 +239,13 @@ def _text_scale(schedule: PipelineSchedule, timeline: PipelineTimeline, room: in
 
 
 def _pass_lengths(schedule: PipelineSchedule, timeline: PipelineTimeline) -> List[float]:
-    """Return the seconds of all forwards and backwards that take time."""
+    """Return the durations of all forwards and backwards that take time, in seconds."""
     events = (event for device in range(schedule.devices) for event in computing_events(timeline, device))
     return [event.end_s - event.begin_s for event in events if event.instruction.op != UPDATE]
 
 
 def _device_line(schedule: PipelineSchedule, timeline: PipelineTimeline, device: int, scale: float) -> str:
-    """Return the text line of a device's passes; ``scale``: columns per second."""
+    """Return a line of text that shows a device's passes. ``scale``: columns per second."""
     line = [IDLE] * _column(timeline.seconds, scale)
     for event in computing_events(timeline, device):
         begin, end = _column(event.begin_s, scale), _column(event.end_s, scale)
@@ -263,7 +264,7 @@ def _pass_text(schedule: PipelineSchedule, event: Event, columns: int) -> str:
 
 
 def _stashed_line(timeline: PipelineTimeline, device: int, scale: float, columns: range) -> str:
-    """Return a line with the number of kept microbatches, at its start and at each change."""
+    """Return a line with the number of kept microbatches, at the start and at each change."""
     changes = [(_column(at_s, scale), count) for at_s, count in stashed_levels(timeline, device)]
     initial = [count for column, count in changes if column <= columns.start][-1]
     changes_inside = [(column, count) for column, count in changes if column in columns[1:]]
@@ -281,7 +282,7 @@ def _column(seconds: float, scale: float) -> int:
 
 
 def _summary_table(schedule: PipelineSchedule, timeline: PipelineTimeline) -> Iterator[str]:
-    """Yield the lines of a table: each device's stages, bubble and most kept microbatches."""
+    """Yield the lines of a table: each device's stages, bubble and maximum of kept microbatches."""
     heads = ("device", "stages", "bubble", "keeps at most")
     rows: List[Iterable[str]] = [heads]
     for device, bubble in enumerate(timeline.bubbles):
@@ -327,7 +328,7 @@ _HOW_TO_READ = (
 
 
 class _PipelineLayout:
-    """Positions of all parts. Time fills the width, but numbers of microbatches stay readable."""
+    """Positions of all parts of the picture. Time fills the width."""
 
     def __init__(self, schedule: PipelineSchedule, timeline: PipelineTimeline) -> None:
         whole = timeline.seconds or 1.0
@@ -352,7 +353,7 @@ class _PipelineLayout:
 
 
 def as_svg(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
-    """Draw the schedule with its times; return an SVG file as text.
+    """Draw the schedule with its times. Return the text of an SVG file.
 
     Raises ScheduleError for a schedule that is too large to draw.
     """
@@ -376,7 +377,7 @@ def as_svg(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
 
 
 def _draw_heading(root: Element, schedule: PipelineSchedule, timeline: PipelineTimeline, width: float) -> int:
-    """Draw name, size, description and legend; return the y position below."""
+    """Draw the name, size, description and legend. Return the y position below them."""
     add_text(root, MARGIN, 46, schedule.name, "name")
     wrapped = textwrap.wrap(schedule_description(schedule), int((width - 2 * MARGIN) // 7))
     y = 70
