@@ -264,7 +264,7 @@ def invalidate_cached_ops(params: Iterable[Parameter], blocks: Iterable[gluon.Bl
 
     A network hybridized with static_shape remembers the gradient arrays of its first backward. If a
     parameter later has a new gradient array, MXNet still writes to the old array, and even replaces
-    the new array with the old one (InitDetached in CachedOp::StaticBackward of
+    the new array with the old one (InitDetached in CachedOp::StaticBackward,
     src/imperative/cached_op.cc). After another compilation, MXNet uses the new array.
     """
     moved = set(params)

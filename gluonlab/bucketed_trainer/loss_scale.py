@@ -103,7 +103,7 @@ class SkipNotFinite(LossScale):
         super().__init__(1.0)
 
     def record_step(self, finite: bool) -> None:
-        """Count a step. Its update was skipped if a gradient was not ``finite``.
+        """Count a step. The step's update was skipped if a gradient was not ``finite``.
 
         Raises DivergedError after MAX_SKIPPED_IN_A_ROW skipped steps in a row.
         """

@@ -108,7 +108,7 @@ class ServerUpdater:
 
 
 class _Transfer:
-    """The copies between some buckets and one flat array on the first device.
+    """Copies between some buckets and one flat array on the first device.
 
     ``views``: for each piece of ``flat``, (bucket, offset in the bucket, piece).
     """

@@ -105,8 +105,9 @@ class BucketedTrainer(gluon.Trainer):
         ConfigError: A setting is invalid, a parameter occurs twice, or replicas would diverge with
             the optimizer.
         DeviceError: A parameter has two replicas on the same device.
-        KVStoreError: The kvstore is unknown, cannot keep replicas equal or does not support a
-            setting, or a gradient is sparse, or not float32 with ``clip_norm`` or ``loss_scale``.
+        KVStoreError: The kvstore is unknown, cannot keep replicas equal, or does not support a
+            setting. Or a gradient is sparse, or is not float32 with ``clip_norm`` or
+            ``loss_scale``.
     """
 
     @check_argument_names("BucketedTrainer", trainer_arguments.ARGUMENT_HINTS)
@@ -179,7 +180,7 @@ class BucketedTrainer(gluon.Trainer):
                 instead of raising.
 
         Raises:
-            UserWarning: A parameter has no fresh gradient, and ``ignore_stale_grad`` is false.
+            UserWarning: A parameter's gradient is stale, and ``ignore_stale_grad`` is false.
             ConfigError: The batch size is invalid.
         """
         with autograd.pause():
@@ -368,7 +369,7 @@ class BucketedTrainer(gluon.Trainer):
     def save_states(self, fname: str) -> None:
         """Write the optimizer states to a file, identified by parameter name.
 
-        You can load the file with any kvstore, bucket size and number of devices. gluon.Trainer
+        The file can be loaded with any kvstore, bucket size and number of devices. gluon.Trainer
         cannot read it. To write a file for gluon.Trainer, use
         `gluonlab.bucketed_trainer.gluon_export.export_gluon_states`.
 

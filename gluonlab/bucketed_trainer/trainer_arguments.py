@@ -36,7 +36,7 @@ ARGUMENT_HINTS = {
 def restore_owners_on_error(params: Any, optimizer: Any) -> Iterator[None]:
     """If the with block raises, return the parameters and the optimizer to their former trainers.
 
-    The parameters get their former trainers again, and the optimizer its former ``param_dict``.
+    The optimizer's former ``param_dict`` is restored as well.
     """
     trainers = [(param, param._trainer) for param in _as_list(params) or () if isinstance(param, Parameter)]
     param_dict = optimizer.param_dict if isinstance(optimizer, mx.optimizer.Optimizer) else None

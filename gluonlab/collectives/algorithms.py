@@ -1,7 +1,7 @@
-"""The allreduce algorithms: functions that return schedules, also for several hosts.
+"""The allreduce algorithms: functions that return schedules, for one host or several.
 
-ALGORITHMS contains all algorithms by name. Commands, tests and labs read this list. An algorithm that
-is also a kvstore must be added to KVSTORES in `gluonlab.kvstores`.
+ALGORITHMS contains all algorithms by name. Commands, tests and labs read this list. To make an
+algorithm available as a kvstore, also add it to KVSTORES in `gluonlab.kvstores`.
 
 Every algorithm is a function ``f(world_size, *, chunks=None, groups=None) -> Schedule``. An
 algorithm that does not support ``chunks`` or ``groups`` raises an error for them.
@@ -47,10 +47,11 @@ _Definition = Tuple[Sequence[int], Iterable[Sequence[Transfer]]]
 def _define_algorithm(name: str, collective: str) -> Callable[[Callable[..., _Definition]], Algorithm]:
     """Return a decorator that turns a definition of chunk owners and steps into an algorithm.
 
-    A definition is a function that returns (owner of each chunk, steps). Its arguments are the
-    number of ranks, and ``chunks`` and ``groups`` if the algorithm supports them. The algorithm is
-    ``f(world_size, *, chunks=None, groups=None) -> Schedule``. It raises ScheduleError for options
-    that the definition does not support, and omits steps without transfers.
+    A definition is a function that returns (owner of each chunk, steps). The function's arguments
+    are the number of ranks and, if the algorithm supports them, ``chunks`` and ``groups``. The
+    algorithm is ``f(world_size, *, chunks=None, groups=None) -> Schedule``. The algorithm raises
+    ScheduleError for options that the definition does not support, and omits steps without
+    transfers.
     """
 
     def decorate(definition: Callable[..., _Definition]) -> Algorithm:
@@ -154,7 +155,7 @@ def sharded_all_gather(world_size: int, chunks: Optional[int]) -> _Definition:
 def sharded(world_size: int, chunks: Optional[int]) -> _Definition:
     """Every rank sums one chunk for all ranks, and sends the sum back to them.
 
-    The answer to exercise 3 of the same section (see star).
+    This is the answer to exercise 3 in the section named in `star`.
 
     Cost, with p chunks: 2 (p-1) (alpha + n/p beta) + (p-1) n/p gamma. The latency is that of star,
     but all ports share the bytes.
@@ -199,7 +200,7 @@ def ring(world_size: int) -> _Definition:
 def bidirectional_ring(world_size: int) -> _Definition:
     """Two rings, right and left, carry half of the chunks each and use links both ways.
 
-    Cost, if neighbors have links of their own: 2 (p-1) (alpha + n/2p beta) + (p-1) n/p gamma.
+    Cost, if each pair of neighbors has its own link: 2 (p-1) (alpha + n/2p beta) + (p-1) n/p gamma.
     Behind a switch, a rank sends both halves through one port: 4 (p-1) (alpha + n/2p beta) + (p-1)
     n/p gamma for p > 2. For p = 2 it is the same as ring. Source: Jain, Sabharwal, "Optimal bucket
     algorithms for large MPI collectives on torus interconnects" (2010), section 3.
@@ -272,12 +273,11 @@ def halving_doubling_all_gather(world_size: int) -> _Definition:
 def halving_doubling(world_size: int) -> _Definition:
     """Allreduce by recursive halving (reduce-scatter), then recursive doubling (all-gather).
 
-    It sends as many bytes as a ring, in 2 log2(p) messages instead of 2 (p-1), also between distant
-    ranks. Let q be the largest power of two up to p. If q < p, the other p - q ranks first add their
-    data to a partner ("fold"). Cost: 2 log2(q) alpha + (q-1)/q n (2 beta + gamma), and 2 alpha + n (2
-    beta + gamma) more with a fold. Source:
-    Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH"
-    (2005), section 4.5.
+    It sends as many bytes as a ring, but in 2 log2(p) messages instead of 2 (p-1), some of them
+    between distant ranks. Let q be the largest power of two up to p. If q < p, the other p - q
+    ranks first add their data to a partner ("fold"). Cost: 2 log2(q) alpha + (q-1)/q n (2 beta +
+    gamma), and 2 alpha + n (2 beta + gamma) more with a fold. Source: Thakur, Rabenseifner, Gropp,
+    "Optimization of Collective Communication Operations in MPICH" (2005), section 4.5.
     """
     return _combine(halving_doubling_reduce_scatter(world_size), halving_doubling_all_gather(world_size))
 
@@ -352,7 +352,7 @@ class Tree:
         return next(rank for rank, parent in enumerate(self.parent) if rank == parent)
 
     def relabel(self, names: Sequence[int]) -> Tree:
-        """Return the same tree with rank r called ``names[r]``."""
+        """Return the same tree, with rank r renamed to ``names[r]``."""
         parent, ready_step = [0] * len(names), [0] * len(names)
         for rank, name in enumerate(names):
             parent[name], ready_step[name] = names[self.parent[rank]], self.ready_step[rank]
@@ -362,7 +362,7 @@ class Tree:
 def make_balanced_tree(world_size: int) -> Tree:
     """Return a tree in which the children of rank r are 2r+1 and 2r+2, as in a heap.
 
-    A rank is ready when all levels below have sent.
+    A rank is ready when all levels below it have sent.
     """
     levels = [(rank + 1).bit_length() - 1 for rank in range(world_size)]
     return Tree(
@@ -384,9 +384,9 @@ def make_mirrored_trees(world_size: int) -> Tuple[Tree, Tree]:
 def _make_in_order_tree(world_size: int) -> Tree:
     """Return a binary tree below rank 0, the root, in which ranks ascend from left to right.
 
-    The lowest set bit of a rank is its level. The children of 2 are 1 and 3, the children of 4 are
-    2 and 6, and so on. A parent beyond the last rank is skipped, so the depth stays log2(p),
-    rounded up.
+    The lowest set bit of a rank determines the rank's level. The children of 2 are 1 and 3, the
+    children of 4 are 2 and 6, and so on. A parent beyond the last rank is skipped, so the depth
+    stays log2(p), rounded up.
     """
     parent = [0] * world_size
     for rank in range(1, world_size):
@@ -565,7 +565,7 @@ def make_schedule_over_hosts(
     order: Optional[Sequence[int]] = None,
     chunks: Optional[int] = None,
 ) -> Schedule:
-    """Return an allreduce over several hosts with ``devices`` devices each.
+    """Return an allreduce over ``hosts`` hosts with ``devices`` devices each.
 
     Args:
         hosts: The number of hosts.

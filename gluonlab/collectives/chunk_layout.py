@@ -1,4 +1,4 @@
-"""Maps a schedule's chunks to ranges of arrays, and orders the operations on these ranges.
+"""Maps a schedule's chunks to ranges of arrays, and lists the operations on these ranges.
 
 - `partition` divides arrays into chunks, or assigns whole arrays to chunks.
 - `coalesce_transfers` lists the operations that an executor runs on GPUs.
@@ -141,8 +141,8 @@ def _group_by_target(step: Step) -> Iterator[Tuple[int, int, str, Tuple[int, ...
 class ChunkWrite(NamedTuple):
     """A write in one step: the chunk that it writes on rank ``dst``, and the ranks it reads from.
 
-    ``last_source_ready``: whether the last source can be read without waiting, and no operation has
-    to wait for the read. This is the case under two conditions. No earlier step has written to the
+    ``last_source_ready``: whether the last source can be read without waiting, and without making
+    other operations wait. This is the case under two conditions. No earlier step has written to the
     last source. If a later step writes to the last source, the next such step also reads the chunk
     of ``dst``, and so waits for this operation.
     """
@@ -207,7 +207,7 @@ class OverlapTracker:
 
 
 class _LastUse(NamedTuple):
-    """The time at which a part was last used, and last written."""
+    """The times at which a part was last used and last written."""
 
     used: int
     written: int

@@ -43,7 +43,7 @@ SIZES = tuple(2**power for power in range(33))
 
 @dataclass(frozen=True)
 class StepPrice:
-    """The price of a step: the time of its busiest link, and the time of its additions.
+    """The price of a step: how long its busiest link is busy, and how long its additions take.
 
     ``bottleneck``: the name of the busiest link; empty for an empty step.
     """
@@ -94,11 +94,11 @@ def price(schedule: Schedule, topology: Topology, size_bytes: float) -> Price:
 
     Args:
         schedule: the schedule; its rank r is device r.
-        topology: the topology, with as many devices as the schedule has ranks.
+        topology: the topology, which must have as many devices as the schedule has ranks.
         size_bytes: the size of each rank's buffer, in bytes.
 
     Returns:
-        The price, with seconds for all steps and for each step.
+        The price, with the seconds for each step and in total.
 
     Raises:
         ScheduleError: for a topology with another number of devices, and for sizes below 0.
@@ -333,9 +333,9 @@ def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
     ORDER_SIZES.
 
     The search starts from the given order and from the topology's best ring. From each start, it
-    repeatedly swaps the two devices whose exchange saves most. The search stops when no exchange
-    saves time, or after computing `MAX_PRICED_ORDERS` prices. For eight devices it computes a few
-    hundred prices in a few hundredths of a second. With several hosts, or more than
+    repeatedly swaps the two devices whose exchange saves the most time. The search stops when no
+    exchange saves time, or after computing `MAX_PRICED_ORDERS` prices. For eight devices it
+    computes a few hundred prices in a few hundredths of a second. With several hosts, or more than
     `MAX_EXCHANGED_DEVICES` devices, no devices are exchanged, because there are too many pairs. The
     best ring already keeps hosts together.
     """
@@ -364,7 +364,7 @@ def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
 def _improve_order(start: Sequence[int], cost: Callable[[Sequence[int]], float]) -> List[int]:
     """Improve the order ``start``: repeatedly exchange the two ranks that lower ``cost`` most.
 
-    The exchanges end when none lowers the cost, or after about MAX_PRICED_ORDERS prices.
+    Exchanges stop when none lowers the cost, or after about MAX_PRICED_ORDERS prices.
     """
     order, lowest = list(start), cost(start)
     exchanges = list(combinations(range(len(order)), 2))

@@ -170,7 +170,7 @@ def _lowest_latency(capacity: LinkCapacity) -> float:
 
 
 def _latencies_between_ranks(capacity: LinkCapacity) -> Any:
-    """Return the latencies from each rank to each other rank."""
+    """Return the latency from each rank to every other rank."""
     return capacity.latency_s[~np.eye(len(capacity.latency_s), dtype=bool)]
 
 
@@ -198,7 +198,7 @@ def _min_gossip_messages(capacity: LinkCapacity) -> int:
     """Return the least number of consecutive messages after which each rank can have all data.
 
     The comment above about four or more steps contains the proof. The first and the last step have
-    at least one message each. The others are distributed so that the norm grows most.
+    at least one message each. The other messages are distributed so that the norm grows the most.
     """
     p = capacity.topology.world_size
     receives, sends = capacity.max_partners(True), capacity.max_partners(False)
@@ -340,8 +340,8 @@ class LinkCapacity:
         """Return the lowest total bytes/s among four covers of the routes.
 
         A cover is a set of links such that every route passes at least one of them. Every cover
-        gives a bound. Four are tried: the first links of all routes, the last links, the links that
-        most routes pass, and the slowest links.
+        gives a bound. Four covers are tried: the first links of all routes, the last links, the
+        links that most routes pass, and the slowest links.
         """
         use_counts = self._count_uses(routes)
         is_link = routes != NO_LINK

@@ -267,7 +267,7 @@ GBIT = 1e9 / 8  # bytes/s
 
 @dataclass(frozen=True)
 class HostNetwork:
-    """The network between hosts, and the links of a host's devices to it.
+    """The network between hosts, and the links from a host's devices to the network.
 
     ``bytes_per_s``: the speed of each NIC in each direction. Each NIC is shared by the same number
     of neighboring devices. ``out_links`` and ``in_links`` return the links from a device to its
@@ -392,7 +392,7 @@ def make_topology(name: str, world_size: Optional[int] = None) -> Topology:
     Args:
         name: a machine of `TOPOLOGIES`, such as "p3.16xlarge"; several hosts with their network,
             such as "p3.16xlarge*8"; or a file whose name ends in ".json" (`topology_file`).
-        world_size: the number of devices, the first ones of the machine; all by default.
+        world_size: the number of devices, taken in order from the machine's first; all by default.
 
     Raises:
         ScheduleError: for other names (the message lists the choices), for more than 128 hosts, for

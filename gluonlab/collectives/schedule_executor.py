@@ -1,9 +1,9 @@
 """Runs schedules on NDArrays, in place, without blocking the host.
 
 `Executor` runs a schedule repeatedly, `allreduce` runs it once, and `make_allreduce` returns a
-function that sums any arrays. `OutOfPlaceReduceScatter` leaves its inputs unchanged. Only the
-dependencies of chunks order the transfers: there is no barrier between steps, although the cost
-model assumes one.
+function that sums any arrays. `OutOfPlaceReduceScatter` leaves its inputs unchanged. Transfers wait
+only for the chunks they need: there is no barrier between steps, although the cost model assumes
+one.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class _RankArrays:
         """Yield fences: engine operations that order an array's transfers and its other uses.
 
         There is one fence for each array that is moved in parts. A common fence for several arrays
-        would fail: two arrays may be parts of a third array, and the engine waits forever for a
+        would fail. Two arrays may be parts of a third array, and the engine waits forever for a
         variable that is passed twice. The fences declare all arrays as written, because readers do
         not wait for each other. So the pieces are ready before the first transfer writes.
         Operations after the last transfer wait for the pieces on other ranks.
@@ -233,10 +233,10 @@ class _RankArrays:
 class _ChunkPiece:
     """A piece of a chunk on one rank.
 
-    The engine orders the transfers by ``alias``. ``view`` is the same memory as a slice of the
-    rank's own array. On the CPU, an operator runs on the worker of its first input's device. An
-    alias does not know its CPU device, so ``view`` must be the first input. If the array is moved
-    as a whole, both are the array itself.
+    The engine orders the transfers by ``alias``. ``view`` is a slice of the rank's own array with
+    the same memory. On the CPU, an operator runs on the worker of its first input's device.
+    ``alias`` has lost its CPU device, so ``view`` must be the first input. If the array is moved as
+    a whole, both are the array itself.
     """
 
     def __init__(self, view: nd.NDArray, alias: nd.NDArray) -> None:

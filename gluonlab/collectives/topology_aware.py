@@ -147,9 +147,9 @@ Ring = Tuple[int, ...]  # the devices in order, starting with device 0
 def multi_ring(topology: Topology) -> Schedule:
     """Return an allreduce on as many rings as the links can carry at the same time.
 
-    Each ring sums its part of the chunks like the algorithm ring. There is only one ring, that of
-    `Topology.ring_order`, in three cases: for several hosts, if the fast links form no ring, and if
-    several rings are not cheaper.
+    Each ring sums its part of the chunks like the algorithm ring. Only the ring of
+    `Topology.ring_order` is used for several hosts, if the fast links form no ring, or if several
+    rings are not cheaper.
 
     Cost, if each device has r lanes in each direction and beta is the time per byte of one lane:
     2 (p-1) alpha + 2 (p-1) n/(r p) beta.

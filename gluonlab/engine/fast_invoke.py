@@ -30,7 +30,7 @@ EngineCall = Callable[[], None]
 
 
 def ndarray_from_numpy(array: "np.ndarray[Any, Any]", ctx: Optional[mx.Context] = None) -> nd.NDArray:
-    """Copy a NumPy array into a new NDArray on a CPU device, by default mx.cpu(0), without waiting.
+    """Copy a NumPy array to a new NDArray on a CPU device, by default mx.cpu(0), without waiting.
 
     nd.array would wait for all work queued on the device, and so would block a prefetching thread.
     The reason is that NDArray::WaitToWrite (include/mxnet/ndarray.h) queues an operation and waits

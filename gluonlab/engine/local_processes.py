@@ -1,8 +1,8 @@
 """Counts the processes of a group on this host, and divides the host's cores among them.
 
 If two processes each compute with all cores of a host, they wait for each other most of the time. A
-process group sets the count with `set_local_process_count`. Before that, the count is the largest
-number from these variables:
+process group sets the count with `set_local_process_count`. Until then, the count is the largest
+number in these variables:
 
 =================================  ==============================================================
 ``LOCAL_SIZE_VARIABLES``           variables of launchers (`gluonlab.host.launcher_environment`)

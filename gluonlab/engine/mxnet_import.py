@@ -1,4 +1,4 @@
-"""The import hook that prepares the import of mxnet and explains import errors."""
+"""Installs an import hook that prepares the import of mxnet and explains import errors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gluonlab.host.startup_errors import explain_hidden_module, hidden_module_me
 def install_import_hook(around: Callable[[], ContextManager[None]]) -> None:
     """Make Python load mxnet within the context manager ``around()``.
 
-    Errors of ``around`` and of MXNet become an EngineError. If MXNet is not installed, its import
-    raises MissingMXNet. Further calls have no effect.
+    Errors in ``around`` and in MXNet's import are converted to EngineError. If MXNet is not
+    installed, its import raises MissingMXNet. Further calls have no effect.
     """
     if not any(isinstance(finder, _MXNetFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _MXNetFinder(around))

@@ -3,8 +3,8 @@
 `import gluonlab` installs an import hook (`mxnet_import`), which runs when mxnet is imported. The
 hook sets environment variables for MXNet and OpenMP (`openmp_settings`), loads CUDA libraries from
 LD_LIBRARY_PATH or the nvidia-*-cu11 wheels (`mxnet_and_cuda_libraries`), disables fusion that the
-GPU driver does not support, and applies `mxnet_fixes`. Import errors become an EngineError that
-names the fix.
+GPU driver does not support, and applies `mxnet_fixes`. Import errors are converted to an
+EngineError that says how to fix them.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def parameter_server_count() -> int:
 
 
 def _is_loopback(address: str) -> bool:
-    """Return whether an address is one of the loopback interface, such as 127.0.0.1."""
+    """Return whether an address belongs to the loopback interface, such as 127.0.0.1."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:

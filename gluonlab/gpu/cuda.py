@@ -2,9 +2,9 @@
 
 CUDA copies directly from one GPU to another only if the first has access to the other's memory. All
 other copies go through the host. MXNet 1.9.1 enables access in only one place, when a ``device``
-store first sums (EnableP2P in src/kvstore/comm.h). Without `enable_peer_access`, the copies of
-allreduce schedules, and of graphs on several devices, would be direct only if a ``device`` store
-had summed earlier in the process. `enable_peer_access` enables access for some devices, once.
+store first sums (EnableP2P in src/kvstore/comm.h). Without `enable_peer_access`, allreduce
+schedules and graphs on several devices would copy directly only if a ``device`` store had summed
+earlier in the process. `enable_peer_access` enables access for some devices, once.
 
 The module calls the CUDA runtime that libmxnet.so has loaded. Access stays enabled for all threads
 until the process ends.
@@ -171,7 +171,7 @@ def sm_name(capability: Tuple[int, int]) -> str:
 
 
 def check_gpus_supported(ctxs: Sequence[Any], count: int) -> None:
-    """Raise UnsupportedGpuError if MXNet's wheel has no machine code for a GPU in ``ctxs``.
+    """Raise UnsupportedGpuError if MXNet's wheel lacks machine code for a GPU in ``ctxs``.
 
     ``count``: the number of GPUs that CUDA shows. The function creates no CUDA context.
     """

@@ -147,7 +147,7 @@ def query_nvml(pynvml: Any) -> Dict[str, Any]:
 
 
 def _query_gpu(pynvml: Any, index: int, handle: Any) -> Dict[str, Any]:
-    """Return NVML's data of one GPU: name, ids, memory, processes and MIG devices."""
+    """Return NVML's data about one GPU: name, ids, memory, processes and MIG devices."""
     # with MIG, not every user may read the memory
     memory = _try_call(pynvml, "nvmlDeviceGetMemoryInfo", handle)
     return {

@@ -1,4 +1,4 @@
-"""Helpers to start child processes that die with their parent and import the same gluonlab.
+"""Helps to start child processes that die with their parent and import the same gluonlab.
 
 They work with `subprocess.Popen` and with asyncio::
 

@@ -16,7 +16,7 @@ PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def control_groups(controller: str, proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Tuple[int, Path]]:
-    """Yield (version, folder) of every control group of this process, for versions 2 and 1.
+    """Yield (version, folder) for every control group of this process, for versions 2 and 1.
 
     A process belongs to a group and to all groups above that. In a container, the process's own
     group is the root. Some of the folders may not exist.
@@ -199,7 +199,7 @@ def available_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Optional[Ava
 
 
 def peak_bytes(pid: int, proc: Path = PROC) -> int:
-    """Return the peak resident memory of a process in bytes; 0 if the process does not exist.
+    """Return a process's peak resident memory in bytes; 0 if the process does not exist.
 
     getrusage is not used, because its peak would include the parent process.
     """

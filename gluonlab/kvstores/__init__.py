@@ -1,4 +1,4 @@
-"""Kvstores, which sum gradients over devices and processes, and their names.
+"""Creates kvstores, which sum gradients over devices and processes, by name.
 
 MXNet silently replaces an unknown name by a plain local store. `check_kvstore` raises an error
 instead. A store's module is imported only when the store is created, because ``device`` needs no
@@ -170,7 +170,7 @@ def make_kvstore(name: str, ctxs: "Sequence[Context]" = (), topology: Optional[s
         name: A name in ``KVSTORES``, such as ``"device"`` or ``"ring"``.
         ctxs: The devices, each of them once. If given, they are checked immediately.
         topology: The name of a machine in `gluonlab.collectives.named_topologies`, or of a JSON
-            file. Its links are used instead of the links of this machine.
+            file. The topology's links are used instead of those of this machine.
 
     Returns:
         A new kvstore, for ``gluon.Trainer(..., kvstore=make_kvstore("ring"))``.

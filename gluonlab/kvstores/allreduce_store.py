@@ -244,7 +244,7 @@ def is_list(argument: Any) -> bool:
 
 
 def as_list(argument: Any) -> List[Any]:
-    """Return the argument as a list; anything else becomes a list of one."""
+    """Return the argument as a list; a single item becomes a list of one."""
     return list(argument) if is_list(argument) else [argument]
 
 
@@ -376,7 +376,7 @@ def format_array(array: nd.NDArray) -> str:
 
 
 def _merge_by_key(entries: Sequence[PushPullEntry]) -> List[PushPullEntry]:
-    """Return one entry per key, in MXNet's order, with all its values and outs."""
+    """Return one entry per key, in MXNet's order, with all values and outs of the key."""
     by_key: Dict[Any, PushPullEntry] = {}
     for key, values, outs in entries:
         entry = by_key.setdefault(key, PushPullEntry(key, [], []))

@@ -172,7 +172,7 @@ def max_packed_digits(processes: int) -> PackedDigits:
 
 
 class TwoBitCompressor:
-    """Compressor to 2 bits for ``size`` gradient elements on the device ``ctx``, with its residual.
+    """Compresses ``size`` gradient elements on the device ``ctx`` to 2 bits; keeps the residual.
 
     The caller adds gradients to ``residual``, at their positions (`array_views`). `encode` then
     writes the array that the group has to sum into ``packed`` (float32). `decode` writes the

@@ -49,9 +49,9 @@ class MXNetKVStore(KVStore):
 
     Unlike in MXNet's class, a key can be broadcast or initialized again, which replaces its value.
     The keys are stored in one or several of MXNet's stores, the inner stores. A Trainer that
-    updates on the store keeps the states of its optimizer. If another Trainer uses the store, the
-    first Trainer initializes its keys again in its next step. Raises KVStoreError where MXNet would
-    crash, or would fail later with an unclear error.
+    updates on the store keeps the states of its optimizer. If another Trainer has used the store,
+    the first Trainer initializes its keys again in its next step. Raises KVStoreError where MXNet
+    would crash, or would fail later with an unclear error.
     """
 
     _is_p3 = False
@@ -323,7 +323,7 @@ class StoreTrainerRef:
         return trainer if is_in_use else None
 
     def assign(self, optimizer: Any) -> Optional[gluon.Trainer]:
-        """Refer to the Trainer of ``optimizer`` from now on, if any, and return it."""
+        """Find the Trainer of ``optimizer``, if any, refer to it from now on, and return it."""
         trainer = self._find_trainer(optimizer)
         if trainer is None or trainer is not self.trainer:
             self.detach_trainer()

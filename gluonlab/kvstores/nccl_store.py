@@ -38,8 +38,8 @@ class NcclKVStore(AllreduceKVStore):
 
     ``broadcast`` prepares the store for the sizes of its arrays, such as a Trainer's parameters.
     For any other size, the next sum first waits for all queued work and for a restart of NCCL,
-    which takes about a second. The buffers are on the first device of the first sum. They need the
-    memory of one array of each size and type.
+    which takes about a second. The buffers are on the first device of the first sum. They take as
+    much memory as one array of each size and type.
     """
 
     def __init__(self) -> None:

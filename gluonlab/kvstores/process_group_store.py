@@ -41,7 +41,7 @@ class GroupKVStore(AllreduceKVStore):
     Args:
         local: the store of this process's devices.
         group: the process group.
-        on_servers: the group's servers update the weights, under BucketedTrainer.
+        on_servers: whether the group's servers update the weights, as BucketedTrainer requests.
         compress: "fp16" sends float16, half the bytes. The sums are rounded, too, and values beyond
             65504 become infinite in all processes. "2bit:THRESHOLD" sends -1, 0 or 1 times the
             threshold for each float32 and float64. The residual is kept for the next sum of the
@@ -111,7 +111,7 @@ class GroupKVStore(AllreduceKVStore):
     def _get_compressor(self, keys_and_devices: Any, arrays: Sequence[nd.NDArray]) -> TwoBitCompressor:
         """Return the compressor for these arrays on the first device, all of one type.
 
-        Other arrays of the same keys, devices and shapes share the compressor and its residual.
+        Other arrays with the same keys, devices and shapes share the compressor and its residual.
         """
         dtype = np.dtype(arrays[0].dtype)
         key = keys_and_devices, dtype, tuple(array.shape for array in arrays)
@@ -214,7 +214,7 @@ class _GroupAllreduce:
 
 
 def _copy_or_cast(source: nd.NDArray, into: nd.NDArray) -> EngineCall:
-    """Return a call that copies an array into another on the same device, and converts the type."""
+    """Return a call that copies ``source`` to ``into`` on the same device, converting the type."""
     if np.dtype(source.dtype) == np.dtype(into.dtype):
         return partial(CopyInto(into).copy, source)
     return operator_call("Cast", [source], into, Attributes({"dtype": np.dtype(into.dtype).name}))

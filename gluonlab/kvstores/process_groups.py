@@ -58,7 +58,7 @@ class ProcessGroup:
     def allreduce(self, arrays: Sequence[nd.NDArray], priority: int = 0) -> None:
         """Replace each flat array by its sum over the processes. Only the first call waits.
 
-        Pass the same arrays in every step: the group keeps them, and memory for the sum of each.
+        Pass the same arrays in every step: the group keeps them, together with memory for each sum.
         ``priority``: larger numbers are sent earlier, as in a kvstore.
         """
 
@@ -81,7 +81,7 @@ class ProcessGroup:
         return [data]
 
     def broadcast_bytes(self, data: bytes) -> bytes:
-        """Return rank 0's bytes, of any length; wait for them."""
+        """Wait for rank 0's bytes, of any length, and return them."""
         return data
 
     def own_devices(self, gpus: Optional[int] = None) -> Optional[str]:

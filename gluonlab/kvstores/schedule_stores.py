@@ -54,7 +54,7 @@ class _TopologyKVStore(AllreduceKVStore):
 
 
 class ScheduleKVStore(_TopologyKVStore):
-    """A store that sums by the algorithm ``name`` of `gluonlab.collectives.algorithms`.
+    """A store that sums with the algorithm ``name`` from `gluonlab.collectives.algorithms`.
 
     Keys in the same list are summed together: their arrays are cut into chunks as if they were a
     single array, and wait for each other. Pass the same list every time. An executor is created

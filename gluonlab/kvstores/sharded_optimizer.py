@@ -1,7 +1,7 @@
 """A kvstore in which every device updates its own part of the weights (a sharded optimizer).
 
 A reduce-scatter sums the gradients. Each device updates the part of the weights that it owns, and
-keeps the optimizer state of this part only. An all-gather then distributes the weights. Together,
+keeps the optimizer state only for this part. An all-gather then distributes the weights. Together,
 they move as many bytes as an allreduce. But each weight is updated, and its state stored, on one
 device instead of on all devices (Rajbhandari, Rasley, Ruwase, He, "ZeRO: memory optimizations
 toward training trillion parameter models", 2020, section 5.1).
@@ -215,7 +215,7 @@ class ShardedKVStore(ScheduleKVStore):
     def _parameters_by_key(self) -> Dict[Any, StateTarget]:
         """Return the name, shape and type of each key's parameter.
 
-        Without a gluon.Trainer, these are the keys that were updated or loaded.
+        Without a gluon.Trainer, the names are the keys that were updated or loaded.
         """
         items = self._require_optimizer().param_dict.items()
         params = {key: param for key, param in items if hasattr(param, "name")}
@@ -281,7 +281,7 @@ class ShardedKVStore(ScheduleKVStore):
         return update
 
     def _check_same_keys(self, keys: Keys) -> None:
-        """Raise KVStoreError for a key that was updated together with other keys before.
+        """Raise KVStoreError for a key that was previously updated together with different keys.
 
         With other keys, the boundaries between the devices' parts of its state would move.
         """

@@ -11,9 +11,10 @@ removed. Parameters keep their true shapes. The running statistics of BatchNorm 
 because an operator updates them in place. `enlarge_state` allocates these arrays.
 
 The constants below decide when to pad. They are based on measurements of forward and backward on
-one core of an AMD EPYC (Zen 4), both with AVX-512 and limited to AVX2. We measured 430 random
-chains of convolutions and ReLU, with 1 to 512 channels, kernels of 1, 3, 5 and 7, images of 5x5 to
-56x56 pixels, and batches of 8 to 64. The results, compared with no padding unless stated otherwise:
+one core of an AMD EPYC (Zen 4), both with AVX-512 and limited to AVX2. The measured networks are
+430 random chains of convolutions and ReLU. They have 1 to 512 channels, kernels of 1, 3, 5 and 7,
+images of 5x5 to 56x56 pixels, and batches of 8 to 64. The results, compared with no padding unless
+stated otherwise:
 
 - Kernels of 3 or more, channels padded to a multiple of 8: 1.8 times as fast in the median. Only
   one case was slower, although padding multiplied the arithmetic by up to 10.
@@ -23,7 +24,8 @@ chains of convolutions and ReLU, with 1 to 512 channels, kernels of 1, 3, 5 and 
 - AVX-512, multiples of 16 compared with multiples of 8: faster if they need nearly the same
   arithmetic, and slower if they need a third more.
 - Intel's CPUs are twice as fast with 512-bit vectors as with 256-bit vectors. On these CPUs, LeNet
-  was 1.3 to 1.6 times as fast with padding, which multiplied its arithmetic by 1.5.
+  was 1.3 to 1.6 times as fast with padding, although padding increased the arithmetic by a factor
+  of 1.5.
 - With AVX-512, oneDNN uses blocks of 8 and of 16 channels. BatchNorm's backward is 50 times slower
   if its images and their gradient are in blocks of different sizes. A residual network with 12, 20
   and 44 channels was half as fast with multiples of 8, and 1.5 times as fast with multiples of 16.
@@ -156,7 +158,7 @@ def _is_supported(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> bool:
 
     Two kinds of graphs are not supported:
 
-    - Graphs with contrib.foreach: a compiled block sometimes reads padded biases too early.
+    - Graphs with contrib.foreach, since a compiled block sometimes reads padded biases too early.
     - Graphs with a BatchNorm whose axis is not given as 1, or a convolution after a BatchNorm of an
       array that does not have four axes. With oneDNN, such a BatchNorm changes the shape of the
       array. It raises "Check failed: !is_view" if a padded convolution has stored the array or the

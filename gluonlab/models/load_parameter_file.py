@@ -44,7 +44,7 @@ def load_pretrained(net: "HybridBlock", file: str, classes: int) -> str:
 def load_parameters(
     net: "HybridBlock", path: Path, description: str, classes: int, new_head: bool = False
 ) -> List[str]:
-    """Load a file of parameters into ``net``, on all its devices.
+    """Load a parameter file into ``net``, on all its devices.
 
     The file was written by Gluon's ``save_parameters`` or ``export``. Returns the names of
     parameters that are not loaded. With ``new_head``, these are the parameters whose shape in the

@@ -100,8 +100,8 @@ def iterate_rewrites(
 def move_relu_after_pooling(graph: mx.sym.Symbol) -> mx.sym.Symbol:
     """Move each ReLU after the max pooling that reads it, unless something else reads the ReLU.
 
-    Results and gradients stay the same. ReLU then reads fewer numbers: a quarter for windows of
-    2x2. Returns ``graph`` itself if there is no such ReLU.
+    Results and gradients stay the same. ReLU then reads fewer numbers: a quarter as many for
+    windows of 2x2. Returns ``graph`` itself if there is no such ReLU.
     """
     parts = parse_graph(graph)
     nodes: List[Node] = parts["nodes"]

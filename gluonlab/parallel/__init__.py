@@ -1,4 +1,4 @@
-"""Parallel strategies: they divide a network and its batches between devices."""
+"""Parallel strategies, which divide a network and its batches between devices."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Compiles the graph of a network, or a part of it, for one device.
 
-Each graph is bound to the arrays of the parameters once for each input shape: for a full shard, and
-for the smaller shard of an epoch's last batch. A pass takes a tenth of the host time that Gluon's
+Each graph is bound to the parameters' arrays once for each input shape: for a full shard, and for
+the smaller shard of an epoch's last batch. A pass takes a tenth of the host time that Gluon's
 recording and backward take, because nothing is traced, checked or allocated again. Host time
 matters for small batches, whose speed it limits.
 """
@@ -250,8 +250,9 @@ def fix_gradient_accumulation(graph: mx.sym.Symbol, params: Container[str]) -> m
     """Return an equivalent graph in which MXNet accumulates gradients correctly.
 
     With grad_req "add" many operators add incorrectly to the gradient of an argument. For example,
-    `+` adds the gradient twice, and a broadcast average loses the previous sum. The new graph first
-    multiplies a parameter of such an operator by 1, because multiplication accumulates correctly.
+    `+` adds the gradient twice, and averaging a broadcast array loses the previous sum. The new
+    graph first multiplies a parameter of such an operator by 1, because multiplication accumulates
+    correctly.
     """
     old = parse_graph(graph)
     nodes: List[Node] = []

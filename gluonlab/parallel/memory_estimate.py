@@ -49,7 +49,7 @@ class MemoryEstimate(NamedTuple):
 
 
 def input_specs(images: int, image_shape: Sequence[int], columns: int, dtype: str = "uint8") -> ArraySpecs:
-    """Return shapes and types of the network's images and labels.
+    """Return the shapes and types of the network's images and labels.
 
     ``columns``: the number of columns of the label array; 0 for class numbers. With mixup, labels
     have 3 or more columns, and images are float32.
@@ -128,10 +128,10 @@ class UnboundGraph(NamedTuple):
             factor *= 4
 
     def bytes_per_binding(self, inputs: ArraySpecs) -> int:
-        """Return the bytes that each bound graph needs in addition to activations and inputs.
+        """Return how many bytes each bound graph needs in addition to activations and inputs.
 
-        They are the gradients of ``gradient_inputs``, the head gradients and, if the graph has a
-        backward pass, MXNet's copy of the head gradients.
+        These bytes are for the gradients of ``gradient_inputs``, the head gradients and, if the
+        graph has a backward pass, MXNet's copy of the head gradients.
         """
         gradients = sum(array_bytes(inputs[name]) for name in self.gradient_inputs)
         return gradients + (1 + self.needs_backward) * sum(map(array_bytes, self.output_specs(inputs)))

@@ -3,7 +3,7 @@
 Everything that is stored or summed stays float32, so kvstores, files and exports do not change
 (Micikevicius et al., "Mixed precision training", 2018, section 3.1). Cast operators are added to
 the graph. MXNet lists the operators that are faster in float16 and the operators that need float32.
-mxnet.contrib.amp.init would convert every network of the process, because it replaces MXNet's
+mxnet.contrib.amp.init would convert every network in the process, because it replaces MXNet's
 functions. This module converts only the given graph.
 """
 

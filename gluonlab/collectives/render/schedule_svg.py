@@ -84,10 +84,10 @@ class _ScheduleLayout:
 def as_svg(schedule: Schedule) -> str:
     """Return the schedule as a self-contained SVG document.
 
-    A chunk of a rank is a cell with a segment for each rank. The segment is filled if the chunk
-    contains that rank's contribution. It is low if the contribution was there before the step, and
-    high if the step added it. A solid arrow adds, and a dashed arrow with an open head copies.
-    Raises ScheduleError for too many ranks or chunks.
+    Each chunk of a rank is drawn as a cell with a segment for each rank. The segment is filled if
+    the chunk contains that rank's contribution. It is low if the contribution was there before the
+    step, and high if the step added it. A solid arrow adds, and a dashed arrow with an open head
+    copies. Raises ScheduleError for too many ranks or chunks.
     """
     check_drawable(schedule)
     layout, all_states = _ScheduleLayout(schedule), list(simulate_contributions(schedule))

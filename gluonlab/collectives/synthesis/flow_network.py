@@ -38,8 +38,9 @@ class FlowNetwork(NamedTuple):
         unit_bytes_per_s: bytes/s of one lane.
         latency_s: seconds of a message.
         addition_rounds: the rounds that a device needs to add one chunk.
-        min_reduce_steps: the least number of steps to sum a chunk of all devices on one device.
-        min_broadcast_steps: the least number of steps to copy a chunk from one device to all.
+        min_reduce_steps: the least number of steps for summing a chunk over all devices on one
+            device.
+        min_broadcast_steps: the least number of steps for copying a chunk from one device to all.
     """
 
     world_size: int

@@ -1,7 +1,7 @@
 """Searches for schedules for the links of a topology, and computes a lower bound.
 
 For each number of steps, `synthesize` searches for the schedule with the fewest rounds per chunk.
-`rounds_lower_bound` computes a lower bound of this number with linear programming. `find_schedule`
+`rounds_lower_bound` computes a lower bound on this number with linear programming. `find_schedule`
 finds a schedule with CP-SAT of OR-tools. `gluonlab.collectives.synthesis` explains rounds, lanes
 and turning points: a chunk is summed in the steps before its turning point, and copied in the steps
 from there on. ``turning_points`` are the steps that are allowed as turning points.

@@ -2,7 +2,7 @@
 
 A file has the suffix .part until its digest has been verified. The next call resumes an interrupted
 download. An archive is unpacked into a temporary folder, which is then moved into place. A
-downloaded archive is deleted afterwards; an archive that the user put there is kept.
+downloaded archive is deleted afterwards, but an archive that the user provided is kept.
 """
 
 from __future__ import annotations
@@ -135,7 +135,10 @@ class _DatasetDownload(NamedTuple):
             self._fetch_from_mirrors(file, folder, partial(_install_file, file, folder), by_hand)
 
     def fetch_archive(self) -> None:
-        """Download and unpack an archive. If the user has put a copy into ``root``, use that."""
+        """Download and unpack an archive.
+
+        If the user has put a copy into ``root``, use that copy.
+        """
         [file] = self.source.files
         install = partial(_install_archive, self.source, self.root / self.source.name)
         archive = self.root / file.name
@@ -154,7 +157,7 @@ class _DatasetDownload(NamedTuple):
         """Download one file to ``folder`` from the first mirror that has it.
 
         ``install``: moves the file into place, or raises DataError if it is wrong. ``by_hand``:
-        lines for the error message, which describe how to fetch the file by hand.
+        lines for the error message that describe how to fetch the file by hand.
         """
         sizes = range(file.size, file.size + 1)  # allowed sizes in bytes
         if self.source.contents and self.source.contents.known_files:

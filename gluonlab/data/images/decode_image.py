@@ -152,7 +152,7 @@ def read_short_side(location: ImageLocation) -> int:
 
 
 def _crop_and_resize(name: str, size: int, image: Image.Image, box: Box, resizer: str) -> Image.Image:
-    """Return the ``box`` of an image as an RGB square of side ``size``.
+    """Return the part ``box`` of an image as an RGB square with sides of ``size`` pixels.
 
     ``image``: an opened image. If it is a JPEG, its pixels must not have been decoded yet.
     """
@@ -175,7 +175,7 @@ def _crop_and_resize(name: str, size: int, image: Image.Image, box: Box, resizer
 
 
 def _convert_to_rgb(name: str, image: Image.Image) -> Image.Image:
-    """Convert an image of any of Pillow's modes to RGB with 8 bits per channel.
+    """Convert an image in any of Pillow's modes to RGB with 8 bits per channel.
 
     16-bit grayscale (mode I;16, or I in older versions of Pillow) is scaled here, because Pillow's
     own conversion clips values above 255.

@@ -1,6 +1,6 @@
 """Resizes a part of an image to a square, with Pillow or cykooz.resizer.
 
-Both libraries apply the filter that Pillow calls bilinear. Each new pixel is a weighted mean of the
+Both libraries use the filter that Pillow calls bilinear. Each new pixel is a weighted mean of the
 old pixels around it. If the image gets smaller, the mean is over a wider area. cykooz.resizer uses
 vector instructions and takes less than a third of Pillow's time. Its pixels are the same on every
 CPU, in every release from 3.0 to 4.0.

@@ -1,8 +1,8 @@
 """Image transforms on the devices: float conversion, normalization, random crops, flips and mixup.
 
-The random numbers of a step depend only on seed, epoch and step. They are drawn on the host for the
-whole batch, and each device uses those for its shard. So the augmented images are the same for any
-number of devices and workers.
+The random numbers of a step depend only on the seed, epoch and step. They are drawn on the host for
+the whole batch, and each device uses those for its shard. So the augmented images are the same for
+any number of devices and workers.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ MIN_ALPHA = 1e-30
 def make_step_rng(seed: int, epoch: int, step: int, stream: int) -> np.random.RandomState:
     """Return a step's random number generator for one augmentation, ``stream`` (``*_STREAM``).
 
-    NumPy guarantees that PCG64 and RandomState return the same numbers in every version. Creating
-    a RandomState directly from the list would take six times as long.
+    NumPy guarantees that PCG64 and RandomState return the same numbers in every version. Creating a
+    RandomState directly from the list of numbers would take six times as long.
     """
     return np.random.RandomState(np.random.PCG64([seed, epoch, step, stream]))
 
@@ -148,7 +148,7 @@ class _ImageShifter:
         """Return, for each row of the shifted images, the buffer row to copy: (n * C * rows,).
 
         ``sources`` (n, rows): ``sources[i, k]`` is the row of image i that becomes row k of the
-        result. For numbers outside the image, the buffer's black row is returned.
+        result. For row numbers outside the image, the buffer's black row is returned.
         """
         n, lines = sources.shape
         first_rows = np.arange(n * self.shape[1]).reshape(n, -1, 1) * lines  # (n, C, 1)

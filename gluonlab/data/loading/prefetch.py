@@ -66,7 +66,7 @@ def _fill_queue(items: "Iterator[Item]", ready: "queue.Queue[Any]", stop: thread
 
 
 class _PrefetchJob(NamedTuple):
-    """Function that a prefetch thread calls, and the event that the thread sets afterwards."""
+    """A function that a prefetch thread calls, and an event that the thread sets afterwards."""
 
     work: Callable[[], None]
     done: threading.Event

@@ -231,7 +231,7 @@ def _are_numbers(labels: Sequence[Label]) -> bool:
 
 
 def _to_numbers(labels: Sequence[Label]) -> List[Label]:
-    """Convert labels to integers if all of them are integers, else return the labels unchanged."""
+    """Convert labels to int if each label is a whole number, else return the labels unchanged."""
     if all(isinstance(label, int) or _NUMBER.fullmatch(label) for label in labels):
         return [int(label) for label in labels]
     return list(labels)

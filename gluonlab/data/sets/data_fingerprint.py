@@ -1,4 +1,4 @@
-"""Fingerprints (digests) of a data set's classes and images.
+"""Computes fingerprints (digests) of a data set's classes and images.
 
 A run records the fingerprints. They are compared before the run is resumed or evaluated, to detect
 changed data.

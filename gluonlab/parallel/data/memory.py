@@ -51,7 +51,7 @@ class ReplicaMemory:
     def _activation_bytes(self, shards: ShardSizes) -> int:
         """Return how many bytes the activations need on a device.
 
-        The graphs of `GraphReplica` share one memory, as large as the largest graph needs. With
+        The graphs of `GraphReplica` share memory, as much as the largest graph needs. With
         --sync-bn these graphs are only used for evaluation, and training additionally needs the
         graphs of `SyncBatchNormReplicas`.
         """
@@ -71,7 +71,7 @@ class ReplicaMemory:
         return sorted((images for images, _ in bound), reverse=True)
 
     def _plan_activations(self, images: int) -> int:
-        """Return the bytes that MXNet plans for the activations of ``images`` images."""
+        """Return the bytes that MXNet plans for the activations of a batch of ``images`` images."""
         if (images,) not in self._activations:
             graph = UnboundGraph(self.graph, self._params)
             self._activations[images,] = graph.activation_bytes(self._input_specs(images))

@@ -1,4 +1,4 @@
-"""The compiled graph of a network and its loss on one device."""
+"""Compiles the graph of a network with its loss, and runs it on one device."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ no call waits for it.
 
 There are two alternatives:
 
-- MXNet's SyncBatchNorm waits inside an operator until all devices have arrived. It averages their
-  means regardless of the sizes of their shards. So the result is wrong for unequal shards, and
-  training hangs forever if some device has no shard.
+- MXNet's SyncBatchNorm waits inside an operator until all devices have arrived. It averages the
+  devices' means regardless of the sizes of their shards. So the result is wrong for unequal shards,
+  and training hangs forever if some device has no shard.
 - One graph for all devices (``group2ctx``), in which the statistics are sums. On GPUs each sum is a
   kernel launch. A step of a ResNet-18 on two GPUs has 1,380 launches instead of 461. On two CPU
   devices with one thread each, such a step took 1.5 (resnet18), 5.1 (resnet8) and 5.3 times
@@ -219,7 +219,7 @@ def _value_name(nodes: List[Node], node: int, output: int) -> str:
 
 
 def _batch_norm_layer(nodes: List[Node], index: int, number: int) -> BatchNormLayer:
-    """Describe the BatchNorm at node ``index``, which is BatchNorm ``number`` of the graph."""
+    """Return the layer at node ``index``, which is BatchNorm number ``number`` in the graph."""
     node = nodes[index]
     attrs = node.get("attrs", {})
     (source, output, _), (gamma, _, _), (beta, _, _) = node["inputs"][:3]

@@ -1,10 +1,10 @@
-"""Sync BatchNorm: computes a batch's mean and variance over several devices, and the gradients.
+"""Sync BatchNorm: computes a batch's mean and variance over several devices, and gradients.
 
 **Forward.** Each device computes the mean and the variance of its own images. The mean of the batch
 is the mean of the devices' means, weighted by their numbers of images. The variance of the batch is
 the weighted mean of the devices' variances, plus the weighted mean of the squared distances between
 the devices' means and the batch's mean (Chan, Golub, LeVeque, "Algorithms for computing the sample
-variance", 1983). This formula loses no digits if the mean is large.
+variance", 1983). This formula loses no precision if the mean is large.
 
 **Backward.** Let x be a layer's input and dy the gradient of its output. Let inv be
 1 / sqrt(variance), and n the number of values of a channel on all devices. With constant
@@ -17,9 +17,9 @@ are the gradients of beta and gamma, which each device's backward has already co
 not matter, and it is no larger than with BatchNorm on one device. As an example, take images with
 mean 1,000 and standard deviation 1. Plain BatchNorm on one CPU loses 0.015 of a parameter's change
 (worst parameter, median of 12 draws). This module loses 0.011, 0.013 and 0.004 on 2, 4 and 8
-devices. For mean 100, both lose 0.0001. Let r be the mean of the normalized images, which rounding
-makes different from 0. With B - r * G instead of B, the loss would be 0.0005 to 0.0008. But r needs
-one more sum over the images of each layer on each device.
+devices. For mean 100, both lose 0.0001. Let r be the mean of the normalized images, which is not
+exactly 0 because of rounding. With B - r * G instead of B, the loss would be 0.0005 to 0.0008. But
+r needs one more sum over the images of each layer on each device.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class SyncBatchNormLayer:
 
 
 def _local_statistics(device: DeviceLayer, mean: nd.NDArray, inverse: nd.NDArray) -> EngineCall:
-    """Return the call that computes a device's mean and 1 / sqrt(variance + epsilon).
+    """Return a call that computes a device's mean and 1 / sqrt(variance + epsilon).
 
     The call runs the operator BatchNorm in training mode: a single kernel that reads the images
     once.

@@ -132,7 +132,7 @@ def group_layers(layers: Sequence[gluon.HybridBlock], cuts: Sequence[int]) -> Li
 
 
 def list_layers(layers: Sequence[gluon.HybridBlock]) -> str:
-    """Return numbers and names of layers as text: "0 conv0, 1 pool0, 2 relu0"."""
+    """Return the numbers and names of layers as text: "0 conv0, 1 pool0, 2 relu0"."""
     return ", ".join(f"{number} {layer_name(layer)}" for number, layer in enumerate(layers))
 
 
@@ -334,7 +334,7 @@ class PipelineMemory:
         return [MemoryEstimate(*map(sum, zip(*estimates[device :: split.size]))) for device in range(split.size)]
 
     def _activation_spec(self, number: int, images: int) -> ArraySpec:
-        """Return shape and type of the activation that stage ``number`` reads."""
+        """Return the shape and type of the activation that stage ``number`` reads."""
         key = number, images
         if key not in self._activation_cache:
             previous = self._stages[number - 1]
@@ -397,7 +397,7 @@ class StageMemory:
         return UnboundGraph(symbol, stage.all_parameters, [ACTIVATION] * stage.needs_input_gradient)
 
     def _input_specs(self, images: int, columns: int) -> ArraySpecs:
-        """Return shape and type of each input that the stage reads."""
+        """Return the shape and type of each input that the stage reads."""
         split = self._plan.parallelism
         specs = input_specs(images, split.image_shape, columns, split.image_dtype)
         if ACTIVATION in self._stage.inputs:

@@ -196,7 +196,7 @@ def interleaved(devices: int, microbatches: int, stages_per_device: int) -> Iter
     first stage, then the same group through its second stage, and so on. Narayanan et al.,
     "Efficient large-scale language model training on GPU clusters using Megatron-LM" (2021),
     section 2.2.2 and figure 4, bottom. The paper requires whole groups. Here the last group may be
-    incomplete: its missing microbatches are left out of the schedule. With v = 1 the schedule is
+    incomplete: its missing microbatches are omitted from the schedule. With v = 1 the schedule is
     1f1b.
     """
     for device in range(devices):

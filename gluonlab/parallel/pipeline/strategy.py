@@ -50,7 +50,7 @@ LINE_WIDTH = 69  # characters of a line that a run prints at its start, without 
 
 
 class PipelineParallel(UnshardedParameters):
-    """The `Strategy` of stages; copy i of the network is on ``plan.parallelism.copies[i]``."""
+    """The `Strategy` for pipeline stages. Replica i is on ``plan.parallelism.copies[i]``."""
 
     def __init__(
         self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: ProcessGroup = SINGLE_PROCESS

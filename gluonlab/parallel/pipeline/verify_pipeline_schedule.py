@@ -35,9 +35,9 @@ QueuedMessages = Counts[Tuple[str, int]]  # (send_..., sending stage) -> number 
 def check(schedule: PipelineSchedule, queue: int = 1) -> None:
     """Check that a schedule carries every microbatch forward and backward through all stages.
 
-    - Every op of a stage processes the microbatches in the order 0, 1, 2, ..., each once, on the
-      stage's device. So messages reach the right receivers even without labels, and all schedules
-      add gradients in the same order.
+    - Every op of a stage processes each microbatch once, in the order 0, 1, 2, ..., on the stage's
+      device. So messages reach the right receivers even without labels, and all schedules add
+      gradients in the same order.
     - No instruction runs before its prerequisites. A forward needs the activation of the previous
       stage, which is received, or computed on the same device. A backward needs its own forward,
       and the gradient from the next stage. A stage is updated once, after all its backwards.

@@ -211,7 +211,7 @@ def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int =
 
 
 def _text_legend(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
-    """Return the line that explains the characters of the drawing."""
+    """Return the line that explains the characters in the drawing."""
     marks = ["0-- microbatch 0 goes forward", "0== backward", ".. idle"]
     ops = {event.instruction.op for device in range(schedule.devices) for event in computing_events(timeline, device)}
     marks += ["uu update"] * (UPDATE in ops)
@@ -439,7 +439,7 @@ def _draw_pass(parent: Element, frame: _PipelineLayout, schedule: PipelineSchedu
 def _box_attributes(frame: _PipelineLayout, row: int, span: Tuple[float, float], air: float = 0.0) -> Dict[str, str]:
     """Return the SVG attributes of a box in a device's row.
 
-    ``span``: (begin, end) in seconds. ``air``: width to leave empty, half of it on each side.
+    ``span``: (begin, end) in seconds. ``air``: the width to leave empty, half of it on each side.
     """
     begin, end = map(frame.x, span)
     width = max(end - begin - air, 0.5)
