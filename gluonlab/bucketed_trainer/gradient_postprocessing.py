@@ -178,15 +178,19 @@ class GradientPostprocessor:
         self._clips: List[GlobalNormClipping] = []
         self._unscalers: List[GradientUnscaler] = []
 
+    @property
+    def setting(self) -> str:
+        """The setting that makes this object necessary, for error messages."""
+        return "loss_scale" if self.clip_norm is None else f"clip_norm={self.clip_norm:g}"
+
     def check_parameters(self, params: Sequence[Parameter]) -> None:
         """Raise KVStoreError for gradients that are not float32."""
         if not self.is_needed:
             return
-        setting = "loss_scale" if self.clip_norm is None else f"clip_norm {self.clip_norm:g}"
         for param in params:
             dtype = np.dtype(param.dtype or np.float32)  # Gluon's default
             if param.grad_req != "null" and dtype != np.float32:
-                raise KVStoreError(f"{setting} needs float32, but {param.name} has type {dtype}: omit it")
+                raise KVStoreError(f"{self.setting} needs float32, but {param.name} has type {dtype}: omit it")
 
     def add_gradients(
         self,

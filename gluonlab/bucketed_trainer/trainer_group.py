@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from functools import partial
 from operator import attrgetter
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Sequence, Tuple
 
 from mxnet import nd
 
 from gluonlab.bucketed_trainer.buckets import BucketPadding
 from gluonlab.bucketed_trainer.gradient_postprocessing import GradientPostprocessor
-from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.bucketed_trainer.trainer_states import collect_states, set_states
 from gluonlab.errors import KVStoreError
@@ -27,9 +26,8 @@ class TrainerGroup:
 
     Args:
         trainers: A trainer for each part. Each has one device for each replica of the network;
-            device i belongs to replica i. They have no clip_norm and no loss_scale.
-        clip_norm: As in `BucketedTrainer`, for the whole network.
-        loss_scale: As in `BucketedTrainer`, for the whole network.
+            device i belongs to replica i. They do not postprocess gradients.
+        postprocessor: Clips and unscales the gradient of the whole network.
         replicated: For each device of a replica, a trainer for the parameters that all the
             replica's devices hold, with the same gradients.
     """
@@ -37,23 +35,21 @@ class TrainerGroup:
     def __init__(
         self,
         trainers: Sequence[BucketedTrainer],
-        clip_norm: Optional[float],
-        loss_scale: Optional[LossScale],
+        postprocessor: GradientPostprocessor,
         replicated: Sequence[BucketedTrainer] = (),
     ) -> None:
         self._split, self._replicated = list(trainers), list(replicated)
         self.trainers = [*trainers, *replicated]
         params = [param for trainer in trainers for param in trainer._params]
         self._params = sorted(params, key=attrgetter("name"))  # the order of a single trainer
-        self.loss_scale = loss_scale
-        self._postprocessor = GradientPostprocessor(clip_norm, loss_scale)
+        self.loss_scale = postprocessor.loss_scale
+        self._postprocessor = postprocessor
         for trainer in self.trainers:
             trainer.prepare()
             if trainer._update_on_kvstore and self._postprocessor.is_needed:
-                setting = "a loss scale" if clip_norm is None else "--clip-norm"
                 raise KVStoreError(
-                    f"--kvstore {trainer._kvstore.type} updates each part separately, but {setting} needs the "
-                    "whole gradient: choose sharded, which only sums"
+                    f"--kvstore {trainer._kvstore.type} updates each part separately, but {postprocessor.setting} "
+                    "needs the whole gradient: choose sharded, which only sums"
                 )
         buckets = [bucket for trainer in self.trainers for bucket in trainer.buckets]
         self._padding = BucketPadding(buckets if self._postprocessor.is_needed else ())

@@ -20,7 +20,6 @@ from typing import (
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.data.loading.split_batch import Batch, Microbatches
 from gluonlab.engine.fast_invoke import order_between_passes
 from gluonlab.kvstores.process_groups import ProcessGroup
@@ -250,12 +249,8 @@ class StrategyPlan(Protocol):
         """Size of a gradient bucket, in bytes. None: the default for these devices."""
 
     @property
-    def clip_norm(self) -> Optional[float]:
-        """Upper limit of the norm of the whole gradient, or None."""
-
-    @property
-    def loss_scale(self) -> Optional[LossScale]:
-        """Factor by which the loss is multiplied, or None."""
+    def postprocessing(self) -> Dict[str, Any]:
+        """The arguments of `GradientPostprocessor` for the gradients of a batch."""
 
     @property
     def microbatches(self) -> Microbatches:

@@ -439,6 +439,11 @@ class Plan:
         """The arithmetic of the GPUs: deterministic or not, with or without TF32."""
         return resolve_arithmetic(self.deterministic, self.tf32)
 
+    @property
+    def postprocessing(self) -> Dict[str, Any]:
+        """The arguments of `GradientPostprocessor` for the gradients of a batch."""
+        return {"clip_norm": self.clip_norm, "loss_scale": self.loss_scale}
+
     def overlap_context(self) -> ContextManager[None]:
         """Return a context in which graphs are bound for the requested overlap with allreduce."""
         return use_backward_bulk_size(self.backward_bulk_size)

@@ -129,7 +129,7 @@ REFUSED = [
     (
         KVStoreError,
         dict(make=float16_net, clip_norm=1.0),
-        "clip_norm 1 needs float32, but net_dense1_weight has type float16",
+        "clip_norm=1 needs float32, but net_dense1_weight has type float16",
     ),
     (
         KVStoreError,

@@ -212,7 +212,7 @@ class DataParallel(DataParallelStep, UnshardedParameters):
         self.inputs = self.outputs = plan.ctxs
         trainer = BucketedTrainer(
             self.net.collect_params(), plan.make_optimizer(), None, store,
-            bucket_bytes=plan.bucket_bytes, clip_norm=plan.clip_norm, loss_scale=plan.loss_scale,
+            bucket_bytes=plan.bucket_bytes, **plan.postprocessing,
         )  # fmt: skip
         super().__init__(
             self.net, loss, trainer, plan.ctxs, plan.preprocess, plan.microbatches, plan.sync_bn, plan.conversion, group

@@ -16,6 +16,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 import mxnet as mx
 from mxnet import autograd, gluon, nd
 
+from gluonlab.bucketed_trainer.gradient_postprocessing import GradientPostprocessor
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.bucketed_trainer.trainer_group import TrainerGroup
 from gluonlab.data.loading.split_batch import Batch, Microbatch
@@ -73,8 +74,7 @@ class PipelineParallel(UnshardedParameters):
         self._place_parameters()
         self.trainer = TrainerGroup(
             [self._make_trainer(device, plan, group) for device in self._devices_with_parameters()],
-            plan.clip_norm,
-            plan.loss_scale,
+            GradientPostprocessor(**plan.postprocessing),
         )
         self.pipelines = [Pipeline(self.stages, ctxs, partial(make_schedule, split)) for ctxs in self._copies]
         self.microbatches = plan.microbatches

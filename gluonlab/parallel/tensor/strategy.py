@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 import mxnet as mx
 from mxnet import gluon, nd
 
+from gluonlab.bucketed_trainer.gradient_postprocessing import GradientPostprocessor
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.bucketed_trainer.trainer_group import TrainerGroup
 from gluonlab.bucketed_trainer.trainer_states import collect_states, set_states
@@ -73,7 +74,8 @@ class TensorParallel(ReplicaStep):
         trainers = [self._make_trainers(params, plan, group) for params in self.device_params]
         self._sharded_trainers = [sharded for sharded, _ in trainers]
         self._replicated_trainers = [replicated for _, replicated in trainers if replicated is not None]
-        updates = TrainerGroup(self._sharded_trainers, plan.clip_norm, plan.loss_scale, self._replicated_trainers)
+        postprocessor = GradientPostprocessor(**plan.postprocessing)
+        updates = TrainerGroup(self._sharded_trainers, postprocessor, self._replicated_trainers)
         schedule = make_schedule(_activation_allreduce(plan.kvstore), plan.parallelism.size)
         constants_and_params = [{**params, **loss_parameters(loss)} for params in self.device_params]
         replicas = [
