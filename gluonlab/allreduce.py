@@ -24,10 +24,14 @@ ROUNDS, SEARCH_SECONDS = 7, 60
 _topology_argument = click.argument("topology", metavar="TOPOLOGY")
 _topology = option("--topology", "NAME", f"links for predictions and rings: {NAME_HELP}  [default: this machine]")
 _chunks = option("--chunks", "N", "divide each buffer into N chunks, if the algorithm supports it")
-_groups = option("--groups", "RANKS", "groups of hierarchical, such as 0-3/4-7  [default: the topology's, or halves]")
+_groups = option(
+    "--groups",
+    "RANKS",
+    "ranks in each group of the hierarchical algorithm, such as 0-3/4-7  [default: the topology's, or halves]",
+)
 _dtype = option("--dtype", "TYPE", "float16, float32, float64 or int32  [default: float32]")
 _arrays = option("--arrays", "N", "divide each size over N arrays, like gradients  [default: 1]")
-_rounds = option("--rounds", "N", f"measurements of each row  [default: {ROUNDS}]")
+_rounds = option("--rounds", "N", f"measurements for each table row  [default: {ROUNDS}]")
 _iters = option("--iters", "N", "allreduces per measurement  [default: as many as take 30 ms]")
 _warmup = option("--warmup", "N", "untimed allreduces before the first measurement  [default: 2 to 7, by speed]")
 
@@ -67,7 +71,7 @@ def _print_output(name: str, options: Dict[str, Any], as_json: bool = False) -> 
 )
 @_dtype
 @_arrays
-@option("--processes", "BACKENDS", "also reduce over as many processes, with dist_sync, horovod or both")
+@option("--processes", "BACKENDS", "also measure with one process per device, with dist_sync, horovod or both")
 @_rounds
 @_iters
 @_warmup
@@ -118,7 +122,7 @@ def draw_command(**options: Any) -> None:
 
 @command("gluonlab allreduce simulate", most_used="--bytes --algorithms --all --hosts --plot --json")
 @_topology_argument
-@option("--devices", "SPEC", "use only N devices of the topology  [default: all]")
+@option("--devices", "N", "use only N devices of the topology  [default: all]")
 @_bytes(f"{DEFAULT_SIZES}; with --hosts: 100MB")
 @option("--algorithms", "NAMES", f"all, or some of {SCHEDULES}  [default: all]")
 @click.option("--all", is_flag=True, default=None, help="print every algorithm for each size, not only the fastest")
@@ -142,7 +146,7 @@ def simulate_command(as_json: bool, **options: Any) -> None:
 
 @command("gluonlab allreduce solve", INTERRUPTED)
 @_topology_argument
-@option("--devices", "SPEC", "use only N devices of the topology  [default: all]")
+@option("--devices", "N", "use only N devices of the topology  [default: all]")
 @_bytes(COST_SIZES)
 @option("--seconds", "N", f"time limit of the search for each number of steps  [default: {SEARCH_SECONDS}]")
 @option("--out-file", "FILE", "write the schedules and their links to f.json, for --topology")
@@ -160,7 +164,10 @@ def solve_command(as_json: bool, **options: Any) -> None:
 
 
 @command("gluonlab allreduce choose", INTERRUPTED, most_used="--devices --bytes --simulate --rounds --topology --json")
-@option("--simulate", "NAME", "only predict, on p3.16xlarge, another topology or a file m.json")
+@option(
+    "--simulate", "NAME",
+    "predict instead of measuring; NAME is a machine such as p3.16xlarge, or a topology file such as m.json",
+)  # fmt: skip
 @_devices(DEFAULT_DEVICES)
 @_bytes(DEFAULT_SIZES)
 @_dtype

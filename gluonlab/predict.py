@@ -47,12 +47,12 @@ EXAMPLE = "use gluonlab predict RUN_DIR IMAGE..."
 @click.argument("images", nargs=-1, metavar="IMAGE...")
 @click.option("--top-k", metavar="K", help=f"classes to print for each image  [default: {DEFAULT_TOP_K}]")
 @add_json_option()
-@click.option("--csv", "as_csv", is_flag=True, help="print the result as CSV, and nothing else, on standard output")
+@click.option("--csv", "as_csv", is_flag=True, help="print the result on standard output as CSV")
 @click.option("--grid", metavar="FILE", help="write a PNG image grid with classes and probabilities")
 @click.option(
     "--misclassified",
     is_flag=True,
-    help="show the run's misclassified validation images; also writes an image grid, unless --json or --csv "
+    help="show the run's misclassified validation images, and write them to an image grid, unless --json or --csv "
     f"is given  [default: {DEFAULT_GRID}]",
 )
 @click.option("--gpus", metavar="N", help="use N GPUs, or N CPU devices if there are no GPUs")

@@ -42,7 +42,7 @@ from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 @option("--scaling", "KIND", "weak: constant batch per device; strong: constant global batch", _scaling.WEAK)
 @option("--processes", "N,N", "numbers of processes", _scaling.PROCESSES)
 @option("--device-counts", "N,N", "number of devices per process", _scaling.DEVICE_COUNTS)
-@option("--backends", "NAMES", "gradient reduction over processes", ",".join(BACKENDS))
+@option("--backends", "NAMES", "backends for gradient reduction over processes", ",".join(BACKENDS))
 def processes_command(
     run_options: MeasurementOptions, model: str, scaling: str, processes: str, device_counts: str, backends: str
 ) -> None:

@@ -384,7 +384,7 @@ def add_json_option(
     what: str = "the result", where: str = "standard output"
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds the flag --json to a command, as its parameter ``as_json``."""
-    help = f"print {what} as JSON, and nothing else, on {where}"
+    help = f"print {what} on {where} as JSON, without other output"
     return click.option("--json", "as_json", is_flag=True, help=help)
 
 

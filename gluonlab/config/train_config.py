@@ -271,11 +271,12 @@ class TrainConfig:
     )
     lr_decay: Optional[float] = OPTIMIZER(
         real_number_check(0, below=1, above_minimum=True),
-        "step schedule: factor per step (default: the recipe's, or 0.1)",
+        "factor by which the step schedule reduces the learning rate (default: the recipe's, or 0.1)",
         metavar="FACTOR",
     )
     lr_decay_epochs: Optional[str] = OPTIMIZER(
-        check_epoch_list, "step schedule: epochs of the steps (default: the recipe's, or at 1/2 and 3/4 of the run)",
+        check_epoch_list, "epochs after which the step schedule reduces the learning rate (default: the recipe's, or 1/2 and "
+        "3/4 of the run)",
         metavar="E,E",
     )  # fmt: skip
     final_lr: Optional[float] = OPTIMIZER(

@@ -33,12 +33,12 @@ LONGEST_TIMEOUT_S = 86_400
 SourceTable = Dict[str, Source]
 
 
-FOLDER = "folder of all data sets  [default: GLUONLAB_DATA, or ~/.cache/gluonlab]"
-MIRROR = "URL to try first; URL/FILE, then URL/NAME/FILE"
+FOLDER = "directory of all data sets  [default: GLUONLAB_DATA, or ~/.cache/gluonlab]"
+MIRROR = "mirror to try first, at URL/FILE and then at URL/NAME/FILE"
 TIMEOUT = "time limit of a connection that sends no data"
 TIMEOUT += f", or less than {MIN_BYTES_PER_S:,} bytes per second"
 IMAGE_SIZE = "width and height of all images  [default: their own, at most 224]"
-VAL_SPLIT = "share of each class for validation, if your images have no val folder"
+VAL_SPLIT = "fraction of each class to use for validation, if there is no val folder"
 WORKERS = "processes that decode image files  [default: one per core]"
 _in_folder = click.option("--data-dir", metavar="DIR", help=FOLDER)
 _as_json = add_json_option()

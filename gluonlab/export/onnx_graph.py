@@ -174,8 +174,9 @@ def check_onnx(
         rounding = _relative_difference(expected, exact)
         if not difference <= min(max_difference, ROUNDING_FACTOR * rounding):
             raise RunError(
-                f"the scores of the ONNX model differ from MXNet's by {difference:.1e} of the largest, "
-                f"more than {TOLERANCE:.0e}; MXNet's float32 rounding error is {rounding:.1e}"
+                f"the scores of the ONNX model differ from MXNet's by {difference:.1e}, relative to the "
+                f"largest score, but at most {TOLERANCE:.0e} is allowed (MXNet's own float32 rounding error is "
+                f"{rounding:.1e}): use --export mxnet"
             )
     return Agreement(difference, len(images), tuple(batches))
 

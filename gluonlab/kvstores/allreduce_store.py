@@ -395,7 +395,7 @@ def check_summable(entry: PushPullEntry) -> None:
     for array in (*values, *outs):
         if array.stype != "default":
             raise KVStoreError(
-                f"key {key!r}: sparse arrays cannot be summed: use array.tostype('default'), or choose device"
+                f"key {key!r}: this kvstore cannot sum sparse arrays: use array.tostype('default'), or kvstore 'device'"
             )
     for index, array in enumerate((*values, *outs)):
         if (array.shape, array.dtype) != (first.shape, first.dtype):

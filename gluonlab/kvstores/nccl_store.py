@@ -63,7 +63,7 @@ class NcclKVStore(AllreduceKVStore):
             if name not in NCCL_DTYPES:
                 raise KVStoreError(
                     f"NCCL cannot sum arrays of type {name}, only {', '.join(NCCL_DTYPES)}: use "
-                    "array.astype('int32'), or choose device"
+                    "array.astype('int32'), or kvstore 'device'"
                 )
         return _NcclAllreduce(self._store_for([of_rank[0] for of_rank in arrays]), arrays)
 

@@ -399,8 +399,8 @@ class ShardedUpdate:
             counts = {len(shard.state_arrays()) for shard in self.shards[key]} if arrays else set()
             if counts - {len(arrays)} or any(array.size != weights[0].size for array in arrays):
                 raise KVStoreError(
-                    f"key {key!r}: the optimizer state does not fit {format_array(weights[0])}: keep shapes, "
-                    "types and multi_precision, or start with a new trainer and kvstore"
+                    f"key {key!r}: the optimizer state does not match the weight, {format_array(weights[0])}: "
+                    "use the shapes, types and multi_precision of the saved state, or a new trainer and kvstore"
                 )
         for key, shards in self.shards.items():
             for shard in shards:

@@ -73,7 +73,7 @@ CONTEXT_SETTINGS = {"ignore_unknown_options": True}
 )
 @click.option("--servers", metavar="N", help="number of parameter servers  [default: 1 per host]")
 @click.option(
-    "--hosts", metavar="H1,H2:4", help="hosts, started over ssh, with processes per host  [default: this host]"
+    "--hosts", metavar="H1,H2:4", help="hosts to use over ssh, each with its number of processes  [default: this host]"
 )
 @click.option("--hostfile", metavar="FILE", help="file of hosts, one per line: h1 slots=4")
 @click.option(

@@ -38,7 +38,7 @@ OPTIONS: Tuple[Tuple[str, str, Optional[str], str], ...] = (  # name, metavar, d
      f"number of passes over the training data  [default: {DIGITS_RECIPE.epochs} for digits, else "
          f"{DEFAULT_RECIPE.epochs}]"),
     ("--init", "NAME", None,
-     "weight initialization, he or chapter (normal 0.01)  [default: chapter for fashion-mnist, else he]"),
+     "weight initialization: he, or chapter (standard deviation 0.01)  [default: chapter for fashion-mnist, else he]"),
     ("--seed", "N", "0", "seed of initialization and shuffling  [default: 0]"),
     ("--allreduce", "NAME", CHAPTER_ALLREDUCE,
      f"allreduce algorithm: {', '.join(ALGORITHMS)}  [default: {CHAPTER_ALLREDUCE}, from the chapter]"),

@@ -38,7 +38,11 @@ INTERRUPTED = "nothing was measured"  # message if interrupted before the first 
 MIN_ROUNDS = 5  # rounds of ``study speedup``; intervals from fewer rounds are not reliable
 SHARED_OPTIONS: Tuple[Option, ...] = (
     click.option("--quick", is_flag=True, help="small preset, for at most 2 minutes on two cores"),
-    option("--out", "DIR", "directory of the study, new or to be resumed  [default: a new one below runs/]"),
+    option(
+        "--out",
+        "DIR",
+        "new directory for the study, or the directory of a study to resume  [default: a new one below runs/]",
+    ),
     option("--resume", "DIR", "resume the study in this directory, with its options"),
     option("--language", "NAME", "language of figures and page, en or ja", "en"),
     click.option("--json", "as_json", is_flag=True, help="print only JSON on standard output"),
@@ -128,8 +132,8 @@ def _run_study(study: Study, options: Any, out: Optional[str], language: str, as
     "machine",
     metavar="MACHINE",
     help=(
-        "only predict, on p3.16xlarge, on p3.16xlarge*4 or on a file m.json, which must contain the "
-        'key "gpu"; table: print published speeds and their predictions'
+        "predict the throughput on MACHINE instead of measuring it: p3.16xlarge, p3.16xlarge*4, or a "
+        'topology file m.json with the key "gpu"; table prints published results and their predictions'
     ),
 )
 @click.option(
@@ -247,7 +251,7 @@ COMMANDS: Dict[str, click.Command] = {
         option("--strategies", "NAMES", "parallel strategies: some of "
                f"{', '.join(scaling.STRATEGIES)}, or none  [default: {scaling.DEFAULT_SPLITS}; "
                f"with --quick: {scaling.QUICK_SPLITS}]"),
-        option("--rounds", "N", "measurements of each row  [default: 7; with --quick: 5]"),
+        option("--rounds", "N", "measurements for each table row  [default: 7; with --quick: 5]"),
     ),
     "strategies": _study_command(
         parallel_strategies.STUDY,
@@ -263,7 +267,7 @@ COMMANDS: Dict[str, click.Command] = {
         option("--num-devices", "N",
                f"number of CPU devices, 2 to {parallel_strategies.MAX_DEVICES}  [default: 2]"),
         option("--microbatches", "N", "microbatches per batch, for pipelines  [default: 8]"),
-        option("--rounds", "N", "measurements of each row  [default: 9; with --quick: 5]"),
+        option("--rounds", "N", "measurements for each table row  [default: 9; with --quick: 5]"),
     ),
 }  # fmt: skip
 RENAMED = {"splits": "strategies"}  # old names of commands

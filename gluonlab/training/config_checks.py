@@ -308,7 +308,8 @@ def check_no_bias_decay(config: TrainConfig) -> None:
     """Raise ConfigError for --no-bias-decay without weight decay."""
     if config.no_bias_decay and not config.wd:
         raise ConfigError(
-            "--no-bias-decay has no effect because the weight decay is 0: set --wd, for example to 1e-4, or remove it"
+            "--no-bias-decay has no effect because the weight decay is 0: set --wd, for example "
+            "to 1e-4, or remove --no-bias-decay"
         )
 
 

@@ -566,7 +566,7 @@ def _parse_processes(options: CommandOptions, ctxs: Sequence[Any], dtype: str) -
     if dtype != "float32" or ctxs[0].device_type != "cpu" or len(ctxs) < 2:
         raise ConfigError(
             f"--processes {options['processes']} requires several CPU devices and float32, "
-            "because each process reduces one device: use --devices cpu*N with N of at least 2, "
+            "because each process holds the arrays of one device: use --devices cpu*N with N of at least 2, "
             "and omit --dtype"
         )
     return names

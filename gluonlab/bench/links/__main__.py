@@ -33,7 +33,7 @@ DEFAULT_DEVICES, DEFAULT_SIZES, DEFAULT_ROUNDS = "cpu*2", "4KiB,64KiB,1MiB,16MiB
 @option("--rounds", "N", "measurements of each copy", str(DEFAULT_ROUNDS))
 @option("--save", "FILE", "write a topology file, m.json, for other commands")
 @click.option(
-    "--nvml", is_flag=True, help="measure nothing: --save the links that the driver reports, with nominal speeds"
+    "--nvml", is_flag=True, help="save the links and nominal speeds that the driver reports, without measuring"
 )
 @JSON_OPTION
 def links_command(as_json: bool, devices: str, bytes: str, rounds: str, save: Optional[str], nvml: bool) -> None:
