@@ -275,8 +275,9 @@ class TrainConfig:
         metavar="FACTOR",
     )
     lr_decay_epochs: Optional[str] = OPTIMIZER(
-        check_epoch_list, "epochs after which the step schedule reduces the learning rate (default: the recipe's, or 1/2 and "
-        "3/4 of the run)",
+        check_epoch_list,
+        "epochs after which the step schedule reduces the learning rate (default: the recipe's, or 1/2 and 3/4 of "
+        "the run)",
         metavar="E,E",
     )  # fmt: skip
     final_lr: Optional[float] = OPTIMIZER(
