@@ -1,14 +1,14 @@
 """Base class of all commands: options, help texts, error messages and exit statuses.
 
-===========  =======================================
+===========  =========================================
 exit status  reason
-===========  =======================================
-2            a mistake of the user
+===========  =========================================
+2            a usage error
 1            a failure at run time
 130          Ctrl-C
-143          SIGTERM, for example of a job scheduler
-129          SIGHUP, of a closed terminal
-===========  =======================================
+143          SIGTERM, for example from a job scheduler
+129          SIGHUP, from a closed terminal
+===========  =========================================
 
 An error is printed as one line ``error: ...`` on standard error. Tracebacks are printed only with
 ``--debug``.
@@ -183,7 +183,7 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: List[str]) -> List[str]:
         """Parse the command line. A flag may have a value: ``--flip false`` turns the flag off.
 
-        SageMaker's images and other services add a value to every option, also to flags.
+        SageMaker's images and other services add a value to every option, including flags.
         """
         args = self.translate_old_names(args, silent=ctx.resilient_parsing)
         ctx.meta[WRITTEN_WORDS_KEY] = list(args)
@@ -338,7 +338,7 @@ class HelpAll(click.Option):
         )  # fmt: skip
 
     def get_help_record(self, ctx: click.Context) -> Optional[Tuple[str, str]]:
-        """Return None if all options are already shown."""
+        """Return the help of --help-all; None if --help already shows all options."""
         return None if ALL_OPTIONS_KEY in ctx.meta else super().get_help_record(ctx)
 
 
@@ -400,7 +400,7 @@ def run_subcommand(
     renamed: Mapping[str, str] = MappingProxyType({}),
     groups: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> None:
-    """Call the command whose name is the first of ``args``, with the remaining words.
+    """Call the command named by the first word of ``args``, with the remaining words.
 
     ``commands``: name -> (summary, function to call with the words). ``renamed``: old name of a
     command, which still works -> its current name. ``groups``: heading in --help -> names of its commands.
@@ -446,7 +446,7 @@ def _print_commands(program: str, commands: Mapping[str, Tuple[str, Any]], group
 
 
 def _interrupt_message(interrupt: BaseException) -> str:
-    """Return the message of an interrupt or of one in its ``__context__``; "" without one."""
+    """Return the message of an interrupt, or of one in its ``__context__``, or "" without one."""
     error: "BaseException | None" = interrupt
     while error is not None:
         if isinstance(error, KeyboardInterrupt) and str(error):
@@ -468,7 +468,7 @@ def _exit_with_message(text: str, status: int, prefix: str = "error: ", lines: S
 
 
 def _replace_showwarning(otherwise: Callable[..., None]) -> Callable[..., None]:
-    """Return a ``warnings.showwarning`` that calls ``otherwise`` for warnings of other packages.
+    """Return a ``warnings.showwarning`` that calls ``otherwise`` for warnings from other packages.
 
     It prints gluonlab's own warnings on one line, without the position in the code.
     """

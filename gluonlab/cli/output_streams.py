@@ -21,7 +21,8 @@ ERROR_BY_POLL_EVENT = {select.POLLHUP: errno.EIO, select.POLLERR: errno.EPIPE, s
 def open_closed_descriptors() -> None:
     """Open /dev/null for each of the descriptors 0 to 2 that is closed.
 
-    Otherwise the next opened file would get the number, and standard output would be printed to it.
+    Otherwise the next file to be opened would get the free number, and output would be printed into
+    this file.
     """
     for number in range(3):
         try:
@@ -101,7 +102,7 @@ def do_nothing() -> None:
 class LinePrinter:
     """Prints lines in order, in a separate thread, because a terminal may block for hours.
 
-    ``write_error``: the first error of writing to a stream, for example because a disk is full.
+    ``write_error``: the first error in writing to a stream, for example because a disk is full.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """Writes a run's folder: config.json, metrics.jsonl, curves.png and the parameters.
 
-`RunDirectory` is the folder of a run that trains. Files are written atomically, and metrics.jsonl
+`RunDirectory` is the folder of a run in progress. Files are written atomically, and metrics.jsonl
 grows by whole lines (`gluonlab.runs.run_schema`). Only one process at a time can write to a folder
 (`FolderLock`). `archive_existing_run` moves an earlier run aside.
 """
@@ -333,7 +333,7 @@ def _is_discardable(folder: Path) -> bool:
 
 
 def make_end_event(folder: Path, step: int, seconds: float) -> EndedEvent:
-    """Return the last line of a run whose files are complete."""
+    """Return the last line of metrics.jsonl for a run whose files are complete."""
     return EndedEvent(step, _file_digests(folder), seconds)
 
 

@@ -43,7 +43,7 @@ def choose_resizer(config: TrainConfig) -> Optional[str]:
 
 
 def keep_recorded_resizer(config: TrainConfig, recorded: Mapping[str, Any]) -> TrainConfig:
-    """Return the config; if it names no resizing library, with the one of an earlier run.
+    """Return the config. If it names no resizing library, add the one that an earlier run used.
 
     ``recorded``: the settings in the run's config.json. Older versions resized with Pillow and did
     not record it.

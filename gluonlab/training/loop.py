@@ -131,7 +131,7 @@ def train(
         UsageError: An argument or a setting is invalid. Nothing is written.
         NoMemoryError: Memory, file descriptors or threads are exhausted.
         DivergedError: The loss or a parameter is not finite, or the loss is too large.
-        DriftError: The replicas differ, with ``check_replicas``.
+        DriftError: The replicas differ, and ``check_replicas`` is set.
         CallbackError: A callback raised an exception.
     """
     config = None if config is None else TrainConfig.require("train", config)

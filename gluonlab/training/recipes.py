@@ -43,14 +43,14 @@ def enabled_settings(settings: Any, *names: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """Values for settings of TrainConfig that are not given. Fields have the names of settings.
+    """Values for TrainConfig settings that the user does not set. The fields are named like them.
 
     - ``data``: a data set, or PHOTOGRAPHS.
     - ``figures``: the reported accuracy in percent for each network. A recipe without figures is
       for all networks.
     - ``reported``: a remark on the figures.
     - ``pretrained``: True for networks that start with parameters from a file.
-    - ``batch_size`` (per device) or ``global_batch_size``: a recipe has one of them.
+    - ``batch_size`` (per device) or ``global_batch_size``: a recipe sets one of the two.
     - ``lr``: the learning rate for this batch size. If ``lr_per_images`` is set, ``lr`` is for that
       number of images, and is always scaled with the batch size.
     - ``decay_epochs``: epochs after which the learning rate changes. A shorter or longer run
@@ -94,7 +94,7 @@ class TrainingRecipe:
 
     @property
     def default_batch_size(self) -> int:
-        """The recipe's batch size, of one device or of all devices."""
+        """The recipe's batch size, per device or for all devices together."""
         return self.global_batch_size or self.batch_size or 1
 
     @property
@@ -270,7 +270,7 @@ def find_recipes(config: TrainConfig, defaults: Defaults) -> List[TrainingRecipe
 
 
 def choose_recipe(config: TrainConfig, defaults: Defaults) -> TrainingRecipe:
-    """Return the recipe that ``config`` names, or the first that fits.
+    """Return the recipe that ``config`` names, or the first one for its data set and network.
 
     Raises ConfigError, with the choices.
     """

@@ -149,7 +149,7 @@ def _was_stopped(path: Path) -> bool:
 def resumed_config(resume_point: ResumePoint, group: ProcessGroup = SINGLE_PROCESS, **given: Any) -> TrainConfig:
     """Return the config of the interrupted run, updated with the ``given`` settings.
 
-    The total batch size stays the same on other devices. Raises ConfigError.
+    The total batch size stays the same, even on a different number of devices. Raises ConfigError.
     """
     description = resume_point.description
     requested, used = description.requested, description.used
@@ -199,10 +199,10 @@ def _other_folder_error(out: str, resume_point: ResumePoint) -> ConfigError:
 
 
 def keep_recorded_cut(config: TrainConfig, description: RunDescription) -> TrainConfig:
-    """Return the config with the run's ``cut`` of the network, if the config does not ask for another.
+    """Return the config with the run's ``cut`` of the network, unless the config changes the cut.
 
-    It asks for another with its own cut, other stages or another balance. A cut that was chosen by
-    measurement could differ if it were measured again.
+    The config changes the cut if it sets ``cut``, or if its stages or balance differ from the
+    run's. A cut that was chosen by measurement could differ if it were measured again.
     """
     recorded, current, cut = description.requested, config.to_dict(), description.used.get("cut")
     names = ("strategy", "pipeline_parallel", "stages_per_device", "pipeline_schedule")
@@ -225,7 +225,7 @@ def open_run_directory(
         run_on_all_ranks(plan.group, lambda: check_same_training(resume_point, plan, strategy))
 
     def open_directory() -> "RunDirectory | NoRunDirectory":
-        """Create or reopen the folder at rank 0. Other processes get none."""
+        """Create or reopen the folder at rank 0. Other processes have no folder."""
         if plan.group.rank > 0:
             return NoRunDirectory()
         if resume_point is None:
@@ -278,9 +278,9 @@ def check_same_settings(option_text: str, recorded: Mapping[str, Any], plan: Pla
 
 
 def _check_same_batch_parts(resume_point: ResumePoint, settings: Dict[str, Any]) -> None:
-    """Raise ConfigError if batches are divided into other parts than in the interrupted run.
+    """Raise ConfigError if batches are split differently than in the interrupted run.
 
-    BatchNorm normalizes each part of a batch, so the results would differ.
+    BatchNorm normalizes each part of a batch separately, so the results would differ.
     """
     recorded_parts, new_parts = _batch_parts(resume_point.description.used), _batch_parts(settings)
     for name, value in recorded_parts.items():

@@ -59,8 +59,8 @@ class TimedIterator:
 class TrainState:
     """All parts of a run that change from step to step.
 
-    ``start_time``: the start of the run, by ``time.perf_counter``. For a resumed run, it is as if
-    the run had not been interrupted.
+    ``start_time``: the start of the run, by ``time.perf_counter``. For a resumed run, it is set as
+    if the run had not been interrupted.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class TrainState:
         return self._waited_before_resume + self._timed_batches.seconds
 
     def epoch_batches(self) -> "ContextManager[Generator[Batch, None, None]]":
-        """Return a context manager of the remaining batches of the epoch.
+        """Return a context manager that provides the remaining batches of the epoch.
 
         On exit, the loader's thread ends.
         """
@@ -183,7 +183,7 @@ class TrainState:
 
     @property
     def loses_random_state(self) -> bool:
-        """True if a resumed run draws other random numbers than an uninterrupted run."""
+        """True if a resumed run draws different random numbers than an uninterrupted run."""
         return self._device_rng.cannot_be_seeded
 
     def record_steps(self, epoch: int, step_losses: Sequence[StepLoss]) -> None:
@@ -225,7 +225,7 @@ class TrainState:
         return Checkpoint(self.strategy.parameters(), states_to_arrays(local.optimizer), devices, state)
 
     def restore(self, checkpoint: Checkpoint, best_score: float) -> List[StepLoss]:
-        """Restore the state of a checkpoint, and return its losses that had not been read yet.
+        """Restore the state of a checkpoint, and return its losses that were still unread.
 
         ``best_score``: the best score of the epochs so far.
         """
@@ -289,7 +289,7 @@ class DeviceRng:
 
     @property
     def cannot_be_seeded(self) -> bool:
-        """True if cuDNN draws random numbers, whose generator cannot be seeded again."""
+        """True if cuDNN draws random numbers. Its generator cannot be seeded again."""
         return any(ctx.device_type == "gpu" for ctx in self._ctxs)
 
     def seed_before_step(self, epoch: int, step: int) -> None:

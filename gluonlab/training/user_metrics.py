@@ -43,10 +43,10 @@ def metrics_by_name(given: Any) -> Dict[str, Metric]:
     """Return checked metrics by name, as functions of scores (n, classes) and labels (n,).
 
     ``given``: a function, an mx.metric.EvalMetric or its class, or several in a list or dictionary.
-    A CompositeEvalMetric is replaced by its parts. An attribute ``takes`` of a metric selects its
-    input: SCORES or PROBABILITIES. By default, MXNet's metrics get the input of their definitions,
-    and all others get scores. Raises ConfigError for an object that is not a metric, and for a
-    duplicate name.
+    A CompositeEvalMetric is replaced by the metrics that it contains. An attribute ``takes`` of a
+    metric selects its input: SCORES or PROBABILITIES. By default, MXNet's metrics get the input
+    that their definitions require, and all others get scores. Raises ConfigError for an object that
+    is not a metric, and for a duplicate name.
     """
     if given is None:
         return {}
@@ -232,7 +232,7 @@ def _image_order(counts: "Array") -> "Array":
 def compute_metrics(metrics: Mapping[str, Metric], scores: Any, labels: Any) -> MetricValues:
     """Return the value of each metric; None for NaN and for absolute values above 1e39.
 
-    Raises CallbackError if a metric raises an exception or returns no number.
+    Raises CallbackError if a metric raises an exception or does not return a number.
     """
     values: MetricValues = {}
     for name, metric in metrics.items():
