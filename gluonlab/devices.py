@@ -156,10 +156,10 @@ def gpu_count() -> int:
 
 
 def check_device_list(ctxs: object) -> "List[mx.Context]":
-    """Return the devices ``ctxs`` as a list, after a check.
+    """Check that ``ctxs`` is a list of distinct devices, and return it as a list.
 
     Raises:
-        DeviceError: if it is not a list of devices, or empty, or contains a device twice
+        DeviceError: if ``ctxs`` is not a list of devices, is empty, or contains a device twice
     """
     import mxnet as mx
 
@@ -210,7 +210,7 @@ def _prepare_devices(ctxs: "List[mx.Context]", threads: "int | None") -> "List[m
 
 
 def _why_no_gpu() -> str:
-    """Return the advice for a machine on which MXNet finds no GPU."""
+    """Return advice for a machine on which MXNet finds no GPU."""
     import mxnet as mx
 
     if mx.runtime.Features().is_enabled("CUDA"):
@@ -220,7 +220,7 @@ def _why_no_gpu() -> str:
 
 
 def _parse_devices(part: object) -> "Iterator[mx.Context]":
-    """Yield the devices of one string of the table, or of one Context."""
+    """Yield the devices that one string of the module's table, or one Context, stands for."""
     import mxnet as mx
 
     if isinstance(part, mx.Context) and part.device_type in ("cpu", "gpu"):

@@ -27,7 +27,7 @@ def escape_unprintable(text: str) -> str:
 
 
 def column_width(text: str) -> int:
-    """Return the width of a text in terminal columns; Chinese and Japanese letters have two."""
+    """Return the width of a text in terminal columns; Chinese and Japanese characters have two."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text)
 
 
@@ -64,8 +64,8 @@ def format_decimals(value: float, places: int) -> str:
 def one_line(text: str) -> str:
     """Return an error message as one readable line.
 
-    White space is joined, unprintable characters are escaped, and the middle of long words and of
-    a long line is cut out.
+    Each sequence of white space becomes one space, unprintable characters are escaped, and the
+    middle of long words and of a long line is cut out.
     """
     shortened = (_cut_middle(word, MAX_WORD) for word in escape_unprintable(" ".join(text.split())).split(" "))
     return _cut_middle(" ".join(shortened), MAX_LINE)

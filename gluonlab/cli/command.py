@@ -204,7 +204,7 @@ class Command(click.Command):
         return super().parse_args(ctx, [*words, *args[end:]])
 
     def _call_moved(self, words: List[str]) -> bool:
-        """Call the command that has replaced an option among the words; return False without one."""
+        """If a word is an option that is now a command, call the command; else return False."""
         options = list(dict.fromkeys(word.partition("=")[0] for word in _possible_options(words, self.params)))
         given = [name for name in options if name in self.moved]
         if not given:
@@ -278,7 +278,7 @@ class Command(click.Command):
         formatter.write_text(f"{ctx.command_path} --help-all explains all {count} options{groups}.")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write all options, grouped by their attribute ``heading``; those without it come last."""
+        """Write all options, grouped by their ``heading``; options without a heading are last."""
         headings: Dict[str, List[Tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)

@@ -239,7 +239,7 @@ def check_compression_setting(name: str, value: Any) -> str:
 
 
 def check_operator_count(name: str, value: Any) -> Union[int, str]:
-    """Check --backward-bulk-size: the number of operators in a piece of the backward pass, or ``off``."""
+    """Check --backward-bulk-size: the operators in each bulk of the backward pass, or ``off``."""
     text = str(value).strip().lower()
     if text == "off":
         return text
@@ -287,7 +287,7 @@ def check_text(name: str, value: Any) -> str:
 
 
 def check_machine(name: str, value: Any) -> str:
-    """Check a machine for --topology: a name, or a file (m.json), whose path becomes absolute."""
+    """Check a machine for --topology: a name, or a file (m.json), whose path is made absolute."""
     machine_name = check_text(name, value)
     if machine_name.lower().endswith(".json"):
         # A run may be resumed from another folder than the one in which it was started.

@@ -1,4 +1,4 @@
-"""Using MXNet's profiler several times in a process, and reading operators from its trace.
+"""Uses MXNet's profiler several times in a process, and reads operators from its trace.
 
 This module works around three problems of MXNet 1.9.1:
 

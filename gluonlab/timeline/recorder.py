@@ -1,4 +1,4 @@
-"""Recorder of training steps: MXNet's trace of the devices, and when the host queued each phase.
+"""Records training steps: MXNet's trace of the devices, and when the host queued each phase.
 
 MXNet's trace contains operators, without the phase (forward, backward, sum, ...) of each. So the
 recorder first learns which operators each phase queues: it runs one step in which the host waits
@@ -34,7 +34,7 @@ CORE_WAITS_OPERATOR = b"gluonlab.CoreWaits"  # operator name for the engine call
 
 
 class Recorder:
-    """Recorder of some steps: `learn` from one step, `record` the next ones, then `end`.
+    """Records some steps: call `learn` for one step, `record` for the next ones, and then `end`.
 
     Each step is a function ``train(hook)``. For each phase, it calls ``hook(name, queue)`` with the
     phase's name and the function that queues the phase's operators. The hook calls ``queue``.
@@ -62,7 +62,7 @@ class Recorder:
         mxnet_profiler.start_recording()
 
         def run_and_wait(name: str, queue: Callable[[], None]) -> None:
-            """Queue a phase, wait for it, and record from when to when it ran."""
+            """Queue a phase, wait for it, and record when it started and ended."""
             nd.waitall()
             start = _now_us()
             queue()
@@ -181,7 +181,7 @@ class PhaseMap:
         return phases
 
     def number_steps(self, spans: Sequence[Span]) -> List[int]:
-        """Return for each span the number of its step, from 0.
+        """Return the step number of each span, from 0.
 
         ``spans``: the spans of whole steps, sorted by start. A step is assumed to have as many
         operators of each name as the learned step.

@@ -130,7 +130,7 @@ class TensorBoard(Callback):
         self._start_time = 0.0
 
     def on_run_start(self, run: RunView) -> None:
-        """Create the event file, and write the earlier numbers of a resumed run into it."""
+        """Create the event file, and copy the earlier metrics of a resumed run into the file."""
         from gluonlab.runs.tensorboard_file import EventFile, has_events
 
         assert run.path is not None  # only rank 0 calls callbacks

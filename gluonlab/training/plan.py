@@ -440,7 +440,7 @@ class Plan:
         return resolve_arithmetic(self.deterministic, self.tf32)
 
     def overlap_context(self) -> ContextManager[None]:
-        """Return a context in which graphs are bound for the requested overlap with allreduce."""
+        """Return a context that binds graphs for the requested overlap with allreduce."""
         return use_backward_bulk_size(self.backward_bulk_size)
 
     def make_optimizer(self) -> mx.optimizer.Optimizer:
@@ -526,7 +526,7 @@ class Plan:
         return find_placement(self.kvstore, self.ctxs, self.parallelism.copies)
 
     def describe_placement(self) -> str:
-        """Return the end of the line on devices in a run's output; it may be empty.
+        """Return the end of a run's ``kvstore`` output line, which describes the device order.
 
         It is ``, order gpu(0) gpu(3) ..., by the links that NVML reports``, or the schedules by
         size of a topology-aware kvstore. It is empty for a fixed order.
