@@ -17,12 +17,12 @@ specification                        devices
 ===================================  ============================================================
 
 Names are case-insensitive. A device named twice is an error: MXNet has one gradient array per
-device, so two replicas on it would lose a gradient.
+device, so two replicas on the same device would lose a gradient.
 
 GPUs are numbered as CUDA shows them to this process. CUDA_VISIBLE_DEVICES selects and reorders
-them: with CUDA_VISIBLE_DEVICES=3,4 the machine's GPU 3 is ``gpu:0``. CUDA numbers the fastest GPU
-first, or with CUDA_DEVICE_ORDER=PCI_BUS_ID in nvidia-smi's order. Both variables must be set before
-Python starts.
+them: with CUDA_VISIBLE_DEVICES=3,4 the machine's GPU 3 is ``gpu:0``. By default, CUDA numbers the
+fastest GPU first; with CUDA_DEVICE_ORDER=PCI_BUS_ID, it uses nvidia-smi's order. Both variables
+must be set before Python starts.
 
 MXNet's CPU devices are not bound to cores. Each has its own worker thread, so there may be more
 CPU devices than cores.

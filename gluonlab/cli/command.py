@@ -362,7 +362,7 @@ def command(
     """Return a decorator that makes a function a `Command` with the options --debug and -h.
 
     For example: ``@command("gluonlab x")``. ``settings``: additions to click's context settings.
-    Other arguments: see the attributes of `Command`; ``most_used`` is one text here.
+    Other arguments: see the attributes of `Command`; ``most_used`` is a single string here.
     """
 
     def make_command(function: Callable[..., None]) -> Command:
@@ -667,9 +667,9 @@ SHELLS = ("bash", "zsh", "fish")
 class Completion(NamedTuple):
     """A shell's request for completions of the word at the cursor.
 
-    ``words``: the words before the cursor. They are handled as usual: `run_subcommand` passes them to a
-    Command. Whichever of the two would read the next word prints the completions instead.
-    ``prefix``: the start of the word at the cursor.
+    ``words``: the words before the cursor. They are handled as usual: `run_subcommand` passes them
+    to a Command. Whichever of `run_subcommand` and the Command would read the next word prints the
+    completions instead. ``prefix``: the start of the word at the cursor.
     """
 
     words: List[str]

@@ -1,4 +1,4 @@
-"""Prints to standard output and standard error, also if they are closed or have no reader.
+"""Prints to standard output and standard error, even if they are closed or have no reader.
 
 Examples are ``command | head -1``, whose reader exits early, and ``command >&-``.
 """

@@ -1,4 +1,4 @@
-"""Old names of the settings of a run, which still work.
+"""Old names of a run's settings, which still work.
 
 They may appear in ``TrainConfig(...)``, on the command line, in settings files, and in the folders
 of runs that older versions of gluonlab have written.

@@ -194,7 +194,7 @@ def _convert_embedding(original: Callable[..., Any], node: Node, **options: Any)
 class _RecurrentKind(NamedTuple):
     """Translation of a kind of recurrent operator.
 
-    ``operator``: the operator of ONNX. ``order``: for each gate of ONNX, its position in MXNet.
+    ``operator``: the ONNX operator. ``order``: for each gate of ONNX, its position in MXNet.
     ``states``: the number of states. ``settings``: attributes of the ONNX operator.
     """
 
@@ -214,7 +214,7 @@ UNSUPPORTED_SETTINGS = ("projection_size", "use_sequence_length", "lstm_state_cl
 
 
 class _NodeBuilder:
-    """Builds the ONNX operators for one operator of MXNet; their names start with its name."""
+    """Builds ONNX operators for one MXNet operator. Their names start with the operator's name."""
 
     def __init__(self, name: str, initializer: List[Any]) -> None:
         self.name, self.nodes, self._initializer = name, [], initializer  # type: str, List[Any], Any

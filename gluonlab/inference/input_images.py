@@ -44,9 +44,9 @@ class Picture(NamedTuple):
 def find_pictures(names: Sequence[str]) -> List[Picture]:
     """Return the image files in ``names``: files, folders, or - for standard input.
 
-    Folders are searched with their subfolders, in sorted order. Only files with the suffix of an
-    image count. Hidden files and links to folders are skipped. Raises DataError for a missing file,
-    a file that is not regular, and a folder without images.
+    Folders are searched with their subfolders, in sorted order. Only files with an image suffix
+    count. Hidden files and links to folders are skipped. Raises DataError for a missing file, a
+    file that is not regular, and a folder without images.
     """
     pictures: List[Picture] = []
     for name in names:

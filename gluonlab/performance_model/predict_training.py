@@ -410,7 +410,7 @@ def predict(
 
     Args:
         work: the work of the network.
-        machine: a machine, several hosts, or a file (`find_machine`).
+        machine: the name of a machine or of several hosts, or a topology file (see `find_machine`).
         batch_size: images per GPU and step.
         global_batch_size: images per step on all GPUs, the same for any number of GPUs; replaces
             ``batch_size``.

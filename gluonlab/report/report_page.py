@@ -161,7 +161,7 @@ def _draw_chart(
 ) -> str:
     """Return a chart with a curve for each run, as SVG.
 
-    The ids of a run's elements end in -run- and its number, so that the page can hide them.
+    The ids of a run's elements end in -run- and the run's number, so that the page can hide them.
 
     Args:
         runs: The runs.

@@ -158,7 +158,7 @@ class RunDirectory:
         write_text(self.path / name, run_schema.file_text(content) + "\n")
 
     def write(self, *lines: MetricsLine) -> None:
-        """Add lines to metrics.jsonl. Steps are buffered until another kind of line."""
+        """Add lines to metrics.jsonl. Steps are buffered until a line of another kind."""
         self._pending += [run_schema.line_text(line.to_dict()) + "\n" for line in lines]
         steps = all(isinstance(line, Step) for line in lines)
         if not steps or sum(map(len, self._pending)) >= MAX_PENDING:
@@ -243,7 +243,7 @@ def _unwritable_error(out: Optional[str], path: Path, reason: Optional[str]) -> 
 
 
 def folder_name(name: str) -> str:
-    """Return ``20240131-235959-NAME``: the time, and ``name`` in characters safe in a path."""
+    """Return ``20240131-235959-NAME``: the time, and ``name`` with unsafe characters replaced."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{to_plain_name(name, 'run')}"
 
 
@@ -367,9 +367,10 @@ def _file_digests(folder: Path) -> Dict[str, str]:
 class FolderLock:
     """A lock of a folder for this process, until `release`. Raises OutputError if it is in use.
 
-    The folder is locked by the system's lock on a file in it. The lock ends with the process, even
-    if the process is killed. On file systems without locks, the content of the file decides: the
-    owner's process ID, host and start time. The start time is needed since process IDs are reused.
+    The folder is locked by a lock of the operating system on a file in the folder. The lock ends
+    with the process, even if the process is killed. On file systems without locks, the content of
+    the file decides: the owner's process ID, host and start time. The start time is needed since
+    process IDs are reused.
     """
 
     def __init__(self, folder: Path) -> None:

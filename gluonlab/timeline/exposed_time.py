@@ -79,7 +79,7 @@ class TimeShares(NamedTuple):
         memory: Copies of images to the device, and of losses from the device.
         host: Idle until the host had queued the device's next operator.
         kernel: Idle for at most LAUNCH_US (30 ns in Holistic Trace Analysis), or while another
-            device ran an operator that the next one had to wait for (`_OtherDevices`).
+            device ran an operator that the next operator had to wait for (`_OtherDevices`).
         core: Other idle time, up to the time in which the threads of all devices waited for a core
             (`gluonlab.timeline.recorder`). All devices count, since this one can depend on them.
         unknown: The remaining idle time.

@@ -315,7 +315,7 @@ class ReplicaCheck(BuiltInCallback):
             self.compare_replicas(step)
 
     def _device_names(self) -> List[str]:
-        """Return the names of all processes' devices, with "" for devices that a process lacks."""
+        """Return the names of all processes' devices; "" where a process has fewer than others."""
         counts = self._group.all_gather(np.array(len(self._ctxs)))
         self._max_devices = int(counts.max())
         device_ids = [[ctx.device_typeid, ctx.device_id] for ctx in self._ctxs]

@@ -133,7 +133,7 @@ class Callback:
 
 
 class BuiltInCallback:
-    """The base class of gluonlab's callbacks, which use mx.nd and raise the run's own errors."""
+    """The base class of gluonlab's callbacks. They use mx.nd, and their errors are not wrapped."""
 
 
 STATE_METHODS = ("state_dict", "load_state_dict")
@@ -222,7 +222,7 @@ class Callbacks:
 
     @contextmanager
     def notify_on_failure(self) -> Iterator[None]:
-        """Call ``on_run_end`` if the with statement raises an exception."""
+        """Call ``on_run_end`` if the body of the with statement raises an exception."""
         try:
             yield
         except BaseException as error:

@@ -1,9 +1,9 @@
 """Checkpoint writing during training, in a separate thread.
 
 All processes decide together when a checkpoint is due, because each has a part of the content.
-`TrainState.make_checkpoint` collects these parts, and one process writes the checkpoint. The
-devices copy the content by operators in their queues. The thread waits for the copies and writes
-them with `gluonlab.runs.checkpoint`, while training continues.
+`TrainState.make_checkpoint` collects these parts, and one process writes the checkpoint. Queued
+operators copy the content on the devices. The thread waits for the copies and writes them with
+`gluonlab.runs.checkpoint`, while training continues.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _LastCheckpoint(NamedTuple):
 
 
 class _WritingCanceled(Exception):
-    """Cancels the writing of a checkpoint. Its temporary files are removed."""
+    """Raised to cancel writing a checkpoint, whose temporary files are then removed."""
 
 
 class CheckpointWriter:

@@ -145,7 +145,7 @@ NEEDS_WHOLE_GRADIENT = "it needs the whole gradient, and each server has only a 
 def updates_on_servers(config: TrainConfig, group: ProcessGroup) -> bool:
     """Return True if parameter servers update the weights.
 
-    They do if requested, or if the processes are asynchronous.
+    The servers do so if the user requests it, or if the processes are asynchronous.
     """
     return config.update_on_servers or not group.is_synchronous
 

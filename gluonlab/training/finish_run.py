@@ -102,7 +102,7 @@ def finalize_run(run: "RunDirectory | NoRunDirectory", result: Result, request: 
 
     - The folder then contains the curves of all finished epochs, and the reason for a divergence.
     - A KeyboardInterrupt gets a message that describes the unfinished run.
-    - If the exit after a signal fails, the message includes the error.
+    - If an error occurs after a signal, the message of the signal's exception includes the error.
     - After a UsageError before the first finished epoch, the folder is removed.
     """
     try:

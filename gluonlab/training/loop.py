@@ -98,9 +98,9 @@ def train(
     After an error or Ctrl-C, the run directory contains everything up to the last complete epoch.
     If the first epoch fails with a UsageError, the run directory is removed.
 
-    Ctrl-C, SIGTERM and SIGHUP finish the current step and write a checkpoint. A second Ctrl-C stops
-    immediately. A signal to one process of a group stops all processes after the same step, at most
-    eight steps later.
+    After Ctrl-C, SIGTERM or SIGHUP, the run finishes the current step, writes a checkpoint, and
+    stops. A second Ctrl-C stops the run immediately. A signal to one process of a group stops all
+    processes after the same step, at most eight steps later.
 
     Args:
         config: The settings of the run. The default is ``TrainConfig()``, or the recorded settings
@@ -239,7 +239,7 @@ def train_plan(
 
 
 class TrainingLoop:
-    """The loop over the epochs of a run: each is trained, evaluated and recorded.
+    """The loop over the epochs of a run: each epoch is trained, evaluated and recorded.
 
     Callbacks do everything else (`gluonlab.training.builtin_callbacks`). Only rank 0 calls the
     user's callbacks, because only rank 0 has the run's folder.

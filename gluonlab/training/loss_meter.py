@@ -35,7 +35,7 @@ class AsyncLossMeter:
     """The losses of a run, read with a delay: `append` adds a step and returns earlier steps.
 
     If a loss is not finite, or larger than LARGEST_LOSS, DivergedError is raised for the first such
-    step. ``steps_before_divergence`` then contains the known steps before it. With
+    step. ``steps_before_divergence`` then contains the known steps before the diverged one. With
     ``may_overflow``, as for float16, steps with a loss that is not finite are left out instead.
 
     In a group, each process appends the losses of its shards, and gets the losses of whole batches.

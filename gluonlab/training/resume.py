@@ -65,8 +65,8 @@ class ResumePoint(NamedTuple):
     Attributes:
         damaged: A line about each later checkpoint that is damaged.
         stopped: True if a callback had stopped the run.
-        by_autoresume: True for --autoresume. It also resumes a run that has finished all epochs, to
-            write the files that are still missing.
+        by_autoresume: True for --autoresume. This option also resumes a run that has finished all
+            epochs, to write the files that are still missing.
     """
 
     folder: Path
@@ -422,7 +422,7 @@ def keep_recorded_settings(
 def read_finished_result(existing_run: ExistingRun, plan: Plan, strategy: Strategy) -> Optional[Result]:
     """Return the result of a complete run; None if the run must be resumed or restarted.
 
-    Raises ConfigError if the plan has other settings than the run.
+    Raises ConfigError if the plan's settings differ from the run's.
     """
     folder, description = existing_run.folder, existing_run.finished
     epochs_done = description.used.get("epochs") if description is not None else None

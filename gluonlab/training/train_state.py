@@ -30,7 +30,7 @@ from gluonlab.training.training_setup import train_loader
 
 
 def set_strategy_parameters(strategy: Strategy, parameters: Mapping[str, nd.NDArray]) -> None:
-    """Load parameters into all devices. Raises DataError for parameters of another network."""
+    """Load parameters onto all devices. Raises DataError for parameters of a different network."""
     nd.waitall()  # running statistics are written without the engine's knowledge
     params = strategy.net._collect_params_with_prefix()
     shapes = {name: param.shape for name, param in params.items()}
@@ -106,7 +106,7 @@ class TrainState:
 
     @property
     def _epoch_steps_done(self) -> int:
-        """The number of steps done in this epoch, also those that a resumed run trains again."""
+        """The number of steps done in this epoch, including those that a resumed run repeats."""
         if self._resumed_from is not None:
             return int(self._resumed_from.state["loader"]["step"])
         return self.loader.step
@@ -244,7 +244,7 @@ class TrainState:
         return step_losses
 
     def _restore_devices(self, checkpoint: Checkpoint) -> None:
-        """Copy a checkpoint's arrays to the devices. Raises DataError for another network."""
+        """Copy a checkpoint's arrays to the devices. Raises DataError for a different network."""
         set_strategy_parameters(self.strategy, checkpoint.parameters)
         state: Dict[str, Any] = checkpoint.state
         self.strategy.restore(

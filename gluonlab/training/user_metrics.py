@@ -118,7 +118,7 @@ def _make_metric(metric_or_class: Any) -> Any:
 
 
 def _split_composite(metric: Any) -> Iterator[Any]:
-    """Yield the metrics in a composite metric, also nested; yield any other metric itself."""
+    """Yield the metrics in a composite metric, including nested ones; yield other metrics as is."""
     if type(metric) is not mx.metric.CompositeEvalMetric:
         yield metric
         return
