@@ -470,7 +470,8 @@ def _exit_with_message(text: str, status: int, prefix: str = "error: ", lines: S
 def _replace_showwarning(otherwise: Callable[..., None]) -> Callable[..., None]:
     """Return a ``warnings.showwarning`` that calls ``otherwise`` for warnings from other packages.
 
-    It prints gluonlab's own warnings on one line, without the position in the code.
+    The returned function prints gluonlab's own warnings on one line, without the position in the
+    code.
     """
 
     def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:

@@ -120,7 +120,7 @@ class LoadedRun:
     @exit_if_stuck()
     @rename_argument("saw", "on_batch")
     def mistakes(self, on_batch: Callable[[PredictedBatch], Any] = ignore_batch) -> Mistakes:
-        """Find the validation images that the network classifies wrongly.
+        """Find the validation images that the network misclassifies.
 
         Args:
             on_batch: Called with each `PredictedBatch`.

@@ -107,7 +107,7 @@ class PredictedBatch(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """Validation image that the network classifies wrongly.
+    """A validation image that the network misclassifies.
 
     ``number``: the image's position among the validation images. ``file``: its path, or None if it is not
     read from a file. ``true`` and ``predicted``: class names. ``probability``: the predicted
@@ -123,7 +123,7 @@ class Mistake(NamedTuple):
 
 
 class Mistakes(NamedTuple):
-    """Validation images of a data set that a run classifies wrongly, in order.
+    """The validation images that the network of a run misclassifies, in order.
 
     ``images``: the number of all validation images.
     """

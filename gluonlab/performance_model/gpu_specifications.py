@@ -1,4 +1,4 @@
-"""Data sheets of GPUs, and the machines whose training can be predicted.
+"""Data sheets of GPUs, and the machines for which training can be predicted.
 
 All numbers come from data sheets, not from measurements. `gluonlab.collectives.named_topologies`
 contains the links between GPUs and between hosts.

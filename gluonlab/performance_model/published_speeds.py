@@ -186,7 +186,7 @@ def _similar_speeds(work: Work, gpu: GpuSpec, training: ComparableTraining) -> L
     """Return published speeds of training with similar operations, batch and GPUs.
 
     If the publication does not name its GPU, the GPU counts as similar. A speed of several GPUs is
-    similar if ``training.gpus`` contains about as many, and the store sums in the same way.
+    similar if ``training.gpus`` contains about the same number, and the store sums in the same way.
     """
 
     def is_similar(figure: PublishedSpeed) -> bool:

@@ -40,7 +40,8 @@ class Operator:
         data_gradient: whether backward computes a gradient of the input.
         forward_moved: elements that a MEMORY operator reads and writes in forward.
         backward_moved: elements that a MEMORY operator reads and writes in backward.
-        after_norm: whether the operator is a ReLU or an addition after BatchNorm or an addition.
+        after_norm: whether the operator is a ReLU or an addition, and follows BatchNorm or an
+            addition.
     """
 
     kind: str

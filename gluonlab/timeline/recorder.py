@@ -133,7 +133,7 @@ def _now_us() -> float:
 
 
 def timeline_phase(phase: str) -> str:
-    """Return the phase of a timeline for a phase of a strategy."""
+    """Return the phase of a timeline that corresponds to a strategy's phase."""
     return _TIMELINE_PHASES.get(phase, phase)
 
 

@@ -1,4 +1,4 @@
-"""Asynchronous reading of losses: with a delay of a few steps, so that no step waits for devices.
+"""Reads losses asynchronously, with a delay of a few steps, so that no step waits for devices.
 
 Each device copies the loss of its shard into a small array. After READ_EVERY steps these losses are
 a complete block, which is read another READ_EVERY steps later. So each loss is known at most 2 *
