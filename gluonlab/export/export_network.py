@@ -43,8 +43,8 @@ def write_export(
 ) -> Optional[Agreement]:
     """Write the graph, the parameters and a description of a network to a folder.
 
-    For the format ONNX, also compare the ONNX model with MXNet on validation images, and write it. An
-    ONNX model from an earlier call is removed.
+    For the format ONNX, also write an ONNX model, after comparing it with MXNet on validation
+    images. An ONNX model from an earlier call is removed.
 
     Args:
         net: The trained network, which may have been rewritten for devices.

@@ -293,7 +293,7 @@ def _initial_states(builder: _NodeBuilder, data: str, states: List[str], count: 
 def _layer_weights(
     builder: _NodeBuilder, weights: str, kind: _RecurrentKind, layer: int, sizes: Tuple[int, int, int]
 ) -> List[str]:
-    """Cut out a layer's arrays, and return their names: for input, for state, and biases.
+    """Slice out a layer's arrays. Return their names: weights for input and for state, and biases.
 
     The gates are in ONNX order. ``sizes``: layers, directions and H.
     """

@@ -200,7 +200,7 @@ class LoadedRun:
         return PredictedBatch(Predictions(self.classes, tuple(names), scores), pixels, true_labels)
 
     def _split_from_array(self, images: Any) -> ArraySplit:
-        """Make a split from an array of images. Raises DataError if its shape is not the run's."""
+        """Make a split from an array of images. Raises DataError if the shape is not the run's."""
         shape = images.shape
         if images.ndim == 3 and shape[1:] == self.image_shape[1:] and self.image_shape[0] == 1:
             images = images[:, np.newaxis]

@@ -139,7 +139,7 @@ def _sum_on_cpu_s(gpus: int, gradients: GradientSizes, host: HostRates) -> float
 def hierarchical_sum_s(topology: Topology, network: HostNetwork, size_bytes: float) -> float:
     """Return the seconds to sum ``size_bytes`` with rings within hosts and rings across hosts.
 
-    A ring across hosts connects the GPUs of equal rank in their hosts.
+    A ring across hosts connects the GPUs with the same rank within their hosts.
     """
     host = topology.subset(topology.hosts[0])
     schedule = make_schedule_over_hosts(len(topology.hosts), host.world_size, order=host.ring_order())
@@ -258,7 +258,7 @@ BUCKET_BYTES, MIN_BUCKET_BYTES = 25 * 2**20, 4 * 2**20
 
 
 class GradientBucket(NamedTuple):
-    """A part of the gradients, of ``size`` bytes.
+    """Gradients that are summed together, ``size`` bytes in total.
 
     ``ready_s``: seconds from the start of backward until all gradients of the bucket are computed.
     """

@@ -367,10 +367,10 @@ def _file_digests(folder: Path) -> Dict[str, str]:
 class FolderLock:
     """A lock of a folder for this process, until `release`. Raises OutputError if it is in use.
 
-    The folder is locked by a lock of the operating system on a file in the folder. The lock ends
-    with the process, even if the process is killed. On file systems without locks, the content of
-    the file decides: the owner's process ID, host and start time. The start time is needed since
-    process IDs are reused.
+    The operating system's lock on a file in the folder protects the folder. The lock ends with the
+    process, even if the process is killed. On file systems without locks, the content of the file
+    decides: the owner's process ID, host and start time. The start time is needed since process IDs
+    are reused.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -81,7 +81,8 @@ class TimeShares(NamedTuple):
         kernel: Idle for at most LAUNCH_US (30 ns in Holistic Trace Analysis), or while another
             device ran an operator that the next operator had to wait for (`_OtherDevices`).
         core: Other idle time, up to the time in which the threads of all devices waited for a core
-            (`gluonlab.timeline.recorder`). All devices count, since this one can depend on them.
+            (`gluonlab.timeline.recorder`). The threads of all devices count, since this device can
+            depend on them.
         unknown: The remaining idle time.
     """
 

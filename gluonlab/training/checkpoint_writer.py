@@ -162,8 +162,8 @@ class GatheredState(NamedTuple):
 class CheckpointGather:
     """Gathers the states of the devices of all processes for a checkpoint.
 
-    The arrays of different processes have different names. They are sent by an allreduce of one
-    large array, to which each process contributes its own arrays, and zeros for the others. The
+    The arrays of different processes have different names. All arrays are sent by an allreduce of
+    one large array, to which each process contributes its own arrays, and zeros for the others. The
     allreduce is queued after the operators that compute the arrays, so no process waits for its
     devices.
     """

@@ -195,8 +195,8 @@ def train_plan(
         make_strategy: As ``strategy`` of `train`.
         reporter: Prints the progress.
         memory_line: The line of --estimate-memory about the measured memory.
-        resume_point: The run to resume, with ``resume`` of `train`.
-        existing_run: The run in the plan's folder, with ``autoresume`` of `train`.
+        resume_point: The run to resume, if `train` got ``resume``.
+        existing_run: The run in the plan's folder, if `train` got ``autoresume``.
         callbacks: The user's callbacks, from `gluonlab.training.callbacks.make_callbacks`.
     """
     start_time = time.perf_counter()

@@ -326,9 +326,9 @@ def load_data(resolved: ResolvedConfig, copy_count: int, dataset: Optional[Datas
 def learning_rate_factor(resolved: ResolvedConfig, step_images: int, images: int) -> float:
     """Return the factor by which --scale-lr multiplies the learning rate.
 
-    It is the number of images in a step, divided by the batch size for which the learning rate is
-    meant. ``images``: number of training images, which limits this batch size. See Goyal et al.,
-    "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, section 2.1.
+    The factor is the number of images in a step, divided by the batch size for which the learning
+    rate is meant. ``images``: number of training images, which limits this batch size. See Goyal et
+    al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, section 2.1.
     """
     if not resolved.scales_lr:
         return 1.0
@@ -369,7 +369,7 @@ class Plan:
 
     ``config`` contains the user's settings. A field with the same name as a setting contains the
     value that the run uses. For an unset setting this is the recipe's value. For a setting without
-    effect, such as ``sync_bn`` on one device, it is False or None. Some other fields:
+    effect, such as ``sync_bn`` on one device, the value is False or None. Some other fields:
 
     - ``dataset``: the data set, with the normalization of the run.
     - ``device_counts``: for each process, its copies of the network. Each copy gets a shard of a

@@ -1,4 +1,4 @@
-"""Resuming a run: from its last checkpoint (gluonlab resume), or from its output folder (--autoresume).
+"""Resumes a run from its last checkpoint (gluonlab resume) or its output folder (--autoresume).
 
 The checks here decide which settings may differ from those of the interrupted run. --autoresume is
 for services that start the same command again, such as spot instances, queues and supervisors. It

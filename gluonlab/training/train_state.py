@@ -140,7 +140,7 @@ class TrainState:
 
     @property
     def waiting_seconds(self) -> float:
-        """The time that this epoch has waited for batches."""
+        """The time spent waiting for batches in this epoch."""
         return self._waited_before_resume + self._timed_batches.seconds
 
     def epoch_batches(self) -> "ContextManager[Generator[Batch, None, None]]":
