@@ -18,8 +18,8 @@ _NOT_PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 def escape_unprintable(text: str) -> str:
     r"""Escape unprintable characters as in Python's source: \n for a newline, \x1b for escape.
 
-    Unprintable are control characters, characters that change the writing direction, unusual
-    spaces, and bytes that are not text.
+    Control characters, characters that change the writing direction, unusual spaces, and bytes that
+    are not text are unprintable.
     """
     if text.isprintable():
         return text

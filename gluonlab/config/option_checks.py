@@ -371,7 +371,7 @@ def check_device_weights(name: str, value: Any) -> str:
 
 
 def _array_to_list(value: Any) -> Any:
-    """Convert an array of NumPy or MXNet to a list; return other values unchanged."""
+    """Convert a NumPy or MXNet array to a list; return other values unchanged."""
     if hasattr(value, "asnumpy"):
         value = value.asnumpy()
     return value.tolist() if hasattr(value, "tolist") else value

@@ -7,7 +7,7 @@ these problems of the exporter:
 - It checks its graph by the rules of the newest opset, but writes opset 13.
 - It converts each weight to a Python list, which takes ten times the memory.
 - For a BatchNorm with ``fix_gamma``, it exports the stored gamma, which MXNet ignores.
-- If a FullyConnected does not specify ``flatten``, it uses a different default than MXNet.
+- For a FullyConnected without ``flatten``, it assumes a different default than MXNet.
 - Its Embedding fails, or reads a different row, for an index that MXNet clips.
 - It translates LSTM, GRU and RNN only with one layer, or with two layers whose inputs are as wide
   as their states. It translates GRU and RNN only in one direction.

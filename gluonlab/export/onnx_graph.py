@@ -69,10 +69,10 @@ def to_onnx(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], image_shape:
 
 
 def _resolve_reshape_codes(graph: mx.sym.Symbol, image_shape: Tuple[int, ...]) -> mx.sym.Symbol:
-    """Replace MXNet's special codes in the shapes of Reshape by lengths.
+    """Replace MXNet's special codes in the shapes of Reshape with lengths.
 
-    ShuffleNet uses such codes: for example, -4 splits an axis. They are replaced only if the first
-    axis of the output is the batch.
+    ShuffleNet uses such codes: for example, -4 splits an axis. The codes are replaced only if the
+    first axis of the output is the batch.
     """
 
     def choose_replacement(node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]) -> Optional[Replacement]:

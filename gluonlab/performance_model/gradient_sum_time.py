@@ -2,7 +2,7 @@
 
 A store (the value of --kvstore) sums the gradients over the GPUs of one host or of several hosts.
 For most stores, `gluonlab.collectives.cost_model` predicts the time of the store's schedule on the
-machine's topology. The time of the store ``local``, which sums on the CPU, is a formula.
+machine's topology. The time of the store ``local``, which sums on the CPU, comes from a formula.
 
 MXNet runs backward in bulks of several operators (``--backward-bulk-size``), last layer first. A
 bucket of gradients is summed after the bulk that completes the bucket. The part of the sum after
@@ -298,7 +298,8 @@ def make_buckets(
 
     Args:
         work: The work of the network.
-        backward_s: The seconds of each operator's backward, in the order of ``work.operators``.
+        backward_s: How many seconds backward takes for each operator, in the order of
+            ``work.operators``.
         piece: The number of operators in a bulk of backward; None for a single bulk.
         bucket_bytes: A bucket is complete when it has at least this many bytes.
     """
@@ -328,9 +329,9 @@ def make_buckets(
 def exposed_sum_s(gradient_buckets: Sequence[GradientBucket], sum_s: float, backward_s: float) -> float:
     """Return how many seconds the sum continues after the end of backward.
 
-    ``sum_s``: the seconds to sum all gradients. ``backward_s``: the seconds of backward. Buckets
-    are summed one after the other. Each takes a fraction of ``sum_s`` proportional to its bytes,
-    and does not slow backward down.
+    ``sum_s``: the seconds to sum all gradients. ``backward_s``: how many seconds backward takes.
+    Buckets are summed one after the other. Each takes a fraction of ``sum_s`` proportional to its
+    bytes, and does not slow backward down.
     """
     total_bytes, end = sum(bucket.size for bucket in gradient_buckets), 0.0
     for bucket in gradient_buckets:

@@ -42,7 +42,7 @@ class PredictionRow:
     Attributes:
         gpus: the number of GPUs.
         hosts: the number of hosts.
-        batch_size: images per GPU; if the GPUs differ, the images of the GPU with the most.
+        batch_size: images per GPU; if the GPUs differ, the largest number.
         input_s: seconds to copy the images to the GPUs.
         compute_s: seconds of forward and backward.
         sum_s: seconds to sum the gradients.
@@ -106,7 +106,7 @@ class Prediction:
         optimizer: the name of the optimizer.
         store: the store whose time is predicted.
         rows: the prediction for each number of GPUs, in increasing order.
-        with_ring: the speed-up of all GPUs with the store ring; None for several hosts.
+        with_ring: the speed-up with all GPUs and the store ring; None for several hosts.
         not_trusted: reasons not to trust the prediction; empty if similar published speeds match.
         cautions: warnings about aspects that were never compared with published speeds.
         assumptions: the assumptions, as sentences.

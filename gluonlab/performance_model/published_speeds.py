@@ -111,8 +111,8 @@ def read_validation() -> Validation:
 class ComparableTraining(NamedTuple):
     """The properties by which a training setup is compared with published ones.
 
-    ``batch_size``: images per GPU and step. ``passes``: the number of microbatches into which they
-    are divided. ``gpus``: the numbers of GPUs of a host for which training is predicted.
+    ``batch_size``: images per GPU and step. ``passes``: the number of microbatches into which these
+    images are divided. ``gpus``: the numbers of GPUs of a host for which training is predicted.
     ``optimizer_states``: the number of state arrays of the optimizer, each as large as the weights.
     """
 

@@ -101,8 +101,8 @@ class ModelConstants(NamedTuple):
         launch_inference_s: seconds to launch a kernel in inference, where MXNet's engine queues all
             operators at once.
         outputs_per_core: a convolution with this number of outputs per core runs at half speed.
-        kepler: the factor for the fraction of FLOP/s on a Kepler GPU.
-        kepler_memory: the factor for the fraction of memory bandwidth on a Kepler GPU.
+        kepler: the factor that reduces the fraction of FLOP/s on a Kepler GPU.
+        kepler_memory: the factor that reduces the fraction of bandwidth on a Kepler GPU.
         update_s: seconds that MXNet takes to update one parameter.
     """
 
@@ -328,7 +328,7 @@ def _memory_bytes_per_s(gpu: GpuSpec, constants: ModelConstants) -> float:
 
 
 def _generation_factor(gpu: GpuSpec, kepler: float) -> float:
-    """Return the factor, at most 1, by which an older GPU reaches less of its peak than a new one.
+    """Return the factor, at most 1, that reduces the fraction of its peak an older GPU reaches.
 
     The factor is ``kepler`` for a Kepler GPU, and 1 from Volta on. Between Kepler and Volta, its
     logarithm is interpolated by compute capability. Maxwell is half-way, and was not used for the

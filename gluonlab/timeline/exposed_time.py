@@ -130,8 +130,8 @@ class _OtherDevices:
     """Work of the other devices that an operator of this device had to wait for.
 
     In synchronous training an operator can depend on sums and copies of any step, and on all
-    operators of the same or an earlier step. Only operators that had ended when it started count,
-    together with everything that their devices ran before.
+    operators of the same or an earlier step. Only operators that had ended when this device's
+    operator started count, together with everything that their devices ran before.
     """
 
     def __init__(self, timeline: Timeline, row: str) -> None:

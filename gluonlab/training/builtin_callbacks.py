@@ -271,7 +271,7 @@ class OutputErrorRecorder(BuiltInCallback):
 
 
 class ReplicaCheck(BuiltInCallback):
-    """Compares a network's parameters between its devices and the processes of ``group``.
+    """Compares a network's parameters across its devices and the processes of ``group``.
 
     All replicas make the same update from the same sum of gradients. If a parameter differs in even
     one bit, memory, a link or the kvstore is faulty, or some code has written to only one replica.

@@ -21,7 +21,7 @@ IMAGE_FILE_SETTINGS = {
 
 
 def image_file_options(config: TrainConfig) -> Dict[str, Any]:
-    """Return the options of the loader of image files, except for its folder.
+    """Return the options of the image file loader, except for its folder.
 
     Raises ConfigError if such an option is set but the data set has no image files.
     """

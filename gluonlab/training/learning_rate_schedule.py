@@ -82,7 +82,7 @@ def _step_rate(rates: LearningRates, step: int) -> float:
 
 
 def _cosine_rate(rates: LearningRates, step: int) -> float:
-    """Return the rate of Loshchilov, Hutter, "SGDR", 2017, equation 5, without restarts."""
+    """Return the rate by equation 5 of Loshchilov, Hutter, "SGDR", 2017, without restarts."""
     return rates.interpolate((1 + math.cos(math.pi * rates.progress(step))) / 2)
 
 

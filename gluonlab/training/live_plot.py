@@ -161,7 +161,7 @@ class LivePlot(Callback):
 
     @contextmanager
     def _stop_plot_on_error(self) -> Iterator[None]:
-        """Suppress an exception in the with statement: print it, and stop plotting."""
+        """In a with block, print an exception instead of raising it, and stop plotting."""
         try:
             yield
         except Exception as error:

@@ -105,8 +105,9 @@ def train(
     Args:
         config: The settings of the run. The default is ``TrainConfig()``, or the recorded settings
             of a resumed run.
-        strategy: A function that creates the parallelism strategy, instead of ``config.split``. Its
-            attribute ``devices_per_copy`` is the number of devices per model replica, by default 1.
+        strategy: A function that creates the parallelism strategy, instead of ``config.strategy``.
+            Its attribute ``devices_per_copy`` is the number of devices per model replica, by
+            default 1.
         reporter: The object that prints the progress. The default prints lines and a progress bar.
         dataset: A data set from `gluonlab.data.from_arrays` or `gluonlab.load_dataset`, or a pair
             of Gluon data sets (train, validation). The default is ``config.dataset``.

@@ -465,7 +465,7 @@ class Plan:
 
     @property
     def preprocess(self) -> Callable[[Any, Any], Any]:
-        """The function ``preprocess(F, images)`` from a batch's bytes to the network's input."""
+        """The function ``preprocess(F, images)`` that turns a batch's bytes into network input."""
         return make_input_transform(self.dataset.normalization)
 
     @property

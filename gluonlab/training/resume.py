@@ -83,7 +83,7 @@ class ResumePoint(NamedTuple):
 
     @property
     def keeps_stop(self) -> bool:
-        """True if an earlier request of a callback to stop also stops the resumed run.
+        """True if a callback's earlier request to stop also stops the resumed run.
 
         A user who resumes a stopped run with --resume wants to continue it.
         """
@@ -303,7 +303,7 @@ def _batch_parts(settings: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def describe_differences(resume_point: ResumePoint, plan: Plan, strategy: Strategy, draws: bool) -> Iterator[str]:
-    """Yield lines about what differs from the interrupted run, and how it affects the results.
+    """Yield lines about differences from the interrupted run, and their effect on the results.
 
     ``draws``: True if the network draws random numbers in training.
     """

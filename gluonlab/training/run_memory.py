@@ -7,13 +7,13 @@ operators, the buffers of kvstores, and the complete parameters of tensor parall
 On the CPU, the estimates are too small by
 
 - 1 to 12 % for LeNet,
-- 20 to 40 % for LeNet with channels padded for oneDNN, which reorders them,
+- 20 to 40 % for LeNet with channels padded for oneDNN, which reorders arrays,
 - 21 to 32 % for resnet8 and cifar_resnet20 with --sync-bn.
 
 MXNet's plan counts four bytes for every number, so with float16 the estimates are an upper bound.
 
 `measure_run_memory` runs `gluonlab.training.memory_trial_child` in a child process. The measured
-memory includes everything, also scratch memory, buffers of kvstores, and Python with its libraries.
+memory covers everything, including scratch memory, kvstore buffers, and Python with its libraries.
 
 - CPU devices: it measures the peak resident memory of the child and its decoder processes. The
   memory limit of a container applies to the same memory.
@@ -68,7 +68,7 @@ COLUMN_WIDTHS = {"parameters": 11, "gradients": 10, "states": 8, "activations": 
 
 
 class DeviceMemory(NamedTuple):
-    """The memory of one device for batches of ``images`` images on it, in bytes."""
+    """The memory of one device for batches with ``images`` images per device, in bytes."""
 
     images: int
     parameters: int

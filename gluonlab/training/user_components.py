@@ -174,7 +174,7 @@ def check_same_user_components(
         folder: The run's folder.
         usage: The purpose of the components, for the message, such as ``to train``.
         recorded: The settings of the run.
-        current: The settings of its continuation or evaluation.
+        current: The settings of the resumed run or the evaluation.
     """
     recorded_names, current_names = (dict(settings.get("own") or {}) for settings in (recorded, current))
     for part, name in COMPONENT_NAMES.items():
