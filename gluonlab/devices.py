@@ -24,8 +24,8 @@ them: with CUDA_VISIBLE_DEVICES=3,4 the machine's GPU 3 is ``gpu:0``. By default
 fastest GPU first; with CUDA_DEVICE_ORDER=PCI_BUS_ID, it uses nvidia-smi's order. Both variables
 must be set before Python starts.
 
-MXNet's CPU devices are not bound to cores. Each has its own worker thread, so there may be more
-CPU devices than cores.
+MXNet's CPU devices are not bound to cores. Each CPU device has its own worker thread, so there may
+be more CPU devices than cores.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ def format_decimals(value: float, places: int) -> str:
 def one_line(text: str) -> str:
     """Return an error message as one readable line.
 
-    Each sequence of white space becomes one space, unprintable characters are escaped, and the
-    middle of long words and of a long line is cut out.
+    White space is collapsed, unprintable characters are escaped, and the middle of long words and
+    of a long line is cut out.
     """
     shortened = (_cut_middle(word, MAX_WORD) for word in escape_unprintable(" ".join(text.split())).split(" "))
     return _cut_middle(" ".join(shortened), MAX_LINE)

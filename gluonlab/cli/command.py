@@ -668,9 +668,9 @@ SHELLS = ("bash", "zsh", "fish")
 class Completion(NamedTuple):
     """A shell's request for completions of the word at the cursor.
 
-    ``words``: the words before the cursor. They are handled as usual: `run_subcommand` passes them
-    to a Command. Whichever of `run_subcommand` and the Command would read the next word prints the
-    completions instead. ``prefix``: the start of the word at the cursor.
+    ``words``: the words before the cursor. These words are handled as usual: `run_subcommand`
+    passes them to a Command. Whichever of `run_subcommand` and the Command would read the next word
+    prints the completions instead. ``prefix``: the start of the word at the cursor.
     """
 
     words: List[str]

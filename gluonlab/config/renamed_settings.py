@@ -72,7 +72,7 @@ def current_settings(settings: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def warn_of_old_settings(settings: Mapping[str, Any], stacklevel: int) -> None:
-    """Warn of each old setting name or value. The warnings point ``stacklevel`` callers up."""
+    """Warn of each old setting name or value, pointing to the caller ``stacklevel`` levels up."""
     for old in RENAMED_SETTINGS.keys() & settings:
         warnings.warn(f"{old} is now {RENAMED_SETTINGS[old]}", DeprecationWarning, stacklevel=stacklevel + 1)
     if "kvstore" in settings:

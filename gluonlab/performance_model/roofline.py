@@ -26,7 +26,7 @@ DEPTHWISE = "depthwise convolution"  # the name of a convolution whose groups ha
 
 @dataclass(frozen=True)
 class Operator:
-    """The work of an operator of a graph. Counts are per image, except ``weights``.
+    """The work of an operator in a graph. Counts are per image, except ``weights``.
 
     Attributes:
         kind: CONVOLUTION, DENSE, or MEMORY for operators that only read and write.

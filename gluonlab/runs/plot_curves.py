@@ -31,7 +31,7 @@ def mean_steps_per_epoch(steps: Sequence[Step], epochs: Sequence[Epoch]) -> floa
 
 
 def step_positions(steps: Sequence[Step], epochs: Sequence[Epoch]) -> List[float]:
-    """Return the positions of steps on the axis of epochs."""
+    """Return the positions of steps on the epoch axis."""
     per_epoch = mean_steps_per_epoch(steps, epochs)
     return [line.step / per_epoch for line in steps]
 

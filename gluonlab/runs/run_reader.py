@@ -1,7 +1,7 @@
 """Reads the folders of runs and comparisons: config.json and the lines of metrics.jsonl.
 
 `read_description` reads a config.json, `read_lines` a metrics.jsonl, and `read_runs` both, for
-reports about several runs. Folders of older versions can also be read. MXNet is not imported.
+reports about several runs. Folders from older versions can also be read. MXNet is not imported.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ class RunDirectory:
 
 
 class NoRunDirectory:
-    """A replacement of `RunDirectory` in processes other than rank 0. It ignores all writes."""
+    """A replacement for `RunDirectory` in processes other than rank 0. It ignores all writes."""
 
     path = None
     config_content: Dict[str, Any] = {}
@@ -288,7 +288,7 @@ def archive_existing_run(folder: Path) -> str:
     """Remove or move the run in a folder to make room for a new run. Raises OutputError.
 
     A run without a finished epoch or checkpoint is removed, because it can be repeated. Other runs
-    are moved to a new folder next to it. Returns a line that says what was done.
+    are moved to a new folder next to the old one. Returns a line that says what was done.
     """
     lock = FolderLock(folder)
     try:
@@ -365,7 +365,7 @@ def _file_digests(folder: Path) -> Dict[str, str]:
 
 
 class FolderLock:
-    """A lock of a folder for this process, until `release`. Raises OutputError if it is in use.
+    """A lock on a folder, held by this process until `release`. Raises OutputError if in use.
 
     The operating system's lock on a file in the folder protects the folder. The lock ends with the
     process, even if the process is killed. On file systems without locks, the content of the file
@@ -438,7 +438,7 @@ def _lock_or_raise(file: int, folder: Path) -> None:
 
 
 def _try_lock(file: int) -> Optional[bool]:
-    """Try to lock a file. Return False if another process has the lock, None without locks."""
+    """Try to lock a file. Return False if another process has it, None if locks are unsupported."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True

@@ -78,8 +78,8 @@ class TimeShares(NamedTuple):
         communicating: Sums, and copies between devices.
         memory: Copies of images to the device, and of losses from the device.
         host: Idle until the host had queued the device's next operator.
-        kernel: Idle for at most LAUNCH_US (30 ns in Holistic Trace Analysis), or while another
-            device ran an operator that the next operator had to wait for (`_OtherDevices`).
+        kernel: Idle for at most LAUNCH_US (30 ns in Holistic Trace Analysis), or while the next
+            operator had to wait for another device (`_OtherDevices`).
         core: Other idle time, up to the time in which the threads of all devices waited for a core
             (`gluonlab.timeline.recorder`). The threads of all devices count, since this device can
             depend on them.

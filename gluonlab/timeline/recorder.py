@@ -236,7 +236,8 @@ class CoreWaits:
     If the host has more threads than cores, a CPU device can be idle although its next operator is
     ready, and MXNet's trace does not show why. On Linux, /proc/self/task/ID/schedstat contains the
     nanoseconds in which a thread ran, and in which it waited for a core (see sched-stats.rst).
-    MXNet has one thread for each CPU device. Its other threads, for some sums, are not counted.
+    MXNet has one thread for each CPU device. MXNet's other threads, which compute some sums, are
+    not counted.
     """
 
     def __init__(self, ctxs: Sequence[mx.Context]) -> None:

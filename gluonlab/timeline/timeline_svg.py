@@ -32,7 +32,7 @@ DARK = {
 
 
 class TimelineTexts(NamedTuple):
-    """All texts of one language.
+    """All texts in one language.
 
     ``columns``: line length of sentences, in characters. ``letter``: width of a character, in px.
     """

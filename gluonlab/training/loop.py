@@ -387,7 +387,7 @@ class TrainingLoop:
         self.stopper.synchronize()
 
     def _train_batches(self, epoch: int) -> None:
-        """Train on the remaining batches of an epoch. End earlier if the training is stopped."""
+        """Train on the remaining batches of an epoch. End earlier if training is stopped."""
         with self.state.epoch_batches() as batches:
             for batch in batches:
                 if self.profiler is None:

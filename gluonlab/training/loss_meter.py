@@ -2,7 +2,7 @@
 
 Each device copies the loss of its shard into a small array. After READ_EVERY steps these losses are
 a complete block, which is read another READ_EVERY steps later. So each loss is known at most 2 *
-READ_EVERY = 8 steps late, and the host is never more than 8 steps ahead of the devices.
+READ_EVERY = 8 steps late. The host is never more than 8 steps ahead of the devices.
 """
 
 from __future__ import annotations

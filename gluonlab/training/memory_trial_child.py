@@ -66,7 +66,7 @@ class _TruncatedReadAheadSplit(_TruncatedSplit):
 def truncate_split(split: Split, batch_size: int, resident_bytes: int) -> Split:
     """Shorten a streamed split to as many images as can be queued.
 
-    More images would need no more memory. Splits on devices or in host memory are not shortened.
+    More images would not need more memory. Splits on devices or in host memory are not shortened.
     """
     images = min(len(split), (MAX_QUEUED_STEPS + BATCHES_AHEAD) * batch_size + len(split) % batch_size)
     if fits_on_devices(split, resident_bytes) or images == len(split):

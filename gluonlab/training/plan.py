@@ -763,5 +763,5 @@ def plan_run(
 
 
 def dataset_digests(plan: Plan) -> Dict[str, str]:
-    """Return the digest of the images of each split, training and test."""
+    """Return a digest of the images in each split, training and test."""
     return {split: split_fingerprint(getattr(plan.dataset, split)) for split in ("train", "test")}

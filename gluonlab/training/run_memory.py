@@ -127,7 +127,7 @@ class MemoryEstimator:
         self.limit = ArrayLimit(graph, net, plan.dataset.image_shape, 1 / self._part, plan.microbatches, self._columns)
 
     def memory(self, images: int) -> DeviceMemory:
-        """Return the estimate of the device that needs the most memory.
+        """Return the estimate for the device that needs the most memory.
 
         ``images``: images in a batch for each copy of the network.
 

@@ -1,7 +1,7 @@
 """The user's metrics, computed from all scores and labels of the validation images.
 
-A metric gets all validation images at once, in order. So the metric's value does not depend on the
-number of devices and processes, even if it is not a mean over images, such as F1.
+A metric gets all validation images at once, in order. So its value does not depend on the number of
+devices and processes, even for a metric that is not a mean over images, such as F1.
 """
 
 from __future__ import annotations
