@@ -25,7 +25,7 @@ def print_completion_script(shell: str) -> None:
 
 
 def _run_command(name: str) -> Callable[[List[str]], Any]:
-    """Return the function to call with the words of a command of `gluonlab.cli.run_commands`."""
+    """Return a function that calls a command in `gluonlab.cli.run_commands` with given words."""
     return lambda words: import_module("gluonlab.cli.run_commands").COMMANDS[name].main(words)
 
 

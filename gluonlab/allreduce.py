@@ -1,4 +1,4 @@
-"""Commands of ``gluonlab allreduce NAME``, which measure, draw, predict and search for allreduces."""
+"""The ``gluonlab allreduce NAME`` commands, which measure, draw, predict and find allreduces."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _bytes(default: str) -> Option:
 
 
 def _print_output(name: str, options: Dict[str, Any], as_json: bool = False) -> None:
-    """Print the output of the function ``name`` of `command_output`, or exit with its error.
+    """Print the output of the function ``name`` in `command_output`, or exit with its error.
 
     ``options``: the command's options; those that are None were not given.
     """

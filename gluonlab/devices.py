@@ -17,15 +17,15 @@ specification                        devices
 ===================================  ============================================================
 
 Names are case-insensitive. A device named twice is an error: MXNet has one gradient array per
-device, so two replicas on it would lose a gradient.
+device, so two replicas on the same device would lose a gradient.
 
 GPUs are numbered as CUDA shows them to this process. CUDA_VISIBLE_DEVICES selects and reorders
-them: with CUDA_VISIBLE_DEVICES=3,4 the machine's GPU 3 is ``gpu:0``. CUDA numbers the fastest GPU
-first, or with CUDA_DEVICE_ORDER=PCI_BUS_ID in nvidia-smi's order. Both variables must be set before
-Python starts.
+them: with CUDA_VISIBLE_DEVICES=3,4 the machine's GPU 3 is ``gpu:0``. By default, CUDA numbers the
+fastest GPU first; with CUDA_DEVICE_ORDER=PCI_BUS_ID, it uses nvidia-smi's order. Both variables
+must be set before Python starts.
 
-MXNet's CPU devices are not bound to cores. Each has its own worker thread, so there may be more
-CPU devices than cores.
+MXNet's CPU devices are not bound to cores. Each CPU device has its own worker thread, so there may
+be more CPU devices than cores.
 """
 
 from __future__ import annotations
@@ -156,10 +156,10 @@ def gpu_count() -> int:
 
 
 def check_device_list(ctxs: object) -> "List[mx.Context]":
-    """Return the devices ``ctxs`` as a list, after a check.
+    """Check that ``ctxs`` is a list of distinct devices, and return it as a list.
 
     Raises:
-        DeviceError: if it is not a list of devices, or empty, or contains a device twice
+        DeviceError: if ``ctxs`` is not a list of devices, is empty, or contains a device twice
     """
     import mxnet as mx
 
@@ -210,7 +210,7 @@ def _prepare_devices(ctxs: "List[mx.Context]", threads: "int | None") -> "List[m
 
 
 def _why_no_gpu() -> str:
-    """Return the advice for a machine on which MXNet finds no GPU."""
+    """Return advice for a machine on which MXNet finds no GPU."""
     import mxnet as mx
 
     if mx.runtime.Features().is_enabled("CUDA"):
@@ -220,7 +220,7 @@ def _why_no_gpu() -> str:
 
 
 def _parse_devices(part: object) -> "Iterator[mx.Context]":
-    """Yield the devices of one string of the table, or of one Context."""
+    """Yield the devices that one string of the module's table, or one Context, stands for."""
     import mxnet as mx
 
     if isinstance(part, mx.Context) and part.device_type in ("cpu", "gpu"):

@@ -101,8 +101,8 @@ class FiniteCheck:
 def nonfinite_parameters(net: gluon.Block) -> List[str]:
     """Return the names of the parameters and running statistics that contain NaN or infinity.
 
-    Only the first replica is checked, because it is the replica that is saved. This check is
-    needed in addition to the loss, which may stay finite: the CPU's ReLU turns NaN into 0. If all
+    Only the first replica is checked, because it is the replica that is saved. This check is needed
+    in addition to that of the loss, which may stay finite: the CPU's ReLU turns NaN into 0. If all
     parameters are finite, only one number is read for each floating type and device.
     """
     by_kind: Dict[Any, Dict[str, nd.NDArray]] = {}

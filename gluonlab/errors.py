@@ -7,7 +7,7 @@
     │   ├── ConfigError         a value of TrainConfig or of an option
     │   ├── DeviceError         devices that do not exist here
     │   ├── DataError           a data set that is missing, unknown or damaged
-    │   ├── ModelError          an unknown network, or one that does not fit
+    │   ├── ModelError          an unknown network, or one that cannot be used as requested
     │   ├── KVStoreError        an unknown or unavailable kvstore
     │   ├── ScheduleError       an invalid schedule, or an algorithm that cannot create one
     │   ├── OutputError         a file or folder that cannot be written
@@ -23,8 +23,8 @@
             └── DriftError      replicas have different parameters
 
 A message contains the value, the possible values, and the fix, on one line. In the code, messages
-name settings as options, such as ``--batch-size 0``. A command prints them so. In Python, they name
-arguments, such as ``batch_size=0`` (`format_for_python`).
+name settings as options, such as ``--batch-size 0``. A command prints them in this form. In Python,
+messages name arguments, such as ``batch_size=0`` (`format_for_python`).
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ _NO_VALUES = frozenset(
 
 @contextmanager
 def name_options() -> Iterator[None]:
-    """Let messages name options instead of arguments in this block, which runs a command."""
+    """In this block, which runs a command, make messages name options, not arguments."""
     global _is_command_running
     before, _is_command_running = _is_command_running, True
     try:
@@ -181,7 +181,7 @@ class GluonlabError(Exception):
 
 
 class UsageError(GluonlabError):
-    """Base of the errors that another choice of the user would avoid."""
+    """Base of the errors that a different choice by the user would avoid."""
 
     exit_status = 2
 
@@ -199,7 +199,7 @@ class DataError(UsageError, ValueError):
 
 
 class ModelError(UsageError, ValueError):
-    """A network is unknown, or does not fit its input."""
+    """A network is unknown, or cannot be used as requested."""
 
 
 class KVStoreError(UsageError, ValueError):
@@ -260,7 +260,7 @@ class MissingMXNet(EngineError, ModuleNotFoundError):
 class DownloadError(RunError):
     """A file cannot be downloaded, or is damaged.
 
-    ``lines``: printed below the message; they explain which file to copy where by hand.
+    ``lines``: printed below the message. They say which file to copy by hand, and where to.
     """
 
     def __init__(self, message: str, lines: Sequence[str] = ()) -> None:

@@ -18,8 +18,8 @@ _NOT_PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 def escape_unprintable(text: str) -> str:
     r"""Escape unprintable characters as in Python's source: \n for a newline, \x1b for escape.
 
-    Unprintable are control characters, characters that change the writing direction, unusual
-    spaces, and bytes that are not text.
+    Control characters, characters that change the writing direction, unusual spaces, and bytes that
+    are not text are unprintable.
     """
     if text.isprintable():
         return text
@@ -27,7 +27,7 @@ def escape_unprintable(text: str) -> str:
 
 
 def column_width(text: str) -> int:
-    """Return the width of a text in terminal columns; Chinese and Japanese letters have two."""
+    """Return the width of a text in terminal columns; Chinese and Japanese characters have two."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text)
 
 
@@ -64,8 +64,8 @@ def format_decimals(value: float, places: int) -> str:
 def one_line(text: str) -> str:
     """Return an error message as one readable line.
 
-    White space is joined, unprintable characters are escaped, and the middle of long words and of
-    a long line is cut out.
+    White space is collapsed, unprintable characters are escaped, and the middle of long words and
+    of a long line is cut out.
     """
     shortened = (_cut_middle(word, MAX_WORD) for word in escape_unprintable(" ".join(text.split())).split(" "))
     return _cut_middle(" ".join(shortened), MAX_LINE)

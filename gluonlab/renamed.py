@@ -101,8 +101,8 @@ def get_renamed(module: str, name: str) -> Any:
 class RenamedMember:
     """An old name of a method or property of a class.
 
-    For example, ``resident = RenamedMember("is_resident")`` in the body of the class.
-    A NamedTuple needs the old name, too.
+    For example, ``resident = RenamedMember("is_resident")`` in the body of the class. In a
+    NamedTuple, pass the old name, too.
     """
 
     def __init__(self, new: str, old: str = "") -> None:

@@ -1,14 +1,14 @@
 """Base class of all commands: options, help texts, error messages and exit statuses.
 
-===========  =======================================
+===========  =========================================
 exit status  reason
-===========  =======================================
-2            a mistake of the user
+===========  =========================================
+2            a usage error
 1            a failure at run time
 130          Ctrl-C
-143          SIGTERM, for example of a job scheduler
-129          SIGHUP, of a closed terminal
-===========  =======================================
+143          SIGTERM, for example from a job scheduler
+129          SIGHUP, from a closed terminal
+===========  =========================================
 
 An error is printed as one line ``error: ...`` on standard error. Tracebacks are printed only with
 ``--debug``.
@@ -183,7 +183,7 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: List[str]) -> List[str]:
         """Parse the command line. A flag may have a value: ``--flip false`` turns the flag off.
 
-        SageMaker's images and other services add a value to every option, also to flags.
+        SageMaker's images and other services add a value to every option, including flags.
         """
         args = self.translate_old_names(args, silent=ctx.resilient_parsing)
         ctx.meta[WRITTEN_WORDS_KEY] = list(args)
@@ -204,7 +204,7 @@ class Command(click.Command):
         return super().parse_args(ctx, [*words, *args[end:]])
 
     def _call_moved(self, words: List[str]) -> bool:
-        """Call the command that has replaced an option among the words; return False without one."""
+        """If a word is an option that is now a command, call the command; else return False."""
         options = list(dict.fromkeys(word.partition("=")[0] for word in _possible_options(words, self.params)))
         given = [name for name in options if name in self.moved]
         if not given:
@@ -278,7 +278,7 @@ class Command(click.Command):
         formatter.write_text(f"{ctx.command_path} --help-all explains all {count} options{groups}.")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write all options, grouped by their attribute ``heading``; those without it come last."""
+        """Write all options, grouped by their ``heading``; options without a heading are last."""
         headings: Dict[str, List[Tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -338,7 +338,7 @@ class HelpAll(click.Option):
         )  # fmt: skip
 
     def get_help_record(self, ctx: click.Context) -> Optional[Tuple[str, str]]:
-        """Return None if all options are already shown."""
+        """Return the help of --help-all; None if --help already shows all options."""
         return None if ALL_OPTIONS_KEY in ctx.meta else super().get_help_record(ctx)
 
 
@@ -362,7 +362,7 @@ def command(
     """Return a decorator that makes a function a `Command` with the options --debug and -h.
 
     For example: ``@command("gluonlab x")``. ``settings``: additions to click's context settings.
-    Other arguments: see the attributes of `Command`; ``most_used`` is one text here.
+    Other arguments: see the attributes of `Command`; ``most_used`` is a single string here.
     """
 
     def make_command(function: Callable[..., None]) -> Command:
@@ -400,7 +400,7 @@ def run_subcommand(
     renamed: Mapping[str, str] = MappingProxyType({}),
     groups: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> None:
-    """Call the command whose name is the first of ``args``, with the remaining words.
+    """Call the command named by the first word of ``args``, with the remaining words.
 
     ``commands``: name -> (summary, function to call with the words). ``renamed``: old name of a
     command, which still works -> its current name. ``groups``: heading in --help -> names of its commands.
@@ -446,7 +446,7 @@ def _print_commands(program: str, commands: Mapping[str, Tuple[str, Any]], group
 
 
 def _interrupt_message(interrupt: BaseException) -> str:
-    """Return the message of an interrupt or of one in its ``__context__``; "" without one."""
+    """Return the message of an interrupt, or of one in its ``__context__``, or "" without one."""
     error: "BaseException | None" = interrupt
     while error is not None:
         if isinstance(error, KeyboardInterrupt) and str(error):
@@ -468,9 +468,10 @@ def _exit_with_message(text: str, status: int, prefix: str = "error: ", lines: S
 
 
 def _replace_showwarning(otherwise: Callable[..., None]) -> Callable[..., None]:
-    """Return a ``warnings.showwarning`` that calls ``otherwise`` for warnings of other packages.
+    """Return a ``warnings.showwarning`` that calls ``otherwise`` for warnings from other packages.
 
-    It prints gluonlab's own warnings on one line, without the position in the code.
+    The returned function prints gluonlab's own warnings on one line, without the position in the
+    code.
     """
 
     def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
@@ -667,9 +668,9 @@ SHELLS = ("bash", "zsh", "fish")
 class Completion(NamedTuple):
     """A shell's request for completions of the word at the cursor.
 
-    ``words``: the words before the cursor. They are handled as usual: `run_subcommand` passes them to a
-    Command. Whichever of the two would read the next word prints the completions instead.
-    ``prefix``: the start of the word at the cursor.
+    ``words``: the words before the cursor. These words are handled as usual: `run_subcommand`
+    passes them to a Command. Whichever of `run_subcommand` and the Command would read the next word
+    prints the completions instead. ``prefix``: the start of the word at the cursor.
     """
 
     words: List[str]

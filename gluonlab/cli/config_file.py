@@ -49,7 +49,7 @@ def add_config_file_option(function: Callable[..., None]) -> Callable[..., None]
 
 
 def read_settings(path: str, command: click.Command) -> Dict[str, Any]:
-    """Read and check a file of settings; return the values by name of the field of TrainConfig.
+    """Read and check a file of settings; return the values by TrainConfig field.
 
     From a run's config.json, only settings that differ from their defaults and that the command
     supports are returned. ``out``, the run's folder, is left out. Raises ConfigError, which names
@@ -209,7 +209,7 @@ def _is_plain_value(value: Any, levels: int = 2) -> bool:
 
 
 def _is_valid_utf8(value: str) -> bool:
-    """Return whether UTF-8 can encode the text, because it has no lone surrogates."""
+    """Return whether UTF-8 can encode the text, which must not contain lone surrogates."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:

@@ -38,7 +38,7 @@ def translate_values(option: str, text: str, renamed: Mapping[str, str]) -> str:
 def current_words(
     words: Sequence[str], params: Sequence[click.Parameter], renamed: Mapping[str, str]
 ) -> Tuple[List[str], Dict[str, str]]:
-    """Return the command line with current names, and {old form: current form} of what it contained.
+    """Return the command line with current names, and {old form: current form} for those replaced.
 
     Values of options, and all words after ``--``, stay as they are. ``params``: the options and
     arguments of the command; other options of the table ``renamed`` are ignored.

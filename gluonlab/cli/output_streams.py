@@ -1,4 +1,4 @@
-"""Prints to standard output and standard error, also if they are closed or have no reader.
+"""Prints to standard output and standard error, even if they are closed or have no reader.
 
 Examples are ``command | head -1``, whose reader exits early, and ``command >&-``.
 """
@@ -21,7 +21,8 @@ ERROR_BY_POLL_EVENT = {select.POLLHUP: errno.EIO, select.POLLERR: errno.EPIPE, s
 def open_closed_descriptors() -> None:
     """Open /dev/null for each of the descriptors 0 to 2 that is closed.
 
-    Otherwise the next opened file would get the number, and standard output would be printed to it.
+    Otherwise the next file to be opened would get the free number, and output would be printed into
+    this file.
     """
     for number in range(3):
         try:
@@ -101,7 +102,7 @@ def do_nothing() -> None:
 class LinePrinter:
     """Prints lines in order, in a separate thread, because a terminal may block for hours.
 
-    ``write_error``: the first error of writing to a stream, for example because a disk is full.
+    ``write_error``: the first error in writing to a stream, for example because a disk is full.
     """
 
     def __init__(self) -> None:
@@ -128,7 +129,7 @@ class LinePrinter:
         self._available.release()
 
     def _print_lines(self) -> None:
-        """Print queued lines, several at a time, and call their callbacks, in the thread."""
+        """In the thread, print queued lines, several at a time, and call their callbacks."""
         while True:
             self._available.acquire()
             stream, text, printed = self._lines.popleft()

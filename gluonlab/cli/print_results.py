@@ -39,7 +39,7 @@ class QuietReporter(Reporter):
 
 
 def make_reporter(silent: bool) -> Reporter:
-    """Return the reporter for a command; with ``silent``, it prints nothing."""
+    """Return the reporter for a command; with ``silent``, one that prints nothing."""
     return QuietReporter(sys.stdout) if silent else ConsoleReporter()
 
 
@@ -69,7 +69,7 @@ def print_evaluation(evaluation: "Evaluation", as_json: bool) -> None:
 
 
 def _print_summary(summary: Dict[str, Any], as_json: bool, text: str, confusion: "Confusion | None", plan: Any) -> None:
-    """Print the summary as JSON, or the text and the confusion matrix, if there is one."""
+    """Print the summary as JSON, or the text and, if there is one, the confusion matrix."""
     from gluonlab.training.evaluate import format_confusion  # imports MXNet
 
     click.echo(json_text(summary) if as_json else text)

@@ -37,8 +37,8 @@ def _command(
 ) -> Callable[..., Command]:
     """Return a decorator like `command`, for a command with the settings of a run.
 
-    ``without``: the settings for which it has no options, and ``reason`` why. ``helps``: help texts
-    that differ from those of gluonlab run, by name of the setting.
+    ``without``: the settings for which the command has no options; ``reason``: why it has none.
+    ``helps``: help texts that differ from those of gluonlab run, by name of the setting.
     """
     options = [form for setting in without for form in (option_name(setting), opposite_option(option_name(setting)))]
     refused = {**dict.fromkeys(options, reason), **RUN_ONLY}

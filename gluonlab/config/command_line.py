@@ -25,7 +25,7 @@ SHORT_OPTIONS = {"batch_size": ("-b",), "workers": ("-j",)}
 
 
 class SettingOption(click.Option):
-    """An option that sets a field of TrainConfig, below ``heading`` in --help.
+    """An option that sets a field of TrainConfig, listed under ``heading`` in --help.
 
     If the command line does not set the option, its value is read from the settings file, if any.
     """

@@ -1,4 +1,4 @@
-"""Checks the values of options, and converts texts of the command line to values.
+"""Checks the values of options, and converts command-line text to values.
 
 Each check is a function ``check_...(name, value)`` of the option's name, for messages, and its
 value. It returns the converted value, or raises ConfigError. Some checks return the text unchanged.
@@ -72,14 +72,14 @@ def check_gpu_count(name: str, value: Any) -> int:
 
 
 def is_positive_integer(value: Any) -> bool:
-    """Return whether a value is a whole number of Python or NumPy from 1 up."""
+    """Return whether a value is a Python or NumPy integer of at least 1."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 def as_number(value: Any) -> float:
     """Convert a value or text to a float; return NaN if that is impossible.
 
-    Unlike Python's ``float``, does not accept underscores, as in 1_0, or digits of other scripts.
+    Unlike Python's ``float``, does not accept underscores, as in 1_0, or non-ASCII digits.
     """
     if isinstance(value, bool) or (isinstance(value, str) and not _DECIMAL_PATTERN.fullmatch(value)):
         return math.nan
@@ -90,7 +90,7 @@ def as_number(value: Any) -> float:
 
 
 def _decimal_point_hint(value: Any) -> str:
-    """Return a hint if ``value`` is a number with a decimal comma; otherwise an empty text."""
+    """Return a hint if ``value`` is a number with a decimal comma; otherwise an empty string."""
     comma = re.fullmatch(r"\s*([+-]?[0-9]+),([0-9]+)\s*", str(value))
     return f": write a decimal point, {comma[1]}.{comma[2]}" if comma else ""
 
@@ -194,7 +194,7 @@ ACCURACY, LOSS = "accuracy", "loss"
 
 
 class Patience(NamedTuple):
-    """Early stopping: after how many epochs without an improvement, and of which value."""
+    """Early stopping: after how many epochs without improvement, and in which metric."""
 
     epochs: int
     monitored: str
@@ -239,7 +239,7 @@ def check_compression_setting(name: str, value: Any) -> str:
 
 
 def check_operator_count(name: str, value: Any) -> Union[int, str]:
-    """Check --backward-bulk-size: the number of operators in a piece of the backward pass, or ``off``."""
+    """Check --backward-bulk-size: the operators in each bulk of the backward pass, or ``off``."""
     text = str(value).strip().lower()
     if text == "off":
         return text
@@ -275,7 +275,7 @@ def check_color_normalization(name: str, value: Any) -> str:
 
 
 def check_text(name: str, value: Any) -> str:
-    """Check that a text is not empty, and return it. Paths and whole numbers become text."""
+    """Check that a text is not empty, and return it. Paths and whole numbers are converted."""
     if isinstance(value, bool) or not isinstance(value, (str, int, os.PathLike)):
         if isinstance(value, (bool, float, type(None))):
             raise ConfigError(f"{_quote_setting(name, value)}: must be text")
@@ -287,7 +287,7 @@ def check_text(name: str, value: Any) -> str:
 
 
 def check_machine(name: str, value: Any) -> str:
-    """Check a machine for --topology: a name, or a file (m.json), whose path becomes absolute."""
+    """Check a machine for --topology: a name, or a file (m.json), whose path is made absolute."""
     machine_name = check_text(name, value)
     if machine_name.lower().endswith(".json"):
         # A run may be resumed from another folder than the one in which it was started.
@@ -371,7 +371,7 @@ def check_device_weights(name: str, value: Any) -> str:
 
 
 def _array_to_list(value: Any) -> Any:
-    """Convert an array of NumPy or MXNet to a list; return other values unchanged."""
+    """Convert a NumPy or MXNet array to a list; return other values unchanged."""
     if hasattr(value, "asnumpy"):
         value = value.asnumpy()
     return value.tolist() if hasattr(value, "tolist") else value

@@ -1,7 +1,7 @@
-"""Old names of the settings of a run, which still work.
+"""Old names of a run's settings, which still work.
 
-They may appear in ``TrainConfig(...)``, on the command line, in files of settings, and in the
-folders of runs that older versions of gluonlab have written.
+They may appear in ``TrainConfig(...)``, on the command line, in settings files, and in the folders
+of runs that older versions of gluonlab have written.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def option_name(setting: str) -> str:
 
 
 def opposite_option(name: str) -> str:
-    """Return the option that disables another: ``--no-flip`` for ``--flip``, and the reverse."""
+    """Return the option that disables another: ``--no-flip`` for ``--flip``, and vice versa."""
     return f"--{name[len('--no-') :]}" if name.startswith("--no-") else f"--no-{name[len('--') :]}"
 
 
@@ -72,7 +72,7 @@ def current_settings(settings: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def warn_of_old_settings(settings: Mapping[str, Any], stacklevel: int) -> None:
-    """Warn of each old name or value among the settings, at the caller ``stacklevel`` levels above."""
+    """Warn of each old setting name or value, pointing to the caller ``stacklevel`` levels up."""
     for old in RENAMED_SETTINGS.keys() & settings:
         warnings.warn(f"{old} is now {RENAMED_SETTINGS[old]}", DeprecationWarning, stacklevel=stacklevel + 1)
     if "kvstore" in settings:
@@ -80,7 +80,7 @@ def warn_of_old_settings(settings: Mapping[str, Any], stacklevel: int) -> None:
 
 
 def current_kvstore(name: Any, stacklevel: int) -> Any:
-    """Return the current name of a kvstore. Warn of an old name, at a caller like `warn_of_old_settings`.
+    """Return a kvstore's current name. Warn of an old name, as `warn_of_old_settings` does.
 
     >>> current_kvstore("ring", 1)
     'ring'

@@ -371,7 +371,7 @@ class TrainConfig:
     def require(cls, called: str, given: Any) -> "TrainConfig":
         """Return ``given`` if it is a TrainConfig. Raises ConfigError otherwise.
 
-        ``called``: the name of the function that was called with it, for the message.
+        ``called``: the name of the function that was called with ``given``, for the message.
         """
         if isinstance(given, cls):
             return given

@@ -35,7 +35,7 @@ def in_notebook() -> bool:
 
 
 def import_matplotlib() -> Any:
-    """Import matplotlib, even if the variable MPLBACKEND names a backend that it does not know.
+    """Import matplotlib, even if the variable MPLBACKEND names an unknown backend.
 
     A notebook's kernel sets MPLBACKEND for all its child processes. If a child process has another
     Python environment, importing matplotlib can fail there. A known backend is kept, for the user's

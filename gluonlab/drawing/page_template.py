@@ -21,9 +21,9 @@ HERE = "gluonlab.drawing"  # contains head.html
 def template_environment(*packages: str, trim_blocks: bool = False) -> "Environment":
     """Return a Jinja environment that searches these packages for templates, in this order.
 
-    HTML in values is escaped. Each page starts with ``head.html``, which forbids the browser to
-    load other files. The variables of ``head.html`` are ``scripts``, whether the page's own scripts
-    run, and ``scheme``: ``light dark`` if the page has a dark variant.
+    HTML in values is escaped. Each page starts with ``head.html``, which forbids the browser from
+    loading other files. The variables of ``head.html`` are ``scripts``, whether the page's own
+    scripts run, and ``scheme``: ``light dark`` if the page has a dark variant.
     """
     from jinja2 import ChoiceLoader, Environment, PackageLoader  # slow to import, and --help does not need it
 

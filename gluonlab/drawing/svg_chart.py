@@ -42,7 +42,7 @@ class Curve:
 
     Attributes:
         name: Name in the legend; "" for none.
-        points: At least one.
+        points: The points, at least one.
         kind: Index of color and marker, below CURVE_KINDS; None: gray, without markers.
         intervals: Error interval (low, high) of y at each point, or None if unknown.
         dashed: Whether the line is dashed.
@@ -69,7 +69,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis.
+    """An axis of a chart.
 
     Attributes:
         label: Quantity and unit.
@@ -143,7 +143,7 @@ def as_svg(chart: Chart) -> str:
 
 
 def format_number(value: float) -> str:
-    """Format a number shortly for a tick or a sentence: "1,024", "0.25", "1e-05"."""
+    """Format a number briefly for a tick or a sentence: "1,024", "0.25", "1e-05"."""
     if value == round(value) and abs(value) < 1e7:
         return f"{value:,.0f}"
     return f"{value:.3g}"
@@ -225,7 +225,7 @@ def _axis_scale(axis: Axis, values: Sequence[float]) -> Tuple[float, float, List
 
 
 def _draw_region(axes: Any, region: Region) -> None:
-    """Shade a region and write its name at the top, upright if the region is too narrow."""
+    """Shade a region and write its name at the top, rotated if the region is too narrow."""
     axes.axvspan(region.left, region.right, color=AREAS[region.kind], lw=0, zorder=0)
     left, right = axes.transData.transform([(region.left, 1), (region.right, 1)])[:, 0]
     middle = axes.transData.inverted().transform([((left + right) / 2, 0)])[0, 0]

@@ -1,1 +1,1 @@
-"""Export of a trained network to files of MXNet and ONNX."""
+"""Exports a trained network to MXNet and ONNX files."""

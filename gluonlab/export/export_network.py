@@ -43,8 +43,8 @@ def write_export(
 ) -> Optional[Agreement]:
     """Write the graph, the parameters and a description of a network to a folder.
 
-    For the format ONNX, also compare the ONNX model with MXNet on validation images, and write it. An
-    ONNX model from an earlier call is removed.
+    For the format ONNX, also write an ONNX model, after comparing it with MXNet on validation
+    images. An ONNX model from an earlier call is removed.
 
     Args:
         net: The trained network, which may have been rewritten for devices.
@@ -59,8 +59,8 @@ def write_export(
 
     Raises:
         OutputError: A file cannot be written.
-        ModelError, RunError: The ONNX model cannot be made, or differs. The other files are
-            written.
+        ModelError, RunError: The ONNX model cannot be made, or its scores differ from MXNet's. The
+            other files are written.
     """
     plain = get_model(model, len(dataset.classes)) if plain is None else plain
     graph = plain(mx.sym.var(INPUT))

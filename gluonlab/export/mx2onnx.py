@@ -7,8 +7,8 @@ these problems of the exporter:
 - It checks its graph by the rules of the newest opset, but writes opset 13.
 - It converts each weight to a Python list, which takes ten times the memory.
 - For a BatchNorm with ``fix_gamma``, it exports the stored gamma, which MXNet ignores.
-- If a FullyConnected does not specify ``flatten``, it uses another default than MXNet.
-- Its Embedding fails, or reads another row, for an index that MXNet clips.
+- For a FullyConnected without ``flatten``, it assumes a different default than MXNet.
+- Its Embedding fails, or reads a different row, for an index that MXNet clips.
 - It translates LSTM, GRU and RNN only with one layer, or with two layers whose inputs are as wide
   as their states. It translates GRU and RNN only in one direction.
 - It logs to the root logger, and thereby makes the root logger print all later messages.
@@ -194,7 +194,7 @@ def _convert_embedding(original: Callable[..., Any], node: Node, **options: Any)
 class _RecurrentKind(NamedTuple):
     """Translation of a kind of recurrent operator.
 
-    ``operator``: the operator of ONNX. ``order``: for each gate of ONNX, its position in MXNet.
+    ``operator``: the ONNX operator. ``order``: for each gate of ONNX, its position in MXNet.
     ``states``: the number of states. ``settings``: attributes of the ONNX operator.
     """
 
@@ -214,7 +214,7 @@ UNSUPPORTED_SETTINGS = ("projection_size", "use_sequence_length", "lstm_state_cl
 
 
 class _NodeBuilder:
-    """Builds the ONNX operators for one operator of MXNet; their names start with its name."""
+    """Builds ONNX operators for one MXNet operator. Their names start with the operator's name."""
 
     def __init__(self, name: str, initializer: List[Any]) -> None:
         self.name, self.nodes, self._initializer = name, [], initializer  # type: str, List[Any], Any
@@ -293,7 +293,7 @@ def _initial_states(builder: _NodeBuilder, data: str, states: List[str], count: 
 def _layer_weights(
     builder: _NodeBuilder, weights: str, kind: _RecurrentKind, layer: int, sizes: Tuple[int, int, int]
 ) -> List[str]:
-    """Cut out a layer's arrays, and return their names: for input, for state, and biases.
+    """Slice out a layer's arrays. Return their names: weights for input and for state, and biases.
 
     The gates are in ONNX order. ``sizes``: layers, directions and H.
     """

@@ -69,10 +69,10 @@ def to_onnx(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], image_shape:
 
 
 def _resolve_reshape_codes(graph: mx.sym.Symbol, image_shape: Tuple[int, ...]) -> mx.sym.Symbol:
-    """Replace MXNet's special codes in the shapes of Reshape by lengths.
+    """Replace MXNet's special codes in the shapes of Reshape with lengths.
 
-    ShuffleNet uses such codes: for example, -4 splits an axis. They are replaced only if the first
-    axis of the output is the batch.
+    ShuffleNet uses such codes: for example, -4 splits an axis. The codes are replaced only if the
+    first axis of the output is the batch.
     """
 
     def choose_replacement(node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]) -> Optional[Replacement]:
@@ -88,7 +88,7 @@ def _resolve_reshape_codes(graph: mx.sym.Symbol, image_shape: Tuple[int, ...]) -
 def _name_inputs_and_output(helper: Any, graph: Any, shape: Tuple[Any, ...], classes: int) -> None:
     """Rename the graph's output to OUTPUT, set its shape, and keep only the images as input.
 
-    If weights are inputs, a runtime must expect that they change with every batch, and cannot use
+    If weights are inputs, a runtime must expect them to change with every batch, and cannot use
     them in precomputations. Weights that no operator reads are removed.
     """
     [output] = graph.output
@@ -120,7 +120,7 @@ Images = Any  # numpy's float32 (n, C, H, W)
 
 
 class Agreement(NamedTuple):
-    """Largest difference of scores, relative to the largest score.
+    """Largest difference between scores, relative to the largest score.
 
     ``images``: number of images that were compared. ``batches``: sizes of their batches.
     """
@@ -130,7 +130,7 @@ class Agreement(NamedTuple):
     batches: Tuple[int, ...]
 
     def in_words(self) -> str:
-        """Return a sentence on how closely the ONNX model agrees with MXNet.
+        """Return a phrase about how closely the ONNX model agrees with MXNet.
 
         For example: ``the scores of model.onnx differ from MXNet's by 2.1e-07 of the largest, on 12
         validation images``.
@@ -159,7 +159,7 @@ def check_onnx(
 
     Raises:
         RunError: onnxruntime cannot run the model, or the scores differ by more than TOLERANCE and
-            by more than rounding explains.
+            rounding is not the cause.
     """
     ends = np.cumsum(batches)
     parts = np.split(images, ends[:-1])

@@ -44,9 +44,9 @@ class Picture(NamedTuple):
 def find_pictures(names: Sequence[str]) -> List[Picture]:
     """Return the image files in ``names``: files, folders, or - for standard input.
 
-    Folders are searched with their subfolders, in sorted order. Only files with the suffix of an
-    image count. Hidden files and links to folders are skipped. Raises DataError for a missing file,
-    a file that is not regular, and a folder without images.
+    Folders are searched with their subfolders, in sorted order. Only files with an image suffix
+    count. Hidden files and links to folders are skipped. Raises DataError for a missing file, a
+    file that is not regular, and a folder without images.
     """
     pictures: List[Picture] = []
     for name in names:
@@ -114,7 +114,7 @@ def _save_standard_input() -> str:
 
 @contextmanager
 def name_pictures_in_errors(pictures: Sequence[Picture]) -> Iterator[None]:
-    """In a with block, replace the path of standard input's copy in DataErrors by its name."""
+    """In a with block, make DataErrors name standard input, not the path of its copy."""
     try:
         yield
     except DataError as error:
@@ -144,11 +144,11 @@ class GraySplit:
         return (1, *self.split.image_shape[1:])
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
-        """Decode the images (n, 1, H, W) uint8 and labels (n,) int32 at these n indices."""
+        """Return the decoded uint8 images (n, 1, H, W) and int32 labels (n,) at these n indices."""
         return self.start_reading(indices).result()
 
     def start_reading(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> Reading:
-        """Start to decode the n images at these indices. ``seeds``: see `FileSplit`."""
+        """Start decoding the n images at these indices. ``seeds``: see `FileSplit`."""
         return _PendingGrayBatch(self.split.start_reading(indices, seeds))
 
 
@@ -181,7 +181,7 @@ def make_picture_split(
 
     Args:
         pictures: The image files.
-        shape: Shape of the network's images: one or three channels, and a square.
+        shape: Shape of the network's images: one or three channels, and equal height and width.
         decoders: Number of decoder processes.
         skip_bad: Whether to decode all files first, and leave out those that cannot be decoded.
         resizer: The library that resizes, see `DecoderPool`.

@@ -83,9 +83,9 @@ class LoadedRun:
         """Predict the classes of images, with probabilities.
 
         Args:
-            images: An image file, a folder, or a list of files and folders. These images are
-                resized to squares as in training. Or an array of NumPy or MXNet, (n, C, H, W) or,
-                for gray images, (n, H, W). It contains bytes, or floats as the network gets them.
+            images: An image file, a folder, or a list of files and folders. Files are resized to
+                squares as in training. Or a NumPy or MXNet array (n, C, H, W) or, for gray images,
+                (n, H, W). The array contains bytes, or floats as the network gets them.
             on_batch: Called with each `PredictedBatch`.
 
         Returns:
@@ -93,7 +93,7 @@ class LoadedRun:
             contains their number.
 
         Raises:
-            DataError: There are no images, or an input is not an image that fits the run.
+            DataError: There are no images, or an input is not an image that the network accepts.
             RunError: Scores are not finite.
         """
         inputs = _list_images(images)
@@ -120,7 +120,7 @@ class LoadedRun:
     @exit_if_stuck()
     @rename_argument("saw", "on_batch")
     def mistakes(self, on_batch: Callable[[PredictedBatch], Any] = ignore_batch) -> Mistakes:
-        """Find the validation images that the network classifies wrongly.
+        """Find the validation images that the network misclassifies.
 
         Args:
             on_batch: Called with each `PredictedBatch`.
@@ -129,7 +129,7 @@ class LoadedRun:
             The mistakes, in the order of the validation images.
 
         Raises:
-            UsageError: The data of the run are missing, or have changed.
+            UsageError: The run's data is missing or has changed.
             RunError: Scores are not finite.
         """
         data = self._validation_images()
@@ -200,7 +200,7 @@ class LoadedRun:
         return PredictedBatch(Predictions(self.classes, tuple(names), scores), pixels, true_labels)
 
     def _split_from_array(self, images: Any) -> ArraySplit:
-        """Make a split from an array of images. Raises DataError if its shape does not fit."""
+        """Make a split from an array of images. Raises DataError if the shape is not the run's."""
         shape = images.shape
         if images.ndim == 3 and shape[1:] == self.image_shape[1:] and self.image_shape[0] == 1:
             images = images[:, np.newaxis]
@@ -214,7 +214,7 @@ class LoadedRun:
         return ArraySplit(to_pixels(images, "images"), labels, CHANNELS_FIRST)
 
     def _shape_conversion_hint(self, shape: Tuple[int, ...]) -> str:
-        """Return a hint: code that converts such images to the run's shape, or "" for none."""
+        """Return a hint with code that converts images of ``shape`` to the run's shape, or ""."""
         channels, height, width = self.image_shape
         conversions = {
             (channels, height, width): "images[None]",
@@ -242,7 +242,7 @@ def load_run(path: "str | os.PathLike[str]", *, net: Any = None, data: Any = Non
 
     Raises:
         ConfigError: The directory is not a finished run, or a setting does not affect predictions.
-        ModelError: The parameters do not fit the model.
+        ModelError: The parameters do not match the model.
         RunError: The parameters are not finite.
     """
     dataset = resolve_dataset(data)
@@ -263,7 +263,7 @@ def _load_run(path: "str | os.PathLike[str]", net: Any, data: Optional[Dataset],
     config = evaluation_config(run, settings)
 
     def validation_images() -> Dataset:
-        """Return the data set, after a check that its validation images are those of the run."""
+        """Check that the data set has the run's validation images, and return the data set."""
         check_same_user_components(str(run.folder), CALL_HINT, run.used, _comparable_settings(run, components, data))
         # With 0 resident bytes, image files are decoded batch by batch, and their paths are known.
         prediction_config = config.replace(device_cache_bytes=0)

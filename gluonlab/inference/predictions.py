@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ClassProbability(NamedTuple):
-    """Class, and its predicted probability."""
+    """A class and its predicted probability."""
 
     name: str
     probability: float
@@ -45,7 +45,7 @@ class Predictions:
     Attributes:
         classes: Class names, in the order of the scores.
         images: Names of the images.
-        scores: Array (n, classes) of float32.
+        scores: A float32 array (n, classes).
     """
 
     classes: Tuple[str, ...]
@@ -107,7 +107,7 @@ class PredictedBatch(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """Validation image that the network classifies wrongly.
+    """A validation image that the network misclassifies.
 
     ``number``: the image's position among the validation images. ``file``: its path, or None if it is not
     read from a file. ``true`` and ``predicted``: class names. ``probability``: the predicted
@@ -123,7 +123,7 @@ class Mistake(NamedTuple):
 
 
 class Mistakes(NamedTuple):
-    """Validation images of a data set that a run classifies wrongly, in order.
+    """The validation images that the network of a run misclassifies, in order.
 
     ``images``: the number of all validation images.
     """
@@ -148,7 +148,7 @@ Color = Tuple[int, int, int]
 
 
 class Tile(NamedTuple):
-    """Picture of a contact sheet: pixels (C, H, W), 0 to 255, and (text, color) of each line."""
+    """A picture in a contact sheet: pixels (C, H, W), 0 to 255, and (text, color) of each line."""
 
     pixels: "Images"
     lines: Sequence[Tuple[str, Color]]

@@ -41,7 +41,7 @@ UNCOUNTED_OPERATORS = {"RNN", "dot", "batch_dot", "_linalg_gemm", "_linalg_gemm2
 def count_graph_work(scores: mx.sym.Symbol, image_shape: Shape, name: str) -> Work:
     """Return the work, per image, of the network with the output ``scores``.
 
-    ``image_shape``: the shape (C, H, W) of an image of the graph's input ``data``. ``name``: the
+    ``image_shape``: the shape (C, H, W) of an image in the graph's input ``data``. ``name``: the
     name of the network.
     """
     graph = parse_graph(scores)

@@ -1,4 +1,4 @@
-"""Data sheets of GPUs, and the machines whose training can be predicted.
+"""Data sheets of GPUs, and the machines for which training can be predicted.
 
 All numbers come from data sheets, not from measurements. `gluonlab.collectives.named_topologies`
 contains the links between GPUs and between hosts.
@@ -109,7 +109,7 @@ MACHINES: Dict[str, str] = {
 
 
 class Machine(NamedTuple):
-    """A machine of one host, or of several equal hosts.
+    """A machine of one host, or of several identical hosts.
 
     ``name``: as the user wrote it, such as ``p3.16xlarge*4``. ``kind``: the name without the number
     of hosts. ``nominal``: whether the links have the speeds of data sheets, not those of a file.

@@ -2,11 +2,11 @@
 
 A store (the value of --kvstore) sums the gradients over the GPUs of one host or of several hosts.
 For most stores, `gluonlab.collectives.cost_model` predicts the time of the store's schedule on the
-machine's topology. The time of the store ``local``, which sums on the CPU, is a formula.
+machine's topology. The time of the store ``local``, which sums on the CPU, comes from a formula.
 
-MXNet runs backward in pieces, each of several operators (``--backward-bulk-size``), last layer first. A bucket
-of gradients is summed after the piece that completes the bucket. The part of the sum after the end
-of backward is called exposed. MXNet is not imported.
+MXNet runs backward in bulks of several operators (``--backward-bulk-size``), last layer first. A
+bucket of gradients is summed after the bulk that completes the bucket. The part of the sum after
+the end of backward is called exposed. MXNet is not imported.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class GradientSizes(NamedTuple):
 
     Attributes:
         sizes: The bytes of each tensor of gradients.
-        key_s: Host seconds to queue the sum of one tensor on one GPU.
+        key_s: Seconds that the host takes to queue the sum of one tensor on one GPU.
         updates_weights: Whether the store also updates the weights, as in MXNet's own loops.
         separate_sums: Whether each tensor is summed separately, with its own latency, like the
             buckets of gluonlab. Otherwise all tensors are summed at once.
@@ -74,7 +74,7 @@ def single_host_stores() -> List[str]:
 def sum_within_host_s(store: str, topology: Topology, gradients: GradientSizes, host: HostRates) -> float:
     """Return the seconds to sum the gradients of a step over the GPUs of ``topology``.
 
-    The seconds include the host's time for queueing (``key_s``). ``host``: the speeds of ``local``.
+    The result includes the host's time for queueing (``key_s``). ``host``: the speeds of ``local``.
     Raises ConfigError for a store that is not in `single_host_stores`.
     """
     if store not in single_host_stores():
@@ -139,7 +139,7 @@ def _sum_on_cpu_s(gpus: int, gradients: GradientSizes, host: HostRates) -> float
 def hierarchical_sum_s(topology: Topology, network: HostNetwork, size_bytes: float) -> float:
     """Return the seconds to sum ``size_bytes`` with rings within hosts and rings across hosts.
 
-    A ring across hosts connects the GPUs of equal rank in their hosts.
+    A ring across hosts connects the GPUs with the same rank within their hosts.
     """
     host = topology.subset(topology.hosts[0])
     schedule = make_schedule_over_hosts(len(topology.hosts), host.world_size, order=host.ring_order())
@@ -214,7 +214,9 @@ def all_stores() -> List[str]:
 
 
 def resolve_store(store: str, machine: Machine) -> Tuple[str, Optional[str]]:
-    """Return the store to predict in place of ``store``, and a caution if their sums differ.
+    """Return the store whose time stands in for that of ``store``, and a warning or None.
+
+    The warning says that the two stores sum in different ways.
 
     On several hosts the returned store is a key of MULTI_HOST_ALGORITHMS. On one host it is one of
     `single_host_stores`. Raises ConfigError for unknown stores, and for ASYNC_STORE.
@@ -256,7 +258,7 @@ BUCKET_BYTES, MIN_BUCKET_BYTES = 25 * 2**20, 4 * 2**20
 
 
 class GradientBucket(NamedTuple):
-    """A part of the gradients, of ``size`` bytes.
+    """Gradients that are summed together, ``size`` bytes in total.
 
     ``ready_s``: seconds from the start of backward until all gradients of the bucket are computed.
     """
@@ -296,8 +298,9 @@ def make_buckets(
 
     Args:
         work: The work of the network.
-        backward_s: The seconds of each operator's backward, in the order of ``work.operators``.
-        piece: The number of operators of a piece of backward; None for a single piece.
+        backward_s: How many seconds backward takes for each operator, in the order of
+            ``work.operators``.
+        piece: The number of operators in a bulk of backward; None for a single bulk.
         bucket_bytes: A bucket is complete when it has at least this many bytes.
     """
     gradients = [
@@ -324,11 +327,11 @@ def make_buckets(
 
 
 def exposed_sum_s(gradient_buckets: Sequence[GradientBucket], sum_s: float, backward_s: float) -> float:
-    """Return for how many seconds the sum continues after the end of backward.
+    """Return how many seconds the sum continues after the end of backward.
 
-    ``sum_s``: the seconds to sum all gradients. ``backward_s``: the seconds of backward. Buckets
-    are summed one after the other. Each takes a share of ``sum_s`` in proportion to its bytes, and
-    does not slow backward down.
+    ``sum_s``: the seconds to sum all gradients. ``backward_s``: how many seconds backward takes.
+    Buckets are summed one after the other. Each takes a fraction of ``sum_s`` proportional to its
+    bytes, and does not slow backward down.
     """
     total_bytes, end = sum(bucket.size for bucket in gradient_buckets), 0.0
     for bucket in gradient_buckets:

@@ -42,10 +42,10 @@ class PredictionRow:
     Attributes:
         gpus: the number of GPUs.
         hosts: the number of hosts.
-        batch_size: images per GPU; if the GPUs differ, the images of the GPU with the most.
+        batch_size: images per GPU; if the GPUs differ, the largest number.
         input_s: seconds to copy the images to the GPUs.
         compute_s: seconds of forward and backward.
-        sum_s: seconds of the sum of gradients.
+        sum_s: seconds to sum the gradients.
         exposed_s: the part of ``sum_s`` after the end of backward.
         update_s: seconds to update the weights.
         host_s: seconds that the host needs to queue the step, in parallel with the GPUs; a step is
@@ -68,12 +68,12 @@ class PredictionRow:
 
     @property
     def step_s(self) -> float:
-        """Return the seconds of the whole step."""
+        """Return how many seconds the whole step takes."""
         return max(self.device_s, self.host_s)
 
     @property
     def device_s(self) -> float:
-        """Return the seconds of the GPUs' work in a step."""
+        """Return how many seconds the GPUs' work in a step takes."""
         return self.input_s + self.compute_s + self.exposed_s + self.update_s
 
     @property
@@ -92,7 +92,7 @@ class PredictionRow:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predicted training, with a `PredictionRow` for each number of GPUs, the whole machine last.
+    """A prediction, with a `PredictionRow` for each number of GPUs; the last is for all GPUs.
 
     Attributes:
         machine: the name of the machine.
@@ -106,9 +106,9 @@ class Prediction:
         optimizer: the name of the optimizer.
         store: the store whose time is predicted.
         rows: the prediction for each number of GPUs, in increasing order.
-        with_ring: the speed-up of all GPUs with the store ring; None for several hosts.
+        with_ring: the speed-up with all GPUs and the store ring; None for several hosts.
         not_trusted: reasons not to trust the prediction; empty if similar published speeds match.
-        cautions: aspects that were never compared with published speeds.
+        cautions: warnings about aspects that were never compared with published speeds.
         assumptions: the assumptions, as sentences.
     """
 
@@ -147,7 +147,7 @@ class Prediction:
 
 
 def _prediction_text(prediction: Prediction) -> str:
-    """Return the prediction as text: a table, cautions and assumptions."""
+    """Return the prediction as text: a table, warnings and assumptions."""
     global_batch_size = prediction.global_batch_size
     images = (
         f"{prediction.batch_size:,} images per GPU"
@@ -214,7 +214,7 @@ def updates_whole_buckets(name: str) -> bool:
 
 
 def optimizer_caution(name: str) -> Optional[str]:
-    """Return a caution if the prediction leaves out a part of the optimizer's update."""
+    """Return a warning if the prediction leaves out a part of the optimizer's update."""
     if name.lower() in ONE_KERNEL:
         return None
     return (
@@ -241,17 +241,17 @@ Overlap = Union[int, str, None]
 
 
 class TrainingSpec(NamedTuple):
-    """The training to predict.
+    """The training setup to predict.
 
     Attributes:
         work: The work of the network.
         machine: The machine.
         batch_size: Images per GPU and step, if ``global_batch_size`` is None.
         global_batch_size: Images per step on all GPUs, or None.
-        microbatches: How a GPU's images are divided.
+        microbatches: How a GPU's images are divided into microbatches.
         setting: The settings of a step; ``microbatches`` and ``updates`` are set for each row.
         updates_whole_buckets: Whether one kernel updates a whole bucket.
-        overlap: Operators per piece of backward, None for the default, or OFF.
+        overlap: Operators per bulk of backward, None for the default, or OFF.
         bucket_bytes: The maximum size of a bucket; None for the default.
     """
 
@@ -266,7 +266,7 @@ class TrainingSpec(NamedTuple):
     bucket_bytes: Optional[int]
 
     def images_per_gpu(self, gpus: int) -> int:
-        """Return the images per step of the GPU that has the most."""
+        """Return the images per step on the GPU with the most images."""
         return self.batch_size if self.global_batch_size is None else math.ceil(self.global_batch_size / gpus)
 
     def passes(self, gpus: int) -> int:
@@ -317,7 +317,7 @@ class TrainingSpec(NamedTuple):
         return sum_within_host_s(store_within_host(store), topology, gradients, MXNET_1_9_HOST)
 
     def _exposed_s(self, sum_s: float, images: float, bucket_bytes: float) -> float:
-        """Return for how many seconds the sum continues after the end of backward.
+        """Return how many seconds the sum continues after the end of backward.
 
         The sum starts in the last microbatch, which completes the gradients. ``images``: images of
         a microbatch on a GPU.
@@ -410,7 +410,7 @@ def predict(
 
     Args:
         work: the work of the network.
-        machine: a machine, several hosts, or a file (`find_machine`).
+        machine: the name of a machine or of several hosts, or a topology file (see `find_machine`).
         batch_size: images per GPU and step.
         global_batch_size: images per step on all GPUs, the same for any number of GPUs; replaces
             ``batch_size``.
@@ -419,7 +419,7 @@ def predict(
         tf32: as --tf32.
         optimizer: the name of the optimizer.
         momentum: whether ``optimizer`` has momentum, if it supports momentum.
-        overlap: operators per piece of backward, or "off", as --backward-bulk-size.
+        overlap: operators per bulk of backward, or "off", as --backward-bulk-size.
         bucket_bytes: as --bucket-bytes.
         store: how gradients are summed: on one host a value of --kvstore, on several hosts
             "horovod" or "dist_sync". On several hosts, "horovod" replaces any other store.
@@ -429,7 +429,7 @@ def predict(
         The prediction.
 
     Raises:
-        ConfigError: if the model cannot predict such a training; lists the choices.
+        ConfigError: if the model cannot predict this training setup; the message lists the choices.
     """
     specification = find_machine(machine)
     images, scope = (batch_size, "per GPU") if global_batch_size is None else (global_batch_size, "over all GPUs")
@@ -508,7 +508,7 @@ def _gpu_counts(machine: Machine, gpus: Optional[int]) -> List[int]:
 
 
 def _collect_caveats(training: TrainingSpec, store: str, counts: List[int]) -> Tuple[List[str], List[str]]:
-    """Return the reasons not to trust the prediction, and the cautions, without duplicates.
+    """Return the reasons not to trust the prediction, and further warnings, without duplicates.
 
     ``counts``: the numbers of GPUs of the rows.
     """
@@ -534,7 +534,7 @@ def _collect_caveats(training: TrainingSpec, store: str, counts: List[int]) -> T
 
 
 def _share_caution(training: TrainingSpec, counts: List[int]) -> Optional[str]:
-    """Return a caution if the GPUs cannot have equally many of a step's images."""
+    """Return a warning if a step's images cannot be divided equally among the GPUs."""
     global_batch_size = training.global_batch_size
     uneven = [count for count in counts if global_batch_size is not None and global_batch_size % count]
     if not uneven:

@@ -109,10 +109,10 @@ def read_validation() -> Validation:
 
 
 class ComparableTraining(NamedTuple):
-    """The properties by which a training is compared with published ones.
+    """The properties by which a training setup is compared with published ones.
 
-    ``batch_size``: images per GPU and step. ``passes``: the number of microbatches into which they
-    are divided. ``gpus``: the numbers of GPUs of a host for which training is predicted.
+    ``batch_size``: images per GPU and step. ``passes``: the number of microbatches into which these
+    images are divided. ``gpus``: the numbers of GPUs of a host for which training is predicted.
     ``optimizer_states``: the number of state arrays of the optimizer, each as large as the weights.
     """
 
@@ -131,7 +131,7 @@ class ComparableTraining(NamedTuple):
 
 
 def list_caveats(work: Work, gpu: GpuSpec, training: ComparableTraining) -> Tuple[List[str], List[str]]:
-    """Return the reasons not to trust a prediction of ``training``, and further cautions."""
+    """Return the reasons not to trust a prediction of ``training``, and further warnings."""
     batch_size = training.batch_size
     reasons = [
         _describe_prediction_error(figure)
@@ -159,7 +159,7 @@ def list_caveats(work: Work, gpu: GpuSpec, training: ComparableTraining) -> Tupl
 
 
 def _list_cautions(gpu: GpuSpec, dtype: str, tf32: bool) -> List[str]:
-    """Return cautions for a GPU or type with no or few published speeds to compare."""
+    """Return warnings for a GPU or number type with few or no published speeds."""
     compared = {figure.gpu for figure in read_validation().figures if figure.task == TRAINING}
     cautions = []
     if gpu.name not in compared and f"{gpu.name}-80GB" not in compared:
@@ -183,14 +183,14 @@ def _list_cautions(gpu: GpuSpec, dtype: str, tf32: bool) -> List[str]:
 
 
 def _similar_speeds(work: Work, gpu: GpuSpec, training: ComparableTraining) -> List[PublishedSpeed]:
-    """Return published trainings with similar operations, batch and GPUs.
+    """Return published speeds of training with similar operations, batch and GPUs.
 
     If the publication does not name its GPU, the GPU counts as similar. A speed of several GPUs is
-    similar if ``training.gpus`` contains about as many, and the store sums in the same way.
+    similar if ``training.gpus`` contains about the same number, and the store sums in the same way.
     """
 
     def is_similar(figure: PublishedSpeed) -> bool:
-        """Return whether a published training is similar to ``training``."""
+        """Return whether the training behind a published speed is similar to ``training``."""
         if figure.task != TRAINING or figure.dtype != training.dtype:
             return False
         if figure.gpu is not None and GPUS[figure.gpu].generation != gpu.generation:
@@ -215,7 +215,7 @@ def _is_similar(value: float, other: float) -> bool:
 
 
 def _describe_prediction_error(figure: PublishedSpeed) -> str:
-    """Return a reason not to trust a prediction: the error for a similar published training."""
+    """Return a reason not to trust a prediction: the error for a similar published speed."""
     gpu_count = f"{figure.gpus} x " if figure.gpus > 1 else ""
     microbatches = f" in {figure.microbatches} microbatches" if figure.microbatches > 1 else ""
     return (
@@ -226,7 +226,7 @@ def _describe_prediction_error(figure: PublishedSpeed) -> str:
 
 
 def estimate_memory_bytes(work: Work, batch_size: float, dtype: str, optimizer_states: int = SGD_STATES) -> float:
-    """Estimate the bytes of memory of training on one GPU.
+    """Estimate how many bytes of memory training takes on one GPU.
 
     The memory contains the outputs kept for backward, weights, gradients and ``optimizer_states``
     arrays as large as the weights. ``batch_size``: images of a microbatch.
@@ -239,7 +239,7 @@ def estimate_memory_bytes(work: Work, batch_size: float, dtype: str, optimizer_s
 def _stashed_elements(operator: Operator) -> int:
     """Return the number of output elements, per image, that are kept for backward.
 
-    ReLU and additions are computed in place, and keep none.
+    ReLU and additions are computed in place, and keep no outputs.
     """
     in_place = operator.name in ("Activation", "relu", "elemwise_add", "_plus")
     return 0 if in_place else operator.outputs

@@ -2,11 +2,13 @@
 
 The time of a kernel is the time to launch it, plus the longer of two times:
 
-- operations / FLOP/s, of which the kernel reaches a share of the GPU's peak,
-- bytes read and written / bandwidth, of which the kernel also reaches a share.
+- the number of operations, divided by the fraction of the GPU's peak FLOP/s that the kernel
+  reaches,
+- the number of bytes read and written, divided by the fraction of the peak bandwidth that the
+  kernel reaches.
 
 Source of the model: Williams, Waterman, Patterson, "Roofline: an insightful visual performance
-model for multicore architectures" (2009). The shares depend on the GPU's generation
+model for multicore architectures" (2009). The fractions depend on the GPU's generation
 (`_generation_factor`). MXNet is not imported.
 """
 
@@ -24,7 +26,7 @@ DEPTHWISE = "depthwise convolution"  # the name of a convolution whose groups ha
 
 @dataclass(frozen=True)
 class Operator:
-    """The work of an operator of a graph. Counts are per image, except ``weights``.
+    """The work of an operator in a graph. Counts are per image, except ``weights``.
 
     Attributes:
         kind: CONVOLUTION, DENSE, or MEMORY for operators that only read and write.
@@ -38,7 +40,8 @@ class Operator:
         data_gradient: whether backward computes a gradient of the input.
         forward_moved: elements that a MEMORY operator reads and writes in forward.
         backward_moved: elements that a MEMORY operator reads and writes in backward.
-        after_norm: whether the operator is a ReLU or an addition after BatchNorm or an addition.
+        after_norm: whether the operator is a ReLU or an addition, and follows BatchNorm or an
+            addition.
     """
 
     kind: str
@@ -59,7 +62,8 @@ class Work:
     """The operators of a network for images of one shape.
 
     ``tensors``: the number of elements of each trained parameter, without running statistics.
-    ``uncounted``: names of operators whose memory traffic is counted, but not their multiply-adds.
+    ``uncounted``: names of operators of which only the memory traffic is counted, not the
+    multiply-adds.
     """
 
     name: str
@@ -86,19 +90,20 @@ class ModelConstants(NamedTuple):
     """The constants of the roofline model, each with a physical meaning.
 
     Attributes:
-        convolution: the share of a GPU's peak FLOP/s that matrix products and convolutions reach.
-        memory: the share of the memory's bandwidth that kernels reach.
+        convolution: the fraction of a GPU's peak FLOP/s that matrix products and convolutions
+            reach.
+        memory: the fraction of the memory's bandwidth that kernels reach.
         winograd: the speed-up of 3 x 3 convolutions by Winograd's algorithm.
         winograd_5: the speed-up of 5 x 5 convolutions by Winograd's algorithm.
-        tensor: the share of the tensor cores' peak FLOP/s that kernels reach.
+        tensor: the fraction of the tensor cores' peak FLOP/s that kernels reach.
         launch_s: seconds to launch a kernel in training, where MXNet's engine queues 15 operators
             at once.
         launch_inference_s: seconds to launch a kernel in inference, where MXNet's engine queues all
             operators at once.
         outputs_per_core: a convolution with this number of outputs per core runs at half speed.
-        kepler: the factor of a Kepler GPU for the share of FLOP/s.
-        kepler_memory: the factor of a Kepler GPU for the share of memory bandwidth.
-        update_s: seconds of MXNet's update of one parameter.
+        kepler: the factor that reduces the fraction of FLOP/s on a Kepler GPU.
+        kepler_memory: the factor that reduces the fraction of bandwidth on a Kepler GPU.
+        update_s: seconds that MXNet takes to update one parameter.
     """
 
     convolution: float
@@ -149,7 +154,7 @@ class KernelCost(NamedTuple):
 
     Attributes:
         kind: CONVOLUTION, DENSE or MEMORY.
-        flops: operations: multiplications and additions.
+        flops: number of operations, that is, multiplications and additions.
         moved_elements: elements that the kernel reads and writes.
         output_elements: elements of the output.
         window: the side of the window, if Winograd's algorithm is possible; otherwise 0.
@@ -166,7 +171,7 @@ class KernelCost(NamedTuple):
 
 
 class StepSeconds(NamedTuple):
-    """The seconds of the parts of a step on one GPU.
+    """The time of each part of a step on one GPU, in seconds.
 
     ``input_s``: copying images to the GPU. ``compute_s``: forward and backward. ``update_s``:
     updating the weights.
@@ -178,7 +183,7 @@ class StepSeconds(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Return the sum of the parts, which follow each other."""
+        """Return the sum of the parts, which run one after another."""
         return math.fsum(self)
 
 
@@ -214,7 +219,7 @@ class ExecutionSetting(NamedTuple):
 def step_seconds(
     work: Work, batch: float, gpu: GpuSpec, constants: ModelConstants, setting: ExecutionSetting
 ) -> StepSeconds:
-    """Return the seconds of a step of ``batch`` images on one GPU."""
+    """Return how long each part of a step with ``batch`` images takes on one GPU."""
     passes = setting.microbatches
     compute_s = passes * math.fsum(
         sum(operator_seconds(operator, batch / passes, gpu, constants, setting)) for operator in work.operators
@@ -233,10 +238,10 @@ def step_seconds(
 
 
 def arrays_per_update(optimizer_states: int) -> int:
-    """Return how many weight-sized arrays an update in one kernel reads and writes in all.
+    """Return how many weight-sized arrays an update in one kernel reads and writes in total.
 
     The update reads the weight, the gradient and the ``optimizer_states`` state arrays. It writes
-    all of them but the gradient.
+    all of these arrays except the gradient.
     """
     return 3 + 2 * optimizer_states
 
@@ -244,7 +249,7 @@ def arrays_per_update(optimizer_states: int) -> int:
 def operator_seconds(
     operator: Operator, batch: float, gpu: GpuSpec, constants: ModelConstants, setting: ExecutionSetting
 ) -> Tuple[float, float]:
-    """Return the seconds of an operator's kernels for ``batch`` images: (forward, backward)."""
+    """Return how long an operator's kernels take for ``batch`` images: (forward, backward)."""
     launch_s = constants.launch_s if setting.training else constants.launch_inference_s
     forward, backward = (
         math.fsum(launch_s + _kernel_seconds(kernel, gpu, constants, setting) for kernel in direction)
@@ -323,10 +328,11 @@ def _memory_bytes_per_s(gpu: GpuSpec, constants: ModelConstants) -> float:
 
 
 def _generation_factor(gpu: GpuSpec, kepler: float) -> float:
-    """Return the factor, at most 1, for the share of its peak that an older GPU reaches.
+    """Return the factor, at most 1, that reduces the fraction of its peak an older GPU reaches.
 
-    The factor is ``kepler`` for a Kepler GPU, and 1 from Volta on. Between them, its logarithm is
-    interpolated by compute capability. Maxwell is half-way, and was not used for the fit.
+    The factor is ``kepler`` for a Kepler GPU, and 1 from Volta on. Between Kepler and Volta, its
+    logarithm is interpolated by compute capability. Maxwell is half-way, and was not used for the
+    fit.
     """
     age = (VOLTA - gpu.capability) / (VOLTA - KEPLER)
     return float(kepler ** min(1.0, max(0.0, age)))

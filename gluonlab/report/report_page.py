@@ -1,4 +1,4 @@
-"""Makes the HTML page of a report about runs: results, curves, and differences of settings.
+"""Makes the HTML page of a report about runs: results, curves, and differences in settings.
 
 `make_page` fills the template in the folder ``template``, and `draw_charts` draws the curves as SVG.
 The page needs no other file.
@@ -42,7 +42,7 @@ PERCENT = (0.0, 100.0)
 
 
 def make_page(runs: Sequence[RunRecord]) -> str:
-    """Return an HTML page about ``runs``, in their order."""
+    """Return an HTML page about ``runs``, in the given order."""
     templates = template_environment("gluonlab.report", trim_blocks=True)
     keys = [
         {"name": run.name, "color": run_color(number), "stroke": _STROKES[run_dash(number)]}
@@ -84,8 +84,8 @@ def run_dash(number: int) -> str:
 def draw_charts(runs: Sequence[RunRecord]) -> Dict[str, str]:
     """Return charts as title -> SVG: losses, accuracy, throughput, learning rate, staleness.
 
-    The mean over an epoch is drawn in the middle of the epoch, and an evaluation at its end. Charts
-    without points, and a constant learning rate, are left out.
+    The mean over an epoch is drawn in the middle of the epoch, and its evaluation at the end.
+    Charts without points, and a constant learning rate, are left out.
     """
     accuracy = {"bounds": PERCENT, "best": True}
     chart_options = [
@@ -161,7 +161,7 @@ def _draw_chart(
 ) -> str:
     """Return a chart with a curve for each run, as SVG.
 
-    The ids of a run's elements end in -run- and its number, so that the page can hide them.
+    The ids of a run's elements end in -run- and the run's number, so that the page can hide them.
 
     Args:
         runs: The runs.

@@ -79,7 +79,7 @@ def epoch_rows(run: RunRecord) -> List[Tuple[str, ...]]:
 
 
 def best_epoch_index(run: RunRecord) -> Optional[int]:
-    """Return the index of the epoch with the best validation accuracy, the first of several."""
+    """Return the index of the first epoch with the best validation accuracy."""
     accuracies = [line.val_accuracy for line in run.epochs]
     return accuracies.index(max(accuracies)) if accuracies else None
 

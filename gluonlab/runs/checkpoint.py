@@ -77,7 +77,7 @@ class _DamagedCheckpoint(Exception):
 
 
 class _UnusableCheckpoint(Exception):
-    """Raised, with the reason, for a complete checkpoint that does not fit metrics.jsonl."""
+    """Raised, with the reason, for a complete checkpoint that does not match metrics.jsonl."""
 
 
 def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, check_canceled: Callable[[], None] = lambda: None) -> Path:
@@ -102,7 +102,7 @@ def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, check_canceled: Call
 def remove_superseded_checkpoints(run_dir: Path, keep: int) -> None:
     """Remove all checkpoints except the ``keep`` newest and the one with the best score.
 
-    If several have the best score, the newest of these stays.
+    If several have the best score, the newest of them is kept.
     """
     paths = list_checkpoints(run_dir)
     older = [(_read_score(path), path) for path in paths[keep:]]
@@ -166,7 +166,7 @@ class LatestCheckpoint(NamedTuple):
 
 
 def read_newest_checkpoint(run_dir: Path) -> LatestCheckpoint:
-    """Read the newest checkpoint that is complete and fits the run's metrics.jsonl.
+    """Read the newest checkpoint that is complete and matches the run's metrics.jsonl.
 
     If a file store has restored the folder, some of its files may be older than others. Raises
     DataError if there is no usable checkpoint.

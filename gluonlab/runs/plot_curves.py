@@ -1,7 +1,7 @@
 """Curves of loss, accuracy, learning rate and throughput during a run (curves.png).
 
 The x axis counts epochs, as in reports and live plots: epoch N extends from N - 1 to N. The mean
-over an epoch is drawn in the middle of the epoch, and an evaluation at its end.
+over an epoch is drawn in the middle of the epoch, and its evaluation at the end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def mean_steps_per_epoch(steps: Sequence[Step], epochs: Sequence[Epoch]) -> floa
 
 
 def step_positions(steps: Sequence[Step], epochs: Sequence[Epoch]) -> List[float]:
-    """Return the positions of steps on the axis of epochs."""
+    """Return the positions of steps on the epoch axis."""
     per_epoch = mean_steps_per_epoch(steps, epochs)
     return [line.step / per_epoch for line in steps]
 
@@ -47,7 +47,7 @@ def downsample(xs: List[float], ys: List[float]) -> Curve:
 class CurveDownsampler:
     """A growing curve that is reduced to means over equal intervals.
 
-    The curve has less than 2 * MAX_POINTS points: at this number, intervals are merged in pairs.
+    The curve has fewer than 2 * MAX_POINTS points: at this number, intervals are merged in pairs.
     """
 
     def __init__(self) -> None:

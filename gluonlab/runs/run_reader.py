@@ -1,7 +1,7 @@
 """Reads the folders of runs and comparisons: config.json and the lines of metrics.jsonl.
 
 `read_description` reads a config.json, `read_lines` a metrics.jsonl, and `read_runs` both, for
-reports about several runs. Folders of older versions can also be read. MXNet is not imported.
+reports about several runs. Folders from older versions can also be read. MXNet is not imported.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ def copy_count(settings: Mapping[str, Any]) -> int:
 
 
 def read_runs(paths: Sequence[Path]) -> List[RunRecord]:
-    """Read runs. The name of each run is the shortest end of its path that is unique.
+    """Read runs. The name of each run is the shortest unique end of its path.
 
     A comparison, or a folder that contains runs such as runs/, is replaced by its runs. Raises
     DataError for a folder that is not a run, for damaged files, and for duplicate runs.
@@ -315,7 +315,7 @@ def read_runs(paths: Sequence[Path]) -> List[RunRecord]:
 
 
 def _short_names(paths: Sequence[Path]) -> List[str]:
-    """Return the shortest ends of the paths that are all different."""
+    """Return the shortest unique end of each path."""
     depth = 1
     while True:
         names = ["/".join(path.parts[-depth:]) for path in paths]

@@ -67,7 +67,7 @@ class Result:
 
     @property
     def images_per_second(self) -> float:
-        """The usual training throughput, in images per second."""
+        """The typical training throughput, in images per second."""
         return usual_speed(self.history)
 
     @property

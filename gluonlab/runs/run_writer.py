@@ -1,6 +1,6 @@
 """Writes a run's folder: config.json, metrics.jsonl, curves.png and the parameters.
 
-`RunDirectory` is the folder of a run that trains. Files are written atomically, and metrics.jsonl
+`RunDirectory` is the folder of a run in progress. Files are written atomically, and metrics.jsonl
 grows by whole lines (`gluonlab.runs.run_schema`). Only one process at a time can write to a folder
 (`FolderLock`). `archive_existing_run` moves an earlier run aside.
 """
@@ -158,7 +158,7 @@ class RunDirectory:
         write_text(self.path / name, run_schema.file_text(content) + "\n")
 
     def write(self, *lines: MetricsLine) -> None:
-        """Add lines to metrics.jsonl. Steps are buffered until another kind of line."""
+        """Add lines to metrics.jsonl. Steps are buffered until a line of another kind."""
         self._pending += [run_schema.line_text(line.to_dict()) + "\n" for line in lines]
         steps = all(isinstance(line, Step) for line in lines)
         if not steps or sum(map(len, self._pending)) >= MAX_PENDING:
@@ -222,7 +222,7 @@ class RunDirectory:
 
 
 class NoRunDirectory:
-    """A replacement of `RunDirectory` in processes other than rank 0. It ignores all writes."""
+    """A replacement for `RunDirectory` in processes other than rank 0. It ignores all writes."""
 
     path = None
     config_content: Dict[str, Any] = {}
@@ -243,7 +243,7 @@ def _unwritable_error(out: Optional[str], path: Path, reason: Optional[str]) -> 
 
 
 def folder_name(name: str) -> str:
-    """Return ``20240131-235959-NAME``: the time, and ``name`` in characters safe in a path."""
+    """Return ``20240131-235959-NAME``: the time, and ``name`` with unsafe characters replaced."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{to_plain_name(name, 'run')}"
 
 
@@ -288,7 +288,7 @@ def archive_existing_run(folder: Path) -> str:
     """Remove or move the run in a folder to make room for a new run. Raises OutputError.
 
     A run without a finished epoch or checkpoint is removed, because it can be repeated. Other runs
-    are moved to a new folder next to it. Returns a line that says what was done.
+    are moved to a new folder next to the old one. Returns a line that says what was done.
     """
     lock = FolderLock(folder)
     try:
@@ -333,7 +333,7 @@ def _is_discardable(folder: Path) -> bool:
 
 
 def make_end_event(folder: Path, step: int, seconds: float) -> EndedEvent:
-    """Return the last line of a run whose files are complete."""
+    """Return the last line of metrics.jsonl for a run whose files are complete."""
     return EndedEvent(step, _file_digests(folder), seconds)
 
 
@@ -365,11 +365,12 @@ def _file_digests(folder: Path) -> Dict[str, str]:
 
 
 class FolderLock:
-    """A lock of a folder for this process, until `release`. Raises OutputError if it is in use.
+    """A lock on a folder, held by this process until `release`. Raises OutputError if in use.
 
-    The folder is locked by the system's lock on a file in it. The lock ends with the process, even
-    if the process is killed. On file systems without locks, the content of the file decides: the
-    owner's process ID, host and start time. The start time is needed since process IDs are reused.
+    The operating system's lock on a file in the folder protects the folder. The lock ends with the
+    process, even if the process is killed. On file systems without locks, the content of the file
+    decides: the owner's process ID, host and start time. The start time is needed since process IDs
+    are reused.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -437,7 +438,7 @@ def _lock_or_raise(file: int, folder: Path) -> None:
 
 
 def _try_lock(file: int) -> Optional[bool]:
-    """Try to lock a file. Return False if another process has the lock, None without locks."""
+    """Try to lock a file. Return False if another process has it, None if locks are unsupported."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True

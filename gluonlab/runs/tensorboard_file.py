@@ -93,7 +93,7 @@ class EventFile:
         self._flush_time = time.monotonic()
 
     def flush_for_readers(self) -> None:
-        """Write all events to disk, if the last time is more than FLUSH_INTERVAL_S ago."""
+        """Write all events to disk, if the last flush was more than FLUSH_INTERVAL_S ago."""
         if time.monotonic() - self._flush_time > FLUSH_INTERVAL_S:
             self.flush()
 

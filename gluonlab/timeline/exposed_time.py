@@ -38,9 +38,9 @@ PHASE_PRIORITY = (FORWARD, BACKWARD, UPDATE, SUM, COPY, OTHER)
 
 
 def exposed_seconds(timeline: Timeline) -> Dict[str, float]:
-    """Return the exposed seconds per step: of each phase, of `INPUT`, HOST_TIME and STORE.
+    """Return the exposed seconds per step of each phase, and of `INPUT`, HOST_TIME and STORE.
 
-    Together they are the time of a step.
+    Their sum is the time of a step.
     """
     busy: List[Interval] = []
     exposed: Dict[str, float] = {}
@@ -68,7 +68,7 @@ def exposed_seconds(timeline: Timeline) -> Dict[str, float]:
 
 
 class TimeShares(NamedTuple):
-    """Shares of a device's time, by category. The shares sum to 1.
+    """Fractions of a device's time, by category. The fractions sum to 1.
 
     The categories are those of Meta's Holistic Trace Analysis ("Temporal breakdown" and "Idle time
     breakdown" in its documentation), except for ``core``.
@@ -78,10 +78,11 @@ class TimeShares(NamedTuple):
         communicating: Sums, and copies between devices.
         memory: Copies of images to the device, and of losses from the device.
         host: Idle until the host had queued the device's next operator.
-        kernel: Idle for at most LAUNCH_US (30 ns in Holistic Trace Analysis), or while another
-            device ran an operator that the next one had to wait for (`_OtherDevices`).
+        kernel: Idle for at most LAUNCH_US (30 ns in Holistic Trace Analysis), or while the next
+            operator had to wait for another device (`_OtherDevices`).
         core: Other idle time, up to the time in which the threads of all devices waited for a core
-            (`gluonlab.timeline.recorder`). All devices count, since this one can depend on them.
+            (`gluonlab.timeline.recorder`). The threads of all devices count, since this device can
+            depend on them.
         unknown: The remaining idle time.
     """
 
@@ -95,7 +96,7 @@ class TimeShares(NamedTuple):
 
 
 def time_shares(timeline: Timeline, row: str) -> TimeShares:
-    """Return the share of a device's time in each category. ``row``: the device, such as ``cpu(0)``."""
+    """Return the fraction of a device's time in each category; ``row``: such as ``cpu(0)``."""
     shares = timeline.phase_shares(row)
     device_spans = [span for span in _spans_with_phase_and_step(timeline) if span[0].row == row]
     queued, others = QueueTimes(timeline), _OtherDevices(timeline, row)
@@ -129,8 +130,8 @@ class _OtherDevices:
     """Work of the other devices that an operator of this device had to wait for.
 
     In synchronous training an operator can depend on sums and copies of any step, and on all
-    operators of the same or an earlier step. Only operators that had ended when it started count,
-    together with everything that their devices ran before.
+    operators of the same or an earlier step. Only operators that had ended when this device's
+    operator started count, together with everything that their devices ran before.
     """
 
     def __init__(self, timeline: Timeline, row: str) -> None:
@@ -146,8 +147,8 @@ class _OtherDevices:
     def waiting_intervals(self, gap: Interval, step: Optional[int]) -> List[Interval]:
         """Return the intervals of an idle gap that count as waiting for a kernel.
 
-        ``step``: the step of the operator after the gap. None: the gap is after the device's last
-        operator, and ends when all other devices have finished.
+        ``step``: the step of the operator after the gap. If None, the gap is after the device's
+        last operator, and ends when all other devices have finished.
         """
         if gap[0] >= gap[1]:
             return []
@@ -163,9 +164,9 @@ class _OtherDevices:
     def _last_dependency_end(self, name: str, gap: Interval, step: Optional[int]) -> float:
         """Return when a device ended the last operator that ``step`` may have waited for in a gap.
 
-        If there is no such operator, return the begin of the gap. ``name``: the device. ``step``:
-        the step of the waiting operator. For None, after the last operator, return the end of the
-        gap.
+        If there is no such operator, return the start of the gap. ``name``: the device. ``step``:
+        the step of the waiting operator. If ``step`` is None, after the last operator, return the
+        end of the gap.
         """
         if step is None:
             return gap[1]
@@ -221,7 +222,7 @@ class QueueTimes:
         return merge_intervals((span.begin, span.end) for span in self._spans if span.name == phase)
 
     def idle_share(self, phase: str) -> float:
-        """Return the share of a phase's time on the host in which the host's thread was idle."""
+        """Return the fraction of a phase's time on the host in which the host's thread was idle."""
         total = sum(span.end - span.begin for span in self._spans if span.name == phase)
         return min(1.0, max(0.0, self._idle.get(phase, 0.0) / total)) if total else 0.0
 
@@ -230,7 +231,7 @@ PhasedSpan = Tuple[Span, str, int]
 
 
 def _spans_with_phase_and_step(timeline: Timeline) -> List[PhasedSpan]:
-    """Return all spans with phase and step, at most the step that the host had begun by then.
+    """Return all spans with phase and step, which is at most the step that the host had begun.
 
     `Timeline.steps` is counted by operator names. The numbers of copies and of deleted variables
     vary from step to step, so the count can be too high; the host's step limits it.

@@ -1,4 +1,4 @@
-"""Using MXNet's profiler several times in a process, and reading operators from its trace.
+"""Uses MXNet's profiler several times in a process, and reads operators from its trace.
 
 This module works around three problems of MXNet 1.9.1:
 
@@ -82,7 +82,7 @@ def take_events() -> List[Event]:
 
 
 def _rename_cpu_row(event: Event) -> Event:
-    """Return the event; without GPUs, a row called after GPU memory is renamed as a CPU device.
+    """Return the event; without GPUs, a row named after GPU memory is renamed to a CPU device.
 
     MXNet has one row for each core, followed by the two rows of MEMORY_OF_GPUS. If there are more
     CPU devices than cores, MXNet writes their events to these two rows.

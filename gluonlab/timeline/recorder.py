@@ -1,4 +1,4 @@
-"""Recorder of training steps: MXNet's trace of the devices, and when the host queued each phase.
+"""Records training steps: MXNet's trace of the devices, and when the host queued each phase.
 
 MXNet's trace contains operators, without the phase (forward, backward, sum, ...) of each. So the
 recorder first learns which operators each phase queues: it runs one step in which the host waits
@@ -34,7 +34,7 @@ CORE_WAITS_OPERATOR = b"gluonlab.CoreWaits"  # operator name for the engine call
 
 
 class Recorder:
-    """Recorder of some steps: `learn` from one step, `record` the next ones, then `end`.
+    """Records some steps: call `learn` for one step, `record` for the next ones, and then `end`.
 
     Each step is a function ``train(hook)``. For each phase, it calls ``hook(name, queue)`` with the
     phase's name and the function that queues the phase's operators. The hook calls ``queue``.
@@ -62,7 +62,7 @@ class Recorder:
         mxnet_profiler.start_recording()
 
         def run_and_wait(name: str, queue: Callable[[], None]) -> None:
-            """Queue a phase, wait for it, and record from when to when it ran."""
+            """Queue a phase, wait for it, and record when it started and ended."""
             nd.waitall()
             start = _now_us()
             queue()
@@ -133,7 +133,7 @@ def _now_us() -> float:
 
 
 def timeline_phase(phase: str) -> str:
-    """Return the phase of a timeline for a phase of a strategy."""
+    """Return the phase of a timeline that corresponds to a strategy's phase."""
     return _TIMELINE_PHASES.get(phase, phase)
 
 
@@ -181,7 +181,7 @@ class PhaseMap:
         return phases
 
     def number_steps(self, spans: Sequence[Span]) -> List[int]:
-        """Return for each span the number of its step, from 0.
+        """Return the step number of each span, from 0.
 
         ``spans``: the spans of whole steps, sorted by start. A step is assumed to have as many
         operators of each name as the learned step.
@@ -236,7 +236,8 @@ class CoreWaits:
     If the host has more threads than cores, a CPU device can be idle although its next operator is
     ready, and MXNet's trace does not show why. On Linux, /proc/self/task/ID/schedstat contains the
     nanoseconds in which a thread ran, and in which it waited for a core (see sched-stats.rst).
-    MXNet has one thread for each CPU device. Its other threads, for some sums, are not counted.
+    MXNet has one thread for each CPU device. MXNet's other threads, which compute some sums, are
+    not counted.
     """
 
     def __init__(self, ctxs: Sequence[mx.Context]) -> None:

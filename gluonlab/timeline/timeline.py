@@ -1,6 +1,6 @@
-"""Timeline of some training steps: when each device and the host were in which phase.
+"""Timeline of some training steps: when each device and the host executed each phase.
 
-A timeline also reports each phase's share of a device's time, and how much of the time of sums
+A timeline also reports what fraction of a device's time each phase takes, and how much of the sums
 overlaps with backward. A set of times is a sorted list of disjoint intervals (begin, end).
 """
 
@@ -92,7 +92,7 @@ class Timeline(NamedTuple):
 
     @property
     def step_s(self) -> float:
-        """Mean seconds of a step."""
+        """Mean time of a step, in seconds."""
         return (self.end - self.begin) / 1e6 / len(self.starts)
 
     def intervals(self, row: str, *phases: str) -> List[Interval]:
@@ -104,7 +104,7 @@ class Timeline(NamedTuple):
         )
 
     def phase_shares(self, row: str) -> Dict[str, float]:
-        """Return the share of a device's time in each phase and in WAITING; the shares sum to 1.
+        """Return the fraction of a device's time in each phase and in WAITING; they sum to 1.
 
         Time in which operators of several phases ran counts for the first one in PHASES.
         """
@@ -116,7 +116,7 @@ class Timeline(NamedTuple):
         return {**shares, WAITING: 1 - busy / total}
 
     def overlap(self) -> Optional[float]:
-        """Return for which share of the time of sums and copies a device computed backward.
+        """Return the fraction of the time of sums and copies in which a device computed backward.
 
         Return None if there are neither sums nor copies.
         """

@@ -32,9 +32,9 @@ DARK = {
 
 
 class TimelineTexts(NamedTuple):
-    """All texts of one language.
+    """All texts in one language.
 
-    ``columns``: line length of sentences, in letters. ``letter``: width of a letter, in px.
+    ``columns``: line length of sentences, in characters. ``letter``: width of a character, in px.
     """
 
     steps: Sequence[str]  # singular and plural
@@ -107,7 +107,7 @@ def as_svg(timeline: Timeline, title: str, language: str = "en") -> str:
 
 
 def describe_timeline(timeline: Timeline, language: str = "en") -> List[str]:
-    """Return sentences: the shares of each device's time, and the overlap of sums with backward."""
+    """Return sentences about each device's time, and about the overlap of sums with backward."""
     words = select_language(WORDS, language)
     lines = []
     for row in timeline.rows:

@@ -34,12 +34,12 @@ def make_net(
 
     Args:
         plan: The settings.
-        ctxs: Devices of the network; by default the plan's devices.
+        ctxs: Devices to create the network on; by default the plan's devices.
         start: Devices on which the parameters are initialized; by default ``ctxs``.
 
     Raises:
-        ModelError: The network does not fit the images.
-        ConfigError: GPUs have used another arithmetic in this process.
+        ModelError: The network cannot process images of this shape.
+        ConfigError: GPUs have already computed with different arithmetic settings in this process.
     """
     ctxs = plan.ctxs if ctxs is None else ctxs
     use_arithmetic(plan.arithmetic, ctxs)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def epoch_score(patience: Optional[Patience], accuracy: float, loss: Optional[float]) -> float:
-    """Return the score of an epoch: its accuracy, or minus its loss if --patience monitors it."""
+    """Return an epoch's score: its accuracy, or its negated loss if --patience monitors that."""
     by_loss = patience is not None and patience.monitored == LOSS
     return -loss if by_loss and loss is not None else accuracy
 
@@ -68,11 +68,11 @@ class EarlyStopping(Callback):
         self.epochs_without_improvement, self.digest = 0, ""
 
     def on_run_start(self, run: RunView) -> None:
-        """Stop a run that is resumed with less patience, if it has none left."""
+        """Stop a resumed run at once if its new, lower patience is already exhausted."""
         self._stop_if_out_of_patience(run)
 
     def on_evaluation(self, run: RunView, score: Score) -> None:
-        """Remember the epoch if it is the best so far; else count it as without improvement."""
+        """Remember the epoch if it is the best so far; else count it as one without improvement."""
         current = epoch_score(self.patience, score.accuracy, score.loss)
         if self.best_score is None or current > self.best_score:
             self.best_score, self.best_epoch = current, len(run.history) + 1
@@ -81,7 +81,7 @@ class EarlyStopping(Callback):
             self.epochs_without_improvement += 1
 
     def on_epoch_end(self, run: RunView, epoch: Epoch) -> None:
-        """Stop if there is no patience left."""
+        """Stop the run if its patience is exhausted."""
         self._stop_if_out_of_patience(run)
 
     def _stop_if_out_of_patience(self, run: RunView) -> None:
@@ -100,7 +100,7 @@ class EarlyStopping(Callback):
         }  # fmt: skip
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Restore the best epoch, if accuracy or loss is monitored as before."""
+        """Restore the best epoch if the state was saved while monitoring the same metric."""
         if state["monitored"] == self.patience.monitored:
             self.best_score, self.best_epoch = state["best"], state["best_epoch"]
             self.epochs_without_improvement, self.digest = state["waited"], state["digest"]
@@ -118,9 +118,9 @@ COMPARED_TAGS = ("epoch/val_accuracy", "epoch/val_loss", "epoch/images_per_secon
 class TensorBoard(Callback):
     """Writes a run's metrics to its folder tensorboard/.
 
-    Tags are ``step/loss`` and ``step/lr`` for steps, and ``epoch/val_accuracy`` and others for epochs.
-    A resumed run writes the numbers since its checkpoint again. Readers then drop the earlier
-    numbers, because of ``purge_step``.
+    Tags are ``step/loss`` and ``step/lr`` for steps, and ``epoch/val_accuracy`` and others for
+    epochs. A resumed run writes the numbers since its checkpoint again. Because of ``purge_step``,
+    TensorBoard then ignores the numbers written earlier.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class TensorBoard(Callback):
         self._start_time = 0.0
 
     def on_run_start(self, run: RunView) -> None:
-        """Create the event file, and write the earlier numbers of a resumed run into it."""
+        """Create the event file, and copy the earlier metrics of a resumed run into the file."""
         from gluonlab.runs.tensorboard_file import EventFile, has_events
 
         assert run.path is not None  # only rank 0 calls callbacks
@@ -144,28 +144,28 @@ class TensorBoard(Callback):
         self._events.flush()
 
     def on_step(self, run: RunView, step: Step) -> None:
-        """Write the numbers of a step, unless `on_run_start` has written them."""
+        """Write a step's metrics, unless `on_run_start` has already written them."""
         if step.step > self._step:
             self._write_step(step)
             self._file.flush_for_readers()
 
     def on_epoch_end(self, run: RunView, epoch: Epoch) -> None:
-        """Write the numbers of an epoch."""
+        """Write an epoch's metrics."""
         self._write_epoch(epoch, run.loss_scale)
         self._file.flush_for_readers()
 
     def on_run_end(self, run: RunView, end: RunEnd) -> None:
-        """Close the file."""
+        """Close the event file."""
         if self._events is not None:
             self._events.close(end.how in (FINISHED, STOPPED))
 
     def state_dict(self) -> Dict[str, Any]:
-        """Write everything to disk, and return the last step."""
+        """Flush the event file to disk, and return the last step written."""
         self._file.flush()
         return {"step": self._step}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Restore the last step that has been written."""
+        """Restore the number of the last step written."""
         self._step = state["step"]
 
     @property
@@ -174,7 +174,7 @@ class TensorBoard(Callback):
         return self._events
 
     def _rewrite_lines(self, run: RunView, first_step: int) -> None:
-        """Write the numbers in metrics.jsonl, from step ``first_step`` on, to the event file."""
+        """Copy the metrics of steps from ``first_step`` onward to the event file."""
         assert run.path is not None
         lines = read_lines(run.path)
         seconds = [line.seconds or 0.0 for line in lines if isinstance(line, (Step, Epoch))]
@@ -194,7 +194,7 @@ class TensorBoard(Callback):
         self._step = line.step
 
     def _write_epoch(self, line: Epoch, loss_scale: Optional[float]) -> None:
-        """Write an epoch's numbers; ``loss_scale``: the scale after the epoch, or None."""
+        """Write an epoch's metrics; ``loss_scale``: the scale after the epoch, or None."""
         values = {f"epoch/{name}": getattr(line, name) for name in EPOCH_FIELDS}
         values["epoch/loss_scale"] = loss_scale
         values.update({f"epoch/metrics/{n}": value for n, value in (line.metrics or {}).items()})
@@ -247,21 +247,21 @@ class StalenessRecorder(BuiltInCallback):
 
 
 class OutputErrorRecorder(BuiltInCallback):
-    """Records, once, that standard output has been closed."""
+    """Records once if standard output has been closed."""
 
     def __init__(self, directory: "RunDirectory | NoRunDirectory", reporter: Reporter) -> None:
         self._directory, self._reporter, self._is_recorded = directory, reporter, False
 
     def on_run_start(self, run: RunView) -> None:
-        """Check the output before the first epoch."""
+        """Check whether printing failed before the first epoch."""
         self._record_once()
 
     def on_epoch_end(self, run: RunView, epoch: Epoch) -> None:
-        """Check the output of the epoch."""
+        """Check whether printing failed during the epoch."""
         self._record_once()
 
     def on_run_end(self, run: RunView, end: RunEnd) -> None:
-        """Check the last lines of output."""
+        """Check whether printing failed at the end of the run."""
         self._record_once()
 
     def _record_once(self) -> None:
@@ -271,11 +271,10 @@ class OutputErrorRecorder(BuiltInCallback):
 
 
 class ReplicaCheck(BuiltInCallback):
-    """Compares a network's parameters between its devices and the processes of ``group``.
+    """Compares a network's parameters across its devices and the processes of ``group``.
 
-    All replicas make the same update from the same sum of gradients. So if a parameter differs in
-    even one bit, there is an error of memory, of a link, of the kvstore, or of code that writes to
-    one replica only.
+    All replicas make the same update from the same sum of gradients. If a parameter differs in even
+    one bit, memory, a link or the kvstore is faulty, or some code has written to only one replica.
 
     Args:
         net: The network.
@@ -307,16 +306,16 @@ class ReplicaCheck(BuiltInCallback):
 
     @classmethod
     def for_plan(cls, plan: Plan, strategy: Strategy) -> ReplicaCheck:
-        """Create the check of a run with --check-replicas."""
+        """Create the replica check for a run with --check-replicas."""
         return cls(strategy.net, plan.sync_bn, plan.group, strategy.replicated_parameters(), plan.check_replicas)
 
     def on_step_end(self, run: RunView, step: int) -> None:
-        """Compare after every ``every`` steps, and after the last step."""
+        """Compare the replicas every ``every`` steps, and after the last step."""
         if (self._every and step % self._every == 0) or run.is_last_step:
             self.compare_replicas(step)
 
     def _device_names(self) -> List[str]:
-        """Return the names of all processes' devices, with "" for devices that a process lacks."""
+        """Return the names of all processes' devices; "" where a process has fewer than others."""
         counts = self._group.all_gather(np.array(len(self._ctxs)))
         self._max_devices = int(counts.max())
         device_ids = [[ctx.device_typeid, ctx.device_id] for ctx in self._ctxs]

@@ -49,7 +49,7 @@ class RunView:
         settings: the settings that the run uses, as in config.json.
         net: the network, on the devices.
         epochs: the planned number of epochs.
-        steps_per_epoch: the number of steps of an epoch.
+        steps_per_epoch: the number of steps in an epoch.
         step: the last step that has been queued, from 1.
         history: the finished epochs, including those before the run was resumed.
         stopped: the callback that stopped the run, with its reason, or None.
@@ -80,7 +80,7 @@ class RunView:
 
         A single process stops after this step, or after this epoch if all its steps are done.
         Several processes stop after the same step, at most 9 steps later, or at the end of the
-        epoch. A partial epoch is evaluated, and recorded with the number of its images.
+        epoch. A partial epoch is evaluated, and recorded with the number of images it trained on.
 
         Args:
             why: the reason, which the run records. Later calls do not change it.
@@ -93,9 +93,9 @@ class RunView:
 class Callback:
     """The base class of callbacks. Any object or class with some of these methods also works.
 
-    Only rank 0 calls the ``on_`` methods, in the order of the list of callbacks. If a callback is a
-    class, each run creates a new instance of it. An exception in a method ends the run with a
-    CallbackError.
+    Only rank 0 calls the ``on_`` methods, in the order in which the callbacks are listed. If a
+    callback is a class, each run creates a new instance of it. An exception in a method ends the
+    run with a CallbackError.
     """
 
     def on_run_start(self, run: RunView) -> None:
@@ -133,7 +133,7 @@ class Callback:
 
 
 class BuiltInCallback:
-    """The base class of gluonlab's callbacks, which use mx.nd and raise the run's own errors."""
+    """The base class of gluonlab's callbacks. They use mx.nd, and their errors are not wrapped."""
 
 
 STATE_METHODS = ("state_dict", "load_state_dict")
@@ -141,14 +141,17 @@ EVENT_METHODS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
 def make_callbacks(callbacks: Sequence[Any]) -> List[Any]:
-    """Return a run's callbacks, checked, with an instance for each class. Raises ConfigError."""
+    """Check a run's callbacks, and return them with an instance in place of each class.
+
+    Raises ConfigError.
+    """
     if isinstance(callbacks, type) or not isinstance(callbacks, Iterable):
         raise ConfigError(f"callbacks {callbacks!r} is not a list: use callbacks=[...]")
     return [_make_callback(callback) for callback in callbacks]
 
 
 def _make_callback(callback_or_class: Any) -> Any:
-    """Return a checked callback: the given object, or an instance of the given class.
+    """Check a callback, and return it, or a new instance if it is a class.
 
     Raises ConfigError.
     """
@@ -219,7 +222,7 @@ class Callbacks:
 
     @contextmanager
     def notify_on_failure(self) -> Iterator[None]:
-        """Call ``on_run_end`` if the with statement raises an exception."""
+        """Call ``on_run_end`` if the body of the with statement raises an exception."""
         try:
             yield
         except BaseException as error:

@@ -1,8 +1,8 @@
 """Checkpoint writing during training, in a separate thread.
 
-All processes decide together when a checkpoint is due, because each has a part of its content,
-which `TrainState.make_checkpoint` collects. One process writes it. The content is copied on the
-devices, in their queues. The thread waits for the copies and writes them with
+All processes decide together when a checkpoint is due, because each has a part of the content.
+`TrainState.make_checkpoint` collects these parts, and one process writes the checkpoint. Queued
+operators copy the content on the devices. The thread waits for the copies and writes them with
 `gluonlab.runs.checkpoint`, while training continues.
 """
 
@@ -30,7 +30,7 @@ POLL_S = 0.1  # the longest delay of a second Ctrl-C
 
 
 class _LastCheckpoint(NamedTuple):
-    """The step, finished epochs and time of the last checkpoint, or of the start."""
+    """The step, finished epochs and time of the last checkpoint, or of the start of the run."""
 
     step: int
     epoch: int
@@ -38,11 +38,11 @@ class _LastCheckpoint(NamedTuple):
 
 
 class _WritingCanceled(Exception):
-    """Cancels the writing of a checkpoint. Its temporary files are removed."""
+    """Raised to cancel writing a checkpoint, whose temporary files are then removed."""
 
 
 class CheckpointWriter:
-    """Writer of a run's checkpoints, at the requested period and after the best epochs.
+    """Writes a run's checkpoints, at the requested interval and after each new best epoch.
 
     Args:
         run_dir: The run's folder; None if another process writes the checkpoints.
@@ -77,7 +77,7 @@ class CheckpointWriter:
     def after_step(self, step: int, epoch: int) -> None:
         """Start writing a checkpoint if one is due; ``epoch``: the number of finished epochs.
 
-        Raises OutputError if the previous one could not be written.
+        Raises OutputError if the previous checkpoint could not be written.
         """
         if self._writing is not None and self._writing.done():
             self.wait()
@@ -123,7 +123,7 @@ class CheckpointWriter:
         return step > self._last.step and passed[period.unit] >= period.number
 
     def _start_writing(self, step: int, epoch: int, score: Optional[float] = None) -> None:
-        """Make a checkpoint, and write it in the thread. Wait for the previous one before."""
+        """Wait for the previous checkpoint, make a new one, and start writing it in the thread."""
         if self._make_checkpoint is None:
             return
         self.wait()  # only one at a time, because each has a copy of all parameters
@@ -138,7 +138,7 @@ class CheckpointWriter:
         return path
 
     def _check_canceled(self) -> None:
-        """Stop writing between two files after `cancel`."""
+        """Stop writing before the next file if `cancel` has been called."""
         if self._is_canceled:
             raise _WritingCanceled
 
@@ -162,8 +162,8 @@ class GatheredState(NamedTuple):
 class CheckpointGather:
     """Gathers the states of the devices of all processes for a checkpoint.
 
-    The arrays of different processes have different names. They are sent by an allreduce of one
-    large array, to which each process contributes its own arrays, and zeros for the others. The
+    The arrays of different processes have different names. All arrays are sent by an allreduce of
+    one large array, to which each process contributes its own arrays, and zeros for the others. The
     allreduce is queued after the operators that compute the arrays, so no process waits for its
     devices.
     """
@@ -202,7 +202,7 @@ class CheckpointGather:
 
 
 def _views_by_name(flat: nd.NDArray, shapes: Mapping[str, Any]) -> Dict[str, nd.NDArray]:
-    """Return views into ``flat``, one after another, with the given ``shapes``, by name."""
+    """Split ``flat`` into consecutive views with the given ``shapes``, and return them by name."""
     parts, begin = {}, 0
     for name, shape in shapes.items():
         end = begin + math.prod(shape)

@@ -145,7 +145,7 @@ NEEDS_WHOLE_GRADIENT = "it needs the whole gradient, and each server has only a 
 def updates_on_servers(config: TrainConfig, group: ProcessGroup) -> bool:
     """Return True if parameter servers update the weights.
 
-    They do if requested, or if the processes are asynchronous.
+    The servers do so if the user requests it, or if the processes are asynchronous.
     """
     return config.update_on_servers or not group.is_synchronous
 
@@ -170,7 +170,7 @@ def check_server_update_options(config: TrainConfig, group: ProcessGroup) -> Non
 def check_can_resume(option: str, config: TrainConfig, group: ProcessGroup) -> None:
     """Raise ConfigError for ``option``, which needs checkpoints, if servers update the weights.
 
-    The states of the optimizer are then on the servers, and are missing in a checkpoint.
+    The optimizer states are then on the servers, and are missing from checkpoints.
     """
     if updates_on_servers(config, group):
         raise ConfigError(
@@ -277,7 +277,7 @@ def check_deterministic(net: gluon.HybridBlock, name: str, ctxs: Sequence[mx.Con
 def check_optimizer(name: str, requested: TrainConfig) -> None:
     """Raise ConfigError for an unknown optimizer.
 
-    Also raise it for an optimizer that does not have the requested momentum or --momentum-rule.
+    Also raise it for an optimizer that does not support the requested momentum or --momentum-rule.
     ``requested``: the config without a recipe's values.
     """
     if requested.momentum_rule not in (None, *MOMENTUM_RULES):

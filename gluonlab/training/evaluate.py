@@ -1,4 +1,4 @@
-"""Accuracy, loss and confusion matrix of validation images, computed on all devices.
+"""Computes accuracy, loss and confusion matrix on the validation images, on all devices.
 
 The devices count correct images in integers. The host reads the counts once, at the end.
 """
@@ -92,14 +92,14 @@ class Scorer(Protocol):
 
     @property
     def outputs(self) -> List[mx.Context]:
-        """The devices on which scores appear."""
+        """The devices that hold the scores."""
 
     def score(self, batch: Batch) -> Iterable[ScoredImages]:
         """Compute the scores of the batch's shards."""
 
 
 def validate(strategy: Strategy, batches: Iterable[Batch], plan: Plan, step: int) -> Score:
-    """Evaluate the network on the validation images during training, after this step.
+    """Evaluate the network on the validation images during training, after step ``step``.
 
     Raises DivergedError if parameters are not finite, or if the loss is too large to recover.
     """
@@ -193,7 +193,7 @@ class _DeviceTally:
     def read(self) -> Tuple[float, int, int]:
         """Wait for the device; return (sum of losses, correct images, correct images in the top 5).
 
-        In the top 5, the label's score is one of the five best.
+        An image is in the top 5 if its label has one of the five best scores.
         """
         correct, in_top5 = self.counts.asnumpy()
         return float(self.loss.asscalar()), int(correct), int(in_top5)
@@ -207,7 +207,7 @@ MAX_ANNOTATED_CLASSES = 20  # the picture contains numbers for up to this many c
 
 
 def format_confusion(matrix: Confusion, classes: Sequence[str]) -> str:
-    """Format the matrix. If it needs more than 80 columns, list most frequent confusions."""
+    """Format the confusion matrix; if wider than 80 columns, list the most frequent confusions."""
     classes = list(map(escape_unprintable, classes))
     labels = _row_labels(classes)
     label_width = max(map(len, labels))
@@ -233,12 +233,12 @@ def _row_labels(classes: Sequence[str]) -> List[str]:
 
 
 def _class_accuracies(matrix: Confusion) -> List[str]:
-    """Return the percentage of correct images of each class, or a dash for no images."""
+    """Return each class's percentage of correct images, or a dash for a class without images."""
     return [f"{counts[label] / counts.sum():.1%}" if counts.sum() else "-" for label, counts in enumerate(matrix)]
 
 
 def _list_confusions(matrix: Confusion, classes: Sequence[str]) -> str:
-    """Return most frequent confusions as lines of text."""
+    """Return the most frequent confusions as lines of text."""
     # the most frequent first, then by class
     confusions = sorted((-int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j)
     names = [_shorten(name, LONG_NAME_LENGTH) for name in classes]
@@ -255,7 +255,8 @@ def _shorten(name: str, length: int) -> str:
 def write_confusion_picture(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
     """Draw the confusion matrix as a PNG. Raises OutputError.
 
-    The color of a cell is its share of the row's images. With few classes, cells contain numbers.
+    The color of a cell shows its fraction of the row's images. If there are few classes, the cells
+    also contain numbers.
     """
     with raise_output_errors(path), atomic_path(path) as temporary:
         _draw_confusion(matrix, classes, temporary)

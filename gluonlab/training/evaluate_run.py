@@ -51,7 +51,7 @@ from gluonlab.training.user_components import (
 class Evaluation:
     """The result of evaluating a finished run.
 
-    - ``seconds``: the time of the evaluation, with compilation.
+    - ``seconds``: how long the evaluation took, including compilation.
     - ``written``: the paths of the export and of the confusion matrix, if requested.
     - ``onnx``: the agreement of the exported ONNX model with MXNet.
     """
@@ -99,7 +99,7 @@ def evaluate_run(
     """Evaluate a finished run on its validation images.
 
     Requested files (confusion, export) are written to the run's folder, or to ``out``. If the run
-    was trained with a network, loss or data set of the user, it must be passed again.
+    was trained with the user's own network, loss or data set, pass the same one again.
 
     Args:
         run_dir: The run's folder.
@@ -110,9 +110,9 @@ def evaluate_run(
         options: Settings in EVALUATION_OPTIONS.
 
     Raises:
-        ConfigError: The folder has no finished run, a setting is determined by the run, or the
+        ConfigError: The folder has no finished run, the run already determines a setting, or the
             images or classes differ from the run's.
-        ModelError: The parameters belong to another network.
+        ModelError: The parameters belong to a different network.
         OutputError: A file cannot be written.
         RunError: The loss or the parameters diverged.
     """
@@ -154,7 +154,7 @@ def _evaluate(folder: Path, components: UserComponents, data: Optional[Dataset],
 
 
 def plan_evaluation(folder: Path, options: Dict[str, Any]) -> Plan:
-    """Return the plan by which `evaluate_run` evaluates a run with these options."""
+    """Return the plan with which `evaluate_run` evaluates a run with these options."""
     description = read_evaluated_run(folder)
     _check_same_components(description, NO_USER_COMPONENTS, None, folder)
     return make_evaluation_plan(description, evaluation_config(description, options))
@@ -241,7 +241,7 @@ def evaluation_config(description: RunDescription, options: Dict[str, Any]) -> T
 
 
 def _largest_shard(description: RunDescription) -> Optional[int]:
-    """Return how many images a copy of the network got at most in the run; None if unknown."""
+    """Return the size of the largest shard that a replica got in the run; None if unknown."""
     copies, size = copy_count(description.used), description.used.get("global_batch_size")
     return -(-size // copies) if copies and isinstance(size, int) else None
 
@@ -291,7 +291,7 @@ def check_same_images(description: RunDescription, dataset: Dataset) -> None:
 def load_trained(description: RunDescription, plan: Plan, loss: Optional[gluon.HybridBlock] = None) -> Strategy:
     """Return a strategy with the run's trained network; ``loss``: the user's loss, if any.
 
-    Raises ModelError for parameters of another network.
+    Raises ModelError for parameters of a different network.
     """
     classes, file = len(plan.dataset.classes), description.parameters_file
 
@@ -304,7 +304,7 @@ def load_trained(description: RunDescription, plan: Plan, loss: Optional[gluon.H
 
 
 def check_finite_parameters(description: RunDescription, strategy: Strategy) -> None:
-    """Raise RunError for NaN or infinite parameters. ReLU may hide them in the loss."""
+    """Raise RunError for NaN or infinite parameters, which ReLU may hide in the loss."""
     broken = nonfinite_parameters(strategy.net)
     if broken:
         file, names = description.parameters_file, shorten_names(broken)

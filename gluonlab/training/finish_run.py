@@ -1,4 +1,4 @@
-"""Parts of a run at its end: the weights to keep, exports, and the folder, also after an error.
+"""Ends a run: writes the parameters and exports, and completes the folder, also after an error.
 
 `finalize_run` completes the run's folder, and explains what an unfinished run has left in it.
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class BestWeights:
-    """Writes the run's parameters: of the best epoch with early stopping, else of the last epoch."""
+    """Writes a run's parameters: those of the best epoch with early stopping, else of the last."""
 
     def __init__(
         self,
@@ -62,9 +62,8 @@ class BestWeights:
     def restore(self) -> bool:
         """Put the best epoch's parameters into the run's folder again, when the run is resumed.
 
-        A killed run may have finished later epochs than its last checkpoint, and have replaced the
-        file. Return False if no checkpoint has the parameters. All processes then forget the best
-        epoch.
+        A killed run may have replaced the file in an epoch after its last checkpoint. Return False
+        if no checkpoint has the parameters. All processes then forget the best epoch.
         """
         early_stopping, folder, is_available = self._early_stopping, self._run.path, True
         if early_stopping is None:
@@ -101,9 +100,9 @@ FP16_HINT = f"or leave --compress {FP16} out, where gradients beyond 65504 becom
 def finalize_run(run: "RunDirectory | NoRunDirectory", result: Result, request: StopRequest) -> Iterator[None]:
     """Complete the run's folder when the with statement ends, even by an exception.
 
-    - The folder then contains the curves of all finished epochs, and the reason of a divergence.
+    - The folder then contains the curves of all finished epochs, and the reason for a divergence.
     - A KeyboardInterrupt gets a message that describes the unfinished run.
-    - If the exit after a signal fails, the message includes the error.
+    - If an error occurs after a signal, the message of the signal's exception includes the error.
     - After a UsageError before the first finished epoch, the folder is removed.
     """
     try:
@@ -138,8 +137,8 @@ MAX_ENGINE_ERRORS = 100  # operators whose errors are discarded after memory is 
 def explain_resource_limits() -> Iterator[None]:
     """Convert errors of Python, MXNet and the system about exhausted resources to NoMemoryError.
 
-    On exit, free memory is returned to the system. Otherwise many trainings in one process would
-    need more memory than the largest of them.
+    On exit, free memory is returned to the system. Otherwise many runs in one process would need
+    more memory than the largest run alone.
     """
     try:
         yield

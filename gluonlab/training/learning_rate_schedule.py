@@ -43,7 +43,7 @@ class LearningRates:
         return rate if rate >= SMALLEST_RATE else 0.0
 
     def progress(self, step: int) -> float:
-        """Return which fraction of the steps after the warm-up is done before this step."""
+        """Return what fraction of the steps after the warm-up has been done before this step."""
         done, total = step - 1 - self.warmup_steps, self.steps - self.warmup_steps
         return min(1.0, max(0, done) / max(1, total))
 
@@ -53,7 +53,7 @@ class LearningRates:
         return min(self.base_lr, self.final_lr + (self.base_lr - self.final_lr) * fraction)
 
     def settings(self) -> Dict[str, Any]:
-        """Return the used settings of the schedule, for config.json."""
+        """Return the settings that the schedule uses, for config.json."""
         settings: Dict[str, Any] = {"lr_schedule": self.schedule, "warmup_steps": self.warmup_steps}
         if self.schedule == "step":
             settings.update(lr_decay=self.decay, lr_decay_steps=list(self.milestones))
@@ -82,7 +82,7 @@ def _step_rate(rates: LearningRates, step: int) -> float:
 
 
 def _cosine_rate(rates: LearningRates, step: int) -> float:
-    """Return the rate of Loshchilov, Hutter, "SGDR", 2017, equation 5, without restarts."""
+    """Return the rate by equation 5 of Loshchilov, Hutter, "SGDR", 2017, without restarts."""
     return rates.interpolate((1 + math.cos(math.pi * rates.progress(step))) / 2)
 
 
@@ -106,7 +106,7 @@ SCHEDULES_BY_OPTION = {"lr_decay": ("step",), "lr_decay_epochs": ("step",), "fin
 
 
 def check_schedule(config: TrainConfig) -> None:
-    """Raise ConfigError for an unknown schedule, or for an option of another schedule."""
+    """Raise ConfigError for an unknown schedule, or for an option of a different schedule."""
     schedule = config.lr_schedule or CONSTANT
     if schedule not in LR_SCHEDULES:
         raise ConfigError(unknown("--lr-schedule", schedule, LR_SCHEDULES))

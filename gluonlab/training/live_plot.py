@@ -90,7 +90,7 @@ class LivePlot(Callback):
         self._draw_if_due(run)
 
     def on_epoch_end(self, run: RunView, epoch: Epoch) -> None:
-        """Draw the results of the epoch, if a plot is due."""
+        """Draw the plot with the results of the epoch, if a plot is due."""
         self._draw_if_due(run)
 
     def on_run_end(self, run: RunView, end: RunEnd) -> None:
@@ -139,7 +139,10 @@ class LivePlot(Callback):
         return run.history[-1].images_per_second if run.history else 0.0
 
     def _draw(self, run: RunView, title: str, last_epoch: Optional[int] = None) -> None:
-        """Draw ``title`` and curves; ``last_epoch``: end of the x-axes, by default the run's."""
+        """Draw ``title`` and the curves.
+
+        ``last_epoch``: where the x-axes end; by default at the run's last epoch.
+        """
         if self._display is None:
             return
         start_time = time.monotonic()
@@ -158,7 +161,7 @@ class LivePlot(Callback):
 
     @contextmanager
     def _stop_plot_on_error(self) -> Iterator[None]:
-        """Suppress an exception in the with statement: print it, and stop plotting."""
+        """In a with block, print an exception instead of raising it, and stop plotting."""
         try:
             yield
         except Exception as error:

@@ -98,15 +98,16 @@ def train(
     After an error or Ctrl-C, the run directory contains everything up to the last complete epoch.
     If the first epoch fails with a UsageError, the run directory is removed.
 
-    Ctrl-C, SIGTERM and SIGHUP finish the current step and write a checkpoint. A second Ctrl-C stops
-    immediately. A signal to one process of a group stops all processes after the same step, at most
-    eight steps later.
+    After Ctrl-C, SIGTERM or SIGHUP, the run finishes the current step, writes a checkpoint, and
+    stops. A second Ctrl-C stops the run immediately. A signal to one process of a group stops all
+    processes after the same step, at most eight steps later.
 
     Args:
         config: The settings of the run. The default is ``TrainConfig()``, or the recorded settings
             of a resumed run.
-        strategy: A function that creates the parallelism strategy, instead of ``config.split``. Its
-            attribute ``devices_per_copy`` is the number of devices per model replica, by default 1.
+        strategy: A function that creates the parallelism strategy, instead of ``config.strategy``.
+            Its attribute ``devices_per_copy`` is the number of devices per model replica, by
+            default 1.
         reporter: The object that prints the progress. The default prints lines and a progress bar.
         dataset: A data set from `gluonlab.data.from_arrays` or `gluonlab.load_dataset`, or a pair
             of Gluon data sets (train, validation). The default is ``config.dataset``.
@@ -131,7 +132,7 @@ def train(
         UsageError: An argument or a setting is invalid. Nothing is written.
         NoMemoryError: Memory, file descriptors or threads are exhausted.
         DivergedError: The loss or a parameter is not finite, or the loss is too large.
-        DriftError: The replicas differ, with ``check_replicas``.
+        DriftError: The replicas differ, and ``check_replicas`` is set.
         CallbackError: A callback raised an exception.
     """
     config = None if config is None else TrainConfig.require("train", config)
@@ -195,8 +196,8 @@ def train_plan(
         make_strategy: As ``strategy`` of `train`.
         reporter: Prints the progress.
         memory_line: The line of --estimate-memory about the measured memory.
-        resume_point: The run to resume, with ``resume`` of `train`.
-        existing_run: The run in the plan's folder, with ``autoresume`` of `train`.
+        resume_point: The run to resume, if `train` got ``resume``.
+        existing_run: The run in the plan's folder, if `train` got ``autoresume``.
         callbacks: The user's callbacks, from `gluonlab.training.callbacks.make_callbacks`.
     """
     start_time = time.perf_counter()
@@ -239,7 +240,7 @@ def train_plan(
 
 
 class TrainingLoop:
-    """The loop over the epochs of a run: each is trained, evaluated and recorded.
+    """The loop over the epochs of a run: each epoch is trained, evaluated and recorded.
 
     Callbacks do everything else (`gluonlab.training.builtin_callbacks`). Only rank 0 calls the
     user's callbacks, because only rank 0 has the run's folder.
@@ -386,7 +387,7 @@ class TrainingLoop:
         self.stopper.synchronize()
 
     def _train_batches(self, epoch: int) -> None:
-        """Train on the remaining batches of an epoch. End earlier if the training is stopped."""
+        """Train on the remaining batches of an epoch. End earlier if training is stopped."""
         with self.state.epoch_batches() as batches:
             for batch in batches:
                 if self.profiler is None:

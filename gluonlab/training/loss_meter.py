@@ -1,8 +1,8 @@
-"""Asynchronous reading of losses: with a delay of a few steps, so that no step waits for devices.
+"""Reads losses asynchronously, with a delay of a few steps, so that no step waits for devices.
 
 Each device copies the loss of its shard into a small array. After READ_EVERY steps these losses are
-a complete block, which is read another READ_EVERY steps later. So each loss is known at most
-2 * READ_EVERY = 8 steps late, and the host is never further ahead of the devices.
+a complete block, which is read another READ_EVERY steps later. So each loss is known at most 2 *
+READ_EVERY = 8 steps late. The host is never more than 8 steps ahead of the devices.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ class AsyncLossMeter:
     """The losses of a run, read with a delay: `append` adds a step and returns earlier steps.
 
     If a loss is not finite, or larger than LARGEST_LOSS, DivergedError is raised for the first such
-    step. ``steps_before_divergence`` then contains the known steps before it. With
+    step. ``steps_before_divergence`` then contains the known steps before the diverged one. With
     ``may_overflow``, as for float16, steps with a loss that is not finite are left out instead.
 
     In a group, each process appends the losses of its shards, and gets the losses of whole batches.
     The values of ``coordinator`` are exchanged together with the losses.
 
-    Asynchronous processes do not wait for each other. They append their own images, and get their
-    own losses. They stop the epoch when they `must_synchronize`, and exchange losses in `flush`.
+    Asynchronous processes do not wait for each other. They append the losses of their own images,
+    and get only these losses back. They stop the epoch when they `must_synchronize`, and exchange
+    losses in `flush`.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class AsyncLossMeter:
     def restore(self, counts: Mapping[str, Any], rows: Mapping[str, nd.NDArray]) -> List[StepLoss]:
         """Restore the result of `state`, and return the steps whose losses had not been read.
 
-        ``rows``: these losses, of the devices of all processes.
+        ``rows``: the unread losses of all processes' devices.
         """
         self.step, self._sum, self._images = counts["step"], counts["sum"], counts["images"]
         known: List[StepLoss] = []

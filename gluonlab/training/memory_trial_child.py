@@ -1,8 +1,8 @@
 """The child process in which `gluonlab.training.run_memory` measures the memory of a run.
 
-It executes a shortened run that needs as much memory as the full run. The shortened run has two
-epochs, batches of all sizes, and as many queued batches as the full run. Only repetitions are left
-out: further steps with the same batch size, and images of a streamed data set for these steps.
+The child executes a shortened run that needs as much memory as the full run. The shortened run has
+two epochs, batches of all sizes, and as many queued batches as the full run. Only repetitions are
+left out: further steps with the same batch size, and images of a streamed data set for these steps.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _TruncatedReadAheadSplit(_TruncatedSplit):
 def truncate_split(split: Split, batch_size: int, resident_bytes: int) -> Split:
     """Shorten a streamed split to as many images as can be queued.
 
-    More images would need no more memory. Splits on devices or in host memory stay whole.
+    More images would not need more memory. Splits on devices or in host memory are not shortened.
     """
     images = min(len(split), (MAX_QUEUED_STEPS + BATCHES_AHEAD) * batch_size + len(split) % batch_size)
     if fits_on_devices(split, resident_bytes) or images == len(split):
@@ -75,7 +75,7 @@ def truncate_split(split: Split, batch_size: int, resident_bytes: int) -> Split:
 
 
 def reduce_plan(plan: Plan) -> Plan:
-    """Return the plan of a shorter run that needs as much memory, with a tiny learning rate."""
+    """Return the plan of a shorter run that needs as much memory; its learning rate is tiny."""
     dataset, size, resident = plan.dataset, plan.global_batch_size, plan.device_cache_bytes
     train, test = (truncate_split(dataset.train, size, resident), truncate_split(dataset.test, size, resident))
     truncated = dataclasses.replace(dataset, train=train, test=test)
@@ -122,7 +122,7 @@ class _ReducedRun(Reporter):
     def step(self, train_batch: Callable[[], List[nd.NDArray]], batch: Batch) -> List[nd.NDArray]:
         """Train on a batch if it is the first of an epoch, or the first with its shard sizes.
 
-        For all others, return the losses of an earlier batch with these sizes.
+        For all other batches, return the losses of an earlier batch with the same sizes.
         """
         sizes = tuple(map(len, batch.xs))
         self._waiting.append(batch)
@@ -135,7 +135,7 @@ class _ReducedRun(Reporter):
     def score(self, evaluate: Callable[[Batch], Iterator[ScoredImages]], batch: Batch) -> Iterator[ScoredImages]:
         """Score a batch if it is the first of an evaluation, or the first with its shard sizes.
 
-        Skip all others.
+        Skip all other batches.
         """
         sizes = tuple(map(len, batch.xs))
         if self._first_score or sizes not in self._scored:

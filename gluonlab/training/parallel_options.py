@@ -79,10 +79,10 @@ def _check_choice(option: str, choice: Optional[str], names: Tuple[str, ...]) ->
 
 
 def make_split(config: TrainConfig, ctxs: List[mx.Context], devices_per_copy: int = 1) -> Parallelism:
-    """Divide the devices into copies of the network. Raises DeviceError or ConfigError.
+    """Assign the devices to copies of the network. Raises DeviceError or ConfigError.
 
-    ``devices_per_copy``: only for ``--strategy data``. Other values of --strategy have options for this
-    number.
+    ``devices_per_copy``: only for ``--strategy data``. For other values of --strategy, their
+    options determine this number.
     """
     if config.strategy == DATA:
         copies = [ctxs[i : i + devices_per_copy] for i in range(0, len(ctxs), devices_per_copy)]
@@ -170,7 +170,7 @@ MAX_LISTED_SIZES = 8  # shard sizes that fit on a line
 
 
 def resolve_device_weights(device_weights: Optional[str], processes: int = 1) -> Optional[List[Fraction]]:
-    """Return a weight for each device of all processes; None if batches are shared evenly."""
+    """Return a weight for each device of all processes; None if batches are split evenly."""
     return None if device_weights is None else parse_device_weights(device_weights) * processes
 
 
@@ -208,12 +208,12 @@ def largest_batch_fraction(weights: Optional[Sequence[Fraction]], copies: int) -
 
 
 def largest_shard_size(images: int, weights: Optional[Sequence[Fraction]], copies: int) -> int:
-    """Return the largest shard of ``copies`` devices, for batches of up to ``images``."""
+    """Return the largest shard size if up to ``images`` are split over ``copies`` devices."""
     return math.ceil(images * largest_batch_fraction(weights, copies))
 
 
 def smallest_shard_size(images: int, weights: Optional[Sequence[Fraction]], copies: int) -> int:
-    """Return the smallest shard of ``copies`` devices, for a batch of ``images``."""
+    """Return the smallest shard size if ``images`` are split over ``copies`` devices."""
     sizes = shard_sizes(images, copies, weights)
     return min(sizes) if len(sizes) == copies else 0
 
@@ -221,7 +221,7 @@ def smallest_shard_size(images: int, weights: Optional[Sequence[Fraction]], copi
 def format_batch_sizes(images: int, copies: int, has_copy: str, device_weights: Optional[str], processes: int) -> str:
     """Return ``32 per device``, ``21 or 22 per device`` or ``43, 21 per device (weights 2,1)``.
 
-    ``has_copy``: the word after "per".
+    ``has_copy``: the word after "per": what gets one shard.
     """
     weights = resolve_device_weights(device_weights, processes)
     if weights is None:  # shards differ by at most one image

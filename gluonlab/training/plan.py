@@ -97,8 +97,8 @@ MOMENTUM_OPTIMIZERS = ("sgd", "nag")
 class ResolvedConfig(NamedTuple):
     """The settings of a run, ``requested`` by the user, and ``config`` with the recipe's values.
 
-    A setting that is None in ``config`` is not used. Examples are options of another schedule, and
-    the momentum of an optimizer for which the recipe has none.
+    A setting that is None in ``config`` is not used. Examples are options of a different schedule,
+    and the momentum of an optimizer for which the recipe has none.
     """
 
     requested: TrainConfig
@@ -135,7 +135,7 @@ class ResolvedConfig(NamedTuple):
         return self.config.scale_lr or (self.uses_recipe_lr and by_images)
 
     def in_words(self) -> Iterator[Tuple[str, str]]:
-        """Yield lines (title, text) that describe the recipe; none if no other recipe fits."""
+        """Yield lines (title, text) that describe the recipe; none if it has no alternatives."""
         if not self.alternatives:
             return
         names = ", ".join(
@@ -211,8 +211,8 @@ def apply_recipe(
 ) -> ResolvedConfig:
     """Replace settings that are None by the values of a recipe for the data set and network.
 
-    Raises ConfigError for a recipe that does not fit, and DataError for a folder that cannot be
-    read.
+    Raises ConfigError for a recipe for a different data set or network, and DataError for a folder
+    that cannot be read.
     """
     defaults = (dataset or find_dataset_kind(requested.dataset)[0]).defaults
     config = requested
@@ -326,9 +326,9 @@ def load_data(resolved: ResolvedConfig, copy_count: int, dataset: Optional[Datas
 def learning_rate_factor(resolved: ResolvedConfig, step_images: int, images: int) -> float:
     """Return the factor by which --scale-lr multiplies the learning rate.
 
-    It is the number of images of a step, divided by the batch size for which the learning rate is
-    meant. ``images``: number of training images, which limits this batch size. See Goyal et al.,
-    "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, section 2.1.
+    The factor is the number of images in a step, divided by the batch size for which the learning
+    rate is meant. ``images``: number of training images, which limits this batch size. See Goyal et
+    al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, section 2.1.
     """
     if not resolved.scales_lr:
         return 1.0
@@ -369,12 +369,12 @@ class Plan:
 
     ``config`` contains the user's settings. A field with the same name as a setting contains the
     value that the run uses. For an unset setting this is the recipe's value. For a setting without
-    effect, such as ``sync_bn`` on one device, it is False or None. Some other fields:
+    effect, such as ``sync_bn`` on one device, the value is False or None. Some other fields:
 
     - ``dataset``: the data set, with the normalization of the run.
     - ``device_counts``: for each process, its copies of the network. Each copy gets a shard of a
       batch.
-    - ``device_weights``: the proportion in which the devices of a process share a batch.
+    - ``device_weights``: the proportions in which a batch is split over the devices of a process.
     - ``momentum_rule``: None without momentum.
     - ``on_servers``: True if parameter servers update the weights.
     - ``loss_scale``: the dynamic loss scale; None if the loss is not scaled.
@@ -445,7 +445,7 @@ class Plan:
         return {"clip_norm": self.clip_norm, "loss_scale": self.loss_scale}
 
     def overlap_context(self) -> ContextManager[None]:
-        """Return a context in which graphs are bound for the requested overlap with allreduce."""
+        """Return a context that binds graphs for the requested overlap with allreduce."""
         return use_backward_bulk_size(self.backward_bulk_size)
 
     def make_optimizer(self) -> mx.optimizer.Optimizer:
@@ -470,7 +470,7 @@ class Plan:
 
     @property
     def preprocess(self) -> Callable[[Any, Any], Any]:
-        """The function ``preprocess(F, images)`` from a batch's bytes to the network's input."""
+        """The function ``preprocess(F, images)`` that turns a batch's bytes into network input."""
         return make_input_transform(self.dataset.normalization)
 
     @property
@@ -531,10 +531,10 @@ class Plan:
         return find_placement(self.kvstore, self.ctxs, self.parallelism.copies)
 
     def describe_placement(self) -> str:
-        """Return the end of the line on devices in a run's output; it may be empty.
+        """Return the end of a run's ``kvstore`` output line, which describes the device order.
 
-        It is ``, order gpu(0) gpu(3) ..., by the links that NVML reports``, or the schedules by size of
-        a topology-aware kvstore.
+        It is ``, order gpu(0) gpu(3) ..., by the links that NVML reports``, or the schedules by
+        size of a topology-aware kvstore. It is empty for a fixed order.
         """
         return f", {self.placement.describe(self.ctxs)}" if self.placement is not None else ""
 
@@ -568,7 +568,7 @@ class Plan:
         return self.user_components.settings(None if of_files else self.dataset)
 
     def settings(self) -> Dict[str, Any]:
-        """Return the used settings that affect results, as plain values for config.json."""
+        """Return the settings in use that affect results, as plain values for config.json."""
         config, placement = self.resolved.config, self.placement
         return {
             "devices": [str(ctx) for ctx in self.ctxs],
@@ -635,7 +635,7 @@ def make_plan(
         components: The user's network, loss and metrics.
 
     Raises:
-        UsageError: A setting is wrong. The message is about the first one.
+        UsageError: A setting is wrong. The message is about the first wrong setting.
     """
     resolved = resolve_config(config, dataset, group, components)
     devices = set_up_devices(resolved, group)
@@ -654,7 +654,7 @@ def plan_run(
     """Load the data, check all settings that depend on the data, and create the plan.
 
     ``resolved`` and ``devices`` come from `resolve_config` and `set_up_devices`. ``device_counts``:
-    the number of copies of the network in each process. For the others, see `make_plan`.
+    the number of copies of the network in each process. For the other arguments, see `make_plan`.
     """
     requested, config = resolved.requested, resolved.config
     ctxs, parallelism, kvstore = devices
@@ -768,5 +768,5 @@ def plan_run(
 
 
 def dataset_digests(plan: Plan) -> Dict[str, str]:
-    """Return the digest of the images of each split, training and test."""
+    """Return a digest of the images in each split, training and test."""
     return {split: split_fingerprint(getattr(plan.dataset, split)) for split in ("train", "test")}

@@ -104,6 +104,6 @@ class StepProfiler:
         self.close()
 
     def close(self) -> None:
-        """Stop recording, even if it is incomplete."""
+        """Stop recording, even if not all steps have been recorded."""
         if self._recorder is not None:
             mxnet_profiler.stop_recording()

@@ -43,18 +43,18 @@ def enabled_settings(settings: Any, *names: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """Values for settings of TrainConfig that are not given. Fields have the names of settings.
+    """Values for TrainConfig settings that the user does not set. The fields are named like them.
 
     - ``data``: a data set, or PHOTOGRAPHS.
     - ``figures``: the reported accuracy in percent for each network. A recipe without figures is
       for all networks.
-    - ``reported``: a remark on the figures.
+    - ``reported``: a remark about the figures.
     - ``pretrained``: True for networks that start with parameters from a file.
-    - ``batch_size`` (per device) or ``global_batch_size``: a recipe has one of them.
+    - ``batch_size`` (per device) or ``global_batch_size``: a recipe sets one of the two.
     - ``lr``: the learning rate for this batch size. If ``lr_per_images`` is set, ``lr`` is for that
       number of images, and is always scaled with the batch size.
     - ``decay_epochs``: epochs after which the learning rate changes. A shorter or longer run
-      changes it after the same fractions.
+      changes the rate after the same fractions of the run.
     - ``momentum_rule``: MXNet's rule for recipes that were tuned with it; None means the rule of
       papers and PyTorch.
     """
@@ -94,7 +94,7 @@ class TrainingRecipe:
 
     @property
     def default_batch_size(self) -> int:
-        """The recipe's batch size, of one device or of all devices."""
+        """The recipe's batch size, per device or for all devices together."""
         return self.global_batch_size or self.batch_size or 1
 
     @property
@@ -259,7 +259,7 @@ def choose_model(config: TrainConfig, defaults: Defaults) -> str:
 def find_recipes(config: TrainConfig, defaults: Defaults) -> List[TrainingRecipe]:
     """Return the recipes for the config's data set and network. The first one is the default.
 
-    For the default network of a data set, this is ``quick`` (except with --pretrained).
+    For the default network of a data set, the first recipe is ``quick`` (except with --pretrained).
     """
     model, pretrained = choose_model(config, defaults), config.pretrained is not None
     published = [recipe for recipe in RECIPES if recipe.is_for(config.dataset, model, pretrained)]
@@ -270,7 +270,7 @@ def find_recipes(config: TrainConfig, defaults: Defaults) -> List[TrainingRecipe
 
 
 def choose_recipe(config: TrainConfig, defaults: Defaults) -> TrainingRecipe:
-    """Return the recipe that ``config`` names, or the first that fits.
+    """Return the recipe that ``config`` names, or the first one for its data set and network.
 
     Raises ConfigError, with the choices.
     """

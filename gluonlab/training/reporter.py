@@ -17,7 +17,8 @@ CLOSED = "it was already closed at the start"  # standard output, as with >&-
 class Reporter:
     """A silent reporter, and the base class of others.
 
-    ``output_error``: the reason if output has failed. The run continues, and records it.
+    ``output_error``: the reason if output has failed. The run then continues, and records the
+    reason.
     """
 
     output_error: Optional[str] = None

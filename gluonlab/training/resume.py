@@ -1,4 +1,4 @@
-"""Resuming a run: from its last checkpoint (gluonlab resume), or from its output folder (--autoresume).
+"""Resumes a run from its last checkpoint (gluonlab resume) or its output folder (--autoresume).
 
 The checks here decide which settings may differ from those of the interrupted run. --autoresume is
 for services that start the same command again, such as spot instances, queues and supervisors. It
@@ -65,8 +65,8 @@ class ResumePoint(NamedTuple):
     Attributes:
         damaged: A line about each later checkpoint that is damaged.
         stopped: True if a callback had stopped the run.
-        by_autoresume: True for --autoresume. It also resumes a run that has finished all epochs, to
-            write the files that are still missing.
+        by_autoresume: True for --autoresume. This option also resumes a run that has finished all
+            epochs, to write the files that are still missing.
     """
 
     folder: Path
@@ -83,7 +83,7 @@ class ResumePoint(NamedTuple):
 
     @property
     def keeps_stop(self) -> bool:
-        """True if an earlier request of a callback to stop also stops the resumed run.
+        """True if a callback's earlier request to stop also stops the resumed run.
 
         A user who resumes a stopped run with --resume wants to continue it.
         """
@@ -149,7 +149,7 @@ def _was_stopped(path: Path) -> bool:
 def resumed_config(resume_point: ResumePoint, group: ProcessGroup = SINGLE_PROCESS, **given: Any) -> TrainConfig:
     """Return the config of the interrupted run, updated with the ``given`` settings.
 
-    The total batch size stays the same on other devices. Raises ConfigError.
+    The total batch size stays the same, even on a different number of devices. Raises ConfigError.
     """
     description = resume_point.description
     requested, used = description.requested, description.used
@@ -199,10 +199,10 @@ def _other_folder_error(out: str, resume_point: ResumePoint) -> ConfigError:
 
 
 def keep_recorded_cut(config: TrainConfig, description: RunDescription) -> TrainConfig:
-    """Return the config with the run's ``cut`` of the network, if the config does not ask for another.
+    """Return the config with the run's ``cut`` of the network, unless the config changes the cut.
 
-    It asks for another with its own cut, other stages or another balance. A cut that was chosen by
-    measurement could differ if it were measured again.
+    The config changes the cut if it sets ``cut``, or if its stages or balance differ from the
+    run's. A cut that was chosen by measurement could differ if it were measured again.
     """
     recorded, current, cut = description.requested, config.to_dict(), description.used.get("cut")
     names = ("strategy", "pipeline_parallel", "stages_per_device", "pipeline_schedule")
@@ -225,7 +225,7 @@ def open_run_directory(
         run_on_all_ranks(plan.group, lambda: check_same_training(resume_point, plan, strategy))
 
     def open_directory() -> "RunDirectory | NoRunDirectory":
-        """Create or reopen the folder at rank 0. Other processes get none."""
+        """Create or reopen the folder at rank 0. Other processes have no folder."""
         if plan.group.rank > 0:
             return NoRunDirectory()
         if resume_point is None:
@@ -278,9 +278,9 @@ def check_same_settings(option_text: str, recorded: Mapping[str, Any], plan: Pla
 
 
 def _check_same_batch_parts(resume_point: ResumePoint, settings: Dict[str, Any]) -> None:
-    """Raise ConfigError if batches are divided into other parts than in the interrupted run.
+    """Raise ConfigError if batches are split differently than in the interrupted run.
 
-    BatchNorm normalizes each part of a batch, so the results would differ.
+    BatchNorm normalizes each part of a batch separately, so the results would differ.
     """
     recorded_parts, new_parts = _batch_parts(resume_point.description.used), _batch_parts(settings)
     for name, value in recorded_parts.items():
@@ -303,7 +303,7 @@ def _batch_parts(settings: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def describe_differences(resume_point: ResumePoint, plan: Plan, strategy: Strategy, draws: bool) -> Iterator[str]:
-    """Yield lines about what differs from the interrupted run, and how it affects the results.
+    """Yield lines about differences from the interrupted run, and their effect on the results.
 
     ``draws``: True if the network draws random numbers in training.
     """
@@ -422,7 +422,7 @@ def keep_recorded_settings(
 def read_finished_result(existing_run: ExistingRun, plan: Plan, strategy: Strategy) -> Optional[Result]:
     """Return the result of a complete run; None if the run must be resumed or restarted.
 
-    Raises ConfigError if the plan has other settings than the run.
+    Raises ConfigError if the plan's settings differ from the run's.
     """
     folder, description = existing_run.folder, existing_run.finished
     epochs_done = description.used.get("epochs") if description is not None else None

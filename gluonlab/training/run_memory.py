@@ -7,13 +7,13 @@ operators, the buffers of kvstores, and the complete parameters of tensor parall
 On the CPU, the estimates are too small by
 
 - 1 to 12 % for LeNet,
-- 20 to 40 % for LeNet with channels padded for oneDNN, which reorders them,
+- 20 to 40 % for LeNet with channels padded for oneDNN, which reorders arrays,
 - 21 to 32 % for resnet8 and cifar_resnet20 with --sync-bn.
 
 MXNet's plan counts four bytes for every number, so with float16 the estimates are an upper bound.
 
 `measure_run_memory` runs `gluonlab.training.memory_trial_child` in a child process. The measured
-memory includes everything, also scratch memory, buffers of kvstores, and Python with its libraries.
+memory covers everything, including scratch memory, kvstore buffers, and Python with its libraries.
 
 - CPU devices: it measures the peak resident memory of the child and its decoder processes. The
   memory limit of a container applies to the same memory.
@@ -68,7 +68,7 @@ COLUMN_WIDTHS = {"parameters": 11, "gradients": 10, "states": 8, "activations": 
 
 
 class DeviceMemory(NamedTuple):
-    """The memory of one device for batches of ``images`` images on it, in bytes."""
+    """The memory of one device for batches with ``images`` images per device, in bytes."""
 
     images: int
     parameters: int
@@ -83,7 +83,7 @@ class DeviceMemory(NamedTuple):
         return sum(self[1:])
 
     def lines(self) -> List[str]:
-        """Return the lines of a table of these sizes, in MiB."""
+        """Return the lines of a table with these sizes, in MiB."""
         names = (*self._fields[1:], "total")
         rows = [(name.replace("_", " "), getattr(self, name)) for name in names]
         images = f"{self.images:,} image{'s' * (self.images != 1)}"
@@ -95,7 +95,7 @@ MemoryRow = Tuple[str, DeviceMemory]  # (label of the row, memory)
 
 
 def format_memory_table(rows: Sequence[MemoryRow]) -> List[str]:
-    """Return a table in MiB as lines: a row per device, or for one device a row per size."""
+    """Return the lines of a table in MiB, with a row per device; for one device, a row per size."""
     if len(rows) == 1:
         return rows[0][1].lines()
     images_text = f"{rows[0][1].images} image{'s' * (rows[0][1].images != 1)}"
@@ -127,9 +127,9 @@ class MemoryEstimator:
         self.limit = ArrayLimit(graph, net, plan.dataset.image_shape, 1 / self._part, plan.microbatches, self._columns)
 
     def memory(self, images: int) -> DeviceMemory:
-        """Return the estimate of the device that needs the most memory.
+        """Return the estimate for the device that needs the most memory.
 
-        ``images``: images of a batch for each copy of the network.
+        ``images``: images in a batch for each copy of the network.
 
         Raises ConfigError for a batch that needs larger arrays than MXNet allows.
         """
@@ -151,7 +151,7 @@ class MemoryEstimator:
         ]
 
     def _shards(self, images: int) -> ShardSizes:
-        """Return how many images a copy of the network gets of a full, a last and a validation batch."""
+        """Return how many images a replica gets from a full, a last and a validation batch."""
         total, validation_images = len(self.plan.dataset.train), len(self.plan.dataset.test)
         batch = int(images / self._part)
         has_partial_batch = total > batch and not self.plan.drop_last
@@ -174,9 +174,10 @@ class MemoryEstimator:
     def _data_bytes(self, images: int) -> int:
         """Return the bytes of all images and labels on a device with ``images`` images per batch.
 
-        These are the splits that stay on the device, the images in the order of the epoch, and the
+        These are the splits that stay on the device, the copy shuffled for the epoch, and the
         prefetched batches. One more batch is in use, and another one is being made. With mixup, the
-        images in the order of the epoch count twice, since each image is mixed with another one.
+        shuffled copy of the epoch's images counts twice, since each image is mixed with another
+        one.
         """
         plan, dataset = self.plan, self.plan.dataset
         splits = (dataset.train, dataset.test)
@@ -197,7 +198,10 @@ def make_memory_estimator(plan: Plan) -> MemoryEstimator:
 
 
 def memory_report(plan: Plan, net: gluon.HybridBlock, estimate_parts: EstimateParts) -> List[str]:
-    """Return the lines of --estimate-memory; if the network is split, with a row for data parallelism."""
+    """Return the lines of --estimate-memory.
+
+    If the network is split, they include a row for data parallelism.
+    """
     rows = MemoryEstimator(plan, net, estimate_parts).rows(plan.largest_shard_size)
     if plan.parallelism.mode != DATA:
         data_parallel = as_data_parallel(plan)
@@ -206,7 +210,7 @@ def memory_report(plan: Plan, net: gluon.HybridBlock, estimate_parts: EstimatePa
 
 
 def as_data_parallel(plan: Plan) -> Plan:
-    """Return the plan of data parallelism on the same devices with the same batch size."""
+    """Return the plan with data parallelism, on the same devices with the same batch size."""
     ctxs, used = plan.ctxs, plan.resolved.config
     split = Parallelism(DATA, [[ctx] for ctx in ctxs], plan.parallelism.model, 0, plan.parallelism.image_shape)
     return dataclasses.replace(
@@ -216,7 +220,7 @@ def as_data_parallel(plan: Plan) -> Plan:
 
 
 def _device_label(ctxs: Sequence[object]) -> str:
-    """Return the label of devices that do the same in each copy of the network: ``cpu(0) +3``."""
+    """Return a label for devices with the same role in each copy of the network: ``cpu(0) +3``."""
     return f"{ctxs[0]}" + f" +{len(ctxs) - 1}" * (len(ctxs) > 1)
 
 
@@ -228,7 +232,7 @@ class MemoryLimitExceeded(Exception):
 
 
 class OtherDatasetError(Exception):
-    """Raised if a config names another data set than the expected one."""
+    """Raised if a config names a different data set than expected."""
 
 
 class GpuMemoryUse:
@@ -261,7 +265,7 @@ def measure_run_memory(
     The run's folder is not created. Raises the errors of the run, and:
 
     - MemoryLimitExceeded: The process uses more than ``limit_bytes``, or cannot allocate memory.
-    - OtherDatasetError: The config names another data set than ``dataset``.
+    - OtherDatasetError: The config names a different data set than ``dataset``.
     """
     with temporary_folder("trial") as folder:
         settings = config.replace(

@@ -74,7 +74,7 @@ class StopCoordinator:
 
     @property
     def signal_received(self) -> bool:
-        """True if this process has received a signal, or knows of the signal of another process."""
+        """True if this process has received a signal, or knows that another process has."""
         return self._request.number is not None
 
     @property

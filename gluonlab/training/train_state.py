@@ -30,7 +30,7 @@ from gluonlab.training.training_setup import train_loader
 
 
 def set_strategy_parameters(strategy: Strategy, parameters: Mapping[str, nd.NDArray]) -> None:
-    """Load parameters into all devices. Raises DataError for parameters of another network."""
+    """Load parameters onto all devices. Raises DataError for parameters of a different network."""
     nd.waitall()  # running statistics are written without the engine's knowledge
     params = strategy.net._collect_params_with_prefix()
     shapes = {name: param.shape for name, param in params.items()}
@@ -59,8 +59,8 @@ class TimedIterator:
 class TrainState:
     """All parts of a run that change from step to step.
 
-    ``start_time``: the start of the run, by ``time.perf_counter``. For a resumed run, it is as if
-    the run had not been interrupted.
+    ``start_time``: the start of the run, by ``time.perf_counter``. For a resumed run, it is set as
+    if the run had not been interrupted.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class TrainState:
 
     @property
     def _epoch_steps_done(self) -> int:
-        """The number of steps done in this epoch, also those that a resumed run trains again."""
+        """The number of steps done in this epoch, including those that a resumed run repeats."""
         if self._resumed_from is not None:
             return int(self._resumed_from.state["loader"]["step"])
         return self.loader.step
@@ -140,11 +140,11 @@ class TrainState:
 
     @property
     def waiting_seconds(self) -> float:
-        """The time that this epoch has waited for batches."""
+        """The time spent waiting for batches in this epoch."""
         return self._waited_before_resume + self._timed_batches.seconds
 
     def epoch_batches(self) -> "ContextManager[Generator[Batch, None, None]]":
-        """Return a context manager of the remaining batches of the epoch.
+        """Return a context manager that provides the remaining batches of the epoch.
 
         On exit, the loader's thread ends.
         """
@@ -183,7 +183,7 @@ class TrainState:
 
     @property
     def loses_random_state(self) -> bool:
-        """True if a resumed run draws other random numbers than an uninterrupted run."""
+        """True if a resumed run draws different random numbers than an uninterrupted run."""
         return self._device_rng.cannot_be_seeded
 
     def record_steps(self, epoch: int, step_losses: Sequence[StepLoss]) -> None:
@@ -225,7 +225,7 @@ class TrainState:
         return Checkpoint(self.strategy.parameters(), states_to_arrays(local.optimizer), devices, state)
 
     def restore(self, checkpoint: Checkpoint, best_score: float) -> List[StepLoss]:
-        """Restore the state of a checkpoint, and return its losses that had not been read yet.
+        """Restore the state of a checkpoint, and return its losses that were still unread.
 
         ``best_score``: the best score of the epochs so far.
         """
@@ -244,7 +244,7 @@ class TrainState:
         return step_losses
 
     def _restore_devices(self, checkpoint: Checkpoint) -> None:
-        """Copy a checkpoint's arrays to the devices. Raises DataError for another network."""
+        """Copy a checkpoint's arrays to the devices. Raises DataError for a different network."""
         set_strategy_parameters(self.strategy, checkpoint.parameters)
         state: Dict[str, Any] = checkpoint.state
         self.strategy.restore(
@@ -289,7 +289,7 @@ class DeviceRng:
 
     @property
     def cannot_be_seeded(self) -> bool:
-        """True if cuDNN draws random numbers, whose generator cannot be seeded again."""
+        """True if cuDNN draws random numbers. Its generator cannot be seeded again."""
         return any(ctx.device_type == "gpu" for ctx in self._ctxs)
 
     def seed_before_step(self, epoch: int, step: int) -> None:

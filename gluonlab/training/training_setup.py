@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def placeholder_dataset(dataset: Any) -> Optional[Dataset]:
-    """Return a data set of one black image for a pair of Gluon data sets; others unchanged.
+    """Replace a pair of Gluon data sets by one black image; return other data sets unchanged.
 
     Settings can then be checked before the Gluon data sets are read.
     """
@@ -66,7 +66,7 @@ def read_dataset_on_all_ranks(
     """
 
     def check_and_read() -> Optional[Dataset]:
-        """Check the settings with a placeholder data set before reading Gluon data sets, which is slow."""
+        """Check the settings with a placeholder, then read the Gluon data sets, which is slow."""
         placeholder = placeholder_dataset(dataset)
         if placeholder is not dataset:
             resolve_config(config, placeholder, group, components)
@@ -141,7 +141,7 @@ class TrainingSetup(NamedTuple):
 @nd_semantics()
 @exit_if_stuck()  # creating a strategy may run and time the network
 def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> TrainingSetup:
-    """Create the network and the strategy. Raises a UsageError if they do not fit the plan."""
+    """Create the network and the strategy. Raises a UsageError if the plan rules them out."""
     header: List[str] = []
 
     def make_initialized_net(ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None) -> gluon.HybridBlock:
@@ -336,8 +336,8 @@ PROCESS_LOCAL_OPTIONS = (
 def check_same_options(config: TrainConfig, group: ProcessGroup) -> None:
     """Raise ConfigError in all processes if their options differ. All processes must call this.
 
-    Processes with different options would sum gradients of different trainings, or wait for each
-    other forever.
+    Processes with different options would sum gradients of different runs, or wait for each other
+    forever.
     """
     if group.size == 1:
         return

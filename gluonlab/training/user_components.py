@@ -61,7 +61,7 @@ class UserComponents:
         net: A HybridBlock, or a function that returns a HybridBlock. The function gets the number
             of classes, if it has a parameter. The network maps images (n, C, H, W) to scores
             (n, classes). Parameters that are already initialized are kept.
-        loss: A HybridBlock of scores (n, classes) and labels (n,), with one value for each image.
+        loss: A HybridBlock that maps scores (n, classes) and labels (n,) to one value per image.
         metrics: See `gluonlab.training.user_metrics`.
     """
 
@@ -174,7 +174,7 @@ def check_same_user_components(
         folder: The run's folder.
         usage: The purpose of the components, for the message, such as ``to train``.
         recorded: The settings of the run.
-        current: The settings of its continuation or evaluation.
+        current: The settings of the resumed run or the evaluation.
     """
     recorded_names, current_names = (dict(settings.get("own") or {}) for settings in (recorded, current))
     for part, name in COMPONENT_NAMES.items():
@@ -187,7 +187,7 @@ def check_same_user_components(
 
 
 def check_loss(loss: gluon.HybridBlock, classes: int) -> None:
-    """Raise ConfigError unless ``loss`` has a value for each image, for labels (n,)."""
+    """Raise ConfigError unless ``loss`` returns one value per image for labels (n,)."""
     _check_with_nd_or_np(loss, partial(_check_loss_outputs, loss, classes))
 
 
@@ -219,7 +219,7 @@ def _check_with_nd_or_np(block: gluon.HybridBlock, check: Callable[[], None]) ->
 
 
 def _check_loss_outputs(loss: gluon.HybridBlock, classes: int) -> None:
-    """Raise ConfigError unless the loss uses its inputs and has one value for each image."""
+    """Raise ConfigError unless the loss uses its inputs and returns one value per image."""
     name, images = type(loss).__name__, 3
     shapes = {"scores": (images, classes), "labels": (images,)}
     values: Any = None

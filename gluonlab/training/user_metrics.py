@@ -1,7 +1,7 @@
-"""Metrics of the user, computed from all scores and labels of the validation images.
+"""The user's metrics, computed from all scores and labels of the validation images.
 
 A metric gets all validation images at once, in order. So its value does not depend on the number of
-devices and processes, even if it is not a mean over images, such as F1.
+devices and processes, even for a metric that is not a mean over images, such as F1.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def metrics_by_name(given: Any) -> Dict[str, Metric]:
     """Return checked metrics by name, as functions of scores (n, classes) and labels (n,).
 
     ``given``: a function, an mx.metric.EvalMetric or its class, or several in a list or dictionary.
-    A CompositeEvalMetric is replaced by its parts. An attribute ``takes`` of a metric selects its
-    input: SCORES or PROBABILITIES. By default, MXNet's metrics get the input of their definitions,
-    and all others get scores. Raises ConfigError for an object that is not a metric, and for a
-    duplicate name.
+    A CompositeEvalMetric is replaced by the metrics that it contains. An attribute ``takes`` of a
+    metric selects its input: SCORES or PROBABILITIES. By default, MXNet's metrics get the input
+    that their definitions require, and all others get scores. Raises ConfigError for an object that
+    is not a metric, and for a duplicate name.
     """
     if given is None:
         return {}
@@ -118,7 +118,7 @@ def _make_metric(metric_or_class: Any) -> Any:
 
 
 def _split_composite(metric: Any) -> Iterator[Any]:
-    """Yield the metrics in a composite metric, also nested; yield any other metric itself."""
+    """Yield the metrics in a composite metric, including nested ones; yield other metrics as is."""
     if type(metric) is not mx.metric.CompositeEvalMetric:
         yield metric
         return
@@ -232,7 +232,7 @@ def _image_order(counts: "Array") -> "Array":
 def compute_metrics(metrics: Mapping[str, Metric], scores: Any, labels: Any) -> MetricValues:
     """Return the value of each metric; None for NaN and for absolute values above 1e39.
 
-    Raises CallbackError if a metric raises an exception or returns no number.
+    Raises CallbackError if a metric raises an exception or does not return a number.
     """
     values: MetricValues = {}
     for name, metric in metrics.items():
