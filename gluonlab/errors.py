@@ -49,6 +49,7 @@ _NO_VALUES = frozenset(
         "added",
         "all",
         "alone",
+        "already",
         "also",
         "and",
         "are",
@@ -165,7 +166,10 @@ def format_for_python(message: str) -> str:
         if not has_value:
             is_opposite = option.replace("-", "_") != f"__{name}"
             return f"{name}={not is_opposite}{rest}"
-        is_value = word is not None and word[0] not in "'\"(-`" and word.strip(".,;:)") not in _NO_VALUES
+        is_value = word is not None and (
+            re.match(r"-[.0-9]", word) is not None
+            or (word[0] not in "'\"(-`" and word.strip(".,;:)") not in _NO_VALUES)
+        )
         return f"{name}={word}" if is_value else f"{name}{rest}"
 
     return _OPTION_AND_VALUE.sub(name_argument, message)

@@ -382,8 +382,10 @@ NETWORKS: Dict[str, HostNetwork] = {
 
 # --- by name
 
-FILE_HELP = "or a topology file such as m.json, which gluonlab bench links --save writes"
-NAME_HELP = f"{', '.join(TOPOLOGIES)}; NAME*HOSTS for several of Amazon's machines, such as p3.16xlarge*8; {FILE_HELP}"
+FILE_HELP = "a file such as m.json, which gluonlab bench links --save FILE writes"
+NAME_HELP = (
+    f"{', '.join(TOPOLOGIES)}; NAME*HOSTS for several of Amazon's machines, such as p3.16xlarge*8; or {FILE_HELP}"
+)
 
 
 def make_topology(name: str, world_size: Optional[int] = None) -> Topology:
@@ -408,7 +410,7 @@ def make_topology(name: str, world_size: Optional[int] = None) -> Topology:
             f"{machine} without *HOSTS"
         )
     if machine not in TOPOLOGIES:
-        hint = f"; for up to {MAX_HOSTS} hosts, use NAME*HOSTS, {FILE_HELP}"
+        hint = f"; for up to {MAX_HOSTS} hosts, use NAME*HOSTS; for your own machine, pass {FILE_HELP}"
         raise ScheduleError(unknown("topology", machine, TOPOLOGIES) + hint)
     if machine in RESIZABLE and hosts is None and world_size is not None:
         return TOPOLOGIES[machine](world_size)

@@ -234,7 +234,8 @@ def check_compression_setting(name: str, value: Any) -> str:
     try:
         number = real_number_check(SMALLEST_LIMIT, LARGEST_NUMBER)("the threshold", threshold or 0.5)
     except ConfigError as error:
-        raise ConfigError(f"{_quote_setting(name, value)}: {error}") from None
+        requirement = str(error).replace(f"{_quote_setting('the threshold', threshold)}: ", "the threshold ", 1)
+        raise ConfigError(f"{_quote_setting(name, value)}: {requirement}") from None
     return f"2bit:{number!r}"
 
 

@@ -294,9 +294,11 @@ def test_other_values_than_lists_of_devices_are_refused(split, ctxs):
 
 @pytest.mark.parametrize("number", [0, -3, 2.5, None, "8", True])
 def test_other_values_than_positive_numbers_are_refused(split, number):
-    with pytest.raises(DataError, match="give a number of images from 1 up"):
+    with pytest.raises(
+        DataError, match=f"^global_batch_size={re.escape(repr(number))}: use a whole number of at least 1"
+    ):
         Loader(split, contexts(1), number)
-    with pytest.raises(ModelError, match="give how many the data set has"):
+    with pytest.raises(ModelError, match=f"^classes={re.escape(repr(number))}: use the number of classes, such as "):
         get_model("mlp", number)
 
 

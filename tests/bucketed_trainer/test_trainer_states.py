@@ -486,7 +486,7 @@ def test_files_of_other_things_are_refused(saved, tmp_path):
     for name, message in {
         "params": "'.*params' contains arrays, but no optimizer states: load a file that save_states wrote",
         "list": "cannot be read as optimizer states",
-        "sharded": "an earlier version saved under 'sharded-optimizer'",
+        "sharded": "contains states of 'sharded-optimizer' from an earlier version, split for its",
         "text": "neither a list of arrays nor a pickle",
         "empty": "neither a list of arrays nor a pickle",
         "short": "cut off",

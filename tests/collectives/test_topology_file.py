@@ -50,10 +50,10 @@ def test_topologies_that_a_file_cannot_hold_are_refused(tmp_path):
         "two links are called 'wire'": Topology("t", 2, wires),
         r"is not valid JSON \(Infinity is not a valid JSON number\)": make_equal_routes("w", math.inf, 0.0),
         "Infinity is no": make_equal_routes("w", 1e9, math.inf),
-        "name is 'a\\\nb': it must be text on one line, with at most 100 characters": make_equal_routes(
+        r"name is 'a\\nb': it must be text on one line, with at most 100 characters": make_equal_routes(
             "a\nb", 1e9, 0.0
         ),
-        "every device, 0 to 1, once": replace(make_equal_routes("w", 1e9, 0.0), groups=((0,),)),
+        "list every device, 0 to 1, exactly once": replace(make_equal_routes("w", 1e9, 0.0), groups=((0,),)),
         "devices is 257: it must be a whole number from 1 to 256": nvswitch(257),
     }
     for words, topology in cases.items():
@@ -203,7 +203,7 @@ def with_link(**changes):
         ({**TWO, "devices": 2.0}, "devices is 2\\.0: it must be a whole number from 1 to 256"),
         ({**TWO, "devices": True}, "devices is True: it must be a whole number from 1 to 256"),
         ({**TWO, "format": 2}, "format is 2: it must be a whole number from 1 to 1"),
-        ({**TWO, "name": "a\nb"}, "name is 'a\\\nb': it must be text on one line, with at most 100 characters"),
+        ({**TWO, "name": "a\nb"}, r"name is 'a\\nb': it must be text on one line, with at most 100 characters"),
         ({**TWO, "note": 5}, "note is 5: it must be text on one line, with at most 4000 characters"),
         ({**TWO, "latency_s": -1}, "latency_s is -1: it must be a number from 0 to 1e\\+06, such as 1e-5"),
         ({"devices": 2, "links": TWO["links"]}, "latency_s is missing: add a number from 0 to 1e\\+06"),

@@ -8,6 +8,7 @@ from gluonlab.errors import ConfigError, GluonlabWarning, format_for_python, war
 
 EXAMPLES = {
     "--batch-size 0: must be a whole number of at least 1": "batch_size=0: must be a whole number of at least 1",
+    "--lr -0.5: must be greater than 0": "lr=-0.5: must be greater than 0",
     "--gpus 1 and --devices cpu contradict each other": "gpus=1 and devices=cpu contradict each other",
     "leave --strategy out, or give --gpus 2 or more": "leave strategy out, or give gpus=2 or more",
     "unknown --strategy 'layer': choose data": "unknown strategy 'layer': choose data",

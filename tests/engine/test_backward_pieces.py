@@ -96,5 +96,7 @@ def test_without_an_option_the_users_variable_counts(monkeypatch, exported, cpu,
 
 @pytest.mark.parametrize("value", [0, -1, "on", "", 1.5, True, 10**9, "9" * 5000])
 def test_other_values_are_refused_in_a_line(value):
-    with pytest.raises(ConfigError, match=r"^--backward-bulk-size .*give a whole number from 1.*, or off$"):
+    with pytest.raises(
+        ConfigError, match=r"^--backward-bulk-size .*: must be a whole number from 1 to 1000000, or off$"
+    ):
         TrainConfig(backward_bulk_size=value)

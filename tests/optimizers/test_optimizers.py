@@ -178,7 +178,7 @@ def test_sparse_gradients_are_refused(cls):
 
 @pytest.mark.parametrize("cls", [SGD, NAG])
 def test_a_negative_momentum_is_refused(cls):
-    with pytest.raises(ConfigError, match=r"momentum -0\.5: give a number from 0 up"):
+    with pytest.raises(ConfigError, match=r"momentum=-0\.5: use a number of at least 0"):
         cls(momentum=-0.5)
 
 
@@ -193,7 +193,7 @@ def test_every_optimizer_of_mxnet_is_offered_or_has_a_reason():
 @pytest.mark.parametrize("share", ["beta1", "beta2"])
 @pytest.mark.parametrize("value", [1.0, -0.1, float("nan"), "half", True])
 def test_a_beta_that_would_divide_by_zero_is_refused(name, share, value):
-    with pytest.raises(ConfigError, match=rf"^{share} {value}: give a number from 0 and below 1$"):
+    with pytest.raises(ConfigError, match=rf"^{share} {value}: must be a number of at least 0 and less than 1$"):
         make_optimizer(name, {share: value})
 
 

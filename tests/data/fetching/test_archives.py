@@ -62,7 +62,7 @@ def test_a_repacked_archive_of_other_files_is_refused(serve, root):
     by_hand = f"put into {root}, and run the same command again\n    {CIFAR_ARCHIVE} "
     assert f"{by_hand}({len(ARCHIVE):,} bytes, sha256 {sha256(ARCHIVE)})\n" in str(error.value)
     server.files[f"/{CIFAR_ARCHIVE}"] = b""
-    with pytest.raises(DownloadError, match=rf"has 0 bytes, expected 1 to {2**20:,}\n  by hand"):
+    with pytest.raises(DownloadError, match=rf"has 0 bytes, expected 1 to {2**20:,}\n  to download by hand, put into "):
         download(cifar_source(BATCH_FILES, ARCHIVE, server.url), root)
     assert read_files(root) == {}
 

@@ -117,7 +117,7 @@ def delay_queued_work():
     return delays(500, seed=1)
 
 
-@pytest.mark.parametrize("mode", ["data", "cut", "tensor"])
+@pytest.mark.parametrize("mode", ["data", "cut", "channels"])
 def test_a_checkpoint_during_training_equals_one_of_idle_devices(mode):
     """Running statistics of all copies, and those among the parameters, after each step."""
     recorders = StateRecorder(waits=False), StateRecorder(waits=True)
