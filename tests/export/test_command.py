@@ -141,7 +141,7 @@ def test_a_network_of_the_users_own_is_exported_or_refused(tmp_path):
     assert result.onnx.difference <= TOLERANCE
     evaluation = evaluate_run(str(tmp_path / "r"), net=make_net, export="onnx", out=str(tmp_path / "again"))
     assert evaluation.onnx.difference <= TOLERANCE  # with other threads, the last bits differ
-    with pytest.raises(ModelError, match="has the operator erf"):
+    with pytest.raises(ModelError, match="contains the operator erf, which MXNet cannot translate to ONNX"):
         odd = config.replace(out=str(tmp_path / "odd"))
         train(odd, reporter=Reporter(), net=lambda classes: make_net(classes, Erf()))
     assert not (tmp_path / "odd").exists()
@@ -152,7 +152,7 @@ def test_without_its_packages_the_error_names_the_command_that_installs_them(run
     monkeypatch.setitem(sys.modules, name, None)  # import raises ModuleNotFoundError then
     line = read_error_line(run(*QUICK_OPTIONS, "--export", "onnx"), empty_cwd)
     assert line == (
-        f"error: --export onnx needs onnx and onnxruntime, and {name} is not installed: "
+        f"error: --export onnx needs onnx and onnxruntime, but {name} is not installed: "
         "pip install 'gluonlab[onnx]', or omit onnx"
     )
 
@@ -171,11 +171,13 @@ def test_what_cannot_be_exported_is_refused_before_training(run, empty_cwd, monk
         return net
 
     line = read_error_line(run("--export", "tflite"), empty_cwd)
-    assert line == "error: --export tflite: give mxnet or onnx"
+    assert line == "error: --export tflite: must be mxnet or onnx"
     monkeypatch.setitem(MODELS, "odd", ModelKind(odd, "for this test"))
     line = read_error_line(run("--model", "odd", "--epochs", "1", "--export", "onnx"), empty_cwd)
-    assert line.startswith("error: --export onnx: odd has the operator erf, which MXNet cannot translate to ONNX: ")
+    assert line.startswith(
+        "error: --export onnx: odd contains the operator erf, which MXNet cannot translate to ONNX: "
+    )
     out = str(empty_cwd / "run")
     assert run("--model", "odd", "--epochs", "1", "--lr", "0.001", "--out", out)[0] == 0
     line = run("evaluate", out, "--export", "onnx")[2].splitlines()[-1]
-    assert line.startswith("error: --export onnx: odd has the operator erf")
+    assert line.startswith("error: --export onnx: odd contains the operator erf, which MXNet cannot translate to ONNX")

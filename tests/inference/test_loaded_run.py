@@ -161,7 +161,9 @@ def make_net(classes):
 def test_a_users_network_and_data_must_be_given_again(tmp_path):
     data = small_data()
     result = small_run(tmp_path / "own", data, net=make_net)
-    with pytest.raises(ConfigError, match=r"had the network make_net.*in Python, to gluonlab.load"):
+    with pytest.raises(
+        ConfigError, match=r"used your network make_net, .*: pass the same network, in Python, to gluonlab.load_run"
+    ):
         load_run(tmp_path / "own")
     loaded = load_run(tmp_path / "own", net=make_net, devices=device_spec(2))
     with pytest.raises(ConfigError, match="had the data set arrays, and now gets none"):
@@ -226,7 +228,7 @@ def test_parameters_and_scores_that_are_not_finite_fail(tmp_path):
     # too large only in the last layer: ReLU would turn NaN into 0
     large = {"2.weight": 1e20, "3.weight": 1e20}
     nd.save(file, {name: array * large.get(name, 1) for name, array in arrays.items()})
-    with pytest.raises(RunError, match="for image 0 are not finite: its training diverged"):
+    with pytest.raises(RunError, match="for image 0 are not finite: the training diverged"):
         load_run(result.run_dir).predict(np.full((1, 28, 28), 255, np.uint8))
     nd.save(file, {name: array * float("nan") for name, array in arrays.items()})
     with pytest.raises(RunError, match="contains NaN or infinity in"):

@@ -124,7 +124,7 @@ def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(predic
     title, *tiles = drawn
     assert title.startswith(f"{len(result.wrong)} of 360 validation images misclassified by digits, accuracy 0.")
     assert sorted([words for words, _ in tile.lines] for tile in tiles) == sorted(
-        [f"true {it.true}", f"taken for {it.predicted}", f"{it.probability:.1%}", f"no. {it.number}"]
+        [f"true {it.true}", f"predicted {it.predicted}", f"{it.probability:.1%}", f"no. {it.number}"]
         for it in result.wrong
     )
     probabilities = [float(tile.lines[2][0].rstrip("%")) for tile in tiles]

@@ -96,7 +96,7 @@ def test_a_signal_on_a_full_disk_ends_with_its_status_and_names_what_is_not_writ
     assert (status, reporter.steps_left) == (128 + sign, 0)  # no step follows
     [line] = [line for line in err.splitlines() if line and not line.startswith("warning: ")]
     assert re.fullmatch(
-        rf"{WORDS[sign]}: run holds every epoch that was finished, 1 of 4; "
+        rf"{WORDS[sign]}: run contains the finished epochs \(1 of 4\); "
         r"cannot write run/checkpoints/\S+: File too large; .*",
         line,
     )
@@ -127,18 +127,18 @@ def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint_of_the_first(run_with,
         if thread.name.startswith("gluonlab-checkpoint"):
             thread.join(HANGS_S)
     assert (status, waits) == (130, [True])
-    assert err.splitlines()[-1] == f"interrupted: run holds every epoch that was finished, 1 of 4; {GO_ON}"
+    assert err.splitlines()[-1] == f"interrupted: run contains the finished epochs (1 of 4); {GO_ON}"
     assert file_names(Path("run/checkpoints"))[-1:] == ["step-000000023"]
     assert read_newest_checkpoint(Path("run")).checkpoint.step == 23
 
 
 MAKE_UP = "for --confusion and --export mxnet: gluonlab evaluate run --confusion --export mxnet"
-ALL = "run holds every epoch that was finished"
+ALL = "run contains the finished epochs"
 LEFT = {  # steps, of 23 in an epoch; more options -> what an interrupted run says
     (1, ""): "no epoch is finished; run contains the steps of the first epoch",
-    (30, ""): f"{ALL}, 1 of 4",
-    (70, "--confusion --export mxnet"): f"{ALL}, 3 of 4; {MAKE_UP}",
-    (30, "--export mxnet"): f"{ALL}, 1 of 4; for --export mxnet: gluonlab evaluate run --export mxnet",
+    (30, ""): f"{ALL} (1 of 4)",
+    (70, "--confusion --export mxnet"): f"{ALL} (3 of 4); {MAKE_UP}",
+    (30, "--export mxnet"): f"{ALL} (1 of 4); for --export mxnet: gluonlab evaluate run --export mxnet",
 }
 
 
@@ -210,7 +210,7 @@ def started_run(folder, *arguments, until):
 
 def check_last_line(err, word):
     assert "Traceback" not in err, err
-    message = rf"{word}: run holds every epoch that was finished, \d+ of 1000; {GO_ON}"
+    message = rf"{word}: run contains the finished epochs \(\d+ of 1000\); {GO_ON}"
     assert re.fullmatch(message, err.splitlines()[-1])
 
 

@@ -166,9 +166,9 @@ FOREIGN = "config.json was not written by gluonlab run"
 SPOILED = {
     "no config": (remove("config.json"), "contains no config.json | finished run"),
     "no parameters": (remove("parameters.params"), "contains no parameters.params | did not finish an epoch"),
-    "cut off": (write_config(b'{"conf'), "config.json cannot be read | no JSON"),
-    "not text": (write_config(b"\xff\xfe\x00"), "config.json cannot be read | no JSON"),
-    "nested": (write_config(b"[" * 100_000), "config.json cannot be read | no JSON"),
+    "cut off": (write_config(b'{"conf'), "config.json is not valid JSON | directory of a finished run"),
+    "not text": (write_config(b"\xff\xfe\x00"), "config.json is not valid JSON | directory of a finished run"),
+    "nested": (write_config(b"[" * 100_000), "config.json is not valid JSON | directory of a finished run"),
     "nested settings": (write_config(b'{"config": {"lr": ' + b"[" * 200 + b"]" * 200 + b"}}"), FOREIGN),
     "a folder": (
         lambda folder: (remove("config.json")(folder), (folder / "config.json").mkdir()),
@@ -178,7 +178,7 @@ SPOILED = {
     "a number": (change_config(lambda content: content.update(config=3)), FOREIGN),
     "a comparison": (
         change_config(lambda content: content.update(compare=[1, 2])),
-        "is a comparison | one of the runs"),
+        "is a comparison | directory of one of its runs"),
     "no batch": (
         change_config(lambda content: (content["settings"].update(global_batch_size=10**400),
                                 content["config"].update(microbatches=3))),
@@ -188,7 +188,7 @@ SPOILED = {
         "config.json is damaged | image_shape x"),
     "newer": (
         change_config(lambda content: content["config"].update(turbo=1)),
-        "settings that this gluonlab does not know: turbo"),
+        "settings unknown to this version of gluonlab: turbo"),
     "nonsense": (
         change_config(lambda content: content["config"].update(batch_size="x")),
         "config.json is damaged | --batch-size x"),
@@ -201,7 +201,7 @@ SPOILED = {
         write_parameters("lenet", (1, 28, 28)),
         "parameters.params does not fit the model: 1.weight is missing | same model"),
     "other classes": (
-        write_parameters("mlp", (1, 28, 28), 7), "3.weight is (7, 64), not (10, 64) | same network"),
+        write_parameters("mlp", (1, 28, 28), 7), "3.weight has shape (7, 64), not (10, 64) | same model"),
     "damaged parameters": (
         lambda folder: (folder / "parameters.params").write_bytes(b"0" * 99),
         "parameters.params cannot be read as parameters"),
@@ -227,7 +227,7 @@ def test_an_unfinished_run_prints_one_line_and_exits_with_2(run, empty_cwd, copy
             for setting in ("--model=mlp", "--epochs=3", "--lr=0.1", "--kvstore=ring", "--seed=1", "--scale-lr")
         ),
         ("--export mxnet --out /dev/null", "--out /dev/null is a file"),
-        ("--out new", "--out new has no effect on an evaluation without --confusion and --export"),
+        ("--out new", "--out new has no effect on an evaluation that writes no files: add --confusion or --export"),
         ("--export mxnet --out /proc/gluonlab", "cannot write /proc/gluonlab: "),
         ("--export mxnet --out a/new", "cannot be read as parameters"),
     ],

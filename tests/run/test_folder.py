@@ -119,7 +119,7 @@ def test_bad_images_are_left_out_on_request(run, tmp_path):
     status, out, err = run(*words.split(), *STREAMED)
     assert (status, json.loads(out)["history"][0]["images"]) == (0, 17)
     [line] = [line for line in err.splitlines() if "GPU" not in line]
-    assert line == f"warning: 1 of 18 training images cannot be decoded and are left out: {root}/train/bee/0003.jpg"
+    assert line == f"warning: 1 of 18 training images cannot be decoded and are skipped: {root}/train/bee/0003.jpg"
 
 
 # what is written, {} is the folder -> what the line must say

@@ -200,7 +200,7 @@ def test_an_error_at_the_end_does_not_hide_the_first_error(run, first):
 def test_a_second_ctrl_c_while_the_curves_are_drawn_changes_nothing(run, monkeypatch):
     monkeypatch.setattr("gluonlab.runs.plot_curves.draw_curves", Mock(side_effect=KeyboardInterrupt))
     finalizing = finalize_run(run, unfinished_result(run), StopRequest())
-    with pytest.raises(KeyboardInterrupt, match=r"run holds every epoch that was finished, 1 of 3$"), finalizing:
+    with pytest.raises(KeyboardInterrupt, match=r"run contains the finished epochs \(1 of 3\)$"), finalizing:
         raise KeyboardInterrupt
     assert run._metrics is None
     assert file_names(run.path) == ["metrics.jsonl"]

@@ -53,7 +53,7 @@ WRONG = {
     ),
     (CONFIG, "decay"): ({"no_bias_decay": True}, "--no-bias-decay has no effect because the weight decay is 0"),
     (CONFIG, "pretrained"): ({"pretrained": "no.params"}, "--pretrained no.params"),
-    (CONFIG, "export"): ({"export": "onnx"}, "--export onnx needs onnx and onnxruntime, and onnx"),
+    (CONFIG, "export"): ({"export": "onnx"}, "--export onnx needs onnx and onnxruntime, but onnx is not installed"),
     (CONFIG, "tensorboard"): ({"tensorboard": True}, "--tensorboard needs tensorboardX, which is not installed"),
     (DEVICES, "devices"): ({"devices": "gpu:77"}, "there is no gpu:77"),
     (DEVICES, "dtype"): ({"dtype": "float16"}, "--dtype float16 needs GPUs"),
@@ -87,7 +87,7 @@ WRONG = {
         "--on-nan skip: a skipped batch would already have changed the running statistics of resnet8",
     ),
     (BATCH, "arrays"): ({"global_batch_size": 10**8}, "but MXNet allows fewer than 2,147,483,647"),
-    (BATCH, "export"): ({"export": "onnx"}, "has the operator erf, which MXNet cannot translate"),
+    (BATCH, "export"): ({"export": "onnx"}, "contains the operator erf, which MXNet cannot translate to ONNX"),
 }
 KEYS = list(WRONG)
 # What is given besides the settings

@@ -108,7 +108,7 @@ def test_a_run_that_diverges_in_its_last_update_fails_too(tmp_path):
 
 @pytest.mark.parametrize("optimizer", NOT_OFFERED)
 def test_optimizers_that_are_of_no_use_here_are_refused_with_the_reason(tmp_path, optimizer):
-    with pytest.raises(ConfigError, match=f"--optimizer {optimizer} is not offered: it .*: choose "):
+    with pytest.raises(ConfigError, match=f"--optimizer {optimizer} is not supported, because it .*: choose "):
         quick(tmp_path, optimizer=optimizer)
     assert not (tmp_path / "run").exists()
 
@@ -201,8 +201,8 @@ def test_compare_trains_with_each_number_of_devices(tmp_path):
 def test_the_table_of_a_comparison():
     rows = [ComparisonRow(1, 64, 1000.0, 1.0, 1.0, 0.98, "a"), ComparisonRow(2, 128, 1900.0, 1.9, 0.95, 0.975, "b")]
     assert comparison_table(rows).splitlines()[1:] == [
-        "      1      64      1,000     1.00x        100%    0.9800",
-        "      2     128      1,900     1.90x         95%    0.9750",
+        "      1      64      1,000     1.00x        100%        0.9800",
+        "      2     128      1,900     1.90x         95%        0.9750",
     ]
 
 

@@ -222,10 +222,10 @@ def test_cifar10_is_trained_by_a_published_recipe_with_its_network(settings):
             {"recipe": "finetune", "dataset": "imagenette"},
             ["resnet18 on imagenette without --pretrained", "quick or imagenet"],
         ),
-        ({"recipe": "finetune", "model": "mlp"}, ["--recipe finetune is not for mlp on digits: choose quick"]),
+        ({"recipe": "finetune", "model": "mlp"}, ["--recipe finetune does not support mlp on digits: choose quick"]),
         ({"recipe": "imagenet", "dataset": "cifar10", "model": "resnet50"}, ["resnet50 on cifar10", "choose quick"]),
         ({"normalize": "imagent"}, ["--normalize 'imagent'", "did you mean 'imagenet'?"]),
-        ({"normalize": "imagenet"}, ["--normalize imagenet is for 3 channels", "digits have 1", "give M/S, or none"]),
+        ({"normalize": "imagenet"}, ["--normalize imagenet is for 3 channels", "digits have 1", "use M/S, or omit it"]),
         ({"normalize": "0.5,0.5/1,1"}, ["for 2 channels", "digits have 1"]),
     ],
     ids=str,
@@ -318,7 +318,7 @@ def test_switches_say_yes_and_no(run):
     for pair in ("--flip / --no-flip", "--no-bias-decay / --bias-decay", "--random-resized-crop"):
         assert pair in out
     assert "--no-sync-bn" not in out
-    assert "--no-flip takes no value" in run("--no-flip=1")[2]
+    assert "--no-flip does not accept a value: write only --no-flip" in run("--no-flip=1")[2]
     assert "did you mean '--no-flip'?" in run("--no-flop")[2]
 
 

@@ -159,7 +159,9 @@ def test_a_run_keeps_the_library_that_resizes_its_images(tmp_path, of_files, mon
     request.addfinalizer(images_resized.default_resizer.cache_clear)
     with pytest.raises(DataError, match="--resizer cykooz needs the package"):
         train(resume=tmp_path / "run", reporter=Reporter())
-    with pytest.warns(GluonlabWarning, match="were resized by cykooz.resizer, which is not"):
+    with pytest.warns(
+        GluonlabWarning, match="was trained with images resized by cykooz.resizer, which is not installed"
+    ):
         assert evaluate_run(str(tmp_path / "whole")).plan.dataset.resizer == "pillow"
 
 

@@ -92,7 +92,7 @@ def test_a_batch_of_more_elements_than_mxnet_allows_is_refused(enormous, count, 
     assert 174_762 == (2**31 - 2) // (3 * 64 * 64)
     assert table.limit.largest_images(180_000) == table.limit.largest_images(2**31) == batch
     assert table.limit.largest_images(1000) == 1000
-    message = r"make an array of 2,147,\d+,\d+ elements, but MXNet allows fewer than 2,147,483,647"
+    message = r"need an array of 2,147,\d+,\d+ elements, but MXNet allows fewer than 2,147,483,647"
     with pytest.raises(ConfigError, match=message):
         table.memory(batch + 1)
     # LeNet's first convolution makes 20 x 62 x 62 numbers of 3 x 64 x 64
@@ -105,7 +105,7 @@ def test_a_batch_of_more_elements_than_mxnet_allows_is_refused(enormous, count, 
 )
 def test_a_batch_too_large_for_mxnet_is_refused_before_anything_is_written(enormous, empty_cwd, batch, more):
     config = TrainConfig(**{"devices": device_spec(1), "dataset": enormous, "model": "lenet", **more})
-    message = r"elements, but MXNet allows fewer than 2,147,483,647: choose choose choose a smaller --batch-size"
+    message = r"elements, but MXNet allows fewer than 2,147,483,647: choose a smaller --batch-size"
     with pytest.raises(ConfigError, match=message):
         train(config.replace(global_batch_size=batch))
     assert list(empty_cwd.iterdir()) == []
@@ -235,7 +235,9 @@ def test_memory_is_printed_before_training(tmp_path, capsys, batch_size, images)
         assert f"\n           {name:<16}" in before
     assert before.count(" MiB\n") == 6
     assert "epoch 1/1" in after
-    [peak_mib] = re.findall(r"process +([0-9.]+) MiB measured at the peak: all devices, Python, data\n", before)
+    [peak_mib] = re.findall(
+        r"process +([0-9.]+) MiB measured at the peak, including all devices, Python and data\n", before
+    )
     assert 100 < float(peak_mib) < 600
 
 

@@ -212,7 +212,7 @@ def test_class_weights_that_do_not_fit_the_data_are_refused(empty_cwd):
         train(TrainConfig(class_weights="1,2,3,4"), dataset=dataclasses.replace(data(), train=SplitWithoutLabels()))
     floats = PixelSplit((IMAGES / 255).astype("float32"), LABELS.astype("float32"))
     for weights in ("balanced", "1,2,3,4"):
-        with pytest.raises(DataError, match="the labels of arrays are float32: leave it out"):
+        with pytest.raises(DataError, match="the labels of arrays have type float32: omit it"):
             train(TrainConfig(class_weights=weights), dataset=dataclasses.replace(data(), train=floats))
     assert not list(empty_cwd.iterdir())
 
