@@ -134,8 +134,8 @@ def test_processes_that_would_cut_the_network_into_different_numbers_of_stages_e
     )  # fmt: skip
     assert [process.status for process in ended] == [2, 2], ended
     for process in ended:
-        assert "the processes spread the network over" in process.err
-        assert "give --pipeline-parallel, or as many devices to each" in process.err
+        assert "the processes split the model over different numbers of devices, 2, 3" in process.err
+        assert "use --pipeline-parallel, or as many devices in each process" in process.err
 
 
 @each_slow_backend
