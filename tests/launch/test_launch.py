@@ -49,7 +49,7 @@ def test_processes_with_other_options_end_with_the_first_difference(backend, oth
     name, value = other
     both = f"{name} {float(run[run.index(name) + 1]):g}", f"{name} {float(value):g}"
     # the parameter server numbers its workers as they come
-    messages = [f"rank 0 has {a}, and rank 1 {b}: start all" for a, b in (both, both[::-1])]
+    messages = [f"rank 0 has {a}, and rank 1 has {b}: start all" for a, b in (both, both[::-1])]
     assert any(errors.count(message) == 2 for message in messages)
 
 
