@@ -39,7 +39,7 @@ def test_existing_files_remain_and_the_others_equal_the_originals(tmp_path_facto
 
 def test_it_prints_new_and_kept_notebooks(empty_cwd, ended):
     words = "mine", "--language", "ja"
-    expected = f"{LABS} new notebooks in mine\nto work in them, run: jupyter lab mine\n"
+    expected = f"{LABS} new notebooks in mine\nto work in them: jupyter lab mine\n"
     assert ended(main, *words) == (0, expected, "")
     (empty_cwd / "mine" / "01-devices.ipynb").write_text("answered")
     (empty_cwd / "mine" / "02-by-hand.ipynb").unlink()

@@ -93,7 +93,7 @@ def _parameters_digest(folder: Path) -> str:
     return ""
 
 
-FP16_HINT = f"or leave --compress {FP16} out, where gradients beyond 65504 become infinite"
+FP16_HINT = f"or remove --compress {FP16}, which makes gradients beyond 65504 infinite"
 
 
 @contextmanager

@@ -140,13 +140,13 @@ def test_other_machines_loads_and_instruction_sets_are_named_if_both_records_hav
     notes = ["cpu: a and b.", "Other processes kept 1.2 cores busy during the second."]
     assert compare(old, make_record(rates(1), cpu="b", others=1.25)).notes == notes
     [note] = compare(with_, without).notes
-    assert "different instruction sets, AVX512_CORE and AVX2," in note
+    assert "different instruction sets: AVX512_CORE and AVX2. " in note
     assert compare(with_, with_).notes == compare(old, without).notes == []
 
 
 def test_different_measurements_are_not_compared():
     other = replace(make_record(), options={"network": "resnet18"})
-    with pytest.raises(ConfigError, match="lenet and peers --network resnet18 are different bench"):
+    with pytest.raises(ConfigError, match="lenet and peers --network resnet18 are different measurements: compare"):
         compare(make_record(), other)
 
 

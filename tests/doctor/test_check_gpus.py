@@ -115,7 +115,7 @@ def test_another_module_of_that_name_is_no_fault_of_the_driver(tmp_path, monkeyp
     (tmp_path / "pynvml.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
     driver = nvml.read_driver()
-    start = "" if "Syntax" in words else f"nvidia-ml-py is needed; {tmp_path}/pynvml.py fails with "
+    start = "" if "Syntax" in words else f"nvidia-ml-py is needed, but {tmp_path}/pynvml.py fails with "
     assert driver.error.startswith(start) and words in driver.error
     finding = only_finding(check_gpus.check_driver(driver, "mxnet-cu112", ()))
     assert (finding.status, finding.cure) == (WARNING, "pip install --force-reinstall nvidia-ml-py==13.615.71")
@@ -184,7 +184,7 @@ def test_gpus_without_code_are_named_one_by_one():
     assert finding_statuses(findings) == [FAULT, OK, FAULT]
     assert old.what == "Tesla K80 (GPU 1) needs sm_37" and "sm_37 is older than these" in old.cause
     assert new.what == f"{H100[0]} (GPU 2), {H100[0]} (GPU 3) needs sm_90" and "newer" in new.cause
-    cause = "mxnet-cu112 1.9.1 does not support it: its machine code is for sm_50,  sm_60, sm_70, sm_80, sm_86"
+    cause = "mxnet-cu112 1.9.1 does not support it: its machine code is for sm_50, sm_60, sm_70, sm_80, sm_86"
     assert cause in new.cause
     # the CPU build does not use it
     assert finding_statuses(check_gpus.check_capabilities(fake_driver(H100), "mxnet")) == [WARNING]
@@ -241,8 +241,8 @@ PARTS = ["MIG-5c3a-1", "MIG-5c3a-2"]
         ("1,-1,2", [1], ""),
         ("0,7,1", [0], "CUDA stops at '7'"),
         ("0,,1", [0], "CUDA stops at ''"),
-        ("1,1", [], "names GPU 1 twice, so CUDA shows no GPU"),
-        ("0,GPU-0", [], "names GPU 0 twice"),
+        ("1,1", [], "GPU 1 is listed twice, so CUDA shows no GPU"),
+        ("0,GPU-0", [], "GPU 0 is listed twice"),
         ("GPU-2fa5", [2], ""),
         ("GPU-2fa5,GPU-0", [2, 0], ""),
         # GPU- fits several; NVIDIA_VISIBLE_DEVICES knows all
@@ -287,7 +287,7 @@ ORDERED = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         (fake_driver(A100, parts={0: []}), {}, WARNING, "CUDA does not show GPU 0", "", ""),
         (fake_driver(T4, T4), {HERE: "1"}, OK, "gpu:0 is GPU 1 of nvidia-smi", "", ""),
         (fake_driver(T4, T4), {HERE: "1,5"}, WARNING, "CUDA_VISIBLE_DEVICES=1,5: 1 GPU left",
-         "CUDA stops at '5', which names none of the 2 GPUs here, and ignores what follows",
+         "CUDA stops at '5', which is not one of the 2 GPUs here, and ignores the rest",
          "use numbers from 0 to 1, or UUIDs from nvidia-smi -L, each only once"),
         (fake_driver(T4, T4), {HERE: "1,1"}, FAULT, "CUDA_VISIBLE_DEVICES=1,1: no GPUs left", "", ""),
         (fake_driver(T4), {HERE: "9"}, FAULT, "", "", ""),

@@ -157,7 +157,7 @@ def test_a_symbol_that_nobody_has_is_one_fault_for_each_library(mxnet_folder, tm
     results = check_software.check_libraries(mxnet_folder, {"LD_LIBRARY_PATH": f"{tmp_path}/one"})
     [fault] = [finding for finding in results if finding.status == FAULT]
     assert fault.what == "liba.so.1 does not fit"
-    assert "none of them has first" in fault.cause
+    assert "none of them contains first" in fault.cause
     assert f"remove {tmp_path}/one from LD_LIBRARY_PATH" in fault.cure
 
 
@@ -224,7 +224,7 @@ def test_a_kvstore_that_hangs_or_fails_is_named():
     results = mxnet_findings(*answers, failure="was still running after 60 s")
     stores = [(OK, "local work"), (FAULT, "star fails"), (FAULT, "kvstore ring fails")]
     assert find_all(results, "kvstores") == stores
-    assert any("still busy" in finding.cause for finding in results)
+    assert any("still running after 60 s" in finding.cause for finding in results)
 
 
 def test_a_process_that_crashes_while_it_exits_has_tried_everything():

@@ -62,7 +62,7 @@ def test_network_asks_the_mirrors_that_it_is_given(serve, capsys, findings):
     [
         (["--smok-test"], "unknown option '--smok-test': did you mean '--smoke-test'?"),
         (["now"], "unexpected 'now'"),
-        (["--json=1"], "takes no value"),
+        (["--json=1"], "--json does not accept a value: write only --json"),
     ],
 )
 def test_mistakes_are_one_line(ended, arguments, words):
@@ -98,7 +98,7 @@ def test_a_process_is_listened_to_until_it_crashes(run_code):
 
 def test_a_process_that_hangs_is_ended_and_one_that_fails_has_its_status(run_code):
     assert run_code("import time\ntime.sleep(600)", timeout_s=1).failure == "was still running after 1 s"
-    assert run_code("raise SystemExit(3)").failure == "ended with status 3"
+    assert run_code("raise SystemExit(3)").failure == "exited with status 3"
 
 
 def test_a_process_finds_modules_where_this_one_does(run_code):

@@ -130,7 +130,7 @@ def test_missing_cudnn(tmp_path, examined, cuda_environment):
     report = examined(environment, LD_LIBRARY_PATH=driver(tmp_path))
     fault = only_finding(report.findings_for("libraries", "fault"))
     assert fault["what"] == "libcudnn.so.8 is missing"
-    assert "nvidia-cudnn-cu11: " + pip_install_command("cu112") in fault["cure"]
+    assert "install the wheel nvidia-cudnn-cu11, which contains it: " + pip_install_command("cu112") in fault["cure"]
     assert only_finding(report.findings_for("import"))["what"] == "mxnet cannot load libcudnn.so.8"
 
 
@@ -150,7 +150,7 @@ def test_no_driver_below_the_cuda_build(tmp_path, examined, cuda_environment):
     report = examined(environment)
     fault = only_finding(report.findings_for("libraries", "fault"))
     assert fault["what"] == "libcuda.so.1 is missing"
-    assert "comes with the NVIDIA driver (450.80.02 or newer)" in fault["cure"]
+    assert "install the NVIDIA driver (450.80.02 or newer), which contains it" in fault["cure"]
     assert pip_install_command("cpu") in fault["cure"]
     assert only_finding(report.findings_for("gpus"))["what"] == "no GPU"
     wheels = next(

@@ -55,7 +55,10 @@ def handled():
 @pytest.mark.parametrize("number", EXCEPTION_BY_SIGNAL)
 def test_a_signal_ends_a_training_after_its_step_and_handlers_are_put_back(empty_cwd, handled, number):
     reporter = SignalReporter(15, number)
-    with pytest.raises(EXCEPTION_BY_SIGNAL[number], match="run holds every epoch that was finished, 1 of 3"):
+    with pytest.raises(
+        EXCEPTION_BY_SIGNAL[number],
+        match=r"run contains the finished epochs \(1 of 3\); to resume: gluonlab resume run",
+    ):
         train(TrainConfig(**QUICK, global_batch_size=128), reporter=reporter)
     assert reporter.after == 0
     assert [signal.getsignal(each) for each in EXCEPTION_BY_SIGNAL] == [handled] * 3
@@ -114,7 +117,7 @@ def test_an_evaluation_ends_between_two_batches(empty_cwd, handled):
     defaults = Defaults("mlp", batch_size=10, epochs=1, optimizer="sgd", lr=0.1)
     dataset = Dataset("made-up", train_split, Sends(), ("a", "b"), defaults)
     config = TrainConfig(**QUICK, prefetch=0, threads=1, global_batch_size=10)
-    with pytest.raises(EXCEPTION_BY_SIGNAL[signal.SIGTERM], match="no epoch was finished"):
+    with pytest.raises(EXCEPTION_BY_SIGNAL[signal.SIGTERM], match="no epoch is finished; run contains"):
         train(config, reporter=Reporter(), dataset=dataset)
     assert len(asked) == 3
 

@@ -179,4 +179,4 @@ def test_gradients_beyond_float16_end_the_run_with_the_cause(tmp_path):
     assert status == 1, text
     [error] = [line for line in text.splitlines() if "error: " in line]
     assert "no longer finite" in error or "the loss became" in error
-    assert error.endswith("leave --compress fp16 out, where gradients beyond 65504 become infinite")
+    assert error.endswith("; or remove --compress fp16, which makes gradients beyond 65504 infinite")

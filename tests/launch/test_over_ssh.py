@@ -116,7 +116,7 @@ def test_a_host_whose_name_leads_to_itself_alone_is_named(three, tmp_path):
     assert status == 2
     [error] = [line for line in text.splitlines() if "error: " in line]
     assert re.match("error: rank 1 on h2: the name of this host, .*, resolves to 127.0", error)
-    assert error.endswith(f"let it lead to {before}, in its /etc/hosts")
+    assert error.endswith(f"map the name to {before} in /etc/hosts")
 
 
 def test_when_a_host_is_gone_for_good_the_others_go_on_with_the_same_batches(three, tmp_path):

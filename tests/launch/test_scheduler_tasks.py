@@ -283,5 +283,5 @@ def test_a_rank_that_does_not_come_is_named(tmp_path):
         tmp_path, "srun", QUICK_LAUNCH_OPTIONS, count=3, come=2, patience=8
     )
     assert status == other_status == 1
-    assert output.startswith("error: of 3 processes that srun has started, rank 2 has not come")
+    assert output.startswith("error: srun started 3 processes, but rank 2 did not connect to rank 0 within 8 s")
     assert other == ""  # rank 0 speaks for all

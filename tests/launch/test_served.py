@@ -341,7 +341,9 @@ def test_what_cannot_be_where_servers_update_is_refused_with_the_reason(name, va
 
 
 def test_replicas_are_not_compared_where_they_differ():
-    with pytest.raises(ConfigError, match=r"^--check-replicas 3 and --backend dist_async .* wait"):
+    with pytest.raises(
+        ConfigError, match=r"^--check-replicas 3 and --backend dist_async .* differ within an epoch: remove"
+    ):
         check_server_update_options(TrainConfig(check_replicas=3), group_that(False))
     check_server_update_options(TrainConfig(check_replicas=3, update_on_servers=True), group_that(True))
 

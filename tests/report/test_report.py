@@ -77,7 +77,7 @@ def test_charts_have_a_curve_per_run_and_a_point_per_epoch(tmp_path):
     charts = draw_charts(make_runs(tmp_path, a=make_metrics(), b=make_metrics(epochs=2)))
     *by_epoch, learning_rate = charts
     assert by_epoch == [
-        "Training loss", "Validation loss", "Validation accuracy, %", "Validation accuracy, %, against time",
+        "Training loss", "Validation loss", "Validation accuracy, %", "Validation accuracy, %, by time",
         "Images per second",
     ]  # fmt: skip
     assert learning_rate == "Learning rate"
@@ -118,7 +118,7 @@ def test_the_best_epoch_is_marked(tmp_path):
     runs = make_runs(tmp_path, a=make_metrics(), b=[])
     rows = re.findall(r'<tr( class="best")?><td>(\d)</td>', make_page(runs))
     assert rows == [("", "1"), (' class="best"', "2"), ("", "3")]
-    for title in ("Validation accuracy, %", "Validation accuracy, %, against time"):
+    for title in ("Validation accuracy, %", "Validation accuracy, %, by time"):
         assert re.findall(r'<g id="(best-run-\d+)"', draw_charts(runs)[title]) == ["best-run-0"]
 
 
@@ -135,7 +135,7 @@ def test_the_accuracy_axis_stays_between_0_and_100_percent(tmp_path, accuracies)
     epochs = [line for line in make_metrics() if line["kind"] == "epoch"]
     lines = [{**line, "val_accuracy": accuracy} for line, accuracy in zip(epochs, accuracies)]
     charts = draw_charts(make_runs(tmp_path, a=lines))
-    for title in ("Validation accuracy, %", "Validation accuracy, %, against time"):
+    for title in ("Validation accuracy, %", "Validation accuracy, %, by time"):
         ticks = read_ticks(charts[title])
         assert 0 <= min(ticks) < max(ticks) <= 100
 
@@ -239,7 +239,7 @@ def test_a_picture_is_embedded_without_running_its_scripts(tmp_path, monkeypatch
     assert [base64.b64decode(content).decode() for content in picture.findall(text)] == [HOSTILE]
     assert f"{title}: a" in text and text.count("<script") == 1  # the page's own
     monkeypatch.setattr(run_reader, "MAX_PICTURE_BYTES", 10)
-    with pytest.raises(DataError, match=f"{re.escape(name)} has more than the 10 bytes"):
+    with pytest.raises(DataError, match=f"{re.escape(name)} is larger than the maximum of 10 bytes"):
         make_page(read_runs(runs[:1]))
 
 
@@ -289,7 +289,7 @@ def test_only_an_earlier_report_is_overwritten(tmp_path, ended):
 
 # --- staleness of asynchronous gradients
 
-CHART = "Staleness: pushes, %, by updates of others"
+CHART = "Staleness: pushes, %, by updates of other workers"
 
 
 def make_lines(*pushes):

@@ -89,7 +89,7 @@ MISTAKES = {
     "--init hee": "'hee' | choose chapter, he",
     "--dataset mnits": "'mnits' | did you mean 'mnist'?",
     "--dataset mnist": "mnist | --data-dir DIR",
-    "--data-dir x": "digits | leave --data-dir out",
+    "--data-dir x": "digits | omit --data-dir",
     "--batch-size 8": "'--batch-size' | did you mean '--global-batch-size'?",
 }
 
