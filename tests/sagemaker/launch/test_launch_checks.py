@@ -38,7 +38,7 @@ def test_a_name_is_refused_exactly_when_aws_would(text):
     if is_name(text):
         assert check_name("--name", text) == text
     else:
-        with pytest.raises(RefusedError, match="write at most 63 letters"):
+        with pytest.raises(RefusedError, match="use at most 63 letters"):
             check_name("--name", text)
 
 
