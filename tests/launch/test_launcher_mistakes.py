@@ -74,7 +74,7 @@ MISTAKES = {
     f"{HOROVOD} --timeline-filename none/t.json": "the timeline none/t.json cannot be written (No such file or "
     "directory): pass another",
     f"{HOROVOD} --timeline-filename": "--timeline-filename needs a value: write --timeline-f",
-    f"{HOROVOD} -- --compress 4bit": "--compress 4bit: give 2bit:THRESHOLD, such as 2bit:0.5, or",
+    f"{HOROVOD} -- --compress 4bit": "--compress 4bit: use 2bit:THRESHOLD, such as 2bit:0.5, or",
     # programs
     "-n 2 -- no-such-program": "program 'no-such-program' is not in PATH: write the program's",
     "-n 2 -- train.py": "'train.py' is in the current directory, which is not in PATH: write python",
