@@ -107,7 +107,7 @@ def test_the_links_that_nvml_reports_are_a_file(bench, allreduce, monkeypatch, e
     written = read_topology(empty_cwd / "m.json")
     expected = nvml_topology(driver, range(len(driver.gpus)))
     assert (dict(written.routes), written.groups) == (dict(expected.routes), expected.groups)
-    assert (written.gpu, written.name) == (gpu, "m") and "NVML reports" in written.note
+    assert (written.gpu, written.name) == (gpu, "m") and "reported by NVML" in written.note
     status, out, err = allreduce("simulate", "m.json", "--bytes", "1MiB", "--json")
     assert (status, err, json.loads(out)["world_size"]) == (0, "", len(driver.gpus))
 
