@@ -11,6 +11,8 @@ import numpy as np
 import onnxruntime
 from PIL import Image, ImageOps
 
+if len(sys.argv) < 3:
+    sys.exit("usage: python classify.py FOLDER IMAGE...")
 folder, *pictures = map(Path, sys.argv[1:])
 about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
 _, channels, height, width = about["input"]["shape"]

@@ -126,14 +126,17 @@ def compare(counts: str, as_json: bool, quiet: bool, **settings: Any) -> None:
     device_counts = _parse_device_counts(counts)
     config = TrainConfig(**given_settings(settings))
     check_before_mxnet(config)
+    from gluonlab.bench.harness.machine_info import OtherProcessLoad
     from gluonlab.cli.print_results import make_reporter
     from gluonlab.study.compare_device_counts import compare as compare_counts
     from gluonlab.study.compare_device_counts import comparison_table
 
+    others = OtherProcessLoad()
     rows = compare_counts(config, device_counts, make_reporter(quiet or as_json))
     with ignore_closed_reader(sys.stdout):  # the results are also in the comparison's folder
         text = "\n" * (not quiet) + comparison_table(rows)
         click.echo(json_text([vars(row) for row in rows]) if as_json else text)
+    others.warn_if_busy()
 
 
 def _parse_device_counts(text: str) -> List[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from dataclasses import replace
 from typing import Any, List, Optional, Sequence, Tuple
 
 import click
@@ -18,6 +19,7 @@ from gluonlab.launch.check_launcher_arguments import (
     check_not_in_group,
     check_remote_options,
     given_options,
+    gpus_per_process,
     job_file_options,
     parse_number,
     parse_run_command,
@@ -164,6 +166,9 @@ def main(
         job_request = parse_job_request(backend, processes, job, launcher_options, words)
         if not program:
             validate_run_arguments(backend, words, restarts, main, worker)
+            requested = job_request.gpus if any(pair.startswith("gpus=") for pair in job) else None
+            gpus = gpus_per_process(backend, words, main, worker, requested)
+            job_request = job_request if gpus is None else replace(job_request, gpus=gpus)
         _parse_min_np(min_np, restarts, job_request.processes)
         print(job_file(kind, job_request), end="")
         return None

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import re
 import shlex
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import click
@@ -23,6 +25,7 @@ from gluonlab.config.option_hints import nearest_option
 from gluonlab.errors import ConfigError
 from gluonlab.launch.hosts import MAX_PROCESSES, Host
 from gluonlab.launch.process_membership import Membership
+from gluonlab.runs.run_schema import CONFIG
 
 # Options that a job file passes to each process, because rank 0 of the job launches the others.
 JOB_OPTIONS = ("servers", "max_restarts", "min_np", "timeout", "port")
@@ -37,6 +40,7 @@ REFUSED_IN_JOBS = {
 }
 DEFAULT_CHECKPOINT_PERIOD = "1 epoch"  # default interval of checkpoints
 ASYNC_BACKEND = "dist_async"
+MAX_GPUS = 16  # GPUs of a host; a device pattern that matches the last one may match all GPUs
 # Commands, and their former options of gluonlab run, that are only for a single process.
 SINGLE_PROCESS_COMMANDS = ("compare", "evaluate", "find-batch-size", "find-lr", "list")
 SINGLE_PROCESS_OPTIONS = ("--compare", "--evaluate", "--find-batch-size", "--find-lr", "--list", "--save-config")
@@ -213,6 +217,69 @@ def validate_run_arguments(
         )
     has_checkpoints = options["checkpoint_every"] or options["autoresume"]
     return words if has_checkpoints else (*words, "--checkpoint-every", DEFAULT_CHECKPOINT_PERIOD)
+
+
+def gpus_per_process(
+    backend: str, words: Sequence[str], launcher: click.Command, worker: click.Command, requested: Optional[int]
+) -> Optional[int]:
+    """Return the number of GPUs that a run's options need in each process; None if they need none.
+
+    The options are those on the command line, in --config, and of a run to resume. The number is at
+    least as large as the last GPU that --devices names. If ``requested`` is a number, return it.
+
+    Args:
+        backend: see --backend
+        words: the options of the run, after ``--``
+        launcher: the launcher's command
+        worker: the worker's command
+        requested: GPUs of each process by --job; None if not given
+
+    Raises:
+        ConfigError: if ``requested`` is less than the options need
+    """
+    options = _parse_run_options(backend, words, launcher, worker)
+    if options["resume"] is not None:
+        config_file = str(Path(options["resume"]) / CONFIG)
+        with suppress(ConfigError):  # the run may be on another machine
+            options = _parse_run_options(backend, ["--config", config_file, *words], launcher, worker)
+    gpus, devices = options["gpus"], options["devices"]
+    spec = devices if devices is None or isinstance(devices, str) else ",".join(devices)
+    needed = int(gpus) if gpus is not None else None if spec is None else _count_named_gpus(spec)
+    if requested is None:
+        return needed
+    option = f"--gpus {gpus}" if spec is None else f"--devices {spec}"
+    if gpus is spec is None:
+        needed, option = int(bool(options["require_gpu"])), "--require-gpu"
+    # Without GPUs, a number of GPUs means a number of CPU devices.
+    may_use_cpus = not options["require_gpu"] and "gpu" not in (spec or "").lower()
+    if requested < (needed or 0) and (requested or not may_use_cpus):
+        raise ConfigError(
+            f"--job gpus={requested}: {option} needs {needed} GPU{'s' * (needed != 1)} per process: "
+            f"set --job gpus={needed}, or remove --job gpus"
+        )
+    return requested
+
+
+def _count_named_gpus(spec: str) -> Optional[int]:
+    """Return how many GPUs a host needs for the devices of --devices; None if it depends on the host.
+
+    ``gpu:2,3`` needs four GPUs, because GPUs are numbered from 0.
+    """
+    if re.fullmatch(r"\s*\d+\s*", spec):
+        return int(spec)
+    if "gpu" not in spec.lower():
+        return 0
+    items = [re.fullmatch(r"\s*(?:gpu\s*[:(]?)?\s*(\d*)\)?\s*", item, re.IGNORECASE) for item in re.split("[,|]", spec)]
+    numbers = [int(item[1] or 0) for item in items if item]
+    if len(numbers) < len(items):
+        try:
+            pattern = re.compile(spec.partition(":")[2].strip())
+        except (re.error, OverflowError, RecursionError):  # also the pattern *, which means all GPUs
+            return None
+        numbers = [number for number in range(MAX_GPUS) if pattern.fullmatch(str(number))]
+        if not numbers or numbers[-1] == MAX_GPUS - 1:
+            return None
+    return max(numbers) + 1
 
 
 def _parse_run_options(

@@ -466,7 +466,7 @@ def _sagemaker_parameters(request: JobRequest) -> Dict[str, Any]:
     hyperparameters = parameters["HyperParameters"]
     hyperparameters["backend"] = json.dumps(request.backend)
     hyperparameters.pop("gpus", None)  # the template's; each process has its own
-    if request.gpus:
+    if request.gpus and "devices" not in run_options:
         hyperparameters["gpus"] = str(request.gpus)
     if horovod:
         hyperparameters["sagemaker_mpi_num_of_processes_per_host"] = str(request.max_processes_on_host)

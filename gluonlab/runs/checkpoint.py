@@ -179,10 +179,13 @@ def read_newest_checkpoint(run_dir: Path) -> LatestCheckpoint:
             damaged.append(f"{path} is damaged ({error})")
         except _UnusableCheckpoint as error:
             damaged.append(f"{path} cannot be used ({error})")
-    reason = f": {damaged[0]}" if damaged else ""
+    if damaged:
+        raise DataError(
+            f"{run_dir} has no complete checkpoint to resume from: {damaged[0]}: start the run again in another --out"
+        )
     raise DataError(
-        f"{run_dir} has no {'complete ' * bool(damaged)}checkpoint to resume from{reason}: use the "
-        "directory of a run that was interrupted, or that had --checkpoint-every"
+        f"{run_dir} has no checkpoint to resume from, because without --checkpoint-every a run saves "
+        "one only on Ctrl-C or SIGTERM: start it again with --checkpoint-every 1epoch"
     )
 
 

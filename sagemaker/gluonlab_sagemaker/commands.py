@@ -38,7 +38,7 @@ MIN_VOLUME_GB = 20  # the environment takes about 12
 @click.option(
     "--instance",
     metavar="TYPE",
-    help="instance type, such as ml.g5.12xlarge; --instance list shows the types with GPUs",
+    help="instance type, such as ml.g5.12xlarge; --instance list shows types and, with --region, prices",
 )
 @click.option("--repository", metavar="URL", help="git repository from which the notebook clones gluonlab")
 @click.option("--bucket", metavar="NAME", help="S3 bucket for results; without --repository also for gluonlab itself")
@@ -92,7 +92,7 @@ def create_notebook(
     """
     if instance == "list":
         prices, region = Prices(), context.caller.region
-        for name in pairs.load_instances():
+        for name in (instances.CPU_INSTANCE, *pairs.load_instances()):
             click.echo(instances.format_instance(name, prices.describe_hour_price(name, region)))
         print_note(f"prices: {prices.describe_source(region)}")
         return

@@ -95,6 +95,8 @@ class Prices:
 
     def describe_hour_price(self, instance: str, region: Optional[str]) -> str:
         """Format the price of a notebook for an hour."""
+        if region in UNKNOWN_REGIONS:
+            return "price: add --region"
         hour = self.hour_price(instance, region)
         return "price unknown" if hour is None else f"{hour:,.2f} {self.currency(region)} per hour"
 

@@ -15,6 +15,8 @@ from gluonlab_sagemaker.errors import RefusedError
 
 PLATFORM_PATTERN = re.compile(r"notebook-[a-z0-9]+-v[0-9]+")
 FOLDER = Path(__file__).resolve().parent.parent
+CPU_INSTANCE = "ml.m5.xlarge"  # a cheap machine without GPUs, see README.md
+CPU_INSTANCE_SIZE = (4, 16)  # its vCPUs, and its memory in GiB
 
 
 def normalize_instance_type(instance: str, kind: str = "InstanceType") -> str:
@@ -114,11 +116,16 @@ def alive_types() -> List[str]:
 
 def instance_examples() -> str:
     """Return examples of instance types for an error message."""
-    return f"such as {', '.join(alive_types())} (`create --instance list` describes them)"
+    return (
+        f"such as {', '.join(alive_types())}, or {CPU_INSTANCE} without GPUs (`create --instance list` describes them)"
+    )
 
 
 def format_instance(instance: str, price: str) -> str:
     """Format an instance type and its price as a line."""
+    if instance == CPU_INSTANCE:
+        vcpus, memory_gib = CPU_INSTANCE_SIZE
+        return f"{instance:<18}{'no GPU':<17}{vcpus:>3} vCPUs {memory_gib:>5} GiB  {'':<10}{price:<20}".rstrip()
     facts = pairs.load_instances()[instance]
     gpus = f"{facts['gpus']} x {facts['gpu']} {facts['gpu_memory_gb']} GB"
     state = "" if facts["status"] == "alive" else f"  {facts['status']} as of {facts['as_of']}"

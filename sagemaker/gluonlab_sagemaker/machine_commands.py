@@ -16,8 +16,6 @@ from gluonlab_sagemaker.options import PROGRAM, CommandContext, aws_options, not
 from gluonlab_sagemaker.quota import USES, list_quotas, quota_name, request_increase
 from gluonlab_sagemaker.resize import NotebookChange, request_resize
 
-CPU_INSTANCE = "ml.m5.xlarge"  # a cheap machine without GPUs, see README.md
-
 
 @command(f"{PROGRAM} resize")
 @aws_options(status="Stopped")
@@ -84,7 +82,7 @@ def show_prices(context: CommandContext, update: bool) -> None:
         return
     prices = Prices()
     context.report(f"{'':<18}{'an hour':>12}{'a day':>12}{'training/h':>12}")
-    for instance in (CPU_INSTANCE, *pairs.load_instances()):
+    for instance in (instances.CPU_INSTANCE, *pairs.load_instances()):
         context.report(prices.format_row(instance, region))
     context.report(f"GB-month of a volume: {prices.format_gb_month_price(region)}; {prices.describe_source(region)}")
 

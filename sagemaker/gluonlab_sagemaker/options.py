@@ -46,7 +46,7 @@ class CommandContext(NamedTuple):
             print_note(text) if text.startswith("warning: ") else click.echo(text)
 
     def make_waiter(self, interval_s: float = 10, timeout_s: float = 3600) -> Waiter:
-        return Waiter(interval_s, timeout_s, self.sleep)
+        return Waiter(interval_s, timeout_s, self.sleep, prints_progress=not self.caller.is_dry_run)
 
     def print_next_steps(self, notebook: Notebook, status: Optional[str]) -> None:
         """Print advice on the next command for a notebook in this status."""

@@ -12,7 +12,10 @@ GetStatus = Callable[[], Optional[str]]
 
 
 class Waiter:
-    """A poller that gets a status every ``interval_s`` seconds, and fails after ``timeout_s``."""
+    """A poller that gets a status every ``interval_s`` seconds, and fails after ``timeout_s``.
+
+    In a dry run, whose statuses are made up, ``prints_progress`` is false.
+    """
 
     def __init__(
         self,
@@ -20,9 +23,10 @@ class Waiter:
         timeout_s: float = 3600,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        prints_progress: bool = True,
     ) -> None:
         self._interval_s, self._timeout_s = interval_s, timeout_s
-        self._sleep, self._clock = sleep, clock
+        self._sleep, self._clock, self._prints_progress = sleep, clock, prints_progress
 
     def wait_until(self, name: str, end_statuses: Iterable[Optional[str]], get_status: GetStatus) -> Optional[str]:
         """Poll the status of ``name`` until it is one of ``end_statuses``, and return it.
@@ -50,14 +54,14 @@ class Waiter:
                 line = f"{name}: {status}" + (
                     f", {int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}" if is_terminal else ""
                 )
-                if line != last_line:
+                if self._prints_progress and line != last_line:
                     print(
                         f"\r{line:<70}" if is_terminal else line,
                         end="" if is_terminal else "\n",
                         file=sys.stderr,
                         flush=True,
                     )
-                last_line = line
+                last_line = line if self._prints_progress else ""
                 self._sleep(self._interval_s)
         finally:
             if last_line and is_terminal:

@@ -306,6 +306,65 @@ def test_rank_0_of_a_pod_listens_beside_the_scheduler(port, rank_0_port, print_j
     assert container["command"][container["command"].index("--port") + 1] == port
 
 
+@pytest.fixture
+def gpus_of(ended, empty_cwd):
+    """Return ``gpus_of(options, job, kind)``: GPUs per process in the printed file, or its error."""
+    Path("run").mkdir()
+    Path("three.toml").write_text("gpus = 3\n")
+    patterns = {"slurm": r"gpus-per-node=(\d+)", "lsf": r"num=(\d+):", "k8s": r'nvidia.com/gpu: "(\d+)"'}
+    patterns["sagemaker"] = r'gpus: "\D*(\d+)'
+
+    def count(options, job=None, kind="slurm"):
+        words = [] if job is None else ["--job", f"gpus={job}"]
+        status, out, err = ended(main, "-n", "2", "--print", kind, *words, "--", *options.split())
+        if status:
+            return err
+        return int((re.findall(patterns[kind], out) or [0])[0])
+
+    return count
+
+
+@pytest.mark.parametrize("kind", ["slurm", "lsf", "k8s", "sagemaker"])
+def test_a_job_has_the_gpus_that_the_run_asks_for(kind, gpus_of):
+    assert gpus_of("--epochs 5", kind=kind) == 1
+    assert gpus_of("--gpus 2", kind=kind) == 2
+    assert gpus_of("--config three.toml", kind=kind) == 3
+    assert gpus_of("--devices cpu*2", kind=kind) == 0
+
+
+@pytest.mark.parametrize(
+    ("devices", "gpus"),
+    [("gpu:0,1", 2), ("gpu:2,3", 4), ("gpu", 1), ("gpu(2)", 3), ("gpu:0|gpu:4", 5), ("gpu:[0-3]", 4), ("3", 3),
+     ("cpu", 0), ("gpu:*", 1), ("gpu:.*", 1), ("gpu:0,gpu:1", 2)],
+)  # fmt: skip
+def test_a_job_has_the_gpus_of_the_devices(devices, gpus, gpus_of):
+    assert gpus_of(f"--devices {devices}") == gpus
+
+
+def test_a_job_has_the_gpus_of_the_run_to_resume(gpus_of):
+    assert gpus_of("resume run") == 1  # config.json is on another machine
+    Path("run/config.json").write_text('{"gpus": 4}')
+    assert gpus_of("resume run") == 4
+    assert gpus_of("resume run --gpus 2") == 2
+
+
+@pytest.mark.parametrize("kind", ["slurm", "sagemaker"])
+def test_sagemaker_gets_either_devices_or_gpus(kind, gpus_of):
+    assert gpus_of("--devices gpu:0,1", kind=kind) == (2 if kind == "slurm" else 0)
+
+
+def test_the_gpus_of_the_job_win_unless_they_are_too_few(gpus_of):
+    assert gpus_of("--gpus 2", job=4) == 4
+    assert gpus_of("--devices cpu*2", job=1) == 1
+    assert gpus_of("--gpus 2", job=0) == 0  # the run then uses CPU devices
+    message = "--job gpus=1: --gpus 2 needs 2 GPUs per process: set --job gpus=2, or remove --job gpus"
+    assert gpus_of("--gpus 2", job=1) == f"error: {message}\n"
+    assert "--gpus 3 needs 3 GPUs" in gpus_of("--config three.toml", job=2)
+    for options in ("--devices gpu:0,1", "--gpus 2 --require-gpu", "--require-gpu"):
+        error = gpus_of(options, job=0)
+        assert error.startswith("error: --job gpus=0: ") and error.count("\n") == 1
+
+
 PAGE = Path(__file__).parents[2] / "docs" / "launch.md"
 
 

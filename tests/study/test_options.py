@@ -38,7 +38,7 @@ OPTIONS = {
         ("batch-size --batch-sizes 16,x", "--batch-sizes x: must be a whole number"),
         ("batch-size --quick --batch-sizes 16,2000", "--batch-sizes 2000: digits has only 1,437 training images"),
         ("batch-size --target 0", "--target 0: give a number"),
-        ("batch-size --target 2", "--target 2: give a number"),
+        ("batch-size --target 2", "--target 2: must be a number"),
         ("batch-size --language de", "unknown language 'de'"),
         ("batch-size --resume x --seeds 2", "omit --seeds"),
         ("batch-size --resume x", "x/study.json cannot be read"),

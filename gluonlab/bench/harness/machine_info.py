@@ -15,7 +15,7 @@ from typing import Any, Dict, Optional
 import gluonlab
 from gluonlab.bench.harness.table_format import WIDTH
 from gluonlab.engine import mxnet_and_cuda_libraries
-from gluonlab.errors import ConfigError
+from gluonlab.errors import ConfigError, warn
 from gluonlab.host import resources
 from gluonlab.host.resources import (
     ISA_LIMIT_VARIABLE,
@@ -117,6 +117,15 @@ class OtherProcessLoad:
         Children of this process count as others until they have exited.
         """
         return max(0.0, self._seconds() - self._initial_s) / (time.monotonic() - self._start_time)
+
+    def warn_if_busy(self) -> None:
+        """Warn if other processes used the machine, which lowers every rate."""
+        others = self.busy_cores()
+        if others > BUSY_CORES:
+            warn(
+                f"other processes kept {others:.1f} of {resources.available_cores()} cores busy: "
+                "measure again when they are idle"
+            )
 
     def _seconds(self) -> float:
         stat, times = read_kernel_file(PROC / "stat"), os.times()

@@ -15,19 +15,12 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple
 
 import click
 
-from gluonlab.bench.harness.machine_info import (
-    BUSY_CORES,
-    CHECKOUT,
-    OtherProcessLoad,
-    describe_environment,
-    describe_machine,
-)
+from gluonlab.bench.harness.machine_info import CHECKOUT, OtherProcessLoad, describe_environment, describe_machine
 from gluonlab.bench.harness.measurement_record import Record, Series
 from gluonlab.bench.harness.table_format import WIDTH
 from gluonlab.config.option_checks import whole_number_check
-from gluonlab.errors import ConfigError, DeviceError, warn
+from gluonlab.errors import ConfigError, DeviceError
 from gluonlab.files.atomic_files import check_new_path, check_output_file, new_file
-from gluonlab.host import resources
 
 if TYPE_CHECKING:
     import mxnet as mx
@@ -154,13 +147,7 @@ class MeasurementSession:
 
     def warn_if_busy(self) -> None:
         """Warn if other processes used the machine, which lowers every rate."""
-        others = self._others.busy_cores()
-        if others > BUSY_CORES:
-            message = (
-                f"other processes kept {others:.1f} of {resources.available_cores()} cores busy: "
-                "measure again when they are idle"
-            )
-            warn(message)
+        self._others.warn_if_busy()
 
 
 # --- drawings of schedules

@@ -141,7 +141,9 @@ def _break_even_sentences(diagnosis: Diagnosis, devices: str, texts: Mapping[str
         yield texts["pays"].format(
             devices=devices, images=f"{images_per_copy.value:,.0f}", per=_batch_unit(diagnosis, texts)
         )
-    if images_per_copy.lowest < images_per_copy.highest:
+    if images_per_copy.lowest <= 1 and math.isinf(images_per_copy.highest):
+        yield texts["pays_unknown"]
+    elif images_per_copy.lowest < images_per_copy.highest:
         low, high = (f"{value:,.0f}" for value in (images_per_copy.lowest, images_per_copy.highest))
         text_name = "at_least" if math.isinf(images_per_copy.highest) else "to"
         yield texts["pays_between"].format(interval=texts[text_name].format(low=low, high=high))

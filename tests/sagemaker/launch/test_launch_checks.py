@@ -219,19 +219,21 @@ def test_every_instance_is_a_choice_and_has_a_request_of_its_own(capsys, credent
         assert instances.notebook_request(name)["InstanceType"] == name
         assert ("dead as of 2026-11-21" in line) == name.startswith("ml.p3")
     names = [line.split()[0] for line in out.splitlines()]
-    assert names[0] == "ml.g4dn.xlarge" and names[-1].startswith("ml.p3")  # the living first
+    assert names[:2] == ["ml.m5.xlarge", "ml.g4dn.xlarge"] and names[-1].startswith("ml.p3")  # the living first
 
 
 def test_the_list_of_machines_says_what_each_costs_an_hour(capsys, credentials):
     out, err = run_command(capsys, Dependencies(), ("create", "--instance", "list"))[1:]
     message = {line.split()[0]: line for line in out.splitlines()}
-    assert "1.41 USD per hour" in message["ml.g5.xlarge"]
+    assert "1.41 USD per hour" in message["ml.g5.xlarge"] and "0.23 USD per hour" in message["ml.m5.xlarge"]
     assert "price unknown" in message["ml.g4dn.12xlarge"]
     assert "prices: USD, as of" in err
 
 
 def test_without_a_region_no_price_is_looked_for_and_nothing_is_made(capsys, monkeypatch):
     monkeypatch.delenv("AWS_DEFAULT_REGION")
+    out = run_command(capsys, Dependencies(), ("create", "--instance", "list"))[1]
+    assert all("price: add --region" in line for line in out.splitlines())
     made = ("create", "--instance", "g5.xlarge", "--repository", "https://x/y")
     message = "error: create needs a region: add --region REGION, such as us-east-1\n"
     assert run_command(capsys, Dependencies(), made) == (2, "", message)

@@ -51,7 +51,8 @@ def comparable(calls):
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_a_rehearsal_prints_what_the_command_then_calls(before, command, launch, log, rehearse):
-    printed, _ = rehearse(*command)
+    printed, notes = rehearse(*command)
+    assert "InService" not in notes and "Stopped" not in notes  # made-up statuses
     for earlier in before:
         assert launch(*earlier)[0] == 0
     log.calls.clear()
