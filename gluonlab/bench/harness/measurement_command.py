@@ -197,7 +197,10 @@ def count_devices(spec: str) -> int:
     number = re.fullmatch(r"\s*(?:cpu\s*\*)?\s*([+-]?[0-9]+)\s*", spec.lower())
     if number:
         return int(whole_number_check(1, MAX_CPU_DEVICES)("--devices", number[1]))
-    return len(devices(spec))
+    try:
+        return len(devices(spec))
+    except DeviceError as error:
+        raise DeviceError(f"--devices {error}") from None
 
 
 # --- options of commands
