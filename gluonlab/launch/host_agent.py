@@ -201,7 +201,7 @@ class HostAgent:
         self._run_in_background(self._report_end(name, process, forwarding))
 
     def _reserve_node_port(self, name: str) -> Dict[str, str]:
-        """Reserve a port for MXNet in the program ``name``. Return the variable with the port.
+        """Reserve a port for MXNet in the program ``name``. Return the port as a variable to set.
 
         Each program gets a higher port than the previous programs, because MXNet's scheduler
         numbers the workers on a host in the order of their ports.

@@ -190,7 +190,7 @@ def _count_local_processes(group: ProcessGroup) -> int:
 
 
 def _install_rule(store: Any, rule: mx.optimizer.Optimizer) -> None:
-    """Install ``rule``, an optimizer, on all servers. Wait until all workers have called this."""
+    """Install ``rule``, an optimizer, on all servers. Wait until all workers have done this."""
     if store.rank == 0:
         store.set_optimizer(rule)  # waits until each server has loaded it or failed
     store._barrier()

@@ -46,7 +46,7 @@ def program_variables() -> Dict[str, str]:
 
 
 def become_program(words: Sequence[str]) -> NoReturn:
-    """Execute the program in this process. Raises ConfigError if it cannot be started."""
+    """Replace this process with the program. Raises ConfigError if the program cannot start."""
     try:
         os.execvp(words[0], list(words))
     except OSError as error:

@@ -292,7 +292,7 @@ def _unreached_message(name: str, findings: PanelFindings, options: BatchSizeOpt
 
 
 def train_to_target(options: BatchSizeOptions, settings: Mapping[str, Any], round: int) -> Dict[str, Any]:
-    """Train until the workload's target accuracy or step limit, and return all evaluations."""
+    """Train to the workload's target accuracy or step limit, and return all evaluations."""
     from gluonlab.config import TrainConfig
     from gluonlab.study.short_training import AccuracyProbe, device_settings, log_spaced_steps, train_with_probe
 

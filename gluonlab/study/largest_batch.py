@@ -70,7 +70,7 @@ class LargestBatch:
         return self.memory.images
 
     def to_dict(self) -> Dict[str, Any]:
-        """Return the result for JSON. ``total``: estimated bytes of the device that needs most."""
+        """Return the result for JSON. ``total``: largest estimated bytes of a device."""
         planned = {name: {**memory._asdict(), "total": memory.total} for name, memory in self.rows}
         return {
             **self.memory._asdict(), "total": self.memory.total,
@@ -168,12 +168,12 @@ class _BatchSizeSearch:
             )
 
     def _planned_image_bytes(self) -> float:
-        """Return the bytes of one more image for each copy, by MXNet's plan, which is too small."""
+        """Return MXNet's estimate, which is too low, of the bytes for one more image per copy."""
         bytes_of_smaller, bytes_of_larger = (self._planned_bytes(images) for images in self.planned_sizes)
         return (bytes_of_larger - bytes_of_smaller) / (self.planned_sizes[1] - self.planned_sizes[0])
 
     def _planned_bytes(self, images: int) -> int:
-        """Return the estimated bytes of all CPU devices together, or of the GPU that needs most."""
+        """Return the estimated bytes of all CPU devices together, or of the GPU with the most."""
         needs = self.needs
         if self.on_gpus:
             return needs.memory(images).total
@@ -266,7 +266,7 @@ class LargestSizeSearch:
         return max((larger_cost - cost) / (larger - size), self.unit_cost / 4)
 
     def _is_finished(self) -> bool:
-        """Return True if the largest fitting size is known closely enough, or tries are used up."""
+        """Return True if the largest fitting size is known closely enough or no tries are left."""
         if not self.fitting:
             return self.smallest_failing == self.smallest
         size, cost = self.fitting[-1]
@@ -276,7 +276,7 @@ class LargestSizeSearch:
         )
 
     def _try_size(self, size: int) -> None:
-        """Record whether a size fits, by its measured cost. Skip sizes known to be too large."""
+        """Measure a size, and record whether it fits. Skip sizes known to be too large."""
         size = min(size, self.largest_images)
         if self.smallest_failing is not None and size >= self.smallest_failing:
             return

@@ -1,4 +1,4 @@
-"""Learning rate range test (gluonlab find-lr): a short training whose learning rate rises in each step.
+"""Learning rate range test (gluonlab find-lr): trains briefly while the learning rate rises.
 
 The test is from L. N. Smith, "Cyclical learning rates for training neural networks", 2015, section
 3.3, which raises the rate linearly over some epochs. As in fastai's lr_find, the rate here rises

@@ -247,7 +247,7 @@ def build_report(findings: RateFindings, options: LearningRateOptions, language:
 
 
 def _curves_of_rule(rule: str, findings: RateFindings) -> List[AccuracyCurve]:
-    """Return the curves of a rule. For the linear rule, this includes one device without a rule."""
+    """Return a rule's curves. The linear rule also gets the curve of one device without a rule."""
     return [
         curve
         for curve in findings.curves

@@ -1,4 +1,4 @@
-"""Short trainings for studies: evaluated at given steps, and stopped when the answer is known."""
+"""Short training runs for studies: evaluated at given steps, stopped when the answer is known."""
 
 from __future__ import annotations
 
