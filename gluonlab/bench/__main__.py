@@ -141,7 +141,7 @@ RENAMED_TOOLS = {"peers": "frameworks", "host": "overhead", "verdict": "advice"}
 
 
 def main(args: Optional[Sequence[str]] = None) -> None:
-    """Run the measurement that the first argument names with the remaining arguments."""
+    """Run the measurement named by the first argument, with the remaining arguments."""
     arguments = sys.argv[1:] if args is None else list(args)
     if arguments[:1] == ["help"] and arguments[1:2] and arguments[1] in TOOLS:
         arguments = [arguments[1], *arguments[2:], "--help"]
@@ -161,7 +161,7 @@ def main(args: Optional[Sequence[str]] = None) -> None:
 def _load_tool(name: str) -> Callable[[List[str]], Any]:
     """Return the main function of the measurement ``name`` of TOOLS.
 
-    Exit with an error if gluonlab does not run from a checkout.
+    Exit with an error if gluonlab is not running from a checkout.
     """
     tools, folder = CHECKOUT / "tools", TOOLS[name].partition(".")[0]
     if not (tools / folder).is_dir():

@@ -1,15 +1,15 @@
-"""Measures a training step under each way to split a network over devices.
+"""Measures a training step with each way to split a network over devices.
 
 The ways are data, tensor and pipeline parallelism. Each stage of a pipeline is also measured alone.
 
 The result is one list of series, from which `gluonlab.bench.splits` makes the tables. The names of
 the series, in which WAY is a name of SPLIT_NAMES:
 
-    step WAY              seconds of a step
+    step WAY              seconds per step
     at once               seconds of all stages of 1f1b at the same time, without waiting for each
                           other
-    alone WAY STAGE       seconds of a stage alone, forward and backward of all microbatches
-    forward WAY STAGE     the same, only forward
+    alone WAY STAGE       seconds of a stage alone, forward and backward for all microbatches
+    forward WAY STAGE     the same, but only forward
     update WAY DEVICE     seconds of a device's update alone
     host WAY              processor seconds to queue an instruction on the host, the mean of all
                           except updates
@@ -17,9 +17,9 @@ the series, in which WAY is a name of SPLIT_NAMES:
     links WAY             predicted seconds of these messages on COST_TOPOLOGY, one after the
                           other
     memory WAY DEVICE     bytes, as --estimate-memory plans them
-    price WAY             seconds of a step on COST_TOPOLOGY, predicted from measured stages and
+    price WAY             seconds per step on COST_TOPOLOGY, predicted from measured stages and
                           updates
-    price bubble WAY      the share of this time in which devices are idle
+    price bubble WAY      the fraction of this time in which devices are idle
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class PreparedSplit:
 
     @property
     def staged_strategy(self) -> Optional[PipelineParallel]:
-        """Return the strategy if it has stages, or None."""
+        """Return the strategy if it has stages, else None."""
         return self.strategy if isinstance(self.strategy, PipelineParallel) else None
 
     @property
@@ -106,12 +106,12 @@ class PreparedSplit:
         return ",".join(map(str, self.staged_strategy.cuts)) if self.staged_strategy is not None else ""
 
     def step(self) -> None:
-        """Queue a step of training on the batch."""
+        """Queue a training step on the batch."""
         assert self.strategy is not None and self.batch is not None
         self.strategy.step(self.batch)
 
     def make_program(self) -> StepProgram:
-        """Return the instructions that a training step of a pipeline queues."""
+        """Return the instructions that a pipeline queues in a training step."""
         assert self.staged_strategy is not None and self.batch is not None
         [program] = self.staged_strategy.programs(self.batch)
         return program
@@ -122,8 +122,9 @@ def prepare_splits(
 ) -> Iterator[PreparedSplit]:
     """Yield all splits of SPLIT_NAMES on the first ``devices`` devices of ``available``.
 
-    ``cuts``: by name of a split, the layers at which its stages begin, from `choose_cuts`. Missing
-    cuts are chosen by measured time. Splits with as many stages as 1f1b have the same cuts.
+    ``cuts``: the layers at which stages begin, by split name, as `choose_cuts` returns them.
+    Missing cuts are chosen by measured time. Splits with as many stages as 1f1b have the same cuts
+    as 1f1b.
     """
     cuts_by_name = dict(cuts or {})
     splits = {}
@@ -148,7 +149,7 @@ def choose_cuts(task: Task, available: MeasuredDevices, devices: int, microbatch
 
 
 def _prepare_split(name: str, task: Task, devices: str, options: Dict[str, Any]) -> PreparedSplit:
-    """Prepare the split ``name`` for measurement; if that is impossible, return the reason."""
+    """Prepare the split ``name`` for measurement, or return why the split is impossible."""
     size = task.global_batch_size
     dataset = load_dataset("synthetic", samples=size, shape=task.shape, classes=CLASSES)
     config = TrainConfig(
@@ -182,7 +183,7 @@ class Message(NamedTuple):
 
 
 class StepTraffic(NamedTuple):
-    """The traffic of a step between ``devices`` devices.
+    """The traffic between ``devices`` devices during a step.
 
     ``sums``: the bytes of each buffer that is summed over all devices.
     """
@@ -206,7 +207,7 @@ class StepTraffic(NamedTuple):
 
 
 def count_traffic(split: PreparedSplit) -> StepTraffic:
-    """Return the traffic of a step on several devices. A step must have been queued before."""
+    """Return the traffic during a step on several devices. Queue at least one step first."""
     assert split.plan is not None and split.strategy is not None and split.batch is not None
     devices = len(split.plan.ctxs)
     if split.staged_strategy is not None:
@@ -223,7 +224,7 @@ def count_traffic(split: PreparedSplit) -> StepTraffic:
 
 
 def planned_memory(split: PreparedSplit) -> List[MemoryEstimate]:
-    """Return the memory that each device is expected to need, as --estimate-memory plans it."""
+    """Return the memory that each device is expected to need, as in --estimate-memory."""
     assert split.plan is not None and split.strategy is not None
     copy_memory = split.strategy.estimate_memory(ShardSizes((split.plan.largest_shard_size,)))
     return copy_memory * len(split.plan.parallelism.copies)
@@ -232,7 +233,7 @@ def planned_memory(split: PreparedSplit) -> List[MemoryEstimate]:
 def _stage_messages(split: PreparedSplit, devices: int) -> Iterator[Message]:
     """Yield the messages that devices send each other in one step of a pipeline.
 
-    They contain activations, gradients of activations, and the labels for the last device.
+    The messages contain activations, gradients of activations, and labels for the last device.
     """
     assert split.batch is not None
     program = split.make_program()
@@ -261,10 +262,10 @@ def pipeline_costs(
     update_s: Sequence[float],
     topology: Topology,
 ) -> Costs:
-    """Return the costs of a pipeline: measured seconds of its stages, predicted ones of messages.
+    """Return the costs of a pipeline: measured seconds for stages, predicted seconds for messages.
 
-    ``forward_s``, ``backward_s``: seconds of each stage for a microbatch. ``update_s``: seconds of
-    each stage's update. ``topology``: the links, for the time of messages.
+    ``forward_s``, ``backward_s``: seconds that each stage takes for a microbatch. ``update_s``:
+    seconds that each stage's update takes. ``topology``: the links that carry the messages.
     """
     transfers = []
     for stage in range(program.schedule.stages - 1):
@@ -300,12 +301,13 @@ def measure_splits(
     rounds: int,
     cuts: Optional[Mapping[str, str]] = None,
 ) -> List[Series]:
-    """Time a training step of a network under each way to split it, in interleaved rounds.
+    """Time a training step with each way to split a network, in interleaved rounds.
 
-    Returns a series of seconds for each split. An impossible split has the reason instead of times.
+    Returns a series of seconds for each split. The series of an impossible split has a reason
+    instead of times.
 
-    ``devices``: the number of devices of ``available`` to use. ``cuts``: from `choose_cuts`; pass
-    the same cuts to compare several measurements.
+    ``devices``: how many devices in ``available`` to use. ``cuts``: the result of `choose_cuts`;
+    pass the same cuts to compare several measurements.
     """
     splits = {split.name: split for split in prepare_splits(task, available, devices, microbatches, cuts)}
     prepared = {name: split for name, split in splits.items() if split.reason is None}
@@ -329,7 +331,7 @@ def _row_label(split: PreparedSplit) -> str:
 
 
 def _timed_calls(splits: Mapping[str, PreparedSplit]) -> Iterator[Tuple[str, Call]]:
-    """Yield (name, call) for all that is timed: steps, and stages of pipelines in isolation."""
+    """Yield (name, call) for everything to time: steps, and isolated pipeline stages."""
     for name, split in splits.items():
         yield f"step {name}", split.step
     for name in (ONE_F_ONE_B, INTERLEAVED):
@@ -360,7 +362,7 @@ def _run_update(trainer: BucketedTrainer, batch_size: int) -> None:
 
 
 def _queue_seconds_per_instruction(split: PreparedSplit) -> float:
-    """Return the CPU time in which the calling thread queues one instruction of a pipeline."""
+    """Return the calling thread's CPU seconds for queueing one instruction of a pipeline."""
     assert split.staged_strategy is not None and split.batch is not None
     programs = split.make_program().schedule.programs
     instructions = sum(instruction.op != UPDATE for program in programs for instruction in program)
@@ -400,7 +402,7 @@ def _single_value_series(name: str, unit: str, value: float) -> Series:
 
 
 def _stage_costs(split: PreparedSplit, seconds: Seconds) -> Tuple[List[float], List[float], List[float]]:
-    """Return the seconds of each stage: (forward, backward, update).
+    """Return how many seconds each stage takes: (forward, backward, update).
 
     Forward and backward are for one microbatch.
     """

@@ -1,6 +1,6 @@
-"""``bench pipeline``: predicts the time of all pipeline schedules, or draws a schedule (--draw).
+"""``bench pipeline``: predicts how long pipeline schedules take, or draws one (--draw).
 
-Nothing is run, and MXNet is not imported.
+No pipeline is run, and MXNet is not imported.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COLUMN_NOTES = (
 
 
 def pipeline_text(options: CommandOptions) -> str:
-    """Return predicted times of all schedules or, with --draw, the drawing of one.
+    """Return the predicted times of all schedules or, with --draw, a drawing of one schedule.
 
     Raises a UsageError for impossible values.
     """
@@ -48,7 +48,7 @@ def pipeline_text(options: CommandOptions) -> str:
 
 
 def _draw_schedule(options: CommandOptions) -> str:
-    """Draw the schedule that --draw names: return it as text, or write the file of --out-file."""
+    """Draw the schedule that --draw names: return text, or write the file that --out-file names."""
     from gluonlab.parallel.pipeline.render import as_svg, as_text, draw
 
     name = options["draw"]
@@ -102,7 +102,7 @@ def _make_schedule(options: CommandOptions, name: str) -> PipelineSchedule:
 
 
 def _parse_costs(options: CommandOptions) -> CostsOf:
-    """Return a function from a schedule to its costs.
+    """Return a function that maps a schedule to its costs.
 
     The function returns None for a schedule whose number of stages differs from that in --costs.
     """
@@ -127,7 +127,7 @@ def _parse_costs(options: CommandOptions) -> CostsOf:
 
 
 class _StageCost(NamedTuple):
-    """Seconds of one stage. ``transfer_s``: a message to or from the next stage."""
+    """Seconds for one stage. ``transfer_s``: seconds for a message to or from the next stage."""
 
     forward_s: float
     backward_s: float
@@ -136,7 +136,7 @@ class _StageCost(NamedTuple):
 
 
 def _parse_stage_cost(part: str) -> _StageCost:
-    """Return a stage's seconds from milliseconds such as ``10,20,0.5,1``."""
+    """Parse a stage's costs in milliseconds, such as ``10,20,0.5,1``."""
     numbers = part.split(",")
     if not 2 <= len(numbers) <= 4:
         raise ConfigError(
@@ -149,7 +149,7 @@ def _parse_stage_cost(part: str) -> _StageCost:
 
 
 def _stage_count_error(options: CommandOptions, schedule: PipelineSchedule) -> ConfigError:
-    """Return the error that --costs has another number of stages than the schedule."""
+    """Return the error that --costs has a different number of stages than the schedule."""
     stages = len(options["costs"].split("/"))
     return ConfigError(
         f"--costs describes {stages} stages, but {schedule.name} has {schedule.stages}: pass "
@@ -174,15 +174,15 @@ class _PipelineCostRow(NamedTuple):
 
     @property
     def kept_microbatches(self) -> float:
-        """Return the largest number of microbatches whose activations a device keeps at once.
+        """Return the largest number of microbatches whose activations one device keeps at once.
 
-        Activations of one of k stages on a device count as 1/k.
+        If a device has k stages, the activations of one stage count as 1/k.
         """
         stage_memories = (stage_memory for device_memory in self.timeline.kept for stage_memory in device_memory)
         return max(stage_memory.microbatches for stage_memory in stage_memories) / self.stages_per_device
 
     def as_json(self) -> Dict[str, Any]:
-        """Return the row as --json prints it."""
+        """Return the row in the format of --json."""
         return {
             "schedule": self.schedule.name, "devices": self.schedule.devices,
             "stages": self.schedule.stages, "microbatches": self.schedule.microbatches,

@@ -1,4 +1,4 @@
-"""``bench processes``: compares training on more devices and in more processes of this host."""
+"""``bench processes``: how training speed scales with this host's devices and processes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ ONE_PROCESS = ""  # the backend of a single process
 
 
 class ProcessLayout(NamedTuple):
-    """The processes of a training, and the devices of each process.
+    """The processes of a training run, and the devices of each process.
 
-    ``backend``: sums the gradients over processes. ``global_batch_size``: images per step of all
-    processes together.
+    ``backend``: what sums the gradients over processes. ``global_batch_size``: images per step on
+    all processes together.
     """
 
     processes: int
@@ -48,22 +48,22 @@ class ProcessLayout(NamedTuple):
 
 
 def check_model(name: str) -> str:
-    """Return the name. Raises ConfigError, with the choices, for an unknown model."""
+    """Return ``name``. Raises a ConfigError that lists the choices for an unknown model."""
     if name not in MODELS:
         raise ConfigError(unknown("model", name, MODELS))
     return name
 
 
 def parse_counts(option: str, text: str) -> List[int]:
-    """Return comma-separated numbers in ascending order. Raises ConfigError."""
+    """Parse comma-separated numbers, and sort them in ascending order. Raises ConfigError."""
     check = whole_number_check(1, MAX_COUNT)
     return sorted({check(option, part.strip()) for part in text.split(",")})
 
 
 def default_batch(model: str) -> int:
-    """Return the images per device with weak scaling.
+    """Return the number of images per device for weak scaling.
 
-    Two devices then have the global batch of the task, as in ``bench frameworks``.
+    With this number, two devices have the task's global batch, as in ``bench frameworks``.
     """
     return TASKS[model].global_batch_size // 2
 
@@ -71,10 +71,10 @@ def default_batch(model: str) -> int:
 def make_layouts(
     model: str, kind: str, processes: Sequence[int], devices: Sequence[int], backends: Sequence[str]
 ) -> List[ProcessLayout]:
-    """Return the combinations of processes and devices to measure, by rising device count.
+    """Return the combinations of processes and devices to measure, by increasing device count.
 
     The first layout is one device. For each layout with several processes, there is also a layout
-    of one process with as many devices. With ``WEAK`` scaling, each device has the default batch.
+    with as many devices in one process. With ``WEAK`` scaling, each device has the default batch.
     With ``STRONG`` scaling, all devices share the default batch of two devices.
     """
     per_device = default_batch(model)
@@ -110,7 +110,7 @@ def parse_layouts(model: str, scaling: str, processes: str, device_counts: str, 
 
 
 def make_subjects(model: str, layouts: Sequence[ProcessLayout]) -> List[Subject]:
-    """Return what to measure for each layout: a training job on CPU devices of one thread."""
+    """Return a `Subject` for each layout: a training job on CPU devices with one thread each."""
     return [_make_subject(model, layout) for layout in layouts]
 
 
@@ -145,7 +145,7 @@ class ScalingRow:
 
     Attributes:
         layout: the processes and their devices.
-        images_per_second: images/s of all devices.
+        images_per_second: images/s of all devices together.
         speedup: images/s / images/s of one device.
         efficiency: the speedup per device.
         one_process_ratio: images/s / images/s of one process with as many devices.
@@ -202,7 +202,7 @@ def format_results(
 
 
 def _core_limit_note(rows: Sequence[ScalingRow]) -> str:
-    """Return a note that devices share cores, if there are more devices than cores, or ""."""
+    """Return a note that devices share cores if there are more devices than cores, else ""."""
     cores, devices = resources.available_cores(), max(row.layout.all_devices for row in rows)
     if cores >= devices:
         return ""

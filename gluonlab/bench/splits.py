@@ -38,14 +38,14 @@ TASKS = {
 
 
 def find_task(name: str, tasks: Mapping[str, Task] = TASKS) -> Task:
-    """Return the task with this name. Raises ConfigError, with the choices, for an unknown one."""
+    """Return the task with this name. Raises a ConfigError with the choices for an unknown task."""
     if name not in tasks:
         raise ConfigError(unknown("model", name, tasks))
     return tasks[name]
 
 
 def run_options(name: str, microbatches: int) -> Dict[str, Any]:
-    """Return the options of a run with the split ``name`` of SPLIT_NAMES."""
+    """Return the options for a run with the split ``name``, one of SPLIT_NAMES."""
     if name in PIPELINES:
         schedule = {"pipeline_schedule": name, "microbatches": microbatches}
         return {"strategy": "pipeline", **schedule}
@@ -71,12 +71,12 @@ class SplitRow:
     Attributes:
         name: a name of SPLIT_NAMES.
         label: the name in the table.
-        cuts: the number of the first layer of each stage but the first, as text.
-        seconds: seconds of a step in each round.
+        cuts: the number of each stage's first layer, except the first stage's, as text.
+        seconds: seconds per step in each round.
         speed: time of a step on one device / time of a step with this split.
         moved_bytes: bytes that devices send each other in a step.
         links_s: predicted seconds of these messages on COST_TOPOLOGY.
-        memory: bytes of each device.
+        memory: bytes of memory on each device.
         reason: why the split was not measured, or None.
     """
 
@@ -93,11 +93,11 @@ class SplitRow:
 
 @dataclass(frozen=True)
 class PipelineRow:
-    """The time of a pipeline's step, and the share of time in which devices are idle (bubble).
+    """The time per step of a pipeline, and the fraction of time that devices are idle (bubble).
 
     Attributes:
         name: the name of the pipeline schedule.
-        step_s: measured seconds of a step.
+        step_s: measured seconds per step.
         predicted_s: seconds predicted from measured stages, on COST_TOPOLOGY.
         bubble: the measured bubble.
         predicted_bubble: the bubble predicted from measured stages, on COST_TOPOLOGY.
@@ -116,7 +116,7 @@ class PipelineRow:
 
 
 class NamedSeries:
-    """The series of a record, by name."""
+    """The series in a record, by name."""
 
     def __init__(self, series: Sequence[Series]) -> None:
         self._named = {item.name: item for item in series}
@@ -181,8 +181,8 @@ def _pipeline_row(named_series: NamedSeries, name: str, microbatches: int) -> Pi
 def judge_overlap(series: Sequence[Series], microbatches: int) -> str:
     """Return a line that compares a pipeline's step with its stages run independently.
 
-    The reference is the time of all stages at the same time, without waiting for each other. Only
-    for 2 devices and 8 microbatches, the line also reports whether the pipeline is fast enough.
+    The reference is how long all stages take at the same time, without waiting for each other. For
+    2 devices and 8 microbatches only, the line also reports whether the pipeline is fast enough.
     """
     named_series = NamedSeries(series)
     devices = len(named_series.get_numbered_values(f"memory {ONE_F_ONE_B}"))

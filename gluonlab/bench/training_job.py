@@ -1,4 +1,4 @@
-"""Trainings that benchmarks time in worker processes, by one process or by a group of several.
+"""Training jobs that benchmarks time in worker processes, in one process or a group of several.
 
 They use the same functions as `gluonlab.training.loop`.
 """
@@ -49,20 +49,20 @@ def make_training_job(
     traced: int = 0,
     split: Optional[Mapping[str, Any]] = None,
 ) -> Job:
-    """Return a job that trains on ``device_count`` CPU devices of ``threads`` threads each.
+    """Return a job that trains on ``device_count`` CPU devices with ``threads`` threads each.
 
     Args:
         task: A key of `TASKS`.
         device_count: The number of CPU devices.
         threads: Threads of each device.
         kvstore: The store that sums the gradients.
-        global_batch_size: Images per step on all devices; None for that of the task.
+        global_batch_size: Images per step on all devices; None for the task's number.
         competitors: The number of other processes that compute at the same time.
         devices: Devices to train on instead of the CPU devices, as in --devices.
-        group: The processes that train together, each on equally many devices.
-        overlap: As in `TrainConfig`.
-        traced: Steps to record after the timed steps. From them, the job also returns ``beside``,
-            the share of the sums of gradients that overlaps with backward.
+        group: The processes that train together, each on the same number of devices.
+        overlap: See `TrainConfig`.
+        traced: Steps to record after the timed steps. From these steps, the job also computes
+            ``beside``, the fraction of the gradient sums that overlaps with backward.
         split: The options of a run that split the network over its devices; None for data
             parallelism.
     """
@@ -100,7 +100,7 @@ def make_training_job(
 def _measure_overlap(
     ctxs: List[mx.Context], strategy: Strategy, batches: Iterator[Batch], steps: int
 ) -> Dict[str, float]:
-    """Record steps, and return ``beside``, the share of sums that overlaps with backward."""
+    """Record steps, and return ``beside``, the fraction of sums that overlaps with backward."""
     if not steps:
         return {}
     recorder = Recorder(ctxs, 1)
@@ -116,9 +116,9 @@ def _repeat_epochs(loader: Loader) -> Iterator[Batch]:
 
 
 def make_group_job(backend: str, processes: int, first: bool = True, **training: Any) -> Job:
-    """Return the job of a process of a group that trains together.
+    """Return the job for one process in a group that trains together.
 
-    ``first``: whether this process is rank 0, which starts the others. ``training``: arguments of
+    ``first``: whether this process is rank 0, which starts the others. ``training``: arguments for
     `make_training_job`.
     """
     options = {"backend": backend, "processes": processes, "first": False, **training}

@@ -4,7 +4,7 @@ Protocol, in lines of JSON:
 
 - The worker writes ``{"ready": true}`` when the job is set up.
 - For every line ``{"steps": N}`` on standard input, which may contain more arguments, it runs N
-  steps. Then it writes the job's dictionary of numbers, among them ``seconds``.
+  steps. Then it writes the job's dictionary of numbers, which includes ``seconds``.
 - After a failure it writes ``{"error": "..."}`` and exits.
 - It exits at the end of standard input, so that it does not outlive its parent.
 
@@ -50,7 +50,7 @@ UNMODIFIED_MXNET = {"classic"}  # jobs that measure MXNet with its own defaults
 
 
 def make_job(name: str, options: Dict[str, Any]) -> Job:
-    """Return the job of this name. Raises KeyError for an unknown one."""
+    """Return the job with this name. Raises KeyError for an unknown job."""
     if name in UNMODIFIED_MXNET:
         mxnet_setup.remove_setup_hook()
     module, _, function = JOBS[name].partition(":")

@@ -9,7 +9,7 @@ CLASSES = 10
 
 
 class Task(NamedTuple):
-    """A network of `gluonlab.models`, trained with SGD on random images (samples, C, H, W).
+    """A network from `gluonlab.models`, trained with SGD on random images (samples, C, H, W).
 
     ``samples``: 0 to train on the same batch in every step.
     """

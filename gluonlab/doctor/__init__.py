@@ -1,1 +1,1 @@
-"""Doctor: finds problems of MXNet on this machine, and reports the cause and cure of each."""
+"""Doctor: finds problems with MXNet on this machine, and reports the cause and cure of each."""

@@ -63,7 +63,7 @@ def _gpu_checks() -> List[Check]:
     """Return a single check, which runs all GPU checks on one report of the driver."""
 
     def check_gpus_in_order() -> List[Finding]:
-        """Read the driver's report, and return the findings of all GPU checks."""
+        """Read the driver's report, and return the findings from all GPU checks."""
         driver, installed = nvml.read_driver(), list(check_software.installed_mxnets())
         flavor = installed[0] if len(installed) == 1 else ""
         instance = check_gpus.instance_type(os.environ)

@@ -1,6 +1,6 @@
 """Checks of the driver and the GPUs: versions, machine code, memory, numbering and links.
 
-Numbering means which GPUs CUDA shows as gpu:0, gpu:1, ..., by CUDA_VISIBLE_DEVICES and
+Numbering means which GPUs CUDA shows as gpu:0, gpu:1, ..., depending on CUDA_VISIBLE_DEVICES and
 CUDA_DEVICE_ORDER. The links are compared with those of known machines. ``gluonlab.doctor.__main__``
 lists the checks that the command runs.
 """
@@ -100,7 +100,7 @@ def _missing_driver(error: str, flavor: str, has_files: bool) -> Finding:
 def check_capabilities(driver: Driver, flavor: str, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Check that MXNet has machine code for the GPUs.
 
-    A GPU without machine code is a fault only if CUDA shows the GPU; otherwise a warning.
+    A GPU without machine code is a fault only if CUDA shows the GPU, and otherwise a warning.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     shown, _ = visible_gpus(sort_in_cuda_order(driver.gpus, environ), visible)
@@ -120,7 +120,7 @@ def check_capabilities(driver: Driver, flavor: str, environ: Mapping[str, str] =
 
 @returns_list
 def check_tf32(driver: Driver, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Report whether GPUs with TF32 multiply float32 numbers exactly or rounded to TF32."""
+    """Report whether GPUs with TF32 multiply float32 numbers exactly or round them to TF32."""
     tf32_gpus = [gpu for gpu in driver.gpus if gpu.capability >= TF32_SINCE and is_supported(gpu.capability)]
     exported = environ.get(TF32_VARIABLE)
     if tf32_gpus and exported in (None, "0"):
@@ -203,7 +203,7 @@ def check_gpu_order(driver: Driver, environ: Mapping[str, str] = os.environ) -> 
 
 
 def _check_mig_parts(shown: Sequence[NvmlGpu], visible: Optional[str]) -> Iterator[Finding]:
-    """Report GPUs in MIG mode. CUDA shows a process only one MIG device."""
+    """Report GPUs in MIG mode. CUDA shows only one MIG device to a process."""
     for gpu in shown:
         whole = f"nvidia-smi -i {gpu.index} -mig 0 switches MIG off"
         if gpu.parts is None:
@@ -241,7 +241,7 @@ LINKS_CURE += "stop and start the instance to get another machine"
 def instance_type(environ: Mapping[str, str], dmi_folder: Path = DMI_FOLDER) -> Optional[str]:
     """Return the EC2 instance type, such as ``p3.16xlarge``.
 
-    Return "" for Amazon's machines of unknown type, and None for other machines.
+    Return "" for an Amazon machine of unknown type, and None for other machines.
     """
     product = read_kernel_file(dmi_folder / "product_name").strip()
     for name in (environ.get("SM_CURRENT_INSTANCE_TYPE", ""), product):
@@ -268,7 +268,7 @@ def known_topology(driver: Driver, instance: Optional[str]) -> Optional[Topology
 
 
 def topology_nvlinks(topology: Topology) -> Dict[Pair, int]:
-    """Return the number of NVLinks of each pair (a, b), a < b, that has NVLinks."""
+    """Return the number of NVLinks for each pair (a, b), a < b, that has NVLinks."""
     routes = {pair: route.links[0] for pair, route in topology.routes.items() if pair[0] < pair[1]}
     return {pair: round(link.bytes_per_s / NVLINK) for pair, link in routes.items() if link.name.startswith("NVLink")}
 
@@ -281,11 +281,11 @@ def format_nvlinks(nvlinks: Mapping[Pair, int]) -> str:
 def find_renumbering(
     nvlinks: Mapping[Pair, int], expected: Mapping[Pair, int], count: int
 ) -> Optional[Tuple[int, ...]]:
-    """Find an order of the ``count`` GPUs in which NVLinks are as on a known machine; else None.
+    """Find an order of ``count`` GPUs whose NVLinks match those of a known machine, or None.
 
-    ``nvlinks`` and ``expected``: number of NVLinks of each pair, on this and on the known machine.
-    In the returned order, ``order[r]`` is this machine's GPU that corresponds to GPU r of the known
-    machine. Their numbers may differ, because NVML numbers GPUs along the PCI bus.
+    ``nvlinks`` and ``expected``: number of NVLinks for each pair on this and the known machine. In
+    the returned order, ``order[r]`` is this machine's GPU that corresponds to GPU r of the known
+    machine. The two GPUs' numbers may differ, because NVML numbers GPUs along the PCI bus.
     """
 
     def links(table: Mapping[Pair, int], a: int, b: int) -> int:
@@ -315,7 +315,7 @@ def check_links(driver: Driver, instance: Optional[str]) -> Iterator[Finding]:
 
 
 def _check_nvlinks(driver: Driver, topology: Optional[Topology]) -> Finding:
-    """Report the NVLinks of the GPUs; warn if they differ from those of ``topology``."""
+    """Report the GPUs' NVLinks; warn if they differ from those in ``topology``."""
     nvlinks, count = driver.nvlinks, len(driver.gpus)
     switched = ", ".join(map(str, driver.nvswitch_gpus))
     needs_switches = topology is not None and topology.name in SWITCHED_INSTANCES and not driver.unreadable_gpus

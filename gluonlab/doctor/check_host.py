@@ -54,7 +54,7 @@ def _nearest_existing(folder: Path) -> Path:
 def _write_error(folder: Path) -> str:
     """Try to create a file in the folder, and return the error, or "".
 
-    Permissions alone do not show whether that works.
+    Permissions alone do not show whether writing works.
     """
     try:
         with tempfile.TemporaryFile(dir=str(folder)) as file:
@@ -74,7 +74,7 @@ def check_temporary_folder() -> Finding:
 
 
 def check_current_folder() -> Finding:
-    """Check the folder in which runs are written by default."""
+    """Check the folder to which runs are written by default."""
     try:
         folder = Path.cwd()
     except OSError as error:
@@ -96,7 +96,7 @@ def check_home(environ_home: str) -> Finding:
 
 
 def check_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Finding:
-    """Check the free memory of the machine, or of this process's container or job."""
+    """Check the free memory on the machine, or in this process's container or job."""
     free_memory = available_memory(proc, cgroups)
     if free_memory is None:
         return ok("memory", f"unknown: {proc}/meminfo does not contain it")
@@ -132,7 +132,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @returns_list
 def check_cpu(proc: Path = PROC) -> Iterator[Finding]:
-    """Report the cores and their threads, and warn about processes and settings that slow them."""
+    """Report the cores and threads, and warn about processes and settings that slow them down."""
     threads, load, sharing = threads_per_device(1), os.getloadavg()[0], local_process_count()
     what = f"{describe_cores()}, load {load:.1f}; one CPU device uses "
     what += format_count(threads, "thread")
@@ -273,7 +273,7 @@ def check_mirrors(sources: Mapping[str, Tuple[str, ...]], timeout_s: float = TIM
 
 
 def mirror_addresses() -> Mapping[str, Tuple[str, ...]]:
-    """Return for each data set the addresses of its first file, one for each mirror."""
+    """Return the addresses of each data set's first file, one for each mirror."""
     from gluonlab.data.fetching.download_sources import SOURCES
 
     return {name: tuple(mirror + source.files[0].name for mirror in source.mirrors) for name, source in SOURCES.items()}
@@ -308,7 +308,7 @@ def _request_error(error: Exception) -> str:
 
 
 def _mirror_finding(name: str, replies: Mapping[str, str]) -> Finding:
-    """Return the finding on a data set's mirrors. ``replies``: address -> problem, or ""."""
+    """Return the finding about a data set's mirrors. ``replies``: address -> problem, or ""."""
     failures = [f"{url}: {problem}" for url, problem in replies.items() if problem]
     count, problems = format_count(len(replies), "mirror"), "; ".join(failures)
     if not failures:
@@ -331,7 +331,7 @@ def check_sagemaker(
 ) -> Iterator[Finding]:
     """Report whether this is a SageMaker notebook or training job.
 
-    For a notebook, warn if the installed gluonlab is lost when the notebook instance stops.
+    In a notebook, warn if the installed gluonlab is lost when the notebook instance stops.
     """
     if "TRAINING_JOB_NAME" in environ or "SM_CURRENT_HOST" in environ:
         yield _check_sagemaker_job(environ)
@@ -367,7 +367,7 @@ def _check_sagemaker_job(environ: Mapping[str, str]) -> Finding:
 
 
 def _check_persistence(persistent: Path, package: Path = Path(__file__)) -> Iterator[Finding]:
-    """Warn if gluonlab is outside the folder that survives a stop of the notebook instance."""
+    """Warn if gluonlab is outside the folder that persists when the notebook instance stops."""
     if persistent.is_dir() and persistent not in package.resolve().parents:
         cause = f"a notebook instance keeps only {persistent} when it stops; "
         cause += f"gluonlab is installed in {package.resolve().parent.parent}"

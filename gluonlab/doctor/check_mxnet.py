@@ -100,7 +100,7 @@ def _import_error_finding(answer: Dict[str, Any]) -> Finding:
 
 
 def _kvstore_findings(outcome: ProcessOutcome) -> Iterator[Finding]:
-    """Report the kvstores that work in one finding, and each that fails in its own."""
+    """Report the kvstores that work in one finding, and each that fails in a separate finding."""
     tried = {answer["kvstore"]: answer for answer in outcome.answers if "kvstore" in answer}
     works = [name for name, answer in tried.items() if answer["works"]]
     if works:
@@ -199,7 +199,7 @@ def _try_kvstores() -> None:
 
 
 def check_kvstore_sum(name: str, ctxs: List[Any]) -> str:
-    """Sum 1, 2, ... over the devices with the store ``name``. Return the problem, or ""."""
+    """Sum 1, 2, ... over the devices with the store ``name``. Return the problem, if any, or ""."""
     import numpy as np
     from mxnet import autograd, gluon, init
 

@@ -144,7 +144,7 @@ def installed_version(distribution: str) -> Optional[str]:
 
 
 def module_folder(name: str, path: Optional[List[str]] = None) -> Optional[Path]:
-    """Return where Python would find a package: its folder, or a module file that comes first."""
+    """Return where Python would find a package: its folder, or a module file found earlier."""
     for folder in [Path(folder or ".") for folder in (sys.path if path is None else path)]:
         # not Path.is_file, which raises below a folder without permission
         if os.path.isfile(folder / name / "__init__.py"):
@@ -246,7 +246,7 @@ def _missing_findings(names: Sequence[str], environ: Mapping[str, str]) -> Itera
 
 
 def _mismatch_findings(complaints: List[str], environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield one finding for each library of which the linker complains: its first complaint.
+    """Yield one finding for each library that the linker complains about: its first complaint.
 
     An old library may lack hundreds of symbols.
     """

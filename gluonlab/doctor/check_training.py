@@ -1,4 +1,4 @@
-"""Checks that a training step on all devices results in the same parameters as on one device.
+"""Checks that a training step results in the same parameters on all devices as on one device.
 
 `probe_training` runs this module in a child process, which compares the parameters.
 """
@@ -35,7 +35,7 @@ def probe_training() -> List[Finding]:
 
 
 def training_findings(outcome: ProcessOutcome) -> List[Finding]:
-    """Report how much parameters differ between all devices and one, from the child's answers."""
+    """Report from the child's answers how much parameters differ between all devices and one."""
     devices = (outcome.first_answer("devices") or {}).get("devices", "")
     on_devices = f" on {devices}" if devices else ""
     error, result = outcome.first_answer("error"), outcome.first_answer("difference")
@@ -80,7 +80,7 @@ def testable_devices() -> List[Any]:
 def max_parameter_difference(ctxs: List[Any], store: str = "device") -> float:
     """Train on ``ctxs`` and on one device; return the maximum of ||a - b|| / ||b||.
 
-    a is the parameter after a step on all devices, and b after a step on one device.
+    a is a parameter after a step on all devices, and b is the same parameter after a step on one.
     """
     import numpy as np
 

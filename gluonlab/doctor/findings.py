@@ -70,7 +70,7 @@ def run_check(name: str, check: Callable[[], Sequence[Finding]]) -> List[Finding
 
 
 def join_lines(text: str) -> str:
-    """Replace line breaks by spaces."""
+    """Replace line breaks with spaces."""
     return " ".join(text.split())
 
 

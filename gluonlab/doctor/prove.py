@@ -1,4 +1,4 @@
-"""Runs the trials of --gpu-self-test: do several GPUs of this machine sum and train correctly?
+"""Runs the trials of --gpu-self-test: do this machine's GPUs sum and train correctly together?
 
 All trials run within a time limit. The results are a JSON file and an HTML page.
 The files contain nothing private: no names of hosts, people, folders or processes, no addresses,
@@ -48,7 +48,7 @@ class TrialResult(NamedTuple):
 
 
 class Proof(NamedTuple):
-    """Paths of the two files to write, and the driver with the GPUs to test."""
+    """The paths of the two files to write, and the driver that reports the GPUs to test."""
 
     data: Path
     page: Path
@@ -188,7 +188,7 @@ def render_page(proof: Dict[str, Any]) -> str:
 def make_tables(numbers: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     """Return one table for each group of objects with the same keys.
 
-    Speeds of copies between pairs of GPUs become a square table.
+    Copy speeds between pairs of GPUs become a square table.
     """
     groups: Dict[Any, List[Dict[str, Any]]] = {}
     for row in numbers:
@@ -220,7 +220,7 @@ def _format_pair(row: Optional[Dict[str, Any]]) -> str:
 
 
 def format_number(value: Any) -> str:
-    """Format a cell of a table."""
+    """Format a number for a table cell."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):

@@ -47,7 +47,7 @@ class Trial(NamedTuple):
 
     Attributes:
         title: The title on the page.
-        timeout_s: The maximum seconds.
+        timeout_s: The time limit in seconds.
         measurement_keys: The keys of answers that contain measurements.
         run: Function that runs the trial on the GPUs, and sends the answers.
         faults: Function that returns the faults as text, with CUDA's device numbers.
@@ -79,8 +79,8 @@ def check_copies(ctxs: List[mx.Context]) -> None:
     """Check the memory of each GPU, and the copies between all pairs of GPUs.
 
     For each GPU, send ``device`` and ``lost``, the number of elements that change in its memory.
-    For each pair, send ``source``, ``target``, ``wrong``, the number of elements that change in a
-    copy, and ``gb_per_s``.
+    For each pair, send ``source``, ``target``, ``gb_per_s``, and ``wrong``, the number of elements
+    that change in a copy.
     """
     from mxnet import nd
 
@@ -122,7 +122,7 @@ def copy_faults(outcome: ProcessOutcome) -> List[str]:
 
 
 def copy_summary(outcome: ProcessOutcome) -> str:
-    """Return text with the number of pairs."""
+    """Return text with the number of pairs of GPUs that copy correctly."""
     count = len(outcome.all_answers("source"))
     return f"copies between {count} pairs of GPUs are correct"
 
@@ -233,7 +233,7 @@ SHARDED = "sharded-optimizer"
 def check_stores(ctxs: List[mx.Context]) -> None:
     """Sum and train with each kvstore, and send one answer for each.
 
-    It has the name (``store``) and these results, or the error (``refused``):
+    Each answer has the name (``store``) and these results, or the error (``refused``):
 
     - ``wrong``: the number of elements of inexact sums
     - ``unlike``: the number of sums whose bits differ between GPUs or from sum to sum
@@ -310,8 +310,8 @@ RUN_TIMEOUT_S = 60.0
 def check_determinism(ctxs: List[mx.Context]) -> None:
     """Train twice with --deterministic and twice without, with the same seed.
 
-    Send ``how``, and ``alike``, whether both runs end with the same bits, or ``refused``, the
-    error.
+    Send ``how`` with either ``alike``, whether both runs end with the same bits, or ``refused``,
+    the error.
     """
     devices = "gpu:" + ",".join(str(ctx.device_id) for ctx in ctxs)
     for how, options in RUNS.items():
@@ -348,7 +348,7 @@ def determinism_faults(outcome: ProcessOutcome) -> List[str]:
 
 
 def determinism_summary(outcome: ProcessOutcome) -> str:
-    """Return text on whether two runs without --deterministic end with the same bits."""
+    """Return text about whether two runs without --deterministic end with the same bits."""
     alike = {answer["how"]: answer["alike"] for answer in outcome.all_answers("how")}
     without = "the same" if alike["without --deterministic"] else "different"
     return (
@@ -425,7 +425,7 @@ MIN_ROUND_S, MAX_TOTAL_S = 0.2, 3.0  # least seconds of a round, most seconds of
 
 
 def measure_speeds(ctxs: List[mx.Context]) -> None:
-    """Measure the speed of training and of sums.
+    """Measure how fast the GPUs train and sum.
 
     For each network on 1, 2, 4, ... and all GPUs, send ``network``, ``devices``,
     ``images_per_device`` and ``images_per_s``. For each store and size, send ``store``, ``bytes``
@@ -463,7 +463,7 @@ def bus_bytes(size: int, world_size: int) -> float:
 
 
 def measure_seconds(work: Callable[[], Any]) -> float:
-    """Return the seconds of one call of ``work``, as the median of several rounds.
+    """Return how many seconds one call of ``work`` takes, as the median of several rounds.
 
     Each round has enough repetitions to make the wait at its end negligible.
     """

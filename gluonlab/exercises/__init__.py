@@ -1,4 +1,4 @@
-"""The labs' exercises: functions that check answers, and report in English or Japanese.
+"""The labs' exercises: functions that check answers and report in English or Japanese.
 
 ::
 

@@ -168,7 +168,7 @@ def _grade_arguments(options: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _parse_assignments(texts: Sequence[str]) -> Dict[str, str]:
-    """Parse names of labs in Canvas, such as ``02=Lab 2``, to {lab: name}. Raises ExerciseError."""
+    """Parse lab names in Canvas, such as ``02=Lab 2``, into {lab: name}. Raises ExerciseError."""
     names = {}
     for text in texts:
         lab, _, name = text.partition("=")

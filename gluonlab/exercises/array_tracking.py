@@ -1,7 +1,8 @@
-"""Record the array operations of a learner's answer: copies, waits, and calls of networks.
+"""Record the array operations in a learner's answer: copies, waits, and calls of networks.
 
 CPU devices share one memory, so an operation may read arrays of several CPU devices. On GPUs such
-an operation fails. `watch` records it also on CPUs, so that a checker can detect it::
+an operation fails. `watch` also records such operations on CPUs, so that a checker can detect
+them::
 
     with watch() as trace:
         answer(arrays)
@@ -31,14 +32,14 @@ MAX_SHOWN_NUMBERS = 8  # of each array in a message
 
 
 def cpu_devices(n: int) -> List[mx.Context]:
-    """Return ``n`` CPU devices of one thread each, even if the lab runs on GPUs."""
+    """Return ``n`` CPU devices with one thread each, even if the lab runs on GPUs."""
     # A single CPU device would get all cores, and the lab's other CPU devices would hang
     # (`gluonlab.engine.cpu_threads`).
     return devices(f"cpu*{max(n, 2)}")[:n]
 
 
 def format_array(array: Any) -> str:
-    """Format an array, such as ``[1, 2.5, 3]``; a large one as shape and first numbers."""
+    """Format an array, such as ``[1, 2.5, 3]``; a large array as its shape and first numbers."""
     values = np.asarray(array.asnumpy() if isinstance(array, nd.NDArray) else array)
     flat = ", ".join(f"{value:.4g}" for value in values.reshape(-1)[:MAX_SHOWN_NUMBERS])
     if values.ndim == 1 and values.size <= MAX_SHOWN_NUMBERS:
@@ -80,7 +81,7 @@ class ArrayTrace:
     waits: int = 0  # how often Python waited for values
 
     def received_bytes(self) -> Dict[mx.Context, int]:
-        """Return the bytes that were copied onto each device from other devices."""
+        """Return how many bytes were copied onto each device from other devices."""
         total: "Counter[mx.Context]" = Counter()
         for copy in self.copies:
             total[copy.dst] += copy.bytes
@@ -107,7 +108,7 @@ def watch() -> Iterator[ArrayTrace]:
         return result
 
     def count_waits(wait: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function of MXNet that waits, so that the trace counts its calls."""
+        """Wrap an MXNet function that waits, so that the trace counts its calls."""
 
         def count_and_wait(*arguments: Any) -> Any:
             trace.waits += 1
@@ -123,14 +124,14 @@ def watch() -> Iterator[ArrayTrace]:
 
 
 def operator_handle(operator: str) -> int:
-    """Return MXNet's handle of an operator, the number that the functions in ``mx.nd`` pass."""
+    """Return MXNet's handle for an operator, the number that functions in ``mx.nd`` pass."""
     handle = ctypes.c_void_p()
     check_call(_LIB.NNGetOpHandle(operator.encode(), ctypes.byref(handle)))
     return int(handle.value or 0)
 
 
 def check_mixing_and_waits(trace: ArrayTrace) -> None:
-    """Raise Wrong if an operation had arrays of several devices, or if Python waited for MXNet."""
+    """Raise Wrong if an operation mixed arrays from several devices, or Python waited for MXNet."""
     for one, other in trace.mixed_inputs:
         raise Wrong(
             en=f"the sums are right, but one operation used arrays on {one} and {other}. CPU devices allow that, two "
@@ -160,9 +161,9 @@ class ForwardRecorder:
     """Records the forward calls of a network with grad_req "add".
 
     Attributes:
-        batch_sizes: the size of the first input of each call.
-        overlapping_forwards: whether a call started before the backward of the previous call. In
-            this case the graph of the previous call still exists, and no gradient has changed.
+        batch_sizes: the size of the first input in each call.
+        overlapping_forwards: whether a call started before the backward of the previous call. If
+            so, the previous call's graph still exists, and no gradient has changed.
     """
 
     def __init__(self, net: gluon.Block) -> None:

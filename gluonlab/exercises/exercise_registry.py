@@ -1,7 +1,8 @@
 """The registry of exercises, and `check`, which judges a student's answer.
 
-A checker is a function of the answer. It raises `Wrong` with the first counterexample, or returns
-if the answer is right. If right answers differ in cost, it returns an `AnswerCost`. For example::
+A checker is a function that takes the answer. It raises `Wrong` with the first counterexample, or
+returns if the answer is right. If right answers differ in cost, the checker returns an
+`AnswerCost`. For example::
 
     @exercise("02-1")
     def check_allreduce(answer):
@@ -16,7 +17,7 @@ The module ``labNN_TOPIC.py`` contains the checkers of lab NN. Checkers draw ran
     for size in [2, 3, 4, *extra_cases(3, lambda random: int(random.randint(5, 13)))]:
 
 Without a seed, as in the students' notebooks, the cases are always the same. A grader sets a seed,
-which draws other cases. An answer that was written for the known cases then fails.
+so that other cases are drawn. An answer written only for the known cases then fails.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ T = TypeVar("T")
 
 
 class Wrong(Exception):
-    """The error of a wrong answer, whose texts describe a counterexample.
+    """The error for a wrong answer. Its texts describe a counterexample.
 
-    They contain the input, the result, the expected result, and the likely fault.
+    The texts contain the input, the result, the expected result, and the likely fault.
     """
 
     def __init__(self, *, en: str, ja: str) -> None:
@@ -64,7 +65,7 @@ class Wrong(Exception):
 
 
 class AnswerCost:
-    """The cost of a right answer, with a text about it.
+    """The cost of a right answer, with a text about the cost.
 
     ``micros``: the cost in microseconds, or None to keep the answer out of the leaderboard.
     """
@@ -88,14 +89,14 @@ EXERCISES: Dict[str, Exercise] = {}  # filled as the labs' modules are imported
 def exercise(id: str, seconds: float = CHECK_SECONDS) -> Callable[[C], C]:
     """Register a function as the checker of exercise ``id``: ``@exercise("02-1")``.
 
-    The function's docstring must be one line: it is the summary of the exercise. ``seconds``: the
-    time limit of a check.
+    The function's docstring must be one line, which becomes the summary of the exercise.
+    ``seconds``: the time limit for a check.
     """
 
     def register(checker: C) -> C:
         """Add ``checker`` to EXERCISES, with its docstring as the summary; return it.
 
-        Raises ExerciseError if ``id`` is malformed, or the checker is in the module of another lab.
+        Raises ExerciseError if ``id`` is malformed, or the checker is in a different lab's module.
         """
         module = getattr(checker, "__module__", "")
         of_other_lab = module.startswith(f"{__package__}.lab") and module != lab_modules().get(id[:2])
@@ -111,20 +112,18 @@ def exercise(id: str, seconds: float = CHECK_SECONDS) -> Callable[[C], C]:
 
 @lru_cache(maxsize=None)
 def lab_modules() -> Dict[str, str]:
-    """Return the modules with the checkers of each lab: ``{"01": "gluonlab.exercises.lab01_...",
-    ...}``.
-    """
+    """Return each lab's module of checkers: ``{"01": "gluonlab.exercises.lab01_...", ...}``."""
     files = sorted(Path(__file__).parent.glob("lab[0-9][0-9]_*.py"))
     return {path.name[3:5]: f"{__package__}.{path.stem}" for path in files}
 
 
 def import_lab(number: str) -> None:
-    """Import the module of a lab, which registers its exercises and guesses."""
+    """Import a lab's module, which registers the lab's exercises and guesses."""
     importlib.import_module(lab_modules()[number])
 
 
 def all_registered(registry: Dict[str, T]) -> List[T]:
-    """Return all registered exercises, or all guesses, in order of their ids.
+    """Return all registered exercises, or all guesses, ordered by id.
 
     ``registry``: EXERCISES or GUESSES.
     """
@@ -134,15 +133,15 @@ def all_registered(registry: Dict[str, T]) -> List[T]:
 
 
 def all_exercises() -> List[Exercise]:
-    """Return the exercises of all labs, in order of their ids."""
+    """Return the exercises of all labs, ordered by id."""
     return all_registered(EXERCISES)
 
 
 def find_registered(registry: Dict[str, T], id: object, kind: str, kind_ja: str) -> T:
     """Return the exercise or guess with this id.
 
-    ``kind``, ``kind_ja``: "exercise" or "guess", for the message. Raises ExerciseError, which lists
-    the valid ids.
+    ``kind``, ``kind_ja``: "exercise" or "guess", for the message. Raises an ExerciseError that
+    lists the valid ids.
     """
     if isinstance(id, str) and id[:2] in lab_modules():
         import_lab(id[:2])
@@ -156,7 +155,7 @@ def find_registered(registry: Dict[str, T], id: object, kind: str, kind_ja: str)
 
 
 def find_exercise(id: object) -> Exercise:
-    """Return the exercise with this id. Raises ExerciseError, which lists the valid ids."""
+    """Return the exercise with this id. Raises an ExerciseError that lists the valid ids."""
     return find_registered(EXERCISES, id, "exercise", "演習")
 
 
@@ -211,7 +210,7 @@ class Verdict:
     def message(self) -> str:
         """The message to the student: the counterexample or error, or what to do next.
 
-        For a right answer it is the text about its cost, or an empty string.
+        For a right answer, the message is the text about its cost, or an empty string.
         """
         return self.texts[self.language]
 
@@ -219,7 +218,7 @@ class Verdict:
         return "\n".join(filter(None, [self.heading, self.message]))
 
     def _repr_html_(self) -> str:
-        """Return an HTML box with a colored edge; its other colors are those of the page."""
+        """Return the verdict as an HTML box with a colored edge and otherwise the page's colors."""
         message = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(self.message))
         body = f'<div style="white-space: pre-wrap">{message}</div>' if message else ""
         edge = f"border-left: 4px solid {_STATUSES[self.status][0]}"
@@ -241,7 +240,8 @@ _seed: Optional[int] = None
 def case_rng(number: Union[int, Sequence[int]]) -> np.random.RandomState:
     """Return the random generator for a checker's cases.
 
-    ``number``: one or more numbers that differ between checkers. The grader's seed is added.
+    ``number``: one or more numbers that differ between checkers. The grader's seed is added to
+    them.
     """
     if _seed is None:
         return np.random.RandomState(number)
@@ -279,15 +279,15 @@ def grader_seed() -> Optional[int]:
 
 
 class TimeLimitExceeded(BaseException):
-    """The time limit of an answer; not an Exception, which the answer's code might catch."""
+    """An answer exceeded its time limit. Not an Exception, which the answer's code might catch."""
 
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
     """Raise TimeLimitExceeded in this block after ``seconds``, and again every second.
 
-    Python code is interrupted at once, a call of a C library only when the call returns. Outside
-    the main thread there is no limit, because only the main thread receives signals.
+    Python code is interrupted at once, but a call to a C library only when the call returns.
+    Outside the main thread there is no limit, because only the main thread receives signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -322,7 +322,7 @@ class ErrorLocation(NamedTuple):
     """The line of the student's code that led to an error.
 
     ``source``: the text of the line. ``raised_error``: whether the line itself raised the error,
-    and not a function that it calls.
+    rather than a function that the line calls.
     """
 
     code: CodeType
@@ -334,7 +334,7 @@ class ErrorLocation(NamedTuple):
 def find_error_location(error: BaseException, checker: Callable[..., object]) -> Optional[ErrorLocation]:
     """Return the innermost line of the student's code that ``checker`` called, or None.
 
-    Code of Python, of libraries and of gluonlab does not count as the student's.
+    Code in Python itself, libraries and gluonlab does not count as the student's.
     """
     frames: List[TracebackType] = []
     frame = error.__traceback__
@@ -352,7 +352,7 @@ def find_error_location(error: BaseException, checker: Callable[..., object]) ->
 
 
 def format_error(error: BaseException) -> str:
-    """Return ``ValueError: message`` on one line, of at most MAX_MESSAGE_CHARS characters."""
+    """Return ``ValueError: message`` as one line of at most MAX_MESSAGE_CHARS characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not _NOISE.match(line)]
     name = type(error).__name__
     text = " ".join(lines)
@@ -392,7 +392,7 @@ def _record_verdict(verdict: Verdict, answer: Any) -> None:
     """Append the verdict to the file that the grader reads.
 
     If the grader set a seed, a right answer is first checked again with this seed. ``hidden`` in
-    the file: whether the answer failed only the second check.
+    the file says whether the answer failed only the second check.
     """
     seed, hidden = grader_seed(), False
     if verdict and seed is not None:
@@ -457,7 +457,7 @@ def _is_stub(answer: Any) -> bool:
 
 
 def _stub_texts(error: NotImplementedError, exercise: Exercise, answer: Any) -> Optional[Texts]:
-    """Return the message if the error comes from an unwritten function (a stub), else None.
+    """Return the message for an error that comes from an unwritten function (a stub), else None.
 
     The stub is the answer itself, or a function of another exercise that the answer calls.
     """
@@ -491,7 +491,7 @@ def _too_slow_texts(seconds: float) -> Texts:
 
 
 def _error_texts(error: BaseException, exercise: Exercise, answer: Any) -> Texts:
-    """Return the message about an exception, with the line of the student that led to it."""
+    """Return the message about an exception, with the student's line that led to it."""
     location, message = find_error_location(error, exercise.checker), format_error(error)
     if location is None:  # no line of the student failed: the answer is of a wrong type
         shown = reprlib.repr(answer)

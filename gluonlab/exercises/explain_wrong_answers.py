@@ -1,8 +1,8 @@
 """Describe wrong answers in English and Japanese, and recognize known mistakes in them.
 
-In a single case, several mistakes often lead to the same number. An explanation by the wrong
-mistake would mislead the student. So `find_mistake` names a mistake only if it reproduces every
-wrong result, and there are at least two. Otherwise the counterexample has no explanation.
+In a single case, several mistakes often lead to the same number. Naming the wrong mistake would
+mislead the student. So `find_mistake` names a mistake only if there are at least two wrong results
+and the mistake reproduces all of them. Otherwise the counterexample has no explanation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NUMBER_TYPES = (int, float, np.number)
 
 
 class CaseText(NamedTuple):
-    """The description of a case: the input of an answer. Counterexamples start with it."""
+    """The description of a case, the input of an answer. Counterexamples start with this text."""
 
     en: str
     ja: str
@@ -62,19 +62,19 @@ def pick_explanation(*faults: Fault) -> TextPair:
 
 
 def wrong_result_texts(call: str, got: Any, want: Any) -> TextPair:
-    """Return the texts ``call gave got, expected want``; the values are formatted already."""
+    """Return the texts ``call gave got, expected want``; the values are already formatted."""
     ja = f"{call} の答えは {got} でしたが、正しくは {want} です"
     return f"{call} gave {got}, expected {want}", ja
 
 
 def wrong_value_texts(call: str, got: Any, want: Any) -> TextPair:
-    """Return the texts ``call is got, expected want``; the values are formatted already."""
+    """Return the texts ``call is got, expected want``; the values are already formatted."""
     ja = f"{call} は {got} でしたが、正しくは {want} です"
     return f"{call} is {got}, expected {want}", ja
 
 
 def wrong_return(got: Any, call: str, en: str, ja: str) -> Wrong:
-    """Return the counterexample of a call that returned None or a value of a wrong type.
+    """Return the counterexample for a call that returned None or a value of the wrong type.
 
     ``en`` and ``ja`` describe the value that the call should return.
     """
@@ -108,7 +108,7 @@ Mistake = Tuple[Callable[..., bool], str, str]
 
 
 class AnswerResult(NamedTuple):
-    """The arguments of an answer in one case, its result and the right result."""
+    """The arguments passed to an answer in one case, its result and the right result."""
 
     case: Tuple[Any, ...]
     got: Any
@@ -123,7 +123,7 @@ class AnswerResults(List[AnswerResult]):
     def find_wrong(self, right: Callable[[Any, Any], bool]) -> List[AnswerResult]:
         """Return the results for which ``right(got, want)`` is false.
 
-        If all are right, raise the exception that the answer raised, if there was one.
+        If all results are right, raise the exception that the answer raised, if any.
         """
         mistaken = [result for result in self if not right(result.got, result.want)]
         if not mistaken:
@@ -153,10 +153,10 @@ class AnswerResults(List[AnswerResult]):
 
 
 def run_cases(answer: Callable[..., Any], cases: Iterable[Tuple[Any, ...]], want: Callable[..., Any]) -> AnswerResults:
-    """Call ``answer(*case)`` for each case; return its results and the right results.
+    """Call ``answer(*case)`` for each case; return the answer's results and the right results.
 
     ``want(*case)`` returns the right result. The answer receives copies of lists and dictionaries.
-    If it raises an exception, the remaining cases are skipped.
+    If the answer raises an exception, the remaining cases are skipped.
     """
     results = AnswerResults()
     for case in cases:
@@ -199,9 +199,9 @@ def is_same_number(got: Any, want: Any) -> bool:
 def matches_formula(
     formula: Callable[..., Any], same: Callable[[Any, Any], bool] = is_close_number
 ) -> Callable[..., bool]:
-    """Return a function that tells whether the answer's result is ``formula(*case)``.
+    """Return a function that checks whether the answer's result is ``formula(*case)``.
 
-    Such a function recognizes a known mistake. It returns False if the formula returns None.
+    Such a function recognizes a known mistake, and returns False if the formula returns None.
     ``same(got, value)`` compares the results.
     """
 

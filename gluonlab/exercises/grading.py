@@ -49,7 +49,7 @@ Runner = Callable[[Path, Bounds, Optional[int], threading.Event], NotebookResult
 
 @dataclass
 class Grade:
-    """The grade of one notebook: the status of each exercise of its lab, and a note about errors.
+    """One notebook's grade: the status of each exercise in its lab, and a note about errors.
 
     ``statuses``, ``sentences`` and ``micros`` have the exercises' ids as keys. ``sentences``: the
     checkers' messages about exercises that did not pass. ``micros``: the costs of right answers in
@@ -111,20 +111,20 @@ def grade(
 ) -> Generator[Grade, None, None]:
     """Run notebooks, ``jobs`` at a time, and yield their grades as they finish.
 
-    If an exercise has several verdicts, the last verdict counts. After a cell that raises an error
-    the next cell runs; the first error becomes the grade's note. Closing the generator ends all
+    If an exercise has several verdicts, the last verdict counts. After a cell raises an error, the
+    next cell still runs; the first error becomes the grade's note. Closing the generator ends all
     running notebooks.
 
-    The default runner does not protect against cheating. The code of a notebook has all permissions
+    The default runner does not protect against cheating. The code in a notebook has all permissions
     of the person who grades.
 
     Args:
         notebooks: the files to grade.
         seconds: the time limit of one notebook.
         jobs: the number of notebooks that run at the same time.
-        seed: the seed of additional cases, which students do not see.
+        seed: the seed for additional cases, which students do not see.
         reveal: whether messages may describe these additional cases.
-        runner: the function that runs a notebook; by default in processes of this machine.
+        runner: the function that runs a notebook; by default, in processes on this machine.
         bounds: limits that replace the defaults of `Bounds`, such as ``memory`` in bytes.
 
     Raises:
@@ -137,7 +137,7 @@ def grade(
     limits = fit_memory(Bounds(seconds, **bounds), jobs)
 
     def grade_notebook(path: Path) -> Grade:
-        """Run and grade one notebook. If it cannot be run, its grade is only a note."""
+        """Run and grade one notebook. If the notebook cannot be run, its grade is only a note."""
         try:
             return _make_grade(path, run(path, limits, seed, stop), reveal)
         except OSError as error:  # the disk is full, for example
@@ -175,7 +175,7 @@ def _make_grade(path: Path, notebook_result: NotebookResult, reveal: bool) -> Gr
 
 
 def sort_by_notebooks(notebooks: Sequence[Path], grades: Iterable[Grade]) -> List[Grade]:
-    """Return the grades in the order of ``notebooks``, of which some may have no grade."""
+    """Return the grades in the order of ``notebooks``. Some notebooks may have no grade."""
     by_path = {grade.notebook: grade for grade in grades}
     return [by_path[path] for path in notebooks if path in by_path]
 
@@ -243,7 +243,7 @@ class Student(NamedTuple):
 def find_shared_folders(paths: Sequence[Path]) -> List[Path]:
     """Return the folders that contain the notebooks of several students.
 
-    They are the folders in ``paths``, and the parents of two or more files in ``paths``.
+    These are the folders in ``paths``, and the parents of two or more files in ``paths``.
     """
     folders = [path.parent for path in paths if not path.is_dir()]
     shared = [folder for folder in dict.fromkeys(folders) if folders.count(folder) > 1]
@@ -281,10 +281,10 @@ _CANVAS_POINTS = "    Points Possible"  # with the spaces of Canvas's export
 
 
 def as_canvas(grades: Sequence[Grade], assignments: Dict[str, str], roots: Sequence[Path] = ()) -> str:
-    """Return the file for Canvas's gradebook import: a row per student, a column per lab.
+    """Return the file for Canvas's gradebook import, with a row per student and a column per lab.
 
-    Of several notebooks of a student for a lab, the notebook with the most points counts. A cell is
-    empty if the student has no readable notebook of the lab.
+    If a student has several notebooks for a lab, the one with the most points counts. A cell is
+    empty if the student has no readable notebook for the lab.
 
     Args:
         grades: the grades of all notebooks.
@@ -381,10 +381,10 @@ class LeaderboardPlace(NamedTuple):
 
 
 def read_leaderboard(path: Path) -> List[LeaderboardPlace]:
-    """Return the leaderboard, the lowest cost first.
+    """Return the leaderboard, with the lowest cost first.
 
     ``path``: the table that `exercises grade` wrote. Notebooks without a cost are left out, because
-    their answer is wrong, or is a schedule of gluonlab's own solver. Raises ExerciseError if the
+    their answer is wrong or is a schedule from gluonlab's own solver. Raises ExerciseError if the
     file is not a table of grades.
     """
     rows = sorted(_read_costs(path))
@@ -420,7 +420,7 @@ def _read_costs(path: Path) -> "List[tuple[float, str]]":
 
 
 def _parse_micros(path: Path, line: int, text: str) -> float:
-    """Parse a cell of microseconds. Raises ExerciseError, which names the table's ``line``."""
+    """Parse a cell with microseconds. Raises an ExerciseError that names the table's ``line``."""
     try:
         micros = float(text)
     except ValueError:
@@ -434,7 +434,7 @@ def _parse_micros(path: Path, line: int, text: str) -> float:
 
 
 def format_leaderboard(places: Sequence[LeaderboardPlace], best_us: float, floor_us: float) -> str:
-    """Return the leaderboard as text, below two costs for comparison.
+    """Return the leaderboard as text, preceded by two costs for comparison.
 
     ``best_us``: the best of gluonlab's eight algorithms. ``floor_us``: the lower bound.
     """

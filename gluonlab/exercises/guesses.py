@@ -48,7 +48,7 @@ class AnswerForm:
         raise NotImplementedError
 
     def read(self, given: Any) -> Any:
-        """Convert an answer to Python's own types. Raises ValueError for an invalid answer."""
+        """Convert an answer to built-in Python types. Raises ValueError for an invalid answer."""
         raise NotImplementedError
 
     def matches(self, guessed: Any, measured: Any) -> bool:
@@ -64,8 +64,8 @@ class AnswerForm:
 class NumberForm(AnswerForm):
     """A number from ``minimum`` to ``maximum``.
 
-    A guess is right if it differs from the measurement at most by ``within``, or by ``factor``.
-    Learners see ``example``, so it must not reveal the answer.
+    A guess is right if it differs from the measurement by at most ``within``, or by at most a
+    factor of ``factor``. Learners see ``example``, so it must not reveal the answer.
     """
 
     minimum: float = -math.inf
@@ -144,7 +144,7 @@ class YesNoForm(AnswerForm):
         return "True or False", "True か False"
 
     def read(self, given: Any) -> bool:
-        """Return ``given`` as Python's bool. Raises ValueError for other types."""
+        """Return ``given`` as a Python bool. Raises ValueError for other types."""
         value = _to_python_scalar(given)
         if not isinstance(value, bool):
             raise ValueError
@@ -163,7 +163,7 @@ class ListForm(AnswerForm):
         return f"a list of {self.count}: each {en}", f"{self.count} 個のリスト。それぞれ {ja}"
 
     def read(self, given: Any) -> Any:
-        """Convert the items by ``form.read``. Raises ValueError for a wrong number of items."""
+        """Convert the items with ``form.read``. Raises ValueError for a wrong number of items."""
         if isinstance(given, (str, bytes, dict)):
             raise ValueError
         try:
@@ -215,7 +215,7 @@ def _is_unwritten(given: Any) -> bool:
 
 
 def _to_python_scalar(given: Any) -> Any:
-    """Convert a number or boolean of NumPy or MXNet to Python's own type."""
+    """Convert a NumPy or MXNet number or boolean to a built-in Python type."""
     if getattr(given, "size", None) != 1:
         return given
     value = given.asscalar() if hasattr(given, "asscalar") else given
@@ -234,9 +234,9 @@ GUESSES: Dict[str, Guess] = {}  # filled as the labs' modules are imported
 
 
 def register_guess(id: str, form: AnswerForm, en: str, ja: str) -> None:
-    """Register a guess. ``en``, ``ja``: its question, a short sentence, in each language.
+    """Register a guess. ``en``, ``ja``: its question in each language, as a short sentence.
 
-    Raises ExerciseError if the id is not of the form ``"01-a"``, or is registered already.
+    Raises ExerciseError if the id does not look like ``"01-a"``, or is already registered.
     """
     if not re.fullmatch(r"\d\d-[a-z]", id) or id in GUESSES:
         raise ExerciseError(
@@ -247,12 +247,12 @@ def register_guess(id: str, form: AnswerForm, en: str, ja: str) -> None:
 
 
 def all_guesses() -> List[Guess]:
-    """Return the guesses of all labs, in order of their ids."""
+    """Return the guesses of all labs, ordered by id."""
     return all_registered(GUESSES)
 
 
 def find_guess(id: object) -> Guess:
-    """Return the guess with this id. Raises ExerciseError, which lists the valid ids."""
+    """Return the guess with this id. Raises an ExerciseError that lists the valid ids."""
     return find_registered(GUESSES, id, "guess", "予想")
 
 
@@ -263,7 +263,7 @@ _COLUMN_WIDTHS = (6, 38, 17, 17)  # id, question, guess, measured; each includes
 
 
 def _format_table_row(cells: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of a table row: as many as its longest cell needs."""
+    """Yield the lines of a table row, as many as its longest cell needs."""
     columns = [wrap_text(cell, size - 2) for cell, size in zip(cells, _COLUMN_WIDTHS)]
     for parts in zip_longest(*columns, fillvalue=""):
         yield "".join(map(pad_to_columns, parts, _COLUMN_WIDTHS)).rstrip()
@@ -309,7 +309,7 @@ _MIN_EXPLANATION_CHARS = 8
 
 @dataclass
 class _GuessRecord:
-    """The state of one guess in this notebook. A field is None until its step is done."""
+    """The state of one guess in this notebook. A field is None until the learner does its step."""
 
     guess: Guess
     prediction: Optional[Any] = None
@@ -348,8 +348,8 @@ def _find_record(id: str) -> _GuessRecord:
 def predict(id: str, guessed: Any) -> None:
     """Record a guess before the measurement. If ``guessed`` is ``...``, print the question.
 
-    For a guess of a wrong form, print one line about the right form. After the measurement the
-    first guess is kept.
+    If the guess has the wrong form, print one line about the right form. After the measurement, the
+    guess no longer changes.
 
     Args:
         id: the id of the guess, such as ``"01-a"``.
@@ -393,16 +393,16 @@ def predict(id: str, guessed: Any) -> None:
 
 
 def observe(id: str, measured: Any) -> "AbstractContextManager[None]":
-    """Compare a measurement with the learner's guess, after the ``with`` block that shows it.
+    """Compare a measurement with the learner's guess, after a ``with`` block shows the measurement.
 
-    Without a guess the block runs, but one line about the missing guess replaces its output.
+    Without a guess, the block runs, but a line about the missing guess replaces its output.
 
     Args:
         id: the id of the guess, such as ``"01-a"``.
         measured: the measured value, in the same form as the guess.
 
     Raises:
-        ExerciseError: there is no guess with this id, or the measurement has another form.
+        ExerciseError: there is no guess with this id, or the measurement has a different form.
     """
     record = _find_record(id)
     try:
@@ -444,7 +444,7 @@ def _compare_with_guess(record: _GuessRecord, value: Any) -> Iterator[None]:
 
 
 def because(id: str, why: Any) -> None:
-    """Record the learner's explanation of a result. If ``why`` is ``...``, ask for it.
+    """Record the learner's explanation of a result. If ``why`` is ``...``, ask for an explanation.
 
     Args:
         id: the id of the guess, such as ``"01-a"``.

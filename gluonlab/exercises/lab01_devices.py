@@ -56,7 +56,7 @@ REASONS = {
 
 
 def _device_numbers() -> Dict[str, int]:
-    """Run the lines of the exercise in MXNet; return {name of array: number of its device}."""
+    """Run the exercise's lines in MXNet; return {name of array: number of its device}."""
     first, second = cpu_devices(2)
     a = nd.ones((2, 2), ctx=first)
     b = a.as_in_context(second)
@@ -106,9 +106,10 @@ def queue_pause(ctx: mx.Context, seconds: float) -> None:
 
 
 def queue_call(ctx: mx.Context, call: Callable[[], object]) -> nd.NDArray:
-    """Queue a call of ``call`` as an operation of the CPU device ``ctx``.
+    """Queue a call of ``call`` as an operation on the CPU device ``ctx``.
 
-    Return an array that the operation writes: whoever waits for it waits for the operation.
+    Return an array that the operation writes. Waiting for this array means waiting for the
+    operation.
     """
 
     def operate(run_context: object, parameter: object) -> None:
@@ -184,8 +185,8 @@ def check_clock(answer: Clock) -> None:
 class TimedAnswer(NamedTuple):
     """The result of an answer that measures time.
 
-    ``got``: the seconds that it returned. ``took``: its real duration in seconds. ``cpu_clocks``:
-    names of the CPU clocks that it read, such as ``process_time``.
+    ``got``: the seconds that the answer returned. ``took``: its real duration in seconds.
+    ``cpu_clocks``: names of the CPU clocks that the answer read, such as ``process_time``.
     """
 
     got: float
@@ -200,7 +201,7 @@ def _time_answer(answer: Clock, work: Callable[[], None], after_others: bool = T
     cpu_clocks: List[str] = []
 
     def record_clock(name: str) -> Callable[[], float]:
-        """Return the function ``name`` of `time`, with a record of its calls."""
+        """Return the function ``name`` from `time`, wrapped so that its calls are recorded."""
         clock = getattr(time, name)
 
         def read_clock() -> float:
@@ -255,7 +256,7 @@ def _check_timed_pause(timed: TimedAnswer, ctx: mx.Context) -> None:
 
 
 def _shard_cases() -> "List[Tuple[Array, List[int]]]":
-    """Return cases of arrays and the sizes of their shards, the simplest cases first."""
+    """Return cases (arrays and the sizes of their shards), simplest first."""
     random = case_rng(0)
     cuts: "List[Tuple[Array, List[int]]]" = [
         (np.arange(4, dtype=np.float32), [2, 2]),
@@ -335,10 +336,10 @@ def _describe_gradient(values: List[List[float]], sizes: List[int], got: Array, 
 
 
 def _run_answer(answer: Callable[..., Any], values: List[List[float]], sizes: List[int]) -> Array:
-    """Return the answer's gradient of the whole batch, made from one gradient per device.
+    """Return the answer's gradient of the whole batch, computed from one gradient per device.
 
-    ``values``: the gradients. ``sizes``: the images of each device. Raises Wrong if the answer
-    modified its inputs, mixed devices, or left the result on another device than the first.
+    ``values``: the gradients. ``sizes``: the number of images on each device. Raises Wrong if the
+    answer modified its inputs, mixed devices, or did not leave the result on the first device.
     """
     ctxs = cpu_devices(len(sizes))
     arrays = [nd.array(value, ctx=ctx) for value, ctx in zip(values, ctxs)]
@@ -377,9 +378,9 @@ def _is_close(got: Array, want: Array) -> bool:
 
 
 def _matches_gradient_formula(formula: Callable[[Array, Array], Array]) -> Callable[..., bool]:
-    """Return a function that tells whether the result is ``formula(gradients, sizes)``.
+    """Return a function that checks whether the result is ``formula(gradients, sizes)``.
 
-    For n devices the shapes are (n, m) and (n, 1). The formula is that of a known mistake.
+    For n devices the shapes are (n, m) and (n, 1). The formula describes a known mistake.
     """
     return lambda values, sizes, got: _is_close(
         got, formula(np.array(values, dtype=np.float64), np.array(sizes, dtype=np.float64)[:, None])

@@ -33,8 +33,8 @@ def check_allreduce(
 ) -> ArrayTrace:
     """Raise Wrong unless ``answer`` sums each parameter over the devices, in place.
 
-    ``values[i][j]`` is the value of parameter j on device i. ``single_parameter``: pass one array
-    per device, not a list of arrays. Returns the recorded copies and waits of the answer.
+    ``values[i][j]`` is the value of parameter j on device i. ``single_parameter``: whether to pass
+    one array per device, not a list of arrays. Returns the recorded copies and waits of the answer.
     """
     ctxs = cpu_devices(len(values))
     arrays = [[nd.array(value, ctx=ctx) for value in row] for row, ctx in zip(values, ctxs)]
@@ -73,7 +73,7 @@ def _explain_wrong_sum(
     """Return the likely reason for a wrong sum on ``device``.
 
     ``initial``, ``got``: the values on each device, before and after. ``made_new``: whether the
-    answer made new arrays. ``received``: whether the device received a copy.
+    answer created new arrays. ``received``: whether the device received a copy.
     """
     total, is_equal = np.sum(initial, axis=0), np.array_equal
     unchanged, is_own_value = (all(map(is_equal, initial, got)), is_equal(got[device], initial[device]))
@@ -197,12 +197,12 @@ class LeastSquares:
 
     @cached_property
     def large_update(self) -> Array:
-        """The large update with the rate ``lr``: by the mean gradient of all shards."""
+        """The large update with the rate ``lr``, using the mean gradient over all shards."""
         return self.lr * sum(self.gradient(self.weights, shard) for shard in self.shards) / len(self.shards)
 
     @cached_property
     def best_factor(self) -> float:
-        """The factor of the large update that ends nearest to the small updates."""
+        """The factor for the large update that gets closest to the result of the small updates."""
         return nearest_factor(self.total_update, self.large_update)
 
     @property
@@ -237,7 +237,7 @@ def check_best_factor(answer: Callable[..., Any]) -> None:
     problems = [(LeastSquares(np.array(weights), list(map(np.array, shards)), lr),) for weights, shards, lr in cases]
 
     def run_answer(problem: LeastSquares) -> Any:
-        """Return the factor of the answer. Raises Wrong if the answer modified the weights."""
+        """Return the answer's factor. Raises Wrong if the answer modified the weights."""
         weights = problem.weights.copy()
         got = answer(problem.gradient, weights, [shard.copy() for shard in problem.shards], problem.lr)
         problem.case.check_faults(
@@ -335,7 +335,7 @@ def _two_peaks(n: int, lr: float) -> float:
 
 
 def _random_landscape(random: Any) -> AccuracyLandscape:
-    """Return simulated trainings whose best rate is random, and the same for all batch sizes."""
+    """Return simulated training runs with a random best rate, the same for all batch sizes."""
     rates = (0.025 * 2.0 ** random.permutation(7)[:4]).tolist()
     best, ks = rates[random.randint(len(rates))], (1 + random.permutation(8)[:2]).tolist()
     texts = f"the best learning rate is {best:g}", f"最適な学習率は {best:g}"
@@ -370,7 +370,7 @@ def _check_rate_choice(answer: Callable[..., Any], landscape: AccuracyLandscape)
     case, trainings = CaseText(en, ja), Counter()  # type: CaseText, Counter[Any]
 
     def accuracy_of(k: int, global_batch_size: int, lr: float) -> float:
-        """Simulate a training on ``k`` devices: count it, and return its accuracy."""
+        """Simulate and count a training run on ``k`` devices, and return its accuracy."""
         explain.check_faults(
             (global_batch_size != k * b,
              f"on {count_in_english(k, 'device')} your code started a training with a global batch of "
@@ -425,7 +425,7 @@ CLASSES = 5
 
 
 class EvaluationCall(NamedTuple):
-    """A call of the answer: its result ``got``, and the work of each device."""
+    """A call of the answer: its result ``got``, and the work done on each device."""
 
     case: CaseText
     got: Any

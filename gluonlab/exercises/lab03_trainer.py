@@ -74,7 +74,7 @@ class UpdateCase:
         )
 
     def gradient(self, begin: int, end: int) -> Array:
-        """Return the gradient of the sum of the losses of images ``begin`` to ``end`` - 1."""
+        """Return the gradient of the total loss on images ``begin`` to ``end`` - 1."""
         labels = self.labels[begin:end].astype(int)
         values = LayerParams(self.weight, np.zeros(CLASSES))
         return values.gradient((self.images[begin:end], labels)).weight
@@ -92,7 +92,7 @@ class UpdateCase:
 
 
 def _check_update(batch: UpdateCase, change: Array) -> None:
-    """Raise Wrong unless ``change`` is the update by the batch's mean gradient."""
+    """Raise Wrong unless ``change`` is the update with the batch's mean gradient."""
     images, shards = len(batch.images), shard_bounds(len(batch.images), batch.devices)
     step = -LR * batch.gradient(0, images) / images
     if _is_close(change, step):
@@ -186,8 +186,9 @@ def check_compare_runs(answer: Callable[[Run, Run], Dict[str, Difference]]) -> N
 class _CurveComparison(NamedTuple):
     """A rule for comparing runs. Each known mistake is a rule with another value of one field.
 
-    ``accuracy_at(curve, reading)``: the accuracy at a reading of the clock. ``seconds``: the clock
-    readings, from the seconds of each epoch. ``sign``: 1, or -1 for the opposite difference.
+    ``accuracy_at(curve, reading)``: the accuracy at a reading of the clock. ``seconds``: computes
+    the clock readings from how many seconds each epoch took. ``sign``: 1, or -1 for the opposite
+    difference.
     """
 
     accuracy_at: Callable[[Curve, float], Difference]
@@ -204,13 +205,13 @@ def _interpolate_accuracy(curve: Curve, time: float) -> Difference:
 
 
 def _accuracy_before(curve: Curve, time: float) -> Difference:
-    """Return the last accuracy that was measured by then, or None."""
+    """Return the last accuracy measured up to ``time``, or None."""
     accuracies = [accuracy for measured_at, accuracy in zip(*curve) if measured_at <= time]
     return accuracies[-1] if accuracies else None
 
 
 def _accuracy_after(curve: Curve, time: float) -> Difference:
-    """Return the first accuracy that was measured from then on."""
+    """Return the first accuracy measured at ``time`` or later."""
     return next(accuracy for measured_at, accuracy in zip(*curve) if measured_at >= time)
 
 
@@ -259,8 +260,8 @@ def _matches_comparison(accuracy_at: Callable[[Curve, float], Difference], sign:
 def _uses_epoch_seconds(first: Run, second: Run, got: Any) -> bool:
     """Return whether the answer uses each epoch's seconds instead of the seconds since the start.
 
-    If the seconds do not increase from epoch to epoch, the result depends on the answer's search.
-    Then any value for "seconds" is accepted as this mistake.
+    If the seconds do not increase from epoch to epoch, the result depends on how the answer
+    searches. In this case, any value for "seconds" is accepted as this mistake.
     """
     want, mistaken = (
         _compare_runs(first, second, comparison)
@@ -359,10 +360,10 @@ def check_learning_rates(answer: Callable[..., Iterable[float]]) -> None:
 
 
 class _ScheduledTraining(NamedTuple):
-    """The arguments of the answer for one training, and the right learning rates.
+    """The answer's arguments for one training run, and the right learning rates.
 
     ``per_device``: images per device in a batch. ``base_lr``: the rate for one device. ``drops``:
-    the epochs from which the rate is a tenth.
+    the epochs at which the rate drops to a tenth.
     """
 
     images: int
@@ -378,7 +379,7 @@ class _ScheduledTraining(NamedTuple):
         return (*self[:-1], list(self.drops))
 
     def describe(self) -> CaseText:
-        """Describe the training's sizes, rates and epochs in both languages, for messages."""
+        """Describe the run's sizes, rates and epochs in both languages, for messages."""
         n, k, b, e, lr, warmup, drops = self.answer_arguments()
         return CaseText(
             f"{n} images, {count_in_english(k, 'device')} with {b} each, {count_in_english(e, 'epoch')}, base_lr "
@@ -421,7 +422,7 @@ class _ScheduledTraining(NamedTuple):
         return rates
 
     def rates_dropped_early(self) -> Rates:
-        """Return the rates of a known mistake: each drop is an epoch too early."""
+        """Return the rates for a known mistake: each drop is an epoch too early."""
         rates = self.learning_rates(lowered=lambda training, epoch, update: 0)
         steps = len(rates) // self.epochs
         return [
@@ -429,7 +430,7 @@ class _ScheduledTraining(NamedTuple):
         ]
 
     def rates_raised_by_epoch(self) -> Rates:
-        """Return the rates of a known mistake: the warm-up raises them only once per epoch."""
+        """Return the rates for a known mistake: the warm-up raises the rate only once per epoch."""
         rates, top = self.learning_rates(), self.base_lr * self.devices
         steps = len(rates) // self.epochs
         for update in range(steps * self.warmup_epochs):
@@ -438,7 +439,7 @@ class _ScheduledTraining(NamedTuple):
         return rates
 
     def rates_raised_by_factor(self) -> Rates:
-        """Return the rates of a known mistake: the warm-up raises them exponentially."""
+        """Return the rates for a known mistake: the warm-up raises the rate exponentially."""
         rates = self.learning_rates()
         warmup_steps = len(rates) // self.epochs * self.warmup_epochs
         for update in range(warmup_steps):
@@ -500,7 +501,7 @@ RATE_MISTAKES: List[Mistake] = [
 
 
 def _random_training(random: Any) -> _ScheduledTraining:
-    """Return a random training of 3 to 6 epochs."""
+    """Return a random training run of 3 to 6 epochs."""
     devices, per_device = int(random.randint(2, 6)), int(random.randint(1, 6))
     warmup, after = int(random.randint(1, 3)), int(random.randint(2, 5))
     drops = sorted(random.choice(np.arange(warmup, warmup + after), random.randint(0, 3), False))
@@ -687,10 +688,10 @@ def check_speedup(answer: Callable[[float, float, float, int], float]) -> None:
 
 
 def _matches_speedup(formula: Callable[..., float]) -> Callable[..., bool]:
-    """Return a function that tells whether the result is that of ``formula``.
+    """Return a function that checks whether the result is that of ``formula``.
 
-    The formula is that of a known mistake. On one device it may include the time of the gradient
-    sum or not.
+    The formula describes a known mistake. On one device, the formula may or may not include the
+    time for the gradient sum.
     """
 
     def gives(host: float, compute: float, total: float, devices: int, got: Any) -> bool:

@@ -149,7 +149,7 @@ def _is_transfer_index(schedule: Schedule, spot: Any) -> bool:
 
 
 def _find_proof_failure(schedule: Schedule) -> Optional[TransferIndex]:
-    """Return (step, index in the step) of the transfer that `prove` rejects, or None."""
+    """Return (step, index in the step) for the transfer that `prove` rejects, or None."""
     try:
         prove(schedule)
     except ScheduleError as error:
@@ -351,7 +351,7 @@ def _check_sums(case: CaseText, initial: List[Any], final: List[Any]) -> None:
 
 
 def _check_ring_links(case: CaseText, links: LinkCounter, devices: int, count: int) -> None:
-    """Raise Wrong unless each device sends only to the next device, and as much as in a ring."""
+    """Raise Wrong unless each device sends only to the next one, and as much as in a ring."""
     min_sent, max_sent = (2 * (devices - 1) * each for each in (count // devices, -(-count // devices)))
     sent = [0] * devices
     for (src, _), elements in links.elements.items():
@@ -388,7 +388,7 @@ BEAT_THE_EIGHT = Puzzle("beat_the_eight()", make_topology("p3.16xlarge"), 1e8)
 
 @lru_cache(maxsize=None)
 def cheapest_algorithm() -> Tuple[str, float]:
-    """Return the name and seconds of gluonlab's cheapest allreduce algorithm on the p3.16xlarge.
+    """Return the name and seconds of gluonlab's fastest allreduce algorithm on the p3.16xlarge.
 
     For each algorithm, the ranks are assigned to the devices in the best order.
     """
@@ -400,7 +400,7 @@ def cheapest_algorithm() -> Tuple[str, float]:
 
 
 def lower_bound_s() -> float:
-    """Return a lower bound of the cost of any schedule for this exercise, in seconds."""
+    """Return a lower bound on the cost of any schedule for this exercise, in seconds."""
     return floor_of(BEAT_THE_EIGHT.topology).seconds(BEAT_THE_EIGHT.size_bytes)
 
 
@@ -432,7 +432,7 @@ def check_beat_the_eight(answer: Callable[[], Any]) -> AnswerCost:
 
 
 def _is_stored_schedule(schedule: Schedule) -> bool:
-    """Return whether the schedule is stored in gluonlab, up to a renumbering of its chunks."""
+    """Return whether gluonlab contains this schedule, up to renumbering its chunks."""
     transfers = _count_transfers(schedule)
     return any(
         transfers == _count_transfers(stored)

@@ -147,7 +147,7 @@ def check_sent_bytes(answer: Callable[[List[int], List[int], int], Sequence[int]
 
 
 def _boundary_outputs(outputs: Sequence[int], cuts: Sequence[int], beyond: int = 0) -> List[int]:
-    """Return how many numbers per image cross each boundary of stages; 0 at both ends.
+    """Return how many numbers per image cross each boundary between stages; 0 at both ends.
 
     ``outputs``: the number of outputs of each layer. ``beyond``: 1 simulates the mistake of using
     the layer after a cut.
@@ -156,23 +156,23 @@ def _boundary_outputs(outputs: Sequence[int], cuts: Sequence[int], beyond: int =
 
 
 def _sent_both_ways(each: float, edges: Sequence[float]) -> List[float]:
-    """Return what each stage sends to both neighbors: ``each`` times the numbers at its edges."""
+    """Return what each stage sends to both neighbors: ``each`` times the sum at its two edges."""
     return [each * (before + after) for before, after in zip(edges, edges[1:])]
 
 
 def _split_stages(outputs: Sequence[int], cuts: Sequence[int]) -> List[Sequence[int]]:
-    """Return the numbers of outputs of the layers of each stage."""
+    """Return, for each stage, how many outputs each of its layers has."""
     bounds = [0, *cuts, len(outputs)]
     return [outputs[begin:end] for begin, end in zip(bounds, bounds[1:])]
 
 
 def _forward_bytes(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
-    """Return the bytes that each stage sends in forward only."""
+    """Return how many bytes each stage sends in forward only."""
     return [FLOAT32_BYTES * images * after for after in _boundary_outputs(outputs, cuts)[1:]]
 
 
 def _own_output_bytes(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
-    """Return the bytes of the mistake that each stage sends back its own output's gradient."""
+    """Return the bytes sent if, by mistake, each stage sends back its own output's gradient."""
     output_bytes = [FLOAT32_BYTES * images * stage[-1] for stage in _split_stages(outputs, cuts)]
     return [size * ((n < len(cuts)) + (n > 0)) for n, size in enumerate(output_bytes)]
 
@@ -282,17 +282,17 @@ def _best_cuts(costs: LayerCosts, stages: int) -> List[int]:
 
 
 def _equal_count_cuts(costs: LayerCosts, stages: int) -> List[int]:
-    """Return cuts with equal numbers of layers per stage; the first may have one more."""
+    """Return cuts with equal numbers of layers per stage; the first stages may have one more."""
     each, extra = divmod(len(costs), stages)
     return [number * each + min(number, extra) for number in range(1, stages)]
 
 
 def _greedy_cuts(costs: LayerCosts, stages: int, after_exceeding: bool = False) -> Optional[List[int]]:
-    """Return the cuts of a greedy algorithm, which fills one stage after the other.
+    """Return the cuts from a greedy algorithm that fills one stage after the other.
 
-    Each stage gets layers up to an equal part of the costs. ``after_exceeding``: whether the layer
-    that exceeds this part still belongs to the stage. Return None if there are too few cuts for
-    ``stages``.
+    Each stage gets layers up to an equal fraction of the total cost. ``after_exceeding``: whether
+    the layer that exceeds this fraction still belongs to the stage. Return None if there are too
+    few cuts for ``stages``.
     """
     cuts: List[int] = []
     part, total = sum(costs) / stages, 0.0
@@ -363,7 +363,7 @@ class DenseLayers(NamedTuple):
 
 
 class _WrongSum(NamedTuple):
-    """A case in which the sum of the devices' results is wrong.
+    """A case where the sum of the devices' results is wrong.
 
     ``layers``: the whole layers. ``parts``: each device's layers in the answer. ``x``: the inputs.
     """
@@ -377,7 +377,7 @@ class _WrongSum(NamedTuple):
     x: Any
 
     def is_first_bias_divided(self) -> bool:
-        """Return whether the sum is right after multiplying all b1 by the number of devices."""
+        """Return whether the sum is right after multiplying every b1 by the number of devices."""
         undone = [part._replace(b1=self.devices * part.b1) for part in self.parts]
         return np.allclose(sum(part.forward(self.x) for part in undone), self.want, 1e-4, 1e-6)
 
@@ -432,7 +432,7 @@ def _random_layers(random: Any, inputs: int, hidden: int, outputs: int) -> Dense
 def _read_parts(case: CaseText, given: Any, devices: int) -> List[DenseLayers]:
     """Convert the answer's result to the layers of each device.
 
-    Raises Wrong unless it is a list of (w1, b1, w2, b2), one for each device.
+    Raises Wrong unless the result is a list of (w1, b1, w2, b2), one for each device.
     """
     en = "a list with (w1, b1, w2, b2) for each device"
     ja = "デバイスごとの (w1, b1, w2, b2) を並べたリスト"
@@ -561,7 +561,7 @@ def check_idle_shares(answer: Callable[[Times, Times, int], Sequence[float]]) ->
 
 
 def _idle_shares(schedule: Callable[..., Any], forward: Times, backward: Times, microbatches: int) -> List[float]:
-    """Return the fraction of a step in which each device is idle, by the pipeline cost model."""
+    """Return the fraction of a step that each device is idle, by the pipeline cost model."""
     stages = len(forward)
     free_transfers = ((0.0, 0.0),) * (stages - 1)
     costs = Costs(tuple(forward), tuple(backward), free_transfers, (0.0,) * stages)
@@ -569,10 +569,10 @@ def _idle_shares(schedule: Callable[..., Any], forward: Times, backward: Times, 
 
 
 def _matches_step_time(step_formula: Callable[[Times, Times, int], float]) -> Callable[..., bool]:
-    """Return a function that tells whether idle shares follow from ``step_formula(f, b, m)``.
+    """Return a function that checks whether idle fractions follow from ``step_formula(f, b, m)``.
 
-    The formula returns a mistaken duration of a step. ``f``, ``b``: each stage's times of forward
-    and backward. ``m``: the number of microbatches.
+    The formula returns a mistaken step duration. ``f``, ``b``: each stage's forward and backward
+    times. ``m``: the number of microbatches.
     """
 
     def shares(forward: Times, backward: Times, microbatches: int) -> List[float]:
@@ -591,7 +591,7 @@ def _stage_times(forward: Times, backward: Times) -> List[float]:
 
 
 def _idle_shares_until_own_end(forward: Times, backward: Times, m: int) -> List[float]:
-    """Return the idle shares of a known mistake: a device's step ends with its last backward."""
+    """Return idle fractions by a known mistake: a device's step ends with its last backward."""
     forward_end = sum(forward) + (m - 1) * max(forward)
     remaining_stages = [backward[device:] for device in range(len(backward))]
     ends = [forward_end + sum(rest) + (m - 1) * max(rest) for rest in remaining_stages]
@@ -654,9 +654,10 @@ IDLE_MISTAKES: List[Mistake] = [
 
 
 class _DisturbedClock:
-    """A simulated clock. It simulates a slow first run, and other programs that disturb runs.
+    """A simulated clock, with a slow first run, and other programs that disturb runs.
 
-    ``times``: the undisturbed seconds of each work. ``reads``: the readings for each work so far.
+    ``times``: the undisturbed seconds for each kind of work. ``reads``: the readings so far for
+    each kind.
     """
 
     def __init__(self, times: Dict[Callable[[], None], float], random: Any) -> None:
@@ -742,7 +743,7 @@ MeasuredFormula = Callable[[List[float], List[List[float]]], List[float]]
 def _matches_measured_formula(
     clocks: Sequence[_DisturbedClock], cases: Sequence[Tuple[float, Times]], formula: MeasuredFormula
 ) -> Callable[..., bool]:
-    """Return a predicate that recognizes a mistake: shares that ``formula`` gives for the clock."""
+    """Return a predicate that recognizes a mistake: idle fractions computed with ``formula``."""
 
     def shares(step_s: float, alone_s: Times) -> List[float]:
         clock = clocks[list(cases).index((step_s, alone_s))]
@@ -831,7 +832,7 @@ def _read_order(case: CaseText, given: Any) -> Order:
 
 
 def _check_device_order(case: CaseText, order: Order, microbatches: int) -> None:
-    """Raise Wrong if one device's steps are wrong, whatever the other devices do.
+    """Raise Wrong if one device's steps are wrong regardless of the other devices.
 
     Each microbatch must go forward once and then backward once, in order of its number.
     """
@@ -883,7 +884,7 @@ def _next_computation(program: Sequence[Instruction], waiting: Instruction) -> I
 
 
 def _check_memory(case: CaseText, schedule: PipelineSchedule) -> None:
-    """Raise Wrong if a device keeps activations of more microbatches than 1F1B does."""
+    """Raise Wrong if a device keeps activations for more microbatches than in 1F1B."""
     for device, kept in enumerate(peaks(schedule)):
         needed = min(schedule.devices - device, schedule.microbatches)
         if kept > needed:

@@ -86,7 +86,7 @@ def check_largest_batch(answer: Callable[[Callable[[int], int], int, int], int])
 
 
 def _check_batch_search(answer: Callable[..., Any], fixed: int, each: int, block: int, budget: int, limit: int) -> None:
-    """Raise Wrong unless the answer finds the largest batch, and tries only few sizes."""
+    """Raise Wrong unless the answer finds the largest batch and tries only a few sizes."""
     sizes_asked: List[int] = []
 
     def memory(images: int) -> int:
@@ -144,7 +144,7 @@ CUT_RULES: Tuple[Cut, ...] = (shard_bounds, softmax.cut_larger_last, softmax.cut
 
 
 class _Microbatch(NamedTuple):
-    """A part of a batch: its words and sentences, and the gradient of the sum of its losses."""
+    """A part of a batch: its words and sentences, and the gradient of its total loss."""
 
     words: int
     sentences: int
@@ -153,7 +153,7 @@ class _Microbatch(NamedTuple):
 
 
 class _SentenceBatch(NamedTuple):
-    """A batch of sentences with ``lengths`` in words, to be cut into ``parts`` microbatches."""
+    """A batch of sentences to cut into ``parts`` microbatches. ``lengths``: words per sentence."""
 
     lengths: Tuple[int, ...]
     parts: int
@@ -238,7 +238,7 @@ def _run_training(answer: Callable[..., Any], batch: _SentenceBatch) -> _Sentenc
 
 
 def mean_loss(scores: nd.NDArray, labels: nd.NDArray, real: nd.NDArray) -> nd.NDArray:
-    """Return the mean loss of the positions where ``real`` is 1; nan if there is none."""
+    """Return the mean loss over the positions where ``real`` is 1; nan if there are none."""
     losses = gluon.loss.SoftmaxCrossEntropyLoss()(scores.reshape((-1, CLASSES)), labels.reshape((-1,)))
     return (losses * real.reshape((-1,))).sum() / real.sum()
 
@@ -254,8 +254,8 @@ def _right_params(batch: _SentenceBatch, cut: Cut = shard_bounds) -> LayerParams
 def _params_by(weight: Weight, old_gradients: Callable[[_SentenceBatch], float] = lambda _: 0) -> Formula:
     """Return a function (batch, cut) -> parameters after an update by a weighted sum of the losses.
 
-    ``weight(batch, part)``: the weight of the losses of a microbatch. ``old_gradients(batch)``: that
-    of the gradients that the previous batch has left.
+    ``weight(batch, part)``: the weight of a microbatch's losses. ``old_gradients(batch)``: the
+    weight of the gradients left over from the previous batch.
     """
 
     def params(batch: _SentenceBatch, cut: Cut) -> LayerParams:

@@ -57,14 +57,14 @@ EXTRA_QUESTIONS = 3  # more calls of `good_enough` than needed, before the answe
 
 
 class TooManyQuestions(BaseException):
-    """Ends an answer that trains on; not an Exception, which an answer might catch."""
+    """Ends an answer that trains for too long. Not an Exception, which an answer might catch."""
 
 
 class TargetQuestions:
     """Provides ``good_enough``, which the answer calls after each step: "is the target reached?"
 
-    It returns True from call number ``good_after`` on. ``limit``: the largest number of steps.
-    ``values``: returns the current parameters. ``params_seen``: the parameters at each call.
+    The function returns True from call number ``good_after`` on. ``limit``: the largest number of
+    steps. ``values``: returns the current parameters. ``params_seen``: the parameters at each call.
     """
 
     def __init__(self, good_after: int, limit: int, values: Callable[[], Any]) -> None:
@@ -93,7 +93,7 @@ class ImageCountingLoss(gluon.loss.SoftmaxCrossEntropyLoss):  # type: ignore[mis
 
 
 class TrainingCase(NamedTuple):
-    """A training on ``k`` devices with ``b`` images per device and step.
+    """A training run on ``k`` devices with ``b`` images per device and step.
 
     ``lr``: the learning rate for one device. ``images``: the number of training images.
     ``good_after``: the step that reaches the target. ``limit``: the largest number of steps.
@@ -131,7 +131,7 @@ class TrainingCase(NamedTuple):
 
 
 class TrainingAnswer(NamedTuple):
-    """The return value of an answer, and the parameters whenever it called ``good_enough``."""
+    """The return value of an answer, and the parameters at each of its ``good_enough`` calls."""
 
     returned: Any
     params_by_step: List[LayerParams]
@@ -181,7 +181,7 @@ def _run_training(answer: Callable[..., Any], run: TrainingCase) -> TrainingAnsw
 
 
 def _right_params_by_step(run: TrainingCase, **changed: Any) -> List[LayerParams]:
-    """Return the right parameters after each step. ``changed``: as for `_simulate_training`."""
+    """Return the right parameters after each step. ``changed``: see `_simulate_training`."""
     return list(_simulate_training(run, run.steps, **changed))
 
 
@@ -196,15 +196,15 @@ def _simulate_training(
     wraps: Optional[bool] = None,
     of_means: Optional[Callable[[int, int], Sequence[Any]]] = None,
 ) -> List[LayerParams]:
-    """Simulate a training, by default the right one; return the parameters after each step.
+    """Simulate training, by default without mistakes; return the parameters after each step.
 
     Each keyword argument simulates a mistake.
 
     Args:
-        run: the training.
+        run: the training run.
         count: the number of steps.
-        lr: another learning rate.
-        size: another size of the whole batch.
+        lr: a different learning rate.
+        size: a different size of the whole batch.
         ragged: whether to use the last batch of an epoch if it is smaller.
         divisor: a function from the batch's size to the number that divides the gradient.
         wraps: None: the last batch of an epoch is smaller. True or False: it is filled up with the
@@ -233,7 +233,7 @@ def _simulate_training(
 
 
 def _step_by_mean_of_means(values: LayerParams, part: Batch, lr: float, cuts: Sequence[Any]) -> LayerParams:
-    """Return the parameters after a step by the average of the shards' mean gradients.
+    """Return the parameters after a step with the average of the shards' mean gradients.
 
     ``part``: the images and labels of the step. ``cuts``: (begin, end) of each shard.
     """
@@ -254,14 +254,14 @@ def _are_close_params(got: Any, want: Sequence[LayerParams]) -> bool:
 
 
 def _matches_training(**change: Callable[[TrainingCase], Any]) -> Callable[..., bool]:
-    """Return a function that tells whether an answer trained with a certain mistake.
+    """Return a function that checks whether an answer trained with a certain mistake.
 
     ``change``: a function for each argument of `_simulate_training` that the mistake changes. It
     returns the argument's value in a case.
     """
 
     def gives(run: TrainingCase, got: TrainingAnswer) -> bool:
-        """Return whether the parameters are those of a training with this mistake."""
+        """Return whether the parameters are those of a training run with this mistake."""
         changed = {name: value(run) for name, value in change.items()}
         if changed.get("ragged") is False and run.images < run.k * run.b:
             return False
@@ -319,7 +319,7 @@ TRAINING_MISTAKES: List[Mistake] = [
 
 
 def _check_training(run: TrainingCase, got: TrainingAnswer, want: List[LayerParams], rest: AnswerResults) -> None:
-    """Raise Wrong unless the answer trained right.
+    """Raise Wrong unless the answer trained correctly.
 
     ``rest``: this and all later results, in which `find_mistake` looks for a known mistake.
     """
@@ -419,7 +419,7 @@ def _first_step_at_target(curve: Curve, target: float) -> float:
 
 
 def _step_of_lasting_target(curve: Curve, target: float) -> float:
-    """Return the step from which the accuracy stays at the target or above; else infinity."""
+    """Return the first step after which the accuracy stays at or above the target, or infinity."""
     step = math.inf
     for at, right in reversed(curve):
         if right < target:
@@ -447,7 +447,7 @@ def _is_same_steps(got: Any, want: Optional[float]) -> bool:
 
 
 def _matches_steps_formula(formula: Callable[[List[Curve], float], Any]) -> Callable[..., bool]:
-    """Return a function that tells whether the result is ``formula(curves, target)``.
+    """Return a function that checks whether the result is ``formula(curves, target)``.
 
     The formula is that of a known mistake.
     """
@@ -465,7 +465,7 @@ def _matches_steps_formula(formula: Callable[[List[Curve], float], Any]) -> Call
 def _average_over_seeds(
     step_of: Callable[[Curve, float], float], average: Callable[[List[float]], float] = median
 ) -> Callable[[List[Curve], float], Any]:
-    """Return a function (curves, target) -> ``average`` of the steps of all seeds.
+    """Return a function (curves, target) -> ``average`` of all seeds' steps.
 
     ``step_of(curve, target)``: the steps of one seed. The function returns None if the average is
     infinite.
@@ -497,7 +497,7 @@ def _average_over_seeds_at_target(average: Callable[[List[float]], float]) -> Ca
 
 
 def _number_measurements(curve: Curve, first: int) -> Curve:
-    """Return the curve with the numbers of its measurements, from ``first``, as steps."""
+    """Return the curve with measurement numbers, counted from ``first``, in place of steps."""
     return [(number, right) for number, (_, right) in enumerate(curve, first)]
 
 
@@ -618,7 +618,7 @@ def _is_close_fit(got: Any, want: Any) -> bool:
 
 
 def _matches_fit(formula: Callable[[Any, Any], Optional[CurveFit]]) -> Callable[..., bool]:
-    """Return a function that tells whether the result is ``formula(sizes, steps)``.
+    """Return a function that checks whether the result is ``formula(sizes, steps)``.
 
     The formula is that of a known mistake.
     """
@@ -702,11 +702,11 @@ MAX_TRAININGS = 40
 
 
 class RateLandscape(NamedTuple):
-    """Simulated trainings. With the learning rate ``best`` the target takes ``fewest`` steps.
+    """Simulated training runs. With the learning rate ``best``, the target takes ``fewest`` steps.
 
     Each factor of 2 between the rate and ``best`` multiplies the steps by ``steeper``. With a rate
-    above ``highest`` a training fails. ``first``: the rate with which the search starts. ``limit``:
-    the largest number of steps of a training.
+    above ``highest``, a run fails. ``first``: the rate with which the search starts. ``limit``: the
+    largest number of steps in a run.
     """
 
     first: float
@@ -717,7 +717,7 @@ class RateLandscape(NamedTuple):
     limit: int
 
     def steps_at(self, rate: float) -> float:
-        """Return the steps of a training with this rate; infinite if it fails."""
+        """Return the number of steps of a run with this rate; infinite if the run fails."""
         if rate > self.highest * 1.001:
             return math.inf
         doublings = abs(math.log2(rate / self.best))
@@ -739,7 +739,8 @@ class RateLandscape(NamedTuple):
     def _search_steps(self, factor: float) -> int:
         """Return the total steps of a search that first multiplies the rate by ``factor``.
 
-        It goes on while the steps decrease, and then divides the first rate by ``factor`` likewise.
+        The search goes on while the steps decrease, and then divides the first rate by ``factor``
+        likewise.
         """
         spent = fewest = int(self.steps_at(self.first))
         for direction in (factor, 1 / factor):
@@ -788,12 +789,12 @@ def check_learning_rate_search(answer: Callable[..., Any]) -> None:
 
 
 def _check_tuning(answer: Callable[..., Any], landscape: RateLandscape) -> None:
-    """Raise Wrong unless the answer finds the best rate without too many steps in all."""
+    """Raise Wrong unless the answer finds the best rate without too many steps in total."""
     case, spent = landscape.describe(), 0
     rates_tried: List[float] = []
 
     def steps_with(rate: float, max_steps: float) -> Optional[int]:
-        """Return the steps of a simulated training; None if they exceed ``max_steps``."""
+        """Return the steps of a simulated training run; None if they exceed ``max_steps``."""
         nonlocal spent
         rates_tried.append(rate)
         doublings = math.log2(rate / landscape.first) if rate > 0 else math.nan
@@ -830,7 +831,7 @@ def _check_tuning(answer: Callable[..., Any], landscape: RateLandscape) -> None:
 
 
 def _explain_worse_rate(got: Any, landscape: RateLandscape, rates_tried: List[float]) -> TextPair:
-    """Return the likely reason why the answer returned another rate than the best rate."""
+    """Return the likely reason why the answer did not return the best rate."""
     is_number = isinstance(got, NUMBER_TYPES) and not isinstance(got, bool) and got > 0
     if not is_number:
         return pick_explanation(
@@ -948,7 +949,7 @@ def _apply_momentum_rule(
         v = momentum * velocity_factor * v + gradient_factor * g
         w = w - rate * v
 
-    Both factors are functions of ratio = rate / previous rate. They are 1 in the right rule.
+    Both factors are functions of ratio = rate / previous rate. In the right rule, both are 1.
     """
     weights = [each.astype(np.float64) for each in steps.initial_weights]
     velocities = [np.zeros_like(each) for each in weights]
@@ -1093,8 +1094,8 @@ class SimulatedMachine(NamedTuple):
     """Simulated step times, as a sum of seconds.
 
     ``fixed``: per step. ``image``: per image of a device. ``exchange``: per step on several
-    devices. ``fits``: the images that fit into a device's cache. With more images per device, each
-    image takes CACHE_MISS_FACTOR times as long.
+    devices. ``fits``: the number of images that fit in a device's cache. With more images per
+    device, each image takes CACHE_MISS_FACTOR times as long.
     """
 
     fixed: float
@@ -1103,7 +1104,7 @@ class SimulatedMachine(NamedTuple):
     fits: int
 
     def step_seconds(self, batch: int, devices: int) -> float:
-        """Return the seconds of one step."""
+        """Return how many seconds one step takes."""
         each = batch / devices
         image = self.image * (CACHE_MISS_FACTOR if each > self.fits else 1)
         return self.fixed + image * each + self.exchange * (devices > 1)
@@ -1196,7 +1197,7 @@ def check_cheapest_choice(answer: Callable[..., Any]) -> None:
 
 
 def _random_problem(random: Any) -> ChoiceProblem:
-    """Return a random problem, whose deadline is near the time of one of its choices."""
+    """Return a random problem whose deadline is near the time that one of its choices takes."""
     fewest, critical = random.uniform(20, 200), 2.0 ** random.uniform(3, 8)
     sizes = sorted((2 ** random.permutation(10)[: random.randint(2, 7)]).tolist())
     steps: Dict[int, Optional[int]] = {
@@ -1223,10 +1224,10 @@ def _is_same_choice(got: Any, want: Optional[Choice]) -> bool:
 def _chooses_least(
     key: Callable[[ChoiceProblem, Choice, float, float], Any], ignore_deadline: bool = False
 ) -> Callable[..., bool]:
-    """Return a function that tells whether the answer's choice has the smallest ``key``.
+    """Return a function that checks whether the answer's choice has the smallest ``key``.
 
-    The key is a function of (problem, choice, seconds, device-seconds). ``ignore_deadline``: also
-    allow choices that miss the deadline.
+    The key is a function of (problem, choice, seconds, device-seconds). ``ignore_deadline``:
+    whether to also allow choices that miss the deadline.
     """
 
     def gives(problem: ChoiceProblem, got: Any) -> bool:

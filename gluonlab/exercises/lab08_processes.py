@@ -125,7 +125,7 @@ def _check_epoch_images(answer: Callable[..., Any], size: int, world_size: int, 
 
 
 def _check_epoch_orders(answer: Callable[..., Any], size: int, world_size: int, seed: int) -> None:
-    """Check that each epoch and each seed has its own random order of all images."""
+    """Check that each epoch and each seed has a different random order of all images."""
     first, *later = (_call_for_ranks(answer, size, world_size, seed, epoch) for epoch in (0, 1, 2))
     other = _call_for_ranks(answer, size, world_size, seed + 7, 0)
     case = CaseText(
@@ -209,9 +209,9 @@ def check_distributed_program(answer: DistributedProgram) -> None:
 
 
 def _explain_error(dist: Distributed, error: Exception) -> Wrong:
-    """Return the counterexample of a program that raises ``error``.
+    """Return the counterexample for a program that raises ``error``.
 
-    It names the rank and the line, as far as they are known.
+    The counterexample names the rank and the line, if they are known.
     """
     ranks = [rank for rank, each in enumerate(dist.outcomes) if each.error is not None]
     failed_otherwise = [rank for rank in ranks if not isinstance(dist.outcomes[rank].error, HangError)]
@@ -232,7 +232,7 @@ def _explain_error(dist: Distributed, error: Exception) -> Wrong:
 
 
 def _check_process_group(case: CaseText, dist: Distributed, world_size: int) -> None:
-    """Check the number of processes, and that each joins the group with its own rank."""
+    """Check the number of processes, and that each process joins the group with its own rank."""
     count = len(dist.records)
     joins = [notes.joins for notes in dist.records]
     wrong_ranks = [rank for rank, each in enumerate(joins) if each != [(rank, world_size)]]
@@ -349,7 +349,7 @@ Shard = Tuple[List[int], List[int]]
 class RankImages(NamedTuple):
     """The images of all ranks, including padding.
 
-    ``right``: 1 or 0 for each of the ``size`` images: whether its prediction is right.
+    ``right``: for each of the ``size`` images, 1 if its prediction is right, else 0.
     """
 
     shards: List[Shard]
@@ -363,7 +363,7 @@ class RankImages(NamedTuple):
 
     @property
     def case(self) -> CaseText:
-        """Text, in both languages: the numbers of images and of right answers of each shard."""
+        """Text in both languages: how many images and right answers each shard has."""
         return CaseText(
             "; ".join(f"images {images}, right {right}" for images, right in self.shards),
             "、".join(f"画像 {images} 正解 {right}" for images, right in self.shards),
@@ -418,7 +418,7 @@ def _are_close(got: Sequence[Any], want: Sequence[float]) -> bool:
 
 
 def _run_ranks(answer: Callable[..., float], case: RankImages) -> List[Any]:
-    """Run the answer on all ranks; return its values. Raises the first error of a rank."""
+    """Run the answer on all ranks; return its values. Raises the first rank's error, if any."""
     group = RankGroup(len(case.shards))
 
     def call_answer(rank: int) -> Any:
@@ -458,7 +458,7 @@ def _raise_first_error(outcomes: List[RankOutcome], case: RankImages) -> None:
 
 
 def _matches_ranks(formula: Callable[[RankImages], List[float]]) -> Callable[..., bool]:
-    """Return a function that tells whether the ranks' results are ``formula(case)``.
+    """Return a function that checks whether the ranks' results are ``formula(case)``.
 
     The formula is that of a known mistake.
     """
@@ -477,7 +477,7 @@ def _rank_accuracies(case: RankImages) -> List[Any]:
 
 
 def _all_right_flags(case: RankImages) -> List[int]:
-    """Return 1 or 0 for each image of each rank, including padding: whether it is right."""
+    """Return 1 for right and 0 for wrong, for each image on each rank, including padding."""
     return [one for _, right in case.shards for one in right]
 
 
@@ -555,7 +555,7 @@ def check_staleness(answer: Callable[[List[Event]], List[int]]) -> None:
 
 
 def _to_list(value: Any) -> Any:
-    """Convert a collection to a list with Python's own types; return other values unchanged."""
+    """Convert a collection to a list of built-in Python types; return other values unchanged."""
     if not isinstance(value, Iterable) or isinstance(value, (str, dict)):
         return value
     return [one.item() if isinstance(one, np.generic) else one for one in value]
@@ -574,10 +574,10 @@ def _count_missed_updates(
     count_workers: bool = False,
     unpulled: bool = True,
 ) -> List[int]:
-    """Return for each push the number of updates that its worker has not seen.
+    """Return the number of updates that each push's worker has not seen.
 
-    These are the other workers' updates of its key since the worker's last pull of this key. Other
-    values of the arguments are mistakes.
+    These are the other workers' updates of the push's key since the worker's last pull of this key.
+    Arguments other than the defaults simulate mistakes.
 
     Args:
         events: the pulls and pushes of all workers, in order.
@@ -776,7 +776,7 @@ def _restart_with_cut_line(killed: KilledRun) -> Tuple[int, int]:
 
 
 def _matches_start(start: Callable[[KilledRun], int]) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the run resumes from step ``start(run)``."""
+    """Return a mistake's predicate: whether the answer resumes the run from step ``start(run)``."""
     return _matches_run_formula(lambda killed: (start(killed), killed.last_step - start(killed)))
 
 
@@ -887,7 +887,7 @@ def _number_by_entry(pairs: Iterable[Tuple[str, int]]) -> List[RankPlace]:
 
 
 def _places_round_robin(text: str) -> List[RankPlace]:
-    """Return (host, local rank) of each rank if ranks were dealt to the hosts in turn.
+    """Return each rank's (host, local rank) if ranks were assigned to the hosts in turn.
 
     This is a mistake: LSF fills one host after the other.
     """
@@ -897,7 +897,7 @@ def _places_round_robin(text: str) -> List[RankPlace]:
 
 
 def _places_by_host(text: str) -> List[RankPlace]:
-    """Return all slots of a host together, at the host's first entry."""
+    """Return all slots of a host together, at the position of the host's first entry."""
     flat = _slot_hosts(text)
     return _number_by_host(host for name in dict.fromkeys(flat) for host in flat if host == name)
 

@@ -1,6 +1,6 @@
 """The exercises of lab 09: debugging data-parallel programs with one or two faults.
 
-While the original fault remains, the checkers describe its symptom, not the fix.
+As long as the original fault remains, the checkers describe its symptom, not the fix.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ FAULT_REMAINS = CaseText("the bug is still there", "まだ直っていません"
 
 
 def check_losses(returned: Any, want: Sequence[float], name: str, en: str, ja: str) -> None:
-    """Raise Wrong unless an answer returned the losses ``want``.
+    """Raise Wrong unless the answer returned the losses ``want``.
 
-    ``name``: the name of its function. ``en``, ``ja``: a description of the losses.
+    ``name``: the name of the answer's function. ``en``, ``ja``: a description of the losses.
     """
     got = _flatten_numbers(returned)
     if got is None:
@@ -251,7 +251,8 @@ def _explain_wrong_epoch(
 ) -> Wrong:
     """Return the counterexample of wrong parameters ``got`` on device ``ctx`` in exercise 09-4.
 
-    ``begin``: the initial parameters. ``batches``: those of one epoch. ``epoch``: the epochs done.
+    ``begin``: the initial parameters. ``batches``: the batches in one epoch. ``epoch``: the number
+    of epochs done.
     """
     done, count = batches * epoch, len(ctxs)
     params_before, last = begin.train(done[:-1]), batches[-1]
@@ -311,7 +312,7 @@ def check_padded_evaluation(answer: Callable[..., float]) -> None:
 def _check_accuracy(answer: Callable[..., float], right: List[int], size: int, count: int) -> None:
     """Raise Wrong unless the answer returns the mean of ``right``, 1 or 0 for each image.
 
-    ``size``: the images of a batch. ``count``: the number of devices.
+    ``size``: images per batch. ``count``: the number of devices.
     """
     n, ctxs = len(right), cpu_devices(count)
     labels = case_rng(n).randint(0, CLASSES, n)
@@ -418,14 +419,14 @@ def check_initial_parameters(answer: Callable[..., Any]) -> None:
 
 @contextmanager
 def _record_shared_draws() -> Iterator[Set[mx.Context]]:
-    """Record the devices whose random numbers come from a seed that was set for all devices."""
+    """Record which devices draw random numbers from a seed that was set for all devices."""
     seed, invoke = mx.random.seed, register._imperative_invoke
     calls: List[Any] = []
     drawing_devices: Set[mx.Context] = set()
     reseeded_devices: Set[mx.Context] = set()  # devices that were then seeded individually
 
     def record_seed(value: int, ctx: Any = "all") -> None:
-        """Set the seed, and record whether it is for all devices."""
+        """Set the seed, and record whether the seed is for all devices."""
         if ctx == "all":
             calls.append(value)
             reseeded_devices.clear()
@@ -447,7 +448,7 @@ def _record_shared_draws() -> Iterator[Set[mx.Context]]:
 
 
 def _check_replicas(replicas: Any, ctxs: List[mx.Context]) -> None:
-    """Raise Wrong unless there is a replica with gradients and right shapes on each device."""
+    """Raise Wrong unless each device has a replica with gradients and the right shapes."""
     if not isinstance(replicas, (list, tuple)):
         en, ja = "a list with one Replica per device", "デバイスごとの Replica のリスト"
         raise wrong_return(replicas, "`make_replicas`", en, ja)
@@ -534,7 +535,7 @@ Array = Any  # of numpy
 
 
 class _TrainingSetting(NamedTuple):
-    """The arguments of the answer.
+    """The arguments passed to the answer.
 
     ``images``: the number of training images. ``batch``: the size of a batch over all devices.
     ``max_norm``: the norm to which the mean gradient is clipped.
@@ -557,14 +558,14 @@ class _TrainingSetting(NamedTuple):
 
     @property
     def images_per_device(self) -> int:
-        """The number of images of each device in a batch."""
+        """The number of images per device in a batch."""
         return self.batch // self.devices
 
 
 class _TrainingRecord(NamedTuple):
-    """The record of a training.
+    """The record of a training run.
 
-    ``rows``: the indices of the images, in the order in which the network received them. ``means``:
+    ``rows``: the image indices, in the order in which the network received the images. ``means``:
     the return value, the mean loss of each epoch.
     """
 
@@ -574,7 +575,7 @@ class _TrainingRecord(NamedTuple):
     means: Any
 
     def row_orders(self, setting: _TrainingSetting) -> List[List[int]]:
-        """Return the rows of each epoch, in order."""
+        """Return the rows in each epoch, in order."""
         n = setting.images
         return [self.rows[begin : begin + n] for begin in range(0, len(self.rows), n)]
 
@@ -620,7 +621,7 @@ def _training_images(setting: _TrainingSetting) -> Batch:
 
 
 def _run_training(answer: Callable[..., Any], setting: _TrainingSetting) -> _TrainingRecord:
-    """Run the answer's training, and record the inputs of the network."""
+    """Run the answer's training code, and record the network's inputs."""
     ctxs, batch = cpu_devices(setting.devices), _training_images(setting)
     row_of_image = {image.tobytes(): row for row, image in enumerate(batch[0])}
     net = make_net(initial_params(), ctxs)
@@ -698,13 +699,13 @@ def _gradient_norm(gradient: LayerParams) -> float:
 
 
 def _clipped_update(gradient: LayerParams, images: int, limit: float, factor: float = 1.0) -> LayerParams:
-    """Return the initial parameters after ``factor`` times an update clipped to norm ``limit``."""
+    """Return the initial parameters plus ``factor`` times an update clipped to norm ``limit``."""
     scale = min(1.0, limit / _gradient_norm(gradient))
     return initial_params().subtract(gradient, LR / images * scale * factor)
 
 
 def _whole_gradient(setting: _TrainingSetting) -> LayerParams:
-    """Return the gradient of the sum of the losses of all images, at the initial parameters."""
+    """Return the gradient of the total loss on all images, at the initial parameters."""
     return initial_params().gradient(_training_images(setting))
 
 
@@ -713,7 +714,7 @@ def _right_params(setting: _TrainingSetting, run: _TrainingRecord) -> LayerParam
 
 
 def _matches_clipped_sum(limit: Callable[[_TrainingSetting], float], summed_twice: bool = False) -> Callable[..., bool]:
-    """Return a function that recognizes a mistake: the gradient sum has another norm limit.
+    """Return a function that recognizes a mistake: the gradient sum has a different norm limit.
 
     ``limit(setting)``: this limit. ``summed_twice``: whether the gradients were also summed twice.
     """
@@ -743,7 +744,7 @@ def _matches_clipping_by_device(limit: Callable[[_TrainingSetting], float]) -> C
 
 
 def _device_gradients(setting: _TrainingSetting, run: _TrainingRecord) -> List[LayerParams]:
-    """Return, for each device, the gradient of the sum of the losses of its images."""
+    """Return each device's gradient of the total loss on its images."""
     images, labels = _training_images(setting)
     rows = [
         [row for row, on in zip(run.rows, run.devices_of_rows) if on == ctx] for ctx in cpu_devices(setting.devices)
@@ -752,7 +753,7 @@ def _device_gradients(setting: _TrainingSetting, run: _TrainingRecord) -> List[L
 
 
 def _is_clipped_by_joint_norm(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
-    """Return whether clipping used the norm of all devices' gradients joined, not of their sum."""
+    """Return whether clipping used the joint norm of all devices' gradients, not of their sum."""
     norm = np.sqrt(sum(_gradient_norm(gradient) ** 2 for gradient in _device_gradients(setting, run)))
     scale = min(1.0, setting.max_norm * setting.images / norm)
     return got.is_close(_clipped_update(_whole_gradient(setting), setting.images, np.inf, scale))
@@ -823,7 +824,7 @@ def _check_parameters(setting: _TrainingSetting, run: _TrainingRecord) -> None:
 
 
 def _check_orders(setting: _TrainingSetting, run: _TrainingRecord) -> None:
-    """Check that each epoch has a new random order, and divides it anew among the devices."""
+    """Check that each epoch has a new random order of images, divided anew among the devices."""
     orders, n = run.row_orders(setting), setting.images
     device_orders = [frozenset(zip(order, run.devices_of_rows[n * epoch :])) for epoch, order in enumerate(orders)]
     setting.describe().check_faults(

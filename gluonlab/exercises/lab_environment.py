@@ -1,4 +1,4 @@
-"""Choose the devices and the data set of a lab, by the GPUs and data sets of this machine."""
+"""Choose a lab's devices and data set, based on the GPUs and data sets on this machine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def setup(n: int, dataset: Optional[str] = None) -> LabEnvironment:
     Args:
         n: the number of devices.
         dataset: the data set for GPUs, by default ``mnist`` or ``fashion-mnist``. The built-in
-            digits are used on CPU devices, and if the data set is not downloaded.
+            digits are used on CPU devices, or if the data set is not downloaded.
 
     Returns:
         The devices and the data set.
@@ -69,7 +69,7 @@ def setup(n: int, dataset: Optional[str] = None) -> LabEnvironment:
 
 
 def _choose_devices(n: int) -> "Tuple[List[mx.Context], bool, str]":
-    """Return the devices, whether they are GPUs, and the reason if they are not."""
+    """Return the devices, whether they are GPUs, and if not, the reason."""
     from gluonlab.devices import devices
 
     count = gpu_count()
@@ -97,7 +97,7 @@ def _choose_devices(n: int) -> "Tuple[List[mx.Context], bool, str]":
 
 
 def _find_gpu_fault(n: int) -> str:
-    """Return why the first ``n`` GPUs cannot be used, or an empty string if they can."""
+    """Return why the first ``n`` GPUs cannot be used, or an empty string if they can be used."""
     import mxnet as mx
 
     remedy = "python -m gluonlab.doctor"

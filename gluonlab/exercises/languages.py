@@ -1,4 +1,4 @@
-"""Choose the language of a lab's messages: English or Japanese, as in its notebook."""
+"""Choose the language for a lab's messages: English or Japanese, as in the lab's notebook."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _check_language(name: str, kind: str) -> str:
 
 
 def _language_candidates() -> Iterator[Optional[str]]:
-    """Yield language names by priority, from the notebook, the folders and the locale."""
+    """Yield language names from the notebook, the folders and the locale, in order of priority."""
     notebook = _notebook_path()
     if notebook:
         yield _metadata_language(notebook)

@@ -1,6 +1,6 @@
 """Run one notebook within limits, on this machine or in a container, and read its result.
 
-In a container of Docker or Podman the notebook cannot access a network or files of the host.
+In a Docker or Podman container, the notebook cannot access a network or files on the host.
 `ContainerRunner` starts ``docker run`` with this module as the command. The two communicate by
 lines of JSON:
 
@@ -76,9 +76,9 @@ class NotebookResult(NamedTuple):
 
 
 def run_in_processes(path: Path, bounds: Bounds, seed: Optional[int], stop: threading.Event) -> NotebookResult:
-    """Run the notebook in processes of this machine, until it ends or ``stop`` is set.
+    """Run the notebook in processes on this machine, until it ends or ``stop`` is set.
 
-    Raises OSError, for example for a full disk.
+    Raises OSError, for example if the disk is full.
     """
     with temporary_folder("grade") as folder:
         messages = _run_and_read_messages(path, folder, bounds, seed, stop)
@@ -90,7 +90,7 @@ def run_in_processes(path: Path, bounds: Bounds, seed: Optional[int], stop: thre
 
 
 def sanitize_result(lab: Any, note: Any, verdicts: Any) -> NotebookResult:
-    """Make a result from data that a student may have forged; values of a wrong type are dropped.
+    """Make a result from data that a student may have forged; drop values of the wrong type.
 
     ``verdicts``: pairs of an exercise's id and an object with status, message, hidden and micros.
     """
@@ -192,7 +192,7 @@ def _end_supervisor(child: "subprocess.Popen[bytes]", seconds: float) -> None:
 def _parse_messages(lines: bytes) -> Dict[str, str]:
     """Parse messages, one JSON object per line, to {kind: text}.
 
-    If a kind is repeated, its last text counts; of several notes, the first.
+    If a kind is repeated, its last text counts, except for notes, where the first counts.
     """
     messages: Dict[str, str] = {}
     for line in lines.splitlines():
@@ -276,7 +276,7 @@ def container_command(engine: str, image: str, name: str, folder: Path, bounds: 
 class ContainerRunner:
     """A `gluonlab.exercises.grading.Runner` that runs each notebook in its own container.
 
-    ``engine``: the path of docker or podman. ``cores``: the CPU cores of a container.
+    ``engine``: the path of docker or podman. ``cores``: the number of CPU cores per container.
     """
 
     engine: str
@@ -327,7 +327,7 @@ class ContainerRunner:
         return self._read_result(output, child.returncode)
 
     def _end_container(self, child: "subprocess.Popen[bytes]", container: str) -> None:
-        """End the engine's command ``child`` and the container, which may outlive the command."""
+        """End the engine's command ``child``, and the container, which may outlive the command."""
         for stream in (child.stdin, child.stdout, child.stderr):
             assert stream is not None
             with suppress(OSError):  # the order was not read
@@ -350,7 +350,7 @@ class ContainerRunner:
             child.wait()
 
     def _read_result(self, output: "ContainerOutput", status: int) -> NotebookResult:
-        """Return the result in a container's output; ``status``: the exit status.
+        """Return the result from a container's output; ``status``: the exit status.
 
         Raises NotebookError if no notebook could be run in this container.
         """
@@ -431,7 +431,7 @@ def _read_container_output(
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the notebook that a line of JSON on standard input names, and print its result.
+    """Run the notebook named by a line of JSON on standard input, and print its result.
 
     ``arguments``: the folder of the notebook, or nothing for NOTEBOOK_FOLDER.
     """

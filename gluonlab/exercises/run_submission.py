@@ -67,7 +67,7 @@ def missing_packages() -> str:
 def make_kernel_manager(folder: Path, manager_class: Any) -> Any:
     """Return a `jupyter_client` kernel manager that starts this Python.
 
-    It ignores installed kernel specifications. ``folder``: an empty folder for its files.
+    The manager ignores installed kernel specifications. ``folder``: an empty folder for its files.
     ``manager_class``: KernelManager or AsyncKernelManager.
     """
     from jupyter_client.kernelspec import KernelSpecManager
@@ -88,7 +88,7 @@ def make_kernel_manager(folder: Path, manager_class: Any) -> Any:
 def kernel_environment(own: Path, **changes: str) -> "dict[str, str]":
     """Return the environment variables for the process that runs the cells.
 
-    They are those of this process without another notebook's variables, and with ``changes``.
+    They are this process's variables with ``changes``, without the variables of other notebooks.
     ``own``: the folder for IPython's files.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN_VARIABLES)}
@@ -99,9 +99,9 @@ def kernel_environment(own: Path, **changes: str) -> "dict[str, str]":
 def start_kernel(folder: Path, seconds: float, printed: int, **environment: str) -> Iterator["NotebookKernel"]:
     """Start a process that runs cells in ``folder``, and end it after the ``with`` block.
 
-    ``seconds``: the time limit of all cells together. ``printed``: the largest output in bytes,
-    after which the process is killed. ``environment``: additional environment variables. Raises
-    NotebookError if a package is missing.
+    ``seconds``: the time limit for all cells together. ``printed``: the largest output in bytes.
+    With more output, the process is killed. ``environment``: additional environment variables.
+    Raises NotebookError if a package is missing.
     """
     fault = missing_packages()
     if fault:
@@ -178,7 +178,7 @@ class NotebookKernel:
         return _reply_error(reply or {})
 
     def _read_message(self, socket: Any, is_output: bool) -> "dict[str, Any]":
-        """Read the next message of a socket. Raises _KernelEnded for too many bytes of output."""
+        """Read the next message from a socket. Raises _KernelEnded for too many bytes of output."""
         frames: List[bytes] = socket.recv_multipart()
         if is_output:
             self._check_output_size(frames)
@@ -313,7 +313,7 @@ def _unreadable_notebook_error(fault: str) -> NotebookError:
 
 
 def _read_cell(cell: Any, number: int) -> SubmittedCell:
-    """Return a cell with its code and known tags; without code if it is a text cell."""
+    """Return a cell with its code and known tags. A text cell has no code."""
     source = cell.get("source") if isinstance(cell, dict) else None
     lines: List[Any] = source if isinstance(source, list) else [source]
     if not all(isinstance(line, str) and _is_encodable(line) for line in lines):

@@ -1,8 +1,8 @@
 """Check the schedules that learners write, compute their costs, and animate them.
 
-`gluonlab.collectives.verify_schedule` finds the fault of a schedule. This module names the wrong
-transfer, and the reason, in English and in Japanese. A `Puzzle` is the task to write a schedule for
-a given machine.
+`gluonlab.collectives.verify_schedule` finds the fault in a schedule. This module names the wrong
+transfer and the reason, in English and Japanese. A `Puzzle` is the task to write a schedule for a
+given machine.
 
 In this module, a schedule is "proved" if `verify_schedule` finds that it computes its collective.
 Its "price" is its cost in the model of `gluonlab.collectives.cost_model`.
@@ -100,9 +100,9 @@ def check_step_rules(
 ) -> None:
     """Raise Wrong for the first transfer that breaks a rule of schedules.
 
-    The rules exclude unknown ranks and chunks, transfers to the own rank, and data races in a step.
-    ``chunks``: the number of chunks. ``hint``: texts to append to the message about a rank or chunk
-    that is out of range, such as its usual reason.
+    The rules exclude unknown ranks and chunks, transfers from a rank to itself, and data races in a
+    step. ``chunks``: the number of chunks. ``hint``: texts to append to the message about a rank or
+    chunk that is out of range, such as the usual reason.
     """
     for number, step in enumerate(steps):
         read, written = {(t.src, t.chunk) for t in step}, Counter((t.dst, t.chunk) for t in step)
@@ -140,7 +140,7 @@ def describe_transfer(call: str, place: Tuple[int, int], transfer: Transfer) -> 
 def check_proof(call: str, schedule: Schedule) -> None:
     """Raise Wrong unless the schedule computes its collective.
 
-    The error names a transfer, the first of these that exists:
+    The error names the first of these transfers that exists:
 
     - the first copy that overwrites the last copy of a rank's contribution,
     - the first transfer that counts a contribution twice,
@@ -307,7 +307,7 @@ class SchedulePlayback:
 
 
 def unwritten_playback() -> SchedulePlayback:
-    """Return the playback of an answer that is not written yet: only a text."""
+    """Return the playback for an answer that is not written yet, with only a text."""
     return SchedulePlayback(
         choose_text(
             en="not written yet: write the function, run its cell, then run this cell again",
@@ -317,7 +317,7 @@ def unwritten_playback() -> SchedulePlayback:
 
 
 def make_playback(schedule: Schedule, lines: List[str], file: Optional[str]) -> SchedulePlayback:
-    """Return a playback with ``lines`` as text; also write its page to ``file``, unless None."""
+    """Return a playback with ``lines`` as text, and write its page to ``file`` if given."""
     try:
         page = as_page([schedule], (schedule.name, schedule.world_size), language=language())
     except ScheduleError as error:  # too large to draw
@@ -434,10 +434,11 @@ class Puzzle:
         )  # fmt: skip
 
     def play(self, answer: Answer, file: Optional[str] = None) -> SchedulePlayback:
-        """Return a text about the schedule, with its first fault or its cost, and its animation.
+        """Return a text about the schedule's first fault or its cost, and an animation.
 
         Args:
-            answer: the learner's function. For a stub, the text is that it is not written yet.
+            answer: the learner's function. For a stub, the text says that the function is not
+                written yet.
             file: also write the page to this file.
 
         Returns:

@@ -1,8 +1,8 @@
 """A simulation of ``torch.distributed`` in NumPy, whose ranks are threads of this process.
 
-It provides the functions and classes that a data-parallel program calls, under the same names, and
-records the actions of each rank. With real processes, a rank that waits for a rank that has ended
-waits forever. Here it gets a `HangError` at once.
+The simulation provides the functions and classes that a data-parallel program calls, under the same
+names, and records each rank's actions. With real processes, a rank that waits for a rank that has
+ended waits forever. Here, the waiting rank gets a `HangError` at once.
 """
 
 from __future__ import annotations
@@ -146,7 +146,8 @@ class RankRecord:
 class Distributed:
     """The object that a program gets as ``dist``, in place of the module ``torch.distributed``.
 
-    It also contains the classes Model, DistributedDataParallel, DistributedSampler and DataLoader.
+    The object also has the classes Model, DistributedDataParallel, DistributedSampler and
+    DataLoader.
 
     Attributes:
         records: the actions of each rank.
@@ -227,7 +228,7 @@ class Model:
 
 
 class ModelReplica:
-    """The replica of a model in one rank. ``module``: the model itself."""
+    """The replica of a model on one rank. ``module``: the model itself."""
 
     def __init__(self, model: Model) -> None:
         self.module = model
@@ -250,7 +251,7 @@ class ModelReplica:
 
 
 class DistributedSampler:
-    """The image numbers of a rank: every ``num_replicas``-th of a permutation that all share."""
+    """A rank's image numbers: every ``num_replicas``-th in a permutation that all ranks share."""
 
     def __init__(self, dataset: Any, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0) -> None:
         if not 0 <= rank < num_replicas:
@@ -274,7 +275,7 @@ class DistributedSampler:
 
 
 class DataLoader:
-    """An iterable of batches ``(xs, ys)``; it records the order of the images."""
+    """An iterable of batches ``(xs, ys)`` that records the order of the images."""
 
     def __init__(
         self,
@@ -307,7 +308,7 @@ class DataLoader:
 
 
 def some_images(count: int, seed: int) -> Images:
-    """Return random images of three features, with labels that a linear model separates."""
+    """Return random images with three features, and labels that a linear model separates."""
     random = np.random.RandomState([8, seed])
     xs = random.normal(size=(count, 3))
     return Images(xs, (xs @ np.array([1.0, -2.0, 0.5]) > 0).astype(float))

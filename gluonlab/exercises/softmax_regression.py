@@ -38,7 +38,7 @@ class LayerParams(NamedTuple):
     bias: Array
 
     def step(self, batch: Batch, scale: float) -> "LayerParams":
-        """Return the parameters minus ``scale`` times the gradient of the sum of the losses."""
+        """Return the parameters minus ``scale`` times the gradient of the total loss."""
         return self.subtract(self.gradient(batch), scale)
 
     def subtract(self, other: "LayerParams", scale: float) -> "LayerParams":
@@ -46,7 +46,7 @@ class LayerParams(NamedTuple):
         return LayerParams(self.weight - scale * other.weight, self.bias - scale * other.bias)
 
     def gradient(self, batch: Batch) -> "LayerParams":
-        """Return the gradient of the sum of the batch's losses."""
+        """Return the gradient of the batch's total loss."""
         images, labels = batch
         probabilities = self._probabilities(images)
         probabilities[np.arange(len(labels)), labels] -= 1
@@ -64,14 +64,14 @@ class LayerParams(NamedTuple):
         return exponentials / exponentials.sum(axis=1, keepdims=True)
 
     def train(self, batches: Sequence[Batch]) -> "LayerParams":
-        """Return the parameters after plain SGD: one update per batch, by its mean gradient."""
+        """Return the parameters after plain SGD: one update per batch, with its mean gradient."""
         params = self
         for batch in batches:
             params = params.step(batch, LR / len(batch[0]))
         return params
 
     def is_close(self, other: "LayerParams") -> bool:
-        """Return whether two sets of parameters are equal up to the rounding of float32."""
+        """Return whether two sets of parameters are equal up to float32 rounding."""
         return relative_distance(self, other) <= TOLERANCE
 
 
@@ -82,13 +82,13 @@ def relative_distance(a: LayerParams, b: LayerParams) -> float:
 
 
 def initial_params() -> LayerParams:
-    """Return the initial parameters of all trainings."""
+    """Return the initial parameters for all training runs."""
     random = case_rng(0)
     return LayerParams(random.normal(0, 0.5, (CLASSES, FEATURES)), random.normal(0, 0.5, CLASSES))
 
 
 def random_batches(sizes: Sequence[int]) -> List[Batch]:
-    """Return a random batch for each of the ``sizes``, in images."""
+    """Return a random batch for each of ``sizes``, the numbers of images."""
     random = case_rng([0, *sizes])
     return [
         (random.normal(0, 1, (size, FEATURES)).astype(np.float32), random.randint(0, CLASSES, size).astype(np.int32))
@@ -136,7 +136,7 @@ class ExerciseTraining:
     def run_answer(self, answer: Callable[..., Any], batch: Batch, *more: Any) -> Any:
         """Call the answer with the network, loss, trainer, images and labels; return its result.
 
-        ``more``: further arguments of the answer.
+        ``more``: additional arguments for the answer.
         """
         loss = gluon.loss.SoftmaxCrossEntropyLoss()
         return answer(self.net, loss, self.trainer, *to_cpu_arrays(batch), *more)
@@ -151,7 +151,7 @@ _MistakenUpdate = Tuple[LayerParams, str, str]
 
 
 class Update(NamedTuple):
-    """The parameters ``got`` after an update for each of ``batches``, from ``initial`` on.
+    """The parameters ``got`` after one update for each of ``batches``, starting from ``initial``.
 
     All updates except the last one were right. ``microbatches``: how many each batch is cut into.
     """
@@ -182,9 +182,9 @@ def check_updates(
     """Call ``answer`` to train on batches of these sizes; return its results.
 
     Each batch is to be cut into this number of ``microbatches``. Raises ``fault(update)`` for the
-    first update that differs from an update by the whole batch. Raises Wrong if a microbatch was
-    too large, or there were too many. ``as_even``: also raise Wrong for unequal or too few
-    microbatches and for activations that are kept too long.
+    first update that differs from one with the whole batch. Raises Wrong if a microbatch was too
+    large, or there were too many. ``as_even``: also raise Wrong for unequal or too few microbatches
+    and for activations that are kept too long.
     """
     [ctx], batches = cpu_devices(1), random_batches(sizes)
     training, returned = ExerciseTraining([ctx], "add"), []  # type: ExerciseTraining, List[Any]
@@ -200,10 +200,10 @@ def check_updates(
 
 
 def _check_microbatches(recorder: ForwardRecorder, size: int, microbatches: int, as_even: bool) -> None:
-    """Raise Wrong unless the recorded forward calls fit this number of ``microbatches``.
+    """Raise Wrong unless the recorded forward calls match this number of ``microbatches``.
 
-    ``size``: the number of images in the batch. ``as_even``: also require sizes as even as can be,
-    and that activations are freed in time.
+    ``size``: the number of images in the batch. ``as_even``: also require that sizes are as even as
+    possible and activations are freed in time.
     """
     sizes, largest = recorder.batch_sizes, math.ceil(size / microbatches)
     check_faults(
@@ -227,9 +227,9 @@ def _check_microbatches(recorder: ForwardRecorder, size: int, microbatches: int,
 
 
 def explain_wrong_update(update: Update) -> Wrong:
-    """Return the counterexample of a wrong update.
+    """Return the counterexample for a wrong update.
 
-    It names the mistake that leads to the same parameters, if that mistake is known.
+    If a known mistake leads to the same parameters, the counterexample names it.
     """
     got, _, batches, microbatches = update
     params_before, last = update.params_before, batches[-1]
@@ -274,7 +274,7 @@ def _mistaken_updates(update: Update) -> Iterator[_MistakenUpdate]:
 
 
 def _wrongly_scaled_updates(params_before: LayerParams, batch: Batch, microbatches: int) -> Iterator[_MistakenUpdate]:
-    """Yield the parameters after updates with a wrong divisor or wrong weights of the images."""
+    """Yield the parameters after updates with a wrong divisor or wrong image weights."""
     size, cuts = len(batch[0]), _split_batch(batch, microbatches)
     yield (params_before, "the parameters have not changed", "パラメータがまったく変わっていません")
     yield (params_before.step(batch, LR), "the sum of the gradients was not divided by the number of images",

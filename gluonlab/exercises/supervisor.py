@@ -1,4 +1,4 @@
-"""Supervise the processes of a notebook: a program that enforces limits and ends the processes.
+"""Supervise a notebook's processes: this program enforces limits and ends the processes.
 
 The grader starts this program for each notebook. The supervisor starts a command in a new session,
 and enforces the limits in `Bounds`. The last line of its output is ``{"ended": ..}`` with the limit
@@ -6,8 +6,8 @@ that the command exceeded, or an empty string.
 
 Orphaned processes of the notebook become children of the supervisor (prctl(2),
 PR_SET_CHILD_SUBREAPER), even if they have started a new session. So the supervisor can end all of
-them. When its standard input closes, the grader has ended. The supervisor then ends as well, and
-removes the notebook's folder.
+them. When the supervisor's standard input closes, the grader has ended. The supervisor then removes
+the notebook's folder and ends as well.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ POLLS_PER_FILE_COUNT = 10  # files are counted less often, because it takes long
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits for all processes of a notebook together.
+    """Limits for all of a notebook's processes together.
 
     Attributes:
         seconds: time for the cells.
@@ -65,7 +65,7 @@ class Bounds:
 def fit_memory(bounds: Bounds, jobs: int = 1) -> Bounds:
     """Return the bounds with ``memory`` reduced, if necessary, so that ``jobs`` notebooks fit.
 
-    Together they may use three quarters of the free memory of this machine.
+    Together, the notebooks may use three quarters of this machine's free memory.
     """
     memory = available_memory()
     return bounds if memory is None else replace(bounds, memory=min(bounds.memory, memory.free * 3 // 4 // jobs))
@@ -132,7 +132,7 @@ def count_files(folder: Path, most: int) -> Tuple[int, int]:
 
 
 class ResourceMonitor:
-    """Compares the resource use of a notebook with its bounds."""
+    """Compares a notebook's resource use with its bounds."""
 
     def __init__(self, bounds: Bounds, folder: Path) -> None:
         self.bounds, self.folder = bounds, folder
@@ -160,7 +160,7 @@ class ResourceMonitor:
         """Return the memory of all processes, in bytes.
 
         The sum of their resident memory counts shared pages several times. Only if this sum exceeds
-        the bound, shared pages are counted once.
+        the bound are shared pages counted once.
         """
         resident = sum(process.resident for process in processes)
         if resident <= self.bounds.memory:
@@ -229,7 +229,7 @@ def _wait_for_command(child: "subprocess.Popen[bytes]", monitor: ResourceMonitor
 
 
 def _reap_zombies(processes: Iterable[ProcessStat]) -> None:
-    """Remove those of the processes that are zombies and children of this process."""
+    """Reap the processes that are zombies and children of this process."""
     for process in processes:
         if process.state == "Z" and process.parent == os.getpid():
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Training with several processes that a launcher starts, each with its own devices.
+"""Training in several processes, each with its own devices, which a launcher starts.
 
 `BACKENDS` in `backends.py` contains a class for each value of ``--backend``. Each class derives
 from `gluonlab.kvstores.process_groups.SummingGroup`:

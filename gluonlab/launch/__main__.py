@@ -230,7 +230,7 @@ class Console(LinePrinter):
 
     Args:
         raw: whether to print the processes' standard output unchanged, without the rank
-        of_program: whether the lines are from the user's own program. Then tabs, colors and empty
+        of_program: whether the lines are from the user's own program. If so, tabs, colors and empty
             lines are kept.
     """
 
@@ -258,9 +258,9 @@ class Console(LinePrinter):
 
 
 def _check_separated(context: click.Context, words: Sequence[str]) -> None:
-    """Raise ConfigError for a program that is not after --.
+    """Raise ConfigError if ``words`` contain a program that does not follow ``--``.
 
-    The launcher would parse the options of the program as its own.
+    The launcher would parse the program's options as its own.
     """
     if SEPARATOR not in context.meta.get(WRITTEN_WORDS_KEY, [SEPARATOR]):
         raise ConfigError(
@@ -288,7 +288,7 @@ def _check_options(context: click.Context, words: Sequence[str]) -> None:
 def _requested_hosts(hosts: Optional[str], hostfile: Optional[str]) -> List[Host]:
     """Return the hosts of --hosts or --hostfile, or else the hosts of this shell's job.
 
-    Without a job of several hosts, return only this host.
+    If the shell is not in a job with several hosts, return only this host.
     """
     if hosts is not None and hostfile is not None:
         raise ConfigError("--hosts and --hostfile cannot be used together: pass only one of them")
@@ -301,9 +301,9 @@ def _requested_hosts(hosts: Optional[str], hostfile: Optional[str]) -> List[Host
 
 
 def is_started_member(member: Membership, backend: str) -> bool:
-    """Check if this process's launcher has set all variables that a worker of the backend needs.
+    """Check if a launcher has set all environment variables that a worker of the backend needs.
 
-    Such a process trains as a member of its launcher's group, and launches nothing.
+    If so, this process trains as a member of the launcher's group, and launches nothing.
     """
     if member.role is not None or member.launcher == "horovodrun":
         return True
@@ -317,7 +317,7 @@ def is_started_member(member: Membership, backend: str) -> bool:
 
 
 def _parse_min_np(text: Optional[str], restarts: int, workers: int) -> Optional[int]:
-    """Parse --min-np, and check it against the numbers of restarts and of workers."""
+    """Parse --min-np, and check that it is compatible with the numbers of restarts and workers."""
     if text is None:
         return None
     least = parse_whole_number("--min-np", text)

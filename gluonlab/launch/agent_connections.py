@@ -34,7 +34,7 @@ KEPT_STDERR_LINES = 10  # last lines of stderr that are kept
 
 
 class SshOptions(NamedTuple):
-    """Settings of connections: the ssh command, the Python command of other hosts, and patience.
+    """Connection settings: the ssh command, the Python command on other hosts, and patience.
 
     ``patience`` is the longest time in seconds to wait for a heartbeat, see --timeout.
     """
@@ -51,10 +51,10 @@ class AgentConnection:
         host: the agent's host
         rank: the agent's rank if a scheduler has started the agent; else None
         loss_reason: the reason why the agent is lost for good; None if it is connected
-        address: address of the agent's host, as the connection uses it; None if unknown
+        address: address of the agent's host that the connection uses; None if unknown
         launcher_address: the launcher's address, as the agent's host sees it; None if unknown
-        interfaces: the network interfaces of the agent's host by IPv4 address
-        hostname: the name that the agent's host has for itself
+        interfaces: the names of the host's network interfaces, by IPv4 address
+        hostname: the agent host's own name for itself
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class AgentConnection:
         return [*self._ssh_command(), shlex.join(agent)]  # ssh passes one string to the remote shell
 
     def _environment(self) -> Dict[str, str]:
-        """Return the environment variables with which the agent or ssh is started."""
+        """Return the environment variables for starting the agent or ssh."""
         environment = add_gluonlab_path(os.environ)
         if self.host.is_local:
             environment.pop(SSH_VARIABLE, None)  # it describes this shell's connection

@@ -1,7 +1,8 @@
 """Messages between the launcher and its agents. Each message is one line with a JSON object.
 
-AGENT_MESSAGES and LAUNCHER_MESSAGES list the valid messages of each side. The module also contains
-helpers for both sides: lines of a stream, timeouts, and a clock for detecting silence.
+AGENT_MESSAGES and LAUNCHER_MESSAGES list the valid messages from each side. The module also
+contains helpers for both sides: splitting a stream into lines, timeouts, and a clock to detect
+silence.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ LAUNCHER_MESSAGES: MessageForms = {
 
 
 class BadMessage(RunError):
-    """Error for an invalid message of the other side. ``line`` is the start of the message."""
+    """Error for an invalid message from the other side. ``line`` is the start of the message."""
 
     def __init__(self, line: str) -> None:
         self.line = line if len(line) <= MAX_QUOTED_LETTERS else f"{line[:MAX_QUOTED_LETTERS]}..."
@@ -199,7 +200,7 @@ async def read_lines(reader: asyncio.StreamReader, longest: int = LINE_PIECE_BYT
 
 
 def _split_line(line: bytes, longest: int) -> List[bytes]:
-    """Cut a line into pieces of at most ``longest`` bytes, without cutting a UTF-8 letter."""
+    """Cut a line into pieces of at most ``longest`` bytes, without splitting a UTF-8 character."""
     pieces = []
     while len(line) > longest:
         ends = range(longest, max(longest - 4, 0), -1)  # a letter has at most four bytes
@@ -210,11 +211,11 @@ def _split_line(line: bytes, longest: int) -> List[bytes]:
 
 
 class LivenessClock:
-    """A clock in seconds that does not count the time in which this process could not run.
+    """A clock in seconds that does not count the time during which this process could not run.
 
     A process that is stopped, frozen or waiting for a disk receives no messages. This time must not
-    count as silence of the other side. So each call advances the clock by at most MAX_TICK_S, and
-    the process has to call the clock regularly.
+    count as silence of the other side, so each call advances the clock by at most MAX_TICK_S. The
+    process therefore has to call the clock regularly.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The classes by which processes communicate, one for each value of --backend."""
+"""The classes that let processes communicate, one for each value of --backend."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Parses and checks the launcher's arguments before any process starts.
 
-All errors are ConfigErrors of one line. The module checks:
+All errors are one-line ConfigErrors. The module checks:
 
 - the values of the launcher's own options
 - options that are invalid because a scheduler or another launcher starts the processes
@@ -68,7 +68,7 @@ def parse_number(name: str, text: str, unit: str, least: float, most: float) -> 
 
 
 def split_command(name: str, text: str) -> List[str]:
-    """Split a command, the value of option ``name``, into words like a shell.
+    """Split a command, the value of option ``name``, into words as a shell does.
 
     Raises ConfigError.
     """
@@ -82,7 +82,7 @@ def split_command(name: str, text: str) -> List[str]:
 
 
 def parse_run_command(words: Tuple[str, ...]) -> Tuple[str, ...]:
-    """Return the words after ``--`` as options of a run, if they start with a command of gluonlab.
+    """Return the words after ``--`` as options of a run, if they start with a gluonlab command.
 
     Raises ConfigError for a command that cannot run in several processes.
     """
@@ -98,9 +98,9 @@ def parse_run_command(words: Tuple[str, ...]) -> Tuple[str, ...]:
 
 
 def given_options(context: click.Context, names: Optional[Iterable[str]] = None) -> List[str]:
-    """Return the options that are given on the command line, as words such as ``--port 9091``.
+    """Return the options given on the command line, as command-line words such as ``--port 9091``.
 
-    ``names``: the options to return, as names of parameters such as ``min_np``; None for all.
+    ``names``: the parameter names of the options to return, such as ``min_np``; None for all.
     """
     words: List[str] = []
     options = [option for option in context.command.params if isinstance(option, click.Option)]
@@ -115,7 +115,7 @@ def given_options(context: click.Context, names: Optional[Iterable[str]] = None)
 
 
 def job_file_options(context: click.Context, kind: str) -> List[str]:
-    """Return the launcher's options that a job file repeats, as words.
+    """Return the launcher options to include in a job file, as a list of command-line words.
 
     Raises ConfigError for an option that this ``kind`` of job file does not support.
     """
@@ -135,7 +135,7 @@ def job_file_options(context: click.Context, kind: str) -> List[str]:
 
 
 def check_not_in_group(context: click.Context, member: Optional[Membership]) -> None:
-    """Raise ConfigError for an option that launches a group, in a process that belongs to a group.
+    """Raise ConfigError for an option that launches a group, if this process belongs to a group.
 
     ``member``: this process's membership; None if no launcher has started the process.
     """
@@ -166,10 +166,9 @@ def check_remote_options(context: click.Context, hosts: Sequence[Host], member: 
 
 
 def check_member_options(context: click.Context, launcher: str) -> None:
-    """Raise ConfigError for an option that is only for the process that launches a group.
+    """Raise ConfigError for an option that only the process that launches a group may have.
 
-    ``launcher`` is the name of the launcher that has already started this process as a member of a
-    group.
+    ``launcher``: the name of the launcher that started this process as a member of a group
     """
     for option in given_options(context, [*JOB_OPTIONS, *REFUSED_IN_JOBS])[:1]:
         raise ConfigError(
@@ -193,7 +192,7 @@ def validate_run_arguments(
         worker: the worker's command, for the options after ``--``
 
     Raises:
-        ConfigError: for options that a worker would refuse, or that exclude a restart
+        ConfigError: for options that a worker would reject, or that make a restart impossible
     """
     options = _parse_run_options(backend, words, launcher, worker)
     if not restarts or options["resume"] is not None:
@@ -309,7 +308,7 @@ def _option_names(command: click.Command) -> List[str]:
 
 
 def _check_not_launcher_option(name: str, launcher_options: Sequence[str], run_options: Sequence[str]) -> None:
-    """Raise ConfigError for an option of the launcher, also a misspelled one, after ``--``.
+    """Raise ConfigError for a launcher option, even a misspelled one, after ``--``.
 
     Args:
         name: a word after ``--``, without its value

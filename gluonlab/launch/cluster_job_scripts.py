@@ -1,8 +1,8 @@
-"""Writes job files for schedulers and clouds, ready to submit, with a comment on each line.
+"""Writes ready-to-submit job files for schedulers and clouds, with a comment on each line.
 
 `JOB_FILE_KINDS` contains a function for each kind of file. Each function takes a `JobRequest` and
 returns the text of the file. The job's processes find their ranks with
-`gluonlab.launch.process_membership`. This module writes the YAML of Kubernetes and SageMaker
+`gluonlab.launch.process_membership`. This module writes the YAML for Kubernetes and SageMaker
 itself, because YAML libraries write no comments.
 """
 
@@ -34,18 +34,18 @@ class JobRequest:
         words: the words after ``--``, which are options of gluonlab run, or a program
         processes: number of processes
         processes_per_host: largest number of processes on one host
-        gpus: GPUs of each process
-        threads: threads of each process
+        gpus: number of GPUs per process
+        threads: number of threads per process
         memory_mb: memory of each host, or of each pod in Kubernetes, in MB
-        minutes: time limit of the job
+        minutes: time limit of the job, in minutes
         backend: how processes exchange gradients, see --backend
         name: name of the job
         queue: LSF's queue or Slurm's partition; None for the cluster's default
         image: container image for Kubernetes and SageMaker
-        instance: machine type for SageMaker; None for the template's
-        bucket: S3 bucket for SageMaker; None for the template's
-        role: IAM role for SageMaker; None for the template's
-        python: Python command of the processes
+        instance: machine type for SageMaker; None for the type in the template
+        bucket: S3 bucket for SageMaker; None for the bucket in the template
+        role: IAM role for SageMaker; None for the role in the template
+        python: Python command that starts the processes
         launcher: the launcher's own options before ``--``, such as Horovod's settings
 
     Raises:
@@ -115,7 +115,7 @@ def parse_job_request(
     Args:
         backend: see --backend
         processes: number of processes; None for the default
-        job: values of --job, texts NAME=VALUE in which NAME is a field of `JobRequest`
+        job: values of --job, each NAME=VALUE, where NAME is a field of `JobRequest`
         launcher: the launcher's own options to repeat in the job
         words: the words after ``--``
     """
@@ -136,7 +136,7 @@ def parse_job_request(
 
 
 def _bash_line(words: List[str]) -> str:
-    """Quote words for bash, and join them to one line. Line breaks in words are escaped."""
+    """Quote words for bash, and join them into one line. Line breaks in words are escaped."""
     return " ".join(map(_bash_word, words))
 
 
@@ -150,7 +150,7 @@ def _bash_word(word: str) -> str:
 
 
 def _escape_letter(letter: str) -> str:
-    """Escape a letter for bash's $'...'.
+    """Escape a character for bash's $'...'.
 
     Unprintable letters become octal bytes, because the meaning of \\u depends on the locale.
     """
@@ -241,7 +241,7 @@ def lsf_job_file(request: JobRequest) -> str:
 
 
 def lsf_interactive_job_file(request: JobRequest) -> str:
-    """Return a script for a login host. It opens a shell on the first host of an LSF job."""
+    """Return a script for a login host that opens a shell on the first host of an LSF job."""
     options = [
         line for comment, words in _lsf_resources(request) for line in (f"    # {comment}", f"    {_bash_line(words)}")
     ]
@@ -357,7 +357,7 @@ def _argument_comments(words: Iterable[str]) -> List[str]:
 
 
 def _yaml_string(text: str) -> str:
-    """Quote a text for YAML. Printable letters are unchanged, others become JSON's escapes."""
+    """Quote a text for YAML. Printable characters are unchanged, others become JSON escapes."""
     letters = json.dumps(text, ensure_ascii=False)
     return "".join(
         letter if letter.isprintable() or ord(letter) > 0xFFFF else f"\\u{ord(letter):04x}" for letter in letters
@@ -415,14 +415,14 @@ YAML_COMMENTS = {
 
 
 def sagemaker_job_file(request: JobRequest) -> str:
-    """Return the parameters of CreateTrainingJob as YAML, for version 2 of AWS's command line.
+    """Return the parameters of CreateTrainingJob as YAML, for AWS CLI version 2.
 
     Raises ConfigError for:
 
-    - a program of the user
+    - the user's own program
     - words that are not options
     - several processes on a host without Horovod
-    - an update of the weights on the servers
+    - weights that the servers update
     """
     parameters = _sagemaker_parameters(request)
     head = (
@@ -433,7 +433,7 @@ def sagemaker_job_file(request: JobRequest) -> str:
 
 
 def _sagemaker_parameters(request: JobRequest) -> Dict[str, Any]:
-    """Return the parameters of CreateTrainingJob: the template, changed by the request."""
+    """Return the parameters of CreateTrainingJob: the template with the changes in the request."""
     if is_program(request.words):
         raise ConfigError(
             f"--print sagemaker does not support the program {request.words[0]}, because "
@@ -523,7 +523,7 @@ def set_volume_size(resources: Dict[str, Any], size_gb: Optional[int] = None) ->
 
 
 def replace_bucket(value: Any, bucket: str) -> Any:
-    """Replace the placeholder bucket in all S3 addresses of a template, or of a part of it."""
+    """Replace the placeholder bucket in all S3 addresses in a template, or in a part of one."""
     if isinstance(value, str):
         return TEMPLATE_BUCKET.sub(f"s3://{bucket}/gluonlab/", value)
     if isinstance(value, list):
@@ -534,7 +534,7 @@ def replace_bucket(value: Any, bucket: str) -> Any:
 
 
 def _yaml_lines(mapping: Dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of a mapping as YAML, each with the comment on its key."""
+    """Yield the lines of a mapping as YAML, each with the comment that belongs to its key."""
     for key, value in mapping.items():
         comment = f"  # {YAML_COMMENTS.get(key, 'an option of the run')}"
         if isinstance(value, dict):
@@ -564,7 +564,7 @@ def job_file(kind: str, request: JobRequest) -> str:
         request: the job
 
     Raises:
-        ConfigError: for an unknown kind, and for a request that the kind does not support
+        ConfigError: for an unknown kind, or for a request that the kind does not support
     """
     if kind not in JOB_FILE_KINDS:
         raise ConfigError(unknown("--print", kind, JOB_FILE_KINDS))

@@ -1,9 +1,9 @@
-"""The arguments and environments of a group's processes: scheduler, servers and workers.
+"""The arguments and environment variables of a group's scheduler, servers and workers.
 
 `parts` returns all processes of a group. With MXNet's parameter server, all of them run MXNet. With
-Horovod, there are no servers, and the process "scheduler" is Horovod's rendezvous server, where the
-workers find each other. In a job that a scheduler such as Slurm started, rank 0 requests that other
-ranks start a server or a worker; `allowed_variables` checks these requests.
+Horovod, there are no servers, and the process named "scheduler" is Horovod's rendezvous server,
+through which the workers find each other. In a job that a scheduler such as Slurm started, rank 0
+requests that other ranks start a server or a worker; `allowed_variables` checks these requests.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ProcessSpec(NamedTuple):
 
     @property
     def is_worker(self) -> bool:
-        """Check if the process trains."""
+        """Check if the process is a worker, which trains."""
         return RANK_VARIABLE in self.environment
 
 
@@ -135,7 +135,7 @@ def _parameter_server_processes(
     """
 
     def role_variables(role: str, host: int) -> Dict[str, str]:
-        """Return MXNet's variables for a process. ``host``: its index into ``sites``."""
+        """Return MXNet's variables for a process. ``host``: an index into ``sites``."""
         return {
             "DMLC_ROLE": role,
             "DMLC_NUM_WORKER": str(len(placed)),
@@ -202,7 +202,7 @@ PROCESSES_BY_BACKEND = {
 def gpus_of_local_rank(local_rank: int, gpus: Optional[int]) -> str:
     """Return the GPUs of a process as a value of --devices, such as ``gpu:2,3``.
 
-    ``gpus``: number of GPUs of each process; None for one.
+    ``gpus``: number of GPUs per process; None for one.
     """
     count = gpus or 1
     numbers = range(local_rank * count, (local_rank + 1) * count)
@@ -240,7 +240,7 @@ def forwarded_environment(names: Sequence[str]) -> Dict[str, str]:
 
 
 def inherited_environment() -> Dict[str, str]:
-    """Return the part of an agent's environment that its processes inherit."""
+    """Return the environment variables that an agent passes on to its processes."""
     return {name: value for name, value in os.environ.items() if name != NODE_PORT_VARIABLE}
 
 
@@ -288,16 +288,16 @@ VARIABLE_PATTERNS = {
 def allowed_variables(
     arguments: Sequence[str], environment: Mapping[str, str], backend: str, words: Sequence[str]
 ) -> Dict[str, str]:
-    """Return those of the requested environment variables that a process may have.
+    """Return the requested environment variables that a process is allowed to have.
 
-    Other variables are omitted. Raises ConfigError for a process that is not part of the group, and
+    Other variables are omitted. Raises ConfigError for a process that is not part of the group, or
     for an invalid value.
 
     Args:
         arguments: the requested arguments
         environment: the requested environment variables
-        backend: this process's own backend
-        words: this process's own options of the run, or program
+        backend: the backend of this process
+        words: the run options or the program given to this process
     """
     expected = worker_arguments(backend, words)
     role = environment.get("DMLC_ROLE")
@@ -315,7 +315,7 @@ def allowed_variables(
 def _refuse_request(arguments: Sequence[str], expected: Sequence[str], is_worker: bool) -> None:
     """Raise ConfigError for requested ``arguments`` that differ from the ``expected`` ones.
 
-    The message quotes the first difference, if rank 0 has requested a worker or program.
+    If rank 0 has requested a worker or a program, the message quotes the first difference.
     """
     are_programs = is_worker and (is_program(arguments) or is_program(expected))
     for position, (local_word, requested_word) in enumerate(zip_longest(expected, arguments)):
@@ -329,6 +329,6 @@ def _refuse_request(arguments: Sequence[str], expected: Sequence[str], is_worker
 
 
 def _quote_position(words: Sequence[str], position: int) -> str:
-    """Return the word at ``position``, after its option if the word is an option's value."""
+    """Return the word at ``position``, preceded by its option if the word is an option's value."""
     start = position - (position > 4 and position < len(words) and not words[position].startswith("-"))
     return " ".join(words[start : position + 1]) or "nothing more"

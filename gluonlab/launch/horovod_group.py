@@ -20,7 +20,7 @@ from gluonlab.launch.ports_and_addresses import ipv4_addresses, is_loopback
 
 
 class Horovod(SummingGroup):
-    """A process group over Horovod, whose processes gluonlab, horovodrun or mpirun has started.
+    """A process group over Horovod. gluonlab, horovodrun or mpirun has started its processes.
 
     Raises EngineError if Horovod cannot be imported.
     """
@@ -48,10 +48,10 @@ class Horovod(SummingGroup):
         set_local_process_count(hvd.local_size())
 
     def own_devices(self, gpus: Optional[int] = None) -> Optional[str]:
-        """Return this process's devices, such as ``gpu:2,3``, chosen by its local rank.
+        """Return this process's devices, such as ``gpu:2,3``, based on its local rank.
 
-        ``gpus``: number of GPUs of each process; None for one. On a host without GPUs, return one
-        CPU device, or None if ``gpus`` is given.
+        ``gpus``: number of GPUs per process; None for one. On a host without GPUs, return one CPU
+        device, or None if ``gpus`` is given.
         """
         if mx.context.num_gpus():
             return gpus_of_local_rank(self.local_rank, gpus)
@@ -65,8 +65,8 @@ class Horovod(SummingGroup):
 def _consume_failed_sums() -> None:
     """Ignore the errors of sums that failed because another process died.
 
-    Otherwise MXNet would raise such an error when Python exits, and print a traceback after the
-    error message of this process.
+    Otherwise MXNet would raise such an error when Python exits, and print a traceback after this
+    process's error message.
     """
     with suppress(mx.base.MXNetError):
         nd.waitall()

@@ -1,4 +1,4 @@
-"""The launcher's options for Horovod, named as in horovodrun, and the variables that they set."""
+"""The launcher's Horovod options, named as in horovodrun, and the variables that they set."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_VARIABLES = {THRESHOLD_VARIABLE: "0"}
 
 
 class _HorovodOption(NamedTuple):
-    """An option of the launcher. ``field`` is the name of its parameter."""
+    """An option of the launcher. ``field`` is the name of the command's parameter."""
 
     name: str
     help: str
@@ -50,7 +50,7 @@ OPTIONS = (
 
 
 def add_horovod_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add Horovod's options to a command. The help lists them below their own heading."""
+    """Add Horovod's options to a command. The help lists these options under a separate heading."""
     for option in reversed(OPTIONS):
         attributes: Dict[str, Any] = {"metavar": option.metavar}
         if option.metavar is None:
@@ -62,7 +62,7 @@ def add_horovod_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def horovod_arguments(values: Mapping[str, Any]) -> List[str]:
-    """Return the options with a value as words of a command line, such as ``--cycle-time-ms 5``.
+    """Return the options that are given, as command-line words such as ``--cycle-time-ms 5``.
 
     ``values``: the values of all options in OPTIONS, by field; None for an option that is not given
     """
@@ -75,10 +75,10 @@ def horovod_arguments(values: Mapping[str, Any]) -> List[str]:
 
 
 def horovod_variables(backend: str, values: Mapping[str, Any]) -> Dict[str, str]:
-    """Return the environment variables of the workers for the given options.
+    """Return the environment variables that the given options set for the workers.
 
-    They override the user's environment. Raises ConfigError if an option is given with another
-    backend, and for an invalid size, time or file.
+    They override the user's environment. Raises ConfigError if an option is given with a different
+    backend, or for an invalid size, time or file.
 
     Args:
         backend: see --backend
@@ -109,7 +109,7 @@ def horovod_variables(backend: str, values: Mapping[str, Any]) -> Dict[str, str]
 
 
 def set_horovod_defaults() -> None:
-    """Set gluonlab's defaults of Horovod's variables. Call this before Horovod starts.
+    """Set gluonlab's defaults for Horovod's variables. Call this before Horovod starts.
 
     Rank 0 also checks that it can write the timeline, see `check_timeline_writable`.
     """

@@ -1,8 +1,8 @@
 """The launcher's agent on one host, which starts and stops processes on this host.
 
 The agent sends the output and the exit status of its processes to the launcher. If the connection
-ends, or if the launcher is silent too long, the agent kills its processes and exits. If the agent
-itself is killed, the kernel kills its processes (PR_SET_PDEATHSIG).
+ends, or if the launcher is silent for too long, the agent kills its processes and exits. If the
+agent itself is killed, the kernel kills its processes (PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class HostAgent:
     has disappeared. ``message_error`` is the error of an invalid message, or None.
 
     Args:
-        reader: stream of the launcher's messages
-        writer: stream of the messages to the launcher
-        hello: further fields of the agent's first message, such as its rank
+        reader: stream of messages from the launcher
+        writer: stream of messages to the launcher
+        hello: additional fields for the agent's first message, such as its rank
         check_request: called with each request to start a process. It returns the permitted part of
             the request, or raises ConfigError.
         parent: pid of the launcher, if it is on this host. While the launcher is stopped, its
@@ -143,7 +143,7 @@ class HostAgent:
         send_message(self._writer, **message)
 
     def _reserve_port(self, port: int) -> None:
-        """Reserve a port for the next scheduler, and free the port of an earlier scheduler."""
+        """Reserve a port for the next scheduler, and free the previous scheduler's port."""
         self._free_port()
         self._port, message = reserve_port(port)
         send_message(self._writer, **message)
@@ -201,10 +201,10 @@ class HostAgent:
         self._run_in_background(self._report_end(name, process, forwarding))
 
     def _reserve_node_port(self, name: str) -> Dict[str, str]:
-        """Reserve a port for MXNet in the program ``name``. Return the variable with the port.
+        """Reserve a port for MXNet in the program ``name``. Return the port as a variable to set.
 
-        Each program gets a higher port than the programs before, because MXNet's scheduler numbers
-        the workers of one host in the order of their ports.
+        Each program gets a higher port than the previous programs, because MXNet's scheduler
+        numbers the workers on a host in the order of their ports.
         """
         ports = [reserved.getsockname()[1] for reserved in self._port_sockets.values()]
         last = max(ports, default=0)
@@ -299,12 +299,12 @@ class HostAgent:
 
 
 def line_cost(line: str) -> int:
-    """Return the letters by which a line counts toward UNPRINTED_LIMIT."""
+    """Return how many characters a line counts toward UNPRINTED_LIMIT."""
     return len(line) + 1
 
 
 def _signal_process(pid: int, signal_number: int) -> None:
-    """Send a signal to a single process, which may be gone."""
+    """Send a signal to a single process, which may have already exited."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal_number)
 

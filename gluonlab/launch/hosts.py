@@ -39,7 +39,7 @@ def parse_hosts(text: str) -> List[Host]:
 def read_hostfile(path: str) -> List[Host]:
     """Read the hosts from a file with one host on each line. Raises ConfigError.
 
-    A line is ``h1``, ``h1:4`` or, as for Open MPI, ``h1 slots=4``. Comments begin with #.
+    A line is ``h1``, ``h1:4`` or, in Open MPI's format, ``h1 slots=4``. Comments begin with #.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
@@ -65,7 +65,7 @@ def read_hostfile(path: str) -> List[Host]:
 
 
 def _parse_host(text: str, source: str) -> Host:
-    """Parse ``h1`` or ``h1:4``. ``source``: the option for the message. Raises ConfigError."""
+    """Parse ``h1`` or ``h1:4``. ``source``: the option to name in the error. Raises ConfigError."""
     name, colon, slots = text.strip().partition(":")
     # A name that begins with - would be an option of ssh.
     if not name or name[0] == "-" or not name.isprintable() or set(name) & set(" /\\'\"$`;&|<>"):
@@ -84,7 +84,7 @@ def _parse_host(text: str, source: str) -> Host:
 def _check_distinct(hosts: List[Host], source: str) -> List[Host]:
     """Return ``hosts``. Raises ConfigError if a host appears twice.
 
-    ``source``: the option, and the file if there is one, for the message
+    ``source``: the option, and the file if there is one, to name in the error message
     """
     seen: Dict[str, str] = {}  # the written name by the normalized name
     for host in hosts:
@@ -111,9 +111,9 @@ def _normalize_hostname(name: str) -> str:
 def assign_ranks(processes: Optional[int], hosts: List[Host]) -> List[int]:
     """Return the host of each rank, as an index into ``hosts``.
 
-    The hosts are filled in their order. A single host without a number of slots gets all processes.
-    ``processes``: number of processes; None to use all slots. Raises ConfigError if the hosts have
-    too few slots.
+    Hosts are filled in the order of ``hosts``. A single host without a number of slots gets all
+    processes. ``processes``: number of processes; None to use all slots. Raises ConfigError if the
+    hosts have too few slots.
     """
     if len(hosts) == 1 and hosts[0].slots is None:
         return [0] * (processes or 1)
@@ -141,15 +141,15 @@ def _host_capacity(host: Host) -> int:
 
 
 def total_capacity(hosts: Iterable[Host]) -> int:
-    """Return the largest number of workers on these hosts."""
+    """Return the largest number of workers that these hosts can run."""
     return sum(map(_host_capacity, hosts))
 
 
 def server_hosts(hosts: List[Host], placed: Sequence[int]) -> List[int]:
     """Return the hosts on which servers run, as indices into ``hosts``.
 
-    These are the hosts with 0 slots, or else all hosts with workers. ``placed``: the host of each
-    rank.
+    These are the hosts with 0 slots or, if there are none, all hosts with workers. ``placed``: the
+    host of each rank.
     """
     dedicated = [number for number, host in enumerate(hosts) if host.slots == 0]
     return dedicated or sorted(set(placed))

@@ -1,4 +1,4 @@
-"""One attempt of the launcher to run all processes of a group, from their start to their end."""
+"""One attempt by the launcher to run all processes in a group, from start to end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REQUESTED_STATUSES = {SIGNAL_STATUS_BASE + number for number in (signal.SIGINT, 
 
 
 class AttemptFailure(NamedTuple):
-    """Reason for the end of an attempt.
+    """The failure that ended an attempt.
 
     Args:
         source: the process or host that failed, such as ``rank 1 on h2``
@@ -48,7 +48,7 @@ class AttemptFailure(NamedTuple):
     def is_retryable(self) -> bool:
         """Check if another attempt may succeed.
 
-        It cannot succeed after a user's mistake (status 2) or a signal from the user.
+        Another attempt cannot succeed after a user error (status 2) or a signal from the user.
         """
         return self.status != 2 and self.status not in REQUESTED_STATUSES
 
@@ -64,10 +64,10 @@ class LaunchAttempt:
     Args:
         processes: the processes of the group
         connections: the connections to the agents, by host; ``process.host`` is an index into them
-        inbox: queue of the messages of all agents
+        inbox: queue of the messages from all agents
         on_line: called with (process, stream, line, printed) for each line of output. It calls
             ``printed`` once the line has been printed.
-        patience: limit of waiting for processes and agents in seconds, see --timeout
+        patience: longest time in seconds to wait for processes and agents, see --timeout
         folder: the working folder of all processes
         environment: environment variables for all processes
     """
@@ -100,7 +100,7 @@ class LaunchAttempt:
 
     @property
     def signal(self) -> int:
-        """The number of the first signal to the launcher or to one of the processes; 0 if none."""
+        """The number of the first signal sent to the launcher or to a process; 0 if none."""
         return self._signal or 0
 
     @property
@@ -167,8 +167,9 @@ class LaunchAttempt:
     def _root_failure(self) -> AttemptFailure:
         """Return the failure that caused the others.
 
-        It is a process that died, or else an invalid option (status 2), or else the first failure.
-        Processes that only lost their partners fail later, or with another status.
+        The choice is a process that died, or else an invalid option (status 2), or else the first
+        failure. Processes that failed only because others were lost fail later, or with a different
+        status.
         """
         cause = self._failures[0]
         if not self._programs:  # the exit statuses of programs have no known meaning
@@ -179,7 +180,7 @@ class LaunchAttempt:
         return cause
 
     def _handle_message(self, connection: AgentConnection, message: Message) -> None:
-        """Handle a message of an agent. See `agent_messages.AGENT_MESSAGES` for the keys."""
+        """Handle a message from an agent. See `agent_messages.AGENT_MESSAGES` for the keys."""
         process = message.get("process")
         if connection not in self._agents():
             return
@@ -216,9 +217,9 @@ class LaunchAttempt:
         self._on_line(process, stream, line, printed)
 
     def _record_end(self, name: str, status: int, error: Optional[str]) -> None:
-        """Record the end of a process, and whether this is a failure.
+        """Record that a process has ended, and whether it failed.
 
-        ``status``: the exit status, or minus the number of the signal that killed the process.
+        ``status``: the exit status, or the negative number of the signal that killed the process.
         ``error``: the reason if the process could not be started.
         """
         self._alive.discard(name)

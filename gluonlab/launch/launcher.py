@@ -1,4 +1,4 @@
-"""Launches a group: connects to the agents of all hosts, and retries until an attempt succeeds."""
+"""Launches a group: connects to the agents on all hosts, and retries until an attempt succeeds."""
 
 from __future__ import annotations
 
@@ -74,17 +74,17 @@ class LaunchRequest:
 
 
 class LaunchListener(Protocol):
-    """Interface of an object that prints the processes' output and the launcher's own messages."""
+    """Interface for an object that prints the processes' output and the launcher's own messages."""
 
     def on_line(self, process: str, stream: str, text: str, printed: Callable[[], Any]) -> None:
-        """Receive a line of a process, such as ``rank 0``.
+        """Receive a line of output from a process, such as ``rank 0``.
 
         ``stream`` is ``out`` or ``err``. The listener calls ``printed``, in any thread, once the
         line has been printed.
         """
 
     def on_note(self, text: str) -> None:
-        """Receive a message of the launcher itself."""
+        """Receive a message from the launcher itself."""
 
     @property
     def pending_lines(self) -> int:
@@ -94,8 +94,9 @@ class LaunchListener(Protocol):
 def launch_group(request: LaunchRequest, listener: LaunchListener) -> int:
     """Start the processes, wait for their end, and return the exit status. Raises RunError.
 
-    Running processes receive the launcher's signals. If a signal arrives while no process runs, it
-    raises its exception in `gluonlab.host.signals.EXCEPTION_BY_SIGNAL`.
+    The launcher forwards its signals to running processes. If a signal arrives while no process is
+    running, the launcher raises the exception for the signal in
+    `gluonlab.host.signals.EXCEPTION_BY_SIGNAL`.
     """
     with StopRequest() as end:
         return asyncio.run(_Launcher(request, listener).run(end))
@@ -338,7 +339,7 @@ class _Launcher:
         return [error or connection for connection, error in zip(connections, errors)]
 
     def _report_failure(self, failure: AttemptFailure) -> int:
-        """Print the reason of an attempt's failure, and return the exit status."""
+        """Print the reason for an attempt's failure, and return the exit status."""
         if failure.reason:
             if failure.is_death and failure.lines:
                 self._listener.on_note(f"the last lines of {failure.source}:")
@@ -373,8 +374,8 @@ def _port_error(requested: Optional[int], root: AgentConnection, reason: str) ->
 def _connection_addresses(connections: Sequence[AgentConnection], named: bool) -> List[Site]:
     """Return the name of each connection's host, and the address at which others reach the host.
 
-    The address is read from the connection by ssh or TCP. A process on the launcher's own host may
-    be connected over loopback, which other hosts cannot reach. It gets the launcher's address.
+    The address comes from the ssh or TCP connection. A process on the launcher's own host may be
+    connected over loopback, which other hosts cannot reach. It gets the launcher's address.
 
     ``named``: whether to use the hostnames that the user gave, instead of the hosts' own names
     """
@@ -388,6 +389,6 @@ def _connection_addresses(connections: Sequence[AgentConnection], named: bool) -
 
 
 def _first_reachable(addresses: Iterable[Optional[str]]) -> Optional[str]:
-    """Return the first address that is not loopback, or else the first; None if all are None."""
+    """Return the first non-loopback address, or else the first address; None if all are None."""
     known = [address for address in addresses if address]
     return next((address for address in known if not is_loopback(address)), next(iter(known), None))

@@ -1,4 +1,4 @@
-"""A worker's process group over MXNet's parameter server, and the weights that servers update.
+"""A worker's process group over MXNet's parameter server, and weights that the servers update.
 
 `ParameterServer` is the worker's end of the group. `ServedWeights` are weights that the servers
 keep and update. A flat array holds several parameters, one after another. This module does not start
@@ -50,10 +50,10 @@ class ParameterServer(SummingGroup):
     gradients, and the workers update the weights. After `start_serving_weights`, the servers update
     the weights with an optimizer that is sent to them as a pickle.
 
-    - ``dist_sync`` and ``dist_device_sync`` do the same here. In MXNet they differ only in the
-      device on which a process adds its own arrays, and a group passes a single array.
+    - ``dist_sync`` and ``dist_device_sync`` are equivalent here. In MXNet they differ only in the
+      device on which a process adds its own arrays, but here each process passes a single array.
     - ``dist_async``: `ServedWeights.update` does not wait for other workers. All other methods are
-      as exact as with the other names.
+      as exact as with ``dist_sync``.
 
     Raises EngineError if no scheduler is set, and RunError if the servers cannot load gluonlab's
     optimizers.
@@ -82,10 +82,10 @@ class ParameterServer(SummingGroup):
         set_local_process_count(_count_local_processes(self))
 
     def leave(self, together: bool) -> None:
-        """Free the kvstore now, because MXNet would drop its queued operations at exit.
+        """Free the kvstore now, because MXNet would drop the kvstore's queued operations at exit.
 
-        ``together``: whether all workers leave. They then wait for each other at exit. A worker
-        that fails alone does not wait.
+        ``together``: whether all workers leave, and so wait for each other at exit. A worker that
+        fails alone does not wait.
         """
         if not together:
             check_call(_LIB.MXKVStoreSetBarrierBeforeExit(self._store.handle, 0))
@@ -95,9 +95,10 @@ class ParameterServer(SummingGroup):
     def start_serving_weights(
         self, optimizer: Any, flats: Sequence[FlatLayout], weights: Sequence[nd.NDArray]
     ) -> ServedWeights:
-        """Make the servers update weights with ``optimizer``, beginning with rank 0's weights.
+        """Make the servers update weights with ``optimizer``, starting from rank 0's weights.
 
-        In asynchronous groups the servers also keep a copy of the weights for each worker.
+        In asynchronous groups, the servers also keep a separate copy of the weights for each
+        worker.
 
         Args:
             optimizer: the optimizer, which is sent to the servers as a pickle
@@ -112,18 +113,18 @@ class ParameterServer(SummingGroup):
         return self._served
 
     def staleness(self) -> Optional[List[int]]:
-        """Return the histogram of the updates' staleness; None in synchronous groups.
+        """Return a histogram of how stale the updates were; None in synchronous groups.
 
-        Element n counts the updates before which other workers had made n updates since the worker
+        Element n counts the updates whose worker had missed n updates by other workers since it
         last received the weights.
         """
         return None if self._served is None or self.is_synchronous else self._served.staleness
 
     def own_devices(self, gpus: Optional[int] = None) -> Optional[str]:
-        """Return this process's GPUs, such as ``gpu:2,3``, chosen by its local rank.
+        """Return this process's GPUs, such as ``gpu:2,3``, based on its local rank.
 
-        ``gpus``: number of GPUs of each process; None for one. Returns None on a host without GPUs,
-        and if the launcher has not started several processes on this host.
+        ``gpus``: number of GPUs per process; None for one. Returns None on a host without GPUs, or
+        if the launcher has not started several processes on this host.
         """
         shared = int(os.environ.get(LOCAL_SIZE_VARIABLE, 1)) > 1 and LOCAL_RANK_VARIABLE in os.environ
         if shared and mx.context.num_gpus():
@@ -133,8 +134,8 @@ class ParameterServer(SummingGroup):
     def sum_array(self, number: int, array: nd.NDArray, priority: int) -> None:
         """Queue the sum of ``array`` over the processes. The sum replaces the values of ``array``.
 
-        The first call with a ``number`` waits until all processes have called with this number. In
-        asynchronous groups every call waits for the sum.
+        The first call with a ``number`` waits until all processes have made a call with this
+        number. In asynchronous groups, every call waits for the sum.
         """
         key_count = 1 if self.is_synchronous else self.size
         if number not in self._keys:
@@ -167,7 +168,7 @@ class ParameterServer(SummingGroup):
 
 
 def _host_number() -> int:
-    """Return a number from 1 to 2**48 that identifies this host, a hash of its name and boot."""
+    """Return a hash from 1 to 2**48 that identifies this host, computed from its name and boot."""
     try:
         started = BOOT_ID.read_text()
     except OSError:
@@ -177,7 +178,7 @@ def _host_number() -> int:
 
 
 def _count_local_processes(group: ProcessGroup) -> int:
-    """Return the number of the group's processes on this host. All processes must call this."""
+    """Return how many of the group's processes are on this host. All processes must call this."""
     number = np.array([_host_number()])
     return int((group.all_gather(number) == number).sum())
 
@@ -189,14 +190,14 @@ def _count_local_processes(group: ProcessGroup) -> int:
 
 
 def _install_rule(store: Any, rule: mx.optimizer.Optimizer) -> None:
-    """Install ``rule``, an optimizer, on all servers. Wait until all workers have called this."""
+    """Install ``rule``, an optimizer, on all servers. Wait until all workers have done this."""
     if store.rank == 0:
         store.set_optimizer(rule)  # waits until each server has loaded it or failed
     store._barrier()
 
 
 def _install_storing_rule(store: Any, servers: int) -> None:
-    """Make asynchronous servers store each pushed array in place of the old array.
+    """Make asynchronous servers replace the stored array with each pushed array.
 
     Raises RunError in all processes if the servers cannot load gluonlab's optimizers.
     """
@@ -222,7 +223,7 @@ class ServedWeights:
     once it has the gradients of all workers. In asynchronous groups each worker pushes to its own
     key (a copy). The server then updates the weights at once, and answers with the new weights.
 
-    A "report" is an array on each server by which the server reports two things: whether it could
+    A "report" is an array on each server in which the server reports two things: whether it could
     unpickle the optimizer, and how stale the updates were.
     """
 
@@ -244,7 +245,7 @@ class ServedWeights:
             flats: the layout of each flat array of parameters
             weights: the flat arrays of initial weights, one for each layout
             is_rank_0: whether this worker is rank 0. MXNet's store numbers the workers differently,
-                in order of arrival.
+                in their order of arrival.
         """
         self._store, self._has_copies = store, copies
         self._reads_notes = is_rank_0 or not copies
@@ -294,7 +295,7 @@ class ServedWeights:
     def synchronize(self, arrays: Sequence[nd.NDArray]) -> None:
         """Wait for all processes. In asynchronous groups, copy the current weights to ``arrays``.
 
-        The weights are the same in all processes.
+        These weights are the same in all processes.
         """
         nd.waitall()  # for the answers to all pushes of this process
         if not self._has_copies:
@@ -309,7 +310,7 @@ class ServedWeights:
     def _exchange_staleness_reports(self) -> None:
         """Read each server's report, and set ``staleness`` from the reports.
 
-        In asynchronous groups only rank 0 reads the reports. Raises RunError if a server could not
+        In asynchronous groups, only rank 0 reads the reports. Raises RunError if a server could not
         unpickle the optimizer.
         """
         servers = len(self._report_keys)

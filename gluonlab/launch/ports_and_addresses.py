@@ -13,8 +13,8 @@ def reserve_port(port: int) -> Tuple[Optional[socket.socket], Dict[str, Any]]:
     ``port``: the port to reserve; 0 for any free port. The message is ``{"port": number}``, or
     ``{"port_error": reason}`` with no socket if the port is not available.
 
-    While the socket is open, the system assigns the port to no other process. But a process that
-    requests this port with SO_REUSEADDR gets it, such as MXNet's scheduler.
+    While the socket is open, the system assigns the port to no other process. Only a process that
+    requests this port with SO_REUSEADDR, such as MXNet's scheduler, gets it.
     """
     reservation = socket.socket()
     reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -42,7 +42,7 @@ def reserve_port_above(last: int) -> Tuple[Optional[socket.socket], int]:
 
 
 def ipv4_addresses() -> Dict[str, str]:
-    """Return the names of this host's network interfaces by IPv4 address."""
+    """Return the names of this host's network interfaces, keyed by IPv4 address."""
     import fcntl
 
     interface_by_address: Dict[str, str] = {}

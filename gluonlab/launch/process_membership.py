@@ -1,10 +1,10 @@
-"""Reads this process's rank and group from the environment variables of its launcher.
+"""Reads this process's rank and group from the environment variables that its launcher sets.
 
 - `membership` returns the rank, the size of the group and the address of rank 0.
 - `read_job_allocation` returns the hosts of the Slurm or LSF job.
 
 `gluonlab.host.launcher_environment` lists the variables of each launcher. If one launcher runs
-inside another, the inner launcher comes first.
+inside another, the variables of the inner launcher are used first.
 
 The root of a group is the host of rank 0. It is read from these variables:
 
@@ -78,7 +78,7 @@ class Membership:
         local_size: number of the group's processes on this host; None if unknown
         root: name or address of rank 0's host, the same in all processes; None if unknown
         port: port of rank 0, set by the launcher or derived from the job's number
-        role: worker, server or scheduler; None outside of MXNet's parameter server
+        role: worker, server or scheduler; None if MXNet's parameter server is not used
     """
 
     launcher: str
@@ -92,10 +92,10 @@ class Membership:
 
 
 def membership(environ: Environ) -> Optional[Membership]:
-    """Return rank, size and launcher of the process that has these environment variables.
+    """Return the rank, group size and launcher of the process with these environment variables.
 
     Returns None if no launcher has started the process. A shell in an allocation (salloc, bsub -Is,
-    srun --pty) is not a process of a group. Use `read_job_allocation` there.
+    srun --pty) does not belong to a group. Use `read_job_allocation` in such a shell.
 
     Raises ConfigError, with the variable's name, if variables are missing, invalid or
     contradictory.
@@ -114,10 +114,10 @@ def membership(environ: Environ) -> Optional[Membership]:
 
 
 def _complete_from_outer(member: Membership, launcher: Launcher, environ: Environ) -> Membership:
-    """Add missing values from the outer ``launcher``, if it has started the same group.
+    """Fill in missing values from the outer ``launcher``, if it has started the same group.
 
-    The group is the same if rank and size are equal. For example, srun itself sets PMI_RANK, and
-    jsrun sets Open MPI's variables.
+    The group is the same if its rank and size are equal. For example, srun itself sets PMI_RANK,
+    and jsrun sets Open MPI's variables.
     """
     try:
         outer = _membership_by_launcher(launcher, environ)
@@ -154,10 +154,10 @@ def _set_root(member: Membership, environ: Environ) -> Membership:
 
 
 def read_job_allocation(environ: Environ) -> Optional[List[HostSlots]]:
-    """Return the hosts, with slots, of this process's Slurm or LSF job; None outside of a job.
+    """Return the hosts and slots in this process's Slurm or LSF job; None outside of a job.
 
-    Each host appears once. Slots are Slurm's tasks or LSF's slots. Raises ConfigError like
-    `membership`.
+    Each host appears once. Slots are Slurm's tasks or LSF's slots. Raises ConfigError in the same
+    cases as `membership`.
     """
     variable = _first_set_name(environ, ("SLURM_JOB_NODELIST", "SLURM_NODELIST"))
     if environ.get("SLURM_JOB_ID") and variable:
@@ -180,7 +180,7 @@ def read_job_allocation(environ: Environ) -> Optional[List[HostSlots]]:
 
 
 def _was_started_by(launcher: Launcher, environ: Environ) -> bool:
-    """Check if ``launcher`` has started this process, directly or by an inner launcher."""
+    """Check if ``launcher`` has started this process, directly or through an inner launcher."""
     if not environ.get(launcher.mark or launcher.rank):
         return False
     if launcher is SRUN:
@@ -215,7 +215,7 @@ def _membership_by_launcher(launcher: Launcher, environ: Environ) -> Membership:
 
 
 def _group_size(launcher: Launcher, environ: Environ) -> Tuple[int, str]:
-    """Return the number of processes, and which variable sets this number, for messages."""
+    """Return the number of processes, and the variable that sets this number, for messages."""
     name = _first_set_name(environ, launcher.size)
     if name:
         return _read_number(environ, name, least=1), name
@@ -314,7 +314,7 @@ MEMBERSHIP_COMPLETIONS: Dict[Launcher, Callable[[Membership, Environ], Membershi
 
 
 def _sagemaker_membership(environ: Environ) -> Membership:
-    """Return the membership by SageMaker's list of hosts. Each host runs one process.
+    """Return the membership according to SageMaker's list of hosts. Each host runs one process.
 
     The rank is the position of this host in the sorted list, which is the same on all hosts.
     """
@@ -339,7 +339,7 @@ def _sagemaker_membership(environ: Environ) -> Membership:
 
 
 def _parameter_server_membership(environ: Environ) -> Optional[Membership]:
-    """Return the membership of a process of MXNet's parameter server; None for other processes.
+    """Return the membership of an MXNet parameter server process; None for other processes.
 
     MXNet's launch.py or `gluonlab.launch` has set the variables.
     """
@@ -366,9 +366,9 @@ def _parameter_server_membership(environ: Environ) -> Optional[Membership]:
 
 
 def _port_from_job_id(launcher: Launcher, environ: Environ) -> int:
-    """Return a port for the group, the same in all of its processes.
+    """Return a port for the group. The port is the same in all of the group's processes.
 
-    The port is derived from the job's number, so that two jobs on one host rarely collide.
+    The port is derived from the job number, so that two jobs on one host rarely collide.
     """
     job = "\n".join(environ.get(name, "") for name in launcher.job)
     digest = hashlib.sha256(job.encode("utf-8", "replace")).digest()

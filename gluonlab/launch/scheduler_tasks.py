@@ -1,8 +1,8 @@
 """Launching in a job whose processes a scheduler such as srun has already started.
 
 Rank 0 is the launcher, and the other ranks are its agents. They connect to rank 0 by TCP. For
-safety, rank 0 can make an agent start only a server, or a worker with the options that the agent was
-started with (`gluonlab.launch.group_processes.allowed_variables`).
+safety, rank 0 can make an agent start only a server, or a worker with the options with which the
+agent was started (`gluonlab.launch.group_processes.allowed_variables`).
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ GREETING_TIMEOUT_S = 5.0  # seconds within which a connected process must send i
 
 
 class Rendezvous:
-    """The server of rank 0, to which the other ranks connect.
+    """The server on rank 0, to which the other ranks connect.
 
     Args:
         membership: membership of rank 0
-        ssh_options: settings of the connections, of which only the patience is used
+        ssh_options: connection settings, of which only the patience is used
         inbox: queue for the messages of the other ranks
-        on_signal: called with the number of each signal that another rank has received
+        on_signal: called with the signal number when another rank has received a signal
     """
 
     def __init__(
@@ -157,7 +157,7 @@ async def _connect_to_rank_0(
 def _system_message(error: OSError) -> str:
     """Return the operating system's message for an error, instead of asyncio's message.
 
-    Errors of hostname lookup have no error number of the system, so their own message is returned.
+    Hostname lookup errors have no system error number, so their own message is returned.
     """
     number = error.errno or 0
     return os.strerror(number) if number > 0 else error.strerror or str(error)
@@ -166,16 +166,17 @@ def _system_message(error: OSError) -> str:
 def serve_rank_0(
     membership: Membership, backend: str, words: Sequence[str], patience: float, settings: Mapping[str, str]
 ) -> int:
-    """Run this rank's process on behalf of rank 0, and return the exit status that rank 0 sends.
+    """Run the process that rank 0 requests, and return the exit status that rank 0 sends.
 
-    A signal before rank 0 is reached raises an exception. Later signals are forwarded to rank 0.
+    A signal that arrives before the connection to rank 0 raises an exception. Later signals are
+    forwarded to rank 0.
 
     Args:
         membership: this process's membership
         backend: see --backend
         words: the options of the run, or a program
         patience: seconds to wait for rank 0
-        settings: environment variables of workers, from this process's own options
+        settings: environment variables for workers, from this process's own options
 
     Raises:
         RunError: if rank 0 cannot be reached or disappears

@@ -1,7 +1,7 @@
 """The command that runs a server or scheduler of a group until the group ends.
 
 ``python -m gluonlab.launch.server_process`` runs a server or scheduler of MXNet's parameter server,
-as DMLC_ROLE sets. With the arguments ``rendezvous ADDRESS PORT HOST:N,...`` it runs Horovod's
+depending on DMLC_ROLE. With the arguments ``rendezvous ADDRESS PORT HOST:N,...`` it runs Horovod's
 rendezvous server.
 """
 
@@ -18,7 +18,7 @@ from gluonlab.launch.group_processes import PORT_TAKEN, RENDEZVOUS_ARGUMENTS, re
 
 
 def _run_server_role() -> None:
-    """Import MXNet. The import runs the server or scheduler, and ends with SystemExit."""
+    """Import MXNet. The import runs the server or scheduler, and raises SystemExit at the end."""
     # A server never returns to Python, so Python's handler would not run.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
@@ -60,7 +60,7 @@ def _serve_rendezvous(address: str, port: str, hosts: str) -> None:
 
 
 def main() -> None:
-    """Run the rendezvous server if it is requested, or else MXNet's server or scheduler."""
+    """Run the rendezvous server if requested, or else MXNet's server or scheduler."""
     if sys.argv[1:2] == RENDEZVOUS_ARGUMENTS[-1:]:
         _serve_rendezvous(*sys.argv[2:])
     else:

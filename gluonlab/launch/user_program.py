@@ -1,6 +1,6 @@
 """Checks and starts the user's own program, which the launcher runs once for each rank.
 
-The program and its arguments are the words after ``--``. If the first word begins with a dash, the
+The program and its arguments are the words after ``--``. If the first word starts with a dash, the
 words are options of a run instead.
 """
 
@@ -28,7 +28,7 @@ def is_program(words: Sequence[str]) -> bool:
 
 
 def check_program(words: Sequence[str]) -> None:
-    """Raise ConfigError if the program cannot be started on this host, with the reason."""
+    """Raise ConfigError, with the reason, if the program cannot be started on this host."""
     if shutil.which(words[0]) is None:
         raise ConfigError(describe_start_error(words[0], Path.cwd()))
 
@@ -37,7 +37,7 @@ def program_variables() -> Dict[str, str]:
     """Return the environment variables that only the user's program gets, not gluonlab's processes.
 
     - PYTHONPATH: the folder of `gluonlab.launch.at_start`, before the user's value. gluonlab's own
-      folder is not added, because the program may use another Python, with other packages.
+      folder is not added, because the program may use a different Python, with other packages.
     - PYTHONUNBUFFERED: the user's value, or 1. Otherwise Python would buffer its output to the
       launcher's pipe.
     """
@@ -46,7 +46,7 @@ def program_variables() -> Dict[str, str]:
 
 
 def become_program(words: Sequence[str]) -> NoReturn:
-    """Execute the program in this process. Raises ConfigError if it cannot be started."""
+    """Replace this process with the program. Raises ConfigError if the program cannot start."""
     try:
         os.execvp(words[0], list(words))
     except OSError as error:
@@ -104,7 +104,7 @@ def _interpreter(name: str) -> str:
 
 
 def _describe_refusal(quoted_name: str, error: Optional[OSError]) -> str:
-    """Explain why the system refuses to start an existing program."""
+    """Explain why the system cannot start a program that exists."""
     if error is not None and error.errno == errno.ENOEXEC:
         return (
             f"{quoted_name} does not name its interpreter: add a first line such as #!/bin/sh, or "

@@ -1,1 +1,1 @@
-"""Studies: each answers a question about training by several runs."""
+"""Studies: each answers a question about training with several runs."""

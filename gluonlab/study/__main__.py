@@ -1,4 +1,4 @@
-"""Commands of ``gluonlab study NAME``. Each answers a question by many trainings."""
+"""Commands of ``gluonlab study NAME``. Each command answers a question with many training runs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _check_resume_alone(other_options: Mapping[str, Any], resume: str) -> None:
 
 
 def _run_study(study: Study, options: Any, out: Optional[str], language: str, as_json: bool) -> None:
-    """Make the study's missing measurements, write all its files, and print the findings."""
+    """Make the study's missing measurements, write all of its files, and print the findings."""
     plain_options = to_plain_values(options)
     with open_study(study.name, plain_options, out) as folder:
         findings = study.measure(options, folder.store)
@@ -281,7 +281,7 @@ SUMMARIES = {
 
 
 def main(args: Optional[Sequence[str]] = None) -> None:
-    """Run the study that the first argument names with the remaining arguments."""
+    """Run the study named by the first argument, with the remaining arguments."""
     commands = {name: (SUMMARIES[name], command) for name, command in COMMANDS.items()}
     run_subcommand("gluonlab study", commands, sys.argv[1:] if args is None else args, RENAMED)
 

@@ -8,8 +8,8 @@ parallelism on neural network training", 2019, section 4.1):
 - diminishing returns,
 - stagnation: a larger batch needs as many steps.
 
-Shallue et al. distinguish the regimes by eye. Here a rule distinguishes them by the slope of steps
-against batch size.
+Shallue et al. distinguish the regimes by eye. This module instead distinguishes the regimes by the
+slope of steps against batch size.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Panel(NamedTuple):
     - ``target``: the validation accuracy to reach.
     - ``sizes``, ``quick_sizes``: batch sizes, without and with --quick.
     - ``first_rate``: the first learning rate that is tried at the smallest size.
-    - ``max_steps``, ``max_images``: limits of a training.
+    - ``max_steps``, ``max_images``: limits of a training run.
     - ``equal_steps``, ``equal_epochs``: steps and epochs after which error rates are compared.
-    - ``evaluation_ratio``: steps at an evaluation divided by steps at the previous evaluation.
+    - ``evaluation_ratio``: step number of an evaluation divided by that of the previous one.
     """
 
     dataset: str
@@ -99,7 +99,7 @@ SEEDS, TUNING_SEEDS = {False: 7, True: 4}, {False: 3, True: 2}  # numbers withou
 
 
 class BatchSizeOptions(NamedTuple):
-    """Options of the study: panels with batch sizes and targets, numbers of seeds, and GPUs."""
+    """Options of the study: workloads with batch sizes and targets, numbers of seeds, and GPUs."""
 
     panels: Dict[str, Dict[str, Any]]
     seeds: int
@@ -163,7 +163,7 @@ def _select_panels(names_text: Optional[str], quick: bool) -> List[str]:
 
 
 def load_options(options: Mapping[str, Any]) -> BatchSizeOptions:
-    """Convert the options in a study's folder. Raises ValueError for invalid ones."""
+    """Convert the options stored in a study's folder. Raises ValueError for invalid options."""
     checks = {
         "panels": lambda panels: isinstance(panels, dict) and set() < set(panels) <= set(PANELS),
         "seeds": integer_check(1, 1000), "tuning_seeds": integer_check(1, 1000),
@@ -188,7 +188,7 @@ PATIENCE_WITHOUT_TARGET, PATIENCE = 3, 2
 
 
 class SizeTrials(NamedTuple):
-    """The trainings with a batch size: the tuned rate, and the measurements of each seed."""
+    """The training runs with one batch size: the tuned rate, and the measurements for each seed."""
 
     size: int
     rate: float
@@ -198,12 +198,12 @@ class SizeTrials(NamedTuple):
 
     @property
     def steps_to_target(self) -> List[float]:
-        """Return the steps to the target, by seed; infinite if a seed did not reach it."""
+        """Return each seed's steps to the target accuracy; infinite if it was not reached."""
         return [math.inf if trial["reached"] is None else trial["reached"] for trial in self.trials]
 
     @property
     def seconds_to_target(self) -> List[float]:
-        """Return each seed's seconds until the target accuracy; infinite if it was not reached."""
+        """Return each seed's seconds to the target accuracy; infinite if it was not reached."""
         return [
             next((look[1] for look in trial["looks"] if look[0] == trial["reached"]), math.inf) for trial in self.trials
         ]
@@ -211,14 +211,14 @@ class SizeTrials(NamedTuple):
     def error_rates(self, steps: int) -> List[Tuple[float, float]]:
         """Return the error rates on training and validation images after ``steps``, by seed.
 
-        Seeds that diverged before are omitted.
+        Seeds that diverged earlier are omitted.
         """
         looks = [look for trial in self.trials for look in trial["looks"] if look[0] == steps]
         return [(1 - train, 1 - val) for _, _, val, train in looks if train is not None]
 
     @property
     def best_accuracy(self) -> float:
-        """Return the highest validation accuracy of all trials."""
+        """Return the highest validation accuracy over all seeds."""
         return max((look[2] for trial in self.trials for look in trial["looks"]), default=0.0)
 
 
@@ -226,7 +226,7 @@ class SizeRow(NamedTuple):
     """The findings for a batch size.
 
     - ``steps``, ``epochs``, ``seconds``: medians until the target was reached. None if half of the
-      seeds did not reach it in ``limit`` steps.
+      seeds did not reach the target in ``limit`` steps.
     - ``errors``: error rates on (training, test) images, after equal STEPS and after equal EPOCHS.
     - ``best``: the highest validation accuracy.
     """
@@ -247,8 +247,7 @@ class PanelFindings(NamedTuple):
     """The findings for a panel.
 
     ``perfect``: the batch size at which perfect scaling ends. ``stagnant``: the batch size at which
-    stagnation starts. Regimes are computed from the sizes that reached the target, if there are at
-    least two.
+    stagnation starts. Regimes are computed only if at least two sizes reached the target.
     """
 
     rows: List[SizeRow]
@@ -258,7 +257,7 @@ class PanelFindings(NamedTuple):
 
 
 def measure(options: BatchSizeOptions, store: MeasurementStore) -> Findings:
-    """Measure every panel, which is a data set with its network, and return the findings."""
+    """Measure every panel (data set and network), and return the findings."""
     # MXNet is loaded here, not for --help
     from gluonlab.study.short_training import warn_cpu_fallback
 
@@ -293,7 +292,7 @@ def _unreached_message(name: str, findings: PanelFindings, options: BatchSizeOpt
 
 
 def train_to_target(options: BatchSizeOptions, settings: Mapping[str, Any], round: int) -> Dict[str, Any]:
-    """Train until the workload's target accuracy or step limit, and return all evaluations."""
+    """Train to the workload's target accuracy or step limit, and return all evaluations."""
     from gluonlab.config import TrainConfig
     from gluonlab.study.short_training import AccuracyProbe, device_settings, log_spaced_steps, train_with_probe
 
@@ -343,7 +342,7 @@ def measure_panel(name: str, options: BatchSizeOptions, sweep: Sweep) -> List[Si
 
 
 def _final_training_settings(name: str, size: int, rate: float) -> Dict[str, Any]:
-    """Return the settings of the trainings with the tuned ``rate``. ``name``: the workload."""
+    """Return the settings of the runs with the tuned ``rate``. ``name``: the workload."""
     panel = PANELS[name]
     train_eval_steps = {panel.equal_steps, panel.equal_epochs * _steps_per_epoch(panel, size)}
     point = {"panel": name, "size": size, "rate": rate, "limit": step_limit(panel, size)}
@@ -361,15 +360,16 @@ def _training_images(panel: Panel) -> int:
 
 
 def step_limit(panel: Panel, size: int) -> int:
-    """Return the steps after which a training that has not reached the target is stopped."""
+    """Return the number of steps after which a run is stopped if it has not reached the target."""
     return max(10, min(panel.max_steps, panel.max_images // size))
 
 
 def _tune_rate(name: str, size: int, first_rate: float, options: BatchSizeOptions, sweep: Sweep) -> float:
     """Return the learning rate with the fewest median steps to the target over some seeds.
 
-    The search multiplies ``first_rate`` by RATE_FACTOR up, then down, each until PATIENCE rates in a
-    row are no better. If no rate reaches the target, the rate with the highest accuracy is returned.
+    The search repeatedly multiplies ``first_rate`` by RATE_FACTOR, then repeatedly divides it, each
+    until PATIENCE rates in a row are no better. If no rate reaches the target, the rate with the
+    highest accuracy is returned.
     """
     best_rate, fewest_steps, best_accuracy = first_rate, math.inf, -1.0
     for factor in (RATE_FACTOR, 1 / RATE_FACTOR):
@@ -410,7 +410,7 @@ def _size_row(panel: Panel, trials: SizeTrials) -> SizeRow:
 
 
 def _median_errors(trials: SizeTrials, steps: int) -> Optional[Tuple[IntervalEstimate, IntervalEstimate]]:
-    """Return median error rates on training and validation images, with 1 for a seed that diverged."""
+    """Return median error rates on training and validation images; diverged seeds count as 1."""
     pairs = trials.error_rates(steps)
     pairs += [(1.0, 1.0)] * (len(trials.trials) - len(pairs))
     train_error, val_error = (median_estimate(shares) for shares in zip(*pairs))
@@ -434,7 +434,7 @@ class Regime(NamedTuple):
 def scaling_exponents(sizes: Sequence[float], steps: Sequence[float]) -> List[float]:
     """Return the exponent ``a`` of ``steps ~ size**-a`` between neighboring sizes.
 
-    It is 1 if twice the batch size needs half the steps.
+    The exponent is 1 if twice the batch size needs half the steps.
     """
     return [
         math.log(steps_before / steps_after) / math.log(larger / size)
@@ -445,7 +445,7 @@ def scaling_exponents(sizes: Sequence[float], steps: Sequence[float]) -> List[fl
 def isotonic_decreasing(values: Sequence[float], weights: Sequence[float]) -> List[float]:
     """Return the nearest sequence, by weighted least squares, that never increases.
 
-    The algorithm pools adjacent violators: R. Barlow et al., "Statistical inference under order
+    The algorithm is pool adjacent violators: R. Barlow et al., "Statistical inference under order
     restrictions", 1972, section 1.2.
     """
     pools: List[Tuple[float, float, int]] = []  # (mean, total weight, number of values)
@@ -460,7 +460,7 @@ def isotonic_decreasing(values: Sequence[float], weights: Sequence[float]) -> Li
 
 
 def classify_exponent(exponent: float) -> str:
-    """Return the regime of a scaling exponent, such as perfect scaling or stagnation."""
+    """Return the regime, such as perfect scaling, for a scaling exponent."""
     if exponent >= PERFECT_EXPONENT:
         return PERFECT
     return STAGNATION if exponent <= STAGNANT_EXPONENT else DIMINISHING
@@ -469,10 +469,10 @@ def classify_exponent(exponent: float) -> str:
 def find_regimes(sizes: Sequence[float], steps: Sequence[float]) -> List[Regime]:
     """Return the regimes, such as perfect scaling, from small batches to large ones.
 
-    ``sizes`` are ascending.
+    ``sizes`` must be in ascending order.
 
-    The scaling exponent between two distant sizes has more weight. Raises ValueError for fewer than
-    two sizes.
+    The scaling exponent between two sizes has more weight if they are farther apart. Raises
+    ValueError for fewer than two sizes.
     """
     if len(sizes) < 2:
         raise ValueError("at least two batch sizes are required")
@@ -491,7 +491,7 @@ def largest_perfect_size(sizes: Sequence[float], steps: Sequence[float]) -> floa
 
 
 def smallest_stagnant_size(sizes: Sequence[float], steps: Sequence[float]) -> Optional[float]:
-    """Return the smallest size of stagnation, or None if larger batches always help."""
+    """Return the smallest size in stagnation, or None if larger batches always help."""
     starts = [regime.left for regime in find_regimes(sizes, steps) if regime.regime == STAGNATION]
     return starts[0] if starts else None
 
@@ -505,7 +505,7 @@ def analyze_regimes(rows: Sequence[SizeRow], reached: Sequence[Sequence[float]])
         return PanelFindings(list(rows), [], None, None)
 
     def estimate_size(find_size: Callable[[Sequence[float], Sequence[float]], Optional[float]]) -> IntervalEstimate:
-        """Return what ``find_size`` finds, with an interval by bootstrap over seeds."""
+        """Return what ``find_size`` finds, with a bootstrap interval over seeds."""
 
         def size_of_medians(groups: List[List[float]]) -> Optional[float]:
             medians = [median(group) for group in groups]
@@ -548,7 +548,7 @@ def build_report(findings: Dict[str, PanelFindings], options: BatchSizeOptions, 
 
 
 class _PanelReport:
-    """Builder of the part of the report on one panel."""
+    """Builds the part of the report that covers one panel."""
 
     def __init__(self, name: str, findings: PanelFindings, options: BatchSizeOptions, texts: Dict[str, Any]) -> None:
         self.name, self.findings, self.texts = name, findings, texts
@@ -606,7 +606,7 @@ class _PanelReport:
         return Chart(title, self._size_axis(), Axis(self.texts["axes"]["errors"], lowest=0), curves)
 
     def _regime_sentences(self) -> List[str]:
-        """Return sentences on the regimes, such as perfect scaling, and their batch sizes."""
+        """Return sentences about the regimes, such as perfect scaling, and their batch sizes."""
         if not self.findings.regimes:
             return []
         phrases = [
@@ -645,7 +645,7 @@ class _PanelReport:
         return [*sentences, *self._missed_target_sentences()]
 
     def _missed_target_sentences(self) -> List[str]:
-        """Return a sentence for each batch size with which a seed did not reach the target."""
+        """Return a sentence for each batch size at which a seed did not reach the target."""
         return [
             self.texts["missed"].format(
                 size=format_number(row.size), reached=row.reached, seeds=row.seeds, limit=row.limit,
@@ -674,7 +674,7 @@ class _PanelReport:
         ]  # fmt: skip
 
     def describe_method(self) -> str:
-        """Return a text that describes how the workload was measured."""
+        """Return text that describes how the workload was measured."""
         momentum = self.panel.momentum
         return str(self.texts["method"].format(
             momentum=self.texts["momentum"].format(momentum=momentum) if momentum else "",

@@ -1,4 +1,4 @@
-"""Comparison of a training on several numbers of devices (gluonlab compare): speedup and efficiency."""
+"""Compares training speed and efficiency with different numbers of devices (gluonlab compare)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ComparisonRow:
     """A run of a comparison.
 
     ``speedup``: images/s divided by the images/s of the first run. ``efficiency``: the speedup
-    divided by the ratio of devices.
+    divided by the ratio of the numbers of devices.
     """
 
     devices: int
@@ -55,23 +55,23 @@ def compare(
 ) -> List[ComparisonRow]:
     """Train with each number of GPUs in ``counts``, and compare the runs with the first run.
 
-    If there is no GPU, CPU devices are used instead. Each of them computes with one thread, since
-    otherwise a run on one device would already use all cores.
+    If there is no GPU, CPU devices are used instead. Each CPU device computes with one thread,
+    since otherwise a run on one device would already use all cores.
 
     Args:
         config: The settings, without devices.
         counts: Numbers of devices, one for each run.
         reporter: As for `train`.
         dataset: As for `train`.
-        callbacks: As for `train`. Each run creates its own instance of a class. An object is used
-            for all runs.
+        callbacks: See `train`. Each run creates its own instance of a class, whereas an object is
+            used for all runs.
         net: A function that returns a network, since each run needs a new network.
         loss: As for `train`.
         metrics: As for `train`.
 
     Raises:
         ConfigError: ``config`` names devices.
-        UsageError: A run is impossible, as for `train`. Nothing has been trained.
+        UsageError: A run is impossible (see `train`). Nothing has been trained.
     """
     config = TrainConfig.require("compare", config)
     if config.gpus is not None or config.devices is not None:

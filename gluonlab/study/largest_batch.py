@@ -1,8 +1,9 @@
-"""Search for the largest batch that fits into a given amount of memory (gluonlab find-batch-size).
+"""Finds the largest batch that fits into a given amount of memory (gluonlab find-batch-size).
 
 `gluonlab.training.run_memory` measures the memory of a short run. Since memory grows almost
-linearly with the batch size, two small sizes predict the largest size. It is accepted if a run with
-this size stays below the budget by a margin, which allows for differences between runs.
+linearly with the batch size, two small sizes predict the largest size. The predicted size is
+accepted if a run with it stays below the budget by a margin that allows for differences between
+runs.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ class LargestBatch:
     """The largest batch, and the reason why it cannot be larger.
 
     - ``rows``: the estimated memory of each device, from MXNet's memory plan.
-    - ``taken``: peak memory of a run with this batch, in bytes. For CPU devices, of the whole
-      process; for GPUs, of each GPU.
+    - ``taken``: peak memory of a run with this batch, in bytes: the memory of the whole process for
+      CPU devices, and of each GPU for GPUs.
     - ``budget``: the allowed memory, in bytes.
     - ``limit``: why the batch cannot be larger: "budget"; "machine", if less memory than the budget
       is free; "data", if a device has no more images; "arrays", if MXNet does not allow larger
       arrays.
-    - ``would_fit``: for "data" and "arrays", about how many images per device would fit.
-    - ``per``: what a batch size is for: a device, or a copy of the network that devices share.
+    - ``would_fit``: for "data" and "arrays", about how many images per device would fit in memory.
+    - ``per``: what the batch size refers to: a device, or a copy of the network that devices share.
     """
 
     rows: List[MemoryRow]
@@ -60,7 +61,7 @@ class LargestBatch:
 
     @property
     def memory(self) -> DeviceMemory:
-        """Return the memory of the device that needs most."""
+        """Return the memory of the device that needs the most."""
         return max((memory for _, memory in self.rows), key=lambda memory: memory.total)
 
     @property
@@ -69,7 +70,7 @@ class LargestBatch:
         return self.memory.images
 
     def to_dict(self) -> Dict[str, Any]:
-        """Return the result for JSON. ``total``: estimated bytes of the device that needs most."""
+        """Return the result for JSON. ``total``: largest estimated bytes of a device."""
         planned = {name: {**memory._asdict(), "total": memory.total} for name, memory in self.rows}
         return {
             **self.memory._asdict(), "total": self.memory.total,
@@ -101,8 +102,8 @@ def find_batch_size(config: TrainConfig, budget_bytes: int, tell: PrintLine = la
     """Return the largest batch per device with which a run needs at most ``budget_bytes``.
 
     If devices share a copy of the network, the batch is per copy. For CPU devices, the budget is
-    for the whole process; for GPUs, it is for each GPU. ``tell`` is called with a line about each
-    size that is tried.
+    for the whole process; for GPUs, the budget is for each GPU. ``tell`` is called with a line
+    about each size that is tried.
 
     Raises ConfigError if not even the smallest batch fits, or if the config sets a batch size.
     """
@@ -152,7 +153,7 @@ class _BatchSizeSearch:
         )  # fmt: skip
 
     def _limit_to_free_memory(self) -> None:
-        """Lower the memory limit to the memory that is free on this machine, unless GPUs are used.
+        """Lower the memory limit to this machine's free memory, unless GPUs are used.
 
         Raises ConfigError if the free memory is too small for any process.
         """
@@ -167,12 +168,12 @@ class _BatchSizeSearch:
             )
 
     def _planned_image_bytes(self) -> float:
-        """Return the bytes of one more image for each copy, by MXNet's plan, which is too small."""
+        """Return MXNet's estimate, which is too low, of the bytes for one more image per copy."""
         bytes_of_smaller, bytes_of_larger = (self._planned_bytes(images) for images in self.planned_sizes)
         return (bytes_of_larger - bytes_of_smaller) / (self.planned_sizes[1] - self.planned_sizes[0])
 
     def _planned_bytes(self, images: int) -> int:
-        """Return the estimated bytes of all CPU devices together, or of the GPU that needs most."""
+        """Return the estimated bytes of all CPU devices together, or of the GPU with the most."""
         needs = self.needs
         if self.on_gpus:
             return needs.memory(images).total
@@ -204,7 +205,7 @@ class _BatchSizeSearch:
         return measure_run_memory(config, limit_bytes=None if self.on_gpus else ceiling)
 
     def _raise_too_small(self, needed: str) -> NoReturn:
-        """Raise ConfigError, because not even the smallest batch fits."""
+        """Raise ConfigError to report that not even the smallest batch fits."""
         raise ConfigError(
             f"{_format_bytes(self.budget)} is too little memory, because a batch of "
             f"{self.smallest} per {self.per} needs {needed}: pass a larger size, or choose a "
@@ -236,8 +237,8 @@ class LargestSizeSearch:
     """Search from ``smallest`` to ``largest`` for the largest size whose cost is below ``ceiling``.
 
     ``measure_cost(size)`` returns the cost, or None if it is above the ceiling. ``unit_cost``: a
-    lower estimate of the cost of increasing the size by 1. ``fitting``: (size, cost) of the sizes
-    that fit, the largest last.
+    low estimate of what increasing the size by 1 costs. ``fitting``: (size, cost) for the sizes
+    that fit, in ascending order.
     """
 
     def __init__(self, measure_cost: MeasureCost, smallest: int, largest: int, ceiling: int, unit_cost: float) -> None:
@@ -265,7 +266,7 @@ class LargestSizeSearch:
         return max((larger_cost - cost) / (larger - size), self.unit_cost / 4)
 
     def _is_finished(self) -> bool:
-        """Return True if the largest fitting size is known closely enough, or tries are used up."""
+        """Return True if the largest fitting size is known closely enough or no tries are left."""
         if not self.fitting:
             return self.smallest_failing == self.smallest
         size, cost = self.fitting[-1]
@@ -275,7 +276,7 @@ class LargestSizeSearch:
         )
 
     def _try_size(self, size: int) -> None:
-        """Record whether a size fits, by its measured cost. Skip sizes known to be too large."""
+        """Measure a size, and record whether it fits. Skip sizes known to be too large."""
         size = min(size, self.largest_images)
         if self.smallest_failing is not None and size >= self.smallest_failing:
             return

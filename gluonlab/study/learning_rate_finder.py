@@ -1,4 +1,4 @@
-"""Learning rate range test (gluonlab find-lr): a short training whose learning rate rises in each step.
+"""Learning rate range test (gluonlab find-lr): trains briefly while the learning rate rises.
 
 The test is from L. N. Smith, "Cyclical learning rates for training neural networks", 2015, section
 3.3, which raises the rate linearly over some epochs. As in fastai's lr_find, the rate here rises
@@ -64,7 +64,7 @@ class RateFinderResult(NamedTuple):
     - ``suggestion``: the suggested value of --lr.
     - ``rates``, ``losses``, ``smoothed``: for each step, the rate as a value of --lr, the loss, and
       the smoothed loss.
-    - ``batch``: images of a step.
+    - ``batch``: number of images per step.
     - ``ended``: why the test stopped before the highest rate, or "".
     """
 
@@ -77,7 +77,7 @@ class RateFinderResult(NamedTuple):
 
     @property
     def best_rate(self) -> float:
-        """Return the rate with the smallest smoothed loss."""
+        """Return the rate that has the smallest smoothed loss."""
         return self.rates[self.smoothed.index(min(self.smoothed))]
 
     def to_dict(self) -> Dict[str, Any]:
@@ -120,7 +120,7 @@ class RateFinderResult(NamedTuple):
 class _RangeTestStopper(Reporter):
     """Stops the training after ``steps`` steps, or when the loss is far above its best.
 
-    At the end of an epoch, some losses are read without a call of `step_done`.
+    At the end of an epoch, some losses are read without a call to `step_done`.
     """
 
     def __init__(self, steps: int) -> None:
@@ -140,7 +140,7 @@ def _is_far_above_best(values: Sequence[float]) -> bool:
 
 
 def smooth_losses(losses: Sequence[float]) -> List[float]:
-    """Return the exponential moving average of the losses, corrected for the bias of its start."""
+    """Return the exponential moving average of the losses, corrected for its initial bias."""
     averages, average = [], 0.0
     for count, loss in enumerate(losses, start=1):
         average = SMOOTHING * average + (1 - SMOOTHING) * loss
@@ -163,8 +163,8 @@ def suggest_rate(rates: Sequence[float], losses: Sequence[float]) -> Optional[fl
 def find_learning_rate(config: TrainConfig, steps: int) -> RateFinderResult:
     """Run a learning rate range test of ``steps`` steps with the other settings of ``config``.
 
-    Nothing is written. Raises ConfigError for a config with a rate, for settings that a range test
-    ignores, and for too few steps. Raises RunError if the loss does not fall at any rate.
+    Nothing is written. Raises ConfigError for a config that sets a rate, for settings that a range
+    test ignores, and for too few steps. Raises RunError if the loss does not fall at any rate.
     """
     config = TrainConfig.require("find_rate", config)
     if config.lr is not None:

@@ -54,7 +54,7 @@ class LearningRateOptions(NamedTuple):
     seeds: int
 
     def list_trainings(self) -> List[Dict[str, Any]]:
-        """Return the settings of all trainings. One device is not trained with the linear rule."""
+        """Return the settings of all training runs. The linear rule is not used with one device."""
         return [
             {"way": rule, "devices": count, "rate": rate}
             for count in self.devices
@@ -155,7 +155,7 @@ def measure(options: LearningRateOptions, store: MeasurementStore) -> Findings:
 
 
 def measure_final_accuracy(options: LearningRateOptions, settings: Mapping[str, Any], seed: int) -> Dict[str, Any]:
-    """Return the final validation accuracy of a training, which is 0 if it diverges."""
+    """Return the final validation accuracy of a training run, or 0 if the run diverges."""
     from gluonlab.config import TrainConfig
     from gluonlab.study.short_training import AccuracyProbe, device_settings, read_dataset, train_with_probe
 
@@ -177,7 +177,7 @@ def analyze_measurements(
 ) -> RateFindings:
     """Compute an accuracy curve for each rule and number of devices, and compare the rules.
 
-    ``measurements``: for each training of ``options.list_trainings()``, a result per seed.
+    ``measurements``: for each item of ``options.list_trainings()``, a result per seed.
     """
     accuracies: Dict[Point, List[float]] = {
         (point["way"], point["devices"], point["rate"]): [trial["right"] for trial in trials]
@@ -204,8 +204,8 @@ def _accuracy_curve(rule: str, count: int, accuracies: Sequence[List[float]], ra
 def _compare_rules(accuracies: Mapping[Point, List[float]], curves: Sequence[AccuracyCurve]) -> List[Effect]:
     """Return how much the linear rule and warm-up change the accuracy with the most devices.
 
-    The linear rule is compared at the best rate of the fewest devices. Warm-up is compared at the
-    largest good rate of the rule without it.
+    The linear rule is compared at the best rate with the fewest devices. Warm-up is compared at the
+    largest good rate of the rule without warm-up.
     """
     curve_of = {(curve.way, curve.devices): curve for curve in curves}
     curve_of_fewest, most_devices = curve_of[SAME, curves[0].devices], curves[-1].devices
@@ -247,7 +247,7 @@ def build_report(findings: RateFindings, options: LearningRateOptions, language:
 
 
 def _curves_of_rule(rule: str, findings: RateFindings) -> List[AccuracyCurve]:
-    """Return the curves of a rule. For the linear rule, this includes one device without a rule."""
+    """Return a rule's curves. The linear rule also gets the curve of one device without a rule."""
     return [
         curve
         for curve in findings.curves

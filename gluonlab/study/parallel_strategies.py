@@ -1,6 +1,6 @@
 """``study strategies``: step time, traffic and memory of a model with each parallel strategy.
 
-`gluonlab.bench.measure_splits` measures. The study stores each round.
+`gluonlab.bench.measure_splits` makes the measurements. The study stores each round.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ MAX_DEVICES = 8  # devices in the topology with which the times of transfers are
 def parse_options(quick: bool, **options: Optional[str]) -> Dict[str, Any]:
     """Return the options of the command as plain values. Raises ConfigError.
 
-    The option ``cuts`` contains where pipelines are cut into stages. The cuts are chosen here, once
-    for all rounds, since they are chosen by measurement.
+    The option ``cuts`` says where pipelines are cut into stages. Choosing cuts requires
+    measurements, so this function chooses them once for all rounds.
     """
     defaults = {
         "model": "lenet" if quick else "resnet18",
@@ -110,7 +110,7 @@ def measure(options: Mapping[str, Any], store: MeasurementStore) -> Findings:
 
 
 def build_report(series: Sequence[Series], task: Task, options: Mapping[str, Any], language: str) -> StudyReport:
-    """Return the study's report, from the series of all rounds."""
+    """Return the study's report, built from the series of all rounds."""
     texts = read_translations(NAME, language)
     rows = make_rows(series)
     measured = [row for row in rows if row.seconds]

@@ -1,7 +1,7 @@
-"""``study scaling``: speedup of strong and weak scaling, and start times, by number of devices.
+"""``study scaling``: speedups (strong and weak scaling) and start times, by number of devices.
 
-For each kvstore and split, it measures images/s, and the seconds until the end of the first step,
-as ``gluonlab.bench`` does. Each round uses new processes. This module does not import MXNet.
+For each kvstore and split, the study measures images/s, and the seconds until the end of the first
+step, as ``gluonlab.bench`` does. Each round uses new processes. This module does not import MXNet.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class ScalingCase(NamedTuple):
 def list_cases(options: Mapping[str, Any]) -> List[ScalingCase]:
     """Return what to measure for each kind of scaling, strong or weak.
 
-    One device is measured once per kind, and several devices with each kvstore and split.
+    One device is measured once per kind. Several devices are measured with each kvstore and split.
     """
     names = stores_and_splits(options)
     return [
@@ -170,7 +170,7 @@ def stores_and_splits(options: Mapping[str, Any]) -> List[str]:
 
 
 def measure_round(settings: Mapping[str, Any], round: int) -> Dict[str, Any]:
-    """Measure images/s and start time of each case, in one round."""
+    """Measure images/s and start time of each `ScalingCase`, in one round."""
     cases = list_cases(settings)
     measurements = measure_rounds([_make_subject(case, settings["network"]) for case in cases], rounds=1)
     series = image_rates(measurements)

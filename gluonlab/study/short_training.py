@@ -1,4 +1,4 @@
-"""Short trainings for studies: evaluated at given steps, and stopped when the answer is known."""
+"""Short training runs for studies: evaluated at given steps, stopped when the answer is known."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ read_dataset = lru_cache(maxsize=1)(load_dataset)  # one data set for all traini
 
 
 class AccuracyLook(NamedTuple):
-    """An evaluation during a training.
+    """An evaluation during a training run.
 
     - ``steps``: steps so far.
     - ``seconds``: training time so far, without the first step and without evaluations.
     - ``val``: accuracy on the validation images.
-    - ``train``: accuracy on the training images, if requested.
+    - ``train``: accuracy on the training images, if it was requested.
     """
 
     steps: int
@@ -46,14 +46,14 @@ class AccuracyLook(NamedTuple):
 
 
 class StopTraining(Exception):
-    """Raised to stop a training when the answer is known."""
+    """Raised to stop training when the answer is known."""
 
 
 class AccuracyProbe:
-    """Evaluates a training after the steps ``eval_steps``, and stops it after the last of them.
+    """Evaluates the network after the steps ``eval_steps``, and stops training after the last one.
 
     After the steps ``train_eval_steps``, the training images are also evaluated. When these steps
-    are done and the validation accuracy has reached ``target``, the training stops early. ``reached``:
+    are done and the validation accuracy has reached ``target``, training stops early. ``reached``:
     the number of steps at the first evaluation that reached the target.
     """
 
@@ -65,9 +65,10 @@ class AccuracyProbe:
         self._steps, self._seconds, self._started = 0, 0.0, 0.0
 
     def after_step(self, evaluate: Callable[[bool], Score]) -> None:
-        """Count the queued step, evaluate if an evaluation is due, and stop the training when done.
+        """Count the queued step, evaluate if an evaluation is due, and stop training when done.
 
-        ``evaluate``: a function that evaluates the validation images, or with True the training images.
+        ``evaluate``: a function that evaluates the validation images or, if called with True, the
+        training images.
         """
         self._steps += 1
         if self._steps == 1:  # the first step binds and tunes graphs, so it is not timed
@@ -123,7 +124,7 @@ class _ProbedDataParallel(DataParallel):
 
 
 def train_with_probe(config: TrainConfig, probe: AccuracyProbe, dataset: Optional[Dataset] = None) -> Dict[str, Any]:
-    """Train until ``probe`` stops the training, and return its evaluations as plain values.
+    """Train until ``probe`` stops the run, and return its evaluations as plain values.
 
     The value ``diverged`` is True if the loss became NaN or infinite. Nothing is written.
     """
@@ -149,7 +150,7 @@ def device_settings(count: int) -> Dict[str, Any]:
 
 
 def warn_cpu_fallback() -> None:
-    """Warn if there is no GPU, once for all trainings."""
+    """Warn if there is no GPU, once for all training runs."""
     if not gpu_count():
         warn("no GPU on this machine: using CPU devices instead")
 

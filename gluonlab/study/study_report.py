@@ -1,4 +1,4 @@
-"""Shared parts of all studies: checks of stored options, estimates with intervals, and the page.
+"""Code that all studies share: checks of stored options, estimates with intervals, and the page.
 
 A study is a module that defines a `Study`. Other files contain the rest:
 
@@ -42,9 +42,10 @@ class Study(NamedTuple):
         name: The study's name on the command line.
         parse_options: A function ``(quick, **options)`` that converts the command's options from
             text. Raises ConfigError.
-        load_options: A function that converts the options from a study's folder, which are plain
+        load_options: A function that converts the options stored in a study's folder as plain
             values. Raises ValueError.
-        measure: A function of the options and the store of measurements, which returns the answer.
+        measure: A function that takes the options and the store of measurements, and returns the
+            answer.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Findings(NamedTuple):
         values: The answer as plain values.
         report: A function that returns the report in a language.
         failure: The message if the study has no answer.
-        partial: If the study has no answer, the answer of those panels that have one.
+        partial: If the study has no answer, the answers for the panels that have one.
     """
 
     values: Dict[str, Any]
@@ -102,7 +103,7 @@ def read_translations(name: str, language: str) -> Dict[str, Any]:
 
 
 def wrap_for_terminal(sentences: Sequence[str]) -> str:
-    """Wrap all sentences but the last. The last contains a folder's path, which must stay whole."""
+    """Wrap all sentences except the last, which contains a folder's path and must stay intact."""
     *wrapped, last = sentences
     return "\n".join([*(textwrap.fill(sentence, WIDTH) for sentence in wrapped), last])
 
@@ -116,7 +117,7 @@ def write_report(folder: StudyFolder, report: StudyReport) -> None:
 
 
 def render_page(report: StudyReport, pictures: Sequence[str]) -> str:
-    """Return the page as HTML that embeds ``pictures``, the charts as SVG."""
+    """Return the page as HTML that embeds ``pictures``, which are the charts as SVG."""
     images = [
         {"source": base64.b64encode(picture.encode()).decode(), "told": " ".join([chart.title, *chart.notes])}
         for picture, chart in zip(pictures, report.charts.values())
@@ -165,20 +166,20 @@ def median_estimate(values: Sequence[float]) -> Optional[IntervalEstimate]:
 
 
 def finite_median_estimate(values: Sequence[float]) -> IntervalEstimate:
-    """Return the median of values, such as times, which must be finite."""
+    """Return the median of values that must be finite, such as times."""
     estimate = median_estimate(values)
     assert estimate is not None
     return estimate
 
 
 def paired_difference(above: Sequence[float], below: Sequence[float]) -> IntervalEstimate:
-    """Return the median of the differences ``above - below`` of pairs, such as seeds."""
+    """Return the median of the paired differences ``above - below``, for example by seed."""
     values = [minuend - subtrahend for minuend, subtrahend in zip(above, below)]
     return IntervalEstimate(median(values), bootstrap_interval([values], lambda groups: median(groups[0])))
 
 
 def to_plain_values(value: Any) -> Any:
-    """Convert named tuples, also nested ones, to values for JSON."""
+    """Convert named tuples, including nested ones, to values for JSON."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, dict):
@@ -240,7 +241,7 @@ def positive_check(maximum: float = math.inf) -> Check:
 def parse_integer_list(option: str, text: str, maximum: int, noun: str, example: str) -> List[int]:
     """Parse comma-separated text as at least two different numbers, and sort them.
 
-    Raises ConfigError, which names the ``option``.
+    Raises a ConfigError that names the ``option``.
     """
     parse = whole_number_check(1, maximum)
     values = sorted({parse(option, part.strip()) for part in text.split(",")})

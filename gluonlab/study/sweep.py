@@ -1,11 +1,11 @@
-"""Runs the measurements of a study, and stores the measurements in a folder.
+"""Runs a study's measurements, and stores them in a folder.
 
-A point is the settings of a measurement, as plain values. Each round measures every point once.
+A point is the settings for one measurement, as plain values. Each round measures every point once.
 Rounds start with different points, so that a temporary slowdown of the machine affects all points.
-Measurements of the same round can be compared in pairs.
+Measurements from the same round can be compared in pairs.
 
 The folder contains study.json, which describes the study, and measurements.jsonl, with one line for
-each measurement. All other files can be rebuilt from these two files.
+each measurement. All other files can be rebuilt from these two.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _encode_sorted_json = json.JSONEncoder(allow_nan=False, sort_keys=True, separato
 
 
 def settings_key(settings: Values) -> str:
-    """Return settings as text, which does not depend on their order. It identifies a point."""
+    """Return settings as text that identifies a point, independent of the settings' order."""
     return _encode_sorted_json(dict(settings))
 
 
@@ -86,11 +86,11 @@ class MeasurementStore:
 
 
 class MeasurementFile(MeasurementStore):
-    """Measurements in a file, with one line for each. Existing lines are read.
+    """Measurements in a file with one line per measurement. Existing lines are read.
 
-    An incomplete last line, which a killed process has left, is removed. The caller must ensure
-    that no other process uses the file. Raises DataError for a damaged line, and OutputError if a
-    line cannot be written.
+    An incomplete last line from a killed process is removed. The caller must ensure that no other
+    process uses the file. Raises DataError for a damaged line, and OutputError if a line cannot be
+    written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -135,7 +135,7 @@ class MeasurementFile(MeasurementStore):
 
 
 class Sweep:
-    """Runs the measurements that are missing in ``store``, and stores each at once.
+    """Runs the measurements that are missing from ``store``, and immediately stores each one.
 
     ``with Sweep(store, measure) as sweep`` shows a progress bar on a terminal, unless
     ``show_progress`` is False. ``done`` and ``total`` also count the measurements of an interrupted
@@ -170,7 +170,7 @@ class Sweep:
         return [[by_round[round] for round in rounds] for by_round in by_point]
 
     def _measure_point(self, settings: Values, round: int) -> Dict[str, Any]:
-        """Return the stored measurement of these settings in a round, or else make and store it."""
+        """Return the measurement of these settings in a round; make and store it if missing."""
         values = self.store.find(settings, round)
         if values is None:
             values = dict(self.measure(settings, round))
@@ -203,14 +203,14 @@ class StudyFolder:
     """The folder of a study, locked by this process until `close`.
 
     ``store``: the stored measurements. ``options``: the options of the study, as plain values.
-    Raises OutputError for a folder that cannot be written or that another process uses, and
-    DataError for damaged files.
+    Raises OutputError for a folder that is not writable or that another process uses, and DataError
+    for damaged files.
     """
 
     def __init__(self, path: Path, study: str, options: Mapping[str, Any], created_folders: List[Path]) -> None:
         """Lock the existing folder ``path``.
 
-        ``created_folders``: the folders that were created for it, the innermost first.
+        ``created_folders``: the folders that were created for ``path``, the innermost first.
         """
         self.path, self.study, self.options, self._created_folders = path, study, dict(options), created_folders
         self._lock = FolderLock(path)
@@ -253,7 +253,7 @@ class StudyFolder:
 
     @property
     def resume_command(self) -> str:
-        """Return the command that resumes the study."""
+        """Return the command that resumes an interrupted study."""
         return f"gluonlab study {self.study} --resume {shlex.quote(str(self.path))}"
 
     def write(self, name: str, text: str) -> None:
@@ -273,7 +273,7 @@ class StudyFolder:
         self._lock.release()
 
     def close_and_remove_if_empty(self) -> None:
-        """Close, and remove the created folders if nothing has been measured."""
+        """Close the folder, and remove the created folders if nothing has been measured."""
         self.close()
         if not self.store.list_measurements() and self._created_folders:
             with suppress(OSError):
@@ -305,8 +305,8 @@ def open_study(study: str, options: Mapping[str, Any], out: Optional[str]) -> It
 def load_study_options(path: Path, study: str, convert: Callable[[Mapping[str, Any]], Any] = dict) -> Any:
     """Read the options of the study in a folder, converted by ``convert``.
 
-    ``convert`` must raise ValueError for damaged options. Raises DataError for damaged options and
-    for another study, and OutputError if another process uses the folder.
+    ``convert`` must raise ValueError for damaged options. Raises DataError for damaged options or a
+    different study, and OutputError if another process uses the folder.
     """
     description = _read_study_file(path)
     if description["study"] != study:
@@ -342,7 +342,7 @@ def _read_study_file(path: Path) -> Dict[str, Any]:
 
 
 def _check_same_options(path: Path, study: str, options: Mapping[str, Any]) -> None:
-    """Raise ConfigError if the folder contains another study, or other options."""
+    """Raise ConfigError if the folder contains a different study or different options."""
     description = _read_study_file(path)
     if description["study"] != study:
         raise ConfigError(f"--out {path} contains a study of {description['study']}: pass another directory")
@@ -374,5 +374,5 @@ def _format_option(options: Mapping[str, Any], name: str) -> str:
 
 
 def _escape_unprintable(text: str) -> str:
-    """Return the text, escaped if it contains control characters, which a damaged file may do."""
+    """Return the text, escaped if it contains control characters, as a damaged file may."""
     return text if text.isprintable() else ascii(text)

@@ -1,1 +1,1 @@
-"""Work of ``gluonlab allreduce``: measures, predicts and draws allreduce algorithms."""
+"""Implementation of ``gluonlab allreduce``: measures, predicts and draws allreduce algorithms."""

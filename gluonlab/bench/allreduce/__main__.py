@@ -1,4 +1,4 @@
-"""The former command ``gluonlab bench allreduce``, which calls a command of ``gluonlab allreduce``."""
+"""The old command ``gluonlab bench allreduce``, which calls a ``gluonlab allreduce`` command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COMMANDS = {
 
 
 def current_command(words: Sequence[str]) -> Tuple[str, List[str]]:
-    """Return the name of the command that replaces ``bench allreduce WORDS``, and its words."""
+    """Return the name and arguments of the command that replaces ``bench allreduce WORDS``."""
     current = []
     for word in words:
         name, equals, value = word.partition("=")
@@ -38,7 +38,7 @@ def current_command(words: Sequence[str]) -> Tuple[str, List[str]]:
 
 
 def main(args: Optional[Sequence[str]] = None) -> None:
-    """Print a warning with the current command, and run it with the remaining arguments."""
+    """Print a warning that names the current command, and run that command."""
     words = sys.argv[1:] if args is None else list(args)
     name, rest = current_command(words)
     old = shlex.join(["gluonlab", "bench", "allreduce", *words])

@@ -1,4 +1,4 @@
-"""Chooses the schedules that ``allreduce bench`` measures, or whose time it predicts.
+"""Chooses the schedules that ``gluonlab allreduce`` measures or predicts.
 
 Ring-like schedules may appear twice: in device order, and in the best order for the topology's
 links ("placed"). Does not import MXNet.
@@ -34,9 +34,9 @@ RankGroups = Tuple[Tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class NamedSchedule:
-    """A schedule for a row of the table, whose name is ``label``.
+    """A schedule for the table row named ``label``.
 
-    ``order``: the device of each rank; None for 0, 1, 2, ... ``by_size``: if set, the cheapest of
+    ``order``: the device of each rank; None for 0, 1, 2, ... ``by_size``: if set, the fastest of
     these schedules for each size is used instead of ``schedule``.
     """
 
@@ -53,7 +53,7 @@ class NamedSchedule:
 def parse_algorithms(text: str, choices: Sequence[str]) -> Optional[List[str]]:
     """Return the comma-separated names in ``text``, or None for ``all``.
 
-    Raises ScheduleError, with the choices, for other names.
+    Raises a ScheduleError that lists the choices for other names.
     """
     names = [name.strip() for name in text.split(",")]
     if names == ["all"]:
@@ -88,16 +88,17 @@ def make_plans(
     groups: Optional[RankGroups] = None,
     topology: Optional[Topology] = None,
 ) -> List[NamedSchedule]:
-    """Return the schedules of the algorithms ``names``, or of all algorithms (None).
+    """Return schedules for the algorithms ``names``, or for all algorithms if ``names`` is None.
 
     Args:
         names: Algorithms, or None for all.
         world_size: Number of devices.
-        chunks: Number of chunks of the buffer, for algorithms that accept any number.
-        groups: Groups of ranks for hierarchical. The default is the topology's groups.
-        topology: The links, if they are known. Ring-like schedules are also made for the best ring
-            order of the topology. For several hosts, hierarchical is also combined with a ring and
-            with trees across the hosts. Without a topology, algorithms that are made for links are
+        chunks: Number of chunks per buffer, for algorithms that accept any number.
+        groups: Groups of ranks for the algorithm "hierarchical". The default is the topology's
+            groups.
+        topology: The links, if they are known. Ring-like schedules are also made for the topology's
+            best ring order. For several hosts, "hierarchical" is also combined with a ring and with
+            trees across the hosts. Without a topology, algorithms that are made for links are
             included only if ``names`` contains them.
 
     Returns:
@@ -133,12 +134,12 @@ def make_plans(
 
 
 def make_auto_plan(schedules: SchedulesBySize) -> NamedSchedule:
-    """Return the plan ``auto``, which runs the cheapest of ``schedules`` for each size."""
+    """Return the plan ``auto``, which runs the fastest of ``schedules`` for each size."""
     return NamedSchedule(AUTO, schedules.cheapest(0), by_size=schedules)
 
 
 def synthesized_label(schedule: Schedule) -> str:
-    """Return the name of a synthesized schedule's row: ``synthesized, 4 steps``."""
+    """Return the row name for a synthesized schedule, such as ``synthesized, 4 steps``."""
     return f"{SYNTHESIZED}, {len(schedule.steps)} steps"
 
 
@@ -147,8 +148,8 @@ def _make_link_aware_plans(
 ) -> List[NamedSchedule]:
     """Return the schedules that a topology-aware algorithm makes for the topology's links.
 
-    Without a topology, they are made for a switch, and only if the algorithm was requested by name
-    (``named``).
+    Without a topology, the schedules are made for a switch, and only if the algorithm was requested
+    by name (``named``).
     """
     if not (topology or named):
         return []
@@ -170,7 +171,7 @@ def _make_link_aware_plans(
 
 
 def describe_orders(plans: Sequence[NamedSchedule], topology: Optional[Topology]) -> List[str]:
-    """Return notes on the order of the devices in rows named "placed"."""
+    """Return notes about the order of the devices in rows named "placed"."""
     orders = sorted({plan.order for plan in plans if plan.order})
     return [
         "placed: with the devices in the order "

@@ -1,6 +1,6 @@
-"""The output of each command of ``gluonlab allreduce``, as a function of the command's options.
+"""Functions that turn a ``gluonlab allreduce`` command's options into its output.
 
-Only measuring and writing files import MXNet.
+MXNet is imported only to measure and to write files.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ CommandOptions = Mapping[str, Any]  # options that are given, by name
 
 
 class CommandOutput(NamedTuple):
-    """The text to print, and the error message with which the command then exits, or None."""
+    """The text to print, and the error message with which the command exits afterward, or None."""
 
     text: str
     failure: Optional[str] = None
 
 
 def _check_options(options: CommandOptions) -> Dict[str, Any]:
-    """Return the options, with --chunks and --groups parsed. Raises a UsageError."""
+    """Return the options with --chunks and --groups parsed. Raises a UsageError."""
     checked = dict(options)
     if "chunks" in options:
         checked["chunks"] = whole_number_check(1, MAX_CHUNKS)("--chunks", options["chunks"])
@@ -97,7 +97,7 @@ def _make_link_aware_schedule(
 ) -> Schedule:
     """Return the algorithm's schedule for the smallest buffer, to be drawn.
 
-    This schedule has the fewest steps, and so fits into a picture. ``cuts``: the values of --chunks
+    This schedule has the fewest steps, so it fits in a picture. ``cuts``: the values of --chunks
     and --groups, which must be None.
     """
     for option, value in cuts.items():
@@ -139,7 +139,7 @@ def predict_algorithm_costs(options: CommandOptions) -> CommandOutput:
 
 
 def _predict_costs_by_hosts(options: CommandOptions) -> CommandOutput:
-    """Return the predicted times of one size for each number of hosts of --hosts."""
+    """Return the predicted times of one size for each number of hosts in --hosts."""
     for name in sorted({"all", "devices", "chunks", "groups"} & set(options)):
         raise ConfigError(f"{option_name(name)} has no effect with --hosts: omit it")
     machine, hosts = options["topology"], predicted_costs.parse_host_counts(options["hosts"])
@@ -184,7 +184,7 @@ def search_schedules(options: CommandOptions) -> CommandOutput:
 
 
 def show_choices(options: CommandOptions) -> CommandOutput:
-    """Return auto's schedule for each size; after a measurement, compare it with others."""
+    """Return the schedule that auto chooses for each size, compared with others if measured."""
     if "simulate" in options:
         for name in [name for name in MEASURING_OPTIONS if name in options]:
             raise ConfigError(f"{option_name(name)} has no effect with --simulate: omit it")
@@ -228,7 +228,7 @@ def measure_algorithms(options: CommandOptions) -> CommandOutput:
 
 
 def _save_plot(options: CommandOptions, rows: Sequence[Any], world_size: int, title: str) -> None:
-    """Draw the rows as the picture of --plot, if that option is given."""
+    """Plot the rows in the file that --plot names, if that option is given."""
     if "plot" in options:
         from gluonlab.bench.allreduce.plot_bandwidth import make_figure
 

@@ -1,9 +1,9 @@
-"""Measures the time of allreduces, for each algorithm and each size.
+"""Measures how long an allreduce takes, for each algorithm and each size.
 
-MXNet's stores, and the loop of "Training on Multiple GPUs" (Dive into Deep Learning, "chapter"),
-are measured for comparison. On request, sums over processes with one device each are also measured.
-A row of the result contains the time, the bandwidth as in nccl-tests, the error, the time predicted
-by the cost model, and the memory limit.
+For comparison, it also measures MXNet's stores, and the loop from the chapter "Training on Multiple
+GPUs" in Dive into Deep Learning (row "chapter"). On request, sums over processes with one device
+each are also measured. A row of the result contains the time, the bandwidth as in nccl-tests, the
+error, the time predicted by the cost model, and the memory limit.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ Arrays = List[List[nd.NDArray]]  # [rank][number of the array]
 
 @dataclass(frozen=True)
 class Variant:
-    """A method to sum arrays, measured in a row of the table.
+    """A method to sum arrays, measured in one row of the table.
 
     ``make(arrays)`` returns a call that queues the sum of ``arrays`` over the ranks.
     ``schedule_for(size_bytes)`` returns the schedule that the call runs, for the cost model; None
@@ -91,11 +91,12 @@ class Variant:
 def make_variants(
     names: Optional[Sequence[str]], plans: Sequence[NamedSchedule], ctxs: Sequence[mx.Context], array_count: int
 ) -> List[Variant]:
-    """Return the variants to measure: MXNet's stores and others of PEERS, and ``plans``.
+    """Return the variants to measure: those of PEERS, such as MXNet's stores, and ``plans``.
 
     ``names``: the requested algorithms and stores. None selects all stores that work on ``ctxs``,
-    and sharded-whole if ``array_count`` is above 1. ``sharded-whole`` sums each whole array on one
-    device. Raises KVStoreError for a requested store that does not work on ``ctxs``.
+    and sharded-whole if ``array_count`` is above 1. ``sharded-whole`` sums each array on one
+    device, without dividing the array. Raises KVStoreError for a requested store that does not work
+    on ``ctxs``.
     """
     variants = []
     for name in PEERS if names is None else [name for name in PEERS if name in names]:
@@ -120,15 +121,15 @@ def _is_store_usable(name: str, ctxs: Sequence[mx.Context]) -> bool:
 
 
 def _execute_plan(plan: NamedSchedule, whole: bool = False) -> Callable[[Arrays], Callable[[], None]]:
-    """Return a function that makes, for given arrays, a call that runs the plan's schedule.
+    """Return a function that, given arrays, makes a call that runs the plan's schedule.
 
-    ``whole``: arrays are not divided.
+    ``whole``: whether each array stays undivided.
     """
     return lambda arrays: Executor(plan.schedule_for(total_bytes(arrays[0])), arrays, whole).run
 
 
 def _make_chapter_allreduce(arrays: Arrays) -> Callable[[], None]:
-    """Return a call that sums with `gluonlab.scratch`, the code of the book's chapter."""
+    """Return a call that sums with `gluonlab.scratch`, the code from the book's chapter."""
 
     def run() -> None:
         for replicas in zip(*arrays):
@@ -138,7 +139,7 @@ def _make_chapter_allreduce(arrays: Arrays) -> Callable[[], None]:
 
 
 def _prepare_native_allreduce(name: str, ctxs: Sequence[mx.Context]) -> Callable[[Arrays], Callable[[], None]]:
-    """Return a function that makes, for given arrays, a call that sums them with MXNet's store."""
+    """Return a function that, given arrays, makes a call that sums them with MXNet's store."""
 
     def make(arrays: Arrays) -> Callable[[], None]:
         store = make_kvstore(name, ctxs)
@@ -170,9 +171,9 @@ class ProcessGroupWorker:
         self._worker = worker
 
     def ask(self, steps: int, count: int, arrays: int) -> "dict[str, float]":
-        """Let the processes sum arrays ``steps`` times; return the seconds, or for 0 the error.
+        """Sum arrays ``steps`` times in the processes; return the seconds, or the error if 0 steps.
 
-        ``arrays``: the number of arrays. ``count``: the number of elements of all of them together.
+        ``arrays``: the number of arrays. ``count``: the total number of elements in all arrays.
         Raises RunError.
         """
         request = {"steps": steps, "count": count, "arrays": arrays}
@@ -183,17 +184,17 @@ class ProcessGroupWorker:
 
 
 class MultiprocessAllreduce:
-    """A sum of ``count`` elements in ``arrays`` arrays over processes, which measure the time."""
+    """A sum over processes, which measure the time: ``count`` elements in ``arrays`` arrays."""
 
     def __init__(self, processes: ProcessGroupWorker, count: int, arrays: int) -> None:
         self._processes, self._size = processes, (count, arrays)
 
     def measure_error(self) -> float:
-        """Return the largest error of a sum of random whole numbers, in any process."""
+        """Return the largest error, in any process, when summing random whole numbers."""
         return self._processes.ask(0, *self._size)["difference"]
 
     def mean_seconds(self, repeat: int) -> float:
-        """Return the mean seconds of ``repeat`` sums."""
+        """Return the mean seconds per sum, over ``repeat`` sums."""
         return self._processes.ask(repeat, *self._size)["seconds"] / repeat
 
 
@@ -242,15 +243,15 @@ class AllreduceRow:
     Attributes:
         algorithm: the name of the variant.
         world_size: the number of devices.
-        size_bytes: bytes on each device.
-        count: elements on each device.
+        size_bytes: bytes per device.
+        count: elements per device.
         dtype: the type of the elements.
         arrays: the number of arrays over which the elements are split.
-        seconds: seconds of an allreduce in each round.
+        seconds: seconds per allreduce in each round.
         error: the largest difference from the exact sum on any device.
-        predicted_s: the time of the schedule that the cost model predicts.
+        predicted_s: how many seconds the schedule takes according to the cost model.
         limit_s: the memory limit in each round.
-        floor_s: the lower bound of the predicted times of all schedules.
+        floor_s: the lower bound of the predicted times for all schedules.
     """
 
     algorithm: str
@@ -282,11 +283,11 @@ class AllreduceRow:
 
     @property
     def of_limit(self) -> Optional[float]:
-        """Return the speed as a share of the memory limit's speed: the median over the rounds."""
+        """Return the speed divided by the memory limit's speed: the median over the rounds."""
         return median_ratio(self.limit_s, self.seconds) if self.limit_s else None
 
     def as_json(self) -> Dict[str, Any]:
-        """Return the row as --json prints it, with bandwidths in GB/s."""
+        """Return the row in the format of --json, with bandwidths in GB/s."""
         names = ("algorithm", "size_bytes", "count", "dtype", "arrays")
         return {
             **{name: getattr(self, name) for name in names}, "time_us": self.time_s * 1e6,
@@ -327,7 +328,7 @@ def measure(
     processes: Sequence[ProcessGroupWorker] = (),
     warmup: Optional[int] = None,
 ) -> AllreduceReport:
-    """Measure every variant at every size, and return the rows of a table.
+    """Measure every variant at every size, and return the rows for a table.
 
     Args:
         sizes: Bytes per device.
@@ -335,18 +336,18 @@ def measure(
         ctxs: The devices.
         dtype: Type of the elements.
         arrays: Number of arrays over which each size is split.
-        rounds: Measurements of each row.
-        iters: Allreduces per measurement, or None for as many as need 30 ms.
+        rounds: Number of measurements per row.
+        iters: Allreduces per measurement; None for as many as take about 30 ms.
         topology: Links for the cost model. If None, speeds are measured for CPU devices.
-        processes: Groups of processes that are also measured, with float32. Each has as many
+        processes: Groups of processes that are also measured, with float32. Each group has as many
             processes as there are devices.
         warmup: Allreduces before the first measurement; see `time_interleaved`.
 
     Returns:
-        The rows of all sizes.
+        The rows for all sizes.
 
     Raises:
-        ConfigError: The sizes do not fit the type, the arrays or the memory.
+        ConfigError: The sizes are incompatible with the type, the arrays or the memory.
     """
     counts = [_count_elements(size, dtype, arrays) for size in sizes]
     on_cpu = ctxs[0].device_type == "cpu"
@@ -384,7 +385,7 @@ def _measure_size(
     topology: Optional[Topology],
     on_round: Callable[[], object],
 ) -> List[AllreduceRow]:
-    """Measure all variants with one size, and return their rows, first those of processes.
+    """Measure all variants at one size, and return their rows, with rows of processes first.
 
     ``calls_per_row``: calls per measurement and warm-up calls, see `time_interleaved`.
     ``topology``: the links for the cost model. ``on_round`` is called after each round.
@@ -419,10 +420,10 @@ def _measure_size(
 class AllreduceBuffers:
     """The arrays that all variants sum, and numbers to check the sums.
 
-    The arrays have been written before. So no measurement includes the time of a page fault.
+    The arrays have already been written, so no measurement includes a page fault.
 
-    ``count``: elements on each device, split over ``arrays`` arrays. The devices ``ctxs`` are the
-    ranks from ``first_rank`` on, of ``world_size`` ranks. By default they are all ranks.
+    ``count``: elements on each device, split over ``arrays`` arrays. The devices ``ctxs`` are ranks
+    ``first_rank`` and up, out of ``world_size`` ranks. By default, they are all ranks.
     """
 
     def __init__(
@@ -461,7 +462,7 @@ class AllreduceBuffers:
     def clear(self) -> None:
         """Set all arrays to zero, and free the memory of the checks.
 
-        Repeated sums of other numbers would overflow.
+        Repeatedly summing nonzero numbers would overflow.
         """
         for array in [array for rank_arrays in self.arrays for array in rank_arrays]:
             array[:] = 0
@@ -487,7 +488,7 @@ CommandOptions = Mapping[str, Any]
 class AllreduceMeasurement(NamedTuple):
     """A finished measurement.
 
-    ``plans``: the schedules that were measured. ``auto``: the schedules from which auto chooses, if
+    ``plans``: the schedules that were measured. ``auto``: the schedules that auto chooses from, if
     auto was measured.
     """
 
@@ -504,7 +505,7 @@ class AllreduceMeasurement(NamedTuple):
         return f"wrong results from {names}: see column error" if names else None
 
     def as_json(self, content: Mapping[str, Any]) -> str:
-        """Return JSON with the machine, devices and rounds, and the keys of ``content``."""
+        """Return JSON with the machine, devices, rounds, and the keys of ``content``."""
         speeds = vars(self.report.speeds) if self.report.speeds else None
         head: Dict[str, Any] = {
             "machine": describe_machine(), "devices": [str(ctx) for ctx in self.ctxs],
@@ -521,8 +522,8 @@ class AllreduceMeasurement(NamedTuple):
 def measure_by_options(options: CommandOptions, schedules_alone: bool = False) -> AllreduceMeasurement:
     """Run the measurement for the command's options. Raises a UsageError for invalid options.
 
-    ``schedules_alone``: measure only auto and the schedules of all algorithms, without MXNet's
-    stores.
+    ``schedules_alone``: whether to measure only auto and the schedules of all algorithms, without
+    MXNet's stores.
     """
     sizes = parse_sizes(options.get("bytes", DEFAULT_SIZES))
     minimums = {"arrays": 1, "iters": 1, "rounds": 1, "warmup": 0}
@@ -556,9 +557,9 @@ def measure_by_options(options: CommandOptions, schedules_alone: bool = False) -
 
 
 def _parse_processes(options: CommandOptions, ctxs: Sequence[Any], dtype: str) -> List[str]:
-    """Return the backends of --processes.
+    """Return the backends that --processes names.
 
-    Raises ConfigError for options that sums over processes do not support.
+    Raises ConfigError for options that are not supported for sums over processes.
     """
     if "processes" not in options:
         return []

@@ -1,7 +1,7 @@
 """Measures the memory bandwidth of this machine through MXNet.
 
-`MemoryLimit` measures a lower bound for the time of any allreduce on CPU devices. `probe_speeds`
-measures the speeds from which the cost model predicts the time of schedules.
+`MemoryLimit` measures a lower bound for how long any allreduce takes on CPU devices. `probe_speeds`
+measures the speeds from which the cost model predicts how long schedules take.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ MIN_PROBE_BYTES, MAX_PROBE_BYTES = 2**20, 2**25
 
 
 class MemoryLimit:
-    """A lower bound for the time of an allreduce of ``size_bytes`` on CPU devices.
+    """A lower bound for how long an allreduce of ``size_bytes`` takes on CPU devices.
 
-    ``calls`` contains two calls that read and write a buffer on every device. One copies it, and
-    the other scales it in place. No allreduce can be faster than the faster of the two.
+    ``calls`` contains two calls that read and write a buffer on every device. One call copies the
+    buffer, and the other scales the buffer in place. No allreduce can be faster than the faster of
+    these two calls.
     """
 
     def __init__(self, ctxs: Sequence[mx.Context], size_bytes: int, dtype: str) -> None:
@@ -53,7 +54,7 @@ class MemoryLimit:
         self.calls = {"limit by copying": call_all(copies), "limit in place": call_all(scalings)}
 
     def seconds(self, measured: Mapping[str, Sequence[float]]) -> Tuple[float, ...]:
-        """Return, for each round, the seconds that an allreduce needs at least.
+        """Return the minimum number of seconds that an allreduce takes, for each round.
 
         ``measured``: name of a call -> its seconds in each round.
         """
@@ -65,7 +66,7 @@ class MemorySpeeds:
     """The speeds of transfers between CPU devices, as arguments of `shared_memory_topology`.
 
     Attributes:
-        latency_s: seconds of a transfer without bytes.
+        latency_s: seconds for a transfer of no bytes.
         copy_bytes_per_s: bytes/s that all devices together copy.
         add_bytes_per_s: bytes/s that all devices together add.
         device_copy_bytes_per_s: bytes/s that one device copies while the others wait.
@@ -84,7 +85,7 @@ class MemorySpeeds:
 
 
 def probe_speeds(ctxs: Sequence[mx.Context], size_bytes: int) -> MemorySpeeds:
-    """Measure the executor's speed of copies and additions, and its latency, on several devices.
+    """Measure the executor's latency and its copy and addition speeds on several devices.
 
     The buffer on each device has about ``size_bytes``. The speeds come from these schedules:
 
@@ -107,7 +108,7 @@ def probe_speeds(ctxs: Sequence[mx.Context], size_bytes: int) -> MemorySpeeds:
     latency_s = seconds["latency"] / copies.transfers
 
     def payload_bytes_per_s(name: str) -> float:
-        """Return the bytes/s of the schedule ``name`` of ``large``, without the latency."""
+        """Return the bytes/s of schedule ``name`` in ``large``, excluding the latency."""
         schedule = large[name]
         payload = schedule.transfers * elements * 4 / schedule.chunks
         moving_s = seconds[name] - schedule.transfers * latency_s

@@ -1,4 +1,4 @@
-"""Parser of message sizes, such as ``46MB``, ``1KiB,1MiB`` or ``1KiB:64MiB:4``.
+"""Parses message sizes, such as ``46MB``, ``1KiB,1MiB`` or ``1KiB:64MiB:4``.
 
 Does not import MXNet.
 """
@@ -34,7 +34,7 @@ def parse_sizes(text: str, option: str = "--bytes") -> List[int]:
     ====================  ==================================================================
 
     Upper and lower case are equivalent. Raises ConfigError for other text and for sizes below one
-    byte. ``option``: the name of the option, for the error.
+    byte. ``option``: the name of the option, for the error message.
     """
     option_text = f"{option} {text if text.strip() else repr(text)}"
     return sorted({size for part in text.split(",") for size in _parse_range(part, option_text)})

@@ -1,7 +1,7 @@
-"""The job of each process in the benchmark of allreduce over processes on this host.
+"""The job that each process runs in the benchmark of allreduce over processes on this host.
 
-The job times sums of arrays on one CPU device with one thread. The benchmark starts rank 0, and rank
-0 starts the other ranks.
+The job times summing arrays on one CPU device with one thread. The benchmark starts rank 0, and
+rank 0 starts the other ranks.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from gluonlab.bench.worker_main import Job
 
 
 def make_sum_job(backend: str, processes: int, first: bool = True) -> Job:
-    """Return the job of one process of a group that sums arrays together.
+    """Return the job for one process in a group that sums arrays together.
 
     ``first``: whether this process is rank 0, which starts the others.
 
-    The job is a function of ``steps``, ``count`` and ``arrays``. It sums ``arrays`` arrays, which
-    have ``count`` elements together, ``steps`` times, and returns the total seconds. If ``steps``
-    is 0, it sums random whole numbers, and returns the largest ``difference`` from the exact sum in
-    any process.
+    The job is a function of ``steps``, ``count`` and ``arrays``. The job sums ``arrays`` arrays,
+    which have ``count`` elements together, ``steps`` times, and returns the total seconds. If
+    ``steps`` is 0, the job sums random whole numbers, and returns the largest ``difference`` from
+    the exact sum in any process.
     """
     options = {"backend": backend, "processes": processes, "first": False}
     others = start_group(backend, processes, "sum", options) if first else []

@@ -1,4 +1,4 @@
-"""Plots of time and bus bandwidth against size, measured and predicted."""
+"""Plots measured and predicted time and bus bandwidth against size."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def make_figure(rows: Rows, world_size: int, title: str) -> Any:
     figure.subplots_adjust(left=0.055, right=0.81, bottom=0.1, top=0.88, wspace=0.15)
 
     def plot(points: Sequence[Point], **style: Any) -> None:
-        """Plot points (size, seconds) in both diagrams: as time, and as bus bandwidth."""
+        """Plot points (size, seconds) in both diagrams: time and bus bandwidth."""
         sizes, factor = [size for size, _ in points], bus_factor(ALLREDUCE, world_size)
         if points:
             time.plot(sizes, [seconds * 1e6 for _, seconds in points], **style)
@@ -124,7 +124,7 @@ def curve_style(label: str) -> Tuple[str, str, str]:
 
 
 def _single_point_marker(points: Sequence[Point]) -> Dict[str, str]:
-    """Return a marker for a single point, whose line would be invisible."""
+    """Return a marker for a single point, since its line would be invisible."""
     return {"marker": "_" if len(points) == 1 else ""}
 
 

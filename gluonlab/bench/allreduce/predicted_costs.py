@@ -1,8 +1,8 @@
-"""Predicts the time of allreduces with the cost model, and formats the results as tables.
+"""Predicts with the cost model how long allreduces take, and formats the results as tables.
 
-The floor is the lower bound of the times of all schedules. There are tables by size, by number of
-ranks, for synthesized schedules, and for the choices of auto. Nothing is run, and MXNet is not
-imported.
+The floor is the lower bound of the times that any schedule takes. There are tables by size, by
+number of ranks, for synthesized schedules, and for auto's choices. No allreduce is run, and MXNet
+is not imported.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ ADDITIONS = "additions"
 class PredictedRow:
     """A schedule's predicted time at a size, and the lower bound for all schedules.
 
-    ``bottleneck``: the link, or the additions, for which the steps wait longest in all.
+    ``bottleneck``: the link for which the steps wait longest in total, or ``additions``.
     """
 
     algorithm: str
@@ -74,7 +74,7 @@ class PredictedRow:
 
     @property
     def predicted_s(self) -> float:
-        """Return the seconds of the allreduce."""
+        """Return how many seconds the allreduce takes, as predicted."""
         return self.price.seconds
 
     @property
@@ -120,7 +120,7 @@ def _predict_plan_costs(plan: NamedSchedule, topology: Topology, sizes: Sequence
 def find_bottleneck(priced: Price) -> str:
     """Return the link that delays the steps most in total, or ``additions``.
 
-    The result is "" if no bytes are sent.
+    Return "" if no bytes are sent.
     """
     waiting_s: DefaultDict[str, float] = defaultdict(float)
     for step in priced.steps:
@@ -139,7 +139,7 @@ def cost_table(rows: Sequence[PredictedRow], topology: Topology, notes: Sequence
 
 
 def cheapest_table(rows: Sequence[PredictedRow], topology: Topology) -> str:
-    """Return a table with the cheapest row of each size."""
+    """Return a table with the fastest row for each size."""
     lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size':>9}{NUMBER_HEADING}"]
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
         lowest = min(same_size, key=lambda row: row.predicted_s)
@@ -155,7 +155,7 @@ def _topology_notes(topology: Topology) -> List[str]:
 def format_cost_lines(rows: Sequence[PredictedRow]) -> List[str]:
     """Return a line for each row, and a last line with the lower bound.
 
-    All rows must have the same lower bound. The cheapest row is marked.
+    All rows must have the same lower bound. The fastest row is marked.
     """
     lowest = min(row.predicted_s for row in rows) if len(rows) > 1 else None
     lines = [_cost_line(row, "*" if row.predicted_s == lowest else "") for row in rows]
@@ -168,7 +168,7 @@ def _cost_line(row: PredictedRow, mark: str) -> str:
 
 
 def _cost_columns(row: PredictedRow, mark: str = "") -> str:
-    """Return the text of a row in all columns of HEADING except the last one."""
+    """Return a row's text for all columns in HEADING except the last one."""
     cells = ("-" if value is None else f"{value:.2f}" for value in row.bandwidths())
     columns = "".join(f"{cell:>8}" for cell in cells)
     name_and_time = f"{mark:<2}{row.algorithm:<25}{format_microseconds(row.predicted_s):>12}"
@@ -201,7 +201,7 @@ def parse_host_counts(text: str) -> List[int]:
 def predict_costs_by_hosts(
     machine: str, hosts: Sequence[int], names: Optional[Sequence[str]], size: int
 ) -> Tuple[List[PredictedRow], Topology]:
-    """Return the predicted rows of each number of hosts, and the topology of the last number.
+    """Return the predicted rows for each number of hosts, and the topology for the last number.
 
     ``hosts``: the numbers of hosts. ``names``: algorithms, or None for all. ``size``: in bytes.
     Shows a progress bar.
@@ -220,7 +220,7 @@ def predict_costs_by_hosts(
 
 
 def _available_plans(names: Optional[Sequence[str]], topology: Topology) -> List[NamedSchedule]:
-    """Return the schedules of those algorithms that support the topology."""
+    """Return schedules for the algorithms that support the topology."""
     plans: List[NamedSchedule] = []
     for group in [None] if names is None else [[name] for name in names]:
         with suppress(ScheduleError):
@@ -253,8 +253,8 @@ def search_schedules(topology: Topology, seconds: int, workers: int, out: Option
 
     Args:
         topology: The links.
-        seconds: The maximum time of the search for each number of steps.
-        workers: Threads of the search.
+        seconds: The maximum search time for each number of steps.
+        workers: Number of search threads.
         out: A new file for the schedules, or None.
 
     Shows progress on standard error. Raises ConfigError if OR-tools is not installed.
@@ -276,7 +276,7 @@ def search_schedules(topology: Topology, seconds: int, workers: int, out: Option
 
 
 def make_synthesized_plans(front: Sequence[SynthesizedSchedule]) -> List[NamedSchedule]:
-    """Return each schedule with the name of its row in the table."""
+    """Return each schedule with its row name in the table."""
     return [NamedSchedule(synthesized_label(synthesized.schedule), synthesized.schedule) for synthesized in front]
 
 
@@ -326,7 +326,7 @@ REGRET_NOTE = (
 
 
 class TimedRow(Protocol):
-    """Interface of a measured row of the table."""
+    """Interface for a measured row in the table."""
 
     @property
     def algorithm(self) -> str:
@@ -343,10 +343,10 @@ class TimedRow(Protocol):
 
 @dataclass(frozen=True)
 class AlgorithmChoice:
-    """The schedule that auto chooses for ``size_bytes``, its predicted time, and the lower bound.
+    """The schedule that auto chooses for ``size_bytes``, its predicted time and the lower bound.
 
-    ``time_s``: the measured time of auto, or None. ``best``: the name of the fastest measured row.
-    ``best_s``: the time of that row.
+    ``time_s``: auto's measured time, or None. ``best``: the name of the fastest measured row.
+    ``best_s``: the time measured in that row.
     """
 
     size_bytes: int
@@ -359,11 +359,11 @@ class AlgorithmChoice:
 
     @property
     def regret(self) -> Optional[float]:
-        """Return the time of auto / the time of the fastest row. 1 is the best possible value."""
+        """Return auto's time divided by the fastest row's time. The best possible value is 1."""
         return self.time_s / self.best_s if self.time_s and self.best_s else None
 
     def as_json(self) -> Dict[str, Any]:
-        """Return the choice as --json prints it, with times in microseconds."""
+        """Return the choice in the format of --json, with times in microseconds."""
         return {
             "size_bytes": self.size_bytes, **_schedule_to_json(self.schedule),
             "predicted_us": self.predicted_s * 1e6, "floor_us": self.floor_s * 1e6,
@@ -377,7 +377,7 @@ def choose_algorithms(
 ) -> List[AlgorithmChoice]:
     """Return the schedule that the algorithm ``auto`` chooses for each size.
 
-    ``rows``: measured rows, if any. The choice is then compared with the fastest of them.
+    ``rows``: measured rows, if any. If there are rows, the choice is compared with the fastest row.
     """
     floor, choices = floor_of(schedules.topology), []
     for size in sizes:
@@ -407,7 +407,7 @@ def choices_text(schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice])
 
 
 def choices_to_json(schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice]) -> Dict[str, Any]:
-    """Return auto's schedules, and its choice for each size, as --json prints them."""
+    """Return auto's schedules, and its choice for each size, in the format of --json."""
     topology, rows = schedules.topology, schedules.size_thresholds()
     return {
         "topology": topology.name, "world_size": topology.world_size, "note": topology.note,

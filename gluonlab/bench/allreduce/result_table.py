@@ -1,4 +1,4 @@
-"""Table of ``allreduce bench``: a heading for each size, and below it a line for each algorithm."""
+"""Table for ``allreduce bench``: a heading for each size, followed by a line per algorithm."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _limit_line(row: AllreduceRow, seconds: float) -> str:
 
 
 def _lower_bound_line(rows: Sequence[AllreduceRow]) -> str:
-    """Return the line with the lower bound of predicted times, and how close the rows come."""
+    """Return a line with the lower bound of predicted times, and how close the rows come to it."""
     floor_s = rows[0].floor_s or 0.0
     lowest = min((row.predicted_s for row in rows if row.predicted_s is not None), default=None)
     gap = format_factor(None if lowest is None else lowest / floor_s)

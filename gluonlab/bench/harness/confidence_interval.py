@@ -1,6 +1,6 @@
-"""Confidence intervals of 95 % over rounds, by bootstrap, without an assumed distribution.
+"""95 % confidence intervals over rounds, by bootstrap, without an assumed distribution.
 
-Times on a shared machine have long tails, so that means and their standard errors are misleading.
+Times on a shared machine have long tails, so means and their standard errors are misleading.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ _T = TypeVar("_T")
 def median_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:
     """Return the median over rounds of numerator / denominator.
 
-    If the machine is slow for a whole round, both values change alike, and the ratio stays.
+    If the machine is slow for a whole round, both values change alike, and the ratio stays the
+    same.
     """
     return median(a / b for a, b in zip(numerators, denominators))
 
 
 class Estimate(NamedTuple):
-    """A number and its interval of 95 % confidence."""
+    """A number and its 95 % confidence interval."""
 
     value: float
     lowest: float
@@ -37,8 +38,8 @@ def estimate_intervals(
     """Return the numbers that ``statistic`` computes from medians over rounds, with intervals.
 
     Args:
-        rounds: Name of a quantity -> its value in each round. Index i is the same round for all
-            quantities.
+        rounds: Name of a quantity -> its value in each round. Index i refers to the same round for
+            all quantities.
         statistic: Function from {quantity: median over rounds} to {name of a number: number}. The
             names must be the same for any medians.
 
@@ -65,7 +66,7 @@ def estimate_intervals(
 def bootstrap_interval(
     groups: Sequence[Sequence[_T]], statistic: Callable[[List[List[_T]]], Optional[float]], paired: bool = False
 ) -> Optional[Tuple[float, float]]:
-    """Return the 95 % confidence interval of a ``statistic`` of groups of values.
+    """Return the 95 % confidence interval of a ``statistic`` computed from groups of values.
 
     Each of BOOTSTRAP_DRAWS draws values from every group with replacement. The interval contains
     the middle 95 % of the statistic of these draws (Efron, Tibshirani, "An introduction to the
@@ -76,7 +77,7 @@ def bootstrap_interval(
         groups: The groups of values.
         statistic: Function of the drawn groups. If it returns None, the draw counts as both
             infinitely low and infinitely high.
-        paired: Whether the values at the same index of all groups belong together. Then the same
+        paired: Whether the values at the same index in all groups belong together. If so, the same
             indices are drawn from all groups.
 
     Returns:

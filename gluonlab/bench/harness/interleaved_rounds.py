@@ -1,8 +1,8 @@
-"""Timing in interleaved rounds, so that a slowdown of the machine affects all compared variants.
+"""Times variants in interleaved rounds, so that a slowdown of the machine affects all variants.
 
-`measure_subjects` runs each subject in its own worker process. In a round, one worker after the
-other runs some steps, while the other workers wait. `time_interleaved` compares calls in this
-process, on the same threads.
+`measure_subjects` runs each subject in its own worker process. In a round, the workers take turns:
+one runs some steps while the others wait. `time_interleaved` compares calls in this process, on the
+same threads.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Subject:
         variables: The environment variables of the worker.
         missing: Why the job cannot be measured on this machine, if this is known before the start.
         start_timeout_s: The maximum seconds until the first step has ended.
-        images: Images per step, for jobs that do not count their images.
+        images: Images per step, for jobs that do not report this number.
         checkout: The folder with the gluonlab whose worker runs the job; None for this gluonlab.
         pauses: Whether the worker is stopped between requests (see `Worker`).
     """
@@ -77,14 +77,14 @@ class Measurement:
     starts: List[float] = field(default_factory=list)  # seconds to the end of the first step
 
     def fail(self, reason: str) -> None:
-        """Mark the measurement as failed for ``reason``, and discard the rounds so far.
+        """Mark the measurement as failed because of ``reason``, and discard its rounds so far.
 
         An incomplete measurement cannot be compared with complete ones.
         """
         self.reason, self.answers = reason, []
 
     def numbers_by_round(self, name: str) -> List[float]:
-        """Return, for each round, the number that the job has returned under ``name``."""
+        """Return the number that the job returned under ``name`` in each round."""
         return [answer[name] for answer in self.answers]
 
     def images_per_second(self) -> Tuple[float, ...]:
@@ -94,7 +94,7 @@ class Measurement:
 
 
 def image_rates(measurements: Sequence[Measurement]) -> List[Series]:
-    """Return the images/s of each subject in all rounds, as a series of a record."""
+    """Return each subject's images/s in all rounds, as a series for a record."""
     return [
         Series(item.subject.name, item.subject.label, "images/s", item.images_per_second(), item.reason)
         for item in measurements
@@ -129,7 +129,7 @@ def measure_subjects(
 
 
 def rotate(items: Sequence[_T], round: int) -> List[_T]:
-    """Return the items in another cyclic order for each round, so that neighbors change."""
+    """Return the items in a different order for each round, so that neighbors change."""
     start = round % max(1, len(items))
     return [*items[start:], *items[:start]]
 
@@ -149,9 +149,9 @@ class _InterleavedWorkers:
     def start(self, turn: int, bar: Any) -> None:
         """Start the workers, one at a time so that they do not slow each other's warm-up.
 
-        Existing workers exit first, because memory might not suffice for both. The worker that
-        starts last finds less contiguous memory and is some percent slower. So the order changes
-        with ``turn``, the number of earlier starts.
+        Existing workers exit first, because memory might not suffice for old and new workers. The
+        worker that starts last finds less contiguous memory and is a few percent slower, so the
+        order changes with ``turn``, the number of earlier starts.
         """
         end_all(self.workers.values())
         self._run_for_each(self._start, turn, bar, "starting ")
@@ -174,7 +174,7 @@ class _InterleavedWorkers:
             bar.update()
 
     def _start(self, measurement: Measurement) -> None:
-        """Start and warm up a worker; at its first start, choose the steps of a round (ROUND_S)."""
+        """Start and warm up a worker. At its first start, choose the number of steps per round."""
         subject = measurement.subject
         environment = child_environment(subject.variables, self.folder, subject.checkout)
         log = self.folder / f"{subject.name}.log"
@@ -203,7 +203,7 @@ MAX_REPEATS = 1000
 
 
 class RemoteCall(Protocol):
-    """A call in other processes, which time it themselves."""
+    """A call that other processes run and time."""
 
     def mean_seconds(self, repeat: int) -> float:
         """Return the mean seconds over ``repeat`` calls."""
@@ -214,7 +214,7 @@ TimedCall = Union[Call, RemoteCall]
 
 
 def call_all(calls: Sequence[Call]) -> Call:
-    """Return a call that makes all of ``calls``, in their order."""
+    """Return a call that makes all of ``calls`` in the given order."""
 
     def run() -> None:
         for call in calls:
@@ -231,18 +231,18 @@ def time_interleaved(
     block_s: Optional[float] = None,
     warmup: Optional[int] = None,
 ) -> Dict[str, List[float]]:
-    """Return the seconds of one call in each round, by the name of the call.
+    """Return how many seconds one call takes in each round, by the name of the call.
 
-    A round times a block of ``iters`` calls for each of ``calls``, and starts with another one
-    each time. The host waits for the devices before and after a block, but not within it. So the
-    clock measures how fast the devices finish the queued work.
+    A round times a block of ``iters`` calls for each of ``calls``. Each round starts with a
+    different one. The host waits for the devices before and after a block, but not within it, so
+    the clock measures how fast the devices finish the queued work.
 
     Args:
         calls: Name -> the call to time.
         rounds: The number of rounds.
         iters: Calls per block; by default as many as need ``block_s``.
         on_round: Function that is called after each round.
-        block_s: Seconds of a block; BLOCK_S by default.
+        block_s: Seconds per block; BLOCK_S by default.
         warmup: Calls before the first round that are not timed; by default 2, or 7 if they are short.
     """
     repeats = {name: _warm_up(call, iters, block_s or BLOCK_S, warmup) for name, call in calls.items()}
@@ -255,7 +255,7 @@ def time_interleaved(
 
 
 def time_block(call: TimedCall, repeat: int) -> float:
-    """Return the mean seconds of ``call`` over a block of ``repeat`` calls."""
+    """Return the mean seconds per call, over a block of ``repeat`` calls."""
     from mxnet import nd  # imported here, because `measure_subjects` does not need MXNet
 
     nd.waitall()
@@ -269,7 +269,7 @@ def time_block(call: TimedCall, repeat: int) -> float:
 
 
 def _warm_up(call: TimedCall, iters: Optional[int], block_s: float, warmup: Optional[int]) -> int:
-    """Warm a call up, and return how often it is called in a block: ``iters``, if given."""
+    """Warm up a call, and return the number of calls per block: ``iters`` if given."""
     if warmup:
         time_block(call, warmup)
     if warmup is not None and iters:

@@ -1,4 +1,4 @@
-"""Description of the machine for records and tables, and the load by other processes."""
+"""Describes the machine for records and tables, and measures the load from other processes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def describe_machine() -> str:
 
 
 def describe_environment(checkout: Path = CHECKOUT) -> Dict[str, Any]:
-    """Return the facts that a record contains about the checkout, the machine and the packages."""
+    """Return what a record says about the checkout, the machine and the packages."""
     versions = {name: _installed_version(name) for name in PACKAGES}
     installed = {name: version for name, version in versions.items() if version != "not installed"}
     return {
@@ -66,7 +66,7 @@ def describe_environment(checkout: Path = CHECKOUT) -> Dict[str, Any]:
 def find_commit(checkout: Path) -> Optional[str]:
     """Return the commit of a checkout, or None if the folder is not a git checkout.
 
-    A ``+`` follows the commit if files differ from it.
+    A ``+`` follows the commit if files have uncommitted changes.
     """
     try:
         repository = _run_git(checkout, "rev-parse", "--show-toplevel")
@@ -84,13 +84,13 @@ def _run_git(folder: Path, *words: str) -> str:
 
 
 def cpu_model() -> str:
-    """Return the processor's name in /proc/cpuinfo."""
+    """Return the processor's name from /proc/cpuinfo."""
     match = re.search(r"^model name\s*:(.*)$", read_kernel_file(PROC / "cpuinfo"), re.M)
     return match[1].strip() if match else platform.machine()
 
 
 def describe_processor(proc: Path = PROC) -> Dict[str, Any]:
-    """Return the CPU's vendor, family, model, and flags of vector instructions, as far as known."""
+    """Return the CPU's vendor, family, model and vector instruction flags, as far as known."""
     family, model = cpu_numbers(proc) or (None, None)
     flags = [flag for flag in cpu_flags(proc) if flag.startswith(VECTOR_FLAGS)]
     facts = {"vendor": cpu_vendor(proc), "family": family, "model": model, "flags": flags}
@@ -144,9 +144,9 @@ def busy_seconds(stat: str, ticks_per_second: int = os.sysconf("SC_CLK_TCK")) ->
 
 
 def require_memory(needed_bytes: int, purpose: str, remedy: str) -> None:
-    """Raise ConfigError if ``needed_bytes`` are more than the free memory.
+    """Raise ConfigError if ``needed_bytes`` exceed the free memory.
 
-    Otherwise the kernel might kill a process. ``purpose``: what needs the memory.
+    Without enough memory, the kernel might kill a process. ``purpose``: what needs the memory.
     """
     memory = available_memory()
     if memory is not None and needed_bytes > memory.free:

@@ -1,4 +1,4 @@
-"""Parts that all measurement commands share: options, devices, records and output."""
+"""Code that all measurement commands share: options, devices, records and output."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class MeasuredDevices:
         return {"devices": self.device_spec(count)} if self.named_by_user else {}
 
     def record_options(self) -> Dict[str, str]:
-        """Return the devices as an option of a record, if the user has named them.
+        """Return the devices as an option for a record, if the user has named the devices.
 
         Only records with equal options are compared.
         """
         return {"devices": self.description} if self.named_by_user else {}
 
     def available_counts(self, counts: Sequence[int]) -> List[int]:
-        """Return the ``counts`` up to the number of available devices, and that number, sorted."""
+        """Return the ``counts`` below the number of available devices and that number, sorted."""
         available = len(self.numbers)
         return sorted({*(count for count in counts if count <= available), available})
 
@@ -119,8 +119,8 @@ RecordTitle = Tuple[str, Mapping[str, Any]]  # a measurement's name and its opti
 class MeasurementSession:
     """Measures the time and the machine's load during a measurement.
 
-    Create a session before the measurement. Afterwards `record` makes the record. ``turns`` is a
-    random id of the session, which its records share.
+    Create a session before the measurement. Afterward `record` makes the record. ``turns`` is a
+    random id that all records from the session share.
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class MeasurementSession:
     def record(
         self, title: RecordTitle, rounds: int, series: Sequence[Series], checkout: Path = CHECKOUT, **more: Any
     ) -> Record:
-        """Return a record of the series, with the machine, the versions and the load.
+        """Return a record of the series, including the machine, the versions and the load.
 
         ``checkout``: the folder whose commit is recorded. ``more``: further facts.
         """
@@ -167,9 +167,9 @@ class ScheduleDrawing(NamedTuple):
 def output_drawing(drawing: ScheduleDrawing, out_file: Optional[str], language: Optional[str]) -> str:
     """Return the text of a drawing, or write the file of --out-file and return a message.
 
-    The file is one picture if its name ends in .svg, otherwise a page to step through. Raises
-    ConfigError for a ``language`` without a page, OutputError for a file that exists or cannot be
-    written.
+    The file is a single picture if its name ends in .svg, and otherwise a page to step through.
+    Raises ConfigError for a ``language`` without a page, and OutputError for a file that exists or
+    cannot be written.
     """
     path = None if out_file is None else Path(out_file)
     is_page = path is not None and path.suffix.lower() != ".svg"
@@ -233,7 +233,7 @@ class MeasurementOptions(NamedTuple):
     def measure_and_record(
         self, title: RecordTitle, measure: Callable[[int], _T], series: Callable[[_T], List[Series]]
     ) -> Tuple[_T, Record]:
-        """Return the result of ``measure(rounds)``, and its record.
+        """Return the result of ``measure(rounds)``, and a record of it.
 
         Warns if the machine was busy. ``title``: the measurement's name and options. ``series``:
         function from the result to the series of the record.
@@ -256,8 +256,8 @@ class MeasurementOptions(NamedTuple):
 def measurement_options(rounds: int) -> Option:
     """Return a decorator that adds the options of `MeasurementOptions` to a command's function.
 
-    The function receives a MeasurementOptions, and its own options by name. ``rounds``: the
-    default.
+    The function receives a MeasurementOptions, and its own options by name. ``rounds``: the default
+    number.
     """
     rounds_option = option("--rounds", "N", "measurements for each table row", str(rounds))
 

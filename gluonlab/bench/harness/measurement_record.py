@@ -1,4 +1,4 @@
-"""Record of a measurement: a JSON file with the numbers of each round, and facts on the machine.
+"""Record of a measurement: a JSON file with each round's numbers, and facts about the machine.
 
     {"format": 1, "bench": "peers", "options": {"network": "lenet"}, "rounds": 9, "turns": "5f0c",
      "about": {"gluonlab": ..., "commit": ..., "cpu": ..., "processor": {"vendor": ...,
@@ -35,7 +35,7 @@ HEAD_FIELDS = {"bench": str, "options": dict, "rounds": int, "turns": str, "abou
 
 @dataclass(frozen=True)
 class Series:
-    """A measured quantity of a row of a table.
+    """A measured quantity in one table row.
 
     ``values``: a number for each round, in ``unit``. ``reason``: why there are no values, or None.
     """
@@ -47,7 +47,7 @@ class Series:
     reason: Optional[str] = None
 
     def speeds(self) -> List[float]:
-        """Return the values if they are rates, else 1 / value. So a larger number is faster."""
+        """Return the values if they are rates, else 1 / value, so that larger means faster."""
         return [value if self.unit in RATE_UNITS else 1 / value for value in self.values]
 
 
@@ -55,7 +55,7 @@ class Series:
 class Record:
     """A measurement, with the fields of the JSON file.
 
-    ``about``: facts on the machine, the versions and the load, as values for JSON.
+    ``about``: facts about the machine, the versions and the load, as values for JSON.
     """
 
     bench: str
@@ -72,7 +72,7 @@ class Record:
         return escape_unprintable(" ".join([self.bench, *options]))
 
     def find(self, name: str) -> Optional[Series]:
-        """Return the series of this name, if it was measured."""
+        """Return the series with this name, or None if it was not measured."""
         return next((item for item in self.series if item.name == name and item.values), None)
 
     def as_json(self) -> str:
@@ -99,7 +99,7 @@ def read_record(path: Path) -> Record:
 
 
 def _parse_record(content: Dict[str, Any]) -> Record:
-    """Return the record in a file's JSON. Raises an error for wrong or missing values."""
+    """Return the record from a file's JSON. Raises an error for wrong or missing values."""
     if content["format"] != FORMAT:
         raise ValueError(f"format {content['format']} instead of {FORMAT}")
     for name, kind in [*HEAD_FIELDS.items(), ("series", list)]:
@@ -110,7 +110,7 @@ def _parse_record(content: Dict[str, Any]) -> Record:
 
 
 def _parse_series(content: Mapping[str, Any]) -> Series:
-    """Return a series of a record. Its values must be finite and above 0."""
+    """Return a series in a record. Its values must be finite and above 0."""
     values = tuple(float(value) for value in content["values"])
     if not all(0 < value < math.inf for value in values):
         raise ValueError(f"{content['name']} has values that are not greater than 0")

@@ -34,9 +34,10 @@ TUNING_PREFIXES = (
 def child_environment(variables: Mapping[str, str], folder: Path, checkout: Optional[Path] = None) -> Dict[str, str]:
     """Return the environment variables of a child process.
 
-    They are the variables of this process, without those of TUNING_PREFIXES, and ``variables``. The
-    child writes temporary files into ``folder``. It imports gluonlab from ``checkout``, or by
-    default the gluonlab of this process, before an installed gluonlab.
+    The result contains this process's variables, except those with TUNING_PREFIXES, and
+    ``variables``. The child writes temporary files to ``folder``. The child imports gluonlab from
+    ``checkout`` or, by default, from where this process imported it, rather than an installed
+    gluonlab.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(TUNING_PREFIXES)}
     path = filter(None, [str(checkout or CHECKOUT), environment.get("PYTHONPATH")])
@@ -84,7 +85,7 @@ class Worker:
     def ask(self, message: Dict[str, Any], timeout_s: float) -> Dict[str, Any]:
         """Send ``message``, and return the answer.
 
-        Raises WorkerError after ending a worker that fails.
+        If the worker fails, end it and raise WorkerError.
         """
         assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
@@ -96,7 +97,7 @@ class Worker:
         return self.read_answer(timeout_s)
 
     def read_answer(self, timeout_s: float) -> Dict[str, Any]:
-        """Return the worker's next answer. Raises WorkerError after ending a worker that fails."""
+        """Return the worker's next answer. If the worker fails, end it and raise WorkerError."""
         try:
             answer: Dict[str, Any] = json.loads(self._read_line(timeout_s))
         except ValueError:
@@ -107,13 +108,13 @@ class Worker:
         return answer
 
     def _signal(self, number: int) -> None:
-        """Send SIGSTOP or SIGCONT to the worker's group of processes, if the worker ``pauses``."""
+        """Send SIGSTOP or SIGCONT to the worker's process group, if ``pauses`` is true."""
         if self._pauses:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     def _read_line(self, timeout_s: float) -> bytes:
-        """Return the next line of the worker's output; end the worker if none comes in time."""
+        """Return the next line of the worker's output; end the worker if it is not in time."""
         assert self._process.stdout is not None
         pipe, deadline = self._process.stdout.fileno(), time.monotonic() + timeout_s
         while b"\n" not in self._unread:
@@ -184,9 +185,9 @@ def _first_line(text: str) -> str:
 
 
 class RankProcess:
-    """A further process of a job that several processes compute together.
+    """An additional process for a job that several processes run together.
 
-    ``arguments``: of ``python``. ``variables``: further environment variables.
+    ``arguments``: arguments for ``python``. ``variables``: additional environment variables.
     """
 
     def __init__(self, arguments: List[str], variables: Mapping[str, str]) -> None:
@@ -209,7 +210,7 @@ class RankProcess:
 
 
 def start_rank(job: str, options: Mapping[str, Any], variables: Mapping[str, str]) -> RankProcess:
-    """Start a process of a group that runs a job of `gluonlab.bench.worker_main`."""
+    """Start one process in a group that runs a job from `gluonlab.bench.worker_main`."""
     return RankProcess(["-m", "gluonlab.bench.worker_main", job, json.dumps(dict(options))], variables)
 
 
@@ -217,7 +218,7 @@ def start_group(backend: str, size: int, job: str, options: Mapping[str, Any]) -
     """Start a group of ``size`` processes, of which this is rank 0, and return its other workers.
 
     ``job`` and ``options``: the job that these workers run. The function changes the environment of
-    this process, which becomes rank 0. So call it before a store is created.
+    this process, which becomes rank 0, so call the function before creating a store.
     """
     from gluonlab.launch.group_processes import RANK_VARIABLE, Site, parts
 
@@ -247,7 +248,7 @@ NO_HOROVOD = "Horovod is not installed: run make .venv-horovod/.ready to compile
 
 
 def parse_backends(text: str) -> List[str]:
-    """Return comma-separated names of backends. Raises ConfigError."""
+    """Parse comma-separated names of backends. Raises ConfigError."""
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in BACKENDS:

@@ -1,1 +1,1 @@
-"""Measures latency and bandwidth between all pairs of devices, and infers the topology."""
+"""Measures latency and bandwidth between all pairs of devices, and infers their topology."""

@@ -1,4 +1,4 @@
-"""Command ``gluonlab bench links``: latency and bandwidth between every two devices."""
+"""Command ``gluonlab bench links``: measures latency and bandwidth between all pairs of devices."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _check_save_file(save: str) -> None:
 
 
 def _save_driver_topology(save: Optional[str], as_json: bool) -> str:
-    """Refuse options that --nvml excludes, and save the topology that the driver reports."""
+    """Reject options that --nvml excludes, and save the topology that the driver reports."""
     context = click.get_current_context()
     for name in ("devices", "bytes", "rounds"):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:

@@ -1,11 +1,11 @@
 """Infers a topology from measured copies: a link for each pair, and links that pairs share.
 
-Copies that share a link are slower at the same time than alone. These groups of copies are measured
-at the same time:
+Copies that share a link are slower when they run at the same time than alone. The copies in each of
+these groups are measured at the same time:
 
 - both directions of a pair
 - all copies out of a device, and all copies into a device
-- one copy out of each device and one into each device ("shift")
+- one copy out of each device and one copy into each device ("shift")
 - all pairs
 
 If a group contains pairs of different speeds, the equally fast pairs are also measured separately,
@@ -27,7 +27,7 @@ from gluonlab.collectives.topology import Link, Pair, Route, Topology
 class LinkFit(NamedTuple):
     """A linear model: a copy of n bytes takes ``latency_s`` + n / ``bytes_per_s`` seconds.
 
-    ``worst_error``: the largest relative error of the model for the measured times.
+    ``worst_error``: the model's largest relative error for the measured times.
     """
 
     latency_s: float
@@ -35,19 +35,19 @@ class LinkFit(NamedTuple):
     worst_error: float
 
     def seconds(self, size_bytes: float) -> float:
-        """Return the seconds of a copy of this size."""
+        """Return how many seconds a copy of this size takes."""
         return self.latency_s + size_bytes / self.bytes_per_s
 
 
 def fit_link(seconds: Mapping[int, Sequence[float]]) -> LinkFit:
-    """Fit latency and bandwidth to median times, by least squares of relative errors.
+    """Fit latency and bandwidth to median times, by least squares on relative errors.
 
-    ``seconds``: {size in bytes: seconds in each round}, for two sizes or more.
+    ``seconds``: {size in bytes: seconds in each round}, for at least two sizes.
 
     The errors are relative, because measurement errors grow with the time. With absolute errors,
-    the errors of the largest size would determine the latency. The latency and the time of the
-    bytes are never negative. If the largest size takes hardly longer than the smallest, half of its
-    time counts as the time of the bytes.
+    the errors at the largest size would determine the latency. Neither the latency nor the time for
+    the bytes is ever negative. If the largest size takes hardly longer than the smallest, half of
+    its time counts as time for the bytes.
     """
     times = {size: median(rounds) for size, rounds in seconds.items()}
     ones, size = np.array([[1 / time, size / time] for size, time in times.items()]).T
@@ -67,10 +67,10 @@ def fit_link(seconds: Mapping[int, Sequence[float]]) -> LinkFit:
 
 
 def merge_similar(values: Sequence[float], within: float) -> List[float]:
-    """Return the values, with each replaced by the median of similar values.
+    """Return the values, each replaced by the median of similar values.
 
-    Otherwise noise would determine the best order of devices. The sorted values are divided into
-    classes. A class contains values up to ``within`` times its smallest value.
+    Without this step, noise would determine the best order of devices. The sorted values are
+    divided into classes. A class contains values up to ``within`` times its smallest value.
     """
     classes: List[List[int]] = []
     for index in sorted(range(len(values)), key=lambda index: values[index]):
@@ -95,7 +95,7 @@ ALL, SHIFT = "all pairs", "from each device to the one some places further on"
 
 
 class CopyGroup(NamedTuple):
-    """Copies that are made at the same time. ``kind``: BOTH, OUT, INTO, SHIFT or ALL."""
+    """Copies made at the same time. ``kind``: BOTH, OUT, INTO, SHIFT or ALL."""
 
     kind: str
     pairs: Tuple[Pair, ...]
@@ -103,11 +103,11 @@ class CopyGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceMeasurement:
-    """The measured copies of ``world_size`` devices.
+    """The measured copies between ``world_size`` devices.
 
-    ``pairs``: the fit of each (src, dst) alone. ``adds``: bytes/s that each device adds.
-    ``together``: for each group of `list_simultaneous_groups`, the seconds of its copies at the
-    same time, of ``size_bytes`` each.
+    ``pairs``: the fit for each (src, dst) alone. ``adds``: bytes/s that each device adds.
+    ``together``: for each group from `list_simultaneous_groups`, how many seconds its copies take
+    at the same time, with ``size_bytes`` each.
     """
 
     world_size: int
@@ -120,8 +120,8 @@ class DeviceMeasurement:
 def list_simultaneous_groups(pairs: Mapping[Pair, LinkFit]) -> List[CopyGroup]:
     """Return the groups of copies to measure at the same time.
 
-    A group contains all copies of a kind, such as all copies out of a device, or only those of one
-    speed. ``pairs``: the fit of each pair alone.
+    A group contains all copies of one kind, such as all copies out of a device, or only those with
+    one speed. ``pairs``: the fit for each pair alone.
     """
     world_size = 1 + max(src for src, _ in pairs)
     whole_groups: List[CopyGroup] = []
@@ -141,7 +141,7 @@ def list_simultaneous_groups(pairs: Mapping[Pair, LinkFit]) -> List[CopyGroup]:
 
 
 class InferredSharedLink(NamedTuple):
-    """A link that all of ``pairs`` share. ``kind``: the kind of the group, such as BOTH."""
+    """A link that all of ``pairs`` share. ``kind``: the kind of group, such as BOTH."""
 
     kind: str
     link: Link
@@ -149,7 +149,7 @@ class InferredSharedLink(NamedTuple):
 
 
 def build_topology(measured: DeviceMeasurement, name: str, note: str, gpu: str = "") -> Topology:
-    """Return the topology of the measured links: one for each pair, and shared links."""
+    """Return the topology of the measured links: one link per pair, and shared links."""
     fits = merge_similar_fits(measured.pairs)
     links = {pair: [Link("{} to {}".format(*pair), _round_to_four_digits(fits[pair].bytes_per_s))] for pair in fits}
     for shared in find_shared_links(measured):
@@ -161,11 +161,11 @@ def build_topology(measured: DeviceMeasurement, name: str, note: str, gpu: str =
 
 
 def find_shared_links(measured: DeviceMeasurement) -> List[InferredSharedLink]:
-    """Infer links that several pairs share, from copies that slow each other down.
+    """Infer which links several pairs share, from copies that slow each other down.
 
-    A link is added if the copies of a group are slower than the links found so far explain. Its
-    bandwidth is chosen so that the cost model predicts the measured time. Groups of equally fast
-    pairs come first.
+    A link is added if a group's copies take longer than the links found so far predict. Its
+    bandwidth is chosen so that the cost model predicts the measured time. Within each kind, groups
+    of equally fast pairs are tried first.
     """
     fits = merge_similar_fits(measured.pairs)
     shared: List[InferredSharedLink] = []
@@ -190,11 +190,10 @@ def _find_bus(
     fits: Mapping[Pair, LinkFit],
     known_links: Sequence[InferredSharedLink],
 ) -> Iterator[InferredSharedLink]:
-    """Yield one link shared by all pairs of the group, if that explains their slow copies.
+    """Yield one link shared by all pairs in the group, if such a link explains their slow copies.
 
-    The link's bandwidth is the highest that was measured in this group, or in a shift within the
-    group. If only some pairs shared a slow link, the group would also be slow, but a shift would be
-    faster.
+    The link's bandwidth is the highest measured in this group, or in a shift within the group. If
+    only some pairs shared a slow link, the group would also be slow, but a shift would be faster.
     """
     if _is_slower_than_explained(measured, group, fits, known_links):
         pairs, size = group.pairs, measured.size_bytes
@@ -214,13 +213,13 @@ def _is_slower_than_explained(
     fits: Mapping[Pair, LinkFit],
     known_links: Sequence[InferredSharedLink],
 ) -> bool:
-    """Return whether the group's copies took longer than their own and known links explain."""
+    """Return whether the group's copies took longer than their fits and the known links predict."""
     explained_s = _predict_seconds(group.pairs, fits, measured.size_bytes, known_links)
     return measured.together[group] > SLOWDOWN_FACTOR * explained_s
 
 
 def _shared_bandwidth(measured: DeviceMeasurement, group: CopyGroup, fits: Mapping[Pair, LinkFit]) -> float:
-    """Return the bytes/s of a common link that would explain the measured time of the group."""
+    """Return the bytes/s of a shared link that would explain the group's measured time."""
     pairs = group.pairs
     each_s = measured.together[group] / len(pairs)
     moving_s = max(each_s - mean(fits[pair].latency_s for pair in pairs), each_s / 2)
@@ -229,7 +228,7 @@ def _shared_bandwidth(measured: DeviceMeasurement, group: CopyGroup, fits: Mappi
 
 
 def merge_similar_fits(pairs: Mapping[Pair, LinkFit]) -> Dict[Pair, LinkFit]:
-    """Return the fits, in which similar latencies are made equal, and similar speeds as well."""
+    """Return the fits with similar latencies made equal, and similar speeds made equal."""
     latencies = merge_similar([link.latency_s for link in pairs.values()], SIMILARITY_FACTOR)
     speeds = merge_similar([link.bytes_per_s for link in pairs.values()], SIMILARITY_FACTOR)
     merged = zip(pairs, latencies, speeds)
@@ -243,7 +242,7 @@ def _equally_fast(pairs: Sequence[Pair], fits: Mapping[Pair, LinkFit]) -> bool:
 def _predict_seconds(
     pairs: Sequence[Pair], fits: Mapping[Pair, LinkFit], size: int, shared_links: Sequence[InferredSharedLink]
 ) -> float:
-    """Predict the seconds of simultaneous copies from the busiest link, as the cost model does."""
+    """Predict how many seconds simultaneous copies take, from the busiest link."""
     busiest_s = max(fits[pair].seconds(size) for pair in pairs)
     for shared in shared_links:
         passing = set(pairs) & set(shared.pairs)
@@ -255,7 +254,7 @@ def _predict_seconds(
 def _link_name(kind: str, pairs: Sequence[Pair], world_size: int) -> str:
     """Return the name of a shared link: ``0 and 1``, ``out of 0`` or ``into 0 from 5 6``.
 
-    The last form is for a link that only some of the pairs share.
+    The last form is for a link shared by only some of the pairs.
     """
     src, dst = pairs[0]
     if kind == BOTH:

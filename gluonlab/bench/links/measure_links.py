@@ -1,6 +1,6 @@
 """Measures copies between all pairs of devices, and additions on each device.
 
-Copies are measured one at a time, and several at the same time.
+Copies are measured one at a time, and also several at the same time.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True)
 class LinkMeasurement:
-    """The measurement of all links.
+    """The measurement of all links between devices.
 
-    ``sizes``: the sizes of copies in bytes. ``speeds``: for CPU devices, the speeds of their common
+    ``sizes``: the sizes of copies in bytes. ``speeds``: for CPU devices, the speeds of their shared
     memory, from which their topology is made; None for GPUs.
     """
 
@@ -50,7 +50,7 @@ class LinkMeasurement:
     speeds: Optional[MemorySpeeds] = None
 
     def as_json(self) -> Dict[str, Any]:
-        """Return the measurement as --json prints it, with bandwidths in GB/s."""
+        """Return the measurement in the format of --json, with bandwidths in GB/s."""
         measured = self.measured
         pairs = [
             {
@@ -75,9 +75,10 @@ def measure_links(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int)
 
     ``ctxs``: two or more devices. ``sizes``: two or more sizes of copies, in bytes.
 
-    MXNet copies, directly between GPUs if CUDA supports it. Copies are queued as the executor of
-    schedules queues them on GPUs. CPU devices share one memory, so their simultaneous copies are
-    measured by `probe_speeds` instead. Raises ConfigError if memory does not suffice.
+    MXNet makes the copies, directly between GPUs if CUDA supports this. Copies are queued in the
+    same way as by the executor of schedules on GPUs. CPU devices share one memory, so their
+    simultaneous copies are measured by `probe_speeds` instead. Raises ConfigError if there is not
+    enough memory.
     """
     world_size, on_cpu = len(ctxs), ctxs[0].device_type == "cpu"
     if on_cpu:
@@ -105,7 +106,7 @@ def measure_links(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int)
 
 
 def _time_calls(calls: Mapping[_Key, Call], rounds: int, on_round: Callable[[], object]) -> Dict[_Key, List[float]]:
-    """Return the seconds of each call in each round. ``on_round`` is called after each round."""
+    """Return the seconds that each call takes, by round. ``on_round``: called after each round."""
     named: Dict[str, TimedCall] = {str(number): call for number, call in enumerate(calls.values())}
     seconds = time_interleaved(named, rounds, on_round=on_round, block_s=BLOCK_S)
     return dict(zip(calls, seconds.values()))
@@ -114,7 +115,7 @@ def _time_calls(calls: Mapping[_Key, Call], rounds: int, on_round: Callable[[], 
 class _CopyBuffers:
     """Buffers for copies: each device has a source, and a target for every other device's source.
 
-    The buffers have been written before. So no measurement includes the time of a page fault.
+    The buffers have already been written, so no measurement includes a page fault.
     """
 
     def __init__(self, ctxs: Sequence[mx.Context], largest_bytes: int) -> None:
@@ -181,8 +182,8 @@ def _matrix_lines(measurement: LinkMeasurement, unit: str, cell: Callable[[LinkF
 def _measurement_notes(measurement: LinkMeasurement) -> List[str]:
     """Return the notes below the matrices.
 
-    They contain the error of the fit and the speeds of additions, then the shared links of GPUs, or
-    the memory speeds of CPU devices.
+    The notes contain the error of the fit and the speeds of additions, followed by the shared links
+    between GPUs or the memory speeds of CPU devices.
     """
     fits = measurement.measured.pairs.values()
     fit_note = FIT_NOTE.format(

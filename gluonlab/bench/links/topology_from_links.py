@@ -36,9 +36,9 @@ INFERENCE_NOTE = (
 
 
 def order_devices(ctxs: Sequence[Any]) -> List[Any]:
-    """Return the devices in the order of a topology to save: GPUs as nvidia-smi numbers them.
+    """Return the devices in the order for a saved topology, which is nvidia-smi's order for GPUs.
 
-    Raises DeviceError if the GPUs are not numbers 0, 1, ... of nvidia-smi, without gaps.
+    Raises DeviceError if the GPUs are not nvidia-smi's GPUs 0, 1, ... without gaps.
     """
     if ctxs[0].device_type != "gpu":
         return list(ctxs)
@@ -55,7 +55,7 @@ def order_devices(ctxs: Sequence[Any]) -> List[Any]:
 
 
 def topology_from_measurement(measurement: LinkMeasurement, ctxs: Sequence[Any], name: str) -> Topology:
-    """Return the topology of measured links, under the name ``name``."""
+    """Return the topology of the measured links, named ``name``."""
     note = _measurement_note(measurement, ctxs)
     if measurement.speeds is not None:
         cpu_topology = measurement.speeds.topology(len(ctxs))
@@ -66,7 +66,7 @@ def topology_from_measurement(measurement: LinkMeasurement, ctxs: Sequence[Any],
 
 
 def _measurement_note(measurement: LinkMeasurement, ctxs: Sequence[Any]) -> str:
-    """Return a note on when, how and on which machine the links were measured."""
+    """Return a note about when, how and on which machine the links were measured."""
     sizes = " to ".join(format_size(size) for size in (min(measurement.sizes), max(measurement.sizes)))
     return escape_unprintable(
         f"measured on {time.strftime('%Y-%m-%d', time.gmtime())} by gluonlab "
@@ -76,7 +76,7 @@ def _measurement_note(measurement: LinkMeasurement, ctxs: Sequence[Any]) -> str:
 
 
 def common_gpu_kind(names: Sequence[str]) -> Optional[str]:
-    """Return the key of `GPUS` for GPUs with these names; None if unknown or of several kinds.
+    """Return the key in `GPUS` for GPUs with these names; None if unknown or of several kinds.
 
     >>> common_gpu_kind(["Tesla V100-SXM2-16GB"] * 2), common_gpu_kind(["NVIDIA A100-SXM4-80GB"])
     ('V100', 'A100-80GB')

@@ -1,1 +1,1 @@
-"""Folder that contains `sitecustomize`, which the user's program imports when Python starts."""
+"""Folder with `sitecustomize`, which Python imports when it starts the user's program."""

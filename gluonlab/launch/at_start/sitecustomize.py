@@ -1,10 +1,10 @@
 """Lets a failed worker of the user's program exit without waiting for the other workers.
 
-By default, MXNet's kvstore waits at exit until all workers exit. A failed worker would then never
-exit, because the other workers wait for its gradients. The launcher stops the servers.
+By default, MXNet's kvstore waits at exit until all workers exit. A failed worker would therefore
+never exit, because the other workers wait for its gradients. The launcher stops the servers.
 
 Python imports a module named ``sitecustomize`` when it starts. `gluonlab.launch` puts this folder
-first into the PYTHONPATH of the program. The program may use another Python, so this file imports
+first in the program's PYTHONPATH. The program may use a different Python, so this file imports
 nothing from gluonlab.
 """
 
@@ -12,7 +12,7 @@ import sys
 
 
 def _disable_exit_barrier():  # type: ignore[no-untyped-def]
-    """Disable the barrier at exit in all distributed kvstores of MXNet."""
+    """Disable the barrier at exit in all of MXNet's distributed kvstores."""
     mxnet = sys.modules.get("mxnet")
     if mxnet is None:
         return

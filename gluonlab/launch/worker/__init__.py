@@ -1,1 +1,1 @@
-"""A training process of a group, started by `gluonlab.launch` or another launcher."""
+"""A training process in a group, started by `gluonlab.launch` or another launcher."""

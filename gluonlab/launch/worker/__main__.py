@@ -1,4 +1,4 @@
-"""The command ``python -m gluonlab.launch.worker``, a worker: it trains as a process of a group."""
+"""The command ``python -m gluonlab.launch.worker``, which trains as one process in a group."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def main(backend: str, resume: Optional[str], autoresume: bool, as_json: bool, q
 
 
 def check_run_is_here(out: Optional[str], ran_on: str) -> None:
-    """Raise RunError if rank 0 has moved to this host, and the run's folder is not here.
+    """Raise RunError if rank 0 has moved to this host, but the run's folder is not here.
 
     Args:
         out: the folder of the run, see --out; None without a folder

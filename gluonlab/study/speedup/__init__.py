@@ -1,1 +1,1 @@
-"""Diagnosis of slow multi-device training: the parts of a step, and settings that help."""
+"""Diagnoses slow multi-device training: measures the parts of a step, and finds better settings."""

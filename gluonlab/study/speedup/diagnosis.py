@@ -1,9 +1,9 @@
-"""Diagnosis of a training: why several devices are not faster, and which settings help.
+"""Diagnoses why training on several devices is not faster, and which settings help.
 
 `diagnose` works in four steps:
 
 1. Measure a training step part by part.
-2. Find the causes that slow it down, such as input or the sums of gradients.
+2. Find the causes that slow the step down, such as input or the sums of gradients.
 3. Compute the batch size from which several devices are faster than one.
 4. Try settings that might help. Only settings that are measurably faster are advised.
 """
@@ -72,11 +72,11 @@ PrintLine = Callable[[str], None]
 
 
 class Cause(NamedTuple):
-    """A bottleneck: its name, and its share of a step.
+    """A bottleneck: its name, and the fraction of a step that it takes.
 
     Attributes:
         device: Index of the slowest device, if the cause is STRAGGLER.
-        together: Whether the share is that of all `image_independent_seconds` together, since no
+        together: Whether the fraction is that of all `image_independent_seconds` together, since no
             single part is large.
         singles: Seconds of each device alone, if the cause is STRAGGLER.
     """
@@ -89,7 +89,7 @@ class Cause(NamedTuple):
 
 
 def overhead_seconds(breakdown: StepParts) -> Dict[str, float]:
-    """Return for each cause of a slow training how many seconds of a step it costs.
+    """Return the seconds per step that each cause of slow training costs.
 
     FEW excludes the fixed costs that are due to the straggler or to shared cores, so that no time
     counts twice.
@@ -107,21 +107,21 @@ def overhead_seconds(breakdown: StepParts) -> Dict[str, float]:
 
 
 def image_independent_seconds(overheads: Mapping[str, float]) -> float:
-    """Return the sum of the causes that do not depend on the number of images, in seconds."""
+    """Return the total seconds of the causes that do not depend on the number of images."""
     return sum(overheads[name] for name in (HOST, SUM, UPDATE, FEW))
 
 
 def find_causes(
     breakdown: StepParts, lowest: Optional[Mapping[str, float]] = None, singles: Sequence[float] = ()
 ) -> List[Cause]:
-    """Return the causes that cost MIN_CAUSE_SHARE of a step or more, the largest first.
+    """Return the causes that take at least MIN_CAUSE_SHARE of a step, the largest first.
 
     If no cause is that large, but `image_independent_seconds` are MIN_JOINT_SHARE of a step, the
     cause is FEW: too few images. An empty list means that the step is efficient.
 
     Args:
         breakdown: The measured parts of a step.
-        lowest: The lower bound of each cause's share.
+        lowest: The lower confidence bound of each cause's fraction of a step.
         singles: Seconds of each device alone. The slowest device is the straggler.
     """
     overheads = overhead_seconds(breakdown)
@@ -145,14 +145,14 @@ def _slowest_device(singles: Sequence[float]) -> Optional[int]:
 def find_disagreements(
     first: Mapping[str, float], second: Mapping[str, float], joint: bool = False
 ) -> Dict[str, Tuple[float, float]]:
-    """Return the parts whose two measured shares differ by more than AGREEMENT_TOLERANCE.
+    """Return the parts whose two measured fractions differ by more than AGREEMENT_TOLERANCE.
 
-    The result contains both shares for each such part. Sum and waiting count as one part.
+    The result contains both fractions for each such part. Sum and waiting count as one part.
 
     Args:
-        first: Share of each part of a step, by one measurement.
-        second: The same by another measurement.
-        joint: Whether the update counts to the same part as the sum, since the kvstore updates.
+        first: Fraction of a step that each part takes, by one measurement.
+        second: The same fractions, by a second measurement.
+        joint: Whether the update counts as part of the sum, since the kvstore updates.
     """
     merged = (SUM, WAITING, UPDATE) if joint else (SUM, WAITING)
     groups = [merged, *((name,) for name in first if name not in merged)]
@@ -164,7 +164,7 @@ def find_disagreements(
 
 
 class LinearStepTime(NamedTuple):
-    """A linear model of the seconds of a step: ``fixed + per_image * images``.
+    """A linear model of how many seconds a step takes: ``fixed + per_image * images``.
 
     ``images`` is the number of images per device.
     """
@@ -173,23 +173,23 @@ class LinearStepTime(NamedTuple):
     per_image: float
 
     def seconds(self, images: float) -> float:
-        """Return the seconds of a step."""
+        """Return how many seconds a step takes."""
         return self.fixed + self.per_image * images
 
 
 class StepModel(NamedTuple):
-    """Models of the time of a step on one device, and on several devices.
+    """Models of how long a step takes on one device, and on several devices.
 
     Attributes:
         one: Model of one device.
         several: Model of several devices.
         devices: Number of devices.
-        images: Images of a step on each device.
+        images: Images per step on each device.
         batches: The batch of all devices divided by the batch of one device. This is the number of
             copies of the network, or 1 with --global-batch-size, where one device would compute
             all images.
-        moved: Seconds of sum, waiting and update, which grow with the size of the gradients.
-        update: Seconds of the update, which one device also needs.
+        moved: Seconds for sum, waiting and update, which grow with the size of the gradients.
+        update: Seconds for the update, which one device also needs.
     """
 
     one: LinearStepTime
@@ -203,15 +203,15 @@ class StepModel(NamedTuple):
     def speed_up(self, images: float) -> float:
         """Return the speedup: images/s of all devices, divided by the images/s of one device.
 
-        ``images``: images of a step on each device.
+        ``images``: images per step on each device.
         """
         of_one = self.one.seconds(images * self.devices / self.batches)
         return self.batches * of_one / self.several.seconds(images)
 
     def break_even_images(self, speed_up: float = 1.0) -> Optional[float]:
-        """Return the smallest images per device from which the speedup is at least ``speed_up``.
+        """Return the smallest number of images per device with a speedup of at least ``speed_up``.
 
-        0 means any batch. None means that no batch is large enough.
+        0 means that any batch suffices. None means that no batch is large enough.
         """
         # Solve speed_up * several.seconds(x) <= batches * one.seconds(x * devices / batches).
         n, s = self.devices, speed_up
@@ -222,7 +222,7 @@ class StepModel(NamedTuple):
         return max(0.0, missing / gained)
 
     def break_even_gradient_factor(self) -> Optional[float]:
-        """Return by which factor the gradients may grow until all devices are no faster than one.
+        """Return the factor by which gradients can grow before all devices are no faster than one.
 
         None means that there is no limit.
         """
@@ -236,14 +236,14 @@ class StepModel(NamedTuple):
 
 
 def fit_step_model(breakdown: StepParts, one_step: float, devices: int, images: int, images_of_one: int) -> StepModel:
-    """Return the time of a step as a linear function of its images, fitted to a measured step.
+    """Return a `StepModel` of the time per step by number of images, fitted to a measured step.
 
     Args:
-        breakdown: Parts of a step on all devices.
-        one_step: Seconds of a step on one device.
+        breakdown: Measured parts of a step on all devices.
+        one_step: Seconds per step on one device.
         devices: Number of devices.
-        images: Images of a step on all devices together.
-        images_of_one: Images of a step on one device.
+        images: Images per step on all devices together.
+        images_of_one: Images per step on one device.
     """
     images_each = images / devices
     passes = breakdown.passes
@@ -280,7 +280,7 @@ class Candidate(NamedTuple):
 def choose_candidates(causes: Sequence[Cause], facts: TrainingFacts) -> List[Candidate]:
     """Return up to MAX_CANDIDATES settings to try.
 
-    The first candidate of each cause comes first, then the second of each.
+    The first candidate for each cause is tried first, and then the second for each cause.
     """
     candidates_by_cause = [list(_candidates_for_cause(cause, facts)) for cause in causes]
     chosen: List[Candidate] = []
@@ -322,7 +322,7 @@ def _device_candidate(devices: Sequence[str]) -> Candidate:
 
 
 def weights_by_speed(images: Sequence[int], seconds: Sequence[float]) -> str:
-    """Return a value of --device-weights in proportion to the speeds of the devices.
+    """Return a value for --device-weights in proportion to the speeds of the devices.
 
     A device's speed is its ``images`` divided by its ``seconds``.
     """
@@ -331,7 +331,7 @@ def weights_by_speed(images: Sequence[int], seconds: Sequence[float]) -> str:
 
 
 def _larger_batch_candidates(facts: TrainingFacts) -> Iterator[Candidate]:
-    """Yield a larger batch if the data set has enough images."""
+    """Yield a candidate with a larger batch if the data set has enough images."""
     images_per_copy = min(BATCH_FACTOR * facts.images_per_copy, facts.max_images_per_copy)
     if images_per_copy > facts.images_per_copy:
         images = images_per_copy * facts.copies if facts.batch_option == "global_batch_size" else images_per_copy
@@ -339,7 +339,7 @@ def _larger_batch_candidates(facts: TrainingFacts) -> Iterator[Candidate]:
 
 
 def _input_setting_candidates(facts: TrainingFacts) -> Iterator[Candidate]:
-    """Yield changes of settings that may speed up the reading of images."""
+    """Yield candidates whose settings may speed up reading images."""
     """Yield changes of settings that may speed up the reading of images."""
     data = facts.data_bytes
     if data is not None and facts.resident_bytes < data <= facts.free_bytes // 4:
@@ -358,7 +358,7 @@ class TriedAdvice:
         candidate: The settings.
         gain: Images/s with the candidate, divided by images/s with the present settings.
         speed_up: Speedup of all devices over one device, if the candidate changes the batch.
-        expected: The speedup that the `StepModel` predicted, if the candidate changes the batch.
+        expected: The speedup predicted by `StepModel`, if the candidate changes the batch.
         reason: Why the candidate could not be tried.
     """
 
@@ -370,7 +370,7 @@ class TriedAdvice:
 
     @property
     def is_advised(self) -> bool:
-        """Return whether the whole interval of the gain is above 1."""
+        """Return whether the whole confidence interval of the gain is above 1."""
         return self.gain is not None and self.gain.lowest > 1.0
 
 
@@ -381,7 +381,7 @@ def try_candidate(
     candidate: Candidate,
     strategy: Optional[MakeStrategy],
 ) -> TriedAdvice:
-    """Compare steps with the candidate's settings and with the present ones, in turns."""
+    """Compare steps with the candidate's and the present settings, in alternation."""
     try:
         advised = config.replace(**candidate.settings)
         with ExitStack() as stack:
@@ -410,7 +410,7 @@ def try_candidate(
 def _open_training(
     config: TrainConfig, dataset: Dataset, strategy: Optional[MakeStrategy], stack: ExitStack
 ) -> MeasuredTraining:
-    """Return a new training to measure, which is closed when ``stack`` exits."""
+    """Return a `MeasuredTraining`, which is closed when ``stack`` exits."""
     training = MeasuredTraining(config, dataset, strategy)
     stack.callback(training.close)
     return training
@@ -427,9 +427,9 @@ class TraceShares(NamedTuple):
     """Measurements from MXNet's trace.
 
     Attributes:
-        step_s: Seconds of a step.
-        shares: Share of each part of a step.
-        categories: For each device, the share of its time in each category.
+        step_s: Seconds per step.
+        shares: Fraction of a step that each part takes.
+        categories: For each device, the fraction of its time in each category.
         unseen: Devices that MXNet's profiler does not record.
     """
 
@@ -441,18 +441,18 @@ class TraceShares(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result of `diagnose`. An `Estimate` is a value with its interval.
+    """The result of `diagnose`. An `Estimate` is a value with its confidence interval.
 
-    - ``images``, ``images_of_one``: images of a step on all devices, and on one device.
+    - ``images``, ``images_of_one``: images per step on all devices, and on one device.
     - ``efficiency``: the speedup divided by the number of devices.
-    - ``shares``, ``overheads``: shares of a step, for each part and for each cause.
-    - ``parts_total``: the sum of all parts, as a share of a step.
-    - ``causes``, ``cause_shares``: the causes, largest first, and their shares of a step. If empty,
-      the step is efficient.
-    - ``disagreements``: parts for which measurement and trace differ.
+    - ``shares``, ``overheads``: fractions of a step, for each part and for each cause.
+    - ``parts_total``: the sum of all parts, as a fraction of a step.
+    - ``causes``, ``cause_shares``: the causes, largest first, and their fractions of a step. If
+      there are no causes, the step is efficient.
+    - ``disagreements``: parts for which the measurement and the trace differ.
     - ``break_even``: images per device from which all devices are faster than one; infinite if no
       batch is large enough.
-    - ``copies``: copies of the network on the devices.
+    - ``copies``: number of copies of the network on the devices.
     - ``host_waits``: whether the host waits for its devices within a step.
     - ``store_updates``: whether the kvstore updates the parameters.
     - ``threads``, ``cores``: threads of all devices, and cores that this process may use.
@@ -487,7 +487,7 @@ class Diagnosis:
 
     @property
     def accounted_share(self) -> float:
-        """Return the share of a step that the trace explains, for the device with the lowest."""
+        """Return the smallest fraction of a step, over all devices, that the trace explains."""
         return 1 - max((categories.unknown for categories in self.trace.categories.values()), default=0.0)
 
     @property
@@ -506,7 +506,7 @@ class Diagnosis:
         return None if factor is None else int(factor * self.gradient_bytes)
 
     def to_dict(self) -> Dict[str, Any]:
-        """Return plain values for --json. Shares are shares of a step."""
+        """Return plain values for --json. Shares are fractions of a step."""
         return {
             "devices": self.devices,
             "images": self.images,
@@ -553,7 +553,7 @@ class Diagnosis:
 
 
 def _estimate_to_json(estimate: Estimate) -> Dict[str, Optional[float]]:
-    """Return an estimate as a dictionary, with None instead of infinity, which JSON lacks."""
+    """Return an estimate as a dictionary, with None for infinity, which JSON does not have."""
     plain = estimate._asdict()
     return {name: value if math.isfinite(value) else None for name, value in plain.items()}
 
@@ -567,18 +567,18 @@ def diagnose(
     say: PrintLine = lambda line: None,
     try_advice: bool = True,
 ) -> Diagnosis:
-    """Measure a training on its devices and on one device, and try settings that might help.
+    """Measure training on all devices and on one device, and try settings that might help.
 
     Args:
-        config: The settings of the training.
-        dataset: As for `gluonlab.training.loop.train`.
-        strategy: As for `gluonlab.training.loop.train`.
+        config: The training settings.
+        dataset: See `gluonlab.training.loop.train`.
+        strategy: See `gluonlab.training.loop.train`.
         rounds: Number of repetitions of each measurement.
         say: Called with each progress line.
         try_advice: Whether to try settings.
 
     Raises:
-        UsageError: The config cannot be trained.
+        UsageError: Training with the config is not possible.
         ConfigError: The config has a single device.
     """
     cpu_meter = OtherProcessLoad()
@@ -595,7 +595,7 @@ def diagnose(
 
 
 def diagnose_measurement(measurement: StepMeasurement, other_busy_cores: float = 0.0) -> Diagnosis:
-    """Return the diagnosis of a measurement, before any advice is tried."""
+    """Return the diagnosis for a measurement, before any advice is tried."""
     differences = measurement.differences_by_round()
     breakdown = measurement.median_parts()
     count = len(measurement.devices)
@@ -604,7 +604,7 @@ def diagnose_measurement(measurement: StepMeasurement, other_busy_cores: float =
         return fit_step_model(item, one_step, count, measurement.images, measurement.images_of_one)
 
     def compute_numbers(medians: Mapping[str, float]) -> Dict[str, float]:
-        """Return the diagnosis's numbers by name. ``medians``: of `part_differences`."""
+        """Return the diagnosis's numbers by name. ``medians``: medians of `part_differences`."""
         item = compute_parts(medians, measurement.ratio)
         overheads = overhead_seconds(item)
         pays = fit_model(item, medians[windows.ONE_DEVICE]).break_even_images()
@@ -663,7 +663,7 @@ def diagnose_measurement(measurement: StepMeasurement, other_busy_cores: float =
 
 
 def _part_names(apart: bool) -> Tuple[str, ...]:
-    """Return the names of a step's parts; ``apart``: forward and backward are separate parts."""
+    """Return the names of a step's parts. ``apart``: whether forward and backward are separate."""
     return PARTS if apart else JOINT_PARTS
 
 
@@ -674,7 +674,7 @@ def _images_from_fraction(fraction: Estimate) -> Estimate:
 
 
 def compute_trace_shares(timeline: Timeline, apart: bool = True) -> TraceShares:
-    """Return each part's share of a recorded step. ``apart``: forward and backward separate."""
+    """Return each part's fraction of a recorded step. ``apart``: forward and backward separate."""
     exposed = exposed_seconds(timeline)
     step = timeline.step_s
     seconds = {

@@ -90,7 +90,7 @@ def _iterate_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterat
 
 
 def _main_cause_phrase(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> str:
-    """Return a phrase with the largest cause; without causes, whether the training is efficient."""
+    """Return a phrase that names the largest cause or, without causes, rates the efficiency."""
     if not diagnosis.causes:
         text_name = "efficient" if diagnosis.efficiency.value >= HIGH_EFFICIENCY else "unsure"
         return str(texts[text_name].format(least=format_percent(MIN_CAUSE_SHARE)))
@@ -98,9 +98,9 @@ def _main_cause_phrase(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> str:
 
 
 def _cause_sentence(index: int, text_name: str, diagnosis: Diagnosis, texts: Mapping[str, Any]) -> str:
-    """Return a sentence about the cause number ``index``, with its share of a step.
+    """Return a sentence about cause number ``index`` and its fraction of a step.
 
-    ``text_name``: key of the sentence's template in the texts.
+    ``text_name``: key of the sentence's template in ``texts``.
     """
     share = diagnosis.cause_shares[index]
     return str(
@@ -123,13 +123,13 @@ def _batch_unit(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> str:
 
 
 def _has_too_few_cores(diagnosis: Diagnosis) -> bool:
-    """Return True if the devices have more threads than there are cores, and this is a cause."""
+    """Return True if the devices have more threads than there are cores and this is a cause."""
     is_cause = any(cause.name == CORES for cause in diagnosis.causes)
     return diagnosis.on_cpu and diagnosis.threads > diagnosis.cores and is_cause
 
 
 def _break_even_sentences(diagnosis: Diagnosis, devices: str, texts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield sentences: from which batch size, and with which networks, several devices help."""
+    """Yield sentences about the batch sizes and networks for which several devices help."""
     largest = diagnosis.largest_gradient_bytes
     devices_per_copy = len(diagnosis.devices) / diagnosis.copies
     images_per_copy = Estimate(*(max(1.0, value * devices_per_copy) for value in diagnosis.break_even))
@@ -155,7 +155,7 @@ def _break_even_sentences(diagnosis: Diagnosis, devices: str, texts: Mapping[str
 
 
 def _advice_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield sentences: which settings helped, or that none did, and which were not tried."""
+    """Yield sentences about which settings helped, if any, and which were not tried."""
     measured_advice = [advice for advice in diagnosis.tried_advice if advice.gain is not None]
     if diagnosis.advice:
         options = texts["or"].join(_option_phrase(advice, texts) for advice in diagnosis.advice)
@@ -183,7 +183,7 @@ def _option_phrase(advice: TriedAdvice, texts: Mapping[str, Any]) -> str:
 
 
 def _trust_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield sentences on whether the parts add up to the step, and whether the trace agrees."""
+    """Yield sentences about whether the parts add up to the step and whether the trace agrees."""
     if abs(diagnosis.parts_total.value - 1) > AGREEMENT_TOLERANCE:
         yield texts["apart"].format(
             total=format_percent(diagnosis.parts_total.value), limit=format_percent(AGREEMENT_TOLERANCE)
@@ -218,7 +218,7 @@ def format_factor(value: float) -> str:
 
 
 def format_percent(share: float) -> str:
-    """Format a share as ``61 %``."""
+    """Format a fraction as ``61 %``."""
     return f"{100 * share:.0f} %"
 
 
@@ -241,15 +241,15 @@ def format_milliseconds(seconds: float) -> str:
 def as_text(diagnosis: Diagnosis) -> str:
     """Return the report for a terminal.
 
-    It contains the sentences, a table of the parts of a step by both measurements, and a table of
-    each device's time by category.
+    The report contains the sentences, a table of the parts of a step by both measurements, and a
+    table of each device's time by category.
     """
     lines = [line for sentence in diagnosis_sentences(diagnosis) for line in textwrap.wrap(sentence, WIDTH)]
     return "\n".join([*lines, "", *_part_lines(diagnosis), "", *_category_lines(diagnosis), "", FAQ_LINE])
 
 
 def _part_lines(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield the table of the parts of a step: measured shares, and shares in the trace."""
+    """Yield the table of the parts of a step: measured fractions, and fractions in the trace."""
     texts = TRANSLATIONS[ENGLISH]
     step = texts["step"].format(images=diagnosis.images, time=format_milliseconds(diagnosis.step_s.value))
     columns = f"{texts['measured']:>9}{texts['interval']:>18}{texts['by_trace']:>14}"
@@ -260,7 +260,7 @@ def _part_lines(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _part_rows(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterator[Tuple[str, str, str, str, str]]:
-    """Yield (key, label, measured share, its interval, share by the trace) of each part of a step."""
+    """Yield (key, label, measured fraction, its interval, fraction in the trace) for each part."""
     for name, share in diagnosis.shares.items():
         interval = format_interval(share, format_percent, texts)
         traced = format_percent(diagnosis.trace.shares[name])
@@ -268,7 +268,7 @@ def _part_rows(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterator[Tuple
 
 
 def _total_cells(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Tuple[str, str, str]:
-    """Return the sum of all parts: the measured share, its interval, and the share by the trace."""
+    """Return the sum of all parts: measured fraction, its interval, and fraction in the trace."""
     total, traced = diagnosis.parts_total, sum(diagnosis.trace.shares.values())
     return format_percent(total.value), format_interval(total, format_percent, texts), format_percent(traced)
 
@@ -287,7 +287,7 @@ def _category_lines(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def write_page(diagnosis: Diagnosis, path: Path, language: str) -> None:
-    """Write `render_page` into a new file. Raises OutputError."""
+    """Write the page of `render_page` to a new file. Raises OutputError."""
     page = render_page(diagnosis, language)
     with new_file("--out-file", path) as temporary:
         temporary.write_text(page, encoding="utf-8")

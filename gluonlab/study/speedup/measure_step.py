@@ -1,9 +1,10 @@
-"""Measurement of a step on several devices, part by part, and of a step on one device.
+"""Measures a step on several devices, part by part, and a step on one device.
 
-A training is measured in windows: a few steps, complete or with parts left out. All windows are
-interleaved in one process, so that a temporary slowdown affects all of them. The trained parameters
-are discarded. The learning rate is very small, because repeated batches and omitted sums could
-otherwise lead to NaN or denormal numbers. Devices compute with such numbers at another speed.
+Training is measured in windows: a few steps, either complete or with parts left out. All windows
+are interleaved in one process, so that a temporary slowdown affects all of them. The trained
+parameters are discarded. The learning rate is very small, because repeated batches and omitted sums
+could otherwise lead to NaN or denormal numbers. Devices compute with such numbers at a different
+speed.
 """
 
 from __future__ import annotations
@@ -52,18 +53,19 @@ PATIENCE_S = 0.5  # a host that needs longer to queue a step is waiting for its 
 
 
 class TrainingFacts(NamedTuple):
-    """The present settings of a training, from which candidates are chosen.
+    """The present training settings, from which candidates are chosen.
 
     - ``devices``: names for --devices.
-    - ``copies``: copies of the network. Each copy is on one device, or split among several.
-    - ``images_per_copy``: images of a batch for each copy. The data set limits this number to
+    - ``copies``: number of copies of the network. Each copy is on one device, or split among
+      several.
+    - ``images_per_copy``: images per batch for each copy. The data set limits this number to
       ``max_images_per_copy``.
     - ``batch_option``: the setting of the batch size.
-    - ``data_bytes``: bytes of all training images; None for files that are decoded in each epoch.
+    - ``data_bytes``: size of all training images; None for files that are decoded in each epoch.
     - ``decoders``: decoder processes; None if nothing is decoded.
     - ``free_bytes``: free memory of the host.
     - ``cores``: cores that this process may use.
-    - ``shares``: images of a batch on each device.
+    - ``shares``: images per batch on each device.
     """
 
     devices: Sequence[str]
@@ -86,14 +88,14 @@ class TrainingFacts(NamedTuple):
 class StepMeasurement(NamedTuple):
     """The measurement of a training step.
 
-    - ``rounds``: for each window, the seconds of a step in each round.
-    - ``images``, ``images_of_one``: images of a step on all devices, and on one device.
+    - ``rounds``: for each window, the seconds per step in each round.
+    - ``images``, ``images_of_one``: images per step on all devices, and on one device.
     - ``ratio``: images of the window OTHER_SIZE divided by the images of a step.
     - ``host_waits``: whether the host waits for the devices within each step.
     - ``store_updates``: whether the kvstore updates the parameters.
     - ``passes_apart``: whether forward and backward are separate phases.
-    - ``gradient_bytes``: bytes of the gradients of one device.
-    - ``threads``: threads of each CPU device.
+    - ``gradient_bytes``: size of the gradients on one device.
+    - ``threads``: number of threads per CPU device.
     - ``timeline``: the trace of some steps.
     """
 
@@ -112,7 +114,7 @@ class StepMeasurement(NamedTuple):
     facts: TrainingFacts
 
     def differences_by_round(self) -> Dict[str, List[float]]:
-        """Return, by part, the share of a step that is saved without the part, for each round.
+        """Return, by part and round, the fraction of a step that leaving out the part saves.
 
         See `part_differences`.
         """
@@ -142,7 +144,7 @@ def single_device_config(config: TrainConfig, training: MeasuredTraining) -> Tra
 
 
 def set_one_thread_per_device(config: TrainConfig) -> TrainConfig:
-    """Return ``config`` with one thread for each CPU device, unless it sets threads.
+    """Return ``config`` with one thread for each CPU device, unless ``config`` sets threads.
 
     One CPU device would otherwise use all cores.
     """
@@ -162,12 +164,13 @@ def measure_training_step(
     The CPU devices of ``config`` must have a fixed number of threads.
 
     Args:
-        config: The settings of the training.
-        dataset: The data set; by default the config's.
-        strategy: As for `gluonlab.training.loop.train`, also used for the single device.
+        config: The training settings.
+        dataset: The data set; by default the one that ``config`` names.
+        strategy: See `gluonlab.training.loop.train`. The strategy is also used for the single
+            device.
         rounds: Number of repetitions of all windows.
         on_round: Called after each round.
-        on_start: Called when the config has been found valid.
+        on_start: Called once the config is known to be valid.
 
     Raises:
         UsageError: The config cannot be trained, or has a single device.
@@ -197,7 +200,7 @@ def measure_training_step(
         blocked_seconds: List[float] = []
 
         def record_host_times() -> None:
-            """Record the seconds in which the host queued operations, and was blocked."""
+            """Record for how many seconds the host queued operations, and was blocked."""
             phase_costs = gated[windows.WITHOUT_HOST].last
             queue_seconds.append(sum(phase.seconds for phase in phase_costs.values()))
             blocked_seconds.append(_blocked_seconds(phase_costs))
@@ -221,7 +224,7 @@ def measure_training_step(
 
 
 def _collect_facts(training: MeasuredTraining) -> TrainingFacts:
-    """Return the present settings of a training."""
+    """Return the present training settings."""
     plan = training.plan
     config, copies, train = plan.resolved.config, len(plan.parallelism.copies), plan.dataset.train
     grows = accepts_option(plan.config.dataset, "samples")
@@ -281,7 +284,7 @@ def _isolated_windows(training: MeasuredTraining) -> Dict[str, TimedCall]:
 
 
 def _resized_batch(training: MeasuredTraining) -> "tuple[float, Batch]":
-    """Return (ratio, batch): a batch with half the images of a step, or twice as many if few.
+    """Return (ratio, batch): a batch with half the images of a step, or twice if they are few.
 
     See FEW_IMAGES. The ratio is the size of the batch divided by the size of a step.
     """
@@ -296,7 +299,7 @@ def _resized_batch(training: MeasuredTraining) -> "tuple[float, Batch]":
 
 
 def _blocked_seconds(phase_costs: Any) -> float:
-    """Return the seconds within the sum in which the host slept or waited."""
+    """Return for how many seconds the host slept or waited during the sum."""
     cost = (phase_costs or {}).get(SUM)
     return 0.0 if cost is None else max(0.0, cost.seconds - cost.computing)
 
@@ -340,10 +343,10 @@ class _PlainCopySum:
 
 
 class HostPhaseCost(NamedTuple):
-    """Seconds of the host for a phase while the devices are idle.
+    """Seconds that the host spends on a phase while the devices are idle.
 
-    ``seconds`` is elapsed time, and ``computing`` is processor time. In the difference, the host
-    sleeps or waits.
+    ``seconds`` is elapsed time, and ``computing`` is processor time. During the difference, the
+    host sleeps or waits.
     """
 
     seconds: float
@@ -351,11 +354,11 @@ class HostPhaseCost(NamedTuple):
 
 
 class MeasuredTraining:
-    """The training of ``config``. Methods that train queue a step without waiting for it.
+    """Training with ``config``. Methods that train queue a step without waiting for it.
 
     Graphs are bound in the first step, so all methods that queue a step do so within the plan's
-    ``overlap_context``. ``strategy``: as for `gluonlab.training.loop.train`. Raises a UsageError
-    for a config that cannot be trained, and ConfigError for a data set of less than one batch.
+    ``overlap_context``. ``strategy``: see `gluonlab.training.loop.train`. Raises a UsageError for a
+    config that cannot be trained, and ConfigError for a data set smaller than one batch.
     """
 
     def __init__(
@@ -375,11 +378,11 @@ class MeasuredTraining:
 
     @property
     def images(self) -> int:
-        """Return the images of a step."""
+        """Return the number of images per step."""
         return self.batch.size
 
     def step(self) -> None:
-        """Train on the next batch and record its losses, as a run does."""
+        """Train on the next batch and record its losses, as in a normal run."""
         self._train_on(next(self._batches))
 
     def step_window(self) -> "StreamedWindow":
@@ -400,7 +403,7 @@ class MeasuredTraining:
         self._batches.close()
 
     def queue_phases(self, batch: Batch, without: Collection[str] = ()) -> Dict[str, HostPhaseCost]:
-        """Queue a step without the phases ``without``, and return the host's cost of the others."""
+        """Queue a step without the phases ``without``; return the host's cost for the others."""
         costs: Dict[str, HostPhaseCost] = {}
         with self.plan.overlap_context():
             for name, queue in self.strategy.phases(batch):
@@ -415,7 +418,7 @@ class MeasuredTraining:
         return costs
 
     def train_device_alone(self, device: int) -> None:
-        """Queue forward and backward of one device's shard, while the others are idle."""
+        """Queue forward and backward for one device's shard, while the other devices are idle."""
         assert isinstance(self.strategy, DataParallel)
         replica = self.strategy.replicas[device]
         shard = Batch([self.batch.xs[device]], [self.batch.ys[device]], len(self.batch.xs[device]))
@@ -445,7 +448,7 @@ class MeasuredTraining:
             return self.strategy.step(batch, hook)
 
     def _whole_batches(self) -> "Any":
-        """Yield batches of full size, epoch after epoch."""
+        """Yield full-size batches, epoch after epoch."""
         size = self.plan.global_batch_size
         loader = train_loader(self.plan, self.strategy.inputs)
         prepares_batches = not loader.is_resident or loader.augment is not None or loader.mixup is not None
@@ -463,7 +466,7 @@ class MeasuredTraining:
 
 
 def _mean_seconds(queue: Callable[[], Any], repeat: int) -> float:
-    """Return the mean seconds of ``repeat`` calls of ``queue``, including the queued work."""
+    """Return the mean seconds that ``repeat`` calls of ``queue`` take, with the queued work."""
     nd.waitall()
     started = time.perf_counter()
     for _ in range(repeat):
@@ -473,7 +476,7 @@ def _mean_seconds(queue: Callable[[], Any], repeat: int) -> float:
 
 
 class StreamedWindow:
-    """A window that uses a new batch each time, after the prefetched batches have been used up."""
+    """A window in which each step uses a new batch, after all prefetched batches are used up."""
 
     def __init__(self, trained: MeasuredTraining, queue: Callable[[], Any]) -> None:
         self._queue = queue
@@ -490,7 +493,7 @@ class StreamedWindow:
 
 
 class ZeroGradientWindow:
-    """Repeated sums or updates, with zero gradients, since others would grow with each sum."""
+    """Repeated sums or updates of zero gradients, since others would grow with each sum."""
 
     def __init__(self, trained: MeasuredTraining, queue: Callable[[], Any]) -> None:
         strategy: Any = trained.strategy
@@ -498,7 +501,7 @@ class ZeroGradientWindow:
         self._copies, self._queue = range(len(strategy.inputs)), queue
 
     def mean_seconds(self, repeat: int) -> float:
-        """Return the mean seconds of ``repeat`` calls."""
+        """Return the mean seconds that ``repeat`` calls take."""
         self._updates.zero_grad(self._copies)
         return _mean_seconds(self._queue, repeat)
 
@@ -507,7 +510,8 @@ class GatedWindow:
     """A window whose steps exclude the host's time.
 
     A gate stops the devices until the host has queued all steps. ``queue`` queues a step that reads
-    ``arrays``, which the gate holds. `gluonlab.bench.harness.interleaved_rounds` times the window.
+    ``arrays``, which are not ready until the gate opens.
+    `gluonlab.bench.harness.interleaved_rounds` times the window.
     """
 
     def __init__(self, arrays: List[nd.NDArray], queue: Callable[[], Any]) -> None:
@@ -517,7 +521,7 @@ class GatedWindow:
         self.waits = False  # whether the host waits for the devices within a step
 
     def mean_seconds(self, repeat: int) -> float:
-        """Return the mean seconds of a step, over MIN_GATED_STEPS to MAX_GATED_STEPS steps."""
+        """Return the mean seconds per step, over MIN_GATED_STEPS to MAX_GATED_STEPS steps."""
         if not self._patience_s:
             self._measure_ungated(1)  # the first step binds graphs and allocates arrays
             self._patience_s = PATIENCE_S + 3 * self._measure_ungated(1)
@@ -525,7 +529,7 @@ class GatedWindow:
         return self._measure_ungated(repeat) if self.waits else self._measure_gated(repeat)
 
     def _measure_gated(self, repeat: int) -> float:
-        """Return the mean seconds of a step, with the devices held until all steps are queued.
+        """Return the mean seconds per step, with the devices held until all steps are queued.
 
         If the host waits for a device, the steps are measured again without holding the devices.
         """
@@ -541,7 +545,7 @@ class GatedWindow:
         return self._measure_ungated(repeat) if self.waits else (time.perf_counter() - started) / repeat
 
     def _measure_ungated(self, repeat: int) -> float:
-        """Return the mean seconds of a step, with devices that start at once."""
+        """Return the mean seconds per step, with devices that start at once."""
 
         def queue() -> None:
             self.last = self._queue()

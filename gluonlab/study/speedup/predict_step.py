@@ -1,4 +1,4 @@
-"""Prediction of the training speed on another machine (--predict), without measuring."""
+"""Predicts the training speed on a different machine (--predict), without measuring."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ MEASURING_OPTIONS = ("rounds", "no_tune")  # options of the command that affect 
 
 
 def prediction_text(name: str, config: TrainConfig, images: Optional[str], as_json: bool) -> str:
-    """Return the text or JSON to print: a prediction, or the table of published speeds.
+    """Return the text or JSON of a prediction, or of the table of published speeds.
 
-    ``name``: a machine, or PUBLISHED_TABLE. Raises ConfigError for settings without a prediction,
-    and for options that do not apply.
+    ``name``: a machine, or PUBLISHED_TABLE. Raises ConfigError for settings that have no
+    prediction, and for options that do not apply.
     """
     _check_no_measuring_options()
     if name == PUBLISHED_TABLE:
@@ -89,10 +89,10 @@ def prediction_text(name: str, config: TrainConfig, images: Optional[str], as_js
 
 
 def predict_config(name: str, config: TrainConfig, images: Optional[str] = None) -> Prediction:
-    """Return the prediction for the training of ``config`` on a machine, such as p3.16xlarge*4.
+    """Return the prediction for training ``config`` on a machine, such as p3.16xlarge*4.
 
-    ``images``: the shape of images, such as 3x224x224; by default the shape in the data set. Raises
-    ConfigError for settings without a prediction.
+    ``images``: the shape of an image, such as 3x224x224; by default the shape in the data set.
+    Raises ConfigError for settings that have no prediction.
     """
     find_machine(name)  # raises an error for an unknown machine
     given_options = _given_options(config)
@@ -140,7 +140,7 @@ def _given_options(config: TrainConfig) -> Dict[str, str]:
 
 
 def _check_no_settings(config: TrainConfig, images: Optional[str]) -> None:
-    """Raise ConfigError if settings of a training are given with the table of published speeds."""
+    """Raise ConfigError if training settings are given with the table of published speeds."""
     given_options: List[str] = list(_given_options(config).values())
     if images is not None:
         given_options.append(f"--images {images}")

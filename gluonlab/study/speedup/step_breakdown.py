@@ -1,7 +1,8 @@
-"""Breakdown of a training step into parts, from the times of steps with one part left out.
+"""Breaks a training step into parts, by timing steps with one part left out.
 
-For example, the sum of gradients costs the time of a complete step minus the time of a step without
-the sum. Each part is measured independently, so the sum of all parts checks the measurement.
+For example, the cost of summing gradients is the time for a complete step minus the time for a step
+without the sum. Each part is measured independently, so the sum of all parts checks the
+measurement.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ MAX_HOST_SLOWDOWN = 2.0
 
 
 class StepParts(NamedTuple):
-    """Seconds of a step by part. The parts named in PARTS add up to the step.
+    """Seconds per step, by part. The parts named in PARTS add up to the whole step.
 
     Attributes:
         step: The complete step.
         input: Loading the batch.
         host: Queueing the operators.
-        forward: Forward; also backward, if the strategy has both in one phase.
+        forward: Forward, including backward if the strategy runs both in one phase.
         backward: Backward.
         sum: Summing the gradients.
         waiting: Waiting within the sum.
@@ -63,7 +64,7 @@ class StepParts(NamedTuple):
 
     @property
     def passes(self) -> float:
-        """Return the seconds of forward and backward."""
+        """Return how many seconds forward and backward take."""
         return self.forward + self.backward
 
     @property
@@ -83,9 +84,9 @@ def single_device_window(device: int) -> str:
 
 
 def part_differences(times: WindowSeconds) -> WindowSeconds:
-    """Return what leaving out each part of a step saves, as a share of the step.
+    """Return the fraction of a step that leaving out each part saves.
 
-    STEP itself is in seconds. ``times``: seconds of a step in each window of one round.
+    STEP itself is in seconds. ``times``: seconds per step in each window of one round.
     `compute_parts` corrects the shares.
     """
     without_host, step = times[WITHOUT_HOST], times[STEP]
@@ -102,13 +103,13 @@ def part_differences(times: WindowSeconds) -> WindowSeconds:
 
 
 def compute_parts(differences: WindowSeconds, ratio: float) -> StepParts:
-    """Return the seconds of each part of a step, limited to plausible values.
+    """Return how many seconds each part of a step takes, limited to plausible values.
 
-    Each part is at least 0, and at most the time that it takes when it is repeated alone.
+    Each part is at least 0, and at most the time it takes when repeated alone.
 
     Args:
         differences: Medians of `part_differences`.
-        ratio: Images of OTHER_SIZE divided by the images of a step.
+        ratio: Images in the window OTHER_SIZE divided by the images in a step.
     """
     sum_share = _clamp(differences["sum"], differences[JUST_SUM])
     host_share = _clamp(differences["host"], MAX_HOST_SLOWDOWN * differences[QUEUED])
@@ -134,13 +135,13 @@ def _clamp(share: float, maximum: float) -> float:
 
 
 def single_device_seconds(times: WindowSeconds) -> List[float]:
-    """Return the seconds of each device alone, or an empty list if they were not measured."""
+    """Return the seconds per step of each device alone, or an empty list if not measured."""
     names = [name for name in times if name.startswith(SINGLE_DEVICE)]
     return [times[name] for name in sorted(names, key=lambda name: int(name.split()[-1]))]
 
 
 def _excess_over_second_slowest(singles: List[float]) -> float:
-    """Return the slowest device's excess over the second slowest."""
+    """Return how many seconds longer the slowest device takes than the second slowest."""
     if len(singles) < 2:
         return 0.0
     *_, second_slowest, slowest = sorted(singles)
@@ -148,9 +149,10 @@ def _excess_over_second_slowest(singles: List[float]) -> float:
 
 
 def _fixed_share(passes: float, resized_passes: float, ratio: float) -> float:
-    """Return the share of a step that does not grow with the number of images.
+    """Return the fraction of a step that does not grow with the number of images.
 
-    It is extrapolated from ``passes`` and from ``resized_passes``, with ``ratio`` times the images.
+    The fraction is extrapolated from ``passes`` and from ``resized_passes``, which has ``ratio``
+    times as many images.
     """
     slope = (resized_passes - passes) / (ratio - 1)
     return min(passes, max(0.0, passes - max(0.0, slope)))
