@@ -91,8 +91,9 @@ def make_strategy_plan(
             "ctxs": [ctx for copy in split.copies for ctx in copy], "parallelism": split,
             "kvstore": make_kvstore(kvstore, copies), "bucket_bytes": None,
             "new_kvstore": lambda ctxs: make_kvstore(kvstore, ctxs),
-            "clip_norm": clip_norm, "loss_scale": loss_scale, "microbatches": microbatches, "sync_bn": False,
-            "on_servers": False, "conversion": keep_float32, "preprocess": identity,
+            "postprocessing": {"clip_norm": clip_norm, "loss_scale": loss_scale},
+            "microbatches": microbatches, "sync_bn": False, "on_servers": False,
+            "conversion": keep_float32, "preprocess": identity,
             "make_optimizer": lambda: make_optimizer(optimizer, OPTIMIZERS[optimizer]), **more,
         }
     )  # fmt: skip
