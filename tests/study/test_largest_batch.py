@@ -89,8 +89,8 @@ def test_under_a_split_sizes_are_those_of_a_copy_of_the_network_with_its_usual_m
     messages = []
     found = find_batch_size(TrainConfig(**settings), GIB, messages.append)
     assert (found.images, found.limit) == (1437, "data")
-    assert re.fullmatch(r"a batch of 1,437 per copy of the network uses .* MiB", messages[-1])
-    message = "the data set has only 1,437 images per copy of the network"
+    assert re.fullmatch(r"a batch of 1,437 per replica of the model uses .* MiB", messages[-1])
+    message = "the data set has only 1,437 images per replica of the model"
     assert any(message in line for line in found.summary_lines())
     plan = make_plan(TrainConfig(**settings, batch_size=1437))
     assert plan.microbatches.count == 8

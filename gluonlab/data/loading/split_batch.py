@@ -212,7 +212,7 @@ class Microbatches:
         Args:
             global_batch_size: The number of images in a batch.
             copies: Number of replicas of the network.
-            on: Name of the unit that trains on a shard: "device" or "copy of the network".
+            on: Name of the unit that trains on a shard: "device" or "replica of the model".
             fewest: The number of images in the smallest shard, if the batch is divided unevenly.
         """
         share = global_batch_size // copies if fewest is None else fewest
