@@ -208,12 +208,10 @@ class TrainConfig:
     random_resized_crop: Optional[bool] = DATA(
         check_flag, "train on random, resized crops, decoded again in every epoch"
     )
-    crop_padding: Optional[int] = DATA(
-        whole_number_check(0, 1024), "shift images randomly by up to N pixels; 0 disables it"
-    )
+    crop_padding: Optional[int] = DATA(whole_number_check(0, 1024), "random shifts of up to N pixels; 0 disables them")
     flip: Optional[bool] = DATA(check_flag, "flip half of the images horizontally, at random")
     mixup: Optional[float] = DATA(
-        real_number_check(0, LARGEST_NUMBER), "mixup with Beta(ALPHA, ALPHA) weights; 0 disables it", metavar="ALPHA",
+        real_number_check(0, LARGEST_NUMBER), "mixup, Beta(ALPHA, ALPHA) weights; 0 disables it", metavar="ALPHA",
     )  # fmt: skip
     normalize: Optional[str] = DATA(
         check_color_normalization, "normalize colors by imagenet, cifar10, mnist, none, or means/deviations "
@@ -264,7 +262,7 @@ class TrainConfig:
         default=False,
     )  # fmt: skip
     lr_schedule: Optional[str] = OPTIMIZER(
-        check_text, "learning-rate schedule: constant, step, cosine or linear", metavar="NAME"
+        check_text, "schedule of --lr: constant, step, cosine or linear", metavar="NAME"
     )
     warmup_epochs: Optional[float] = OPTIMIZER(
         real_number_check(0, LARGEST_NUMBER), "epochs of linear learning-rate warm-up", metavar="E"
@@ -279,15 +277,13 @@ class TrainConfig:
         metavar="E,E",
     )  # fmt: skip
     final_lr: Optional[float] = OPTIMIZER(
-        real_number_check(0, LARGEST_NUMBER),
-        "final learning rate of the cosine and linear schedules (default: 0)",
-        metavar="RATE",
+        real_number_check(0, LARGEST_NUMBER), "final rate of cosine and linear (default: 0)", metavar="RATE"
     )
     momentum: Optional[float] = OPTIMIZER(
         real_number_check(0, below=1), "momentum of sgd, nag, signum and lars", metavar="M"
     )
     momentum_rule: Optional[str] = OPTIMIZER(
-        check_text, "momentum rule of sgd and nag: corrected, as in PyTorch, or mxnet",
+        check_text, "sgd and nag: corrected (as in PyTorch) or mxnet",
         metavar="NAME",
     )  # fmt: skip
     wd: Optional[float] = OPTIMIZER(real_number_check(0, LARGEST_NUMBER), "weight decay", metavar="WD")
@@ -300,9 +296,7 @@ class TrainConfig:
         default="stop", metavar="stop|skip",
     )  # fmt: skip
     label_smoothing: Optional[float] = OPTIMIZER(
-        real_number_check(0, below=1),
-        "label smoothing: fraction of each label spread over all classes",
-        metavar="FRACTION",
+        real_number_check(0, below=1), "fraction of each label spread over all classes", metavar="FRACTION"
     )
     class_weights: Optional[str] = OPTIMIZER(
         check_class_weights, "weight of each class in the loss, or balanced", metavar="W,W"
