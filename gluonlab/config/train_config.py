@@ -208,10 +208,10 @@ class TrainConfig:
     random_resized_crop: Optional[bool] = DATA(
         check_flag, "train on random, resized crops, decoded again in every epoch"
     )
-    crop_padding: Optional[int] = DATA(whole_number_check(0, 1024), "shift images randomly by up to N pixels")
+    crop_padding: Optional[int] = DATA(whole_number_check(0, 1024), "random shifts of up to N pixels; 0 disables them")
     flip: Optional[bool] = DATA(check_flag, "flip half of the images horizontally, at random")
     mixup: Optional[float] = DATA(
-        real_number_check(0, LARGEST_NUMBER), "mixup with Beta(ALPHA, ALPHA) weights; 0: no mixup", metavar="ALPHA",
+        real_number_check(0, LARGEST_NUMBER), "mixup, Beta(ALPHA, ALPHA) weights; 0 disables it", metavar="ALPHA",
     )  # fmt: skip
     normalize: Optional[str] = DATA(
         check_color_normalization, "normalize colors by imagenet, cifar10, mnist, none, or means/deviations "
@@ -261,29 +261,30 @@ class TrainConfig:
         "or to --batch-size if you set --lr",
         default=False,
     )  # fmt: skip
-    lr_schedule: Optional[str] = OPTIMIZER(check_text, "schedule: constant, step, cosine or linear", metavar="NAME")
+    lr_schedule: Optional[str] = OPTIMIZER(
+        check_text, "schedule of --lr: constant, step, cosine or linear", metavar="NAME"
+    )
     warmup_epochs: Optional[float] = OPTIMIZER(
         real_number_check(0, LARGEST_NUMBER), "epochs of linear learning-rate warm-up", metavar="E"
     )
     lr_decay: Optional[float] = OPTIMIZER(
         real_number_check(0, below=1, above_minimum=True),
-        "factor by which the step schedule reduces the learning rate (default: the recipe's, or 0.1)",
+        "factor of the step schedule (default: the recipe's, or 0.1)",
         metavar="FACTOR",
     )
     lr_decay_epochs: Optional[str] = OPTIMIZER(
         check_epoch_list,
-        "epochs after which the step schedule reduces the learning rate (default: the recipe's, or 1/2 and 3/4 of "
-        "the run)",
+        "epochs after which the step schedule lowers the rate (default: the recipe's, or 1/2 and 3/4 of the run)",
         metavar="E,E",
     )  # fmt: skip
     final_lr: Optional[float] = OPTIMIZER(
-        real_number_check(0, LARGEST_NUMBER), "cosine and linear: final rate (default: 0)", metavar="RATE"
+        real_number_check(0, LARGEST_NUMBER), "final rate of cosine and linear (default: 0)", metavar="RATE"
     )
     momentum: Optional[float] = OPTIMIZER(
         real_number_check(0, below=1), "momentum of sgd, nag, signum and lars", metavar="M"
     )
     momentum_rule: Optional[str] = OPTIMIZER(
-        check_text, "sgd and nag: corrected, as in PyTorch, or mxnet",
+        check_text, "sgd and nag: corrected (as in PyTorch) or mxnet",
         metavar="NAME",
     )  # fmt: skip
     wd: Optional[float] = OPTIMIZER(real_number_check(0, LARGEST_NUMBER), "weight decay", metavar="WD")

@@ -68,7 +68,7 @@ def test_two_processes_with_two_devices_train_as_one_with_four(backend, by_launc
     the run's folder is as good as any: it is read, reported, evaluated and exported.
     """
     folder, options = tmp_path / "many", {**OPTIONS, "model": model, "data_dir": str(data)}
-    words = option_words(**options, devices="cpu*2", out=folder, confusion=True, export=True)
+    words = option_words(**options, devices="cpu*2", out=folder, confusion=True, export="mxnet")
     if by_launcher:
         request = ["-n", 2, "--servers", 2, "--backend", backend, *PATIENCE_OPTIONS, "--", *words]
         with launcher.start_launcher(tmp_path, *request) as many:
