@@ -161,7 +161,7 @@ def test_what_is_done_already_is_not_done_again(launch, log):
     assert launch("stop")[:2] == (0, "gluonlab is already Stopped\n")
     launch("start", "--force")
     log.calls.clear()
-    assert launch("start")[:2] == (0, "gluonlab is InService already\n")
+    assert launch("start")[:2] == (0, "gluonlab is already InService\n")
     launch("delete", "--yes")
     log.calls.clear()
     status, out, _ = launch("delete", "--yes")

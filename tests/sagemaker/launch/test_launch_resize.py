@@ -92,7 +92,7 @@ def test_resize_asks_for_what_is_new_and_waits(launch_stubbed, aws, log):
         "80 GB of volume cost money until you delete the notebook, even if it is stopped, about 11.20 USD per month"
         in err
     )
-    assert out == "gluonlab is changed: python sagemaker/launch.py start --name gluonlab\n"
+    assert out == "gluonlab is changed; start it with python sagemaker/launch.py start --name gluonlab\n"
 
 
 def test_what_is_so_already_is_not_asked_for(launch_stubbed, aws, log):
