@@ -263,6 +263,7 @@ def run_header(plan: Plan, strategy: Strategy) -> Iterator[str]:
 
 MAX_WAITING_SHARE = 0.1  # of an epoch's time
 MAX_LOSS_FACTOR = 10.0  # times the loss of guessing; a network that learns stays below
+FEW_STEPS = 2  # steps per epoch with which a training learns little
 CHANCE_DEVIATIONS = 2.0  # standard deviations above chance; guessing exceeds this in 1 of 40 cases
 
 
@@ -313,10 +314,13 @@ def _warn_of_failed_training(result: Result) -> Iterator[str]:
     majority_share, images = counts.max() / counts.sum(), counts.sum()
     chance_accuracy = majority_share + CHANCE_DEVIATIONS * math.sqrt(majority_share * (1 - majority_share) / images)
     if epoch.val_accuracy <= chance_accuracy:
+        steps = plan.steps_per_epoch
+        few_steps = "choose a smaller --batch-size (an epoch has only {} step{}), "
+        advice = few_steps.format(steps, "s" * (steps > 1)) if steps <= FEW_STEPS else ""
         yield (
             f"validation accuracy {epoch.val_accuracy:.4f} on {images:,} images may be due to chance (always "
             f"predicting {plan.dataset.classes[int(np.argmax(counts))]} gives {majority_share:.4f}): "
-            "train longer, or try another --lr, for example from gluonlab find-lr"
+            f"{advice}train longer, or try another --lr, for example from gluonlab find-lr"
         )
 
 

@@ -61,8 +61,7 @@ def test_data_that_nothing_can_be_learned_from_has_a_warning(tmp_path, dataset, 
         ("1", r"loss \d"),  # adam: as large as the weights
         (
             "1e-9",
-            r"validation accuracy 0\.\d{4} on 360 images may be due to chance "
-            r"\(always predicting \d gives 0\.\d{4}\): ",
+            r"validation accuracy 0\.\d{4} on 360 images may be due to chance \(always predicting \d gives 0\.\d{4}\)",
         ),
     ],
 )
@@ -76,7 +75,8 @@ def test_a_network_that_learned_nothing_has_one_warning(tmp_path, lr, start):
 def test_an_accuracy_of_chance_has_a_warning(labels, correct, loss):
     """Compared with the binomial distribution of always guessing the most frequent class."""
     accuracy = min(correct, len(labels)) / len(labels)
-    plan = SimpleNamespace(dataset=make_noise_dataset([0], labels, classes=5), user_components=UserComponents())
+    dataset = make_noise_dataset([0], labels, classes=5)
+    plan = SimpleNamespace(dataset=dataset, user_components=UserComponents(), steps_per_epoch=1)
     result = SimpleNamespace(plan=plan, kept_epoch=SimpleNamespace(val_accuracy=accuracy, loss=loss))
     remarks = list(training_setup._warn_of_failed_training(result))
     most = max(labels.count(label) for label in labels)
@@ -86,3 +86,4 @@ def test_an_accuracy_of_chance_has_a_warning(labels, correct, loss):
         assert [line[:5] for line in remarks] == ["loss "]
     else:
         assert len(remarks) == (by_chance and most < len(labels))
+        assert all("choose a smaller --batch-size (an epoch has only 1 step), train" in remark for remark in remarks)
