@@ -166,7 +166,9 @@ def test_a_users_network_and_data_must_be_given_again(tmp_path):
     ):
         load_run(tmp_path / "own")
     loaded = load_run(tmp_path / "own", net=make_net, devices=device_spec(2))
-    with pytest.raises(ConfigError, match="had the data set arrays, and now gets none"):
+    with pytest.raises(
+        ConfigError, match="used your data set arrays, not the default data set: pass the same data set"
+    ):
         loaded.mistakes()
     assert load_run(tmp_path / "own", net=make_net, data=data).mistakes().accuracy == result.val_accuracy
     images, labels = data.test.batch(np.arange(20))
