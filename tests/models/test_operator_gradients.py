@@ -225,7 +225,7 @@ def test_refused_operators_are_allowed_without_gradients_and_before_blockgrad():
     blocked = Layer(lambda F, x: F.broadcast_div(x, F.BlockGrad(F.make_loss(F.square(x))) + 1))
     check_layers(nn.Flatten(), nn.Dense(3), blocked)
     trained = Layer(lambda F, x: F.broadcast_div(F.BlockGrad(x), F.make_loss(F.square(x)) + 1))
-    with pytest.raises(ModelError, match="Mine has make_loss, whose gradient does not use"):
+    with pytest.raises(ModelError, match="Mine contains make_loss, whose gradient ignores the loss"):
         check_layers(nn.Flatten(), nn.Dense(3), trained)
 
 
