@@ -97,7 +97,7 @@ def make_another_repository(notebook):
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        (break_conda, "making a Python environment with conda failed with status 3"),
+        (break_conda, "creating a Python environment with conda failed with status 3"),
         (break_the_installation, "installing gluonlab[cpu,labs] from {shown}/gluonlab-source failed with status 1"),
         (fill_the_disk, "0 GiB are free in {shown}, but 4 are needed: free some space"),
         (make_another_repository, "setup.py is missing: check the repository of gluonlab"),
