@@ -231,7 +231,7 @@ class TrainConfig:
         check_text, "defaults for other settings: quick, published, ... (see gluonlab list)", metavar="NAME"
     )
     sync_bn: bool = NETWORK(check_flag, "compute BatchNorm statistics over the batch on all devices", default=False)
-    batch_size: Optional[int] = BATCH(whole_number_check(1), "images per device and step")
+    batch_size: Optional[int] = BATCH(whole_number_check(1), "images per device and step (default: the recipe's)")
     global_batch_size: Optional[int] = BATCH(
         whole_number_check(1), "images per step over all devices, instead of --batch-size"
     )

@@ -12,6 +12,7 @@ from support.devices import contexts
 from support.image_folders import encode_image, make_image, write_image_folder
 from support.run_files import read_metrics
 
+from gluonlab.bench.harness.machine_info import OtherProcessLoad
 from gluonlab.data import DATASETS, load_dataset
 from gluonlab.data.images.image_locations import FORMAT_NAMES
 from gluonlab.data.sets.packed_folder import pack_dataset
@@ -196,6 +197,13 @@ def test_a_comparison_reads_its_images_once(run, small, monkeypatch):
     words = f"compare 1,2,3 --dataset folder:{small} --model mlp --epochs 1 --json"
     status, out, _ = run(*words.split(), *ONE)
     assert (status, len(json.loads(out)), load.call_count) == (0, 3, 1)
+
+
+@pytest.mark.parametrize("others", [0.0, 1.25])
+def test_a_comparison_reports_other_busy_processes(run, monkeypatch, others):
+    monkeypatch.setattr(OtherProcessLoad, "busy_cores", lambda self: others)
+    status, _, err = run("compare", "1,2", "--model", "mlp", "--epochs", "1", "--quiet")
+    assert (status, "warning: other processes kept 1.2 of " in err) == (0, others > 0)
 
 
 @pytest.mark.parametrize("more", [[], ["--out", "a/run"], ["compare", "1,2"]], ids=["run", "out", "compare"])
