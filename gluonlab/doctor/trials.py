@@ -250,7 +250,7 @@ def check_stores(ctxs: List[mx.Context]) -> None:
 
 
 def _check_sums(name: str, ctxs: List[mx.Context]) -> Dict[str, int]:
-    """Count ``wrong`` elements of sums, and ``unlike`` sums: their bits are not the first sum's."""
+    """Count ``wrong`` elements in sums, and ``unlike`` sums (bits differ from the first sum's)."""
     from mxnet import nd
 
     random, store = np.random.RandomState(0), make_kvstore(name, ctxs)
@@ -475,7 +475,7 @@ def measure_seconds(work: Callable[[], Any]) -> float:
 
 
 def _time_repeats(work: Callable[[], Any], repeats: int) -> float:
-    """Return the seconds of ``repeats`` calls of ``work``, until all queued operations are done."""
+    """Return how many seconds ``repeats`` calls of ``work`` take, with the queued operations."""
     from mxnet import nd
 
     nd.waitall()

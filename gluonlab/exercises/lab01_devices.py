@@ -229,7 +229,7 @@ def _max_counted_s(took: float) -> float:
 
 
 def _check_timed_pause(timed: TimedAnswer, ctx: mx.Context) -> None:
-    """Raise Wrong unless the answer measured about PAUSE_S for work that keeps ``ctx`` busy so long."""
+    """Raise Wrong unless the answer measured about PAUSE_S, the duration of the work on ``ctx``."""
     got, took, cpu_clocks = timed
     en = f"for work that keeps {ctx} busy for {PAUSE_S} s your clock returned {got:.3g}"
     ja = f"{ctx} での {PAUSE_S} 秒の処理が {got:.3g}"

@@ -206,7 +206,7 @@ def check_accumulate_means(answer: Callable[..., Any]) -> None:
 
 
 def _check_forward_calls(batch: _SentenceBatch, recorder: ForwardRecorder) -> None:
-    """Raise Wrong unless there was one forward call per microbatch, of sizes as even as can be."""
+    """Raise Wrong unless there was one forward call per microbatch, as evenly sized as possible."""
     count, parts, sizes = len(batch.lengths), batch.parts, recorder.batch_sizes
     allowed, least = math.ceil(count / parts), count // parts
     all_have_words = len(batch.microbatches(shard_bounds)) == parts  # the answer may skip those without

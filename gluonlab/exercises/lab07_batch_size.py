@@ -271,7 +271,7 @@ def _matches_training(**change: Callable[[TrainingCase], Any]) -> Callable[..., 
 
 
 def _skips_questions(run: TrainingCase, got: TrainingAnswer) -> bool:
-    """Return whether the answer trains right, but does not call ``good_enough`` in each step."""
+    """Return whether the answer trains correctly but does not call ``good_enough`` in each step."""
     beyond = _simulate_training(run, run.limit + run.images)
     return bool(got.params_by_step) and all(any(map(values.is_close, beyond)) for values in got.params_by_step)
 

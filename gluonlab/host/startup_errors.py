@@ -67,7 +67,7 @@ def explain_hidden_module(error: BaseException | None) -> str | None:
 
 
 def _find_hiding_file(error: BaseException | None) -> str | None:
-    """Return a message if a file that hides a module caused ``error``; else None.
+    """Return a message if ``error`` was caused by a file that hides a module; else None.
 
     An error or one of its causes was raised in the hiding file, or names the hidden module.
     """

@@ -2,7 +2,7 @@
 
 A file has the suffix .part until its digest has been verified. The next call resumes an interrupted
 download. An archive is unpacked into a temporary folder, which is then moved into place. A
-downloaded archive is deleted afterwards; an archive that the user put there is kept.
+downloaded archive is then deleted, but an archive that the user supplied is kept.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def download(
 ) -> Path:
     """Download a data set's missing and damaged files. Return the folder that contains the files.
 
-    ``root``: the folder of all data sets. ``mirror``: an address given by the user, which is tried
-    first, as mirror/FILE and as mirror/NAME/FILE. ``log`` is called with one line per step.
-    Processes that download the same data set wait for each other.
+    ``root``: the folder of all data sets. ``mirror``: an address from the user that is tried first,
+    as mirror/FILE and mirror/NAME/FILE. ``log`` is called with one line per step. Processes that
+    download the same data set wait for each other.
 
-    Raises DownloadError if no address has some file. The message describes how to fetch the file by
-    hand. Raises OutputError if the disk is full, and ConfigError for a ``mirror`` that is not
-    http:// or https://.
+    Raises DownloadError if a file is not available at any address. The message describes how to
+    fetch the file by hand. Raises OutputError if the disk is full, and ConfigError for a ``mirror``
+    that is not http:// or https://.
     """
     mirrors = _user_mirrors(source, mirror) + list(source.mirrors)
     folder = root / source.name
@@ -81,7 +81,7 @@ def download(
 
 
 def _user_mirrors(source: Source, mirror: Optional[str]) -> List[str]:
-    """Return the addresses to try on the user's mirror: without, and with, the data set's name."""
+    """Return the addresses to try on the user's mirror, without and with the data set's name."""
     if mirror is None:
         return []
     if not re.match(r"(?i)https?://[^/\s]", mirror):
@@ -153,8 +153,8 @@ class _DatasetDownload(NamedTuple):
     ) -> None:
         """Download one file to ``folder`` from the first mirror that has it.
 
-        ``install``: moves the file into place, or raises DataError if it is wrong. ``by_hand``:
-        lines for the error message, which describe how to fetch the file by hand.
+        ``install``: moves the file into place, or raises DataError if the file is wrong.
+        ``by_hand``: lines for the error message, which describe how to fetch the file by hand.
         """
         sizes = range(file.size, file.size + 1)  # allowed sizes in bytes
         if self.source.contents and self.source.contents.known_files:
@@ -388,7 +388,7 @@ def _write_response(
 
 
 def _read_chunk(response: requests.Response, max_bytes: int) -> bytes:
-    """Wait for the next bytes, and return at most ``max_bytes`` of them; b"" at the end."""
+    """Wait for the next bytes, and return at most ``max_bytes`` bytes; b"" at the end."""
     read1 = getattr(response.raw, "read1", None)
     # urllib3 1.26 has no read1. Its read waits until a chunk is complete, so chunks must be small.
     if read1 is None:
@@ -397,7 +397,7 @@ def _read_chunk(response: requests.Response, max_bytes: int) -> bytes:
 
 
 def _find_response_start(response: requests.Response, present: int) -> Optional[int]:
-    """Return the position in the file at which a response starts: ``present`` (resumed) or 0.
+    """Return the position in the file where a response starts: ``present`` if resumed, else 0.
 
     Returns None if the response does not continue the local file. ``present``: the size of the
     local file in bytes.
