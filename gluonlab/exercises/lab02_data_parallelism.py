@@ -184,7 +184,7 @@ class LeastSquares:
 
     @cached_property
     def small_updates(self) -> List[Array]:
-        """The steps lr * gradient of successive updates, one per shard, at the updated weights."""
+        """The steps lr * gradient of successive updates, one per shard, using updated weights."""
         updates: List[Array] = []
         for shard in self.shards:
             updates.append(self.lr * self.gradient(self.weights - sum(updates), shard))

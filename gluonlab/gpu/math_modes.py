@@ -60,7 +60,7 @@ def resolve_arithmetic(deterministic: bool = False, tf32: Optional[bool] = None)
 
 
 def check_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
-    """Raise ConfigError if this process has already computed on GPUs with another arithmetic."""
+    """Raise ConfigError if this process has already used a different Arithmetic on GPUs."""
     if _current_arithmetic is None or not _has_gpu(ctxs):
         return
     if requested.tf32 != _current_arithmetic.tf32:

@@ -49,7 +49,7 @@ def _exit_on_interrupt(number: int, frame: object) -> None:
 
 
 def exit_immediately(number: int, frame: object) -> None:
-    """Exit immediately with status 128 + ``number``. A handler for code that has no open files."""
+    """Exit immediately with status 128 + ``number``. For code that has no open files."""
     os._exit(128 + number)
 
 

@@ -92,7 +92,7 @@ def _user_mirrors(source: Source, mirror: Optional[str]) -> List[str]:
 
 @contextmanager
 def _hold_lock(path: Path, on_wait: Callable[[], object]) -> Iterator[None]:
-    """Lock ``path`` in the with block. If another process has the lock, call ``on_wait``, and wait.
+    """Lock ``path`` in the with block. If another process has the lock, call ``on_wait`` and wait.
 
     The lock file is never deleted: otherwise, two processes could hold the lock at once.
     """
@@ -135,7 +135,7 @@ class _DatasetDownload(NamedTuple):
             self._fetch_from_mirrors(file, folder, partial(_install_file, file, folder), by_hand)
 
     def fetch_archive(self) -> None:
-        """Download and unpack an archive. If the user has put a copy into ``root``, use that."""
+        """Download and unpack an archive. If the user has put a copy into ``root``, use it."""
         [file] = self.source.files
         install = partial(_install_archive, self.source, self.root / self.source.name)
         archive = self.root / file.name

@@ -145,7 +145,7 @@ class DecoderPool:
 
 
 def _stop_workers(workers: List[DecodeWorker], requests: "Requests") -> None:
-    """Kill the processes, and end the threads that send them requests. Any thread may call this."""
+    """Kill the processes, and end the threads that send them requests. Any thread can do this."""
     requests.put(None)
     for worker in workers:
         worker.process.kill()

@@ -93,7 +93,7 @@ class Augment:
         return CropsAndFlips(down, right, mirrored)
 
     def __call__(self, shards: Sequence[nd.NDArray], draw: CropsAndFlips) -> List[nd.NDArray]:
-        """Queue the transforms of each shard (n, C, H, W). ``draw``: those for the whole batch."""
+        """Queue the transforms of each shard (n, C, H, W). ``draw``: values for the whole batch."""
         bounds = bounds_from_sizes([len(shard) for shard in shards])
         return [self._get_shifter(shard)(shard, draw.select(slice(*bound))) for shard, bound in zip(shards, bounds)]
 

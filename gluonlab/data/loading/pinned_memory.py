@@ -46,7 +46,7 @@ class PinnedCopier:
         return filled
 
     def _next_buffer(self, array: "NDArray[Any]") -> nd.NDArray:
-        """Return the least recently filled buffer, or a new one if ``array`` does not fit."""
+        """Return the least recently filled buffer, or a new one if the buffer is too small."""
         if len(self._buffers) == BUFFERS:
             buffer = self._buffers.popleft()
             if buffer.shape[1:] == array.shape[1:] and len(buffer) >= len(array) and buffer.dtype == array.dtype:

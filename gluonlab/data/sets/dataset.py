@@ -85,7 +85,7 @@ class LabeledSplit:
 
     @property
     def targets(self) -> "Targets":
-        """The labels: int32 (N,) or, with weights, float32 (N, 2), each label and its weight."""
+        """The labels as int32 (N,) or, with weights, rows of label and weight as float32 (N, 2)."""
         return self.labels if self.weights is None else self._labels_and_weights
 
     def with_weights(self: "S", weights: "Weights") -> "S":
@@ -228,7 +228,7 @@ def parse_normalization(value: str) -> Optional[Normalization]:
 
 
 def resolve_normalization(value: str, channels: int, dataset: str) -> Optional[Normalization]:
-    """Return (means, deviations) of ``channels`` channels for a value of ``TrainConfig.normalize``.
+    """Return (means, deviations) by channel for a value of ``TrainConfig.normalize``.
 
     ``dataset``: the data set's name, for error messages. Raises ConfigError if the value is invalid
     or has a different number of channels.
