@@ -129,7 +129,7 @@ def copy_summary(outcome: ProcessOutcome) -> str:
 
 # --- arithmetic: does every GPU compute the same as the CPU, and do all GPUs give the same bits?
 
-# relative to the largest number; another order of thousands of float32 sums changes far less
+# relative to the largest number; a different order of thousands of float32 sums changes far less
 ARITHMETIC_TOLERANCE = 1e-4
 ROUNDS = 3  # to find GPUs that are only sometimes wrong
 

@@ -1,7 +1,7 @@
 """The exercises of lab 01: arrays on devices, timing, and a batch split over devices.
 
-01-1: the device of each array. 01-2: a clock for queued work. 01-3: a batch cut into shards.
-01-4: the gradient of a batch from the gradients of its shards.
+01-1: the device of each array. 01-2: a clock for queued work. 01-3: a batch cut into shards. 01-4:
+a batch's gradient, computed from its shards' gradients.
 """
 
 from __future__ import annotations

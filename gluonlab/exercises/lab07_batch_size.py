@@ -50,7 +50,7 @@ from gluonlab.exercises.softmax_regression import (
     read_params,
 )
 
-# --- 07-1: a training on k devices with k times the batch and the rate, until it reaches a target
+# --- 07-1: training on k devices with k times the batch and the rate, until a target is reached
 
 
 EXTRA_QUESTIONS = 3  # more calls of `good_enough` than needed, before the answer is stopped

@@ -158,7 +158,7 @@ class _DatasetDownload(NamedTuple):
         """
         sizes = range(file.size, file.size + 1)  # allowed sizes in bytes
         if self.source.contents and self.source.contents.known_files:
-            # A repacked archive of the same files may have another size.
+            # A repacked archive of the same files may have a different size.
             sizes = range(1, self.source.contents.max_bytes + 1)
         part = folder / f"{file.name}.part"
         if file_size(part) >= sizes.stop:
