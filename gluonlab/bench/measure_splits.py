@@ -102,7 +102,7 @@ class PreparedSplit:
 
     @property
     def cuts(self) -> str:
-        """Return the number of the first layer of each stage but the first: ``3,7``, or ""."""
+        """Return each stage's first layer number, without the first stage: ``3,7``, or ""."""
         return ",".join(map(str, self.staged_strategy.cuts)) if self.staged_strategy is not None else ""
 
     def step(self) -> None:

@@ -1,8 +1,8 @@
 """``bench strategies``: compares the parallel strategies of a model.
 
-The ways are data parallelism, splits of layers or channels, and pipelines. This module contains
-their names and options, and the tables of results. `gluonlab.bench.measure_splits` measures. Does
-not import MXNet.
+The strategies are data parallelism, splits of layers or channels, and pipelines. This module
+contains their names and options, and the tables of results. `gluonlab.bench.measure_splits` makes
+the measurements. This module does not import MXNet.
 """
 
 from __future__ import annotations

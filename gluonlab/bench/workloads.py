@@ -1,4 +1,4 @@
-"""The networks that measurements train on random images. Does not import MXNet."""
+"""The networks that measurements train on random images. This module does not import MXNet."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Data sets: downloads files, decodes images, and loads batches to the devices.
 
-The names below are imported on first use. So data can be downloaded on a login node without MXNet,
+The names below are imported on first use, so data can be downloaded on a login node without MXNet,
 and decoder processes import neither MXNet nor the data sets.
 """
 

@@ -173,7 +173,7 @@ def describe_cores() -> str:
 
 
 def _describe_idle_threads() -> str:
-    """Return text on how idle OpenMP threads wait: as the user or, by default, gluonlab sets."""
+    """Return text about how idle OpenMP threads wait, as the user or, by default, gluonlab sets."""
     settings = ", ".join(f"{name}={value}" for name, value in openmp_settings.user_spin_settings().items())
     if settings:
         return f"idle threads wait as {settings} says"

@@ -60,7 +60,7 @@ def worst_status(findings: Iterable[Finding]) -> str:
 
 
 def run_check(name: str, check: Callable[[], Sequence[Finding]]) -> List[Finding]:
-    """Return the findings of a check. If the check raises, the error becomes a finding."""
+    """Return the findings from a check. An error that the check raises becomes a finding."""
     try:
         return list(check())
     except Exception as error:

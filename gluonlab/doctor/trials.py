@@ -129,7 +129,7 @@ def copy_summary(outcome: ProcessOutcome) -> str:
 
 # --- arithmetic: does every GPU compute the same as the CPU, and do all GPUs give the same bits?
 
-# relative to the largest number; another order of thousands of float32 sums changes far less
+# relative to the largest number; a different order of thousands of float32 sums changes far less
 ARITHMETIC_TOLERANCE = 1e-4
 ROUNDS = 3  # to find GPUs that are only sometimes wrong
 
@@ -250,7 +250,7 @@ def check_stores(ctxs: List[mx.Context]) -> None:
 
 
 def _check_sums(name: str, ctxs: List[mx.Context]) -> Dict[str, int]:
-    """Count ``wrong`` elements of sums, and ``unlike`` sums: their bits are not the first sum's."""
+    """Count ``wrong`` elements in sums, and ``unlike`` sums (bits differ from the first sum's)."""
     from mxnet import nd
 
     random, store = np.random.RandomState(0), make_kvstore(name, ctxs)
@@ -475,7 +475,7 @@ def measure_seconds(work: Callable[[], Any]) -> float:
 
 
 def _time_repeats(work: Callable[[], Any], repeats: int) -> float:
-    """Return the seconds of ``repeats`` calls of ``work``, until all queued operations are done."""
+    """Return how many seconds ``repeats`` calls of ``work`` take, with the queued operations."""
     from mxnet import nd
 
     nd.waitall()

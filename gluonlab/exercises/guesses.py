@@ -92,7 +92,7 @@ class NumberForm(AnswerForm):
         return f"{en}, such as {example}", f"{ja} (例: {example})"
 
     def read(self, given: Any) -> float:
-        """Convert to a number. Raises ValueError for another type, or outside the range."""
+        """Convert ``given`` to a number. Raises ValueError for a wrong type or a wrong range."""
         value = _to_python_scalar(given)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
             raise ValueError

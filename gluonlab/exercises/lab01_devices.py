@@ -1,7 +1,7 @@
 """The exercises of lab 01: arrays on devices, timing, and a batch split over devices.
 
-01-1: the device of each array. 01-2: a clock for queued work. 01-3: a batch cut into shards.
-01-4: the gradient of a batch from the gradients of its shards.
+01-1: the device of each array. 01-2: a clock for queued work. 01-3: a batch cut into shards. 01-4:
+a batch's gradient, computed from its shards' gradients.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def _max_counted_s(took: float) -> float:
 
 
 def _check_timed_pause(timed: TimedAnswer, ctx: mx.Context) -> None:
-    """Raise Wrong unless the answer measured about PAUSE_S for work that keeps ``ctx`` busy so long."""
+    """Raise Wrong unless the answer measured about PAUSE_S, the duration of the work on ``ctx``."""
     got, took, cpu_clocks = timed
     en = f"for work that keeps {ctx} busy for {PAUSE_S} s your clock returned {got:.3g}"
     ja = f"{ctx} での {PAUSE_S} 秒の処理が {got:.3g}"

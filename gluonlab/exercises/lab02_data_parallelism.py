@@ -184,7 +184,7 @@ class LeastSquares:
 
     @cached_property
     def small_updates(self) -> List[Array]:
-        """The steps lr * gradient of successive updates, one per shard, at the updated weights."""
+        """The steps lr * gradient of successive updates, one per shard, using updated weights."""
         updates: List[Array] = []
         for shard in self.shards:
             updates.append(self.lr * self.gradient(self.weights - sum(updates), shard))
@@ -312,7 +312,7 @@ FACTOR_MISTAKES = explain.formula_mistakes(_matches_factor, [
 
 
 class AccuracyLandscape(NamedTuple):
-    """Simulated trainings: ``accuracy(global batch size, learning rate)`` with known best rates.
+    """Simulated runs: ``accuracy(global batch size, learning rate)``, with known best rates.
 
     ``ks``: the numbers of devices to tune for. ``rates``: the learning rates to choose from.
     """
@@ -365,7 +365,7 @@ def check_best_rates(answer: Callable[..., Any]) -> None:
 
 
 def _check_rate_choice(answer: Callable[..., Any], landscape: AccuracyLandscape) -> None:
-    """Raise Wrong if the answer's rates or batch size are wrong, or it repeats a training."""
+    """Raise Wrong if the answer's rates or batch size are wrong, or if it repeats a run."""
     en, ja, accuracy, ks, b, rates = landscape
     case, trainings = CaseText(en, ja), Counter()  # type: CaseText, Counter[Any]
 

@@ -184,7 +184,7 @@ def check_compare_runs(answer: Callable[[Run, Run], Dict[str, Difference]]) -> N
 
 
 class _CurveComparison(NamedTuple):
-    """A rule for comparing runs. Each known mistake is a rule with another value of one field.
+    """A rule for comparing runs. A known mistake is a rule with a different value in one field.
 
     ``accuracy_at(curve, reading)``: the accuracy at a reading of the clock. ``seconds``: computes
     the clock readings from how many seconds each epoch took. ``sign``: 1, or -1 for the opposite

@@ -531,7 +531,7 @@ def _explain_wrong_sums(wrong_sums: Sequence[_WrongSum]) -> TextPair:
     )  # fmt: skip
 
 
-# --- 05-4 and 05-6: the idle share of each device of a pipeline, computed and measured
+# --- 05-4 and 05-6: the idle fraction of each device in a pipeline, computed and measured
 #
 # In the formulas, f and b are the times of each stage's forward and backward of a microbatch, and m
 # is the number of microbatches.

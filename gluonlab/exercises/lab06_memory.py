@@ -166,7 +166,7 @@ class _SentenceBatch(NamedTuple):
 
     @property
     def arrays(self) -> Tuple[Array, Array, Array]:
-        """Random inputs (sentences, positions, FEATURES), labels, and 1 for words, 0 for padding."""
+        """Random inputs (sentences, positions, FEATURES), labels, and a mask with 0 for padding."""
         real = (np.arange(max(self.lengths)) < np.array(self.lengths)[:, None]).astype("float32")
         random = case_rng([6, self.seed])
         x = random.normal(0, 1, (*real.shape, FEATURES)).astype("float32")
@@ -206,7 +206,7 @@ def check_accumulate_means(answer: Callable[..., Any]) -> None:
 
 
 def _check_forward_calls(batch: _SentenceBatch, recorder: ForwardRecorder) -> None:
-    """Raise Wrong unless there was one forward call per microbatch, of sizes as even as can be."""
+    """Raise Wrong unless there was one forward call per microbatch, as evenly sized as possible."""
     count, parts, sizes = len(batch.lengths), batch.parts, recorder.batch_sizes
     allowed, least = math.ceil(count / parts), count // parts
     all_have_words = len(batch.microbatches(shard_bounds)) == parts  # the answer may skip those without
@@ -389,7 +389,7 @@ def check_microbatch_rounds(answer: Callable[[int, int, int], Rounds]) -> None:
 
 
 def _check_round_parts(case: CaseText, got: Rounds, images: int) -> None:
-    """Check that no part is empty, each image is in one part, and no device has two in a round."""
+    """Check that each image is in one part, no part is empty, and no device has two per round."""
     use_counts, outside_parts = np.zeros(images, int), []
     for number, parts in enumerate(got):
         case.check_faults(

@@ -50,7 +50,7 @@ from gluonlab.exercises.softmax_regression import (
     read_params,
 )
 
-# --- 07-1: a training on k devices with k times the batch and the rate, until it reaches a target
+# --- 07-1: training on k devices with k times the batch and the rate, until a target is reached
 
 
 EXTRA_QUESTIONS = 3  # more calls of `good_enough` than needed, before the answer is stopped
@@ -271,7 +271,7 @@ def _matches_training(**change: Callable[[TrainingCase], Any]) -> Callable[..., 
 
 
 def _skips_questions(run: TrainingCase, got: TrainingAnswer) -> bool:
-    """Return whether the answer trains right, but does not call ``good_enough`` in each step."""
+    """Return whether the answer trains correctly but does not call ``good_enough`` in each step."""
     beyond = _simulate_training(run, run.limit + run.images)
     return bool(got.params_by_step) and all(any(map(values.is_close, beyond)) for values in got.params_by_step)
 

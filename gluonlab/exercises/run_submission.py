@@ -196,7 +196,7 @@ class NotebookKernel:
 
 
 class _KernelEnded(Exception):
-    """The error if the process of the cells has ended, or is out of time. Its text says why."""
+    """Error that the process that runs cells has ended, or is out of time. Its text says why."""
 
 
 def _is_reply_to(message: "dict[str, Any]", message_id: str) -> bool:

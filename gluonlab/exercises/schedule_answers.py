@@ -272,7 +272,7 @@ def _find_unfinished_chunk(schedule: Schedule, last: Any) -> Tuple[int, int]:
 
 
 def _locate_sum(schedule: Schedule, last: Any, chunk: int) -> TextPair:
-    """Return texts that say which rank has the chunk's sum instead of its owner, or empty texts."""
+    """Return texts that say which rank, not the owner, has the chunk's sum, or empty texts."""
     complete = complete_contributions(schedule, chunk)
     holder: Optional[int] = next((rank for rank in range(schedule.world_size) if last[rank][chunk] == complete), None)
     if schedule.collective != REDUCE_SCATTER or holder is None:

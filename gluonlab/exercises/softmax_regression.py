@@ -248,7 +248,7 @@ def explain_wrong_update(update: Update) -> Wrong:
 
 
 def cut_larger_last(count: int, parts: int) -> List[Tuple[int, int]]:
-    """Return (begin, end) of each part of a batch, as `shard_bounds`; the last parts are larger."""
+    """Return (begin, end) of each part of a batch like `shard_bounds`, but larger parts last."""
     return [(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
 
 

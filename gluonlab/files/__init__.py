@@ -1,1 +1,1 @@
-"""Writes files, folders and arrays, completely or not at all."""
+"""Writes files, folders and arrays, either completely or not at all."""

@@ -4,9 +4,9 @@ This module writes the same bytes as ``mx.nd.save`` (NDArray::Save in src/ndarra
 fixes two of MXNet's problems:
 
 - ``mx.nd.save`` ignores errors when it closes the file. On a full disk, the end of the file is lost
-  without an error. So here, Python writes the file.
+  without an error. So this module writes the file in Python.
 - ``mx.nd.load`` allocates the array that a header describes. A single damaged byte can exhaust
-  memory, or produce an array that is too large for MXNet. So here, headers are checked first.
+  memory, or produce an array that is too large for MXNet. So this module checks headers first.
 
 A file has the format of ``list`` in this table:
 
@@ -90,8 +90,8 @@ class Header(NamedTuple):
 def read_arrays(path: Path) -> Dict[str, nd.NDArray]:
     """Read a file from `save_arrays` or ``mx.nd.save``. Return its arrays by name, on mx.cpu(0).
 
-    Works with and without ``npx.set_np()``. An array without dimensions gets shape (1,). Arrays
-    without elements are omitted.
+    This function works with and without ``npx.set_np()``. An array without dimensions gets shape
+    (1,). Arrays without elements are omitted.
 
     Raises:
         ValueError: If the file is incomplete, or is not a list of dense arrays with distinct names.
@@ -151,7 +151,7 @@ def read_array(file: IO[bytes], size: int) -> "nd.NDArray | None":
 
 
 def read_header(file: IO[bytes]) -> Header:
-    """Read an array's header. Raise ValueError for a header that MXNet would not write."""
+    """Read an array's header. Raises ValueError for a header that MXNet would not write."""
     [version] = _unpack(file, "<I")
     if version in (VERSION_2, VERSION_3) and _unpack(file, "<i") != (0,):
         raise ValueError("an array that is not dense")

@@ -1,4 +1,4 @@
-"""Writes files and folders, completely or not at all.
+"""Writes files and folders, either completely or not at all.
 
 The module also checks output paths before work starts, creates temporary folders, and reads files
 up to a maximum size.
@@ -130,7 +130,7 @@ def remove_stale_temporaries(folders: Iterable[Path], names: Sequence[str]) -> N
 
 
 def is_temporary(name: str, names: Sequence[str]) -> bool:
-    """Return whether `atomic_path` or `atomic_folder` makes such a temporary name for ``names``."""
+    """Return whether ``name`` is a temporary name that this module makes for one of ``names``."""
     choices = "|".join(map(re.escape, names))
     return re.fullmatch(rf"\.({choices})-[0-9a-f]{{8}}(\.part)?", name) is not None
 
@@ -220,7 +220,7 @@ def _remove_stale_folders(parent: Path, prefix: str) -> None:
 
 
 def _is_private(path: Path) -> bool:
-    """Return whether only this user can access the folder ``path``, as if made by ``mkdtemp``."""
+    """Return whether only this user can access the folder ``path``, as with ``mkdtemp``."""
     with suppress(OSError):
         status = os.lstat(path)
         mode = stat.S_IMODE(status.st_mode) & ~stat.S_ISVTX  # which Jupyter sets
@@ -243,7 +243,7 @@ def remove_empty_folders(folders: Sequence[Path]) -> None:
 
 @contextmanager
 def create_writable_folder(path: Path, remedy: str = DEFAULT_REMEDY) -> Iterator[None]:
-    """Make ``path`` a folder in which files can be written.
+    """Make ``path`` a folder to which files can be written.
 
     New folders are removed if the with block raises. Raises OutputError if no file can be written.
     """
@@ -377,7 +377,7 @@ def _raise_option_errors(option: str, path: Path) -> Iterator[None]:
 
 
 def is_sagemaker_marker(name: str) -> bool:
-    """Return whether SageMaker creates files with this name next to files that it copies to S3."""
+    """Return whether SageMaker creates files with this name beside files that it copies to S3."""
     return name.endswith(SAGEMAKER_MARKERS)
 
 

@@ -1,1 +1,1 @@
-"""Queries NVML and CUDA about the machine's GPUs, and sets the GPUs' arithmetic."""
+"""Queries NVML and CUDA about the machine's GPUs, and sets how the GPUs compute."""

@@ -11,8 +11,8 @@ until the process ends.
 
 mxnet-cu112 1.9.1 contains machine code for some GPUs only. On other GPUs, MXNet ends the process,
 or fails at its first operator with "no kernel image is available for execution on the device". By
-then, time has been lost reading data sets. So `check_gpus_supported` raises an error before any
-array is created on a GPU.
+then, time has been wasted on reading data sets. So `check_gpus_supported` raises an error before
+any array is created on a GPU.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _requested_pairs: Set[Pair] = set()  # CUDA accepts each pair only once per proc
 
 
 def enable_peer_access(ctxs: Sequence[Any]) -> None:
-    """Enable direct copies between the GPUs among ``ctxs`` (mx.Context), if CUDA supports them.
+    """Enable direct copies between the GPUs in ``ctxs`` (mx.Context), if CUDA supports such copies.
 
     Copies between other pairs go through the host. This function does nothing for CPU devices, or
-    if MXNET_ENABLE_GPU_P2P=0 is set. It creates a CUDA context on each GPU.
+    if MXNET_ENABLE_GPU_P2P=0 is set. The function creates a CUDA context on each GPU.
     """
     numbers = gpu_numbers(ctxs)
     new_pairs = [pair for pair in permutations(numbers, 2) if pair not in _requested_pairs]
@@ -74,7 +74,7 @@ def format_peer_access(numbers: Sequence[int], pairs: Sequence[Pair], enabled: b
     """Return one line about direct copies, or "" for fewer than two GPUs.
 
     Args:
-        numbers: MXNet's numbers of the GPUs.
+        numbers: MXNet's numbers for the GPUs.
         pairs: The pairs (a, b) of GPUs with access to each other's memory.
         enabled: Whether MXNET_ENABLE_GPU_P2P allows access.
     """
@@ -105,7 +105,7 @@ def pci_bus_ids(ctxs: Sequence[Any]) -> List[str]:
 
 
 def gpu_numbers(ctxs: Sequence[Any]) -> List[int]:
-    """Return MXNet's numbers of the GPUs among ``ctxs``, without duplicates."""
+    """Return MXNet's numbers for the GPUs in ``ctxs``, without duplicates."""
     return list(dict.fromkeys(ctx.device_id for ctx in ctxs if ctx.device_type == "gpu"))
 
 
@@ -183,7 +183,7 @@ def check_gpus_supported(ctxs: Sequence[Any], count: int) -> None:
 def describe_unsupported(numbers: Sequence[int], count: int) -> str:
     """Return a line about the GPUs for which MXNet has no machine code; "" if there are none.
 
-    ``numbers``: MXNet's numbers of the GPUs. ``count``: the number of GPUs that CUDA shows.
+    ``numbers``: MXNet's numbers for the GPUs. ``count``: the number of GPUs that CUDA shows.
     """
     models = {number: gpu_model(number) for number in numbers}
     unsupported = {number: model for number, model in models.items() if model and not is_supported(model.capability)}
@@ -215,7 +215,7 @@ def _is_usable(number: int) -> bool:
 
 
 def gpu_model(number: int) -> Optional[GpuModel]:
-    """Return the model of gpu:``number``, as the driver reports it, or None if that fails."""
+    """Return the model of gpu:``number`` that the driver reports, or None if the query fails."""
     import mxnet as mx
 
     # symbols are also looked up in the libraries that libmxnet.so needs, such as libcuda

@@ -29,7 +29,7 @@ class ProcessOutcome:
     Attributes:
         answers: The JSON objects that the process printed, in order.
         failure: Text about how the process failed, or "" if it succeeded.
-        last_line: The last line on stderr.
+        last_line: The last line that the process wrote to stderr.
     """
 
     answers: List[Dict[str, Any]]
@@ -54,7 +54,7 @@ def run_isolated(
 ) -> ProcessOutcome:
     """Run ``python -m module arguments`` for at most ``timeout_s``, and return the outcome.
 
-    ``environ``: the environment of the child process, by default that of this process.
+    ``environ``: the environment of the child process; by default this process's environment.
     """
     command = [sys.executable, "-c", _RUN, json.dumps(sys.path), module, *arguments]
     with subprocess.Popen(
@@ -84,14 +84,14 @@ def run_isolated(
 def kill_all() -> None:
     """Kill all processes that `run_isolated` has started.
 
-    They run in their own sessions, so Ctrl-C in a terminal does not stop them.
+    The processes run in separate sessions, so Ctrl-C in a terminal does not stop them.
     """
     for child in list(_running):
         signal_group(child.pid, signal.SIGKILL)
 
 
 def send_answer(**answer: Any) -> None:
-    """Print the answer as one line of JSON, without buffering. Called in the child process."""
+    """Print the answer as one line of JSON, without buffering. Call this in the child process."""
     print(json.dumps(answer), flush=True)
 
 
@@ -101,7 +101,7 @@ def error_message(error: BaseException) -> str:
 
 
 def _parse_answers(out: str) -> List[Dict[str, Any]]:
-    """Return the lines that are JSON objects, since libraries may have printed other lines."""
+    """Return only the lines that are JSON objects, since libraries may have printed other lines."""
     answers = []
     for line in out.split("\n"):
         try:

@@ -3,7 +3,7 @@
 MXNet reads the environment variable for deterministic algorithms when a convolution first runs with
 given shapes (cudnn_convolution-inl.h, cudnn_pooling-inl.h), and keeps the algorithm until the
 process ends. cuBLAS and cuDNN read the TF32 variable when a GPU first computes, not when they are
-loaded. So both can be set after MXNet is imported, but only once in a process.
+loaded. So both settings can be changed after MXNet is imported, but only once per process.
 
 On GPUs of compute capability 8.0 and newer, MXNet requests TF32 from cuBLAS in fully connected
 layers (linalg.h), and cuDNN uses TF32 for convolutions by default. TF32 rounds the factors of a
@@ -47,7 +47,8 @@ _exported_values: Dict[str, Optional[str]] = {}  # what the variables were befor
 def resolve_arithmetic(deterministic: bool = False, tf32: Optional[bool] = None) -> Arithmetic:
     """Return the Arithmetic that the options and environment variables request.
 
-    If ``tf32`` is None, NVIDIA_TF32_OVERRIDE decides. TF32 is off if the variable is not exported.
+    If ``tf32`` is None, NVIDIA_TF32_OVERRIDE decides. If the variable is not set either, TF32 is
+    off.
     """
     exported = {
         name: _exported_values.get(name, os.environ.get(name)) for name in mxnet_setup.DETERMINISTIC_ENVIRONMENT
@@ -59,7 +60,7 @@ def resolve_arithmetic(deterministic: bool = False, tf32: Optional[bool] = None)
 
 
 def check_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
-    """Raise ConfigError if this process has already computed on GPUs with another arithmetic."""
+    """Raise ConfigError if this process has already used a different Arithmetic on GPUs."""
     if _current_arithmetic is None or not _has_gpu(ctxs):
         return
     if requested.tf32 != _current_arithmetic.tf32:
@@ -76,11 +77,11 @@ def check_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
 
 
 def use_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
-    """Set the arithmetic of the GPUs among ``ctxs``, before their first operation.
+    """Set the arithmetic of the GPUs in ``ctxs``, before their first operation.
 
-    Raises ConfigError if this process has already used another arithmetic on GPUs. Only a switch
-    from deterministic to fastest algorithms is allowed. It causes a warning, because existing
-    convolutions stay deterministic.
+    Raises ConfigError if this process has already used a different Arithmetic on GPUs. Only a
+    switch from deterministic to fastest algorithms is allowed. This switch causes a warning,
+    because existing convolutions stay deterministic.
     """
     global _current_arithmetic
     check_arithmetic(requested, ctxs)
@@ -108,8 +109,8 @@ def _silence_tuning_message(ctx: Any) -> None:
     """Prevent MXNet's message about how to turn off cuDNN's tuning.
 
     MXNet prints the message when it tunes the first convolution. So this function first runs a
-    convolution of a single number without tuning. Users see how long tuning takes in the time to
-    the first step.
+    convolution of a single number without tuning. The time to the first step still shows users how
+    long tuning takes.
     """
     from mxnet import nd
 

@@ -20,7 +20,7 @@ TIMEOUT_S = 30.0  # a driver that is being set up takes seconds for each GPU
 
 
 class GpuProcess(NamedTuple):
-    """A process that uses a GPU. ``used_bytes`` is None if the driver does not report it."""
+    """A process that uses a GPU. ``used_bytes``: None if the driver does not report this number."""
 
     pid: int
     name: str
@@ -32,8 +32,8 @@ class NvmlGpu:
     """A GPU, as NVML describes it.
 
     ``index``: the number in NVML and nvidia-smi, in the order of the PCI bus. ``used_bytes``: None
-    if the driver does not report it. ``parts``: the UUIDs of the GPU's MIG devices, into which a
-    GPU can be divided; None if MIG is off.
+    if the driver does not report this number. ``parts``: the UUIDs of the GPU's MIG devices, into
+    which a GPU can be divided; None if MIG is off.
     """
 
     index: int
@@ -58,7 +58,7 @@ class Driver:
         nvlinks: For each pair (a, b) with a < b, the number of NVLinks between the two GPUs.
         nvswitch_gpus: GPUs whose NVLinks lead to NVSwitches.
         pairs_without_access: Pairs of GPUs without access to each other's memory.
-        unreadable_gpus: (number, reason) of each GPU that NVML cannot read.
+        unreadable_gpus: (number, reason) for each GPU that NVML cannot read.
         pcie_levels: For each pair (a, b) with a < b, the level at which the PCIe paths of the two
             GPUs meet: `SAME_SWITCHES`, `SAME_CPU` or another number of nvmlGpuTopologyLevel_t.
             Pairs are missing if the driver does not report their level.
@@ -299,7 +299,7 @@ def visible_gpus(gpus: Sequence[NvmlGpu], visible: Optional[str]) -> VisibleGpus
 
 
 def _find_gpu(gpus: Sequence[NvmlGpu], word: str) -> Optional[NvmlGpu]:
-    """Return the GPU whose position, or beginning of the UUID, is ``word``; else None."""
+    """Return the GPU whose position is ``word``, or whose UUID starts with ``word``; else None."""
     number = re.match(r"\+?(\d+)", word)
     if number:
         return gpus[int(number[1])] if int(number[1]) < len(gpus) else None

@@ -1,6 +1,6 @@
 """Helps to start child processes that die with their parent and import the same gluonlab.
 
-They work with `subprocess.Popen` and with asyncio::
+The helpers work with `subprocess.Popen` and with asyncio::
 
     child = Popen(words, env=add_gluonlab_path(os.environ), **OWN_GROUP_OPTIONS)
     ...

@@ -1,4 +1,4 @@
-"""Reads launchers' environment variables: ranks, host lists, and SageMaker's machine types.
+"""Reads ranks, host lists, and SageMaker machine types from launchers' environment variables.
 
 `LAUNCHERS` is the table of all launchers. `gluonlab.launch.process_membership` uses it to read this
 process's rank, and `gluonlab.engine.local_processes` counts the processes on this host.
@@ -36,7 +36,7 @@ class Launcher(NamedTuple):
         local_size: variables with the number of processes on the host
         root: variable with rank 0's host
         port: variable with rank 0's port
-        job: variables that are the same in all processes of a group, and differ between groups
+        job: variables that are the same in all processes in a group, and differ between groups
         first: number of the lowest rank
         mark: variable that identifies this launcher's processes; if empty, ``rank`` does
     """
@@ -141,7 +141,7 @@ def parse_slurm_hosts(text: str, variable: str) -> List[str]:
     """Return the hosts in a Slurm list such as ``n[001-003,07],gpu-5``, in the same order.
 
     Source: https://slurm.schedmd.com/scontrol.html, "show hostnames". ``variable`` is the name of
-    the variable that contains ``text``. Raises ConfigError for an invalid list, and for more than
+    the variable that contains ``text``. Raises ConfigError for an invalid list, or for more than
     65,536 hosts.
     """
     hosts: List[str] = []
@@ -172,7 +172,7 @@ def _split_outside_brackets(text: str, variable: str) -> Iterator[str]:
 def _expand_ranges(ranges: str, text: str, variable: str) -> List[str]:
     """Expand ``001-003,07`` to ``["001", "002", "003", "07"]``.
 
-    Numbers are padded with zeros to at least as many digits as the first has.
+    Numbers are padded with zeros to at least as many digits as the first number has.
     """
     numbers: List[str] = []
     for part in ranges.split(","):
@@ -272,7 +272,7 @@ def _check_host_slots(hosts: List[HostSlots], variable: str) -> List[HostSlots]:
 def _parse_slots(text: str, variable: str) -> int:
     """Parse a host's number of slots.
 
-    Raise ConfigError unless it is from 1 to MAX_SLOTS_PER_HOST.
+    Raises ConfigError unless the number is from 1 to MAX_SLOTS_PER_HOST.
     """
     if re.fullmatch(r"[0-9]{1,5}", text) is None or not 1 <= int(text) <= MAX_SLOTS_PER_HOST:
         raise ConfigError(

@@ -18,8 +18,8 @@ PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 def control_groups(controller: str, proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Tuple[int, Path]]:
     """Yield (version, folder) for every control group of this process, for versions 2 and 1.
 
-    A process belongs to a group and to all groups above that. In a container, the process's own
-    group is the root. Some of the folders may not exist.
+    A process belongs to a group and to all groups above it. In a container, the process's own group
+    is the root. Some of the folders may not exist.
 
     Args:
         controller: the kind of resource, such as ``cpu`` or ``memory``
@@ -112,7 +112,7 @@ WIDEST_BY_LIMIT = {
 
 
 def instruction_set(environment: Mapping[str, str] = os.environ, proc: Path = PROC) -> str:
-    """Return the widest of INSTRUCTION_SETS that oneDNN may use; "" if it may use none.
+    """Return the widest of INSTRUCTION_SETS that oneDNN may use; "" if oneDNN may use none.
 
     The CPU's flags and oneDNN's variable DNNL_MAX_CPU_ISA limit the sets.
     """
@@ -173,7 +173,7 @@ class AvailableMemory(NamedTuple):
     """The memory that a process can use, in bytes.
 
     Args:
-        total: memory of the machine, or the limit of the container or job if that is less
+        total: memory of the machine, or the limit of the container or job if the limit is lower
         free: memory that new data can use without swapping
         where: MACHINE_MEMORY or CONTAINER_MEMORY, whichever sets ``total``
     """
@@ -243,7 +243,8 @@ _MALLOPT = {MMAP_THRESHOLD: -3, TRIM_THRESHOLD: -1}  # parameters of mallopt in 
 def keep_freed_memory(most: int = 2**31 - 1) -> None:
     """Make glibc keep up to ``most`` bytes of freed memory for later allocations.
 
-    Variables that the user has set keep their effect. Other C libraries are not affected.
+    Variables that the user has set keep their effect. C libraries other than glibc are not
+    affected.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -54,7 +54,7 @@ def signal_for_exception(interrupt: Type[BaseException]) -> signal.Signals:
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Make signals end the process immediately in the with block, even while C code is waiting.
+    """Make signals in the with block end the process immediately, even while C code is waiting.
 
     Python's handlers do not run, so use this only if no work has been started that must be
     completed. Ignored signals stay ignored. Outside the main thread, the block has no effect.
@@ -141,7 +141,7 @@ class StopRequest:
     - Ignored signals stay ignored. Outside the main thread the block has no effect.
 
     Args:
-        describe_files: as for `exit_if_stuck`; only for blocks that call MXNet, which may hang
+        describe_files: see `exit_if_stuck`; only for blocks that call MXNet, which may hang
     """
 
     def __init__(self, describe_files: Optional[Callable[[], str]] = None) -> None:
@@ -225,7 +225,7 @@ TextFunction = Callable[[], str]
 def exit_if_stuck(describe_files: TextFunction = str, until_exit: bool = False) -> Iterator[None]:
     """Make signals end the process if the main thread is stuck in C code in the with block.
 
-    Outside the main thread the block has no effect, because Python runs handlers only in the main
+    Outside the main thread, the block has no effect, because Python runs handlers only in the main
     thread.
 
     Args:
@@ -402,7 +402,7 @@ class _DelayingFinder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> "importlib.machinery.ModuleSpec | None":
         """Find a module in EXTENSION_PACKAGES, with a loader that delays signals.
 
-        None for others.
+        Return None for other modules.
         """
         if name.partition(".")[0] not in EXTENSION_PACKAGES or (
             signal.getsignal(signal.SIGINT) is _delay_signal and name != "numpy"

@@ -49,7 +49,7 @@ def _exit_on_interrupt(number: int, frame: object) -> None:
 
 
 def exit_immediately(number: int, frame: object) -> None:
-    """Exit immediately with status 128 + ``number``. A handler for code that has no open files."""
+    """Exit immediately with status 128 + ``number``. For code that has no open files."""
     os._exit(128 + number)
 
 
@@ -67,7 +67,7 @@ def explain_hidden_module(error: BaseException | None) -> str | None:
 
 
 def _find_hiding_file(error: BaseException | None) -> str | None:
-    """Return a message if a file that hides a module caused ``error``; else None.
+    """Return a message if ``error`` was caused by a file that hides a module; else None.
 
     An error or one of its causes was raised in the hiding file, or names the hidden module.
     """

@@ -18,7 +18,7 @@ HOROVOD_RANK_VARIABLE = "HOROVOD_RANK"
 DYNAMIC_TIMELINE = "DYNAMIC"  # value of TIMELINE_VARIABLE if the program itself starts a timeline
 MAX_THRESHOLD_MB, MAX_CYCLE_TIME_MS = 2**16, 60_000
 # Fusion is off by default. Horovod fuses sums depending on their timing, and adds fused sums in
-# another order, so results would not be bit-identical from run to run. gluonlab's buckets of
+# a different order, so results would not be bit-identical from run to run. gluonlab's buckets of
 # gradients are large enough without fusion.
 DEFAULT_VARIABLES = {THRESHOLD_VARIABLE: "0"}
 

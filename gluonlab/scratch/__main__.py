@@ -109,9 +109,9 @@ def main(
 
 
 def _make_recipe(dataset: str, **options: Optional[str]) -> Recipe:
-    """Return the data set's recipe, changed by those ``options`` that are not None.
+    """Return the data set's recipe, changed by the ``options`` that are not None.
 
-    ``options``: field of Recipe -> text of the command line.
+    ``options``: field of Recipe -> text from the command line.
     """
     chosen = {name: value for name, value in options.items() if value is not None}
     init, epochs, batch, lr = recipe_for(dataset)._replace(**chosen)  # type: ignore[arg-type]

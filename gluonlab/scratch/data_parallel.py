@@ -1,11 +1,11 @@
-"""Data-parallel training of one batch, written with arrays only.
+"""Data-parallel training on one batch, written with arrays only.
 
 The batch is split over the devices. Each device computes the gradients of its shard. The gradients
 are summed, and each replica is updated.
 
 The losses of a shard are summed, not averaged, and the update divides by the size of the whole
-batch. So every image has the same weight for any split, and k devices compute the same update as
-one device, up to the order of summation.
+batch. So every image has the same weight however the batch is split, and k devices compute the same
+update as one device, up to the order of summation.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ Allreduce = Callable[[List[nd.NDArray]], None]
 class Replica(NamedTuple):
     """The parameters on one device, and their gradients.
 
-    ``param.grad`` returns a new object for the same memory each time. It is read only once here, so
-    that an allreduce with prepared operations recognizes the arrays in the next batch.
+    ``param.grad`` returns a new object for the same memory each time. ``param.grad`` is read only
+    once here, so that an allreduce with prepared operations recognizes the arrays in the next
+    batch.
     """
 
     params: Params
@@ -59,7 +60,7 @@ def split_batch(
 ) -> Tuple[List[nd.NDArray], List[nd.NDArray]]:
     """Split images (n, ...) and labels (n,) evenly into shards, and copy each to its device.
 
-    With fewer images than devices, the last devices get no shard. Then the lists are shorter than
+    With fewer images than devices, the last devices get no shard, and the lists are shorter than
     ``ctxs``. Raises DataError if the number of labels differs from the number of images.
     """
     if len(images) != len(labels):
@@ -70,7 +71,7 @@ def split_batch(
 def train_batch(
     images: nd.NDArray, labels: nd.NDArray, replicas: Sequence[Replica], lr: float, allreduce: Allreduce = allreduce
 ) -> List[nd.NDArray]:
-    """Train on one batch, and return for each shard the sum of its losses, of shape (1,).
+    """Train on one batch, and return the sum of each shard's losses as an array of shape (1,).
 
     The function does not wait, so the devices work while the next batch is prepared. ``allreduce``
     is called once per parameter, with the parameter's gradients on all devices.

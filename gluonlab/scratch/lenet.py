@@ -22,7 +22,7 @@ SHAPES: Tuple[Tuple[int, ...], ...] = (
 
 
 def init_params(spread: Deviation = he_deviation, seed: int = 0) -> Params:
-    """Return the initial parameters, of `SHAPES`, on the CPU.
+    """Return the initial parameters, with the shapes in `SHAPES`, on the CPU.
 
     The weights of a layer are drawn from normal(0, ``spread(fan_in)``). Biases are zero.
     """
@@ -34,7 +34,7 @@ def init_params(spread: Deviation = he_deviation, seed: int = 0) -> Params:
 
 
 def fan_in(shape: Tuple[int, ...]) -> int:
-    """Return the number of inputs of each unit of a layer, from the shape of the layer's weight."""
+    """Return how many inputs each unit in a layer has, from the shape of the layer's weight."""
     return math.prod(shape[1:]) if len(shape) == 4 else shape[0]
 
 

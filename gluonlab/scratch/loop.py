@@ -1,4 +1,4 @@
-"""Training loop written with arrays only, and the accuracy on all validation images after each epoch."""
+"""Training loop written with arrays only, which measures validation accuracy after each epoch."""
 
 from __future__ import annotations
 
@@ -91,22 +91,22 @@ def train(
     """Train a copy of ``params`` on each device.
 
     Args:
-        dataset: A data set of gluonlab, or two of Gluon, (train, test).
+        dataset: A gluonlab data set, or a pair of Gluon data sets (train, test).
         params: The initial parameters.
         ctxs: The devices, without duplicates.
         global_batch_size: Images per step on all devices.
-        lr: Learning rate of the whole batch.
+        lr: Learning rate for the whole batch.
         epochs: Number of epochs.
-        seed: Seed of the order of the images.
-        allreduce: Function that replaces arrays by their sum.
+        seed: Seed for the order of the images.
+        allreduce: Function that replaces arrays with their sum.
         report: Function that is called after each epoch.
 
     Raises:
         ConfigError: For an invalid number.
         DataError: For an invalid data set.
-        ModelError: If the images do not fit LeNet.
+        ModelError: If LeNet does not support the images.
         DeviceError: For an invalid list of devices.
-        DivergedError: If the loss is not finite, or beyond recovery.
+        DivergedError: If the loss is not finite, or too large to recover.
     """
     dataset, ctxs = require_dataset(dataset), check_device_list(ctxs)
     whole_number_check(1)("global_batch_size", global_batch_size)
@@ -135,7 +135,7 @@ def train_epoch(
 ) -> float:
     """Train on each batch, wait for all updates, and return the mean loss of the images.
 
-    Raises DivergedError soon after a loss is not finite, or beyond recovery.
+    Raises DivergedError soon after a loss is not finite, or too large to recover.
     """
     total, seen = 0.0, 0
     unread: Deque[Tuple[List[nd.NDArray], int]] = deque()  # losses, and the number of their images
@@ -153,8 +153,8 @@ def train_epoch(
 def accuracy(split: Split, replicas: Sequence[Replica], global_batch_size: int = 256) -> float:
     """Return the fraction of a split's images that the network classifies correctly.
 
-    Each device counts its correct images in an integer, which is read once at the end, as in
-    exercise 4 of the chapter.
+    Each device counts its correct images in an integer, which is read once at the end, as in the
+    chapter's exercise 4.
     """
     ctxs = replica_devices(replicas)
     correct = [nd.zeros((1,), ctx=ctx, dtype="int32") for ctx in ctxs]
@@ -186,7 +186,7 @@ def _unpack_batches(loader: Loader) -> "Generator[Batch, None, None]":
 def _wait_for_loss_sum(losses: Sequence[nd.NDArray], images: int) -> float:
     """Wait for the sum of a batch's losses, check that the mean is valid, and return the sum.
 
-    ``losses``: the sum of each device. ``images``: the number of images in the batch.
+    ``losses``: the sum on each device. ``images``: the number of images in the batch.
     """
     loss = _sum_parts(losses)
     check_loss("the loss", loss / images)

@@ -1,11 +1,11 @@
 """Settings of `gluonlab.scratch.loop`: initialization, epochs, batch size and learning rate.
 
-The chapter "Training on Multiple GPUs" of Dive into Deep Learning draws all weights from
-normal(0, 0.01). This works for Fashion-MNIST with 235 steps per epoch, but not for the 1,437 images
-of the digits. There the signal shrinks in every layer to almost nothing at the output, and the
-gradients also shrink. After 60 epochs the accuracy is still no better than guessing.
-`he_deviation` preserves the size of the signal. With it, the network learns the digits in about
-ten epochs.
+The chapter "Training on Multiple GPUs" of Dive into Deep Learning draws all weights from normal(0,
+0.01). This works for Fashion-MNIST with 235 steps per epoch, but not for the 1,437 images of the
+digits. For the digits, the signal shrinks in every layer to almost nothing at the output, and the
+gradients also shrink. After 60 epochs, the accuracy is still no better than guessing.
+`he_deviation` preserves the size of the signal. With it, the network learns the digits in about ten
+epochs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ INITIALIZATIONS: Dict[str, Deviation] = {"he": he_deviation, "chapter": chapter_
 
 
 class Recipe(NamedTuple):
-    """Settings of a training. ``global_batch_size``: images per step on all devices together."""
+    """Settings for training. ``global_batch_size``: images per step on all devices together."""
 
     init: str = "he"
     epochs: int = 10

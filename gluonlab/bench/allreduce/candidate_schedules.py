@@ -1,7 +1,7 @@
 """Chooses the schedules that ``gluonlab allreduce`` measures or predicts.
 
 Ring-like schedules may appear twice: in device order, and in the best order for the topology's
-links ("placed"). Does not import MXNet.
+links ("placed"). This module does not import MXNet.
 """
 
 from __future__ import annotations

@@ -112,8 +112,8 @@ def probe_speeds(ctxs: Sequence[mx.Context], size_bytes: int) -> MemorySpeeds:
         schedule = large[name]
         payload = schedule.transfers * elements * 4 / schedule.chunks
         moving_s = seconds[name] - schedule.transfers * latency_s
-        # In small probes, the latency is as large and as uncertain as the time of the bytes. So at
-        # least half of the time counts as the time of the bytes.
+        # In small probes, the latency is as large and as uncertain as the time for the bytes. So at
+        # least half of the time counts as the time for the bytes.
         return payload / max(moving_s, seconds[name] / 2)
 
     return MemorySpeeds(

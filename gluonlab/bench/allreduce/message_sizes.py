@@ -1,6 +1,6 @@
 """Parses message sizes, such as ``46MB``, ``1KiB,1MiB`` or ``1KiB:64MiB:4``.
 
-Does not import MXNet.
+This module does not import MXNet.
 """
 
 from __future__ import annotations

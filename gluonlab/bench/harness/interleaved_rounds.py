@@ -198,7 +198,7 @@ class _InterleavedWorkers:
 
 BLOCK_S = 0.03  # much longer than errors of the clock, and than the wait at the end of a block
 WARM_UP_CALLS = 5
-# Calls are queued. With a much longer queue, the time of managing the queue would be measured.
+# Calls are queued. With a much longer queue, the time for managing the queue would be measured.
 MAX_REPEATS = 1000
 
 

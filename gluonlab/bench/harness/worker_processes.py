@@ -149,7 +149,7 @@ class Worker:
             self._process.stdin.close()
 
     def end(self, grace_s: float) -> None:
-        """Wait at most ``grace_s`` for the worker to exit, then kill it and its children."""
+        """Wait at most ``grace_s`` for the worker to exit, then kill worker and children."""
         if self._ended:
             return
         self.close_input()

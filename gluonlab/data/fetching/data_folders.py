@@ -30,7 +30,7 @@ _MANIFEST_LINE = re.compile(r"([0-9a-f]{64})  ([^/].*)")
 
 
 def data_root(data_dir: Optional[str] = None) -> Path:
-    """Return the folder that contains all data sets, as the first available setting determines.
+    """Return the folder that contains all data sets, from the first of these settings that exists.
 
     ====================  =====================================
     ``data_dir``          value of --data-dir
@@ -54,7 +54,7 @@ def data_root(data_dir: Optional[str] = None) -> Path:
 
 
 def _check_data_dir(data_dir: str) -> Path:
-    """Return --data-dir as a path. Raise DataError if a folder cannot have this name."""
+    """Return --data-dir as a path. Raises DataError if a folder cannot have this name."""
     try:
         os.lstat(data_dir)
     except ValueError:  # a NUL in the name
@@ -71,7 +71,7 @@ def _check_data_dir(data_dir: str) -> Path:
 def candidate_folders(root: Path, source: Source) -> List[Path]:
     """Return the folders that may contain the files of a data set, in search order.
 
-    The archive's top folder is included, for users who unpacked the archive by hand.
+    The result includes the archive's top folder, for users who unpacked the archive by hand.
     """
     top_folder = source.contents.top_folder if source.contents else ""
     return [
@@ -154,8 +154,8 @@ def file_digest(path: Path, algorithm: str = "sha256") -> str:
 class FileState(NamedTuple):
     """The state of a file: OK, MISSING or DAMAGED.
 
-    ``expected``: the digest that the file should have. ``found``: the digest that it has; empty if
-    the file is missing.
+    ``expected``: the digest that the file should have. ``found``: the file's actual digest; empty
+    if the file is missing.
     """
 
     path: Path

@@ -57,13 +57,13 @@ def download(
 ) -> Path:
     """Download a data set's missing and damaged files. Return the folder that contains the files.
 
-    ``root``: the folder of all data sets. ``mirror``: an address given by the user, which is tried
-    first, as mirror/FILE and as mirror/NAME/FILE. ``log`` is called with one line per step.
-    Processes that download the same data set wait for each other.
+    ``root``: the folder of all data sets. ``mirror``: an address from the user that is tried first,
+    as mirror/FILE and mirror/NAME/FILE. ``log`` is called with one line per step. Processes that
+    download the same data set wait for each other.
 
-    Raises DownloadError if no address has some file. The message describes how to fetch the file by
-    hand. Raises OutputError if the disk is full, and ConfigError for a ``mirror`` that is not
-    http:// or https://.
+    Raises DownloadError if a file is not available at any address. The message describes how to
+    fetch the file by hand. Raises OutputError if the disk is full, and ConfigError for a ``mirror``
+    that is not http:// or https://.
     """
     mirrors = _user_mirrors(source, mirror) + list(source.mirrors)
     folder = root / source.name
@@ -81,7 +81,7 @@ def download(
 
 
 def _user_mirrors(source: Source, mirror: Optional[str]) -> List[str]:
-    """Return the addresses to try on the user's mirror: without, and with, the data set's name."""
+    """Return the addresses to try on the user's mirror, without and with the data set's name."""
     if mirror is None:
         return []
     if not re.match(r"(?i)https?://[^/\s]", mirror):
@@ -92,7 +92,7 @@ def _user_mirrors(source: Source, mirror: Optional[str]) -> List[str]:
 
 @contextmanager
 def _hold_lock(path: Path, on_wait: Callable[[], object]) -> Iterator[None]:
-    """Lock ``path`` in the with block. If another process has the lock, call ``on_wait``, and wait.
+    """Lock ``path`` in the with block. If another process has the lock, call ``on_wait`` and wait.
 
     The lock file is never deleted: otherwise, two processes could hold the lock at once.
     """
@@ -161,7 +161,7 @@ class _DatasetDownload(NamedTuple):
         """
         sizes = range(file.size, file.size + 1)  # allowed sizes in bytes
         if self.source.contents and self.source.contents.known_files:
-            # A repacked archive of the same files may have another size.
+            # A repacked archive of the same files may have a different size.
             sizes = range(1, self.source.contents.max_bytes + 1)
         part = folder / f"{file.name}.part"
         if file_size(part) >= sizes.stop:
@@ -391,7 +391,7 @@ def _write_response(
 
 
 def _read_chunk(response: requests.Response, max_bytes: int) -> bytes:
-    """Wait for the next bytes, and return at most ``max_bytes`` of them; b"" at the end."""
+    """Wait for the next bytes, and return at most ``max_bytes`` bytes; b"" at the end."""
     read1 = getattr(response.raw, "read1", None)
     # urllib3 1.26 has no read1. Its read waits until a chunk is complete, so chunks must be small.
     if read1 is None:
@@ -400,7 +400,7 @@ def _read_chunk(response: requests.Response, max_bytes: int) -> bytes:
 
 
 def _find_response_start(response: requests.Response, present: int) -> Optional[int]:
-    """Return the position in the file at which a response starts: ``present`` (resumed) or 0.
+    """Return the position in the file where a response starts: ``present`` if resumed, else 0.
 
     Returns None if the response does not continue the local file. ``present``: the size of the
     local file in bytes.

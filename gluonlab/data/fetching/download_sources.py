@@ -47,7 +47,7 @@ class ArchiveContents:
 class Source:
     """The files of the data set ``name``, and where to download them.
 
-    ``mirrors``: addresses of folders that contain the files, in the order in which they are tried.
+    ``mirrors``: addresses of folders that contain the files, in the order in which to try them.
     ``contents``: given if ``files`` is a single archive.
     """
 
@@ -70,7 +70,7 @@ class Source:
 def find_source(name: str, sources: Mapping[str, Source]) -> Source:
     """Return the source of a data set.
 
-    Raise DataError, which lists the choices, for other names.
+    Raises a DataError that lists the choices for other names.
     """
     if name not in sources:
         raise DataError(unknown("data set to download", name, sources))

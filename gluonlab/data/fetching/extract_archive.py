@@ -32,9 +32,9 @@ def unpack_archive(
 ) -> Dict[str, str]:
     """Write the files in a .tar.gz or .tar to the empty folder ``target``. Return their SHA-256.
 
-    If ``contents`` lists known files, only these are written, without folders, and their digests
-    are verified. Otherwise, the archive's top folder is removed from all paths. Owners, permissions
-    and times are not restored.
+    If ``contents`` lists known files, only these files are written, without folders, and their
+    digests are verified. Otherwise, the archive's top folder is removed from all paths. Owners,
+    permissions and times are not restored.
 
     Raises DataError for a damaged archive, a link, a device, a path outside the target, a duplicate
     name, or more bytes or files than ``contents`` allows. Bytes are counted as they are read, so
@@ -144,7 +144,7 @@ def _member_fault(member: tarfile.TarInfo) -> str:
 
 
 def _path_below_target(name: str, contents: ArchiveContents) -> Optional[str]:
-    """Return a member's path below the target folder, or None if it is not to be written."""
+    """Return a member's path below the target folder, or None if the member is to be skipped."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if contents.known_files:
         known = [file.name for file in contents.known_files]
@@ -174,7 +174,7 @@ def _write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, archive: Path, 
 
 
 def _check_known_files(archive: Path, target: Path, contents: ArchiveContents) -> None:
-    """Raise DataError if a known file is missing or has another digest."""
+    """Raise DataError if a known file is missing or has a different digest."""
     for file in contents.known_files:
         if not (target / file.name).is_file():
             raise DataError(f"{archive} does not contain {file.name}: download it again")

@@ -1,4 +1,4 @@
-"""Decodes an image file to a square of pixels of a given size. Damaged files raise DataError."""
+"""Decodes an image file to a square of a given size. Raises DataError for damaged files."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _to_planes(image: Image.Image) -> "Pixels":
 
 
 def read_short_side(location: ImageLocation) -> int:
-    """Return the smaller of an image's width and height in pixels, read from the file's header.
+    """Return the smaller of an image's width and height, in pixels, from the file's header.
 
     Raises DataError, like `decode_image`.
     """
@@ -227,7 +227,7 @@ def _read_image(
 
 
 def _describe_error(error: Exception) -> str:
-    """Describe an exception of Pillow for the user."""
+    """Describe a Pillow exception for the user."""
     if isinstance(error, UnidentifiedImageError):
         return f"not a {FORMAT_NAMES}, or its header is damaged"
     if isinstance(error, OSError) and error.strerror:
@@ -249,7 +249,7 @@ def exif_orientation(image: Image.Image) -> int:
 
 
 def displayed_size(size: Tuple[int, int], rotation: int) -> Tuple[int, int]:
-    """Return the width and height of the displayed image. ``size``: those of the stored image.
+    """Return the width and height of the displayed image. ``size``: the stored image's size.
 
     ``rotation``: the EXIF orientation, here and in the functions below.
     """
@@ -291,8 +291,8 @@ def random_crop_box(seed: int, width: int, height: int) -> PixelBox:
     """Return the box of a random resized crop, for a ``seed`` below 2**32.
 
     The box has 8 % to 100 % of the image's area, and an aspect ratio from 3:4 to 4:3, whose
-    logarithm is uniformly distributed. A box that does not fit into the image is drawn again. If
-    none of CROP_ATTEMPTS boxes fits, as in very long images, the result is that of
+    logarithm is uniformly distributed. A box that does not fit inside the image is drawn again. If
+    none of CROP_ATTEMPTS boxes fits, as in very long images, the result is the box of
     `central_crop_box`.
 
     Source: Szegedy et al., "Going deeper with convolutions", 2015, section 6; details as in

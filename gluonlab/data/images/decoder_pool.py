@@ -1,6 +1,6 @@
 """A pool of processes that decode image files.
 
-The processes are new ones, which load Pillow but not MXNet. They are not forks of this process,
+The pool starts new processes, which load Pillow but not MXNet. It does not fork this process,
 because a fork makes MXNet replace its engine's workers (`gluonlab.engine.cpu_threads`). Pixels are
 returned through shared memory. Paths and messages are sent through pipes.
 
@@ -145,7 +145,7 @@ class DecoderPool:
 
 
 def _stop_workers(workers: List[DecodeWorker], requests: "Requests") -> None:
-    """Kill the processes, and end the threads that send them requests. Any thread may call this."""
+    """Kill the processes, and end the threads that send them requests. Any thread can do this."""
     requests.put(None)
     for worker in workers:
         worker.process.kill()
@@ -165,7 +165,8 @@ class DecodeFuture:
 
     This class replaces concurrent.futures.Future, in which both threads acquire the same lock. A
     Ctrl-C in the waiting thread could leave that lock locked, so that the dispatching thread would
-    wait forever. Here, the dispatching thread never waits for a lock: it only releases the lock.
+    wait forever. In this class, the dispatching thread never waits for a lock, but only releases
+    one.
     """
 
     def __init__(self) -> None:
@@ -267,7 +268,7 @@ class DecodeWorker:
 
 
 class RequestDispatcher:
-    """Sends requests to one process. A thread runs the loop ``run``.
+    """Sends requests to one process. A thread runs `run`, its loop.
 
     The next request is sent before the pixels of the previous request are copied. The dispatcher
     has no reference to `DecoderPool`, because that would keep the pool alive.

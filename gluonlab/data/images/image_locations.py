@@ -1,4 +1,4 @@
-"""Defines image file formats and locations of images: a file, or a segment of a larger file.
+"""Defines image file formats, and image locations: a file, or a segment of a larger file.
 
 All these formats are common in data sets and supported by every build of Pillow, so a folder is
 read in the same way on every machine. EPS is excluded, because rendering an EPS file runs a
@@ -42,7 +42,7 @@ def is_image_name(name: str) -> bool:
 class FileSegment(NamedTuple):
     """An image stored in one or more byte ranges of a file.
 
-    ``name``: its name in error messages.
+    ``name``: the image's name in error messages.
     """
 
     path: str

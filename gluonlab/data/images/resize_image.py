@@ -2,8 +2,8 @@
 
 Both libraries use the filter that Pillow calls bilinear. Each new pixel is a weighted mean of the
 old pixels around it. If the image gets smaller, the mean is over a wider area. cykooz.resizer uses
-vector instructions and takes less than a third of Pillow's time. Its pixels are the same on every
-CPU, in every release from 3.0 to 4.0.
+vector instructions and takes less than a third of Pillow's time. cykooz.resizer produces the same
+pixels on every CPU, in every release from 3.0 to 4.0.
 
 The pixels of the two libraries differ slightly, for two reasons:
 

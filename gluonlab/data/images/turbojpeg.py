@@ -69,7 +69,7 @@ def read_plain_jpeg_size(content: bytes) -> Optional[Tuple[int, int]]:
 
 
 def decode_jpeg(content: bytes) -> "Optional[Rows]":
-    """Decode a plain JPEG to RGBX (height, width, 4). Return None if its data are damaged."""
+    """Decode a plain JPEG to RGBX (height, width, 4). Return None if the data are damaged."""
     try:
         rows: "Rows" = simplejpeg.decode_jpeg(content, "RGBX")
     except ValueError:  # also for damage of which libjpeg only warns
@@ -104,7 +104,7 @@ def _decodes_like_pillow(content: bytes) -> bool:
 def _example_jpegs() -> "Tuple[bytes, ...]":
     """Return small JPEGs with every subsampling: gray and color, baseline and progressive.
 
-    Their sides are not multiples of 8.
+    The images' sides are not multiples of 8.
     """
     noise = np.random.RandomState(0).randint(0, 256, (29, 43, 3)).astype(np.uint8)
     image_in_color = Image.fromarray(noise).resize((86, 58), Image.Resampling.BICUBIC)

@@ -93,7 +93,7 @@ class Augment:
         return CropsAndFlips(down, right, mirrored)
 
     def __call__(self, shards: Sequence[nd.NDArray], draw: CropsAndFlips) -> List[nd.NDArray]:
-        """Queue the transforms of each shard (n, C, H, W). ``draw``: those for the whole batch."""
+        """Queue the transforms of each shard (n, C, H, W). ``draw``: values for the whole batch."""
         bounds = bounds_from_sizes([len(shard) for shard in shards])
         return [self._get_shifter(shard)(shard, draw.select(slice(*bound))) for shard, bound in zip(shards, bounds)]
 
@@ -171,7 +171,7 @@ class Mixup:
         self.alpha = max(alpha, MIN_ALPHA)
 
     def draw(self, seed: int, epoch: int, step: int) -> float:
-        """Draw the weight of each image in its mixture, w from 0 to 1.
+        """Draw w from 0 to 1, the weight of each image in its mixture.
 
         The partner's weight is 1 - w.
         """
@@ -181,10 +181,10 @@ class Mixup:
     def __call__(self, shards: "Shards", partners: "Shards", share: float) -> "Shards":
         """Mix the images (n, C, H, W) and labels (n,) of each shard with their partners.
 
-        Does not wait for the devices. The images become float32, on the same scale. The labels
-        become (n, 3): the image's own label, the partner's label, and ``share``. If images have
-        loss weights, labels become (n, 5), with a loss weight after each label. The loss for these
-        labels is `gluonlab.parallel.training_loss.MixedLoss`.
+        This function does not wait for the devices. The images become float32, on the same scale.
+        The labels become (n, 3): the image's own label, the partner's label, and ``share``. If
+        images have loss weights, labels become (n, 5), with a loss weight after each label. The
+        loss for these labels is `gluonlab.parallel.training_loss.MixedLoss`.
         """
         images = [_mix_images(x, partner, share) for x, partner in zip(shards[0], partners[0])]
         labels = [_mix_labels(y, partner, share) for y, partner in zip(shards[1], partners[1])]
@@ -200,7 +200,7 @@ def _mix_images(images: nd.NDArray, partner: nd.NDArray, share: float) -> nd.NDA
 
 
 def _mix_labels(labels: nd.NDArray, partner: nd.NDArray, share: float) -> nd.NDArray:
-    """Append to each label the partner's label, and ``share``, the weight of the first label."""
+    """Append the partner's label to each label, and ``share``, the weight of the first label."""
     labels, partner = nd.cast(labels, dtype="float32"), nd.cast(partner, dtype="float32")
     if len(labels.shape) == 2:
         label_column = nd.slice_axis(labels, axis=1, begin=0, end=1)

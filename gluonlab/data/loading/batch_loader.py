@@ -4,7 +4,7 @@ There are two ways to load shards, with exactly the same result:
 
 - Streaming: each batch is assembled on the host, and its shards are copied to the devices.
 - Resident: every device keeps a copy of the whole split, and receives only the order of each epoch.
-  This way is for splits that fit into the devices' memory.
+  This method is for splits that fit in the devices' memory.
 
 A thread prefetches batches.
 """
@@ -75,7 +75,7 @@ class BatchSelection(NamedTuple):
     def image_seeds(self) -> List[int]:
         """Draw a seed below 2**32 for each image.
 
-        It depends only on ``rng_key`` and the position.
+        Each seed depends only on ``rng_key`` and the image's position.
         """
         batch_seeds = make_step_rng(*self.rng_key, FILE_CROPS_STREAM).randint(0, 2**32, self.size, dtype=np.uint32)
         return [int(seed) for seed in batch_seeds[self.positions]]
@@ -122,9 +122,9 @@ class Loader:
     """Iterate over a part of a data set in batches, with one shard per device.
 
     Use it as ``for xs, ys in loader``. ``xs`` and ``ys`` are lists with one array per device.
-    Images are float32 (n, C, H, W) with values from 0 to 1. Labels are int32 (n,), or float32 (n,
-    2) with label and weight if the images have weights. Arrays are mx.nd, or mx.np after
-    ``npx.set_np()``.
+    Images are float32 (n, C, H, W) with values from 0 to 1. Labels are int32 with shape (n,) or, if
+    the images have weights, float32 with shape (n, 2): label and weight. Arrays are mx.nd, or mx.np
+    after ``npx.set_np()``.
 
     Every image occurs exactly once per epoch. The last batch can be smaller. The order depends only
     on the seed and the epoch. Augmentation depends only on the seed, the epoch, the step and the
@@ -146,7 +146,7 @@ class Loader:
         augment: Random crops and flips on the devices.
         mixup: Mixup of pairs of images. Labels are then (n, 3), see
             `gluonlab.data.loading.augmentation.Mixup`.
-        device_counts: The number of devices of each process. By default, all processes have the
+        device_counts: The number of devices in each process. By default, all processes have the
             same number.
         drop_last: Whether to drop the last batch if it is smaller.
         weights: One positive number per device. Shards are proportional to these numbers. All
@@ -347,10 +347,10 @@ class _StreamingSource:
     def load_shards(self, batches: List[BatchSelections]) -> "Iterator[Tuple[Shards, ...]]":
         """Yield the shards of each batch and, with mixup, the shards of the images to mix into it.
 
-        Images are (n, C, H, W), in the type of the split. Labels are int32 (n,). The source starts
-        to read each batch before the previous one is finished, so that decoders are never idle. The
-        split's errors, such as DataError for a damaged file, are raised for the batch that contains
-        the file.
+        Images have shape (n, C, H, W) and the split's type. Labels are int32 with shape (n,). The
+        source starts to read each batch before the previous one is finished, so that decoders are
+        never idle. The split's errors, such as DataError for a damaged file, are raised for the
+        batch that contains the file.
         """
         started: "Deque[Tuple[List[Reading], BatchSelections]]" = deque()
         sharders = (

@@ -1,9 +1,9 @@
 """Copies arrays to pinned host memory, from which GPUs copy while the host continues.
 
-CUDA copies pageable memory through a buffer, and the host waits until all the data are in the
-buffer. The system never moves pinned memory, so a GPU can copy from it asynchronously. Both pinning
-and freeing are slow: when MXNet frees a pinned array, CUDA waits until all GPUs are idle. So two
-pinned buffers are kept and filled in turns.
+CUDA copies pageable memory through a buffer, and the host waits until all data are in the buffer.
+The system never moves pinned memory, so a GPU can copy from it asynchronously. Both pinning and
+freeing are slow: when MXNet frees a pinned array, CUDA waits until all GPUs are idle. So this
+module keeps two pinned buffers and fills them alternately.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PinnedCopier:
         return filled
 
     def _next_buffer(self, array: "NDArray[Any]") -> nd.NDArray:
-        """Return the least recently filled buffer, or a new one if ``array`` does not fit."""
+        """Return the least recently filled buffer, or a new one if the buffer is too small."""
         if len(self._buffers) == BUFFERS:
             buffer = self._buffers.popleft()
             if buffer.shape[1:] == array.shape[1:] and len(buffer) >= len(array) and buffer.dtype == array.dtype:

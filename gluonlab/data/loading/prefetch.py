@@ -1,4 +1,4 @@
-"""Computes the items of an iterator in advance, in a thread, to prefetch batches for `Loader`."""
+"""Computes an iterator's items in advance, in a thread, to prefetch batches for `Loader`."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ _idle_threads: List[_PrefetchThread] = []
 def _get_idle_thread() -> _PrefetchThread:
     """Return an idle thread, or a new thread.
 
-    In the child of a fork, no thread in the list is alive, so a new one is created.
+    In a forked child, no thread in the list is alive, so a new thread is created.
     """
     while _idle_threads:
         thread = _idle_threads.pop()

@@ -5,8 +5,8 @@
 shards of all devices of this process. `Microbatches` divides them further (--microbatches).
 
 `gluonlab.data.loading.batch_loader` calls `shard_sizes` for every batch. If the images are not yet
-on the devices, it copies the shards with `make_sharder`. Otherwise a shard is a slice of the images
-on the device. To divide the network instead of the batch (--strategy), see
+on the devices, it copies the shards with `make_sharder`. Otherwise, a shard is a slice of the
+images on the device. To divide the network instead of the batch (--strategy), see
 `gluonlab.training.parallel_options`.
 """
 
@@ -37,10 +37,10 @@ Weights = Sequence[Fraction]  # one positive number per device: its share of the
 class Batch:
     """The shards of a batch, which ``xs, ys = batch`` unpacks.
 
-    ``xs[i]`` (n, C, H, W) are the images on device i, and ``ys[i]`` (n,) or (n, columns) the
-    labels. If the batch is smaller than the number of devices, the last devices have no shard.
-    ``size``: the number of images on all devices of all processes. The update divides the sum of
-    the gradients by this number.
+    ``xs[i]`` (n, C, H, W) contains the images on device i, and ``ys[i]`` (n,) or (n, columns)
+    contains the labels. If the batch is smaller than the number of devices, the last devices have
+    no shard. ``size``: the number of images on all devices of all processes. The update divides the
+    sum of the gradients by this number.
     """
 
     __slots__ = ("size", "xs", "ys")
@@ -50,7 +50,7 @@ class Batch:
 
     @property
     def local_size(self) -> int:
-        """Number of images in the shards of this process."""
+        """Number of images in this process's shards."""
         return sum(map(len, self.xs))
 
     def __iter__(self) -> Iterator[Sequence[nd.NDArray]]:
@@ -120,9 +120,9 @@ def shard_sizes(size: int, parts: int, weights: Optional[Weights] = None) -> Lis
 
 
 def proportional_sizes(size: int, weights: Weights) -> List[int]:
-    """Divide ``size`` into integers in proportion to ``weights``. Some may be 0.
+    """Divide ``size`` into integers in proportion to ``weights``. Some integers may be 0.
 
-    Uses the largest remainder method. Of equal remainders, the first ones are rounded up.
+    Uses the largest remainder method. If remainders are equal, the first ones are rounded up.
     """
     total = sum(weights)
     quotas = [size * weight / total for weight in weights]

@@ -1,4 +1,4 @@
-"""Makes data sets from the user's arrays, and sets the images' weights in the training loss."""
+"""Makes data sets from the user's arrays, and sets image weights for the training loss."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def from_arrays(
     """Create a data set from arrays of images and labels.
 
     Arrays can be from NumPy, MXNet or another library, or lists of arrays. They are copied, unless
-    they are memory-mapped files. The model gets bytes divided by 255, and floats unchanged.
+    they are memory-mapped files. The model receives bytes divided by 255, and floats unchanged.
 
     Args:
         x_train: Training images (N, C, H, W), or grayscale (N, H, W).
-        y_train: Training labels (N,), integers from 0 up.
+        y_train: Training labels (N,), integers starting from 0.
         x_test: Validation images.
         y_test: Validation labels.
         classes: The class names. By default, they are the numbers up to the largest label.
         name: The name of the data set in the run directory.
         layout: ``"NCHW"`` or ``"NHWC"``. If None, images that look like (N, H, W, C) raise an
             error.
-        weights: The weights (N,) of the training images in the loss.
+        weights: The training images' weights in the loss, of shape (N,).
 
     Returns:
         The data set.

@@ -128,8 +128,8 @@ def to_pixels(images: "Array", name: str) -> "Array":
     """Convert images to uint8 from 0 to WHITE, or to float32 on the same scale.
 
     - Integers must be from 0 to 255, and become uint8.
-    - Floats are the values that the network gets, so they are multiplied by WHITE. If all results
-      are integers from 0 to 255, up to float32 rounding, they become uint8.
+    - Floats are the values that the network receives, so they are multiplied by WHITE. If all
+      results are integers from 0 to 255, up to float32 rounding, they become uint8.
 
     Raises DataError for other values.
     """
@@ -185,7 +185,7 @@ def warn_of_whole_floats(images: "Array", name: str) -> None:
 def convert_labels(given: Any, name: str, images: int) -> "NDArray[np.int32]":
     """Convert the labels of ``images`` images to int32. Raise DataError for invalid labels.
 
-    Labels are integers from 0 up, with shape (n,) or (n, 1). Their type may be float.
+    Labels are integers starting from 0, with shape (n,) or (n, 1). Their type may be float.
     """
     labels = to_numpy(given, name)
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -219,8 +219,8 @@ def _is_one_hot(labels: "Array") -> bool:
 def resolve_class_names(train: "Array", test: "Array", classes: Optional[Sequence[str]] = None) -> Tuple[str, ...]:
     """Return the class names: ``classes``, or the numbers up to the largest label.
 
-    Warns about class numbers that no image has, and about classes that only validation images have.
-    Raises DataError if names are missing, or if most class numbers do not occur.
+    Warns about class numbers without images, and about classes with only validation images. Raises
+    DataError if names are missing, or if most class numbers do not occur.
     """
     present = np.union1d(train, test)
     count = int(present[-1]) + 1

@@ -77,11 +77,11 @@ class ListedImages:
         val: Locations and labels of the validation images.
         values: The labels in the training file, sorted; integers are sorted by value.
         classes: The names of these labels.
-        name: Name of the training file, or that of its folder if the file's name is only "train".
+        name: Name of the training file, or name of its folder if the file's name is only "train".
         untested_classes: Classes without validation images.
 
     ``val_share``: the fraction of each class that is held out from ``train`` if ``val`` is None.
-    Raises DataError for fewer than two classes, and for a validation class without training images.
+    Raises DataError for fewer than two classes, or for a validation class without training images.
     """
 
     def __init__(self, train: ImageList, val: Optional[ImageList], val_share: Optional[float]) -> None:
@@ -158,11 +158,12 @@ def find_train_and_val_files(
 ) -> Tuple[Path, Optional[Path]]:
     """Return the paths of the training file and of the validation file (or None).
 
-    ``value`` is ``train.csv`` or ``train.csv,val.csv``. If the only name ends with train, the
-    validation file may be in the same folder; its name ends with val or test instead.
+    ``value`` is ``train.csv`` or ``train.csv,val.csv``. If only one name is given and it ends with
+    train, the validation file may be in the same folder, with a name that ends with val or test
+    instead.
 
     ``ending``: the suffix of both files, such as .csv. ``prefix``: the prefix of the data set's
-    name, such as list. Raises DataError for a missing file, and if both a validation file and a
+    name, such as list. Raises DataError for a missing file, or if both a validation file and
     ``val_share`` are given.
     """
     parts = [value] if os.path.exists(value) else [part.strip() for part in value.split(",")]
@@ -291,7 +292,7 @@ def load_list(path: str, root: Optional[str] = None, val_share: Optional[float] 
 
 
 def find_listed_images(path: str, root: Optional[str] = None, val_share: Optional[float] = None) -> ListedImages:
-    """Read the CSV lists, and check that the listed images exist. Arguments as for `load_list`.
+    """Read the CSV lists, and check that the listed images exist. For arguments, see `load_list`.
 
     Raises DataError for invalid lists. Warns about images listed for both training and validation.
     """
@@ -448,7 +449,7 @@ REMAKE_HINT = "create it again with im2rec"
 
 
 def load_records(path: str, val_share: Optional[float] = None, **options: Any) -> Dataset:
-    """Load the images from record files. Raise DataError if a file is invalid.
+    """Load images from record files. Raises DataError if a file is invalid.
 
     ``path``: ``train.rec``, with val.rec in the same folder or with ``val_share``, or
     ``train.rec,val.rec``. ``val_share``: see `load_list`. ``options``: see `make_image_dataset`.
@@ -458,7 +459,7 @@ def load_records(path: str, val_share: Optional[float] = None, **options: Any) -
 
 
 def find_record_images(path: str, val_share: Optional[float] = None) -> ListedImages:
-    """Find the byte positions and labels of all records. Arguments as for `load_records`.
+    """Find the byte positions and labels of all records. For arguments, see `load_records`.
 
     Raises DataError for invalid files.
     """
@@ -470,7 +471,7 @@ def find_record_images(path: str, val_share: Optional[float] = None) -> ListedIm
 def read_records(path: Path) -> ImageList:
     """Read the positions and labels of the images in a record file.
 
-    Raises DataError, which names the record, if a record is damaged or does not have one label.
+    Raises a DataError that names the record if it is damaged or does not have exactly one label.
     """
     ranges: List[List[ByteRange]] = []
     labels: List[int] = []
@@ -597,8 +598,8 @@ def _content_ranges(file: BinaryIO, record: _Record, skipped: int) -> List[ByteR
 def _read_label_names(path: Path, labels: Sequence[int]) -> Mapping[Label, str]:
     """Return the class name of each label, from the .lst file next to a record file.
 
-    The name of a class is that of its images' folder. Returns {} if there is no .lst file, or if
-    some label does not have a folder of its own.
+    A class is named after its images' folder. Returns {} if there is no .lst file, or if the images
+    of a label do not have a separate folder.
     """
     folders: Dict[int, Set[str]] = {}
     try:

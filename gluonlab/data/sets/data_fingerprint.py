@@ -35,7 +35,7 @@ def classes_fingerprint(classes: Sequence[str]) -> Dict[str, Any]:
 
 
 def describe_class_changes(recorded: Any, classes: Sequence[str]) -> str:
-    """Return text about how ``classes`` differ from a recorded fingerprint; "" if they do not.
+    """Return text about how ``classes`` differ from a recorded fingerprint; "" if they match.
 
     ``recorded``: the result of `classes_fingerprint`, as read from a file.
     """

@@ -73,7 +73,7 @@ def image_dtype(split: Split) -> str:
 
 
 class LabeledSplit:
-    """Base class of splits with int32 labels of shape (N,).
+    """Base class for splits with int32 labels of shape (N,).
 
     ``weights`` (N,): optional factors for the loss of each image.
     """
@@ -85,18 +85,18 @@ class LabeledSplit:
 
     @property
     def targets(self) -> "Targets":
-        """The labels: int32 (N,) or, with weights, float32 (N, 2), each label and its weight."""
+        """The labels as int32 (N,) or, with weights, rows of label and weight as float32 (N, 2)."""
         return self.labels if self.weights is None else self._labels_and_weights
 
     def with_weights(self: "S", weights: "Weights") -> "S":
-        """Return a split with the same images and labels, and with these weights."""
+        """Return a split with the same images and labels, but with these weights."""
         split = copy.copy(self)
         LabeledSplit.__init__(split, self.labels, weights)
         return split
 
 
 class PixelSplit(LabeledSplit):
-    """A split whose pixels are in an array: images (N, C, H, W), with int32 labels (N,).
+    """A split with its pixels in an array of shape (N, C, H, W), and int32 labels of shape (N,).
 
     Images are uint8 or float32. In both types, 255 is white. The array may be mapped from a file.
     """
@@ -121,7 +121,7 @@ class PixelSplit(LabeledSplit):
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
         """Return the images (n, C, H, W) and int32 labels (n,) at these n indices.
 
-        If the images have weights, labels are float32 (n, 2): each label and its weight.
+        If the images have weights, labels are float32 with shape (n, 2): each label and its weight.
         """
         return self.images[indices], self.targets[indices]
 
@@ -129,8 +129,8 @@ class PixelSplit(LabeledSplit):
 class ArraySplit(PixelSplit):
     """A split in memory. Arrays with the right type and layout are not copied.
 
-    ``layout``: as for `gluonlab.data.from_arrays`. Raises DataError for images or labels of a wrong
-    type or shape.
+    ``layout``: see `gluonlab.data.from_arrays`. Raises DataError for images or labels with the
+    wrong type or shape.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class Dataset:
 
     @property
     def val(self) -> Split:
-        """The images on which a run is evaluated: another name for ``test``."""
+        """The images on which a run is evaluated, an alias of ``test``."""
         return self.test
 
 
@@ -228,10 +228,10 @@ def parse_normalization(value: str) -> Optional[Normalization]:
 
 
 def resolve_normalization(value: str, channels: int, dataset: str) -> Optional[Normalization]:
-    """Return (means, deviations) of ``channels`` channels for a value of ``TrainConfig.normalize``.
+    """Return (means, deviations) by channel for a value of ``TrainConfig.normalize``.
 
     ``dataset``: the data set's name, for error messages. Raises ConfigError if the value is invalid
-    or has another number of channels.
+    or has a different number of channels.
     """
     normalization = parse_normalization(value)
     if normalization is None or len(normalization[0]) == channels:

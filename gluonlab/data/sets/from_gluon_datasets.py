@@ -1,10 +1,10 @@
 """Makes data sets from Gluon data sets or other sequences of (image, label).
 
-Samples that cannot change are read into memory once. Such samples come from arrays, and from
-MXNet's data sets with no transformations or only those in FIXED_TRANSFORMS.
+Samples that cannot change are read into memory once. Such samples come from arrays, and from MXNet
+data sets with no transformations except those in FIXED_TRANSFORMS.
 
-All other data sets may draw random numbers. As with a DataLoader, their images are read again in
-every epoch, when a batch needs them.
+All other data sets may draw random numbers. Their images are read again in every epoch, when a
+batch needs them, as with a DataLoader.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ def from_datasets(
 ) -> Dataset:
     """Create a data set from two Gluon data sets with samples (image, label).
 
-    The model gets bytes divided by 255, and floats unchanged.
+    The model receives bytes divided by 255, and floats unchanged.
 
     Args:
         train: Training samples. Images are (C, H, W), (H, W, C) or grayscale (H, W). Labels are
-            integers from 0 up.
+            integers starting from 0.
         test: Validation samples.
         classes: The class names. The default is the numbers up to the largest label.
         name: The name of the data set in the run directory.
@@ -83,7 +83,7 @@ def from_datasets(
         The data set.
 
     Raises:
-        DataError: The samples have another format.
+        DataError: The samples have a different format.
     """
     check_layout_name(layout)
     splits = [_make_split(given, part, layout) for given, part in ((train, "train"), (test, "test"))]
@@ -198,9 +198,9 @@ def _unwrap_loader(given: Any, part: str) -> Any:
 class GluonSplit(LabeledSplit):
     """A split that reads samples from its data set each time a batch needs them.
 
-    All images must have the shape and type of the first image. ``labels``, int32 (n,), are set by
-    the creator or by `read_labels`. Later reads must return the same labels. ``part``: "train" or
-    "test", for error messages.
+    All images must have the shape and type of the first image. ``labels`` (int32 with shape (n,))
+    are set by the caller or by `read_labels`. Later reads must return the same labels. ``part``:
+    "train" or "test", for error messages.
     """
 
     def __init__(self, data: Any, part: str, layout: Optional[str]) -> None:
@@ -229,9 +229,9 @@ class GluonSplit(LabeledSplit):
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
         """Read the images (n, C, H, W) and int32 labels (n,) at these n indices.
 
-        If the images have weights, labels are float32 (n, 2): each label and its weight. Raises
-        DataError for a sample that cannot be read, or that differs in shape or type from the first
-        sample.
+        If the images have weights, labels are float32 with shape (n, 2): each label and its weight.
+        Raises DataError for a sample that cannot be read, or that differs in shape or type from the
+        first sample.
         """
         images = np.empty((len(indices), *self.image_shape), self.dtype)
         for position, index in enumerate(map(int, indices)):
@@ -305,7 +305,7 @@ class GluonSplit(LabeledSplit):
 
 
 def _indices_with_progress(count: int, part: str) -> Iterator[int]:
-    """Yield 0 to ``count`` - 1, and show a progress bar with the name ``part``."""
+    """Yield 0 to ``count`` - 1, and show a progress bar named ``part``."""
     with tqdm(unit=" images", disable=None, leave=False, dynamic_ncols=True, total=count) as bar:
         bar.set_description(part)
         for index in range(count):
@@ -341,7 +341,7 @@ def _make_split(data: Any, part: str, layout: Optional[str]) -> "ArraySplit | Gl
 
 
 def _array_columns(data: Any) -> Optional[Tuple[Any, Any]]:
-    """Return a data set's arrays of images and labels if the rows are its samples, else None."""
+    """Return a data set's image and label arrays if their rows are its samples, else None."""
     if type(data) is gluon.data.ArrayDataset and len(data._data) == 2:
         return tuple(data._data) if all(map(_is_rows, data._data)) else None
     if isinstance(data, _DownloadedDataset) and _is_mxnet_class(data) and data._transform is None:
@@ -354,7 +354,7 @@ def _is_rows(column: Any) -> bool:
 
 
 def _is_mxnet_class(data: Any) -> bool:
-    """Return whether the class is MXNet's own. Classes derived from it may behave differently."""
+    """Return whether the class is part of MXNet. Derived classes may behave differently."""
     return type(data).__module__.startswith("mxnet.gluon.data")
 
 
@@ -401,7 +401,7 @@ def _labels_without_images(data: Any) -> Any:
 
 
 def _folder_class_names(data: Any) -> Optional[List[str]]:
-    """Return the class names of an ImageFolderDataset, even a transformed one. Otherwise None."""
+    """Return the class names of an ImageFolderDataset, even a transformed one, else None."""
     while data is not None and not hasattr(data, "synsets"):
         data = getattr(data, "_dataset", None) or getattr(data, "_data", None)
         data = data if isinstance(data, gluon.data.Dataset) else None
@@ -411,7 +411,7 @@ def _folder_class_names(data: Any) -> Optional[List[str]]:
 def has_samples(given: Any) -> bool:
     """Return whether ``given`` is a DataLoader, a list of pairs, or another sequence of samples.
 
-    Arrays, tuples, dictionaries and strings are not.
+    Arrays, tuples, dictionaries and strings do not count as sequences of samples.
     """
     if isinstance(given, gluon.data.DataLoader):
         return True

@@ -1,7 +1,7 @@
 """Makes splits from image files, which are decoded once before training, or batch by batch.
 
 Every image is cropped and resized to the same square (`gluonlab.data.images.decode_image`). A split
-whose pixels fit into memory is decoded once. A larger split is decoded batch by batch, in processes
+is decoded once if its pixels fit in memory. Larger splits are decoded batch by batch, in processes
 that work ahead of the devices. For measurements, see docs/data.md.
 """
 
@@ -77,10 +77,10 @@ def make_image_dataset(
         images: The files, labels and classes.
         name: Name of the data set.
         image_size: Width and height of all images; by default, `median_short_side`.
-        decoders: Number of decoder processes; by default, one per core of this process.
+        decoders: Number of decoder processes; by default, one per core available to this process.
         skip_bad: Whether to decode every file now, leave out bad files, and warn once. If false, a
             bad file raises an error when it is read.
-        memory: A split whose pixels take at most this many bytes is decoded now.
+        memory: Splits with at most this many bytes of pixels are decoded now.
         random_resized_crop: Whether training images are decoded again in every epoch, with random
             crops.
         resizer: The library that resizes images; by default,
@@ -121,7 +121,7 @@ def _make_split(
     skip_bad: bool,
     memory: int,
 ) -> Split:
-    """Make a split that is decoded now if it fits into ``memory`` bytes, else batch by batch.
+    """Make a split that is decoded now if it fits in ``memory`` bytes, else batch by batch.
 
     ``kind``: "training" or "validation", for error messages.
     """
@@ -166,10 +166,10 @@ class FileSplit(LabeledSplit):
         return CHANNELS, self.decoders.size, self.decoders.size
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """Return the decoded images, uint8 (n, C, H, W), and the labels at these n indices.
+        """Return the decoded uint8 images (n, C, H, W) and the labels at these n indices.
 
-        Labels are int32 (n,) or, if the images have weights, float32 (n, 2): each label and its
-        weight. Raises DataError for an invalid file.
+        Labels are int32 with shape (n,) or, if the images have weights, float32 with shape (n, 2):
+        each label and its weight. Raises DataError for an invalid file.
         """
         return self.start_reading(indices).result()
 
@@ -201,7 +201,7 @@ def select_held_out(names: Sequence[str], share: float) -> List[bool]:
     """Return, for each image in a class, whether it is held out for validation.
 
     If a class has at least two images, at least one is held out, and at least one is not. The
-    choice depends only on the names. So it is the same for every seed, for any number of devices
+    choice depends only on the names, so it is the same for every seed, for any number of devices
     and processes, and after resuming. If images are added, the choice for the other images hardly
     changes.
 

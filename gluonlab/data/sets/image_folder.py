@@ -102,7 +102,7 @@ class ImageFolder:
         loose_images: Images outside the class folders.
         untested_classes: Classes without validation images.
 
-    ``val_share``: see `load_folder`. Raises DataError, which names the invalid folder or file.
+    ``val_share``: see `load_folder`. Raises a DataError that names the invalid folder or file.
     """
 
     def __init__(self, root: "str | os.PathLike[str]", val_share: Optional[float] = None) -> None:
@@ -156,7 +156,7 @@ class ImageFolder:
     def _hold_out(
         self, classes: Dict[str, Path], share: float
     ) -> "Tuple[Tuple[List[str], Labels], Tuple[List[str], Labels]]":
-        """Divide the images.
+        """Divide the images into training and validation images.
 
         ``share``: the fraction of each class that is held out for validation.
         """
@@ -191,7 +191,7 @@ def _label_paths(paths_by_class: Sequence[List[str]]) -> "Tuple[List[str], Label
 def _class_folders(part: Path) -> Dict[str, Path]:
     """Return {class name: folder}, sorted by name. ``part``: the train or val folder.
 
-    Raises DataError for a name that is not UTF-8 and for two equal names.
+    Raises DataError for a name that is not UTF-8, or for two equal names.
     """
     class_folders: Dict[str, Path] = {}
     for entry in list_folders(part):
@@ -253,8 +253,8 @@ def find_train_and_val(root: Path, val_share: Optional[float]) -> SplitFolders:
     """Return the folder that contains train, the train folder, and the val folder (or None).
 
     The train folder is in ``root`` or in a subfolder of ``root``. With ``val_share``, the class
-    folders may also be directly in ``root``, which is then returned as train. Raises DataError if
-    there is no train folder, or if there is a val folder and ``val_share`` is given.
+    folders may also be directly in ``root``. If so, ``root`` is returned as train. Raises DataError
+    if there is no train folder, or if there is a val folder and ``val_share`` is given.
     """
     with convert_read_errors(root, "folder"):
         if not root.is_dir():
@@ -447,7 +447,7 @@ def format_count(paths: Sequence[str], noun: str) -> str:
 
 
 def convertible_endings(paths: Sequence[str]) -> str:
-    """Return those image file extensions among these paths that other programs can convert."""
+    """Return the image file extensions among these paths that other programs can convert."""
     endings = {Path(path).suffix.lower() for path in paths} & set(CONVERTIBLE)
     return " and ".join(sorted(endings))
 
@@ -503,7 +503,7 @@ def imagenette_summary(name: str) -> str:
 def load_imagenette(
     name: str, root: Optional[str] = None, val_share: Optional[float] = None, **options: Any
 ) -> Dataset:
-    """Load one of IMAGENETTE_NAMES from its unpacked folder. Options as for `load_folder`."""
+    """Load one of IMAGENETTE_NAMES from its unpacked folder. For options, see `load_folder`."""
     dataset = load_folder(find_imagenette(name, root), val_share, name, **options)
     if set(dataset.classes) == set(IMAGENETTE_CLASSES.values()):  # packed with these names
         return dataset

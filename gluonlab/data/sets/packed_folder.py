@@ -1,4 +1,4 @@
-"""Writes and reads packed folders, which contain the pixels of decoded images, one file per split.
+"""Writes and reads packed folders, which contain decoded pixels in one file per split.
 
 A packed folder replaces the original folder: ``--dataset folder:PACKED``. It contains pack.json
 and, for each split, uint8 images (N, 3, size, size) and int32 labels (N,) as .npy files
@@ -17,8 +17,8 @@ PyTorch's DataLoader, 2 processes               3,686        551
 gluon's DataLoader, 2 processes                 4,542        527
 ==============================================  ===========  ==================
 
-gluonlab does not use ImageRecordIter, because it cannot return given images in a given order, and
-because it repeats images to fill the last batch.
+gluonlab does not use ImageRecordIter, because ImageRecordIter cannot return given images in a given
+order, and repeats images to fill the last batch.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def is_packed(path: Path) -> bool:
 
 
 def pack_dataset(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
-    """Write a data set to the new folder ``out``, completely or not at all.
+    """Write a data set to the new folder ``out``, either completely or not at all.
 
     Returns the size of the folder in bytes. Raises OutputError if ``out`` exists or cannot be
     written. Raises DataError if an image cannot be decoded, or has float pixels.
@@ -101,7 +101,7 @@ def _write_split(folder: Path, kind: str, split: Split) -> None:
 def read_packed(path: Path, image_size: Optional[int], memory: int) -> Tuple[str, Split, Split, Tuple[str, ...]]:
     """Return the name, training split, test split and classes of a packed folder.
 
-    Splits of at most ``memory`` bytes are read into memory. Raises DataError for damaged files, and
+    Splits of at most ``memory`` bytes are read into memory. Raises DataError for damaged files, or
     if ``image_size`` is not the size of the packed images.
     """
     index = _read_index(path)
@@ -190,7 +190,7 @@ def _read_split(path: Path, kind: str, index: Dict[str, Any]) -> PixelSplit:
 
 
 def _map_array(path: Path, dtype: type) -> "np.ndarray[Any, Any]":
-    """Map an .npy file into memory. Raise DataError if the file is damaged or not of ``dtype``."""
+    """Map an .npy file into memory. Raise DataError if it is damaged or has a different dtype."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:

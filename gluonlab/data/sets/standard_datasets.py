@@ -38,8 +38,8 @@ def load_synthetic(
 ) -> Dataset:
     """Generate random images with random labels, for measurements.
 
-    ``samples``: the number of training images. There are a quarter as many test images. ``shape``:
-    (C, H, W).
+    ``samples``: the number of training images. The test split has a quarter as many images.
+    ``shape``: (C, H, W).
     """
     random = np.random.RandomState(seed)
 
@@ -79,7 +79,7 @@ def load_digits() -> Dataset:
 
 @lru_cache(maxsize=1)
 def read_digits() -> "Tuple[np.ndarray[tuple[int, int, int], np.dtype[np.float64]], Labels]":
-    """Read scikit-learn's file: gray values 0 to 16, shape (1797, 8, 8), and labels (1797,).
+    """Read scikit-learn's file: gray values from 0 to 16 (1797, 8, 8), and labels (1797,).
 
     `sklearn.datasets.load_digits` returns the same arrays, but importing scikit-learn takes half a
     second.
@@ -101,7 +101,7 @@ def read_digits() -> "Tuple[np.ndarray[tuple[int, int, int], np.dtype[np.float64
 
 
 def enlarge_to_28x28(images: "np.ndarray[tuple[int, int, int], np.dtype[np.float64]]") -> "Images":
-    """Convert gray values 0 to 16, (N, 8, 8), to uint8 images (N, 1, 28, 28).
+    """Convert gray values from 0 to 16 (N, 8, 8) to uint8 images (N, 1, 28, 28).
 
     Each value becomes a block of 3x3 pixels. A border of 2 black pixels is added on each side.
     """
@@ -175,7 +175,7 @@ def read_idx(path: "str | os.PathLike[str]", dimensions: int) -> "NDArray[np.uin
     - the values
 
     Raises DataError with the name of the damaged file. Even a wrong header cannot make this
-    function read or inflate more than is possible for a file of this size.
+    function read or decompress more than a file of this size can contain.
     """
     path = Path(path)
     with _open_plain_or_gzip(path) as (file, max_bytes):
@@ -259,7 +259,7 @@ def load_cifar10(root: Optional[str] = None, records: int = CIFAR_RECORDS) -> Da
 
     If ``root`` is None, the default folder is used
     (`gluonlab.data.fetching.data_folders.data_root`). ``records``: the number of images that each
-    file must have. Raises DataError for damaged files, and for missing files with the command that
+    file must have. Raises DataError for damaged files, or for missing files, with the command that
     downloads them.
     """
     source = SOURCES["cifar10"]

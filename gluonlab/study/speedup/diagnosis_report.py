@@ -223,7 +223,7 @@ def format_percent(share: float) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """Format a size as ``46.2 MB``."""
+    """Format a size in bytes as ``46.2 MB``."""
     for unit, unit_bytes in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= unit_bytes:
             return f"{size / unit_bytes:.3g} {unit}"

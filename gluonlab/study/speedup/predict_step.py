@@ -63,7 +63,7 @@ REFUSED_SETTINGS: Dict[str, str] = {
     "topology": "describes other links than the predicted machine has",
     "compress": _SUM_REASON, "update_on_servers": _SUM_REASON,
 }  # fmt: skip
-# These settings do not change the time of a step.
+# These settings do not change how long a step takes.
 IRRELEVANT_SETTINGS = {
     "require_gpu", "seed", "data_dir", "skip_corrupt", "val_split", "pretrained", "epochs", "patience",
     "drop_last", "lr",
