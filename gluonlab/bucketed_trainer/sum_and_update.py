@@ -1,6 +1,6 @@
 """Prepares the calls of a step that sum gradients and update parameters.
 
-- With most kvstores, the store sums (`make_kvstore_calls`). Then every device updates bucket by
+- Most kvstores only sum the gradients (`make_kvstore_calls`). Then every device updates bucket by
   bucket (`make_key_updates`) or parameter by parameter (`ParameterUpdater`).
 - The kvstore "sharded-optimizer" sums and updates (`ShardedUpdater`).
 - Updates by servers are in the module `server_updates`.

@@ -381,7 +381,7 @@ OPENBLAS_TIMEOUT, OPENBLAS_SPIN = "OPENBLAS_THREAD_TIMEOUT", "20"
 
 @contextmanager
 def _shorten_openblas_spin() -> Iterator[None]:
-    """Reduce how long idle OpenBLAS threads spin, for a with block that imports numpy.
+    """Make idle OpenBLAS threads sleep sooner. Import numpy inside the with block.
 
     OpenBLAS reads the variable when OpenBLAS is loaded. A value set by the user is kept. Child
     processes do not inherit the variable.

@@ -10,8 +10,8 @@ from typing import Any, Dict, Optional, Tuple
 def reserve_port(port: int) -> Tuple[Optional[socket.socket], Dict[str, Any]]:
     """Reserve a port. Return its socket, and a message for the launcher.
 
-    ``port``: the port to reserve; 0 for any free port. The message is ``{"port": number}``, or
-    ``{"port_error": reason}`` with no socket if the port is not available.
+    ``port``: the port to reserve; 0 for any free port. The message is ``{"port": number}``.
+    If the port is not available, the socket is None and the message is ``{"port_error": reason}``.
 
     While the socket is open, the system assigns the port to no other process. Only a process that
     requests this port with SO_REUSEADDR, such as MXNet's scheduler, gets it.

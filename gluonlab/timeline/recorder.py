@@ -266,7 +266,7 @@ class CoreWaits:
 
 
 def _find_device_thread(ctx: mx.Context) -> int:
-    """Return the system's number of the thread that computes for a CPU device."""
+    """Return the native thread ID of a CPU device's worker thread."""
     thread_ids: List[int] = []
     callback = _ENGINE_CALLBACK(lambda *_: thread_ids.append(threading.get_native_id()))
     array = nd.zeros((1,), ctx=ctx)

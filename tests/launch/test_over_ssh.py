@@ -161,4 +161,4 @@ def test_a_host_that_refuses_ssh_is_one_line_with_its_reason(words, three, tmp_p
         status, text = run.wait_for_exit(30)
     assert (status, text.count("\n")) == (1, 1)
     assert text.startswith("error: host h1: cannot start the agent: ")
-    assert REFUSALS[words] in text and f": try {three.ssh} {words} -o BatchMode=yes" in text
+    assert REFUSALS[words] in text and f": check the connection with {three.ssh} {words} -o BatchMode=yes" in text
