@@ -358,7 +358,10 @@ class ShardedUpdate:
         self._reduce_scatter.run(priority)
 
     def update_and_gather(self, priority: int, stale: Mapping[Any, List[ElementRange]]) -> None:
-        """Queue the update and the all-gather. ``stale``: for each key, the ranges of elements that the update leaves unchanged."""
+        """Queue the update and the all-gather.
+
+        ``stale``: for each key, the ranges of elements that the update leaves unchanged.
+        """
         with autograd.pause():
             self._all_gather.make_row_major()  # must come before a shard of the weights is written
             update_keys(self.optimizer, self.updates.values(), stale)
