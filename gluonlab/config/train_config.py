@@ -257,8 +257,8 @@ class TrainConfig:
         real_number_check(0, LARGEST_NUMBER, above_minimum=True), "learning rate", metavar="RATE"
     )
     scale_lr: bool = OPTIMIZER(
-        check_flag, "scale the learning rate with the global batch size, relative to the recipe's batch size, "
-        "or to --batch-size if you set --lr",
+        check_flag, "scale --lr by the ratio of the global batch size to --batch-size, or a recipe's rate by the "
+        "ratio to its batch size",
         default=False,
     )  # fmt: skip
     lr_schedule: Optional[str] = OPTIMIZER(
@@ -274,7 +274,7 @@ class TrainConfig:
     )
     lr_decay_epochs: Optional[str] = OPTIMIZER(
         check_epoch_list,
-        "epochs after which the step schedule lowers the rate (default: the recipe's, or 1/2 and 3/4 of the run)",
+        "epochs after which the step schedule lowers --lr (default: the recipe's, or 1/2 and 3/4)",
         metavar="E,E",
     )  # fmt: skip
     final_lr: Optional[float] = OPTIMIZER(

@@ -222,7 +222,7 @@ def test_checkpoints_are_on_disk_at_the_end_of_a_block_and_checks_find_replicas_
         runs[checkpoints.NONE].train_block()
         for every in (10, 1):
             first = every * (checkpoints.MIDDLE // every + 1)  # not at the end of an epoch
-            with pytest.raises(DriftError, match=f"after step {first}[;,]"):
+            with pytest.raises(DriftError, match=f"after step {first}[;,:]"):
                 runs[checkpoints.check_name(every)].train_block()
 
 

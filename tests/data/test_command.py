@@ -150,8 +150,8 @@ MISTAKES = {
     ("path", "mnits"): ["'mnits'", "did you mean 'mnist'?"],
     ("download", "digits"): ["digits needs no download", "choose mnist"],
     ("download", "imagenette2"): [
-        "imagenette2 cannot be downloaded", "address and digest are not known",
-        "choose imagenette2-320, or unpack it below --data-dir yourself",
+        "imagenette2 cannot be downloaded", "its address and digest are unknown",
+        "choose imagenette2-320, or unpack it in --data-dir yourself",
     ],
     ("path", "imagenette"): ["imagenette cannot be downloaded", "choose mnist, cifar10, imagen"],
     ("verify", "mnist", "x", "y"): ["unexpected 'x y'", "write NAME and options only", "--help"],
@@ -163,7 +163,7 @@ MISTAKES = {
     ("download", "mnist", "--timeout", "0"): ["--timeout 0", "a number greater than 0"],
     ("download", "mnist", "--timeout", "soon"): ["--timeout soon", "a number greater than 0"],
     ("download", "mnist", "--miror", "x"): ["'--miror'", "did you mean '--mirror'?"],
-    ("path", "mnist"): ["mnist is not in", "gluonlab data download mnist"],
+    ("path", "mnist"): ["mnist was not found in", "gluonlab data download mnist"],
     ("donwload", "mnist"): ["'donwload'", "did you mean 'download'?"],
 }  # fmt: skip
 

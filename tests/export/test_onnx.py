@@ -341,8 +341,8 @@ def test_larger_rounding_errors_are_allowed_up_to_a_limit():
     file = to_onnx(graph, other, (3,), "rounding")
     result = check_onnx(file, graph, arrays, images, (2, 3))
     assert 5e-5 < result.difference < MAX_DIFFERENCE
-    with pytest.raises(RunError, match="MXNet's float32 rounding error is"):
+    with pytest.raises(RunError, match="MXNet's own float32 rounding error is"):
         check_onnx(file, graph, arrays, images, (2, 3), max_difference=5e-5)
     exact = {**arrays, "a": nd.zeros((1, 3))}  # where there is nothing to round
-    with pytest.raises(RunError, match="MXNet's float32 rounding error is"):
+    with pytest.raises(RunError, match="MXNet's own float32 rounding error is"):
         check_onnx(file, graph, exact, images, (2, 3))

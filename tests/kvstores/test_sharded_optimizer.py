@@ -257,6 +257,6 @@ def test_a_state_that_does_not_fit_is_refused():
     trainer = gluon.Trainer(params, optimizer, kvstore=make_kvstore("sharded-optimizer"))
     trainer.step(1, ignore_stale_grad=True)
     param.cast("float16")
-    message = r"the optimizer state does not fit float16\[7\] on [cg]pu\(0\): keep .* types"
+    message = r"the optimizer state does not match the weight, float16\[7\] on [cg]pu\(0\): use .* types"
     with pytest.raises(KVStoreError, match=f"^kvstore 'sharded-optimizer', key 0: {message}"):
         trainer.step(1, ignore_stale_grad=True)
