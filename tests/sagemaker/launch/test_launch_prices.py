@@ -195,7 +195,7 @@ def test_the_readme_says_what_the_shipped_table_says():
     hour = Prices().hour_price("ml.g5.12xlarge", "us-east-1")
     prose = " ".join(text.split())
     assert f"3 x {hour} = {3 * hour:.2f} USD, plus {hour} USD for the idle hour" in prose
-    assert f"{hour} USD an hour as below" in prose
+    assert f"{hour} USD per hour for the" in prose
     shipped = json.loads((SAGEMAKER / "prices.json").read_text())["regions"]["us-east-1"]
     assert f"for us-east-1, as of {shipped['date']}, and do **not come from AWS**" in prose
 
