@@ -99,7 +99,7 @@ def test_mistakes_of_the_command_line_are_one_line(folder, ended, monkeypatch):
         "--assignment 02=x": "needs a Canvas file: add --canvas FILE",
         "--gradescope r.json": "the results of one notebook only, but there are 3",
         "--canvas in": "--canvas in exists",
-        "--canvas no/c.csv": "there is no folder no",
+        "--canvas no/c.csv": "the folder no does not exist",
     }.items():
         status, _, output = ended(main, "grade", "in", *words.split())
         assert status != 0 and line in output, words

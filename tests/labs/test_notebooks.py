@@ -67,9 +67,9 @@ def test_players_speak_the_language_of_their_notebook(lab, frames, language, exe
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_what_is_said_of_a_schedule_is_in_the_language_of_its_notebook(language, executed):
     cells = [cell for cell in executed("10").notebooks[language].cells if ".play(" in code_of(cell)]
-    said = {"en": ("proved:", "not written yet"), "ja": ("証明済み", "まだ書かれていません")}
-    proved, unwritten = said[language]
-    assert proved in cells[0].outputs[0].data["text/html"]
+    said = {"en": ("verified:", "not written yet"), "ja": ("証明済み", "まだ書かれていません")}
+    verified, unwritten = said[language]
+    assert verified in cells[0].outputs[0].data["text/html"]
     assert len(cells) == 9
     assert all(unwritten in cell.outputs[0].data["text/html"] for cell in cells[1:])
 
