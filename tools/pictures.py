@@ -64,7 +64,7 @@ def main(folder):
         work = Path(temporary)
         page = work / "run.html"
         page.write_text(TERMINAL.format(lines=run_command(work, "run", "--gpus", "2")), encoding="utf-8")
-        take_screenshot(page, folder / "run.png", 820, 510)
+        take_screenshot(page, folder / "run.png", 850, 510)
         run_command(work, "allreduce", "draw", "ring", "--devices", "4", "--out-file", "ring.html")
         take_screenshot(advance_page(work / "ring.html", 3), folder / "allreduce.png", 1100, 880)
         (folder / "ring.svg").write_text(ring_animation.make_picture(), encoding="utf-8")
