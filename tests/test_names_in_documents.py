@@ -114,6 +114,6 @@ def test_the_tests_that_the_makefile_names_exist():
 
 def test_there_are_names():
     names = [name for document in DOCUMENTS for name in find_names(document)]
-    assert len(names) >= 200
+    assert len(names) >= 230
     assert "gluonlab.launch.parameter_server_group.ParameterServer" in names
     assert not exists("gluonlab.launch.ParameterServer") and not exists("gluonlab.nothing")

@@ -1,4 +1,4 @@
-"""What `--estimate-memory` tells of --sync-bn and splits is what simulated GPUs are asked for, in bytes."""
+"""The estimates of `--estimate-memory` for --sync-bn and strategies equal the bytes allocated on simulated GPUs."""
 
 import dataclasses
 from functools import partial

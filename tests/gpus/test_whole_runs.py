@@ -11,7 +11,7 @@ SEEDS = range(3)
 
 @functools.lru_cache(maxsize=None)
 def accuracy(kind, count, model, seed, dtype="float32"):
-    """Of the validation images, after as many epochs as the recipe has."""
+    """Return the accuracy on the validation images after the epochs of the recipe."""
     return train_and_collect(device_names(kind, count), model=model, seed=seed, dtype=dtype).accuracy
 
 

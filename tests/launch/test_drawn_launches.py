@@ -18,7 +18,6 @@ pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever
 LONG = pytest.mark.long
 WORLDS = [(2, 2), (3, 1), (4, 1)]
 SEEDS = range(60)
-FIRST_LINES = 4  # steps whose losses agree in every case
 
 
 def trained_by_many(backend, folder, shapes):
@@ -56,12 +55,7 @@ def assert_as_one(backend, folder, shapes):
                 assert mine[name] == other[name], (name, asked)
         apart = relative_distance(parameter_vectors(many), alone)
         if apart > 1e-5:
-            # The order in which three gradients arrive changes their rounded sum, and a value next to a ReLU's zero
-            # can amplify that from any step on. A wrong sum, rate or shard would show in the first steps.
-            if apart > 2 * amplified_rounding_error(folder / f"{place}-rates", shape, alone):
-                assert shape[1] > 2, asked
-                for mine, other in zip(ours[:FIRST_LINES], theirs):
-                    assert mine["loss"] == pytest.approx(other["loss"], rel=1e-4, abs=1e-6), asked
+            assert apart <= 2 * amplified_rounding_error(folder / f"{place}-rates", shape, alone), asked
             unsteady += 1
             continue
         for mine, other in zip(ours, theirs):

@@ -43,7 +43,7 @@ def padded_by_the_last(size, world_size, rank, seed, epoch):
 # --- 08-2
 
 
-def alone(dist, train_set, val_set, world_size, epochs):
+def train_without_group(dist, train_set, val_set, world_size, epochs):
     model = dist.Model()
     for x, y in dist.DataLoader(train_set, 4):
         model.backward(x, y)
@@ -307,7 +307,7 @@ WRONG = {
          "6 gradients and makes 9", "勾配を 6 回計算し、更新を 9 回"),
         (change("08-2", "dist.spawn(train, nprocs=world_size, args=(world_size,))", ""), "were started: 0",
          "プロセスは 0 個"),
-        (alone, "there is no process group yet", "no process group yet"),
+        (train_without_group, "there is no process group yet", "no process group yet"),
     ],
     "08-3": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),

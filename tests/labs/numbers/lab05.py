@@ -24,7 +24,7 @@ for name in ("1f1b", "gpipe"):  # as a learner measures it
     pipelines[name].step()
     grown[name] = (resident() - before) / MIB
 works = {
-    name: [seconds(work) > 0 for work in (way.step, *alone(way))]
+    name: [seconds(work) > 0 for work in (way.step, *make_stage_work(way))]
     for name, way in pipelines.items()
 }
 print(json.dumps({
