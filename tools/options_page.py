@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this gluonlab
 
 from gluonlab.cli import run_commands  # noqa: E402
+from gluonlab.config.renamed_settings import RENAMED_OPTIONS  # noqa: E402
 
 PAGE = ROOT / "docs" / "options.md"
 HEAD = """# Options
@@ -24,6 +25,10 @@ All options of all commands, as `--help-all` prints them. An option with two nam
 
 <!-- made by tools/options_page.py; a test compares -->
 """
+RENAMED_HEAD = [
+    "These names of version 0.2.0 still work for one release, with a warning. Commands that share an option with",
+    "`gluonlab run` accept its old name, too.",
+]
 RUN_COMMANDS = ["resume", "evaluate", "find-lr", "find-batch-size", "compare", "list"]
 MODULES = [
     "run",
@@ -84,8 +89,26 @@ def format_command(words, command, level):
     return lines
 
 
+def list_renamed(words, command):
+    """Return rows (command, old form, current form) of the old option names of a command."""
+    options = {name for param in command.params for name in param.opts}
+    rows = {old: new for old, new in command.renamed.items() if new.split()[0] in options}
+    rows.update({old: moved.usage for old, moved in command.moved.items()})
+    if words != "gluonlab run":
+        rows = {old: new for old, new in rows.items() if RENAMED_OPTIONS.get(old) != new}
+    return [(words, old, new) for old, new in sorted(rows.items())]
+
+
+def format_renamed(rows):
+    """Return the lines of a table of old option names; ``rows``: (command, old form, current form)."""
+    lines = ["## Renamed options", "", *RENAMED_HEAD, ""]
+    lines += ["| command | old | current |", "|---|---|---|"]
+    ignore = {old: f" <!-- codespell:ignore {old.split()[-1]} -->" for _, old, _ in rows if "ised" in old}
+    return lines + [f"| `{words}` | `{old}`{ignore.get(old, '')} | `{new}` |" for words, old, new in rows]
+
+
 def make_page():
-    lines = [HEAD]
+    lines, renamed = [HEAD], []
     for name in MODULES:
         commands = module_commands(name)
         level = 2
@@ -94,6 +117,9 @@ def make_page():
             level = 3
         for words, command in commands:
             lines += format_command(words, command, level)
+            if name not in RUN_COMMANDS:  # they accept the old names of run
+                renamed += list_renamed(words, command)
+    lines += format_renamed(renamed)
     return "\n".join(lines).rstrip() + "\n"
 
 

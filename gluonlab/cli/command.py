@@ -471,13 +471,17 @@ def _replace_showwarning(otherwise: Callable[..., None]) -> Callable[..., None]:
     """Return a ``warnings.showwarning`` that calls ``otherwise`` for warnings from other packages.
 
     The returned function prints gluonlab's own warnings on one line, without the position in the
-    code.
+    code. It prints each warning only once, although a command may train several times.
     """
+    printed: Set[str] = set()
 
     def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
         """Print a warning of gluonlab on one line; pass other warnings to ``otherwise``."""
         if issubclass(category, GluonlabWarning):
-            print_error(f"warning: {one_line(str(message))}")
+            text = one_line(str(message))
+            if text not in printed:
+                print_error(f"warning: {text}")
+            printed.add(text)
         else:
             otherwise(message, category, filename, lineno, file, line)
 

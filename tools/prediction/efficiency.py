@@ -251,8 +251,8 @@ def main(as_json: bool, **options: Optional[str]) -> None:
     reductions over all hosts. Nothing is run. The assumptions are printed.
 
     \b
-    gluonlab bench efficiency --machines p3.16xlarge --hosts 16
-    gluonlab bench efficiency --gradients 46MB --step 90 --out-file efficiency.svg
+    python tools/prediction efficiency --machines p3.16xlarge --hosts 16
+    python tools/prediction efficiency --gradients 46MB --step 90 --out-file efficiency.svg
     """
     given = {name: value for name, value in options.items() if value is not None}
     click.echo(run_command({**given, **({"json": True} if as_json else {})}))
