@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import ContextManager, Iterator, NamedTuple, Optional, Union
 
-from gluonlab.engine import mxnet_fixes, mxnet_import, openmp_settings
+from gluonlab.engine import arm_libraries, mxnet_fixes, mxnet_import, openmp_settings
 from gluonlab.engine.mxnet_and_cuda_libraries import (
     cuda_versions,
     installed_distributions,
@@ -115,6 +115,8 @@ def _prepare_import() -> None:
             f"{' and '.join(installed)} are both installed and overwrite each other's files: pip "
             f"uninstall -y {' '.join(installed)}, then {pip_install_choices()}"
         )
+    if arm_libraries.is_needed():
+        arm_libraries.load_arm_libraries(sys.path)
     if "mxnet-cu112" in installed:
         load_cuda_libraries()
         _disable_unsupported_fusion()
