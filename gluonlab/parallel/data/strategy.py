@@ -58,7 +58,7 @@ class ReplicaStep:
         """Store the parts of a step.
 
         Args:
-            replicas: ``replicas[i]`` trains on shard i, such as a `GraphReplica`.
+            replicas: ``replicas[i]``, for example a `GraphReplica`, trains on shard i.
             trainer: Sums the gradients and updates the parameters.
             microbatches: Division of the shards.
             statistics: The `RunningStatistics` of the replicas.
@@ -152,7 +152,7 @@ class ReplicaStep:
 class DataParallelStep(ReplicaStep):
     """A `ReplicaStep` with one device for each replica; ``DataParallelStep(...)(batch)`` trains.
 
-    The doctor and the benchmarks use it, because it works without the plan of a run.
+    `gluonlab doctor` and the benchmarks use this class, because it requires no `Plan`.
     """
 
     trainer: BucketedTrainer
@@ -179,7 +179,7 @@ class DataParallelStep(ReplicaStep):
             preprocess: ``preprocess(F, images)``, which returns the input of ``net``.
             microbatches: How shards are divided into microbatches.
             sync_bn: Whether BatchNorm uses the mean and variance of the images on all devices,
-                instead of those on each device.
+                instead of the images on each device.
             convert: Conversion of the graph (`gluonlab.parallel.mixed_precision`).
             group: The processes whose running statistics are averaged. The trainer's kvstore sums
                 their gradients.
@@ -220,7 +220,7 @@ class DataParallel(DataParallelStep, UnshardedParameters):
         self._loss, self._plan, self._memory = loss, plan, None  # type: Any, StrategyPlan, Any
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
-        """Return a list with one estimate, because a copy of the network has one device."""
+        """Return a list with one estimate, because each replica of the network has one device."""
         if self._memory is None:
             from gluonlab.parallel.data.memory import ReplicaMemory
 
@@ -251,7 +251,7 @@ class DataParallel(DataParallelStep, UnshardedParameters):
     def restore(self, state: StrategyState) -> None:
         """Resume from a saved `state`.
 
-        The kvstore and the devices may differ from those of that run.
+        The saved run may have had another kvstore and other devices.
         """
         set_states(self.trainer, state.optimizer, "this state")
         self.statistics.restore(state.devices, state.counts)

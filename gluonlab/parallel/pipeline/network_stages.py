@@ -1,4 +1,4 @@
-"""Cuts a network's chain of layers into pipeline stages, and estimates how much memory each needs.
+"""Cuts a network's chain of layers into pipeline stages, and estimates each stage's memory.
 
 Each layer of a chain reads the output of the previous layer. A block that only calls its children
 one after the other is divided into the layers of its children. Examples are HybridSequential, and
@@ -74,7 +74,7 @@ def check_stage_count(model: str, layers: Sequence[gluon.HybridBlock], possible:
 
 
 def check_cuts(model: str, layers: Sequence[gluon.HybridBlock], cuts: Sequence[int]) -> None:
-    """Raise ModelError unless the chain can be cut before the layers with these numbers.
+    """Raise ModelError if the chain cannot be cut before each of the layers numbered ``cuts``.
 
     The numbers must be at least 1 and increase, so that each stage has a layer.
     """
@@ -459,12 +459,14 @@ def _balance_stages(cost: Cost, savings: Cost, layers: int, stages: int, balance
 def minimize_largest_stage(
     cost: Cost, layers: int, stages: int, savings: Cost = lambda stage, begin, end: 0.0
 ) -> List[int]:
-    """Return the cuts of ``layers`` into ``stages`` that minimize the cost of the largest stage.
+    """Return the cuts that minimize the cost of the most expensive stage.
+
+    ``layers`` is the number of layers, and ``stages`` is the number of stages.
 
     Each stage has at least one layer. ``savings(stage, begin, end)``: an upper bound on how much
     cheaper the stage [begin, end) can become when layers are added. The search is Dijkstra's
-    algorithm, with the largest cost instead of the sum. It extends the cheapest partial partition
-    first, so it never computes the costs of overlong stages.
+    algorithm with the largest cost of a stage as the length of a path, instead of the sum. It
+    extends the cheapest partial partition first, so it never computes the costs of overlong stages.
     """
     queue = [_PartialPartition(0.0, stages, (0,), 0.0, True)]
     extended = set()
@@ -510,7 +512,7 @@ class _PartialPartition(NamedTuple):
 def stage_byte_costs(
     layers: Sequence[gluon.HybridBlock], loss: gluon.HybridBlock, plan: StrategyPlan
 ) -> Tuple[Cost, Cost]:
-    """Return the functions ``cost`` and ``savings`` of `minimize_largest_stage`, in bytes.
+    """Return the functions ``cost`` and ``savings`` for `minimize_largest_stage`, in bytes.
 
     The cost is based on MXNet's memory plan for a full batch, including all microbatches that a
     stage keeps at once. ``savings`` is not 0, because a longer stage can need less memory: its last
