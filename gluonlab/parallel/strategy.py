@@ -42,13 +42,13 @@ class Parallelism(NamedTuple):
         copies: ``copies[i]`` are the devices of replica i, which trains on shard i of each batch.
             In mode "data" each replica has one device.
         model: Name of the network, for error messages.
-        max_shard_images: Largest number of images in a shard, which one replica trains on.
+        max_shard_images: Largest number of images in a shard. Each replica trains on one shard.
         image_shape: (C, H, W).
         image_dtype: Type of the images.
         schedule: Name in `gluonlab.parallel.pipeline.pipeline_schedule.SCHEDULES`.
         stages_per_device: Number of pipeline stages on each device.
-        cut: The numbers of the first layer of stage 1, 2, ... If None, the cuts are chosen to
-            equalize ``balance``.
+        cut: For each of the stages 1, 2, ..., the number of its first layer. If None, the cuts are
+            chosen to equalize ``balance``.
         balance: The quantity to equalize between stages: "time" or "memory".
         channels: How layers are split over the devices of a replica: "both", "column" or "row".
     """
@@ -76,7 +76,7 @@ class Parallelism(NamedTuple):
         return "device" if self.size == 1 else "replica of the model"
 
     def settings(self) -> Dict[str, Any]:
-        """Return the entries for a run's config.json; none for mode "data"."""
+        """Return the entries for a run's config.json; an empty dict for mode "data"."""
         if self.mode == DATA:
             return {}
         settings: Dict[str, Any] = {"strategy": self.mode, "copies": len(self.copies)}
@@ -110,7 +110,9 @@ class ScoredImages(NamedTuple):
 
 
 class StrategyState(NamedTuple):
-    """The training state other than the parameters. With both, a run resumes bit-identically.
+    """The training state except the parameters.
+
+    A run resumes bit-identically from this state and the parameters.
 
     Attributes:
         optimizer: Optimizer states by parameter name.
@@ -191,8 +193,8 @@ class Strategy(Protocol):
 
         Args:
             batch: The shards of a batch, one for each replica of the network.
-            hook: A function that receives each phase of the step and makes the call itself, for
-                example to time it.
+            hook: A function that receives the name and the call of each phase. It must make the
+                call, for example between two time measurements.
 
         Returns:
             The sum of losses (1,) of each shard. The next step overwrites these arrays.
@@ -231,10 +233,10 @@ class StrategyPlan(Protocol):
 
     @property
     def kvstore(self) -> Any:
-        """Store that sums the gradients over ``ctxs``."""
+        """The kvstore that sums the gradients over ``ctxs``."""
 
     def new_kvstore(self, ctxs: List[mx.Context]) -> Any:
-        """Create another store of the same kind, since each trainer needs one."""
+        """Create another kvstore of the same type, since each trainer needs its own kvstore."""
 
     @property
     def on_servers(self) -> bool:
@@ -266,7 +268,7 @@ class StrategyPlan(Protocol):
 
     @property
     def preprocess(self) -> Callable[[Any, Any], Any]:
-        """``f(F, images)``, which converts bytes to the input of the network."""
+        """``f(F, images)``, which converts uint8 images to the input of the network."""
 
     def make_optimizer(self) -> mx.optimizer.Optimizer:
         """Create an optimizer that follows the learning rate schedule."""
@@ -280,7 +282,7 @@ class MakeNet(Protocol):
 
         Args:
             ctxs: Devices of the network.
-            start: Devices on which the parameters are until the strategy calls `reset_ctx`.
+            start: Devices that hold the parameters until the strategy calls `reset_ctx`.
         """
 
 

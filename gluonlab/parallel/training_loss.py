@@ -10,11 +10,12 @@ from mxnet import gluon
 class SmoothedCrossEntropy(gluon.HybridBlock):
     """Cross entropy with label smoothing.
 
-    The target probability of each of the K classes is ``smoothing`` / K. For the label's class, it
-    is 1 - ``smoothing`` higher. Inputs: ``scores`` (n, K) and integer ``labels`` (n,); output:
-    losses (n,). See Szegedy et al., "Rethinking the inception architecture for computer vision",
-    2016, section 7. PyTorch's ``CrossEntropyLoss(label_smoothing=...)`` computes the same loss.
-    Evaluation uses ``unsmoothed``, so that runs with and without smoothing can be compared.
+    The target probability of each of the K classes is ``smoothing`` / K. The target probability of
+    the label's class is 1 - ``smoothing`` higher. Inputs: ``scores`` (n, K) and integer ``labels``
+    (n,); output: losses (n,). See Szegedy et al., "Rethinking the inception architecture for
+    computer vision", 2016, section 7. PyTorch's ``CrossEntropyLoss(label_smoothing=...)`` computes
+    the same loss. Evaluation uses ``unsmoothed``, so that runs with and without smoothing can be
+    compared.
     """
 
     def __init__(self, smoothing: float) -> None:

@@ -35,7 +35,7 @@ def data_root(data_dir: Optional[str] = None) -> Path:
     ====================  =====================================
     ``data_dir``          value of --data-dir
     GLUONLAB_DATA         environment variable
-    XDG_CACHE_HOME        environment variable; /gluonlab in it
+    XDG_CACHE_HOME        environment variable, plus /gluonlab
     otherwise             ~/.cache/gluonlab
     ====================  =====================================
 
@@ -116,9 +116,9 @@ def find_data_files(
 
 @contextmanager
 def convert_read_errors(path: Path, replaceable: str = "--data-dir") -> Iterator[None]:
-    """Convert an OSError in the with block to a DataError, which says that ``path`` cannot be read.
+    """Convert an OSError in the with block to a DataError: ``path`` cannot be read.
 
-    ``replaceable``: what the message tells the user to replace, such as "file".
+    ``replaceable``: the noun for the thing that the user should replace, such as "file".
     """
     try:
         yield

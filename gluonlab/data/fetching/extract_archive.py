@@ -30,7 +30,7 @@ ALLOWED_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
 def unpack_archive(
     archive: Path, target: Path, contents: ArchiveContents, disk_full_hint: str = "free disk space"
 ) -> Dict[str, str]:
-    """Write the files in a .tar.gz or .tar to the empty folder ``target``. Return their SHA-256.
+    """Write the files in a .tar.gz or .tar to the empty folder ``target``. Return their digests.
 
     If ``contents`` lists known files, only these files are written, without folders, and their
     digests are verified. Otherwise, the archive's top folder is removed from all paths. Owners,
@@ -153,7 +153,7 @@ def _path_below_target(name: str, contents: ArchiveContents) -> Optional[str]:
 
 
 def _write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, archive: Path, path: Path, disk_full_hint: str) -> str:
-    """Write a file from the archive to ``path``. Return the file's SHA-256."""
+    """Write a file from the archive to ``path``. Return the file's SHA-256 digest."""
     content, digest = tar.extractfile(member), hashlib.sha256()
     # Errors of reading mean a damaged archive. Errors of open, write and close mean a disk problem.
     with raise_output_errors(path, disk_full_hint):

@@ -251,7 +251,7 @@ def exif_orientation(image: Image.Image) -> int:
 def displayed_size(size: Tuple[int, int], rotation: int) -> Tuple[int, int]:
     """Return the width and height of the displayed image. ``size``: the stored image's size.
 
-    ``rotation``: the EXIF orientation, here and in the functions below.
+    ``rotation``: the EXIF orientation of the stored image.
     """
     return (size[1], size[0]) if rotation in SIDEWAYS else size
 
@@ -276,7 +276,7 @@ def stored_box(box: Box, size: Tuple[int, int], rotation: int) -> Box:
 
 
 def turn_upright(image: Image.Image, rotation: int) -> Image.Image:
-    """Rotate a stored image to the displayed image."""
+    """Rotate and flip a stored image, so that it is displayed upright."""
     return image if rotation == AS_STORED else image.transpose(TRANSPOSITIONS[rotation])
 
 

@@ -145,7 +145,10 @@ class DecoderPool:
 
 
 def _stop_workers(workers: List[DecodeWorker], requests: "Requests") -> None:
-    """Kill the processes, and end the threads that send them requests. Any thread can do this."""
+    """Kill the processes, and end the threads that send them requests.
+
+    Any thread can call this function.
+    """
     requests.put(None)
     for worker in workers:
         worker.process.kill()
@@ -165,8 +168,8 @@ class DecodeFuture:
 
     This class replaces concurrent.futures.Future, in which both threads acquire the same lock. A
     Ctrl-C in the waiting thread could leave that lock locked, so that the dispatching thread would
-    wait forever. In this class, the dispatching thread never waits for a lock, but only releases
-    one.
+    wait forever. In this class, the dispatching thread only releases locks, and never waits for a
+    lock.
     """
 
     def __init__(self) -> None:
@@ -268,14 +271,14 @@ class DecodeWorker:
 
 
 class RequestDispatcher:
-    """Sends requests to one process. A thread runs `run`, its loop.
+    """Sends requests to one process, in the loop `run`, which runs in a thread.
 
     The next request is sent before the pixels of the previous request are copied. The dispatcher
     has no reference to `DecoderPool`, because that would keep the pool alive.
 
-    The thread is not from concurrent.futures, which starts its threads with the first request. A
-    Ctrl-C at that moment would hide the thread from its executor, and Python would wait for it
-    forever at exit.
+    The thread is not from a concurrent.futures executor, which starts threads on the first request.
+    If Ctrl-C interrupted this start, the executor would lose the thread, and Python would wait for
+    the thread forever at exit.
     """
 
     def __init__(self, worker: DecodeWorker, requests: "Requests") -> None:

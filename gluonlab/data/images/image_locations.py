@@ -58,7 +58,7 @@ class FileSegment(NamedTuple):
 class FileSegments(Sequence[FileSegment]):
     """Many images in a file, stored compactly as arrays.
 
-    ``ranges``: the byte ranges of each image, usually a single one. ``numbers``: the images'
+    ``ranges``: the byte ranges of each image, usually a single range. ``numbers``: the images'
     numbers in messages, by default 0, 1, 2, ...
     """
 
@@ -116,7 +116,7 @@ def location_name(location: ImageLocation) -> str:
 
 
 def open_image_file(location: ImageLocation) -> BinaryIO:
-    """Open an image as a binary file, positioned at its start. Raise OSError if that fails."""
+    """Open an image as a binary file, positioned at its start. Raise OSError on failure."""
     if isinstance(location, str):
         return open(location, "rb")
     segment, content = FileSegment(*location), b""

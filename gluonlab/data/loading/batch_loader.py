@@ -141,7 +141,7 @@ class Loader:
         shuffle: Whether to shuffle the images in each epoch.
         raw: Whether images keep their type and scale, such as bytes from 0 to 255.
         prefetch: The number of batches to prepare ahead.
-        resident_bytes: The largest size of images to cache on every device, in bytes.
+        resident_bytes: Maximum size, in bytes of images, of a split that is cached on every device.
         random_crops: Whether to crop image files at random when they are decoded.
         augment: Random crops and flips on the devices.
         mixup: Mixup of pairs of images. Labels are then (n, 3), see

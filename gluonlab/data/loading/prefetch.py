@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 
 
 def prefetch(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None]":
-    """Yield ``items``, of which a thread computes up to ``depth`` in advance.
+    """Yield ``items``. A thread computes up to ``depth`` items in advance.
 
     Raises the exceptions that ``items`` raises. Close the generator to stop early. The thread is
     reused by later calls in this process. A new thread per epoch would leak memory, because MXNet

@@ -41,8 +41,9 @@ def from_arrays(
 ) -> Dataset:
     """Create a data set from arrays of images and labels.
 
-    Arrays can be from NumPy, MXNet or another library, or lists of arrays. They are copied, unless
-    they are memory-mapped files. The model receives bytes divided by 255, and floats unchanged.
+    Pass arrays from NumPy, MXNet or another library, or lists of arrays. The arrays are copied,
+    unless they are memory-mapped files. The model receives integer images divided by 255, and float
+    images unchanged.
 
     Args:
         x_train: Training images (N, C, H, W), or grayscale (N, H, W).

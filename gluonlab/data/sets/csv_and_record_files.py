@@ -115,7 +115,7 @@ class ListedImages:
         self._note_untested(val_classes)
 
     def warnings(self) -> List[str]:
-        """Return warnings about classes without validation images, and labels not 0, 1, ..."""
+        """Return warnings about classes without validation images, and about renumbered labels."""
         messages = []
         if self.untested_classes:
             messages.append(f"there are no validation images of the classes {shorten_names(self.untested_classes)}")
@@ -210,7 +210,7 @@ def _check_user_file(name: str, ending: str, prefix: str) -> Path:
 
 
 def _find_validation_file(train: Path) -> Optional[Path]:
-    """Return the validation file whose name matches the training file's; None if there is none."""
+    """Return the validation file that belongs to a training file; None if there is no such file."""
     prefix = _name_before_train(train)
     if prefix is None:
         return None
@@ -220,7 +220,7 @@ def _find_validation_file(train: Path) -> Optional[Path]:
 
 
 def _name_before_train(train: Path) -> Optional[str]:
-    """Return a file's name without the word from TRAIN at its end; None without such a word."""
+    """Return the start of a file's name, before a final word from TRAIN, else None."""
     for name in TRAIN:
         if train.stem.lower().endswith(name):
             return train.stem[: -len(name)]
@@ -281,8 +281,8 @@ def load_list(path: str, root: Optional[str] = None, val_share: Optional[float] 
     """Load the images named in a CSV list. Raise DataError if the list or an image is invalid.
 
     Args:
-        path: ``train.csv``, with val.csv in the same folder or with ``val_share``, or
-            ``train.csv,val.csv``.
+        path: ``train.csv,val.csv``, or only ``train.csv`` if val.csv is in the same folder or if
+            ``val_share`` is given.
         root: The folder that contains the images; by default, the folder of each list.
         val_share: The fraction of each class that is held out if there is no validation list.
         options: See `make_image_dataset`.
@@ -451,8 +451,8 @@ REMAKE_HINT = "create it again with im2rec"
 def load_records(path: str, val_share: Optional[float] = None, **options: Any) -> Dataset:
     """Load images from record files. Raises DataError if a file is invalid.
 
-    ``path``: ``train.rec``, with val.rec in the same folder or with ``val_share``, or
-    ``train.rec,val.rec``. ``val_share``: see `load_list`. ``options``: see `make_image_dataset`.
+    ``path``: ``train.rec,val.rec``, or only ``train.rec`` if val.rec is in the same folder or if
+    ``val_share`` is given. ``val_share``: see `load_list`. ``options``: see `make_image_dataset`.
     """
     images = find_record_images(path, val_share)
     return make_image_dataset(images, to_plain_name(images.name, RECORD_KIND), **options)
@@ -598,8 +598,8 @@ def _content_ranges(file: BinaryIO, record: _Record, skipped: int) -> List[ByteR
 def _read_label_names(path: Path, labels: Sequence[int]) -> Mapping[Label, str]:
     """Return the class name of each label, from the .lst file next to a record file.
 
-    A class is named after its images' folder. Returns {} if there is no .lst file, or if the images
-    of a label do not have a separate folder.
+    A class has the name of the folder that contains its images. Returns {} if there is no .lst
+    file, or if the images of a label do not have a separate folder.
     """
     folders: Dict[int, Set[str]] = {}
     try:

@@ -19,8 +19,8 @@ class DatasetKind(NamedTuple):
     """A function that loads a data set, with the data set's summary and default settings.
 
     ``find``: only for data sets of image files, a function that returns the path of the files. Its
-    argument is --data-dir (None for the default folder), or the path in the data set's name. Raises
-    DataError.
+    argument is --data-dir (None for the default folder), or the path in the data set's name. It
+    raises DataError on failure.
     """
 
     load: Callable[..., Dataset]

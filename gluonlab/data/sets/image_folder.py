@@ -315,7 +315,7 @@ def _find_classes_without_train(root: Path, val_share: Optional[float]) -> Split
 
 
 def _class_folder_names(folder: "str | os.PathLike[str]") -> List[str]:
-    """Return the names of the folders that contain images."""
+    """Return the names of the subfolders that contain images."""
     return [entry.name for entry in list_folders(folder) if list_loose_images(entry.path)]
 
 
@@ -365,7 +365,7 @@ def is_hidden(name: str) -> bool:
 
 
 def list_entries(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
-    """Return a folder's entries, sorted by name, without hidden ones.
+    """Return a folder's entries, sorted by name, without hidden entries.
 
     Raise DataError on failure.
     """
@@ -374,7 +374,7 @@ def list_entries(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
 
 
 def list_folders(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
-    """Return a folder's subfolders, sorted by name, without hidden ones.
+    """Return a folder's subfolders, sorted by name, without hidden folders.
 
     Raise DataError on failure.
     """
@@ -442,12 +442,12 @@ def _ending_or_kind(path: str) -> str:
 
 
 def format_count(paths: Sequence[str], noun: str) -> str:
-    """Format as ``1 file`` or ``1,200 files``."""
+    """Return text with the number of paths, such as ``1 file`` or ``1,200 files``."""
     return f"{len(paths):,} {noun}{'' if len(paths) == 1 else 's'}"
 
 
 def convertible_endings(paths: Sequence[str]) -> str:
-    """Return the image file extensions among these paths that other programs can convert."""
+    """Return text with the extensions of unsupported image formats among ``paths``."""
     endings = {Path(path).suffix.lower() for path in paths} & set(CONVERTIBLE)
     return " and ".join(sorted(endings))
 
@@ -514,7 +514,7 @@ def load_imagenette(
 
 
 def find_imagenette(name: str, root: Optional[str]) -> Path:
-    """Return the folder of an Imagenette data set: a packed folder, or one with train and val.
+    """Return the folder of an Imagenette data set: a packed folder, or a folder with train and val.
 
     The folder is ``root``/``name``, ``root``/``name``/``name`` or ``root``. If ``root`` is None,
     the default folder is used (see `gluonlab.data.fetching.data_folders`). Raises DataError if the

@@ -191,7 +191,7 @@ class StagedExecutor:
             memory.executors.setdefault(number, self.runs[-1].executor)
 
     def backward(self, number: int) -> None:
-        """Queue a stage's backward pass, and add its gradients to those from later stages."""
+        """Queue a stage's backward pass, which adds to the gradients from later stages."""
         run = self.runs[number]
         if run.heads is None:
             return

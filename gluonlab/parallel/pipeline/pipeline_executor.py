@@ -1,10 +1,10 @@
 """Executor of pipeline schedules: turns each instruction into calls that MXNet's engine queues.
 
-One host thread queues an entire step without waiting, so that each instruction follows its
-prerequisites. The engine runs operations as soon as they are ready, possibly in another order than
-the schedule's. So each forward or backward pass on a device is held back until the device's
-previous pass is done. A slot is memory for the activations of one microbatch. Each stage has as
-many slots as `gluonlab.parallel.pipeline.verify_pipeline_schedule.peaks` computes for the schedule.
+One host thread queues an entire step without waiting. It queues each instruction after its
+prerequisites. The engine runs operations as soon as they are ready, so their order may differ from
+the schedule. So each forward or backward pass on a device is held back until the device's previous
+pass is done. A slot is memory for the activations of one microbatch. Each stage has as many slots
+as `gluonlab.parallel.pipeline.verify_pipeline_schedule.peaks` computes for the schedule.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class StepProgram:
         bound.inputs[LABELS].copy(self.microbatches[microbatch].labels)
 
     def _add_loss(self, loss: nd.NDArray, microbatch: int) -> None:
-        """Append the addition of ``loss`` to the sum over microbatches, if there are several."""
+        """Add the call that adds ``loss`` to the sum, if there are several microbatches."""
         if len(self.microbatches) > 1:
             sums = self._pipeline.sums
             self.loss = sums.totals[0]
@@ -246,7 +246,7 @@ class StepProgram:
 
 
 def queue_programs(programs: Sequence[StepProgram]) -> None:
-    """Queue the steps of several pipelines in turns, call by call, so that all start at once."""
+    """Queue the steps of several pipelines, interleaved so that all pipelines start at once."""
     for calls in zip_longest(*(program.calls for program in programs)):
         for call in calls:
             if call is not None:

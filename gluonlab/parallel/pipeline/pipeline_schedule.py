@@ -4,11 +4,10 @@ A network is cut into stages, and a batch into microbatches. Every microbatch pa
 all stages, and then backward. Each device has a program, which is the list of its instructions. The
 programs determine the cost and the memory of the schedule.
 
-SCHEDULES is the only list of schedules that commands, tests and pages read. Each entry is a
-function ``f(devices, microbatches, stages_per_device=1) -> PipelineSchedule``, which raises
-ScheduleError for impossible arguments. A definition only yields the order of forward and backward
-passes. Messages are then added: each recv just before it is needed, and each send as soon as
-possible.
+All commands, tests and pages read the list of schedules from SCHEDULES. Each entry is a function
+``f(devices, microbatches, stages_per_device=1) -> PipelineSchedule``, which raises ScheduleError
+for impossible arguments. A definition only yields the order of forward and backward passes.
+Messages are then added: each recv just before it is needed, and each send as soon as possible.
 """
 
 from __future__ import annotations
@@ -83,9 +82,9 @@ Maker = Callable[..., PipelineSchedule]
 
 
 def _schedule_maker(name: str, several_stages: bool) -> Callable[[Definition], Maker]:
-    """Return a decorator for definitions of schedules, which yield the order of each device.
+    """Return a decorator for a schedule's definition, a function that yields each device's order.
 
-    The decorated function creates a PipelineSchedule. ``several_stages``: whether the definition
+    The decorated function returns a PipelineSchedule. ``several_stages``: whether the definition
     supports several stages per device.
     """
 
@@ -217,7 +216,7 @@ def interleaved(devices: int, microbatches: int, stages_per_device: int) -> Iter
 
 
 def _alternate(forwards: List[Tuple[str, int, int]], backwards: List[Tuple[str, int, int]], warmup: int) -> Order:
-    """Return ``warmup`` forwards, then forwards and backwards in turns, then other backwards."""
+    """Return ``warmup`` forwards, then alternating forwards and backwards, then more backwards."""
     ahead = min(warmup, len(forwards))
     steady = zip(forwards[ahead:], backwards)
     done = len(forwards) - ahead

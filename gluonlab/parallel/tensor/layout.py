@@ -12,8 +12,8 @@ local   split, by groups           rows of some groups            split
 ======  =========================  =============================  ====================
 
 Operators that process each channel separately (ReLU, pooling, BatchNorm, Dropout) run on split
-values. So if column and row layers alternate, two layers need one allreduce (Shoeybi et al.,
-"Megatron-LM", 2019, section 3). All other operators run on whole values, on every device.
+values. So if column and row layers alternate, each pair of layers needs only one allreduce (Shoeybi
+et al., "Megatron-LM", 2019, section 3). All other operators run on whole values, on every device.
 
 A *segment* is the part of the network between two collectives. Each device has its own graph for
 each segment (`segment_graphs`). Segment 0 ends with the first collectives. Their results are inputs
@@ -277,7 +277,8 @@ class _SegmentBuilder:
     def _append_zeros(self, number: int, like: Entry, width: int, channels: int) -> List[Entry]:
         """Append nodes for zeros with ``channels`` channels in total, and return their entries.
 
-        ``like`` is an array of ``width`` channels, which determines the other dimensions.
+        ``like`` is an array with ``width`` channels. The zeros have the same sizes in all other
+        dimensions.
         """
         zeros = []
         for begin in range(0, channels, width):

@@ -306,9 +306,11 @@ class _Planner:
 
 
 def _scale_bounds(bounds: Bounds, channels: int) -> Optional[Bounds]:
-    """Scale the devices' bounds to ``channels``. Return None unless it is a multiple.
+    """Scale the devices' bounds to ``channels``.
 
-    For example, Flatten turns each channel into many.
+    Return None if ``channels`` is not a multiple of the current number of channels.
+
+    For example, Flatten turns each channel into several channels.
     """
     times, rest = divmod(channels, bounds[-1][1])
     return None if rest else tuple((begin * times, end * times) for begin, end in bounds)
@@ -344,7 +346,7 @@ class GraphInfo:
         self.last_layers = _last_layers(self.nodes)
 
     def is_splittable_layer(self, node: Node) -> bool:
-        """Return True if a layer shares no parameters with others, and its channels are axis 1."""
+        """Return True if a layer shares no parameters with other layers, and has its channels in axis 1."""
         attrs = node.get("attrs", {})
         parameters = [entry[0] for entry in node["inputs"][1:]]
         return (
@@ -448,7 +450,7 @@ class OperationList:
         return total._replace(segment=value.segment + 1)
 
     def scatter(self, value: SplitValue, bounds: Bounds) -> SplitValue:
-        """Split ``value`` by ``bounds``. A value that is split by other bounds is gathered first."""
+        """Split ``value`` at ``bounds``. A value that is split differently is gathered first."""
         if value.bounds == bounds:
             return value
         if ("parts", value, bounds) not in self._known:

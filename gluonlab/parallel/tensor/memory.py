@@ -1,4 +1,4 @@
-"""Memory estimate of tensor parallelism, for each device of a copy of the network.
+"""Memory estimate of tensor parallelism, for each device of a replica of the network.
 
 Every segment has its own graphs and activations. The gradients between segments are in two buffers,
 which the segments use alternately. In addition, MXNet copies the head gradients.
@@ -32,7 +32,7 @@ class _Segment(NamedTuple):
         edge_inputs: Shapes and types of the values from the previous segment.
         bytes_per_binding: Bytes of each bound graph other than inputs and activations.
         slot: Number of the buffer for the gradients of ``edge_inputs``, 0 or 1.
-        gradient_bytes: Bytes of these gradients.
+        gradient_bytes: Bytes of the gradients of ``edge_inputs``.
     """
 
     graph: UnboundGraph

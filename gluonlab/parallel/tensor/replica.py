@@ -102,8 +102,8 @@ class _Calls(NamedTuple):
 class MicrobatchTraffic(NamedTuple):
     """Numbers of bytes that are sent between devices for one microbatch.
 
-    ``inputs``: for images and labels, which are sent to all devices except the first. ``sums``: the
-    size of each allreduce's array, in forward and in backward.
+    ``inputs``: the bytes of the images and labels that are sent to all devices except the first.
+    ``sums``: the size of each allreduce's array, in forward and in backward.
     """
 
     inputs: int
@@ -144,7 +144,7 @@ class TensorReplica:
     ) -> Tuple[nd.NDArray, nd.NDArray]:
         """Queue a forward pass. Return the sum of losses (1,) and the scores (n, classes).
 
-        The arguments are those of `GraphReplica.forward`. ``hook`` receives the collectives.
+        The arguments are the same as for `GraphReplica.forward`. ``hook`` receives the collectives.
         """
         key = (images.shape, images.dtype, labels.shape, labels.dtype, accumulate)
         if key not in self._calls:
@@ -252,7 +252,7 @@ class TensorReplica:
 
 
 def _queue_collective(call: Call, hook: Optional[PhaseHook]) -> None:
-    """Call ``call``, which queues a collective, or pass it to ``hook`` to be called there."""
+    """Queue a collective: call ``call``, or pass ``call`` to ``hook``, which then calls it."""
     if hook is None:
         call()
     else:
@@ -282,7 +282,7 @@ class Segments:
 
 
 def _microbatch_traffic(segments: Segments, bounds: Sequence[Sequence[BoundGraph]]) -> MicrobatchTraffic:
-    """Return how many bytes a microbatch sends between devices, for inputs and allreduces."""
+    """Return how many bytes are sent between devices for a microbatch's inputs and allreduces."""
     inputs = [array for segment in bounds for bound in segment[1:] for array in bound.arrays.values()]
     sums = [
         value

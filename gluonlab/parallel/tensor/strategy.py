@@ -90,7 +90,7 @@ class TensorParallel(ReplicaStep):
 
     @property
     def inputs(self) -> List[mx.Context]:
-        """The first device of each copy."""
+        """The first device of each replica."""
         return [ctxs[0] for ctxs in self._copies]
 
     outputs = inputs
@@ -167,7 +167,10 @@ class TensorParallel(ReplicaStep):
         return {}
 
     def lines(self) -> "Iterator[Tuple[str, str]]":
-        """Yield a line for a run's output: layers split in each mode, and number of allreduces."""
+        """Yield a line for a run's output, with the number of layers split in each mode.
+
+        The line also contains the number of allreduces.
+        """
         counts = Counter(self.layout.layers.values())
         layers = ", ".join(f"{count} by {mode}" for mode, count in counts.items())
         sums = self.layout.allreduce_count
@@ -199,7 +202,10 @@ def _make_trainer(params: Mapping[str, gluon.Parameter], plan: StrategyPlan, gro
 
 
 def _activation_allreduce(kvstore: Any) -> str:
-    """Return the allreduce algorithm for activations: that of the kvstore, if it has a schedule."""
+    """Return the allreduce algorithm for activations.
+
+    It is the kvstore's algorithm if the kvstore is one of ALGORITHMS.
+    """
     name = str(kvstore.type)
     return name if name in ALGORITHMS else DEFAULT_ALGORITHM
 
