@@ -4,7 +4,7 @@
   1998.
 - TensorBoard: --tensorboard.
 - ReplicaCheck: --check-replicas.
-- The others print lines about events and write them to metrics.jsonl.
+- The other callbacks print lines about events, and write the events to metrics.jsonl.
 """
 
 from __future__ import annotations
@@ -116,11 +116,11 @@ COMPARED_TAGS = ("epoch/val_accuracy", "epoch/val_loss", "epoch/images_per_secon
 
 
 class TensorBoard(Callback):
-    """Writes a run's metrics to its folder tensorboard/.
+    """Writes a run's metrics to the folder tensorboard/ in the run's folder.
 
     Tags are ``step/loss`` and ``step/lr`` for steps, and ``epoch/val_accuracy`` and others for
-    epochs. A resumed run writes the numbers since its checkpoint again. Because of ``purge_step``,
-    TensorBoard then ignores the numbers written earlier.
+    epochs. A resumed run writes the metrics of all steps after its checkpoint again. Because of
+    ``purge_step``, TensorBoard then ignores the earlier values for these steps.
     """
 
     def __init__(self) -> None:
@@ -208,7 +208,7 @@ class FirstStepTimer(BuiltInCallback):
         self._result, self._reporter, self._start_time = result, reporter, start_time
 
     def on_step_end(self, run: RunView, step: int) -> None:
-        """After this process's first step, wait for it, and print the time since the start."""
+        """Wait for the first step of this process to finish, and print the time since the start."""
         if not self._result.first_step_seconds:
             nd.waitall()
             self._result.first_step_seconds = time.perf_counter() - self._start_time
@@ -247,7 +247,7 @@ class StalenessRecorder(BuiltInCallback):
 
 
 class OutputErrorRecorder(BuiltInCallback):
-    """Records once if standard output has been closed."""
+    """Records, at most once, that standard output has been closed."""
 
     def __init__(self, directory: "RunDirectory | NoRunDirectory", reporter: Reporter) -> None:
         self._directory, self._reporter, self._is_recorded = directory, reporter, False
@@ -274,7 +274,8 @@ class ReplicaCheck(BuiltInCallback):
     """Compares a network's parameters across its devices and the processes of ``group``.
 
     All replicas make the same update from the same sum of gradients. If a parameter differs in even
-    one bit, memory, a link or the kvstore is faulty, or some code has written to only one replica.
+    one bit, the cause is a fault of memory, of a link or of the kvstore, or code that has written
+    to only one replica.
 
     Args:
         net: The network.
@@ -315,7 +316,10 @@ class ReplicaCheck(BuiltInCallback):
             self.compare_replicas(step)
 
     def _device_names(self) -> List[str]:
-        """Return the names of all processes' devices; "" where a process has fewer than others."""
+        """Return the names of the devices of all processes.
+
+        A process with fewer devices than others is padded with "".
+        """
         counts = self._group.all_gather(np.array(len(self._ctxs)))
         self._max_devices = int(counts.max())
         device_ids = [[ctx.device_typeid, ctx.device_id] for ctx in self._ctxs]

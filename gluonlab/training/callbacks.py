@@ -78,9 +78,10 @@ class RunView:
     def stop(self, why: str = "") -> None:
         """Stop the training without an error. At least one step is trained.
 
-        A single process stops after this step, or after this epoch if all its steps are done.
-        Several processes stop after the same step, at most 9 steps later, or at the end of the
-        epoch. A partial epoch is evaluated, and recorded with the number of images it trained on.
+        A single process stops after this step, or after this epoch if all steps of the epoch are
+        done. Several processes stop after the same step, at most 9 steps later, or at the end of
+        the epoch. A partial epoch is evaluated, and recorded with the number of images it trained
+        on.
 
         Args:
             why: the reason, which the run records. Later calls do not change it.
@@ -99,16 +100,16 @@ class Callback:
     """
 
     def on_run_start(self, run: RunView) -> None:
-        """Run before the first epoch that is trained, also in a resumed run."""
+        """Called before the first epoch that is trained, also in a resumed run."""
 
     def on_epoch_start(self, run: RunView, epoch: int) -> None:
-        """Run before an epoch, counted from 1, but not when an epoch is resumed in the middle."""
+        """Called before each epoch (counted from 1), except for an epoch that is resumed midway."""
 
     def on_step_end(self, run: RunView, step: int) -> None:
-        """Run after a step, counted from 1, has been queued. Its loss is not known yet."""
+        """Called when a step (counted from 1) has been queued. The step's loss is not known yet."""
 
     def on_step(self, run: RunView, step: Step) -> None:
-        """Run when the loss of a step is known, up to 8 steps later.
+        """Called when the loss of a step is known, up to 8 steps later.
 
         Args:
             run: the run. ``run.step`` is the last step that was queued.
@@ -116,13 +117,13 @@ class Callback:
         """
 
     def on_evaluation(self, run: RunView, score: Score) -> None:
-        """Run after the evaluation of an epoch, before any of its results are written."""
+        """Called after the evaluation of an epoch, before any results of the epoch are written."""
 
     def on_epoch_end(self, run: RunView, epoch: Epoch) -> None:
-        """Run after an epoch has been recorded as a line of metrics.jsonl."""
+        """Called after an epoch has been recorded as a line of metrics.jsonl."""
 
     def on_run_end(self, run: RunView, end: RunEnd) -> None:
-        """Run at the end of the run, also after an error."""
+        """Called at the end of the run, also after an error."""
 
     def state_dict(self) -> Dict[str, Any]:
         """Return the state to save in a checkpoint, as values that JSON can represent."""
@@ -198,11 +199,11 @@ class Callbacks:
         self.call_all("on_run_start")
 
     def add_step_losses(self, steps: Sequence[Step]) -> None:
-        """Add steps whose losses are known. The callbacks get them later."""
+        """Add steps whose losses are known. The callbacks get the losses later."""
         self._pending_steps += steps
 
     def after_step(self, step: int) -> None:
-        """Call ``on_step_end`` for a step, and ``on_step`` for the step LOSS_DELAY before it."""
+        """Call ``on_step_end`` for this step, and ``on_step`` for the step LOSS_DELAY steps ago."""
         self._run.step = step
         self._report_losses_until(step - LOSS_DELAY)
         self.call_all("on_step_end", step)
@@ -256,7 +257,7 @@ class Callbacks:
     def restore(self, state: Mapping[str, Any], keeps_stop: bool) -> List[str]:
         """Restore the result of `state`, and return lines about added or removed callbacks.
 
-        ``keeps_stop``: also restore a callback's request to stop.
+        ``keeps_stop``: whether to also restore a callback's request to stop.
         """
         self._pending_steps = [Step(**step) for step in state.get("untold", [])]
         saved_states = [(str(name), saved) for name, saved in state.get("states", [])]

@@ -1,4 +1,4 @@
-"""Checks before an evaluation (gluonlab evaluate): its options and its run. Does not import MXNet."""
+"""Checks the options and the run of an evaluation (gluonlab evaluate), without importing MXNet."""
 
 from __future__ import annotations
 

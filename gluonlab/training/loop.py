@@ -123,7 +123,8 @@ def train(
         loss: A HybridBlock that maps scores (n, classes) and labels (n,) to one loss per image,
             (n,). The default is softmax cross-entropy.
         metrics: Additional metrics of the validation images: a function of scores (n, classes) and
-            labels (n,), a metric of ``mx.metric``, a list, or a dictionary with names.
+            labels (n,), a metric of ``mx.metric``, a list of metrics, or a dictionary of metrics by
+            name.
 
     Returns:
         The result of the run, with the metrics of each epoch and the trained model.
@@ -193,11 +194,11 @@ def train_plan(
 
     Args:
         plan: The settings.
-        make_strategy: As ``strategy`` of `train`.
+        make_strategy: See ``strategy`` of `train`.
         reporter: Prints the progress.
         memory_line: The line of --estimate-memory about the measured memory.
-        resume_point: The run to resume, if `train` got ``resume``.
-        existing_run: The run in the plan's folder, if `train` got ``autoresume``.
+        resume_point: The run to resume, if `train` was called with ``resume``.
+        existing_run: The run in the plan's folder, if `train` was called with ``autoresume``.
         callbacks: The user's callbacks, from `gluonlab.training.callbacks.make_callbacks`.
     """
     start_time = time.perf_counter()
@@ -259,7 +260,7 @@ class TrainingLoop:
     ) -> None:
         """Set up the parts of the loop.
 
-        ``request``: records a signal to end the run. ``start_time``: the start of the run, by
+        ``request``: records signals that end the run. ``start_time``: the start of the run, by
         ``time.perf_counter``.
         """
         self.plan, self.strategy, self.run = plan, strategy, run
@@ -311,7 +312,7 @@ class TrainingLoop:
             self.reporter.say(f"{'resumed':<11}{line}")
 
     def train(self) -> None:
-        """Train until the last epoch, or until a callback stops it."""
+        """Train until the last epoch, or until a callback stops the training."""
         self.callbacks.start_run(self.loss_meter.step)
         self.stopper.synchronize()
         finished, last = self.state.finished_epochs, self.plan.epochs
@@ -440,7 +441,7 @@ class TrainingLoop:
         return epoch_score(self.plan.early_stopping, epoch.val_accuracy, epoch.val_loss)
 
     def _record_stop(self) -> None:
-        """Record which callback stopped the training. Rank 0 sends the message to all."""
+        """Record which callback stopped the training. Rank 0 sends the message to all processes."""
         encoded = (self.callbacks.stop_message or "").encode()
         self.result.stopped = message = self.plan.group.broadcast_bytes(encoded).decode()
         self.run.write(run_schema.StoppedEvent(self.loss_meter.step, message))

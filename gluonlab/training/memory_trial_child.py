@@ -88,8 +88,9 @@ def reduce_plan(plan: Plan) -> Plan:
 class _ReducedRun(Reporter):
     """Reporter and strategy of a run that computes only the first batches of each size.
 
-    It keeps as many batches in memory as a full run has in its queue. In the second epoch it
-    computes only the first size, because the arrays for all other sizes have been allocated.
+    This run keeps as many batches in memory as a full run has in its queue. In the second epoch, it
+    only computes batches of the first size, because the arrays for all other sizes have already
+    been allocated.
     """
 
     def __init__(self) -> None:

@@ -6,8 +6,9 @@ There are three steps:
 2. `set_up_devices` finds the devices.
 3. `plan_run` loads the data, and creates the `Plan`.
 
-A run takes these steps in `gluonlab.training.training_setup.make_plan_on_all_ranks`, and `make_plan`
-takes them in a single process. Wrong settings are found before anything is computed or written.
+`gluonlab.training.training_setup.make_plan_on_all_ranks` performs these steps for a run.
+`make_plan` performs them in a single process. Wrong settings are found before anything is computed
+or written.
 """
 
 from __future__ import annotations
@@ -95,10 +96,10 @@ MOMENTUM_OPTIMIZERS = ("sgd", "nag")
 
 
 class ResolvedConfig(NamedTuple):
-    """The settings of a run, ``requested`` by the user, and ``config`` with the recipe's values.
+    """The settings of a run: ``requested`` by the user, and ``config`` with the recipe's values.
 
     A setting that is None in ``config`` is not used. Examples are options of a different schedule,
-    and the momentum of an optimizer for which the recipe has none.
+    and the momentum of an optimizer for which the recipe has no momentum.
     """
 
     requested: TrainConfig
@@ -135,7 +136,7 @@ class ResolvedConfig(NamedTuple):
         return self.config.scale_lr or (self.uses_recipe_lr and by_images)
 
     def in_words(self) -> Iterator[Tuple[str, str]]:
-        """Yield lines (title, text) that describe the recipe; none if it has no alternatives."""
+        """Yield lines (title, text) that describe the recipe; no lines if it is the only recipe."""
         if not self.alternatives:
             return
         names = ", ".join(
@@ -169,7 +170,7 @@ def resolve_config(
 ) -> ResolvedConfig:
     """Fill unset settings, and check all settings that can be checked without devices and images.
 
-    The arguments are those of `make_plan`. Raises a UsageError for the first wrong setting.
+    For the arguments, see `make_plan`. Raises a UsageError for the first wrong setting.
     """
     config_checks.check_single_process_options(requested, group)
     check_kvstore(requested.kvstore)
@@ -372,8 +373,8 @@ class Plan:
     effect, such as ``sync_bn`` on one device, the value is False or None. Some other fields:
 
     - ``dataset``: the data set, with the normalization of the run.
-    - ``device_counts``: for each process, its copies of the network. Each copy gets a shard of a
-      batch.
+    - ``device_counts``: for each process, its number of copies of the network. Each copy gets a
+      shard of a batch.
     - ``device_weights``: the proportions in which a batch is split over the devices of a process.
     - ``momentum_rule``: None without momentum.
     - ``on_servers``: True if parameter servers update the weights.
@@ -445,7 +446,10 @@ class Plan:
         return {"clip_norm": self.clip_norm, "loss_scale": self.loss_scale}
 
     def overlap_context(self) -> ContextManager[None]:
-        """Return a context that binds graphs for the requested overlap with allreduce."""
+        """Return a context manager in which graphs are bound for the requested overlap.
+
+        The overlap is between backward and the allreduces of gradients.
+        """
         return use_backward_bulk_size(self.backward_bulk_size)
 
     def make_optimizer(self) -> mx.optimizer.Optimizer:
@@ -506,7 +510,7 @@ class Plan:
 
     @property
     def early_stopping(self) -> Optional[Patience]:
-        """The patience of early stopping; None without it."""
+        """The patience of early stopping; None without early stopping."""
         return None if self.patience is None else parse_patience(self.patience)
 
     @property
@@ -520,7 +524,7 @@ class Plan:
         return batch_count(len(self.dataset.train), self.global_batch_size, self.drop_last)
 
     def describe_batch(self, copies: int) -> str:
-        """Return ``32 per device, 64 in all`` for this number of copies of the network."""
+        """Return text such as ``32 per device, 64 in all``, for ``copies`` model replicas."""
         images, has_copy = self.global_batch_size, self.parallelism.shard_owner
         shards = format_batch_sizes(images, copies, has_copy, self.device_weights, self.group.size)
         return f"{shards}, {images:,} in all{self.microbatches.describe()}"
@@ -533,13 +537,13 @@ class Plan:
     def describe_placement(self) -> str:
         """Return the end of a run's ``kvstore`` output line, which describes the device order.
 
-        It is ``, order gpu(0) gpu(3) ..., by the links that NVML reports``, or the schedules by
-        size of a topology-aware kvstore. It is empty for a fixed order.
+        For example, this is ``, order gpu(0) gpu(3) ..., by the links that NVML reports``. For a
+        topology-aware kvstore, it lists the schedules by size. For a fixed order, it is empty.
         """
         return f", {self.placement.describe(self.ctxs)}" if self.placement is not None else ""
 
     def option_lines(self) -> Iterator[Tuple[str, str]]:
-        """Yield (title, text) of lines about optimization settings that differ from the default.
+        """Yield lines (title, text) about optimization settings that differ from the default.
 
         A line with an empty title continues the previous line.
         """
@@ -626,12 +630,12 @@ def make_plan(
     group: ProcessGroup = SINGLE_PROCESS,
     components: UserComponents = NO_USER_COMPONENTS,
 ) -> Plan:
-    """Check all settings, also against this machine, load the data, and return the plan.
+    """Check that all settings are possible on this machine, load the data, and return the plan.
 
     Args:
         config: The settings.
         dataset: The data set of the config, if it has already been loaded.
-        group: The processes that train together, each with as many devices as this one.
+        group: The processes that train together, each with as many devices as this process.
         components: The user's network, loss and metrics.
 
     Raises:

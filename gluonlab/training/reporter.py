@@ -15,7 +15,7 @@ CLOSED = "it was already closed at the start"  # standard output, as with >&-
 
 
 class Reporter:
-    """A silent reporter, and the base class of others.
+    """A silent reporter, and the base class of other reporters.
 
     ``output_error``: the reason if output has failed. The run then continues, and records the
     reason.
@@ -36,7 +36,7 @@ class Reporter:
         """
 
     def epoch_ends(self, line: str) -> None:
-        """End the progress of an epoch, and print its line from `format_epoch`.
+        """Finish the progress of an epoch, and print ``line``, the result of `format_epoch`.
 
         The line is empty if the epoch was aborted.
         """
@@ -57,7 +57,7 @@ class ConsoleReporter(Reporter):
         self._bar: Any = None
 
     def say(self, line: str) -> None:
-        """Print a line above the bar. If printing fails, set ``output_error`` and print no more."""
+        """Print a line above the bar. If printing fails, set ``output_error`` and stop printing."""
         if self.output_error is None:
             try:
                 tqdm.write(line, file=self.stream)  # above the bar, if there is one

@@ -1,9 +1,9 @@
 """Resumes a run from its last checkpoint (gluonlab resume) or its output folder (--autoresume).
 
-The checks here decide which settings may differ from those of the interrupted run. --autoresume is
-for services that start the same command again, such as spot instances, queues and supervisors. It
-resumes, restarts or skips the run, depending on the files that an earlier start has left in the
-folder. If a service has restored the folder, files may be missing or out of date.
+The checks in this module decide which settings may differ from the settings of the interrupted run.
+--autoresume is for services that start the same command again, such as spot instances, queues and
+supervisors. It resumes, restarts or skips the run, depending on the files that an earlier start has
+left in the folder. If a service has restored the folder, files may be missing or out of date.
 """
 
 from __future__ import annotations
@@ -335,7 +335,7 @@ AUTORESUME_PERIOD = "1 epoch"
 
 
 class ExistingRun(NamedTuple):
-    """A run that --autoresume has found in its folder.
+    """A run that --autoresume has found in the output folder.
 
     ``resume_point``: None if there is no usable checkpoint. ``finished``: the run's description if
     the run is complete, with all its files; otherwise None.
@@ -407,7 +407,7 @@ def keep_recorded_settings(
 ) -> TrainConfig:
     """Return the config with the existing run's ``cut`` of the network into stages.
 
-    If the number of processes has changed, the whole batch also keeps its size.
+    If the number of processes has changed, the config also keeps the size of the whole batch.
     """
     if existing_run.resume_point is None:
         return config

@@ -83,7 +83,7 @@ class DeviceMemory(NamedTuple):
         return sum(self[1:])
 
     def lines(self) -> List[str]:
-        """Return the lines of a table with these sizes, in MiB."""
+        """Return the lines of a table with the sizes of all parts, in MiB."""
         names = (*self._fields[1:], "total")
         rows = [(name.replace("_", " "), getattr(self, name)) for name in names]
         images = f"{self.images:,} image{'s' * (self.images != 1)}"
@@ -114,7 +114,8 @@ class MemoryEstimator:
     def __init__(self, plan: Plan, net: gluon.HybridBlock, estimate_parts: Optional[EstimateParts] = None) -> None:
         """Prepare the estimates.
 
-        ``estimate_parts``: the strategy's ``estimate_memory``; by default that of data parallelism.
+        ``estimate_parts``: the strategy's method ``estimate_memory``; by default, the estimate for
+        data parallelism.
         """
         self.plan = plan
         loss = plan.make_loss()
@@ -174,10 +175,9 @@ class MemoryEstimator:
     def _data_bytes(self, images: int) -> int:
         """Return the bytes of all images and labels on a device with ``images`` images per batch.
 
-        These are the splits that stay on the device, the copy shuffled for the epoch, and the
-        prefetched batches. One more batch is in use, and another one is being made. With mixup, the
-        shuffled copy of the epoch's images counts twice, since each image is mixed with another
-        one.
+        The result includes the splits that stay on the device, the shuffled copy for the epoch, the
+        prefetched batches, the batch in use, and the batch that is being made. With mixup, the
+        shuffled copy counts twice, since each image is mixed with another image.
         """
         plan, dataset = self.plan, self.plan.dataset
         splits = (dataset.train, dataset.test)
@@ -200,7 +200,7 @@ def make_memory_estimator(plan: Plan) -> MemoryEstimator:
 def memory_report(plan: Plan, net: gluon.HybridBlock, estimate_parts: EstimateParts) -> List[str]:
     """Return the lines of --estimate-memory.
 
-    If the network is split, they include a row for data parallelism.
+    If the network is split, the lines include a row for data parallelism.
     """
     rows = MemoryEstimator(plan, net, estimate_parts).rows(plan.largest_shard_size)
     if plan.parallelism.mode != DATA:
@@ -244,7 +244,7 @@ class GpuMemoryUse:
         self._before = self._free_bytes()
 
     def used_bytes(self) -> int:
-        """Wait for all operators, and return the largest decrease of a GPU, in bytes."""
+        """Wait for all operators, and return the largest decrease of free memory on a GPU."""
         mx.nd.waitall()
         return max((before - now for before, now in zip(self._before, self._free_bytes())), default=0)
 

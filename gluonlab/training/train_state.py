@@ -40,7 +40,7 @@ def set_strategy_parameters(strategy: Strategy, parameters: Mapping[str, nd.NDAr
 
 
 class TimedIterator:
-    """Iterator over ``items`` that adds up the time spent waiting for them in ``seconds``."""
+    """Iterator over ``items`` that measures how many ``seconds`` are spent waiting for items."""
 
     def __init__(self, items: Iterator[Any]) -> None:
         self._items, self.seconds = items, 0.0
@@ -106,7 +106,7 @@ class TrainState:
 
     @property
     def _epoch_steps_done(self) -> int:
-        """The number of steps done in this epoch, including those that a resumed run repeats."""
+        """The number of steps done in this epoch, including steps that a resumed run repeats."""
         if self._resumed_from is not None:
             return int(self._resumed_from.state["loader"]["step"])
         return self.loader.step
@@ -151,7 +151,7 @@ class TrainState:
         return closing(self._iterate_batches())
 
     def _iterate_batches(self) -> "Generator[Batch, None, None]":
-        """Yield the batches of the epoch; in a resumed run, those after the checkpoint."""
+        """Yield the batches of the epoch; in a resumed run, only batches after the checkpoint."""
         if self._resumed_from is None:
             self.epoch_start_time, self._waited_before_resume = time.perf_counter(), 0.0
         with closing(iter(self.loader)) as batches:
@@ -162,10 +162,10 @@ class TrainState:
                 yield batch
 
     def _retrain_to_checkpoint(self, batches: "Generator[Batch, None, None]") -> None:
-        """Train again from the last seeding of random numbers to the checkpoint, then restore it.
+        """Repeat the steps from the last seeding of random numbers to the checkpoint.
 
-        The repeated steps advance the random number generators of the devices. Their state cannot
-        be stored in a checkpoint.
+        Then restore the checkpoint. The repeated steps advance the devices' random number
+        generators, whose state cannot be stored in a checkpoint.
         """
         checkpoint, self._resumed_from = self._resumed_from, None
         if checkpoint is None:
@@ -304,7 +304,7 @@ class DeviceRng:
                 mx.random.seed(int(seed) >> 1, ctx=ctx)
 
     def steps_to_replay(self, step: int) -> int:
-        """Return the number of steps before this one that a resumed run must train again."""
+        """Return how many steps before ``step`` a resumed run must repeat."""
         return step % SEED_EVERY if self._ctxs else 0
 
 

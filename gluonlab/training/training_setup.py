@@ -1,7 +1,8 @@
 """Prepares a run before its first step: data set, plan, network and strategy.
 
-`prepare` creates the network and the strategy. `run_header` and the warnings are the lines that a
-run prints first and last. Processes that train together check here that their options agree.
+`prepare` creates the network and the strategy. A run prints the lines of `run_header` first, and
+warnings before and after the training. `check_same_options` checks that all processes have the same
+options.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def make_plan_on_all_ranks(
     """
 
     def resolve() -> Tuple[ResolvedConfig, DeviceSetup]:
-        """Check settings and devices, and at rank 0 that the run's folder can be written."""
+        """Check settings and devices. At rank 0, also check that the run's folder is writable."""
         if group.rank == 0 and not is_existing_run:
             RunDirectory.check(config.out)
         resolved = resolve_config(config, dataset, group, components)
@@ -141,7 +142,7 @@ class TrainingSetup(NamedTuple):
 @nd_semantics()
 @exit_if_stuck()  # creating a strategy may run and time the network
 def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> TrainingSetup:
-    """Create the network and the strategy. Raises a UsageError if the plan rules them out."""
+    """Create the network and the strategy. Raises a UsageError if they do not support the plan."""
     header: List[str] = []
 
     def make_initialized_net(ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None) -> gluon.HybridBlock:

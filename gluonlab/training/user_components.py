@@ -94,7 +94,10 @@ class UserComponents:
         return {"own": names} if names else {}
 
     def make_net(self, classes: int) -> gluon.HybridBlock:
-        """Return the network, maybe uninitialized. Raises ModelError unless it is a HybridBlock."""
+        """Return the network, which may be uninitialized.
+
+        Raises ModelError if the network is not a HybridBlock.
+        """
         net, name = self.net, self.net_name
         if not isinstance(net, gluon.Block):
             # parameters are saved by name, so the numbers in names must start at 0 again
@@ -332,7 +335,7 @@ class Xavier(mx.init.Xavier):
     """Xavier initialization, or Gluon's default for parameters with fewer than two axes."""
 
     def _init_weight(self, desc: Any, array: Any) -> None:
-        """Fill ``array``: by Xavier if it has two or more axes, else by `mx.init.Uniform`."""
+        """Fill ``array`` with Xavier if it has two or more axes, else with `mx.init.Uniform`."""
         if len(array.shape) > 1:
             super()._init_weight(desc, array)
         else:
@@ -351,7 +354,7 @@ def check_distinct_names(loss: gluon.HybridBlock, net: gluon.HybridBlock) -> Non
 
 
 def check_trainable(net: gluon.HybridBlock, name: str) -> None:
-    """Raise ModelError for parameters that cannot be trained: sparse, or of unknown shape."""
+    """Raise ModelError for parameters that are sparse or have an unknown shape."""
     params = net.collect_params()
     sparse = [param for param in params.values() if (param._stype, param._grad_stype) != DENSE_STORAGE]
     if sparse:
@@ -368,7 +371,7 @@ def check_trainable(net: gluon.HybridBlock, name: str) -> None:
 
 
 def initialize_parameters(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> None:
-    """Initialize new parameters on these devices, and move existing ones there."""
+    """Initialize new parameters on ``ctxs``, and move existing parameters to ``ctxs``."""
     params = net.collect_params()
     existing = [param for param in params.values() if param._data is not None or param._deferred_init]
     for param in existing:
@@ -385,7 +388,10 @@ def initialize_parameters(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> Non
 
 
 def _is_regression_loss(values: Any, shapes: Mapping[str, Any]) -> bool:
-    """Return True if a loss accepts labels of the scores' shape; ``values``: its graph."""
+    """Return True if a loss accepts labels with the shape of the scores.
+
+    ``values`` is the graph of the loss.
+    """
     try:
         outputs = values.infer_shape_partial(scores=shapes["scores"], labels=shapes["scores"])[1]
     except (AttributeError, mx.MXNetError):  # it has no graph, or not for such labels, either
@@ -408,7 +414,7 @@ def _find_headless_operator(graph: mx.sym.Symbol, learned: Collection[str]) -> O
 
 
 def _is_dataset_name(dataset: str) -> bool:
-    """Return True if gluonlab knows a data set by this name."""
+    """Return True if gluonlab has a data set with this name."""
     try:
         find_dataset_kind(dataset)
     except DataError:

@@ -42,11 +42,12 @@ METRIC_INPUTS = (
 def metrics_by_name(given: Any) -> Dict[str, Metric]:
     """Return checked metrics by name, as functions of scores (n, classes) and labels (n,).
 
-    ``given``: a function, an mx.metric.EvalMetric or its class, or several in a list or dictionary.
-    A CompositeEvalMetric is replaced by the metrics that it contains. An attribute ``takes`` of a
-    metric selects its input: SCORES or PROBABILITIES. By default, MXNet's metrics get the input
-    that their definitions require, and all others get scores. Raises ConfigError for an object that
-    is not a metric, and for a duplicate name.
+    ``given``: a metric, or a list or dictionary of metrics. A metric is a function, an
+    mx.metric.EvalMetric, or a subclass of EvalMetric. A CompositeEvalMetric is replaced by the
+    metrics that it contains. An attribute ``takes`` of a metric selects its input: SCORES or
+    PROBABILITIES. By default, MXNet's metrics get the input that their definitions require, and all
+    other metrics get scores. Raises ConfigError for an object that is not a metric, and for a
+    duplicate name.
     """
     if given is None:
         return {}
@@ -74,9 +75,9 @@ def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> N
     """Raise ConfigError for a metric that fails on random scores.
 
     Otherwise the metric would fail after the first epoch, and this epoch would be lost. There are
-    as many scores as validation images, because a metric may fail for fewer. The true labels are used if
-    they are in memory. The scores are probabilities, because a metric for a network that ends in
-    softmax may need probabilities.
+    as many scores as validation images, because a metric may fail for fewer images. The true labels
+    are used if they are in memory. The scores are probabilities, because a metric for a network
+    that ends in softmax may need probabilities.
     """
     if not metrics:
         return
@@ -263,5 +264,5 @@ def _as_number(name: str, value: Any) -> float:
 
 
 def format_metrics(values: MetricValues) -> str:
-    """Return ``f1 0.9312, kappa 0.8000``, with a dash for None."""
+    """Return text such as ``f1 0.9312, kappa 0.8000``, with a dash for None."""
     return ", ".join(f"{name} {'-' if value is None else f'{value:.4f}'}" for name, value in values.items())

@@ -346,7 +346,10 @@ class GraphInfo:
         self.last_layers = _last_layers(self.nodes)
 
     def is_splittable_layer(self, node: Node) -> bool:
-        """Return True if a layer shares no parameters with other layers, and has its channels in axis 1."""
+        """Return True if a layer can be split.
+
+        Its channels must be axis 1, and it must not share parameters with other layers.
+        """
         attrs = node.get("attrs", {})
         parameters = [entry[0] for entry in node["inputs"][1:]]
         return (
