@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def epoch_score(patience: Optional[Patience], accuracy: float, loss: Optional[float]) -> float:
-    """Return an epoch's score: its accuracy, or its negated loss if --patience monitors that."""
+    """Return an epoch's score: the accuracy, or the negated loss if --patience monitors losses."""
     by_loss = patience is not None and patience.monitored == LOSS
     return -loss if by_loss and loss is not None else accuracy
 
@@ -72,7 +72,7 @@ class EarlyStopping(Callback):
         self._stop_if_out_of_patience(run)
 
     def on_evaluation(self, run: RunView, score: Score) -> None:
-        """Remember the epoch if it is the best so far; else count it as one without improvement."""
+        """Store the epoch if it is the best so far, else count an epoch without improvement."""
         current = epoch_score(self.patience, score.accuracy, score.loss)
         if self.best_score is None or current > self.best_score:
             self.best_score, self.best_epoch = current, len(run.history) + 1

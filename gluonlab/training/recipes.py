@@ -45,7 +45,7 @@ def enabled_settings(settings: Any, *names: str) -> Iterator[str]:
 class TrainingRecipe:
     """Values for TrainConfig settings that the user does not set.
 
-    A field with the name of a setting is the value of this setting. Other fields:
+    A field with the name of a setting is the value of this setting. Some fields:
 
     - ``data``: a data set, or PHOTOGRAPHS.
     - ``figures``: the reported accuracy in percent for each network. A recipe without figures is
