@@ -1,9 +1,9 @@
 """Compiles the graph of a network, or a part of it, for one device.
 
 Each graph is bound to the parameters' arrays once for each input shape: for a full shard, and for
-the smaller shard of an epoch's last batch. A pass takes a tenth of the host time that Gluon's
-recording and backward take, because nothing is traced, checked or allocated again. For small
-batches, host time limits the throughput.
+the smaller shard of an epoch's last batch. A pass takes a tenth of the host time of ``record`` and
+``backward`` in Gluon, because nothing is traced, checked or allocated again. For small batches,
+host time limits the throughput.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ArraySpecs = Dict[str, ArraySpec]  # by name of the array
 
 
 def array_bytes(spec: ArraySpec) -> int:
-    """Return how many bytes an array with this shape and type takes."""
+    """Return the size in bytes of an array with the shape and type ``spec``."""
     return int(np.prod(spec[0])) * int(np.dtype(spec[1]).itemsize)
 
 
@@ -176,10 +176,10 @@ class CompiledGraph:
             inputs: Example arrays, by name. Only their shapes and types matter.
             accumulate: Whether backward adds to the gradients instead of overwriting them.
             slot: The number of the memory area for the activations. Graphs in different slots can
-                be between forward and backward at the same time.
+                keep activations for backward at the same time.
             graph: A graph with the same parameters, to bind instead of this graph.
             bound_inputs: Arrays of additional inputs, by name. The graph reads them without a copy.
-            gradient_arrays: Arrays for the gradients of inputs, instead of new ones.
+            gradient_arrays: Arrays for the gradients of inputs, instead of new arrays.
             heads: Whether to allocate head gradients. If false, the caller sets them.
         """
         new = {name: nd.empty(like.shape, self.ctx, like.dtype) for name, like in inputs.items()}
@@ -251,8 +251,8 @@ def fix_gradient_accumulation(graph: mx.sym.Symbol, params: Container[str]) -> m
 
     With grad_req "add", many operators accumulate the gradient of an argument incorrectly. For
     example, `+` adds the gradient twice, and averaging a broadcast array loses the previous sum.
-    In the new graph, these operators read 1 times the parameter, because a multiplication
-    accumulates its gradient correctly.
+    In the new graph, these operators read the product of the parameter and 1, because
+    multiplication accumulates its gradient correctly.
     """
     old = parse_graph(graph)
     nodes: List[Node] = []

@@ -105,7 +105,7 @@ class UnboundGraph(NamedTuple):
     gradient_inputs: Sequence[str] = ()
 
     def output_specs(self, inputs: ArraySpecs) -> List[ArraySpec]:
-        """Return shapes and types of the outputs for these inputs."""
+        """Return the shapes and types of the outputs, given the shapes and types ``inputs``."""
         specs = self._argument_specs(inputs)
         _, shapes, _ = self.symbol.infer_shape(**{name: kind[0] for name, kind in specs.items()})
         _, types, _ = self.symbol.infer_type(**{name: kind[1] for name, kind in specs.items()})

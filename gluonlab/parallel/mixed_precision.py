@@ -39,7 +39,7 @@ def check_dtype(dtype: str) -> None:
 
 
 def check_dtype_on(dtype: str, ctxs: Sequence[mx.Context]) -> None:
-    """Raise ConfigError if these devices cannot compute in ``dtype``."""
+    """Raise ConfigError if the devices cannot compute in ``dtype``."""
     if dtype == "float16" and any(ctx.device_type != "gpu" for ctx in ctxs):
         names = " ".join(map(str, ctxs))
         raise ConfigError(

@@ -43,7 +43,7 @@ class Parallelism(NamedTuple):
             In mode "data" each replica has one device.
         model: Name of the network, for error messages.
         max_shard_images: Largest number of images in a shard. Each replica trains on one shard.
-        image_shape: (C, H, W).
+        image_shape: Shape of an image, (C, H, W).
         image_dtype: Type of the images.
         schedule: Name in `gluonlab.parallel.pipeline.pipeline_schedule.SCHEDULES`.
         stages_per_device: Number of pipeline stages on each device.
@@ -99,8 +99,8 @@ class ScoredImages(NamedTuple):
     Attributes:
         device: Index in the strategy's ``outputs``.
         loss: Sum of the losses, (1,).
-        scores: (n, classes).
-        labels: (n,).
+        scores: Scores of the images, (n, classes).
+        labels: Labels of the images, (n,).
     """
 
     device: int
@@ -118,7 +118,7 @@ class StrategyState(NamedTuple):
         optimizer: Optimizer states by parameter name.
         loss_scale: State of the loss scale.
         devices: Arrays that differ between devices, such as running statistics. Each strategy
-            chooses their names.
+            chooses the names of its arrays.
         counts: Plain values that differ between devices, such as the number of images.
     """
 
@@ -201,7 +201,7 @@ class Strategy(Protocol):
         """
 
     def phases(self, batch: Batch) -> Iterator[Phase]:
-        """Yield the phases of `step` in order. Call each phase before requesting the next."""
+        """Yield the phases of `step` in order. Call each phase before requesting the next phase."""
 
     def score(self, batch: Batch) -> Iterator[ScoredImages]:
         """Yield the scores of the batch's microbatches. Each result overwrites the previous one."""
@@ -248,7 +248,7 @@ class StrategyPlan(Protocol):
 
     @property
     def bucket_bytes(self) -> Optional[int]:
-        """Size of a gradient bucket, in bytes. None: the default for these devices."""
+        """Size of a gradient bucket, in bytes. None selects the default for the devices."""
 
     @property
     def postprocessing(self) -> Dict[str, Any]:

@@ -52,9 +52,10 @@ class MixedLoss(gluon.HybridBlock):
     """A loss for mixtures of two images: the weighted mean of the losses for both labels.
 
     Inputs: ``scores`` (n, K) and ``labels`` (n, 3); output: losses (n,). The columns of ``labels``
-    are the two labels and the fraction of the first (`gluonlab.data.loading.augmentation.Mixup`).
-    If ``loss`` is a WeightedLoss, each label is followed by its weight, so ``labels`` is (n, 5).
-    For cross entropy, the result equals the cross entropy with mixed one-hot labels.
+    are the two labels and the fraction of the first image
+    (`gluonlab.data.loading.augmentation.Mixup`). If ``loss`` is a WeightedLoss, each label is
+    followed by its weight, so ``labels`` is (n, 5). For cross entropy, the result equals the cross
+    entropy with mixed one-hot labels.
     """
 
     def __init__(self, loss: gluon.HybridBlock) -> None:

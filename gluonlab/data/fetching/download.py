@@ -361,8 +361,8 @@ def _write_response(
 ) -> str:
     """Write the response to ``part``, from byte ``start`` on.
 
-    Returns the reason why the connection was lost, or "" if it was not. Raises DownloadError if
-    fewer than MIN_BYTES_PER_S arrive during ``timeout_s``.
+    Returns the reason why the connection was lost, or "" if the connection was not lost. Raises
+    DownloadError if fewer than MIN_BYTES_PER_S arrive during ``timeout_s``.
 
     ``total``: the expected size of the whole file, if it is known.
     """

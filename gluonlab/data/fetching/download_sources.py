@@ -33,7 +33,7 @@ class ArchiveContents:
     verified instead of the archive's digest, so that a repacked archive is accepted. Without known
     files, the archive's digest is verified, and the top folder is removed from all paths.
 
-    ``top_folder``: the name of the archive's top folder. Files are also searched in this folder,
+    ``top_folder``: the name of the archive's top folder. This folder is also searched for files,
     because users may have unpacked the archive by hand.
     """
 

@@ -144,7 +144,7 @@ def _to_planes(image: Image.Image) -> "Pixels":
 
 
 def read_short_side(location: ImageLocation) -> int:
-    """Return the smaller of an image's width and height, in pixels, from the file's header.
+    """Read the smaller of an image's width and height, in pixels, from the file's header.
 
     Raises DataError, like `decode_image`.
     """
@@ -177,8 +177,8 @@ def _crop_and_resize(name: str, size: int, image: Image.Image, box: Box, resizer
 def _convert_to_rgb(name: str, image: Image.Image) -> Image.Image:
     """Convert an image in any of Pillow's modes to RGB with 8 bits per channel.
 
-    16-bit grayscale (mode I;16, or I in older versions of Pillow) is scaled here, because Pillow's
-    own conversion clips values above 255.
+    16-bit grayscale (mode I;16, or I in older versions of Pillow) is scaled by this function,
+    because Pillow's own conversion clips values above 255.
     """
     if image.mode == "I" or image.mode.startswith("I;16"):
         values = np.asarray(image)
@@ -259,7 +259,8 @@ def displayed_size(size: Tuple[int, int], rotation: int) -> Tuple[int, int]:
 def stored_box(box: Box, size: Tuple[int, int], rotation: int) -> Box:
     """Convert a box of the displayed image to the coordinates of the stored image.
 
-    ``size``: width and height of the stored image. ``rotation``: its EXIF orientation.
+    ``size``: width and height of the stored image. ``rotation``: the EXIF orientation of the stored
+    image.
 
     >>> stored_box((0, 0, 10, 20), (40, 30), 6)  # the upper left, rotated clockwise
     (0, 20, 20, 30)

@@ -130,7 +130,7 @@ class DecoderPool:
         return pending
 
     def decode(self, paths: Sequence[ImageLocation], seeds: Optional[Sequence[int]] = None) -> "Pixels":
-        """Decode these files to images (n, 3, size, size).
+        """Decode the files ``paths`` to images (n, 3, size, size).
 
         Raises the errors of `submit` and `PendingImages.result`.
         """

@@ -89,7 +89,7 @@ class FileSegments(Sequence[FileSegment]):
         return FileSegment(self.path, name, self._several.get(int(index)) or [(begin, length)])
 
     def select(self, positions: Sequence[int]) -> FileSegments:
-        """Return the images at these positions, with unchanged numbers."""
+        """Return the images at ``positions``, with unchanged numbers."""
         ranges = [self[position].ranges for position in positions]
         return FileSegments(self.path, ranges, [self._numbers[position] for position in positions])
 
@@ -100,7 +100,7 @@ def record_name(path: str, number: int) -> str:
 
 
 def select_locations(locations: Sequence[ImageLocation], indices: Sequence[int]) -> Sequence[ImageLocation]:
-    """Return the locations at these indices."""
+    """Return the locations at ``indices``."""
     if isinstance(locations, FileSegments):
         return locations.select(indices)
     return [locations[index] for index in indices]

@@ -69,7 +69,7 @@ class CropsAndFlips(NamedTuple):
     mirrored: "NDArray[np.bool_]"
 
     def select(self, positions: "slice | NDArray[np.int64]") -> "CropsAndFlips":
-        """Return the crops and flips of the images at these positions."""
+        """Return the crops and flips of the images at ``positions``."""
         return CropsAndFlips(self.down[positions], self.right[positions], self.mirrored[positions])
 
 
@@ -100,7 +100,10 @@ class Augment:
         return [self._get_shifter(shard)(shard, draw.select(slice(*bound))) for shard, bound in zip(shards, bounds)]
 
     def _get_shifter(self, shard: nd.NDArray) -> "_ImageShifter":
-        """Return the `_ImageShifter` for this shard's device, shape and type, created on demand."""
+        """Return the `_ImageShifter` for the device, shape and type of ``shard``.
+
+        It is created on demand.
+        """
         key = (shard.context, shard.shape, shard.dtype)
         if key not in self._shifters:
             self._shifters[key] = _ImageShifter(shard.shape, shard.context, shard.dtype)

@@ -345,10 +345,10 @@ class _StreamingSource:
         self._idle_sharders: List[_SharderPairs] = []
 
     def load_shards(self, batches: List[BatchSelections]) -> "Iterator[Tuple[Shards, ...]]":
-        """Yield the shards of each batch and, with mixup, the shards of the images to mix into it.
+        """Yield the shards of each batch and, with mixup, of the images to mix into the batch.
 
         Images have shape (n, C, H, W) and the split's type. Labels are int32 with shape (n,). The
-        source starts to read each batch before the previous one is finished, so that decoders are
+        source starts to read each batch before the previous batch is finished, so that decoders are
         never idle. The split's errors, such as DataError for a damaged file, are raised for the
         batch that contains the file.
         """

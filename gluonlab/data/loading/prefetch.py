@@ -40,7 +40,7 @@ def prefetch(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None
 
 
 def _fill_queue(items: "Iterator[Item]", ready: "queue.Queue[Any]", stop: threading.Event) -> None:
-    """Compute the items, and put (item, None) into the queue for each of them.
+    """Compute the items, and put (item, None) into the queue for each item.
 
     At the end, put (None, None). After an exception, put (None, error). Stop early if ``stop`` is
     set.

@@ -5,8 +5,8 @@
 shards of all devices of this process. `Microbatches` divides shards further (--microbatches).
 
 `gluonlab.data.loading.batch_loader` calls `shard_sizes` for every batch. If the images are not yet
-on the devices, it copies the shards with `make_sharder`. Otherwise, a shard is a slice of the
-images on the device. To divide the network instead of the batch (--strategy), see
+on the devices, the loader copies the shards with `make_sharder`. Otherwise, a shard is a slice of
+the images on the device. To divide the network instead of the batch (--strategy), see
 `gluonlab.training.parallel_options`.
 """
 
@@ -104,7 +104,7 @@ def make_sharder(ctxs: Sequence[mx.Context]) -> "Sharder":
 def shard_sizes(size: int, parts: int, weights: Optional[Weights] = None) -> List[int]:
     """Return the sizes of the shards into which ``size`` images are divided. No shard is empty.
 
-    - Without ``weights``, sizes are equal or differ by one image, with the larger ones first.
+    - Without ``weights``, sizes are equal or differ by one image, with the larger sizes first.
     - With ``weights``, `proportional_sizes` computes the sizes. A shard that would be empty gets an
       image from the largest shard.
     - If there are fewer images than ``parts``, each image is a shard, and the list is shorter.
@@ -139,7 +139,7 @@ def shard_bounds(size: int, parts: int) -> List[Tuple[int, int]]:
 
 
 def bounds_from_sizes(sizes: Sequence[int]) -> List[Tuple[int, int]]:
-    """Return the (begin, end) of consecutive parts with these sizes."""
+    """Return the (begin, end) of consecutive parts with the given ``sizes``."""
     ends = list(accumulate(sizes))
     return list(zip([0, *ends], ends))
 

@@ -58,8 +58,8 @@ _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 class ImageList(NamedTuple):
     """The locations and labels of the images in a CSV list or a record file.
 
-    ``keys``: a text for each image, by which held-out images are selected. ``label_names``: the
-    class name of each label, if known.
+    ``keys``: a text for each image. These texts determine which images are held out.
+    ``label_names``: the class name of each label, if known.
     """
 
     path: Path
@@ -189,7 +189,7 @@ def find_train_and_val_files(
 
 
 def _check_user_file(name: str, ending: str, prefix: str) -> Path:
-    """Return the path of a file named by the user. Raise DataError if it cannot be used."""
+    """Return the path of a file named by the user. Raise DataError if the file cannot be used."""
     try:
         path = Path(name).expanduser()
     except RuntimeError:
@@ -251,7 +251,7 @@ def _check_label_names(train: ImageList, val: ImageList) -> None:
 def to_class_number(value: float, position: str) -> int:
     """Convert a label to a class number. ``position``: the label's position, for error messages.
 
-    Raises DataError if the label is not an integer from 0 up.
+    Raises DataError if the label is not an integer of at least 0.
     """
     if not 0 <= value < 2**31 or value != int(value):
         raise DataError(f"{position} has the label {value:g}: use class numbers, which are whole numbers from 0")
@@ -555,7 +555,7 @@ def _reader_position(reader: Any) -> int:
 
 
 def _unpack_header(content: bytes, name: str) -> _Header:
-    """Unpack a record's label and id. Raise DataError unless it has exactly one label."""
+    """Unpack a record's label and id. Raise DataError unless there is exactly one label."""
     from mxnet.recordio import unpack
 
     try:
@@ -576,7 +576,7 @@ def _content_ranges(file: BinaryIO, record: _Record, skipped: int) -> List[ByteR
 
     A record whose content contains the magic number is stored in several frames. The content is cut
     at each magic number, which is left out. Each frame starts with a magic number, so the start of
-    the next frame replaces the one that was left out.
+    the next frame replaces the omitted magic number.
     """
     size, remaining, position = len(record.content), len(record.content), record.begin
     if record.end - position == FRAME.size + size + -size % 4:  # a single frame, the usual case

@@ -38,7 +38,7 @@ class Split(Protocol):
         """Shape of an image: (channels, height, width)."""
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """Return the images (n, C, H, W) and int32 labels (n,) at these n indices.
+        """Return the images (n, C, H, W) and int32 labels (n,) at ``indices``.
 
         Images are uint8, or float32 if the split's ``dtype`` is float32. In both types, 255 is
         white.
@@ -89,7 +89,7 @@ class LabeledSplit:
         return self.labels if self.weights is None else self._labels_and_weights
 
     def with_weights(self: "S", weights: "Weights") -> "S":
-        """Return a split with the same images and labels, but with these weights."""
+        """Return a split with the same images and labels, and with the given ``weights``."""
         split = copy.copy(self)
         LabeledSplit.__init__(split, self.labels, weights)
         return split
@@ -119,7 +119,7 @@ class PixelSplit(LabeledSplit):
         return self.images.shape[1], self.images.shape[2], self.images.shape[3]
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """Return the images (n, C, H, W) and int32 labels (n,) at these n indices.
+        """Return the images (n, C, H, W) and int32 labels (n,) at ``indices``.
 
         If the images have weights, labels are float32 with shape (n, 2): each label and its weight.
         """
@@ -192,7 +192,7 @@ class Dataset:
 
     @property
     def val(self) -> Split:
-        """The images on which a run is evaluated, an alias of ``test``."""
+        """The images on which a run is evaluated; an alias of ``test``."""
         return self.test
 
 

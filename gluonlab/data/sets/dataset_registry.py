@@ -1,4 +1,4 @@
-"""Registry of all data sets by name, and `load_dataset`, which loads one."""
+"""Registry of all data sets by name, and `load_dataset`, which loads a data set."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _loader_options(kind: DatasetKind) -> Set[str]:
 
 
 def has_image_files(name: str) -> bool:
-    """Return whether the data set is read from image files, or was packed from them."""
+    """Return whether the data set is read from image files, or was packed from image files."""
     return find_dataset_kind(name)[0].find is not None
 
 

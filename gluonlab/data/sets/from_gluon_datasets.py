@@ -227,7 +227,7 @@ class GluonSplit(LabeledSplit):
         return len(self.data)
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """Read the images (n, C, H, W) and int32 labels (n,) at these n indices.
+        """Read the images (n, C, H, W) and int32 labels (n,) at ``indices``.
 
         If the images have weights, labels are float32 with shape (n, 2): each label and its weight.
         Raises DataError for a sample that cannot be read, or that differs in shape or type from the

@@ -166,7 +166,7 @@ class FileSplit(LabeledSplit):
         return CHANNELS, self.decoders.size, self.decoders.size
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """Return the decoded uint8 images (n, C, H, W) and the labels at these n indices.
+        """Return the decoded uint8 images (n, C, H, W) and the labels at ``indices``.
 
         Labels are int32 with shape (n,) or, if the images have weights, float32 with shape (n, 2):
         each label and its weight. Raises DataError for an invalid file.

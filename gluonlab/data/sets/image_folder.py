@@ -146,7 +146,7 @@ class ImageFolder:
         return messages
 
     def _label_files(self, classes: Dict[str, Path]) -> "Tuple[List[str], Labels]":
-        """Return the paths and class numbers of all images in these class folders.
+        """Return the paths and class numbers of all images in the class folders.
 
         ``classes``: the folder of each class, by the class's name.
         """
@@ -382,7 +382,7 @@ def list_folders(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
 
 
 def is_folder(entry: "os.DirEntry[str]") -> bool:
-    """Return whether an entry is a folder, or a link to one."""
+    """Return whether an entry is a folder, or a link to a folder."""
     try:
         return entry.is_dir()
     except OSError:  # a link to itself
@@ -489,7 +489,7 @@ IMAGENETTE_CLASSES = {
 
 
 def imagenette_summary(name: str) -> str:
-    """Describe one of IMAGENETTE_NAMES in a line.
+    """Describe one of IMAGENETTE_NAMES in one line.
 
     >>> imagenette_summary("imagenette2-320")
     'JPEGs of ten classes of ImageNet, version 2, short side 320: in color, 10 classes'

@@ -155,7 +155,7 @@ class PackedSplit(PixelSplit):
         self._initial_status = self._read_status()
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """Return the images and labels at these indices.
+        """Return the images and labels at ``indices``.
 
         Raise DataError if the file has changed.
         """

@@ -39,7 +39,7 @@ def load_synthetic(
     """Generate random images with random labels, for measurements.
 
     ``samples``: the number of training images. The test split has a quarter as many images.
-    ``shape``: (C, H, W).
+    ``shape``: the shape of an image, (C, H, W).
     """
     random = np.random.RandomState(seed)
 

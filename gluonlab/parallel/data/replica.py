@@ -84,7 +84,7 @@ class GraphReplica:
 
         Args:
             images: Images of a microbatch.
-            labels: Their labels.
+            labels: Labels of the images.
             train: Mode for layers such as Dropout, as in autograd.record(train_mode=...). If
                 False, the loss is unsmoothed.
             accumulate: Whether `backward` adds to the gradients instead of overwriting them.

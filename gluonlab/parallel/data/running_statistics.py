@@ -1,4 +1,4 @@
-"""BatchNorm's running statistics: averaged over all devices before evaluation and checkpoints.
+"""Averages BatchNorm's running statistics over all devices, before evaluation and checkpoints.
 
 In training every device normalizes with the statistics of its own shard, and keeps its own running
 statistics. Without averaging, devices would evaluate differently from each other and from the saved
@@ -257,7 +257,10 @@ class CudnnVarianceCorrection:
         self._steps += 1
 
     def correct_variances(self) -> None:
-        """Correct the running variances. Call this before they are read or changed."""
+        """Correct the running variances.
+
+        Call this method before the variances are read or changed.
+        """
         if self._steps:
             with autograd.pause():
                 for name, running in self._running.items():
@@ -274,7 +277,8 @@ class CudnnVarianceCorrection:
         """Resume a correction that was pending when `state` was called.
 
         The arguments are the two results of `state`. Variances that are not on this GPU are
-        ignored. ``progress``: "batch", the shapes of the microbatches, and "steps".
+        ignored. ``progress`` contains "batch", the shapes of the microbatches, and "steps", the
+        number of steps.
         """
         self._batch = tuple(tuple(shape) for shape in progress["batch"])
         self._steps = progress["steps"]

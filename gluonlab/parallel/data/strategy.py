@@ -1,9 +1,9 @@
 """Data parallelism: every device holds the whole network and trains on its shard of each batch.
 
-A step runs the shards forward and backward, one microbatch at a time. Then the kvstore sums the
-gradients, and every replica is updated. Losses are summed, not averaged, and the update divides by
-the size of the entire batch. So k devices compute the same update as one device, for any batch size
-and any division of the batch.
+A step runs the forward and backward passes of the shards, one microbatch at a time. Then the
+kvstore sums the gradients, and every replica is updated. Losses are summed, not averaged, and the
+update divides by the size of the entire batch. So k devices compute the same update as one device,
+for any batch size and any division of the batch.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class ReplicaStep:
         statistics: Any,
         sync_bn_replicas: Any = None,
     ) -> None:
-        """Store the parts of a step.
+        """Store the components of a step.
 
         Args:
             replicas: ``replicas[i]``, for example a `GraphReplica`, trains on shard i.
-            trainer: Sums the gradients and updates the parameters.
-            microbatches: Division of the shards.
+            trainer: The trainer, which sums the gradients and updates the parameters.
+            microbatches: How shards are divided into microbatches.
             statistics: The `RunningStatistics` of the replicas.
             sync_bn_replicas: A `SyncBatchNormReplicas` that trains instead of ``replicas``.
         """
@@ -91,8 +91,8 @@ class ReplicaStep:
     def phases(self, batch: Batch, hook: Optional[PhaseHook] = None) -> Iterator[Phase]:
         """Yield ``forward`` and ``backward`` of each microbatch, then ``allreduce`` and ``update``.
 
-        Call each phase before requesting the next. ``hook`` receives the allreduces of activations
-        within a pass.
+        Call each phase before requesting the next phase. ``hook`` receives the allreduces of
+        activations within a pass.
         """
         self._losses = []
         self.statistics.record_batch(batch.xs)
@@ -139,7 +139,7 @@ class ReplicaStep:
         self._losses = self._losses or losses
 
     def _backward(self, parts: Sequence[Microbatch], hook: Optional[PhaseHook]) -> None:
-        """Queue the backward pass of these microbatches, for the losses times the loss scale."""
+        """Queue the backward pass of ``parts``, for the losses times the loss scale."""
         loss_scale = self.trainer.loss_scale
         scale = 1.0 if loss_scale is None else loss_scale.value
         if self.sync_bn_replicas is not None:

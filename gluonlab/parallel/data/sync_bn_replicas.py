@@ -377,7 +377,7 @@ class ArrayPool:
         counts: Dict[Any, int] = {}
 
         def allocate(spec: ArraySpec) -> nd.NDArray:
-            """Return an array from the pool that this graph has not taken yet, or a new one."""
+            """Return an array from the pool that this graph has not taken yet, or a new array."""
             key = (spec[0], np.dtype(spec[1]))
             arrays, number = self._arrays.setdefault(key, []), counts.get(key, 0)
             counts[key] = number + 1
@@ -423,7 +423,7 @@ class GradientPool:
                     self._release(self.gradients[name])
 
     def _allocate(self, spec: ArraySpec) -> nd.NDArray:
-        """Return a freed array of this shape and type, or a new array if none is free."""
+        """Return a freed array with the shape and type ``spec``, or a new array if none is free."""
         shape, dtype = spec
         free = self._free.setdefault((shape, np.dtype(dtype)), [])
         if free:
@@ -440,7 +440,7 @@ def estimate_stages_mib(
     params: Dict[str, gluon.Parameter],
     new_array: Callable[..., nd.NDArray],
 ) -> float:
-    """Estimate how many MiB one device needs to train with these graphs, one after the other.
+    """Estimate how many MiB one device needs to train with ``graphs``, one after the other.
 
     Stage i of every graph uses the same memory, sized for the largest graph, as in
     `DeviceWorkspace`. All graphs share the arrays for gradients between stages. MXNet also copies

@@ -56,7 +56,7 @@ class SyncBatchNormLayer:
     """A BatchNorm layer on all devices. The first device combines the statistics of all devices."""
 
     def __init__(self, devices: Sequence[DeviceLayer], shares: Sequence[float], gamma: nd.NDArray) -> None:
-        """Prepare all calls.
+        """Prepare all calls for the forward and backward passes.
 
         Args:
             devices: The layer on each device.
@@ -136,7 +136,7 @@ def _combine_statistics(gathered: nd.NDArray, shares: Sequence[float], result: n
 
     Args:
         gathered: (2, devices, C): each device's mean and 1 / sqrt(variance + epsilon). The calls
-            overwrite it.
+            overwrite this array.
         shares: The fraction of the batch's images on each device.
         result: (2, C), the output: the batch's mean and variance + epsilon.
     """

@@ -362,7 +362,7 @@ class StageMemory:
         self._binding_cache: Dict[Tuple[int, int], Tuple[int, int]] = {}
 
     def estimate_memory(self, bindings: Set[StageBinding]) -> MemoryEstimate:
-        """Estimate the memory that the stage needs if these graphs are bound."""
+        """Estimate the memory that the stage needs if the graphs ``bindings`` are bound."""
         separate = [self._bytes_per_binding(binding.images, binding.columns) for binding in bindings]
         binding_bytes, inputs = map(sum, zip(*separate))
         slots: Dict[int, Tuple[int, int]] = {}  # slot -> (images, columns) of its largest graph
@@ -429,7 +429,7 @@ class BalancedCuts(NamedTuple):
 def choose_cuts(
     layers: Sequence[gluon.HybridBlock], loss: gluon.HybridBlock, plan: StrategyPlan, ctx: mx.Context
 ) -> BalancedCuts:
-    """Choose the cuts that minimize the time or memory of the largest stage.
+    """Choose the cuts that minimize the largest time or memory of a stage.
 
     ``plan.parallelism.balance``: "time" or "memory". ``ctx``: the device on which layers are timed.
     Raises ModelError for a chain with too few possible cuts.
@@ -498,7 +498,7 @@ class _PartialPartition(NamedTuple):
         largest: The largest cost of these stages, or only a lower bound if ``known`` is false.
         left: Number of stages still to be added.
         ends: 0, followed by the end of each stage.
-        before: The largest cost of these stages except the last one.
+        before: The largest cost of these stages, except the last stage.
         known: Whether the cost of the last stage has been computed.
     """
 

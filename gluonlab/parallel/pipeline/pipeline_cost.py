@@ -115,7 +115,7 @@ class PipelineTimeline:
 
     Attributes:
         events: All instructions, sorted by start time.
-        seconds: Time of the step.
+        seconds: Duration of the step.
         bubbles: The fraction of the time in which each device is idle.
         kept: For each device, the number of microbatches whose activations it keeps, over time.
     """

@@ -89,10 +89,10 @@ class Pipeline:
         accumulate: bool = False,
         slot: int = 0,
     ) -> BoundGraph:
-        """Return the graph of stage ``number``, bound to arrays for microbatches of this shape.
+        """Return the graph of stage ``number``, bound for microbatches with the shape of ``part``.
 
-        ``slot``: number of the memory area for activations. Microbatches that are between forward
-        and backward at the same time need different slots.
+        ``slot``: number of the memory area for activations. Microbatches whose activations are kept
+        at the same time need different slots.
         """
         key = number, _shapes_and_types(part), accumulate, slot
         if key not in self._bound:
@@ -140,7 +140,7 @@ class StepProgram:
         """Return the forward and backward passes of all microbatches through one stage.
 
         The passes do not wait for other stages, and use the current contents of the arrays. So a
-        stage can be timed alone. ``backward=False``: only forward passes.
+        stage can be timed alone. If ``backward`` is False, only the forward passes are returned.
         """
         compiled = self._pipeline.compiled_stages[stage]
         calls: List[Call] = []

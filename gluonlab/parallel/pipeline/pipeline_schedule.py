@@ -93,7 +93,7 @@ def _schedule_maker(name: str, several_stages: bool) -> Callable[[Definition], M
 
         @wraps(definition)
         def make(devices: int, microbatches: int, stages_per_device: int = 1) -> PipelineSchedule:
-            """Create the schedule. Raise ScheduleError if the numbers are not supported."""
+            """Create the schedule. Raise ScheduleError if the schedule does not exist."""
             counts = {"device": devices, "microbatch": microbatches, "stage": stages_per_device}
             for noun, count in counts.items():
                 if not is_positive_integer(count):
@@ -163,7 +163,7 @@ def sequential(devices: int, microbatches: int, stages_per_device: int) -> Itera
 
 @_schedule_maker("gpipe", several_stages=False)
 def gpipe(devices: int, microbatches: int, stages_per_device: int) -> Iterator[Order]:
-    """All microbatches go forward, then all go backward; every stage keeps all of them in between.
+    """All microbatches go forward, then all go backward; stages keep all activations in between.
 
     Huang et al., "GPipe: efficient training of giant neural networks using pipeline parallelism"
     (2019), figure 2c. Microbatches run backward in the same order as forward, as in Narayanan et
@@ -175,7 +175,7 @@ def gpipe(devices: int, microbatches: int, stages_per_device: int) -> Iterator[O
 
 @_schedule_maker("1f1b", several_stages=False)
 def one_forward_one_backward(devices: int, microbatches: int, stages_per_device: int) -> Iterator[Order]:
-    """After a few forwards, one forward and one backward in turns: GPipe's time in less memory.
+    """After a few forwards, forwards and backwards alternate: as fast as GPipe, with less memory.
 
     Stage s of p stages keeps at most p - s microbatches. The schedule is PipeDream-flush: Narayanan
     et al., "Memory-efficient pipeline-parallel DNN training" (2021), section 3.2; "Efficient
@@ -189,14 +189,14 @@ def one_forward_one_backward(devices: int, microbatches: int, stages_per_device:
 
 @_schedule_maker("interleaved", several_stages=True)
 def interleaved(devices: int, microbatches: int, stages_per_device: int) -> Iterator[Order]:
-    """1F1B with several stages on each device, v of them, so that the bubble is v times shorter.
+    """1F1B with v stages on each device, so that the bubble is v times shorter.
 
     A group has as many microbatches as there are devices. Each device runs a group through its
     first stage, then the same group through its second stage, and so on. Narayanan et al.,
     "Efficient large-scale language model training on GPU clusters using Megatron-LM" (2021),
-    section 2.2.2 and figure 4, bottom. The paper requires whole groups. Here the last group may be
-    incomplete: its missing microbatches are omitted from the schedule. With v = 1 the schedule is
-    1f1b.
+    section 2.2.2 and figure 4, bottom. The paper requires whole groups. In gluonlab, the last group
+    may be incomplete: its missing microbatches are omitted from the schedule. With v = 1 the
+    schedule is 1f1b.
     """
     for device in range(devices):
         stages = range(device, devices * stages_per_device, devices)

@@ -86,7 +86,7 @@ class Slice(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A split graph.
+    """A graph that is split over several devices.
 
     ``slices``: the sharded parameters. ``heads``: the outputs, which are all whole.
     """
@@ -113,7 +113,7 @@ class SegmentEdge(NamedTuple):
 
     ``source``: key of the value. ``result``: the key of the result in the next segment, after the
     collective ``kind`` (SUM or COPY, or PASS for none). ``needs_gradient``: whether backward passes
-    its gradient back.
+    the value's gradient back.
     """
 
     kind: str

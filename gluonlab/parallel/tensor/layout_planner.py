@@ -425,7 +425,7 @@ class OperationList:
         attrs: Tuple[Dict[str, str], ...] = (),
         complete: bool = False,
     ) -> SplitValue:
-        """Add an operator with these inputs.
+        """Add the operator of ``node``, with the inputs ``inputs``.
 
         The parameters of ``node`` are added to the inputs, unless the inputs are ``complete``.
         """

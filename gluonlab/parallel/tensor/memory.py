@@ -74,7 +74,7 @@ class TensorMemory:
         }
 
     def _estimate_device(self, device: int, bound: Set[_SegmentBinding]) -> MemoryEstimate:
-        """Estimate the memory that a device needs if these graphs are bound."""
+        """Estimate the memory that a device needs if the graphs ``bound`` are bound."""
         plan = self._plan
         bound_bytes = inputs = activations = 0
         gradients: Dict[int, int] = {}

@@ -59,7 +59,7 @@ class SumOperator:
         self._schedule, self.results = schedule, list(values)
 
     def forward(self) -> List[Call]:
-        """Return the calls that sum in place, since no pass needs the summands afterwards."""
+        """Return the calls that sum the values in place. No pass needs the summands afterwards."""
         return [Executor(self._schedule, [[value] for value in self.results]).run]
 
     def backward(self, gradients: Sequence[nd.NDArray]) -> List[Call]:
@@ -179,7 +179,10 @@ class TensorReplica:
         return self._last.traffic
 
     def _bind(self, images: nd.NDArray, labels: nd.NDArray, accumulate: bool) -> _Calls:
-        """Bind all segments on all devices to inputs of these shapes. Return the calls to run."""
+        """Bind all segments on all devices to inputs shaped like ``images`` and ``labels``.
+
+        Return the calls to run.
+        """
         segments = self.scoring_segments if len(labels.shape) == 1 else self.segments
         bounds: List[List[BoundGraph]] = []
         forward: List[Any] = []

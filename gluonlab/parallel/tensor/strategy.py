@@ -53,8 +53,7 @@ DEFAULT_ALGORITHM = "sharded"  # the allreduce of activations, unless the kvstor
 class TensorParallel(ReplicaStep):
     """The `Strategy` of tensor parallelism. Replica i is on ``plan.parallelism.copies[i]``.
 
-    ``net`` has whole parameters on the CPU, with their values at the last
-    `sync_running_statistics`.
+    ``net`` contains the whole parameters on the CPU, as of the last `sync_running_statistics`.
     """
 
     def __init__(

@@ -115,7 +115,7 @@ def max_stashed_microbatches(timeline: PipelineTimeline, device: int) -> int:
 
 
 def stashed_levels(timeline: PipelineTimeline, device: int) -> List[StashedActivations]:
-    """Return how many microbatches' activations a device keeps, at the start and at each change.
+    """Return how many microbatches a device keeps, at the start and after each change.
 
     Numbers that last for zero seconds are omitted.
     """
@@ -148,7 +148,7 @@ def schedule_description(schedule: PipelineSchedule, words: PipelineTexts = ENGL
 
 
 def axis_ticks(timeline: PipelineTimeline, max_steps: int) -> Sequence[float]:
-    """Return round times for the time axis, in the drawing's unit: at most ``max_steps`` steps."""
+    """Return round times for the time axis, in the drawing's unit, ``max_steps`` + 1 at most."""
     whole = time_unit(timeline).convert(timeline.seconds)
     if not whole:
         return [0.0]
@@ -282,7 +282,11 @@ def _column(seconds: float, scale: float) -> int:
 
 
 def _summary_table(schedule: PipelineSchedule, timeline: PipelineTimeline) -> Iterator[str]:
-    """Yield the lines of a table with each device's stages, bubble and most kept microbatches."""
+    """Yield the lines of a table with one row per device.
+
+    The columns are the device's stages, its bubble, and the largest number of microbatches that it
+    keeps.
+    """
     heads = ("device", "stages", "bubble", "keeps at most")
     rows: List[Iterable[str]] = [heads]
     for device, bubble in enumerate(timeline.bubbles):
