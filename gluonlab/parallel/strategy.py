@@ -244,7 +244,7 @@ class StrategyPlan(Protocol):
 
     @property
     def compress(self) -> Optional[str]:
-        """Compression of gradients between devices, or between processes if there are several."""
+        """Compression of gradients between devices, or between the processes of a group."""
 
     @property
     def bucket_bytes(self) -> Optional[int]:

@@ -57,8 +57,8 @@ class EarlyStopping(Callback):
     """Stops training after a number of successive epochs without improvement.
 
     Each process has its own instance, since all processes get the same scores. ``best_epoch``: the
-    best epoch so far, whose parameters are kept. ``digest``: the SHA-256 of the file with these
-    parameters, at rank 0.
+    best epoch so far, whose parameters are kept. ``digest``: at rank 0, the SHA-256 digest of the
+    file with these parameters.
     """
 
     def __init__(self, patience: Patience) -> None:
@@ -273,9 +273,9 @@ class OutputErrorRecorder(BuiltInCallback):
 class ReplicaCheck(BuiltInCallback):
     """Compares a network's parameters across its devices and the processes of ``group``.
 
-    All replicas make the same update from the same sum of gradients. If a parameter differs in even
-    one bit, the cause is a fault of memory, of a link or of the kvstore, or code that has written
-    to only one replica.
+    All replicas perform the same update with the same sum of gradients. If a parameter differs in
+    even one bit, the cause is faulty memory, a faulty link, an error in the kvstore, or code that
+    has written to only one replica.
 
     Args:
         net: The network.
@@ -318,7 +318,7 @@ class ReplicaCheck(BuiltInCallback):
     def _device_names(self) -> List[str]:
         """Return the names of the devices of all processes.
 
-        A process with fewer devices than others is padded with "".
+        The names of a process with fewer devices than others are padded with "".
         """
         counts = self._group.all_gather(np.array(len(self._ctxs)))
         self._max_devices = int(counts.max())
@@ -341,8 +341,8 @@ class ReplicaCheck(BuiltInCallback):
     def compare_replicas(self, step: int) -> None:
         """Wait for all queued operators, and compare all replicas.
 
-        All processes must call this after the same step. Raises DriftError, in every process, for
-        the first parameter that differs.
+        All processes must call this method after the same step. Raises DriftError, in every
+        process, for the first parameter that differs.
         """
         nd.waitall()  # BatchNorm's backward writes arrays without telling the engine
         digests = np.zeros((len(self._ctxs), len(self._params)))  # 0: the device has no replica

@@ -29,7 +29,7 @@ class RunEnd(NamedTuple):
 
     Attributes:
         how: ``finished``, ``stopped``, ``failed`` or ``interrupted``.
-        message: The callback that stopped the run, with its reason, or the error. Empty for a
+        message: The callback that stopped the run and its reason, or the error message. Empty for a
             finished run.
         step: The last step, from 1.
         epoch: The last epoch, from 1.
@@ -134,7 +134,10 @@ class Callback:
 
 
 class BuiltInCallback:
-    """The base class of gluonlab's callbacks. They use mx.nd, and their errors are not wrapped."""
+    """The base class of gluonlab's callbacks.
+
+    These callbacks use mx.nd, and their exceptions are not converted to CallbackError.
+    """
 
 
 STATE_METHODS = ("state_dict", "load_state_dict")
@@ -144,7 +147,7 @@ EVENT_METHODS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 def make_callbacks(callbacks: Sequence[Any]) -> List[Any]:
     """Check a run's callbacks, and return them with an instance in place of each class.
 
-    Raises ConfigError.
+    Raises ConfigError for an invalid callback.
     """
     if isinstance(callbacks, type) or not isinstance(callbacks, Iterable):
         raise ConfigError(f"callbacks {callbacks!r} is not a list: use callbacks=[...]")
@@ -152,9 +155,9 @@ def make_callbacks(callbacks: Sequence[Any]) -> List[Any]:
 
 
 def _make_callback(callback_or_class: Any) -> Any:
-    """Check a callback, and return it, or a new instance if it is a class.
+    """Check a callback. Return the callback, or a new instance if the callback is a class.
 
-    Raises ConfigError.
+    Raises ConfigError for an invalid callback.
     """
     try:
         callback = callback_or_class() if isinstance(callback_or_class, type) else callback_or_class
@@ -181,7 +184,7 @@ def callback_name(callback: Any) -> str:
 
 
 class Callbacks:
-    """The callbacks of one run, and the steps whose losses have not been passed to them yet."""
+    """The callbacks of one run, and the steps whose losses they have not received yet."""
 
     def __init__(self, callbacks: Sequence[Any], run: RunView, coordinator: StopCoordinator) -> None:
         self._callbacks, self._run, self._coordinator = list(callbacks), run, coordinator

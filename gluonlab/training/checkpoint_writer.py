@@ -123,7 +123,7 @@ class CheckpointWriter:
         return step > self._last.step and passed[period.unit] >= period.number
 
     def _start_writing(self, step: int, epoch: int, score: Optional[float] = None) -> None:
-        """Wait for the previous checkpoint, make a new one, and start writing it in the thread."""
+        """Wait for the previous checkpoint, and start to write a new checkpoint in the thread."""
         if self._make_checkpoint is None:
             return
         self.wait()  # only one at a time, because each has a copy of all parameters
@@ -193,7 +193,10 @@ class CheckpointGather:
         return _views_by_name(flat.copyto(mx.cpu()), shapes)  # the buffer is reused
 
     def _zero_buffer(self, size: int) -> nd.NDArray:
-        """Return a buffer of zeros with at least ``size`` elements. Later calls reuse it."""
+        """Return a buffer of zeros with at least ``size`` elements.
+
+        Later calls reuse the buffer.
+        """
         size = 2 ** max(8, (size - 1).bit_length())  # powers of two, so that there are few sizes
         if size not in self._buffers:
             self._buffers[size] = nd.empty((size,), mx.cpu())

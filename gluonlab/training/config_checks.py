@@ -355,7 +355,8 @@ def check_array_size(images: int, elements: int) -> None:
 def check_graph_arrays(graph: mx.sym.Symbol, inputs: Dict[str, Shape], images: int) -> None:
     """Check the size of every array that a graph computes for ``images`` images.
 
-    ``inputs``: the shapes of the graph's arguments. Raises ConfigError.
+    ``inputs``: the shapes of the graph's arguments. Raises ConfigError for an array that is too
+    large.
     """
     check_array_size(images, max(map(math.prod, graph.get_internals().infer_shape(**inputs)[1])))
 
@@ -375,7 +376,10 @@ class ArrayLimit:
     columns: int = 0  # columns of the labels, `gluonlab.parallel.training_loss.label_columns`
 
     def check(self, images: int) -> None:
-        """Raise ConfigError if a batch needs arrays that are too large; ``images``: per device."""
+        """Raise ConfigError if a batch needs arrays that are too large.
+
+        ``images``: the number of images per device.
+        """
         self.check_host(images)
         part = self.microbatches.largest_part(images)
         shapes = {name: param.shape for name, param in self.net.collect_params().items()}

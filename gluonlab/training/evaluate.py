@@ -256,7 +256,7 @@ def _shorten(name: str, length: int) -> str:
 
 
 def write_confusion_picture(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
-    """Draw the confusion matrix as a PNG file. Raises OutputError.
+    """Draw the confusion matrix as a PNG file. Raises OutputError if the file cannot be written.
 
     The color of a cell shows its fraction of the row's images. If there are few classes, the cells
     also contain numbers.

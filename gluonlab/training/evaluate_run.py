@@ -171,7 +171,7 @@ def _check_same_components(
 def _output_folder(config: TrainConfig, folder: Path) -> Optional[Path]:
     """Return the folder for --confusion and --export; None without these options.
 
-    Raises ConfigError and OutputError.
+    Raises ConfigError if --out has no effect, and OutputError if --out is a file.
     """
     is_needed = config.confusion or config.export
     if config.out is None:
@@ -264,7 +264,7 @@ def make_evaluation_plan(
 ) -> Plan:
     """Make an evaluation's plan, and check that the data have the run's image shape and classes.
 
-    ``dataset`` replaces the run's data. Raises a UsageError.
+    ``dataset`` replaces the run's data. Raises a UsageError for a wrong setting.
     """
     plan = make_plan(config if components.net is None else config.replace(model=None), dataset, components=components)
     check_same_images(description, plan.dataset)

@@ -176,8 +176,8 @@ def write_exports(
 ) -> "Optional[Agreement]":
     """Write the exported network and the picture of the confusion matrix, if requested.
 
-    Return how closely an exported ONNX model agrees with MXNet, or None. Raises OutputError, and
-    the errors of `write_export`.
+    Return how closely an exported ONNX model agrees with MXNet, or None. Raises OutputError if a
+    file cannot be written, and the errors of `write_export`.
     """
     agreement = None
     if plan.export is not None:

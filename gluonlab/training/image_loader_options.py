@@ -54,7 +54,10 @@ def keep_recorded_resizer(config: TrainConfig, recorded: Mapping[str, Any]) -> T
 
 
 def _resizes_images(config: TrainConfig) -> bool:
-    """Return True if image files are resized when they are loaded. Packed images are not."""
+    """Return True if image files are resized when they are loaded.
+
+    Packed images are not resized.
+    """
     with suppress(DataError):  # the files do not exist
         return has_image_files(config.dataset) and not is_packed_dataset(config.dataset, config.data_dir)
     return False

@@ -195,7 +195,7 @@ def train_plan(
     Args:
         plan: The settings.
         make_strategy: See ``strategy`` of `train`.
-        reporter: Prints the progress.
+        reporter: The object that prints the progress.
         memory_line: The line of --estimate-memory about the measured memory.
         resume_point: The run to resume, if `train` was called with ``resume``.
         existing_run: The run in the plan's folder, if `train` was called with ``autoresume``.
@@ -258,7 +258,7 @@ class TrainingLoop:
         start_time: float,
         callbacks: Sequence[Any] = (),
     ) -> None:
-        """Set up the parts of the loop.
+        """Set up the components of the loop.
 
         ``request``: records signals that end the run. ``start_time``: the start of the run, by
         ``time.perf_counter``.
@@ -415,7 +415,7 @@ class TrainingLoop:
                     break
 
     def _evaluate(self) -> Score:
-        """Evaluate the network on the validation images. Each process evaluates a part of them."""
+        """Evaluate the network on the validation images, of which each process evaluates a part."""
         batches = self.stopper.poll_between(self.validation_batches, self._exit_on_signal)
         return validate(self.strategy, batches, self.plan, self.loss_meter.step)
 

@@ -141,7 +141,10 @@ class AsyncLossMeter:
         return self._check_losses(known)
 
     def _check_losses(self, known: List[StepLoss]) -> List[StepLoss]:
-        """Add losses to the epoch's sum, and return them. Raises DivergedError."""
+        """Add losses to the epoch's sum, and return the losses.
+
+        Raises DivergedError for a loss that is not finite or too large.
+        """
         if self._may_overflow:
             known = [step for step in known if math.isfinite(step.loss)]
         for index, step in enumerate(known):

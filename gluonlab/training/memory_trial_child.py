@@ -121,7 +121,7 @@ class _ReducedRun(Reporter):
         self._waiting.clear()
 
     def step(self, train_batch: Callable[[], List[nd.NDArray]], batch: Batch) -> List[nd.NDArray]:
-        """Train on a batch if it is the first of an epoch, or the first with its shard sizes.
+        """Train on an epoch's first batch, and on the first batch with each list of shard sizes.
 
         For all other batches, return the losses of an earlier batch with the same sizes.
         """
@@ -134,7 +134,7 @@ class _ReducedRun(Reporter):
         return self._losses[sizes]
 
     def score(self, evaluate: Callable[[Batch], Iterator[ScoredImages]], batch: Batch) -> Iterator[ScoredImages]:
-        """Score a batch if it is the first of an evaluation, or the first with its shard sizes.
+        """Score an evaluation's first batch, and the first batch with each list of shard sizes.
 
         Skip all other batches.
         """
@@ -146,7 +146,7 @@ class _ReducedRun(Reporter):
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Execute the shortened run, and print its memory as a line of JSON.
+    """Execute the shortened run, and print its peak memory as a line of JSON.
 
     ``arguments``: the settings, and the `dataset_sizes` or null, both as JSON.
     """

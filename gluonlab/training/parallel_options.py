@@ -79,7 +79,9 @@ def _check_choice(option: str, choice: Optional[str], names: Tuple[str, ...]) ->
 
 
 def make_split(config: TrainConfig, ctxs: List[mx.Context], devices_per_copy: int = 1) -> Parallelism:
-    """Assign the devices to copies of the network. Raises DeviceError or ConfigError.
+    """Assign the devices to copies of the network.
+
+    Raises DeviceError or ConfigError if the number of devices or an option does not fit.
 
     ``devices_per_copy``: only for ``--strategy data``. For each other strategy, the options of the
     strategy determine this number.
@@ -220,7 +222,7 @@ def smallest_shard_size(images: int, weights: Optional[Sequence[Fraction]], copi
 
 
 def format_batch_sizes(images: int, copies: int, has_copy: str, device_weights: Optional[str], processes: int) -> str:
-    """Return ``32 per device``, ``21 or 22 per device`` or ``43, 21 per device (weights 2,1)``.
+    """Return text such as ``21 or 22 per device`` or ``43, 21 per device (weights 2,1)``.
 
     ``has_copy``: the word after "per", such as "device". It names the unit that gets one shard.
     """

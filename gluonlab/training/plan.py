@@ -281,7 +281,9 @@ class DeviceSetup(NamedTuple):
 def set_up_devices(
     resolved: ResolvedConfig, group: ProcessGroup = SINGLE_PROCESS, devices_per_copy: int = 1
 ) -> DeviceSetup:
-    """Find the devices, and check all settings that depend on them. Raises a UsageError.
+    """Find the devices, and check all settings that depend on the devices.
+
+    Raises a UsageError for a wrong setting.
 
     ``devices_per_copy``: for a custom strategy, the devices that share a copy of the network.
     """
@@ -302,7 +304,7 @@ def load_data(resolved: ResolvedConfig, copy_count: int, dataset: Optional[Datas
     """Load the data set, with its class weights and the normalization of the run.
 
     ``copy_count``: number of copies of the network in all processes. ``dataset``: the data set, if
-    it has already been loaded. Raises DataError.
+    it has already been loaded. Raises DataError if the data set cannot be loaded.
     """
     config = resolved.config
     if dataset is None:
@@ -338,7 +340,10 @@ def learning_rate_factor(resolved: ResolvedConfig, step_images: int, images: int
 
 
 def find_devices(config: TrainConfig, group: ProcessGroup = SINGLE_PROCESS) -> List[mx.Context]:
-    """Return the devices of this process that ``config`` requests. Raises DeviceError."""
+    """Return the devices of this process that ``config`` requests.
+
+    Raises DeviceError if these devices are not available.
+    """
     is_required = is_on_paid_gpus() if config.require_gpu is None else config.require_gpu
     device_spec = "" if config.devices is None else str(config.devices).strip()
     # GPUs are required, and there are none: raise an error instead of using CPU devices
@@ -369,14 +374,15 @@ class Plan:
     """The final settings of a run, made by `plan_run`.
 
     ``config`` contains the user's settings. A field with the same name as a setting contains the
-    value that the run uses. For an unset setting this is the recipe's value. For a setting without
-    effect, such as ``sync_bn`` on one device, the value is False or None. Some other fields:
+    value that the run uses. For an unset setting, the field contains the recipe's value. For a
+    setting without effect, such as ``sync_bn`` on one device, the value is False or None. Some
+    other fields:
 
     - ``dataset``: the data set, with the normalization of the run.
     - ``device_counts``: for each process, its number of copies of the network. Each copy gets a
       shard of a batch.
     - ``device_weights``: the proportions in which a batch is split over the devices of a process.
-    - ``momentum_rule``: None without momentum.
+    - ``momentum_rule``: the rule of --momentum-rule; None without momentum.
     - ``on_servers``: True if parameter servers update the weights.
     - ``loss_scale``: the dynamic loss scale; None if the loss is not scaled.
     """
@@ -459,7 +465,7 @@ class Plan:
         )
 
     def new_kvstore(self, ctxs: List[mx.Context]) -> Any:
-        """Create a new kvstore of the plan's kind for these devices."""
+        """Create a new kvstore of the plan's type for the devices ``ctxs``."""
         config = self.resolved.config
         return make_kvstore(config.kvstore, ctxs, config.topology)
 
@@ -469,12 +475,12 @@ class Plan:
 
     @property
     def weights(self) -> Any:
-        """The weights (N,) of the training images in the loss; None if all are equal."""
+        """The weights (N,) of the training images in the loss; None if all weights are equal."""
         return getattr(self.dataset.train, "weights", None)
 
     @property
     def preprocess(self) -> Callable[[Any, Any], Any]:
-        """The function ``preprocess(F, images)`` that turns a batch's bytes into network input."""
+        """The function ``preprocess(F, images)`` that converts images to the network's input."""
         return make_input_transform(self.dataset.normalization)
 
     @property
@@ -561,7 +567,7 @@ class Plan:
         yield from zip(["options", *[""] * len(lines)], lines)
 
     def _describe_loss_weights(self) -> str:
-        """Return ``loss weighted by 0.5 to 2.25``, or an empty string without weights."""
+        """Return text such as ``loss weighted by 0.5 to 2.25``; "" for a loss without weights."""
         weights = self.weights
         return "" if weights is None else f"loss weighted by {weights.min():g} to {weights.max():g}"
 
@@ -572,7 +578,7 @@ class Plan:
         return self.user_components.settings(None if of_files else self.dataset)
 
     def settings(self) -> Dict[str, Any]:
-        """Return the settings in use that affect results, as plain values for config.json."""
+        """Return all used settings that affect the results, as plain values for config.json."""
         config, placement = self.resolved.config, self.placement
         return {
             "devices": [str(ctx) for ctx in self.ctxs],

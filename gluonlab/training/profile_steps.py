@@ -52,7 +52,7 @@ class StepProfiler:
     def step(self, batch: Batch, number: int) -> List[nd.NDArray]:
         """Train on a batch, record it if requested, and return each shard's sum of losses (1,).
 
-        ``number``: number of the step in the run, from 1.
+        ``number``: number of the step in the run, counted from 1.
         """
         if not self._steps_to_record:
             return self._strategy.step(batch)

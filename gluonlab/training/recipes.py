@@ -1,8 +1,8 @@
 """Published training recipes: settings for a data set and its networks, with reported accuracies.
 
-A recipe contains only settings that gluonlab supports. Its field ``reported`` describes the
-differences from its source. The recipe ``quick``, for a first try, consists of the default settings
-of a data set (`gluonlab.data.sets.dataset.Defaults`).
+A recipe contains only settings that gluonlab supports. Its field ``reported`` describes differences
+between the recipe and its source. The recipe ``quick``, for a first try, consists of the default
+settings of a data set (`gluonlab.data.sets.dataset.Defaults`).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class TrainingRecipe:
     - ``reported``: a remark about the figures.
     - ``pretrained``: True for networks that start with parameters from a file.
     - ``batch_size`` (per device) or ``global_batch_size``: a recipe sets one of the two.
-    - ``lr``: the learning rate for this batch size. If ``lr_per_images`` is set, ``lr`` is for that
-      number of images, and is always scaled with the batch size.
+    - ``lr``: the learning rate for the recipe's batch size. If ``lr_per_images`` is set, ``lr`` is
+      meant for this number of images, and is always scaled with the batch size.
     - ``decay_epochs``: epochs after which the learning rate changes. A shorter or longer run
       changes the rate after the same fractions of the run.
     - ``momentum_rule``: MXNet's rule for recipes that were tuned with this rule; None means the
@@ -117,7 +117,7 @@ class TrainingRecipe:
         return not self.figures or self.reported_accuracy(model) is not None
 
     def in_words(self) -> str:
-        """Return ``nag, rate 0.1 for 128 images, times 0.1 after 100 and 150 epochs, ...``."""
+        """Return text such as ``nag, rate 0.1 for 128 images, times 0.1 after 100 epochs, ...``."""
         *earlier, last_epoch = [*map(str, self.decay_epochs)] or [""]
         decay_text = f"{', '.join(earlier)} and {last_epoch}" if earlier else last_epoch
         schedule = f"times {self.lr_decay:g} after {decay_text} epochs" if decay_text else self.lr_schedule
@@ -307,7 +307,7 @@ def format_recipes() -> List[str]:
 
 
 def _default_models_text() -> str:
-    """Return the default networks of data sets as text.
+    """Return the default networks of data sets as text, for example:
 
     ``without --model: lenet for digits, cifar10 (cifar_resnet20 without --recipe quick); resnet18
     for ...``

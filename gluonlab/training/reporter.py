@@ -1,4 +1,4 @@
-"""Reporters print the progress of a run: lines, and a progress bar."""
+"""Reporters print the progress of a run, as lines and a progress bar."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ CLOSED = "it was already closed at the start"  # standard output, as with >&-
 class Reporter:
     """A silent reporter, and the base class of other reporters.
 
-    ``output_error``: the reason if output has failed. The run then continues, and records the
-    reason.
+    ``output_error``: the reason why output has failed, or None. The run then continues, and records
+    the reason.
     """
 
     output_error: Optional[str] = None
@@ -87,7 +87,7 @@ class ConsoleReporter(Reporter):
 
 
 def format_epoch(epoch: run_schema.Epoch, epochs: int) -> str:
-    """Return the line of a finished epoch.
+    """Return the line that a run prints after an epoch.
 
     Numbers have no thousands separators, because programs parse the line. For example, SageMaker
     uses the regular expressions in sagemaker/training.

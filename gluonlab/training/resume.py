@@ -92,7 +92,7 @@ class ResumePoint(NamedTuple):
     def read_history(self, group: ProcessGroup) -> List[Epoch]:
         """Return the epochs finished at the checkpoint. Rank 0 reads and broadcasts them.
 
-        Call this after `open_run_directory`, which removes the lines of later epochs.
+        Call this method after `open_run_directory`, which removes the lines of later epochs.
         """
         lines = read_lines(self.folder) if group.rank == 0 else []
         encoded = json.dumps([vars(line) for line in lines if isinstance(line, Epoch)]).encode()
@@ -127,7 +127,7 @@ def broadcast_description(path: Path, local: Optional[RunDescription], group: Pr
 
 
 def _read_resume_point(path: Path) -> ResumePoint:
-    """Read the run to resume, in one process. Raises DataError."""
+    """Read the run to resume, in one process. Raises DataError if the run cannot be resumed."""
     try:
         description = read_description(path, RUN_HINT)
     except DataError as error:
@@ -149,7 +149,8 @@ def _was_stopped(path: Path) -> bool:
 def resumed_config(resume_point: ResumePoint, group: ProcessGroup = SINGLE_PROCESS, **given: Any) -> TrainConfig:
     """Return the config of the interrupted run, updated with the ``given`` settings.
 
-    The total batch size stays the same, even on a different number of devices. Raises ConfigError.
+    The total batch size stays the same, even on a different number of devices. Raises ConfigError
+    for a setting that cannot be changed.
     """
     description = resume_point.description
     requested, used = description.requested, description.used
@@ -463,7 +464,7 @@ def read_finished_result(existing_run: ExistingRun, plan: Plan, strategy: Strate
 def archive_and_restart(existing_run: ExistingRun, group: ProcessGroup = SINGLE_PROCESS) -> str:
     """Move the files of a run without a checkpoint to another folder, and return a message.
 
-    Rank 0 does this, and the other processes wait. Raises OutputError.
+    Rank 0 moves the files, and the other processes wait. Raises OutputError on failure.
     """
     return run_on_all_ranks(group, lambda: _archive_existing_run(existing_run) if group.rank == 0 else "")
 

@@ -13,11 +13,11 @@ On the CPU, the estimates are too small by
 MXNet's plan counts four bytes for every number, so with float16 the estimates are an upper bound.
 
 `measure_run_memory` runs `gluonlab.training.memory_trial_child` in a child process. The measured
-memory covers everything, including scratch memory, kvstore buffers, and Python with its libraries.
+memory includes everything, even scratch memory, kvstore buffers, and Python with its libraries.
 
-- CPU devices: it measures the peak resident memory of the child and its decoder processes. The
-  memory limit of a container applies to the same memory.
-- GPUs: it measures the decrease of free memory from start to end, on the GPU with the largest
+- For CPU devices, it is the peak resident memory of the child and its decoder processes. The memory
+  limit of a container applies to the same memory.
+- For GPUs, it is the decrease of free memory from start to end, on the GPU with the largest
   decrease. MXNet does not release memory in between. CUDA's context is not included.
 """
 
@@ -220,7 +220,7 @@ def as_data_parallel(plan: Plan) -> Plan:
 
 
 def _device_label(ctxs: Sequence[object]) -> str:
-    """Return a label for devices with the same role in each copy of the network: ``cpu(0) +3``."""
+    """Return a label such as ``cpu(0) +3``, for devices with the same role in several replicas."""
     return f"{ctxs[0]}" + f" +{len(ctxs) - 1}" * (len(ctxs) > 1)
 
 
@@ -298,7 +298,7 @@ def measure_run_memory(
 def measure_and_format_memory(config: TrainConfig, dataset: Dataset, ctxs: Sequence[mx.Context]) -> str:
     """Measure the memory of a run, and return a line about it.
 
-    Raises RunError if there is not enough memory, and the errors of the run.
+    Raises RunError if there is not enough memory. Also raises the errors of the run.
     """
     owner = "each GPU" if ctxs[0].device_type == "gpu" else "process"
     try:
@@ -315,7 +315,10 @@ def measure_and_format_memory(config: TrainConfig, dataset: Dataset, ctxs: Seque
 
 
 def _wait_for_child(child: "subprocess.Popen[bytes]", limit_bytes: Optional[int]) -> None:
-    """Wait until the child exits. Raises MemoryLimitExceeded above ``limit_bytes``."""
+    """Wait until the child exits.
+
+    Raises MemoryLimitExceeded if the child uses more than ``limit_bytes``.
+    """
     while True:
         try:
             child.wait(POLL_S)

@@ -32,7 +32,7 @@ class StopCoordinator:
     Rank 0 sends its clock and its request to stop. Each process sends the signal that its
     ``request`` has recorded. These values are exchanged together with the losses, every few steps,
     so that no step waits for them (`local_flags`, `update_from_all`). A single process uses its
-    values at once.
+    values immediately.
     """
 
     def __init__(self, group: ProcessGroup = SINGLE_PROCESS, request: Optional[StopRequest] = None) -> None:
@@ -74,7 +74,7 @@ class StopCoordinator:
 
     @property
     def signal_received(self) -> bool:
-        """True if this process, or another process that it knows of, has received a signal."""
+        """True if this process has received a signal, or has learned of a signal elsewhere."""
         return self._request.number is not None
 
     @property
@@ -90,7 +90,7 @@ class StopCoordinator:
         self.stop_step_of_rank_0 = step if self._group.size == 1 else step + STOP_DELAY
 
     def synchronize(self) -> None:
-        """Exchange the values now. All processes must call this together."""
+        """Exchange the values now. All processes must call this method together."""
         if self._group.size > 1:
             self.update_from_all(self._group.all_reduce_values(self.local_flags()))
 

@@ -200,8 +200,8 @@ class TrainState:
     def make_checkpoint(self, score: Optional[float] = None) -> Checkpoint:
         """Return a checkpoint of the current state, without waiting for the devices.
 
-        All processes of a group call this after the same step. ``score``: score of the epoch that
-        has just ended.
+        All processes of a group call this method after the same step. ``score``: score of the epoch
+        that has just ended.
         """
         local = self.strategy.state()
         losses, loss_rows = self.loss_meter.state()
@@ -225,7 +225,7 @@ class TrainState:
         return Checkpoint(self.strategy.parameters(), states_to_arrays(local.optimizer), devices, state)
 
     def restore(self, checkpoint: Checkpoint, best_score: float) -> List[StepLoss]:
-        """Restore the state of a checkpoint, and return its losses that were still unread.
+        """Restore the state of a checkpoint, and return the losses that had not been read yet.
 
         ``best_score``: the best score of the epochs so far.
         """
@@ -289,13 +289,13 @@ class DeviceRng:
 
     @property
     def cannot_be_seeded(self) -> bool:
-        """True if cuDNN draws random numbers. Its generator cannot be seeded again."""
+        """True if cuDNN draws random numbers. cuDNN's generator cannot be seeded again."""
         return any(ctx.device_type == "gpu" for ctx in self._ctxs)
 
     def seed_before_step(self, epoch: int, step: int) -> None:
         """Seed the devices' random numbers before every SEED_EVERY-th step, without waiting.
 
-        ``epoch`` and ``step`` (of the epoch) count from 0.
+        ``epoch``, and ``step`` within the epoch, are counted from 0.
         """
         if self._ctxs and step % SEED_EVERY == 0:
             for device, ctx in enumerate(self._ctxs, start=self._first):

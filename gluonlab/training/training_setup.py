@@ -63,7 +63,7 @@ def read_dataset_on_all_ranks(
     """Read the data set that was given to `train`, in every process.
 
     The settings that do not depend on the data are checked first. Raises a UsageError for a wrong
-    setting, DataError, and RunError if another process fails.
+    setting, DataError for invalid data, and RunError if another process fails.
     """
 
     def check_and_read() -> Optional[Dataset]:
@@ -84,7 +84,7 @@ def make_plan_on_all_ranks(
     components: UserComponents = NO_USER_COMPONENTS,
     devices_per_copy: int = 1,
 ) -> Plan:
-    """Return the plan of this process. All processes call this, and fail together.
+    """Return the plan of this process. All processes call this function, and fail together.
 
     Args:
         config: The settings.
@@ -146,7 +146,10 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Trainin
     header: List[str] = []
 
     def make_initialized_net(ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None) -> gluon.HybridBlock:
-        """Create the network, with pretrained parameters if any; ``start``: see `make_net`."""
+        """Create the network, and load pretrained parameters if requested.
+
+        ``start``: see `make_net`.
+        """
         net = make_net(plan, ctxs, start)
         if plan.user_components.net is not None or plan.user_components.loss is not None:
             graph = loss_graph(net, plan.make_loss(), plan.preprocess)
@@ -339,7 +342,9 @@ PROCESS_LOCAL_OPTIONS = (
 
 
 def check_same_options(config: TrainConfig, group: ProcessGroup) -> None:
-    """Raise ConfigError in all processes if their options differ. All processes must call this.
+    """Raise ConfigError in all processes if their options differ.
+
+    All processes must call this function.
 
     Processes with different options would sum gradients of different runs, or wait for each other
     forever.

@@ -118,7 +118,10 @@ NO_USER_COMPONENTS = UserComponents()
 def make_user_components(
     net: Any = None, loss: Optional[gluon.HybridBlock] = None, metrics: Any = None
 ) -> UserComponents:
-    """Check and collect the user's components. Raises ConfigError or ModelError."""
+    """Check and collect the user's components.
+
+    Raises ConfigError or ModelError for an invalid component.
+    """
     if net is not None and not callable(net):
         raise ModelError(
             f"net {net!r}: pass a gluon.HybridBlock, or a function that returns one, such as "
@@ -400,7 +403,10 @@ def _is_regression_loss(values: Any, shapes: Mapping[str, Any]) -> bool:
 
 
 def _unused_inputs(graph: Any, inputs: Iterable[str]) -> List[str]:
-    """Return the inputs that a graph does not use. Raises TypeError if it is not a graph."""
+    """Return the inputs that a graph does not use.
+
+    Raises TypeError if ``graph`` is not a graph.
+    """
     if not isinstance(graph, mx.sym.Symbol):
         raise TypeError(f"it returns a {type(graph).__name__}, not one array")
     graph_inputs = graph.list_inputs()
@@ -408,7 +414,7 @@ def _unused_inputs(graph: Any, inputs: Iterable[str]) -> List[str]:
 
 
 def _find_headless_operator(graph: mx.sym.Symbol, learned: Collection[str]) -> Optional[str]:
-    """Return the first operator in a graph's backward that ignores its output gradient."""
+    """Return the first operator of a graph whose backward ignores its output gradient."""
     operators = (node["op"] for node, _ in nodes_in_backward(graph, learned))
     return next((name for name in operators if name in HEADLESS_OPERATORS), None)
 

@@ -100,7 +100,7 @@ def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> N
 def _make_metric(metric_or_class: Any) -> Any:
     """Return a metric: the given object, or an instance of the given class.
 
-    Raises ConfigError.
+    Raises ConfigError for an object that is not a metric.
     """
     try:
         metric = metric_or_class() if isinstance(metric_or_class, type) else metric_or_class
@@ -119,7 +119,7 @@ def _make_metric(metric_or_class: Any) -> Any:
 
 
 def _split_composite(metric: Any) -> Iterator[Any]:
-    """Yield the metrics in a composite metric, including nested ones; yield other metrics as is."""
+    """Yield the metrics in a composite metric, even nested metrics, or any other metric itself."""
     if type(metric) is not mx.metric.CompositeEvalMetric:
         yield metric
         return
@@ -135,7 +135,7 @@ def _metric_name(metric: Any) -> str:
 def _metric_input(name: str, metric: Any) -> str:
     """Return the kind of input that a metric needs: SCORES, PROBABILITIES or VALUES.
 
-    Raises ConfigError.
+    Raises ConfigError for a metric with another input.
     """
     attribute = getattr(metric, "takes", None)
     if attribute is not None:
@@ -168,7 +168,7 @@ def _as_function(name: str, metric: Any) -> Metric:
         return scores
 
     def compute_metric(scores: "Array", labels: "Array") -> float:
-        """Return the metric's value for these scores, converted to its kind of input."""
+        """Convert the scores to the metric's kind of input, and return the metric's value."""
         with nd_semantics():
             metric_scores = prepare_scores(scores, labels)
         if not isinstance(metric, mx.metric.EvalMetric):
@@ -250,7 +250,7 @@ def compute_metrics(metrics: Mapping[str, Metric], scores: Any, labels: Any) -> 
 
 
 def _as_number(name: str, value: Any) -> float:
-    """Convert a metric's value to a float. Raises CallbackError if it is not a number."""
+    """Convert a metric's value to a float. Raises CallbackError if the value is not a number."""
     if isinstance(value, (nd.NDArray, mx.np.ndarray)):
         value = value.asnumpy()
     shape = getattr(value, "shape", ())

@@ -96,7 +96,7 @@ def decode_image(
         return _to_planes(turn_upright(part, rotation))
 
     def crop_box(displayed: Tuple[int, int]) -> Box:
-        """Return the box to decode: a random crop with a ``seed``, else the central square."""
+        """Return the box to decode: a random crop if ``seed`` is given, else the central square."""
         width, height = displayed
         if seed is not None:
             return random_crop_box(seed, width, height)

@@ -220,7 +220,7 @@ def _find_validation_file(train: Path) -> Optional[Path]:
 
 
 def _name_before_train(train: Path) -> Optional[str]:
-    """Return the start of a file's name, before a final word from TRAIN, else None."""
+    """Remove a word in TRAIN from the end of a file's name; return None without such a word."""
     for name in TRAIN:
         if train.stem.lower().endswith(name):
             return train.stem[: -len(name)]

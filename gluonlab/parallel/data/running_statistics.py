@@ -248,7 +248,7 @@ class CudnnVarianceCorrection:
         self._pass_cache: Dict[Tuple[int, ...], Dict[str, List[_Pass]]] = {}
 
     def record_step(self, parts: Sequence[Tuple[int, ...]]) -> None:
-        """Record that the next step trains on microbatches of these shapes, (n, C, H, W)."""
+        """Record that the next step trains on microbatches with the shapes ``parts``."""
         if tuple(parts) != self._batch:
             self.correct_variances()
             self._batch = tuple(parts)

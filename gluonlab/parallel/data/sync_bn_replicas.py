@@ -214,7 +214,9 @@ class StagedExecutor:
         self.values.update(zip(layer.input_names, arrays))
 
     def _request_gradients(self, accumulate: bool) -> None:
-        """Request each stage's gradients. Some are added to gradients that later stages compute.
+        """Request each stage's gradients.
+
+        Some gradients are added to the gradients that later stages compute.
 
         Each layer also computes two sums, the gradients of its gamma and beta.
         """
@@ -373,7 +375,10 @@ class ArrayPool:
         self._arrays: Dict[Any, List[nd.NDArray]] = {}
 
     def new_allocator(self) -> Callable[[ArraySpec], nd.NDArray]:
-        """Return a function that takes arrays for one graph from the pool, each at most once."""
+        """Return a function that takes arrays from the pool for one graph.
+
+        The function takes each array at most once.
+        """
         counts: Dict[Any, int] = {}
 
         def allocate(spec: ArraySpec) -> nd.NDArray:

@@ -119,7 +119,7 @@ class TensorParallel(ReplicaStep):
             }
 
     def set_parameters(self, parameters: Mapping[str, nd.NDArray]) -> None:
-        """Copy parameters, given by structural name, to ``net``, and shards to the devices."""
+        """Copy parameters, given by structural name, to ``net``, and copy shards to the devices."""
         for path, param in self.net._collect_params_with_prefix().items():
             parameters[path].copyto(param.list_data()[0])
             for device, params in enumerate(self.device_params):
@@ -187,7 +187,10 @@ class TensorParallel(ReplicaStep):
     def _make_trainers(
         self, params: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: ProcessGroup
     ) -> "Tuple[BucketedTrainer, Optional[BucketedTrainer]]":
-        """Create a trainer for a device's shards, and one for unsharded parameters (or None)."""
+        """Create a trainer for a device's shards, and a trainer for unsharded parameters.
+
+        The second trainer is None if all parameters are sharded.
+        """
         slices = self.layout.slices
         sharded = {name: param for name, param in params.items() if name in slices}
         unsharded = {name: param for name, param in params.items() if name not in slices}
