@@ -216,7 +216,7 @@ def _resume_hint(result: Result) -> str:
 
 
 def _evaluate_hint(result: Result) -> str:
-    """Return the gluonlab evaluate command that writes the requested --confusion and --export files."""
+    """Return the command that writes the requested --confusion and --export files."""
     plan = result.plan
     outputs = {"--confusion": plan.confusion, f"--export {plan.export}": plan.export}
     options = [option for option, is_requested in outputs.items() if is_requested]

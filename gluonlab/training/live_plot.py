@@ -115,7 +115,7 @@ class LivePlot(Callback):
             self._draw(run, self._progress_text(run))
 
     def _progress_text(self, run: RunView) -> str:
-        """Return the title, such as ``epoch 3 of 10   loss 0.123   5,123 images/s   0:42 to go``."""
+        """Return a title such as ``epoch 3 of 10   loss 0.123   5,123 images/s   0:42 to go``."""
         last, first = self._last, self._first
         parts = [f"epoch {min(len(run.history) + 1, run.epochs)} of {run.epochs}"]
         if last is not None:

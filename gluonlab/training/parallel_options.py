@@ -35,7 +35,7 @@ MICROBATCHES_PER_STAGE = 4  # as in GPipe, section 2.3: the bubble is then below
 
 
 def check_split_options(config: TrainConfig) -> None:
-    """Raise ConfigError for an unknown --strategy, and for options that belong to another --strategy."""
+    """Raise ConfigError for an unknown --strategy, and for options of another --strategy."""
     way = config.strategy
     if way not in SPLIT_MODES:
         raise ConfigError(unknown("--strategy", way, SPLIT_MODES))

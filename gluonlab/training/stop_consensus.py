@@ -74,7 +74,7 @@ class StopCoordinator:
 
     @property
     def signal_received(self) -> bool:
-        """True if this process has received a signal, or has learned of a signal elsewhere."""
+        """True if this process has received a signal, or knows of a signal to another process."""
         return self._request.number is not None
 
     @property

@@ -133,7 +133,7 @@ def _gather_counts(group: ProcessGroup, count: int) -> Tuple[int, ...]:
 
 
 class TrainingSetup(NamedTuple):
-    """The network and strategy of a run, and the ``header``: the lines that the run prints first."""
+    """The strategy of a run, and the ``header``: the lines that the run prints first."""
 
     strategy: Strategy
     header: List[str]
@@ -182,7 +182,7 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Trainin
 
 
 def measure_memory_line(plan: Plan, make_strategy: Optional[MakeStrategy]) -> Optional[str]:
-    """Measure the memory of the run in a child process, and return a line about it for --estimate-memory.
+    """Measure the memory of the run in a child process, and return the line of --estimate-memory.
 
     Return None without --estimate-memory. Raises ConfigError for a custom strategy, and RunError if there is
     not enough memory.
