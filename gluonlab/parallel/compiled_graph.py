@@ -106,7 +106,7 @@ class ArrayMemory:
         """Return arrays with the shapes and types of ``arrays``.
 
         ``slot``: the number of a memory area. Calls with the same slot share its memory, so later
-        arrays may overwrite earlier ones.
+        arrays may overwrite earlier arrays.
         """
         views: Dict[str, nd.NDArray] = {}
         for dtype in {array.dtype for array in arrays.values()}:

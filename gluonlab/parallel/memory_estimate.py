@@ -30,9 +30,9 @@ PRECISE_MIB = 256
 class ShardSizes(NamedTuple):
     """Numbers of images in a shard, for one replica of the network.
 
-    ``train_sizes``: the shard sizes in training. The first is the size for a full batch. If the
-    last batch of an epoch is smaller, the second is the size for that batch. ``score_sizes``: the
-    shard sizes in evaluation.
+    ``train_sizes``: the shard sizes in training. The first size is for a full batch. If the last
+    batch of an epoch is smaller, the second size is for that batch. ``score_sizes``: the shard
+    sizes in evaluation.
     """
 
     train_sizes: Tuple[int, ...]

@@ -193,8 +193,8 @@ class Strategy(Protocol):
 
         Args:
             batch: The shards of a batch, one for each replica of the network.
-            hook: A function that receives the name and the call of each phase. It must make the
-                call, for example between two time measurements.
+            hook: A function that receives the name and the call of each phase. The function must
+                make the call, for example between two time measurements.
 
         Returns:
             The sum of losses (1,) of each shard. The next step overwrites these arrays.

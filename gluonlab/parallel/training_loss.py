@@ -109,7 +109,10 @@ def make_loss(
 
 
 def loss_parameters(loss: gluon.HybridBlock) -> Dict[str, gluon.Parameter]:
-    """Return the arrays of a loss, such as class weights, by name. They are not trained."""
+    """Return the arrays of a loss, such as class weights, by name.
+
+    These arrays are not trained.
+    """
     return dict(loss.collect_params().items())
 
 

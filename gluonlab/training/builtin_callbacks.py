@@ -1,9 +1,9 @@
 """gluonlab's own callbacks: early stopping, TensorBoard, replica checks, and recorded events.
 
-- EarlyStopping: --patience. Its stopping rule is "UP" in Prechelt, "Early stopping - but when?",
-  1998.
-- TensorBoard: --tensorboard.
-- ReplicaCheck: --check-replicas.
+- EarlyStopping implements --patience. The stopping rule is "UP" in Prechelt, "Early stopping - but
+  when?", 1998.
+- TensorBoard implements --tensorboard.
+- ReplicaCheck implements --check-replicas.
 - The other callbacks print lines about events, and write the events to metrics.jsonl.
 """
 

@@ -1,8 +1,8 @@
 """Callbacks: user code that follows the progress of a run, and may stop it.
 
-Callbacks never make a step wait for the devices. They get the loss of a step exactly LOSS_DELAY
-steps later, or at the end of its epoch, even if the loss was read earlier. So a resumed run calls
-them at the same steps as an uninterrupted run.
+Callbacks never make a step wait for the devices. Callbacks get the loss of a step exactly
+LOSS_DELAY steps later, or at the end of its epoch, even if the loss was read earlier. So a resumed
+run calls them at the same steps as an uninterrupted run.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ class CheckpointWriter:
         period: Interval between checkpoints; None without periodic checkpoints.
         keep: Number of checkpoints to keep, in addition to the checkpoint of the best epoch.
         make_checkpoint: A function that returns a checkpoint of the current state, without waiting
-            for the devices. Its argument is the score of an epoch that has just ended, or None. If
-            ``make_checkpoint`` is None, no checkpoints are written.
+            for the devices. The argument of the function is the score of an epoch that has just
+            ended, or None. If ``make_checkpoint`` is None, no checkpoints are written.
         clock: A function that returns the time in seconds.
     """
 

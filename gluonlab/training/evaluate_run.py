@@ -111,7 +111,7 @@ def evaluate_run(
 
     Raises:
         ConfigError: The folder contains no finished run, an option cannot be changed after
-            training, or the images or classes differ from the run's.
+            training, or the run had other images or classes.
         ModelError: The parameters belong to a different network.
         OutputError: A file cannot be written.
         RunError: The loss or the parameters diverged.
@@ -272,7 +272,7 @@ def make_evaluation_plan(
 
 
 def check_same_images(description: RunDescription, dataset: Dataset) -> None:
-    """Raise ConfigError if the image shape or the classes differ from the run's."""
+    """Raise ConfigError if the run was trained with another image shape or other classes."""
     folder, shape = description.folder, recorded_image_shape(description)
     if shape not in (None, dataset.image_shape):
         recorded, actual = ("x".join(map(str, sides)) for sides in (shape, dataset.image_shape))

@@ -106,8 +106,8 @@ def train(
         config: The settings of the run. The default is ``TrainConfig()``, or the recorded settings
             of a resumed run.
         strategy: A function that creates the parallelism strategy, instead of ``config.strategy``.
-            Its attribute ``devices_per_copy`` is the number of devices per model replica, by
-            default 1.
+            The function's attribute ``devices_per_copy`` is the number of devices per model
+            replica, by default 1.
         reporter: The object that prints the progress. The default prints lines and a progress bar.
         dataset: A data set from `gluonlab.data.from_arrays` or `gluonlab.load_dataset`, or a pair
             of Gluon data sets (train, validation). The default is ``config.dataset``.
@@ -118,8 +118,8 @@ def train(
             finished, its result is returned.
         callbacks: A list of `gluonlab.training.callbacks.Callback` objects or classes. Only rank 0
             calls them.
-        net: A HybridBlock, or a function that creates one, instead of ``config.model``. It maps
-            images (n, C, H, W) to scores (n, classes).
+        net: A HybridBlock, or a function that creates a HybridBlock, instead of ``config.model``.
+            The block maps images (n, C, H, W) to scores (n, classes).
         loss: A HybridBlock that maps scores (n, classes) and labels (n,) to one loss per image,
             (n,). The default is softmax cross-entropy.
         metrics: Additional metrics of the validation images: a function of scores (n, classes) and

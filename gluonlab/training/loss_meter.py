@@ -41,9 +41,9 @@ class AsyncLossMeter:
     In a group, each process appends the losses of its shards, and gets the losses of whole batches.
     The values of ``coordinator`` are exchanged together with the losses.
 
-    Asynchronous processes do not wait for each other. They append the losses of their own images,
-    and get only these losses back. They stop the epoch when `must_synchronize` is True, and
-    exchange losses in `flush`.
+    Asynchronous processes do not wait for each other. Such a process appends the losses of its own
+    images, and gets only these losses back. The process stops the epoch when `must_synchronize` is
+    True, and exchanges losses in `flush`.
     """
 
     def __init__(

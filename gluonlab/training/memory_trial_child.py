@@ -86,7 +86,7 @@ def reduce_plan(plan: Plan) -> Plan:
 
 
 class _ReducedRun(Reporter):
-    """Reporter and strategy of a run that computes only the first batches of each size.
+    """Reporter and strategy of a run that computes only the first batch of each size.
 
     This run keeps as many batches in memory as a full run has in its queue. In the second epoch, it
     only computes batches of the first size, because the arrays for all other sizes have already

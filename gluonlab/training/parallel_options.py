@@ -224,7 +224,8 @@ def smallest_shard_size(images: int, weights: Optional[Sequence[Fraction]], copi
 def format_batch_sizes(images: int, copies: int, has_copy: str, device_weights: Optional[str], processes: int) -> str:
     """Return text such as ``21 or 22 per device`` or ``43, 21 per device (weights 2,1)``.
 
-    ``has_copy``: the word after "per", such as "device". It names the unit that gets one shard.
+    ``has_copy``: the word after "per", such as "device". This word names the unit that gets one
+    shard.
     """
     weights = resolve_device_weights(device_weights, processes)
     if weights is None:  # shards differ by at most one image

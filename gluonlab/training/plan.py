@@ -157,7 +157,7 @@ class ResolvedConfig(NamedTuple):
         yield from zip(["recipe", *[""] * len(lines)], lines)
 
     def _model_if_different(self, recipe: TrainingRecipe) -> str:
-        """Return text such as ``lenet, `` if the recipe's default network is not the config's."""
+        """Return text such as ``lenet, `` if the config has another network than the recipe."""
         model = choose_model(self.requested.replace(recipe=recipe.name), self.defaults)
         return f"{model}, " if model != self.model else ""
 
@@ -543,8 +543,9 @@ class Plan:
     def describe_placement(self) -> str:
         """Return the end of a run's ``kvstore`` output line, which describes the device order.
 
-        For example, this is ``, order gpu(0) gpu(3) ..., by the links that NVML reports``. For a
-        topology-aware kvstore, it lists the schedules by size. For a fixed order, it is empty.
+        An example is ``, order gpu(0) gpu(3) ..., by the links that NVML reports``. For a
+        topology-aware kvstore, the text lists the schedules by size. For a fixed order, the text is
+        empty.
         """
         return f", {self.placement.describe(self.ctxs)}" if self.placement is not None else ""
 

@@ -1,6 +1,6 @@
 """Published training recipes: settings for a data set and its networks, with reported accuracies.
 
-A recipe contains only settings that gluonlab supports. Its field ``reported`` describes differences
+A recipe contains only settings that gluonlab supports. The field ``reported`` describes differences
 between the recipe and its source. The recipe ``quick``, for a first try, consists of the default
 settings of a data set (`gluonlab.data.sets.dataset.Defaults`).
 """

@@ -2,8 +2,9 @@
 
 The checks in this module decide which settings may differ from the settings of the interrupted run.
 --autoresume is for services that start the same command again, such as spot instances, queues and
-supervisors. It resumes, restarts or skips the run, depending on the files that an earlier start has
-left in the folder. If a service has restored the folder, files may be missing or out of date.
+supervisors. --autoresume resumes, restarts or skips the run, depending on the files that an earlier
+start has left in the folder. If a service has restored the folder, files may be missing or out of
+date.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class ResumePoint(NamedTuple):
     def keeps_stop(self) -> bool:
         """True if a callback's earlier request to stop also stops the resumed run.
 
-        A user who resumes a stopped run with --resume wants to continue it.
+        A user who resumes a stopped run with --resume wants to continue the training.
         """
         return self.by_autoresume or not self.stopped
 
@@ -202,8 +203,8 @@ def _other_folder_error(out: str, resume_point: ResumePoint) -> ConfigError:
 def keep_recorded_cut(config: TrainConfig, description: RunDescription) -> TrainConfig:
     """Return the config with the run's ``cut`` of the network, unless the config changes the cut.
 
-    The config changes the cut if it sets ``cut``, or if its stages or balance differ from the
-    run's. A cut that was chosen by measurement could differ if it were measured again.
+    The config changes the cut if it sets ``cut``, or if it has other stages or another balance than
+    the run. A cut that was chosen by measurement could differ if it were measured again.
     """
     recorded, current, cut = description.requested, config.to_dict(), description.used.get("cut")
     names = ("strategy", "pipeline_parallel", "stages_per_device", "pipeline_schedule")
@@ -423,7 +424,7 @@ def keep_recorded_settings(
 def read_finished_result(existing_run: ExistingRun, plan: Plan, strategy: Strategy) -> Optional[Result]:
     """Return the result of a complete run; None if the run must be resumed or restarted.
 
-    Raises ConfigError if the plan's settings differ from the run's.
+    Raises ConfigError if the run was trained with other settings than the plan's settings.
     """
     folder, description = existing_run.folder, existing_run.finished
     epochs_done = description.used.get("epochs") if description is not None else None

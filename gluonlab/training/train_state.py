@@ -59,8 +59,8 @@ class TimedIterator:
 class TrainState:
     """All parts of a run that change from step to step.
 
-    ``start_time``: the start of the run, by ``time.perf_counter``. For a resumed run, it is set as
-    if the run had not been interrupted.
+    ``start_time``: the start of the run, by ``time.perf_counter``. For a resumed run, the time is
+    set as if the run had not been interrupted.
     """
 
     def __init__(

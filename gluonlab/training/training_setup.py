@@ -184,8 +184,8 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Trainin
 def measure_memory_line(plan: Plan, make_strategy: Optional[MakeStrategy]) -> Optional[str]:
     """Measure the memory of the run in a child process, and return the line of --estimate-memory.
 
-    Return None without --estimate-memory. Raises ConfigError for a custom strategy, and RunError if there is
-    not enough memory.
+    Return None without --estimate-memory. Raises ConfigError for a custom strategy, and RunError if
+    there is not enough memory.
     """
     if not plan.estimate_memory:
         return None

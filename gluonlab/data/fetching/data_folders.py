@@ -121,7 +121,8 @@ def find_data_files(
 def convert_read_errors(path: Path, replaceable: str = "--data-dir") -> Iterator[None]:
     """Convert an OSError in the with block to a DataError: ``path`` cannot be read.
 
-    ``replaceable``: the noun for the thing that the user should replace, such as "file".
+    ``replaceable``: a noun for the error message, which tells the user to use another "file", for
+    example.
     """
     try:
         yield

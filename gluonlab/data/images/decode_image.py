@@ -78,7 +78,7 @@ def decode_image(
         seed: If given, the seed of `random_crop_box`, whose box is decoded instead of the central
             square.
         use_turbojpeg: Whether to use the faster `gluonlab.data.images.turbojpeg` for the files that
-            it supports. The pixels are the same.
+            it supports. Both decoders produce the same pixels.
         resizer: One of RESIZERS in `gluonlab.data.images.resize_image`.
 
     Raises:

@@ -1,6 +1,6 @@
 """A pool of processes that decode image files.
 
-The pool starts new processes, which load Pillow but not MXNet. It does not fork this process,
+The pool starts new processes, which load Pillow but not MXNet. The pool does not fork this process,
 because a fork makes MXNet replace its engine's workers (`gluonlab.engine.cpu_threads`). Pixels are
 returned through shared memory. Paths and messages are sent through pipes.
 
@@ -92,7 +92,7 @@ class DecoderPool:
     """A pool of ``count`` processes that decode images to (3, ``size``, ``size``).
 
     The processes are killed when the pool and its last `PendingImages` are no longer referenced.
-    They also end when this process ends. ``resizer``: see
+    The processes also end when this process ends. ``resizer``: see
     `gluonlab.data.images.resize_image.resolve_resizer`.
     """
 

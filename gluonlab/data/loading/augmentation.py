@@ -1,8 +1,8 @@
 """Image transforms on the devices: float conversion, normalization, random crops, flips and mixup.
 
-The random numbers of a step depend only on the seed, epoch and step. They are drawn on the host for
-the whole batch, and each device uses the numbers for its shard. So the augmented images are the
-same for any number of devices and workers.
+The random numbers of a step depend only on the seed, epoch and step. The numbers are drawn on the
+host for the whole batch, and each device uses the numbers for its shard. So the augmented images
+are the same for any number of devices and workers.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Augment:
     def _get_shifter(self, shard: nd.NDArray) -> "_ImageShifter":
         """Return the `_ImageShifter` for the device, shape and type of ``shard``.
 
-        It is created on demand.
+        The first call for each device, shape and type creates the object.
         """
         key = (shard.context, shard.shape, shard.dtype)
         if key not in self._shifters:

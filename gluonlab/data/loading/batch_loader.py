@@ -4,7 +4,7 @@ There are two ways to load shards, with exactly the same result:
 
 - Streaming: each batch is assembled on the host, and its shards are copied to the devices.
 - Resident: every device keeps a copy of the whole split, and receives only the order of each epoch.
-  This method is for splits that fit in the devices' memory.
+  A split can be resident if it fits in the memory of each device.
 
 A thread prefetches batches.
 """
@@ -416,6 +416,6 @@ class _DeferredReading(NamedTuple):
 def _partners_are_reversed(selections: BatchSelections) -> bool:
     """Return whether the mixup partners are this worker's own images, in reverse order.
 
-    If so, the images are read only once.
+    If the partners are the same images, the images are read only once.
     """
     return len(selections) == 2 and np.array_equal(selections[1].positions, selections[0].positions[::-1])

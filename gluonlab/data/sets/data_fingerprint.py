@@ -1,7 +1,7 @@
 """Computes fingerprints (digests) of a data set's classes and images.
 
-A run records the fingerprints. They are compared before the run is resumed or evaluated, to detect
-changed data.
+A run records the fingerprints. To detect changed data, the fingerprints are compared before the run
+is resumed or evaluated.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from gluonlab.errors import DataError, unknown
 class DatasetKind(NamedTuple):
     """A function that loads a data set, with the data set's summary and default settings.
 
-    ``find``: only for data sets of image files, a function that returns the path of the files. Its
-    argument is --data-dir (None for the default folder), or the path in the data set's name. It
-    raises DataError on failure.
+    ``find``: only for data sets of image files, a function that returns the path of the files. The
+    argument of the function is --data-dir (None for the default folder), or the path in the data
+    set's name. The function raises DataError on failure.
     """
 
     load: Callable[..., Dataset]

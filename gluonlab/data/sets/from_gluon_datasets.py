@@ -1,10 +1,10 @@
 """Makes data sets from Gluon data sets or other sequences of (image, label).
 
-Samples that cannot change are read into memory once. These are samples from arrays, and from MXNet
+Samples that cannot change are read into memory once. Such samples come from arrays, and from MXNet
 data sets whose transformations are all in FIXED_TRANSFORMS.
 
-All other data sets may draw random numbers. Their images are read again in every epoch, when a
-batch needs them, as with a DataLoader.
+All other data sets may draw random numbers. The images of these data sets are read again in every
+epoch, when a batch needs them, as with a DataLoader.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class ImageFolder:
     """The classes and image files in a folder.
 
     Attributes:
-        root: The folder that contains train. It may be a subfolder of the given folder.
+        root: The folder that contains train. This folder may be a subfolder of the given folder.
         train: Paths and labels of the training images.
         val: Paths and labels of the validation images.
         classes: Names of the folders in train, sorted, in Unicode form NFC.
@@ -253,8 +253,9 @@ def find_train_and_val(root: Path, val_share: Optional[float]) -> SplitFolders:
     """Return the folder that contains train, the train folder, and the val folder (or None).
 
     The train folder is in ``root`` or in a subfolder of ``root``. With ``val_share``, the class
-    folders may also be directly in ``root``. If so, ``root`` is returned as train. Raises DataError
-    if there is no train folder, or if there is a val folder and ``val_share`` is given.
+    folders may also be directly in ``root``. If they are in ``root``, ``root`` is returned as the
+    train folder. Raises DataError if there is no train folder, or if there is a val folder and
+    ``val_share`` is given.
     """
     with convert_read_errors(root, "folder"):
         if not root.is_dir():

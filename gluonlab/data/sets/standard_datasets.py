@@ -133,8 +133,9 @@ CLOTHING_CLASSES = (
 def load_idx(name: str, classes: Tuple[str, ...], defaults: Defaults, root: Optional[str] = None) -> Dataset:
     """Load MNIST or Fashion-MNIST from its IDX files.
 
-    The files are in ``root``/``name`` or ``root``, plain or .gz. If ``root`` is None, the default
-    folder is used. Raises the errors of `gluonlab.data.fetching.data_folders.find_data_files`.
+    The plain or gzipped files are in ``root``/``name`` or ``root``. If ``root`` is None, the
+    default folder is used. Raises the errors of
+    `gluonlab.data.fetching.data_folders.find_data_files`.
     """
     names = [file for pair in IDX_FILES for file in pair]
     paths = find_data_files(SOURCES[name], names, root, endings=("", ".gz"))

@@ -24,9 +24,9 @@ def loss_graph(
 ) -> mx.sym.Symbol:
     """Return the graph that computes the sum of losses (1,) and the scores (n, classes).
 
-    Its inputs are images and labels. If ``loss`` has label smoothing, a third output is the sum of
-    the unsmoothed losses (1,). ``convert`` may change the network's computation types; scores and
-    losses are float32.
+    The inputs of the graph are images and labels. If ``loss`` has label smoothing, a third output
+    is the sum of the unsmoothed losses (1,). ``convert`` may change the network's computation
+    types; scores and losses are float32.
     """
     scores = net(preprocess(mx.sym, mx.sym.var(IMAGES)))
     return append_loss(convert(require_single_output(scores, type(net).__name__)), loss)
@@ -58,8 +58,8 @@ class _BoundReplica(NamedTuple):
 class GraphReplica:
     """Runs a `loss_graph` on one device, on which ``params`` are already initialized.
 
-    ``scoring``: a second graph, for labels of shape (n,). It is required if the labels of ``graph``
-    have another shape.
+    ``scoring``: a second graph, for labels of shape (n,). This graph is required if the labels of
+    ``graph`` have another shape.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class GraphReplica:
         self._compiled.backward(bound)
 
     def _get_bound(self, images: nd.NDArray, labels: nd.NDArray, accumulate: bool) -> _BoundReplica:
-        """Return a graph bound to inputs with the shapes and types of these arrays.
+        """Return a graph bound to inputs with the shapes and types of ``images`` and ``labels``.
 
         The first call for each shape and type binds a graph.
         """

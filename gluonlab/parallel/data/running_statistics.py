@@ -217,8 +217,8 @@ class CudnnVarianceCorrection:
     """Corrects cuDNN's running variances on one GPU, for a network or a part of it.
 
     Let n be the number of values per channel. MXNet's CPU operators and sync BatchNorm divide the
-    sum of squares by n. cuDNN and PyTorch divide it by n - 1 (documentation of
-    cudnnBatchNormalizationForwardTraining). The result is n / (n - 1) times as large. The
+    sum of squares by n. cuDNN and PyTorch divide the sum by n - 1 (documentation of
+    cudnnBatchNormalizationForwardTraining), so their variance is n / (n - 1) times as large. The
     difference matters for small batches of small images. This class restores the division by n.
 
     Steps need no extra computation. After k passes with the same n, the correct variance is
@@ -227,7 +227,8 @@ class CudnnVarianceCorrection:
 
     Here m is the layer's momentum, start the variance before these passes, and running cuDNN's
     variance. The variances are copied when n changes, for example at the last batch of an epoch.
-    They are corrected when n changes again, or when the epoch ends. No call waits for the GPU.
+    The variances are corrected when n changes again, or when the epoch ends. No call waits for the
+    GPU.
 
     ``graph``: the network's graph, whose image input is named "data".
     """
@@ -308,8 +309,8 @@ class CudnnVarianceCorrection:
 def biased_variance_ratio(passes: Sequence[_Pass]) -> float:
     """Return (n - 1) / n, the ratio of the biased variance to cuDNN's unbiased variance.
 
-    The ratio is exact if all passes have the same n, or equal variances. It is 0 if every pass had
-    a single value per channel, whose variance is 0.
+    The ratio is exact if all passes have the same n, or equal variances. The ratio is 0 if every
+    pass had a single value per channel, whose variance is 0.
     """
     biased = unbiased = 0.0
     for momentum, values in passes:

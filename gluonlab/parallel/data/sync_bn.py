@@ -7,14 +7,14 @@ other operation, and no call waits for the result.
 
 Two alternatives were rejected:
 
-- MXNet's SyncBatchNorm waits inside an operator until all devices have reached the operator. It
-  averages the devices' means regardless of the sizes of their shards. So the result is wrong for
-  unequal shards, and training hangs forever if some device has no shard.
+- MXNet's SyncBatchNorm waits inside an operator until all devices have reached the operator. The
+  operator averages the devices' means regardless of the sizes of their shards. So the result is
+  wrong for unequal shards, and training hangs forever if some device has no shard.
 - One graph for all devices (``group2ctx``), which contains the sums over devices. On GPUs each sum
   is a kernel launch. A step of a ResNet-18 on two GPUs has 1,380 launches instead of 461. On two
   CPU devices with one thread each, such a step took 1.5 times (resnet18), 5.1 times (resnet8) and
-  5.3 times (cifar_resnet20) as long. These are medians of 10 pairs of runs, interleaved in one
-  process on an AMD EPYC, with shards of 8 to 32 images of 32x32 pixels.
+  5.3 times (cifar_resnet20) as long. The factors are medians of 10 pairs of runs, interleaved in
+  one process on an AMD EPYC, with shards of 8 to 32 images of 32x32 pixels.
 """
 
 from __future__ import annotations

@@ -335,7 +335,7 @@ class RequiredGradients:
     Attributes:
         has_backward: ``has_backward[i]``: whether stage i computes any gradient.
         boundary_values: Values between stages whose gradients are needed.
-        latest: The last stage that uses each value. It is the first stage to compute the value's
+        latest: The last stage that uses each value. This stage is the first to compute the value's
             gradient.
         uses: For each parameter, the number of stages or layers that compute a gradient for it.
     """

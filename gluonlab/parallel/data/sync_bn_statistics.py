@@ -15,7 +15,7 @@ section 3). B and G are the gradients of beta and gamma, so the backward pass of
 already computed its summand.
 
 **Rounding.** The rounding of the mean is not corrected. Inputs are standardized, so the rounding
-error does not matter. It is also no larger than the error of BatchNorm on one device. As an
+error does not matter. The error is also no larger than the error of BatchNorm on one device. As an
 example, take images with mean 1,000 and standard deviation 1. With plain BatchNorm on one CPU, the
 error is 0.015 of a parameter's update (worst parameter, median of 12 draws). With this module, the
 error is 0.011, 0.013 and 0.004 on 2, 4 and 8 devices. For mean 100, both errors are 0.0001. Let r
@@ -208,8 +208,8 @@ def layers_updating_statistics(
     """Return the numbers of the BatchNorm layers whose running statistics change in training.
 
     On a GPU, MXNet updates all running statistics in forward. On a CPU, MXNet updates them in
-    backward. If neither a layer nor any earlier layer is trained, the layer needs no backward pass.
-    Its statistics then do not change on a CPU.
+    backward. If neither a layer nor any earlier layer is trained, the layer needs no backward pass,
+    so its statistics do not change on a CPU.
 
     The numbers are in the order of MXNet's updates, which matters if layers share statistics.
     ``inputs``: the arrays of the graph other than ``params``.

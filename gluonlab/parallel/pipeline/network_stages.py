@@ -176,7 +176,7 @@ ACTIVATION = "gluonlab_activation"
 
 
 class PipelineStage(NamedTuple):
-    """A stage of the network. Its output is an activation, or the loss and scores.
+    """A stage of the network, whose output is an activation, or the loss and scores.
 
     Attributes:
         graph: The graph for training.
@@ -465,8 +465,9 @@ def minimize_largest_stage(
 
     Each stage has at least one layer. ``savings(stage, begin, end)``: an upper bound on how much
     cheaper the stage [begin, end) can become when layers are added. The search is Dijkstra's
-    algorithm with the largest cost of a stage as the length of a path, instead of the sum. It
-    extends the cheapest partial partition first, so it never computes the costs of overlong stages.
+    algorithm with the largest cost of a stage as the length of a path, instead of the sum. The
+    search extends the cheapest partial partition first, so it never computes the costs of overlong
+    stages.
     """
     queue = [_PartialPartition(0.0, stages, (0,), 0.0, True)]
     extended = set()

@@ -93,7 +93,8 @@ def equal_shares(schedule: PipelineSchedule) -> Costs:
 class Event(NamedTuple):
     """An instruction with its start and end.
 
-    For a send, ``begin_s`` and ``end_s`` refer to the transfer. For a recv, they refer to the wait.
+    For a send, ``begin_s`` and ``end_s`` refer to the transfer. For a recv, ``begin_s`` and
+    ``end_s`` refer to the wait.
     """
 
     device: int

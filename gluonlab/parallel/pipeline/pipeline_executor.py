@@ -1,6 +1,6 @@
 """Executor of pipeline schedules: turns each instruction into calls that MXNet's engine queues.
 
-One host thread queues an entire step without waiting. It queues each instruction after its
+One host thread queues an entire step without waiting. Each instruction is queued after its
 prerequisites. The engine runs operations as soon as they are ready, so their order may differ from
 the schedule. So each forward or backward pass on a device is held back until the device's previous
 pass is done. A slot is memory for the activations of one microbatch. Each stage has as many slots

@@ -149,7 +149,8 @@ def _add_messages(schedule: PipelineSchedule, device: int, order: Order) -> Iter
 def sequential(devices: int, microbatches: int, stages_per_device: int) -> Iterator[Order]:
     """One microbatch at a time goes forward and backward: one device works, and the others wait.
 
-    This is naive model parallelism without a pipeline: Huang et al., "GPipe" (2019), figure 2b.
+    The schedule is naive model parallelism without a pipeline: Huang et al., "GPipe" (2019), figure
+    2b.
     """
     for device in range(devices):
         stages = range(device, devices * stages_per_device, devices)

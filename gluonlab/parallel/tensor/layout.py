@@ -16,7 +16,7 @@ values. So if column and row layers alternate, each pair of layers needs only on
 et al., "Megatron-LM", 2019, section 3). All other operators run on whole values, on every device.
 
 A *segment* is the part of the network between two collectives. Each device has its own graph for
-each segment (`segment_graphs`). Segment 0 ends with the first collectives. Their results are inputs
+each segment (`segment_graphs`). Segment 0 ends with the first collectives, whose results are inputs
 of segment 1, and so on. If a later segment uses a value, the value is passed through all segments
 in between.
 """

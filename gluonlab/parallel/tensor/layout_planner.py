@@ -348,7 +348,8 @@ class GraphInfo:
     def is_splittable_layer(self, node: Node) -> bool:
         """Return True if a layer can be split.
 
-        Its channels must be axis 1, and it must not share parameters with other layers.
+        The layer's channels must be axis 1, and the layer must not share parameters with other
+        layers.
         """
         attrs = node.get("attrs", {})
         parameters = [entry[0] for entry in node["inputs"][1:]]

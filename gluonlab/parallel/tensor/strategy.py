@@ -206,7 +206,7 @@ def _make_trainer(params: Mapping[str, gluon.Parameter], plan: StrategyPlan, gro
 def _activation_allreduce(kvstore: Any) -> str:
     """Return the allreduce algorithm for activations.
 
-    It is the kvstore's algorithm if the kvstore is one of ALGORITHMS.
+    If the kvstore is one of ALGORITHMS, activations use the same algorithm.
     """
     name = str(kvstore.type)
     return name if name in ALGORITHMS else DEFAULT_ALGORITHM

@@ -1,6 +1,6 @@
 """Creates an HTML page that animates pipeline schedules.
 
-Its HTML and JavaScript are in template/.
+The templates of the HTML and JavaScript are in template/.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CostsOf = Callable[[PipelineSchedule], Optional[Costs]]
 def as_page(priced: Iterable[PricedSchedule], start: int = 0, *, language: str = "en") -> str:
     """Return an HTML page that animates the schedules ``priced``. It first shows ``priced[start]``.
 
-    Every forward, backward and update that takes time is drawn. Its attributes ``data-op``,
+    Every forward, backward and update that takes time is drawn. The attributes ``data-op``,
     ``data-stage``, ``data-microbatch``, ``data-begin`` and ``data-end`` contain the results of
     `price`.
 
