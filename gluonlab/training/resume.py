@@ -91,7 +91,7 @@ class ResumePoint(NamedTuple):
         return self.by_autoresume or not self.stopped
 
     def read_history(self, group: ProcessGroup) -> List[Epoch]:
-        """Return the epochs finished at the checkpoint. Rank 0 reads and broadcasts them.
+        """Return the epochs finished at the checkpoint, which rank 0 reads and broadcasts.
 
         Call this method after `open_run_directory`, which removes the lines of later epochs.
         """

@@ -54,7 +54,7 @@ CostsOf = Callable[[PipelineSchedule], Optional[Costs]]
 
 
 def as_page(priced: Iterable[PricedSchedule], start: int = 0, *, language: str = "en") -> str:
-    """Return an HTML page that animates the schedules ``priced``. It first shows ``priced[start]``.
+    """Return an HTML page that animates the schedules ``priced``, starting with ``priced[start]``.
 
     Every forward, backward and update that takes time is drawn. The attributes ``data-op``,
     ``data-stage``, ``data-microbatch``, ``data-begin`` and ``data-end`` contain the results of
