@@ -31,8 +31,8 @@ class RunEnd(NamedTuple):
         how: ``finished``, ``stopped``, ``failed`` or ``interrupted``.
         message: The callback that stopped the run and its reason, or the error message. Empty for a
             finished run.
-        step: The last step, from 1.
-        epoch: The last epoch, from 1.
+        step: The last step, counted from 1.
+        epoch: The last epoch, counted from 1.
     """
 
     how: str
@@ -50,7 +50,7 @@ class RunView:
         net: the network, on the devices.
         epochs: the planned number of epochs.
         steps_per_epoch: the number of steps in an epoch.
-        step: the last step that has been queued, from 1.
+        step: the last step that has been queued, counted from 1.
         history: the finished epochs, including those before the run was resumed.
         stopped: the callback that stopped the run, with its reason, or None.
     """

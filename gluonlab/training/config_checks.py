@@ -84,7 +84,7 @@ def check_profile(steps: Optional[int], steps_per_epoch: int) -> None:
 
 
 def check_settings_are_known(description: RunDescription) -> None:
-    """Raise ConfigError if a run of a later gluonlab has settings unknown to this version."""
+    """Raise ConfigError if a run of a later version has settings unknown to this version."""
     unknown_names = sorted(set(description.requested) - {field.name for field in fields(TrainConfig)})
     if unknown_names:
         raise ConfigError(

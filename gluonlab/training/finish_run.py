@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 class BestWeights:
     """Writes a run's parameters to its folder.
 
-    With early stopping, these are the parameters of the best epoch, otherwise of the last epoch.
+    With early stopping, the parameters are from the best epoch, otherwise from the last epoch.
     """
 
     def __init__(

@@ -81,7 +81,8 @@ def _check_choice(option: str, choice: Optional[str], names: Tuple[str, ...]) ->
 def make_split(config: TrainConfig, ctxs: List[mx.Context], devices_per_copy: int = 1) -> Parallelism:
     """Assign the devices to copies of the network.
 
-    Raises DeviceError or ConfigError if the number of devices or an option does not fit.
+    Raises DeviceError or ConfigError if the number of devices or an option does not match the
+    strategy.
 
     ``devices_per_copy``: only for ``--strategy data``. For each other strategy, the options of the
     strategy determine this number.

@@ -7,8 +7,8 @@ There are three steps:
 3. `plan_run` loads the data, and creates the `Plan`.
 
 `gluonlab.training.training_setup.make_plan_on_all_ranks` performs these steps for a run.
-`make_plan` performs them in a single process. Wrong settings are found before anything is computed
-or written.
+`make_plan` performs the steps in a single process. Wrong settings are found before anything is
+computed or written.
 """
 
 from __future__ import annotations

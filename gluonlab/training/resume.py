@@ -101,7 +101,7 @@ class ResumePoint(NamedTuple):
 
 
 def read_resume_point(folder: "str | Path", group: ProcessGroup = SINGLE_PROCESS) -> ResumePoint:
-    """Return the run to resume. Rank 0 reads it from ``folder`` and broadcasts it.
+    """Return the run to resume. Rank 0 reads the run from ``folder`` and broadcasts it.
 
     If config.json is missing or damaged, the copy in the checkpoint is used. If the folder has no
     usable checkpoint, raises DataError at rank 0, and RunError in the other processes.

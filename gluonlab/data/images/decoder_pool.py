@@ -271,7 +271,7 @@ class DecodeWorker:
 
 
 class RequestDispatcher:
-    """Sends requests to one process, in the loop `run`, which runs in a thread.
+    """Sends requests to one process. The loop `run` is executed by a thread.
 
     The next request is sent before the pixels of the previous request are copied. The dispatcher
     has no reference to `DecoderPool`, because that would keep the pool alive.

@@ -102,7 +102,7 @@ def _decodes_like_pillow(content: bytes) -> bool:
 
 
 def _example_jpegs() -> "Tuple[bytes, ...]":
-    """Return small JPEGs, gray and color, baseline and progressive, with every subsampling.
+    """Return small JPEGs in color and gray, baseline and progressive, with each subsampling.
 
     The images' sides are not multiples of 8.
     """
