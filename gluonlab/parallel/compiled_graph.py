@@ -178,9 +178,10 @@ class CompiledGraph:
             slot: The number of the memory area for the activations. Graphs in different slots can
                 keep activations for backward at the same time.
             graph: A graph with the same parameters, to bind instead of this graph.
-            bound_inputs: Arrays of additional inputs, by name. The graph reads them without a copy.
+            bound_inputs: Arrays of additional inputs, by name. The graph reads these arrays without
+                a copy.
             gradient_arrays: Arrays for the gradients of inputs, instead of new arrays.
-            heads: Whether to allocate head gradients. If false, the caller sets them.
+            heads: Whether to allocate head gradients. If False, the caller sets the head gradients.
         """
         new = {name: nd.empty(like.shape, self.ctx, like.dtype) for name, like in inputs.items()}
         arrays = {**new, **(bound_inputs or {})}

@@ -106,7 +106,10 @@ class EarlyStopping(Callback):
             self.epochs_without_improvement, self.digest = state["waited"], state["digest"]
 
     def forget_best(self) -> None:
-        """Forget the best epoch, whose parameters are lost. The next epoch becomes the best."""
+        """Forget the best epoch, whose parameters are lost.
+
+        The next epoch becomes the best epoch.
+        """
         self.best_score, self.best_epoch, self.digest = None, None, ""
 
 
@@ -279,8 +282,8 @@ class ReplicaCheck(BuiltInCallback):
 
     Args:
         net: The network.
-        statistics: Whether to compare BatchNorm's running statistics. Without ``sync_bn`` they
-            differ until they are averaged.
+        statistics: Whether to compare BatchNorm's running statistics. Without ``sync_bn``, the
+            statistics differ until they are averaged.
         group: The processes.
         replicated: The parameters to compare, with the devices that should have equal copies; by
             default the parameters of ``net``.

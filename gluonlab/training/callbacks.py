@@ -2,7 +2,7 @@
 
 Callbacks never make a step wait for the devices. Callbacks get the loss of a step exactly
 LOSS_DELAY steps later, or at the end of its epoch, even if the loss was read earlier. So a resumed
-run calls them at the same steps as an uninterrupted run.
+run calls its callbacks at the same steps as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RunView:
         on.
 
         Args:
-            why: the reason, which the run records. Later calls do not change it.
+            why: the reason, which the run records. Later calls do not change the reason.
         """
         if self.stopped is None:
             self.stopped = f"{self._current_callback}: {why}" if why else self._current_callback

@@ -45,8 +45,8 @@ class Score(NamedTuple):
         images: the number of images.
         correct: the number of images whose label has the best score.
         loss: the mean loss per image.
-        in_top5: the number of images whose label is among the five best scores. None for five
-            classes or fewer.
+        in_top5: the number of images whose label is among the five best scores. This is None for
+            five classes or fewer.
         confusion: the confusion matrix (classes, classes), if requested. The diagonal adds up to
             ``correct``. All entries add up to the number of images that were assigned to a class.
         metrics: the values of the user's metrics, by name.

@@ -1,4 +1,4 @@
-"""Trains a network: from a TrainConfig to the run's folder with the results.
+"""Trains a network with the settings of a TrainConfig, and writes the run's folder.
 
 `train` makes the plan, `train_plan` executes it, and `TrainingLoop` runs its epochs and batches.
 `gluonlab.training.finish_run` completes the run's folder, also after an error or Ctrl-C.
@@ -388,7 +388,7 @@ class TrainingLoop:
         self.stopper.synchronize()
 
     def _train_batches(self, epoch: int) -> None:
-        """Train on the remaining batches of an epoch. End earlier if training is stopped."""
+        """Train on the remaining batches of an epoch. Return early if the training is stopped."""
         with self.state.epoch_batches() as batches:
             for batch in batches:
                 if self.profiler is None:

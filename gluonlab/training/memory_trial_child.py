@@ -148,7 +148,7 @@ class _ReducedRun(Reporter):
 def main(arguments: Sequence[str]) -> None:
     """Execute the shortened run, and print its peak memory as a line of JSON.
 
-    ``arguments``: the settings, and the `dataset_sizes` or null, both as JSON.
+    ``arguments``: the settings as JSON, and the result of `dataset_sizes` as JSON, or null.
     """
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     settings, expected_sizes = map(json.loads, arguments)
@@ -176,7 +176,7 @@ def _print_answer(**answer: Any) -> None:
 
 
 def _exit_with_parent() -> None:
-    """Exit when standard input is closed, because the parent process has exited."""
+    """Exit when standard input is closed, which means that the parent process has exited."""
     # os.read, because a thread in sys.stdin.read holds a lock that Python's exit needs
     while os.read(sys.stdin.fileno(), 4096):
         pass

@@ -139,7 +139,7 @@ def _pipeline_schedule(config: TrainConfig, per_device: int) -> str:
 def _devices_per_copy(config: TrainConfig, devices: int, cut: Optional[Tuple[int, ...]], per_device: int) -> int:
     """Return how many devices share a copy of the network; ``per_device``: stages per device.
 
-    Raises DeviceError or ConfigError.
+    Raises DeviceError or ConfigError if the number of devices does not match the options.
     """
     split = config.strategy
     count = config.tensor_parallel if split == TENSOR else config.pipeline_parallel

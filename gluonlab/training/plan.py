@@ -485,7 +485,7 @@ class Plan:
 
     @property
     def conversion(self) -> Conversion:
-        """The conversion of the network's graph for --dtype."""
+        """The function that converts the network's graph to the --dtype."""
         return graph_conversion(self.dtype, self.sync_bn)
 
     @property

@@ -45,8 +45,8 @@ class Reporter:
 class ConsoleReporter(Reporter):
     """A reporter that prints lines on ``stream`` and a progress bar on standard error.
 
-    The bar shows images/s and the loss. In a notebook it is a widget. By default there is no bar if
-    standard error is not a terminal.
+    The bar shows images/s and the loss. In a notebook, the bar is a widget. By default there is no
+    bar if standard error is not a terminal.
     """
 
     def __init__(self, stream: Optional[TextIO] = None, bar: Optional[bool] = None) -> None:

@@ -15,10 +15,10 @@ MXNet's plan counts four bytes for every number, so with float16 the estimates a
 `measure_run_memory` runs `gluonlab.training.memory_trial_child` in a child process. The measured
 memory includes everything, even scratch memory, kvstore buffers, and Python with its libraries.
 
-- For CPU devices, it is the peak resident memory of the child and its decoder processes. The memory
-  limit of a container applies to the same memory.
-- For GPUs, it is the decrease of free memory from start to end, on the GPU with the largest
-  decrease. MXNet does not release memory in between. CUDA's context is not included.
+- For CPU devices, the measurement is the peak resident memory of the child and its decoder
+  processes. The memory limit of a container applies to the same memory.
+- For GPUs, the measurement is the decrease of free memory from start to end, on the GPU with the
+  largest decrease. MXNet does not release memory in between. CUDA's context is not included.
 """
 
 from __future__ import annotations

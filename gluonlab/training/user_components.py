@@ -58,9 +58,9 @@ class UserComponents:
     """The user's network, loss and metrics.
 
     Attributes:
-        net: A HybridBlock, or a function that returns a HybridBlock. The function gets the number
-            of classes, if it has a parameter. The network maps images (n, C, H, W) to scores
-            (n, classes). Parameters that are already initialized are kept.
+        net: A HybridBlock, or a function that returns a HybridBlock. If the function has a
+            parameter, it is called with the number of classes. The network maps images (n, C, H, W)
+            to scores (n, classes). Parameters that are already initialized are kept.
         loss: A HybridBlock that maps scores (n, classes) and labels (n,) to one value per image.
         metrics: See `gluonlab.training.user_metrics`.
     """

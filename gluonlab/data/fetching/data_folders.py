@@ -121,8 +121,7 @@ def find_data_files(
 def convert_read_errors(path: Path, replaceable: str = "--data-dir") -> Iterator[None]:
     """Convert an OSError in the with block to a DataError: ``path`` cannot be read.
 
-    ``replaceable``: a noun for the error message, which tells the user to use another "file", for
-    example.
+    ``replaceable``: the noun in the advice "use another ...", such as "file".
     """
     try:
         yield

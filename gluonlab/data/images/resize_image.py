@@ -59,7 +59,7 @@ def resize_image(image: Image.Image, size: int, box: Box, resizer: str) -> Image
         resizer: One of RESIZERS.
 
     Returns:
-        Image of mode RGB or RGBX.
+        The resized image, in mode RGB or RGBX.
     """
     if resizer == PILLOW:
         return image.resize((size, size), Image.Resampling.BILINEAR, box=box)

@@ -102,7 +102,7 @@ def _check_device_weights(weights: Sequence[Any], devices: int) -> List[Fraction
 
 
 def _check_batch_size(global_batch_size: Any) -> int:
-    """Return the batch size as an int. Raises DataError unless it is a positive integer."""
+    """Return the batch size as an int. Raises DataError for other values than positive integers."""
     if not is_positive_integer(global_batch_size):
         allowed = "a whole number of at least 1, the images of all devices"
         raise DataError(f"global_batch_size={global_batch_size!r}: use {allowed}")
@@ -121,10 +121,10 @@ _ARGUMENT_HINTS = {
 class Loader:
     """Iterate over a part of a data set in batches, with one shard per device.
 
-    Use it as ``for xs, ys in loader``. ``xs`` and ``ys`` are lists with one array per device.
-    Images are float32 (n, C, H, W) with values from 0 to 1. Labels are int32 with shape (n,) or, if
-    the images have weights, float32 with shape (n, 2): label and weight. Arrays are mx.nd, or mx.np
-    after ``npx.set_np()``.
+    Use the loader as ``for xs, ys in loader``. ``xs`` and ``ys`` are lists with one array per
+    device. Images are float32 (n, C, H, W) with values from 0 to 1. Labels are int32 with shape
+    (n,) or, if the images have weights, float32 with shape (n, 2): label and weight. Arrays are
+    mx.nd, or mx.np after ``npx.set_np()``.
 
     Every image occurs exactly once per epoch. The last batch can be smaller. The order depends only
     on the seed and the epoch. Augmentation depends only on the seed, the epoch, the step and the
@@ -147,7 +147,7 @@ class Loader:
         mixup: Mixup of pairs of images. Labels are then (n, 3), see
             `gluonlab.data.loading.augmentation.Mixup`.
         device_counts: The number of devices in each process. By default, all processes have the
-            same number.
+            same number of devices.
         drop_last: Whether to drop the last batch if it is smaller.
         weights: One positive number per device. Shards are proportional to these numbers. All
             processes need the same weights.

@@ -50,7 +50,7 @@ def from_arrays(
         y_train: Training labels (N,), integers starting from 0.
         x_test: Validation images.
         y_test: Validation labels.
-        classes: The class names. By default, they are the numbers up to the largest label.
+        classes: The class names. The default names are the numbers up to the largest label.
         name: The name of the data set in the run directory.
         layout: ``"NCHW"`` or ``"NHWC"``. If None, images that look like (N, H, W, C) raise an
             error.

@@ -76,7 +76,7 @@ class ListedImages:
         train: Locations and labels of the training images.
         val: Locations and labels of the validation images.
         values: The labels in the training file, sorted; integers are sorted by value.
-        classes: The names of these labels.
+        classes: The names of the labels.
         name: Name of the training file, or name of its folder if the file's name is only "train".
         untested_classes: Classes without validation images.
 

@@ -75,7 +75,7 @@ def from_datasets(
         train: Training samples. Images are (C, H, W), (H, W, C) or grayscale (H, W). Labels are
             integers starting from 0.
         test: Validation samples.
-        classes: The class names. The default is the numbers up to the largest label.
+        classes: The class names. The default names are the numbers up to the largest label.
         name: The name of the data set in the run directory.
         layout: ``"NCHW"`` or ``"NHWC"``, if the shape of the images is ambiguous.
 

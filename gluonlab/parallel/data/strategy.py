@@ -174,7 +174,7 @@ class DataParallelStep(ReplicaStep):
         Args:
             net: A network that is initialized on ``ctxs`` and whose shapes are known.
             loss: The loss, which returns one value per image.
-            trainer: The trainer of ``net``. The loss is multiplied by its ``loss_scale``.
+            trainer: The trainer of ``net``. The loss is multiplied by the trainer's ``loss_scale``.
             ctxs: The devices, one for each replica.
             preprocess: ``preprocess(F, images)``, which returns the input of ``net``.
             microbatches: How shards are divided into microbatches.
@@ -182,7 +182,7 @@ class DataParallelStep(ReplicaStep):
                 instead of the images on each device.
             convert: Conversion of the graph (`gluonlab.parallel.mixed_precision`).
             group: The processes whose running statistics are averaged. The trainer's kvstore sums
-                their gradients.
+                the gradients of these processes.
         """
         enable_peer_access(ctxs)
         # Graphs are bound to the arrays of the parameters, which `prepare` moves into buckets.

@@ -1,4 +1,4 @@
-"""Sync BatchNorm: computes batch statistics over several devices, and the gradients.
+"""Sync BatchNorm: computes batch statistics and their gradients over several devices.
 
 **Forward.** Each device computes the mean and the variance of its own images. The mean of the batch
 is the mean of the devices' means, weighted by their numbers of images. The variance of the batch is
@@ -12,7 +12,7 @@ constants, the gradient of x would be gamma * inv * dy. But the mean and the var
 images. So all devices then subtract gamma * inv / n * (B + (x - mean) * inv * G). Here B is the sum
 of dy, and G is the sum of dy * (x - mean) * inv (Ioffe, Szegedy, "Batch Normalization", 2015,
 section 3). B and G are the gradients of beta and gamma, so the backward pass of each device has
-already computed its summand.
+already computed its summands of B and G.
 
 **Rounding.** The rounding of the mean is not corrected. Inputs are standardized, so the rounding
 error does not matter. The error is also no larger than the error of BatchNorm on one device. As an

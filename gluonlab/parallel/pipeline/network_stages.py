@@ -282,7 +282,7 @@ class StageBinding(NamedTuple):
 
     Attributes:
         images: Number of images.
-        columns: Label columns (`gluonlab.parallel.training_loss.label_columns`).
+        columns: Number of label columns (`gluonlab.parallel.training_loss.label_columns`).
         accumulate: Whether the graph adds to the gradients.
         slot: Number of the memory area for the graph's activations.
     """
@@ -384,7 +384,10 @@ class StageMemory:
         return self._binding_cache[key]
 
     def _activation_bytes(self, images: int, columns: int) -> int:
-        """Return the bytes that MXNet plans for activations. ``columns``: label columns."""
+        """Return the bytes that MXNet plans for activations.
+
+        ``columns``: the number of label columns.
+        """
         key = images, columns
         if key not in self._activation_cache:
             graph, specs = self._unbound_graph(columns), self._input_specs(images, columns)

@@ -223,7 +223,8 @@ class StepProgram:
     def _hold_back(self, device: int, first_read: Sequence[nd.NDArray], written: Sequence[nd.NDArray]) -> None:
         """Add a fence that holds a pass back until the device's previous pass is done.
 
-        ``first_read``: arrays that the pass reads first. ``written``: arrays that it writes last.
+        ``first_read``: arrays that the pass reads first. ``written``: arrays that the pass writes
+        last.
         """
         previous_written = self._last_writes.get(device)
         if previous_written is not None:

@@ -93,7 +93,7 @@ def _schedule_maker(name: str, several_stages: bool) -> Callable[[Definition], M
 
         @wraps(definition)
         def make(devices: int, microbatches: int, stages_per_device: int = 1) -> PipelineSchedule:
-            """Create the schedule. Raise ScheduleError if the schedule does not exist."""
+            """Create the schedule. Raise ScheduleError for impossible numbers."""
             counts = {"device": devices, "microbatch": microbatches, "stage": stages_per_device}
             for noun, count in counts.items():
                 if not is_positive_integer(count):

@@ -1,7 +1,7 @@
-"""The strategy for pipeline parallelism, and for model parallelism that splits between layers.
+"""The strategy for pipeline parallelism, and for layer-wise model parallelism.
 
-Each device needs memory only for its own stages. If a network is only split between layers, it runs
-one microbatch at a time, so that devices work one after the other. A pipeline runs several
+Each device needs memory only for its own stages. With layer-wise model parallelism, the network
+runs one microbatch at a time, so that devices work one after the other. A pipeline runs several
 microbatches at a time. Each batch may be divided between several replicas. Losses are summed, and
 the update divides by the size of the batch. So the update is the same as on a single device, for
 any cuts, schedule and number of replicas.

@@ -16,7 +16,7 @@ from gluonlab.parallel.tensor.replica import Params, Segments
 
 
 class _SegmentBinding(NamedTuple):
-    """A binding of all segments: number of images, label columns, whether gradients are added."""
+    """The shape with which all segments are bound, and whether gradients are added."""
 
     images: int
     columns: int

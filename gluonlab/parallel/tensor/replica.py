@@ -55,7 +55,7 @@ class SumOperator:
     """Allreduce in forward, identity in backward: each device has one summand of a value."""
 
     def __init__(self, schedule: Schedule, values: Sequence[nd.NDArray]) -> None:
-        """Store the devices' summands. The sum overwrites them."""
+        """Store the devices' summands. The sum overwrites the summands."""
         self._schedule, self.results = schedule, list(values)
 
     def forward(self) -> List[Call]:

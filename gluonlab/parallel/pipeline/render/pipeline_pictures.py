@@ -148,7 +148,7 @@ def schedule_description(schedule: PipelineSchedule, words: PipelineTexts = ENGL
 
 
 def axis_ticks(timeline: PipelineTimeline, max_steps: int) -> Sequence[float]:
-    """Return round times for the time axis, in the drawing's unit, ``max_steps`` + 1 at most."""
+    """Return at most ``max_steps`` + 1 round times for the time axis, in the drawing's unit."""
     whole = time_unit(timeline).convert(timeline.seconds)
     if not whole:
         return [0.0]
@@ -381,7 +381,7 @@ def as_svg(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
 
 
 def _draw_heading(root: Element, schedule: PipelineSchedule, timeline: PipelineTimeline, width: float) -> int:
-    """Draw the name, size, description and legend. Return the y position below them."""
+    """Draw the name, size, description and legend. Return the y position below the legend."""
     add_text(root, MARGIN, 46, schedule.name, "name")
     wrapped = textwrap.wrap(schedule_description(schedule), int((width - 2 * MARGIN) // 7))
     y = 70
