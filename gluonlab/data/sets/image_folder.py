@@ -212,7 +212,7 @@ def _class_folders(part: Path) -> Dict[str, Path]:
 
 
 def _explain_too_few_classes(part: Path, classes: Sequence[str]) -> str:
-    """Return the error message for a folder with fewer than two classes, with the fix."""
+    """Return the error message for a folder with too few classes, including how to fix it."""
     advice = "add at least two folders, each with the images of one class"
     if classes:
         return f"has only one class folder, {classes[0]}: {advice}"
