@@ -1,7 +1,7 @@
 """Data sets: downloads files, decodes images, and loads batches to the devices.
 
-The names below are imported on first use, so data can be downloaded on a login node without MXNet,
-and decoder processes import neither MXNet nor the data sets.
+The names below are imported on first use. So a login node without MXNet can download data, and
+decoder processes import neither MXNet nor the data sets.
 """
 
 from importlib import import_module

@@ -49,7 +49,7 @@ def _resolve_root(data_dir: Optional[str]) -> Path:
 
 
 def _find_source(name: str, sources: SourceTable) -> Source:
-    """Return the download source of a data set. Raises DataError if the data set has none."""
+    """Return the download source of a data set. Raises DataError if there is no source."""
     if name not in DATASETS or name in sources:
         return find_source(name, sources)
     if not accepts_option(name, "root"):

@@ -1,9 +1,9 @@
 """Compiles the graph of a network, or a part of it, for one device.
 
 Each graph is bound to the parameters' arrays once for each input shape: for a full shard, and for
-the smaller shard of an epoch's last batch. A pass takes a tenth of the host time that Gluon's
-recording and backward take, because nothing is traced, checked or allocated again. Host time
-matters for small batches, whose speed it limits.
+the smaller shard of an epoch's last batch. A pass takes a tenth of the host time of ``record`` and
+``backward`` in Gluon, because nothing is traced, checked or allocated again. For small batches,
+host time limits the throughput.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ ArraySpecs = Dict[str, ArraySpec]  # by name of the array
 
 
 def array_bytes(spec: ArraySpec) -> int:
-    """Return how many bytes an array with this shape and type takes."""
+    """Return the size in bytes of an array with the shape and type ``spec``."""
     return int(np.prod(spec[0])) * int(np.dtype(spec[1]).itemsize)
 
 
 class HeadGradients:
     """The gradients d(loss) / d(output) from which backward starts, created once for all steps.
 
-    The head gradient of a loss is 1, or the loss scale. The other ``arrays`` are 0 until the caller
-    writes them.
+    The head gradient of a loss is 1, or the loss scale. The head gradients of all other outputs are
+    0 until the caller writes to ``arrays``.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class HeadGradients:
         Args:
             outputs: Outputs of the graph.
             loss_indices: Indices of the outputs that are losses.
-            existing: Arrays to use, by index of the output, instead of new ones.
+            existing: Existing arrays to use instead of new arrays, by index of the output.
         """
         existing = existing or {}
         # This list keeps the arrays of ``handles`` alive.
@@ -78,8 +78,8 @@ class BoundGraph(NamedTuple):
 
     Attributes:
         executor: MXNet's executor.
-        inputs: Functions that copy an array into an input, by name.
-        arrays: The inputs themselves, by name.
+        inputs: For each input, by name, a function that copies an array into the input.
+        arrays: The input arrays, by name.
         outputs: The outputs; forward overwrites them.
         heads: Head gradients, from which backward starts.
         gradients: Gradients of inputs, by name; backward overwrites them.
@@ -106,7 +106,7 @@ class ArrayMemory:
         """Return arrays with the shapes and types of ``arrays``.
 
         ``slot``: the number of a memory area. Calls with the same slot share its memory, so later
-        arrays may overwrite earlier ones.
+        arrays may overwrite earlier arrays.
         """
         views: Dict[str, nd.NDArray] = {}
         for dtype in {array.dtype for array in arrays.values()}:
@@ -170,17 +170,18 @@ class CompiledGraph:
         gradient_arrays: Optional[Mapping[str, nd.NDArray]] = None,
         heads: bool = True,
     ) -> BoundGraph:
-        """Bind the graph to new arrays for inputs of these shapes and types.
+        """Bind the graph to new arrays that have the shapes and types of ``inputs``.
 
         Args:
-            inputs: Arrays of the right shapes and types, by name.
+            inputs: Example arrays, by name. Only their shapes and types matter.
             accumulate: Whether backward adds to the gradients instead of overwriting them.
             slot: The number of the memory area for the activations. Graphs in different slots can
-                be between forward and backward at the same time.
-            graph: Another graph with the same parameters.
-            bound_inputs: Further inputs, which the graph reads from these arrays without a copy.
-            gradient_arrays: Arrays for the gradients of inputs, instead of new ones.
-            heads: Whether to allocate head gradients. If false, the caller sets them.
+                keep activations for backward at the same time.
+            graph: A graph with the same parameters, to bind instead of this graph.
+            bound_inputs: Arrays of additional inputs, by name. The graph reads these arrays without
+                a copy.
+            gradient_arrays: Arrays for the gradients of inputs, instead of new arrays.
+            heads: Whether to allocate head gradients. If False, the caller sets the head gradients.
         """
         new = {name: nd.empty(like.shape, self.ctx, like.dtype) for name, like in inputs.items()}
         arrays = {**new, **(bound_inputs or {})}
@@ -231,7 +232,7 @@ class CompiledGraph:
         self._outputs[slot] = bound.outputs
 
     def backward(self, bound: BoundGraph) -> None:
-        """Queue the backward pass that matches the last forward pass, from the head gradients."""
+        """Queue the backward pass of the last forward pass, starting from the head gradients."""
         heads = bound.heads
         check_call(_LIB.MXExecutorBackwardEx(bound.executor.handle, heads.count, heads.handles, 1))
 
@@ -249,10 +250,10 @@ ACCUMULATE_CORRECTLY = ("Convolution", "Deconvolution", "FullyConnected", "Batch
 def fix_gradient_accumulation(graph: mx.sym.Symbol, params: Container[str]) -> mx.sym.Symbol:
     """Return an equivalent graph in which MXNet accumulates gradients correctly.
 
-    With grad_req "add" many operators add incorrectly to the gradient of an argument. For example,
-    `+` adds the gradient twice, and averaging a broadcast array loses the previous sum. The new
-    graph first multiplies a parameter of such an operator by 1, because multiplication accumulates
-    correctly.
+    With grad_req "add", many operators accumulate the gradient of an argument incorrectly. For
+    example, `+` adds the gradient twice, and averaging a broadcast array loses the previous sum.
+    In the new graph, these operators read the product of the parameter and 1, because
+    multiplication accumulates its gradient correctly.
     """
     old = parse_graph(graph)
     nodes: List[Node] = []
@@ -260,7 +261,10 @@ def fix_gradient_accumulation(graph: mx.sym.Symbol, params: Container[str]) -> m
     products: Dict[int, Entry] = {}
 
     def multiply_by_one(source: int) -> Entry:
-        """Return the node 1 * (parameter at node ``source``), which the first call appends."""
+        """Return a node that multiplies the parameter at node ``source`` by 1.
+
+        The first call for a parameter appends the node.
+        """
         if source not in products:
             name = f"{old['nodes'][source]['name']}@times_1"
             nodes.append(make_node("_mul_scalar", name, [[new_index[source], 0, 0]], scalar=1.0))

@@ -30,8 +30,9 @@ PRECISE_MIB = 256
 class ShardSizes(NamedTuple):
     """Numbers of images in a shard, for one replica of the network.
 
-    ``train_sizes``: for training. The first is for a full batch; the second, if any, for a smaller
-    last batch of an epoch. ``score_sizes``: for evaluation.
+    ``train_sizes``: the shard sizes in training. The first size is for a full batch. If the last
+    batch of an epoch is smaller, the second size is for that batch. ``score_sizes``: the shard
+    sizes in evaluation.
     """
 
     train_sizes: Tuple[int, ...]
@@ -104,7 +105,7 @@ class UnboundGraph(NamedTuple):
     gradient_inputs: Sequence[str] = ()
 
     def output_specs(self, inputs: ArraySpecs) -> List[ArraySpec]:
-        """Return shapes and types of the outputs for these inputs."""
+        """Return the shapes and types of the outputs, given the shapes and types ``inputs``."""
         specs = self._argument_specs(inputs)
         _, shapes, _ = self.symbol.infer_shape(**{name: kind[0] for name, kind in specs.items()})
         _, types, _ = self.symbol.infer_type(**{name: kind[1] for name, kind in specs.items()})
@@ -198,10 +199,10 @@ def _multiply_images(inputs: ArraySpecs, factor: int) -> ArraySpecs:
 
 
 def _state_sizes(optimizer: mx.optimizer.Optimizer, axes: int, dtype: Any) -> List[Tuple[int, Any]]:
-    """Return (elements per element of the weight, type) for each state array of an optimizer.
+    """Return (elements per weight element, type) for each state array of an optimizer.
 
-    ``axes``: number of the weight's axes. States are as large as their weight, so the states of a
-    weight with one element are enough.
+    ``axes``: number of the weight's axes. States are as large as their weight, so it is enough to
+    create the states of a weight with one element.
     """
     one = nd.zeros([1] * axes, ctx=mx.cpu(), dtype=dtype)
     arrays = flatten_state(optimizer.create_state_multi_precision(0, one))

@@ -39,7 +39,7 @@ def check_dtype(dtype: str) -> None:
 
 
 def check_dtype_on(dtype: str, ctxs: Sequence[mx.Context]) -> None:
-    """Raise ConfigError if these devices cannot compute in ``dtype``."""
+    """Raise ConfigError if the devices cannot compute in ``dtype``."""
     if dtype == "float16" and any(ctx.device_type != "gpu" for ctx in ctxs):
         names = " ".join(map(str, ctxs))
         raise ConfigError(
@@ -76,9 +76,10 @@ def _copy_shared_inputs(
 ) -> mx.sym.Symbol:
     """Insert copies of arrays, so that no operator reads an array both with and without a cast.
 
-    amp.convert_symbol casts an array to float16, for example for a convolution. It then assumes
-    that both the array and its ReLU are float16. An operator that reads both would receive two
-    types, and fail with "Non-uniform data type in Concat".
+    amp.convert_symbol casts an array to float16, for example for a convolution. After that, it
+    assumes that the array and other results computed from it, such as its ReLU, are all float16. An
+    operator that reads both the array and the ReLU would receive two types, and fail with
+    "Non-uniform data type in Concat".
     """
     json_graph = parse_graph(graph)
     old_nodes: List[Node] = json_graph["nodes"]
@@ -121,8 +122,8 @@ def _remove_input_copies(graph: mx.sym.Symbol) -> mx.sym.Symbol:
 def mixed_precision_for_sync_bn(graph: mx.sym.Symbol) -> mx.sym.Symbol:
     """Convert a graph as `mixed_precision` does, but with float32 images for BatchNorm.
 
-    `gluonlab.parallel.data.sync_bn_statistics` completes the gradients of these images by sums over
-    all devices, for which float16 has too few bits.
+    `gluonlab.parallel.data.sync_bn_statistics` adds sums over all devices to the gradients of these
+    images. float16 is not precise enough for these sums.
     """
     return mixed_precision(graph, float32_operators=(*FLOAT32_OPERATORS, "BatchNorm"))
 

@@ -42,13 +42,13 @@ class Parallelism(NamedTuple):
         copies: ``copies[i]`` are the devices of replica i, which trains on shard i of each batch.
             In mode "data" each replica has one device.
         model: Name of the network, for error messages.
-        max_shard_images: Largest number of images in a shard, which one replica trains on.
-        image_shape: (C, H, W).
+        max_shard_images: Largest number of images in a shard. Each replica trains on one shard.
+        image_shape: Shape of an image, (C, H, W).
         image_dtype: Type of the images.
         schedule: Name in `gluonlab.parallel.pipeline.pipeline_schedule.SCHEDULES`.
         stages_per_device: Number of pipeline stages on each device.
-        cut: The numbers of the first layer of stage 1, 2, ... If None, the cuts are chosen to
-            equalize ``balance``.
+        cut: For each of the stages 1, 2, ..., the number of its first layer. If None, the cuts are
+            chosen to equalize ``balance``.
         balance: The quantity to equalize between stages: "time" or "memory".
         channels: How layers are split over the devices of a replica: "both", "column" or "row".
     """
@@ -76,7 +76,7 @@ class Parallelism(NamedTuple):
         return "device" if self.size == 1 else "replica of the model"
 
     def settings(self) -> Dict[str, Any]:
-        """Return the entries for a run's config.json; none for mode "data"."""
+        """Return the entries for a run's config.json; an empty dict for mode "data"."""
         if self.mode == DATA:
             return {}
         settings: Dict[str, Any] = {"strategy": self.mode, "copies": len(self.copies)}
@@ -99,8 +99,8 @@ class ScoredImages(NamedTuple):
     Attributes:
         device: Index in the strategy's ``outputs``.
         loss: Sum of the losses, (1,).
-        scores: (n, classes).
-        labels: (n,).
+        scores: Scores of the images, (n, classes).
+        labels: Labels of the images, (n,).
     """
 
     device: int
@@ -110,13 +110,15 @@ class ScoredImages(NamedTuple):
 
 
 class StrategyState(NamedTuple):
-    """The training state other than the parameters. With both, a run resumes bit-identically.
+    """The training state except the parameters.
+
+    A run resumes bit-identically from this state and the parameters.
 
     Attributes:
         optimizer: Optimizer states by parameter name.
         loss_scale: State of the loss scale.
         devices: Arrays that differ between devices, such as running statistics. Each strategy
-            chooses their names.
+            chooses the names of its arrays.
         counts: Plain values that differ between devices, such as the number of images.
     """
 
@@ -191,15 +193,15 @@ class Strategy(Protocol):
 
         Args:
             batch: The shards of a batch, one for each replica of the network.
-            hook: A function that receives each phase of the step and makes the call itself, for
-                example to time it.
+            hook: A function that receives the name and the call of each phase. The function must
+                make the call, for example between two time measurements.
 
         Returns:
             The sum of losses (1,) of each shard. The next step overwrites these arrays.
         """
 
     def phases(self, batch: Batch) -> Iterator[Phase]:
-        """Yield the phases of `step` in order. Call each phase before requesting the next."""
+        """Yield the phases of `step` in order. Call each phase before requesting the next phase."""
 
     def score(self, batch: Batch) -> Iterator[ScoredImages]:
         """Yield the scores of the batch's microbatches. Each result overwrites the previous one."""
@@ -231,10 +233,10 @@ class StrategyPlan(Protocol):
 
     @property
     def kvstore(self) -> Any:
-        """Store that sums the gradients over ``ctxs``."""
+        """The kvstore that sums the gradients over ``ctxs``."""
 
     def new_kvstore(self, ctxs: List[mx.Context]) -> Any:
-        """Create another store of the same kind, since each trainer needs one."""
+        """Create another kvstore of the same type, since each trainer needs its own kvstore."""
 
     @property
     def on_servers(self) -> bool:
@@ -242,11 +244,11 @@ class StrategyPlan(Protocol):
 
     @property
     def compress(self) -> Optional[str]:
-        """Compression of gradients between devices, or between processes if there are several."""
+        """Compression of gradients between devices, or between the processes of a group."""
 
     @property
     def bucket_bytes(self) -> Optional[int]:
-        """Size of a gradient bucket, in bytes. None: the default for these devices."""
+        """Size of a gradient bucket, in bytes. None selects the default for the devices."""
 
     @property
     def postprocessing(self) -> Dict[str, Any]:
@@ -266,7 +268,7 @@ class StrategyPlan(Protocol):
 
     @property
     def preprocess(self) -> Callable[[Any, Any], Any]:
-        """``f(F, images)``, which converts bytes to the input of the network."""
+        """``f(F, images)``, which converts uint8 images to the input of the network."""
 
     def make_optimizer(self) -> mx.optimizer.Optimizer:
         """Create an optimizer that follows the learning rate schedule."""
@@ -280,7 +282,7 @@ class MakeNet(Protocol):
 
         Args:
             ctxs: Devices of the network.
-            start: Devices on which the parameters are until the strategy calls `reset_ctx`.
+            start: Devices that hold the parameters until the strategy calls `reset_ctx`.
         """
 
 

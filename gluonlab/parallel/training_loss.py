@@ -10,11 +10,12 @@ from mxnet import gluon
 class SmoothedCrossEntropy(gluon.HybridBlock):
     """Cross entropy with label smoothing.
 
-    The target probability of each of the K classes is ``smoothing`` / K. For the label's class, it
-    is 1 - ``smoothing`` higher. Inputs: ``scores`` (n, K) and integer ``labels`` (n,); output:
-    losses (n,). See Szegedy et al., "Rethinking the inception architecture for computer vision",
-    2016, section 7. PyTorch's ``CrossEntropyLoss(label_smoothing=...)`` computes the same loss.
-    Evaluation uses ``unsmoothed``, so that runs with and without smoothing can be compared.
+    The target probability of each of the K classes is ``smoothing`` / K. The target probability of
+    the label's class is 1 - ``smoothing`` higher. Inputs: ``scores`` (n, K) and integer ``labels``
+    (n,); output: losses (n,). See Szegedy et al., "Rethinking the inception architecture for
+    computer vision", 2016, section 7. PyTorch's ``CrossEntropyLoss(label_smoothing=...)`` computes
+    the same loss. Evaluation uses ``unsmoothed``, so that runs with and without smoothing can be
+    compared.
     """
 
     def __init__(self, smoothing: float) -> None:
@@ -51,9 +52,10 @@ class MixedLoss(gluon.HybridBlock):
     """A loss for mixtures of two images: the weighted mean of the losses for both labels.
 
     Inputs: ``scores`` (n, K) and ``labels`` (n, 3); output: losses (n,). The columns of ``labels``
-    are the two labels and the fraction of the first (`gluonlab.data.loading.augmentation.Mixup`).
-    If ``loss`` is a WeightedLoss, each label is followed by its weight, so ``labels`` is (n, 5).
-    For cross entropy, the result equals the cross entropy with mixed one-hot labels.
+    are the two labels and the fraction of the first image
+    (`gluonlab.data.loading.augmentation.Mixup`). If ``loss`` is a WeightedLoss, each label is
+    followed by its weight, so ``labels`` is (n, 5). For cross entropy, the result equals the cross
+    entropy with mixed one-hot labels.
     """
 
     def __init__(self, loss: gluon.HybridBlock) -> None:
@@ -107,7 +109,10 @@ def make_loss(
 
 
 def loss_parameters(loss: gluon.HybridBlock) -> Dict[str, gluon.Parameter]:
-    """Return the arrays of a loss, such as class weights, by name. They are not trained."""
+    """Return the arrays of a loss, such as class weights, by name.
+
+    These arrays are not trained.
+    """
     return dict(loss.collect_params().items())
 
 

@@ -28,9 +28,9 @@ def make_net(
 ) -> gluon.HybridBlock:
     """Create the plan's network with initialized parameters.
 
-    The initial parameters are the same on all devices and depend only on the plan's seed, unless
-    the user's network already has parameters. From this call on, GPUs compute with the plan's
-    settings ``deterministic`` and ``tf32``.
+    The initial parameters are the same on all devices, and depend only on the plan's seed. If the
+    user's network already has parameters, they are kept. From this call on, GPUs compute with the
+    plan's settings ``deterministic`` and ``tf32``.
 
     Args:
         plan: The settings.
@@ -38,7 +38,7 @@ def make_net(
         start: Devices on which the parameters are initialized; by default ``ctxs``.
 
     Raises:
-        ModelError: The network cannot process images of this shape.
+        ModelError: The network cannot process images with the shape of the data set's images.
         ConfigError: GPUs have already computed with different arithmetic settings in this process.
     """
     ctxs = plan.ctxs if ctxs is None else ctxs

@@ -1,10 +1,10 @@
 """gluonlab's own callbacks: early stopping, TensorBoard, replica checks, and recorded events.
 
-- EarlyStopping: --patience. Its stopping rule is "UP" in Prechelt, "Early stopping - but when?",
-  1998.
-- TensorBoard: --tensorboard.
-- ReplicaCheck: --check-replicas.
-- The others print lines about events and write them to metrics.jsonl.
+- EarlyStopping implements --patience. The stopping rule is "UP" in Prechelt, "Early stopping - but
+  when?", 1998.
+- TensorBoard implements --tensorboard.
+- ReplicaCheck implements --check-replicas.
+- The other callbacks print lines about events, and write the events to metrics.jsonl.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def epoch_score(patience: Optional[Patience], accuracy: float, loss: Optional[float]) -> float:
-    """Return an epoch's score: its accuracy, or its negated loss if --patience monitors that."""
+    """Return an epoch's score: the accuracy, or the negated loss if --patience monitors losses."""
     by_loss = patience is not None and patience.monitored == LOSS
     return -loss if by_loss and loss is not None else accuracy
 
@@ -57,8 +57,8 @@ class EarlyStopping(Callback):
     """Stops training after a number of successive epochs without improvement.
 
     Each process has its own instance, since all processes get the same scores. ``best_epoch``: the
-    best epoch so far, whose parameters are kept. ``digest``: the SHA-256 of the file with these
-    parameters, at rank 0.
+    best epoch so far, whose parameters are kept. ``digest``: at rank 0, the SHA-256 digest of the
+    file with these parameters.
     """
 
     def __init__(self, patience: Patience) -> None:
@@ -72,7 +72,7 @@ class EarlyStopping(Callback):
         self._stop_if_out_of_patience(run)
 
     def on_evaluation(self, run: RunView, score: Score) -> None:
-        """Remember the epoch if it is the best so far; else count it as one without improvement."""
+        """Store the epoch if it is the best so far, else count an epoch without improvement."""
         current = epoch_score(self.patience, score.accuracy, score.loss)
         if self.best_score is None or current > self.best_score:
             self.best_score, self.best_epoch = current, len(run.history) + 1
@@ -106,7 +106,10 @@ class EarlyStopping(Callback):
             self.epochs_without_improvement, self.digest = state["waited"], state["digest"]
 
     def forget_best(self) -> None:
-        """Forget the best epoch, whose parameters are lost. The next epoch becomes the best."""
+        """Forget the best epoch, whose parameters are lost.
+
+        The next epoch becomes the best epoch.
+        """
         self.best_score, self.best_epoch, self.digest = None, None, ""
 
 
@@ -116,11 +119,11 @@ COMPARED_TAGS = ("epoch/val_accuracy", "epoch/val_loss", "epoch/images_per_secon
 
 
 class TensorBoard(Callback):
-    """Writes a run's metrics to its folder tensorboard/.
+    """Writes a run's metrics to the folder tensorboard/ in the run's folder.
 
     Tags are ``step/loss`` and ``step/lr`` for steps, and ``epoch/val_accuracy`` and others for
-    epochs. A resumed run writes the numbers since its checkpoint again. Because of ``purge_step``,
-    TensorBoard then ignores the numbers written earlier.
+    epochs. A resumed run writes the metrics of all steps after its checkpoint again. Because of
+    ``purge_step``, TensorBoard then ignores the earlier values for these steps.
     """
 
     def __init__(self) -> None:
@@ -208,7 +211,7 @@ class FirstStepTimer(BuiltInCallback):
         self._result, self._reporter, self._start_time = result, reporter, start_time
 
     def on_step_end(self, run: RunView, step: int) -> None:
-        """After this process's first step, wait for it, and print the time since the start."""
+        """Wait for the first step of this process to finish, and print the time since the start."""
         if not self._result.first_step_seconds:
             nd.waitall()
             self._result.first_step_seconds = time.perf_counter() - self._start_time
@@ -247,7 +250,7 @@ class StalenessRecorder(BuiltInCallback):
 
 
 class OutputErrorRecorder(BuiltInCallback):
-    """Records once if standard output has been closed."""
+    """Records, at most once, that standard output has been closed."""
 
     def __init__(self, directory: "RunDirectory | NoRunDirectory", reporter: Reporter) -> None:
         self._directory, self._reporter, self._is_recorded = directory, reporter, False
@@ -273,13 +276,14 @@ class OutputErrorRecorder(BuiltInCallback):
 class ReplicaCheck(BuiltInCallback):
     """Compares a network's parameters across its devices and the processes of ``group``.
 
-    All replicas make the same update from the same sum of gradients. If a parameter differs in even
-    one bit, memory, a link or the kvstore is faulty, or some code has written to only one replica.
+    All replicas perform the same update with the same sum of gradients. If a parameter differs in
+    even one bit, the cause is faulty memory, a faulty link, an error in the kvstore, or code that
+    has written to only one replica.
 
     Args:
         net: The network.
-        statistics: Whether to compare BatchNorm's running statistics. Without ``sync_bn`` they
-            differ until they are averaged.
+        statistics: Whether to compare BatchNorm's running statistics. Without ``sync_bn``, the
+            statistics differ until they are averaged.
         group: The processes.
         replicated: The parameters to compare, with the devices that should have equal copies; by
             default the parameters of ``net``.
@@ -315,7 +319,10 @@ class ReplicaCheck(BuiltInCallback):
             self.compare_replicas(step)
 
     def _device_names(self) -> List[str]:
-        """Return the names of all processes' devices; "" where a process has fewer than others."""
+        """Return the names of the devices of all processes.
+
+        The names of a process with fewer devices than others are padded with "".
+        """
         counts = self._group.all_gather(np.array(len(self._ctxs)))
         self._max_devices = int(counts.max())
         device_ids = [[ctx.device_typeid, ctx.device_id] for ctx in self._ctxs]
@@ -337,8 +344,8 @@ class ReplicaCheck(BuiltInCallback):
     def compare_replicas(self, step: int) -> None:
         """Wait for all queued operators, and compare all replicas.
 
-        All processes must call this after the same step. Raises DriftError, in every process, for
-        the first parameter that differs.
+        All processes must call this method after the same step. Raises DriftError, in every
+        process, for the first parameter that differs.
         """
         nd.waitall()  # BatchNorm's backward writes arrays without telling the engine
         digests = np.zeros((len(self._ctxs), len(self._params)))  # 0: the device has no replica

@@ -1,8 +1,8 @@
 """Callbacks: user code that follows the progress of a run, and may stop it.
 
-Callbacks never make a step wait for the devices. They get the loss of a step exactly LOSS_DELAY
-steps later, or at the end of its epoch, even if the loss was read earlier. So a resumed run calls
-them at the same steps as an uninterrupted run.
+Callbacks never make a step wait for the devices. Callbacks get the loss of a step exactly
+LOSS_DELAY steps later, or at the end of its epoch, even if the loss was read earlier. So a resumed
+run calls its callbacks at the same steps as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class RunEnd(NamedTuple):
 
     Attributes:
         how: ``finished``, ``stopped``, ``failed`` or ``interrupted``.
-        message: The callback that stopped the run, with its reason, or the error. Empty for a
+        message: The callback that stopped the run and its reason, or the error message. Empty for a
             finished run.
-        step: The last step, from 1.
-        epoch: The last epoch, from 1.
+        step: The last step, counted from 1.
+        epoch: The last epoch, counted from 1.
     """
 
     how: str
@@ -50,7 +50,7 @@ class RunView:
         net: the network, on the devices.
         epochs: the planned number of epochs.
         steps_per_epoch: the number of steps in an epoch.
-        step: the last step that has been queued, from 1.
+        step: the last step that has been queued, counted from 1.
         history: the finished epochs, including those before the run was resumed.
         stopped: the callback that stopped the run, with its reason, or None.
     """
@@ -78,12 +78,13 @@ class RunView:
     def stop(self, why: str = "") -> None:
         """Stop the training without an error. At least one step is trained.
 
-        A single process stops after this step, or after this epoch if all its steps are done.
-        Several processes stop after the same step, at most 9 steps later, or at the end of the
-        epoch. A partial epoch is evaluated, and recorded with the number of images it trained on.
+        A single process stops after this step, or after this epoch if all steps of the epoch are
+        done. Several processes stop after the same step, at most 9 steps later, or at the end of
+        the epoch. A partial epoch is evaluated, and recorded with the number of images it trained
+        on.
 
         Args:
-            why: the reason, which the run records. Later calls do not change it.
+            why: the reason, which the run records. Later calls do not change the reason.
         """
         if self.stopped is None:
             self.stopped = f"{self._current_callback}: {why}" if why else self._current_callback
@@ -99,16 +100,16 @@ class Callback:
     """
 
     def on_run_start(self, run: RunView) -> None:
-        """Run before the first epoch that is trained, also in a resumed run."""
+        """Called before the first epoch that is trained, also in a resumed run."""
 
     def on_epoch_start(self, run: RunView, epoch: int) -> None:
-        """Run before an epoch, counted from 1, but not when an epoch is resumed in the middle."""
+        """Called before each epoch (counted from 1), except for an epoch that is resumed midway."""
 
     def on_step_end(self, run: RunView, step: int) -> None:
-        """Run after a step, counted from 1, has been queued. Its loss is not known yet."""
+        """Called when a step (counted from 1) has been queued. The step's loss is not known yet."""
 
     def on_step(self, run: RunView, step: Step) -> None:
-        """Run when the loss of a step is known, up to 8 steps later.
+        """Called when the loss of a step is known, up to 8 steps later.
 
         Args:
             run: the run. ``run.step`` is the last step that was queued.
@@ -116,13 +117,13 @@ class Callback:
         """
 
     def on_evaluation(self, run: RunView, score: Score) -> None:
-        """Run after the evaluation of an epoch, before any of its results are written."""
+        """Called after the evaluation of an epoch, before any results of the epoch are written."""
 
     def on_epoch_end(self, run: RunView, epoch: Epoch) -> None:
-        """Run after an epoch has been recorded as a line of metrics.jsonl."""
+        """Called after an epoch has been recorded as a line of metrics.jsonl."""
 
     def on_run_end(self, run: RunView, end: RunEnd) -> None:
-        """Run at the end of the run, also after an error."""
+        """Called at the end of the run, also after an error."""
 
     def state_dict(self) -> Dict[str, Any]:
         """Return the state to save in a checkpoint, as values that JSON can represent."""
@@ -133,7 +134,10 @@ class Callback:
 
 
 class BuiltInCallback:
-    """The base class of gluonlab's callbacks. They use mx.nd, and their errors are not wrapped."""
+    """The base class of gluonlab's callbacks.
+
+    These callbacks use mx.nd, and their exceptions are not converted to CallbackError.
+    """
 
 
 STATE_METHODS = ("state_dict", "load_state_dict")
@@ -143,7 +147,7 @@ EVENT_METHODS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 def make_callbacks(callbacks: Sequence[Any]) -> List[Any]:
     """Check a run's callbacks, and return them with an instance in place of each class.
 
-    Raises ConfigError.
+    Raises ConfigError for an invalid callback.
     """
     if isinstance(callbacks, type) or not isinstance(callbacks, Iterable):
         raise ConfigError(f"callbacks {callbacks!r} is not a list: use callbacks=[...]")
@@ -151,9 +155,9 @@ def make_callbacks(callbacks: Sequence[Any]) -> List[Any]:
 
 
 def _make_callback(callback_or_class: Any) -> Any:
-    """Check a callback, and return it, or a new instance if it is a class.
+    """Check a callback. Return the callback, or a new instance if the callback is a class.
 
-    Raises ConfigError.
+    Raises ConfigError for an invalid callback.
     """
     try:
         callback = callback_or_class() if isinstance(callback_or_class, type) else callback_or_class
@@ -180,7 +184,7 @@ def callback_name(callback: Any) -> str:
 
 
 class Callbacks:
-    """The callbacks of one run, and the steps whose losses have not been passed to them yet."""
+    """The callbacks of one run, and the steps whose losses they have not received yet."""
 
     def __init__(self, callbacks: Sequence[Any], run: RunView, coordinator: StopCoordinator) -> None:
         self._callbacks, self._run, self._coordinator = list(callbacks), run, coordinator
@@ -198,11 +202,11 @@ class Callbacks:
         self.call_all("on_run_start")
 
     def add_step_losses(self, steps: Sequence[Step]) -> None:
-        """Add steps whose losses are known. The callbacks get them later."""
+        """Add steps whose losses are known. The callbacks get the losses later."""
         self._pending_steps += steps
 
     def after_step(self, step: int) -> None:
-        """Call ``on_step_end`` for a step, and ``on_step`` for the step LOSS_DELAY before it."""
+        """Call ``on_step_end`` for this step, and ``on_step`` for the step LOSS_DELAY steps ago."""
         self._run.step = step
         self._report_losses_until(step - LOSS_DELAY)
         self.call_all("on_step_end", step)
@@ -256,7 +260,7 @@ class Callbacks:
     def restore(self, state: Mapping[str, Any], keeps_stop: bool) -> List[str]:
         """Restore the result of `state`, and return lines about added or removed callbacks.
 
-        ``keeps_stop``: also restore a callback's request to stop.
+        ``keeps_stop``: whether to also restore a callback's request to stop.
         """
         self._pending_steps = [Step(**step) for step in state.get("untold", [])]
         saved_states = [(str(name), saved) for name, saved in state.get("states", [])]

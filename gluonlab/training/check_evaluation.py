@@ -1,4 +1,4 @@
-"""Checks before an evaluation (gluonlab evaluate): its options and its run. Does not import MXNet."""
+"""Checks the options and the run of an evaluation (gluonlab evaluate), without importing MXNet."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_evaluation_options(given: Iterable[str]) -> None:
 
 
 def read_evaluated_run(folder: Path) -> RunDescription:
-    """Read the description of the finished run in this folder.
+    """Read the description of the finished run in ``folder``.
 
     Raises ConfigError if the folder does not contain a finished run.
     """

@@ -1,9 +1,9 @@
 """Checkpoint writing during training, in a separate thread.
 
-All processes decide together when a checkpoint is due, because each has a part of the content.
-`TrainState.make_checkpoint` collects these parts, and one process writes the checkpoint. Queued
-operators copy the content on the devices. The thread waits for the copies and writes them with
-`gluonlab.runs.checkpoint`, while training continues.
+All processes decide together when a checkpoint is due, because each process has a part of the
+content. `TrainState.make_checkpoint` collects these parts, and one process writes the checkpoint.
+Queued operators copy the content on the devices. The thread waits for the copies and writes them
+with `gluonlab.runs.checkpoint`, while training continues.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class CheckpointWriter:
     Args:
         run_dir: The run's folder; None if another process writes the checkpoints.
         period: Interval between checkpoints; None without periodic checkpoints.
-        keep: Number of checkpoints to keep, besides the best.
+        keep: Number of checkpoints to keep, in addition to the checkpoint of the best epoch.
         make_checkpoint: A function that returns a checkpoint of the current state, without waiting
-            for the devices. Its argument is the score of an epoch that has just ended, or None. If
-            ``make_checkpoint`` is None, no checkpoints are written.
-        clock: Returns the time in seconds.
+            for the devices. The argument of the function is the score of an epoch that has just
+            ended, or None. If ``make_checkpoint`` is None, no checkpoints are written.
+        clock: A function that returns the time in seconds.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class CheckpointWriter:
         return step > self._last.step and passed[period.unit] >= period.number
 
     def _start_writing(self, step: int, epoch: int, score: Optional[float] = None) -> None:
-        """Wait for the previous checkpoint, make a new one, and start writing it in the thread."""
+        """Wait for the previous checkpoint, and start to write a new checkpoint in the thread."""
         if self._make_checkpoint is None:
             return
         self.wait()  # only one at a time, because each has a copy of all parameters
@@ -163,9 +163,9 @@ class CheckpointGather:
     """Gathers the states of the devices of all processes for a checkpoint.
 
     The arrays of different processes have different names. All arrays are sent by an allreduce of
-    one large array, to which each process contributes its own arrays, and zeros for the others. The
-    allreduce is queued after the operators that compute the arrays, so no process waits for its
-    devices.
+    one large array, to which each process contributes its own arrays, and zeros for the arrays of
+    other processes. The allreduce is queued after the operators that compute the arrays, so no
+    process waits for its devices.
     """
 
     def __init__(self, group: ProcessGroup) -> None:
@@ -184,7 +184,7 @@ class CheckpointGather:
         return GatheredState(self._sum_over_processes(arrays, all_shapes), all_counts)
 
     def _sum_over_processes(self, arrays: Arrays, shapes: Mapping[str, Any]) -> Dict[str, nd.NDArray]:
-        """Return each named array summed over the processes. A process without it adds zeros."""
+        """Return each named array, summed over the processes that have this array."""
         flat = self._zero_buffer(sum(map(math.prod, shapes.values())))
         for name, view in _views_by_name(flat, shapes).items():
             if name in arrays:
@@ -193,7 +193,10 @@ class CheckpointGather:
         return _views_by_name(flat.copyto(mx.cpu()), shapes)  # the buffer is reused
 
     def _zero_buffer(self, size: int) -> nd.NDArray:
-        """Return a buffer of zeros with at least ``size`` elements. Later calls reuse it."""
+        """Return a buffer of zeros with at least ``size`` elements.
+
+        Later calls reuse the buffer.
+        """
         size = 2 ** max(8, (size - 1).bit_length())  # powers of two, so that there are few sizes
         if size not in self._buffers:
             self._buffers[size] = nd.empty((size,), mx.cpu())

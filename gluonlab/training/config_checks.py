@@ -1,4 +1,4 @@
-"""Checks of a run's settings. Each raises a UsageError for invalid or contradictory settings."""
+"""Checks of a run's settings. A check raises a UsageError for invalid or contradictory settings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gluonlab.training.parallel_options import largest_batch_fraction, resolve_d
 
 
 def check_topology_option(requested: TrainConfig) -> None:
-    """Raise KVStoreError for an unknown --topology, or one that the kvstore does not use."""
+    """Raise KVStoreError for an unknown --topology, or a kvstore that does not use --topology."""
     try:
         check_topology(requested.topology, requested.kvstore)
     except KVStoreError as error:
@@ -84,7 +84,7 @@ def check_profile(steps: Optional[int], steps_per_epoch: int) -> None:
 
 
 def check_settings_are_known(description: RunDescription) -> None:
-    """Raise ConfigError if a run of a later gluonlab has settings unknown to this version."""
+    """Raise ConfigError if a run of a later version has settings unknown to this version."""
     unknown_names = sorted(set(description.requested) - {field.name for field in fields(TrainConfig)})
     if unknown_names:
         raise ConfigError(
@@ -120,7 +120,7 @@ def check_batch_size(plan: Any, net: gluon.HybridBlock, devices: int) -> None:
 
 
 def check_export(requested: TrainConfig) -> None:
-    """Raise a UsageError for an --export whose packages are missing."""
+    """Raise a UsageError for an --export format whose packages are missing."""
     if requested.export is not None:
         from gluonlab.export.check_exportable import check_onnx_installed
 
@@ -145,7 +145,8 @@ NEEDS_WHOLE_GRADIENT = "it needs the whole gradient, and each server has only a 
 def updates_on_servers(config: TrainConfig, group: ProcessGroup) -> bool:
     """Return True if parameter servers update the weights.
 
-    The servers do so if the user requests it, or if the processes are asynchronous.
+    The servers update the weights if the user requests this mode, or if the processes are
+    asynchronous.
     """
     return config.update_on_servers or not group.is_synchronous
 
@@ -230,7 +231,7 @@ class NondeterministicOperator(NamedTuple):
 
 
 def _is_mxnet_max_pooling(attributes: Attributes) -> bool:
-    """Return True for max pooling without cuDNN. Only cuDNN's is deterministic."""
+    """Return True for max pooling without cuDNN. Only cuDNN's max pooling is deterministic."""
     axes = len(attributes.get("kernel", "(1, 1)").strip("()[]").rstrip(",").split(","))
     by_mxnet = axes == 1 or attributes.get("cudnn_off", "False") in ("True", "1")
     return by_mxnet and attributes.get("pool_type", "max") == "max"
@@ -277,8 +278,8 @@ def check_deterministic(net: gluon.HybridBlock, name: str, ctxs: Sequence[mx.Con
 def check_optimizer(name: str, requested: TrainConfig) -> None:
     """Raise ConfigError for an unknown optimizer.
 
-    Also raise it for an optimizer that does not support the requested momentum or --momentum-rule.
-    ``requested``: the config without a recipe's values.
+    The error is also raised for an optimizer that does not support the requested momentum or
+    --momentum-rule. ``requested``: the config without a recipe's values.
     """
     if requested.momentum_rule not in (None, *MOMENTUM_RULES):
         raise ConfigError(unknown("--momentum-rule", str(requested.momentum_rule), MOMENTUM_RULES))
@@ -354,14 +355,15 @@ def check_array_size(images: int, elements: int) -> None:
 def check_graph_arrays(graph: mx.sym.Symbol, inputs: Dict[str, Shape], images: int) -> None:
     """Check the size of every array that a graph computes for ``images`` images.
 
-    ``inputs``: the shapes of the graph's arguments. Raises ConfigError.
+    ``inputs``: the shapes of the graph's arguments. Raises ConfigError for an array that is too
+    large.
     """
     check_array_size(images, max(map(math.prod, graph.get_internals().infer_shape(**inputs)[1])))
 
 
 @dataclass(frozen=True)
 class ArrayLimit:
-    """Checks that MXNet allows a batch's arrays, on the host and in a device's `loss_graph`.
+    """Checks that MXNet allows the sizes of a batch's arrays, on the host and in the `loss_graph`.
 
     ``devices``: the images of a batch on the host, divided by the images of the largest shard.
     """
@@ -374,7 +376,10 @@ class ArrayLimit:
     columns: int = 0  # columns of the labels, `gluonlab.parallel.training_loss.label_columns`
 
     def check(self, images: int) -> None:
-        """Raise ConfigError if a batch needs arrays that are too large; ``images``: per device."""
+        """Raise ConfigError if a batch needs arrays that are too large.
+
+        ``images``: the number of images per device.
+        """
         self.check_host(images)
         part = self.microbatches.largest_part(images)
         shapes = {name: param.shape for name, param in self.net.collect_params().items()}

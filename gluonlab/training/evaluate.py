@@ -44,11 +44,11 @@ class Score(NamedTuple):
     Attributes:
         images: the number of images.
         correct: the number of images whose label has the best score.
-        loss: the mean over the images.
-        in_top5: the number of images whose label is among the five best scores. None for five
-            classes or fewer.
-        confusion: the confusion matrix (classes, classes), if requested. Its diagonal adds up to
-            ``correct``. All entries add up to the images that were assigned to a class.
+        loss: the mean loss per image.
+        in_top5: the number of images whose label is among the five best scores. This is None for
+            five classes or fewer.
+        confusion: the confusion matrix (classes, classes), if requested. The diagonal adds up to
+            ``correct``. All entries add up to the number of images that were assigned to a class.
         metrics: the values of the user's metrics, by name.
     """
 
@@ -207,7 +207,10 @@ MAX_ANNOTATED_CLASSES = 20  # the picture contains numbers for up to this many c
 
 
 def format_confusion(matrix: Confusion, classes: Sequence[str]) -> str:
-    """Format the confusion matrix; if wider than 80 columns, list the most frequent confusions."""
+    """Return the confusion matrix as lines of text.
+
+    If the matrix is wider than 80 columns, the lines list the most frequent confusions instead.
+    """
     classes = list(map(escape_unprintable, classes))
     labels = _row_labels(classes)
     label_width = max(map(len, labels))
@@ -253,7 +256,7 @@ def _shorten(name: str, length: int) -> str:
 
 
 def write_confusion_picture(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
-    """Draw the confusion matrix as a PNG. Raises OutputError.
+    """Draw the confusion matrix as a PNG file. Raises OutputError if the file cannot be written.
 
     The color of a cell shows its fraction of the row's images. If there are few classes, the cells
     also contain numbers.

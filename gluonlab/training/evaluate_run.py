@@ -53,7 +53,7 @@ class Evaluation:
 
     - ``seconds``: how long the evaluation took, including compilation.
     - ``written``: the paths of the export and of the confusion matrix, if requested.
-    - ``onnx``: the agreement of the exported ONNX model with MXNet.
+    - ``onnx``: how closely the exported ONNX model agrees with MXNet.
     """
 
     run_dir: Path
@@ -99,19 +99,19 @@ def evaluate_run(
     """Evaluate a finished run on its validation images.
 
     Requested files (confusion, export) are written to the run's folder, or to ``out``. If the run
-    was trained with the user's own network, loss or data set, pass the same one again.
+    was trained with your own network, loss or data set, pass the same object again.
 
     Args:
         run_dir: The run's folder.
-        net: As for `train`.
-        loss: As for `train`.
-        metrics: As for `train`.
-        data: As ``dataset`` of `train`.
+        net: See `train`.
+        loss: See `train`.
+        metrics: See `train`.
+        data: See ``dataset`` of `train`.
         options: Settings in EVALUATION_OPTIONS.
 
     Raises:
-        ConfigError: The folder has no finished run, the run already determines a setting, or the
-            images or classes differ from the run's.
+        ConfigError: The folder contains no finished run, an option cannot be changed after
+            training, or the run had other images or classes.
         ModelError: The parameters belong to a different network.
         OutputError: A file cannot be written.
         RunError: The loss or the parameters diverged.
@@ -171,7 +171,7 @@ def _check_same_components(
 def _output_folder(config: TrainConfig, folder: Path) -> Optional[Path]:
     """Return the folder for --confusion and --export; None without these options.
 
-    Raises ConfigError and OutputError.
+    Raises ConfigError if --out has no effect, and OutputError if --out is a file.
     """
     is_needed = config.confusion or config.export
     if config.out is None:
@@ -247,7 +247,7 @@ def _largest_shard(description: RunDescription) -> Optional[int]:
 
 
 def recorded_image_shape(description: RunDescription) -> Optional[Tuple[int, int, int]]:
-    """Return (channels, height, width) of the run's images; None if it did not record them."""
+    """Return (channels, height, width) of the run's images; None if the run did not record it."""
     shape = description.used.get("image_shape")
     if shape is not None and not (
         isinstance(shape, list) and len(shape) == 3 and all(type(side) is int for side in shape)
@@ -262,9 +262,9 @@ def make_evaluation_plan(
     dataset: Optional[Dataset] = None,
     components: UserComponents = NO_USER_COMPONENTS,
 ) -> Plan:
-    """Make an evaluation's plan, and check that image shape and classes equal the run's.
+    """Make an evaluation's plan, and check that the data have the run's image shape and classes.
 
-    ``dataset`` replaces the run's data. Raises a UsageError.
+    ``dataset`` replaces the run's data. Raises a UsageError for a wrong setting.
     """
     plan = make_plan(config if components.net is None else config.replace(model=None), dataset, components=components)
     check_same_images(description, plan.dataset)
@@ -272,7 +272,7 @@ def make_evaluation_plan(
 
 
 def check_same_images(description: RunDescription, dataset: Dataset) -> None:
-    """Raise ConfigError if the image shape or the classes differ from the run's."""
+    """Raise ConfigError if the run was trained with another image shape or other classes."""
     folder, shape = description.folder, recorded_image_shape(description)
     if shape not in (None, dataset.image_shape):
         recorded, actual = ("x".join(map(str, sides)) for sides in (shape, dataset.image_shape))
@@ -304,7 +304,10 @@ def load_trained(description: RunDescription, plan: Plan, loss: Optional[gluon.H
 
 
 def check_finite_parameters(description: RunDescription, strategy: Strategy) -> None:
-    """Raise RunError for NaN or infinite parameters, which ReLU may hide in the loss."""
+    """Raise RunError for NaN or infinite parameters.
+
+    With ReLU, the loss may be finite in spite of such parameters.
+    """
     broken = nonfinite_parameters(strategy.net)
     if broken:
         file, names = description.parameters_file, shorten_names(broken)

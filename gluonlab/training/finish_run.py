@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 
 
 class BestWeights:
-    """Writes a run's parameters: those of the best epoch with early stopping, else of the last."""
+    """Writes a run's parameters to its folder.
+
+    With early stopping, the parameters are from the best epoch, otherwise from the last epoch.
+    """
 
     def __init__(
         self,
@@ -98,7 +101,7 @@ FP16_HINT = f"or remove --compress {FP16}, which makes gradients beyond 65504 in
 
 @contextmanager
 def finalize_run(run: "RunDirectory | NoRunDirectory", result: Result, request: StopRequest) -> Iterator[None]:
-    """Complete the run's folder when the with statement ends, even by an exception.
+    """Complete the run's folder at the end of the with statement, even after an exception.
 
     - The folder then contains the curves of all finished epochs, and the reason for a divergence.
     - A KeyboardInterrupt gets a message that describes the unfinished run.
@@ -158,7 +161,10 @@ def explain_resource_limits() -> Iterator[None]:
 
 
 def _discard_engine_errors() -> None:
-    """Wait for all queued operators, and discard their errors. MXNet would raise them at exit."""
+    """Wait for all queued operators, and discard their errors.
+
+    Otherwise, MXNet would raise the errors at exit.
+    """
     for _ in range(MAX_ENGINE_ERRORS):
         with suppress(MXNetError):
             nd.waitall()
@@ -170,8 +176,8 @@ def write_exports(
 ) -> "Optional[Agreement]":
     """Write the exported network and the picture of the confusion matrix, if requested.
 
-    Return how closely an exported ONNX model agrees with MXNet, or None. Raises OutputError, and
-    the errors of `write_export`.
+    Return how closely an exported ONNX model agrees with MXNet, or None. Raises OutputError if a
+    file cannot be written, and the errors of `write_export`.
     """
     agreement = None
     if plan.export is not None:
@@ -210,7 +216,7 @@ def _resume_hint(result: Result) -> str:
 
 
 def _evaluate_hint(result: Result) -> str:
-    """Return the gluonlab evaluate command that writes the requested --confusion and --export files."""
+    """Return the command that writes the requested --confusion and --export files."""
     plan = result.plan
     outputs = {"--confusion": plan.confusion, f"--export {plan.export}": plan.export}
     options = [option for option, is_requested in outputs.items() if is_requested]

@@ -21,7 +21,7 @@ IMAGE_FILE_SETTINGS = {
 
 
 def image_file_options(config: TrainConfig) -> Dict[str, Any]:
-    """Return the options of the image file loader, except for its folder.
+    """Return the options of the image file loader, except the folder.
 
     Raises ConfigError if such an option is set but the data set has no image files.
     """
@@ -43,10 +43,10 @@ def choose_resizer(config: TrainConfig) -> Optional[str]:
 
 
 def keep_recorded_resizer(config: TrainConfig, recorded: Mapping[str, Any]) -> TrainConfig:
-    """Return the config. If it names no resizing library, add the one that an earlier run used.
+    """Return the config, with an earlier run's resizing library if the config names no library.
 
-    ``recorded``: the settings in the run's config.json. Older versions resized with Pillow and did
-    not record it.
+    ``recorded``: the settings in the run's config.json. Older versions resized with Pillow, and did
+    not record the library.
     """
     if config.resizer is not None or not _resizes_images(config):
         return config
@@ -54,7 +54,10 @@ def keep_recorded_resizer(config: TrainConfig, recorded: Mapping[str, Any]) -> T
 
 
 def _resizes_images(config: TrainConfig) -> bool:
-    """Return True if image files are resized when they are loaded. Packed images are not."""
+    """Return True if image files are resized when they are loaded.
+
+    Packed images are not resized.
+    """
     with suppress(DataError):  # the files do not exist
         return has_image_files(config.dataset) and not is_packed_dataset(config.dataset, config.data_dir)
     return False

@@ -23,8 +23,8 @@ class LearningRates:
 
     During ``warmup_steps``, the rate grows linearly to ``base_lr`` (Goyal et al., "Accurate, large
     minibatch SGD: training ImageNet in 1 hour", 2017, section 2.2). The schedule ``step`` then
-    multiplies the rate by ``decay`` after each step in ``milestones``. The schedules with a
-    ``final_lr`` reach it one step after the last step, so that no step has a rate of 0.
+    multiplies the rate by ``decay`` after each step in ``milestones``. A schedule with a
+    ``final_lr`` reaches this rate one step after the last step, so that no step has a rate of 0.
     """
 
     base_lr: float
@@ -43,7 +43,7 @@ class LearningRates:
         return rate if rate >= SMALLEST_RATE else 0.0
 
     def progress(self, step: int) -> float:
-        """Return what fraction of the steps after the warm-up has been done before this step."""
+        """Return what fraction of the steps after the warm-up has been done before ``step``."""
         done, total = step - 1 - self.warmup_steps, self.steps - self.warmup_steps
         return min(1.0, max(0, done) / max(1, total))
 
@@ -169,9 +169,9 @@ def make_learning_rates(
         base_lr: The learning rate after the warm-up, already multiplied by ``scale``.
         epochs: Number of epochs.
         steps_per_epoch: Number of steps of an epoch.
-        scale: The factor of --scale-lr, by which --final-lr is multiplied here.
+        scale: The factor of --scale-lr. This function also multiplies --final-lr by the factor.
         decay_shares: The milestones of schedule ``step`` without --lr-decay-epochs, as fractions
-            of the run after the warm-up. By default HALF_AND_THREE_QUARTERS.
+            of the run after the warm-up. The default is HALF_AND_THREE_QUARTERS.
     """
     schedule, decay = config.lr_schedule or CONSTANT, config.lr_decay
     steps = epochs * steps_per_epoch

@@ -115,7 +115,7 @@ class LivePlot(Callback):
             self._draw(run, self._progress_text(run))
 
     def _progress_text(self, run: RunView) -> str:
-        """Return the title: ``epoch 3 of 10   loss 0.123   5,123 images/s   0:42 to go``."""
+        """Return a title such as ``epoch 3 of 10   loss 0.123   5,123 images/s   0:42 to go``."""
         last, first = self._last, self._first
         parts = [f"epoch {min(len(run.history) + 1, run.epochs)} of {run.epochs}"]
         if last is not None:
@@ -130,7 +130,7 @@ class LivePlot(Callback):
         return "   ".join(parts)
 
     def _images_per_second(self, run: RunView) -> float:
-        """Return the images/s of this epoch so far; if unknown, those of the last epoch."""
+        """Return the images/s in this epoch so far; if unknown, the images/s in the last epoch."""
         last, first = self._last, self._first_of_epoch
         if last is not None and first is not None:
             seconds = (last.seconds or 0) - (first.seconds or 0)
@@ -141,7 +141,7 @@ class LivePlot(Callback):
     def _draw(self, run: RunView, title: str, last_epoch: Optional[int] = None) -> None:
         """Draw ``title`` and the curves.
 
-        ``last_epoch``: where the x-axes end; by default at the run's last epoch.
+        ``last_epoch``: the epoch at which the x-axes end; by default, the run's last epoch.
         """
         if self._display is None:
             return

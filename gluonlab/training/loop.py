@@ -1,4 +1,4 @@
-"""Trains a network: from a TrainConfig to the run's folder with the results.
+"""Trains a network with the settings of a TrainConfig, and writes the run's folder.
 
 `train` makes the plan, `train_plan` executes it, and `TrainingLoop` runs its epochs and batches.
 `gluonlab.training.finish_run` completes the run's folder, also after an error or Ctrl-C.
@@ -106,8 +106,8 @@ def train(
         config: The settings of the run. The default is ``TrainConfig()``, or the recorded settings
             of a resumed run.
         strategy: A function that creates the parallelism strategy, instead of ``config.strategy``.
-            Its attribute ``devices_per_copy`` is the number of devices per model replica, by
-            default 1.
+            The function's attribute ``devices_per_copy`` is the number of devices per model
+            replica, by default 1.
         reporter: The object that prints the progress. The default prints lines and a progress bar.
         dataset: A data set from `gluonlab.data.from_arrays` or `gluonlab.load_dataset`, or a pair
             of Gluon data sets (train, validation). The default is ``config.dataset``.
@@ -118,12 +118,13 @@ def train(
             finished, its result is returned.
         callbacks: A list of `gluonlab.training.callbacks.Callback` objects or classes. Only rank 0
             calls them.
-        net: A HybridBlock, or a function that creates one, instead of ``config.model``. It maps
-            images (n, C, H, W) to scores (n, classes).
+        net: A HybridBlock, or a function that creates a HybridBlock, instead of ``config.model``.
+            The block maps images (n, C, H, W) to scores (n, classes).
         loss: A HybridBlock that maps scores (n, classes) and labels (n,) to one loss per image,
             (n,). The default is softmax cross-entropy.
         metrics: Additional metrics of the validation images: a function of scores (n, classes) and
-            labels (n,), a metric of ``mx.metric``, a list, or a dictionary with names.
+            labels (n,), a metric of ``mx.metric``, a list of metrics, or a dictionary of metrics by
+            name.
 
     Returns:
         The result of the run, with the metrics of each epoch and the trained model.
@@ -193,11 +194,11 @@ def train_plan(
 
     Args:
         plan: The settings.
-        make_strategy: As ``strategy`` of `train`.
-        reporter: Prints the progress.
+        make_strategy: See ``strategy`` of `train`.
+        reporter: The object that prints the progress.
         memory_line: The line of --estimate-memory about the measured memory.
-        resume_point: The run to resume, if `train` got ``resume``.
-        existing_run: The run in the plan's folder, if `train` got ``autoresume``.
+        resume_point: The run to resume, if `train` was called with ``resume``.
+        existing_run: The run in the plan's folder, if `train` was called with ``autoresume``.
         callbacks: The user's callbacks, from `gluonlab.training.callbacks.make_callbacks`.
     """
     start_time = time.perf_counter()
@@ -257,9 +258,9 @@ class TrainingLoop:
         start_time: float,
         callbacks: Sequence[Any] = (),
     ) -> None:
-        """Set up the parts of the loop.
+        """Set up the components of the loop.
 
-        ``request``: records a signal to end the run. ``start_time``: the start of the run, by
+        ``request``: records signals that end the run. ``start_time``: the start of the run, by
         ``time.perf_counter``.
         """
         self.plan, self.strategy, self.run = plan, strategy, run
@@ -311,7 +312,7 @@ class TrainingLoop:
             self.reporter.say(f"{'resumed':<11}{line}")
 
     def train(self) -> None:
-        """Train until the last epoch, or until a callback stops it."""
+        """Train until the last epoch, or until a callback stops the training."""
         self.callbacks.start_run(self.loss_meter.step)
         self.stopper.synchronize()
         finished, last = self.state.finished_epochs, self.plan.epochs
@@ -387,7 +388,7 @@ class TrainingLoop:
         self.stopper.synchronize()
 
     def _train_batches(self, epoch: int) -> None:
-        """Train on the remaining batches of an epoch. End earlier if training is stopped."""
+        """Train on the remaining batches of an epoch. Return early if the training is stopped."""
         with self.state.epoch_batches() as batches:
             for batch in batches:
                 if self.profiler is None:
@@ -414,7 +415,7 @@ class TrainingLoop:
                     break
 
     def _evaluate(self) -> Score:
-        """Evaluate the network on the validation images. Each process evaluates a part of them."""
+        """Evaluate the network on the validation images, of which each process evaluates a part."""
         batches = self.stopper.poll_between(self.validation_batches, self._exit_on_signal)
         return validate(self.strategy, batches, self.plan, self.loss_meter.step)
 
@@ -440,7 +441,7 @@ class TrainingLoop:
         return epoch_score(self.plan.early_stopping, epoch.val_accuracy, epoch.val_loss)
 
     def _record_stop(self) -> None:
-        """Record which callback stopped the training. Rank 0 sends the message to all."""
+        """Record which callback stopped the training. Rank 0 sends the message to all processes."""
         encoded = (self.callbacks.stop_message or "").encode()
         self.result.stopped = message = self.plan.group.broadcast_bytes(encoded).decode()
         self.run.write(run_schema.StoppedEvent(self.loss_meter.step, message))

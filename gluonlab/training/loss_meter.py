@@ -24,7 +24,7 @@ READ_EVERY = 4
 
 
 class StepLoss(NamedTuple):
-    """The mean loss of a finished step over its images; ``step``: counted from 1 in the run."""
+    """The mean loss of a finished step over its images; ``step`` is counted from 1 in the run."""
 
     step: int
     images: int
@@ -35,15 +35,15 @@ class AsyncLossMeter:
     """The losses of a run, read with a delay: `append` adds a step and returns earlier steps.
 
     If a loss is not finite, or larger than LARGEST_LOSS, DivergedError is raised for the first such
-    step. ``steps_before_divergence`` then contains the known steps before the diverged one. With
-    ``may_overflow``, as for float16, steps with a loss that is not finite are left out instead.
+    step. ``steps_before_divergence`` then contains the known steps before the diverged step. With
+    ``may_overflow``, which float16 needs, steps with a loss that is not finite are omitted instead.
 
     In a group, each process appends the losses of its shards, and gets the losses of whole batches.
     The values of ``coordinator`` are exchanged together with the losses.
 
-    Asynchronous processes do not wait for each other. They append the losses of their own images,
-    and get only these losses back. They stop the epoch when they `must_synchronize`, and exchange
-    losses in `flush`.
+    Asynchronous processes do not wait for each other. Such a process appends the losses of its own
+    images, and gets only these losses back. The process stops the epoch when `must_synchronize` is
+    True, and exchanges losses in `flush`.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class AsyncLossMeter:
 
     @property
     def must_synchronize(self) -> bool:
-        """True if an asynchronous process must stop its epoch to inform the others."""
+        """True if an asynchronous process must stop its epoch to inform the other processes."""
         return not self._group.is_synchronous and (self._diverged_step is not None or self._coordinator.signal_received)
 
     def _exchange_losses(self, known: List[StepLoss]) -> None:
@@ -103,7 +103,7 @@ class AsyncLossMeter:
         self._sum, self._images = float(rows[:, 2].sum()), int(rows[:, 3].sum())
 
     def mean_loss(self, epoch: int) -> float:
-        """Return the mean loss per image since the last call. It is called once for each epoch.
+        """Return the mean loss per image since the last call. Call this method once per epoch.
 
         Raises DivergedError if float16 overflowed in all steps.
         """
@@ -117,7 +117,7 @@ class AsyncLossMeter:
     def state(self) -> "Tuple[Dict[str, Any], Dict[str, nd.NDArray]]":
         """Return the state for a checkpoint, and copies of the unread losses on the CPU.
 
-        The copies are queued, so this does not wait for the devices.
+        The copies are queued, so the call does not wait for the devices.
         """
         unread_blocks = [block for block in reversed(self._blocks) if block.steps]
         rows = {
@@ -141,7 +141,10 @@ class AsyncLossMeter:
         return self._check_losses(known)
 
     def _check_losses(self, known: List[StepLoss]) -> List[StepLoss]:
-        """Add losses to the epoch's sum, and return them. Raises DivergedError."""
+        """Add losses to the epoch's sum, and return the losses.
+
+        Raises DivergedError for a loss that is not finite or too large.
+        """
         if self._may_overflow:
             known = [step for step in known if math.isfinite(step.loss)]
         for index, step in enumerate(known):
@@ -208,7 +211,7 @@ def _sum_over_devices(rows: Sequence[nd.NDArray]) -> Any:
 def _sum_over_ranks(rows: Mapping[str, nd.NDArray], block_index: int) -> Any:
     """Return the losses of a checkpoint's block, summed over the devices of all processes.
 
-    The order of additions is the same as in a group, so that the sums are equal bit by bit.
+    The order of additions is the same as in a group, so that the sums are bit-identical.
     """
     rows_by_rank: Dict[str, List[nd.NDArray]] = {}
     for name, row in rows.items():

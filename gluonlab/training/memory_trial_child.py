@@ -86,10 +86,11 @@ def reduce_plan(plan: Plan) -> Plan:
 
 
 class _ReducedRun(Reporter):
-    """Reporter and strategy of a run that computes only the first batches of each size.
+    """Reporter and strategy of a run that computes only the first batch of each size.
 
-    It keeps as many batches in memory as a full run has in its queue. In the second epoch it
-    computes only the first size, because the arrays for all other sizes have been allocated.
+    This run keeps as many batches in memory as a full run has in its queue. In the second epoch, it
+    only computes batches of the first size, because the arrays for all other sizes have already
+    been allocated.
     """
 
     def __init__(self) -> None:
@@ -120,7 +121,7 @@ class _ReducedRun(Reporter):
         self._waiting.clear()
 
     def step(self, train_batch: Callable[[], List[nd.NDArray]], batch: Batch) -> List[nd.NDArray]:
-        """Train on a batch if it is the first of an epoch, or the first with its shard sizes.
+        """Train on an epoch's first batch, and on the first batch with each list of shard sizes.
 
         For all other batches, return the losses of an earlier batch with the same sizes.
         """
@@ -133,7 +134,7 @@ class _ReducedRun(Reporter):
         return self._losses[sizes]
 
     def score(self, evaluate: Callable[[Batch], Iterator[ScoredImages]], batch: Batch) -> Iterator[ScoredImages]:
-        """Score a batch if it is the first of an evaluation, or the first with its shard sizes.
+        """Score an evaluation's first batch, and the first batch with each list of shard sizes.
 
         Skip all other batches.
         """
@@ -145,9 +146,9 @@ class _ReducedRun(Reporter):
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Execute the shortened run, and print its memory as a line of JSON.
+    """Execute the shortened run, and print its peak memory as a line of JSON.
 
-    ``arguments``: the settings, and the `dataset_sizes` or null, both as JSON.
+    ``arguments``: the settings as JSON, and the result of `dataset_sizes` as JSON, or null.
     """
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     settings, expected_sizes = map(json.loads, arguments)
@@ -175,7 +176,7 @@ def _print_answer(**answer: Any) -> None:
 
 
 def _exit_with_parent() -> None:
-    """Exit when standard input is closed, because the parent process has exited."""
+    """Exit when standard input is closed, which means that the parent process has exited."""
     # os.read, because a thread in sys.stdin.read holds a lock that Python's exit needs
     while os.read(sys.stdin.fileno(), 4096):
         pass

@@ -35,7 +35,7 @@ MICROBATCHES_PER_STAGE = 4  # as in GPipe, section 2.3: the bubble is then below
 
 
 def check_split_options(config: TrainConfig) -> None:
-    """Raise ConfigError for an unknown --strategy, and for options that belong to another --strategy."""
+    """Raise ConfigError for an unknown --strategy, and for options of another --strategy."""
     way = config.strategy
     if way not in SPLIT_MODES:
         raise ConfigError(unknown("--strategy", way, SPLIT_MODES))
@@ -79,10 +79,13 @@ def _check_choice(option: str, choice: Optional[str], names: Tuple[str, ...]) ->
 
 
 def make_split(config: TrainConfig, ctxs: List[mx.Context], devices_per_copy: int = 1) -> Parallelism:
-    """Assign the devices to copies of the network. Raises DeviceError or ConfigError.
+    """Assign the devices to copies of the network.
 
-    ``devices_per_copy``: only for ``--strategy data``. For other values of --strategy, their
-    options determine this number.
+    Raises DeviceError or ConfigError if the number of devices or an option does not match the
+    strategy.
+
+    ``devices_per_copy``: only for ``--strategy data``. For each other strategy, the options of the
+    strategy determine this number.
     """
     if config.strategy == DATA:
         copies = [ctxs[i : i + devices_per_copy] for i in range(0, len(ctxs), devices_per_copy)]
@@ -136,7 +139,7 @@ def _pipeline_schedule(config: TrainConfig, per_device: int) -> str:
 def _devices_per_copy(config: TrainConfig, devices: int, cut: Optional[Tuple[int, ...]], per_device: int) -> int:
     """Return how many devices share a copy of the network; ``per_device``: stages per device.
 
-    Raises DeviceError or ConfigError.
+    Raises DeviceError or ConfigError if the number of devices does not match the options.
     """
     split = config.strategy
     count = config.tensor_parallel if split == TENSOR else config.pipeline_parallel
@@ -188,7 +191,8 @@ def check_weight_count(device_weights: Optional[str], devices: int) -> None:
 def check_shard_sizes(device_weights: Optional[str], images: int, ctxs: Sequence[mx.Context], processes: int) -> None:
     """Raise ConfigError if --device-weights would give a device no image of a full batch.
 
-    The smaller last batch of an epoch gives each device at least one image, if it has enough.
+    The smaller last batch of an epoch gives each device at least one image, if there are enough
+    images.
     """
     weights = resolve_device_weights(device_weights, processes)
     if weights is None or images < len(weights):
@@ -208,20 +212,21 @@ def largest_batch_fraction(weights: Optional[Sequence[Fraction]], copies: int) -
 
 
 def largest_shard_size(images: int, weights: Optional[Sequence[Fraction]], copies: int) -> int:
-    """Return the largest shard size if up to ``images`` are split over ``copies`` devices."""
+    """Return the largest shard size if up to ``images`` images are split over all devices."""
     return math.ceil(images * largest_batch_fraction(weights, copies))
 
 
 def smallest_shard_size(images: int, weights: Optional[Sequence[Fraction]], copies: int) -> int:
-    """Return the smallest shard size if ``images`` are split over ``copies`` devices."""
+    """Return the smallest shard size if ``images`` images are split over all devices."""
     sizes = shard_sizes(images, copies, weights)
     return min(sizes) if len(sizes) == copies else 0
 
 
 def format_batch_sizes(images: int, copies: int, has_copy: str, device_weights: Optional[str], processes: int) -> str:
-    """Return ``32 per device``, ``21 or 22 per device`` or ``43, 21 per device (weights 2,1)``.
+    """Return text such as ``21 or 22 per device`` or ``43, 21 per device (weights 2,1)``.
 
-    ``has_copy``: the word after "per": what gets one shard.
+    ``has_copy``: the word after "per", such as "device". This word names the unit that gets one
+    shard.
     """
     weights = resolve_device_weights(device_weights, processes)
     if weights is None:  # shards differ by at most one image

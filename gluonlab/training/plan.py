@@ -6,8 +6,9 @@ There are three steps:
 2. `set_up_devices` finds the devices.
 3. `plan_run` loads the data, and creates the `Plan`.
 
-A run takes these steps in `gluonlab.training.training_setup.make_plan_on_all_ranks`, and `make_plan`
-takes them in a single process. Wrong settings are found before anything is computed or written.
+`gluonlab.training.training_setup.make_plan_on_all_ranks` performs these steps for a run.
+`make_plan` performs the steps in a single process. Wrong settings are found before anything is
+computed or written.
 """
 
 from __future__ import annotations
@@ -95,10 +96,10 @@ MOMENTUM_OPTIMIZERS = ("sgd", "nag")
 
 
 class ResolvedConfig(NamedTuple):
-    """The settings of a run, ``requested`` by the user, and ``config`` with the recipe's values.
+    """The settings of a run: ``requested`` by the user, and ``config`` with the recipe's values.
 
     A setting that is None in ``config`` is not used. Examples are options of a different schedule,
-    and the momentum of an optimizer for which the recipe has none.
+    and the momentum of an optimizer for which the recipe has no momentum.
     """
 
     requested: TrainConfig
@@ -135,7 +136,7 @@ class ResolvedConfig(NamedTuple):
         return self.config.scale_lr or (self.uses_recipe_lr and by_images)
 
     def in_words(self) -> Iterator[Tuple[str, str]]:
-        """Yield lines (title, text) that describe the recipe; none if it has no alternatives."""
+        """Yield lines (title, text) that describe the recipe; no lines if it is the only recipe."""
         if not self.alternatives:
             return
         names = ", ".join(
@@ -156,7 +157,7 @@ class ResolvedConfig(NamedTuple):
         yield from zip(["recipe", *[""] * len(lines)], lines)
 
     def _model_if_different(self, recipe: TrainingRecipe) -> str:
-        """Return text such as ``lenet, `` if the recipe's default network is not the config's."""
+        """Return text such as ``lenet, `` if the config has another network than the recipe."""
         model = choose_model(self.requested.replace(recipe=recipe.name), self.defaults)
         return f"{model}, " if model != self.model else ""
 
@@ -169,7 +170,7 @@ def resolve_config(
 ) -> ResolvedConfig:
     """Fill unset settings, and check all settings that can be checked without devices and images.
 
-    The arguments are those of `make_plan`. Raises a UsageError for the first wrong setting.
+    For the arguments, see `make_plan`. Raises a UsageError for the first wrong setting.
     """
     config_checks.check_single_process_options(requested, group)
     check_kvstore(requested.kvstore)
@@ -280,7 +281,9 @@ class DeviceSetup(NamedTuple):
 def set_up_devices(
     resolved: ResolvedConfig, group: ProcessGroup = SINGLE_PROCESS, devices_per_copy: int = 1
 ) -> DeviceSetup:
-    """Find the devices, and check all settings that depend on them. Raises a UsageError.
+    """Find the devices, and check all settings that depend on the devices.
+
+    Raises a UsageError for a wrong setting.
 
     ``devices_per_copy``: for a custom strategy, the devices that share a copy of the network.
     """
@@ -301,7 +304,7 @@ def load_data(resolved: ResolvedConfig, copy_count: int, dataset: Optional[Datas
     """Load the data set, with its class weights and the normalization of the run.
 
     ``copy_count``: number of copies of the network in all processes. ``dataset``: the data set, if
-    it has already been loaded. Raises DataError.
+    it has already been loaded. Raises DataError if the data set cannot be loaded.
     """
     config = resolved.config
     if dataset is None:
@@ -337,7 +340,10 @@ def learning_rate_factor(resolved: ResolvedConfig, step_images: int, images: int
 
 
 def find_devices(config: TrainConfig, group: ProcessGroup = SINGLE_PROCESS) -> List[mx.Context]:
-    """Return the devices of this process that ``config`` requests. Raises DeviceError."""
+    """Return the devices of this process that ``config`` requests.
+
+    Raises DeviceError if these devices are not available.
+    """
     is_required = is_on_paid_gpus() if config.require_gpu is None else config.require_gpu
     device_spec = "" if config.devices is None else str(config.devices).strip()
     # GPUs are required, and there are none: raise an error instead of using CPU devices
@@ -368,14 +374,15 @@ class Plan:
     """The final settings of a run, made by `plan_run`.
 
     ``config`` contains the user's settings. A field with the same name as a setting contains the
-    value that the run uses. For an unset setting this is the recipe's value. For a setting without
-    effect, such as ``sync_bn`` on one device, the value is False or None. Some other fields:
+    value that the run uses. For an unset setting, the field contains the recipe's value. For a
+    setting without effect, such as ``sync_bn`` on one device, the value is False or None. Some
+    other fields:
 
     - ``dataset``: the data set, with the normalization of the run.
-    - ``device_counts``: for each process, its copies of the network. Each copy gets a shard of a
-      batch.
+    - ``device_counts``: for each process, its number of copies of the network. Each copy gets a
+      shard of a batch.
     - ``device_weights``: the proportions in which a batch is split over the devices of a process.
-    - ``momentum_rule``: None without momentum.
+    - ``momentum_rule``: the rule of --momentum-rule; None without momentum.
     - ``on_servers``: True if parameter servers update the weights.
     - ``loss_scale``: the dynamic loss scale; None if the loss is not scaled.
     """
@@ -445,7 +452,10 @@ class Plan:
         return {"clip_norm": self.clip_norm, "loss_scale": self.loss_scale}
 
     def overlap_context(self) -> ContextManager[None]:
-        """Return a context that binds graphs for the requested overlap with allreduce."""
+        """Return a context manager in which graphs are bound for the requested overlap.
+
+        The overlap is between backward and the allreduces of gradients.
+        """
         return use_backward_bulk_size(self.backward_bulk_size)
 
     def make_optimizer(self) -> mx.optimizer.Optimizer:
@@ -455,7 +465,7 @@ class Plan:
         )
 
     def new_kvstore(self, ctxs: List[mx.Context]) -> Any:
-        """Create a new kvstore of the plan's kind for these devices."""
+        """Create a new kvstore of the plan's type for the devices ``ctxs``."""
         config = self.resolved.config
         return make_kvstore(config.kvstore, ctxs, config.topology)
 
@@ -465,17 +475,17 @@ class Plan:
 
     @property
     def weights(self) -> Any:
-        """The weights (N,) of the training images in the loss; None if all are equal."""
+        """The weights (N,) of the training images in the loss; None if all weights are equal."""
         return getattr(self.dataset.train, "weights", None)
 
     @property
     def preprocess(self) -> Callable[[Any, Any], Any]:
-        """The function ``preprocess(F, images)`` that turns a batch's bytes into network input."""
+        """The function ``preprocess(F, images)`` that converts images to the network's input."""
         return make_input_transform(self.dataset.normalization)
 
     @property
     def conversion(self) -> Conversion:
-        """The conversion of the network's graph for --dtype."""
+        """The function that converts the network's graph to the --dtype."""
         return graph_conversion(self.dtype, self.sync_bn)
 
     @property
@@ -506,7 +516,7 @@ class Plan:
 
     @property
     def early_stopping(self) -> Optional[Patience]:
-        """The patience of early stopping; None without it."""
+        """The patience of early stopping; None without early stopping."""
         return None if self.patience is None else parse_patience(self.patience)
 
     @property
@@ -520,7 +530,7 @@ class Plan:
         return batch_count(len(self.dataset.train), self.global_batch_size, self.drop_last)
 
     def describe_batch(self, copies: int) -> str:
-        """Return ``32 per device, 64 in all`` for this number of copies of the network."""
+        """Return text such as ``32 per device, 64 in all``, for ``copies`` model replicas."""
         images, has_copy = self.global_batch_size, self.parallelism.shard_owner
         shards = format_batch_sizes(images, copies, has_copy, self.device_weights, self.group.size)
         return f"{shards}, {images:,} in all{self.microbatches.describe()}"
@@ -533,13 +543,14 @@ class Plan:
     def describe_placement(self) -> str:
         """Return the end of a run's ``kvstore`` output line, which describes the device order.
 
-        It is ``, order gpu(0) gpu(3) ..., by the links that NVML reports``, or the schedules by
-        size of a topology-aware kvstore. It is empty for a fixed order.
+        An example is ``, order gpu(0) gpu(3) ..., by the links that NVML reports``. For a
+        topology-aware kvstore, the text lists the schedules by size. For a fixed order, the text is
+        empty.
         """
         return f", {self.placement.describe(self.ctxs)}" if self.placement is not None else ""
 
     def option_lines(self) -> Iterator[Tuple[str, str]]:
-        """Yield (title, text) of lines about optimization settings that differ from the default.
+        """Yield lines (title, text) about optimization settings that differ from the default.
 
         A line with an empty title continues the previous line.
         """
@@ -557,7 +568,7 @@ class Plan:
         yield from zip(["options", *[""] * len(lines)], lines)
 
     def _describe_loss_weights(self) -> str:
-        """Return ``loss weighted by 0.5 to 2.25``, or an empty string without weights."""
+        """Return text such as ``loss weighted by 0.5 to 2.25``; "" for a loss without weights."""
         weights = self.weights
         return "" if weights is None else f"loss weighted by {weights.min():g} to {weights.max():g}"
 
@@ -568,7 +579,7 @@ class Plan:
         return self.user_components.settings(None if of_files else self.dataset)
 
     def settings(self) -> Dict[str, Any]:
-        """Return the settings in use that affect results, as plain values for config.json."""
+        """Return all used settings that affect the results, as plain values for config.json."""
         config, placement = self.resolved.config, self.placement
         return {
             "devices": [str(ctx) for ctx in self.ctxs],
@@ -626,12 +637,12 @@ def make_plan(
     group: ProcessGroup = SINGLE_PROCESS,
     components: UserComponents = NO_USER_COMPONENTS,
 ) -> Plan:
-    """Check all settings, also against this machine, load the data, and return the plan.
+    """Check that all settings are possible on this machine, load the data, and return the plan.
 
     Args:
         config: The settings.
         dataset: The data set of the config, if it has already been loaded.
-        group: The processes that train together, each with as many devices as this one.
+        group: The processes that train together, each with as many devices as this process.
         components: The user's network, loss and metrics.
 
     Raises:

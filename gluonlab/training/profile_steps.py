@@ -1,4 +1,4 @@
-"""Profiling of some steps of a run (--profile): writes a trace, a timeline picture and numbers."""
+"""Profiles some steps of a run (--profile): writes a trace, a timeline picture and statistics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StepProfiler:
         steps_per_epoch: Number of steps in an epoch.
         ctxs: The devices to record.
         run: The run's folder.
-        say: Called with each line about the profile.
+        say: A function that is called with each line of text about the profile.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class StepProfiler:
     def step(self, batch: Batch, number: int) -> List[nd.NDArray]:
         """Train on a batch, record it if requested, and return each shard's sum of losses (1,).
 
-        ``number``: number of the step in the run, from 1.
+        ``number``: number of the step in the run, counted from 1.
         """
         if not self._steps_to_record:
             return self._strategy.step(batch)

@@ -1,8 +1,8 @@
 """Published training recipes: settings for a data set and its networks, with reported accuracies.
 
-A recipe contains only settings that gluonlab supports. Its ``reported`` describes differences from
-its source. The recipe ``quick``, for a first try, consists of the default settings of a data set
-(`gluonlab.data.sets.dataset.Defaults`).
+A recipe contains only settings that gluonlab supports. The field ``reported`` describes differences
+between the recipe and its source. The recipe ``quick``, for a first try, consists of the default
+settings of a data set (`gluonlab.data.sets.dataset.Defaults`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def enabled_settings(settings: Any, *names: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """Values for TrainConfig settings that the user does not set. The fields are named like them.
+    """Values for TrainConfig settings that the user does not set.
+
+    A field with the name of a setting is the value of this setting. Some fields:
 
     - ``data``: a data set, or PHOTOGRAPHS.
     - ``figures``: the reported accuracy in percent for each network. A recipe without figures is
@@ -51,12 +53,12 @@ class TrainingRecipe:
     - ``reported``: a remark about the figures.
     - ``pretrained``: True for networks that start with parameters from a file.
     - ``batch_size`` (per device) or ``global_batch_size``: a recipe sets one of the two.
-    - ``lr``: the learning rate for this batch size. If ``lr_per_images`` is set, ``lr`` is for that
-      number of images, and is always scaled with the batch size.
+    - ``lr``: the learning rate for the recipe's batch size. If ``lr_per_images`` is set, ``lr`` is
+      meant for this number of images, and is always scaled with the batch size.
     - ``decay_epochs``: epochs after which the learning rate changes. A shorter or longer run
       changes the rate after the same fractions of the run.
-    - ``momentum_rule``: MXNet's rule for recipes that were tuned with it; None means the rule of
-      papers and PyTorch.
+    - ``momentum_rule``: MXNet's rule for recipes that were tuned with this rule; None means the
+      rule of papers and PyTorch.
     """
 
     name: str
@@ -115,7 +117,7 @@ class TrainingRecipe:
         return not self.figures or self.reported_accuracy(model) is not None
 
     def in_words(self) -> str:
-        """Return ``nag, rate 0.1 for 128 images, times 0.1 after 100 and 150 epochs, ...``."""
+        """Return text such as ``nag, rate 0.1 for 128 images, times 0.1 after 100 epochs, ...``."""
         *earlier, last_epoch = [*map(str, self.decay_epochs)] or [""]
         decay_text = f"{', '.join(earlier)} and {last_epoch}" if earlier else last_epoch
         schedule = f"times {self.lr_decay:g} after {decay_text} epochs" if decay_text else self.lr_schedule
@@ -130,7 +132,7 @@ class TrainingRecipe:
         return ", ".join(filter(None, parts))
 
     def description_lines(self) -> List[str]:
-        """Return the lines of gluonlab list about the recipe."""
+        """Return the lines that `gluonlab list` prints about the recipe."""
         own_names = {gluoncv_name: own_name for own_name, gluoncv_name in GLUONCV_NAMES.items()}
         figure_texts = (f"{own_names.get(name, name)} {figure:g} %" for name, figure in self.figures.items())
         figures = ", ".join(text.replace(" ", NO_BREAK_SPACE) for text in figure_texts)
@@ -257,7 +259,7 @@ def choose_model(config: TrainConfig, defaults: Defaults) -> str:
 
 
 def find_recipes(config: TrainConfig, defaults: Defaults) -> List[TrainingRecipe]:
-    """Return the recipes for the config's data set and network. The first one is the default.
+    """Return the recipes for the config's data set and network. The first recipe is the default.
 
     For the default network of a data set, the first recipe is ``quick`` (except with --pretrained).
     """
@@ -270,9 +272,9 @@ def find_recipes(config: TrainConfig, defaults: Defaults) -> List[TrainingRecipe
 
 
 def choose_recipe(config: TrainConfig, defaults: Defaults) -> TrainingRecipe:
-    """Return the recipe that ``config`` names, or the first one for its data set and network.
+    """Return the recipe that ``config`` names, or the first recipe for its data set and network.
 
-    Raises ConfigError, with the choices.
+    Raises a ConfigError that lists the choices.
     """
     recipes = find_recipes(config, defaults)
     if config.recipe is None:
@@ -297,7 +299,7 @@ def choose_recipe(config: TrainConfig, defaults: Defaults) -> TrainingRecipe:
 
 
 def format_recipes() -> List[str]:
-    """Return the lines of gluonlab list about all recipes."""
+    """Return the lines that `gluonlab list` prints about all recipes."""
     epochs = [dataset_entry.defaults.epochs for dataset_entry in DATASETS.values()]
     summary = f"all data sets and models, {min(epochs)} to {max(epochs)} epochs: gluonlab's defaults"
     lines = (line for recipe in RECIPES for line in recipe.description_lines())
@@ -305,7 +307,7 @@ def format_recipes() -> List[str]:
 
 
 def _default_models_text() -> str:
-    """Return the default networks of data sets as text.
+    """Return the default networks of data sets as text, for example:
 
     ``without --model: lenet for digits, cifar10 (cifar_resnet20 without --recipe quick); resnet18
     for ...``

@@ -1,4 +1,4 @@
-"""Reporters print the progress of a run: lines, and a progress bar."""
+"""Reporters print the progress of a run, as lines and a progress bar."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ CLOSED = "it was already closed at the start"  # standard output, as with >&-
 
 
 class Reporter:
-    """A silent reporter, and the base class of others.
+    """A silent reporter, and the base class of other reporters.
 
-    ``output_error``: the reason if output has failed. The run then continues, and records the
-    reason.
+    ``output_error``: the reason why output has failed, or None. The run then continues, and records
+    the reason.
     """
 
     output_error: Optional[str] = None
@@ -36,7 +36,7 @@ class Reporter:
         """
 
     def epoch_ends(self, line: str) -> None:
-        """End the progress of an epoch, and print its line from `format_epoch`.
+        """Finish the progress of an epoch, and print ``line``, the result of `format_epoch`.
 
         The line is empty if the epoch was aborted.
         """
@@ -45,8 +45,8 @@ class Reporter:
 class ConsoleReporter(Reporter):
     """A reporter that prints lines on ``stream`` and a progress bar on standard error.
 
-    The bar shows images/s and the loss. In a notebook it is a widget. By default there is no bar if
-    standard error is not a terminal.
+    The bar shows images/s and the loss. In a notebook, the bar is a widget. By default there is no
+    bar if standard error is not a terminal.
     """
 
     def __init__(self, stream: Optional[TextIO] = None, bar: Optional[bool] = None) -> None:
@@ -57,7 +57,7 @@ class ConsoleReporter(Reporter):
         self._bar: Any = None
 
     def say(self, line: str) -> None:
-        """Print a line above the bar. If printing fails, set ``output_error`` and print no more."""
+        """Print a line above the bar. If printing fails, set ``output_error`` and stop printing."""
         if self.output_error is None:
             try:
                 tqdm.write(line, file=self.stream)  # above the bar, if there is one
@@ -87,7 +87,7 @@ class ConsoleReporter(Reporter):
 
 
 def format_epoch(epoch: run_schema.Epoch, epochs: int) -> str:
-    """Return the line of a finished epoch.
+    """Return the line that a run prints after an epoch.
 
     Numbers have no thousands separators, because programs parse the line. For example, SageMaker
     uses the regular expressions in sagemaker/training.

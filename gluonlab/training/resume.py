@@ -1,9 +1,10 @@
 """Resumes a run from its last checkpoint (gluonlab resume) or its output folder (--autoresume).
 
-The checks here decide which settings may differ from those of the interrupted run. --autoresume is
-for services that start the same command again, such as spot instances, queues and supervisors. It
-resumes, restarts or skips the run, depending on the files that an earlier start has left in the
-folder. If a service has restored the folder, files may be missing or out of date.
+The checks in this module decide which settings may differ from the settings of the interrupted run.
+--autoresume is for services that start the same command again, such as spot instances, queues and
+supervisors. --autoresume resumes, restarts or skips the run, depending on the files that an earlier
+start has left in the folder. If a service has restored the folder, files may be missing or out of
+date.
 """
 
 from __future__ import annotations
@@ -85,14 +86,14 @@ class ResumePoint(NamedTuple):
     def keeps_stop(self) -> bool:
         """True if a callback's earlier request to stop also stops the resumed run.
 
-        A user who resumes a stopped run with --resume wants to continue it.
+        A user who resumes a stopped run with --resume wants to continue the training.
         """
         return self.by_autoresume or not self.stopped
 
     def read_history(self, group: ProcessGroup) -> List[Epoch]:
-        """Return the epochs finished at the checkpoint. Rank 0 reads and broadcasts them.
+        """Return the epochs finished at the checkpoint, which rank 0 reads and broadcasts.
 
-        Call this after `open_run_directory`, which removes the lines of later epochs.
+        Call this method after `open_run_directory`, which removes the lines of later epochs.
         """
         lines = read_lines(self.folder) if group.rank == 0 else []
         encoded = json.dumps([vars(line) for line in lines if isinstance(line, Epoch)]).encode()
@@ -100,7 +101,7 @@ class ResumePoint(NamedTuple):
 
 
 def read_resume_point(folder: "str | Path", group: ProcessGroup = SINGLE_PROCESS) -> ResumePoint:
-    """Return the run to resume. Rank 0 reads it from ``folder`` and broadcasts it.
+    """Return the run to resume. Rank 0 reads the run from ``folder`` and broadcasts it.
 
     If config.json is missing or damaged, the copy in the checkpoint is used. If the folder has no
     usable checkpoint, raises DataError at rank 0, and RunError in the other processes.
@@ -127,7 +128,7 @@ def broadcast_description(path: Path, local: Optional[RunDescription], group: Pr
 
 
 def _read_resume_point(path: Path) -> ResumePoint:
-    """Read the run to resume, in one process. Raises DataError."""
+    """Read the run to resume, in one process. Raises DataError if the run cannot be resumed."""
     try:
         description = read_description(path, RUN_HINT)
     except DataError as error:
@@ -149,7 +150,8 @@ def _was_stopped(path: Path) -> bool:
 def resumed_config(resume_point: ResumePoint, group: ProcessGroup = SINGLE_PROCESS, **given: Any) -> TrainConfig:
     """Return the config of the interrupted run, updated with the ``given`` settings.
 
-    The total batch size stays the same, even on a different number of devices. Raises ConfigError.
+    The total batch size stays the same, even on a different number of devices. Raises ConfigError
+    for a setting that cannot be changed.
     """
     description = resume_point.description
     requested, used = description.requested, description.used
@@ -201,8 +203,8 @@ def _other_folder_error(out: str, resume_point: ResumePoint) -> ConfigError:
 def keep_recorded_cut(config: TrainConfig, description: RunDescription) -> TrainConfig:
     """Return the config with the run's ``cut`` of the network, unless the config changes the cut.
 
-    The config changes the cut if it sets ``cut``, or if its stages or balance differ from the
-    run's. A cut that was chosen by measurement could differ if it were measured again.
+    The config changes the cut if it sets ``cut``, or if it has other stages or another balance than
+    the run. A cut that was chosen by measurement could differ if it were measured again.
     """
     recorded, current, cut = description.requested, config.to_dict(), description.used.get("cut")
     names = ("strategy", "pipeline_parallel", "stages_per_device", "pipeline_schedule")
@@ -335,7 +337,7 @@ AUTORESUME_PERIOD = "1 epoch"
 
 
 class ExistingRun(NamedTuple):
-    """A run that --autoresume has found in its folder.
+    """A run that --autoresume has found in the output folder.
 
     ``resume_point``: None if there is no usable checkpoint. ``finished``: the run's description if
     the run is complete, with all its files; otherwise None.
@@ -407,7 +409,7 @@ def keep_recorded_settings(
 ) -> TrainConfig:
     """Return the config with the existing run's ``cut`` of the network into stages.
 
-    If the number of processes has changed, the whole batch also keeps its size.
+    If the number of processes has changed, the config also keeps the size of the whole batch.
     """
     if existing_run.resume_point is None:
         return config
@@ -422,7 +424,7 @@ def keep_recorded_settings(
 def read_finished_result(existing_run: ExistingRun, plan: Plan, strategy: Strategy) -> Optional[Result]:
     """Return the result of a complete run; None if the run must be resumed or restarted.
 
-    Raises ConfigError if the plan's settings differ from the run's.
+    Raises ConfigError if the run was trained with other settings than the plan's settings.
     """
     folder, description = existing_run.folder, existing_run.finished
     epochs_done = description.used.get("epochs") if description is not None else None
@@ -463,7 +465,7 @@ def read_finished_result(existing_run: ExistingRun, plan: Plan, strategy: Strate
 def archive_and_restart(existing_run: ExistingRun, group: ProcessGroup = SINGLE_PROCESS) -> str:
     """Move the files of a run without a checkpoint to another folder, and return a message.
 
-    Rank 0 does this, and the other processes wait. Raises OutputError.
+    Rank 0 moves the files, and the other processes wait. Raises OutputError on failure.
     """
     return run_on_all_ranks(group, lambda: _archive_existing_run(existing_run) if group.rank == 0 else "")
 

@@ -13,12 +13,12 @@ On the CPU, the estimates are too small by
 MXNet's plan counts four bytes for every number, so with float16 the estimates are an upper bound.
 
 `measure_run_memory` runs `gluonlab.training.memory_trial_child` in a child process. The measured
-memory covers everything, including scratch memory, kvstore buffers, and Python with its libraries.
+memory includes everything, even scratch memory, kvstore buffers, and Python with its libraries.
 
-- CPU devices: it measures the peak resident memory of the child and its decoder processes. The
-  memory limit of a container applies to the same memory.
-- GPUs: it measures the decrease of free memory from start to end, on the GPU with the largest
-  decrease. MXNet does not release memory in between. CUDA's context is not included.
+- For CPU devices, the measurement is the peak resident memory of the child and its decoder
+  processes. The memory limit of a container applies to the same memory.
+- For GPUs, the measurement is the decrease of free memory from start to end, on the GPU with the
+  largest decrease. MXNet does not release memory in between. CUDA's context is not included.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class DeviceMemory(NamedTuple):
         return sum(self[1:])
 
     def lines(self) -> List[str]:
-        """Return the lines of a table with these sizes, in MiB."""
+        """Return the lines of a table with the sizes of all parts, in MiB."""
         names = (*self._fields[1:], "total")
         rows = [(name.replace("_", " "), getattr(self, name)) for name in names]
         images = f"{self.images:,} image{'s' * (self.images != 1)}"
@@ -114,7 +114,8 @@ class MemoryEstimator:
     def __init__(self, plan: Plan, net: gluon.HybridBlock, estimate_parts: Optional[EstimateParts] = None) -> None:
         """Prepare the estimates.
 
-        ``estimate_parts``: the strategy's ``estimate_memory``; by default that of data parallelism.
+        ``estimate_parts``: the strategy's method ``estimate_memory``; by default, the estimate for
+        data parallelism.
         """
         self.plan = plan
         loss = plan.make_loss()
@@ -174,10 +175,9 @@ class MemoryEstimator:
     def _data_bytes(self, images: int) -> int:
         """Return the bytes of all images and labels on a device with ``images`` images per batch.
 
-        These are the splits that stay on the device, the copy shuffled for the epoch, and the
-        prefetched batches. One more batch is in use, and another one is being made. With mixup, the
-        shuffled copy of the epoch's images counts twice, since each image is mixed with another
-        one.
+        The result includes the splits that stay on the device, the shuffled copy for the epoch, the
+        prefetched batches, the batch in use, and the batch that is being made. With mixup, the
+        shuffled copy counts twice, since each image is mixed with another image.
         """
         plan, dataset = self.plan, self.plan.dataset
         splits = (dataset.train, dataset.test)
@@ -200,7 +200,7 @@ def make_memory_estimator(plan: Plan) -> MemoryEstimator:
 def memory_report(plan: Plan, net: gluon.HybridBlock, estimate_parts: EstimateParts) -> List[str]:
     """Return the lines of --estimate-memory.
 
-    If the network is split, they include a row for data parallelism.
+    If the network is split, the lines include a row for data parallelism.
     """
     rows = MemoryEstimator(plan, net, estimate_parts).rows(plan.largest_shard_size)
     if plan.parallelism.mode != DATA:
@@ -220,7 +220,7 @@ def as_data_parallel(plan: Plan) -> Plan:
 
 
 def _device_label(ctxs: Sequence[object]) -> str:
-    """Return a label for devices with the same role in each copy of the network: ``cpu(0) +3``."""
+    """Return a label such as ``cpu(0) +3``, for devices with the same role in several replicas."""
     return f"{ctxs[0]}" + f" +{len(ctxs) - 1}" * (len(ctxs) > 1)
 
 
@@ -244,7 +244,7 @@ class GpuMemoryUse:
         self._before = self._free_bytes()
 
     def used_bytes(self) -> int:
-        """Wait for all operators, and return the largest decrease of a GPU, in bytes."""
+        """Wait for all operators, and return the largest decrease of free memory on a GPU."""
         mx.nd.waitall()
         return max((before - now for before, now in zip(self._before, self._free_bytes())), default=0)
 
@@ -298,7 +298,7 @@ def measure_run_memory(
 def measure_and_format_memory(config: TrainConfig, dataset: Dataset, ctxs: Sequence[mx.Context]) -> str:
     """Measure the memory of a run, and return a line about it.
 
-    Raises RunError if there is not enough memory, and the errors of the run.
+    Raises RunError if there is not enough memory. Also raises the errors of the run.
     """
     owner = "each GPU" if ctxs[0].device_type == "gpu" else "process"
     try:
@@ -315,7 +315,10 @@ def measure_and_format_memory(config: TrainConfig, dataset: Dataset, ctxs: Seque
 
 
 def _wait_for_child(child: "subprocess.Popen[bytes]", limit_bytes: Optional[int]) -> None:
-    """Wait until the child exits. Raises MemoryLimitExceeded above ``limit_bytes``."""
+    """Wait until the child exits.
+
+    Raises MemoryLimitExceeded if the child uses more than ``limit_bytes``.
+    """
     while True:
         try:
             child.wait(POLL_S)

@@ -1,4 +1,4 @@
-"""Agreement between processes that train together: the time, signals, and when to stop.
+"""Makes processes that train together agree on the time, on signals, and on when to stop.
 
 A signal may reach only one process, callbacks run in one process, and clocks differ. But all
 processes must write checkpoints and stop after the same step.
@@ -32,7 +32,7 @@ class StopCoordinator:
     Rank 0 sends its clock and its request to stop. Each process sends the signal that its
     ``request`` has recorded. These values are exchanged together with the losses, every few steps,
     so that no step waits for them (`local_flags`, `update_from_all`). A single process uses its
-    values at once.
+    values immediately.
     """
 
     def __init__(self, group: ProcessGroup = SINGLE_PROCESS, request: Optional[StopRequest] = None) -> None:
@@ -50,8 +50,8 @@ class StopCoordinator:
     def local_flags(self) -> "NDArray[Any]":
         """Return this process's values for the exchange: time, signal, and step to stop after.
 
-        A received signal is a 1 at the signal's position. Time and step are 0 except at rank 0, so
-        that their sum over all processes is rank 0's value.
+        A received signal is encoded as a 1 at the signal's position. Time and step are 0 in all
+        processes except rank 0, so that the sum over all processes is rank 0's value.
         """
         time_s, stop_step = 0.0, 0
         if self._group.rank == 0:
@@ -74,7 +74,7 @@ class StopCoordinator:
 
     @property
     def signal_received(self) -> bool:
-        """True if this process has received a signal, or knows that another process has."""
+        """True if this process has received a signal, or knows of a signal to another process."""
         return self._request.number is not None
 
     @property
@@ -83,20 +83,20 @@ class StopCoordinator:
         return self._request.number if self._group.size == 1 else self._shared_signal
 
     def request_stop(self, step: int) -> None:
-        """Request that training stops as soon as all processes know. Rank 0 calls this.
+        """Request that training stops as soon as all processes know of the request.
 
-        ``step``: the last step of rank 0.
+        Only rank 0 calls this method. ``step``: the last step of rank 0.
         """
         self.stop_step_of_rank_0 = step if self._group.size == 1 else step + STOP_DELAY
 
     def synchronize(self) -> None:
-        """Exchange the values now. All processes must call this together."""
+        """Exchange the values now. All processes must call this method together."""
         if self._group.size > 1:
             self.update_from_all(self._group.all_reduce_values(self.local_flags()))
 
     @property
     def is_stopping(self) -> bool:
-        """True if training stops, at the latest at the end of this epoch."""
+        """True if training stops at the end of this epoch or earlier."""
         return self._stop_step is not None
 
     def stops_after(self, step: int) -> bool:
@@ -132,8 +132,8 @@ class StopCoordinator:
 def run_on_all_ranks(group: ProcessGroup, work: Callable[[], T]) -> T:
     """Call ``work`` in every process, wait for all processes, and return this process's result.
 
-    If ``work`` fails in a process, its exception is raised there, and RunError in all others.
-    ``work`` must not communicate with other processes.
+    If ``work`` fails in a process, that process raises the exception, and all other processes raise
+    RunError. ``work`` must not communicate with other processes.
     """
     try:
         result = work()

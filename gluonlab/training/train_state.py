@@ -40,7 +40,7 @@ def set_strategy_parameters(strategy: Strategy, parameters: Mapping[str, nd.NDAr
 
 
 class TimedIterator:
-    """Iterator over ``items`` that adds up the time spent waiting for them in ``seconds``."""
+    """Iterator over ``items`` that measures how many ``seconds`` are spent waiting for items."""
 
     def __init__(self, items: Iterator[Any]) -> None:
         self._items, self.seconds = items, 0.0
@@ -59,8 +59,8 @@ class TimedIterator:
 class TrainState:
     """All parts of a run that change from step to step.
 
-    ``start_time``: the start of the run, by ``time.perf_counter``. For a resumed run, it is set as
-    if the run had not been interrupted.
+    ``start_time``: the start of the run, by ``time.perf_counter``. For a resumed run, the time is
+    set as if the run had not been interrupted.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class TrainState:
 
     @property
     def _epoch_steps_done(self) -> int:
-        """The number of steps done in this epoch, including those that a resumed run repeats."""
+        """The number of steps done in this epoch, including steps that a resumed run repeats."""
         if self._resumed_from is not None:
             return int(self._resumed_from.state["loader"]["step"])
         return self.loader.step
@@ -151,7 +151,7 @@ class TrainState:
         return closing(self._iterate_batches())
 
     def _iterate_batches(self) -> "Generator[Batch, None, None]":
-        """Yield the batches of the epoch; in a resumed run, those after the checkpoint."""
+        """Yield the batches of the epoch; in a resumed run, only batches after the checkpoint."""
         if self._resumed_from is None:
             self.epoch_start_time, self._waited_before_resume = time.perf_counter(), 0.0
         with closing(iter(self.loader)) as batches:
@@ -162,10 +162,10 @@ class TrainState:
                 yield batch
 
     def _retrain_to_checkpoint(self, batches: "Generator[Batch, None, None]") -> None:
-        """Train again from the last seeding of random numbers to the checkpoint, then restore it.
+        """Repeat the steps from the last seeding of random numbers to the checkpoint.
 
-        The repeated steps advance the random number generators of the devices. Their state cannot
-        be stored in a checkpoint.
+        Then restore the checkpoint. The repeated steps advance the devices' random number
+        generators, whose state cannot be stored in a checkpoint.
         """
         checkpoint, self._resumed_from = self._resumed_from, None
         if checkpoint is None:
@@ -200,8 +200,8 @@ class TrainState:
     def make_checkpoint(self, score: Optional[float] = None) -> Checkpoint:
         """Return a checkpoint of the current state, without waiting for the devices.
 
-        All processes of a group call this after the same step. ``score``: score of the epoch that
-        has just ended.
+        All processes of a group call this method after the same step. ``score``: score of the epoch
+        that has just ended.
         """
         local = self.strategy.state()
         losses, loss_rows = self.loss_meter.state()
@@ -225,7 +225,7 @@ class TrainState:
         return Checkpoint(self.strategy.parameters(), states_to_arrays(local.optimizer), devices, state)
 
     def restore(self, checkpoint: Checkpoint, best_score: float) -> List[StepLoss]:
-        """Restore the state of a checkpoint, and return its losses that were still unread.
+        """Restore the state of a checkpoint, and return the losses that had not been read yet.
 
         ``best_score``: the best score of the epochs so far.
         """
@@ -289,13 +289,13 @@ class DeviceRng:
 
     @property
     def cannot_be_seeded(self) -> bool:
-        """True if cuDNN draws random numbers. Its generator cannot be seeded again."""
+        """True if cuDNN draws random numbers. cuDNN's generator cannot be seeded again."""
         return any(ctx.device_type == "gpu" for ctx in self._ctxs)
 
     def seed_before_step(self, epoch: int, step: int) -> None:
         """Seed the devices' random numbers before every SEED_EVERY-th step, without waiting.
 
-        ``epoch`` and ``step`` (of the epoch) count from 0.
+        ``epoch``, and ``step`` within the epoch, are counted from 0.
         """
         if self._ctxs and step % SEED_EVERY == 0:
             for device, ctx in enumerate(self._ctxs, start=self._first):
@@ -304,7 +304,7 @@ class DeviceRng:
                 mx.random.seed(int(seed) >> 1, ctx=ctx)
 
     def steps_to_replay(self, step: int) -> int:
-        """Return the number of steps before this one that a resumed run must train again."""
+        """Return how many steps before ``step`` a resumed run must repeat."""
         return step % SEED_EVERY if self._ctxs else 0
 
 

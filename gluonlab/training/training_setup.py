@@ -1,7 +1,8 @@
 """Prepares a run before its first step: data set, plan, network and strategy.
 
-`prepare` creates the network and the strategy. `run_header` and the warnings are the lines that a
-run prints first and last. Processes that train together check here that their options agree.
+`prepare` creates the network and the strategy. A run prints the lines of `run_header` first, and
+warnings before and after the training. `check_same_options` checks that all processes have the same
+options.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def read_dataset_on_all_ranks(
     """Read the data set that was given to `train`, in every process.
 
     The settings that do not depend on the data are checked first. Raises a UsageError for a wrong
-    setting, DataError, and RunError if another process fails.
+    setting, DataError for invalid data, and RunError if another process fails.
     """
 
     def check_and_read() -> Optional[Dataset]:
@@ -83,7 +84,7 @@ def make_plan_on_all_ranks(
     components: UserComponents = NO_USER_COMPONENTS,
     devices_per_copy: int = 1,
 ) -> Plan:
-    """Return the plan of this process. All processes call this, and fail together.
+    """Return the plan of this process. All processes call this function, and fail together.
 
     Args:
         config: The settings.
@@ -102,7 +103,7 @@ def make_plan_on_all_ranks(
     """
 
     def resolve() -> Tuple[ResolvedConfig, DeviceSetup]:
-        """Check settings and devices, and at rank 0 that the run's folder can be written."""
+        """Check settings and devices. At rank 0, also check that the run's folder is writable."""
         if group.rank == 0 and not is_existing_run:
             RunDirectory.check(config.out)
         resolved = resolve_config(config, dataset, group, components)
@@ -132,7 +133,7 @@ def _gather_counts(group: ProcessGroup, count: int) -> Tuple[int, ...]:
 
 
 class TrainingSetup(NamedTuple):
-    """The network and strategy of a run, and the ``header``: the lines that the run prints first."""
+    """The strategy of a run, and the ``header``: the lines that the run prints first."""
 
     strategy: Strategy
     header: List[str]
@@ -141,11 +142,14 @@ class TrainingSetup(NamedTuple):
 @nd_semantics()
 @exit_if_stuck()  # creating a strategy may run and time the network
 def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> TrainingSetup:
-    """Create the network and the strategy. Raises a UsageError if the plan rules them out."""
+    """Create the network and the strategy. Raises a UsageError if they do not support the plan."""
     header: List[str] = []
 
     def make_initialized_net(ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None) -> gluon.HybridBlock:
-        """Create the network, with pretrained parameters if any; ``start``: see `make_net`."""
+        """Create the network, and load pretrained parameters if requested.
+
+        ``start``: see `make_net`.
+        """
         net = make_net(plan, ctxs, start)
         if plan.user_components.net is not None or plan.user_components.loss is not None:
             graph = loss_graph(net, plan.make_loss(), plan.preprocess)
@@ -178,10 +182,10 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Trainin
 
 
 def measure_memory_line(plan: Plan, make_strategy: Optional[MakeStrategy]) -> Optional[str]:
-    """Measure the memory of the run in a child process, and return a line about it for --estimate-memory.
+    """Measure the memory of the run in a child process, and return the line of --estimate-memory.
 
-    Return None without --estimate-memory. Raises ConfigError for a custom strategy, and RunError if there is
-    not enough memory.
+    Return None without --estimate-memory. Raises ConfigError for a custom strategy, and RunError if
+    there is not enough memory.
     """
     if not plan.estimate_memory:
         return None
@@ -338,7 +342,9 @@ PROCESS_LOCAL_OPTIONS = (
 
 
 def check_same_options(config: TrainConfig, group: ProcessGroup) -> None:
-    """Raise ConfigError in all processes if their options differ. All processes must call this.
+    """Raise ConfigError in all processes if their options differ.
+
+    All processes must call this function.
 
     Processes with different options would sum gradients of different runs, or wait for each other
     forever.

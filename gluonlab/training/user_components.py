@@ -58,9 +58,9 @@ class UserComponents:
     """The user's network, loss and metrics.
 
     Attributes:
-        net: A HybridBlock, or a function that returns a HybridBlock. The function gets the number
-            of classes, if it has a parameter. The network maps images (n, C, H, W) to scores
-            (n, classes). Parameters that are already initialized are kept.
+        net: A HybridBlock, or a function that returns a HybridBlock. If the function has a
+            parameter, it is called with the number of classes. The network maps images (n, C, H, W)
+            to scores (n, classes). Parameters that are already initialized are kept.
         loss: A HybridBlock that maps scores (n, classes) and labels (n,) to one value per image.
         metrics: See `gluonlab.training.user_metrics`.
     """
@@ -94,7 +94,10 @@ class UserComponents:
         return {"own": names} if names else {}
 
     def make_net(self, classes: int) -> gluon.HybridBlock:
-        """Return the network, maybe uninitialized. Raises ModelError unless it is a HybridBlock."""
+        """Return the network, which may be uninitialized.
+
+        Raises ModelError if the network is not a HybridBlock.
+        """
         net, name = self.net, self.net_name
         if not isinstance(net, gluon.Block):
             # parameters are saved by name, so the numbers in names must start at 0 again
@@ -115,7 +118,10 @@ NO_USER_COMPONENTS = UserComponents()
 def make_user_components(
     net: Any = None, loss: Optional[gluon.HybridBlock] = None, metrics: Any = None
 ) -> UserComponents:
-    """Check and collect the user's components. Raises ConfigError or ModelError."""
+    """Check and collect the user's components.
+
+    Raises ConfigError or ModelError for an invalid component.
+    """
     if net is not None and not callable(net):
         raise ModelError(
             f"net {net!r}: pass a gluon.HybridBlock, or a function that returns one, such as "
@@ -332,7 +338,7 @@ class Xavier(mx.init.Xavier):
     """Xavier initialization, or Gluon's default for parameters with fewer than two axes."""
 
     def _init_weight(self, desc: Any, array: Any) -> None:
-        """Fill ``array``: by Xavier if it has two or more axes, else by `mx.init.Uniform`."""
+        """Fill ``array`` with Xavier if it has two or more axes, else with `mx.init.Uniform`."""
         if len(array.shape) > 1:
             super()._init_weight(desc, array)
         else:
@@ -351,7 +357,7 @@ def check_distinct_names(loss: gluon.HybridBlock, net: gluon.HybridBlock) -> Non
 
 
 def check_trainable(net: gluon.HybridBlock, name: str) -> None:
-    """Raise ModelError for parameters that cannot be trained: sparse, or of unknown shape."""
+    """Raise ModelError for parameters that are sparse or have an unknown shape."""
     params = net.collect_params()
     sparse = [param for param in params.values() if (param._stype, param._grad_stype) != DENSE_STORAGE]
     if sparse:
@@ -368,7 +374,7 @@ def check_trainable(net: gluon.HybridBlock, name: str) -> None:
 
 
 def initialize_parameters(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> None:
-    """Initialize new parameters on these devices, and move existing ones there."""
+    """Initialize new parameters on ``ctxs``, and move existing parameters to ``ctxs``."""
     params = net.collect_params()
     existing = [param for param in params.values() if param._data is not None or param._deferred_init]
     for param in existing:
@@ -385,7 +391,10 @@ def initialize_parameters(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> Non
 
 
 def _is_regression_loss(values: Any, shapes: Mapping[str, Any]) -> bool:
-    """Return True if a loss accepts labels of the scores' shape; ``values``: its graph."""
+    """Return True if a loss accepts labels with the shape of the scores.
+
+    ``values`` is the graph of the loss.
+    """
     try:
         outputs = values.infer_shape_partial(scores=shapes["scores"], labels=shapes["scores"])[1]
     except (AttributeError, mx.MXNetError):  # it has no graph, or not for such labels, either
@@ -394,7 +403,10 @@ def _is_regression_loss(values: Any, shapes: Mapping[str, Any]) -> bool:
 
 
 def _unused_inputs(graph: Any, inputs: Iterable[str]) -> List[str]:
-    """Return the inputs that a graph does not use. Raises TypeError if it is not a graph."""
+    """Return the inputs that a graph does not use.
+
+    Raises TypeError if ``graph`` is not a graph.
+    """
     if not isinstance(graph, mx.sym.Symbol):
         raise TypeError(f"it returns a {type(graph).__name__}, not one array")
     graph_inputs = graph.list_inputs()
@@ -402,13 +414,13 @@ def _unused_inputs(graph: Any, inputs: Iterable[str]) -> List[str]:
 
 
 def _find_headless_operator(graph: mx.sym.Symbol, learned: Collection[str]) -> Optional[str]:
-    """Return the first operator in a graph's backward that ignores its output gradient."""
+    """Return the first operator of a graph whose backward ignores its output gradient."""
     operators = (node["op"] for node, _ in nodes_in_backward(graph, learned))
     return next((name for name in operators if name in HEADLESS_OPERATORS), None)
 
 
 def _is_dataset_name(dataset: str) -> bool:
-    """Return True if gluonlab knows a data set by this name."""
+    """Return True if gluonlab has a data set with this name."""
     try:
         find_dataset_kind(dataset)
     except DataError:

@@ -42,11 +42,12 @@ METRIC_INPUTS = (
 def metrics_by_name(given: Any) -> Dict[str, Metric]:
     """Return checked metrics by name, as functions of scores (n, classes) and labels (n,).
 
-    ``given``: a function, an mx.metric.EvalMetric or its class, or several in a list or dictionary.
-    A CompositeEvalMetric is replaced by the metrics that it contains. An attribute ``takes`` of a
-    metric selects its input: SCORES or PROBABILITIES. By default, MXNet's metrics get the input
-    that their definitions require, and all others get scores. Raises ConfigError for an object that
-    is not a metric, and for a duplicate name.
+    ``given``: a metric, or a list or dictionary of metrics. A metric is a function, an
+    mx.metric.EvalMetric, or a subclass of EvalMetric. A CompositeEvalMetric is replaced by the
+    metrics that it contains. An attribute ``takes`` of a metric selects its input: SCORES or
+    PROBABILITIES. By default, MXNet's metrics get the input that their definitions require, and all
+    other metrics get scores. Raises ConfigError for an object that is not a metric, and for a
+    duplicate name.
     """
     if given is None:
         return {}
@@ -74,9 +75,9 @@ def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> N
     """Raise ConfigError for a metric that fails on random scores.
 
     Otherwise the metric would fail after the first epoch, and this epoch would be lost. There are
-    as many scores as validation images, because a metric may fail for fewer. The true labels are used if
-    they are in memory. The scores are probabilities, because a metric for a network that ends in
-    softmax may need probabilities.
+    as many scores as validation images, because a metric may fail for fewer images. The true labels
+    are used if they are in memory. The scores are probabilities, because a metric for a network
+    that ends in softmax may need probabilities.
     """
     if not metrics:
         return
@@ -99,7 +100,7 @@ def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> N
 def _make_metric(metric_or_class: Any) -> Any:
     """Return a metric: the given object, or an instance of the given class.
 
-    Raises ConfigError.
+    Raises ConfigError for an object that is not a metric.
     """
     try:
         metric = metric_or_class() if isinstance(metric_or_class, type) else metric_or_class
@@ -118,7 +119,7 @@ def _make_metric(metric_or_class: Any) -> Any:
 
 
 def _split_composite(metric: Any) -> Iterator[Any]:
-    """Yield the metrics in a composite metric, including nested ones; yield other metrics as is."""
+    """Yield the metrics in a composite metric, even nested metrics, or any other metric itself."""
     if type(metric) is not mx.metric.CompositeEvalMetric:
         yield metric
         return
@@ -134,7 +135,7 @@ def _metric_name(metric: Any) -> str:
 def _metric_input(name: str, metric: Any) -> str:
     """Return the kind of input that a metric needs: SCORES, PROBABILITIES or VALUES.
 
-    Raises ConfigError.
+    Raises ConfigError for a metric with another input.
     """
     attribute = getattr(metric, "takes", None)
     if attribute is not None:
@@ -167,7 +168,7 @@ def _as_function(name: str, metric: Any) -> Metric:
         return scores
 
     def compute_metric(scores: "Array", labels: "Array") -> float:
-        """Return the metric's value for these scores, converted to its kind of input."""
+        """Convert the scores to the metric's kind of input, and return the metric's value."""
         with nd_semantics():
             metric_scores = prepare_scores(scores, labels)
         if not isinstance(metric, mx.metric.EvalMetric):
@@ -249,7 +250,7 @@ def compute_metrics(metrics: Mapping[str, Metric], scores: Any, labels: Any) -> 
 
 
 def _as_number(name: str, value: Any) -> float:
-    """Convert a metric's value to a float. Raises CallbackError if it is not a number."""
+    """Convert a metric's value to a float. Raises CallbackError if the value is not a number."""
     if isinstance(value, (nd.NDArray, mx.np.ndarray)):
         value = value.asnumpy()
     shape = getattr(value, "shape", ())
@@ -263,5 +264,5 @@ def _as_number(name: str, value: Any) -> float:
 
 
 def format_metrics(values: MetricValues) -> str:
-    """Return ``f1 0.9312, kappa 0.8000``, with a dash for None."""
+    """Return text such as ``f1 0.9312, kappa 0.8000``, with a dash for None."""
     return ", ".join(f"{name} {'-' if value is None else f'{value:.4f}'}" for name, value in values.items())

@@ -30,12 +30,14 @@ _MANIFEST_LINE = re.compile(r"([0-9a-f]{64})  ([^/].*)")
 
 
 def data_root(data_dir: Optional[str] = None) -> Path:
-    """Return the folder that contains all data sets, from the first of these settings that exists.
+    """Return the folder that contains all data sets.
+
+    The first of these settings that is set determines the folder:
 
     ====================  =====================================
     ``data_dir``          value of --data-dir
     GLUONLAB_DATA         environment variable
-    XDG_CACHE_HOME        environment variable; /gluonlab in it
+    XDG_CACHE_HOME        environment variable, plus /gluonlab
     otherwise             ~/.cache/gluonlab
     ====================  =====================================
 
@@ -71,7 +73,8 @@ def _check_data_dir(data_dir: str) -> Path:
 def candidate_folders(root: Path, source: Source) -> List[Path]:
     """Return the folders that may contain the files of a data set, in search order.
 
-    The result includes the archive's top folder, for users who unpacked the archive by hand.
+    The result includes the archive's top folder, because users may have unpacked the archive by
+    hand.
     """
     top_folder = source.contents.top_folder if source.contents else ""
     return [
@@ -116,9 +119,9 @@ def find_data_files(
 
 @contextmanager
 def convert_read_errors(path: Path, replaceable: str = "--data-dir") -> Iterator[None]:
-    """Convert an OSError in the with block to a DataError, which says that ``path`` cannot be read.
+    """Convert an OSError in the with block to a DataError: ``path`` cannot be read.
 
-    ``replaceable``: what the message tells the user to replace, such as "file".
+    ``replaceable``: the noun in the advice "use another ...", such as "file".
     """
     try:
         yield

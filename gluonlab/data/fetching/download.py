@@ -62,8 +62,8 @@ def download(
     download the same data set wait for each other.
 
     Raises DownloadError if a file is not available at any address. The message describes how to
-    fetch the file by hand. Raises OutputError if the disk is full, and ConfigError for a ``mirror``
-    that is not http:// or https://.
+    fetch the file by hand. Raises OutputError if the disk is full, and ConfigError if ``mirror``
+    does not start with http:// or https://.
     """
     mirrors = _user_mirrors(source, mirror) + list(source.mirrors)
     folder = root / source.name
@@ -137,7 +137,7 @@ class _DatasetDownload(NamedTuple):
     def fetch_archive(self) -> None:
         """Download and unpack an archive.
 
-        If the user has put a copy into ``root``, use that copy.
+        If the user has put a copy of the archive into ``root``, that copy is used.
         """
         [file] = self.source.files
         install = partial(_install_archive, self.source, self.root / self.source.name)
@@ -156,8 +156,9 @@ class _DatasetDownload(NamedTuple):
     ) -> None:
         """Download one file to ``folder`` from the first mirror that has it.
 
-        ``install``: moves the file into place, or raises DataError if it is wrong. ``by_hand``:
-        lines for the error message that describe how to fetch the file by hand.
+        ``install``: a function that moves a correct file into place, and raises DataError for a
+        wrong file. ``by_hand``: lines for the error message that describe how to fetch the file by
+        hand.
         """
         sizes = range(file.size, file.size + 1)  # allowed sizes in bytes
         if self.source.contents and self.source.contents.known_files:
@@ -207,7 +208,7 @@ class _DatasetDownload(NamedTuple):
 
 
 def _install_file(file: KnownFile, folder: Path, part: Path) -> None:
-    """Verify a downloaded file, and give it its final name.
+    """Verify a downloaded file, and rename it to its final name.
 
     Raise DataError if the file is wrong.
     """
@@ -360,8 +361,8 @@ def _write_response(
 ) -> str:
     """Write the response to ``part``, from byte ``start`` on.
 
-    Returns the reason why the connection was lost, or "" if it was not. Raises DownloadError if
-    fewer than MIN_BYTES_PER_S arrive during ``timeout_s``.
+    Returns the reason why the connection was lost, or "" if the connection was not lost. Raises
+    DownloadError if fewer than MIN_BYTES_PER_S arrive during ``timeout_s``.
 
     ``total``: the expected size of the whole file, if it is known.
     """
@@ -400,7 +401,7 @@ def _read_chunk(response: requests.Response, max_bytes: int) -> bytes:
 
 
 def _find_response_start(response: requests.Response, present: int) -> Optional[int]:
-    """Return the position in the file where a response starts: ``present`` if resumed, else 0.
+    """Return the file position at which a response starts: ``present`` if it resumes, else 0.
 
     Returns None if the response does not continue the local file. ``present``: the size of the
     local file in bytes.

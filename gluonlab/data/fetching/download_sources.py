@@ -33,8 +33,8 @@ class ArchiveContents:
     verified instead of the archive's digest, so that a repacked archive is accepted. Without known
     files, the archive's digest is verified, and the top folder is removed from all paths.
 
-    ``top_folder``: the name of the top folder, which is also searched for files, for users who
-    unpacked the archive by hand.
+    ``top_folder``: the name of the archive's top folder. This folder is also searched for files,
+    because users may have unpacked the archive by hand.
     """
 
     max_bytes: int
@@ -48,7 +48,7 @@ class Source:
     """The files of the data set ``name``, and where to download them.
 
     ``mirrors``: addresses of folders that contain the files, in the order in which to try them.
-    ``contents``: given if ``files`` is a single archive.
+    ``contents``: only set if ``files`` is a single archive.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Source:
 def find_source(name: str, sources: Mapping[str, Source]) -> Source:
     """Return the source of a data set.
 
-    Raises a DataError that lists the choices for other names.
+    For an unknown name, raises a DataError that lists the choices.
     """
     if name not in sources:
         raise DataError(unknown("data set to download", name, sources))

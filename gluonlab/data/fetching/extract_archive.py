@@ -1,4 +1,4 @@
-"""Unpacks tar archives safely: without links, devices or outside paths, and up to a size limit."""
+"""Unpacks tar archives safely: no links, devices or paths outside the target, and limited size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALLOWED_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
 def unpack_archive(
     archive: Path, target: Path, contents: ArchiveContents, disk_full_hint: str = "free disk space"
 ) -> Dict[str, str]:
-    """Write the files in a .tar.gz or .tar to the empty folder ``target``. Return their SHA-256.
+    """Write the files in a .tar.gz or .tar to the empty folder ``target``. Return their digests.
 
     If ``contents`` lists known files, only these files are written, without folders, and their
     digests are verified. Otherwise, the archive's top folder is removed from all paths. Owners,
@@ -90,7 +90,7 @@ class _BoundedReader:
 def _open_archive(archive: Path, contents: ArchiveContents) -> Iterator[tarfile.TarFile]:
     """Open the archive as a tarfile, and convert errors due to damaged headers to DataErrors.
 
-    The number of bytes read is limited, because a small compressed file can inflate to a huge one.
+    The number of bytes read is limited, because a small compressed file can inflate to a huge file.
     """
     max_bytes = contents.max_bytes + contents.max_files * HEADER_BYTES + END_BYTES
     try:
@@ -144,7 +144,7 @@ def _member_fault(member: tarfile.TarInfo) -> str:
 
 
 def _path_below_target(name: str, contents: ArchiveContents) -> Optional[str]:
-    """Return a member's path below the target folder, or None if the member is to be skipped."""
+    """Return a member's path below the target folder, or None for a member to skip."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if contents.known_files:
         known = [file.name for file in contents.known_files]
@@ -153,7 +153,7 @@ def _path_below_target(name: str, contents: ArchiveContents) -> Optional[str]:
 
 
 def _write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, archive: Path, path: Path, disk_full_hint: str) -> str:
-    """Write a file from the archive to ``path``. Return the file's SHA-256."""
+    """Write a file from the archive to ``path``. Return the file's SHA-256 digest."""
     content, digest = tar.extractfile(member), hashlib.sha256()
     # Errors of reading mean a damaged archive. Errors of open, write and close mean a disk problem.
     with raise_output_errors(path, disk_full_hint):

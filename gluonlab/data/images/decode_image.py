@@ -78,7 +78,7 @@ def decode_image(
         seed: If given, the seed of `random_crop_box`, whose box is decoded instead of the central
             square.
         use_turbojpeg: Whether to use the faster `gluonlab.data.images.turbojpeg` for the files that
-            it supports. The pixels are the same.
+            it supports. Both decoders produce the same pixels.
         resizer: One of RESIZERS in `gluonlab.data.images.resize_image`.
 
     Raises:
@@ -96,7 +96,7 @@ def decode_image(
         return _to_planes(turn_upright(part, rotation))
 
     def crop_box(displayed: Tuple[int, int]) -> Box:
-        """Return the box to decode: a random crop with a ``seed``, else the central square."""
+        """Return the box to decode: a random crop if ``seed`` is given, else the central square."""
         width, height = displayed
         if seed is not None:
             return random_crop_box(seed, width, height)
@@ -144,7 +144,7 @@ def _to_planes(image: Image.Image) -> "Pixels":
 
 
 def read_short_side(location: ImageLocation) -> int:
-    """Return the smaller of an image's width and height, in pixels, from the file's header.
+    """Read the smaller of an image's width and height, in pixels, from the file's header.
 
     Raises DataError, like `decode_image`.
     """
@@ -177,8 +177,8 @@ def _crop_and_resize(name: str, size: int, image: Image.Image, box: Box, resizer
 def _convert_to_rgb(name: str, image: Image.Image) -> Image.Image:
     """Convert an image in any of Pillow's modes to RGB with 8 bits per channel.
 
-    16-bit grayscale (mode I;16, or I in older versions of Pillow) is scaled here, because Pillow's
-    own conversion clips values above 255.
+    16-bit grayscale (mode I;16, or I in older versions of Pillow) is scaled by this function,
+    because Pillow's own conversion clips values above 255.
     """
     if image.mode == "I" or image.mode.startswith("I;16"):
         values = np.asarray(image)
@@ -251,7 +251,7 @@ def exif_orientation(image: Image.Image) -> int:
 def displayed_size(size: Tuple[int, int], rotation: int) -> Tuple[int, int]:
     """Return the width and height of the displayed image. ``size``: the stored image's size.
 
-    ``rotation``: the EXIF orientation, here and in the functions below.
+    ``rotation``: the EXIF orientation of the stored image.
     """
     return (size[1], size[0]) if rotation in SIDEWAYS else size
 
@@ -259,7 +259,8 @@ def displayed_size(size: Tuple[int, int], rotation: int) -> Tuple[int, int]:
 def stored_box(box: Box, size: Tuple[int, int], rotation: int) -> Box:
     """Convert a box of the displayed image to the coordinates of the stored image.
 
-    ``size``: width and height of the stored image. ``rotation``: its EXIF orientation.
+    ``size``: width and height of the stored image. ``rotation``: the EXIF orientation of the stored
+    image.
 
     >>> stored_box((0, 0, 10, 20), (40, 30), 6)  # the upper left, rotated clockwise
     (0, 20, 20, 30)
@@ -276,7 +277,7 @@ def stored_box(box: Box, size: Tuple[int, int], rotation: int) -> Box:
 
 
 def turn_upright(image: Image.Image, rotation: int) -> Image.Image:
-    """Rotate a stored image to the displayed image."""
+    """Rotate and flip a stored image, so that it is displayed upright."""
     return image if rotation == AS_STORED else image.transpose(TRANSPOSITIONS[rotation])
 
 

@@ -1,6 +1,6 @@
 """A pool of processes that decode image files.
 
-The pool starts new processes, which load Pillow but not MXNet. It does not fork this process,
+The pool starts new processes, which load Pillow but not MXNet. The pool does not fork this process,
 because a fork makes MXNet replace its engine's workers (`gluonlab.engine.cpu_threads`). Pixels are
 returned through shared memory. Paths and messages are sent through pipes.
 
@@ -92,7 +92,7 @@ class DecoderPool:
     """A pool of ``count`` processes that decode images to (3, ``size``, ``size``).
 
     The processes are killed when the pool and its last `PendingImages` are no longer referenced.
-    They also end when this process ends. ``resizer``: see
+    The processes also end when this process ends. ``resizer``: see
     `gluonlab.data.images.resize_image.resolve_resizer`.
     """
 
@@ -130,7 +130,7 @@ class DecoderPool:
         return pending
 
     def decode(self, paths: Sequence[ImageLocation], seeds: Optional[Sequence[int]] = None) -> "Pixels":
-        """Decode these files to images (n, 3, size, size).
+        """Decode the files ``paths`` to images (n, 3, size, size).
 
         Raises the errors of `submit` and `PendingImages.result`.
         """
@@ -145,7 +145,10 @@ class DecoderPool:
 
 
 def _stop_workers(workers: List[DecodeWorker], requests: "Requests") -> None:
-    """Kill the processes, and end the threads that send them requests. Any thread can do this."""
+    """Kill the processes, and end the threads that send them requests.
+
+    Any thread can call this function.
+    """
     requests.put(None)
     for worker in workers:
         worker.process.kill()
@@ -165,8 +168,8 @@ class DecodeFuture:
 
     This class replaces concurrent.futures.Future, in which both threads acquire the same lock. A
     Ctrl-C in the waiting thread could leave that lock locked, so that the dispatching thread would
-    wait forever. In this class, the dispatching thread never waits for a lock, but only releases
-    one.
+    wait forever. In this class, the dispatching thread only releases locks, and never waits for a
+    lock.
     """
 
     def __init__(self) -> None:
@@ -268,14 +271,14 @@ class DecodeWorker:
 
 
 class RequestDispatcher:
-    """Sends requests to one process. A thread runs `run`, its loop.
+    """Sends requests to one process. The loop `run` is executed by a thread.
 
     The next request is sent before the pixels of the previous request are copied. The dispatcher
     has no reference to `DecoderPool`, because that would keep the pool alive.
 
-    The thread is not from concurrent.futures, which starts its threads with the first request. A
-    Ctrl-C at that moment would hide the thread from its executor, and Python would wait for it
-    forever at exit.
+    The thread is not from a concurrent.futures executor, which starts threads on the first request.
+    If Ctrl-C interrupted this start, the executor would lose the thread, and Python would wait for
+    the thread forever at exit.
     """
 
     def __init__(self, worker: DecodeWorker, requests: "Requests") -> None:

@@ -28,7 +28,10 @@ from gluonlab.errors import DataError
 
 
 def main(fd: int, slots: int, size: int, use_turbojpeg: int, resizer: str) -> None:
-    """Decode the files of each request until standard input ends. Arguments as in the command."""
+    """Decode the files of each request until standard input ends.
+
+    The module's docstring explains the arguments.
+    """
     warnings.simplefilter("ignore")
     shape = (slots, CHANNELS, size, size)
     memory = np.frombuffer(mmap.mmap(fd, 0), np.uint8).reshape(shape)

@@ -58,7 +58,7 @@ class FileSegment(NamedTuple):
 class FileSegments(Sequence[FileSegment]):
     """Many images in a file, stored compactly as arrays.
 
-    ``ranges``: the byte ranges of each image, usually a single one. ``numbers``: the images'
+    ``ranges``: the byte ranges of each image, usually a single range. ``numbers``: the images'
     numbers in messages, by default 0, 1, 2, ...
     """
 
@@ -89,7 +89,7 @@ class FileSegments(Sequence[FileSegment]):
         return FileSegment(self.path, name, self._several.get(int(index)) or [(begin, length)])
 
     def select(self, positions: Sequence[int]) -> FileSegments:
-        """Return the images at these positions, with unchanged numbers."""
+        """Return the images at ``positions``, with unchanged numbers."""
         ranges = [self[position].ranges for position in positions]
         return FileSegments(self.path, ranges, [self._numbers[position] for position in positions])
 
@@ -100,7 +100,7 @@ def record_name(path: str, number: int) -> str:
 
 
 def select_locations(locations: Sequence[ImageLocation], indices: Sequence[int]) -> Sequence[ImageLocation]:
-    """Return the locations at these indices."""
+    """Return the locations at ``indices``."""
     if isinstance(locations, FileSegments):
         return locations.select(indices)
     return [locations[index] for index in indices]
@@ -116,7 +116,7 @@ def location_name(location: ImageLocation) -> str:
 
 
 def open_image_file(location: ImageLocation) -> BinaryIO:
-    """Open an image as a binary file, positioned at its start. Raise OSError if that fails."""
+    """Open an image as a binary file, positioned at its start. Raise OSError on failure."""
     if isinstance(location, str):
         return open(location, "rb")
     segment, content = FileSegment(*location), b""

@@ -1,7 +1,7 @@
 """Resizes a part of an image to a square, with Pillow or cykooz.resizer.
 
 Both libraries use the filter that Pillow calls bilinear. Each new pixel is a weighted mean of the
-old pixels around it. If the image gets smaller, the mean is over a wider area. cykooz.resizer uses
+old pixels around it. If the image gets smaller, the mean covers a wider area. cykooz.resizer uses
 vector instructions and takes less than a third of Pillow's time. cykooz.resizer produces the same
 pixels on every CPU, in every release from 3.0 to 4.0.
 
@@ -9,8 +9,8 @@ The pixels of the two libraries differ slightly, for two reasons:
 
 - Images are resized in two steps, horizontally and vertically, and pixels are rounded after each
   step. cykooz.resizer always starts with the horizontal step. Pillow 12 and later start with the
-  step that leaves less work for the other. If Pillow starts with the vertical step (for a third of
-  all boxes), a quarter of the pixels differ by 1 (out of 255).
+  step that leaves less work for the other step. If Pillow starts with the vertical step (for a
+  third of all boxes), a quarter of the pixels differ by 1 (out of 255).
 - For the other boxes, three pixels in a thousand differ, because weights have 16 bits in
   cykooz.resizer and 22 bits in Pillow.
 """
@@ -59,7 +59,7 @@ def resize_image(image: Image.Image, size: int, box: Box, resizer: str) -> Image
         resizer: One of RESIZERS.
 
     Returns:
-        Image of mode RGB or RGBX.
+        The resized image, in mode RGB or RGBX.
     """
     if resizer == PILLOW:
         return image.resize((size, size), Image.Resampling.BILINEAR, box=box)
@@ -105,7 +105,7 @@ def _resize_options(left: float, top: float, width: float, height: float) -> Any
 
 
 def resolve_resizer(requested: Optional[str]) -> str:
-    """Return the requested resizer; without a request, return `default_resizer`.
+    """Return the requested resizer, or the result of `default_resizer` if none is requested.
 
     Raises:
         DataError: The resizer is not installed, or not one of RESIZERS.
@@ -126,7 +126,8 @@ def resolve_resizer(requested: Optional[str]) -> str:
 def default_resizer() -> str:
     """Return cykooz if it is installed, otherwise pillow.
 
-    If the pixels of the two differ by more than MAX_DIFFERENCE, warn once and return pillow.
+    If the pixels of the two resizers differ by more than MAX_DIFFERENCE, warn once and return
+    pillow.
     """
     if cykooz is None:
         return PILLOW

@@ -1,6 +1,6 @@
 """Decodes plain JPEGs to the same pixels as Pillow, but faster, with libjpeg-turbo (simplejpeg).
 
-Pillow is slow for small images. For 64x64 pixels, it spends four fifths of the time outside the
+Pillow is slow for small images. For 64x64 pixels, Pillow spends four fifths of the time outside the
 decoder: searching for a plugin, reading the header in Python, and copying. Pillow decodes all files
 that are not plain JPEGs, such as damaged files and JPEGs with EXIF or CMYK. `matches_pillow` checks
 once per process that the pixels are the same.
@@ -102,7 +102,7 @@ def _decodes_like_pillow(content: bytes) -> bool:
 
 
 def _example_jpegs() -> "Tuple[bytes, ...]":
-    """Return small JPEGs with every subsampling: gray and color, baseline and progressive.
+    """Return small JPEGs in color and gray, baseline and progressive, with each subsampling.
 
     The images' sides are not multiples of 8.
     """

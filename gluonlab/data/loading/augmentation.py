@@ -1,8 +1,8 @@
 """Image transforms on the devices: float conversion, normalization, random crops, flips and mixup.
 
-The random numbers of a step depend only on the seed, epoch and step. They are drawn on the host for
-the whole batch, and each device uses those for its shard. So the augmented images are the same for
-any number of devices and workers.
+The random numbers of a step depend only on the seed, epoch and step. The numbers are drawn on the
+host for the whole batch, and each device uses the numbers for its shard. So the augmented images
+are the same for any number of devices and workers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ MIN_ALPHA = 1e-30
 
 
 def make_step_rng(seed: int, epoch: int, step: int, stream: int) -> np.random.RandomState:
-    """Return a step's random number generator for one augmentation, ``stream`` (``*_STREAM``).
+    """Return a step's random number generator for one augmentation.
+
+    ``stream``: the number of the augmentation, one of the constants ``*_STREAM``.
 
     NumPy guarantees that PCG64 and RandomState return the same numbers in every version. Creating a
     RandomState directly from the list of numbers would take six times as long.
@@ -67,14 +69,14 @@ class CropsAndFlips(NamedTuple):
     mirrored: "NDArray[np.bool_]"
 
     def select(self, positions: "slice | NDArray[np.int64]") -> "CropsAndFlips":
-        """Return the crops and flips of the images at these positions."""
+        """Return the crops and flips of the images at ``positions``."""
         return CropsAndFlips(self.down[positions], self.right[positions], self.mirrored[positions])
 
 
 class Augment:
     """Random crops of zero-padded images. With ``flip``, half of the images are mirrored.
 
-    The images keep their size. This augmentation is the usual one for CIFAR-10: He et al., "Deep
+    The images keep their size. This is the usual augmentation for CIFAR-10: He et al., "Deep
     Residual Learning", 2016, section 4.2, with padding 4 and flips.
     """
 
@@ -98,7 +100,10 @@ class Augment:
         return [self._get_shifter(shard)(shard, draw.select(slice(*bound))) for shard, bound in zip(shards, bounds)]
 
     def _get_shifter(self, shard: nd.NDArray) -> "_ImageShifter":
-        """Return the `_ImageShifter` for this shard's device, shape and type, created on demand."""
+        """Return the `_ImageShifter` for the device, shape and type of ``shard``.
+
+        The first call for each device, shape and type creates the object.
+        """
         key = (shard.context, shard.shape, shard.dtype)
         if key not in self._shifters:
             self._shifters[key] = _ImageShifter(shard.shape, shard.context, shard.dtype)
@@ -110,8 +115,8 @@ class _ImageShifter:
 
     First, ``take`` selects the rows of the result. Then the images are transposed, and ``take``
     selects the columns. The alternatives, BilinearSampler and multiplication by 0/1 matrices, need
-    arithmetic: for 64 images of 3x64x64 on one core, they take 19 ms and 12 ms. The last row of
-    each of the two buffers is black, for pixels outside the image.
+    floating-point arithmetic: for 64 images of 3x64x64 on one core, they take 19 ms and 12 ms. The
+    last row of each of the two buffers is black, for pixels outside the image.
     """
 
     def __init__(self, shape: Tuple[int, ...], ctx: mx.Context, dtype: Any = np.uint8) -> None:
@@ -200,7 +205,7 @@ def _mix_images(images: nd.NDArray, partner: nd.NDArray, share: float) -> nd.NDA
 
 
 def _mix_labels(labels: nd.NDArray, partner: nd.NDArray, share: float) -> nd.NDArray:
-    """Append the partner's label to each label, and ``share``, the weight of the first label."""
+    """Append the partner's label and ``share``, the weight of the first label, to each label."""
     labels, partner = nd.cast(labels, dtype="float32"), nd.cast(partner, dtype="float32")
     if len(labels.shape) == 2:
         label_column = nd.slice_axis(labels, axis=1, begin=0, end=1)

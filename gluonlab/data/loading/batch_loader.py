@@ -4,7 +4,7 @@ There are two ways to load shards, with exactly the same result:
 
 - Streaming: each batch is assembled on the host, and its shards are copied to the devices.
 - Resident: every device keeps a copy of the whole split, and receives only the order of each epoch.
-  This method is for splits that fit in the devices' memory.
+  A split can be resident if it fits in the memory of each device.
 
 A thread prefetches batches.
 """
@@ -102,7 +102,7 @@ def _check_device_weights(weights: Sequence[Any], devices: int) -> List[Fraction
 
 
 def _check_batch_size(global_batch_size: Any) -> int:
-    """Return the batch size as an int. Raises DataError unless it is a positive integer."""
+    """Return the batch size as an int. Raises DataError for other values than positive integers."""
     if not is_positive_integer(global_batch_size):
         allowed = "a whole number of at least 1, the images of all devices"
         raise DataError(f"global_batch_size={global_batch_size!r}: use {allowed}")
@@ -121,10 +121,10 @@ _ARGUMENT_HINTS = {
 class Loader:
     """Iterate over a part of a data set in batches, with one shard per device.
 
-    Use it as ``for xs, ys in loader``. ``xs`` and ``ys`` are lists with one array per device.
-    Images are float32 (n, C, H, W) with values from 0 to 1. Labels are int32 with shape (n,) or, if
-    the images have weights, float32 with shape (n, 2): label and weight. Arrays are mx.nd, or mx.np
-    after ``npx.set_np()``.
+    Use the loader as ``for xs, ys in loader``. ``xs`` and ``ys`` are lists with one array per
+    device. Images are float32 (n, C, H, W) with values from 0 to 1. Labels are int32 with shape
+    (n,) or, if the images have weights, float32 with shape (n, 2): label and weight. Arrays are
+    mx.nd, or mx.np after ``npx.set_np()``.
 
     Every image occurs exactly once per epoch. The last batch can be smaller. The order depends only
     on the seed and the epoch. Augmentation depends only on the seed, the epoch, the step and the
@@ -141,13 +141,13 @@ class Loader:
         shuffle: Whether to shuffle the images in each epoch.
         raw: Whether images keep their type and scale, such as bytes from 0 to 255.
         prefetch: The number of batches to prepare ahead.
-        resident_bytes: The largest size of images to cache on every device, in bytes.
+        resident_bytes: Maximum size, in bytes of images, of a split that is cached on every device.
         random_crops: Whether to crop image files at random when they are decoded.
         augment: Random crops and flips on the devices.
         mixup: Mixup of pairs of images. Labels are then (n, 3), see
             `gluonlab.data.loading.augmentation.Mixup`.
         device_counts: The number of devices in each process. By default, all processes have the
-            same number.
+            same number of devices.
         drop_last: Whether to drop the last batch if it is smaller.
         weights: One positive number per device. Shards are proportional to these numbers. All
             processes need the same weights.
@@ -345,10 +345,10 @@ class _StreamingSource:
         self._idle_sharders: List[_SharderPairs] = []
 
     def load_shards(self, batches: List[BatchSelections]) -> "Iterator[Tuple[Shards, ...]]":
-        """Yield the shards of each batch and, with mixup, the shards of the images to mix into it.
+        """Yield the shards of each batch and, with mixup, of the images to mix into the batch.
 
         Images have shape (n, C, H, W) and the split's type. Labels are int32 with shape (n,). The
-        source starts to read each batch before the previous one is finished, so that decoders are
+        source starts to read each batch before the previous batch is finished, so that decoders are
         never idle. The split's errors, such as DataError for a damaged file, are raised for the
         batch that contains the file.
         """
@@ -416,6 +416,6 @@ class _DeferredReading(NamedTuple):
 def _partners_are_reversed(selections: BatchSelections) -> bool:
     """Return whether the mixup partners are this worker's own images, in reverse order.
 
-    If so, the images are read only once.
+    If the partners are the same images, the images are read only once.
     """
     return len(selections) == 2 and np.array_equal(selections[1].positions, selections[0].positions[::-1])

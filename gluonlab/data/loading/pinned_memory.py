@@ -46,7 +46,7 @@ class PinnedCopier:
         return filled
 
     def _next_buffer(self, array: "NDArray[Any]") -> nd.NDArray:
-        """Return the least recently filled buffer, or a new one if the buffer is too small."""
+        """Return the least recently filled buffer, or a new buffer if that buffer is too small."""
         if len(self._buffers) == BUFFERS:
             buffer = self._buffers.popleft()
             if buffer.shape[1:] == array.shape[1:] and len(buffer) >= len(array) and buffer.dtype == array.dtype:
@@ -57,7 +57,7 @@ class PinnedCopier:
 
 
 def make_host_copier(ctx: mx.Context) -> "Callable[[NDArray[Any]], nd.NDArray]":
-    """Return a function that copies NumPy arrays to host memory from which ``ctx`` copies fast.
+    """Return a function that copies NumPy arrays to host memory that ``ctx`` can read quickly.
 
     Reuse the function for all batches, and call it from one thread at a time.
     """

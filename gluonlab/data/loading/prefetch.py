@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 
 
 def prefetch(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None]":
-    """Yield ``items``, of which a thread computes up to ``depth`` in advance.
+    """Yield ``items``. A thread computes up to ``depth`` items in advance.
 
     Raises the exceptions that ``items`` raises. Close the generator to stop early. The thread is
     reused by later calls in this process. A new thread per epoch would leak memory, because MXNet
@@ -40,7 +40,7 @@ def prefetch(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None
 
 
 def _fill_queue(items: "Iterator[Item]", ready: "queue.Queue[Any]", stop: threading.Event) -> None:
-    """Compute the items, and put (item, None) into the queue for each of them.
+    """Compute the items, and put (item, None) into the queue for each item.
 
     At the end, put (None, None). After an exception, put (None, error). Stop early if ``stop`` is
     set.

@@ -1,12 +1,12 @@
 """Divides a batch into one shard per device, and a shard into microbatches.
 
-`shard_sizes` computes how many images each device gets: evenly, or in proportion to
+`shard_sizes` divides the number of images between the devices, evenly or in proportion to
 --device-weights. `shard` and `make_sharder` copy the images to the devices. A `Batch` contains the
-shards of all devices of this process. `Microbatches` divides them further (--microbatches).
+shards of all devices of this process. `Microbatches` divides shards further (--microbatches).
 
 `gluonlab.data.loading.batch_loader` calls `shard_sizes` for every batch. If the images are not yet
-on the devices, it copies the shards with `make_sharder`. Otherwise, a shard is a slice of the
-images on the device. To divide the network instead of the batch (--strategy), see
+on the devices, the loader copies the shards with `make_sharder`. Otherwise, a shard is a slice of
+the images on the device. To divide the network instead of the batch (--strategy), see
 `gluonlab.training.parallel_options`.
 """
 
@@ -35,7 +35,7 @@ Weights = Sequence[Fraction]  # one positive number per device: its share of the
 
 
 class Batch:
-    """The shards of a batch, which ``xs, ys = batch`` unpacks.
+    """The shards of a batch. Unpack the batch with ``xs, ys = batch``.
 
     ``xs[i]`` (n, C, H, W) contains the images on device i, and ``ys[i]`` (n,) or (n, columns)
     contains the labels. If the batch is smaller than the number of devices, the last devices have
@@ -104,9 +104,9 @@ def make_sharder(ctxs: Sequence[mx.Context]) -> "Sharder":
 def shard_sizes(size: int, parts: int, weights: Optional[Weights] = None) -> List[int]:
     """Return the sizes of the shards into which ``size`` images are divided. No shard is empty.
 
-    - Without ``weights``, sizes are equal or differ by one image, with the larger ones first.
-    - With ``weights``, sizes are `proportional_sizes`. A shard that would be empty gets an image
-      from the largest shard.
+    - Without ``weights``, sizes are equal or differ by one image, with the larger sizes first.
+    - With ``weights``, `proportional_sizes` computes the sizes. A shard that would be empty gets an
+      image from the largest shard.
     - If there are fewer images than ``parts``, each image is a shard, and the list is shorter.
     """
     if weights is None or size <= parts:
@@ -122,7 +122,7 @@ def shard_sizes(size: int, parts: int, weights: Optional[Weights] = None) -> Lis
 def proportional_sizes(size: int, weights: Weights) -> List[int]:
     """Divide ``size`` into integers in proportion to ``weights``. Some integers may be 0.
 
-    Uses the largest remainder method. If remainders are equal, the first ones are rounded up.
+    Uses the largest remainder method. If remainders are equal, the first integers are rounded up.
     """
     total = sum(weights)
     quotas = [size * weight / total for weight in weights]
@@ -139,7 +139,7 @@ def shard_bounds(size: int, parts: int) -> List[Tuple[int, int]]:
 
 
 def bounds_from_sizes(sizes: Sequence[int]) -> List[Tuple[int, int]]:
-    """Return the (begin, end) of consecutive parts with these sizes."""
+    """Return the (begin, end) of consecutive parts with the given ``sizes``."""
     ends = list(accumulate(sizes))
     return list(zip([0, *ends], ends))
 
@@ -177,7 +177,7 @@ class Microbatches:
     def bounds(self, images: int) -> List[Tuple[int, int]]:
         """Divide a shard of ``images`` images. Return the (begin, end) of each microbatch.
 
-        Sizes are as even as possible, with the larger ones first. No microbatch is empty: a shard
+        Sizes are as even as possible, with the larger sizes first. No microbatch is empty: a shard
         with fewer images than ``count`` is divided into single images.
         """
         parts = self.count or (math.ceil(images / self.size) if self.size else 1)
@@ -224,7 +224,7 @@ class Microbatches:
             )
 
     def describe(self) -> str:
-        """Return text for a run's output, such as ", in 4 microbatches", or "" without division."""
+        """Return text for a run's output, such as ", in 4 microbatches", or "" for whole shards."""
         if self.count is not None:
             return f", in {self.count} microbatch{'es' * (self.count > 1)}"
         return f", in microbatches of at most {self.size}" if self.size is not None else ""

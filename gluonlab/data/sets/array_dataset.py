@@ -41,15 +41,16 @@ def from_arrays(
 ) -> Dataset:
     """Create a data set from arrays of images and labels.
 
-    Arrays can be from NumPy, MXNet or another library, or lists of arrays. They are copied, unless
-    they are memory-mapped files. The model receives bytes divided by 255, and floats unchanged.
+    Pass arrays from NumPy, MXNet or another library, or lists of arrays. The arrays are copied,
+    unless they are memory-mapped files. The model receives integer images divided by 255, and float
+    images unchanged.
 
     Args:
         x_train: Training images (N, C, H, W), or grayscale (N, H, W).
         y_train: Training labels (N,), integers starting from 0.
         x_test: Validation images.
         y_test: Validation labels.
-        classes: The class names. By default, they are the numbers up to the largest label.
+        classes: The class names. The default names are the numbers up to the largest label.
         name: The name of the data set in the run directory.
         layout: ``"NCHW"`` or ``"NHWC"``. If None, images that look like (N, H, W, C) raise an
             error.

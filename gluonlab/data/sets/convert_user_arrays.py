@@ -80,8 +80,9 @@ def _check_equal_shapes(parts: Sequence[Any], name: str) -> None:
 def shares_user_memory(array: "Array", given: Any) -> bool:
     """Return whether ``array`` may share memory with the user's array ``given``.
 
-    If so, the user's later writes would change ``array``. Returns False for an array mapped from a
-    file: such an array must not be copied, because it may be larger than memory.
+    If the memory is shared, the user's later writes would change ``array``. Returns False for an
+    array mapped from a file: such an array must not be copied, because it may be larger than
+    memory.
     """
     base: Any = array
     while isinstance(base, np.ndarray) and base.base is not None:
@@ -185,7 +186,8 @@ def warn_of_whole_floats(images: "Array", name: str) -> None:
 def convert_labels(given: Any, name: str, images: int) -> "NDArray[np.int32]":
     """Convert the labels of ``images`` images to int32. Raise DataError for invalid labels.
 
-    Labels are integers starting from 0, with shape (n,) or (n, 1). Their type may be float.
+    Labels are integers starting from 0, with shape (n,) or (n, 1). The type of the labels may be
+    float.
     """
     labels = to_numpy(given, name)
     if labels.ndim == 2 and labels.shape[1] == 1:

@@ -58,8 +58,8 @@ _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 class ImageList(NamedTuple):
     """The locations and labels of the images in a CSV list or a record file.
 
-    ``keys``: a text for each image, by which held-out images are selected. ``label_names``: the
-    class name of each label, if known.
+    ``keys``: a text for each image. These texts determine which images are held out.
+    ``label_names``: the class name of each label, if known.
     """
 
     path: Path
@@ -76,7 +76,7 @@ class ListedImages:
         train: Locations and labels of the training images.
         val: Locations and labels of the validation images.
         values: The labels in the training file, sorted; integers are sorted by value.
-        classes: The names of these labels.
+        classes: The names of the labels.
         name: Name of the training file, or name of its folder if the file's name is only "train".
         untested_classes: Classes without validation images.
 
@@ -115,7 +115,7 @@ class ListedImages:
         self._note_untested(val_classes)
 
     def warnings(self) -> List[str]:
-        """Return warnings about classes without validation images, and labels not 0, 1, ..."""
+        """Return warnings about classes without validation images, and about renumbered labels."""
         messages = []
         if self.untested_classes:
             messages.append(f"there are no validation images of the classes {shorten_names(self.untested_classes)}")
@@ -189,7 +189,7 @@ def find_train_and_val_files(
 
 
 def _check_user_file(name: str, ending: str, prefix: str) -> Path:
-    """Return the path of a file named by the user. Raise DataError if it cannot be used."""
+    """Return the path of a file named by the user. Raise DataError if the file cannot be used."""
     try:
         path = Path(name).expanduser()
     except RuntimeError:
@@ -210,7 +210,7 @@ def _check_user_file(name: str, ending: str, prefix: str) -> Path:
 
 
 def _find_validation_file(train: Path) -> Optional[Path]:
-    """Return the validation file whose name matches the training file's; None if there is none."""
+    """Return the validation file that belongs to a training file; None if there is no such file."""
     prefix = _name_before_train(train)
     if prefix is None:
         return None
@@ -220,7 +220,7 @@ def _find_validation_file(train: Path) -> Optional[Path]:
 
 
 def _name_before_train(train: Path) -> Optional[str]:
-    """Return a file's name without the word from TRAIN at its end; None without such a word."""
+    """Remove a word in TRAIN from the end of a file's name; return None without such a word."""
     for name in TRAIN:
         if train.stem.lower().endswith(name):
             return train.stem[: -len(name)]
@@ -251,7 +251,7 @@ def _check_label_names(train: ImageList, val: ImageList) -> None:
 def to_class_number(value: float, position: str) -> int:
     """Convert a label to a class number. ``position``: the label's position, for error messages.
 
-    Raises DataError if the label is not an integer from 0 up.
+    Raises DataError if the label is not an integer of at least 0.
     """
     if not 0 <= value < 2**31 or value != int(value):
         raise DataError(f"{position} has the label {value:g}: use class numbers, which are whole numbers from 0")
@@ -281,8 +281,8 @@ def load_list(path: str, root: Optional[str] = None, val_share: Optional[float] 
     """Load the images named in a CSV list. Raise DataError if the list or an image is invalid.
 
     Args:
-        path: ``train.csv``, with val.csv in the same folder or with ``val_share``, or
-            ``train.csv,val.csv``.
+        path: ``train.csv,val.csv``, or only ``train.csv`` if val.csv is in the same folder or if
+            ``val_share`` is given.
         root: The folder that contains the images; by default, the folder of each list.
         val_share: The fraction of each class that is held out if there is no validation list.
         options: See `make_image_dataset`.
@@ -451,8 +451,8 @@ REMAKE_HINT = "create it again with im2rec"
 def load_records(path: str, val_share: Optional[float] = None, **options: Any) -> Dataset:
     """Load images from record files. Raises DataError if a file is invalid.
 
-    ``path``: ``train.rec``, with val.rec in the same folder or with ``val_share``, or
-    ``train.rec,val.rec``. ``val_share``: see `load_list`. ``options``: see `make_image_dataset`.
+    ``path``: ``train.rec,val.rec``, or only ``train.rec`` if val.rec is in the same folder or if
+    ``val_share`` is given. ``val_share``: see `load_list`. ``options``: see `make_image_dataset`.
     """
     images = find_record_images(path, val_share)
     return make_image_dataset(images, to_plain_name(images.name, RECORD_KIND), **options)
@@ -555,7 +555,7 @@ def _reader_position(reader: Any) -> int:
 
 
 def _unpack_header(content: bytes, name: str) -> _Header:
-    """Unpack a record's label and id. Raise DataError unless it has exactly one label."""
+    """Unpack a record's label and id. Raise DataError unless there is exactly one label."""
     from mxnet.recordio import unpack
 
     try:
@@ -576,7 +576,7 @@ def _content_ranges(file: BinaryIO, record: _Record, skipped: int) -> List[ByteR
 
     A record whose content contains the magic number is stored in several frames. The content is cut
     at each magic number, which is left out. Each frame starts with a magic number, so the start of
-    the next frame replaces the one that was left out.
+    the next frame replaces the omitted magic number.
     """
     size, remaining, position = len(record.content), len(record.content), record.begin
     if record.end - position == FRAME.size + size + -size % 4:  # a single frame, the usual case
@@ -598,8 +598,8 @@ def _content_ranges(file: BinaryIO, record: _Record, skipped: int) -> List[ByteR
 def _read_label_names(path: Path, labels: Sequence[int]) -> Mapping[Label, str]:
     """Return the class name of each label, from the .lst file next to a record file.
 
-    A class is named after its images' folder. Returns {} if there is no .lst file, or if the images
-    of a label do not have a separate folder.
+    A class has the name of the folder that contains its images. Returns {} if there is no .lst
+    file, or if the images of a label do not have a separate folder.
     """
     folders: Dict[int, Set[str]] = {}
     try:

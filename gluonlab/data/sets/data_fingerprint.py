@@ -1,7 +1,7 @@
 """Computes fingerprints (digests) of a data set's classes and images.
 
-A run records the fingerprints. They are compared before the run is resumed or evaluated, to detect
-changed data.
+A run records the fingerprints. To detect changed data, the fingerprints are compared before the run
+is resumed or evaluated.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _iterate_files(locations: "Sequence[ImageLocation]") -> Iterator[bytes]:
 
 
 def _iterate_pixels(split: PixelSplit) -> "Iterator[bytes | memoryview]":
-    """Yield the pixels of a split, or of a sample if the split is large or on disk."""
+    """Yield the pixels of all images, or of a sample if the split is large or on disk."""
     use_all = isinstance(split, ArraySplit) and split.images.nbytes <= MAX_BYTES
     images: "Images" = split.images
     if not use_all and len(split) > SAMPLED_IMAGES:

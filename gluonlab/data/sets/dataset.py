@@ -38,7 +38,7 @@ class Split(Protocol):
         """Shape of an image: (channels, height, width)."""
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """Return the images (n, C, H, W) and int32 labels (n,) at these n indices.
+        """Return the images (n, C, H, W) and int32 labels (n,) at ``indices``.
 
         Images are uint8, or float32 if the split's ``dtype`` is float32. In both types, 255 is
         white.
@@ -60,7 +60,7 @@ class ReadAheadSplit(Split, Protocol):
     """Interface of a split whose batches other processes read ahead, possibly with random crops."""
 
     def start_reading(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> Reading:
-        """Start to read the batch of the images at these indices.
+        """Start to read the images at these indices, as one batch.
 
         ``seeds``: for random crops, one number below 2**32 per image (see
         `gluonlab.data.images.decode_image.random_crop_box`).
@@ -89,7 +89,7 @@ class LabeledSplit:
         return self.labels if self.weights is None else self._labels_and_weights
 
     def with_weights(self: "S", weights: "Weights") -> "S":
-        """Return a split with the same images and labels, but with these weights."""
+        """Return a split with the same images and labels, and with the given ``weights``."""
         split = copy.copy(self)
         LabeledSplit.__init__(split, self.labels, weights)
         return split
@@ -119,7 +119,7 @@ class PixelSplit(LabeledSplit):
         return self.images.shape[1], self.images.shape[2], self.images.shape[3]
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """Return the images (n, C, H, W) and int32 labels (n,) at these n indices.
+        """Return the images (n, C, H, W) and int32 labels (n,) at ``indices``.
 
         If the images have weights, labels are float32 with shape (n, 2): each label and its weight.
         """
@@ -153,7 +153,7 @@ class ArraySplit(PixelSplit):
 
 @dataclass(frozen=True)
 class Defaults:
-    """The settings of a data set's recipe ``quick``, for a first try, and its usual models.
+    """A data set's settings for the recipe ``quick``, and the names of its usual models.
 
     ``batch_size`` is per device. ``model``: the model for the recipe ``quick``.
     ``published_model``: the model for other recipes, if different.
@@ -192,7 +192,7 @@ class Dataset:
 
     @property
     def val(self) -> Split:
-        """The images on which a run is evaluated, an alias of ``test``."""
+        """The images on which a run is evaluated; an alias of ``test``."""
         return self.test
 
 
@@ -215,7 +215,7 @@ def parse_normalization(value: str) -> Optional[Normalization]:
     ``imagenet``, ``cifar10``, ...  one of NORMALIZATIONS
     ``none``                        pixels are only divided by 255
     ``M,M,M/S,S,S``                 mean and standard deviation of each channel
-    ``M/S``                         the same for all channels
+    ``M/S``                         the same values for all channels
     """
     if value == NONE:
         return None
@@ -246,5 +246,8 @@ def resolve_normalization(value: str, channels: int, dataset: str) -> Optional[N
 
 
 def format_normalization(normalization: Optional[Normalization]) -> str:
-    """Format as ``M,M,M/S,S,S`` with all digits, as --normalize accepts it; ``none`` for None."""
+    """Return a normalization as text that --normalize accepts, with all digits: ``M,M,M/S,S,S``.
+
+    Return ``none`` for None.
+    """
     return NONE if normalization is None else "/".join(",".join(map(repr, values)) for values in normalization)

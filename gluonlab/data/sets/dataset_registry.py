@@ -1,4 +1,4 @@
-"""Registry of all data sets by name, and `load_dataset`, which loads one."""
+"""Registry of all data sets by name, and `load_dataset`, which loads a data set."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gluonlab.errors import DataError, unknown
 class DatasetKind(NamedTuple):
     """A function that loads a data set, with the data set's summary and default settings.
 
-    ``find``: only for data sets of image files, a function that returns the path of the files. Its
-    argument is --data-dir (None for the default folder), or the path in the data set's name. Raises
-    DataError.
+    ``find``: only for data sets of image files, a function that returns the path of the files. The
+    argument of the function is --data-dir (None for the default folder), or the path in the data
+    set's name. The function raises DataError on failure.
     """
 
     load: Callable[..., Dataset]
@@ -143,7 +143,7 @@ def _loader_options(kind: DatasetKind) -> Set[str]:
 
 
 def has_image_files(name: str) -> bool:
-    """Return whether the data set is read from image files, or was packed from them."""
+    """Return whether the data set is read from image files, or was packed from image files."""
     return find_dataset_kind(name)[0].find is not None
 
 

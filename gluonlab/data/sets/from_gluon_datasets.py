@@ -1,10 +1,10 @@
 """Makes data sets from Gluon data sets or other sequences of (image, label).
 
 Samples that cannot change are read into memory once. Such samples come from arrays, and from MXNet
-data sets with no transformations except those in FIXED_TRANSFORMS.
+data sets whose transformations are all in FIXED_TRANSFORMS.
 
-All other data sets may draw random numbers. Their images are read again in every epoch, when a
-batch needs them, as with a DataLoader.
+All other data sets may draw random numbers. The images of these data sets are read again in every
+epoch, when a batch needs them, as with a DataLoader.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ def from_datasets(
 ) -> Dataset:
     """Create a data set from two Gluon data sets with samples (image, label).
 
-    The model receives bytes divided by 255, and floats unchanged.
+    The model receives integer images divided by 255, and float images unchanged.
 
     Args:
         train: Training samples. Images are (C, H, W), (H, W, C) or grayscale (H, W). Labels are
             integers starting from 0.
         test: Validation samples.
-        classes: The class names. The default is the numbers up to the largest label.
+        classes: The class names. The default names are the numbers up to the largest label.
         name: The name of the data set in the run directory.
         layout: ``"NCHW"`` or ``"NHWC"``, if the shape of the images is ambiguous.
 
@@ -83,7 +83,7 @@ def from_datasets(
         The data set.
 
     Raises:
-        DataError: The samples have a different format.
+        DataError: The samples do not have this format.
     """
     check_layout_name(layout)
     splits = [_make_split(given, part, layout) for given, part in ((train, "train"), (test, "test"))]
@@ -227,7 +227,7 @@ class GluonSplit(LabeledSplit):
         return len(self.data)
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """Read the images (n, C, H, W) and int32 labels (n,) at these n indices.
+        """Read the images (n, C, H, W) and int32 labels (n,) at ``indices``.
 
         If the images have weights, labels are float32 with shape (n, 2): each label and its weight.
         Raises DataError for a sample that cannot be read, or that differs in shape or type from the
@@ -341,7 +341,7 @@ def _make_split(data: Any, part: str, layout: Optional[str]) -> "ArraySplit | Gl
 
 
 def _array_columns(data: Any) -> Optional[Tuple[Any, Any]]:
-    """Return a data set's image and label arrays if their rows are its samples, else None."""
+    """Return a data set's image and label arrays if each sample is a row of both, else None."""
     if type(data) is gluon.data.ArrayDataset and len(data._data) == 2:
         return tuple(data._data) if all(map(_is_rows, data._data)) else None
     if isinstance(data, _DownloadedDataset) and _is_mxnet_class(data) and data._transform is None:
@@ -354,7 +354,10 @@ def _is_rows(column: Any) -> bool:
 
 
 def _is_mxnet_class(data: Any) -> bool:
-    """Return whether the class is part of MXNet. Derived classes may behave differently."""
+    """Return whether the class of ``data`` is part of MXNet.
+
+    A derived class does not count, because it may behave differently.
+    """
     return type(data).__module__.startswith("mxnet.gluon.data")
 
 
@@ -401,7 +404,7 @@ def _labels_without_images(data: Any) -> Any:
 
 
 def _folder_class_names(data: Any) -> Optional[List[str]]:
-    """Return the class names of an ImageFolderDataset, even a transformed one, else None."""
+    """Return the class names of a plain or transformed ImageFolderDataset, else None."""
     while data is not None and not hasattr(data, "synsets"):
         data = getattr(data, "_dataset", None) or getattr(data, "_data", None)
         data = data if isinstance(data, gluon.data.Dataset) else None

@@ -80,7 +80,7 @@ def make_image_dataset(
         decoders: Number of decoder processes; by default, one per core available to this process.
         skip_bad: Whether to decode every file now, leave out bad files, and warn once. If false, a
             bad file raises an error when it is read.
-        memory: Splits with at most this many bytes of pixels are decoded now.
+        memory: Maximum size, in bytes of pixels, of a split that is decoded now.
         random_resized_crop: Whether training images are decoded again in every epoch, with random
             crops.
         resizer: The library that resizes images; by default,
@@ -166,7 +166,7 @@ class FileSplit(LabeledSplit):
         return CHANNELS, self.decoders.size, self.decoders.size
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """Return the decoded uint8 images (n, C, H, W) and the labels at these n indices.
+        """Return the decoded uint8 images (n, C, H, W) and the labels at ``indices``.
 
         Labels are int32 with shape (n,) or, if the images have weights, float32 with shape (n, 2):
         each label and its weight. Raises DataError for an invalid file.

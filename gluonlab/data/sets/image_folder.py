@@ -94,7 +94,7 @@ class ImageFolder:
     """The classes and image files in a folder.
 
     Attributes:
-        root: The folder that contains train. It may be a subfolder of the given folder.
+        root: The folder that contains train. This folder may be a subfolder of the given folder.
         train: Paths and labels of the training images.
         val: Paths and labels of the validation images.
         classes: Names of the folders in train, sorted, in Unicode form NFC.
@@ -146,7 +146,7 @@ class ImageFolder:
         return messages
 
     def _label_files(self, classes: Dict[str, Path]) -> "Tuple[List[str], Labels]":
-        """Return the paths and class numbers of all images in these class folders.
+        """Return the paths and class numbers of all images in the class folders.
 
         ``classes``: the folder of each class, by the class's name.
         """
@@ -212,7 +212,7 @@ def _class_folders(part: Path) -> Dict[str, Path]:
 
 
 def _explain_too_few_classes(part: Path, classes: Sequence[str]) -> str:
-    """Return the error message for a folder with fewer than two classes, with the fix."""
+    """Return the error message for a folder with too few classes, including how to fix it."""
     advice = "add at least two folders, each with the images of one class"
     if classes:
         return f"has only one class folder, {classes[0]}: {advice}"
@@ -253,8 +253,9 @@ def find_train_and_val(root: Path, val_share: Optional[float]) -> SplitFolders:
     """Return the folder that contains train, the train folder, and the val folder (or None).
 
     The train folder is in ``root`` or in a subfolder of ``root``. With ``val_share``, the class
-    folders may also be directly in ``root``. If so, ``root`` is returned as train. Raises DataError
-    if there is no train folder, or if there is a val folder and ``val_share`` is given.
+    folders may also be directly in ``root``. If they are in ``root``, ``root`` is returned as the
+    train folder. Raises DataError if there is no train folder, or if there is a val folder and
+    ``val_share`` is given.
     """
     with convert_read_errors(root, "folder"):
         if not root.is_dir():
@@ -315,7 +316,7 @@ def _find_classes_without_train(root: Path, val_share: Optional[float]) -> Split
 
 
 def _class_folder_names(folder: "str | os.PathLike[str]") -> List[str]:
-    """Return the names of the folders that contain images."""
+    """Return the names of the subfolders that contain images."""
     return [entry.name for entry in list_folders(folder) if list_loose_images(entry.path)]
 
 
@@ -365,7 +366,7 @@ def is_hidden(name: str) -> bool:
 
 
 def list_entries(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
-    """Return a folder's entries, sorted by name, without hidden ones.
+    """Return a folder's entries, sorted by name, without hidden entries.
 
     Raise DataError on failure.
     """
@@ -374,7 +375,7 @@ def list_entries(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
 
 
 def list_folders(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
-    """Return a folder's subfolders, sorted by name, without hidden ones.
+    """Return a folder's subfolders, sorted by name, without hidden folders.
 
     Raise DataError on failure.
     """
@@ -382,7 +383,7 @@ def list_folders(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
 
 
 def is_folder(entry: "os.DirEntry[str]") -> bool:
-    """Return whether an entry is a folder, or a link to one."""
+    """Return whether an entry is a folder, or a link to a folder."""
     try:
         return entry.is_dir()
     except OSError:  # a link to itself
@@ -442,12 +443,12 @@ def _ending_or_kind(path: str) -> str:
 
 
 def format_count(paths: Sequence[str], noun: str) -> str:
-    """Format as ``1 file`` or ``1,200 files``."""
+    """Return text with the number of paths, such as ``1 file`` or ``1,200 files``."""
     return f"{len(paths):,} {noun}{'' if len(paths) == 1 else 's'}"
 
 
 def convertible_endings(paths: Sequence[str]) -> str:
-    """Return the image file extensions among these paths that other programs can convert."""
+    """Return text with the extensions of unsupported image formats among ``paths``."""
     endings = {Path(path).suffix.lower() for path in paths} & set(CONVERTIBLE)
     return " and ".join(sorted(endings))
 
@@ -489,7 +490,7 @@ IMAGENETTE_CLASSES = {
 
 
 def imagenette_summary(name: str) -> str:
-    """Describe one of IMAGENETTE_NAMES in a line.
+    """Describe one of IMAGENETTE_NAMES in one line.
 
     >>> imagenette_summary("imagenette2-320")
     'JPEGs of ten classes of ImageNet, version 2, short side 320: in color, 10 classes'
@@ -514,7 +515,7 @@ def load_imagenette(
 
 
 def find_imagenette(name: str, root: Optional[str]) -> Path:
-    """Return the folder of an Imagenette data set: a packed folder, or one with train and val.
+    """Return the folder of an Imagenette data set: a packed folder, or a folder with train and val.
 
     The folder is ``root``/``name``, ``root``/``name``/``name`` or ``root``. If ``root`` is None,
     the default folder is used (see `gluonlab.data.fetching.data_folders`). Raises DataError if the

@@ -1,11 +1,11 @@
 """Writes and reads packed folders, which contain decoded pixels in one file per split.
 
-A packed folder replaces the original folder: ``--dataset folder:PACKED``. It contains pack.json
-and, for each split, uint8 images (N, 3, size, size) and int32 labels (N,) as .npy files
+A packed folder replaces the original folder: ``--dataset folder:PACKED``. A packed folder contains
+pack.json and, for each split, uint8 images (N, 3, size, size) and int32 labels (N,) as .npy files
 (numpy.lib.format, version 1.0). The images are memory-mapped.
 
-The table compares packed folders with other ways to read images. It shows images per second on two
-cores, in batches of 64, measured with ``python tools/benchmarks images``:
+The table compares packed folders with other ways to read images. The numbers are images per second
+on two cores, in batches of 64, measured with ``python tools/benchmarks images``:
 
 ==============================================  ===========  ==================
 way                                             64x64 JPEGs  320x240 -> 224x224
@@ -155,7 +155,7 @@ class PackedSplit(PixelSplit):
         self._initial_status = self._read_status()
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """Return the images and labels at these indices.
+        """Return the images and labels at ``indices``.
 
         Raise DataError if the file has changed.
         """

@@ -39,7 +39,7 @@ def load_synthetic(
     """Generate random images with random labels, for measurements.
 
     ``samples``: the number of training images. The test split has a quarter as many images.
-    ``shape``: (C, H, W).
+    ``shape``: the shape of an image, (C, H, W).
     """
     random = np.random.RandomState(seed)
 
@@ -133,8 +133,9 @@ CLOTHING_CLASSES = (
 def load_idx(name: str, classes: Tuple[str, ...], defaults: Defaults, root: Optional[str] = None) -> Dataset:
     """Load MNIST or Fashion-MNIST from its IDX files.
 
-    The files are in ``root``/``name`` or ``root``, plain or .gz. If ``root`` is None, the default
-    folder is used. Raises the errors of `gluonlab.data.fetching.data_folders.find_data_files`.
+    The plain or gzipped files are in ``root``/``name`` or ``root``. If ``root`` is None, the
+    default folder is used. Raises the errors of
+    `gluonlab.data.fetching.data_folders.find_data_files`.
     """
     names = [file for pair in IDX_FILES for file in pair]
     paths = find_data_files(SOURCES[name], names, root, endings=("", ".gz"))
@@ -174,8 +175,8 @@ def read_idx(path: "str | os.PathLike[str]", dimensions: int) -> "NDArray[np.uin
     - a big-endian 32-bit size per dimension
     - the values
 
-    Raises DataError with the name of the damaged file. Even a wrong header cannot make this
-    function read or decompress more than a file of this size can contain.
+    Raises DataError with the name of the damaged file. Even if the header is wrong, this function
+    reads and decompresses at most as many bytes as a file of this size can contain.
     """
     path = Path(path)
     with _open_plain_or_gzip(path) as (file, max_bytes):
@@ -259,8 +260,8 @@ def load_cifar10(root: Optional[str] = None, records: int = CIFAR_RECORDS) -> Da
 
     If ``root`` is None, the default folder is used
     (`gluonlab.data.fetching.data_folders.data_root`). ``records``: the number of images that each
-    file must have. Raises DataError for damaged files, or for missing files, with the command that
-    downloads them.
+    file must have. Raises DataError for damaged or missing files. The message about missing files
+    contains the command that downloads them.
     """
     source = SOURCES["cifar10"]
     *train, test = find_data_files(source, [batch.name for batch in source.known_files], root).values()

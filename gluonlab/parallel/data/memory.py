@@ -51,9 +51,9 @@ class ReplicaMemory:
     def _activation_bytes(self, shards: ShardSizes) -> int:
         """Return how many bytes the activations need on a device.
 
-        The graphs of `GraphReplica` share memory, as much as the largest graph needs. With
-        --sync-bn these graphs are only used for evaluation, and training additionally needs the
-        graphs of `SyncBatchNormReplicas`.
+        The graphs of `GraphReplica` share one memory area, which is as large as the largest graph
+        needs. With --sync-bn these graphs are only used for evaluation, and training additionally
+        needs the graphs of `SyncBatchNormReplicas`.
         """
         largest_part = self._plan.microbatches.largest_part
         if not self._plan.sync_bn:
@@ -64,7 +64,8 @@ class ReplicaMemory:
     def _train_graph_sizes(self, shards: ShardSizes) -> List[int]:
         """Return the batch size of each graph that training binds, in descending order.
 
-        A graph that accumulates gradients is separate from one that overwrites them.
+        A graph that accumulates gradients is bound separately from a graph that overwrites
+        gradients.
         """
         cuts = (enumerate(self._plan.microbatches.bounds(share)) for share in shards.train_sizes)
         bound = {(end - begin, number > 0) for cut in cuts for number, (begin, end) in cut}

@@ -24,9 +24,9 @@ def loss_graph(
 ) -> mx.sym.Symbol:
     """Return the graph that computes the sum of losses (1,) and the scores (n, classes).
 
-    Its inputs are images and labels. If ``loss`` has label smoothing, a third output is the sum of
-    the unsmoothed losses (1,). ``convert`` may change the network's computation types; scores and
-    losses are float32.
+    The inputs of the graph are images and labels. If ``loss`` has label smoothing, a third output
+    is the sum of the unsmoothed losses (1,). ``convert`` may change the network's computation
+    types; scores and losses are float32.
     """
     scores = net(preprocess(mx.sym, mx.sym.var(IMAGES)))
     return append_loss(convert(require_single_output(scores, type(net).__name__)), loss)
@@ -35,7 +35,7 @@ def loss_graph(
 def append_loss(scores: mx.sym.Symbol, loss: gluon.HybridBlock) -> mx.sym.Symbol:
     """Append the loss to the graph of the scores (n, classes).
 
-    The outputs are those of `loss_graph`.
+    The outputs are the same as for `loss_graph`.
     """
     labels = mx.sym.var(LABELS)
     outputs = [loss(scores, labels).sum(), mx.sym.BlockGrad(scores)]
@@ -58,7 +58,8 @@ class _BoundReplica(NamedTuple):
 class GraphReplica:
     """Runs a `loss_graph` on one device, on which ``params`` are already initialized.
 
-    ``scoring``: the graph for labels (n,), if the labels of ``graph`` have another shape.
+    ``scoring``: a second graph, for labels of shape (n,). This graph is required if the labels of
+    ``graph`` have another shape.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class GraphReplica:
 
         Args:
             images: Images of a microbatch.
-            labels: Their labels.
+            labels: Labels of the images.
             train: Mode for layers such as Dropout, as in autograd.record(train_mode=...). If
                 False, the loss is unsmoothed.
             accumulate: Whether `backward` adds to the gradients instead of overwriting them.
@@ -103,7 +104,10 @@ class GraphReplica:
         self._compiled.backward(bound)
 
     def _get_bound(self, images: nd.NDArray, labels: nd.NDArray, accumulate: bool) -> _BoundReplica:
-        """Return the graph bound to inputs of these shapes and types; bind it in the first call."""
+        """Return a graph bound to inputs with the shapes and types of ``images`` and ``labels``.
+
+        The first call for each shape and type binds a graph.
+        """
         kinds = self._kinds
         key = (kinds.read_shape(images), kinds.read_type_number(images), kinds.read_type_number(labels), accumulate)
         bound = self._bound.get(key)
@@ -112,7 +116,7 @@ class GraphReplica:
         return bound
 
     def _bind(self, images: nd.NDArray, labels: nd.NDArray, accumulate: bool) -> _BoundReplica:
-        """Bind the graph to new arrays for inputs of these shapes and types."""
+        """Bind the graph to new arrays with the shapes and types of ``images`` and ``labels``."""
         graph = self.scoring_graph if len(labels.shape) == 1 else self.graph
         bound = self._compiled.bind({IMAGES: images, LABELS: labels}, accumulate, graph=graph)
         loss, scores, *others = bound.outputs

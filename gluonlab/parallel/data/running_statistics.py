@@ -1,4 +1,4 @@
-"""BatchNorm's running statistics: averaged over all devices before evaluation and checkpoints.
+"""Averages BatchNorm's running statistics over all devices, before evaluation and checkpoints.
 
 In training every device normalizes with the statistics of its own shard, and keeps its own running
 statistics. Without averaging, devices would evaluate differently from each other and from the saved
@@ -9,7 +9,8 @@ If all shards have the same size, the averaged means are the means of the whole 
 averaged variances are smaller than the variances of the whole batches, because they lack the
 variance between the shards' means. But training also normalizes with the variances of shards.
 
-cuDNN divides running variances by n - 1 instead of n. `CudnnVarianceCorrection` undoes that.
+cuDNN computes running variances with the denominator n - 1 instead of n. `CudnnVarianceCorrection`
+corrects the variances.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class RunningStatistics:
 
         Args:
             net: The network, with initialized parameters.
-            microbatches: How shards are divided in training.
+            microbatches: How shards are divided into microbatches in training.
             sync_bn: Whether `gluonlab.parallel.data.sync_bn` computes the batch statistics.
             group: The processes that train the network.
             copies: Devices of each replica of the network, if a replica has several devices.
@@ -78,7 +79,7 @@ class RunningStatistics:
         }
 
     def record_batch(self, shards: Sequence[nd.NDArray]) -> None:
-        """Record a batch: device i is about to be trained on the images ``shards[i]``."""
+        """Record that each device i is about to train on the images ``shards[i]``."""
         if not self.exist:
             return
         self._images += [0] * (len(shards) - len(self._images))
@@ -94,14 +95,14 @@ class RunningStatistics:
     def average(self) -> None:
         """Set the statistics of every device to the average over all devices of all processes.
 
-        The weights are the numbers of images that the devices were trained on. A single process
-        does not wait for its devices.
+        Each device is weighted by the number of images it has trained on. If there is only one
+        process, the call does not wait for the devices.
         """
         with order_between_passes(self._arrays()):
             self._queue_average()
 
     def _queue_average(self) -> None:
-        """Queue the corrections of cuDNN's variances, and the average over all devices."""
+        """Queue the correction of cuDNN's variances, and the averaging over all devices."""
         for correction in self._cudnn_corrections.values():
             correction.correct_variances()
         images, self._images = self._images, []
@@ -147,7 +148,8 @@ class RunningStatistics:
     def restore(self, arrays: Mapping[str, nd.NDArray], counts: Mapping[str, Any]) -> None:
         """Restore the statistics from the results of `state`, merged over all processes.
 
-        If the state has another number of replicas, every replica starts from the state's average.
+        If the state was saved with another number of replicas, every replica starts with the
+        average of the saved statistics.
         """
         if not self.exist:
             return
@@ -192,7 +194,10 @@ def _saved_copies(arrays: Mapping[str, nd.NDArray]) -> range:
 
 
 def _weighted_sum(arrays: Sequence[nd.NDArray], weights: Sequence[float]) -> nd.NDArray:
-    """Return the weighted sum on the first array's device. Extra arrays are ignored."""
+    """Return the weighted sum on the first array's device.
+
+    If there are fewer weights than arrays, the last arrays are ignored.
+    """
     first = arrays[0].context
     terms = [array.as_in_context(first) * weight for array, weight in zip(arrays, weights)]
     return nd.add_n(*terms) if terms else nd.zeros_like(arrays[0])
@@ -212,9 +217,9 @@ class CudnnVarianceCorrection:
     """Corrects cuDNN's running variances on one GPU, for a network or a part of it.
 
     Let n be the number of values per channel. MXNet's CPU operators and sync BatchNorm divide the
-    sum of squares by n. cuDNN and PyTorch divide it by n - 1 (documentation of
-    cudnnBatchNormalizationForwardTraining). The result is n / (n - 1) times as large. The
-    difference matters for few images of few pixels. This class restores the division by n.
+    sum of squares by n. cuDNN and PyTorch divide the sum by n - 1 (documentation of
+    cudnnBatchNormalizationForwardTraining), so their variance is n / (n - 1) times as large. The
+    difference matters for small batches of small images. This class restores the division by n.
 
     Steps need no extra computation. After k passes with the same n, the correct variance is
 
@@ -222,9 +227,10 @@ class CudnnVarianceCorrection:
 
     Here m is the layer's momentum, start the variance before these passes, and running cuDNN's
     variance. The variances are copied when n changes, for example at the last batch of an epoch.
-    They are corrected when n changes again, or when the epoch ends. No call waits for the GPU.
+    The variances are corrected when n changes again, or when the epoch ends. No call waits for the
+    GPU.
 
-    ``graph``: the network's graph, whose images are called "data".
+    ``graph``: the network's graph, whose image input is named "data".
     """
 
     def __init__(self, graph: mx.sym.Symbol, params: "gluon.ParameterDict", ctx: mx.Context) -> None:
@@ -243,7 +249,7 @@ class CudnnVarianceCorrection:
         self._pass_cache: Dict[Tuple[int, ...], Dict[str, List[_Pass]]] = {}
 
     def record_step(self, parts: Sequence[Tuple[int, ...]]) -> None:
-        """Record that the next step trains on microbatches of these shapes, (n, C, H, W)."""
+        """Record that the next step trains on microbatches with the shapes ``parts``."""
         if tuple(parts) != self._batch:
             self.correct_variances()
             self._batch = tuple(parts)
@@ -252,7 +258,10 @@ class CudnnVarianceCorrection:
         self._steps += 1
 
     def correct_variances(self) -> None:
-        """Correct the running variances. Call this before they are read or changed."""
+        """Correct the running variances.
+
+        Call this method before the variances are read or changed.
+        """
         if self._steps:
             with autograd.pause():
                 for name, running in self._running.items():
@@ -269,7 +278,8 @@ class CudnnVarianceCorrection:
         """Resume a correction that was pending when `state` was called.
 
         The arguments are the two results of `state`. Variances that are not on this GPU are
-        ignored. ``progress``: "batch", the shapes of the microbatches, and "steps".
+        ignored. ``progress`` contains "batch", the shapes of the microbatches, and "steps", the
+        number of steps.
         """
         self._batch = tuple(tuple(shape) for shape in progress["batch"])
         self._steps = progress["steps"]
@@ -280,7 +290,10 @@ class CudnnVarianceCorrection:
         }
 
     def _passes_by_variance(self, shape: Tuple[int, ...]) -> Dict[str, List[_Pass]]:
-        """Return {name of a running variance: its updates by a microbatch of this shape}."""
+        """Return, for each running variance, the passes of a microbatch that update it.
+
+        ``shape``: the shape of the microbatch. The keys are the names of the variances.
+        """
         if shape not in self._pass_cache:
             outputs = iterate_output_shapes(self._graph, {**self._shapes, _IMAGES: shape})
             passes: Dict[str, List[_Pass]] = {name: [] for name in self._names}
@@ -294,10 +307,10 @@ class CudnnVarianceCorrection:
 
 
 def biased_variance_ratio(passes: Sequence[_Pass]) -> float:
-    """Return (n - 1) / n: the biased variance of n values, relative to cuDNN's unbiased one.
+    """Return (n - 1) / n, the ratio of the biased variance to cuDNN's unbiased variance.
 
-    The ratio is exact if all passes have the same n, or equal variances. It is 0 if every pass had
-    a single value per channel, whose variance is 0.
+    The ratio is exact if all passes have the same n, or equal variances. The ratio is 0 if every
+    pass had a single value per channel, whose variance is 0.
     """
     biased = unbiased = 0.0
     for momentum, values in passes:
@@ -309,10 +322,10 @@ def biased_variance_ratio(passes: Sequence[_Pass]) -> float:
 
 
 def _undo_cudnn_variance_factor(running: nd.NDArray, start: nd.NDArray, passes: Sequence[_Pass], steps: int) -> None:
-    """Replace cuDNN's variance ``running`` by the variance divided by n, in one operation.
+    """Convert cuDNN's variance ``running`` to the biased variance, in one operation.
 
-    running = ratio * running + (1 - ratio) * decay * start. ``ratio`` is `biased_variance_ratio`,
-    and ``decay`` the weight of ``start`` after ``steps`` steps.
+    running = ratio * running + (1 - ratio) * decay * start. ``ratio`` is the result of
+    `biased_variance_ratio`, and ``decay`` is the weight of ``start`` after ``steps`` steps.
     """
     ratio, decay = biased_variance_ratio(passes), math.prod(momentum for momentum, _ in passes) ** steps
     if not ratio:  # every pass had one value per channel, for which cuDNN may compute 0 / 0

@@ -1,9 +1,9 @@
 """Data parallelism: every device holds the whole network and trains on its shard of each batch.
 
-A step runs the shards forward and backward, one microbatch at a time. Then the kvstore sums the
-gradients, and every replica is updated. Losses are summed, not averaged, and the update divides by
-the size of the entire batch. So k devices compute the same update as one device, for any batch size
-and any division of the batch.
+A step runs the forward and backward passes of the shards, one microbatch at a time. Then the
+kvstore sums the gradients, and every replica is updated. Losses are summed, not averaged, and the
+update divides by the size of the entire batch. So k devices compute the same update as one device,
+for any batch size and any division of the batch.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class ReplicaStep:
         statistics: Any,
         sync_bn_replicas: Any = None,
     ) -> None:
-        """Store the parts of a step.
+        """Store the components of a step.
 
         Args:
-            replicas: ``replicas[i]`` trains on shard i, such as a `GraphReplica`.
-            trainer: Sums the gradients and updates the parameters.
-            microbatches: Division of the shards.
+            replicas: ``replicas[i]``, for example a `GraphReplica`, trains on shard i.
+            trainer: The trainer, which sums the gradients and updates the parameters.
+            microbatches: How shards are divided into microbatches.
             statistics: The `RunningStatistics` of the replicas.
             sync_bn_replicas: A `SyncBatchNormReplicas` that trains instead of ``replicas``.
         """
@@ -91,8 +91,8 @@ class ReplicaStep:
     def phases(self, batch: Batch, hook: Optional[PhaseHook] = None) -> Iterator[Phase]:
         """Yield ``forward`` and ``backward`` of each microbatch, then ``allreduce`` and ``update``.
 
-        Call each phase before requesting the next. ``hook`` receives the allreduces of activations
-        within a pass.
+        Call each phase before requesting the next phase. ``hook`` receives the allreduces of
+        activations within a pass.
         """
         self._losses = []
         self.statistics.record_batch(batch.xs)
@@ -139,7 +139,7 @@ class ReplicaStep:
         self._losses = self._losses or losses
 
     def _backward(self, parts: Sequence[Microbatch], hook: Optional[PhaseHook]) -> None:
-        """Queue the backward pass of these microbatches, for the losses times the loss scale."""
+        """Queue the backward pass of ``parts``, for the losses times the loss scale."""
         loss_scale = self.trainer.loss_scale
         scale = 1.0 if loss_scale is None else loss_scale.value
         if self.sync_bn_replicas is not None:
@@ -152,7 +152,7 @@ class ReplicaStep:
 class DataParallelStep(ReplicaStep):
     """A `ReplicaStep` with one device for each replica; ``DataParallelStep(...)(batch)`` trains.
 
-    The doctor and the benchmarks use it, because it works without the plan of a run.
+    `gluonlab doctor` and the benchmarks use this class, because it requires no `Plan`.
     """
 
     trainer: BucketedTrainer
@@ -174,15 +174,15 @@ class DataParallelStep(ReplicaStep):
         Args:
             net: A network that is initialized on ``ctxs`` and whose shapes are known.
             loss: The loss, which returns one value per image.
-            trainer: The trainer of ``net``. The loss is multiplied by its ``loss_scale``.
+            trainer: The trainer of ``net``. The loss is multiplied by the trainer's ``loss_scale``.
             ctxs: The devices, one for each replica.
             preprocess: ``preprocess(F, images)``, which returns the input of ``net``.
             microbatches: How shards are divided into microbatches.
             sync_bn: Whether BatchNorm uses the mean and variance of the images on all devices,
-                instead of those on each device.
+                instead of the images on each device.
             convert: Conversion of the graph (`gluonlab.parallel.mixed_precision`).
             group: The processes whose running statistics are averaged. The trainer's kvstore sums
-                their gradients.
+                the gradients of these processes.
         """
         enable_peer_access(ctxs)
         # Graphs are bound to the arrays of the parameters, which `prepare` moves into buckets.
@@ -220,7 +220,7 @@ class DataParallel(DataParallelStep, UnshardedParameters):
         self._loss, self._plan, self._memory = loss, plan, None  # type: Any, StrategyPlan, Any
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
-        """Return a list with one estimate, because a copy of the network has one device."""
+        """Return a list with one estimate, because each replica of the network has one device."""
         if self._memory is None:
             from gluonlab.parallel.data.memory import ReplicaMemory
 
@@ -251,7 +251,7 @@ class DataParallel(DataParallelStep, UnshardedParameters):
     def restore(self, state: StrategyState) -> None:
         """Resume from a saved `state`.
 
-        The kvstore and the devices may differ from those of that run.
+        The saved run may have had another kvstore and other devices.
         """
         set_states(self.trainer, state.optimizer, "this state")
         self.statistics.restore(state.devices, state.counts)

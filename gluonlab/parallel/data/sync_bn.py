@@ -2,19 +2,19 @@
 
 `split_at_batch_norm` cuts the graph in front of its BatchNorm layers. Between two stages, the mean
 and variance of the whole batch are computed from the means and variances of the devices
-(`gluonlab.parallel.data.sync_bn_statistics`). MXNet's engine orders this work like any other, and
-no call waits for it.
+(`gluonlab.parallel.data.sync_bn_statistics`). MXNet's engine schedules this computation like any
+other operation, and no call waits for the result.
 
-There are two alternatives:
+Two alternatives were rejected:
 
-- MXNet's SyncBatchNorm waits inside an operator until all devices have arrived. It averages the
-  devices' means regardless of the sizes of their shards. So the result is wrong for unequal shards,
-  and training hangs forever if some device has no shard.
-- One graph for all devices (``group2ctx``), in which the statistics are sums. On GPUs each sum is a
-  kernel launch. A step of a ResNet-18 on two GPUs has 1,380 launches instead of 461. On two CPU
-  devices with one thread each, such a step took 1.5 (resnet18), 5.1 (resnet8) and 5.3 times
-  (cifar_resnet20) as long. These are medians of 10 pairs of runs, interleaved in one process on an
-  AMD EPYC, with shards of 8 to 32 images of 32x32 pixels.
+- MXNet's SyncBatchNorm waits inside an operator until all devices have reached the operator. The
+  operator averages the devices' means regardless of the sizes of their shards. So the result is
+  wrong for unequal shards, and training hangs forever if some device has no shard.
+- One graph for all devices (``group2ctx``), which contains the sums over devices. On GPUs each sum
+  is a kernel launch. A step of a ResNet-18 on two GPUs has 1,380 launches instead of 461. On two
+  CPU devices with one thread each, such a step took 1.5 times (resnet18), 5.1 times (resnet8) and
+  5.3 times (cifar_resnet20) as long. The factors are medians of 10 pairs of runs, interleaved in
+  one process on an AMD EPYC, with shards of 8 to 32 images of 32x32 pixels.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def _uses_global_stats(attrs: Dict[str, str]) -> bool:
 
 
 def check_network(net: gluon.Block, name: str) -> None:
-    """Raise ModelError if a network has no BatchNorm, or one that cannot be synchronized.
+    """Raise ModelError if a network has no BatchNorm, or a BatchNorm that cannot be synchronized.
 
-    The shapes of the network may be unknown.
+    The shapes of the network's parameters may still be unknown.
     """
     batch_layers = [layer for layer in _iterate_blocks(net) if _uses_batch_statistics(layer)]
     if not batch_layers:

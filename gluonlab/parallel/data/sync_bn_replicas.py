@@ -90,7 +90,7 @@ class SyncBatchNormReplicas:
                 executor.backward(number)
 
     def _bind(self, parts: Sequence[Microbatch], accumulate: bool) -> "_BoundStages":
-        """Bind the stages of the graph on all devices, for microbatches of these sizes."""
+        """Bind the stages of the graph on all devices, for microbatches as large as ``parts``."""
         images = sum(len(part.images) for part in parts)
         device, first_images, first_labels = parts[0]
         arrays = {IMAGES: first_images, LABELS: first_labels, **self.params}
@@ -116,7 +116,7 @@ class SyncBatchNormReplicas:
 
 
 class _BoundStages(NamedTuple):
-    """The executors of all devices; ``layers[i]`` are the layers between stage i and the next."""
+    """The executors of all devices; ``layers[i]`` are the layers between stages i and i + 1."""
 
     executors: List[StagedExecutor]
     layers: List[List[SyncBatchNormLayer]]
@@ -142,7 +142,7 @@ class DeviceWorkspace:
 class StagedExecutor:
     """All stages of a graph on one device, for microbatches of one size.
 
-    ``device_layers``: the device's arrays of each BatchNorm layer.
+    ``device_layers``: for each BatchNorm layer, its arrays on the device.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class StagedExecutor:
             memory.executors.setdefault(number, self.runs[-1].executor)
 
     def backward(self, number: int) -> None:
-        """Queue a stage's backward pass, and add its gradients to those from later stages."""
+        """Queue a stage's backward pass, which adds to the gradients from later stages."""
         run = self.runs[number]
         if run.heads is None:
             return
@@ -214,7 +214,9 @@ class StagedExecutor:
         self.values.update(zip(layer.input_names, arrays))
 
     def _request_gradients(self, accumulate: bool) -> None:
-        """Request each stage's gradients. Some are added to gradients that later stages compute.
+        """Request each stage's gradients.
+
+        Some gradients are added to the gradients that later stages compute.
 
         Each layer also computes two sums, the gradients of its gamma and beta.
         """
@@ -234,10 +236,10 @@ class StagedExecutor:
                 ]
 
     def _request_boundary_gradient(self, number: int, name: str) -> None:
-        """Request the gradient of an input that an earlier stage computes.
+        """Request the gradient of a stage input that is the output of an earlier stage.
 
-        If several stages use the value, a separate operation adds their gradients, since many of
-        MXNet's operators, even `+`, add incorrectly with grad_req "add".
+        If several stages read the input, a separate operation adds their gradients, because many of
+        MXNet's operators, even `+`, accumulate incorrectly with grad_req "add".
         """
         partial_gradient = self._gradients.partial_gradients[number].get(name)
         total = self._gradients.gradients[name]
@@ -268,11 +270,11 @@ class StagedExecutor:
         return array
 
     def _unused_gradient(self, args: Dict[str, nd.NDArray]) -> Dict[str, nd.NDArray]:
-        """Return a gradient array for a stage without backward. The array is never written.
+        """Return a gradient array for a stage without a backward pass. Nothing writes to the array.
 
-        Without any gradient, MXNet would apply its oneDNN fusion to the stage, which keeps a copy
-        of the weights and ignores later updates. The array has the shape of the last parameter,
-        because that needs the least memory.
+        If a stage had no gradient at all, MXNet would apply its oneDNN fusion, which keeps a copy
+        of the weights and ignores later updates. The array has the shape of the stage's last
+        parameter, which is usually small.
         """
         last = [name for name in args if name in self._params][-1:]
         return {name: nd.empty(args[name].shape, self.ctx, args[name].dtype) for name in last}
@@ -317,7 +319,7 @@ class StagedExecutor:
 
 
 def infer_boundary_specs(stages: Sequence[GraphStage], specs: ArraySpecs) -> ArraySpecs:
-    """Return shapes and types of all stage inputs: ``specs``, and the values between stages."""
+    """Return the shapes and types of all stage inputs: ``specs``, and the values between stages."""
     known = dict(specs)
     for stage in stages:
         names = stage.graph.list_arguments()
@@ -333,7 +335,7 @@ class RequiredGradients:
     Attributes:
         has_backward: ``has_backward[i]``: whether stage i computes any gradient.
         boundary_values: Values between stages whose gradients are needed.
-        latest: The last stage that uses each value. It is the first stage to compute the value's
+        latest: The last stage that uses each value. This stage is the first to compute the value's
             gradient.
         uses: For each parameter, the number of stages or layers that compute a gradient for it.
     """
@@ -364,7 +366,7 @@ class RequiredGradients:
 
 
 class ArrayPool:
-    """Arrays on a device that several graphs share, because the graphs run one after the other."""
+    """Pool of arrays on one device, shared by graphs that run one after the other."""
 
     def __init__(self, make: Callable[..., nd.NDArray]) -> None:
         """Create an empty pool; ``make(shape, dtype=...)`` creates an array."""
@@ -373,11 +375,14 @@ class ArrayPool:
         self._arrays: Dict[Any, List[nd.NDArray]] = {}
 
     def new_allocator(self) -> Callable[[ArraySpec], nd.NDArray]:
-        """Return a function that takes arrays for one graph from the pool, each at most once."""
+        """Return a function that takes arrays from the pool for one graph.
+
+        The function takes each array at most once.
+        """
         counts: Dict[Any, int] = {}
 
         def allocate(spec: ArraySpec) -> nd.NDArray:
-            """Return an array from the pool that this graph has not taken yet, or a new one."""
+            """Return an array from the pool that this graph has not taken yet, or a new array."""
             key = (spec[0], np.dtype(spec[1]))
             arrays, number = self._arrays.setdefault(key, []), counts.get(key, 0)
             counts[key] = number + 1
@@ -396,7 +401,8 @@ class GradientPool:
         gradients: The gradient of each value, by name.
         partial_gradients: ``partial_gradients[i]``: by name, stage i's part of the gradient of each
             value that a later stage also uses.
-        scratch: Working memory for each layer, by number, with the shape of the layer's input.
+        scratch: Working memory for each layer, by layer number, with the shape of the layer's
+            input.
     """
 
     def __init__(
@@ -422,7 +428,7 @@ class GradientPool:
                     self._release(self.gradients[name])
 
     def _allocate(self, spec: ArraySpec) -> nd.NDArray:
-        """Return a freed array of this shape and type, or a new array if none is free."""
+        """Return a freed array with the shape and type ``spec``, or a new array if none is free."""
         shape, dtype = spec
         free = self._free.setdefault((shape, np.dtype(dtype)), [])
         if free:
@@ -439,7 +445,7 @@ def estimate_stages_mib(
     params: Dict[str, gluon.Parameter],
     new_array: Callable[..., nd.NDArray],
 ) -> float:
-    """Estimate how many MiB one device needs to train with these graphs, one after the other.
+    """Estimate how many MiB one device needs to train with ``graphs``, one after the other.
 
     Stage i of every graph uses the same memory, sized for the largest graph, as in
     `DeviceWorkspace`. All graphs share the arrays for gradients between stages. MXNet also copies

@@ -1,4 +1,4 @@
-"""Sync BatchNorm: computes a batch's mean and variance over several devices, and gradients.
+"""Sync BatchNorm: computes batch statistics and their gradients over several devices.
 
 **Forward.** Each device computes the mean and the variance of its own images. The mean of the batch
 is the mean of the devices' means, weighted by their numbers of images. The variance of the batch is
@@ -7,19 +7,21 @@ the devices' means and the batch's mean (Chan, Golub, LeVeque, "Algorithms for c
 variance", 1983). This formula loses no precision if the mean is large.
 
 **Backward.** Let x be a layer's input and dy the gradient of its output. Let inv be
-1 / sqrt(variance), and n the number of values of a channel on all devices. With constant
-statistics, the gradient of x is gamma * inv * dy. But mean and variance depend on the images. So
-all devices then subtract gamma * inv / n * (B + (x - mean) * inv * G). Here B is the sum of dy, and
-G the sum of dy * (x - mean) * inv (Ioffe, Szegedy, "Batch Normalization", 2015, section 3). B and G
-are the gradients of beta and gamma, which each device's backward has already computed.
+1 / sqrt(variance), and n the number of values of a channel on all devices. If the statistics were
+constants, the gradient of x would be gamma * inv * dy. But the mean and the variance depend on the
+images. So all devices then subtract gamma * inv / n * (B + (x - mean) * inv * G). Here B is the sum
+of dy, and G is the sum of dy * (x - mean) * inv (Ioffe, Szegedy, "Batch Normalization", 2015,
+section 3). B and G are the gradients of beta and gamma, so the backward pass of each device has
+already computed its summands of B and G.
 
-**Rounding.** The rounding of the mean is not corrected. Inputs are standardized, so the error does
-not matter, and it is no larger than with BatchNorm on one device. As an example, take images with
-mean 1,000 and standard deviation 1. Plain BatchNorm on one CPU loses 0.015 of a parameter's change
-(worst parameter, median of 12 draws). This module loses 0.011, 0.013 and 0.004 on 2, 4 and 8
-devices. For mean 100, both lose 0.0001. Let r be the mean of the normalized images, which is not
-exactly 0 because of rounding. With B - r * G instead of B, the loss would be 0.0005 to 0.0008. But
-r needs one more sum over the images of each layer on each device.
+**Rounding.** The rounding of the mean is not corrected. Inputs are standardized, so the rounding
+error does not matter. The error is also no larger than the error of BatchNorm on one device. As an
+example, take images with mean 1,000 and standard deviation 1. With plain BatchNorm on one CPU, the
+error is 0.015 of a parameter's update (worst parameter, median of 12 draws). With this module, the
+error is 0.011, 0.013 and 0.004 on 2, 4 and 8 devices. For mean 100, both errors are 0.0001. Let r
+be the mean of the normalized images, which is not exactly 0 because of rounding. With B - r * G
+instead of B, the error would be 0.0005 to 0.0008. But to compute r, each device would need one more
+sum over the images of each layer.
 """
 
 from __future__ import annotations
@@ -51,10 +53,10 @@ class DeviceLayer(NamedTuple):
 
 
 class SyncBatchNormLayer:
-    """A BatchNorm layer on all devices. The first device combines their statistics and sums."""
+    """A BatchNorm layer on all devices. The first device combines the statistics of all devices."""
 
     def __init__(self, devices: Sequence[DeviceLayer], shares: Sequence[float], gamma: nd.NDArray) -> None:
-        """Prepare all calls.
+        """Prepare all calls for the forward and backward passes.
 
         Args:
             devices: The layer on each device.
@@ -134,7 +136,7 @@ def _combine_statistics(gathered: nd.NDArray, shares: Sequence[float], result: n
 
     Args:
         gathered: (2, devices, C): each device's mean and 1 / sqrt(variance + epsilon). The calls
-            overwrite it.
+            overwrite this array.
         shares: The fraction of the batch's images on each device.
         result: (2, C), the output: the batch's mean and variance + epsilon.
     """
@@ -206,8 +208,8 @@ def layers_updating_statistics(
     """Return the numbers of the BatchNorm layers whose running statistics change in training.
 
     On a GPU, MXNet updates all running statistics in forward. On a CPU, MXNet updates them in
-    backward. So a layer's statistics stay the same if the layer needs no backward, because neither
-    it nor any layer before it is trained.
+    backward. If neither a layer nor any earlier layer is trained, the layer needs no backward pass,
+    so its statistics do not change on a CPU.
 
     The numbers are in the order of MXNet's updates, which matters if layers share statistics.
     ``inputs``: the arrays of the graph other than ``params``.
@@ -310,7 +312,7 @@ class _DeviceStatistics:
 
 
 class _RunningUpdate:
-    """Updates several running statistics by SGD's formula: weight -= lr * (weight - gradient)."""
+    """Updates several running statistics with SGD's formula: weight -= lr * (weight - gradient)."""
 
     def __init__(self) -> None:
         self._running: List[nd.NDArray] = []
@@ -321,7 +323,8 @@ class _RunningUpdate:
     def can_append(self, running: nd.NDArray) -> bool:
         """Return False if the update is full or already contains ``running``.
 
-        A layer that is used twice updates its statistics twice, in two updates.
+        If a layer is used twice, its statistics are updated twice, which needs two `_RunningUpdate`
+        objects.
         """
         is_new = all(running is not other for other in self._running)
         return is_new and len(self._running) < MAX_ARRAYS

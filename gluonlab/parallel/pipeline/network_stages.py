@@ -1,4 +1,4 @@
-"""Cuts a network's chain of layers into pipeline stages, and estimates how much memory each needs.
+"""Cuts a network's chain of layers into pipeline stages, and estimates each stage's memory.
 
 Each layer of a chain reads the output of the previous layer. A block that only calls its children
 one after the other is divided into the layers of its children. Examples are HybridSequential, and
@@ -74,7 +74,7 @@ def check_stage_count(model: str, layers: Sequence[gluon.HybridBlock], possible:
 
 
 def check_cuts(model: str, layers: Sequence[gluon.HybridBlock], cuts: Sequence[int]) -> None:
-    """Raise ModelError unless the chain can be cut before the layers with these numbers.
+    """Raise ModelError if the chain cannot be cut before each of the layers numbered ``cuts``.
 
     The numbers must be at least 1 and increase, so that each stage has a layer.
     """
@@ -176,7 +176,7 @@ ACTIVATION = "gluonlab_activation"
 
 
 class PipelineStage(NamedTuple):
-    """A stage of the network. Its output is an activation, or the loss and scores.
+    """A stage of the network, whose output is an activation, or the loss and scores.
 
     Attributes:
         graph: The graph for training.
@@ -282,7 +282,7 @@ class StageBinding(NamedTuple):
 
     Attributes:
         images: Number of images.
-        columns: Label columns (`gluonlab.parallel.training_loss.label_columns`).
+        columns: Number of label columns (`gluonlab.parallel.training_loss.label_columns`).
         accumulate: Whether the graph adds to the gradients.
         slot: Number of the memory area for the graph's activations.
     """
@@ -362,7 +362,7 @@ class StageMemory:
         self._binding_cache: Dict[Tuple[int, int], Tuple[int, int]] = {}
 
     def estimate_memory(self, bindings: Set[StageBinding]) -> MemoryEstimate:
-        """Estimate the memory that the stage needs if these graphs are bound."""
+        """Estimate the memory that the stage needs if the graphs ``bindings`` are bound."""
         separate = [self._bytes_per_binding(binding.images, binding.columns) for binding in bindings]
         binding_bytes, inputs = map(sum, zip(*separate))
         slots: Dict[int, Tuple[int, int]] = {}  # slot -> (images, columns) of its largest graph
@@ -384,7 +384,10 @@ class StageMemory:
         return self._binding_cache[key]
 
     def _activation_bytes(self, images: int, columns: int) -> int:
-        """Return the bytes that MXNet plans for activations. ``columns``: label columns."""
+        """Return the bytes that MXNet plans for activations.
+
+        ``columns``: the number of label columns.
+        """
         key = images, columns
         if key not in self._activation_cache:
             graph, specs = self._unbound_graph(columns), self._input_specs(images, columns)
@@ -429,7 +432,7 @@ class BalancedCuts(NamedTuple):
 def choose_cuts(
     layers: Sequence[gluon.HybridBlock], loss: gluon.HybridBlock, plan: StrategyPlan, ctx: mx.Context
 ) -> BalancedCuts:
-    """Choose the cuts that minimize the time or memory of the largest stage.
+    """Choose the cuts that minimize the largest time or memory of a stage.
 
     ``plan.parallelism.balance``: "time" or "memory". ``ctx``: the device on which layers are timed.
     Raises ModelError for a chain with too few possible cuts.
@@ -459,12 +462,15 @@ def _balance_stages(cost: Cost, savings: Cost, layers: int, stages: int, balance
 def minimize_largest_stage(
     cost: Cost, layers: int, stages: int, savings: Cost = lambda stage, begin, end: 0.0
 ) -> List[int]:
-    """Return the cuts of ``layers`` into ``stages`` that minimize the cost of the largest stage.
+    """Return the cuts that minimize the cost of the most expensive stage.
+
+    ``layers`` is the number of layers, and ``stages`` is the number of stages.
 
     Each stage has at least one layer. ``savings(stage, begin, end)``: an upper bound on how much
     cheaper the stage [begin, end) can become when layers are added. The search is Dijkstra's
-    algorithm, with the largest cost instead of the sum. It extends the cheapest partial partition
-    first, so it never computes the costs of overlong stages.
+    algorithm with the largest cost of a stage as the length of a path, instead of the sum. The
+    search extends the cheapest partial partition first, so it never computes the costs of overlong
+    stages.
     """
     queue = [_PartialPartition(0.0, stages, (0,), 0.0, True)]
     extended = set()
@@ -496,7 +502,7 @@ class _PartialPartition(NamedTuple):
         largest: The largest cost of these stages, or only a lower bound if ``known`` is false.
         left: Number of stages still to be added.
         ends: 0, followed by the end of each stage.
-        before: The largest cost of these stages except the last one.
+        before: The largest cost of these stages, except the last stage.
         known: Whether the cost of the last stage has been computed.
     """
 
@@ -510,7 +516,7 @@ class _PartialPartition(NamedTuple):
 def stage_byte_costs(
     layers: Sequence[gluon.HybridBlock], loss: gluon.HybridBlock, plan: StrategyPlan
 ) -> Tuple[Cost, Cost]:
-    """Return the functions ``cost`` and ``savings`` of `minimize_largest_stage`, in bytes.
+    """Return the functions ``cost`` and ``savings`` for `minimize_largest_stage`, in bytes.
 
     The cost is based on MXNet's memory plan for a full batch, including all microbatches that a
     stage keeps at once. ``savings`` is not 0, because a longer stage can need less memory: its last

@@ -1,7 +1,7 @@
 """Cost model of pipeline schedules: the start and end of each instruction, and idle times.
 
-- A device computes one instruction at a time, in the order of its program, and each one as soon as
-  its inputs exist.
+- A device runs the instructions of its program in order, one at a time. Each instruction starts as
+  soon as its inputs exist.
 - A send takes as long as the transfer, but the device continues in the meantime. Messages from one
   stage in one direction travel one after the other.
 - A recv waits for its message. Queues are unlimited.
@@ -41,9 +41,9 @@ class Costs:
     Attributes:
         forward_s: Duration of the forward pass, by stage.
         backward_s: Duration of the backward pass, by stage.
-        transfer_s: Durations of sending (the activation, its gradient), by boundary between two
+        transfer_s: Durations of the transfers (activation, gradient), by boundary between two
             stages.
-        update_s: Duration of the update, by stage, once for all microbatches.
+        update_s: Duration of the update, by stage. A step has one update for all microbatches.
     """
 
     forward_s: Tuple[float, ...]
@@ -60,7 +60,7 @@ class Costs:
         transfer_s: float = 0.0,
         update_s: float = 0.0,
     ) -> Costs:
-        """Return the same costs for all stages, and for sending activations and gradients."""
+        """Return costs that are the same for all stages and for both directions of transfers."""
         return cls(
             (forward_s,) * stages,
             (backward_s,) * stages,
@@ -93,7 +93,8 @@ def equal_shares(schedule: PipelineSchedule) -> Costs:
 class Event(NamedTuple):
     """An instruction with its start and end.
 
-    For a send, they are those of the transfer; for a recv, those of the wait.
+    For a send, ``begin_s`` and ``end_s`` refer to the transfer. For a recv, ``begin_s`` and
+    ``end_s`` refer to the wait.
     """
 
     device: int
@@ -115,7 +116,7 @@ class PipelineTimeline:
 
     Attributes:
         events: All instructions, sorted by start time.
-        seconds: Time of the step.
+        seconds: Duration of the step.
         bubbles: The fraction of the time in which each device is idle.
         kept: For each device, the number of microbatches whose activations it keeps, over time.
     """
@@ -169,7 +170,8 @@ def price(schedule: PipelineSchedule, costs: Costs) -> PipelineTimeline:
 def ideal_bubble(devices: int, microbatches: int, stages_per_device: int = 1) -> float:
     """Return the bubble of 1F1B with equal stages and free transfers: (p-1) / (v m + p-1).
 
-    p devices, m microbatches, v stages per device. If v > 1, m must be a multiple of p.
+    Here p is the number of devices, m the number of microbatches, and v the number of stages per
+    device. If v > 1, m must be a multiple of p.
     """
     idle_slots = devices - 1
     return idle_slots / (stages_per_device * microbatches + idle_slots)
@@ -207,7 +209,10 @@ def _idle_share(events: Sequence[Event], total_s: float) -> float:
 
 
 def _stashed_activations(schedule: PipelineSchedule, events: Sequence[Event]) -> Tuple[StashedActivations, ...]:
-    """Return how many microbatches' activations a device keeps, at the start and at each change."""
+    """Return the number of microbatches whose activations a device keeps, after each change.
+
+    The first item is the number at the start.
+    """
     kept = [StashedActivations(0.0, 0)]
     for event in events:
         change = activation_change(schedule, event.instruction)

@@ -1,10 +1,10 @@
 """Executor of pipeline schedules: turns each instruction into calls that MXNet's engine queues.
 
-One host thread queues an entire step without waiting, so that each instruction follows its
-prerequisites. The engine runs operations as soon as they are ready, possibly in another order than
-the schedule's. So each forward or backward pass on a device is held back until the device's
-previous pass is done. A slot is memory for the activations of one microbatch. Each stage has as
-many slots as `gluonlab.parallel.pipeline.verify_pipeline_schedule.peaks` computes for the schedule.
+One host thread queues an entire step without waiting. Each instruction is queued after its
+prerequisites. The engine runs operations as soon as they are ready, so their order may differ from
+the schedule. So each forward or backward pass on a device is held back until the device's previous
+pass is done. A slot is memory for the activations of one microbatch. Each stage has as many slots
+as `gluonlab.parallel.pipeline.verify_pipeline_schedule.peaks` computes for the schedule.
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ class Pipeline:
         accumulate: bool = False,
         slot: int = 0,
     ) -> BoundGraph:
-        """Return the graph of stage ``number``, bound to arrays for microbatches of this shape.
+        """Return the graph of stage ``number``, bound for microbatches with the shape of ``part``.
 
-        ``slot``: number of the memory area for activations. Microbatches that are between forward
-        and backward at the same time need different slots.
+        ``slot``: number of the memory area for activations. Microbatches whose activations are kept
+        at the same time need different slots.
         """
         key = number, _shapes_and_types(part), accumulate, slot
         if key not in self._bound:
@@ -140,7 +140,7 @@ class StepProgram:
         """Return the forward and backward passes of all microbatches through one stage.
 
         The passes do not wait for other stages, and use the current contents of the arrays. So a
-        stage can be timed alone. ``backward=False``: only forward passes.
+        stage can be timed alone. If ``backward`` is False, only the forward passes are returned.
         """
         compiled = self._pipeline.compiled_stages[stage]
         calls: List[Call] = []
@@ -223,7 +223,8 @@ class StepProgram:
     def _hold_back(self, device: int, first_read: Sequence[nd.NDArray], written: Sequence[nd.NDArray]) -> None:
         """Add a fence that holds a pass back until the device's previous pass is done.
 
-        ``first_read``: arrays that the pass reads first. ``written``: arrays that it writes last.
+        ``first_read``: arrays that the pass reads first. ``written``: arrays that the pass writes
+        last.
         """
         previous_written = self._last_writes.get(device)
         if previous_written is not None:
@@ -238,7 +239,7 @@ class StepProgram:
         bound.inputs[LABELS].copy(self.microbatches[microbatch].labels)
 
     def _add_loss(self, loss: nd.NDArray, microbatch: int) -> None:
-        """Append the addition of ``loss`` to the sum over microbatches, if there are several."""
+        """Add the call that adds ``loss`` to the sum, if there are several microbatches."""
         if len(self.microbatches) > 1:
             sums = self._pipeline.sums
             self.loss = sums.totals[0]
@@ -246,7 +247,7 @@ class StepProgram:
 
 
 def queue_programs(programs: Sequence[StepProgram]) -> None:
-    """Queue the steps of several pipelines in turns, call by call, so that all start at once."""
+    """Queue the steps of several pipelines, interleaved so that all pipelines start at once."""
     for calls in zip_longest(*(program.calls for program in programs)):
         for call in calls:
             if call is not None:

@@ -4,11 +4,10 @@ A network is cut into stages, and a batch into microbatches. Every microbatch pa
 all stages, and then backward. Each device has a program, which is the list of its instructions. The
 programs determine the cost and the memory of the schedule.
 
-SCHEDULES is the only list of schedules that commands, tests and pages read. Each entry is a
-function ``f(devices, microbatches, stages_per_device=1) -> PipelineSchedule``, which raises
-ScheduleError for impossible arguments. A definition only yields the order of forward and backward
-passes. Messages are then added: each recv just before it is needed, and each send as soon as
-possible.
+All commands, tests and pages read the list of schedules from SCHEDULES. Each entry is a function
+``f(devices, microbatches, stages_per_device=1) -> PipelineSchedule``, which raises ScheduleError
+for impossible arguments. A definition only yields the order of forward and backward passes.
+Messages are then added: each recv just before it is needed, and each send as soon as possible.
 """
 
 from __future__ import annotations
@@ -83,9 +82,9 @@ Maker = Callable[..., PipelineSchedule]
 
 
 def _schedule_maker(name: str, several_stages: bool) -> Callable[[Definition], Maker]:
-    """Return a decorator for definitions of schedules, which yield the order of each device.
+    """Return a decorator for a schedule's definition, a function that yields each device's order.
 
-    The decorated function creates a PipelineSchedule. ``several_stages``: whether the definition
+    The decorated function returns a PipelineSchedule. ``several_stages``: whether the definition
     supports several stages per device.
     """
 
@@ -94,7 +93,7 @@ def _schedule_maker(name: str, several_stages: bool) -> Callable[[Definition], M
 
         @wraps(definition)
         def make(devices: int, microbatches: int, stages_per_device: int = 1) -> PipelineSchedule:
-            """Create the schedule. Raise ScheduleError if the numbers are not supported."""
+            """Create the schedule. Raise ScheduleError for impossible numbers."""
             counts = {"device": devices, "microbatch": microbatches, "stage": stages_per_device}
             for noun, count in counts.items():
                 if not is_positive_integer(count):
@@ -150,7 +149,8 @@ def _add_messages(schedule: PipelineSchedule, device: int, order: Order) -> Iter
 def sequential(devices: int, microbatches: int, stages_per_device: int) -> Iterator[Order]:
     """One microbatch at a time goes forward and backward: one device works, and the others wait.
 
-    This is naive model parallelism without a pipeline: Huang et al., "GPipe" (2019), figure 2b.
+    The schedule is naive model parallelism without a pipeline: Huang et al., "GPipe" (2019), figure
+    2b.
     """
     for device in range(devices):
         stages = range(device, devices * stages_per_device, devices)
@@ -164,7 +164,7 @@ def sequential(devices: int, microbatches: int, stages_per_device: int) -> Itera
 
 @_schedule_maker("gpipe", several_stages=False)
 def gpipe(devices: int, microbatches: int, stages_per_device: int) -> Iterator[Order]:
-    """All microbatches go forward, then all go backward; every stage keeps all of them in between.
+    """All microbatches go forward, then all go backward; stages keep all activations in between.
 
     Huang et al., "GPipe: efficient training of giant neural networks using pipeline parallelism"
     (2019), figure 2c. Microbatches run backward in the same order as forward, as in Narayanan et
@@ -176,7 +176,7 @@ def gpipe(devices: int, microbatches: int, stages_per_device: int) -> Iterator[O
 
 @_schedule_maker("1f1b", several_stages=False)
 def one_forward_one_backward(devices: int, microbatches: int, stages_per_device: int) -> Iterator[Order]:
-    """After a few forwards, one forward and one backward in turns: GPipe's time in less memory.
+    """After a few forwards, forwards and backwards alternate: as fast as GPipe, with less memory.
 
     Stage s of p stages keeps at most p - s microbatches. The schedule is PipeDream-flush: Narayanan
     et al., "Memory-efficient pipeline-parallel DNN training" (2021), section 3.2; "Efficient
@@ -190,14 +190,14 @@ def one_forward_one_backward(devices: int, microbatches: int, stages_per_device:
 
 @_schedule_maker("interleaved", several_stages=True)
 def interleaved(devices: int, microbatches: int, stages_per_device: int) -> Iterator[Order]:
-    """1F1B with several stages on each device, v of them, so that the bubble is v times shorter.
+    """1F1B with v stages on each device, so that the bubble is v times shorter.
 
     A group has as many microbatches as there are devices. Each device runs a group through its
     first stage, then the same group through its second stage, and so on. Narayanan et al.,
     "Efficient large-scale language model training on GPU clusters using Megatron-LM" (2021),
-    section 2.2.2 and figure 4, bottom. The paper requires whole groups. Here the last group may be
-    incomplete: its missing microbatches are omitted from the schedule. With v = 1 the schedule is
-    1f1b.
+    section 2.2.2 and figure 4, bottom. The paper requires whole groups. In gluonlab, the last group
+    may be incomplete: its missing microbatches are omitted from the schedule. With v = 1 the
+    schedule is 1f1b.
     """
     for device in range(devices):
         stages = range(device, devices * stages_per_device, devices)
@@ -217,7 +217,7 @@ def interleaved(devices: int, microbatches: int, stages_per_device: int) -> Iter
 
 
 def _alternate(forwards: List[Tuple[str, int, int]], backwards: List[Tuple[str, int, int]], warmup: int) -> Order:
-    """Return ``warmup`` forwards, then forwards and backwards in turns, then other backwards."""
+    """Return ``warmup`` forwards, then alternating forwards and backwards, then more backwards."""
     ahead = min(warmup, len(forwards))
     steady = zip(forwards[ahead:], backwards)
     done = len(forwards) - ahead

@@ -1,10 +1,10 @@
-"""The strategy of pipeline parallelism, and of splitting a network between layers.
+"""The strategy for pipeline parallelism, and for layer-wise model parallelism.
 
-Each device needs memory only for its own stages. The split between layers runs one microbatch at a
-time, so that devices work one after the other. A pipeline runs several microbatches at a time. Each
-batch may be divided between several replicas. Losses are summed, and the update divides by the size
-of the batch. So the update is the same as on a single device, for any cuts, schedule and number of
-replicas.
+Each device needs memory only for its own stages. With layer-wise model parallelism, the network
+runs one microbatch at a time, so that devices work one after the other. A pipeline runs several
+microbatches at a time. Each batch may be divided between several replicas. Losses are summed, and
+the update divides by the size of the batch. So the update is the same as on a single device, for
+any cuts, schedule and number of replicas.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ class PipelineParallel(UnshardedParameters):
 
     @property
     def inputs(self) -> List[mx.Context]:
-        """The first device of each copy."""
+        """The first device of each replica."""
         return [ctxs[0] for ctxs in self._copies]
 
     @property
     def outputs(self) -> List[mx.Context]:
-        """The last device of each copy."""
+        """The last device of each replica."""
         return [ctxs[-1] for ctxs in self._copies]
 
     @property
@@ -97,7 +97,7 @@ class PipelineParallel(UnshardedParameters):
         return self.statistics.exist
 
     def sync_running_statistics(self) -> None:
-        """Average the running statistics over the copies."""
+        """Average the running statistics over the replicas."""
         self.statistics.average()
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
@@ -134,7 +134,7 @@ class PipelineParallel(UnshardedParameters):
                 yield ScoredImages(part.device, loss, scores, labels)
 
     def state(self) -> StrategyState:
-        """Return optimizer states by name, loss scale, and each copy's running statistics."""
+        """Return optimizer states by name, loss scale, and each replica's running statistics."""
         scale = self.trainer.loss_scale
         return StrategyState(
             self.trainer.collect_states(), {} if scale is None else scale.state(), *self.statistics.state()
@@ -194,7 +194,7 @@ class PipelineParallel(UnshardedParameters):
                 param.reset_ctx(ctxs)
 
     def _ctxs_of(self, device: int) -> List[mx.Context]:
-        """Return the device with this number in each replica."""
+        """Return device number ``device`` of each replica."""
         return [ctxs[device] for ctxs in self._copies]
 
     def _params_of(self, device: int) -> Mapping[str, gluon.Parameter]:

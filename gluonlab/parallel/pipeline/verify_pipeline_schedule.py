@@ -33,14 +33,15 @@ QueuedMessages = Counts[Tuple[str, int]]  # (send_..., sending stage) -> number 
 
 
 def check(schedule: PipelineSchedule, queue: int = 1) -> None:
-    """Check that a schedule carries every microbatch forward and backward through all stages.
+    """Check that a schedule runs every microbatch forward and backward through all stages.
 
     - Every op of a stage processes each microbatch once, in the order 0, 1, 2, ..., on the stage's
       device. So messages reach the right receivers even without labels, and all schedules add
       gradients in the same order.
     - No instruction runs before its prerequisites. A forward needs the activation of the previous
-      stage, which is received, or computed on the same device. A backward needs its own forward,
-      and the gradient from the next stage. A stage is updated once, after all its backwards.
+      stage, which is received, or computed on the same device. A backward needs the forward of the
+      same microbatch, and the gradient from the next stage. A stage is updated once, after all its
+      backwards.
     - No device waits forever if the queue between two neighboring stages holds at most ``queue``
       messages in each direction.
 
@@ -56,10 +57,10 @@ def check(schedule: PipelineSchedule, queue: int = 1) -> None:
 
 
 def execution_order(schedule: PipelineSchedule, queue: int = 1) -> List[Tuple[int, Instruction]]:
-    """Return all pairs (device, instruction), ordered so that each follows its prerequisites.
+    """Return all pairs (device, instruction), with each instruction after its prerequisites.
 
     A single host thread can queue the instructions in this order. The order switches to the next
-    device after each forward or backward, so that no device waits long for its first work. Raises
+    device after each forward or backward, so that no device waits long for its first pass. Raises
     ScheduleError if a device waits forever.
     """
     return list(_simulate(schedule, queue))
@@ -80,7 +81,7 @@ def peaks(schedule: PipelineSchedule) -> Tuple[int, ...]:
 
 
 def activation_change(schedule: PipelineSchedule, instruction: Instruction) -> int:
-    """Return by how much the number of microbatches that the stage keeps changes: 1, 0 or -1."""
+    """Return the change in the number of microbatches that the stage keeps: 1, 0 or -1."""
     first = RECV_FORWARD if schedule.crosses_devices(instruction.stage - 1) else FORWARD
     return (instruction.op == first) - (instruction.op == BACKWARD)
 

@@ -12,11 +12,11 @@ local   split, by groups           rows of some groups            split
 ======  =========================  =============================  ====================
 
 Operators that process each channel separately (ReLU, pooling, BatchNorm, Dropout) run on split
-values. So if column and row layers alternate, two layers need one allreduce (Shoeybi et al.,
-"Megatron-LM", 2019, section 3). All other operators run on whole values, on every device.
+values. So if column and row layers alternate, each pair of layers needs only one allreduce (Shoeybi
+et al., "Megatron-LM", 2019, section 3). All other operators run on whole values, on every device.
 
 A *segment* is the part of the network between two collectives. Each device has its own graph for
-each segment (`segment_graphs`). Segment 0 ends with the first collectives. Their results are inputs
+each segment (`segment_graphs`). Segment 0 ends with the first collectives, whose results are inputs
 of segment 1, and so on. If a later segment uses a value, the value is passed through all segments
 in between.
 """
@@ -86,7 +86,7 @@ class Slice(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A split graph.
+    """A graph that is split over several devices.
 
     ``slices``: the sharded parameters. ``heads``: the outputs, which are all whole.
     """
@@ -113,7 +113,7 @@ class SegmentEdge(NamedTuple):
 
     ``source``: key of the value. ``result``: the key of the result in the next segment, after the
     collective ``kind`` (SUM or COPY, or PASS for none). ``needs_gradient``: whether backward passes
-    its gradient back.
+    the value's gradient back.
     """
 
     kind: str
@@ -277,7 +277,8 @@ class _SegmentBuilder:
     def _append_zeros(self, number: int, like: Entry, width: int, channels: int) -> List[Entry]:
         """Append nodes for zeros with ``channels`` channels in total, and return their entries.
 
-        ``like`` is an array of ``width`` channels, which determines the other dimensions.
+        ``like`` is an array with ``width`` channels. The zeros have the same sizes in all other
+        dimensions.
         """
         zeros = []
         for begin in range(0, channels, width):

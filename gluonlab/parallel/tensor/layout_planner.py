@@ -306,9 +306,11 @@ class _Planner:
 
 
 def _scale_bounds(bounds: Bounds, channels: int) -> Optional[Bounds]:
-    """Scale the devices' bounds to ``channels``. Return None unless it is a multiple.
+    """Scale the devices' bounds to ``channels``.
 
-    For example, Flatten turns each channel into many.
+    Return None if ``channels`` is not a multiple of the current number of channels.
+
+    For example, Flatten turns each channel into several channels.
     """
     times, rest = divmod(channels, bounds[-1][1])
     return None if rest else tuple((begin * times, end * times) for begin, end in bounds)
@@ -344,7 +346,11 @@ class GraphInfo:
         self.last_layers = _last_layers(self.nodes)
 
     def is_splittable_layer(self, node: Node) -> bool:
-        """Return True if a layer shares no parameters with others, and its channels are axis 1."""
+        """Return True if a layer can be split.
+
+        The layer's channels must be axis 1, and the layer must not share parameters with other
+        layers.
+        """
         attrs = node.get("attrs", {})
         parameters = [entry[0] for entry in node["inputs"][1:]]
         return (
@@ -420,7 +426,7 @@ class OperationList:
         attrs: Tuple[Dict[str, str], ...] = (),
         complete: bool = False,
     ) -> SplitValue:
-        """Add an operator with these inputs.
+        """Add the operator of ``node``, with the inputs ``inputs``.
 
         The parameters of ``node`` are added to the inputs, unless the inputs are ``complete``.
         """
@@ -448,7 +454,7 @@ class OperationList:
         return total._replace(segment=value.segment + 1)
 
     def scatter(self, value: SplitValue, bounds: Bounds) -> SplitValue:
-        """Split ``value`` by ``bounds``. A value that is split by other bounds is gathered first."""
+        """Split ``value`` at ``bounds``. A value that is split differently is gathered first."""
         if value.bounds == bounds:
             return value
         if ("parts", value, bounds) not in self._known:

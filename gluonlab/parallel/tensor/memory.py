@@ -1,4 +1,4 @@
-"""Memory estimate of tensor parallelism, for each device of a copy of the network.
+"""Memory estimate of tensor parallelism, for each device of a replica of the network.
 
 Every segment has its own graphs and activations. The gradients between segments are in two buffers,
 which the segments use alternately. In addition, MXNet copies the head gradients.
@@ -16,7 +16,7 @@ from gluonlab.parallel.tensor.replica import Params, Segments
 
 
 class _SegmentBinding(NamedTuple):
-    """A binding of all segments: number of images, label columns, whether gradients are added."""
+    """The shape with which all segments are bound, and whether gradients are added."""
 
     images: int
     columns: int
@@ -32,7 +32,7 @@ class _Segment(NamedTuple):
         edge_inputs: Shapes and types of the values from the previous segment.
         bytes_per_binding: Bytes of each bound graph other than inputs and activations.
         slot: Number of the buffer for the gradients of ``edge_inputs``, 0 or 1.
-        gradient_bytes: Bytes of these gradients.
+        gradient_bytes: Bytes of the gradients of ``edge_inputs``.
     """
 
     graph: UnboundGraph
@@ -74,7 +74,7 @@ class TensorMemory:
         }
 
     def _estimate_device(self, device: int, bound: Set[_SegmentBinding]) -> MemoryEstimate:
-        """Estimate the memory that a device needs if these graphs are bound."""
+        """Estimate the memory that a device needs if the graphs ``bound`` are bound."""
         plan = self._plan
         bound_bytes = inputs = activations = 0
         gradients: Dict[int, int] = {}

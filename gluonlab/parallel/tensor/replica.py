@@ -55,11 +55,11 @@ class SumOperator:
     """Allreduce in forward, identity in backward: each device has one summand of a value."""
 
     def __init__(self, schedule: Schedule, values: Sequence[nd.NDArray]) -> None:
-        """Store the devices' summands. The sum overwrites them."""
+        """Store the devices' summands. The sum overwrites the summands."""
         self._schedule, self.results = schedule, list(values)
 
     def forward(self) -> List[Call]:
-        """Return the calls that sum in place, since no pass needs the summands afterwards."""
+        """Return the calls that sum the values in place. No pass needs the summands afterwards."""
         return [Executor(self._schedule, [[value] for value in self.results]).run]
 
     def backward(self, gradients: Sequence[nd.NDArray]) -> List[Call]:
@@ -102,8 +102,8 @@ class _Calls(NamedTuple):
 class MicrobatchTraffic(NamedTuple):
     """Numbers of bytes that are sent between devices for one microbatch.
 
-    ``inputs``: for images and labels, which are sent to all devices except the first. ``sums``: the
-    size of each allreduce's array, in forward and in backward.
+    ``inputs``: the bytes of the images and labels that are sent to all devices except the first.
+    ``sums``: the size of each allreduce's array, in forward and in backward.
     """
 
     inputs: int
@@ -144,7 +144,7 @@ class TensorReplica:
     ) -> Tuple[nd.NDArray, nd.NDArray]:
         """Queue a forward pass. Return the sum of losses (1,) and the scores (n, classes).
 
-        The arguments are those of `GraphReplica.forward`. ``hook`` receives the collectives.
+        The arguments are the same as for `GraphReplica.forward`. ``hook`` receives the collectives.
         """
         key = (images.shape, images.dtype, labels.shape, labels.dtype, accumulate)
         if key not in self._calls:
@@ -179,7 +179,10 @@ class TensorReplica:
         return self._last.traffic
 
     def _bind(self, images: nd.NDArray, labels: nd.NDArray, accumulate: bool) -> _Calls:
-        """Bind all segments on all devices to inputs of these shapes. Return the calls to run."""
+        """Bind all segments on all devices to inputs shaped like ``images`` and ``labels``.
+
+        Return the calls to run.
+        """
         segments = self.scoring_segments if len(labels.shape) == 1 else self.segments
         bounds: List[List[BoundGraph]] = []
         forward: List[Any] = []
@@ -252,7 +255,7 @@ class TensorReplica:
 
 
 def _queue_collective(call: Call, hook: Optional[PhaseHook]) -> None:
-    """Call ``call``, which queues a collective, or pass it to ``hook`` to be called there."""
+    """Queue a collective: call ``call``, or pass ``call`` to ``hook``, which then calls it."""
     if hook is None:
         call()
     else:
@@ -282,7 +285,7 @@ class Segments:
 
 
 def _microbatch_traffic(segments: Segments, bounds: Sequence[Sequence[BoundGraph]]) -> MicrobatchTraffic:
-    """Return how many bytes a microbatch sends between devices, for inputs and allreduces."""
+    """Return how many bytes are sent between devices for a microbatch's inputs and allreduces."""
     inputs = [array for segment in bounds for bound in segment[1:] for array in bound.arrays.values()]
     sums = [
         value

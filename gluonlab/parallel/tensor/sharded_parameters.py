@@ -1,6 +1,6 @@
 """Cuts parameters, optimizer states and running statistics into shards, and joins shards again.
 
-Each device holds one shard of each sliced array, and all other arrays completely.
+Each device holds one shard of each sliced array, and a complete copy of every other array.
 """
 
 from __future__ import annotations
@@ -187,6 +187,6 @@ class ShardedStatistics:
             )
 
     def _slice_of(self, name: str) -> Any:
-        """Return the slice of the array "kind/copy/path" in a state, or None if it is unsliced."""
+        """Return the slice of a state's array "kind/copy/path"; None for an unsliced array."""
         kind, *_, path = name.split("/")
         return self._slices.get(path) if kind in ("running", "start") else None

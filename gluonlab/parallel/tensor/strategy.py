@@ -53,8 +53,7 @@ DEFAULT_ALGORITHM = "sharded"  # the allreduce of activations, unless the kvstor
 class TensorParallel(ReplicaStep):
     """The `Strategy` of tensor parallelism. Replica i is on ``plan.parallelism.copies[i]``.
 
-    ``net`` has whole parameters on the CPU, with their values at the last
-    `sync_running_statistics`.
+    ``net`` contains the whole parameters on the CPU, as of the last `sync_running_statistics`.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class TensorParallel(ReplicaStep):
 
     @property
     def inputs(self) -> List[mx.Context]:
-        """The first device of each copy."""
+        """The first device of each replica."""
         return [ctxs[0] for ctxs in self._copies]
 
     outputs = inputs
@@ -120,7 +119,7 @@ class TensorParallel(ReplicaStep):
             }
 
     def set_parameters(self, parameters: Mapping[str, nd.NDArray]) -> None:
-        """Copy parameters, given by structural name, to ``net``, and shards to the devices."""
+        """Copy parameters, given by structural name, to ``net``, and copy shards to the devices."""
         for path, param in self.net._collect_params_with_prefix().items():
             parameters[path].copyto(param.list_data()[0])
             for device, params in enumerate(self.device_params):
@@ -167,7 +166,10 @@ class TensorParallel(ReplicaStep):
         return {}
 
     def lines(self) -> "Iterator[Tuple[str, str]]":
-        """Yield a line for a run's output: layers split in each mode, and number of allreduces."""
+        """Yield a line for a run's output, with the number of layers split in each mode.
+
+        The line also contains the number of allreduces.
+        """
         counts = Counter(self.layout.layers.values())
         layers = ", ".join(f"{count} by {mode}" for mode, count in counts.items())
         sums = self.layout.allreduce_count
@@ -185,7 +187,10 @@ class TensorParallel(ReplicaStep):
     def _make_trainers(
         self, params: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: ProcessGroup
     ) -> "Tuple[BucketedTrainer, Optional[BucketedTrainer]]":
-        """Create a trainer for a device's shards, and one for unsharded parameters (or None)."""
+        """Create a trainer for a device's shards, and a trainer for unsharded parameters.
+
+        The second trainer is None if all parameters are sharded.
+        """
         slices = self.layout.slices
         sharded = {name: param for name, param in params.items() if name in slices}
         unsharded = {name: param for name, param in params.items() if name not in slices}
@@ -199,7 +204,10 @@ def _make_trainer(params: Mapping[str, gluon.Parameter], plan: StrategyPlan, gro
 
 
 def _activation_allreduce(kvstore: Any) -> str:
-    """Return the allreduce algorithm for activations: that of the kvstore, if it has a schedule."""
+    """Return the allreduce algorithm for activations.
+
+    If the kvstore is one of ALGORITHMS, activations use the same algorithm.
+    """
     name = str(kvstore.type)
     return name if name in ALGORITHMS else DEFAULT_ALGORITHM
 

@@ -1,6 +1,6 @@
 """Creates an HTML page that animates pipeline schedules.
 
-Its HTML and JavaScript are in template/.
+The templates of the HTML and JavaScript are in template/.
 """
 
 from __future__ import annotations
@@ -54,10 +54,11 @@ CostsOf = Callable[[PipelineSchedule], Optional[Costs]]
 
 
 def as_page(priced: Iterable[PricedSchedule], start: int = 0, *, language: str = "en") -> str:
-    """Return an HTML page that animates the schedules ``priced``. It first shows ``priced[start]``.
+    """Return an HTML page that animates the schedules ``priced``, starting with ``priced[start]``.
 
-    Every forward, backward and update that takes time is drawn, with ``data-op``, ``data-stage``,
-    ``data-microbatch``, ``data-begin`` and ``data-end`` as computed by `price`.
+    Every forward, backward and update that takes time is drawn. The attributes ``data-op``,
+    ``data-stage``, ``data-microbatch``, ``data-begin`` and ``data-end`` contain the results of
+    `price`.
 
     Raises:
         ScheduleError: A schedule is too large to draw, or ``priced`` has no index ``start``.
@@ -88,7 +89,7 @@ def draw(asked: PipelineSchedule, costs: CostsOf = equal_shares, *, language: st
 
 
 def _selectable_schedules(requested: PipelineSchedule) -> List[PipelineSchedule]:
-    """Return the schedules that the page offers: small ones, and those of the requested size."""
+    """Return the schedules that readers can select: small schedules, and the requested size."""
     stages_per_device = requested.stages // requested.devices
     requested_size = requested.devices, requested.microbatches
     sizes = {requested_size, *itertools.product(DEVICES, MICROBATCHES)}

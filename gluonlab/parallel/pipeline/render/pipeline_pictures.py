@@ -1,8 +1,9 @@
 """Draws a pipeline schedule with its estimated times: as text for a terminal, and as SVG.
 
-The module also contains the captions of both drawings, in each language. In both, each device has a
-row, and time goes to the right. Below the rows, they show the number of microbatches that each
-device keeps. The HTML page (`pipeline_page.py`) shows the same times, idle devices and captions.
+The module also contains the captions of both drawings, in each language. In both drawings, each
+device has a row, and time goes to the right. A chart below the rows shows how many microbatches
+each device keeps. The HTML page (`pipeline_page.py`) shows the same times, idle devices and
+captions.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class TimeUnit(NamedTuple):
 
 
 def time_unit(timeline: PipelineTimeline) -> TimeUnit:
-    """Return the largest unit in which the step takes at least 1."""
+    """Return the largest unit of time that is not longer than the step."""
     units = (TimeUnit("s", 1), TimeUnit("ms", 1e3), TimeUnit("\N{MICRO SIGN}s", 1e6))
     return next((c for c in units if timeline.seconds * c.per_second >= 0.9995), units[-1])
 
@@ -114,9 +115,9 @@ def max_stashed_microbatches(timeline: PipelineTimeline, device: int) -> int:
 
 
 def stashed_levels(timeline: PipelineTimeline, device: int) -> List[StashedActivations]:
-    """Return how many microbatches' activations a device keeps, at the start and at each change.
+    """Return how many microbatches a device keeps, at the start and after each change.
 
-    Numbers that apply for no time are left out.
+    Numbers that last for zero seconds are omitted.
     """
     kept, moment = timeline.kept[device], timeline.seconds * _NEGLIGIBLE
     lasting = [now for now, then in zip(kept, kept[1:]) if then.at_s - now.at_s > moment]
@@ -147,7 +148,7 @@ def schedule_description(schedule: PipelineSchedule, words: PipelineTexts = ENGL
 
 
 def axis_ticks(timeline: PipelineTimeline, max_steps: int) -> Sequence[float]:
-    """Return round times for the time axis, in the drawing's unit: at most ``max_steps`` steps."""
+    """Return at most ``max_steps`` + 1 round times for the time axis, in the drawing's unit."""
     whole = time_unit(timeline).convert(timeline.seconds)
     if not whole:
         return [0.0]
@@ -187,8 +188,7 @@ def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int =
     """Draw each device's work and stashed microbatches over time, as lines of ``width`` characters.
 
     A long timeline is continued in blocks below, so that the numbers of microbatches stay readable.
-    This is not done if the drawing would be wider than 2000 columns. Raises ScheduleError for a
-    width below 40.
+    All blocks together have at most 2000 columns. Raises ScheduleError for a width below 40.
     """
     if width < MIN_COLUMNS:
         raise ScheduleError(f"width={width}: use at least {MIN_COLUMNS} columns for a pipeline")
@@ -222,8 +222,8 @@ def _text_legend(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
 def _text_scale(schedule: PipelineSchedule, timeline: PipelineTimeline, room: int) -> Tuple[float, int]:
     """Return the drawing's columns per second, and the number of columns in each block.
 
-    A drawing wider than ``room`` columns is continued in blocks below. There is only one block if
-    that leaves room for the number of the shortest forward or backward.
+    A drawing wider than ``room`` columns is continued in blocks below. A single block is enough if
+    the shortest forward or backward is wide enough for the number of its microbatch.
     """
     whole = timeline.seconds
     lengths = _pass_lengths(schedule, timeline)
@@ -282,7 +282,11 @@ def _column(seconds: float, scale: float) -> int:
 
 
 def _summary_table(schedule: PipelineSchedule, timeline: PipelineTimeline) -> Iterator[str]:
-    """Yield the lines of a table: each device's stages, bubble and maximum of kept microbatches."""
+    """Yield the lines of a table with one row per device.
+
+    The columns are the device's stages, its bubble, and the largest number of microbatches that it
+    keeps.
+    """
     heads = ("device", "stages", "bubble", "keeps at most")
     rows: List[Iterable[str]] = [heads]
     for device, bubble in enumerate(timeline.bubbles):
@@ -328,7 +332,7 @@ _HOW_TO_READ = (
 
 
 class _PipelineLayout:
-    """Positions of all parts of the picture. Time fills the width."""
+    """Positions of all parts of the picture. The time axis fills the width."""
 
     def __init__(self, schedule: PipelineSchedule, timeline: PipelineTimeline) -> None:
         whole = timeline.seconds or 1.0
@@ -348,7 +352,7 @@ class _PipelineLayout:
         return AXIS_HEIGHT + row * (ROW_HEIGHT + ROW_GAP)
 
     def base(self, row: int) -> int:
-        """Return the y position of the base of a device's stashed activations."""
+        """Return the y position of the baseline in a device's chart of stashed activations."""
         return self.below + row * (STASH_HEIGHT + ROW_GAP) + STASH_HEIGHT
 
 
@@ -377,7 +381,7 @@ def as_svg(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
 
 
 def _draw_heading(root: Element, schedule: PipelineSchedule, timeline: PipelineTimeline, width: float) -> int:
-    """Draw the name, size, description and legend. Return the y position below them."""
+    """Draw the name, size, description and legend. Return the y position below the legend."""
     add_text(root, MARGIN, 46, schedule.name, "name")
     wrapped = textwrap.wrap(schedule_description(schedule), int((width - 2 * MARGIN) // 7))
     y = 70
@@ -397,7 +401,7 @@ def _draw_heading(root: Element, schedule: PipelineSchedule, timeline: PipelineT
 
 
 def _draw_axis(parent: Element, frame: _PipelineLayout, schedule: PipelineSchedule, timeline: PipelineTimeline) -> None:
-    """Draw the times above the picture, with a vertical line at each of them."""
+    """Draw the times above the picture, with a vertical line at each time."""
     unit, bottom = time_unit(timeline), frame.top(schedule.devices) - ROW_GAP
     add_text(parent, LABEL_WIDTH - 12, 18, unit.unit, "quiet small end")
     for time in axis_ticks(timeline, 16):
