@@ -1,6 +1,6 @@
-"""Training jobs that benchmarks time in worker processes, in one process or a group of several.
+"""Training jobs that benchmarks run and time in worker processes.
 
-They use the same functions as `gluonlab.training.loop`.
+A job trains in one process or in a group of processes.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def make_training_job(
     Args:
         task: A key of `TASKS`.
         device_count: The number of CPU devices.
-        threads: Threads of each device.
-        kvstore: The store that sums the gradients.
+        threads: The number of threads of each device.
+        kvstore: The kvstore that sums the gradients.
         global_batch_size: Images per step on all devices; None for the task's number.
         competitors: The number of other processes that compute at the same time.
         devices: Devices to train on instead of the CPU devices, as in --devices.
@@ -151,7 +151,10 @@ while os.getppid() == parent and time.monotonic() < end:
 
 @contextmanager
 def competing_processes(count: int) -> Iterator[List[int]]:
-    """Keep ``count`` cores busy during a with block, one process each. Yield the process ids."""
+    """Keep ``count`` cores busy during a with block, with one process per core.
+
+    Yield the process IDs.
+    """
     command = [sys.executable, "-I", "-S", "-c", _BUSY, str(os.getpid()), str(MAX_COMPETING_S)]
     with ExitStack() as stack:
         pids = []

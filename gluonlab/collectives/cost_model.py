@@ -1,7 +1,8 @@
 """Predicts how long schedules take on topologies, using the alpha-beta model with contention.
 
 `price` returns a schedule's predicted time, called its price. `find_best_order` compares prices to
-choose a device for each rank, and `select_cheapest` to choose schedules. `traffic` counts bytes.
+choose a device for each rank, and `select_cheapest` compares prices to choose schedules. `traffic`
+counts bytes.
 
 Sources: Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2" (1994), for
 latency and bandwidth; Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
@@ -83,7 +84,7 @@ class Price:
     def busbw(self) -> float:
         """Return `algbw` times `bus_factor`, in bytes/s.
 
-        It is comparable with the speed of the links.
+        The result is comparable with the speed of the links.
         """
         factor = bus_factor(self.collective, self.world_size)
         return self.algbw * factor if factor else 0.0
@@ -101,13 +102,16 @@ def price(schedule: Schedule, topology: Topology, size_bytes: float) -> Price:
         The price, with the seconds for each step and in total.
 
     Raises:
-        ScheduleError: for a topology with another number of devices, and for sizes below 0.
+        ScheduleError: for a topology with a different number of devices, and for sizes below 0.
     """
     return prices(schedule, topology, [size_bytes])[0]
 
 
 def prices(schedule: Schedule, topology: Topology, sizes: Sequence[float]) -> List[Price]:
-    """Return a `Price` for each of ``sizes``, faster than by calling `price` for each one."""
+    """Return a `Price` for each of ``sizes``.
+
+    This is faster than calling `price` for each size.
+    """
     if schedule.world_size != topology.world_size:
         raise ScheduleError(
             f"{schedule.name} has {schedule.world_size} ranks, but {topology.name} has "
@@ -153,7 +157,7 @@ def bus_factor(collective: str, world_size: int) -> float:
     """Return busbw / algbw. This factor makes algbw comparable with the speed of the links.
 
     The factor is 2 (n-1) / n for an allreduce over n ranks, and (n-1) / n for reduce_scatter and
-    all_gather (nccl-tests, doc/PERFORMANCE.md). The size in algbw is that of the whole buffer.
+    all_gather (nccl-tests, doc/PERFORMANCE.md). The size in algbw is the size of the whole buffer.
     """
     return (2 if collective == ALLREDUCE else 1) * (world_size - 1) / world_size
 
@@ -329,15 +333,15 @@ MAX_PRICED_ORDERS = 600  # for each start, about a second; known machines need u
 def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
     """Return the device order for `Schedule.placed` with the lowest price found at ORDER_BYTES.
 
-    The order stays 0, 1, ... if none is cheaper, or if the cheapest costs more at another of
+    The order stays 0, 1, ... unless a cheaper order is found that does not cost more at any of
     ORDER_SIZES.
 
     The search starts from the given order and from the topology's best ring. From each start, it
     repeatedly swaps the two devices whose exchange saves the most time. The search stops when no
     exchange saves time, or after computing `MAX_PRICED_ORDERS` prices. For eight devices it
-    computes a few hundred prices in a few hundredths of a second. With several hosts, or more than
-    `MAX_EXCHANGED_DEVICES` devices, no devices are exchanged, because there are too many pairs. The
-    best ring already keeps hosts together.
+    computes a few hundred prices in a few hundredths of a second. If there are several hosts, or
+    more than `MAX_EXCHANGED_DEVICES` devices, no devices are exchanged, because there are too many
+    pairs. The best ring already keeps hosts together.
     """
     identity = list(range(schedule.world_size))
     if isinstance(topology.routes, PortRoutes) and topology.routes.is_symmetric:
@@ -364,7 +368,7 @@ def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
 def _improve_order(start: Sequence[int], cost: Callable[[Sequence[int]], float]) -> List[int]:
     """Improve the order ``start``: repeatedly exchange the two ranks that lower ``cost`` most.
 
-    Exchanges stop when none lowers the cost, or after about MAX_PRICED_ORDERS prices.
+    The exchanges stop when no exchange lowers the cost, or after about MAX_PRICED_ORDERS prices.
     """
     order, lowest = list(start), cost(start)
     exchanges = list(combinations(range(len(order)), 2))

@@ -34,10 +34,10 @@ groups, hosts             devices that are close to each other; devices of each 
 
 Links without ends are only used by routes. `write_topology` writes all routes.
 
-``allreduce solve m.json --out-file found.json`` writes a file of schedules, with their
-topology under the key ``topology``. Such a file is also a topology. With it, the kvstore
-``synthesized`` sums by these schedules. When the file is read, the schedules are verified and
-compared with the links.
+``allreduce solve m.json --out-file found.json`` writes a file of schedules, with their topology
+under the key ``topology``. Such a file is also a topology. With this topology, the kvstore
+``synthesized`` uses these schedules. When the file is read, the schedules are verified and compared
+with the links.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def is_file_name(name: Any) -> bool:
 def read_topology(path: Union[str, Path]) -> Topology:
     """Return the topology in a file.
 
-    Raise ScheduleError, in one line, for any mistake in the file.
+    Raises ScheduleError with a message of one line for any mistake in the file.
     """
     try:
         text = read_bounded(Path(path), MAX_FILE_BYTES)
@@ -102,7 +102,7 @@ def read_topology(path: Union[str, Path]) -> Topology:
 
 
 def _parse_topology(text: Union[str, bytes], where: str, name: str) -> Topology:
-    """Parse the JSON text of a topology or a schedules file. Errors begin with ``where``."""
+    """Parse the JSON text of a topology file or schedules file. Errors begin with ``where``."""
     try:
         content = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeated_keys)
     except (ValueError, RecursionError) as error:
@@ -156,8 +156,8 @@ def write_topology(topology: Topology, path: Union[str, Path]) -> None:
 
     Raises OutputError if writing fails. Raises ScheduleError for a topology that a file cannot
     contain: more than 256 devices, infinite speeds of links, different links with one name, or
-    names of several lines. Also raises it for a topology with schedules, since
-    `schedules_file_text` writes those.
+    names of several lines. Raises ScheduleError also for a topology with schedules, because
+    `schedules_file_text` writes such topologies.
     """
     if topology.schedules:
         raise ScheduleError(f"{topology.name}: a topology file cannot contain schedules")
@@ -315,7 +315,7 @@ class TopologyReader:
         return [(ends[0], ends[1]), (ends[1], ends[0])]
 
     def _read_speed(self, fields: JsonFields) -> float:
-        """Return the bytes/s of a link, which the file gives directly or as a number of lanes."""
+        """Return the bytes/s of a link, which the file states directly or as a number of lanes."""
         if "lanes" not in fields:
             if LANE in fields:
                 fields.raise_error(f"{LANE} is only for links with lanes: add their number, or use {SPEED} instead")
@@ -330,7 +330,7 @@ class TopologyReader:
         )  # fmt: skip
 
     def _read_latency(self, fields: JsonFields) -> float:
-        """Return the latency of a link or route, by default that of the file."""
+        """Return the latency of a link or route, by default the latency in the file."""
         return (fields if LATENCY in fields else self._fields).number(LATENCY, zero=True)
 
     def _add_link(self, fields: JsonFields, name: str, speed: float) -> Link:
@@ -346,7 +346,7 @@ class TopologyReader:
         return name if name.strip() else fields.raise_error(f"name is {name!r}: it must not be blank")
 
     def _check_node(self, where: str, value: Any) -> Node:
-        """Return ``value`` if it is a device's number or a switch's name, else raise an error."""
+        """Return ``value`` if it is a device number or the name of a switch, else raise an error."""
         if not isinstance(value, str):
             return self._check_device(where, value, " or switch" if self._switches else "")
         if value not in self._switches:
@@ -400,7 +400,7 @@ class TopologyReader:
     def _read_partition(self, key: str) -> Tuple[Tuple[int, ...], ...]:
         """Return the groups or hosts; empty if ``key`` is missing.
 
-        They must contain every device once.
+        The groups or hosts must contain every device once.
         """
 
         def members(where: str, item: Any) -> Tuple[int, ...]:
@@ -452,13 +452,19 @@ class JsonFields:
         raise ScheduleError(f"{self.where}: {reason}")
 
     def value(self, key: str, expected: str) -> Any:
-        """Return the value of ``key``. If it is missing, the error names what is ``expected``."""
+        """Return the value of ``key``.
+
+        If the key is missing, the error message contains ``expected``, which describes the value.
+        """
         if key not in self._content:
             self.raise_error(f"{key} is missing: add {expected}")
         return self._content[key]
 
     def number(self, key: str, default: Optional[float] = None, *, zero: bool = False) -> float:
-        """Return a positive number; with ``zero``, 0 is allowed. ``default``: for a missing key."""
+        """Return a positive number, or 0 if ``zero`` allows it.
+
+        ``default``: the result if the key is missing.
+        """
         if default is not None and key not in self._content:
             return default
         minimum, maximum, example = SECONDS if zero else SPEEDS
@@ -543,8 +549,8 @@ def shortest_routes(world_size: int, wires: Sequence[Wire], buses: Mapping[Node,
     """Return a route for every pair of devices that wires connect.
 
     ``buses``: the link that every message through a switch passes, for switches that have one. The
-    latency of a message is the largest on its path, because the message is started once. Of equally
-    good paths, the one with wires listed earlier is used.
+    latency of a message is the largest on its path, because the message is started once. If several
+    paths are equally good, the path whose wires are listed earlier is used.
     """
     wires_from: DefaultDict[Node, List[Wire]] = defaultdict(list)
     for wire in wires:

@@ -40,9 +40,9 @@ def check(schedule: Schedule) -> None:
         schedule: the schedule.
 
     Raises:
-        ScheduleError: names the first wrong step and transfer. A transfer is wrong if it breaks a
-            rule of steps, adds a contribution a second time, or is the last one into a chunk that
-            remains incomplete.
+        ScheduleError: the schedule is wrong. The message names the first wrong step and transfer. A
+            transfer is wrong if it breaks a rule of steps, adds a contribution a second time, or is
+            the last one into a chunk that remains incomplete.
     """
     _check_shape(schedule)
     arrays = _check_steps(schedule)
@@ -203,8 +203,8 @@ class _ChunkSimulation:
     def find_faulty_transfer(self, rank: int) -> Optional[int]:
         """Return the first transfer that makes the final chunk of ``rank`` wrong.
 
-        Such a transfer adds a contribution a second time. If there is none, return the last
-        transfer into ``rank``.
+        Such a transfer adds a contribution a second time. If there is no such transfer, return the
+        last transfer into ``rank``.
         """
         ancestors: List[int] = []  # the transfers that contribute to the final chunk, backwards
         relevant_ranks = {rank}

@@ -57,9 +57,9 @@ ENGLISH, JAPANESE = WORDS["en"], WORDS["ja"]
 class TransferBundle(NamedTuple):
     """Transfers of one chunk that share an end, the ``hub``.
 
-    They are additions from ``others`` into the hub, or copies from the hub to ``others``. They are
-    drawn as one line with branches, ``lane`` lines above the chunk's row, so that bundles do not
-    overlap.
+    The transfers are additions from ``others`` into the hub, or copies from the hub to ``others``.
+    The bundle is drawn as one line with branches. ``lane`` is the number of lines between this line
+    and the chunk's row, and is chosen so that bundles do not overlap.
     """
 
     chunk: int
@@ -72,7 +72,8 @@ class TransferBundle(NamedTuple):
 def bundle_transfers(step: Step) -> List[TransferBundle]:
     """Group the transfers of a step that are drawn as one line with branches.
 
-    A bundle sends one chunk from one rank to several ranks, or adds it into one rank from several.
+    A bundle copies one chunk from one rank to several ranks, or adds the chunk from several ranks
+    into one rank.
     """
     others: Dict[Tuple[int, bool, int], List[int]] = {}
     for src, dst, chunk, op in step:
@@ -88,9 +89,9 @@ def bundle_transfers(step: Step) -> List[TransferBundle]:
 
 
 def lane_count(schedule: Schedule) -> int:
-    """Return the number of lanes for arrows above each row of chunks: the most that any step needs.
+    """Return the number of lanes for arrows above each row of chunks, the maximum over all steps.
 
-    All steps have the same number, so that the picture does not jump from step to step.
+    All steps have the same number of lanes, so that the picture does not jump from step to step.
     """
     return max((bundle.lane + 1 for step in schedule.steps for bundle in bundle_transfers(step)), default=1)
 
@@ -98,7 +99,7 @@ def lane_count(schedule: Schedule) -> int:
 def _bundle_sort_key(hub: int, others: Sequence[int]) -> Tuple[int, int]:
     """Return a sorting key: short bundles first, then from left to right.
 
-    Short bundles then lie below the longer bundles that span them.
+    In this order, short bundles are drawn below the longer bundles that span them.
     """
     return max(hub, *others) - min(hub, *others), min(hub, *others)
 
@@ -216,9 +217,9 @@ def as_text(schedule: Schedule, width: int = 80) -> str:
 
     Chunks are shown as a grid. The grid has a row for each chunk and a column for each rank. A cell
     lists the ranks whose contributions the chunk contains. If such cells are too wide, a cell
-    contains only the number of contributions. If even that is too wide, or if there are too many
-    chunks, there is no grid. ``width``: the maximum length of a line. Raises ScheduleError for a
-    width below 20.
+    contains only the number of contributions. If even the number is too wide, or if there are too
+    many chunks, there is no grid. ``width``: the maximum length of a line. Raises ScheduleError for
+    a width below 20.
     """
     if width < MIN_WIDTH:
         raise ScheduleError(f"width={width}: use at least {MIN_WIDTH} columns for a schedule")
