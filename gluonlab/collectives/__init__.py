@@ -1,1 +1,1 @@
-"""Describes allreduce algorithms as schedules of transfers, and verifies, runs and draws schedules."""
+"""Describes allreduce algorithms as schedules of transfers; verifies, runs and draws schedules."""

@@ -24,11 +24,11 @@ reduce_bytes_per_s        bytes/s that a device adds; default: additions take no
 shared_reduce_...         bytes/s that all devices add together, if they share a memory; several
                           additions into one chunk in a step are then counted as one
 switches                  names; with ``bytes_per_s``, all traffic through the switch shares it
-links                     ``from`` and ``to``, or ``between`` two for a link in each direction;
-                          and ``bytes_per_s``, or ``lanes`` times the ``lane_bytes_per_s`` of the
-                          file; optionally ``name`` and ``latency_s``
-routes                    for pairs with another path: ``from``, ``to``, the names of all ``links``
-                          that a message passes, and optionally ``latency_s``
+links                     ``from`` and ``to``, or ``between`` for a link in each direction;
+                          ``bytes_per_s``, or ``lanes`` times the file's ``lane_bytes_per_s``;
+                          optionally ``name`` and ``latency_s``
+routes                    routes of pairs that use other paths: ``from``, ``to``, ``links`` (names
+                          of all links that a message passes), and optionally ``latency_s``
 groups, hosts             devices that are close to each other; devices of each host
 ========================  ========================================================================
 
@@ -346,7 +346,7 @@ class TopologyReader:
         return name if name.strip() else fields.raise_error(f"name is {name!r}: it must not be blank")
 
     def _check_node(self, where: str, value: Any) -> Node:
-        """Return ``value`` if it is a device number or the name of a switch, else raise an error."""
+        """Return ``value`` if it is a device number or a switch's name, else raise an error."""
         if not isinstance(value, str):
             return self._check_device(where, value, " or switch" if self._switches else "")
         if value not in self._switches:

@@ -1,8 +1,9 @@
 """``study learning-rate``: accuracy against learning rate, for several numbers of devices.
 
 Each device gets the same number of images, so the batch of k devices is k times as large. The study
-compares four rules: the same rate, and a rate that is k times as large (linear rule) alone, with
-warm-up, and with warm-up but without momentum correction.
+compares four rules: the same rate for any number of devices, a rate that is k times as large
+(linear rule), the linear rule with warm-up, and the linear rule with warm-up but without momentum
+correction.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def parse_options(
 
 
 def load_options(options: Mapping[str, Any]) -> LearningRateOptions:
-    """Convert the options in a study's folder. Raises ValueError for invalid ones."""
+    """Convert the options in a study's folder. Raises ValueError for invalid options."""
     checks = {
         "devices": ascending_list_check(integer_check(1, MAX_DEVICES), 2),
         "batch_size": integer_check(1),
@@ -112,7 +113,8 @@ class AccuracyCurve(NamedTuple):
 
     - ``shares``: validation accuracies, from 0 to 1, in the order of the rates.
     - ``best``: the rate with the highest accuracy.
-    - ``largest``: the largest rate whose accuracy is within ACCURACY_TOLERANCE of the highest.
+    - ``largest``: the largest rate whose accuracy is within ACCURACY_TOLERANCE of the highest
+      accuracy.
     """
 
     way: str
@@ -177,7 +179,7 @@ def analyze_measurements(
 ) -> RateFindings:
     """Compute an accuracy curve for each rule and number of devices, and compare the rules.
 
-    ``measurements``: for each item of ``options.list_trainings()``, a result per seed.
+    ``measurements``: the results of all seeds for each item of ``options.list_trainings()``.
     """
     accuracies: Dict[Point, List[float]] = {
         (point["way"], point["devices"], point["rate"]): [trial["right"] for trial in trials]
@@ -247,7 +249,7 @@ def build_report(findings: RateFindings, options: LearningRateOptions, language:
 
 
 def _curves_of_rule(rule: str, findings: RateFindings) -> List[AccuracyCurve]:
-    """Return a rule's curves. The linear rule also gets the curve of one device without a rule."""
+    """Return a rule's curves. For the linear rule, add the curve of one device without a rule."""
     return [
         curve
         for curve in findings.curves

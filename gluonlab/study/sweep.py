@@ -374,5 +374,5 @@ def _format_option(options: Mapping[str, Any], name: str) -> str:
 
 
 def _escape_unprintable(text: str) -> str:
-    """Return the text, escaped if it contains control characters, as a damaged file may."""
+    """Return the text, escaped if it contains control characters, as damaged files may."""
     return text if text.isprintable() else ascii(text)
