@@ -119,7 +119,8 @@ class Topology:
     """Devices 0 to ``world_size`` - 1, and the routes between them.
 
     Attributes:
-        name: the name of the topology. world_size: the number of devices.
+        name: the name of the topology.
+        world_size: the number of devices.
         routes: a route for every pair (src, dst).
         reduce_bytes_per_s: how many bytes one device adds per second.
         shared_reduce_bytes_per_s: how many bytes all devices together add per second, if they share

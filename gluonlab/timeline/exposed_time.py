@@ -77,9 +77,9 @@ class TimeShares(NamedTuple):
         computing: Forward, backward and update.
         communicating: Sums, and copies between devices.
         memory: Copies of images to the device, and of losses from the device.
-        host: Idle time until the host had queued the device's next operator. kernel: Idle time of
-        at most LAUNCH_US (30 ns in Holistic Trace Analysis), or in which the next operator had to
-        wait for another device (`_OtherDevices`).
+        host: Idle time until the host had queued the device's next operator.
+        kernel: Idle time of at most LAUNCH_US (30 ns in Holistic Trace Analysis), or in which the
+            next operator had to wait for another device (`_OtherDevices`).
         core: Other idle time, up to the time in which the threads of all devices waited for a core
             (`gluonlab.timeline.recorder`). The threads of all devices count, because this device
             can depend on all of them.

@@ -2,8 +2,9 @@
 
 `diagnose` works in four steps:
 
-1. Measure a training step part by part. 2. Find the causes that slow the step down, such as input
-or the sums of gradients. 3. Compute the batch size from which several devices are faster than one.
+1. Measure a training step part by part.
+2. Find the causes that slow the step down, such as input or the sums of gradients.
+3. Compute the batch size from which several devices are faster than one.
 4. Try settings that might help. Only settings that are measurably faster are recommended.
 """
 
@@ -149,8 +150,8 @@ def find_disagreements(
     The result contains both fractions for each such part. Sum and waiting count as one part.
 
     Args:
-        first: Fraction of a step that each part takes, according to one measurement. second: The
-        same fractions, according to another measurement.
+        first: Fraction of a step that each part takes, according to one measurement.
+        second: The same fractions, according to another measurement.
         joint: Whether the update counts as part of the sum, because the kvstore updates the
             parameters.
     """
