@@ -6,20 +6,20 @@ The result is one list of series, from which `gluonlab.bench.splits` makes the t
 have the following names, in which WAY is a name of SPLIT_NAMES:
 
     step WAY              seconds per step
-    at once               seconds of all stages of 1f1b at the same time, without waiting for each
-                          other
-    alone WAY STAGE       seconds of a stage alone, forward and backward for all microbatches
+    at once               seconds to run all stages of 1f1b at the same time, without any stage
+                          waiting for another
+    alone WAY STAGE       seconds to run only one stage, forward and backward for all microbatches
     forward WAY STAGE     the same, but only forward
-    update WAY DEVICE     seconds of a device's update alone
-    host WAY              processor seconds to queue an instruction on the host, the mean of all
-                          except updates
+    update WAY DEVICE     seconds to run only the update of a device
+    host WAY              CPU seconds that the host needs to queue an instruction: the mean over
+                          all instructions except updates
     moved WAY             bytes that devices send each other in a step
-    links WAY             predicted seconds of these messages on COST_TOPOLOGY, one after the
-                          other
-    memory WAY DEVICE     bytes, as --estimate-memory plans them
+    links WAY             predicted seconds to send these bytes on COST_TOPOLOGY, one message after
+                          another
+    memory WAY DEVICE     bytes of memory that --estimate-memory predicts
     price WAY             seconds per step on COST_TOPOLOGY, predicted from measured stages and
                           updates
-    price bubble WAY      the fraction of this time in which devices are idle
+    price bubble WAY      the predicted fraction of a step in which devices are idle
 """
 
 from __future__ import annotations
@@ -309,8 +309,8 @@ def measure_splits(
     Returns a series of seconds for each split. The series of an impossible split has a reason
     instead of times.
 
-    ``devices``: how many devices in ``available`` to use. ``cuts``: the result of `choose_cuts`;
-    pass the same cuts to compare several measurements.
+    ``devices``: the number of devices in ``available`` to use. ``cuts``: the result of
+    `choose_cuts`; pass the same cuts to compare several measurements.
     """
     splits = {split.name: split for split in prepare_splits(task, available, devices, microbatches, cuts)}
     prepared = {name: split for name, split in splits.items() if split.reason is None}
@@ -334,7 +334,7 @@ def _row_label(split: PreparedSplit) -> str:
 
 
 def _timed_calls(splits: Mapping[str, PreparedSplit]) -> Iterator[Tuple[str, Call]]:
-    """Yield (name, call) for everything to time: steps, and isolated pipeline stages."""
+    """Yield (name, call) for everything that is timed: steps, and isolated pipeline stages."""
     for name, split in splits.items():
         yield f"step {name}", split.step
     for name in (ONE_F_ONE_B, INTERLEAVED):

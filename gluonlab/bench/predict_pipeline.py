@@ -48,7 +48,7 @@ def pipeline_text(options: CommandOptions) -> str:
 
 
 def _draw_schedule(options: CommandOptions) -> str:
-    """Draw the schedule that --draw names: return text, or write the file that --out-file names."""
+    """Draw the schedule that --draw names, as text or in the file that --out-file names."""
     from gluonlab.parallel.pipeline.render import as_svg, as_text, draw
 
     name = options["draw"]
@@ -112,7 +112,7 @@ def _parse_costs(options: CommandOptions) -> CostsOf:
     stage_costs = [_parse_stage_cost(part) for part in options["costs"].split("/")]
 
     def costs_of(schedule: PipelineSchedule) -> Optional[Costs]:
-        """Return the costs of the schedule's stages, or None if --costs has other stages."""
+        """Return the costs of the stages, or None if --costs has a different number of stages."""
         schedule_costs = stage_costs
         if len(stage_costs) == 1:  # the costs of a device, shared equally by its stages
             stages_per_device = schedule.stages // schedule.devices

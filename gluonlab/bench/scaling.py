@@ -63,7 +63,8 @@ def parse_counts(option: str, text: str) -> List[int]:
 def default_batch(model: str) -> int:
     """Return the number of images per device for weak scaling.
 
-    With this number, two devices together have the task's global batch, as in ``bench frameworks``.
+    With this number, the batch of two devices is the task's global batch, as in
+    ``bench frameworks``.
     """
     return TASKS[model].global_batch_size // 2
 
@@ -161,7 +162,7 @@ class ScalingRow:
 
 
 def make_rows(layouts: Sequence[ProcessLayout], series: Sequence[Series]) -> List[ScalingRow]:
-    """Return a table row for each layout, in order. The first layout must be a single device."""
+    """Return a table row for each layout, in order. The first layout must have a single device."""
     series_by_name = {item.name: item for item in series}
     single_process = {
         layout.all_devices: series_by_name[layout.name].values for layout in layouts if layout.processes == 1
@@ -202,7 +203,7 @@ def format_results(
 
 
 def _core_limit_note(rows: Sequence[ScalingRow]) -> str:
-    """Return a note that devices share cores; "" if there are as many cores as devices."""
+    """Return a note that devices share cores, or "" if there are enough cores."""
     cores, devices = resources.available_cores(), max(row.layout.all_devices for row in rows)
     if cores >= devices:
         return ""

@@ -38,7 +38,10 @@ TASKS = {
 
 
 def find_task(name: str, tasks: Mapping[str, Task] = TASKS) -> Task:
-    """Return the task with this name. If it is unknown, raises a ConfigError with the choices."""
+    """Return the task with this name.
+
+    If the name is unknown, raises a ConfigError that lists the choices.
+    """
     if name not in tasks:
         raise ConfigError(unknown("model", name, tasks))
     return tasks[name]
@@ -179,7 +182,7 @@ def _pipeline_row(named_series: NamedSeries, name: str, microbatches: int) -> Pi
 
 
 def judge_overlap(series: Sequence[Series], microbatches: int) -> str:
-    """Return a line that compares a pipeline's step with its stages run independently.
+    """Return a line that compares a pipeline's step with independent runs of its stages.
 
     The reference is the time of all stages when they run at the same time and do not wait for each
     other. With 2 devices and 8 microbatches, the line also reports whether the pipeline is fast

@@ -63,8 +63,7 @@ def make_training_job(
         overlap: See `TrainConfig`.
         traced: Steps to record after the timed steps. From these steps, the job also computes
             ``beside``, the fraction of the gradient sums that overlaps with backward.
-        split: The options of a run that split the network over its devices; None for data
-            parallelism.
+        split: The run options that split the network over the devices; None for data parallelism.
     """
     workload = TASKS[task]
     global_batch_size = global_batch_size or workload.global_batch_size

@@ -62,7 +62,7 @@ def make_job(name: str, options: Dict[str, Any]) -> Job:
 
 
 def main() -> None:
-    """Run the job that the command line names, for each request, until standard input ends."""
+    """For each request, run the job that the command line names, until standard input ends."""
     # Standard output is only for answers. Output of libraries goes to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

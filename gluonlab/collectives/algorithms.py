@@ -1,4 +1,4 @@
-"""The allreduce algorithms: functions that return schedules, for one host or several.
+"""The allreduce algorithms: functions that return schedules, for one or several hosts.
 
 ALGORITHMS contains all algorithms by name. Commands, tests and labs read this dictionary. To make
 an algorithm available as a kvstore, also add it to KVSTORES in `gluonlab.kvstores`.
@@ -156,7 +156,7 @@ def sharded_all_gather(world_size: int, chunks: Optional[int]) -> _Definition:
 def sharded(world_size: int, chunks: Optional[int]) -> _Definition:
     """Every rank sums one chunk for all ranks, and sends the sum back to them.
 
-    This is the answer to exercise 3 in the section named in `star`.
+    This is the answer to exercise 3 in the section that `star` names.
 
     Cost, with p chunks: 2 (p-1) (alpha + n/p beta) + (p-1) n/p gamma. The latency is the same as
     for star, but the bytes are shared among all ports.
@@ -410,9 +410,9 @@ def tree(world_size: int, chunks: Optional[int]) -> _Definition:
 
     Cost with c chunks and depth d = floor(log2(p)): (4 (d+c-1) - 2e) (alpha + n/c beta) + (2
     (d+c-1) - e) n/c gamma. Here e is 1 if p is a power of two, because the last level then has a
-    single rank; otherwise e is 0. For p = 2: 2c (alpha + n/c beta) + n gamma. For p = 1, the cost
-    is 0. Source: Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast,
-    reduction and scan" (2009), section 1.
+    single rank; otherwise e is 0. For p = 2, the cost is 2c (alpha + n/c beta) + n gamma. For p =
+    1, the cost is 0. Source: Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth
+    broadcast, reduction and scan" (2009), section 1.
     """
     count = _chunk_count("tree", chunks, 1)
     return [0] * count, _reduce_then_broadcast([(make_balanced_tree(world_size), range(count))])
@@ -422,12 +422,12 @@ def tree(world_size: int, chunks: Optional[int]) -> _Definition:
 def double_tree(world_size: int, chunks: Optional[int]) -> _Definition:
     """Two trees carry half of the chunks each; inner ranks of one tree are leaves of the other.
 
-    So all ports are in use.
+    As a result, all ports are in use.
 
     Cost with c chunks in each tree, for p = 2**d > 2: 2 (2 (d+c-1) - 1) (alpha + n/2c beta) + (2
-    (d+c-1) - 1) n/2c gamma; for p = 2: 2c (alpha + n/2c beta) + n/2 gamma. Trees for other p are as
-    deep as for the next power of two. Source: Sanders, Speck, Träff, "Two-tree algorithms for full
-    bandwidth broadcast, reduction and scan" (2009), section 3.
+    (d+c-1) - 1) n/2c gamma; for p = 2: 2c (alpha + n/2c beta) + n/2 gamma. For other p, the trees
+    are as deep as for the next power of two. Source: Sanders, Speck, Träff, "Two-tree algorithms
+    for full bandwidth broadcast, reduction and scan" (2009), section 3.
     """
     count = _chunk_count("double_tree", chunks, 2, at_least=2)
     trees = make_mirrored_trees(world_size)
@@ -438,7 +438,7 @@ def double_tree(world_size: int, chunks: Optional[int]) -> _Definition:
 def _reduce_then_broadcast(trees_and_chunks: Sequence[Tuple[Tree, Sequence[int]]]) -> List[Step]:
     """Return the steps that run several trees at once, each on its own chunks.
 
-    All sums run first, then all copies.
+    All sums run first, followed by all copies.
     """
     up = [_reduce_steps(tree, chunks) for tree, chunks in trees_and_chunks]
     down = [
@@ -524,7 +524,7 @@ ACROSS_HOSTS = ("ring", "tree", "double_tree")
 
 
 def nest_over_hosts(name: str, scatter: Schedule, across: Schedule, gather: Schedule) -> Schedule:
-    """Return an allreduce that runs ``scatter`` in each host, ``across``, and then ``gather``.
+    """Return an allreduce that runs ``scatter``, then ``across`` between hosts, then ``gather``.
 
     ``scatter`` and ``gather`` are a reduce_scatter and an all_gather with the same owners, for the
     devices of one host. ``across`` is an allreduce with a rank for each host, and divides each

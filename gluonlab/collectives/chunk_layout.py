@@ -142,9 +142,9 @@ class ChunkWrite(NamedTuple):
     """A write in one step: the chunk to write on rank ``dst``, and the ranks to read from.
 
     ``last_source_ready``: whether the last source can be read without waiting, and without making
-    other operations wait. There are two conditions. First, no earlier step has written to the last
-    source. Second, if a later step writes to the last source, the next such step also reads the
-    chunk of ``dst``, and therefore waits for this operation.
+    other operations wait. This is true if two conditions hold. First, no earlier step has written
+    to the last source. Second, if a later step writes to the last source, the next such step also
+    reads the chunk of ``dst``, and therefore waits for this operation.
     """
 
     dst: int

@@ -6,7 +6,7 @@ counts bytes.
 
 Sources: Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2" (1994), for
 latency and bandwidth; Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
-Operations in MPICH" (2005), section 3, with reductions.
+Operations in MPICH" (2005), section 3, for reductions.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Price:
 
     @property
     def seconds(self) -> float:
-        """Return how many seconds all steps take."""
+        """Return how many seconds all steps take together."""
         return math.fsum(step.seconds for step in self.steps)
 
     @property
@@ -308,7 +308,7 @@ def _first_writes(arrays: ScheduleArrays, rows: Any, chunks: int) -> Any:
 def select_cheapest(schedules: Sequence[Schedule], topology: Topology) -> List[Schedule]:
     """Return the schedules that are the cheapest for at least one of `SIZES`, in the given order.
 
-    Of several schedules with the same price, the first is chosen, so the choice is reproducible.
+    If several schedules have the same price, the first is chosen, so the choice is reproducible.
     """
     seconds_by_schedule = [[price.seconds for price in prices(schedule, topology, SIZES)] for schedule in schedules]
     best = {lowest_cost_index(costs) for costs in zip(*seconds_by_schedule)}
@@ -316,7 +316,10 @@ def select_cheapest(schedules: Sequence[Schedule], topology: Topology) -> List[S
 
 
 def lowest_cost_index(costs: Sequence[float]) -> int:
-    """Return the index of the lowest cost; the first one if several are equal up to rounding."""
+    """Return the index of the lowest cost.
+
+    If several costs are equal up to rounding, return the first index.
+    """
     lowest = min(costs)
     return next(number for number, cost in enumerate(costs) if cost <= lowest * (1 + PRICE_TOLERANCE))
 

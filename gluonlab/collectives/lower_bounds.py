@@ -318,13 +318,13 @@ class LinkCapacity:
 
         ``both_ways``: true for an allreduce, false for a reduce_scatter or all_gather.
 
-        Divide the ranks into k parts. Every chunk needs at least 2 (k-1) transfers between parts.
-        Until one part has all contributions, every other part sends at least once. Afterwards every
-        other part receives at least once. A reduce_scatter or all_gather needs half of these
-        transfers. For any cover of the routes between parts, every such transfer passes one of the
-        cover's links. So 2 (k-1) n bytes pass these links, and one of them is busy for at least
-        these bytes divided by the sum of the links' speeds. An allreduce also sends every chunk out
-        of every part and into every part, which gives further bounds.
+        Consider a division of the ranks into k parts. Every chunk needs at least 2 (k-1) transfers
+        between parts. Until one part has all contributions, every other part sends at least once.
+        Afterwards every other part receives at least once. A reduce_scatter or all_gather needs
+        half of these transfers. For any cover of the routes between parts, every such transfer
+        passes one of the cover's links. So 2 (k-1) n bytes pass these links, and one of them is
+        busy for at least these bytes divided by the sum of the links' speeds. An allreduce also
+        sends every chunk out of every part and into every part, which gives further bounds.
         """
         ways = 2 if both_ways else 1
         return max(self._partition_seconds_per_byte(parts, ways) for parts in _partitions(self.topology))

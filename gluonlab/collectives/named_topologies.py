@@ -271,7 +271,7 @@ class HostNetwork:
 
     ``bytes_per_s``: the speed of each NIC in each direction. Each NIC is shared by the same number
     of neighboring devices. ``out_links`` and ``in_links`` return the links from a device to its
-    NIC, and back.
+    NIC, and from the NIC to the device.
     """
 
     nics: int
@@ -494,7 +494,7 @@ MIN_DEVICES_TO_PLACE = 3  # the order of two devices makes no difference
 
 
 class ResolvedTopology(NamedTuple):
-    """The topology of some devices, or None if it is unknown, and a phrase that explains why."""
+    """The topology of some devices, or None if it is unknown, with the reason as a phrase."""
 
     topology: Optional[Topology]
     reason: str

@@ -199,10 +199,10 @@ class _RankArrays:
         """Yield fences: engine operations that order an array's transfers and its other uses.
 
         There is one fence for each array that is moved in parts. A common fence for several arrays
-        would fail. Two arrays may be parts of a third array, and the engine waits forever for a
-        variable that is passed twice. The fences declare all arrays as written, because readers do
-        not wait for each other. So the pieces are ready before the first transfer writes.
-        Operations after the last transfer wait for the pieces on other ranks.
+        would not work, because two arrays may be parts of a third array, and the engine waits
+        forever for a variable that is passed twice. The fences declare all arrays as written,
+        because readers do not wait for each other. So the pieces are ready before the first
+        transfer writes. Operations after the last transfer wait for the pieces on other ranks.
         """
         for index in sorted(self._cut_arrays):
             aliases = [piece.alias for part, piece in self._pieces.items() if part.array == index]
@@ -449,7 +449,7 @@ def check_arrays(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], wri
 
 
 def _find_fault(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], written: bool) -> str:
-    """Return what is wrong with the arrays, as text to follow the schedule's name, or ""."""
+    """Return a phrase that describes what is wrong with the arrays, or ""."""
     if len(arrays) != schedule.world_size:
         return f" is for {schedule.world_size} ranks, but there are arrays for {len(arrays)}"
     if any(isinstance(rank_arrays, nd.NDArray) for rank_arrays in arrays):

@@ -77,7 +77,7 @@ class PortRoutes(Mapping[Pair, Route]):
         return len(self.out_links) * (len(self.out_links) - 1)
 
     def subset(self, devices: Sequence[int]) -> PortRoutes:
-        """Return the routes between the listed devices; device i is the i-th of the list."""
+        """Return the routes between the listed devices; device i is the i-th listed device."""
         new_number = {device: i for i, device in enumerate(devices)}
         special_routes = {
             (new_number[src], new_number[dst]): route
@@ -399,7 +399,7 @@ def typical_cpu_topology(world_size: int) -> Topology:
 
 
 def _extra_addition_speed(copy_bytes_per_s: float, add_bytes_per_s: float) -> float:
-    """Return the bytes/s that correspond to the extra time that adding takes over copying.
+    """Return the bytes/s for the extra time that adding takes compared with copying.
 
     The result is infinite if the measured additions are not slower than copies, because of noise.
     """

@@ -150,7 +150,7 @@ Ring = Tuple[int, ...]  # the devices in order, starting with device 0
 def multi_ring(topology: Topology) -> Schedule:
     """Return an allreduce on as many rings as the links can carry at the same time.
 
-    Each ring sums its part of the chunks like the algorithm ring. Only the ring of
+    Each ring sums its part of the chunks in the same way as the algorithm ring. Only the ring of
     `Topology.ring_order` is used if there are several hosts, if the fast links do not form a ring,
     or if several rings are not cheaper.
 
@@ -232,7 +232,7 @@ def pack_rings(network: FlowNetwork) -> List[Ring]:
 
 
 def _find_rings(network: FlowNetwork) -> Iterator[Ring]:
-    """Yield rings through all devices, taking turns between the possible first hops from device 0.
+    """Yield rings through all devices, alternating between the possible first hops from device 0.
 
     Only a search through all paths could show that there is no further ring. So the search ends
     after `MAX_VISITS` visits of devices.
@@ -251,7 +251,10 @@ def _find_rings(network: FlowNetwork) -> Iterator[Ring]:
 
 
 def _hamiltonian_cycles(neighbors: Dict[int, List[int]], first: int, visits: Iterator[int]) -> Iterator[Ring]:
-    """Yield the rings that begin with 0 and ``first``, depth first, until ``visits`` ends."""
+    """Yield the rings that begin with 0 and ``first``.
+
+    The search is depth first, and stops when the iterator ``visits`` ends.
+    """
     path, visited, choices = [0], {0}, [iter([first])]
     while choices:
         device = next(choices[-1], None)

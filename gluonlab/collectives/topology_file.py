@@ -89,7 +89,7 @@ def is_file_name(name: Any) -> bool:
 def read_topology(path: Union[str, Path]) -> Topology:
     """Return the topology in a file.
 
-    Raises ScheduleError with a message of one line for any mistake in the file.
+    Raises ScheduleError, with a one-line message, for any mistake in the file.
     """
     try:
         text = read_bounded(Path(path), MAX_FILE_BYTES)
@@ -156,7 +156,7 @@ def write_topology(topology: Topology, path: Union[str, Path]) -> None:
 
     Raises OutputError if writing fails. Raises ScheduleError for a topology that a file cannot
     contain: more than 256 devices, infinite speeds of links, different links with one name, or
-    names of several lines. Raises ScheduleError also for a topology with schedules, because
+    names of several lines. Also raises ScheduleError for a topology with schedules, because
     `schedules_file_text` writes such topologies.
     """
     if topology.schedules:
@@ -276,7 +276,7 @@ class TopologyReader:
             self._buses[name] = self._add_link(fields, name, fields.number(SPEED))
 
     def _read_link(self, where: str, item: Any) -> None:
-        """Add a link, with a wire for each direction if it has ends."""
+        """Add a link. If the link has ends, add a wire for each direction."""
         fields = JsonFields(where, item, LINK_KEYS)
         speed, ends = self._read_speed(fields), self._read_ends(fields)
         name = self._read_name(fields) if "name" in fields or not ends else ""
@@ -448,7 +448,7 @@ class JsonFields:
         return key in self._content
 
     def raise_error(self, reason: str) -> NoReturn:
-        """Raise a ScheduleError: the position in the file, and the reason."""
+        """Raise a ScheduleError with the position in the file and the reason."""
         raise ScheduleError(f"{self.where}: {reason}")
 
     def value(self, key: str, expected: str) -> Any:
@@ -495,9 +495,9 @@ class JsonFields:
         return value
 
     def items(self, key: str, read: Callable[[str, Any], _T], max_count: int) -> List[_T]:
-        """Return the converted items of a list of up to ``max_count``; empty if the key is missing.
+        """Return the converted items of a list, or an empty list if the key is missing.
 
-        ``read(where, item)`` converts each item.
+        ``read(where, item)`` converts each item. ``max_count``: the maximum length of the list.
         """
         value = self._content.get(key, [])
         if not isinstance(value, list):
@@ -532,14 +532,14 @@ class Wire(NamedTuple):
 
 
 class _WirePath(NamedTuple):
-    """Consecutive wires."""
+    """A path of consecutive wires."""
 
     links: Tuple[Link, ...] = ()
     latency_s: float = 0.0
     bytes_per_s: float = INFINITE
 
     def extend(self, wire: Wire, buses: Mapping[Node, Link]) -> _WirePath:
-        """Return the path extended by ``wire`` and the bus of the switch at its end."""
+        """Return the path, extended by ``wire`` and by the bus of the switch at the wire's end."""
         links = [wire.link, *([buses[wire.dst]] if wire.dst in buses else [])]
         bytes_per_s = min(link.bytes_per_s for link in links)
         return _WirePath((*self.links, *links), max(self.latency_s, wire.latency_s), min(self.bytes_per_s, bytes_per_s))
@@ -548,9 +548,10 @@ class _WirePath(NamedTuple):
 def shortest_routes(world_size: int, wires: Sequence[Wire], buses: Mapping[Node, Link]) -> Dict[Pair, Route]:
     """Return a route for every pair of devices that wires connect.
 
-    ``buses``: the link that every message through a switch passes, for switches that have one. The
-    latency of a message is the largest on its path, because the message is started once. If several
-    paths are equally good, the path whose wires are listed earlier is used.
+    ``buses``: the link that every message through a switch passes, for switches that have such a
+    link. The latency of a message is the largest latency on its path, because the message is
+    started once. If several paths are equally good, the path whose wires are listed earlier is
+    used.
     """
     wires_from: DefaultDict[Node, List[Wire]] = defaultdict(list)
     for wire in wires:

@@ -1,6 +1,7 @@
 """Self-contained HTML pages, and the template of pages that show a schedule step by step.
 
-A scene defines the content of a page. A scene is a package with a folder ``template`` that contains
+A scene defines the content of a page. A scene is a package with a folder ``template``, which
+contains these files:
 
 - scene.html: the legend,
 - scene.css: the styles,
@@ -22,8 +23,8 @@ def template_environment(*packages: str, trim_blocks: bool = False) -> "Environm
     """Return a Jinja environment that searches these packages for templates, in this order.
 
     HTML in values is escaped. Each page starts with ``head.html``, which prevents the browser from
-    loading other files. ``head.html`` has two variables: ``scripts`` is whether the page's own
-    scripts run, and ``scheme`` is ``light dark`` if the page has a dark variant.
+    loading other files. ``head.html`` has two variables: ``scripts`` determines whether the page's
+    own scripts run, and ``scheme`` is ``light dark`` if the page has a dark variant.
     """
     from jinja2 import ChoiceLoader, Environment, PackageLoader  # slow to import, and --help does not need it
 
@@ -43,8 +44,8 @@ def render_page(
 
     Args:
         scene: Name of the scene's package.
-        choices: The selection fields, as a dictionary from IDs to keys. The dictionary of a
-            schedule contains the field's value under this key. The first key is ``name``.
+        choices: Maps the ID of each selection field to a key. The dictionary of each schedule
+            contains the field's value under this key. The first key is ``name``.
         schedules: The data of each schedule for scene.js, including the texts ``size`` and
             ``description``.
         start: Index of the schedule that is shown first.

@@ -42,7 +42,7 @@ class Curve:
 
     Attributes:
         name: Name in the legend; "" for none.
-        points: The points, at least one.
+        points: One or more points.
         kind: Index of the color and marker, below CURVE_KINDS; None for a gray curve without
             markers.
         intervals: Error interval (low, high) of y at each point, or None if unknown.
@@ -91,7 +91,10 @@ class Axis:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart. ``notes``: sentences below the plot, which also describe it to screen readers."""
+    """A chart.
+
+    ``notes``: sentences below the plot, which also describe the plot to screen readers.
+    """
 
     title: str
     x: Axis

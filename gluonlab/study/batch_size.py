@@ -370,9 +370,9 @@ def _tune_rate(name: str, size: int, first_rate: float, options: BatchSizeOption
     """Return the learning rate with the fewest steps to the target (the median over some seeds).
 
     The search tries higher rates than ``first_rate``, and then lower rates. Each rate differs from
-    the previous rate by RATE_FACTOR. The search in one direction ends when PATIENCE rates in a row
-    are no better than the best rate. If no rate reaches the target, the rate with the highest
-    accuracy is returned.
+    the previous rate by a factor of RATE_FACTOR. The search in one direction ends when PATIENCE
+    rates in a row are no better than the best rate. If no rate reaches the target, the rate with
+    the highest accuracy is returned.
     """
     best_rate, fewest_steps, best_accuracy = first_rate, math.inf, -1.0
     for factor in (RATE_FACTOR, 1 / RATE_FACTOR):
@@ -491,7 +491,7 @@ def find_regimes(sizes: Sequence[float], steps: Sequence[float]) -> List[Regime]
 
 
 def largest_perfect_size(sizes: Sequence[float], steps: Sequence[float]) -> float:
-    """Return the largest size with perfect scaling, or the smallest size if no size has it."""
+    """Return the largest size with perfect scaling, or the smallest size if there is none."""
     ends = [regime.right for regime in find_regimes(sizes, steps) if regime.regime == PERFECT]
     return ends[0] if ends else sizes[0]
 

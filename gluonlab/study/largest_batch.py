@@ -70,7 +70,7 @@ class LargestBatch:
         return self.memory.images
 
     def to_dict(self) -> Dict[str, Any]:
-        """Return the result for JSON, in which ``total`` is the memory of the fullest device."""
+        """Return the result for JSON. ``total`` is the largest estimate for any device."""
         planned = {name: {**memory._asdict(), "total": memory.total} for name, memory in self.rows}
         return {
             **self.memory._asdict(), "total": self.memory.total,
@@ -168,12 +168,12 @@ class _BatchSizeSearch:
             )
 
     def _planned_image_bytes(self) -> float:
-        """Return MXNet's estimate of the bytes for one more image per copy. It is too low."""
+        """Return MXNet's estimate of the bytes for one more image per copy, an underestimate."""
         bytes_of_smaller, bytes_of_larger = (self._planned_bytes(images) for images in self.planned_sizes)
         return (bytes_of_larger - bytes_of_smaller) / (self.planned_sizes[1] - self.planned_sizes[0])
 
     def _planned_bytes(self, images: int) -> int:
-        """Return the estimated bytes of all CPU devices together, or of the fullest GPU."""
+        """Return the estimated bytes of all CPU devices together, or of the GPU that needs most."""
         needs = self.needs
         if self.on_gpus:
             return needs.memory(images).total
@@ -234,7 +234,7 @@ SizeCost = Tuple[int, int]  # (size, cost)
 
 
 class LargestSizeSearch:
-    """Search from ``smallest`` to ``largest`` for the largest size whose cost is below ``ceiling``.
+    """A search for the largest size, up to ``largest``, that costs less than ``ceiling``.
 
     ``measure_cost(size)`` returns the cost, or None if it is above the ceiling. ``unit_cost``: a
     low estimate of the cost of increasing the size by 1. ``fitting``: (size, cost) for the sizes
@@ -276,7 +276,7 @@ class LargestSizeSearch:
         )
 
     def _try_size(self, size: int) -> None:
-        """Measure a size, and record whether it fits. Skip sizes known to be too large."""
+        """Measure a size, and record whether it fits. Skip sizes that are known to be too large."""
         size = min(size, self.largest_images)
         if self.smallest_failing is not None and size >= self.smallest_failing:
             return

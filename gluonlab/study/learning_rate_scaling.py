@@ -195,7 +195,10 @@ def analyze_measurements(
 
 
 def _accuracy_curve(rule: str, count: int, accuracies: Sequence[List[float]], rates: Sequence[float]) -> AccuracyCurve:
-    """Return the curve of a rule with ``count`` devices; ``accuracies``: by rate, then by seed."""
+    """Return the curve of a rule with ``count`` devices.
+
+    ``accuracies``: the accuracies, by rate and then by seed.
+    """
     medians = [median(seeds) for seeds in accuracies]
     best = max(range(len(rates)), key=lambda index: (medians[index], -index))
     good_rates = [rate for rate, seeds in zip(rates, medians) if seeds >= medians[best] - ACCURACY_TOLERANCE]

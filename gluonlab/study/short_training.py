@@ -126,7 +126,7 @@ class _ProbedDataParallel(DataParallel):
 def train_with_probe(config: TrainConfig, probe: AccuracyProbe, dataset: Optional[Dataset] = None) -> Dict[str, Any]:
     """Train until ``probe`` stops the run, and return its evaluations as plain values.
 
-    The value ``diverged`` is True if the loss became NaN or infinite. Nothing is written.
+    The value ``diverged`` is True if the loss became NaN or infinite. No files are written.
     """
     diverged = False
     with temporary_folder("study") as folder:
@@ -150,7 +150,7 @@ def device_settings(count: int) -> Dict[str, Any]:
 
 
 def warn_cpu_fallback() -> None:
-    """Warn if there is no GPU, once for all training runs."""
+    """Warn once for all training runs if there is no GPU."""
     if not gpu_count():
         warn("no GPU on this machine: using CPU devices instead")
 

@@ -70,8 +70,8 @@ def exposed_seconds(timeline: Timeline) -> Dict[str, float]:
 class TimeShares(NamedTuple):
     """Fractions of a device's time, by category. The fractions sum to 1.
 
-    The categories are the categories of Meta's Holistic Trace Analysis ("Temporal breakdown" and
-    "Idle time breakdown" in its documentation), except for ``core``.
+    The categories are taken from Meta's Holistic Trace Analysis ("Temporal breakdown" and "Idle
+    time breakdown" in its documentation), except for ``core``.
 
     Attributes:
         computing: Forward, backward and update.
@@ -130,8 +130,8 @@ class _OtherDevices:
     """Work of the other devices that an operator of this device had to wait for.
 
     In synchronous training, an operator can depend on sums and copies of any step, and on all
-    operators of the same or an earlier step. Only operators that had ended when this device's
-    operator started count, together with everything that their devices ran before.
+    operators of the same or an earlier step. An operator of another device counts only if it had
+    ended when this device's operator started. Everything that its device ran before it also counts.
     """
 
     def __init__(self, timeline: Timeline, row: str) -> None:

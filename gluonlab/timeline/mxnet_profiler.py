@@ -60,7 +60,7 @@ def stop_recording() -> None:
 
 
 def take_events() -> List[Event]:
-    """Stop recording, and return the events in Chrome's trace format. Delete the events.
+    """Stop recording. Return the events in Chrome's trace format, and delete them.
 
     Raises EngineError if MXNet has written the events to another file.
     """

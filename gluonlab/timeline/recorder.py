@@ -235,10 +235,10 @@ class CoreWaits:
     """Time that the devices' threads wait for a core, from ``begin()`` to ``wait_micros()``.
 
     If the host has more threads than cores, a CPU device can be idle although its next operator is
-    ready, and MXNet's trace does not show why. On Linux, /proc/self/task/ID/schedstat contains the
-    nanoseconds in which a thread ran, and in which it waited for a core (see sched-stats.rst).
-    MXNet has one thread for each CPU device. MXNet's other threads, which compute some sums, are
-    not counted.
+    ready, and MXNet's trace does not show why. On Linux, /proc/self/task/ID/schedstat contains how
+    many nanoseconds a thread ran, and how many it waited for a core (see sched-stats.rst). MXNet
+    has one thread for each CPU device. MXNet's other threads, which compute some sums, are not
+    counted.
     """
 
     def __init__(self, ctxs: Sequence[mx.Context]) -> None:

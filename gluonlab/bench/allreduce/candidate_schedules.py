@@ -65,7 +65,10 @@ def parse_algorithms(text: str, choices: Sequence[str]) -> Optional[List[str]]:
 
 
 def parse_groups(text: str) -> RankGroups:
-    """Parse groups of ranks, such as ``0-3/4-7`` or ``0,1/2,3``. Raises ScheduleError."""
+    """Parse groups of ranks, such as ``0-3/4-7`` or ``0,1/2,3``.
+
+    Raises ScheduleError for other text.
+    """
     groups = []
     for group in text.split("/"):
         ranks: List[int] = []

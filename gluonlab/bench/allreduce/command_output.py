@@ -47,7 +47,10 @@ class CommandOutput(NamedTuple):
 
 
 def _check_options(options: CommandOptions) -> Dict[str, Any]:
-    """Parse the values of --chunks and --groups, and return all options. Raises a UsageError."""
+    """Parse the values of --chunks and --groups, and return all options.
+
+    Raises a UsageError for invalid values.
+    """
     checked = dict(options)
     if "chunks" in options:
         checked["chunks"] = whole_number_check(1, MAX_CHUNKS)("--chunks", options["chunks"])

@@ -80,7 +80,7 @@ class Variant:
 
     ``make(arrays)`` returns a function that queues the sum of ``arrays`` over the ranks.
     ``schedule_for(size_bytes)`` returns the schedule that this function runs, for the cost model.
-    It is None if the variant does not run a schedule.
+    ``schedule_for`` is None if the variant does not run a schedule.
     """
 
     label: str
@@ -171,10 +171,12 @@ class ProcessGroupWorker:
         self._worker = worker
 
     def ask(self, steps: int, count: int, arrays: int) -> "dict[str, float]":
-        """Sum arrays ``steps`` times, and return the seconds; return the error if ``steps`` is 0.
+        """Sum arrays ``steps`` times in the processes, and return the seconds.
+
+        If ``steps`` is 0, return the error of a sum instead.
 
         ``arrays``: the number of arrays. ``count``: the total number of elements in all arrays.
-        Raises RunError.
+        Raises RunError if a process fails.
         """
         request = {"steps": steps, "count": count, "arrays": arrays}
         try:
@@ -341,8 +343,8 @@ def measure(
         arrays: Number of arrays over which each size is split.
         rounds: Number of measurements per row.
         iters: Allreduces per measurement; None for as many as take about 30 ms.
-        topology: Links for the cost model. If None, the cost model uses measured speeds on CPU
-            devices.
+        topology: Links for the cost model. If None, the cost model uses measured speeds if the
+            devices are CPU devices.
         processes: Groups of processes that are also measured, always with float32. Each group has
             as many processes as there are devices.
         warmup: Allreduces before the first measurement; see `time_interleaved`.
@@ -370,7 +372,10 @@ def measure(
 
 
 def _count_elements(size_bytes: int, dtype: str, arrays: int) -> int:
-    """Return the number of elements in ``size_bytes``. Raises ConfigError if an array is empty."""
+    """Return the number of elements in ``size_bytes``.
+
+    Raises ConfigError if an array would be empty.
+    """
     count = size_bytes // np.dtype(dtype).itemsize
     if count < arrays:
         raise ConfigError(
@@ -389,7 +394,7 @@ def _measure_size(
     topology: Optional[Topology],
     on_round: Callable[[], object],
 ) -> List[AllreduceRow]:
-    """Measure all variants at one size, and return their rows. The process groups come first.
+    """Measure all variants at one size, and return their rows, with process groups first.
 
     ``calls_per_row``: the number of calls per measurement and the number of warm-up calls (see
     `time_interleaved`). ``topology``: the links for the cost model. ``on_round`` is called after

@@ -99,7 +99,7 @@ class PredictedRow:
 
 
 def predict_costs(topology: Topology, plans: Sequence[NamedSchedule], sizes: Sequence[int]) -> List[PredictedRow]:
-    """Return one row for each schedule and for each of ``sizes``, which are in bytes."""
+    """Return one row for each schedule at each of ``sizes`` (in bytes)."""
     floor = floor_of(topology)
     rows_by_plan = [
         [

@@ -36,13 +36,13 @@ class Estimate(NamedTuple):
 def estimate_intervals(
     rounds: Mapping[str, Sequence[float]], statistic: Callable[[Mapping[str, float]], Mapping[str, float]]
 ) -> Dict[str, Estimate]:
-    """Return the numbers that ``statistic`` computes from medians over rounds, with intervals.
+    """Return the numbers that ``statistic`` computes from medians, with confidence intervals.
 
     Args:
         rounds: The values of each quantity in all rounds, by the name of the quantity. Index i
             refers to the same round for all quantities.
-        statistic: Function from {quantity: median over rounds} to {name of a number: number}. The
-            names must not depend on the medians.
+        statistic: A function that receives the medians over rounds by quantity, and returns numbers
+            by name. The names must not depend on the medians.
 
     Returns:
         The estimates by name. Each interval contains the middle 95 % of the numbers for resampled
@@ -76,7 +76,7 @@ def bootstrap_interval(
 
     Args:
         groups: The groups of values.
-        statistic: Function of the drawn groups. If it returns None, the draw counts as both
+        statistic: A function of the drawn groups. If it returns None, the draw counts as both
             infinitely low and infinitely high.
         paired: Whether the values at the same index in all groups belong together. If so, the same
             indices are drawn from all groups.

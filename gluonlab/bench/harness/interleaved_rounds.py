@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Subject:
-    """A job of `gluonlab.bench.worker_main` to measure.
+    """A job of `gluonlab.bench.worker_main` that is measured.
 
     Attributes:
         name: The name in records.
@@ -42,7 +42,7 @@ class Subject:
         missing: Why the job cannot be measured on this machine, if this is known before the start.
         start_timeout_s: The maximum seconds until the first step has ended.
         images: Images per step, for jobs that do not report this number.
-        checkout: The checkout of gluonlab whose worker runs the job; None for this one.
+        checkout: The checkout of gluonlab whose worker runs the job; None for this checkout.
         pauses: Whether the worker is stopped between requests (see `Worker`).
     """
 
@@ -231,7 +231,7 @@ def time_interleaved(
     block_s: Optional[float] = None,
     warmup: Optional[int] = None,
 ) -> Dict[str, List[float]]:
-    """Return how many seconds one call takes in each round, by the name of the call.
+    """Return the seconds per call in each round, by the name of the function that is called.
 
     A round times one block for each of ``calls``: it calls that function ``iters`` times. Each
     round starts with a different function. The host waits for the devices before and after a block,

@@ -51,7 +51,7 @@ def describe_machine() -> str:
 
 
 def describe_environment(checkout: Path = CHECKOUT) -> Dict[str, Any]:
-    """Return the facts in a record about the checkout, the machine and the packages."""
+    """Return facts about the checkout, the machine and the packages for a record."""
     versions = {name: _installed_version(name) for name in PACKAGES}
     installed = {name: version for name, version in versions.items() if version != "not installed"}
     return {
@@ -148,8 +148,8 @@ def busy_seconds(stat: str, ticks_per_second: int = os.sysconf("SC_CLK_TCK")) ->
 def require_memory(needed_bytes: int, purpose: str, remedy: str) -> None:
     """Raise ConfigError if ``needed_bytes`` exceed the free memory.
 
-    If there is not enough memory, the kernel might kill a process. ``purpose``: the part of the
-    message that says what needs the memory.
+    If there is not enough memory, the kernel might kill a process. ``purpose``: the start of the
+    error message, which describes what needs the memory.
     """
     memory = available_memory()
     if memory is not None and needed_bytes > memory.free:

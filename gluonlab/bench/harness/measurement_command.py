@@ -61,14 +61,14 @@ class MeasuredDevices:
         return {"devices": self.device_spec(count)} if self.named_by_user else {}
 
     def record_options(self) -> Dict[str, str]:
-        """Return the devices as an option in a record if the user named them, otherwise no options.
+        """Return the option for a record that names the devices; empty for default CPU devices.
 
         Only records with equal options are compared.
         """
         return {"devices": self.description} if self.named_by_user else {}
 
     def available_counts(self, counts: Sequence[int]) -> List[int]:
-        """Return the smaller ``counts``, sorted, followed by the number of available devices."""
+        """Return the possible ``counts`` and the number of available devices, sorted."""
         available = len(self.numbers)
         return sorted({*(count for count in counts if count <= available), available})
 
@@ -79,7 +79,10 @@ def cpu_devices(count: int) -> MeasuredDevices:
 
 
 def find_measured_devices(spec: str) -> MeasuredDevices:
-    """Return the devices that --devices names. This call loads MXNet. Raises DeviceError."""
+    """Return the devices that --devices names.
+
+    Loads MXNet. Raises DeviceError for invalid devices.
+    """
     from gluonlab.devices import devices
 
     try:
@@ -146,7 +149,7 @@ class MeasurementSession:
         return Record(*title, rounds, self.turns, facts, tuple(series))
 
     def warn_if_busy(self) -> None:
-        """Warn if other processes used the machine, which lowers every rate."""
+        """Warn if other processes kept the machine busy, because they lower all measured rates."""
         self._others.warn_if_busy()
 
 
@@ -165,9 +168,9 @@ class ScheduleDrawing(NamedTuple):
 
 
 def output_drawing(drawing: ScheduleDrawing, out_file: Optional[str], language: Optional[str]) -> str:
-    """Return a drawing as text, or write it to the file of --out-file and return a message.
+    """Return a drawing as text, or write it to ``out_file`` and return a message.
 
-    If the file's name ends in .svg, the file is a single picture. Otherwise it is a page on which
+    If the file's name ends in .svg, the file is a single picture. Otherwise, it is a page on which
     you can step through the schedule. Raises ConfigError if ``language`` is set but no page is
     written. Raises OutputError if the file exists or cannot be written.
     """

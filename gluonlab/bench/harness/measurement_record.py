@@ -47,7 +47,7 @@ class Series:
     reason: Optional[str] = None
 
     def speeds(self) -> List[float]:
-        """Return the values if they are rates, else their reciprocals: larger means faster."""
+        """Return the values if they are rates, else their reciprocals, so that larger is faster."""
         return [value if self.unit in RATE_UNITS else 1 / value for value in self.values]
 
 

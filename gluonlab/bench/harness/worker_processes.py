@@ -36,7 +36,7 @@ def child_environment(variables: Mapping[str, str], folder: Path, checkout: Opti
 
     The result contains ``variables`` and this process's variables, except variables that start with
     one of TUNING_PREFIXES. The child writes temporary files to ``folder``. The child imports
-    gluonlab from ``checkout``. By default, that is the checkout from which this process imported
+    gluonlab from ``checkout``. The default is the checkout from which this process imported
     gluonlab, even if another gluonlab is installed.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(TUNING_PREFIXES)}
@@ -152,7 +152,7 @@ class Worker:
             self._process.stdin.close()
 
     def end(self, grace_s: float) -> None:
-        """Wait ``grace_s`` for the worker to exit, then kill the worker and its children."""
+        """Wait up to ``grace_s`` for the worker to exit, then kill the worker and its children."""
         if self._ended:
             return
         self.close_input()
@@ -251,7 +251,7 @@ NO_HOROVOD = "Horovod is not installed: run make .venv-horovod/.ready to compile
 
 
 def parse_backends(text: str) -> List[str]:
-    """Parse comma-separated names of backends. Raises ConfigError."""
+    """Parse comma-separated names of backends. Raises ConfigError for unknown names."""
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in BACKENDS:

@@ -192,8 +192,9 @@ def _find_bus(
 ) -> Iterator[InferredSharedLink]:
     """Yield one link shared by all pairs in the group, if such a link explains their slow copies.
 
-    The link's bandwidth is the highest measured in this group, or in a shift within the group. If
-    only some pairs shared a slow link, the group would also be slow, but a shift would be faster.
+    The link's bandwidth is the highest bandwidth measured in this group, or in a shift within the
+    group. If only some pairs shared a slow link, the group would also be slow, but a shift would be
+    faster.
     """
     if _is_slower_than_explained(measured, group, fits, known_links):
         pairs, size = group.pairs, measured.size_bytes
@@ -228,7 +229,7 @@ def _shared_bandwidth(measured: DeviceMeasurement, group: CopyGroup, fits: Mappi
 
 
 def merge_similar_fits(pairs: Mapping[Pair, LinkFit]) -> Dict[Pair, LinkFit]:
-    """Return the fits with similar latencies made equal, and similar speeds made equal."""
+    """Return the fits after making similar latencies equal, and similar speeds equal."""
     latencies = merge_similar([link.latency_s for link in pairs.values()], SIMILARITY_FACTOR)
     speeds = merge_similar([link.bytes_per_s for link in pairs.values()], SIMILARITY_FACTOR)
     merged = zip(pairs, latencies, speeds)
@@ -242,7 +243,7 @@ def _equally_fast(pairs: Sequence[Pair], fits: Mapping[Pair, LinkFit]) -> bool:
 def _predict_seconds(
     pairs: Sequence[Pair], fits: Mapping[Pair, LinkFit], size: int, shared_links: Sequence[InferredSharedLink]
 ) -> float:
-    """Predict the seconds of simultaneous copies, which are the seconds of the busiest link."""
+    """Predict how many seconds simultaneous copies take, which is the time of the busiest link."""
     busiest_s = max(fits[pair].seconds(size) for pair in pairs)
     for shared in shared_links:
         passing = set(pairs) & set(shared.pairs)

@@ -106,7 +106,7 @@ def measure_links(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int)
 
 
 def _time_calls(calls: Mapping[_Key, Call], rounds: int, on_round: Callable[[], object]) -> Dict[_Key, List[float]]:
-    """Return the seconds of each call in each round. ``on_round``: called after each round."""
+    """Return the seconds of each call in each round. ``on_round`` is called after each round."""
     named: Dict[str, TimedCall] = {str(number): call for number, call in enumerate(calls.values())}
     seconds = time_interleaved(named, rounds, on_round=on_round, block_s=BLOCK_S)
     return dict(zip(calls, seconds.values()))

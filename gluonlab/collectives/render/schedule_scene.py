@@ -1,6 +1,6 @@
 """Prepares the content of pictures and pages of a schedule: bundled transfers, and texts.
 
-Also renders a schedule as plain text (`as_text`).
+The module also renders a schedule as plain text (`as_text`).
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _sorting_rank(hub_add: Tuple[int, bool], others: Sequence[int]) -> int:
 
 
 def format_ranges(values: Iterable[int]) -> str:
-    """Return 0, 1, 2, 3, 5 as ``0-3,5``."""
+    """Return numbers as ranges, such as ``0-3,5`` for 0, 1, 2, 3, 5."""
     runs: List[List[int]] = []
     for value in sorted(values):
         if runs and value == runs[-1][-1] + 1:
@@ -269,7 +269,10 @@ def _contributor_letters(contributions: Contributions) -> str:
 
 
 def _arrange_columns(entries: Sequence[str], width: int) -> List[str]:
-    """Return lines with as many entries side by side as fit. Wrap entries longer than a line."""
+    """Return lines with as many entries side by side as fit.
+
+    Entries that are longer than a line are wrapped.
+    """
     column_width = max(len(entry) for entry in entries) + 3
     count = max(1, (width + 3) // column_width)
     lines = [

@@ -74,7 +74,7 @@ class _ScheduleLayout:
         return self.cell_left(rank) + self.cell / 2
 
     def cell_top(self, chunk: int) -> int:
-        """Return the top of the chunk's cells."""
+        """Return the y coordinate of the top of the chunk's cells."""
         return TITLE + (chunk + 1) * self.row - CELL - GAP
 
     def lane_y(self, chunk: int, lane: int) -> int:

@@ -40,7 +40,7 @@ class FlowNetwork(NamedTuple):
         shared_links: the links that these pairs use.
         unit_bytes_per_s: bytes/s of one lane.
         latency_s: the latency of a message, in seconds.
-        addition_rounds: the rounds that a device needs to add one chunk.
+        addition_rounds: the number of rounds that a device needs to add one chunk.
         min_reduce_steps: the least number of steps for summing a chunk over all devices on one
             device.
         min_broadcast_steps: the least number of steps for copying a chunk from one device to all.
@@ -216,7 +216,7 @@ def _permute_link(link: SharedLink, permutation: Sequence[int]) -> SharedLink:
 
 
 def orbit_representatives(world_size: int, group: Sequence[Permutation]) -> List[int]:
-    """Return the lowest device of each set of devices that the ``group`` permutes."""
+    """Return the lowest device of each set of devices that ``group`` maps to each other."""
     return sorted({min(permutation[rank] for permutation in group) for rank in range(world_size)})
 
 
@@ -233,7 +233,7 @@ def find_isomorphism(one: FlowNetwork, other: FlowNetwork) -> Optional[Permutati
     p, other_links = one.world_size, set(other.shared_links)
 
     def extend(permutation: List[int]) -> Optional[Permutation]:
-        """Return the first valid permutation that begins with ``permutation``, by backtracking."""
+        """Search by backtracking for a valid permutation that begins with ``permutation``."""
         if len(permutation) == p:
             complete = tuple(permutation)
             return complete if {_permute_link(link, complete) for link in one.shared_links} == other_links else None

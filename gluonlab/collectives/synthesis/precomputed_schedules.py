@@ -1,8 +1,8 @@
-"""Reads stored schedules for known machines, and for devices behind one switch, from files.
+"""Reads the stored schedules for known machines and for devices behind one switch.
 
 A file contains schedules and the links they were made for. The schedules are used for every
 topology with the same links, even if the devices are numbered differently. All schedules are
-verified after reading.
+verified after they are read.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ def uniform_switch(world_size: int) -> Topology:
 def choose_schedules(topology: Topology) -> List[Schedule]:
     """Return synthesized schedules for a topology, from the topology's file or from stored files.
 
-    If no file has the topology's links, the schedules for a switch are placed by `find_best_order`.
-    If there are several equal groups of devices, combinations of the schedules for each group are
-    added. If there are several hosts, the schedules for one host are combined
-    (`make_schedules_over_hosts`). Raises ScheduleError for more devices than any stored file
-    covers, and for more hosts than `MAX_HOSTS`.
+    If no file contains the topology's links, the schedules for a switch are used, in the device
+    order from `find_best_order`. If there are several equal groups of devices, combinations of the
+    schedules for each group are added. If there are several hosts, the schedules for one host are
+    combined (`make_schedules_over_hosts`). Raises ScheduleError for more devices than any stored
+    file covers, and for more hosts than `MAX_HOSTS`.
     """
     if topology.schedules:
         return list(topology.schedules)
@@ -225,7 +225,8 @@ def make_schedules_over_hosts(topology: Topology) -> List[Schedule]:
     """Return allreduces over all hosts, each made from a schedule for a single host.
 
     The schedule for a host is split: its sums run before the allreduce across hosts, and its copies
-    run after it. Raises ScheduleError for more than `MAX_HOSTS`, and for hosts of different sizes.
+    run after it. Raises ScheduleError for more than `MAX_HOSTS` hosts, and for hosts of different
+    sizes.
     """
     if len(topology.hosts) > MAX_HOSTS or len({len(host) for host in topology.hosts}) > 1:
         raise ScheduleError(

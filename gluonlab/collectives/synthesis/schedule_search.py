@@ -50,7 +50,7 @@ class SynthesizedSchedule(NamedTuple):
 
     @property
     def is_optimal(self) -> bool:
-        """Return whether no schedule that sums before it copies has fewer rounds."""
+        """Return whether the schedule has the fewest rounds of all that sum before they copy."""
         return self.rounds <= self.bound + ROUNDS_TOLERANCE
 
 
@@ -134,7 +134,7 @@ def find_any_schedule(
 ) -> Optional[SynthesizedSchedule]:
     """Find a schedule of ``steps`` steps with one chunk per device, then search for fewer rounds.
 
-    Each further search requires fewer rounds. The searches end at ``deadline``, a time of
+    Each further search requires fewer rounds. The searches end at ``deadline``, as measured by
     `time.monotonic`.
     """
     p, best = network.world_size, None

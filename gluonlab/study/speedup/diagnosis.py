@@ -4,7 +4,7 @@
 
 1. Measure a training step part by part.
 2. Find the causes that slow the step down, such as input or the sums of gradients.
-3. Compute the batch size from which several devices are faster than one.
+3. Compute the smallest batch size at which several devices are faster than one.
 4. Try settings that might help. Only settings that are measurably faster are recommended.
 """
 
@@ -116,8 +116,8 @@ def find_causes(
 ) -> List[Cause]:
     """Return the causes that take at least MIN_CAUSE_SHARE of a step, the largest first.
 
-    If no cause is that large, but `image_independent_seconds` are MIN_JOINT_SHARE of a step, the
-    cause is FEW: too few images. An empty list means that the step is efficient.
+    If no cause is that large, but `image_independent_seconds` are at least MIN_JOINT_SHARE of a
+    step, the cause is FEW: too few images. An empty list means that the step is efficient.
 
     Args:
         breakdown: The measured parts of a step.
@@ -267,7 +267,10 @@ def fit_step_model(breakdown: StepParts, one_step: float, devices: int, images: 
 
 
 class Candidate(NamedTuple):
-    """Settings to try. ``images_per_copy``: images for each copy of the network, if they change."""
+    """Settings to try.
+
+    ``images_per_copy``: images for each copy of the network, if this number changes.
+    """
 
     settings: Dict[str, Any]
     images_per_copy: Optional[int] = None
@@ -454,8 +457,8 @@ class Diagnosis:
     - ``causes``, ``cause_shares``: the causes, largest first, and their fractions of a step. If
       there are no causes, the step is efficient.
     - ``disagreements``: parts for which the measurement and the trace differ.
-    - ``break_even``: images per device from which all devices are faster than one; infinite if no
-      batch is large enough.
+    - ``break_even``: the number of images per device at which all devices become faster than one;
+      infinite if no batch is large enough.
     - ``copies``: number of copies of the network on the devices.
     - ``host_waits``: whether the host waits for its devices within a step.
     - ``store_updates``: whether the kvstore updates the parameters.
@@ -510,7 +513,7 @@ class Diagnosis:
         return None if factor is None else int(factor * self.gradient_bytes)
 
     def to_dict(self) -> Dict[str, Any]:
-        """Return plain values for --json. Shares are fractions of a step."""
+        """Return the diagnosis as plain values for --json. Shares are fractions of a step."""
         return {
             "devices": self.devices,
             "images": self.images,

@@ -274,7 +274,7 @@ def _total_cells(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Tuple[str, s
 
 
 def _category_lines(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield a table of the categories of each device's time, which the trace shows."""
+    """Yield a table of each device's time by category, according to the trace."""
     first, *names = TRANSLATIONS[ENGLISH]["categories"]
     widths: List[int] = [len(name) + 2 for name in names]
     yield f"{first:<9}" + "".join(f"{name:>{width}}" for name, width in zip(names, widths))
