@@ -123,8 +123,8 @@ def prepare_splits(
     """Yield all splits in SPLIT_NAMES on the first ``devices`` devices in ``available``.
 
     ``cuts``: the layers at which stages begin, by split name, as `choose_cuts` returns them.
-    Missing cuts are chosen by measured time. Splits with as many stages as 1f1b have the same cuts
-    as 1f1b.
+    Missing cuts are chosen according to measured times. Splits with as many stages as 1f1b have the
+    same cuts as 1f1b.
     """
     cuts_by_name = dict(cuts or {})
     splits = {}
@@ -140,7 +140,7 @@ def prepare_splits(
 
 
 def choose_cuts(task: Task, available: MeasuredDevices, devices: int, microbatches: int) -> Dict[str, str]:
-    """Return the layers at which each pipeline's stages begin, chosen by measured time.
+    """Choose the layers at which each pipeline's stages begin, according to measured times.
 
     Measured times vary, so the cuts may differ from call to call.
     """

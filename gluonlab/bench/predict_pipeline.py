@@ -35,7 +35,7 @@ COLUMN_NOTES = (
 def pipeline_text(options: CommandOptions) -> str:
     """Return the predicted times of all schedules or, with --draw, a drawing of one schedule.
 
-    Raises a UsageError for impossible values.
+    Raises a UsageError for invalid values.
     """
     if "draw" in options:
         if "json" in options:

@@ -43,7 +43,7 @@ class ProcessLayout(NamedTuple):
 
     @property
     def all_devices(self) -> int:
-        """Return the number of devices of all processes."""
+        """Return the total number of devices in all processes."""
         return self.processes * self.devices
 
 

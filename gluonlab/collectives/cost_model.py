@@ -1,7 +1,7 @@
 """Predicts how long schedules take on topologies, using the alpha-beta model with contention.
 
-`price` returns a schedule's predicted time, called its price. `find_best_order` compares prices to
-choose a device for each rank, and `select_cheapest` compares prices to choose schedules. `traffic`
+`price` predicts the time of a schedule. `find_best_order` compares predicted times to choose a
+device for each rank, and `select_cheapest` compares predicted times to choose schedules. `traffic`
 counts bytes.
 
 Sources: Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2" (1994), for
@@ -44,7 +44,7 @@ SIZES = tuple(2**power for power in range(33))
 
 @dataclass(frozen=True)
 class StepPrice:
-    """The price of a step: how long its busiest link is busy, and how long its additions take.
+    """The predicted time of a step: how long its busiest link is busy, and its additions take.
 
     ``bottleneck``: the name of the busiest link; empty for an empty step.
     """
@@ -61,7 +61,7 @@ class StepPrice:
 
 @dataclass(frozen=True)
 class Price:
-    """The price of a schedule for a buffer of ``size_bytes`` on each device."""
+    """The predicted time of a schedule for a buffer of ``size_bytes`` on each device."""
 
     schedule: str
     topology: str
@@ -99,7 +99,7 @@ def price(schedule: Schedule, topology: Topology, size_bytes: float) -> Price:
         size_bytes: the size of each rank's buffer, in bytes.
 
     Returns:
-        The price, with the seconds for each step and in total.
+        The predicted time, for each step and in total.
 
     Raises:
         ScheduleError: for a topology with a different number of devices, and for sizes below 0.
@@ -244,7 +244,7 @@ class _StepLoads:
     total_additions: Any
 
     def step_prices(self, topology: Topology, chunk_bytes: float) -> Iterator[StepPrice]:
-        """Return the price of each step for chunks of ``chunk_bytes``."""
+        """Return the predicted time of each step for chunks of ``chunk_bytes``."""
         table, links = self.route_table, len(self.route_table.links)
         link_numbers = table.link_numbers[self.pair]  # (messages, longest)
         is_link = link_numbers != NO_LINK
@@ -308,7 +308,8 @@ def _first_writes(arrays: ScheduleArrays, rows: Any, chunks: int) -> Any:
 def select_cheapest(schedules: Sequence[Schedule], topology: Topology) -> List[Schedule]:
     """Return the schedules that are the cheapest for at least one of `SIZES`, in the given order.
 
-    If several schedules have the same price, the first is chosen, so the choice is reproducible.
+    If several schedules have the same predicted time, the first schedule is chosen, so the choice
+    is reproducible.
     """
     seconds_by_schedule = [[price.seconds for price in prices(schedule, topology, SIZES)] for schedule in schedules]
     best = {lowest_cost_index(costs) for costs in zip(*seconds_by_schedule)}
@@ -334,17 +335,19 @@ MAX_PRICED_ORDERS = 600  # for each start, about a second; known machines need u
 
 
 def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
-    """Return the device order for `Schedule.placed` with the lowest price found at ORDER_BYTES.
+    """Return the device order for `Schedule.placed` with the lowest predicted time found.
+
+    The predicted times are for buffers of ORDER_BYTES.
 
     The order stays 0, 1, ... unless a cheaper order is found that does not cost more at any of
     ORDER_SIZES.
 
     The search starts from the given order and from the topology's best ring. From each start, it
     repeatedly swaps the two devices whose exchange saves the most time. The search stops when no
-    exchange saves time, or after computing `MAX_PRICED_ORDERS` prices. For eight devices it
-    computes a few hundred prices in a few hundredths of a second. If there are several hosts, or
-    more than `MAX_EXCHANGED_DEVICES` devices, no devices are exchanged, because there are too many
-    pairs. The best ring already keeps hosts together.
+    exchange saves time, or after about `MAX_PRICED_ORDERS` predictions. For eight devices, the
+    search makes a few hundred predictions in a few hundredths of a second. If there are several
+    hosts, or more than `MAX_EXCHANGED_DEVICES` devices, no devices are exchanged, because there are
+    too many pairs. The best ring already keeps hosts together.
     """
     identity = list(range(schedule.world_size))
     if isinstance(topology.routes, PortRoutes) and topology.routes.is_symmetric:
@@ -371,7 +374,8 @@ def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
 def _improve_order(start: Sequence[int], cost: Callable[[Sequence[int]], float]) -> List[int]:
     """Improve the order ``start``: repeatedly exchange the two ranks that lower ``cost`` most.
 
-    The exchanges stop when no exchange lowers the cost, or after about MAX_PRICED_ORDERS prices.
+    The exchanges stop when no exchange lowers the cost, or after about MAX_PRICED_ORDERS
+    predictions.
     """
     order, lowest = list(start), cost(start)
     exchanges = list(combinations(range(len(order)), 2))

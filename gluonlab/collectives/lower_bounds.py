@@ -36,10 +36,10 @@ class LinearCost(NamedTuple):
 
 @dataclass(frozen=True)
 class LowerBound:
-    """The lower bound on the price of a collective on a topology, as a function of the size.
+    """The lower bound on a collective's predicted time on a topology, as a function of the size.
 
-    ``cases``: for each number of steps, several linear costs. A schedule with this number of steps
-    costs at least the largest of these costs.
+    ``cases``: for each number of steps, several linear costs. The cost of a schedule with this
+    number of steps is at least the largest of these costs.
     """
 
     collective: str
@@ -52,7 +52,7 @@ class LowerBound:
 
 
 def floor_of(topology: Topology, collective: str = ALLREDUCE) -> LowerBound:
-    """Return the lower bound on the price of every valid schedule, for any chunk owners.
+    """Return the lower bound on the predicted time of any valid schedule, for any chunk owners.
 
     Args:
         topology: the topology.

@@ -192,7 +192,7 @@ class Topology:
         return _find_best_ring(self.world_size, self.routes)
 
     def subset(self, devices: Union[int, Sequence[int]]) -> Topology:
-        """Return the topology of some of the devices: the first ``devices``, or the listed ones.
+        """Return the topology of the first ``devices`` devices, or of the devices in a list.
 
         Device i of the result is the i-th of these devices. Raises ScheduleError for unknown or
         repeated devices.
@@ -252,10 +252,10 @@ def _find_best_ring(world_size: int, routes: Mapping[Pair, Route]) -> List[int]:
     """Return the order of devices in the fastest ring, starting with device 0.
 
     The search is depth first. Both parts of a cost can only grow when a ring is extended, so a
-    partial ring that is no better than the best ring is abandoned. About n² extensions remain on
-    uniform topologies, and a few hundred on eight GPUs in a cube mesh. After MAX_RING_EXTENSIONS
-    extensions, the best ring so far is returned. More than MAX_RING_DEVICES devices are not
-    reordered.
+    partial ring that is no better than the best ring is abandoned. About n² extensions remain on a
+    uniform topology of n devices, and a few hundred on eight GPUs in a cube mesh. After
+    MAX_RING_EXTENSIONS extensions, the best ring so far is returned. If there are more than
+    MAX_RING_DEVICES devices, their order is not changed.
     """
     if world_size > MAX_RING_DEVICES:
         return list(range(world_size))
@@ -352,8 +352,8 @@ def shared_memory_topology(
     latencies add up as well. Each device has one core, which handles all bytes that the device
     sends or receives: the executor adds on the target's core, and copies on the source's core.
     Adding a byte takes 1 / ``add_bytes_per_s`` in total. The cost model counts 1 /
-    ``copy_bytes_per_s`` of this time as transfer and the rest as reduction. All devices whose
-    chunks are added to the same chunk in a step share one reduction.
+    ``copy_bytes_per_s`` of this time as transfer and the rest as reduction. If the chunks of
+    several devices are added to the same chunk in a step, this counts as one reduction.
 
     Args:
         world_size: the number of devices.

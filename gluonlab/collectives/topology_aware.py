@@ -53,7 +53,7 @@ class SchedulesBySize(NamedTuple):
     schedules: List[Schedule]
 
     def cheapest(self, size_bytes: float) -> Schedule:
-        """Return the schedule with the lowest price for a buffer of ``size_bytes`` per device."""
+        """Return the schedule with the lowest predicted time for ``size_bytes`` per device."""
         if len(self.schedules) == 1:
             return self.schedules[0]
         costs = [price(schedule, self.topology, size_bytes).seconds for schedule in self.schedules]

@@ -566,7 +566,10 @@ def shortest_routes(world_size: int, wires: Sequence[Wire], buses: Mapping[Node,
 def _find_best_paths(
     src: int, wires_from: Mapping[Node, Sequence[Wire]], buses: Mapping[Node, Link]
 ) -> Dict[int, _WirePath]:
-    """Return the best path from ``src`` to every device that it reaches, breadth first."""
+    """Return the best path from ``src`` to every device that it reaches.
+
+    The search is breadth first.
+    """
     paths: Dict[int, _WirePath] = {}
     frontier: Dict[Node, _WirePath] = {src: _WirePath()}
     visited: Set[Node] = {src}

@@ -1,4 +1,4 @@
-"""Finds the largest batch that fits into a given amount of memory (gluonlab find-batch-size).
+"""Finds the largest batch that fits in a given amount of memory (gluonlab find-batch-size).
 
 `gluonlab.training.run_memory` measures the memory of a short run. Since memory grows almost
 linearly with the batch size, two small sizes predict the largest size. The predicted size is

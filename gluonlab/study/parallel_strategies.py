@@ -1,6 +1,7 @@
 """``study strategies``: step time, traffic and memory of a model with each parallel strategy.
 
-`gluonlab.bench.measure_splits` makes the measurements. The study stores each round.
+`gluonlab.bench.measure_splits` makes the measurements. The study stores the measurements of each
+round.
 """
 
 from __future__ import annotations

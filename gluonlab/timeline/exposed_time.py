@@ -131,7 +131,8 @@ class _OtherDevices:
 
     In synchronous training, an operator can depend on sums and copies of any step, and on all
     operators of the same or an earlier step. An operator of another device counts only if it had
-    ended when this device's operator started. Everything that its device ran before it also counts.
+    ended when this device's operator started. All earlier operators of the other device then also
+    count.
     """
 
     def __init__(self, timeline: Timeline, row: str) -> None:

@@ -531,7 +531,7 @@ class AllreduceMeasurement(NamedTuple):
 
 
 def measure_by_options(options: CommandOptions, schedules_alone: bool = False) -> AllreduceMeasurement:
-    """Run the measurement for the command's options. Raises a UsageError for invalid options.
+    """Run the measurement with the command's options. Raises a UsageError for invalid options.
 
     ``schedules_alone``: whether to measure only auto and the schedules of all algorithms, without
     MXNet's kvstores.

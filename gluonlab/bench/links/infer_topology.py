@@ -243,7 +243,7 @@ def _equally_fast(pairs: Sequence[Pair], fits: Mapping[Pair, LinkFit]) -> bool:
 def _predict_seconds(
     pairs: Sequence[Pair], fits: Mapping[Pair, LinkFit], size: int, shared_links: Sequence[InferredSharedLink]
 ) -> float:
-    """Predict how many seconds simultaneous copies take, which is the time of the busiest link."""
+    """Predict how many seconds simultaneous copies take, from the time of the busiest link."""
     busiest_s = max(fits[pair].seconds(size) for pair in pairs)
     for shared in shared_links:
         passing = set(pairs) & set(shared.pairs)

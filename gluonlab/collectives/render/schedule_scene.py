@@ -70,7 +70,7 @@ class TransferBundle(NamedTuple):
 
 
 def bundle_transfers(step: Step) -> List[TransferBundle]:
-    """Group the transfers of a step that are drawn as one line with branches.
+    """Group the transfers of a step into bundles, each of which is drawn as one branching line.
 
     A bundle copies one chunk from one rank to several ranks, or adds the chunk from several ranks
     into one rank.
