@@ -213,7 +213,7 @@ class _LastUse(NamedTuple):
     written: int
 
     def conflict_time(self, writes: bool) -> int:
-        """Return the time of the last use that conflicts with a write, or with a read.
+        """Return the time of the last use that conflicts with a new write or read.
 
         A write conflicts with any use, and a read conflicts only with a write.
         """

@@ -372,7 +372,7 @@ def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
 
 
 def _improve_order(start: Sequence[int], cost: Callable[[Sequence[int]], float]) -> List[int]:
-    """Improve the order ``start``: repeatedly exchange the two ranks that lower ``cost`` most.
+    """Improve the order ``start``: repeatedly make the exchange of two ranks that saves most cost.
 
     The exchanges stop when no exchange lowers the cost, or after about MAX_PRICED_ORDERS
     predictions.

@@ -149,9 +149,9 @@ def _bounds_of_allreduces(capacity: LinkCapacity) -> List[List[LinearCost]]:
 def _bounds_of_halves(capacity: LinkCapacity, collective: str) -> List[List[LinearCost]]:
     """Return the lower bounds for half an allreduce with 1 step, and with more steps.
 
-    ``collective``: reduce_scatter or all_gather. In a single step, owners receive from all other
-    ranks, or send to them. Each further step multiplies the number of contributions that a rank
-    holds, or the number of ranks that hold a chunk.
+    ``collective``: reduce_scatter or all_gather. In a single step, owners receive chunks from all
+    other ranks, or send chunks to them. Each further step multiplies the number of contributions
+    that a rank holds, or the number of ranks that hold a chunk.
     """
     inward = collective == REDUCE_SCATTER
     alpha = _lowest_latency(capacity)
@@ -279,10 +279,10 @@ class LinkCapacity:
         self.latency_s[self._src, self._dst] = table.latency_s
 
     def min_fan_cost(self, inward: bool) -> FanCost:
-        """Return the least cost of a step in which each owner exchanges chunks with all ranks.
+        """Return the least cost of a step between each owner of chunks and all other ranks.
 
-        ``inward``: whether the owners receive chunks from all ranks instead of sending chunks to
-        them.
+        ``inward``: whether the owners receive chunks from the other ranks instead of sending chunks
+        to them.
 
         If a fraction x of the bytes fans into rank v, v's link l is busy for x c / bandwidth
         seconds per byte, where c of v's p - 1 routes pass the link. Let s be the largest c /

@@ -252,9 +252,9 @@ def _find_best_ring(world_size: int, routes: Mapping[Pair, Route]) -> List[int]:
     """Return the order of devices in the fastest ring, starting with device 0.
 
     The search is depth first. Both parts of a cost can only grow when a ring is extended, so a
-    partial ring that is no better than the best ring is abandoned. About n² extensions remain on a
-    uniform topology of n devices, and a few hundred on eight GPUs in a cube mesh. After
-    MAX_RING_EXTENSIONS extensions, the best ring so far is returned. If there are more than
+    partial ring that is no better than the best ring is abandoned. The search still tries about n²
+    extensions on a uniform topology of n devices, and a few hundred on eight GPUs in a cube mesh.
+    After MAX_RING_EXTENSIONS extensions, the best ring so far is returned. If there are more than
     MAX_RING_DEVICES devices, their order is not changed.
     """
     if world_size > MAX_RING_DEVICES:
@@ -399,7 +399,7 @@ def typical_cpu_topology(world_size: int) -> Topology:
 
 
 def _extra_addition_speed(copy_bytes_per_s: float, add_bytes_per_s: float) -> float:
-    """Return the bytes/s for the extra time that adding takes compared with copying.
+    """Convert the extra time of additions compared with copies to a speed in bytes/s.
 
     The result is infinite if the measured additions are not slower than copies, because of noise.
     """

@@ -237,8 +237,9 @@ def _spans_with_phase_and_step(timeline: Timeline) -> List[PhasedSpan]:
 
     The step of a span is at most the step that the host had started.
 
-    `Timeline.steps` is counted by operator names. The numbers of copies and of deleted variables
-    vary from step to step, so the count can be too high. The host's step limits the count.
+    The steps in `Timeline.steps` are counted by operator names. The numbers of copies and of
+    deleted variables vary from step to step, so the count can be too high. The host's step limits
+    the count.
     """
     return [
         (span, phase, min(step, max(0, bisect_right(timeline.starts, span.begin) - 1)))

@@ -135,7 +135,7 @@ def describe_step(step: Step, words: ScheduleTexts = ENGLISH) -> List[str]:
 
 
 def _sorting_rank(hub_add: Tuple[int, bool], others: Sequence[int]) -> int:
-    """Return the rank by which lines are sorted: the sender, or the receiver if several send."""
+    """Return the rank to sort lines by: the sender, or the receiver if several ranks send."""
     hub, add = hub_add
     return others[0] if add and len(others) == 1 else hub
 

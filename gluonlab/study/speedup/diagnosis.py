@@ -190,7 +190,7 @@ class StepModel(NamedTuple):
             copies of the network. With --global-batch-size, it is 1, because one device would
             compute all images.
         moved: Seconds for sum, waiting and update, which grow with the size of the gradients.
-        update: Seconds for the update, which one device also needs.
+        update: Seconds for the update, which training on one device also needs.
     """
 
     one: LinearStepTime

@@ -200,7 +200,7 @@ def measure_training_step(
         blocked_seconds: List[float] = []
 
         def record_host_times() -> None:
-            """Record how many seconds the host queued operations, and how many it was blocked."""
+            """Record how long the host queued operations, and how long it was blocked."""
             phase_costs = gated[windows.WITHOUT_HOST].last
             queue_seconds.append(sum(phase.seconds for phase in phase_costs.values()))
             blocked_seconds.append(_blocked_seconds(phase_costs))
