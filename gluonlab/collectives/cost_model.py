@@ -372,7 +372,9 @@ def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
 
 
 def _improve_order(start: Sequence[int], cost: Callable[[Sequence[int]], float]) -> List[int]:
-    """Improve the order ``start``: repeatedly make the exchange of two ranks that saves most cost.
+    """Improve the order ``start`` by repeatedly exchanging two ranks.
+
+    Each time, the two ranks whose exchange lowers ``cost`` the most are exchanged.
 
     The exchanges stop when no exchange lowers the cost, or after about MAX_PRICED_ORDERS
     predictions.

@@ -201,8 +201,9 @@ def _shortest_latencies(capacity: LinkCapacity) -> Any:
 def _min_gossip_messages(capacity: LinkCapacity) -> int:
     """Return the least number of consecutive messages after which each rank can have all data.
 
-    The comment above about four or more steps contains the proof. The first and the last step have
-    at least one message each. The other messages are distributed so that the norm grows the most.
+    The proof is in the comment "Four steps or more" above `_bounds_of_allreduces`. The first and
+    the last step have at least one message each. The other messages are distributed so that the
+    norm grows the most.
     """
     p = capacity.topology.world_size
     receives, sends = capacity.max_partners(True), capacity.max_partners(False)

@@ -207,7 +207,7 @@ def _accuracy_curve(rule: str, count: int, accuracies: Sequence[List[float]], ra
 
 
 def _compare_rules(accuracies: Mapping[Point, List[float]], curves: Sequence[AccuracyCurve]) -> List[Effect]:
-    """Return how much the linear rule and warm-up change the accuracy with the most devices.
+    """Return how much the linear rule and warm-up change the accuracy on the most devices.
 
     The linear rule is compared at the best rate with the fewest devices. Warm-up is compared at the
     largest good rate of the rule without warm-up.

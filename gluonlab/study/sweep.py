@@ -88,9 +88,9 @@ class MeasurementStore:
 class MeasurementFile(MeasurementStore):
     """Measurements in a file with one line per measurement. Existing lines are read.
 
-    An incomplete last line from a killed process is removed. The caller must ensure that no other
-    process uses the file. Raises DataError for a damaged line, and OutputError if a line cannot be
-    written.
+    If a process was killed while it wrote the last line, the incomplete line is removed. The caller
+    must ensure that no other process uses the file. Raises DataError for a damaged line, and
+    OutputError if a line cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
