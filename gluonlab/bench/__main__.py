@@ -159,7 +159,7 @@ def main(args: Optional[Sequence[str]] = None) -> None:
 
 
 def _load_tool(name: str) -> Callable[[List[str]], Any]:
-    """Return the main function of the measurement ``name`` of TOOLS.
+    """Return the main function of the measurement ``name`` in TOOLS.
 
     Exit with an error if gluonlab is not running from a checkout.
     """

@@ -2,24 +2,24 @@
 
 The ways are data, tensor and pipeline parallelism. Each stage of a pipeline is also measured alone.
 
-The result is one list of series, from which `gluonlab.bench.splits` makes the tables. The names of
-the series, in which WAY is a name of SPLIT_NAMES:
+The result is one list of series, from which `gluonlab.bench.splits` makes the tables. The series
+have the following names, in which WAY is a name of SPLIT_NAMES:
 
     step WAY              seconds per step
-    at once               seconds of all stages of 1f1b at the same time, without waiting for each
-                          other
-    alone WAY STAGE       seconds of a stage alone, forward and backward for all microbatches
+    at once               seconds to run all stages of 1f1b at the same time, without any stage
+                          waiting for another
+    alone WAY STAGE       seconds to run only one stage, forward and backward for all microbatches
     forward WAY STAGE     the same, but only forward
-    update WAY DEVICE     seconds of a device's update alone
-    host WAY              processor seconds to queue an instruction on the host, the mean of all
-                          except updates
+    update WAY DEVICE     seconds to run only the update of a device
+    host WAY              CPU seconds that the host needs to queue an instruction: the mean over
+                          all instructions except updates
     moved WAY             bytes that devices send each other in a step
-    links WAY             predicted seconds of these messages on COST_TOPOLOGY, one after the
-                          other
-    memory WAY DEVICE     bytes, as --estimate-memory plans them
+    links WAY             predicted seconds to send these bytes on COST_TOPOLOGY, one message after
+                          another
+    memory WAY DEVICE     bytes of memory that --estimate-memory predicts
     price WAY             seconds per step on COST_TOPOLOGY, predicted from measured stages and
                           updates
-    price bubble WAY      the fraction of this time in which devices are idle
+    price bubble WAY      the predicted fraction of a step in which devices are idle
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class PreparedSplit:
 
     @property
     def cuts(self) -> str:
-        """Return each stage's first layer number, without the first stage: ``3,7``, or ""."""
+        """Return the numbers of the layers before which the network is cut: ``3,7``, or ""."""
         return ",".join(map(str, self.staged_strategy.cuts)) if self.staged_strategy is not None else ""
 
     def step(self) -> None:
@@ -120,11 +120,11 @@ class PreparedSplit:
 def prepare_splits(
     task: Task, available: MeasuredDevices, devices: int, microbatches: int, cuts: Optional[Mapping[str, str]] = None
 ) -> Iterator[PreparedSplit]:
-    """Yield all splits of SPLIT_NAMES on the first ``devices`` devices of ``available``.
+    """Yield all splits in SPLIT_NAMES on the first ``devices`` devices in ``available``.
 
     ``cuts``: the layers at which stages begin, by split name, as `choose_cuts` returns them.
-    Missing cuts are chosen by measured time. Splits with as many stages as 1f1b have the same cuts
-    as 1f1b.
+    Missing cuts are chosen according to measured times. Splits with as many stages as 1f1b have the
+    same cuts as 1f1b.
     """
     cuts_by_name = dict(cuts or {})
     splits = {}
@@ -140,7 +140,7 @@ def prepare_splits(
 
 
 def choose_cuts(task: Task, available: MeasuredDevices, devices: int, microbatches: int) -> Dict[str, str]:
-    """Return the layers at which each pipeline's stages begin, chosen by measured time.
+    """Choose the layers at which each pipeline's stages begin, according to measured times.
 
     Measured times vary, so the cuts may differ from call to call.
     """
@@ -200,14 +200,17 @@ class StepTraffic(NamedTuple):
         return sum(message.size_bytes for message in self.messages) + sum(allreduce_bytes)
 
     def seconds(self, topology: Topology) -> float:
-        """Return the predicted seconds of all messages and sums, one after the other."""
+        """Return the predicted seconds of all messages and sums if they run one after another."""
         schedule = make_schedule(ALLREDUCE_STORE, self.devices)
         allreduce_s = sum(price(schedule, topology, size).seconds for size in self.sums)
         return sum(message.seconds(topology) for message in self.messages) + allreduce_s
 
 
 def count_traffic(split: PreparedSplit) -> StepTraffic:
-    """Return the traffic during a step on several devices. Queue at least one step first."""
+    """Return the traffic during a step on several devices.
+
+    At least one step must have been queued before this call.
+    """
     assert split.plan is not None and split.strategy is not None and split.batch is not None
     devices = len(split.plan.ctxs)
     if split.staged_strategy is not None:
@@ -306,8 +309,8 @@ def measure_splits(
     Returns a series of seconds for each split. The series of an impossible split has a reason
     instead of times.
 
-    ``devices``: how many devices in ``available`` to use. ``cuts``: the result of `choose_cuts`;
-    pass the same cuts to compare several measurements.
+    ``devices``: the number of devices in ``available`` to use. ``cuts``: the result of
+    `choose_cuts`; pass the same cuts to compare several measurements.
     """
     splits = {split.name: split for split in prepare_splits(task, available, devices, microbatches, cuts)}
     prepared = {name: split for name, split in splits.items() if split.reason is None}
@@ -331,7 +334,7 @@ def _row_label(split: PreparedSplit) -> str:
 
 
 def _timed_calls(splits: Mapping[str, PreparedSplit]) -> Iterator[Tuple[str, Call]]:
-    """Yield (name, call) for everything to time: steps, and isolated pipeline stages."""
+    """Yield (name, call) for everything that is timed: steps, and isolated pipeline stages."""
     for name, split in splits.items():
         yield f"step {name}", split.step
     for name in (ONE_F_ONE_B, INTERLEAVED):
@@ -362,7 +365,7 @@ def _run_update(trainer: BucketedTrainer, batch_size: int) -> None:
 
 
 def _queue_seconds_per_instruction(split: PreparedSplit) -> float:
-    """Return the calling thread's CPU seconds for queueing one instruction of a pipeline."""
+    """Return how many CPU seconds this thread needs to queue one pipeline instruction."""
     assert split.staged_strategy is not None and split.batch is not None
     programs = split.make_program().schedule.programs
     instructions = sum(instruction.op != UPDATE for program in programs for instruction in program)
@@ -379,7 +382,7 @@ def _queue_seconds_per_instruction(split: PreparedSplit) -> float:
 def _computed_series(split: PreparedSplit, seconds: Seconds) -> Iterator[Series]:
     """Yield the series that are not measured: memory, traffic, and predicted times.
 
-    ``seconds``: name of a call -> its measured seconds in each round.
+    ``seconds``: the measured seconds of each call in each round, by the name of the call.
     """
     for device, memory in enumerate(planned_memory(split)):
         name = f"memory {split.name} {device}"
@@ -404,7 +407,7 @@ def _single_value_series(name: str, unit: str, value: float) -> Series:
 def _stage_costs(split: PreparedSplit, seconds: Seconds) -> Tuple[List[float], List[float], List[float]]:
     """Return how many seconds each stage takes: (forward, backward, update).
 
-    Forward and backward are for one microbatch.
+    The forward and backward times are for one microbatch.
     """
     schedule, name = split.make_program().schedule, ISOLATED_STAGES_OF.get(split.name, split.name)
     medians: Dict[str, float] = {key: median(values) for key, values in seconds.items()}

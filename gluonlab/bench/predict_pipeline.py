@@ -35,7 +35,7 @@ COLUMN_NOTES = (
 def pipeline_text(options: CommandOptions) -> str:
     """Return the predicted times of all schedules or, with --draw, a drawing of one schedule.
 
-    Raises a UsageError for impossible values.
+    Raises a UsageError for invalid values.
     """
     if "draw" in options:
         if "json" in options:
@@ -48,7 +48,7 @@ def pipeline_text(options: CommandOptions) -> str:
 
 
 def _draw_schedule(options: CommandOptions) -> str:
-    """Draw the schedule that --draw names: return text, or write the file that --out-file names."""
+    """Draw the schedule that --draw names, as text or in the file that --out-file names."""
     from gluonlab.parallel.pipeline.render import as_svg, as_text, draw
 
     name = options["draw"]
@@ -104,14 +104,15 @@ def _make_schedule(options: CommandOptions, name: str) -> PipelineSchedule:
 def _parse_costs(options: CommandOptions) -> CostsOf:
     """Return a function that maps a schedule to its costs.
 
-    The function returns None for a schedule whose number of stages differs from that in --costs.
+    The function returns None for a schedule whose number of stages differs from the number in
+    --costs.
     """
     if "costs" not in options:
         return equal_shares
     stage_costs = [_parse_stage_cost(part) for part in options["costs"].split("/")]
 
     def costs_of(schedule: PipelineSchedule) -> Optional[Costs]:
-        """Return the costs of the schedule's stages; None if --costs is for another number of stages."""
+        """Return the costs of the stages, or None if --costs has a different number of stages."""
         schedule_costs = stage_costs
         if len(stage_costs) == 1:  # the costs of a device, shared equally by its stages
             stages_per_device = schedule.stages // schedule.devices
@@ -149,7 +150,7 @@ def _parse_stage_cost(part: str) -> _StageCost:
 
 
 def _stage_count_error(options: CommandOptions, schedule: PipelineSchedule) -> ConfigError:
-    """Return the error that --costs has a different number of stages than the schedule."""
+    """Return the error to raise if --costs and the schedule have different numbers of stages."""
     stages = len(options["costs"].split("/"))
     return ConfigError(
         f"--costs describes {stages} stages, but {schedule.name} has {schedule.stages}: pass "

@@ -1,4 +1,4 @@
-"""``bench processes``: how training speed scales with this host's devices and processes."""
+"""``bench processes``: measures how training speed scales with devices and processes of a host."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ ONE_PROCESS = ""  # the backend of a single process
 class ProcessLayout(NamedTuple):
     """The processes of a training run, and the devices of each process.
 
-    ``backend``: what sums the gradients over processes. ``global_batch_size``: images per step on
-    all processes together.
+    ``backend``: the backend that sums the gradients across processes. ``global_batch_size``: images
+    per step in all processes together.
     """
 
     processes: int
@@ -38,17 +38,17 @@ class ProcessLayout(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return ``2x1 dist_sync``, or ``1x2`` for a single process."""
+        """Return a name such as ``2x1 dist_sync``, or ``1x2`` for a single process."""
         return f"{self.processes}x{self.devices} {self.backend}".strip()
 
     @property
     def all_devices(self) -> int:
-        """Return the number of devices of all processes."""
+        """Return the total number of devices in all processes."""
         return self.processes * self.devices
 
 
 def check_model(name: str) -> str:
-    """Return ``name``. Raises a ConfigError that lists the choices for an unknown model."""
+    """Return ``name``. If the model is unknown, raises a ConfigError that lists the choices."""
     if name not in MODELS:
         raise ConfigError(unknown("model", name, MODELS))
     return name
@@ -63,7 +63,8 @@ def parse_counts(option: str, text: str) -> List[int]:
 def default_batch(model: str) -> int:
     """Return the number of images per device for weak scaling.
 
-    With this number, two devices have the task's global batch, as in ``bench frameworks``.
+    With this number, the batch of two devices is the task's global batch, as in
+    ``bench frameworks``.
     """
     return TASKS[model].global_batch_size // 2
 
@@ -73,9 +74,9 @@ def make_layouts(
 ) -> List[ProcessLayout]:
     """Return the combinations of processes and devices to measure, by increasing device count.
 
-    The first layout is one device. For each layout with several processes, there is also a layout
-    with as many devices in one process. With ``WEAK`` scaling, each device has the default batch.
-    With ``STRONG`` scaling, all devices share the default batch of two devices.
+    The first layout has a single device. For each layout with several processes, there is also a
+    layout with the same number of devices in one process. With ``WEAK`` scaling, each device has
+    the default batch. With ``STRONG`` scaling, all devices share the default batch of two devices.
     """
     per_device = default_batch(model)
 
@@ -146,9 +147,9 @@ class ScalingRow:
     Attributes:
         layout: the processes and their devices.
         images_per_second: images/s of all devices together.
-        speedup: images/s / images/s of one device.
+        speedup: images/s divided by the images/s of one device.
         efficiency: the speedup per device.
-        one_process_ratio: images/s / images/s of one process with as many devices.
+        one_process_ratio: images/s divided by the images/s of one process with as many devices.
         reason: why the layout was not measured, or None.
     """
 
@@ -161,7 +162,7 @@ class ScalingRow:
 
 
 def make_rows(layouts: Sequence[ProcessLayout], series: Sequence[Series]) -> List[ScalingRow]:
-    """Return a table row for each layout, in order. The first layout must be a single device."""
+    """Return a table row for each layout, in order. The first layout must have a single device."""
     series_by_name = {item.name: item for item in series}
     single_process = {
         layout.all_devices: series_by_name[layout.name].values for layout in layouts if layout.processes == 1
@@ -184,7 +185,7 @@ def make_rows(layouts: Sequence[ProcessLayout], series: Sequence[Series]) -> Lis
 def format_results(
     model: str, kind: str, layouts: Sequence[ProcessLayout], series: Sequence[Series], rounds: int
 ) -> str:
-    """Return the table of results and, for weak scaling, whether targets are reached."""
+    """Return the table of results and, for weak scaling, a line for each target."""
     rows = make_rows(layouts, series)
     heading = f"{'processes':<21}{'devices':>8}{'batch':>7}{'images/s':>10}"
     heading += f"{'speed-up':>10}{'efficiency':>12}{'vs 1':>9}"
@@ -202,7 +203,7 @@ def format_results(
 
 
 def _core_limit_note(rows: Sequence[ScalingRow]) -> str:
-    """Return a note that devices share cores if there are more devices than cores, else ""."""
+    """Return a note that devices share cores, or "" if there are enough cores."""
     cores, devices = resources.available_cores(), max(row.layout.all_devices for row in rows)
     if cores >= devices:
         return ""
@@ -211,7 +212,7 @@ def _core_limit_note(rows: Sequence[ScalingRow]) -> str:
 
 
 def _row_line(row: ScalingRow) -> str:
-    """Return the table's line of one layout."""
+    """Return the table line for one layout."""
     layout = row.layout
     name = f"{layout.processes} {layout.backend}".rstrip()
     label = f"{name:<21}{layout.all_devices:>8}{layout.global_batch_size:>7}"

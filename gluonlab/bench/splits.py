@@ -38,7 +38,10 @@ TASKS = {
 
 
 def find_task(name: str, tasks: Mapping[str, Task] = TASKS) -> Task:
-    """Return the task with this name. Raises a ConfigError with the choices for an unknown task."""
+    """Return the task with this name.
+
+    If the name is unknown, raises a ConfigError that lists the choices.
+    """
     if name not in tasks:
         raise ConfigError(unknown("model", name, tasks))
     return tasks[name]
@@ -71,11 +74,11 @@ class SplitRow:
     Attributes:
         name: a name of SPLIT_NAMES.
         label: the name in the table.
-        cuts: the number of each stage's first layer, except the first stage's, as text.
+        cuts: the numbers of the layers before which the network is cut, as text.
         seconds: seconds per step in each round.
-        speed: time of a step on one device / time of a step with this split.
+        speed: the time of a step on one device divided by the time of a step with this split.
         moved_bytes: bytes that devices send each other in a step.
-        links_s: predicted seconds of these messages on COST_TOPOLOGY.
+        links_s: predicted seconds to send these bytes on COST_TOPOLOGY.
         memory: bytes of memory on each device.
         reason: why the split was not measured, or None.
     """
@@ -103,7 +106,7 @@ class PipelineRow:
         predicted_bubble: the bubble predicted from measured stages, on COST_TOPOLOGY.
         ideal_bubble: the bubble (p-1) / (v m + p-1) of p devices with v equal stages each, for m
             microbatches.
-        host_s: the host's seconds to queue an instruction.
+        host_s: the seconds that the host needs to queue an instruction.
     """
 
     name: str
@@ -179,10 +182,11 @@ def _pipeline_row(named_series: NamedSeries, name: str, microbatches: int) -> Pi
 
 
 def judge_overlap(series: Sequence[Series], microbatches: int) -> str:
-    """Return a line that compares a pipeline's step with its stages run independently.
+    """Return a line that compares a pipeline's step with independent runs of its stages.
 
-    The reference is how long all stages take at the same time, without waiting for each other. For
-    2 devices and 8 microbatches only, the line also reports whether the pipeline is fast enough.
+    The reference is the time of all stages when they run at the same time and do not wait for each
+    other. With 2 devices and 8 microbatches, the line also reports whether the pipeline is fast
+    enough.
     """
     named_series = NamedSeries(series)
     devices = len(named_series.get_numbered_values(f"memory {ONE_F_ONE_B}"))
@@ -236,7 +240,10 @@ def _split_table(rows: Sequence[SplitRow], task: Task, rounds: int) -> str:
 
 
 def format_megabytes(sizes: Sequence[float]) -> str:
-    """Return sizes in MB, such as ``66 102``; of more than four, only the range, ``7..12``."""
+    """Return sizes in MB, such as ``66 102``.
+
+    If there are more than four sizes, return only their range, such as ``7..12``.
+    """
     several = len(sizes) > MOST_SHOWN
     numbers = [min(sizes), max(sizes)] if several else sizes
     return (".." if several else " ").join(f"{size / MB:.0f}" for size in numbers)

@@ -1,6 +1,6 @@
-"""Training jobs that benchmarks time in worker processes, in one process or a group of several.
+"""Training jobs that benchmarks run and time in worker processes.
 
-They use the same functions as `gluonlab.training.loop`.
+A job trains in one process or in a group of processes.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def make_training_job(
     Args:
         task: A key of `TASKS`.
         device_count: The number of CPU devices.
-        threads: Threads of each device.
-        kvstore: The store that sums the gradients.
+        threads: The number of threads of each device.
+        kvstore: The kvstore that sums the gradients.
         global_batch_size: Images per step on all devices; None for the task's number.
         competitors: The number of other processes that compute at the same time.
         devices: Devices to train on instead of the CPU devices, as in --devices.
@@ -63,8 +63,7 @@ def make_training_job(
         overlap: See `TrainConfig`.
         traced: Steps to record after the timed steps. From these steps, the job also computes
             ``beside``, the fraction of the gradient sums that overlaps with backward.
-        split: The options of a run that split the network over its devices; None for data
-            parallelism.
+        split: The run options that split the network over the devices; None for data parallelism.
     """
     workload = TASKS[task]
     global_batch_size = global_batch_size or workload.global_batch_size
@@ -151,7 +150,10 @@ while os.getppid() == parent and time.monotonic() < end:
 
 @contextmanager
 def competing_processes(count: int) -> Iterator[List[int]]:
-    """Keep ``count`` cores busy during a with block, one process each. Yield the process ids."""
+    """Keep ``count`` cores busy during a with block, with one process per core.
+
+    Yield the process IDs.
+    """
     command = [sys.executable, "-I", "-S", "-c", _BUSY, str(os.getpid()), str(MAX_COMPETING_S)]
     with ExitStack() as stack:
         pids = []

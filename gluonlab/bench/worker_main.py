@@ -3,10 +3,11 @@
 Protocol, in lines of JSON:
 
 - The worker writes ``{"ready": true}`` when the job is set up.
-- For every line ``{"steps": N}`` on standard input, which may contain more arguments, it runs N
-  steps. Then it writes the job's dictionary of numbers, which includes ``seconds``.
-- After a failure it writes ``{"error": "..."}`` and exits.
-- It exits at the end of standard input, so that it does not outlive its parent.
+- The worker reads lines ``{"steps": N}`` from standard input. A line may contain more arguments.
+  For each line, the worker runs N steps, and then writes the job's dictionary of numbers, which
+  includes ``seconds``.
+- After a failure, the worker writes ``{"error": "..."}`` and exits.
+- The worker exits at the end of standard input, so that it does not outlive its parent.
 
 Do not rename this module or its jobs: measurements that compare checkouts (`--baseline`) start them
 by name in other versions of gluonlab.
@@ -61,7 +62,7 @@ def make_job(name: str, options: Dict[str, Any]) -> Job:
 
 
 def main() -> None:
-    """Run the job that the command line names, for each request, until standard input ends."""
+    """For each request, run the job that the command line names, until standard input ends."""
     # Standard output is only for answers. Output of libraries goes to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -11,7 +11,7 @@ CLASSES = 10
 class Task(NamedTuple):
     """A network from `gluonlab.models`, trained with SGD on random images (samples, C, H, W).
 
-    ``samples``: 0 to train on the same batch in every step.
+    ``samples``: the number of images, or 0 to train on the same batch in every step.
     """
 
     title: str

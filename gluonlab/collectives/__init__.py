@@ -1,1 +1,1 @@
-"""Allreduce as data: schedules of transfers, and modules that verify, run, price and draw them."""
+"""Describes allreduce algorithms as schedules of transfers; verifies, runs and draws schedules."""

@@ -1,18 +1,19 @@
-"""The allreduce algorithms: functions that return schedules, for one host or several.
+"""The allreduce algorithms: functions that return schedules, for one or several hosts.
 
-ALGORITHMS contains all algorithms by name. Commands, tests and labs read this list. To make an
-algorithm available as a kvstore, also add it to KVSTORES in `gluonlab.kvstores`.
+ALGORITHMS contains all algorithms by name. Commands, tests and labs read this dictionary. To make
+an algorithm available as a kvstore, also add it to KVSTORES in `gluonlab.kvstores`.
 
 Every algorithm is a function ``f(world_size, *, chunks=None, groups=None) -> Schedule``. An
-algorithm that does not support ``chunks`` or ``groups`` raises an error for them.
+algorithm that does not support ``chunks`` or ``groups`` raises an error if the argument is not
+None.
 
 The costs in the docstrings are for n bytes on p ranks behind one switch, where every rank has one
 full-duplex port. A message takes alpha + bytes * beta seconds on the ports that it passes. Adding
 takes gamma seconds per byte. `gluonlab.collectives.cost_model` computes costs on any topology.
 
 Recursive doubling of the whole buffer is missing. In this algorithm, two ranks exchange and add the
-same chunk in one step. Each would read and write the chunk in the same step, which `Schedule`
-forbids. It would need a second buffer.
+same chunk in one step. Each rank would read and write the chunk in the same step, which `Schedule`
+forbids. The algorithm would need a second buffer.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _define_algorithm(name: str, collective: str) -> Callable[[Callable[..., _De
     """
 
     def decorate(definition: Callable[..., _Definition]) -> Algorithm:
-        """Return the algorithm of ``definition``, under the same name and docstring."""
+        """Return the algorithm that ``definition`` defines, with the same name and docstring."""
         options = set(signature(definition).parameters) - {"world_size"}
 
         @wraps(definition)
@@ -85,15 +86,15 @@ def _define_algorithm(name: str, collective: str) -> Callable[[Callable[..., _De
 
 
 def _combine(reduce_scatter: Schedule, all_gather: Schedule) -> _Definition:
-    """Return the definition of an allreduce from a reduce-scatter and an all-gather."""
+    """Return the definition of an allreduce: a reduce-scatter, followed by an all-gather."""
     combined = join_reduce_scatter_and_all_gather("", reduce_scatter, all_gather)
     return combined.owner, combined.steps
 
 
 def _chunk_count(name: str, requested: Optional[int], default: int, at_least: int = 1) -> int:
-    """Return ``requested``, or ``default`` if it is None.
+    """Return the number of chunks: ``requested``, or ``default`` if ``requested`` is None.
 
-    Raise ScheduleError below ``at_least``.
+    Raises ScheduleError if the number is below ``at_least``.
     """
     chunks = default if requested is None else requested
     if not is_integer_at_least(chunks, at_least):
@@ -103,9 +104,9 @@ def _chunk_count(name: str, requested: Optional[int], default: int, at_least: in
 
 @_define_algorithm("star", ALLREDUCE)
 def star(world_size: int, chunks: Optional[int]) -> _Definition:
-    """Every rank sends to rank 0, which adds up and sends the sum back.
+    """Every rank sends its buffer to rank 0, which sends the sum back.
 
-    The allreduce of Dive into Deep Learning, section "Training on Multiple GPUs".
+    This is the allreduce of Dive into Deep Learning, section "Training on Multiple GPUs".
 
     Cost: 2 (p-1) (alpha + n beta) + (p-1) n gamma. All bytes pass through one port.
     """
@@ -122,7 +123,7 @@ def _sharded_owners(world_size: int, chunks: Optional[int]) -> List[int]:
 
 @_define_algorithm("sharded", REDUCE_SCATTER)
 def sharded_reduce_scatter(world_size: int, chunks: Optional[int]) -> _Definition:
-    """Every rank receives and adds its own chunks from all others, in one step.
+    """In one step, every rank receives its own chunks from all other ranks and adds them.
 
     Cost: (p-1) (alpha + n/p beta) + (p-1) n/p gamma, with p chunks.
     """
@@ -138,7 +139,7 @@ def sharded_reduce_scatter(world_size: int, chunks: Optional[int]) -> _Definitio
 
 @_define_algorithm("sharded", ALL_GATHER)
 def sharded_all_gather(world_size: int, chunks: Optional[int]) -> _Definition:
-    """Every owner sends its chunks to all others, in one step.
+    """In one step, every owner sends its chunks to all other ranks.
 
     Cost: (p-1) (alpha + n/p beta), with p chunks.
     """
@@ -155,17 +156,17 @@ def sharded_all_gather(world_size: int, chunks: Optional[int]) -> _Definition:
 def sharded(world_size: int, chunks: Optional[int]) -> _Definition:
     """Every rank sums one chunk for all ranks, and sends the sum back to them.
 
-    This is the answer to exercise 3 in the section named in `star`.
+    This is the answer to exercise 3 in the section that `star` names.
 
-    Cost, with p chunks: 2 (p-1) (alpha + n/p beta) + (p-1) n/p gamma. The latency is that of star,
-    but all ports share the bytes.
+    Cost, with p chunks: 2 (p-1) (alpha + n/p beta) + (p-1) n/p gamma. The latency is the same as
+    for star, but the bytes are shared among all ports.
     """
     return _combine(sharded_reduce_scatter(world_size, chunks=chunks), sharded_all_gather(world_size, chunks=chunks))
 
 
 @_define_algorithm("ring", REDUCE_SCATTER)
 def ring_reduce_scatter(world_size: int) -> _Definition:
-    """In step s every rank r adds its partial sum of chunk r-s to that of its right neighbor.
+    """In step s, every rank r adds its sum of chunk r-s to its right neighbor's sum.
 
     Cost: (p-1) (alpha + n/p beta) + (p-1) n/p gamma.
     """
@@ -176,7 +177,7 @@ def ring_reduce_scatter(world_size: int) -> _Definition:
 
 @_define_algorithm("ring", ALL_GATHER)
 def ring_all_gather(world_size: int) -> _Definition:
-    """In step s every rank r copies the finished chunk r+1-s to its right neighbor.
+    """In step s, every rank r copies the finished chunk r+1-s to its right neighbor.
 
     Cost: (p-1) (alpha + n/p beta).
     """
@@ -187,9 +188,9 @@ def ring_all_gather(world_size: int) -> _Definition:
 
 @_define_algorithm("ring", ALLREDUCE)
 def ring(world_size: int) -> _Definition:
-    """Chunks travel twice around a ring of neighbors: to be summed, then to be handed out.
+    """Chunks travel twice around a ring: first they are summed, then the sums are copied.
 
-    Cost: 2 (p-1) (alpha + n/p beta) + (p-1) n/p gamma: the fewest bytes possible. Source:
+    Cost: 2 (p-1) (alpha + n/p beta) + (p-1) n/p gamma. No allreduce sends fewer bytes. Source:
     Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009),
     section 3.
     """
@@ -198,12 +199,12 @@ def ring(world_size: int) -> _Definition:
 
 @_define_algorithm("bidirectional_ring", ALLREDUCE)
 def bidirectional_ring(world_size: int) -> _Definition:
-    """Two rings, right and left, carry half of the chunks each and use links both ways.
+    """Two rings in opposite directions carry half of the chunks each.
 
     Cost, if each pair of neighbors has its own link: 2 (p-1) (alpha + n/2p beta) + (p-1) n/p gamma.
     Behind a switch, a rank sends both halves through one port: 4 (p-1) (alpha + n/2p beta) + (p-1)
-    n/p gamma for p > 2. For p = 2 it is the same as ring. Source: Jain, Sabharwal, "Optimal bucket
-    algorithms for large MPI collectives on torus interconnects" (2010), section 3.
+    n/p gamma for p > 2. For p = 2, the cost is the same as for ring. Source: Jain, Sabharwal,
+    "Optimal bucket algorithms for large MPI collectives on torus interconnects" (2010), section 3.
     """
     right = ring(world_size)
     mirror = [-rank % world_size for rank in range(world_size)]
@@ -218,8 +219,8 @@ def bidirectional_ring(world_size: int) -> _Definition:
 def _fold_ranks(world_size: int) -> Tuple[int, List[Tuple[int, int]]]:
     """Return ``core``, the largest power of two up to p, and the chunks of the other ranks.
 
-    These chunks are a list of (rank, chunk). These are the ranks r >= ``core``; each hands all its
-    chunks over to rank r - ``core``.
+    The chunks are a list of (rank, chunk). The other ranks are the ranks r >= ``core``, and each of
+    them sends all its chunks to rank r - ``core``.
     """
     core = 1 << (world_size.bit_length() - 1)
     return core, [(rank, chunk) for rank in range(core, world_size) for chunk in range(core)]
@@ -231,14 +232,14 @@ def _halving_distances(core: int) -> List[int]:
 
 
 def _aligned_block(rank: int, size: int) -> range:
-    """Return the chunks of the aligned block of ``size`` that contains ``rank``."""
+    """Return the chunks of the aligned block of ``size`` chunks that contains ``rank``."""
     begin = rank // size * size
     return range(begin, begin + size)
 
 
 @_define_algorithm("halving_doubling", REDUCE_SCATTER)
 def halving_doubling_reduce_scatter(world_size: int) -> _Definition:
-    """Partners exchange and add different halves of their chunks: recursive halving.
+    """Recursive halving: partners exchange different halves of their chunks and add them.
 
     The first partners are the farthest apart. Let q be the largest power of two up to p. If q < p,
     each rank from q on first adds its whole buffer to a partner below q ("fold"). Cost: log2(q)
@@ -255,10 +256,10 @@ def halving_doubling_reduce_scatter(world_size: int) -> _Definition:
 
 @_define_algorithm("halving_doubling", ALL_GATHER)
 def halving_doubling_all_gather(world_size: int) -> _Definition:
-    """Recursive doubling; then each rank beyond a power of two gets a copy of all chunks.
+    """Recursive doubling, after which each rank beyond a power of two receives all chunks.
 
-    Cost, with q the largest power of two up to p: log2(q) alpha + (q-1)/q n beta. If q < p, alpha +
-    n beta more.
+    Let q be the largest power of two up to p. Cost: log2(q) alpha + (q-1)/q n beta, and alpha + n
+    beta more if q < p.
     """
     core, folded = _fold_ranks(world_size)
     steps = [
@@ -273,23 +274,24 @@ def halving_doubling_all_gather(world_size: int) -> _Definition:
 def halving_doubling(world_size: int) -> _Definition:
     """Allreduce by recursive halving (reduce-scatter), then recursive doubling (all-gather).
 
-    It sends as many bytes as a ring, but in 2 log2(p) messages instead of 2 (p-1), some of them
-    between distant ranks. Let q be the largest power of two up to p. If q < p, the other p - q
-    ranks first add their data to a partner ("fold"). Cost: 2 log2(q) alpha + (q-1)/q n (2 beta +
-    gamma), and 2 alpha + n (2 beta + gamma) more with a fold. Source: Thakur, Rabenseifner, Gropp,
-    "Optimization of Collective Communication Operations in MPICH" (2005), section 4.5.
+    The algorithm sends as many bytes as a ring, but in 2 log2(p) messages instead of 2 (p-1). Some
+    of these messages are between distant ranks. Let q be the largest power of two up to p. If q <
+    p, the other p - q ranks first add their data to a partner ("fold"). Cost: 2 log2(q) alpha +
+    (q-1)/q n (2 beta + gamma), and 2 alpha + n (2 beta + gamma) more with a fold. Source: Thakur,
+    Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH" (2005),
+    section 4.5.
     """
     return _combine(halving_doubling_reduce_scatter(world_size), halving_doubling_all_gather(world_size))
 
 
 @_define_algorithm("hierarchical", ALLREDUCE)
 def hierarchical(world_size: int, chunks: Optional[int], groups: Optional[Groups]) -> _Definition:
-    """Sum within each group, then between groups, then hand out within each group.
+    """Sum within each group and then between groups, and copy the sums within each group.
 
-    Slow links between groups carry each chunk once in each direction. ``groups`` divide the ranks,
-    such as ((0, 1, 2, 3), (4, 5, 6, 7)) for two quads of GPUs. The default is two halves. Groups
-    may have different sizes. Member c mod size of a group sums chunk c for the group. By default
-    there are as many chunks as the largest group has members.
+    Slow links between groups carry each chunk once in each direction. ``groups`` contains the ranks
+    of each group, such as ((0, 1, 2, 3), (4, 5, 6, 7)) for two quads of GPUs. The default is two
+    halves. Groups may have different sizes. In a group of k ranks, member c mod k sums chunk c for
+    the group. By default there are as many chunks as the largest group has members.
 
     Cost with G groups of g ranks: 2 (g-1) (alpha + n/g beta) + (g-1) n/g gamma within the groups,
     and 2 (G-1) (alpha + n/g beta) + (G-1) n/g gamma between them. Source: Cho, Finkler, Serrano,
@@ -320,7 +322,7 @@ def hierarchical(world_size: int, chunks: Optional[int], groups: Optional[Groups
 def _resolve_groups(world_size: int, requested: Optional[Groups]) -> List[List[int]]:
     """Return the groups, by default two halves.
 
-    Raise ScheduleError unless each rank is in one group.
+    Raises ScheduleError unless each rank is in exactly one group.
     """
     if requested is None:
         middle = (world_size + 1) // 2
@@ -402,14 +404,15 @@ def _make_in_order_tree(world_size: int) -> Tree:
 
 @_define_algorithm("tree", ALLREDUCE)
 def tree(world_size: int, chunks: Optional[int]) -> _Definition:
-    """Up a balanced binary tree and down again, one chunk after the other.
+    """Chunks travel up a balanced binary tree and down again, one after another.
 
     Several chunks form a pipeline: at any time, each level works on a different chunk.
 
     Cost with c chunks and depth d = floor(log2(p)): (4 (d+c-1) - 2e) (alpha + n/c beta) + (2
     (d+c-1) - e) n/c gamma. Here e is 1 if p is a power of two, because the last level then has a
-    single rank; otherwise 0. For p = 2: 2c (alpha + n/c beta) + n gamma. For p = 1: nothing. Source: Sanders, Speck,
-    Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009), section 1.
+    single rank; otherwise e is 0. For p = 2, the cost is 2c (alpha + n/c beta) + n gamma. For p =
+    1, the cost is 0. Source: Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth
+    broadcast, reduction and scan" (2009), section 1.
     """
     count = _chunk_count("tree", chunks, 1)
     return [0] * count, _reduce_then_broadcast([(make_balanced_tree(world_size), range(count))])
@@ -417,14 +420,14 @@ def tree(world_size: int, chunks: Optional[int]) -> _Definition:
 
 @_define_algorithm("double_tree", ALLREDUCE)
 def double_tree(world_size: int, chunks: Optional[int]) -> _Definition:
-    """Two trees at once, half of the chunks each; inner ranks of one are leaves of the other.
+    """Two trees carry half of the chunks each; inner ranks of one tree are leaves of the other.
 
-    So all ports are in use.
+    As a result, all ports are in use.
 
     Cost with c chunks in each tree, for p = 2**d > 2: 2 (2 (d+c-1) - 1) (alpha + n/2c beta) + (2
-    (d+c-1) - 1) n/2c gamma; for p = 2: 2c (alpha + n/2c beta) + n/2 gamma. Trees for other p are as
-    deep as for the next power of two. Source: Sanders, Speck, Träff, "Two-tree algorithms for full
-    bandwidth broadcast, reduction and scan" (2009), section 3.
+    (d+c-1) - 1) n/2c gamma; for p = 2: 2c (alpha + n/2c beta) + n/2 gamma. For other p, the trees
+    are as deep as for the next power of two. Source: Sanders, Speck, Träff, "Two-tree algorithms
+    for full bandwidth broadcast, reduction and scan" (2009), section 3.
     """
     count = _chunk_count("double_tree", chunks, 2, at_least=2)
     trees = make_mirrored_trees(world_size)
@@ -435,7 +438,7 @@ def double_tree(world_size: int, chunks: Optional[int]) -> _Definition:
 def _reduce_then_broadcast(trees_and_chunks: Sequence[Tuple[Tree, Sequence[int]]]) -> List[Step]:
     """Return the steps that run several trees at once, each on its own chunks.
 
-    All sums run first, then all copies.
+    All sums run first, followed by all copies.
     """
     up = [_reduce_steps(tree, chunks) for tree, chunks in trees_and_chunks]
     down = [
@@ -501,7 +504,7 @@ def make_schedule(
 
 
 def accepts_options(algorithm: Algorithm, **options: Any) -> bool:
-    """Return whether ``algorithm`` accepts options such as ``chunks=2``; call it to find out."""
+    """Call ``algorithm`` to find out whether it accepts options such as ``chunks=2``."""
     try:
         algorithm(2, **options)
     except ScheduleError:
@@ -521,12 +524,12 @@ ACROSS_HOSTS = ("ring", "tree", "double_tree")
 
 
 def nest_over_hosts(name: str, scatter: Schedule, across: Schedule, gather: Schedule) -> Schedule:
-    """Return an allreduce: ``scatter`` in each host, then ``across`` hosts, then ``gather``.
+    """Return an allreduce that runs ``scatter``, then ``across`` between hosts, then ``gather``.
 
     ``scatter`` and ``gather`` are a reduce_scatter and an all_gather with the same owners, for the
     devices of one host. ``across`` is an allreduce with a rank for each host, and divides each
     chunk of ``scatter`` into its own chunks. Device d of host h is rank h * devices + d. Raises
-    ScheduleError for schedules that cannot be combined.
+    ScheduleError if the schedules cannot be combined.
     """
     join_reduce_scatter_and_all_gather(name, scatter, gather)
     if across.collective != ALLREDUCE:
@@ -579,8 +582,8 @@ def make_schedule_over_hosts(
         ScheduleError: For invalid arguments.
 
     Cost with rings over h hosts of g devices: 2 (g-1) (alpha + n/g beta) within hosts, and 2 (h-1)
-    (g alpha' + n/h beta') across hosts. alpha' and beta' are for the NIC of a host, which all g
-    messages pass.
+    (g alpha' + n/h beta') across hosts. alpha' and beta' are for the NIC of a host, through which
+    all g messages pass.
     """
     if within not in HALVES:
         raise ScheduleError(

@@ -16,7 +16,7 @@ from gluonlab.errors import ScheduleError
 
 
 class ArrayRange(NamedTuple):
-    """The elements from ``begin`` up to ``end`` of array number ``array``, flattened."""
+    """The elements ``begin`` to ``end`` - 1 of array number ``array`` after flattening."""
 
     array: int
     begin: int
@@ -24,12 +24,12 @@ class ArrayRange(NamedTuple):
 
 
 def partition(sizes: Sequence[int], chunks: int, whole: bool = False) -> List[List[ArrayRange]]:
-    """Cut arrays into chunks, and return the parts of each chunk: ranges of arrays.
+    """Cut arrays into chunks, and return the parts of each chunk, which are ranges of arrays.
 
     Every element is in one part, and no part is empty. ``sizes``: the number of elements of each
-    array. The arrays, laid end to end, are cut into equal chunks. If ``whole`` is true, arrays are
-    not cut. Each array, largest first, is assigned to the chunk with the fewest elements so far. A
-    chunk may then be empty.
+    array. The arrays are laid end to end and cut into equal chunks. If ``whole`` is true, arrays
+    are not cut. Instead, each array, largest first, is assigned to the chunk with the fewest
+    elements so far, and a chunk may be empty.
     """
     if chunks < 1:
         raise ScheduleError(f"chunks={chunks}: use at least 1")
@@ -86,9 +86,9 @@ Cell = Tuple[int, int]  # (rank, chunk)
 class CoalescedTransfer(NamedTuple):
     """One operation for several transfers of a schedule.
 
-    It adds ``part`` of the arrays on the ranks ``sources`` to the same part on rank ``dst``, or
-    copies it there. ``transfers``: how many transfers of the schedule it performs.
-    ``last_source_ready``: see `ChunkWrite`.
+    The operation adds ``part`` of the arrays on the ranks ``sources`` to the same part on rank
+    ``dst``, or copies the part to ``dst``. ``transfers``: the number of transfers that the
+    operation performs. ``last_source_ready``: see `ChunkWrite`.
     """
 
     part: ArrayRange
@@ -102,9 +102,9 @@ class CoalescedTransfer(NamedTuple):
 def coalesce_transfers(schedule: Schedule, parts: Sequence[Sequence[ArrayRange]]) -> Iterator[CoalescedTransfer]:
     """Yield the transfers of each step for GPUs, with transfers of adjacent chunks joined into one.
 
-    On GPUs MXNet's engine waits for the stream after each operation, so even small operations are
+    On GPUs, MXNet's engine waits for the stream after each operation, so even small operations are
     expensive. Adjacent chunks with the same source and target are therefore moved in one operation.
-    Only the algorithm halving_doubling benefits: 48 instead of 112 operations on 8 devices.
+    Only the algorithm halving_doubling benefits: it runs 48 instead of 112 operations on 8 devices.
     ``parts``: the parts of each chunk, from `partition`.
     """
     for step in schedule.steps:
@@ -139,12 +139,12 @@ def _group_by_target(step: Step) -> Iterator[Tuple[int, int, str, Tuple[int, ...
 
 
 class ChunkWrite(NamedTuple):
-    """A write in one step: the chunk that it writes on rank ``dst``, and the ranks it reads from.
+    """A write in one step: the chunk to write on rank ``dst``, and the ranks to read from.
 
     ``last_source_ready``: whether the last source can be read without waiting, and without making
-    other operations wait. This is the case under two conditions. No earlier step has written to the
-    last source. If a later step writes to the last source, the next such step also reads the chunk
-    of ``dst``, and so waits for this operation.
+    other operations wait. This is true if two conditions hold. First, no earlier step has written
+    to the last source. Second, if a later step writes to the last source, the next such step also
+    reads the chunk of ``dst``, and therefore waits for this operation.
     """
 
     dst: int
@@ -213,7 +213,10 @@ class _LastUse(NamedTuple):
     written: int
 
     def conflict_time(self, writes: bool) -> int:
-        """Return the last time of a conflicting use: any use for a write, a write for a read."""
+        """Return the time of the last use that conflicts with a new write or read.
+
+        A write conflicts with any use, and a read conflicts only with a write.
+        """
         return self.used if writes else self.written
 
     def with_access(self, now: int, writes: bool) -> _LastUse:

@@ -1,11 +1,12 @@
 """Predicts how long schedules take on topologies, using the alpha-beta model with contention.
 
-`price` returns a schedule's predicted time, called its price. `find_best_order` compares prices to
-choose a device for each rank, and `select_cheapest` to choose schedules. `traffic` counts bytes.
+`price` predicts the time of a schedule. `find_best_order` compares predicted times to choose a
+device for each rank, and `select_cheapest` compares predicted times to choose schedules. `traffic`
+counts bytes.
 
 Sources: Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2" (1994), for
 latency and bandwidth; Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
-Operations in MPICH" (2005), section 3, with reductions.
+Operations in MPICH" (2005), section 3, for reductions.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ SIZES = tuple(2**power for power in range(33))
 
 @dataclass(frozen=True)
 class StepPrice:
-    """The price of a step: how long its busiest link is busy, and how long its additions take.
+    """The predicted time of a step: how long its busiest link is busy, and its additions take.
 
     ``bottleneck``: the name of the busiest link; empty for an empty step.
     """
@@ -60,7 +61,7 @@ class StepPrice:
 
 @dataclass(frozen=True)
 class Price:
-    """The price of a schedule for a buffer of ``size_bytes`` on each device."""
+    """The predicted time of a schedule for a buffer of ``size_bytes`` on each device."""
 
     schedule: str
     topology: str
@@ -71,7 +72,7 @@ class Price:
 
     @property
     def seconds(self) -> float:
-        """Return how many seconds all steps take."""
+        """Return how many seconds all steps take together."""
         return math.fsum(step.seconds for step in self.steps)
 
     @property
@@ -83,7 +84,7 @@ class Price:
     def busbw(self) -> float:
         """Return `algbw` times `bus_factor`, in bytes/s.
 
-        It is comparable with the speed of the links.
+        The result is comparable with the speed of the links.
         """
         factor = bus_factor(self.collective, self.world_size)
         return self.algbw * factor if factor else 0.0
@@ -98,16 +99,19 @@ def price(schedule: Schedule, topology: Topology, size_bytes: float) -> Price:
         size_bytes: the size of each rank's buffer, in bytes.
 
     Returns:
-        The price, with the seconds for each step and in total.
+        The predicted time, for each step and in total.
 
     Raises:
-        ScheduleError: for a topology with another number of devices, and for sizes below 0.
+        ScheduleError: for a topology with a different number of devices, and for sizes below 0.
     """
     return prices(schedule, topology, [size_bytes])[0]
 
 
 def prices(schedule: Schedule, topology: Topology, sizes: Sequence[float]) -> List[Price]:
-    """Return a `Price` for each of ``sizes``, faster than by calling `price` for each one."""
+    """Return a `Price` for each of ``sizes``.
+
+    This is faster than calling `price` for each size.
+    """
     if schedule.world_size != topology.world_size:
         raise ScheduleError(
             f"{schedule.name} has {schedule.world_size} ranks, but {topology.name} has "
@@ -153,7 +157,7 @@ def bus_factor(collective: str, world_size: int) -> float:
     """Return busbw / algbw. This factor makes algbw comparable with the speed of the links.
 
     The factor is 2 (n-1) / n for an allreduce over n ranks, and (n-1) / n for reduce_scatter and
-    all_gather (nccl-tests, doc/PERFORMANCE.md). The size in algbw is that of the whole buffer.
+    all_gather (nccl-tests, doc/PERFORMANCE.md). The size in algbw is the size of the whole buffer.
     """
     return (2 if collective == ALLREDUCE else 1) * (world_size - 1) / world_size
 
@@ -240,7 +244,7 @@ class _StepLoads:
     total_additions: Any
 
     def step_prices(self, topology: Topology, chunk_bytes: float) -> Iterator[StepPrice]:
-        """Return the price of each step for chunks of ``chunk_bytes``."""
+        """Return the predicted time of each step for chunks of ``chunk_bytes``."""
         table, links = self.route_table, len(self.route_table.links)
         link_numbers = table.link_numbers[self.pair]  # (messages, longest)
         is_link = link_numbers != NO_LINK
@@ -304,7 +308,8 @@ def _first_writes(arrays: ScheduleArrays, rows: Any, chunks: int) -> Any:
 def select_cheapest(schedules: Sequence[Schedule], topology: Topology) -> List[Schedule]:
     """Return the schedules that are the cheapest for at least one of `SIZES`, in the given order.
 
-    Of several schedules with the same price, the first is chosen, so the choice is reproducible.
+    If several schedules have the same predicted time, the first schedule is chosen, so the choice
+    is reproducible.
     """
     seconds_by_schedule = [[price.seconds for price in prices(schedule, topology, SIZES)] for schedule in schedules]
     best = {lowest_cost_index(costs) for costs in zip(*seconds_by_schedule)}
@@ -312,7 +317,10 @@ def select_cheapest(schedules: Sequence[Schedule], topology: Topology) -> List[S
 
 
 def lowest_cost_index(costs: Sequence[float]) -> int:
-    """Return the index of the lowest cost; the first one if several are equal up to rounding."""
+    """Return the index of the lowest cost.
+
+    If several costs are equal up to rounding, return the first index.
+    """
     lowest = min(costs)
     return next(number for number, cost in enumerate(costs) if cost <= lowest * (1 + PRICE_TOLERANCE))
 
@@ -327,17 +335,19 @@ MAX_PRICED_ORDERS = 600  # for each start, about a second; known machines need u
 
 
 def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
-    """Return the device order for `Schedule.placed` with the lowest price found at ORDER_BYTES.
+    """Return the device order for `Schedule.placed` with the lowest predicted time found.
 
-    The order stays 0, 1, ... if none is cheaper, or if the cheapest costs more at another of
+    The predicted times are for buffers of ORDER_BYTES.
+
+    The order stays 0, 1, ... unless a cheaper order is found that does not cost more at any of
     ORDER_SIZES.
 
     The search starts from the given order and from the topology's best ring. From each start, it
     repeatedly swaps the two devices whose exchange saves the most time. The search stops when no
-    exchange saves time, or after computing `MAX_PRICED_ORDERS` prices. For eight devices it
-    computes a few hundred prices in a few hundredths of a second. With several hosts, or more than
-    `MAX_EXCHANGED_DEVICES` devices, no devices are exchanged, because there are too many pairs. The
-    best ring already keeps hosts together.
+    exchange saves time, or after about `MAX_PRICED_ORDERS` predictions. For eight devices, the
+    search makes a few hundred predictions in a few hundredths of a second. If there are several
+    hosts, or more than `MAX_EXCHANGED_DEVICES` devices, no devices are exchanged, because there are
+    too many pairs. The best ring already keeps hosts together.
     """
     identity = list(range(schedule.world_size))
     if isinstance(topology.routes, PortRoutes) and topology.routes.is_symmetric:
@@ -362,9 +372,12 @@ def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
 
 
 def _improve_order(start: Sequence[int], cost: Callable[[Sequence[int]], float]) -> List[int]:
-    """Improve the order ``start``: repeatedly exchange the two ranks that lower ``cost`` most.
+    """Improve the order ``start`` by repeatedly exchanging two ranks.
 
-    Exchanges stop when none lowers the cost, or after about MAX_PRICED_ORDERS prices.
+    Each time, the two ranks whose exchange lowers ``cost`` the most are exchanged.
+
+    The exchanges stop when no exchange lowers the cost, or after about MAX_PRICED_ORDERS
+    predictions.
     """
     order, lowest = list(start), cost(start)
     exchanges = list(combinations(range(len(order)), 2))

@@ -1,10 +1,11 @@
 """Lower bounds on the predicted time (`cost_model`) of any valid schedule on a topology.
 
 `floor_of` returns the bound, in predicted seconds. A schedule of T steps on a buffer of n bytes
-takes at least T alpha + B n + G n. Here alpha is the lowest latency, B the result of
-`LinkCapacity.min_busy_seconds_per_byte`, and G that of `addition_seconds_per_byte`. A schedule of
-few steps must send many messages at once, which implies further bounds. The bound for T steps is
-the largest of these. The lower bound for any schedule is the smallest over all T.
+takes at least T alpha + B n + G n. Here alpha is the lowest latency, B is the result of
+`LinkCapacity.min_busy_seconds_per_byte`, and G is the result of `addition_seconds_per_byte`. A
+schedule of few steps must send many messages at once, which implies further bounds. The bound for T
+steps is the largest of these bounds. The lower bound for any schedule is the smallest bound over
+all T.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gluonlab.errors import ScheduleError, unknown
 
 
 class LinearCost(NamedTuple):
-    """The cost ``fixed_s`` + size * ``s_per_byte`` seconds."""
+    """A cost of ``fixed_s`` + size * ``s_per_byte`` seconds."""
 
     fixed_s: float
     s_per_byte: float
@@ -35,10 +36,10 @@ class LinearCost(NamedTuple):
 
 @dataclass(frozen=True)
 class LowerBound:
-    """The lower bound on the price of a collective on a topology, as a function of the size.
+    """The lower bound on a collective's predicted time on a topology, as a function of the size.
 
-    ``cases``: for each number of steps, several linear costs. A schedule of that many steps costs
-    at least the largest of them.
+    ``cases``: for each number of steps, several linear costs. The cost of a schedule with this
+    number of steps is at least the largest of these costs.
     """
 
     collective: str
@@ -51,7 +52,7 @@ class LowerBound:
 
 
 def floor_of(topology: Topology, collective: str = ALLREDUCE) -> LowerBound:
-    """Return the lower bound on the price of every valid schedule, for any chunk owners.
+    """Return the lower bound on the predicted time of any valid schedule, for any chunk owners.
 
     Args:
         topology: the topology.
@@ -80,9 +81,9 @@ def addition_seconds_per_byte(topology: Topology) -> float:
 
     A sum of p contributions is a tree with p - 1 inner nodes, each computed by some rank, so (p -
     1) n bytes are added. In each step the busiest device adds at least 1/p of the bytes added in
-    that step. If devices share a memory, the additions of a step into one chunk count once, but
-    there is at least one step with additions into each chunk: n bytes, at most at the memory's
-    speed.
+    that step. If devices share a memory, the additions of a step into one chunk count once. Each
+    chunk still needs at least one step with additions, so at least n bytes are added at the speed
+    of the memory.
     """
     p, shared = topology.world_size, topology.shared_reduce_bytes_per_s
     added_copies = 1 if shared < INFINITE else p - 1
@@ -148,9 +149,9 @@ def _bounds_of_allreduces(capacity: LinkCapacity) -> List[List[LinearCost]]:
 def _bounds_of_halves(capacity: LinkCapacity, collective: str) -> List[List[LinearCost]]:
     """Return the lower bounds for half an allreduce with 1 step, and with more steps.
 
-    ``collective``: reduce_scatter or all_gather. In a single step, owners receive from all other
-    ranks, or send to them. Each further step multiplies the number of contributions that a rank
-    holds, or the number of ranks that hold a chunk.
+    ``collective``: reduce_scatter or all_gather. In a single step, owners receive chunks from all
+    other ranks, or send chunks to them. Each further step multiplies the number of contributions
+    that a rank holds, or the number of ranks that hold a chunk.
     """
     inward = collective == REDUCE_SCATTER
     alpha = _lowest_latency(capacity)
@@ -178,7 +179,10 @@ def _latencies_between_ranks(capacity: LinkCapacity) -> Any:
 
 
 def _radius(distances: Any, inward: bool) -> float:
-    """Return the distance from (``inward``) or to the farthest rank, for the most central rank."""
+    """Return the distance between the most central rank and the rank farthest from it.
+
+    ``inward``: whether the distance is measured toward the central rank, not away from it.
+    """
     return float(distances.max(axis=0 if inward else 1).min())
 
 
@@ -197,8 +201,9 @@ def _shortest_latencies(capacity: LinkCapacity) -> Any:
 def _min_gossip_messages(capacity: LinkCapacity) -> int:
     """Return the least number of consecutive messages after which each rank can have all data.
 
-    The comment above about four or more steps contains the proof. The first and the last step have
-    at least one message each. The other messages are distributed so that the norm grows the most.
+    The proof is in the comment "Four steps or more" above `_bounds_of_allreduces`. The first and
+    the last step have at least one message each. The other messages are distributed so that the
+    norm grows the most.
     """
     p = capacity.topology.world_size
     receives, sends = capacity.max_partners(True), capacity.max_partners(False)
@@ -220,7 +225,10 @@ def _min_gossip_messages(capacity: LinkCapacity) -> int:
 
 
 def _max_norm_growth(received: int, sent: int) -> float:
-    """Return the largest norm of I + A. A has ``received`` ones per row, ``sent`` per column."""
+    """Return the largest norm of I + A for a matrix A of zeros and ones.
+
+    A has ``received`` ones in each row, and ``sent`` ones in each column.
+    """
     return (math.sqrt(received * sent) + math.sqrt(received * sent + 4)) / 2
 
 
@@ -228,7 +236,7 @@ def _min_growth_messages(world_size: int, max_partners: Callable[[int], int]) ->
     """Return the least number of consecutive messages until one rank holds all contributions.
 
     A step with m messages on a link multiplies the contributions by up to 1 + ``max_partners(m)``.
-    The same holds for the ranks that hold a chunk.
+    The number of ranks that hold a chunk grows in the same way.
     """
     holds = [1]
     while holds[-1] < world_size:
@@ -246,9 +254,10 @@ RankSet = Tuple[int, ...]
 class FanCost(NamedTuple):
     """The least cost of moving every chunk from all ranks to one rank, or back, in one step.
 
-    ``messages``: the number of messages on the busiest link, for the rank with the fewest.
-    ``messages_with_bytes``: the number of messages on the link that limits bandwidth. This link
-    takes ``s_per_byte`` seconds per byte of the whole buffer.
+    ``messages``: the number of messages on a rank's busiest link, minimized over ranks.
+    ``messages_with_bytes``: the number of messages on the link that limits a rank's bandwidth,
+    minimized over ranks. ``s_per_byte``: the least seconds per byte of the whole buffer, for any
+    distribution of the chunks over ranks.
     """
 
     messages: int
@@ -271,12 +280,15 @@ class LinkCapacity:
         self.latency_s[self._src, self._dst] = table.latency_s
 
     def min_fan_cost(self, inward: bool) -> FanCost:
-        """Return the least cost of a step in which owners receive from (``inward``) or send to all.
+        """Return the least cost of a step between each owner of chunks and all other ranks.
 
-        If a fraction x of the bytes fans into rank v, v's link l is busy for x c / bandwidth per
-        byte, where c of v's p - 1 routes pass the link. The fractions of all ranks add up to 1. So
-        for at least one rank, x times the largest c / bandwidth is at least 1 / the sum of all
-        inverses.
+        ``inward``: whether the owners receive chunks from the other ranks instead of sending chunks
+        to them.
+
+        If a fraction x of the bytes fans into rank v, v's link l is busy for x c / bandwidth
+        seconds per byte, where c of v's p - 1 routes pass the link. Let s be the largest c /
+        bandwidth of a rank. The fractions of all ranks add up to 1. So for at least one rank, x s
+        is at least 1 / S, where S is the sum of 1 / s over all ranks.
         """
         byte_limits, max_messages = [], []
         for routes in self._routes_by_rank(inward):
@@ -291,10 +303,10 @@ class LinkCapacity:
         return FanCost(min(max_messages), min(messages), float(1 / sum(speeds)))
 
     def max_partners(self, inward: bool) -> Callable[[int], int]:
-        """Return f(m): the most ranks from which a rank can receive with m messages per link.
+        """Return f: with m messages per link, a rank can receive from at most f(m) ranks.
 
-        If ``inward`` is false, f(m) is the most ranks to which a rank can send. Each route is
-        counted on one of its links: the link that most of the rank's routes pass.
+        If ``inward`` is false, a rank can send to at most f(m) ranks. Each route is counted on one
+        of its links: the link that most of the rank's routes pass.
         """
         groups = set()
         for routes in self._routes_by_rank(inward):
@@ -307,13 +319,13 @@ class LinkCapacity:
 
         ``both_ways``: true for an allreduce, false for a reduce_scatter or all_gather.
 
-        Divide the ranks into k parts. For every chunk there are at least 2 (k-1) transfers between
-        parts. Until one part has all contributions, every other part sends at least once.
+        Consider a division of the ranks into k parts. Every chunk needs at least 2 (k-1) transfers
+        between parts. Until one part has all contributions, every other part sends at least once.
         Afterwards every other part receives at least once. A reduce_scatter or all_gather needs
         half of these transfers. For any cover of the routes between parts, every such transfer
         passes one of the cover's links. So 2 (k-1) n bytes pass these links, and one of them is
         busy for at least these bytes divided by the sum of the links' speeds. An allreduce also
-        sends every chunk out of every part and into every part.
+        sends every chunk out of every part and into every part, which gives further bounds.
         """
         ways = 2 if both_ways else 1
         return max(self._partition_seconds_per_byte(parts, ways) for parts in _partitions(self.topology))
@@ -357,7 +369,7 @@ class LinkCapacity:
         return min(float(self._speeds[np.unique(cover)].sum()) for cover in covers)
 
     def _most_used_links(self, routes: Any, use_counts: Any) -> Any:
-        """Return, for each route, the number of its link that most routes pass."""
+        """Return the most used link of each route: the number of the link that most routes pass."""
         columns = np.where(routes != NO_LINK, use_counts[routes], -1).argmax(axis=1)
         return routes[np.arange(len(routes)), columns]
 
@@ -366,7 +378,7 @@ class LinkCapacity:
         return np.bincount(routes[routes != NO_LINK], minlength=len(self._speeds))
 
     def _routes_by_rank(self, inward: bool) -> Iterator[Any]:
-        """Return the routes into each rank if ``inward``, else those out of it."""
+        """Return the routes into each rank if ``inward``, else the routes out of each rank."""
         side = self._dst if inward else self._src
         return (self._link_numbers[rows] for rows in _group_rows(side, self.topology.world_size))
 
@@ -380,7 +392,7 @@ def _drop_repeated_links(link_numbers: Any) -> Any:
 
 
 def _group_rows(column: Any, count: int) -> Sequence[Any]:
-    """Return the rows with value 0 in ``column``, those with 1, ..., those with ``count`` - 1."""
+    """Return, for each value from 0 to ``count`` - 1, the rows with this value in ``column``."""
     ends = np.cumsum(np.bincount(column, minlength=count))
     return np.split(np.argsort(column, kind="stable"), ends[:-1])
 

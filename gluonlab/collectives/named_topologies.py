@@ -1,9 +1,9 @@
 """Returns topologies by name, and the topology of this machine.
 
-`make_topology` returns a known machine, ``p3.16xlarge``; several hosts, ``p3.16xlarge*8``; or the
-topology of a file, ``m.json``. `nvml_topology` uses the links that NVML reports, and
-`resolve_topology` finds the topology of a run's devices. The ``note`` of a topology lists which
-numbers are published or measured, and which are inferred.
+`make_topology` returns the topology of a known machine (``p3.16xlarge``) or of several hosts
+(``p3.16xlarge*8``), or reads it from a file (``m.json``). `nvml_topology` uses the links that NVML
+reports, and `resolve_topology` finds the topology of a run's devices. The ``note`` of a topology
+lists which numbers are published or measured, and which are inferred.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def pcie_route(
     """Return the PCIe route between two GPUs, through the switches and CPUs between them.
 
     ``switch_of`` and ``cpu_of`` return the switch and the CPU above a GPU. ``cpus_bytes_per_s`` is
-    the speed between CPUs, by default that of PCIe.
+    the speed between CPUs, by default the speed of PCIe.
     """
     up, down = pcie_links_up(src, bytes_per_s, switch_of), pcie_links_down(dst, bytes_per_s, switch_of)
     if switch_of(src) == switch_of(dst):
@@ -120,7 +120,7 @@ CUBE_INFERRED_NOTE = (
 
 
 def p2_16xlarge() -> Topology:
-    """AWS p2.16xlarge: 8 boards K80 of two GPUs each, on PCIe 3.0."""
+    """AWS p2.16xlarge: 8 K80 boards with two GPUs each, on PCIe 3.0."""
     note = (
         "Amazon describes 16 GPUs with peer-to-peer access over PCIe; a K80 is two GPUs below "
         "one switch of its board; 12 GB/s is NCCL's figure for 16 lanes of PCIe 3.0; inferred, "
@@ -133,26 +133,26 @@ def p2_16xlarge() -> Topology:
 
 
 def p3_2xlarge() -> Topology:
-    """AWS p3.2xlarge: one V100, for several hosts of it."""
+    """AWS p3.2xlarge: one V100, for topologies of several hosts."""
     note = f"one GPU has no links to other GPUs; inferred: {INFERRED_NOTE}"
     return Topology("p3.2xlarge", 1, {}, V100, note=note)
 
 
 def p3_16xlarge() -> Topology:
-    """AWS p3.16xlarge: 8 V100, 6 NVLinks each, in a hybrid cube mesh."""
+    """AWS p3.16xlarge: 8 V100 with 6 NVLinks each, in a hybrid cube mesh."""
     note = f"links: MXNet's src/kvstore/gpu_topology.h; {CUBE_MESH_NOTE}; {CUBE_INFERRED_NOTE}"
     return _hybrid_cube_mesh("p3.16xlarge", note)
 
 
 def p3dn_24xlarge() -> Topology:
-    """AWS p3dn.24xlarge: 8 V100 with 32 GB, inferred to be linked like those of p3.16xlarge."""
+    """AWS p3dn.24xlarge: 8 V100 with 32 GB each, presumably linked as in p3.16xlarge."""
     origin = "inferred from p3.16xlarge, because no matrix is published"
     note = f"{origin}; {CUBE_MESH_NOTE}; {CUBE_INFERRED_NOTE}"
     return _hybrid_cube_mesh("p3dn.24xlarge", note)
 
 
 def p3_8xlarge() -> Topology:
-    """AWS p3.8xlarge: 4 V100, inferred to be linked like the first quad of p3.16xlarge.
+    """AWS p3.8xlarge: 4 V100, presumably linked like the first quad of p3.16xlarge.
 
     Every pair has an NVLink.
     """
@@ -198,7 +198,7 @@ def p4d_24xlarge() -> Topology:
 
 
 def pcie(world_size: int = DEFAULT_DEVICES) -> Topology:
-    """Any number of GPUs (8) on PCIe 3.0: two below each switch, all switches below one CPU."""
+    """Any number of GPUs (8 by default) on PCIe 3.0, two below each switch, all below one CPU."""
     check_device_count("pcie", world_size)
     note = (
         "12 GB/s is NCCL's figure for 16 lanes of PCIe 3.0; inferred, because this is a generic "
@@ -211,7 +211,7 @@ def pcie(world_size: int = DEFAULT_DEVICES) -> Topology:
 
 
 def nvswitch(world_size: int = DEFAULT_DEVICES) -> Topology:
-    """Any number of GPUs (8), each with 12 NVLinks to switches, like the 8 A100 of p4d.24xlarge."""
+    """Any number of GPUs (8 by default), each with 12 NVLinks to switches, as in p4d.24xlarge."""
     note = (
         "300 GB/s per GPU and direction is the nominal figure of 12 NVLinks with 25 GB/s each; "
         f"inferred: the switches are never the bottleneck; {INFERRED_NOTE}"
@@ -251,7 +251,7 @@ def shared_switch(device: int) -> int:
 
 
 def own_switch(device: int) -> int:
-    """Return the switch above a GPU, if each GPU has its own."""
+    """Return the switch above a GPU, if each GPU has its own switch."""
     return device
 
 
@@ -271,7 +271,7 @@ class HostNetwork:
 
     ``bytes_per_s``: the speed of each NIC in each direction. Each NIC is shared by the same number
     of neighboring devices. ``out_links`` and ``in_links`` return the links from a device to its
-    NIC, and back.
+    NIC, and from the NIC to the device.
     """
 
     nics: int
@@ -292,7 +292,8 @@ class HostNetwork:
 def repeat_host(host: Topology, hosts: int, network: HostNetwork) -> Topology:
     """Return a topology of ``hosts`` machines; device d of host h is device h * devices + d.
 
-    A single host is the machine itself. Raises ScheduleError for an invalid number of hosts.
+    If ``hosts`` is 1, the result is the topology of the machine itself. Raises ScheduleError for an
+    invalid number of hosts.
     """
     if not is_integer_at_least(hosts):
         raise ScheduleError(f"{hosts!r} hosts of {host.name}: use at least 1")
@@ -394,7 +395,8 @@ def make_topology(name: str, world_size: Optional[int] = None) -> Topology:
     Args:
         name: a machine of `TOPOLOGIES`, such as "p3.16xlarge"; several hosts with their network,
             such as "p3.16xlarge*8"; or a file whose name ends in ".json" (`topology_file`).
-        world_size: the number of devices, taken in order from the machine's first; all by default.
+        world_size: the number of devices to use, starting with the machine's first device; all by
+            default.
 
     Raises:
         ScheduleError: for other names (the message lists the choices), for more than 128 hosts, for
@@ -426,7 +428,7 @@ def make_topology(name: str, world_size: Optional[int] = None) -> Topology:
 
 
 def _parse_name(name: str) -> Tuple[str, Optional[int]]:
-    """Split a topology's name into the machine and the number of hosts, None if not given."""
+    """Split a topology's name into the machine and the number of hosts (None if unspecified)."""
     machine, star, hosts = name.partition("*") if isinstance(name, str) else (name, "", "")
     if not star:
         return machine, None
@@ -492,19 +494,19 @@ MIN_DEVICES_TO_PLACE = 3  # the order of two devices makes no difference
 
 
 class ResolvedTopology(NamedTuple):
-    """The topology of some devices, or None if it is unknown, with a phrase that explains it."""
+    """The topology of some devices, or None if it is unknown, with the reason as a phrase."""
 
     topology: Optional[Topology]
     reason: str
 
 
 def resolve_topology(ctxs: Sequence[Any], topology: Optional[str] = None) -> ResolvedTopology:
-    """Return the topology of ``ctxs``: the named machine, or the links that NVML reports.
+    """Return the topology of ``ctxs``, from a named machine or from the links that NVML reports.
 
     ``ctxs``: a list of mx.Context. ``topology``: a machine or a file, ``m.json``. GPU i of a named
-    machine is nvidia-smi's GPU i. CPU devices take the places of its GPUs: the first one that of
-    GPU 0, and so on. CPU devices without a name have an unknown topology. Raises ScheduleError for
-    an unknown name, and for devices that the named machine does not have.
+    machine is nvidia-smi's GPU i. If ``ctxs`` are CPU devices, the i-th device represents GPU i of
+    the named machine. If no machine is named, the topology of CPU devices is unknown. Raises
+    ScheduleError for an unknown name, and for devices that the named machine does not have.
     """
     on_gpus = all(ctx.device_type == "gpu" for ctx in ctxs)
     if topology is not None:
@@ -525,9 +527,9 @@ def resolve_topology(ctxs: Sequence[Any], topology: Optional[str] = None) -> Res
 
 
 def nvml_numbers(ctxs: Sequence[Any]) -> Optional[List[int]]:
-    """Return NVML's number of each GPU, found by PCI bus id, or None if NVML lacks one.
+    """Return NVML's number of each GPU, or None if NVML does not report all of them.
 
-    CUDA numbers GPUs differently.
+    The GPUs are identified by their PCI bus IDs, because CUDA numbers GPUs differently.
     """
     number_by_bus = {_parse_bus_id(gpu.bus_id): gpu.index for gpu in nvml.cached_driver().gpus}
     numbers = [number_by_bus.get(_parse_bus_id(bus_id)) for bus_id in pci_bus_ids(ctxs)] if number_by_bus else [None]
@@ -535,7 +537,7 @@ def nvml_numbers(ctxs: Sequence[Any]) -> Optional[List[int]]:
 
 
 def _parse_bus_id(bus_id: str) -> Tuple[int, str]:
-    """Return a PCI bus id in a form that is the same for CUDA (``0000:00:1b.0``) and NVML."""
+    """Return a PCI bus ID in a form that is the same for CUDA (``0000:00:1b.0``) and NVML."""
     domain, _, rest = bus_id.lower().partition(":")
     try:
         return int(domain, 16), rest

@@ -2,7 +2,7 @@
 
 Every rank has a buffer, which is divided into the same chunks. A transfer reads a chunk of one
 rank, and adds it to the same chunk of another rank, or overwrites that chunk. Every collective
-consists of such transfers. They determine its result and its cost.
+consists of such transfers, which determine its result and its cost.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def is_integer_at_least(value: Any, at_least: int = 1) -> bool:
 class Schedule:
     """A collective operation, described as steps of transfers.
 
-    For each chunk, a schedule must guarantee the following.
-    `gluonlab.collectives.verify_schedule.check` proves it:
+    A schedule must fulfill the following conditions for each chunk.
+    `gluonlab.collectives.verify_schedule.check` proves them:
 
     ==============  =================================  ============================
     collective      before                             after
@@ -60,7 +60,7 @@ class Schedule:
     all_gather      rank ``owner[chunk]`` has a chunk  every rank has the chunk
     ==============  =================================  ============================
 
-    "The same sum" means the same bits.
+    "The same sum" means that the sums are bit-identical.
 
     The transfers of a step are simultaneous. So no chunk of a rank is both read and written in a
     step. A step writes to a chunk of a rank either by one copy, or by additions in the order of the

@@ -3,7 +3,7 @@
 `Executor` runs a schedule repeatedly, `allreduce` runs it once, and `make_allreduce` returns a
 function that sums any arrays. `OutOfPlaceReduceScatter` leaves its inputs unchanged. Transfers wait
 only for the chunks they need: there is no barrier between steps, although the cost model assumes
-one.
+barriers.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ MAX_EXECUTORS = 256  # more than the parameters of a ResNet-50
 class Executor:
     """Runs ``schedule`` on ``arrays``, in place, for each call of `run`.
 
-    All ranks receive the same bits. Sums are computed in the arrays' own type. Creating an executor
-    takes about 50 microseconds per piece of an array, and waits for the arrays. So create it once,
-    and run it often, from one thread. Nothing is recorded for autograd. On GPUs, every transfer
-    that adds needs memory for the data it receives.
+    The results on all ranks are bit-identical. Sums are computed in the data type of the arrays.
+    Creating an executor takes about 50 microseconds per piece of an array, and blocks until the
+    arrays are ready. So create an executor once, and run it often, from one thread. Nothing is
+    recorded for autograd. On GPUs, every addition needs memory for the data that it receives.
 
     Args:
         schedule: the schedule.
@@ -77,7 +77,8 @@ class Executor:
             equal numbers of elements.
 
     Raises:
-        ScheduleError: if the arrays do not match the schedule or each other. They are not changed.
+        ScheduleError: if the arrays do not match the schedule or each other. In this case, the
+            arrays are not changed.
     """
 
     def __init__(self, schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], whole: bool = False) -> None:
@@ -120,8 +121,8 @@ class Executor:
         Args:
             priority: the priority of the fences (`_RankArrays.fences`), as in ``kvstore.pushpull``.
                 Arrays that are not cut have no fences.
-            is_row_major: whether the arrays are still row-major: since `make_row_major`, they were
-                only written through slices.
+            is_row_major: whether the arrays are known to be row-major, because they have only been
+                written through slices since `make_row_major`.
         """
         with autograd.pause():
             if not is_row_major:
@@ -153,12 +154,12 @@ def allreduce(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], whole:
 def make_allreduce(
     name: str, ctxs: Sequence[mx.Context], order: Optional[Sequence[int]] = None
 ) -> Callable[[List[nd.NDArray]], None]:
-    """Return a function that sums a list of arrays in place, one array on each of ``ctxs``.
+    """Return a function that sums a list of arrays in place, one array on each device of ``ctxs``.
 
     ``name``: the algorithm. ``order``: ``ctxs[order[r]]`` has the role of rank r. The function
     prepares an executor for each new list of arrays, and keeps the last MAX_EXECUTORS executors in
-    memory. So pass the same objects every time. An NDArray's ``grad`` is a new object at each
-    access, but ``list_grad()`` of a gluon.Parameter returns the same objects.
+    memory. For speed, pass the same objects in every call. An NDArray's ``grad`` is a new object at
+    each access, but ``list_grad()`` of a gluon.Parameter returns the same objects.
     """
     schedule = make_schedule(name, len(ctxs))
     if order is not None:
@@ -198,10 +199,10 @@ class _RankArrays:
         """Yield fences: engine operations that order an array's transfers and its other uses.
 
         There is one fence for each array that is moved in parts. A common fence for several arrays
-        would fail. Two arrays may be parts of a third array, and the engine waits forever for a
-        variable that is passed twice. The fences declare all arrays as written, because readers do
-        not wait for each other. So the pieces are ready before the first transfer writes.
-        Operations after the last transfer wait for the pieces on other ranks.
+        would not work, because two arrays may be parts of a third array, and the engine waits
+        forever for a variable that is passed twice. The fences declare all arrays as written,
+        because readers do not wait for each other. So the pieces are ready before the first
+        transfer writes. Operations after the last transfer wait for the pieces on other ranks.
         """
         for index in sorted(self._cut_arrays):
             aliases = [piece.alias for part, piece in self._pieces.items() if part.array == index]
@@ -233,10 +234,10 @@ class _RankArrays:
 class _ChunkPiece:
     """A piece of a chunk on one rank.
 
-    The engine orders the transfers by ``alias``. ``view`` is a slice of the rank's own array with
-    the same memory. On the CPU, an operator runs on the worker of its first input's device.
-    ``alias`` has lost its CPU device, so ``view`` must be the first input. If the array is moved as
-    a whole, both are the array itself.
+    The engine orders the transfers by ``alias``. ``view`` is a slice of the rank's array, and
+    shares its memory with ``alias``. On the CPU, an operator runs on the worker of its first
+    input's device. ``alias`` has lost its CPU device, so ``view`` must be the first input. If the
+    array is moved as a whole, ``alias`` and ``view`` are the array itself.
     """
 
     def __init__(self, view: nd.NDArray, alias: nd.NDArray) -> None:
@@ -244,7 +245,7 @@ class _ChunkPiece:
         self._staging: Dict[int, nd.NDArray] = {}
 
     def add(self, others: Sequence[_ChunkPiece], last_source_ready: bool) -> Iterator[EngineCall]:
-        """Yield calls that add the other ranks' pieces to this one, in the order of ``others``.
+        """Yield engine calls that add the pieces ``others`` of other ranks to this piece, in order.
 
         ``last_source_ready``: see `ChunkWrite`.
         """
@@ -264,7 +265,7 @@ class _ChunkPiece:
         yield from gpu_sum_calls([self.alias, *received], self.alias)
 
     def copy(self, other: _ChunkPiece) -> Iterator[EngineCall]:
-        """Yield the call that overwrites this piece with the other rank's piece."""
+        """Yield the engine call that overwrites this piece with the other rank's piece."""
         if is_on_gpu(self.view):
             yield operator_call("_copyto", [other.alias], self.alias)
         else:
@@ -303,7 +304,7 @@ def plan_transfers(
 def cut_into_pieces(part: ArrayRange, array: nd.NDArray) -> List[ArrayRange]:
     """Cut a part of ``array`` into pieces of at most about PIECE_BYTES; on GPUs, do not cut it.
 
-    On GPUs more pieces would be slower, since each operation has a fixed cost.
+    On GPUs, more pieces would be slower, since each operation has a fixed cost.
     """
     size = part.end - part.begin
     count = 1 if is_on_gpu(array) else math.ceil(size * np.dtype(array.dtype).itemsize / PIECE_BYTES)
@@ -334,10 +335,10 @@ class OwnedSum(NamedTuple):
 class OutOfPlaceReduceScatter:
     """Runs a reduce-scatter that only reads ``arrays``, and stores the sums in ``owned``.
 
-    ``arrays`` are as for `Executor`, and may share memory. Chunks contain equal numbers of
-    elements. Each rank needs memory for the sums that it computes, including partial sums that it
-    sends on, as in a ring. On GPUs it also needs memory for received pieces. Raises ScheduleError
-    if the arrays do not match the schedule or each other.
+    ``arrays`` has the same form as for `Executor`, but the arrays may share memory. Chunks contain
+    equal numbers of elements. Each rank needs memory for the sums that it computes, including
+    partial sums that it sends on, as in a ring. On GPUs, it also needs memory for received pieces.
+    Raises ScheduleError if the arrays do not match the schedule or each other.
     """
 
     def __init__(self, schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]]) -> None:
@@ -369,7 +370,7 @@ class OutOfPlaceReduceScatter:
     def run(self, priority: int = 0) -> None:
         """Queue all additions, and return.
 
-        ``priority`` is ignored, since MXNet's operators have none.
+        ``priority`` is ignored, because MXNet's operators do not have priorities.
         """
         with autograd.pause():
             for call in self._row_major_calls:
@@ -440,7 +441,7 @@ ArrayKind = Tuple[Tuple[int, ...], str]  # shape and type
 def check_arrays(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], written: bool = True) -> None:
     """Raise ScheduleError for arrays that do not match the schedule or each other.
 
-    Arrays that are ``written`` must not share memory.
+    If the arrays are ``written``, they must not share memory.
     """
     problem = _find_fault(schedule, arrays, written)
     if problem:
@@ -448,7 +449,7 @@ def check_arrays(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], wri
 
 
 def _find_fault(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], written: bool) -> str:
-    """Return what is wrong with the arrays, as text to follow the schedule's name, or ""."""
+    """Return a phrase that describes what is wrong with the arrays, or ""."""
     if len(arrays) != schedule.world_size:
         return f" is for {schedule.world_size} ranks, but there are arrays for {len(arrays)}"
     if any(isinstance(rank_arrays, nd.NDArray) for rank_arrays in arrays):

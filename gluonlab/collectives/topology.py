@@ -28,7 +28,7 @@ class Link(NamedTuple):
 
 
 class Route(NamedTuple):
-    """The links that a message occupies at the same time, and the latency of a message."""
+    """The links that a message occupies at the same time, and the message's latency."""
 
     links: Tuple[Link, ...]
     latency_s: float
@@ -77,7 +77,7 @@ class PortRoutes(Mapping[Pair, Route]):
         return len(self.out_links) * (len(self.out_links) - 1)
 
     def subset(self, devices: Sequence[int]) -> PortRoutes:
-        """Return the routes between the listed devices; device i is the i-th of the list."""
+        """Return the routes between the listed devices; device i is the i-th listed device."""
         new_number = {device: i for i, device in enumerate(devices)}
         special_routes = {
             (new_number[src], new_number[dst]): route
@@ -91,7 +91,10 @@ class PortRoutes(Mapping[Pair, Route]):
 
     @property
     def is_symmetric(self) -> bool:
-        """Return whether devices are interchangeable: links belong to one device, or to all."""
+        """Return whether devices are interchangeable.
+
+        This is the case if each link belongs to one device, or to all devices.
+        """
         links_by_device = [(*out_links, *in_links) for out_links, in_links in zip(self.out_links, self.in_links)]
         return (
             not self.special_routes
@@ -116,7 +119,7 @@ class Topology:
     """Devices 0 to ``world_size`` - 1, and the routes between them.
 
     Attributes:
-        name: the name.
+        name: the name of the topology.
         world_size: the number of devices.
         routes: a route for every pair (src, dst).
         reduce_bytes_per_s: how many bytes one device adds per second.
@@ -175,9 +178,10 @@ class Topology:
         """Return the order of devices in the fastest ring: ``order[i]`` sends to ``order[i + 1]``.
 
         Pass the order to `Schedule.placed`. In the fastest ring, the busiest link takes the least
-        time if all devices send at once. Of equally fast rings, the one with the largest sum of the
-        pairs' bytes/s is chosen, then the first in lexical order. With several hosts, the hosts
-        follow each other, each in the order of its own fastest ring.
+        time if all devices send at once. If several rings are equally fast, the ring with the
+        largest sum of the pairs' bytes/s is chosen, and among these the first in lexical order. If
+        there are several hosts, the hosts follow each other, and each host's devices are in the
+        order of the host's fastest ring.
         """
         if len(self.hosts) == 1:
             return list(self._fastest_ring)
@@ -188,7 +192,7 @@ class Topology:
         return _find_best_ring(self.world_size, self.routes)
 
     def subset(self, devices: Union[int, Sequence[int]]) -> Topology:
-        """Return the topology of some of the devices: the first ``devices``, or the listed ones.
+        """Return the topology of the first ``devices`` devices, or of the devices in a list.
 
         Device i of the result is the i-th of these devices. Raises ScheduleError for unknown or
         repeated devices.
@@ -247,10 +251,11 @@ _RingCost = Tuple[float, float]
 def _find_best_ring(world_size: int, routes: Mapping[Pair, Route]) -> List[int]:
     """Return the order of devices in the fastest ring, starting with device 0.
 
-    The search is depth first. Both parts of a cost only grow with the ring, so a partial ring that
-    is no better than the best ring is not completed. About n² extensions remain on uniform
-    topologies, and a few hundred on eight GPUs in a cube mesh. After MAX_RING_EXTENSIONS the best
-    ring so far is returned. More than MAX_RING_DEVICES devices are not reordered.
+    The search is depth first. Both parts of a cost can only grow when a ring is extended, so a
+    partial ring that is no better than the best ring is abandoned. The search still tries about n²
+    extensions on a uniform topology of n devices, and a few hundred on eight GPUs in a cube mesh.
+    After MAX_RING_EXTENSIONS extensions, the best ring so far is returned. If there are more than
+    MAX_RING_DEVICES devices, their order is not changed.
     """
     if world_size > MAX_RING_DEVICES:
         return list(range(world_size))
@@ -310,7 +315,7 @@ CPU_CALL_S, CPU_COPY, CPU_ADD, SINGLE_DEVICE_SHARE = 22e-6, 17.5e9, 4e9, 2 / 3
 def switch(world_size: int, latency_s: float, bytes_per_s: float, reduce_bytes_per_s: float = INFINITE) -> Topology:
     """Return a topology in which each device has one full-duplex port to an ideal switch.
 
-    The costs in the docstrings of `algorithms` hold for it.
+    The costs in the docstrings of `algorithms` hold for this topology.
     """
     check_device_count("switch", world_size)
     out_links, in_links = (
@@ -341,22 +346,24 @@ def shared_memory_topology(
     device_copy_bytes_per_s: float = INFINITE,
     device_add_bytes_per_s: float = INFINITE,
 ) -> Topology:
-    """Return the topology of CPU devices in one process, from measured speeds.
+    """Return the topology of the CPU devices in one process, made from measured speeds.
 
-    All messages share one link, the memory. One Python thread queues them, so their latencies add
-    up as well. Each device has one core, which handles all bytes that the device sends or receives:
-    the executor adds on the target's core, and copies on the source's core. Adding a byte takes 1 /
-    ``add_bytes_per_s`` in total. The cost model counts 1 / ``copy_bytes_per_s`` of that as transfer
-    and the rest as reduction. All devices whose chunks are added to the same chunk in a step share
-    one reduction.
+    All messages share one link, the memory. One Python thread queues all messages, so their
+    latencies add up as well. Each device has one core, which handles all bytes that the device
+    sends or receives: the executor adds on the target's core, and copies on the source's core.
+    Adding a byte takes 1 / ``add_bytes_per_s`` in total. The cost model counts 1 /
+    ``copy_bytes_per_s`` of this time as transfer and the rest as reduction. If the chunks of
+    several devices are added to the same chunk in a step, this counts as one reduction.
 
     Args:
         world_size: the number of devices.
         latency_s: how long a transfer of no bytes takes, in seconds.
         copy_bytes_per_s: payload bytes/s that all devices together copy while all are busy.
         add_bytes_per_s: payload bytes/s that all devices together add while all are busy.
-        device_copy_bytes_per_s: the same for a single busy device; by default as fast as all.
-        device_add_bytes_per_s: the same for a single busy device; by default as fast as all.
+        device_copy_bytes_per_s: payload bytes/s that a single busy device copies; by default as
+            fast as all devices together.
+        device_add_bytes_per_s: payload bytes/s that a single busy device adds; by default as fast
+            as all devices together.
     """
     check_device_count("this machine", world_size)
     add, device_add = add_bytes_per_s, device_add_bytes_per_s
@@ -392,9 +399,9 @@ def typical_cpu_topology(world_size: int) -> Topology:
 
 
 def _extra_addition_speed(copy_bytes_per_s: float, add_bytes_per_s: float) -> float:
-    """Return the bytes/s that correspond to the extra time that adding takes over copying.
+    """Convert the extra time of additions compared with copies to a speed in bytes/s.
 
-    The result is infinite if additions are measured as no slower than copies, because of noise.
+    The result is infinite if the measured additions are not slower than copies, because of noise.
     """
     if add_bytes_per_s >= copy_bytes_per_s:
         return INFINITE

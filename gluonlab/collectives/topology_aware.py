@@ -5,7 +5,7 @@
 - ``auto``: for each size, the cheapest of all schedules.
 
 In contrast, the schedules of `gluonlab.collectives.algorithms` depend only on the number of
-devices. They are adapted to the links afterwards, by reordering the devices.
+devices. These schedules are adapted to the links afterward, by reordering the devices.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class ScheduleFromSize(NamedTuple):
 
 
 class SchedulesBySize(NamedTuple):
-    """Schedules for ``topology``, each the cheapest for some buffer sizes."""
+    """Schedules for ``topology``, each of which is the cheapest for some buffer sizes."""
 
     topology: Topology
     schedules: List[Schedule]
 
     def cheapest(self, size_bytes: float) -> Schedule:
-        """Return the schedule with the lowest price for a buffer of ``size_bytes`` per device."""
+        """Return the schedule with the lowest predicted time for ``size_bytes`` per device."""
         if len(self.schedules) == 1:
             return self.schedules[0]
         costs = [price(schedule, self.topology, size_bytes).seconds for schedule in self.schedules]
@@ -91,7 +91,7 @@ def _auto_schedules(topology: Topology) -> List[Schedule]:
 
 
 def candidate_schedules(topology: Topology) -> Iterator[Schedule]:
-    """Yield all schedules that ``auto`` compares: general ones, and those made for the links."""
+    """Yield all schedules that ``auto`` compares, including schedules made for the links."""
     for name in ALGORITHMS:
         yield from _placed_variants(name, topology)
     yield from schedules_over_hosts(topology, (None, *CHUNK_MULTIPLES))
@@ -103,7 +103,10 @@ def candidate_schedules(topology: Topology) -> Iterator[Schedule]:
 
 
 def _placed_variants(name: str, topology: Topology) -> Iterator[Schedule]:
-    """Yield the algorithm in the best device order, with the default number of chunks and more."""
+    """Yield the algorithm's schedules in the best device order.
+
+    The first schedule has the default number of chunks, and the others have more chunks.
+    """
     groups = topology.groups if name == "hierarchical" and len(topology.groups) > 1 else None
 
     def make_cut(chunks: Optional[int] = None) -> Schedule:
@@ -147,9 +150,9 @@ Ring = Tuple[int, ...]  # the devices in order, starting with device 0
 def multi_ring(topology: Topology) -> Schedule:
     """Return an allreduce on as many rings as the links can carry at the same time.
 
-    Each ring sums its part of the chunks like the algorithm ring. Only the ring of
-    `Topology.ring_order` is used for several hosts, if the fast links form no ring, or if several
-    rings are not cheaper.
+    Each ring sums its part of the chunks in the same way as the algorithm ring. Only the ring of
+    `Topology.ring_order` is used if there are several hosts, if the fast links do not form a ring,
+    or if several rings are not cheaper.
 
     Cost, if each device has r lanes in each direction and beta is the time per byte of one lane:
     2 (p-1) alpha + 2 (p-1) n/(r p) beta.
@@ -183,10 +186,10 @@ def _ring_schedule(rings: Sequence[Ring]) -> Schedule:
 
 
 def pack_rings(network: FlowNetwork) -> List[Ring]:
-    """Return the largest set of rings found that the network can carry at the same time.
+    """Search for rings that the network can carry at the same time, and return the largest set.
 
     A ring may occur several times. If the links have room for more than `MAX_PARALLEL_RINGS`, a
-    ring takes several lanes of each link.
+    ring uses several lanes of each link.
     """
     rings = list(islice(_find_rings(network), MAX_RINGS))
     links_of_pair: Dict[Pair, List[int]] = {}
@@ -204,7 +207,7 @@ def pack_rings(network: FlowNetwork) -> List[Ring]:
     tries = 0
 
     def pack(chosen: List[int], begin: int) -> bool:
-        """Add rings, from number ``begin`` on, while links have free lanes.
+        """Add rings, starting with ring number ``begin``, while links have free lanes.
 
         Return True to end the search.
         """
@@ -229,7 +232,7 @@ def pack_rings(network: FlowNetwork) -> List[Ring]:
 
 
 def _find_rings(network: FlowNetwork) -> Iterator[Ring]:
-    """Yield rings through all devices, taking turns between the possible first hops from device 0.
+    """Yield rings through all devices, alternating between the possible first hops from device 0.
 
     Only a search through all paths could show that there is no further ring. So the search ends
     after `MAX_VISITS` visits of devices.
@@ -248,7 +251,10 @@ def _find_rings(network: FlowNetwork) -> Iterator[Ring]:
 
 
 def _hamiltonian_cycles(neighbors: Dict[int, List[int]], first: int, visits: Iterator[int]) -> Iterator[Ring]:
-    """Yield the rings that begin with 0 and ``first``, depth first, until ``visits`` ends."""
+    """Yield the rings that begin with 0 and ``first``.
+
+    The search is depth first, and stops when the iterator ``visits`` ends.
+    """
     path, visited, choices = [0], {0}, [iter([first])]
     while choices:
         device = next(choices[-1], None)
@@ -283,8 +289,9 @@ TOPOLOGY_AWARE: Dict[str, Callable[[Topology], List[Schedule]]] = {
 def make_for_links(name: str, topology: Optional[Topology], world_size: int) -> SchedulesBySize:
     """Return the schedules of the topology-aware allreduce ``name`` for the links of a topology.
 
-    Devices with unknown links (None) are treated as devices behind a switch. Raises ScheduleError,
-    with the choices, for an unknown name, and if there is no schedule for these links.
+    Devices with unknown links (None) are treated as devices behind a switch. Raises ScheduleError
+    for an unknown name (the message lists the choices), and if there is no schedule for these
+    links.
     """
     if name not in TOPOLOGY_AWARE:
         raise ScheduleError(unknown("allreduce for links", name, TOPOLOGY_AWARE))

@@ -24,20 +24,20 @@ reduce_bytes_per_s        bytes/s that a device adds; default: additions take no
 shared_reduce_...         bytes/s that all devices add together, if they share a memory; several
                           additions into one chunk in a step are then counted as one
 switches                  names; with ``bytes_per_s``, all traffic through the switch shares it
-links                     ``from`` and ``to``, or ``between`` two for a link in each direction;
-                          and ``bytes_per_s``, or ``lanes`` times the ``lane_bytes_per_s`` of the
-                          file; optionally ``name`` and ``latency_s``
-routes                    for pairs with another path: ``from``, ``to``, the names of all ``links``
-                          that a message passes, and optionally ``latency_s``
+links                     ``from`` and ``to``, or ``between`` for a link in each direction;
+                          ``bytes_per_s``, or ``lanes`` times the file's ``lane_bytes_per_s``;
+                          optionally ``name`` and ``latency_s``
+routes                    routes of pairs that use other paths: ``from``, ``to``, ``links`` (names
+                          of all links that a message passes), and optionally ``latency_s``
 groups, hosts             devices that are close to each other; devices of each host
 ========================  ========================================================================
 
 Links without ends are only used by routes. `write_topology` writes all routes.
 
-``allreduce solve m.json --out-file found.json`` writes a file of schedules, with their
-topology under the key ``topology``. Such a file is also a topology. With it, the kvstore
-``synthesized`` sums by these schedules. When the file is read, the schedules are verified and
-compared with the links.
+``allreduce solve m.json --out-file found.json`` writes a file of schedules, with their topology
+under the key ``topology``. Such a file is also a topology. With this topology, the kvstore
+``synthesized`` uses these schedules. When the file is read, the schedules are verified and compared
+with the links.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def is_file_name(name: Any) -> bool:
 def read_topology(path: Union[str, Path]) -> Topology:
     """Return the topology in a file.
 
-    Raise ScheduleError, in one line, for any mistake in the file.
+    Raises ScheduleError, with a one-line message, for any mistake in the file.
     """
     try:
         text = read_bounded(Path(path), MAX_FILE_BYTES)
@@ -102,7 +102,7 @@ def read_topology(path: Union[str, Path]) -> Topology:
 
 
 def _parse_topology(text: Union[str, bytes], where: str, name: str) -> Topology:
-    """Parse the JSON text of a topology or a schedules file. Errors begin with ``where``."""
+    """Parse the JSON text of a topology file or schedules file. Errors begin with ``where``."""
     try:
         content = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeated_keys)
     except (ValueError, RecursionError) as error:
@@ -156,8 +156,8 @@ def write_topology(topology: Topology, path: Union[str, Path]) -> None:
 
     Raises OutputError if writing fails. Raises ScheduleError for a topology that a file cannot
     contain: more than 256 devices, infinite speeds of links, different links with one name, or
-    names of several lines. Also raises it for a topology with schedules, since
-    `schedules_file_text` writes those.
+    names of several lines. Also raises ScheduleError for a topology with schedules, because
+    `schedules_file_text` writes such topologies.
     """
     if topology.schedules:
         raise ScheduleError(f"{topology.name}: a topology file cannot contain schedules")
@@ -276,7 +276,7 @@ class TopologyReader:
             self._buses[name] = self._add_link(fields, name, fields.number(SPEED))
 
     def _read_link(self, where: str, item: Any) -> None:
-        """Add a link, with a wire for each direction if it has ends."""
+        """Add a link. If the link has ends, add a wire for each direction."""
         fields = JsonFields(where, item, LINK_KEYS)
         speed, ends = self._read_speed(fields), self._read_ends(fields)
         name = self._read_name(fields) if "name" in fields or not ends else ""
@@ -315,7 +315,7 @@ class TopologyReader:
         return [(ends[0], ends[1]), (ends[1], ends[0])]
 
     def _read_speed(self, fields: JsonFields) -> float:
-        """Return the bytes/s of a link, which the file gives directly or as a number of lanes."""
+        """Return the bytes/s of a link, which the file states directly or as a number of lanes."""
         if "lanes" not in fields:
             if LANE in fields:
                 fields.raise_error(f"{LANE} is only for links with lanes: add their number, or use {SPEED} instead")
@@ -330,7 +330,7 @@ class TopologyReader:
         )  # fmt: skip
 
     def _read_latency(self, fields: JsonFields) -> float:
-        """Return the latency of a link or route, by default that of the file."""
+        """Return the latency of a link or route, by default the latency in the file."""
         return (fields if LATENCY in fields else self._fields).number(LATENCY, zero=True)
 
     def _add_link(self, fields: JsonFields, name: str, speed: float) -> Link:
@@ -346,7 +346,7 @@ class TopologyReader:
         return name if name.strip() else fields.raise_error(f"name is {name!r}: it must not be blank")
 
     def _check_node(self, where: str, value: Any) -> Node:
-        """Return ``value`` if it is a device's number or a switch's name, else raise an error."""
+        """Return ``value`` if it is a device number or a switch's name, else raise an error."""
         if not isinstance(value, str):
             return self._check_device(where, value, " or switch" if self._switches else "")
         if value not in self._switches:
@@ -400,7 +400,7 @@ class TopologyReader:
     def _read_partition(self, key: str) -> Tuple[Tuple[int, ...], ...]:
         """Return the groups or hosts; empty if ``key`` is missing.
 
-        They must contain every device once.
+        The groups or hosts must contain every device once.
         """
 
         def members(where: str, item: Any) -> Tuple[int, ...]:
@@ -448,17 +448,23 @@ class JsonFields:
         return key in self._content
 
     def raise_error(self, reason: str) -> NoReturn:
-        """Raise a ScheduleError: the position in the file, and the reason."""
+        """Raise a ScheduleError with the position in the file and the reason."""
         raise ScheduleError(f"{self.where}: {reason}")
 
     def value(self, key: str, expected: str) -> Any:
-        """Return the value of ``key``. If it is missing, the error names what is ``expected``."""
+        """Return the value of ``key``.
+
+        If the key is missing, the error message contains ``expected``, which describes the value.
+        """
         if key not in self._content:
             self.raise_error(f"{key} is missing: add {expected}")
         return self._content[key]
 
     def number(self, key: str, default: Optional[float] = None, *, zero: bool = False) -> float:
-        """Return a positive number; with ``zero``, 0 is allowed. ``default``: for a missing key."""
+        """Return a positive number, or 0 if ``zero`` allows it.
+
+        ``default``: the result if the key is missing.
+        """
         if default is not None and key not in self._content:
             return default
         minimum, maximum, example = SECONDS if zero else SPEEDS
@@ -489,9 +495,9 @@ class JsonFields:
         return value
 
     def items(self, key: str, read: Callable[[str, Any], _T], max_count: int) -> List[_T]:
-        """Return the converted items of a list of up to ``max_count``; empty if the key is missing.
+        """Return the converted items of a list, or an empty list if the key is missing.
 
-        ``read(where, item)`` converts each item.
+        ``read(where, item)`` converts each item. ``max_count``: the maximum length of the list.
         """
         value = self._content.get(key, [])
         if not isinstance(value, list):
@@ -526,14 +532,14 @@ class Wire(NamedTuple):
 
 
 class _WirePath(NamedTuple):
-    """Consecutive wires."""
+    """A path of consecutive wires."""
 
     links: Tuple[Link, ...] = ()
     latency_s: float = 0.0
     bytes_per_s: float = INFINITE
 
     def extend(self, wire: Wire, buses: Mapping[Node, Link]) -> _WirePath:
-        """Return the path extended by ``wire`` and the bus of the switch at its end."""
+        """Return the path, extended by ``wire`` and by the bus of the switch at the wire's end."""
         links = [wire.link, *([buses[wire.dst]] if wire.dst in buses else [])]
         bytes_per_s = min(link.bytes_per_s for link in links)
         return _WirePath((*self.links, *links), max(self.latency_s, wire.latency_s), min(self.bytes_per_s, bytes_per_s))
@@ -542,9 +548,10 @@ class _WirePath(NamedTuple):
 def shortest_routes(world_size: int, wires: Sequence[Wire], buses: Mapping[Node, Link]) -> Dict[Pair, Route]:
     """Return a route for every pair of devices that wires connect.
 
-    ``buses``: the link that every message through a switch passes, for switches that have one. The
-    latency of a message is the largest on its path, because the message is started once. Of equally
-    good paths, the one with wires listed earlier is used.
+    ``buses``: the link that every message through a switch passes, for switches that have such a
+    link. The latency of a message is the largest latency on its path, because the message is
+    started once. If several paths are equally good, the path whose wires are listed earlier is
+    used.
     """
     wires_from: DefaultDict[Node, List[Wire]] = defaultdict(list)
     for wire in wires:
@@ -559,7 +566,10 @@ def shortest_routes(world_size: int, wires: Sequence[Wire], buses: Mapping[Node,
 def _find_best_paths(
     src: int, wires_from: Mapping[Node, Sequence[Wire]], buses: Mapping[Node, Link]
 ) -> Dict[int, _WirePath]:
-    """Return the best path from ``src`` to every device that it reaches, breadth first."""
+    """Return the best path from ``src`` to every device that it reaches.
+
+    The search is breadth first.
+    """
     paths: Dict[int, _WirePath] = {}
     frontier: Dict[Node, _WirePath] = {src: _WirePath()}
     visited: Set[Node] = {src}

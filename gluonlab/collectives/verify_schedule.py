@@ -4,7 +4,7 @@ A rank's chunk is represented by a tree of additions, whose leaves are the ranks
 Floating-point addition is commutative but not associative. So two chunks have the same bits for all
 inputs if and only if their trees are equal up to swapped summands.
 
-Chunks do not affect each other, so each is simulated separately.
+Chunks do not affect each other, so each chunk is simulated separately.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Position = Tuple[int, int]  # (step, position in the step)
 
 
 def check(schedule: Schedule) -> None:
-    """Prove that a schedule computes its collective, with the same bits on all ranks.
+    """Prove that a schedule computes its collective, with bit-identical results on all ranks.
 
     Args:
         schedule: the schedule.
 
     Raises:
-        ScheduleError: names the first wrong step and transfer. A transfer is wrong if it breaks a
-            rule of steps, adds a contribution a second time, or is the last one into a chunk that
-            remains incomplete.
+        ScheduleError: the schedule is wrong. The message names the first wrong step and transfer. A
+            transfer is wrong if it breaks a rule of steps, adds a contribution a second time, or is
+            the last transfer into a chunk that remains incomplete.
     """
     _check_shape(schedule)
     arrays = _check_steps(schedule)
@@ -81,7 +81,7 @@ def _check_shape(schedule: Schedule) -> None:
 
 
 def _format_transfer(schedule: Schedule, position: Position) -> str:
-    """Return a transfer as text for an error."""
+    """Return a transfer as text for an error message."""
     step, number = position
     return f"{schedule.name}, step {step}, transfer {number} ({schedule.steps[step][number]})"
 
@@ -128,7 +128,7 @@ def _find_invalid_step(arrays: ScheduleArrays, ranks: int, chunks: int) -> Optio
 
 
 def _check_step(schedule: Schedule, number: int) -> None:
-    """Check the rules of a step. Raise ScheduleError for the first transfer that breaks one."""
+    """Check the rules of a step. Raise ScheduleError for the first transfer that breaks a rule."""
     n = schedule.world_size
     read: Dict[Cell, int] = {}
     written: Dict[Cell, str] = {}
@@ -203,8 +203,8 @@ class _ChunkSimulation:
     def find_faulty_transfer(self, rank: int) -> Optional[int]:
         """Return the first transfer that makes the final chunk of ``rank`` wrong.
 
-        Such a transfer adds a contribution a second time. If there is none, return the last
-        transfer into ``rank``.
+        Such a transfer adds a contribution a second time. If there is no such transfer, return the
+        last transfer into ``rank``.
         """
         ancestors: List[int] = []  # the transfers that contribute to the final chunk, backwards
         relevant_ranks = {rank}
@@ -220,7 +220,7 @@ class _ChunkSimulation:
 
 
 def _check_chunk(schedule: Schedule, chunk: int, simulation: _ChunkSimulation, arrays: ScheduleArrays) -> None:
-    """Raise ScheduleError unless the final chunk is right on all ranks, with the same bits."""
+    """Raise ScheduleError unless the final chunk is correct and bit-identical on all ranks."""
     owner, all_ranks = schedule.owner[chunk], (1 << schedule.world_size) - 1
     ranks = [owner] if schedule.collective == REDUCE_SCATTER else range(schedule.world_size)
     for rank in ranks:

@@ -1,7 +1,7 @@
 """matplotlib figures that need no display, and charts in a notebook that are redrawn in place.
 
-The saved notebook contains the last version of each chart. Charts in notebooks are PNG on white,
-which is readable in light and dark themes.
+The saved notebook contains the last version of each chart. Charts in notebooks are PNG images on a
+white background, so they are readable in light and dark themes.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def in_notebook() -> bool:
 def import_matplotlib() -> Any:
     """Import matplotlib, even if the variable MPLBACKEND names an unknown backend.
 
-    A notebook's kernel sets MPLBACKEND for all its child processes. If a child process has another
-    Python environment, importing matplotlib can fail there. A known backend is kept, for the user's
-    own figures.
+    A notebook's kernel sets MPLBACKEND for all its child processes. If a child process uses a
+    different Python environment, importing matplotlib can fail. A known backend is kept, for the
+    user's own figures.
     """
     if "matplotlib" not in sys.modules:
         backend = os.environ.pop(BACKEND, None)
@@ -55,7 +55,9 @@ def import_matplotlib() -> Any:
 
 
 def new_figure(width: float, height: float, layout: Optional[Any] = None) -> "Figure":
-    """Create an empty figure; ``width`` and ``height`` in inches, ``layout`` as in matplotlib.
+    """Create an empty figure. ``width`` and ``height`` are in inches.
+
+    ``layout`` has the same meaning as in matplotlib.
 
     The figure does not use pyplot, so it needs neither a display nor global state.
     """
@@ -145,7 +147,7 @@ class CellDisplay:
         self._handle: Any = None
 
     def show(self, png: bytes) -> None:
-        """Show the picture, in place of the previous one."""
+        """Show the picture in place of the previous picture."""
         from IPython.display import Image, display
 
         image = Image(png, format="png")  # type: ignore[no-untyped-call]

@@ -1,6 +1,7 @@
-"""Self-contained HTML pages, and the template of pages that play a schedule step by step.
+"""Self-contained HTML pages, and the template of pages that show a schedule step by step.
 
-A scene defines the content of a page. It is a package with a folder ``template`` that contains
+A scene defines the content of a page. A scene is a package with a folder ``template``, which
+contains these files:
 
 - scene.html: the legend,
 - scene.css: the styles,
@@ -21,9 +22,9 @@ HERE = "gluonlab.drawing"  # contains head.html
 def template_environment(*packages: str, trim_blocks: bool = False) -> "Environment":
     """Return a Jinja environment that searches these packages for templates, in this order.
 
-    HTML in values is escaped. Each page starts with ``head.html``, which forbids the browser from
-    loading other files. The variables of ``head.html`` are ``scripts``, whether the page's own
-    scripts run, and ``scheme``: ``light dark`` if the page has a dark variant.
+    HTML in values is escaped. Each page starts with ``head.html``, which prevents the browser from
+    loading other files. ``head.html`` has two variables: ``scripts`` determines whether the page's
+    own scripts run, and ``scheme`` is ``light dark`` if the page has a dark variant.
     """
     from jinja2 import ChoiceLoader, Environment, PackageLoader  # slow to import, and --help does not need it
 
@@ -39,13 +40,13 @@ def render_page(
     words: Any,
     language: str,
 ) -> str:
-    """Render the HTML page that plays ``schedules`` and first shows ``schedules[start]``.
+    """Render an HTML page that steps through ``schedules`` and first shows ``schedules[start]``.
 
     Args:
         scene: Name of the scene's package.
-        choices: For the id of each selection field, the key of a schedule's dictionary that holds
-            the field's selected value. The first key is ``name``.
-        schedules: For each schedule, its data for scene.js, with texts ``size`` and
+        choices: Maps the ID of each selection field to a key. The dictionary of each schedule
+            contains the field's value under this key. The first key is ``name``.
+        schedules: The data of each schedule for scene.js, including the texts ``size`` and
             ``description``.
         start: Index of the schedule that is shown first.
         words: An object with attributes ``page`` and ``shown``: the texts of one language from

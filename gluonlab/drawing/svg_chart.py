@@ -42,8 +42,9 @@ class Curve:
 
     Attributes:
         name: Name in the legend; "" for none.
-        points: The points, at least one.
-        kind: Index of color and marker, below CURVE_KINDS; None: gray, without markers.
+        points: One or more points.
+        kind: Index of the color and marker, below CURVE_KINDS; None for a gray curve without
+            markers.
         intervals: Error interval (low, high) of y at each point, or None if unknown.
         dashed: Whether the line is dashed.
         joined: Whether a line joins the points.
@@ -90,7 +91,10 @@ class Axis:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart. ``notes``: sentences below the plot, which also describe it to screen readers."""
+    """A chart.
+
+    ``notes``: sentences below the plot, which also describe the plot to screen readers.
+    """
 
     title: str
     x: Axis
@@ -261,7 +265,10 @@ def _curve_style(curve: Curve) -> "dict[str, Any]":
 
 
 def _log_ticks(low: float, high: float) -> List[float]:
-    """Return ticks that enclose the range: powers of ten and, if few, also 2 and 5 times these."""
+    """Return ticks that enclose the range: powers of ten, and multiples of them.
+
+    The multiples, 2 and 5 times the powers, are only used if there are few powers.
+    """
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     factors = (1, 2, 5) if last - first <= 3 else (1,)
     every = max(1, (last - first) // 8)

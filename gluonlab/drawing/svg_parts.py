@@ -1,4 +1,4 @@
-"""Building blocks of SVG pictures. All lengths are px."""
+"""Building blocks of SVG pictures. All lengths are in px."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def finish_document(root: Element, width: float, height: float) -> str:
 
 
 def add_text(parent: Element, x: float, y: float, words: str, kind: str = "") -> None:
-    """Add text, unless it is empty; ``kind``: its CSS class."""
+    """Add a text with the CSS class ``kind``, unless the text is empty."""
     if words:
         element = SubElement(parent, "text", x=f"{x:g}", y=f"{y:g}")
         element.text = words

@@ -26,9 +26,9 @@ def read_scene_words(scene: Path) -> Dict[str, Dict[str, Any]]:
 
     The keys of the texts of a language:
 
-    - ``page``: texts for the HTML template. Its text ``keyboard`` is HTML.
-    - ``shown``: texts that the page's script shows while it plays.
-    - All others: texts for the scene.
+    - ``page``: texts for the HTML template. The text ``keyboard`` is HTML.
+    - ``shown``: texts that the page's script shows while it steps through a schedule.
+    - All other keys: texts for the scene.
     """
     frame, scene_words = load_words(SHARED_TEXTS), load_words(scene)
     shared_parts = ("page", "shown")
@@ -46,5 +46,5 @@ def select_language(words: Mapping[str, _T], language: str) -> _T:
 
 
 def pluralize(count: int, noun: str) -> str:
-    """Return count and noun: "1 step", "2 steps"."""
+    """Return the count with its noun, such as "1 step" or "2 steps"."""
     return f"{count} {noun}{'s' * (count != 1)}"

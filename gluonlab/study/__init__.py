@@ -1,1 +1,1 @@
-"""Studies: each answers a question about training with several runs."""
+"""Studies, each of which answers a question about training by measuring several runs."""

@@ -54,7 +54,8 @@ def _study_command(
 ) -> click.Command:
     """Return the command of a study, with ``own_options`` and SHARED_OPTIONS.
 
-    With --resume, the study uses the options in its folder. ``renamed``: old names of options.
+    If --resume is set, the study uses the options that its folder contains. ``renamed``: old names
+    of options.
     """
 
     def run(

@@ -1,12 +1,12 @@
 """``study batch-size``: steps, epochs and seconds to a target accuracy for each batch size.
 
-The learning rate is tuned at each batch size. Then several seeds are trained with the best rate.
-The study finds three regimes of batch sizes (C. J. Shallue et al., "Measuring the effects of data
-parallelism on neural network training", 2019, section 4.1):
+The learning rate is tuned at each batch size. The network is then trained with the best rate and
+several seeds. The study finds three regimes of batch sizes (C. J. Shallue et al., "Measuring the
+effects of data parallelism on neural network training", 2019, section 4.1):
 
-- perfect scaling: twice the batch size needs half the steps,
+- perfect scaling: with twice the batch size, training needs half the steps,
 - diminishing returns,
-- stagnation: a larger batch needs as many steps.
+- stagnation: with a larger batch, training needs the same number of steps.
 
 Shallue et al. distinguish the regimes by eye. This module instead distinguishes the regimes by the
 slope of steps against batch size.
@@ -54,7 +54,8 @@ class Panel(NamedTuple):
     - ``first_rate``: the first learning rate that is tried at the smallest size.
     - ``max_steps``, ``max_images``: limits of a training run.
     - ``equal_steps``, ``equal_epochs``: steps and epochs after which error rates are compared.
-    - ``evaluation_ratio``: step number of an evaluation divided by that of the previous one.
+    - ``evaluation_ratio``: the step number of an evaluation divided by the step number of the
+      previous evaluation.
     """
 
     dataset: str
@@ -99,7 +100,7 @@ SEEDS, TUNING_SEEDS = {False: 7, True: 4}, {False: 3, True: 2}  # numbers withou
 
 
 class BatchSizeOptions(NamedTuple):
-    """Options of the study: workloads with batch sizes and targets, numbers of seeds, and GPUs."""
+    """Options of the study: workloads with batch sizes and targets, number of seeds, and GPUs."""
 
     panels: Dict[str, Dict[str, Any]]
     seeds: int
@@ -211,7 +212,7 @@ class SizeTrials(NamedTuple):
     def error_rates(self, steps: int) -> List[Tuple[float, float]]:
         """Return the error rates on training and validation images after ``steps``, by seed.
 
-        Seeds that diverged earlier are omitted.
+        Seeds whose training diverged earlier are omitted.
         """
         looks = [look for trial in self.trials for look in trial["looks"] if look[0] == steps]
         return [(1 - train, 1 - val) for _, _, val, train in looks if train is not None]
@@ -225,9 +226,10 @@ class SizeTrials(NamedTuple):
 class SizeRow(NamedTuple):
     """The findings for a batch size.
 
-    - ``steps``, ``epochs``, ``seconds``: medians until the target was reached. None if half of the
-      seeds did not reach the target in ``limit`` steps.
-    - ``errors``: error rates on (training, test) images, after equal STEPS and after equal EPOCHS.
+    - ``steps``, ``epochs``, ``seconds``: the median steps, epochs and seconds until the target was
+      reached. None if half of the seeds did not reach the target in ``limit`` steps.
+    - ``errors``: error rates on (training, validation) images, after equal STEPS and after equal
+      EPOCHS.
     - ``best``: the highest validation accuracy.
     """
 
@@ -244,7 +246,7 @@ class SizeRow(NamedTuple):
 
 
 class PanelFindings(NamedTuple):
-    """The findings for a panel.
+    """The findings for a workload.
 
     ``perfect``: the batch size at which perfect scaling ends. ``stagnant``: the batch size at which
     stagnation starts. Regimes are computed only if at least two sizes reached the target.
@@ -257,7 +259,7 @@ class PanelFindings(NamedTuple):
 
 
 def measure(options: BatchSizeOptions, store: MeasurementStore) -> Findings:
-    """Measure every panel (data set and network), and return the findings."""
+    """Measure every workload, and return the findings."""
     # MXNet is loaded here, not for --help
     from gluonlab.study.short_training import warn_cpu_fallback
 
@@ -316,7 +318,7 @@ def train_to_target(options: BatchSizeOptions, settings: Mapping[str, Any], roun
 
 
 def measure_panel(name: str, options: BatchSizeOptions, sweep: Sweep) -> List[SizeTrials]:
-    """Tune the learning rate and train a panel (data set and network) with each batch size.
+    """Tune the learning rate of a workload at each batch size, and train with this rate.
 
     Raises ConfigError for an impossible size.
     """
@@ -365,11 +367,12 @@ def step_limit(panel: Panel, size: int) -> int:
 
 
 def _tune_rate(name: str, size: int, first_rate: float, options: BatchSizeOptions, sweep: Sweep) -> float:
-    """Return the learning rate with the fewest median steps to the target over some seeds.
+    """Return the learning rate with the fewest steps to the target (the median over some seeds).
 
-    The search repeatedly multiplies ``first_rate`` by RATE_FACTOR, then repeatedly divides it, each
-    until PATIENCE rates in a row are no better. If no rate reaches the target, the rate with the
-    highest accuracy is returned.
+    The search tries higher rates than ``first_rate``, and then lower rates. Each rate differs from
+    the previous rate by a factor of RATE_FACTOR. The search in one direction ends when PATIENCE
+    rates in a row are no better than the best rate. If no rate reaches the target, the rate with
+    the highest accuracy is returned.
     """
     best_rate, fewest_steps, best_accuracy = first_rate, math.inf, -1.0
     for factor in (RATE_FACTOR, 1 / RATE_FACTOR):
@@ -391,7 +394,7 @@ def _tune_rate(name: str, size: int, first_rate: float, options: BatchSizeOption
 
 
 def analyze_panel(name: str, sizes: List[SizeTrials]) -> PanelFindings:
-    """Return the findings of a panel's measurements."""
+    """Return the findings from a workload's measurements."""
     rows = [_size_row(PANELS[name], trials) for trials in sizes]
     return analyze_regimes(rows, [trials.steps_to_target for trials in sizes])
 
@@ -410,7 +413,10 @@ def _size_row(panel: Panel, trials: SizeTrials) -> SizeRow:
 
 
 def _median_errors(trials: SizeTrials, steps: int) -> Optional[Tuple[IntervalEstimate, IntervalEstimate]]:
-    """Return median error rates on training and validation images; diverged seeds count as 1."""
+    """Return median error rates on training and validation images.
+
+    The error rate of a seed whose training diverged is 1.
+    """
     pairs = trials.error_rates(steps)
     pairs += [(1.0, 1.0)] * (len(trials.trials) - len(pairs))
     train_error, val_error = (median_estimate(shares) for shares in zip(*pairs))
@@ -434,7 +440,7 @@ class Regime(NamedTuple):
 def scaling_exponents(sizes: Sequence[float], steps: Sequence[float]) -> List[float]:
     """Return the exponent ``a`` of ``steps ~ size**-a`` between neighboring sizes.
 
-    The exponent is 1 if twice the batch size needs half the steps.
+    The exponent is 1 if training with twice the batch size needs half the steps.
     """
     return [
         math.log(steps_before / steps_after) / math.log(larger / size)
@@ -485,7 +491,7 @@ def find_regimes(sizes: Sequence[float], steps: Sequence[float]) -> List[Regime]
 
 
 def largest_perfect_size(sizes: Sequence[float], steps: Sequence[float]) -> float:
-    """Return the largest size with perfect scaling, or the smallest size if no size has it."""
+    """Return the largest size with perfect scaling, or the smallest size if there is none."""
     ends = [regime.right for regime in find_regimes(sizes, steps) if regime.regime == PERFECT]
     return ends[0] if ends else sizes[0]
 
@@ -505,7 +511,7 @@ def analyze_regimes(rows: Sequence[SizeRow], reached: Sequence[Sequence[float]])
         return PanelFindings(list(rows), [], None, None)
 
     def estimate_size(find_size: Callable[[Sequence[float], Sequence[float]], Optional[float]]) -> IntervalEstimate:
-        """Return what ``find_size`` finds, with a bootstrap interval over seeds."""
+        """Return the size that ``find_size`` finds, with a bootstrap interval over seeds."""
 
         def size_of_medians(groups: List[List[float]]) -> Optional[float]:
             medians = [median(group) for group in groups]
@@ -548,7 +554,7 @@ def build_report(findings: Dict[str, PanelFindings], options: BatchSizeOptions, 
 
 
 class _PanelReport:
-    """Builds the part of the report that covers one panel."""
+    """Builds the part of the report that covers one workload."""
 
     def __init__(self, name: str, findings: PanelFindings, options: BatchSizeOptions, texts: Dict[str, Any]) -> None:
         self.name, self.findings, self.texts = name, findings, texts
@@ -562,7 +568,10 @@ class _PanelReport:
         self.reached_rows = [row for row in findings.rows if row.steps is not None]
 
     def build_charts(self) -> Dict[str, Chart]:
-        """Return charts by file name. If no size reached the target, its charts are left out."""
+        """Return charts by file name.
+
+        If no batch size reached the target, the charts of steps, epochs and seconds are left out.
+        """
         charts = {}
         if self.reached_rows:
             for unit in ("steps", "epochs", "seconds"):

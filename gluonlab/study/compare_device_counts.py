@@ -56,15 +56,15 @@ def compare(
     """Train with each number of GPUs in ``counts``, and compare the runs with the first run.
 
     If there is no GPU, CPU devices are used instead. Each CPU device computes with one thread,
-    since otherwise a run on one device would already use all cores.
+    because otherwise a run on one device would already use all cores.
 
     Args:
         config: The settings, without devices.
         counts: Numbers of devices, one for each run.
         reporter: As for `train`.
         dataset: As for `train`.
-        callbacks: See `train`. Each run creates its own instance of a class, whereas an object is
-            used for all runs.
+        callbacks: See `train`. If a callback is a class, each run creates its own instance. If it
+            is an object, all runs share the object.
         net: A function that returns a network, since each run needs a new network.
         loss: As for `train`.
         metrics: As for `train`.

@@ -1,9 +1,9 @@
-"""Finds the largest batch that fits into a given amount of memory (gluonlab find-batch-size).
+"""Finds the largest batch that fits in a given amount of memory (gluonlab find-batch-size).
 
 `gluonlab.training.run_memory` measures the memory of a short run. Since memory grows almost
 linearly with the batch size, two small sizes predict the largest size. The predicted size is
-accepted if a run with it stays below the budget by a margin that allows for differences between
-runs.
+accepted if a run with this size stays below the budget by a margin that allows for differences
+between runs.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class LargestBatch:
     """The largest batch, and the reason why it cannot be larger.
 
     - ``rows``: the estimated memory of each device, from MXNet's memory plan.
-    - ``taken``: peak memory of a run with this batch, in bytes: the memory of the whole process for
-      CPU devices, and of each GPU for GPUs.
+    - ``taken``: peak memory in bytes of a run with this batch. For CPU devices, this is the memory
+      of the whole process; for GPUs, it is the memory of each GPU.
     - ``budget``: the allowed memory, in bytes.
     - ``limit``: why the batch cannot be larger: "budget"; "machine", if less memory than the budget
       is free; "data", if a device has no more images; "arrays", if MXNet does not allow larger
@@ -61,7 +61,7 @@ class LargestBatch:
 
     @property
     def memory(self) -> DeviceMemory:
-        """Return the memory of the device that needs the most."""
+        """Return the memory of the device that needs the most memory."""
         return max((memory for _, memory in self.rows), key=lambda memory: memory.total)
 
     @property
@@ -70,7 +70,7 @@ class LargestBatch:
         return self.memory.images
 
     def to_dict(self) -> Dict[str, Any]:
-        """Return the result for JSON. ``total``: largest estimated bytes of a device."""
+        """Return the result for JSON. ``total`` is the largest estimate for any device."""
         planned = {name: {**memory._asdict(), "total": memory.total} for name, memory in self.rows}
         return {
             **self.memory._asdict(), "total": self.memory.total,
@@ -101,8 +101,8 @@ class LargestBatch:
 def find_batch_size(config: TrainConfig, budget_bytes: int, tell: PrintLine = lambda line: None) -> LargestBatch:
     """Return the largest batch per device with which a run needs at most ``budget_bytes``.
 
-    If devices share a copy of the network, the batch is per copy. For CPU devices, the budget is
-    for the whole process; for GPUs, the budget is for each GPU. ``tell`` is called with a line
+    If devices share a copy of the network, the result is the batch per copy. For CPU devices, the
+    budget is for the whole process; for GPUs, it is for each GPU. ``tell`` is called with a line
     about each size that is tried.
 
     Raises ConfigError if not even the smallest batch fits, or if the config sets a batch size.
@@ -168,12 +168,12 @@ class _BatchSizeSearch:
             )
 
     def _planned_image_bytes(self) -> float:
-        """Return MXNet's estimate, which is too low, of the bytes for one more image per copy."""
+        """Return MXNet's estimate of the bytes for one more image per copy, an underestimate."""
         bytes_of_smaller, bytes_of_larger = (self._planned_bytes(images) for images in self.planned_sizes)
         return (bytes_of_larger - bytes_of_smaller) / (self.planned_sizes[1] - self.planned_sizes[0])
 
     def _planned_bytes(self, images: int) -> int:
-        """Return the estimated bytes of all CPU devices together, or of the GPU with the most."""
+        """Return the estimated bytes of all CPU devices together, or of the GPU that needs most."""
         needs = self.needs
         if self.on_gpus:
             return needs.memory(images).total
@@ -234,10 +234,10 @@ SizeCost = Tuple[int, int]  # (size, cost)
 
 
 class LargestSizeSearch:
-    """Search from ``smallest`` to ``largest`` for the largest size whose cost is below ``ceiling``.
+    """A search for the largest size, up to ``largest``, that costs less than ``ceiling``.
 
     ``measure_cost(size)`` returns the cost, or None if it is above the ceiling. ``unit_cost``: a
-    low estimate of what increasing the size by 1 costs. ``fitting``: (size, cost) for the sizes
+    low estimate of the cost of increasing the size by 1. ``fitting``: (size, cost) for the sizes
     that fit, in ascending order.
     """
 
@@ -266,7 +266,7 @@ class LargestSizeSearch:
         return max((larger_cost - cost) / (larger - size), self.unit_cost / 4)
 
     def _is_finished(self) -> bool:
-        """Return True if the largest fitting size is known closely enough or no tries are left."""
+        """Return True if the largest size is known accurately enough, or if no tries are left."""
         if not self.fitting:
             return self.smallest_failing == self.smallest
         size, cost = self.fitting[-1]
@@ -276,7 +276,7 @@ class LargestSizeSearch:
         )
 
     def _try_size(self, size: int) -> None:
-        """Measure a size, and record whether it fits. Skip sizes known to be too large."""
+        """Measure a size, and record whether it fits. Skip sizes that are known to be too large."""
         size = min(size, self.largest_images)
         if self.smallest_failing is not None and size >= self.smallest_failing:
             return

@@ -1,8 +1,8 @@
 """Learning rate range test (gluonlab find-lr): trains briefly while the learning rate rises.
 
 The test is from L. N. Smith, "Cyclical learning rates for training neural networks", 2015, section
-3.3, which raises the rate linearly over some epochs. As in fastai's lr_find, the rate here rises
-exponentially, and the loss is smoothed. The test stops when the loss is 4 times the best loss.
+3.3. Smith raises the rate linearly over some epochs. This module raises the rate exponentially and
+smooths the loss, as fastai's lr_find does. The test stops when the loss is 4 times the best loss.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class RateFinderResult(NamedTuple):
         return self.rates[self.smoothed.index(min(self.smoothed))]
 
     def to_dict(self) -> Dict[str, Any]:
-        """Return plain values."""
+        """Return the result as plain values for JSON."""
         return {**self._asdict(), "best": self.best_rate}
 
     def summary_lines(self) -> List[str]:
@@ -118,7 +118,7 @@ class RateFinderResult(NamedTuple):
 
 
 class _RangeTestStopper(Reporter):
-    """Stops the training after ``steps`` steps, or when the loss is far above its best.
+    """Stops the training after ``steps`` steps, or when the loss is far above the best loss.
 
     At the end of an epoch, some losses are read without a call to `step_done`.
     """
@@ -163,8 +163,9 @@ def suggest_rate(rates: Sequence[float], losses: Sequence[float]) -> Optional[fl
 def find_learning_rate(config: TrainConfig, steps: int) -> RateFinderResult:
     """Run a learning rate range test of ``steps`` steps with the other settings of ``config``.
 
-    Nothing is written. Raises ConfigError for a config that sets a rate, for settings that a range
-    test ignores, and for too few steps. Raises RunError if the loss does not fall at any rate.
+    No files are written. Raises ConfigError for a config that sets a rate, for settings that a
+    range test ignores, and for too few steps. Raises RunError if the loss does not fall at any
+    rate.
     """
     config = TrainConfig.require("find_rate", config)
     if config.lr is not None:

@@ -1,8 +1,9 @@
 """``study learning-rate``: accuracy against learning rate, for several numbers of devices.
 
 Each device gets the same number of images, so the batch of k devices is k times as large. The study
-compares four rules: the same rate, and a rate that is k times as large (linear rule) alone, with
-warm-up, and with warm-up but without momentum correction.
+compares four rules: the same rate for any number of devices, a rate that is k times as large
+(linear rule), the linear rule with warm-up, and the linear rule with warm-up but without momentum
+correction.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def parse_options(
 
 
 def load_options(options: Mapping[str, Any]) -> LearningRateOptions:
-    """Convert the options in a study's folder. Raises ValueError for invalid ones."""
+    """Convert the options in a study's folder. Raises ValueError for invalid options."""
     checks = {
         "devices": ascending_list_check(integer_check(1, MAX_DEVICES), 2),
         "batch_size": integer_check(1),
@@ -112,7 +113,8 @@ class AccuracyCurve(NamedTuple):
 
     - ``shares``: validation accuracies, from 0 to 1, in the order of the rates.
     - ``best``: the rate with the highest accuracy.
-    - ``largest``: the largest rate whose accuracy is within ACCURACY_TOLERANCE of the highest.
+    - ``largest``: the largest rate whose accuracy is within ACCURACY_TOLERANCE of the highest
+      accuracy.
     """
 
     way: str
@@ -177,7 +179,7 @@ def analyze_measurements(
 ) -> RateFindings:
     """Compute an accuracy curve for each rule and number of devices, and compare the rules.
 
-    ``measurements``: for each item of ``options.list_trainings()``, a result per seed.
+    ``measurements``: the results of all seeds for each item of ``options.list_trainings()``.
     """
     accuracies: Dict[Point, List[float]] = {
         (point["way"], point["devices"], point["rate"]): [trial["right"] for trial in trials]
@@ -193,7 +195,10 @@ def analyze_measurements(
 
 
 def _accuracy_curve(rule: str, count: int, accuracies: Sequence[List[float]], rates: Sequence[float]) -> AccuracyCurve:
-    """Return the curve of a rule with ``count`` devices; ``accuracies``: by rate, then by seed."""
+    """Return the curve of a rule with ``count`` devices.
+
+    ``accuracies``: the accuracies, by rate and then by seed.
+    """
     medians = [median(seeds) for seeds in accuracies]
     best = max(range(len(rates)), key=lambda index: (medians[index], -index))
     good_rates = [rate for rate, seeds in zip(rates, medians) if seeds >= medians[best] - ACCURACY_TOLERANCE]
@@ -202,7 +207,7 @@ def _accuracy_curve(rule: str, count: int, accuracies: Sequence[List[float]], ra
 
 
 def _compare_rules(accuracies: Mapping[Point, List[float]], curves: Sequence[AccuracyCurve]) -> List[Effect]:
-    """Return how much the linear rule and warm-up change the accuracy with the most devices.
+    """Return how much the linear rule and warm-up change the accuracy on the most devices.
 
     The linear rule is compared at the best rate with the fewest devices. Warm-up is compared at the
     largest good rate of the rule without warm-up.
@@ -247,7 +252,7 @@ def build_report(findings: RateFindings, options: LearningRateOptions, language:
 
 
 def _curves_of_rule(rule: str, findings: RateFindings) -> List[AccuracyCurve]:
-    """Return a rule's curves. The linear rule also gets the curve of one device without a rule."""
+    """Return a rule's curves. For the linear rule, add the curve of one device without a rule."""
     return [
         curve
         for curve in findings.curves

@@ -1,6 +1,7 @@
 """``study strategies``: step time, traffic and memory of a model with each parallel strategy.
 
-`gluonlab.bench.measure_splits` makes the measurements. The study stores each round.
+`gluonlab.bench.measure_splits` makes the measurements. The study stores the measurements of each
+round.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ MAX_DEVICES = 8  # devices in the topology with which the times of transfers are
 def parse_options(quick: bool, **options: Optional[str]) -> Dict[str, Any]:
     """Return the options of the command as plain values. Raises ConfigError.
 
-    The option ``cuts`` says where pipelines are cut into stages. Choosing cuts requires
-    measurements, so this function chooses them once for all rounds.
+    The option ``cuts`` specifies where pipelines are cut into stages. Choosing cuts requires
+    measurements, so this function chooses the cuts once for all rounds.
     """
     defaults = {
         "model": "lenet" if quick else "resnet18",
@@ -64,7 +65,7 @@ def parse_options(quick: bool, **options: Optional[str]) -> Dict[str, Any]:
 
 
 def load_options(options: Mapping[str, Any]) -> Dict[str, Any]:
-    """Check the options in a study's folder. Raises ValueError for invalid ones."""
+    """Check the options in a study's folder. Raises ValueError for invalid options."""
     task = bench_splits.TASKS.get(str(options.get("network")))
     if task is None:
         raise ValueError("network")
@@ -80,7 +81,7 @@ def load_options(options: Mapping[str, Any]) -> Dict[str, Any]:
 def _is_cut_mapping(value: Any) -> bool:
     """Return True if the value maps pipelines to cuts, such as ``{"1f1b": "2,5"}``.
 
-    The numbers are the first layers of the stages after the first.
+    The numbers are the first layers of all stages after the first stage.
     """
     return isinstance(value, dict) and all(
         name in bench_splits.SEPARATELY_CUT and isinstance(cut, str) and bool(_CUT_PATTERN.fullmatch(cut))

@@ -1,7 +1,7 @@
 """``study scaling``: speedups (strong and weak scaling) and start times, by number of devices.
 
-For each kvstore and split, the study measures images/s, and the seconds until the end of the first
-step, as ``gluonlab.bench`` does. Each round uses new processes. This module does not import MXNet.
+For each kvstore and split, the study uses ``gluonlab.bench`` to measure images/s and the seconds
+until the end of the first step. Each round uses new processes. This module does not import MXNet.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _parse_names(text: str) -> List[str]:
 
 
 def load_options(options: Mapping[str, Any]) -> Dict[str, Any]:
-    """Check the options in a study's folder. Raises ValueError for invalid ones."""
+    """Check the options in a study's folder. Raises ValueError for invalid options."""
     from gluonlab.kvstores import KVSTORES  # MXNet is loaded here, not for --help
 
     checks = {
@@ -133,7 +133,7 @@ def measure(options: Mapping[str, Any], store: MeasurementStore) -> Findings:
 
 
 class ScalingCase(NamedTuple):
-    """A measurement of the study: a process layout, and the store or split of its devices.
+    """A measurement of the study: a process layout, and the kvstore or split of its devices.
 
     ``store_or_split``: the kvstore that sums gradients, or one of SPLITS, which divides one copy of
     the network among the devices.
@@ -150,9 +150,10 @@ class ScalingCase(NamedTuple):
 
 
 def list_cases(options: Mapping[str, Any]) -> List[ScalingCase]:
-    """Return what to measure for each kind of scaling, strong or weak.
+    """Return the cases to measure for each kind of scaling, strong or weak.
 
-    One device is measured once per kind. Several devices are measured with each kvstore and split.
+    One device is measured once per kind of scaling. Several devices are measured with each kvstore
+    and split.
     """
     names = stores_and_splits(options)
     return [
@@ -165,7 +166,7 @@ def list_cases(options: Mapping[str, Any]) -> List[ScalingCase]:
 
 
 def stores_and_splits(options: Mapping[str, Any]) -> List[str]:
-    """Return the names of the stores (at least one) and of the splits."""
+    """Return the names of the kvstores (at least one) and of the splits."""
     return [*options["stores"], *options["splits"]]
 
 
@@ -201,7 +202,7 @@ def list_kinds(cases: List[ScalingCase]) -> List[str]:
 
 
 def build_report(series: Sequence[Series], options: Mapping[str, Any], language: str) -> StudyReport:
-    """Return the study's report for the series of all rounds; ``options`` are the study's."""
+    """Return the study's report for the series of all rounds."""
     return _ScalingReport(series, options, read_translations(NAME, language)).build(language)
 
 

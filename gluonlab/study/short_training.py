@@ -1,4 +1,4 @@
-"""Short training runs for studies: evaluated at given steps, stopped when the answer is known."""
+"""Short training runs for studies, which are evaluated at given steps and may be stopped early."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class StopTraining(Exception):
 class AccuracyProbe:
     """Evaluates the network after the steps ``eval_steps``, and stops training after the last one.
 
-    After the steps ``train_eval_steps``, the training images are also evaluated. When these steps
-    are done and the validation accuracy has reached ``target``, training stops early. ``reached``:
+    After the steps ``train_eval_steps``, the training images are also evaluated. Training stops
+    early when these steps are done and the validation accuracy has reached ``target``. ``reached``:
     the number of steps at the first evaluation that reached the target.
     """
 
@@ -65,7 +65,7 @@ class AccuracyProbe:
         self._steps, self._seconds, self._started = 0, 0.0, 0.0
 
     def after_step(self, evaluate: Callable[[bool], Score]) -> None:
-        """Count the queued step, evaluate if an evaluation is due, and stop training when done.
+        """Count the queued step, evaluate the network if necessary, and stop training when done.
 
         ``evaluate``: a function that evaluates the validation images or, if called with True, the
         training images.
@@ -126,7 +126,7 @@ class _ProbedDataParallel(DataParallel):
 def train_with_probe(config: TrainConfig, probe: AccuracyProbe, dataset: Optional[Dataset] = None) -> Dict[str, Any]:
     """Train until ``probe`` stops the run, and return its evaluations as plain values.
 
-    The value ``diverged`` is True if the loss became NaN or infinite. Nothing is written.
+    The value ``diverged`` is True if the loss became NaN or infinite. No files are written.
     """
     diverged = False
     with temporary_folder("study") as folder:
@@ -150,13 +150,13 @@ def device_settings(count: int) -> Dict[str, Any]:
 
 
 def warn_cpu_fallback() -> None:
-    """Warn if there is no GPU, once for all training runs."""
+    """Warn once for all training runs if there is no GPU."""
     if not gpu_count():
         warn("no GPU on this machine: using CPU devices instead")
 
 
 def log_spaced_steps(last: int, factor: float) -> List[int]:
-    """Return whole numbers from 1 to ``last``, each about ``factor`` times the previous number."""
+    """Return integers from 1 to ``last``, each about ``factor`` times the previous integer."""
     steps, next_step = [], 1.0
     while round(next_step) < last:
         steps.append(round(next_step))

@@ -55,13 +55,13 @@ class Study(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """The answer of a study.
+    """The answer that a study has found.
 
     Attributes:
         values: The answer as plain values.
         report: A function that returns the report in a language.
         failure: The message if the study has no answer.
-        partial: If the study has no answer, the answers for the panels that have one.
+        partial: If the study has no answer for some workloads, the answers for the other workloads.
     """
 
     values: Dict[str, Any]
@@ -131,7 +131,7 @@ def render_page(report: StudyReport, pictures: Sequence[str]) -> str:
 
 
 class IntervalEstimate(NamedTuple):
-    """A number with the ends of its 95 % bootstrap confidence interval, or None."""
+    """A number, and the ends of its 95 % bootstrap confidence interval or None."""
 
     value: float
     ends: Optional[Tuple[float, float]] = None
@@ -142,7 +142,7 @@ class IntervalEstimate(NamedTuple):
         return IntervalEstimate(self.value * factor, None if ends is None else (ends[0] * factor, ends[1] * factor))
 
     def format_range(self, format_value: Callable[[float], str]) -> str:
-        """Return ``low..high`` for a table, or "" without an interval."""
+        """Return ``low..high`` for a table, or "" if there is no interval."""
         return "" if self.ends is None else "..".join(map(format_value, self.ends))
 
     def format_interval(self, texts: Mapping[str, Any], format_value: Callable[[float], Any]) -> str:
@@ -198,7 +198,7 @@ def series_to_json(series: Iterable[Series]) -> Dict[str, Any]:
 def merge_rounds(rounds: Sequence[Mapping[str, Any]]) -> List[Series]:
     """Join the series of all rounds by name.
 
-    A series that failed in a round keeps no values, only the reason.
+    If a series failed in a round, only the reason is kept, and no values.
     """
     merged: Dict[str, Series] = {}
     for round_values in rounds:

@@ -5,7 +5,7 @@ Rounds start with different points, so that a temporary slowdown of the machine 
 Measurements from the same round can be compared in pairs.
 
 The folder contains study.json, which describes the study, and measurements.jsonl, with one line for
-each measurement. All other files can be rebuilt from these two.
+each measurement. All other files can be rebuilt from these two files.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ class MeasurementStore:
 class MeasurementFile(MeasurementStore):
     """Measurements in a file with one line per measurement. Existing lines are read.
 
-    An incomplete last line from a killed process is removed. The caller must ensure that no other
-    process uses the file. Raises DataError for a damaged line, and OutputError if a line cannot be
-    written.
+    If a process was killed while it wrote the last line, the incomplete line is removed. The caller
+    must ensure that no other process uses the file. Raises DataError for a damaged line, and
+    OutputError if a line cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -117,7 +117,7 @@ class MeasurementFile(MeasurementStore):
         super().add(settings, round, values)
 
     def close(self) -> None:
-        """Close the file. May be called again."""
+        """Close the file. This method may be called more than once."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -170,7 +170,10 @@ class Sweep:
         return [[by_round[round] for round in rounds] for by_round in by_point]
 
     def _measure_point(self, settings: Values, round: int) -> Dict[str, Any]:
-        """Return the measurement of these settings in a round; make and store it if missing."""
+        """Return the measurement of these settings in a round.
+
+        If the measurement is missing, make it and store it.
+        """
         values = self.store.find(settings, round)
         if values is None:
             values = dict(self.measure(settings, round))
@@ -374,5 +377,5 @@ def _format_option(options: Mapping[str, Any], name: str) -> str:
 
 
 def _escape_unprintable(text: str) -> str:
-    """Return the text, escaped if it contains control characters, as a damaged file may."""
+    """Return the text, escaped if it contains control characters, as in a damaged file."""
     return text if text.isprintable() else ascii(text)

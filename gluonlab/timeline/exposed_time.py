@@ -1,7 +1,7 @@
 """Computes exposed time: the part of each phase's time that no other phase of a step hides.
 
 A moment counts for the first phase of PHASE_PRIORITY that any device runs at that moment. For
-example, a sum while another device computes backward has no exposed time. Time in which all devices
+example, a sum has no exposed time while another device computes backward. Time in which all devices
 are idle counts for the host until it has queued the next operator, and then for the phase of that
 operator.
 """
@@ -40,7 +40,7 @@ PHASE_PRIORITY = (FORWARD, BACKWARD, UPDATE, SUM, COPY, OTHER)
 def exposed_seconds(timeline: Timeline) -> Dict[str, float]:
     """Return the exposed seconds per step of each phase, and of `INPUT`, HOST_TIME and STORE.
 
-    Their sum is the time of a step.
+    The results add up to the time of a step.
     """
     busy: List[Interval] = []
     exposed: Dict[str, float] = {}
@@ -70,19 +70,19 @@ def exposed_seconds(timeline: Timeline) -> Dict[str, float]:
 class TimeShares(NamedTuple):
     """Fractions of a device's time, by category. The fractions sum to 1.
 
-    The categories are those of Meta's Holistic Trace Analysis ("Temporal breakdown" and "Idle time
-    breakdown" in its documentation), except for ``core``.
+    The categories are taken from Meta's Holistic Trace Analysis ("Temporal breakdown" and "Idle
+    time breakdown" in its documentation), except for ``core``.
 
     Attributes:
         computing: Forward, backward and update.
         communicating: Sums, and copies between devices.
         memory: Copies of images to the device, and of losses from the device.
-        host: Idle until the host had queued the device's next operator.
-        kernel: Idle for at most LAUNCH_US (30 ns in Holistic Trace Analysis), or while the next
-            operator had to wait for another device (`_OtherDevices`).
+        host: Idle time until the host had queued the device's next operator.
+        kernel: Idle time of at most LAUNCH_US (30 ns in Holistic Trace Analysis), or in which the
+            next operator had to wait for another device (`_OtherDevices`).
         core: Other idle time, up to the time in which the threads of all devices waited for a core
-            (`gluonlab.timeline.recorder`). The threads of all devices count, since this device can
-            depend on them.
+            (`gluonlab.timeline.recorder`). The threads of all devices count, because this device
+            can depend on all of them.
         unknown: The remaining idle time.
     """
 
@@ -96,7 +96,7 @@ class TimeShares(NamedTuple):
 
 
 def time_shares(timeline: Timeline, row: str) -> TimeShares:
-    """Return the fraction of a device's time in each category; ``row``: such as ``cpu(0)``."""
+    """Return the fraction of a device's time in each category. ``row``: for example ``cpu(0)``."""
     shares = timeline.phase_shares(row)
     device_spans = [span for span in _spans_with_phase_and_step(timeline) if span[0].row == row]
     queued, others = QueueTimes(timeline), _OtherDevices(timeline, row)
@@ -129,9 +129,10 @@ def time_shares(timeline: Timeline, row: str) -> TimeShares:
 class _OtherDevices:
     """Work of the other devices that an operator of this device had to wait for.
 
-    In synchronous training an operator can depend on sums and copies of any step, and on all
-    operators of the same or an earlier step. Only operators that had ended when this device's
-    operator started count, together with everything that their devices ran before.
+    In synchronous training, an operator can depend on sums and copies of any step, and on all
+    operators of the same or an earlier step. An operator of another device counts only if it had
+    ended when this device's operator started. All earlier operators of the other device then also
+    count.
     """
 
     def __init__(self, timeline: Timeline, row: str) -> None:
@@ -165,8 +166,8 @@ class _OtherDevices:
         """Return when a device ended the last operator that ``step`` may have waited for in a gap.
 
         If there is no such operator, return the start of the gap. ``name``: the device. ``step``:
-        the step of the waiting operator. If ``step`` is None, after the last operator, return the
-        end of the gap.
+        the step of the waiting operator. If ``step`` is None, because the gap is after the last
+        operator, return the end of the gap.
         """
         if step is None:
             return gap[1]
@@ -199,7 +200,8 @@ class QueueTimes:
 
         If several phases queue operators of this name, such as copies, the operator's phase is a
         guess, so any of these phases may have queued it. An operator of OTHER may have been queued
-        at any time, since the loader copies images from its own thread as soon as it has them.
+        at any time, because the loader copies images from its own thread as soon as they are
+        available.
         """
         if phase == OTHER:
             return begin
@@ -231,10 +233,13 @@ PhasedSpan = Tuple[Span, str, int]
 
 
 def _spans_with_phase_and_step(timeline: Timeline) -> List[PhasedSpan]:
-    """Return all spans with phase and step, which is at most the step that the host had begun.
+    """Return all spans with their phases and steps.
 
-    `Timeline.steps` is counted by operator names. The numbers of copies and of deleted variables
-    vary from step to step, so the count can be too high; the host's step limits it.
+    The step of a span is at most the step that the host had started.
+
+    The steps in `Timeline.steps` are counted by operator names. The numbers of copies and of
+    deleted variables vary from step to step, so the count can be too high. The host's step limits
+    the count.
     """
     return [
         (span, phase, min(step, max(0, bisect_right(timeline.starts, span.begin) - 1)))

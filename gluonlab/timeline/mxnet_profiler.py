@@ -3,10 +3,10 @@
 This module works around three problems of MXNet 1.9.1:
 
 - The profiler can be configured only once.
-- It appends each trace to the previous one in the same file. If the file has been removed, the new
-  file lacks the beginning: the opening brackets, and the names of the rows.
-- By default it records calls of the C API. If a thread is within such a call when recording starts,
-  the process crashes, since MXNet pops a call that was never pushed.
+- The profiler appends each trace to the previous trace in the same file. If the file has been
+  removed, the new file lacks the beginning: the opening brackets, and the names of the rows.
+- By default, the profiler records calls of the C API. If a thread is within such a call when
+  recording starts, the process crashes, because MXNet pops a call that was never pushed.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def start_recording() -> None:
 
 
 def stop_recording() -> None:
-    """Stop recording, if it is on."""
+    """Stop recording, if the profiler is recording."""
     profiler.set_state("stop")
 
 
 def take_events() -> List[Event]:
-    """Stop recording; return and delete the events so far, in Chrome's trace format.
+    """Stop recording. Return the events in Chrome's trace format, and delete them.
 
-    Raises EngineError if MXNet has written them to another file.
+    Raises EngineError if MXNet has written the events to another file.
     """
     assert _file is not None
     stop_recording()
@@ -82,7 +82,7 @@ def take_events() -> List[Event]:
 
 
 def _rename_cpu_row(event: Event) -> Event:
-    """Return the event; without GPUs, a row named after GPU memory is renamed to a CPU device.
+    """Return the event. If there are no GPUs, a row named after GPU memory becomes a CPU device.
 
     MXNet has one row for each core, followed by the two rows of MEMORY_OF_GPUS. If there are more
     CPU devices than cores, MXNet writes their events to these two rows.

@@ -1,6 +1,6 @@
 """Records training steps: MXNet's trace of the devices, and when the host queued each phase.
 
-MXNet's trace contains operators, without the phase (forward, backward, sum, ...) of each. So the
+MXNet's trace contains operators, but not their phases (forward, backward, sum, ...). So the
 recorder first learns which operators each phase queues: it runs one step in which the host waits
 after each phase. Later steps queue the same operators, in any order.
 """
@@ -34,10 +34,11 @@ CORE_WAITS_OPERATOR = b"gluonlab.CoreWaits"  # operator name for the engine call
 
 
 class Recorder:
-    """Records some steps: call `learn` for one step, `record` for the next ones, and then `end`.
+    """Records some steps: call `learn` for one step, `record` for the next steps, and then `end`.
 
-    Each step is a function ``train(hook)``. For each phase, it calls ``hook(name, queue)`` with the
-    phase's name and the function that queues the phase's operators. The hook calls ``queue``.
+    Each step is a function ``train(hook)``. For each phase, the step calls ``hook(name, queue)``
+    with the phase's name and the function that queues the phase's operators. The hook calls
+    ``queue``.
 
     Args:
         rows: The devices.
@@ -107,7 +108,7 @@ class Recorder:
         self._idle[phase] = self._idle.get(phase, 0.0) + span.end - span.begin - computing
 
     def end(self) -> Timeline:
-        """Wait for the steps; return their timeline."""
+        """Wait until the steps have finished, and return their timeline."""
         nd.waitall()
         end, core_waits = _now_us(), self._core_waits.wait_micros()
         events = mxnet_profiler.take_events()
@@ -148,7 +149,7 @@ class PhaseWindow(NamedTuple):
 class PhaseMap:
     """The phase of each operator, by device and operator name.
 
-    ``spans``: the operators of the learned step. ``windows``: when each of its phases ran.
+    ``spans``: the operators of the learned step. ``windows``: when each phase of this step ran.
     """
 
     def __init__(self, spans: Sequence[Span], windows: Sequence[PhaseWindow]) -> None:
@@ -234,23 +235,26 @@ class CoreWaits:
     """Time that the devices' threads wait for a core, from ``begin()`` to ``wait_micros()``.
 
     If the host has more threads than cores, a CPU device can be idle although its next operator is
-    ready, and MXNet's trace does not show why. On Linux, /proc/self/task/ID/schedstat contains the
-    nanoseconds in which a thread ran, and in which it waited for a core (see sched-stats.rst).
-    MXNet has one thread for each CPU device. MXNet's other threads, which compute some sums, are
-    not counted.
+    ready, and MXNet's trace does not show why. On Linux, /proc/self/task/ID/schedstat contains how
+    many nanoseconds a thread ran, and how many it waited for a core (see sched-stats.rst). MXNet
+    has one thread for each CPU device. MXNet's other threads, which compute some sums, are not
+    counted.
     """
 
     def __init__(self, ctxs: Sequence[mx.Context]) -> None:
-        """Find the thread of each CPU device. This waits for the devices' operators."""
+        """Find the thread of each CPU device. The search waits for the devices' operators."""
         self._threads = {str(ctx): _find_device_thread(ctx) for ctx in ctxs if ctx.device_type == "cpu"}
         self._before: Dict[str, float] = {}
 
     def begin(self) -> None:
-        """Start counting."""
+        """Start measuring."""
         self._before = self._read_waits()
 
     def wait_micros(self) -> Dict[str, float]:
-        """Return the microseconds for each device, except where the system does not report them."""
+        """Return for how many microseconds each device's thread waited for a core.
+
+        Devices for which the system does not report this time are omitted.
+        """
         return {row: now - self._before[row] for row, now in self._read_waits().items() if row in self._before}
 
     def _read_waits(self) -> Dict[str, float]:

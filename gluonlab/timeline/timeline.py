@@ -106,7 +106,8 @@ class Timeline(NamedTuple):
     def phase_shares(self, row: str) -> Dict[str, float]:
         """Return the fraction of a device's time in each phase and in WAITING; they sum to 1.
 
-        Time in which operators of several phases ran counts for the first one in PHASES.
+        Time in which operators of several phases ran counts for the first of these phases in
+        PHASES.
         """
         total, busy, shares = self.end - self.begin, 0.0, {}
         for number, phase in enumerate(PHASES):

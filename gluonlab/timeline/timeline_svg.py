@@ -1,4 +1,4 @@
-"""SVG picture of a timeline: a row of phases for each device, and one for the host."""
+"""SVG picture of a timeline, with a row of phases for each device and for the host."""
 
 from __future__ import annotations
 

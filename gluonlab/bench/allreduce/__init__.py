@@ -1,1 +1,1 @@
-"""Implementation of ``gluonlab allreduce``: measures, predicts and draws allreduce algorithms."""
+"""Code behind ``gluonlab allreduce``, which measures, predicts and draws allreduce algorithms."""

@@ -46,14 +46,14 @@ class NamedSchedule:
     by_size: Optional[SchedulesBySize] = None
 
     def schedule_for(self, size_bytes: float) -> Schedule:
-        """Return the schedule that sums a buffer of ``size_bytes`` on each device."""
+        """Return the schedule for an allreduce of ``size_bytes`` per device."""
         return self.by_size.cheapest(size_bytes) if self.by_size else self.schedule
 
 
 def parse_algorithms(text: str, choices: Sequence[str]) -> Optional[List[str]]:
     """Return the comma-separated names in ``text``, or None for ``all``.
 
-    Raises a ScheduleError that lists the choices for other names.
+    If a name is unknown, raises a ScheduleError that lists the choices.
     """
     names = [name.strip() for name in text.split(",")]
     if names == ["all"]:
@@ -65,7 +65,10 @@ def parse_algorithms(text: str, choices: Sequence[str]) -> Optional[List[str]]:
 
 
 def parse_groups(text: str) -> RankGroups:
-    """Return groups of ranks from ``0-3/4-7`` or ``0,1/2,3``. Raises ScheduleError."""
+    """Parse groups of ranks, such as ``0-3/4-7`` or ``0,1/2,3``.
+
+    Raises ScheduleError for other text.
+    """
     groups = []
     for group in text.split("/"):
         ranks: List[int] = []
@@ -97,8 +100,8 @@ def make_plans(
         groups: Groups of ranks for the algorithm "hierarchical". The default is the topology's
             groups.
         topology: The links, if they are known. Ring-like schedules are also made for the topology's
-            best ring order. For several hosts, "hierarchical" is also combined with a ring and with
-            trees across the hosts. Without a topology, algorithms that are made for links are
+            best ring order. If there are several hosts, "hierarchical" is also combined with a ring
+            and with trees across the hosts. Without a topology, topology-aware algorithms are
             included only if ``names`` contains them.
 
     Returns:
@@ -148,8 +151,8 @@ def _make_link_aware_plans(
 ) -> List[NamedSchedule]:
     """Return the schedules that a topology-aware algorithm makes for the topology's links.
 
-    Without a topology, the schedules are made for a switch, and only if the algorithm was requested
-    by name (``named``).
+    Without a topology, the schedules are made for a switch, and only if the user requested the
+    algorithm by name (``named``).
     """
     if not (topology or named):
         return []

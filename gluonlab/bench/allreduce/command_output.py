@@ -47,7 +47,10 @@ class CommandOutput(NamedTuple):
 
 
 def _check_options(options: CommandOptions) -> Dict[str, Any]:
-    """Return the options with --chunks and --groups parsed. Raises a UsageError."""
+    """Parse the values of --chunks and --groups, and return all options.
+
+    Raises a UsageError for invalid values.
+    """
     checked = dict(options)
     if "chunks" in options:
         checked["chunks"] = whole_number_check(1, MAX_CHUNKS)("--chunks", options["chunks"])
@@ -59,7 +62,7 @@ def _check_options(options: CommandOptions) -> Dict[str, Any]:
 
 
 def draw_schedule(options: CommandOptions) -> CommandOutput:
-    """Return the drawing of a schedule as text, or write the file of --out-file."""
+    """Return the drawing of a schedule as text, or write it to the file that --out-file names."""
     from gluonlab.collectives.render import as_page, as_svg, as_text, draw
 
     options = _check_options(options)
@@ -95,7 +98,7 @@ def draw_schedule(options: CommandOptions) -> CommandOutput:
 def _make_link_aware_schedule(
     name: str, topology: Optional[Topology], world_size: int, cuts: Mapping[str, Any]
 ) -> Schedule:
-    """Return the algorithm's schedule for the smallest buffer, to be drawn.
+    """Return the schedule to draw, which is the algorithm's schedule for the smallest buffer.
 
     This schedule has the fewest steps, so it fits in a picture. ``cuts``: the values of --chunks
     and --groups, which must be None.
@@ -113,7 +116,7 @@ def _cost_tables(plan: NamedSchedule, topology: Topology) -> List[str]:
 
 
 def _parse_world_size(options: CommandOptions) -> Optional[int]:
-    """Return the number of devices that --devices names, or None."""
+    """Return the number of devices that --devices names, or None if the option is not used."""
     return count_devices(options["devices"]) if "devices" in options else None
 
 
@@ -139,7 +142,7 @@ def predict_algorithm_costs(options: CommandOptions) -> CommandOutput:
 
 
 def _predict_costs_by_hosts(options: CommandOptions) -> CommandOutput:
-    """Return the predicted times of one size for each number of hosts in --hosts."""
+    """Return the predicted times for one buffer size and for each number of hosts in --hosts."""
     for name in sorted({"all", "devices", "chunks", "groups"} & set(options)):
         raise ConfigError(f"{option_name(name)} has no effect with --hosts: omit it")
     machine, hosts = options["topology"], predicted_costs.parse_host_counts(options["hosts"])
@@ -184,7 +187,10 @@ def search_schedules(options: CommandOptions) -> CommandOutput:
 
 
 def show_choices(options: CommandOptions) -> CommandOutput:
-    """Return the schedule that auto chooses for each size, compared with others if measured."""
+    """Return the schedule that auto chooses for each size.
+
+    Without --simulate, auto's choices are measured and compared with the other algorithms.
+    """
     if "simulate" in options:
         for name in [name for name in MEASURING_OPTIONS if name in options]:
             raise ConfigError(f"{option_name(name)} has no effect with --simulate: omit it")
@@ -228,7 +234,7 @@ def measure_algorithms(options: CommandOptions) -> CommandOutput:
 
 
 def _save_plot(options: CommandOptions, rows: Sequence[Any], world_size: int, title: str) -> None:
-    """Plot the rows in the file that --plot names, if that option is given."""
+    """Plot the rows, and write the plot to the file that --plot names, if any."""
     if "plot" in options:
         from gluonlab.bench.allreduce.plot_bandwidth import make_figure
 

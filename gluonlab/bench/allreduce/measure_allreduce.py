@@ -1,9 +1,9 @@
 """Measures how long an allreduce takes, for each algorithm and each size.
 
-For comparison, it also measures MXNet's stores, and the loop from the chapter "Training on Multiple
-GPUs" in Dive into Deep Learning (row "chapter"). On request, sums over processes with one device
-each are also measured. A row of the result contains the time, the bandwidth as in nccl-tests, the
-error, the time predicted by the cost model, and the memory limit.
+For comparison, the module also measures MXNet's kvstores, and the loop from the chapter "Training
+on Multiple GPUs" in Dive into Deep Learning (row "chapter"). Optionally, it also measures sums
+across processes that have one device each. A row of the result contains the time, the bandwidth as
+in nccl-tests, the error, the time predicted by the cost model, and the memory limit.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ Arrays = List[List[nd.NDArray]]  # [rank][number of the array]
 
 @dataclass(frozen=True)
 class Variant:
-    """A method to sum arrays, measured in one row of the table.
+    """One way to sum arrays, which is measured in one row of the table.
 
-    ``make(arrays)`` returns a call that queues the sum of ``arrays`` over the ranks.
-    ``schedule_for(size_bytes)`` returns the schedule that the call runs, for the cost model; None
-    if the variant runs no schedule.
+    ``make(arrays)`` returns a function that queues the sum of ``arrays`` over the ranks.
+    ``schedule_for(size_bytes)`` returns the schedule that this function runs, for the cost model.
+    ``schedule_for`` is None if the variant does not run a schedule.
     """
 
     label: str
@@ -91,11 +91,11 @@ class Variant:
 def make_variants(
     names: Optional[Sequence[str]], plans: Sequence[NamedSchedule], ctxs: Sequence[mx.Context], array_count: int
 ) -> List[Variant]:
-    """Return the variants to measure: those of PEERS, such as MXNet's stores, and ``plans``.
+    """Return the variants to measure: those of PEERS, such as MXNet's kvstores, and ``plans``.
 
-    ``names``: the requested algorithms and stores. None selects all stores that work on ``ctxs``,
-    and sharded-whole if ``array_count`` is above 1. ``sharded-whole`` sums each array on one
-    device, without dividing the array. Raises KVStoreError for a requested store that does not work
+    ``names``: the requested algorithms and kvstores. None selects all kvstores that work on
+    ``ctxs``, and sharded-whole if ``array_count`` is above 1. ``sharded-whole`` sums each array on
+    one device, without dividing the array. Raises KVStoreError if a requested kvstore does not work
     on ``ctxs``.
     """
     variants = []
@@ -112,7 +112,7 @@ def make_variants(
 
 
 def _is_store_usable(name: str, ctxs: Sequence[mx.Context]) -> bool:
-    """Return whether MXNet's store ``name`` can be created for these devices."""
+    """Return whether MXNet's kvstore ``name`` can be created for these devices."""
     try:
         make_kvstore(name, ctxs)
     except KVStoreError:
@@ -121,15 +121,15 @@ def _is_store_usable(name: str, ctxs: Sequence[mx.Context]) -> bool:
 
 
 def _execute_plan(plan: NamedSchedule, whole: bool = False) -> Callable[[Arrays], Callable[[], None]]:
-    """Return a function that, given arrays, makes a call that runs the plan's schedule.
+    """Return the function ``make`` of a `Variant` that runs the plan's schedule.
 
-    ``whole``: whether each array stays undivided.
+    ``whole``: whether to sum each array without dividing it.
     """
     return lambda arrays: Executor(plan.schedule_for(total_bytes(arrays[0])), arrays, whole).run
 
 
 def _make_chapter_allreduce(arrays: Arrays) -> Callable[[], None]:
-    """Return a call that sums with `gluonlab.scratch`, the code from the book's chapter."""
+    """Return a function that sums arrays with the code from the chapter (`gluonlab.scratch`)."""
 
     def run() -> None:
         for replicas in zip(*arrays):
@@ -139,7 +139,7 @@ def _make_chapter_allreduce(arrays: Arrays) -> Callable[[], None]:
 
 
 def _prepare_native_allreduce(name: str, ctxs: Sequence[mx.Context]) -> Callable[[Arrays], Callable[[], None]]:
-    """Return a function that, given arrays, makes a call that sums them with MXNet's store."""
+    """Return the function ``make`` of a `Variant` that sums arrays with an MXNet kvstore."""
 
     def make(arrays: Arrays) -> Callable[[], None]:
         store = make_kvstore(name, ctxs)
@@ -161,9 +161,9 @@ def _prepare_native_allreduce(name: str, ctxs: Sequence[mx.Context]) -> Callable
 
 
 class ProcessGroupWorker:
-    """A group of processes that sum over ``backend``.
+    """A group of processes that sum arrays through ``backend``.
 
-    ``worker``: the first process. ``label``: the name of the row.
+    ``worker``: the first process. ``label``: the name of the table row.
     """
 
     def __init__(self, backend: str, worker: Worker) -> None:
@@ -171,10 +171,12 @@ class ProcessGroupWorker:
         self._worker = worker
 
     def ask(self, steps: int, count: int, arrays: int) -> "dict[str, float]":
-        """Sum arrays ``steps`` times in the processes; return the seconds, or the error if 0 steps.
+        """Sum arrays ``steps`` times in the processes, and return the seconds.
+
+        If ``steps`` is 0, return the error of a sum instead.
 
         ``arrays``: the number of arrays. ``count``: the total number of elements in all arrays.
-        Raises RunError.
+        Raises RunError if a process fails.
         """
         request = {"steps": steps, "count": count, "arrays": arrays}
         try:
@@ -184,13 +186,16 @@ class ProcessGroupWorker:
 
 
 class MultiprocessAllreduce:
-    """A sum over processes, which measure the time: ``count`` elements in ``arrays`` arrays."""
+    """A sum across processes of ``arrays`` arrays, which have ``count`` elements in total.
+
+    The processes measure the time.
+    """
 
     def __init__(self, processes: ProcessGroupWorker, count: int, arrays: int) -> None:
         self._processes, self._size = processes, (count, arrays)
 
     def measure_error(self) -> float:
-        """Return the largest error, in any process, when summing random whole numbers."""
+        """Sum random whole numbers, and return the largest error in any process."""
         return self._processes.ask(0, *self._size)["difference"]
 
     def mean_seconds(self, repeat: int) -> float:
@@ -250,8 +255,8 @@ class AllreduceRow:
         seconds: seconds per allreduce in each round.
         error: the largest difference from the exact sum on any device.
         predicted_s: how many seconds the schedule takes according to the cost model.
-        limit_s: the memory limit in each round.
-        floor_s: the lower bound of the predicted times for all schedules.
+        limit_s: the seconds of the memory limit (`MemoryLimit`) in each round.
+        floor_s: a lower bound on the predicted time of any schedule.
     """
 
     algorithm: str
@@ -283,7 +288,7 @@ class AllreduceRow:
 
     @property
     def of_limit(self) -> Optional[float]:
-        """Return the speed divided by the memory limit's speed: the median over the rounds."""
+        """Return the speed relative to the memory limit's speed: the median ratio over rounds."""
         return median_ratio(self.limit_s, self.seconds) if self.limit_s else None
 
     def as_json(self) -> Dict[str, Any]:
@@ -306,7 +311,7 @@ class AllreduceReport:
     """The rows of a measurement.
 
     ``topology``: the links with which the cost model predicts times, or None. ``speeds``: the
-    measured speeds, if ``topology`` was made from them.
+    measured speeds from which ``topology`` was made, or None.
     """
 
     rows: List[AllreduceRow]
@@ -338,9 +343,10 @@ def measure(
         arrays: Number of arrays over which each size is split.
         rounds: Number of measurements per row.
         iters: Allreduces per measurement; None for as many as take about 30 ms.
-        topology: Links for the cost model. If None, speeds are measured for CPU devices.
-        processes: Groups of processes that are also measured, with float32. Each group has as many
-            processes as there are devices.
+        topology: Links for the cost model. If None, the cost model uses measured speeds if the
+            devices are CPU devices.
+        processes: Groups of processes that are also measured, always with float32. Each group has
+            as many processes as there are devices.
         warmup: Allreduces before the first measurement; see `time_interleaved`.
 
     Returns:
@@ -366,7 +372,10 @@ def measure(
 
 
 def _count_elements(size_bytes: int, dtype: str, arrays: int) -> int:
-    """Return the number of elements in ``size_bytes``. Raise ConfigError for empty arrays."""
+    """Return the number of elements in ``size_bytes``.
+
+    Raises ConfigError if an array would be empty.
+    """
     count = size_bytes // np.dtype(dtype).itemsize
     if count < arrays:
         raise ConfigError(
@@ -385,10 +394,11 @@ def _measure_size(
     topology: Optional[Topology],
     on_round: Callable[[], object],
 ) -> List[AllreduceRow]:
-    """Measure all variants at one size, and return their rows, with rows of processes first.
+    """Measure all variants at one size, and return their rows, with process groups first.
 
-    ``calls_per_row``: calls per measurement and warm-up calls, see `time_interleaved`.
-    ``topology``: the links for the cost model. ``on_round`` is called after each round.
+    ``calls_per_row``: the number of calls per measurement and the number of warm-up calls (see
+    `time_interleaved`). ``topology``: the links for the cost model. ``on_round`` is called after
+    each round.
     """
     ctxs, count, dtype = buffers.ctxs, buffers.count, buffers.dtype
     calls = {variant.label: variant.make(buffers.arrays) for variant in variants}
@@ -407,7 +417,7 @@ def _measure_size(
     floor_s = floor_of(topology).seconds(size) if topology else None
 
     def make_row(label: str, schedule_for: Optional[Callable[[float], Schedule]]) -> AllreduceRow:
-        """Return the measured row of ``label``, with a predicted time if it has a schedule."""
+        """Return the row named ``label``, with a predicted time if the variant has a schedule."""
         schedule = schedule_for(size) if schedule_for and topology else None
         priced_s = price(schedule, topology, size).seconds if schedule and topology else None
         measured = (len(buffers.arrays[0]), tuple(seconds[label]), errors[label])
@@ -418,12 +428,13 @@ def _measure_size(
 
 
 class AllreduceBuffers:
-    """The arrays that all variants sum, and numbers to check the sums.
+    """The arrays that all variants sum, and the numbers that are needed to check the sums.
 
-    The arrays have already been written, so no measurement includes a page fault.
+    The arrays are filled with zeros when they are created, so no measurement includes a page fault.
 
-    ``count``: elements on each device, split over ``arrays`` arrays. The devices ``ctxs`` are ranks
-    ``first_rank`` and up, out of ``world_size`` ranks. By default, they are all ranks.
+    ``count``: the number of elements on each device, split over ``arrays`` arrays. The devices
+    ``ctxs`` have the ranks from ``first_rank`` upward, out of ``world_size`` ranks. By default,
+    there are no other ranks.
     """
 
     def __init__(
@@ -460,7 +471,7 @@ class AllreduceBuffers:
         return float(np.max(differences))  # unlike max, np.max returns NaN if any number is NaN
 
     def clear(self) -> None:
-        """Set all arrays to zero, and free the memory of the checks.
+        """Set all arrays to zero, and free the memory that the checks used.
 
         Repeatedly summing nonzero numbers would overflow.
         """
@@ -520,10 +531,10 @@ class AllreduceMeasurement(NamedTuple):
 
 
 def measure_by_options(options: CommandOptions, schedules_alone: bool = False) -> AllreduceMeasurement:
-    """Run the measurement for the command's options. Raises a UsageError for invalid options.
+    """Run the measurement with the command's options. Raises a UsageError for invalid options.
 
     ``schedules_alone``: whether to measure only auto and the schedules of all algorithms, without
-    MXNet's stores.
+    MXNet's kvstores.
     """
     sizes = parse_sizes(options.get("bytes", DEFAULT_SIZES))
     minimums = {"arrays": 1, "iters": 1, "rounds": 1, "warmup": 0}
@@ -559,7 +570,7 @@ def measure_by_options(options: CommandOptions, schedules_alone: bool = False) -
 def _parse_processes(options: CommandOptions, ctxs: Sequence[Any], dtype: str) -> List[str]:
     """Return the backends that --processes names.
 
-    Raises ConfigError for options that are not supported for sums over processes.
+    Raises ConfigError if other options do not support sums across processes.
     """
     if "processes" not in options:
         return []

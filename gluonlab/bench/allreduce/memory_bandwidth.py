@@ -1,6 +1,6 @@
 """Measures the memory bandwidth of this machine through MXNet.
 
-`MemoryLimit` measures a lower bound for how long any allreduce takes on CPU devices. `probe_speeds`
+`MemoryLimit` measures a lower bound on the time of any allreduce on CPU devices. `probe_speeds`
 measures the speeds from which the cost model predicts how long schedules take.
 """
 
@@ -36,11 +36,11 @@ MIN_PROBE_BYTES, MAX_PROBE_BYTES = 2**20, 2**25
 
 
 class MemoryLimit:
-    """A lower bound for how long an allreduce of ``size_bytes`` takes on CPU devices.
+    """A lower bound on the time that an allreduce of ``size_bytes`` takes on CPU devices.
 
-    ``calls`` contains two calls that read and write a buffer on every device. One call copies the
-    buffer, and the other scales the buffer in place. No allreduce can be faster than the faster of
-    these two calls.
+    ``calls`` contains two functions that read and write a buffer on every device. One function
+    copies the buffer, and the other scales the buffer in place. No allreduce can be faster than the
+    faster of these two functions.
     """
 
     def __init__(self, ctxs: Sequence[mx.Context], size_bytes: int, dtype: str) -> None:
@@ -56,7 +56,7 @@ class MemoryLimit:
     def seconds(self, measured: Mapping[str, Sequence[float]]) -> Tuple[float, ...]:
         """Return the minimum number of seconds that an allreduce takes, for each round.
 
-        ``measured``: name of a call -> its seconds in each round.
+        ``measured``: the seconds of each function in each round, by the name of the function.
         """
         return tuple(min(times) * self._part for times in zip(*[measured[name] for name in self.calls]))
 
@@ -87,7 +87,7 @@ class MemorySpeeds:
 def probe_speeds(ctxs: Sequence[mx.Context], size_bytes: int) -> MemorySpeeds:
     """Measure the executor's latency and its copy and addition speeds on several devices.
 
-    The buffer on each device has about ``size_bytes``. The speeds come from these schedules:
+    Each device has a buffer of about ``size_bytes`` bytes. The speeds come from these schedules:
 
     - All devices together: the two halves of a ring, reduce-scatter (add) and all-gather (copy).
     - One device alone: it adds another device's buffer, or sends its buffer to all others.
@@ -108,7 +108,7 @@ def probe_speeds(ctxs: Sequence[mx.Context], size_bytes: int) -> MemorySpeeds:
     latency_s = seconds["latency"] / copies.transfers
 
     def payload_bytes_per_s(name: str) -> float:
-        """Return the bytes/s of schedule ``name`` in ``large``, excluding the latency."""
+        """Return the bytes/s that schedule ``name`` transfers, excluding the latency."""
         schedule = large[name]
         payload = schedule.transfers * elements * 4 / schedule.chunks
         moving_s = seconds[name] - schedule.transfers * latency_s

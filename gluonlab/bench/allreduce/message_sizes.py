@@ -41,7 +41,7 @@ def parse_sizes(text: str, option: str = "--bytes") -> List[int]:
 
 
 def _parse_range(text: str, option_text: str) -> List[int]:
-    """Return the sizes of ``1KiB`` or ``1KiB:64MiB:4``. Errors begin with ``option_text``."""
+    """Parse a size or a range, such as ``1KiB:64MiB:4``. Errors begin with ``option_text``."""
     first_text, *further_texts = text.split(":")
     if len(further_texts) > 2:
         raise ConfigError(f"{option_text}: {_SIZE_HELP}")
@@ -64,7 +64,7 @@ def _parse_range(text: str, option_text: str) -> List[int]:
 
 
 def _parse_size(part: str, option_text: str) -> int:
-    """Return a size such as ``46MB`` in bytes. Errors begin with ``option_text``."""
+    """Parse a size such as ``46MB``, and return it in bytes. Errors begin with ``option_text``."""
     match = _SIZE_PATTERN.fullmatch(part.lower())
     if not match or match[2] not in UNITS:
         raise ConfigError(f"{option_text}: {_SIZE_HELP}")

@@ -1,7 +1,7 @@
-"""The job that each process runs in the benchmark of allreduce over processes on this host.
+"""The job that each process runs when ``allreduce bench`` measures sums across processes.
 
-The job times summing arrays on one CPU device with one thread. The benchmark starts rank 0, and
-rank 0 starts the other ranks.
+The job measures how long it takes to sum arrays. Each process has one CPU device with one thread,
+and all processes run on this host. The benchmark starts rank 0, and rank 0 starts the other ranks.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def make_sum_job(backend: str, processes: int, first: bool = True) -> Job:
 
     ``first``: whether this process is rank 0, which starts the others.
 
-    The job is a function of ``steps``, ``count`` and ``arrays``. The job sums ``arrays`` arrays,
-    which have ``count`` elements together, ``steps`` times, and returns the total seconds. If
-    ``steps`` is 0, the job sums random whole numbers, and returns the largest ``difference`` from
-    the exact sum in any process.
+    The job is a function with the arguments ``steps``, ``count`` and ``arrays``. The job sums
+    ``arrays`` arrays with ``count`` elements in total. It repeats the sum ``steps`` times, and
+    returns the total seconds. If ``steps`` is 0, the job sums random whole numbers, and returns the
+    largest ``difference`` from the exact sum in any process.
     """
     options = {"backend": backend, "processes": processes, "first": False}
     others = start_group(backend, processes, "sum", options) if first else []

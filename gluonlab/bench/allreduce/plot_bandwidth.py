@@ -68,7 +68,8 @@ def make_curves(rows: Rows) -> List[AlgorithmCurve]:
 def make_figure(rows: Rows, world_size: int, title: str) -> Any:
     """Return a matplotlib Figure of time and busbw against size, with logarithmic axes.
 
-    Measured curves are solid, predicted ones dashed. The memory limit is dotted if it is known.
+    Measured curves are solid, and predicted curves are dashed. The memory limit is dotted if it is
+    known.
     """
     figure = new_figure(13, 6.2)
     curves = make_curves(rows)
@@ -124,7 +125,7 @@ def curve_style(label: str) -> Tuple[str, str, str]:
 
 
 def _single_point_marker(points: Sequence[Point]) -> Dict[str, str]:
-    """Return a marker for a single point, since its line would be invisible."""
+    """Return a marker if there is only one point, because a line would be invisible."""
     return {"marker": "_" if len(points) == 1 else ""}
 
 
@@ -145,7 +146,10 @@ def _format_axes(axes: Any, title: str, sizes: Sequence[int]) -> None:
 
 
 def make_ranks_figure(rows: "Sequence[PredictedRow]", title: str) -> Any:
-    """Return a matplotlib Figure of predicted time against ranks, with the lower bound."""
+    """Return a matplotlib Figure of predicted time against the number of ranks.
+
+    The figure also shows the lower bound.
+    """
     figure = new_figure(9.5, 6.2)
     axes: Any = figure.subplots()
     figure.subplots_adjust(left=0.12, right=0.69, bottom=0.1, top=0.9)
@@ -174,7 +178,10 @@ def make_ranks_figure(rows: "Sequence[PredictedRow]", title: str) -> Any:
 
 
 def _seconds_by_ranks(rows: "Sequence[PredictedRow]") -> Dict[str, Dict[int, float]]:
-    """Return {algorithm: {ranks: predicted seconds}}, with the fastest synthesized schedule."""
+    """Return {algorithm: {number of ranks: predicted seconds}}.
+
+    The fastest synthesized schedule represents all synthesized schedules.
+    """
     curves: Dict[str, Dict[int, float]] = {}
     for row in rows:
         label = SYNTHESIZED if row.algorithm.startswith(SYNTHESIZED) else row.algorithm

@@ -1,8 +1,8 @@
 """Predicts with the cost model how long allreduces take, and formats the results as tables.
 
-The floor is the lower bound of the times that any schedule takes. There are tables by size, by
-number of ranks, for synthesized schedules, and for auto's choices. No allreduce is run, and MXNet
-is not imported.
+The floor is a lower bound on the time of any schedule. There are tables by buffer size and by
+number of ranks, and tables of synthesized schedules and of the schedules that auto chooses. No
+allreduce is run, and MXNet is not imported.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ ADDITIONS = "additions"
 
 @dataclass(frozen=True)
 class PredictedRow:
-    """A schedule's predicted time at a size, and the lower bound for all schedules.
+    """A schedule's predicted time for one buffer size, and the lower bound for all schedules.
 
-    ``bottleneck``: the link for which the steps wait longest in total, or ``additions``.
+    ``bottleneck``: the link that delays the steps most in total, or ``additions``.
     """
 
     algorithm: str
@@ -74,7 +74,7 @@ class PredictedRow:
 
     @property
     def predicted_s(self) -> float:
-        """Return how many seconds the allreduce takes, as predicted."""
+        """Return the predicted time of the allreduce, in seconds."""
         return self.price.seconds
 
     @property
@@ -83,7 +83,7 @@ class PredictedRow:
         return self.price.seconds / self.floor_s if self.floor_s else None
 
     def bandwidths(self) -> List[Optional[float]]:
-        """Return algorithm and bus bandwidth in GB/s; None for each if no bytes are sent."""
+        """Return the algorithm and bus bandwidths in GB/s; both are None if no bytes are sent."""
         values = (self.price.algbw / 1e9, self.price.busbw / 1e9)
         return [value if math.isfinite(value) else None for value in values]
 
@@ -99,7 +99,7 @@ class PredictedRow:
 
 
 def predict_costs(topology: Topology, plans: Sequence[NamedSchedule], sizes: Sequence[int]) -> List[PredictedRow]:
-    """Return one row for each schedule and each of ``sizes``, in bytes."""
+    """Return one row for each schedule at each of ``sizes`` (in bytes)."""
     floor = floor_of(topology)
     rows_by_plan = [
         [
@@ -168,7 +168,7 @@ def _cost_line(row: PredictedRow, mark: str) -> str:
 
 
 def _cost_columns(row: PredictedRow, mark: str = "") -> str:
-    """Return a row's text for all columns in HEADING except the last one."""
+    """Return the text of a row for all columns in HEADING except the last column."""
     cells = ("-" if value is None else f"{value:.2f}" for value in row.bandwidths())
     columns = "".join(f"{cell:>8}" for cell in cells)
     name_and_time = f"{mark:<2}{row.algorithm:<25}{format_microseconds(row.predicted_s):>12}"
@@ -183,7 +183,7 @@ HOSTS_FACTOR = 2
 def parse_host_counts(text: str) -> List[int]:
     """Parse numbers of hosts: ``1,3,8``, or ``1:128``, which means 1, 2, 4, ... 128.
 
-    Raises ConfigError.
+    Raises ConfigError for other text.
     """
     option, counts = "--hosts", set()
     count = whole_number_check(1, MAX_HOSTS)
@@ -203,8 +203,8 @@ def predict_costs_by_hosts(
 ) -> Tuple[List[PredictedRow], Topology]:
     """Return the predicted rows for each number of hosts, and the topology for the last number.
 
-    ``hosts``: the numbers of hosts. ``names``: algorithms, or None for all. ``size``: in bytes.
-    Shows a progress bar.
+    ``hosts``: the numbers of hosts. ``names``: algorithms, or None for all. ``size``: the buffer
+    size in bytes. The function shows a progress bar.
     """
     rows: List[PredictedRow] = []
     with tqdm(hosts, unit="topology", file=sys.stderr, disable=None, leave=False) as bar:
@@ -249,7 +249,7 @@ SYNTHESIS_NOTE = (
 
 
 def search_schedules(topology: Topology, seconds: int, workers: int, out: Optional[str]) -> List[SynthesizedSchedule]:
-    """Search for the Pareto-optimal schedules for ``topology``, by steps and bytes.
+    """Search for schedules for ``topology`` that are Pareto-optimal in steps and bytes.
 
     Args:
         topology: The links.
@@ -257,7 +257,8 @@ def search_schedules(topology: Topology, seconds: int, workers: int, out: Option
         workers: Number of search threads.
         out: A new file for the schedules, or None.
 
-    Shows progress on standard error. Raises ConfigError if OR-tools is not installed.
+    The function shows its progress on standard error. Raises ConfigError if OR-tools is not
+    installed.
     """
     try:
         import ortools  # noqa: F401
@@ -276,14 +277,14 @@ def search_schedules(topology: Topology, seconds: int, workers: int, out: Option
 
 
 def make_synthesized_plans(front: Sequence[SynthesizedSchedule]) -> List[NamedSchedule]:
-    """Return each schedule with its row name in the table."""
+    """Return each schedule with the name of its row in the table."""
     return [NamedSchedule(synthesized_label(synthesized.schedule), synthesized.schedule) for synthesized in front]
 
 
 def synthesis_text(
     topology: Topology, front: Sequence[SynthesizedSchedule], sizes: Sequence[int], out: Optional[str]
 ) -> str:
-    """Return a table of the found schedules and their times, and how to use the file ``out``."""
+    """Return a table of the schedules and their times, and a command that uses the file ``out``."""
     lines = [f"  {'steps':>5}{'chunks':>8}{'rounds':>9}{'bound':>9}  status"]
     for synthesized in front:
         numbers = f"{synthesized.rounds:>9.4f}{synthesized.bound:>9.4f}"
@@ -296,12 +297,12 @@ def synthesis_text(
 
 
 def optimality_text(synthesized: SynthesizedSchedule) -> str:
-    """Return ``proved optimal``, or ``best found`` with the lower bound of the rounds."""
+    """Return ``optimal``, or ``best found`` with the lower bound on the rounds."""
     return "optimal" if synthesized.is_optimal else f"best found, lower bound {synthesized.bound:.4f}"
 
 
 def synthesis_to_json(front: Sequence[SynthesizedSchedule]) -> List[Dict[str, Any]]:
-    """Return what --json prints about the found schedules, except their times."""
+    """Return the facts that --json prints about the schedules, except their times."""
     return [
         {
             "steps": len(synthesized.schedule.steps), "chunks": synthesized.schedule.chunks,
@@ -326,7 +327,7 @@ REGRET_NOTE = (
 
 
 class TimedRow(Protocol):
-    """Interface for a measured row in the table."""
+    """Interface of a measured row in the table."""
 
     @property
     def algorithm(self) -> str:
@@ -343,10 +344,10 @@ class TimedRow(Protocol):
 
 @dataclass(frozen=True)
 class AlgorithmChoice:
-    """The schedule that auto chooses for ``size_bytes``, its predicted time and the lower bound.
+    """The schedule that auto chooses for ``size_bytes``, with its predicted time and lower bound.
 
     ``time_s``: auto's measured time, or None. ``best``: the name of the fastest measured row.
-    ``best_s``: the time measured in that row.
+    ``best_s``: the measured time of that row.
     """
 
     size_bytes: int
@@ -427,7 +428,7 @@ def _table_line(row: ScheduleFromSize) -> str:
 
 
 def _choice_line(choice: AlgorithmChoice) -> str:
-    """Return the table's line of one choice, with the measured columns if there are any."""
+    """Return the table line for one choice, with the measured columns if there are any."""
     factor = format_factor(choice.predicted_s / choice.floor_s if choice.floor_s else None)
     line = f"  {format_size(choice.size_bytes):>8}{format_microseconds(choice.predicted_s):>9}{factor:>8}"
     if choice.regret is None:

@@ -32,7 +32,7 @@ def format_report(report: AllreduceReport, notes: Sequence[str] = ()) -> str:
 
 
 def rows_table(rows: Sequence[AllreduceRow]) -> str:
-    """Return the rows, with a heading for each size, number of devices and number of arrays."""
+    """Return the rows as text, with a heading for each size, device count and array count."""
     columns = f"{'time us':>11}{'algbw':>7}{'busbw':>7}{'error':>8}{'pred. us':>10}{'of limit':>10}"
     lines = [f"{'size B':>15}{'count':>16}  type", f"  {'algorithm':<25}{columns}"]
     for _, group in groupby(rows, key=lambda row: (row.size_bytes, row.world_size, row.arrays)):
@@ -71,7 +71,7 @@ def _limit_line(row: AllreduceRow, seconds: float) -> str:
 
 
 def _lower_bound_line(rows: Sequence[AllreduceRow]) -> str:
-    """Return a line with the lower bound of predicted times, and how close the rows come to it."""
+    """Return a line with the lower bound, and the ratio of the best prediction to this bound."""
     floor_s = rows[0].floor_s or 0.0
     lowest = min((row.predicted_s for row in rows if row.predicted_s is not None), default=None)
     gap = format_factor(None if lowest is None else lowest / floor_s)
@@ -79,7 +79,7 @@ def _lower_bound_line(rows: Sequence[AllreduceRow]) -> str:
 
 
 def _result_line(row: AllreduceRow) -> str:
-    """Return the table's line of one algorithm: time, bandwidths, error and predicted time."""
+    """Return the table line for one algorithm: time, bandwidths, error and predicted time."""
     of_limit = "-" if row.of_limit is None else f"{row.of_limit:.0%}"
     error = "0" if row.error == 0 else "nan" if math.isnan(row.error) else f"{row.error:.1e}"
     start = _bandwidth_columns(row.algorithm, row.time_s, row.algbw, row.busbw)

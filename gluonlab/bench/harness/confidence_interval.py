@@ -1,6 +1,7 @@
-"""95 % confidence intervals over rounds, by bootstrap, without an assumed distribution.
+"""Computes 95 % confidence intervals over rounds with the bootstrap, for any distribution.
 
-Times on a shared machine have long tails, so means and their standard errors are misleading.
+The distribution of times on a shared machine has a long tail, so means and their standard errors
+are misleading.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ _T = TypeVar("_T")
 def median_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:
     """Return the median over rounds of numerator / denominator.
 
-    If the machine is slow for a whole round, both values change alike, and the ratio stays the
-    same.
+    If the machine is slow for a whole round, both values change by the same factor, and the ratio
+    stays the same.
     """
     return median(a / b for a, b in zip(numerators, denominators))
 
@@ -35,16 +36,16 @@ class Estimate(NamedTuple):
 def estimate_intervals(
     rounds: Mapping[str, Sequence[float]], statistic: Callable[[Mapping[str, float]], Mapping[str, float]]
 ) -> Dict[str, Estimate]:
-    """Return the numbers that ``statistic`` computes from medians over rounds, with intervals.
+    """Return the numbers that ``statistic`` computes from medians, with confidence intervals.
 
     Args:
-        rounds: Name of a quantity -> its value in each round. Index i refers to the same round for
-            all quantities.
-        statistic: Function from {quantity: median over rounds} to {name of a number: number}. The
-            names must be the same for any medians.
+        rounds: The values of each quantity in all rounds, by the name of the quantity. Index i
+            refers to the same round for all quantities.
+        statistic: A function that receives the medians over rounds by quantity, and returns numbers
+            by name. The names must not depend on the medians.
 
     Returns:
-        The numbers by name. Each interval contains the middle 95 % of the numbers for resampled
+        The estimates by name. Each interval contains the middle 95 % of the numbers for resampled
         rounds.
     """
     import numpy as np  # imported here, because --help does not need numpy
@@ -68,21 +69,21 @@ def bootstrap_interval(
 ) -> Optional[Tuple[float, float]]:
     """Return the 95 % confidence interval of a ``statistic`` computed from groups of values.
 
-    Each of BOOTSTRAP_DRAWS draws values from every group with replacement. The interval contains
-    the middle 95 % of the statistic of these draws (Efron, Tibshirani, "An introduction to the
-    bootstrap", 1993, section 13.3). The draws are pseudo-random with a fixed seed, so equal values
-    result in equal intervals.
+    Values are drawn from every group with replacement, BOOTSTRAP_DRAWS times. The interval contains
+    the middle 95 % of the statistic's values for these draws (Efron, Tibshirani, "An introduction
+    to the bootstrap", 1993, section 13.3). The draws are pseudo-random with a fixed seed, so equal
+    values result in equal intervals.
 
     Args:
         groups: The groups of values.
-        statistic: Function of the drawn groups. If it returns None, the draw counts as both
+        statistic: A function of the drawn groups. If it returns None, the draw counts as both
             infinitely low and infinitely high.
         paired: Whether the values at the same index in all groups belong together. If so, the same
             indices are drawn from all groups.
 
     Returns:
-        The lower and upper end. None if a group has fewer than two values, or if an end is
-        infinite.
+        The lower and upper ends of the interval. None if a group has fewer than two values, or if
+        an end is infinite.
     """
     if not groups or min(map(len, groups)) < 2:
         return None

@@ -1,8 +1,8 @@
 """Times variants in interleaved rounds, so that a slowdown of the machine affects all variants.
 
-`measure_subjects` runs each subject in its own worker process. In a round, the workers take turns:
-one runs some steps while the others wait. `time_interleaved` compares calls in this process, on the
-same threads.
+`measure_subjects` runs each subject in its own worker process. In each round, the workers take
+turns: one worker runs some steps while the others wait. `time_interleaved` compares calls in this
+process, on the same threads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Subject:
-    """A job of `gluonlab.bench.worker_main` to measure.
+    """A job of `gluonlab.bench.worker_main` that is measured.
 
     Attributes:
         name: The name in records.
@@ -42,7 +42,7 @@ class Subject:
         missing: Why the job cannot be measured on this machine, if this is known before the start.
         start_timeout_s: The maximum seconds until the first step has ended.
         images: Images per step, for jobs that do not report this number.
-        checkout: The folder with the gluonlab whose worker runs the job; None for this gluonlab.
+        checkout: The checkout of gluonlab whose worker runs the job; None for this checkout.
         pauses: Whether the worker is stopped between requests (see `Worker`).
     """
 
@@ -214,7 +214,7 @@ TimedCall = Union[Call, RemoteCall]
 
 
 def call_all(calls: Sequence[Call]) -> Call:
-    """Return a call that makes all of ``calls`` in the given order."""
+    """Return a function that calls all of ``calls`` in the given order."""
 
     def run() -> None:
         for call in calls:
@@ -231,19 +231,19 @@ def time_interleaved(
     block_s: Optional[float] = None,
     warmup: Optional[int] = None,
 ) -> Dict[str, List[float]]:
-    """Return how many seconds one call takes in each round, by the name of the call.
+    """Return the seconds per call in each round, by the name of the function that is called.
 
-    A round times a block of ``iters`` calls for each of ``calls``. Each round starts with a
-    different one. The host waits for the devices before and after a block, but not within it, so
-    the clock measures how fast the devices finish the queued work.
+    A round times one block for each of ``calls``: it calls that function ``iters`` times. Each
+    round starts with a different function. The host waits for the devices before and after a block,
+    but not within it, so the clock measures how fast the devices finish the queued work.
 
     Args:
-        calls: Name -> the call to time.
+        calls: The functions to time, by name.
         rounds: The number of rounds.
-        iters: Calls per block; by default as many as need ``block_s``.
-        on_round: Function that is called after each round.
+        iters: Calls per block; by default, as many as take ``block_s`` seconds.
+        on_round: A function that is called after each round.
         block_s: Seconds per block; BLOCK_S by default.
-        warmup: Calls before the first round that are not timed; by default 2, or 7 if they are short.
+        warmup: Untimed calls before the first round; by default 2, or 7 if the calls are short.
     """
     repeats = {name: _warm_up(call, iters, block_s or BLOCK_S, warmup) for name, call in calls.items()}
     seconds: Dict[str, List[float]] = {name: [] for name in calls}
@@ -269,7 +269,7 @@ def time_block(call: TimedCall, repeat: int) -> float:
 
 
 def _warm_up(call: TimedCall, iters: Optional[int], block_s: float, warmup: Optional[int]) -> int:
-    """Warm up a call, and return the number of calls per block: ``iters`` if given."""
+    """Warm up a function, and return the number of calls per block, which is ``iters`` if set."""
     if warmup:
         time_block(call, warmup)
     if warmup is not None and iters:

@@ -35,7 +35,7 @@ CHECKOUT = Path(gluonlab.__file__).resolve().parent.parent  # the folder that ho
 
 
 def describe_machine() -> str:
-    """Return lines with processor, cores, and the versions of Python, MXNet and torch."""
+    """Return lines about the processor, its cores, and the versions of Python, MXNet and torch."""
     mxnet = " and ".join(mxnet_and_cuda_libraries.installed_distributions()) or "mxnet"
     count = resources.available_cores()
     versions = f"{mxnet} {_installed_version(mxnet)}, torch {_installed_version('torch')}"
@@ -51,7 +51,7 @@ def describe_machine() -> str:
 
 
 def describe_environment(checkout: Path = CHECKOUT) -> Dict[str, Any]:
-    """Return what a record says about the checkout, the machine and the packages."""
+    """Return facts about the checkout, the machine and the packages for a record."""
     versions = {name: _installed_version(name) for name in PACKAGES}
     installed = {name: version for name, version in versions.items() if version != "not installed"}
     return {
@@ -106,7 +106,7 @@ def _installed_version(distribution: str) -> str:
 
 
 class OtherProcessLoad:
-    """A meter of the processor time that other processes have used since its creation."""
+    """A meter of the CPU time that other processes use after the meter is created."""
 
     def __init__(self) -> None:
         self._start_time, self._initial_s = time.monotonic(), self._seconds()
@@ -114,12 +114,12 @@ class OtherProcessLoad:
     def busy_cores(self) -> float:
         """Return the mean number of cores that other processes used.
 
-        Children of this process count as others until they have exited.
+        Child processes of this process count as other processes until they have exited.
         """
         return max(0.0, self._seconds() - self._initial_s) / (time.monotonic() - self._start_time)
 
     def warn_if_busy(self) -> None:
-        """Warn if other processes used the machine, which lowers every rate."""
+        """Warn if other processes kept the machine busy, because they lower all measured rates."""
         others = self.busy_cores()
         if others > BUSY_CORES:
             warn(
@@ -134,7 +134,9 @@ class OtherProcessLoad:
 
 
 def busy_seconds(stat: str, ticks_per_second: int = os.sysconf("SC_CLK_TCK")) -> float:
-    """Return the seconds, summed over CPUs, that were neither idle nor waiting since boot.
+    """Return how many seconds the CPUs have been busy since boot, summed over all CPUs.
+
+    Time in which a CPU waits for I/O does not count as busy.
 
     ``stat``: the text of /proc/stat (proc(5)).
     """
@@ -146,7 +148,8 @@ def busy_seconds(stat: str, ticks_per_second: int = os.sysconf("SC_CLK_TCK")) ->
 def require_memory(needed_bytes: int, purpose: str, remedy: str) -> None:
     """Raise ConfigError if ``needed_bytes`` exceed the free memory.
 
-    Without enough memory, the kernel might kill a process. ``purpose``: what needs the memory.
+    If there is not enough memory, the kernel might kill a process. ``purpose``: the start of the
+    error message, which describes what needs the memory.
     """
     memory = available_memory()
     if memory is not None and needed_bytes > memory.free:

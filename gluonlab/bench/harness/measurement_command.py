@@ -54,21 +54,21 @@ class MeasuredDevices:
         return f"{self.kind}:{','.join(map(str, self.numbers[:count]))}"
 
     def job_options(self, count: int) -> Dict[str, str]:
-        """Return the job's option that names the first ``count`` devices.
+        """Return the job option that names the first ``count`` devices.
 
         The dictionary is empty for default CPU devices.
         """
         return {"devices": self.device_spec(count)} if self.named_by_user else {}
 
     def record_options(self) -> Dict[str, str]:
-        """Return the devices as an option for a record, if the user has named the devices.
+        """Return the option for a record that names the devices; empty for default CPU devices.
 
         Only records with equal options are compared.
         """
         return {"devices": self.description} if self.named_by_user else {}
 
     def available_counts(self, counts: Sequence[int]) -> List[int]:
-        """Return the ``counts`` below the number of available devices and that number, sorted."""
+        """Return the possible ``counts`` and the number of available devices, sorted."""
         available = len(self.numbers)
         return sorted({*(count for count in counts if count <= available), available})
 
@@ -79,7 +79,10 @@ def cpu_devices(count: int) -> MeasuredDevices:
 
 
 def find_measured_devices(spec: str) -> MeasuredDevices:
-    """Return the devices that --devices names. Loads MXNet. Raises DeviceError."""
+    """Return the devices that --devices names.
+
+    Loads MXNet. Raises DeviceError for invalid devices.
+    """
     from gluonlab.devices import devices
 
     try:
@@ -91,7 +94,7 @@ def find_measured_devices(spec: str) -> MeasuredDevices:
 
 
 def describe_devices(ctxs: "Sequence[mx.Context]") -> str:
-    """Return the devices, their models, and how they copy: ``gpu(0) gpu(1): 2 x Tesla T4; ...``."""
+    """Describe the devices and how they copy, as in ``gpu(0) gpu(1): 2 x Tesla T4; ...``."""
     from gluonlab.devices import describe
     from gluonlab.gpu.cuda import describe_peer_access
 
@@ -101,7 +104,7 @@ def describe_devices(ctxs: "Sequence[mx.Context]") -> str:
 
 
 def gpu_names(ctxs: "Sequence[Any]") -> List[str]:
-    """Return NVML's name of each GPU; empty for CPU devices, or if NVML reports none."""
+    """Return the name of each GPU according to NVML, or an empty list if there are no names."""
     from gluonlab.collectives.named_topologies import nvml_numbers
     from gluonlab.gpu import nvml
 
@@ -119,8 +122,8 @@ RecordTitle = Tuple[str, Mapping[str, Any]]  # a measurement's name and its opti
 class MeasurementSession:
     """Measures the time and the machine's load during a measurement.
 
-    Create a session before the measurement. Afterward `record` makes the record. ``turns`` is a
-    random id that all records from the session share.
+    Create a session before the measurement. After the measurement, `record` returns the record.
+    ``turns`` is a random id that all records from the session share.
     """
 
     def __init__(self) -> None:
@@ -133,7 +136,7 @@ class MeasurementSession:
     ) -> Record:
         """Return a record of the series, including the machine, the versions and the load.
 
-        ``checkout``: the folder whose commit is recorded. ``more``: further facts.
+        ``checkout``: the folder whose commit is recorded. ``more``: additional facts.
         """
         facts = {
             **describe_environment(checkout),
@@ -146,7 +149,7 @@ class MeasurementSession:
         return Record(*title, rounds, self.turns, facts, tuple(series))
 
     def warn_if_busy(self) -> None:
-        """Warn if other processes used the machine, which lowers every rate."""
+        """Warn if other processes kept the machine busy, because they lower all measured rates."""
         self._others.warn_if_busy()
 
 
@@ -165,11 +168,11 @@ class ScheduleDrawing(NamedTuple):
 
 
 def output_drawing(drawing: ScheduleDrawing, out_file: Optional[str], language: Optional[str]) -> str:
-    """Return the text of a drawing, or write the file of --out-file and return a message.
+    """Return a drawing as text, or write it to ``out_file`` and return a message.
 
-    The file is a single picture if its name ends in .svg, and otherwise a page to step through.
-    Raises ConfigError for a ``language`` without a page, and OutputError for a file that exists or
-    cannot be written.
+    If the file's name ends in .svg, the file is a single picture. Otherwise, it is a page on which
+    you can step through the schedule. Raises ConfigError if ``language`` is set but no page is
+    written. Raises OutputError if the file exists or cannot be written.
     """
     path = None if out_file is None else Path(out_file)
     is_page = path is not None and path.suffix.lower() != ".svg"
@@ -235,8 +238,8 @@ class MeasurementOptions(NamedTuple):
     ) -> Tuple[_T, Record]:
         """Return the result of ``measure(rounds)``, and a record of it.
 
-        Warns if the machine was busy. ``title``: the measurement's name and options. ``series``:
-        function from the result to the series of the record.
+        Warns if the machine was busy. ``title``: the measurement's name and options. ``series``: a
+        function that returns the record's series for a result.
         """
         session = MeasurementSession()
         result = measure(self.rounds)
@@ -245,7 +248,10 @@ class MeasurementOptions(NamedTuple):
         return result, record
 
     def print_record(self, record: Record, text: str, on: Optional[MeasuredDevices] = None) -> None:
-        """Print the record as JSON, or the machine and ``text``. Also write the file of --out-file."""
+        """Print the record as JSON, or as ``text`` after a description of the machine.
+
+        If --out-file is set, also write the record to that file.
+        """
         devices = "" if on is None else f"\n{textwrap.fill(f'devices: {on.description}', WIDTH)}"
         output = record.as_json() if self.as_json else f"{describe_machine()}{devices}\n\n{text}\n"
         click.echo(output, nl=False)
@@ -257,12 +263,12 @@ def measurement_options(rounds: int) -> Option:
     """Return a decorator that adds the options of `MeasurementOptions` to a command's function.
 
     The function receives a MeasurementOptions, and its own options by name. ``rounds``: the default
-    number.
+    number of rounds.
     """
     rounds_option = option("--rounds", "N", "measurements for each table row", str(rounds))
 
     def add_options(function: Callable[..., None]) -> Callable[..., None]:
-        """Return ``function`` with the options --rounds, --json and --out-file added."""
+        """Add the options --rounds, --json and --out-file to ``function``."""
 
         @wraps(function)
         def run(rounds: str, as_json: bool, out_file: Optional[str], **own_options: Any) -> None:

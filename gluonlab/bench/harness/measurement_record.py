@@ -7,8 +7,8 @@
                "seconds": ..., "load": ..., "others": ...},
      "series": [{"name": "gluonlab-2x1", "label": ..., "unit": "images/s", "values": [...]}, ...]}
 
-- ``turns``: a random id. Records with the same ``turns`` were measured interleaved: round i of one
-  record belongs to round i of the other.
+- ``turns``: a random id. Records with the same ``turns`` were measured in interleaved rounds: round
+  i of one record belongs to round i of the other.
 - ``load``: the load average at the start.
 - ``others``: the mean number of cores that other processes used during the measurement.
 
@@ -47,7 +47,7 @@ class Series:
     reason: Optional[str] = None
 
     def speeds(self) -> List[float]:
-        """Return the values if they are rates, else 1 / value, so that larger means faster."""
+        """Return the values if they are rates, else their reciprocals, so that larger is faster."""
         return [value if self.unit in RATE_UNITS else 1 / value for value in self.values]
 
 
@@ -55,7 +55,7 @@ class Series:
 class Record:
     """A measurement, with the fields of the JSON file.
 
-    ``about``: facts about the machine, the versions and the load, as values for JSON.
+    ``about``: facts about the machine, the versions and the load, as JSON values.
     """
 
     bench: str
@@ -99,7 +99,10 @@ def read_record(path: Path) -> Record:
 
 
 def _parse_record(content: Dict[str, Any]) -> Record:
-    """Return the record from a file's JSON. Raises an error for wrong or missing values."""
+    """Return the record that a JSON value describes.
+
+    Raises an error for wrong or missing values.
+    """
     if content["format"] != FORMAT:
         raise ValueError(f"format {content['format']} instead of {FORMAT}")
     for name, kind in [*HEAD_FIELDS.items(), ("series", list)]:
@@ -110,7 +113,7 @@ def _parse_record(content: Dict[str, Any]) -> Record:
 
 
 def _parse_series(content: Mapping[str, Any]) -> Series:
-    """Return a series in a record. Its values must be finite and above 0."""
+    """Return one series of a record. The values must be finite and above 0."""
     values = tuple(float(value) for value in content["values"])
     if not all(0 < value < math.inf for value in values):
         raise ValueError(f"{content['name']} has values that are not greater than 0")

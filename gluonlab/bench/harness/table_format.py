@@ -25,14 +25,14 @@ def rounds_text(rounds: int) -> str:
 
 
 def format_microseconds(seconds: Optional[float]) -> str:
-    """Return microseconds, such as ``12.3``, or ``1,234`` from 1 ms upward; ``-`` for None."""
+    """Format a time in microseconds: ``12.3``, or ``1,234`` from 1 ms upward; ``-`` for None."""
     if seconds is None:
         return "-"
     return f"{seconds * 1e6:,.0f}" if seconds >= 1e-3 else f"{seconds * 1e6:.1f}"
 
 
 def format_factor(factor: Optional[float]) -> str:
-    """Return ``1.01 x``, or ``12 x`` from ten upward; ``-`` for None."""
+    """Format a factor: ``1.01 x``, or ``12 x`` from ten upward; ``-`` for None."""
     if factor is None:
         return "-"
     return f"{factor:,.0f} x" if factor >= 10 else f"{factor:.2f} x"

@@ -1,7 +1,7 @@
-"""Worker processes of measurements: start, environment, requests and answers, and process groups.
+"""Starts the worker processes of measurements, sets their environment, and sends them requests.
 
 Environment variables that tune MXNet or other libraries are set only for child processes. Only this
-module, and benchmarks that need special settings, name such variables.
+module, and benchmarks that need special settings, refer to such variables.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ TUNING_PREFIXES = (
 def child_environment(variables: Mapping[str, str], folder: Path, checkout: Optional[Path] = None) -> Dict[str, str]:
     """Return the environment variables of a child process.
 
-    The result contains this process's variables, except those with TUNING_PREFIXES, and
-    ``variables``. The child writes temporary files to ``folder``. The child imports gluonlab from
-    ``checkout`` or, by default, from where this process imported it, rather than an installed
-    gluonlab.
+    The result contains ``variables`` and this process's variables, except variables that start with
+    one of TUNING_PREFIXES. The child writes temporary files to ``folder``. The child imports
+    gluonlab from ``checkout``. The default is the checkout from which this process imported
+    gluonlab, even if another gluonlab is installed.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(TUNING_PREFIXES)}
     path = filter(None, [str(checkout or CHECKOUT), environment.get("PYTHONPATH")])
@@ -114,7 +114,10 @@ class Worker:
                 os.killpg(self.pid, number)
 
     def _read_line(self, timeout_s: float) -> bytes:
-        """Return the next line of the worker's output; end the worker if it is not in time."""
+        """Return the next line of the worker's output.
+
+        If no line arrives in time, end the worker and raise WorkerError.
+        """
         assert self._process.stdout is not None
         pipe, deadline = self._process.stdout.fileno(), time.monotonic() + timeout_s
         while b"\n" not in self._unread:
@@ -149,7 +152,7 @@ class Worker:
             self._process.stdin.close()
 
     def end(self, grace_s: float) -> None:
-        """Wait at most ``grace_s`` for the worker to exit, then kill worker and children."""
+        """Wait up to ``grace_s`` for the worker to exit, then kill the worker and its children."""
         if self._ended:
             return
         self.close_input()
@@ -215,10 +218,10 @@ def start_rank(job: str, options: Mapping[str, Any], variables: Mapping[str, str
 
 
 def start_group(backend: str, size: int, job: str, options: Mapping[str, Any]) -> List[RankProcess]:
-    """Start a group of ``size`` processes, of which this is rank 0, and return its other workers.
+    """Start the other workers of a group of ``size`` processes, and return these workers.
 
-    ``job`` and ``options``: the job that these workers run. The function changes the environment of
-    this process, which becomes rank 0, so call the function before creating a store.
+    ``job`` and ``options``: the job that these workers run. This process becomes rank 0, and the
+    function changes its environment, so call the function before you create a kvstore.
     """
     from gluonlab.launch.group_processes import RANK_VARIABLE, Site, parts
 
@@ -248,7 +251,7 @@ NO_HOROVOD = "Horovod is not installed: run make .venv-horovod/.ready to compile
 
 
 def parse_backends(text: str) -> List[str]:
-    """Parse comma-separated names of backends. Raises ConfigError."""
+    """Parse comma-separated names of backends. Raises ConfigError for unknown names."""
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in BACKENDS:

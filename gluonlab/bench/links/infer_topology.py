@@ -1,7 +1,7 @@
 """Infers a topology from measured copies: a link for each pair, and links that pairs share.
 
-Copies that share a link are slower when they run at the same time than alone. The copies in each of
-these groups are measured at the same time:
+Copies that share a link are slower when they run at the same time than when they run alone. The
+copies in each of these groups are measured at the same time:
 
 - both directions of a pair
 - all copies out of a device, and all copies into a device
@@ -47,7 +47,7 @@ def fit_link(seconds: Mapping[int, Sequence[float]]) -> LinkFit:
     The errors are relative, because measurement errors grow with the time. With absolute errors,
     the errors at the largest size would determine the latency. Neither the latency nor the time for
     the bytes is ever negative. If the largest size takes hardly longer than the smallest, half of
-    its time counts as time for the bytes.
+    the time for the largest size counts as time for the bytes.
     """
     times = {size: median(rounds) for size, rounds in seconds.items()}
     ones, size = np.array([[1 / time, size / time] for size, time in times.items()]).T
@@ -105,9 +105,9 @@ class CopyGroup(NamedTuple):
 class DeviceMeasurement:
     """The measured copies between ``world_size`` devices.
 
-    ``pairs``: the fit for each (src, dst) alone. ``adds``: bytes/s that each device adds.
-    ``together``: for each group from `list_simultaneous_groups`, how many seconds its copies take
-    at the same time, with ``size_bytes`` each.
+    ``pairs``: the fit for each pair (src, dst), measured alone. ``adds``: bytes/s that each device
+    adds. ``together``: for each group from `list_simultaneous_groups`, the seconds that its copies
+    take when they run at the same time. Each copy has ``size_bytes`` bytes.
     """
 
     world_size: int
@@ -120,8 +120,8 @@ class DeviceMeasurement:
 def list_simultaneous_groups(pairs: Mapping[Pair, LinkFit]) -> List[CopyGroup]:
     """Return the groups of copies to measure at the same time.
 
-    A group contains all copies of one kind, such as all copies out of a device, or only those with
-    one speed. ``pairs``: the fit for each pair alone.
+    A group contains all copies of one kind, such as all copies out of a device, or only the copies
+    of this kind that are equally fast. ``pairs``: the fit for each pair, measured alone.
     """
     world_size = 1 + max(src for src, _ in pairs)
     whole_groups: List[CopyGroup] = []
@@ -163,9 +163,9 @@ def build_topology(measured: DeviceMeasurement, name: str, note: str, gpu: str =
 def find_shared_links(measured: DeviceMeasurement) -> List[InferredSharedLink]:
     """Infer which links several pairs share, from copies that slow each other down.
 
-    A link is added if a group's copies take longer than the links found so far predict. Its
-    bandwidth is chosen so that the cost model predicts the measured time. Within each kind, groups
-    of equally fast pairs are tried first.
+    A link is added if a group's copies take longer than the links found so far predict. The
+    bandwidth of the new link is chosen so that the cost model predicts the measured time. Within
+    each kind of group, groups of equally fast pairs are tried first.
     """
     fits = merge_similar_fits(measured.pairs)
     shared: List[InferredSharedLink] = []
@@ -192,8 +192,9 @@ def _find_bus(
 ) -> Iterator[InferredSharedLink]:
     """Yield one link shared by all pairs in the group, if such a link explains their slow copies.
 
-    The link's bandwidth is the highest measured in this group, or in a shift within the group. If
-    only some pairs shared a slow link, the group would also be slow, but a shift would be faster.
+    The link's bandwidth is the highest bandwidth measured in this group, or in a shift within the
+    group. If only some pairs shared a slow link, the group would also be slow, but a shift would be
+    faster.
     """
     if _is_slower_than_explained(measured, group, fits, known_links):
         pairs, size = group.pairs, measured.size_bytes
@@ -228,7 +229,7 @@ def _shared_bandwidth(measured: DeviceMeasurement, group: CopyGroup, fits: Mappi
 
 
 def merge_similar_fits(pairs: Mapping[Pair, LinkFit]) -> Dict[Pair, LinkFit]:
-    """Return the fits with similar latencies made equal, and similar speeds made equal."""
+    """Return the fits after making similar latencies equal, and similar speeds equal."""
     latencies = merge_similar([link.latency_s for link in pairs.values()], SIMILARITY_FACTOR)
     speeds = merge_similar([link.bytes_per_s for link in pairs.values()], SIMILARITY_FACTOR)
     merged = zip(pairs, latencies, speeds)
@@ -242,7 +243,7 @@ def _equally_fast(pairs: Sequence[Pair], fits: Mapping[Pair, LinkFit]) -> bool:
 def _predict_seconds(
     pairs: Sequence[Pair], fits: Mapping[Pair, LinkFit], size: int, shared_links: Sequence[InferredSharedLink]
 ) -> float:
-    """Predict how many seconds simultaneous copies take, from the busiest link."""
+    """Predict how many seconds simultaneous copies take, from the time of the busiest link."""
     busiest_s = max(fits[pair].seconds(size) for pair in pairs)
     for shared in shared_links:
         passing = set(pairs) & set(shared.pairs)

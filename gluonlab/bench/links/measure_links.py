@@ -1,6 +1,6 @@
 """Measures copies between all pairs of devices, and additions on each device.
 
-Copies are measured one at a time, and also several at the same time.
+Copies are measured both one at a time and several at the same time.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def measure_links(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int)
 
     ``ctxs``: two or more devices. ``sizes``: two or more sizes of copies, in bytes.
 
-    MXNet makes the copies, directly between GPUs if CUDA supports this. Copies are queued in the
-    same way as by the executor of schedules on GPUs. CPU devices share one memory, so their
+    MXNet copies directly between GPUs if CUDA supports direct copies. The copies are queued in the
+    same way as the schedule executor queues copies on GPUs. CPU devices share one memory, so their
     simultaneous copies are measured by `probe_speeds` instead. Raises ConfigError if there is not
     enough memory.
     """
@@ -106,7 +106,7 @@ def measure_links(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int)
 
 
 def _time_calls(calls: Mapping[_Key, Call], rounds: int, on_round: Callable[[], object]) -> Dict[_Key, List[float]]:
-    """Return the seconds that each call takes, by round. ``on_round``: called after each round."""
+    """Return the seconds of each call in each round. ``on_round`` is called after each round."""
     named: Dict[str, TimedCall] = {str(number): call for number, call in enumerate(calls.values())}
     seconds = time_interleaved(named, rounds, on_round=on_round, block_s=BLOCK_S)
     return dict(zip(calls, seconds.values()))
@@ -115,7 +115,8 @@ def _time_calls(calls: Mapping[_Key, Call], rounds: int, on_round: Callable[[], 
 class _CopyBuffers:
     """Buffers for copies: each device has a source, and a target for every other device's source.
 
-    The buffers have already been written, so no measurement includes a page fault.
+    The buffers are filled with zeros when they are created, so no measurement includes a page
+    fault.
     """
 
     def __init__(self, ctxs: Sequence[mx.Context], largest_bytes: int) -> None:
@@ -124,18 +125,18 @@ class _CopyBuffers:
         self._targets = {(src, dst): nd.zeros(shape, ctx=ctxs[dst]) for src, dst in all_pairs(len(ctxs))}
 
     def copy(self, pair: Pair, size_bytes: int) -> Call:
-        """Return a call that queues a copy of ``size_bytes`` for the pair (source, target)."""
+        """Return a function that queues a copy of ``size_bytes`` for the pair (source, target)."""
         source, target = self._sources[pair[0]], self._targets[pair]
         return partial(CopyInto(_leading_bytes(target, size_bytes)).copy, _leading_bytes(source, size_bytes))
 
     def add(self, device: int, size_bytes: int) -> Call:
-        """Return a call that queues an addition of ``size_bytes`` on one device."""
+        """Return a function that queues an addition of ``size_bytes`` on one device."""
         target = next(target for pair, target in self._targets.items() if pair[1] == device)
         source = self._sources[device]
         return partial(AddInto(_leading_bytes(target, size_bytes)).add, _leading_bytes(source, size_bytes))
 
     def copy_all(self, pairs: Sequence[Pair]) -> Call:
-        """Return a call that queues a copy of the whole source for every pair (source, target)."""
+        """Return a function that queues a copy of the whole source for every pair of devices."""
         return call_all([partial(CopyInto(self._targets[a, b]).copy, self._sources[a]) for a, b in pairs])
 
 

@@ -76,7 +76,9 @@ def _measurement_note(measurement: LinkMeasurement, ctxs: Sequence[Any]) -> str:
 
 
 def common_gpu_kind(names: Sequence[str]) -> Optional[str]:
-    """Return the key in `GPUS` for GPUs with these names; None if unknown or of several kinds.
+    """Return the key in `GPUS` for GPUs with these names.
+
+    The result is None if the GPUs are of an unknown kind or of several kinds.
 
     >>> common_gpu_kind(["Tesla V100-SXM2-16GB"] * 2), common_gpu_kind(["NVIDIA A100-SXM4-80GB"])
     ('V100', 'A100-80GB')
@@ -95,9 +97,11 @@ NVML_HINT = "measure the links without --nvml, or write a topology file as descr
 
 
 def save_reported_topology(save: str, as_json: bool) -> str:
-    """Write the driver's links of all GPUs to the new file ``save``, and return a description.
+    """Save the links between GPUs that the driver reports, and return a description.
 
-    Raises DeviceError if the driver reports fewer than two GPUs, or not all of them.
+    ``save``: the new file.
+
+    Raises DeviceError if the driver reports fewer than two GPUs, or cannot read one of the GPUs.
     """
     topology = topology_from_driver(nvml.cached_driver(), Path(save).stem)
     with new_file("--save", Path(save)) as temporary:

@@ -20,11 +20,11 @@ _CHOICES = {"algorithm": "name", "world-size": "world_size"}
 def as_page(schedules: Iterable[Schedule], start: Tuple[str, int] = ("ring", 4), *, language: str = "en") -> str:
     """Return an HTML page that shows ``schedules`` step by step.
 
-    The page starts with the schedule that has the name and world size of ``start``. Every chunk of
-    a device lists its contributions in the attribute ``data-contributions``, from
-    `verify_schedule.simulate_contributions`. Raises ScheduleError for a schedule that is too large
-    to draw, for two with the same name and world size, and for an unknown ``start``; ConfigError
-    for an unknown ``language``.
+    The page starts with the schedule that has the name and world size of ``start``. In the page,
+    the attribute ``data-contributions`` of a device's chunk lists the contributions in this chunk,
+    which come from `verify_schedule.simulate_contributions`. Raises ScheduleError for a schedule
+    that is too large to draw, for two schedules with the same name and world size, and for an
+    unknown ``start``. Raises ConfigError for an unknown ``language``.
     """
     words = select_language(scene.WORDS, language)
     listed = list(schedules)
@@ -44,11 +44,11 @@ def as_page(schedules: Iterable[Schedule], start: Tuple[str, int] = ("ring", 4),
 def draw(
     name: str, world_size: int, *, chunks: Optional[int] = None, groups: Optional[Groups] = None, language: str = "en"
 ) -> str:
-    """Return an HTML page of all algorithms for 1 to 8 ranks, opened at the algorithm ``name``.
+    """Return an HTML page of all algorithms for 1 to 8 ranks, which first shows ``name``.
 
     A schedule with ``chunks`` or ``groups`` replaces the default schedule of ``name``. Raises
-    ScheduleError for arguments that `make_schedule` rejects, and for schedules too large to draw;
-    ConfigError for an unknown language.
+    ScheduleError for arguments that `make_schedule` rejects, and for schedules that are too large
+    to draw. Raises ConfigError for an unknown language.
     """
     chosen = make_schedule(name, world_size, chunks=chunks, groups=groups)
     scene.check_drawable(chosen)

@@ -1,6 +1,6 @@
 """Prepares the content of pictures and pages of a schedule: bundled transfers, and texts.
 
-Also renders a schedule as plain text (`as_text`).
+The module also renders a schedule as plain text (`as_text`).
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ ENGLISH, JAPANESE = WORDS["en"], WORDS["ja"]
 class TransferBundle(NamedTuple):
     """Transfers of one chunk that share an end, the ``hub``.
 
-    They are additions from ``others`` into the hub, or copies from the hub to ``others``. They are
-    drawn as one line with branches, ``lane`` lines above the chunk's row, so that bundles do not
-    overlap.
+    The transfers are additions from ``others`` into the hub, or copies from the hub to ``others``.
+    The bundle is drawn as one line with branches. ``lane`` is the number of lines between this line
+    and the chunk's row, and is chosen so that bundles do not overlap.
     """
 
     chunk: int
@@ -70,9 +70,10 @@ class TransferBundle(NamedTuple):
 
 
 def bundle_transfers(step: Step) -> List[TransferBundle]:
-    """Group the transfers of a step that are drawn as one line with branches.
+    """Group the transfers of a step into bundles, each of which is drawn as one branching line.
 
-    A bundle sends one chunk from one rank to several ranks, or adds it into one rank from several.
+    A bundle copies one chunk from one rank to several ranks, or adds the chunk from several ranks
+    into one rank.
     """
     others: Dict[Tuple[int, bool, int], List[int]] = {}
     for src, dst, chunk, op in step:
@@ -88,9 +89,9 @@ def bundle_transfers(step: Step) -> List[TransferBundle]:
 
 
 def lane_count(schedule: Schedule) -> int:
-    """Return the number of lanes for arrows above each row of chunks: the most that any step needs.
+    """Return the number of lanes for arrows above each row of chunks, the maximum over all steps.
 
-    All steps have the same number, so that the picture does not jump from step to step.
+    All steps have the same number of lanes, so that the picture does not jump from step to step.
     """
     return max((bundle.lane + 1 for step in schedule.steps for bundle in bundle_transfers(step)), default=1)
 
@@ -98,7 +99,7 @@ def lane_count(schedule: Schedule) -> int:
 def _bundle_sort_key(hub: int, others: Sequence[int]) -> Tuple[int, int]:
     """Return a sorting key: short bundles first, then from left to right.
 
-    Short bundles then lie below the longer bundles that span them.
+    In this order, short bundles are drawn below the longer bundles that span them.
     """
     return max(hub, *others) - min(hub, *others), min(hub, *others)
 
@@ -134,13 +135,13 @@ def describe_step(step: Step, words: ScheduleTexts = ENGLISH) -> List[str]:
 
 
 def _sorting_rank(hub_add: Tuple[int, bool], others: Sequence[int]) -> int:
-    """Return the rank by which lines are sorted: the sender, or the receiver if several send."""
+    """Return the rank to sort lines by: the sender, or the receiver if several ranks send."""
     hub, add = hub_add
     return others[0] if add and len(others) == 1 else hub
 
 
 def format_ranges(values: Iterable[int]) -> str:
-    """Return 0, 1, 2, 3, 5 as ``0-3,5``."""
+    """Return numbers as ranges, such as ``0-3,5`` for 0, 1, 2, 3, 5."""
     runs: List[List[int]] = []
     for value in sorted(values):
         if runs and value == runs[-1][-1] + 1:
@@ -216,9 +217,9 @@ def as_text(schedule: Schedule, width: int = 80) -> str:
 
     Chunks are shown as a grid. The grid has a row for each chunk and a column for each rank. A cell
     lists the ranks whose contributions the chunk contains. If such cells are too wide, a cell
-    contains only the number of contributions. If even that is too wide, or if there are too many
-    chunks, there is no grid. ``width``: the maximum length of a line. Raises ScheduleError for a
-    width below 20.
+    contains only the number of contributions. If even the number is too wide, or if there are too
+    many chunks, there is no grid. ``width``: the maximum length of a line. Raises ScheduleError for
+    a width below 20.
     """
     if width < MIN_WIDTH:
         raise ScheduleError(f"width={width}: use at least {MIN_WIDTH} columns for a schedule")
@@ -268,7 +269,10 @@ def _contributor_letters(contributions: Contributions) -> str:
 
 
 def _arrange_columns(entries: Sequence[str], width: int) -> List[str]:
-    """Return lines with as many entries side by side as fit. Wrap entries longer than a line."""
+    """Return lines with as many entries side by side as fit.
+
+    Entries that are longer than a line are wrapped.
+    """
     column_width = max(len(entry) for entry in entries) + 3
     count = max(1, (width + 3) // column_width)
     lines = [

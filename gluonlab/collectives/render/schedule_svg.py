@@ -74,7 +74,7 @@ class _ScheduleLayout:
         return self.cell_left(rank) + self.cell / 2
 
     def cell_top(self, chunk: int) -> int:
-        """Return the top of the chunk's cells."""
+        """Return the y coordinate of the top of the chunk's cells."""
         return TITLE + (chunk + 1) * self.row - CELL - GAP
 
     def lane_y(self, chunk: int, lane: int) -> int:
@@ -85,9 +85,9 @@ def as_svg(schedule: Schedule) -> str:
     """Return the schedule as a self-contained SVG document.
 
     Each chunk of a rank is drawn as a cell with a segment for each rank. The segment is filled if
-    the chunk contains that rank's contribution. It is low if the contribution was there before the
-    step, and high if the step added it. A solid arrow adds, and a dashed arrow with an open head
-    copies. Raises ScheduleError for too many ranks or chunks.
+    the chunk contains that rank's contribution. The segment is low if the contribution was in the
+    chunk before the step, and high if the step added the contribution. A solid arrow adds, and a
+    dashed arrow with an open head copies. Raises ScheduleError for too many ranks or chunks.
     """
     check_drawable(schedule)
     layout, all_states = _ScheduleLayout(schedule), list(simulate_contributions(schedule))
@@ -179,7 +179,7 @@ def _draw_cell(parent: Element, kind: str, x: int, y: int, width: int) -> None:
 def _draw_segments(
     cell: Element, x: int, y: int, size: Tuple[int, int], previous: Sequence[int], current: Sequence[int]
 ) -> None:
-    """Draw a bar in a cell for each rank; its style shows how often the rank contributes.
+    """Draw a bar in a cell for each rank, in a style that shows how often the rank contributes.
 
     ``size``: the widths of a bar and of the gap after it. ``previous``, ``current``: how often each
     contribution is in the chunk before and after the step.

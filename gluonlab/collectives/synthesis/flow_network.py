@@ -1,7 +1,7 @@
-"""A topology reduced to what the solver needs, and the symmetries of such a network.
+"""Reduces a topology to a network for the solver, and finds the network's symmetries.
 
-It has the pairs of devices whose links are fast enough to use, and the links that several pairs
-share.
+The network contains the pairs of devices whose links are fast enough to use, and the links that
+these pairs share.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ MIN_SPEED_RATIO = 0.5  # to the slowest pair that is needed to connect all devic
 
 
 class SharedLink(NamedTuple):
-    """A link that ``pairs`` share: ``lanes`` chunks in a round, and one message in a step."""
+    """A link that ``pairs`` share.
+
+    The link carries ``lanes`` chunks per round and one message per step.
+    """
 
     pairs: Tuple[Pair, ...]
     lanes: int
@@ -36,8 +39,8 @@ class FlowNetwork(NamedTuple):
         pairs: the pairs (src, dst) that may send.
         shared_links: the links that these pairs use.
         unit_bytes_per_s: bytes/s of one lane.
-        latency_s: seconds of a message.
-        addition_rounds: the rounds that a device needs to add one chunk.
+        latency_s: the latency of a message, in seconds.
+        addition_rounds: the number of rounds that a device needs to add one chunk.
         min_reduce_steps: the least number of steps for summing a chunk over all devices on one
             device.
         min_broadcast_steps: the least number of steps for copying a chunk from one device to all.
@@ -117,13 +120,16 @@ def _usable_pairs(topology: Topology) -> Tuple[Pair, ...]:
 
 
 def _is_connected(world_size: int, pairs: Sequence[Pair]) -> bool:
-    """Return whether every device reaches every other: 0 reaches all, and all reach 0."""
+    """Return whether every device reaches every other device.
+
+    This is the case if device 0 reaches all devices and all devices reach device 0.
+    """
     directions = [pairs, [(dst, src) for src, dst in pairs]]
     return all(_count_hops(0, world_size, successors(direction_pairs)) < world_size for direction_pairs in directions)
 
 
 def _radius(world_size: int, pairs: Sequence[Pair]) -> int:
-    """Return the hops from the most central device to the farthest.
+    """Return the number of hops from the most central device to the farthest device.
 
     Return ``world_size`` if no device reaches all others.
     """
@@ -132,7 +138,7 @@ def _radius(world_size: int, pairs: Sequence[Pair]) -> int:
 
 
 def successors(pairs: Sequence[Pair]) -> "DefaultDict[int, List[int]]":
-    """Return, for each device, the devices to which it may send by one of ``pairs``."""
+    """Return the devices to which each device may send, according to ``pairs``."""
     neighbors: DefaultDict[int, List[int]] = defaultdict(list)
     for src, dst in pairs:
         neighbors[src].append(dst)
@@ -140,7 +146,7 @@ def successors(pairs: Sequence[Pair]) -> "DefaultDict[int, List[int]]":
 
 
 def _count_hops(start: int, world_size: int, neighbors: "DefaultDict[int, List[int]]") -> int:
-    """Return the hops from ``start`` to the farthest device.
+    """Return the number of hops from ``start`` to the farthest device.
 
     If a device cannot be reached, return ``world_size``.
     """
@@ -155,7 +161,7 @@ def _count_hops(start: int, world_size: int, neighbors: "DefaultDict[int, List[i
 
 
 def _min_spread_steps(world_size: int, partners: int) -> int:
-    """Return the least number of steps until one device has received data from all.
+    """Return the least number of steps until one device has received data from all devices.
 
     ``partners``: the maximum number of devices from which a device receives in a step.
     """
@@ -184,9 +190,9 @@ Permutation = Tuple[int, ...]  # device d becomes permutation[d]
 
 
 def symmetry_groups(network: FlowNetwork) -> List[List[Permutation]]:
-    """Return groups of symmetries of the network, as permutations of devices, the largest first.
+    """Return groups of symmetries of the network, starting with the largest group.
 
-    The last group is the identity.
+    A symmetry is a permutation of devices. The last group contains only the identity.
     """
     p = network.world_size
     rotations = [tuple((rank + k) % p for rank in range(p)) for k in range(p)]
@@ -200,7 +206,7 @@ def symmetry_groups(network: FlowNetwork) -> List[List[Permutation]]:
 
 
 def is_symmetry(network: FlowNetwork, permutation: Sequence[int]) -> bool:
-    """Return whether a permutation maps every link to a link of as many lanes."""
+    """Return whether a permutation maps every link to a link with the same number of lanes."""
     return {_permute_link(link, permutation) for link in network.shared_links} == set(network.shared_links)
 
 
@@ -210,15 +216,16 @@ def _permute_link(link: SharedLink, permutation: Sequence[int]) -> SharedLink:
 
 
 def orbit_representatives(world_size: int, group: Sequence[Permutation]) -> List[int]:
-    """Return the lowest device of each set of devices that the ``group`` permutes."""
+    """Return the lowest device of each set of devices that ``group`` maps to each other."""
     return sorted({min(permutation[rank] for permutation in group) for rank in range(world_size)})
 
 
 def find_isomorphism(one: FlowNetwork, other: FlowNetwork) -> Optional[Permutation]:
-    """Return a permutation of the devices of ``one`` that maps its links to those of ``other``.
+    """Return a permutation of ``one``'s devices that maps its links to the links of ``other``.
 
-    Return None if there is none. A pair and its image must have equally many links. The links must
-    have the same lanes, and equally many pairs must share them.
+    Return None if there is no such permutation. A pair and its image must have the same number of
+    links. These links must have the same numbers of lanes, and must be shared by the same numbers
+    of pairs.
     """
     if one.world_size != other.world_size or len(one.shared_links) != len(other.shared_links):
         return None
@@ -226,7 +233,7 @@ def find_isomorphism(one: FlowNetwork, other: FlowNetwork) -> Optional[Permutati
     p, other_links = one.world_size, set(other.shared_links)
 
     def extend(permutation: List[int]) -> Optional[Permutation]:
-        """Return the first valid permutation that begins with ``permutation``, by backtracking."""
+        """Search by backtracking for a valid permutation that begins with ``permutation``."""
         if len(permutation) == p:
             complete = tuple(permutation)
             return complete if {_permute_link(link, complete) for link in one.shared_links} == other_links else None

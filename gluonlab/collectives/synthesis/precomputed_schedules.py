@@ -1,8 +1,8 @@
-"""Reads stored schedules from files: for known machines, and for devices behind one switch.
+"""Reads the stored schedules for known machines and for devices behind one switch.
 
-A file contains schedules and the links they were made for. Its schedules are used for every
-topology with the same links, even if the devices have other numbers. All schedules are verified
-after reading.
+A file contains schedules and the links they were made for. The schedules are used for every
+topology with the same links, even if the devices are numbered differently. All schedules are
+verified after they are read.
 """
 
 from __future__ import annotations
@@ -61,17 +61,18 @@ def find_stored_schedules(topology: Topology) -> List[SynthesizedSchedule]:
 
 
 def uniform_switch(world_size: int) -> Topology:
-    """Return the topology used for devices with unknown links: all behind one switch."""
+    """Return a topology with all devices behind one switch, for devices with unknown links."""
     return switch(world_size, 1e-5, 1e10, 1e11)
 
 
 def choose_schedules(topology: Topology) -> List[Schedule]:
-    """Return synthesized schedules for a topology: from the topology's file, or from stored files.
+    """Return synthesized schedules for a topology, from the topology's file or from stored files.
 
-    If no file has the topology's links, the schedules for a switch are placed by `find_best_order`.
-    For several equal groups of devices, combinations of the schedules for each group are added. For
-    several hosts, the schedules for one host are combined (`make_schedules_over_hosts`). Raises
-    ScheduleError for more devices than any stored file covers, and for more hosts than `MAX_HOSTS`.
+    If no file contains the topology's links, the schedules for a switch are used, in the device
+    order from `find_best_order`. If there are several equal groups of devices, combinations of the
+    schedules for each group are added. If there are several hosts, the schedules for one host are
+    combined (`make_schedules_over_hosts`). Raises ScheduleError for more devices than any stored
+    file covers, and for more hosts than `MAX_HOSTS`.
     """
     if topology.schedules:
         return list(topology.schedules)
@@ -103,7 +104,7 @@ def to_file_text(
 ) -> str:
     """Return the text of a file of schedules: JSON with a line for each link, and for each step.
 
-    ``more``: further keys, with their values as JSON text.
+    ``more``: additional keys, with their values as JSON text.
     """
     head = {"format": FILE_FORMAT, "machines": list(machine_names), "devices": network.world_size}
     links = [
@@ -223,8 +224,9 @@ MAX_TRANSFERS = 20_000  # of a pipeline
 def make_schedules_over_hosts(topology: Topology) -> List[Schedule]:
     """Return allreduces over all hosts, each made from a schedule for a single host.
 
-    The schedule for a host is split: its sums run before those across hosts, its copies after.
-    Raises ScheduleError for more than `MAX_HOSTS`, and for hosts of different sizes.
+    The schedule for a host is split: its sums run before the allreduce across hosts, and its copies
+    run after it. Raises ScheduleError for more than `MAX_HOSTS` hosts, and for hosts of different
+    sizes.
     """
     if len(topology.hosts) > MAX_HOSTS or len({len(host) for host in topology.hosts}) > 1:
         raise ScheduleError(
@@ -235,7 +237,10 @@ def make_schedules_over_hosts(topology: Topology) -> List[Schedule]:
 
 
 def make_schedules_over_groups(topology: Topology) -> List[Schedule]:
-    """Return allreduces over a host's groups, each as pipelines with different numbers of parts."""
+    """Return allreduces over a host's groups.
+
+    Each allreduce is returned as several pipelines, with different numbers of parts.
+    """
     return [
         pipeline_parts(schedule, parts)
         for schedule in _combine_parts(topology, topology.groups)
@@ -245,11 +250,13 @@ def make_schedules_over_groups(topology: Topology) -> List[Schedule]:
 
 
 def pipeline_parts(schedule: Schedule, parts: int) -> Schedule:
-    """Return a pipeline of ``schedule``: each part of the buffer starts one step after the last.
+    """Return a pipeline of ``schedule``.
 
-    While the sums of one part use the links between groups, those of the next part still use the
+    The buffer is divided into parts, each of which starts one step after the previous part.
+
+    While the sums of one part use the links between groups, the sums of the next part still use the
     links within groups. So all links work at once for large buffers. Everything that a device sends
-    to another in a step is one message.
+    to another device in a step is one message.
     """
     steps: List[List[Transfer]] = [[] for _ in range(len(schedule.steps) + parts - 1)]
     for part in range(parts):

@@ -2,9 +2,9 @@
 
 For each number of steps, `synthesize` searches for the schedule with the fewest rounds per chunk.
 `rounds_lower_bound` computes a lower bound on this number with linear programming. `find_schedule`
-finds a schedule with CP-SAT of OR-tools. `gluonlab.collectives.synthesis` explains rounds, lanes
-and turning points: a chunk is summed in the steps before its turning point, and copied in the steps
-from there on. ``turning_points`` are the steps that are allowed as turning points.
+finds a schedule with OR-tools' CP-SAT solver. `gluonlab.collectives.synthesis` explains rounds,
+lanes and turning points: a chunk is summed in the steps before its turning point, and copied from
+that step on. ``turning_points`` are the steps that are allowed as turning points.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ Slot = Tuple[Pair, int]  # (pair, step)
 class SynthesizedSchedule(NamedTuple):
     """A schedule, its rounds, and the lower bound on the rounds for its number of steps.
 
-    The bound (`RoundBound`) holds for the flow network: with the fast pairs only, and one message
-    on a link per step.
+    The bound (`RoundBound`) holds for the flow network, in which only fast pairs send, and each
+    link carries at most one message per step.
     """
 
     schedule: Schedule
@@ -50,7 +50,7 @@ class SynthesizedSchedule(NamedTuple):
 
     @property
     def is_optimal(self) -> bool:
-        """Return whether no schedule that sums before it copies has fewer rounds."""
+        """Return whether the schedule has the fewest rounds of all that sum before they copy."""
         return self.rounds <= self.bound + ROUNDS_TOLERANCE
 
 
@@ -59,9 +59,9 @@ def synthesize(
 ) -> List[SynthesizedSchedule]:
     """Search for the Pareto-optimal schedules for ``topology``, in order of increasing steps.
 
-    ``seconds``: the maximum time for each number of steps. ``workers``: threads of the search.
-    ``report``: function that is called with a line for each attempt. Raises ScheduleError if no
-    schedule is found, or if the latencies of messages differ.
+    ``seconds``: the maximum time for each number of steps. ``workers``: the number of search
+    threads. ``report``: a function that is called with a line for each attempt. Raises
+    ScheduleError if no schedule is found, or if the latencies of messages differ.
     """
     if topology.world_size < 2:
         raise ScheduleError(
@@ -134,7 +134,8 @@ def find_any_schedule(
 ) -> Optional[SynthesizedSchedule]:
     """Find a schedule of ``steps`` steps with one chunk per device, then search for fewer rounds.
 
-    Each further search asks for fewer rounds, until ``deadline``, in seconds of `time.monotonic`.
+    Each further search requires fewer rounds. The searches end at ``deadline``, as measured by
+    `time.monotonic`.
     """
     p, best = network.world_size, None
     group = next(group for group in symmetry_groups(network) if p % len(group) == 0)
@@ -163,8 +164,8 @@ def _list_goals(
 ) -> Iterator[Tuple[SearchGoal, float]]:
     """Yield goals of the search, each with its number of rounds in the unit of `RoundBound`.
 
-    Goals are sorted by the size of their symmetry group, largest first, then by rounds, fewest
-    first.
+    Goals with the largest symmetry group come first, and among these the goals with the fewest
+    rounds.
     """
     p = network.world_size
     for group in symmetry_groups(network):
@@ -189,7 +190,8 @@ class RoundBound(NamedTuple):
     """The lower bound on the rounds of an allreduce.
 
     In a round, each lane moves 1/p of the buffer, for p devices. ``cost``: the rounds plus the time
-    of additions, in units of a round. Both are infinite if no schedule has so few steps.
+    of additions, in units of a round. The rounds and the cost are infinite if no schedule has so
+    few steps.
     """
 
     rounds: float
@@ -244,10 +246,10 @@ def _add_flow(
 ) -> List[Tuple[Pair, int, Any]]:
     """Add variables for the flow of an owner's chunks to all devices, and return them.
 
-    They are returned as (pair, step, variable).
+    Each variable is returned as (pair, step, variable).
 
     ``amount``: the variable for the size of all these chunks. The flow uses the steps from
-    ``first`` to ``last`` - 1. ``back``: use the reversed pairs, for sums.
+    ``first`` to ``last`` - 1. ``back``: whether to use the reversed pairs, as for sums.
     """
     pairs = [(dst, src) for src, dst in network.pairs] if back else network.pairs
     flow: Dict[Slot, Any] = {
@@ -301,10 +303,10 @@ class _ChunkVariables(NamedTuple):
 def find_schedule(network: FlowNetwork, goal: SearchGoal, seconds: float, workers: int) -> Optional[Schedule]:
     """Return a schedule that meets ``goal``, or None if none is found in time.
 
-    If one is found, a second search reduces the number of consecutive additions.
+    If a schedule is found, a second search reduces the number of consecutive additions.
 
-    ``seconds``: the maximum time to find a schedule, and again to reduce its additions. If several
-    ``workers`` (threads) search at once, equal arguments may result in different schedules.
+    ``seconds``: the maximum time for each of the two searches. If several ``workers`` (threads)
+    search at once, equal arguments may result in different schedules.
     """
     from ortools.sat.python import cp_model
 
@@ -337,7 +339,7 @@ def _solve(solver: Any, model: Any) -> bool:
     ended = threading.Event()
 
     def solve() -> None:
-        """Run the solver and signal when it ends; called in a separate thread."""
+        """Run the solver, and signal when it ends. This function runs in a separate thread."""
         try:
             status.append(solver.solve(model))
         finally:
@@ -362,8 +364,8 @@ def _solve(solver: Any, model: Any) -> bool:
 def _add_chunk(model: Any, network: FlowNetwork, goal: SearchGoal) -> _ChunkVariables:
     """Add the variables and constraints of one chunk to the model, and return the variables.
 
-    The chunk's turning point is a step. Before it, sums flow along a tree to the chunk's owner.
-    Afterwards, copies flow along a tree from the owner to all devices.
+    The chunk's turning point is a step. Before this step, sums flow along a tree to the chunk's
+    owner. From this step on, copies flow along a tree from the owner to all devices.
     """
     owners, turning_points = orbit_representatives(network.world_size, goal.group), goal.turning_points
     owned = {(r, k): model.new_bool_var("") for r in owners for k in turning_points}
@@ -410,7 +412,9 @@ def _order_chunks(model: Any, chunks: Sequence[_ChunkVariables]) -> None:
 def _add_link_constraints(
     model: Any, network: FlowNetwork, goal: SearchGoal, chunks: Sequence[_ChunkVariables]
 ) -> List[Any]:
-    """Constrain the load of links. Return a variable for each step: the most additions on a device.
+    """Constrain the load of the links, and return a variable for each step.
+
+    The variable is the largest number of additions on one device.
 
     A link carries ``lanes`` chunks per round. In a step, a link that several pairs share carries
     the message of one pair only.

@@ -4,8 +4,8 @@
 
 1. Measure a training step part by part.
 2. Find the causes that slow the step down, such as input or the sums of gradients.
-3. Compute the batch size from which several devices are faster than one.
-4. Try settings that might help. Only settings that are measurably faster are advised.
+3. Compute the smallest batch size at which several devices are faster than one.
+4. Try settings that might help. Only settings that are measurably faster are recommended.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class Cause(NamedTuple):
 
     Attributes:
         device: Index of the slowest device, if the cause is STRAGGLER.
-        together: Whether the fraction is that of all `image_independent_seconds` together, since no
+        together: Whether the fraction covers all `image_independent_seconds` together, because no
             single part is large.
-        singles: Seconds of each device alone, if the cause is STRAGGLER.
+        singles: Seconds that each device takes alone, if the cause is STRAGGLER.
     """
 
     name: str
@@ -116,13 +116,13 @@ def find_causes(
 ) -> List[Cause]:
     """Return the causes that take at least MIN_CAUSE_SHARE of a step, the largest first.
 
-    If no cause is that large, but `image_independent_seconds` are MIN_JOINT_SHARE of a step, the
-    cause is FEW: too few images. An empty list means that the step is efficient.
+    If no cause is that large, but `image_independent_seconds` are at least MIN_JOINT_SHARE of a
+    step, the cause is FEW: too few images. An empty list means that the step is efficient.
 
     Args:
         breakdown: The measured parts of a step.
         lowest: The lower confidence bound of each cause's fraction of a step.
-        singles: Seconds of each device alone. The slowest device is the straggler.
+        singles: Seconds that each device takes alone. The slowest device is the straggler.
     """
     overheads = overhead_seconds(breakdown)
     causes = [
@@ -150,9 +150,10 @@ def find_disagreements(
     The result contains both fractions for each such part. Sum and waiting count as one part.
 
     Args:
-        first: Fraction of a step that each part takes, by one measurement.
-        second: The same fractions, by a second measurement.
-        joint: Whether the update counts as part of the sum, since the kvstore updates.
+        first: Fraction of a step that each part takes, according to one measurement.
+        second: The same fractions, according to another measurement.
+        joint: Whether the update counts as part of the sum, because the kvstore updates the
+            parameters.
     """
     merged = (SUM, WAITING, UPDATE) if joint else (SUM, WAITING)
     groups = [merged, *((name,) for name in first if name not in merged)]
@@ -186,10 +187,10 @@ class StepModel(NamedTuple):
         devices: Number of devices.
         images: Images per step on each device.
         batches: The batch of all devices divided by the batch of one device. This is the number of
-            copies of the network, or 1 with --global-batch-size, where one device would compute
-            all images.
+            copies of the network. With --global-batch-size, it is 1, because one device would
+            compute all images.
         moved: Seconds for sum, waiting and update, which grow with the size of the gradients.
-        update: Seconds for the update, which one device also needs.
+        update: Seconds for the update, which training on one device also needs.
     """
 
     one: LinearStepTime
@@ -266,7 +267,10 @@ def fit_step_model(breakdown: StepParts, one_step: float, devices: int, images: 
 
 
 class Candidate(NamedTuple):
-    """Settings to try. ``images_per_copy``: images for each copy of the network, if they change."""
+    """Settings to try.
+
+    ``images_per_copy``: images for each copy of the network, if this number changes.
+    """
 
     settings: Dict[str, Any]
     images_per_copy: Optional[int] = None
@@ -280,7 +284,7 @@ class Candidate(NamedTuple):
 def choose_candidates(causes: Sequence[Cause], facts: TrainingFacts) -> List[Candidate]:
     """Return up to MAX_CANDIDATES settings to try.
 
-    The first candidate for each cause is tried first, and then the second for each cause.
+    The first candidates of all causes come first, followed by the second candidates of all causes.
     """
     candidates_by_cause = [list(_candidates_for_cause(cause, facts)) for cause in causes]
     chosen: List[Candidate] = []
@@ -381,7 +385,10 @@ def try_candidate(
     candidate: Candidate,
     strategy: Optional[MakeStrategy],
 ) -> TriedAdvice:
-    """Compare steps with the candidate's and the present settings, in alternation."""
+    """Compare steps with the candidate's settings and steps with the present settings.
+
+    The two kinds of steps alternate.
+    """
     try:
         advised = config.replace(**candidate.settings)
         with ExitStack() as stack:
@@ -450,8 +457,8 @@ class Diagnosis:
     - ``causes``, ``cause_shares``: the causes, largest first, and their fractions of a step. If
       there are no causes, the step is efficient.
     - ``disagreements``: parts for which the measurement and the trace differ.
-    - ``break_even``: images per device from which all devices are faster than one; infinite if no
-      batch is large enough.
+    - ``break_even``: the number of images per device at which all devices become faster than one;
+      infinite if no batch is large enough.
     - ``copies``: number of copies of the network on the devices.
     - ``host_waits``: whether the host waits for its devices within a step.
     - ``store_updates``: whether the kvstore updates the parameters.
@@ -498,7 +505,7 @@ class Diagnosis:
 
     @property
     def largest_gradient_bytes(self) -> Optional[int]:
-        """Return the size of the gradients with which all devices are only as fast as one.
+        """Return the size of the gradients at which all devices are only as fast as one.
 
         None means that there is no limit.
         """
@@ -506,7 +513,7 @@ class Diagnosis:
         return None if factor is None else int(factor * self.gradient_bytes)
 
     def to_dict(self) -> Dict[str, Any]:
-        """Return plain values for --json. Shares are fractions of a step."""
+        """Return the diagnosis as plain values for --json. Shares are fractions of a step."""
         return {
             "devices": self.devices,
             "images": self.images,
@@ -574,7 +581,7 @@ def diagnose(
         dataset: See `gluonlab.training.loop.train`.
         strategy: See `gluonlab.training.loop.train`.
         rounds: Number of repetitions of each measurement.
-        say: Called with each progress line.
+        say: A function that is called with each line about the progress.
         try_advice: Whether to try settings.
 
     Raises:
@@ -663,7 +670,7 @@ def diagnose_measurement(measurement: StepMeasurement, other_busy_cores: float =
 
 
 def _part_names(apart: bool) -> Tuple[str, ...]:
-    """Return the names of a step's parts. ``apart``: whether forward and backward are separate."""
+    """Return the names of a step's parts. ``apart``: as for `compute_trace_shares`."""
     return PARTS if apart else JOINT_PARTS
 
 
@@ -674,7 +681,10 @@ def _images_from_fraction(fraction: Estimate) -> Estimate:
 
 
 def compute_trace_shares(timeline: Timeline, apart: bool = True) -> TraceShares:
-    """Return each part's fraction of a recorded step. ``apart``: forward and backward separate."""
+    """Return each part's fraction of a recorded step.
+
+    ``apart``: whether forward and backward are separate parts.
+    """
     exposed = exposed_seconds(timeline)
     step = timeline.step_s
     seconds = {

@@ -90,7 +90,7 @@ def _iterate_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterat
 
 
 def _main_cause_phrase(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> str:
-    """Return a phrase that names the largest cause or, without causes, rates the efficiency."""
+    """Return a phrase that names the largest cause, or rates the efficiency if there is none."""
     if not diagnosis.causes:
         text_name = "efficient" if diagnosis.efficiency.value >= HIGH_EFFICIENCY else "unsure"
         return str(texts[text_name].format(least=format_percent(MIN_CAUSE_SHARE)))
@@ -123,7 +123,7 @@ def _batch_unit(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> str:
 
 
 def _has_too_few_cores(diagnosis: Diagnosis) -> bool:
-    """Return True if the devices have more threads than there are cores and this is a cause."""
+    """Return True if too few cores are a cause, and the devices have more threads than cores."""
     is_cause = any(cause.name == CORES for cause in diagnosis.causes)
     return diagnosis.on_cpu and diagnosis.threads > diagnosis.cores and is_cause
 
@@ -241,8 +241,8 @@ def format_milliseconds(seconds: float) -> str:
 def as_text(diagnosis: Diagnosis) -> str:
     """Return the report for a terminal.
 
-    The report contains the sentences, a table of the parts of a step by both measurements, and a
-    table of each device's time by category.
+    The report contains the sentences, a table of a step's parts according to both measurements, and
+    a table of each device's time by category.
     """
     lines = [line for sentence in diagnosis_sentences(diagnosis) for line in textwrap.wrap(sentence, WIDTH)]
     return "\n".join([*lines, "", *_part_lines(diagnosis), "", *_category_lines(diagnosis), "", FAQ_LINE])
@@ -274,7 +274,7 @@ def _total_cells(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Tuple[str, s
 
 
 def _category_lines(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield a table of what each device spends its time on, from the trace."""
+    """Yield a table of each device's time by category, according to the trace."""
     first, *names = TRANSLATIONS[ENGLISH]["categories"]
     widths: List[int] = [len(name) + 2 for name in names]
     yield f"{first:<9}" + "".join(f"{name:>{width}}" for name, width in zip(names, widths))

@@ -57,12 +57,12 @@ class TrainingFacts(NamedTuple):
 
     - ``devices``: names for --devices.
     - ``copies``: number of copies of the network. Each copy is on one device, or split among
-      several.
+      several devices.
     - ``images_per_copy``: images per batch for each copy. The data set limits this number to
       ``max_images_per_copy``.
     - ``batch_option``: the setting of the batch size.
     - ``data_bytes``: size of all training images; None for files that are decoded in each epoch.
-    - ``decoders``: decoder processes; None if nothing is decoded.
+    - ``decoders``: number of decoder processes; None if nothing is decoded.
     - ``free_bytes``: free memory of the host.
     - ``cores``: cores that this process may use.
     - ``shares``: images per batch on each device.
@@ -114,7 +114,7 @@ class StepMeasurement(NamedTuple):
     facts: TrainingFacts
 
     def differences_by_round(self) -> Dict[str, List[float]]:
-        """Return, by part and round, the fraction of a step that leaving out the part saves.
+        """Return the fraction of a step that leaving out each part saves, in each round.
 
         See `part_differences`.
         """
@@ -165,12 +165,12 @@ def measure_training_step(
 
     Args:
         config: The training settings.
-        dataset: The data set; by default the one that ``config`` names.
+        dataset: The data set; by default the data set that ``config`` names.
         strategy: See `gluonlab.training.loop.train`. The strategy is also used for the single
             device.
         rounds: Number of repetitions of all windows.
-        on_round: Called after each round.
-        on_start: Called once the config is known to be valid.
+        on_round: A function that is called after each round.
+        on_start: A function that is called once the config is known to be valid.
 
     Raises:
         UsageError: The config cannot be trained, or has a single device.
@@ -200,7 +200,7 @@ def measure_training_step(
         blocked_seconds: List[float] = []
 
         def record_host_times() -> None:
-            """Record for how many seconds the host queued operations, and was blocked."""
+            """Record how long the host queued operations, and how long it was blocked."""
             phase_costs = gated[windows.WITHOUT_HOST].last
             queue_seconds.append(sum(phase.seconds for phase in phase_costs.values()))
             blocked_seconds.append(_blocked_seconds(phase_costs))
@@ -284,9 +284,10 @@ def _isolated_windows(training: MeasuredTraining) -> Dict[str, TimedCall]:
 
 
 def _resized_batch(training: MeasuredTraining) -> "tuple[float, Batch]":
-    """Return (ratio, batch): a batch with half the images of a step, or twice if they are few.
+    """Return (ratio, batch) for a batch that is smaller or larger than the batch of a step.
 
-    See FEW_IMAGES. The ratio is the size of the batch divided by the size of a step.
+    The batch has half the images of a step, or twice the images if a device has fewer than
+    FEW_IMAGES. The ratio is the size of the batch divided by the size of a step.
     """
     batch = training.batch
     if min(map(len, batch.xs)) >= FEW_IMAGES:
@@ -312,8 +313,8 @@ def _updates_in_store(training: MeasuredTraining) -> bool:
 class _PlainCopySum:
     """A plain sum: arrays are copied to the first device, added there, and copied back.
 
-    Each call queues the sum. The arrays are as large as the gradients, up to MAX_COPIED_BYTES.
-    ``factor``: the size of the gradients divided by the size of the arrays.
+    Calling the object queues the sum. The arrays are as large as the gradients, up to
+    MAX_COPIED_BYTES. ``factor``: the size of the gradients divided by the size of the arrays.
     """
 
     def __init__(self, training: MeasuredTraining) -> None:
@@ -345,8 +346,8 @@ class _PlainCopySum:
 class HostPhaseCost(NamedTuple):
     """Seconds that the host spends on a phase while the devices are idle.
 
-    ``seconds`` is elapsed time, and ``computing`` is processor time. During the difference, the
-    host sleeps or waits.
+    ``seconds`` is elapsed time, and ``computing`` is processor time. In the rest of the elapsed
+    time, the host sleeps or waits.
     """
 
     seconds: float
@@ -403,7 +404,7 @@ class MeasuredTraining:
         self._batches.close()
 
     def queue_phases(self, batch: Batch, without: Collection[str] = ()) -> Dict[str, HostPhaseCost]:
-        """Queue a step without the phases ``without``; return the host's cost for the others."""
+        """Queue a step without the phases ``without``, and return the host's cost of the rest."""
         costs: Dict[str, HostPhaseCost] = {}
         with self.plan.overlap_context():
             for name, queue in self.strategy.phases(batch):
@@ -466,7 +467,7 @@ class MeasuredTraining:
 
 
 def _mean_seconds(queue: Callable[[], Any], repeat: int) -> float:
-    """Return the mean seconds that ``repeat`` calls of ``queue`` take, with the queued work."""
+    """Return the mean seconds of ``repeat`` calls of ``queue``, including the queued work."""
     nd.waitall()
     started = time.perf_counter()
     for _ in range(repeat):
@@ -493,7 +494,10 @@ class StreamedWindow:
 
 
 class ZeroGradientWindow:
-    """Repeated sums or updates of zero gradients, since others would grow with each sum."""
+    """A window that repeats sums or updates of gradients.
+
+    The gradients are zero, because other gradients would grow with each sum.
+    """
 
     def __init__(self, trained: MeasuredTraining, queue: Callable[[], Any]) -> None:
         strategy: Any = trained.strategy
@@ -501,7 +505,7 @@ class ZeroGradientWindow:
         self._copies, self._queue = range(len(strategy.inputs)), queue
 
     def mean_seconds(self, repeat: int) -> float:
-        """Return the mean seconds that ``repeat`` calls take."""
+        """Return the mean seconds of ``repeat`` sums or updates."""
         self._updates.zero_grad(self._copies)
         return _mean_seconds(self._queue, repeat)
 
@@ -529,7 +533,7 @@ class GatedWindow:
         return self._measure_ungated(repeat) if self.waits else self._measure_gated(repeat)
 
     def _measure_gated(self, repeat: int) -> float:
-        """Return the mean seconds per step, with the devices held until all steps are queued.
+        """Return the mean seconds per step if the devices are held until all steps are queued.
 
         If the host waits for a device, the steps are measured again without holding the devices.
         """
@@ -545,7 +549,7 @@ class GatedWindow:
         return self._measure_ungated(repeat) if self.waits else (time.perf_counter() - started) / repeat
 
     def _measure_ungated(self, repeat: int) -> float:
-        """Return the mean seconds per step, with devices that start at once."""
+        """Return the mean seconds per step if the devices start immediately."""
 
         def queue() -> None:
             self.last = self._queue()

@@ -86,8 +86,8 @@ def single_device_window(device: int) -> str:
 def part_differences(times: WindowSeconds) -> WindowSeconds:
     """Return the fraction of a step that leaving out each part saves.
 
-    STEP itself is in seconds. ``times``: seconds per step in each window of one round.
-    `compute_parts` corrects the shares.
+    The value of STEP itself is in seconds. ``times``: seconds per step in each window of one round.
+    `compute_parts` corrects the fractions.
     """
     without_host, step = times[WITHOUT_HOST], times[STEP]
     differences = {
@@ -105,7 +105,7 @@ def part_differences(times: WindowSeconds) -> WindowSeconds:
 def compute_parts(differences: WindowSeconds, ratio: float) -> StepParts:
     """Return how many seconds each part of a step takes, limited to plausible values.
 
-    Each part is at least 0, and at most the time it takes when repeated alone.
+    Each part is at least 0, and at most the time that the part takes when it is repeated alone.
 
     Args:
         differences: Medians of `part_differences`.
@@ -135,7 +135,7 @@ def _clamp(share: float, maximum: float) -> float:
 
 
 def single_device_seconds(times: WindowSeconds) -> List[float]:
-    """Return the seconds per step of each device alone, or an empty list if not measured."""
+    """Return the seconds per step of each device alone; empty if these were not measured."""
     names = [name for name in times if name.startswith(SINGLE_DEVICE)]
     return [times[name] for name in sorted(names, key=lambda name: int(name.split()[-1]))]
 
