@@ -74,7 +74,7 @@ class ProcessSpec(NamedTuple):
 class Site(NamedTuple):
     """A host's name, the address at which the other hosts reach it, and its network interface.
 
-    ``interface`` is the interface with this address, such as eth0; "" if unknown.
+    ``interface`` is the name of the interface, such as eth0; "" if unknown.
     """
 
     name: str
@@ -135,7 +135,7 @@ def _parameter_server_processes(
     """
 
     def role_variables(role: str, host: int) -> Dict[str, str]:
-        """Return MXNet's variables for a process. ``host``: an index into ``sites``."""
+        """Return the variables that MXNet needs in a process. ``host``: an index into ``sites``."""
         return {
             "DMLC_ROLE": role,
             "DMLC_NUM_WORKER": str(len(placed)),

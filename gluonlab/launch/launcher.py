@@ -49,9 +49,9 @@ class LaunchRequest:
         workers: number of workers
         servers: number of servers; None for one server on each host
         port: the scheduler's port; None for a free port
-        restarts: largest number of restarts
-        min_workers: smallest number of workers after a host is lost, see --min-np
-        ssh_options: the ssh command, Python and patience for other hosts
+        restarts: maximum number of restarts
+        min_workers: minimum number of workers after a host is lost (--min-np)
+        ssh_options: the ssh command, the Python command and the timeout for other hosts
         variable_names: names of environment variables to forward to other hosts
         command: the user's command, without ``words``
         membership: rank 0's membership if a scheduler has started all processes; else None
@@ -94,9 +94,9 @@ class LaunchListener(Protocol):
 def launch_group(request: LaunchRequest, listener: LaunchListener) -> int:
     """Start the processes, wait for their end, and return the exit status. Raises RunError.
 
-    The launcher forwards its signals to running processes. If a signal arrives while no process is
-    running, the launcher raises the exception for the signal in
-    `gluonlab.host.signals.EXCEPTION_BY_SIGNAL`.
+    The launcher forwards the signals that it receives to the running processes. If a signal arrives
+    while no process is running, the launcher raises the exception that
+    `gluonlab.host.signals.EXCEPTION_BY_SIGNAL` lists for this signal.
     """
     with StopRequest() as end:
         return asyncio.run(_Launcher(request, listener).run(end))
@@ -175,7 +175,7 @@ class _Launcher:
                 raise result
 
     def _forward_signal(self, number: int) -> None:
-        """Forward a signal to the running workers. If there are none, stop the launcher."""
+        """Forward a signal to the running workers. If no worker is running, stop the launcher."""
         self._signal = self._signal or number
         if self._attempt is not None:
             self._attempt.forward(number)
@@ -228,9 +228,9 @@ class _Launcher:
         )
 
     async def _reserve_port(self, root: AgentConnection) -> Optional[int]:
-        """Make the agent ``root`` reserve a port for the scheduler on its host. Return the port.
+        """Make the agent ``root`` reserve a port on its host for the scheduler. Return the port.
 
-        The agent keeps the port reserved until the scheduler listens there. Returns None if the
+        The agent keeps the port reserved until the scheduler listens on it. Returns None if the
         host is lost. Raises ConfigError if the requested port is taken.
         """
         requested, deadline = self._request.port, liveness_clock() + self._request.ssh_options.patience
@@ -293,8 +293,8 @@ class _Launcher:
     async def _reconnect(self, lost: Sequence[AgentConnection]) -> int:
         """Reconnect to the lost hosts, and return the number of workers of the next attempt.
 
-        With --min-np, hosts that stay lost are left out. Otherwise they raise RunError. Adds
-        --autoresume to the options of a run.
+        With --min-np, continue without the hosts that cannot be reached. Otherwise, raise RunError
+        for them. If the workers train a run, add --autoresume to its options.
         """
         request = self._request
         resume_options = {AUTORESUME_OPTION, "--resume"} & {word.partition("=")[0] for word in self._words}
@@ -372,10 +372,11 @@ def _port_error(requested: Optional[int], root: AgentConnection, reason: str) ->
 
 
 def _connection_addresses(connections: Sequence[AgentConnection], named: bool) -> List[Site]:
-    """Return the name of each connection's host, and the address at which others reach the host.
+    """Return the name of each connection's host, and the address at which other hosts reach it.
 
-    The address comes from the ssh or TCP connection. A process on the launcher's own host may be
-    connected over loopback, which other hosts cannot reach. It gets the launcher's address.
+    The address comes from the ssh or TCP connection. An agent on the launcher's own host may be
+    connected over loopback, which other hosts cannot reach. In this case, the result contains the
+    launcher's address.
 
     ``named``: whether to use the hostnames that the user gave, instead of the hosts' own names
     """
