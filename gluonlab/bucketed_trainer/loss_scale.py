@@ -40,8 +40,8 @@ class LossScale:
         skipped: Number of skipped steps so far.
 
     Raises:
-        ConfigError: For values that are not powers of two, or unless ``smallest`` <= ``value`` <=
-            ``largest``.
+        ConfigError: If a value is not a power of two, or if ``smallest`` <= ``value`` <=
+            ``largest`` does not hold.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""BucketedTrainer: a gluon.Trainer that sums gradients and updates in a few large buffers.
+"""BucketedTrainer: a gluon.Trainer that keeps weights and gradients in a few large buffers.
 
 gluon.Trainer makes one kvstore call and one optimizer call for each parameter, which takes longer
 than transferring a small gradient. Here the parameters of a bucket share one buffer on each device.
@@ -9,7 +9,8 @@ Each parameter's array becomes a view of the buffer. A step has four parts:
 2. The kvstore sums the gradients of all devices.
 3. `gradient_postprocessing` divides the sums by the loss scale and clips their norm.
 4. The optimizer updates the parameters on each device (`update_keys`). Alternatively, the servers
-   of a process group do the update (`server_updates`), or "sharded-optimizer" does parts 2 to 4.
+   of a process group perform the update (`server_updates`), or "sharded-optimizer" does parts 2 to
+   4.
 
 `sum_and_update` prepares the calls of parts 2 and 4.
 """
@@ -64,7 +65,7 @@ from gluonlab.renamed import RenamedMember
 class BucketedTrainer(gluon.Trainer):
     """A ``gluon.Trainer`` that reduces gradients and updates parameters in buckets.
 
-    It has the interface of gluon.Trainer. On one device, its updates are bit-identical to
+    It has the interface of gluon.Trainer. On one device, its updates are bit-identical to those of
     gluon.Trainer.
 
     **Buckets.** The first bucket contains the last layers, so the kvstore can reduce their
@@ -106,8 +107,8 @@ class BucketedTrainer(gluon.Trainer):
             the optimizer.
         DeviceError: A parameter has two replicas on the same device.
         KVStoreError: The kvstore is unknown, cannot keep replicas equal, or does not support a
-            setting. Or a gradient is sparse, or is not float32 with ``clip_norm`` or
-            ``loss_scale``.
+            setting. This error is also raised if a gradient is sparse, or if ``clip_norm`` or
+            ``loss_scale`` is set and a gradient is not float32.
     """
 
     @check_argument_names("BucketedTrainer", trainer_arguments.ARGUMENT_HINTS)
@@ -207,7 +208,7 @@ class BucketedTrainer(gluon.Trainer):
             queue()
 
     def start_step(self, batch_size: float) -> "Tuple[Tuple[str, Callable[[], None]], ...]":
-        """Set the batch size, and return two functions: one sums the gradients, the other updates.
+        """Set the batch size, and return the functions that sum gradients and update parameters.
 
         Args:
             batch_size: Number of images on all devices.
@@ -281,9 +282,11 @@ class BucketedTrainer(gluon.Trainer):
                 call.run()  # what the store's prepare_pushpull returned, such as MXNetKVStore's
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
-        """Unscale, clip and update, unless the store has already updated or the step is skipped.
+        """Unscale and clip the gradients, and update the parameters.
 
-        ``ignore_stale_grad`` is unused: it is part of the signature in gluon.Trainer.
+        Do nothing if the store has already updated the parameters, or if the step is skipped.
+
+        ``ignore_stale_grad`` is unused. It exists only because gluon.Trainer's method has it.
         """
         if self._update_on_kvstore or self._amp_skips_step():
             return
@@ -332,7 +335,7 @@ class BucketedTrainer(gluon.Trainer):
     def _check_separate_phases(self, method: str) -> None:
         """Raise RunError if the store cannot sum without updating.
 
-        ``method``: its name in the message.
+        ``method``: the method's name in the error message.
         """
         if self._update_on_kvstore:
             raise RunError(
@@ -367,7 +370,7 @@ class BucketedTrainer(gluon.Trainer):
     meet = RenamedMember("synchronize")
 
     def save_states(self, fname: str) -> None:
-        """Write the optimizer states to a file, identified by parameter name.
+        """Write the optimizer states to a file, in which parameters are identified by name.
 
         The file can be loaded with any kvstore, bucket size and number of devices. gluon.Trainer
         cannot read it. To write a file for gluon.Trainer, use
@@ -385,11 +388,12 @@ class BucketedTrainer(gluon.Trainer):
     def load_states(self, fname: str) -> None:
         """Load optimizer states that `save_states` or gluon.Trainer wrote.
 
-        Call it before the first step or during training. It also restores the update counts, and
-        the learning rate or the position in its schedule, but not the optimizer's other settings.
+        Call this method before the first step or during training. It also restores the update
+        counts, and the learning rate or the position in its schedule. It does not restore the
+        optimizer's other settings.
 
-        Parameters are matched by name, or by position in files of gluon.Trainer. Such a file is a
-        pickle, but the code in it is not executed.
+        Parameters are matched by name, or by position in files of gluon.Trainer. gluon.Trainer's
+        files are pickles, but no code in them is executed.
 
         Args:
             fname: The path of the file.
@@ -441,7 +445,7 @@ class BucketedTrainer(gluon.Trainer):
     def _init_kvstore(self) -> None:
         """Set up the kvstore.
 
-        If the store updates, gluon calls this method again after ``set_data``.
+        If the store updates parameters, gluon calls this method again after ``set_data``.
         """
         store: Any = self._chosen_kvstore
         self._kvstore = store

@@ -83,7 +83,7 @@ def _check_optimizer_params(optimizer: "str | mx.optimizer.Optimizer", optimizer
 
 @contextmanager
 def explain_unknown_params(optimizer: Any, optimizer_params: Any) -> Iterator[None]:
-    """Convert a TypeError in the with block, for an unknown parameter, into a ConfigError."""
+    """In this with block, convert a TypeError for an unknown parameter into a ConfigError."""
     try:
         yield
     except TypeError as error:

@@ -3,11 +3,12 @@
 MXNet runs one worker thread per CPU context. To run an operator, the worker opens a team of OpenMP
 threads. Two teams of several threads deadlock in OpenBLAS: with OMP_NUM_THREADS=2, two CPU contexts
 hang. So each worker starts with a team of one (`gluonlab.engine.mxnet_setup`), and this module sets
-each worker's team size, with a function that it pushes to MXNet's engine.
+each worker's team size by pushing a function to MXNet's engine.
 
-- To change a team size, this module replaces all workers, in 10 to 50 ms, because each worker
-  caches oneDNN's compiled operators. In a larger team, such operators would write beyond their
-  memory. In a smaller team, they would add in another order.
+- To change a team size, this module replaces all workers, because each worker caches oneDNN's
+  compiled operators. In a larger team, these operators would write beyond their memory. In a
+  smaller team, they would add numbers in a different order. Replacing the workers takes 10 to 50
+  ms.
 - Every fork of the process, such as a notebook's ``!ls`` or a worker of a gluon DataLoader, makes
   MXNet replace its workers. This module then sets the sizes again.
 """
@@ -57,11 +58,11 @@ def push_engine_operation(callback: Any, written: Any, name: bytes, read: Any = 
 def threads_per_device(cpu_devices: int, requested: "int | None" = None) -> int:
     """Return the number of threads for each of this process's ``cpu_devices`` CPU devices.
 
-    A single device uses the first of these numbers:
+    A single device uses the first of these numbers that is set:
 
     - ``requested``, the value of --threads
     - OMP_NUM_THREADS or MXNET_OMP_MAX_THREADS
-    - this process's part of the host's cores (`gluonlab.engine.local_processes`)
+    - the number of the host's cores for this process (`gluonlab.engine.local_processes`)
 
     Several devices use one thread each, because they would hang with more. A larger number in the
     environment is ignored. Raises ConfigError for a larger number in ``requested``.
@@ -189,7 +190,7 @@ def _restore_team_sizes_after_forks() -> object:
 def _set_team_sizes(size_by_device: "Mapping[int, Optional[int]]") -> Dict[int, int]:
     """Set how many OpenMP threads each CPU device's worker uses. Return the actual numbers.
 
-    ``size_by_device``: the number of threads, by device number. None leaves it unchanged.
+    ``size_by_device``: the number of threads, by device number. None leaves the number unchanged.
     """
     import mxnet as mx
 

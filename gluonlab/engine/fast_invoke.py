@@ -55,7 +55,10 @@ def slice_rows(array: nd.NDArray, begin: int, end: int) -> nd.NDArray:
 
 
 class ShapeAndTypeReader:
-    """Reads shapes and types of arrays twice as fast as their properties do, for one thread."""
+    """Reads shapes and types of arrays in half the time that the arrays' properties take.
+
+    Threads must not share a reader.
+    """
 
     def __init__(self) -> None:
         self._axes, self._type = ctypes.c_int(), ctypes.c_int()
@@ -92,7 +95,7 @@ def is_same_memory(array: nd.NDArray, other: nd.NDArray) -> bool:
 def arrays_share_memory(arrays: Sequence[nd.NDArray], others: Sequence[nd.NDArray] = ()) -> bool:
     """Check if an array in ``arrays`` overlaps in memory with another array in either list.
 
-    Overlaps between two arrays in ``others`` do not count. Callers need this check because MXNet's
+    Overlaps between two arrays in ``others`` are ignored. Callers need this check because MXNet's
     engine does not order operations on different arrays that share memory.
     """
     spans = sorted(
@@ -130,7 +133,7 @@ class OperatorCall:
         check_call(self._invoke())
 
     def _prepare(self, attributes: "Attributes") -> None:
-        """Prepare the C call with these attributes, for reuse by later calls with the same ones."""
+        """Prepare the C call with these attributes, for later calls with the same attributes."""
         self._prepared_attributes = attributes
         self._invoke = partial(
             _LIB.MXImperativeInvokeEx, self._operator, len(self._inputs), self._inputs,
@@ -204,11 +207,12 @@ class Fence:
 
 @contextmanager
 def order_between_passes(arrays: Sequence[nd.NDArray]) -> Iterator[None]:
-    """Order uses of ``arrays`` in the with block between earlier and later passes of the network.
+    """Run operations on ``arrays`` in the with block after earlier and before later passes.
 
-    ``arrays`` are BatchNorm's running statistics. MXNet's BatchNorm updates them (on a GPU in
-    forward, on a CPU in backward), but only declares that it reads them. Without fences, the engine
-    could copy the statistics in the middle of a pass.
+    A pass is a forward or backward pass of the network. ``arrays`` are BatchNorm's running
+    statistics. MXNet's BatchNorm updates them (on a GPU in forward, on a CPU in backward), but only
+    declares that it reads them. Without fences, the engine could copy the statistics in the middle
+    of a pass.
     """
     fences = [Fence(array.context, [], [array]) for array in arrays]
     for fence in fences:

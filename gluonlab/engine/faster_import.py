@@ -1,4 +1,4 @@
-"""Reduces the processor time that importing MXNet takes to a fraction.
+"""Reduces the CPU time of importing MXNet to a fraction.
 
 - `defer_optional_imports` delays the import of optional packages until they are used. MXNet 1.9.1
   imports scikit-learn, and with it pandas and SciPy, only for the base class of one obsolete class.
@@ -230,8 +230,8 @@ _cache: Optional[OperatorCache] = None
 def use_operator_cache(base: ModuleType) -> None:
     """Make the module ``mxnet.base`` use the cache of operators' functions.
 
-    Call this function just after ``base`` has been loaded. It does nothing without a home folder,
-    or if MXNet's files are not those of 1.9.1.
+    Call this function just after ``base`` has been loaded. The function does nothing if there is no
+    home folder, or if MXNet's files are not from version 1.9.1.
     """
     global _cache
     with suppress(OSError, RuntimeError, AttributeError):
@@ -250,9 +250,11 @@ def close_operator_cache() -> None:
 
 
 def cache_path(package: Path, library: Path) -> Path:
-    """Return the path of the cache file for this MXNet and Python. The name is a digest of both.
+    """Return the path of the cache file for this MXNet and Python.
 
-    Raises OSError for files that cannot be read, and RuntimeError without a home folder.
+    The file's name is a digest of both.
+
+    Raises OSError for files that cannot be read, and RuntimeError if there is no home folder.
 
     Args:
         package: the folder of the mxnet package

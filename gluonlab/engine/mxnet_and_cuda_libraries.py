@@ -38,7 +38,7 @@ def pip_install_choices(version: Tuple[int, ...] = sys.version_info[:2]) -> str:
 
 
 def installed_distributions() -> Tuple[str, ...]:
-    """Return which of MXNET_DISTRIBUTIONS are installed; normally one."""
+    """Return the installed packages among MXNET_DISTRIBUTIONS, normally just one."""
     import importlib.metadata  # here, because it would double the time of `import gluonlab`
 
     installed = []

@@ -47,7 +47,7 @@ def np_semantics() -> Iterator[None]:
 
 
 def user_has_set_np() -> bool:
-    """Check if the user has called ``npx.set_np()``; works inside `nd_semantics`, too."""
+    """Check if the user has called ``npx.set_np()``. This also works inside `nd_semantics`."""
     return bool(getattr(_USER_SETTING, "is_np", mx.util.is_np_array()))
 
 
@@ -62,7 +62,7 @@ def user_semantics() -> Iterator[None]:
 
 
 def to_user_arrays(arrays: List[nd.NDArray]) -> List[nd.NDArray]:
-    """Return the arrays as the kind that the current setting chooses, sharing their memory."""
+    """Convert the arrays to the kind that the current setting selects, without copying them."""
     return [array.as_np_ndarray() for array in arrays] if mx.util.is_np_array() else arrays
 
 

@@ -1,4 +1,4 @@
-"""Runs a module that may crash or hang in a child process, and reads its JSON answers."""
+"""Runs a module in a child process, because it may crash or hang, and reads its JSON output."""
 
 from __future__ import annotations
 
