@@ -42,7 +42,7 @@ class AllreduceExecutor(Protocol):
     transfers_run: int
 
     def run(self, priority: int = 0) -> None:
-        """Queue the allreduce, which replaces each array by its sum over the ranks, and return."""
+        """Queue the allreduce, which replaces each array with its sum over the ranks."""
 
 
 class PushPullEntry(NamedTuple):
@@ -142,7 +142,7 @@ class AllreduceKVStore(KVStoreBase):
     def transfers_run(self) -> int:
         """Number of transfers queued so far.
 
-        A chunk moved in several pieces counts several times.
+        A chunk that is moved in several pieces counts several times.
         """
         return self._replaced_transfers + sum(plan.transfers_run for plan in self._plans.values())
 
@@ -170,10 +170,10 @@ class AllreduceKVStore(KVStoreBase):
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Write the sum of ``value``, one array per device, into ``out`` (by default, ``value``).
 
-        All devices receive the same bits. ``key`` may be a list; then ``value`` and ``out`` are
-        lists with an entry for each key. Arrays may be passed several times, and may share memory
-        (`PushPullPlan`). Nothing is recorded for autograd. Raises KVStoreError, and changes
-        nothing, if the arrays cannot be summed.
+        The results on all devices are bit-identical. ``key`` may be a list; then ``value`` and
+        ``out`` are lists with an entry for each key. Arrays may be passed several times, and may
+        share memory (`PushPullPlan`). Nothing is recorded for autograd. Raises KVStoreError, and
+        changes nothing, if the arrays cannot be summed.
         """
         entries = self._make_entries(key, value, value if out is None else out)
         if entries:
@@ -213,10 +213,7 @@ class AllreduceKVStore(KVStoreBase):
         return plan
 
     def _prefix_errors(self, keys: Keys, make: Callable[[], ReturnType]) -> ReturnType:
-        """Return ``make()``.
-
-        Prefix its errors with the store's name, and with the keys if missing.
-        """
+        """Return ``make()``, and add the store's name and the keys to the messages of errors."""
         try:
             return make()
         except KVStoreError as error:
@@ -414,7 +411,7 @@ def _outs_match_values(entry: PushPullEntry) -> bool:
 def _outs_overlap(entries: Sequence[PushPullEntry]) -> bool:
     """Return whether writing to an array in ``outs`` would change another array of these entries.
 
-    ``outs[i]`` sharing memory with ``values[i]`` does not count.
+    ``outs[i]`` may share memory with ``values[i]``.
     """
     outs = [out for entry in entries for out in entry.outs]
     if arrays_share_memory(outs):

@@ -108,7 +108,7 @@ class _NcclStore:
 
 
 def _free_store(created: List[mx.kvstore.KVStore]) -> None:
-    """Free the store, after waiting for its work, which would otherwise use freed memory."""
+    """Free the store after waiting for its queued work, which would otherwise use freed memory."""
     if created:
         with suppress(mx.MXNetError):  # an operator's error, which readers of its result see again
             nd.waitall()

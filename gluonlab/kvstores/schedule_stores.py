@@ -1,4 +1,4 @@
-"""Kvstores that sum with a schedule from `gluonlab.collectives`, and the placement of ranks.
+"""Kvstores that sum arrays with a schedule from `gluonlab.collectives`, and rank placement.
 
 A placement assigns each rank of a schedule to a device.
 """
@@ -41,8 +41,8 @@ class _TopologyKVStore(AllreduceKVStore):
     def placement(self, ctxs: Sequence[mx.Context]) -> Placement:
         """Return which rank runs on which of ``ctxs``, and why (`Placement`).
 
-        Raises KVStoreError if the named topology has fewer devices, or if there is no schedule for
-        these devices.
+        Raises KVStoreError if the topology has fewer devices than ``ctxs``, or if there is no
+        schedule for these devices.
         """
         try:
             return self._find_placement(ctxs)
@@ -64,9 +64,9 @@ class ScheduleKVStore(_TopologyKVStore):
     ``priority`` applies to the first and the last operation on arrays that are cut. Transfers start
     as soon as their chunks are ready.
 
-    ``order``: for each rank, the number of its device (`Schedule.placed`). Without an order, ranks
-    are assigned to GPUs by the links of this machine. With ``topology``, ranks are assigned to GPUs
-    and CPU devices by the topology's links
+    ``order``: for each rank, the number of its device (`Schedule.placed`). If neither an order nor
+    a ``topology`` is given, ranks are assigned to GPUs according to the links of this machine. With
+    ``topology``, ranks are assigned to GPUs and CPU devices according to the topology's links
     (`gluonlab.collectives.named_topologies.resolve_topology`).
 
     Raises ScheduleError for an unknown name or topology, and for an order that does not contain
@@ -97,7 +97,7 @@ class ScheduleKVStore(_TopologyKVStore):
         return Executor(make_schedule(self._name, len(arrays)).placed(placement.order), arrays)
 
     def _find_placement(self, ctxs: Sequence[mx.Context]) -> Placement:
-        """Return the order that was given, or else the cheapest order for the devices' links."""
+        """Return the order that was given, or else the fastest order for the devices' links."""
         if self._order is not None:
             return Placement(tuple(self._order), "as given")
         key = tuple(ctxs)
@@ -107,11 +107,12 @@ class ScheduleKVStore(_TopologyKVStore):
 
 
 class TopologyAwareKVStore(_TopologyKVStore):
-    """A store whose schedules are made for the links (`gluonlab.collectives.topology_aware`).
+    """A store whose schedules are made for the links between its devices.
 
-    Keys in the same list are summed together, by the schedule for their total number of bytes. The
-    links are those of ``topology``, or those that NVML reports for GPUs. GPUs with unknown links
-    are treated as GPUs behind one switch. CPU devices have typical speeds
+    `gluonlab.collectives.topology_aware` makes the schedules. Keys in the same list are summed
+    together, by the schedule for their total number of bytes. The links are those of ``topology``,
+    or those that NVML reports for GPUs. GPUs with unknown links are treated as GPUs behind one
+    switch. The links between CPU devices are assumed to have typical speeds
     (`gluonlab.collectives.topology.typical_cpu_topology`). Raises ScheduleError for an unknown
     topology.
     """
@@ -174,9 +175,9 @@ def _make_schedules(name: str, links: "Optional[Topology]", count: int) -> "Sche
 
 
 def place_ranks(schedule: Schedule, resolved: ResolvedTopology) -> Placement:
-    """Return the assignment of ranks to devices that makes ``schedule`` cheapest.
+    """Return the assignment of ranks to devices with which ``schedule`` should be fastest.
 
-    With unknown links or few devices, rank i runs on device i.
+    If the links are unknown or the devices are few, rank i runs on device i.
     """
     if resolved.topology is None or schedule.world_size < MIN_DEVICES_TO_PLACE:
         return Placement(tuple(range(schedule.world_size)), resolved.reason)

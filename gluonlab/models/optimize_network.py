@@ -218,7 +218,7 @@ def _make_optimized_class(kind: Type[gluon.HybridBlock]) -> Type[gluon.HybridBlo
 
 
 def _changed_operators(old_graph: mx.sym.Symbol, new_graph: mx.sym.Symbol) -> List[str]:
-    """Return the names of the old graph's operators that the new graph lacks or has changed."""
+    """Return the names of the old graph's operators that the new graph changes or lacks."""
     if new_graph is old_graph:
         return []
     new_nodes: Dict[str, Node] = {node["name"]: node for node in parse_graph(new_graph)["nodes"]}

@@ -131,7 +131,10 @@ def _check_node(node: Node, inputs: List[bool], name: str, loop: str = "") -> No
 
 
 def _has_gradient(node: Node, inputs: List[bool], trained: Optional[Collection[str]]) -> bool:
-    """Return whether a node's outputs have a gradient. ``inputs``: whether its inputs do."""
+    """Return whether a node's outputs have a gradient.
+
+    ``inputs``: for each input of the node, whether it has a gradient.
+    """
     if node["op"] == "null":
         return trained is None or node["name"] in trained
     return any(inputs) and node["op"] != "BlockGrad"

@@ -123,8 +123,9 @@ def replace_nodes(
         choose: A function called with each node, the shapes of its inputs and the shape of its
             first output. Unknown shapes are None. Returns None to keep the node, or a
             `Replacement`: a function ``f(add, inputs)`` that appends operators in place of the
-            node. ``add(op, suffix, inputs, **attrs)`` appends one operator, named by the node's
-            name and the suffix, and returns its output. The last operator has an empty suffix.
+            node. ``add(op, suffix, inputs, **attrs)`` appends one operator, whose name consists of
+            the node's name and the suffix, and returns the operator's output. The last operator has
+            an empty suffix.
     """
     parts, shapes = parse_graph(graph), output_shapes(graph, inputs) if inputs else {}
     nodes: List[Node] = []

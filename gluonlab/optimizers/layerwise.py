@@ -1,4 +1,4 @@
-"""LARS and LAMB, optimizers for large batches that scale the learning rate by the parameter's norm.
+"""LARS and LAMB: optimizers for large batches, which scale learning rates by parameter norms.
 
 They update whole parameters, so they cannot update a bucket or a shard of a parameter in one call.
 
@@ -53,7 +53,7 @@ class LARS(_Layerwise):
         return _zeros_like(weight) if self.momentum else None
 
     def update(self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Optional[nd.NDArray]) -> None:
-        """Update one parameter, which must be whole, because its norm scales the learning rate."""
+        """Update one whole parameter, whose norm scales the learning rate."""
         self._update_count(index)
         lr, wd = self._get_lr(index), self._get_wd(index)
         grad = self._rescaled_gradient(grad)
@@ -87,7 +87,7 @@ class LAMB(BetaOptimizer, _Layerwise):
         return _zeros_like(weight), _zeros_like(weight)
 
     def update(self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Tuple[nd.NDArray, nd.NDArray]) -> None:
-        """Update one parameter, which must be whole, because its norm scales the learning rate."""
+        """Update one whole parameter, whose norm scales the learning rate."""
         self._update_count(index)
         lr, wd, t = self._get_lr(index), self._get_wd(index), self._index_update_count[index]
         # The first half is element-wise, and MXNet's kernel computes it correctly.
