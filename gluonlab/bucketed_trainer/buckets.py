@@ -53,7 +53,7 @@ class Bucket:
         self._arrays = [(param, param._data, param._grad) for param in self.params]
 
     def _move_into_buffers(self, param: Parameter, begin: int) -> None:
-        """Copy a parameter into the buffers, and replace its arrays by views of them."""
+        """Copy a parameter into the buffers, and replace its arrays with views of the buffers."""
         data, grad = (_parameter_views(self.weights, param, begin), _parameter_views(self.grads, param, begin))
         with autograd.pause():
             for view, array in zip([*data, *grad], [*param.list_data(), *param.list_grad()]):
@@ -85,7 +85,7 @@ class Bucket:
         return [i for end, begin in zip(ends, self.offsets[1:]) for i in range(end, begin)]
 
     def zero_grad(self, device: int, params: "Set[Parameter]") -> None:
-        """Set the gradients of ``params`` that are in this bucket to zero on one device."""
+        """Zero the gradients on one device. Ignore parameters that are not in this bucket."""
         grad = self.grads[device]
         for begin, end in self.element_ranges(params):
             part = grad if (begin, end) == (0, self.size) else grad[begin:end]
@@ -167,7 +167,7 @@ def default_bucket_bytes(ctxs: Sequence[mx.Context]) -> int:
 
 
 def limit_bucket_bytes(params: Sequence[Parameter], bucket_bytes: int, ctxs: Sequence[mx.Context], store: Any) -> int:
-    """Return a size limit for buckets, in bytes, with which every GPU has a bucket to sum.
+    """Return the size limit of a bucket in bytes, reduced if some GPUs would have no bucket to sum.
 
     The store "device" sums each bucket on one device, so with fewer buckets than GPUs, some GPUs
     would be idle. For other stores and on CPUs, the limit is ``bucket_bytes``.
@@ -252,7 +252,7 @@ class BucketPadding:
             self.clear()
 
     def clear(self) -> None:
-        """Queue one operation for each bucket with padding, on each device."""
+        """On each device, queue an operation that clears the padding of each padded bucket."""
         for call, attributes in self._calls:
             call(attributes)
 

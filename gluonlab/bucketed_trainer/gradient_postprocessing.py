@@ -1,6 +1,6 @@
 """Unscales gradients and clips their norm, after the allreduce and before the update.
 
-To unscale gradients means to divide them by the loss scale.
+Unscaling means dividing the gradients by the loss scale.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class GlobalNormClipping:
     Bengio, "On the difficulty of training recurrent neural networks", 2013, algorithm 1).
 
     After the allreduce, the gradients are bit-identical on all devices. So each device computes the
-    same norm and factor without communication. If each device holds only a part of the sum (a
-    shard), it sends one number to every other device. The factor is an array on the device, so the
-    host never waits. If nothing is clipped, gradients are multiplied by a factor of 1.
+    same norm and factor without communication. If each device holds only a shard of the sum, every
+    device sends one number to every other device. The factor is an array on the device, so the host
+    never waits. If nothing is clipped, gradients are multiplied by a factor of 1.
 
     Args:
         grads: For each device, its gradients or its shard of the gradients, as float32. A shard may
             be empty.
         ctxs: The devices.
-        sharded: Whether each device holds a shard.
+        sharded: Whether each device holds only a shard of the sum.
         duplicates: For each device, gradients that another device also holds. These gradients are
             scaled, but only the other device includes them in the norm.
     """
@@ -71,7 +71,7 @@ class GlobalNormClipping:
 
 
 class _DeviceNorm:
-    """The operations on one device: squared norm, factor limit / max(norm, limit), and scaling."""
+    """The operations on one device that compute the squared norm and scale the gradients."""
 
     def __init__(self, grads: Sequence[nd.NDArray], ctx: mx.Context, duplicates: Sequence[nd.NDArray]) -> None:
         self.ctx = ctx
@@ -130,7 +130,7 @@ class GradientUnscaler:
     Args:
         grads: For each device, the summed gradients or its shard of them, as float32. A shard may
             be empty.
-        sharded: True if each device holds a shard.
+        sharded: Whether each device holds only a shard of the sum.
     """
 
     def __init__(self, grads: Sequence[Sequence[nd.NDArray]], sharded: bool = False) -> None:

@@ -157,7 +157,7 @@ class _Transfer:
 
 
 def _bucket_slices(arrays: Sequence[nd.NDArray], offset: int, size: int) -> List[nd.NDArray]:
-    """Return views of ``size`` elements of each array, or arrays that have only this size."""
+    """Return views of ``size`` elements of each array, or the arrays if they have this size."""
     # Avoid a view of a whole weight, because oneDNN may have rearranged its memory.
     if arrays[0].size == size:
         return list(arrays)
@@ -184,5 +184,5 @@ def _multipliers(bucket: Bucket) -> Tuple[float, float]:
 
 
 def _changeable_settings(optimizer: Any) -> "dict[str, Any]":
-    """Return those settings of an optimizer that a user can change between steps."""
+    """Return the settings of an optimizer that a user can change between steps."""
     return {name: getattr(optimizer, name, None) for name in ("lr", "wd", "lr_scheduler")}

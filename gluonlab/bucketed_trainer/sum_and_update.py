@@ -1,7 +1,7 @@
 """Prepares the calls of a step that sum gradients and update parameters.
 
-- Most kvstores only sum the gradients (`make_kvstore_calls`). Then every device updates bucket by
-  bucket (`make_key_updates`) or parameter by parameter (`ParameterUpdater`).
+- Most kvstores only sum the gradients (`make_kvstore_calls`). Then every device updates its
+  parameters, bucket by bucket (`make_key_updates`) or one by one (`ParameterUpdater`).
 - The kvstore "sharded-optimizer" sums the gradients and updates the parameters (`ShardedUpdater`).
 - If servers update the parameters, the module `server_updates` prepares the calls instead.
 """
@@ -41,7 +41,9 @@ class KVStoreCall(NamedTuple):
 def make_kvstore_calls(
     store: Any, buckets: Sequence[Bucket], bucket_bytes: int, updates: bool, first_key: int = 0
 ) -> List[KVStoreCall]:
-    """Return a step's kvstore calls. If the store allows it, a call handles several small buckets.
+    """Return a step's kvstore calls.
+
+    If the store accepts several keys, one call handles several small buckets.
 
     ``updates``: whether the store also updates the parameters. The keys of the buckets are
     ``first_key``, ``first_key + 1`` and so on.

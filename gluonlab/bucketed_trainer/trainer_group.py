@@ -79,7 +79,7 @@ class TrainerGroup:
             trainer.zero_grad(copies)
 
     def start_step(self, batch_size: float) -> "Tuple[Tuple[str, Callable[[], None]], ...]":
-        """Set the batch size of all trainers, and return the functions that sum and update.
+        """Set the batch size of all trainers, and return the functions that run a step.
 
         The result has the same form as that of `BucketedTrainer.start_step`.
         """
@@ -98,7 +98,7 @@ class TrainerGroup:
             _call_all(updates)
 
     def collect_states(self) -> States:
-        """Return the optimizer states of all parameters, as if one trainer had them all."""
+        """Return the optimizer states of all parameters, as if they belonged to one trainer."""
         parts = [collect_states(trainer) for trainer in self.trainers]
         by_name = {state.name: state for part in parts for state in part.parameters}
         return parts[0]._replace(parameters=tuple(by_name[param.name] for param in self._params))

@@ -83,13 +83,13 @@ def restore_states(trainer: gluon.Trainer, arrays: Mapping[str, nd.NDArray]) -> 
 
     Raises:
         KVStoreError: For arrays that are not states, or states of another optimizer or network.
-            Nothing changes then.
+            In this case, nothing changes.
     """
     set_states(trainer, states_from_arrays(arrays), "these arrays")
 
 
 def load_states_file(trainer: gluon.Trainer, fname: "str | bytes | os.PathLike[str]") -> None:
-    """Set the trainer's states to those in a file. Raise KVStoreError like ``load_states``."""
+    """Set the trainer's states to the states in a file. Raise KVStoreError like ``load_states``."""
     states = read_states(fname, max_states_bytes(state_targets(trainer._params)))
     set_states(trainer, states, repr(os.fsdecode(fname)))
 

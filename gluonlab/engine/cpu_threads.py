@@ -31,7 +31,7 @@ EngineCallback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 
 
 class EngineContext(ctypes.Structure):
-    """MXNet's C struct of a device: Context in include/mxnet/base.h."""
+    """MXNet's C struct for a device, which is called Context in include/mxnet/base.h."""
 
     _fields_ = [("dev_type", ctypes.c_int), ("dev_id", ctypes.c_int32)]
 
@@ -40,7 +40,8 @@ def push_engine_operation(callback: Any, written: Any, name: bytes, read: Any = 
     """Queue a Python function as an operation of MXNet's engine.
 
     Args:
-        callback: an `EngineCallback`. The caller must keep it alive until it has been called.
+        callback: an `EngineCallback`. The caller must keep the callback alive until the engine has
+            called it.
         written: an array on the device that runs the function. The function runs after all queued
             operations that use this array.
         name: the name of the operation
@@ -64,8 +65,8 @@ def threads_per_device(cpu_devices: int, requested: "int | None" = None) -> int:
     - OMP_NUM_THREADS or MXNET_OMP_MAX_THREADS
     - the number of the host's cores for this process (`gluonlab.engine.local_processes`)
 
-    Several devices use one thread each, because they would hang with more. A larger number in the
-    environment is ignored. Raises ConfigError for a larger number in ``requested``.
+    Several devices use one thread each, because they would hang with more threads. A larger number
+    in the environment is ignored. Raises ConfigError for a larger number in ``requested``.
     """
     if cpu_devices <= 1:
         return requested or openmp_settings.exported_thread_count() or cores_per_process()
@@ -173,7 +174,7 @@ _team_size_by_device: Dict[int, int] = {}
 
 @lru_cache(maxsize=None)
 def _restore_team_sizes_after_forks() -> object:
-    """Return a hook, registered to restore the workers' numbers of threads after each fork.
+    """Register a hook that restores the workers' numbers of threads after each fork.
 
     Call this function after MXNet is loaded, so that MXNet's own hook runs first. The hook must
     live as long as the process. So this function returns the hook, and lru_cache keeps it alive.

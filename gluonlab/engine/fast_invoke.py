@@ -207,12 +207,12 @@ class Fence:
 
 @contextmanager
 def order_between_passes(arrays: Sequence[nd.NDArray]) -> Iterator[None]:
-    """Run operations on ``arrays`` in the with block after earlier and before later passes.
+    """Run the with block's operations on ``arrays`` after earlier and before later passes.
 
     A pass is a forward or backward pass of the network. ``arrays`` are BatchNorm's running
-    statistics. MXNet's BatchNorm updates them (on a GPU in forward, on a CPU in backward), but only
-    declares that it reads them. Without fences, the engine could copy the statistics in the middle
-    of a pass.
+    statistics. MXNet's BatchNorm updates the statistics in the forward pass on a GPU, and in the
+    backward pass on a CPU, but it only declares that it reads them. Without fences, the engine
+    could copy the statistics in the middle of a pass.
     """
     fences = [Fence(array.context, [], [array]) for array in arrays]
     for fence in fences:

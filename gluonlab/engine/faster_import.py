@@ -1,8 +1,8 @@
-"""Reduces the CPU time of importing MXNet to a fraction.
+"""Saves most of the CPU time that importing MXNet takes.
 
 - `defer_optional_imports` delays the import of optional packages until they are used. MXNet 1.9.1
   imports scikit-learn, and with it pandas and SciPy, only for the base class of one obsolete class.
-  It also imports h5py, ONNX and OpenCV, and SciPy for sparse arrays. These packages take half of
+  MXNet also imports h5py, ONNX and OpenCV, and SciPy for sparse arrays. These packages take half of
   the processor time of the import, and most programs use none of them.
 - `OperatorCache` stores the Python functions of MXNet's operators. Generating and compiling these
   functions takes another third of the time.
@@ -146,9 +146,9 @@ FunctionKey = Tuple[str, str, str]  # the generating module, the operator, and t
 class _StoredFunction(NamedTuple):
     """The compiled code of an operator's Python function, without the operator's handle.
 
-    The handle is an address that differs in each process. ``handle_position`` is its position in
-    the constants of the code. ``nulls`` contains, for each default value of a parameter, True for
-    MXNet's ``_Null`` and False for None.
+    The handle is an address that differs in each process. ``handle_position`` is the handle's
+    position in the constants of the code. ``nulls`` contains, for each default value of a
+    parameter, True for MXNet's ``_Null`` and False for None.
     """
 
     code: CodeType

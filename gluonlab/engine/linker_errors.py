@@ -1,6 +1,6 @@
 """Finds the causes of the dynamic linker's errors about shared libraries, and their fixes.
 
-The error messages come from a failed import of MXNet, or from the doctor's checks.
+The error messages come from a failed import of MXNet, or from the checks of ``gluonlab doctor``.
 """
 
 from __future__ import annotations

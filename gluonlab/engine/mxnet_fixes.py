@@ -35,10 +35,7 @@ REMOVED_FUNCTIONS = ("fv", "ipmt", "irr", "mirr", "nper", "npv", "pmt", "ppmt", 
 
 
 class _RemovedFunction:
-    """Replacement for a function that numpy has removed.
-
-    It raises NotImplementedError when called.
-    """
+    """Replacement for a removed function of numpy, which raises NotImplementedError when called."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name

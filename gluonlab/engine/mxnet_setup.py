@@ -204,7 +204,10 @@ def temporary_variable(name: str, value: str) -> ContextManager[None]:
 
 
 class _FusionDisabledCount:
-    """The number of active `disable_fusion` blocks. The last one restores the user's variable."""
+    """The number of active `disable_fusion` blocks.
+
+    The last of these blocks restores the user's variable.
+    """
 
     lock, blocks = threading.Lock(), 0
     user_value: "str | None" = None

@@ -4,8 +4,8 @@ Thread-local settings of MXNet determine the kind of array that layers return, a
 shape means. (In this module, "semantics" means these settings.)
 
 - A run of gluonlab computes with mx.nd arrays, regardless of the user's setting.
-- The user's setting applies to arrays passed to the user, and to the user's own code in a run. It
-  also applies to components of gluonlab used outside a run.
+- The user's setting applies to arrays passed to the user, and to the user's own code in a run. The
+  setting also applies to components of gluonlab that are used outside a run.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def gpu_numbers(ctxs: Sequence[Any]) -> List[int]:
 
 
 def _cuda_library() -> Any:
-    """Return libmxnet.so, through whose handle libcudart's functions can also be called."""
+    """Return the handle of libmxnet.so, through which libcudart's functions can also be called."""
     import mxnet as mx
 
     return mx.base._LIB

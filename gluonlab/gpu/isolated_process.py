@@ -1,4 +1,7 @@
-"""Runs a module in a child process, because it may crash or hang, and reads its JSON output."""
+"""Runs an unreliable module in a child process, and reads the JSON output of the module.
+
+The module may crash or hang without affecting this process.
+"""
 
 from __future__ import annotations
 

@@ -95,9 +95,9 @@ def unsupported_method(problem: str, advice: str) -> Callable[..., None]:
 class AllreduceKVStore(KVStoreBase):
     """A store that sums the arrays passed to it over their devices, and stores no values.
 
-    Keys of one list are summed together. Pass the same list and the same arrays every time. An
-    executor is created when keys are first used, and again when they are used with other arrays.
-    Use a store from one thread only.
+    Keys that are passed in one list are summed together. Pass the same list and the same arrays
+    every time. An executor is created when keys are first used, and again when they are used with
+    other arrays. Use a store from one thread only.
     """
 
     def __init__(self, name: str) -> None:
@@ -202,7 +202,10 @@ class AllreduceKVStore(KVStoreBase):
         return [PushPullEntry._make(columns) for columns in group_by_key(name, key, value, out)]
 
     def _plan_for(self, entries: List[PushPullEntry]) -> PushPullPlan:
-        """Return the plan for summing these arrays. It replaces a plan for other arrays."""
+        """Return the plan for summing these arrays.
+
+        A new plan replaces an earlier plan for other arrays.
+        """
         keys = tuple(entry.key for entry in entries)
         plan = self._plans.get(keys)
         if plan is None or not plan.matches(entries):
@@ -248,8 +251,8 @@ def as_list(argument: Any) -> List[Any]:
 def group_by_key(store: str, key: Any, *arguments: Any) -> List[Tuple[Any, ...]]:
     """Return (key, arrays, ...) for each key, with one list of arrays from each argument.
 
-    Raises KVStoreError if the numbers of values and keys differ, or for anything that is not an
-    array. ``store``: the store's name, for the error message.
+    Raises KVStoreError if the numbers of values and keys differ, or if a value is not an array.
+    ``store``: the store's name, for the error message.
     """
     if not isinstance(key, (list, tuple)):
         return [(key, *[to_array_list(store, key, values) for values in arguments])]
@@ -265,7 +268,7 @@ def group_by_key(store: str, key: Any, *arguments: Any) -> List[Tuple[Any, ...]]
 
 
 def to_array_list(store: str, key: Any, argument: Any) -> List[nd.NDArray]:
-    """Return the arrays of a key as a list. Raise KVStoreError for anything else."""
+    """Return the arrays of a key as a list. Raise KVStoreError for anything but arrays."""
     arrays = list(argument) if isinstance(argument, (list, tuple)) else [argument]
     for array in arrays:
         if not isinstance(array, nd.NDArray):

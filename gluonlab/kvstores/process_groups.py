@@ -241,7 +241,8 @@ class SummingGroup(ProcessGroup):
 def _split_float64(values: "NDArray[Any]") -> "NDArray[Any]":
     """Split float64 ``values`` into float32 rows whose sum over axis 0 equals ``values``.
 
-    The result has shape (FLOAT32_PARTS, n). This is necessary because servers only sum float32.
+    The result has shape (FLOAT32_PARTS, n). The split is necessary because servers only sum
+    float32.
     """
     parts = []
     with np.errstate(over="ignore", invalid="ignore"):

@@ -61,8 +61,8 @@ class ScheduleKVStore(_TopologyKVStore):
     when keys are first used, and again when they are used with other arrays. Use a store from one
     thread only.
 
-    ``priority`` applies to the first and the last operation on arrays that are cut. Transfers start
-    as soon as their chunks are ready.
+    ``priority`` applies only to the first and the last operation on arrays that are cut into
+    chunks. Transfers start as soon as their chunks are ready.
 
     ``order``: for each rank, the number of its device (`Schedule.placed`). If neither an order nor
     a ``topology`` is given, ranks are assigned to GPUs according to the links of this machine. With
@@ -161,7 +161,7 @@ class TopologyAwareKVStore(_TopologyKVStore):
 def _make_cpu_schedules(name: str, count: int) -> "SchedulesBySize":
     """Return the schedules for CPU devices.
 
-    They take long to compute, so they are cached per process.
+    The schedules take long to compute, so they are cached for the whole process.
     """
     return _make_schedules(name, typical_cpu_topology(count), count)
 

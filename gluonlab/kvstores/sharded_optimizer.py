@@ -240,7 +240,7 @@ class ShardedKVStore(ScheduleKVStore):
         return update.get_key_state(key)
 
     def keys_to_update(self, key: Any, stale: Mapping[Any, List[ElementRange]]) -> List[Any]:
-        """Return the optimizer's keys that calling `update` for ``key`` would update."""
+        """Return the optimizer's keys that a call of `update` for ``key`` would update."""
         updates = self._find_reduced_update(key).updates
         spans_by_key = (key_update.fresh_spans(stale.get(name, ())) for name, key_update in updates.items())
         return [span.key for spans in spans_by_key for span in spans]
@@ -371,7 +371,7 @@ class ShardedUpdate:
     def transfers_run(self) -> int:
         """Return the number of transfers queued so far.
 
-        A chunk moved in several pieces counts several times.
+        A chunk that is moved in several pieces counts several times.
         """
         return self._reduce_scatter.transfers_run + self._all_gather.transfers_run
 

@@ -131,7 +131,7 @@ def _parameter_server_processes(
 ) -> ServersAndWorkerVariables:
     """Return MXNet's scheduler and servers, and the environment variables of each worker.
 
-    For the arguments see `parts`.
+    For the arguments, see `parts`.
     """
 
     def role_variables(role: str, host: int) -> Dict[str, str]:
@@ -157,7 +157,7 @@ def _horovod_processes(
 ) -> ServersAndWorkerVariables:
     """Return Horovod's rendezvous server, and each worker's environment variables for Horovod.
 
-    For the arguments see `parts`. ``servers`` is not used.
+    For the arguments, see `parts`. ``servers`` is not used.
     """
     names = [sites[host].name for host in placed]
     hosts = list(dict.fromkeys(names))

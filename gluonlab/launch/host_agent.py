@@ -53,8 +53,8 @@ class HostAgent:
         reader: stream of messages from the launcher
         writer: stream of messages to the launcher
         hello: additional fields for the agent's first message, such as its rank
-        check_request: called with each request to start a process. It returns the permitted part of
-            the request, or raises ConfigError.
+        check_request: called with each request to start a process. The function returns the
+            permitted part of the request, or raises ConfigError.
         parent: pid of the launcher, if it is on this host. While the launcher is stopped, its
             silence does not count.
     """

@@ -122,7 +122,7 @@ class LaunchAttempt:
             agent.send(signal=number, processes=names)
 
     async def run(self) -> Optional[AttemptFailure]:
-        """Start the processes, and wait for their end. Return the failure, or None on success."""
+        """Start the processes, and wait until they end. Return the failure, or None on success."""
         for process in self._processes:
             self._agent[process.name].send(
                 start=process.name,

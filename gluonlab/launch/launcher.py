@@ -92,7 +92,7 @@ class LaunchListener(Protocol):
 
 
 def launch_group(request: LaunchRequest, listener: LaunchListener) -> int:
-    """Start the processes, wait for their end, and return the exit status. Raises RunError.
+    """Start the processes, wait until they end, and return the exit status. Raises RunError.
 
     The launcher forwards the signals that it receives to the running processes. If a signal arrives
     while no process is running, the launcher raises the exception that
@@ -141,7 +141,7 @@ class _Launcher:
     async def _wait_until_printed(self, status: int) -> int:
         """Wait until all output is printed, and return the exit status.
 
-        After a signal, stop waiting if no line has been printed for STUCK_READER_S.
+        After a signal, stop waiting if no line has been printed for STUCK_READER_S seconds.
         """
         count, last_change = self._listener.pending_lines, time.monotonic()
         while self._listener.pending_lines:
@@ -155,8 +155,8 @@ class _Launcher:
     async def _connect_to_all(self) -> None:
         """Connect to the agents of all hosts.
 
-        If a scheduler has started the processes, the other ranks are the agents. They connect to
-        this process.
+        If a scheduler has started the processes, the other ranks are the agents. These ranks
+        connect to this process.
         """
         request = self._request
         if request.membership is None:
@@ -183,7 +183,7 @@ class _Launcher:
             self._working.cancel()
 
     async def _run_attempts(self) -> int:
-        """Run attempts until one succeeds or no restart is left, and return the exit status."""
+        """Run attempts until one succeeds or no restarts are left, and return the exit status."""
         await self._connect_to_all()
         restarts_left, workers = self._request.restarts, self._request.workers
         while True:

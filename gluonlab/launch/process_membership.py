@@ -6,7 +6,7 @@
 `gluonlab.host.launcher_environment` lists the variables of each launcher. If one launcher runs
 inside another, the variables of the inner launcher are used first.
 
-The root of a group is the host of rank 0. It is read from these variables:
+The root of a group is the host of rank 0. The root depends on the launcher:
 
 ==============  ==================================================================================
 launcher        root

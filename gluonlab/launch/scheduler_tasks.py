@@ -110,7 +110,7 @@ class Rendezvous:
             connection.close()
 
     async def _accept_rank(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Accept a connection from a rank that is missing. Refuse all others.
+        """Accept a connection from a rank that is missing. Refuse all other connections.
 
         If two processes have the same rank, the first to connect is accepted.
         """
@@ -195,7 +195,7 @@ async def _serve_rank_0(
 ) -> int:
     """Connect to rank 0, and serve it as an agent, which starts and stops this rank's process.
 
-    For the arguments see `serve_rank_0`.
+    For the arguments, see `serve_rank_0`.
     """
     root = membership.root or "127.0.0.1"
     connecting = asyncio.ensure_future(_connect_to_rank_0(membership, root, patience))

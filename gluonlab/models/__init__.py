@@ -69,7 +69,7 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
     Args:
         name: A name in ``MODELS``, such as ``"resnet8"``, or ``"gluoncv:NAME"``.
         classes: The number of classes.
-        ctxs: The devices that will run the model. If given, the model is optimized as by
+        ctxs: The devices that will run the model. If given, the model is optimized as with
             `gluonlab.optimize`. The model is not initialized on these devices.
 
     Returns:

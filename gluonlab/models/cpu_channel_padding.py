@@ -3,18 +3,18 @@
 oneDNN stores images in blocks of 8 or 16 channels; a block fills one vector register. MXNet 1.9.1
 uses oneDNN's direct convolutions only if the number of channels is a multiple of the block size.
 MXNet computes all other convolutions, such as LeNet's with 20 and 50 channels, as a matrix product
-with a rearranged copy of the image. It computes the layers between such convolutions without vector
-instructions.
+with a rearranged copy of the image. MXNet computes the layers between such convolutions without
+vector instructions.
 
 The added channels do not change the result: their weights are zero, and their gradients are
 removed. Parameters keep their true shapes. The running statistics of BatchNorm need larger arrays,
 because an operator updates them in place. `enlarge_state` allocates these arrays.
 
-The constants below decide when to pad. They are based on measurements of forward and backward
-passes on one core of an AMD EPYC (Zen 4), both with AVX-512 and limited to AVX2. The measured
-networks are 430 random chains of convolutions and ReLU. They have 1 to 512 channels, kernels of 1,
-3, 5 and 7, images of 5x5 to 56x56 pixels, and batches of 8 to 64. The speedups below are relative
-to the same network without padding:
+The constants below decide when to pad. These constants are based on measurements of forward and
+backward passes on one core of an AMD EPYC (Zen 4), both with AVX-512 and limited to AVX2. The
+measured networks are 430 random chains of convolutions and ReLU. These networks have 1 to 512
+channels, kernels of 1, 3, 5 and 7, images of 5x5 to 56x56 pixels, and batches of 8 to 64. The
+speedups below are relative to the same network without padding:
 
 - With kernels of 3 or more and channels padded to a multiple of 8, the median speedup was 1.8. Only
   one case was slower, although padding multiplied the arithmetic by up to 10.

@@ -49,7 +49,7 @@ def optimize(net: gluon.HybridBlock, *inputs: Input) -> Changes:
     change. To set options of ``net.hybridize``, call ``net.hybridize`` first.
 
     Args:
-        net: An initialized model. It is changed in place, and hybridized if necessary.
+        net: An initialized model. The model is changed in place, and hybridized if necessary.
         inputs: For each input of the model, a batch or its shape, such as (64, 1, 28, 28). Without
             ``inputs``, the graph is rewritten in the first call.
 

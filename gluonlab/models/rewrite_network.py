@@ -172,7 +172,7 @@ class WindowOverlap(NamedTuple):
 
 
 def convert_one_pixel_convolutions(graph: mx.sym.Symbol, shapes: Dict[str, Shape]) -> mx.sym.Symbol:
-    """Convert convolutions with one output pixel and a window over padding to dense layers.
+    """Convert a convolution to a dense layer if it computes one pixel from a partly padded window.
 
     For example, images of 32x32 pixels shrink to one pixel in the last layers of ResNet-18. Then
     eight of the nine weights of a 3x3 window only multiply padding. oneDNN would rearrange and

@@ -1,4 +1,4 @@
-"""Adaptive optimizers, without the defects of MXNet's classes.
+"""Adaptive optimizers without the defects of MXNet's classes.
 
 - MXNet's Adamax divides 0 by 0 if an element's gradients were always 0, as after a dead ReLU.
 - MXNet's Nadam advances the momentum schedule for each parameter and each device.

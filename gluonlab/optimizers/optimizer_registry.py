@@ -43,9 +43,9 @@ from gluonlab.optimizers.signum import Signum
 class OptimizerKind:
     """Class and properties of an optimizer.
 
-    ``momentum``: whether it accepts --momentum. ``element_wise``: whether its update of an element
-    depends only on that element, so that it can update whole buckets. ``mxnet_rule_class`` is the
-    class for ``--momentum-rule mxnet``, if there is one.
+    ``momentum``: whether the optimizer accepts --momentum. ``element_wise``: whether the update of
+    an element depends only on that element. Such an optimizer can update whole buckets.
+    ``mxnet_rule_class`` is the class for ``--momentum-rule mxnet``, if there is one.
     """
 
     cls: Type[mx.optimizer.Optimizer]

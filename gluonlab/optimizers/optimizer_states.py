@@ -20,8 +20,8 @@ cum_grad/NAME       like the parameter    sum of these gradients
 ==================  ====================  ======================================================
 
 The file does not contain the learning-rate schedule, momentum, weight decay and other settings,
-which the user sets again. It also does not contain the loss scale and residuals of compressed
-gradients.
+which the user sets again. The loss scale and the residuals of compressed gradients are not in the
+file either.
 """
 
 from __future__ import annotations
@@ -395,7 +395,7 @@ def _mask_numbers(name: str) -> str:
 
 
 def _sort_by_name(params: Sequence[Any]) -> List[Any]:
-    """Sort by name, with numbers in names in numerical order."""
+    """Sort parameters by name, and by the numerical value of numbers in names."""
 
     def sort_key(param: Any) -> List[Any]:
         parts = re.split(r"(\d+)", param.name)

@@ -1,8 +1,8 @@
 """Safely reads optimizer state files written by gluon.Trainer in MXNet 1.9.1.
 
 Such a file is a pickle of ``(states, optimizer)``, or of only ``states`` if a kvstore's
-``save_optimizer_states`` wrote it. Both identify parameters by position, not by name. gluon.Trainer
-sorts a ParameterDict alphabetically, with ``dense10`` before ``dense9``.
+``save_optimizer_states`` wrote it. Both kinds of files identify parameters by position, not by
+name. gluon.Trainer sorts a ParameterDict alphabetically, with ``dense10`` before ``dense9``.
 
 A pickle is a program, which can call any function. Even if `Unpickler.find_class` forbids such
 calls, a few bytes can allocate gigabytes, run forever, or overflow the stack. So this module itself

@@ -253,7 +253,7 @@ class ServerOptimizer(mx.optimizer.Optimizer):
         self._histogram[min(updates, MAX_COUNTED_UPDATES)] += 1
 
     def _write_staleness_report(self, key: int, stored: nd.NDArray) -> None:
-        """Write this server's staleness histogram into ``stored``, and begin a new one."""
+        """Write this server's staleness histogram into ``stored``, and start a new histogram."""
         servers = len(self.staleness_reports)
         rows = stored.reshape((-1, STALENESS_REPORT_SIZE)).asnumpy()  # of all servers, or only of this one
         self._server = assigned_server(key, servers) if len(rows) == servers else int(rows[0, 0])
