@@ -132,7 +132,7 @@ def group_parameters(
     convolved: AbstractSet[Parameter] = frozenset(),
     on_gpus: bool = False,
 ) -> List[List[Parameter]]:
-    """Divide parameters into buckets: lists with equal dtype, lr_mult, wd_mult and grad_req.
+    """Divide parameters into buckets by dtype, lr_mult, wd_mult, grad_req and size.
 
     The parameters stay in order. A list contains at most ``bucket_bytes`` bytes, but a parameter
     that is larger than this limit gets its own list.
@@ -226,13 +226,13 @@ def _bytes_per_element(param: Parameter) -> int:
 class BucketPadding:
     """Clears the elements between the gradients of these buckets, on all devices.
 
-    On GPUs a fused operator stores 2 or 4 numbers at a time, even at the end of an array. So it
-    writes an eighth number after an array of 7 elements (``store_index`` in the source that MXNet
-    1.9.1 compiles with NVRTC). That number is computed from the memory after the operator's inputs,
-    and may be NaN. Because each gradient starts at a multiple of 64 bytes, no other gradient is
-    overwritten. But operations on the whole bucket, such as a norm or the overflow check, read the
-    number. Clipping and unscaling also write to the padding. If gradients are not finite, the
-    padding becomes NaN, and no backward pass overwrites it.
+    On GPUs a fused operator stores 2 or 4 numbers at a time, even at the end of an array. So the
+    operator writes an eighth number after an array of 7 elements (``store_index`` in the source
+    that MXNet 1.9.1 compiles with NVRTC). That number is computed from the memory after the
+    operator's inputs, and may be NaN. Because each gradient starts at a multiple of 64 bytes, no
+    other gradient is overwritten. But operations on the whole bucket, such as a norm or the
+    overflow check, read the number. Clipping and unscaling also write to the padding. If gradients
+    are not finite, the padding becomes NaN, and no backward pass overwrites it.
     """
 
     def __init__(self, buckets: Sequence[Bucket]) -> None:

@@ -184,5 +184,5 @@ def _multipliers(bucket: Bucket) -> Tuple[float, float]:
 
 
 def _changeable_settings(optimizer: Any) -> "dict[str, Any]":
-    """Return the settings of an optimizer that a user can change between steps."""
+    """Return the optimizer settings that a user can change between steps."""
     return {name: getattr(optimizer, name, None) for name in ("lr", "wd", "lr_scheduler")}

@@ -134,7 +134,7 @@ class ParameterUpdater:
 
 
 def has_gradient(param: Parameter) -> bool:
-    """Return whether backward writes a gradient of this parameter."""
+    """Return whether the backward pass writes a gradient for this parameter."""
     is_empty = 0 in (param.shape or ())  # which is possible in mx.np
     return bool(param.grad_req != "null" and not is_empty)
 

@@ -289,7 +289,7 @@ class BucketedTrainer(gluon.Trainer):
 
         Do nothing if the store has already updated the parameters, or if the step is skipped.
 
-        ``ignore_stale_grad`` is unused. It exists only because gluon.Trainer's method has it.
+        ``ignore_stale_grad`` is unused, and exists only for compatibility with gluon.Trainer.
         """
         if self._update_on_kvstore or self._amp_skips_step():
             return

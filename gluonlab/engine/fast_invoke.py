@@ -32,9 +32,8 @@ EngineCall = Callable[[], None]
 def ndarray_from_numpy(array: "np.ndarray[Any, Any]", ctx: Optional[mx.Context] = None) -> nd.NDArray:
     """Copy a NumPy array to a new NDArray on a CPU device, by default mx.cpu(0), without waiting.
 
-    nd.array would wait for all work queued on the device, and so would block a prefetching thread.
-    The reason is that NDArray::WaitToWrite (include/mxnet/ndarray.h) queues an operation and waits
-    for the operation.
+    nd.array would block a prefetching thread until the device has finished all queued work, because
+    NDArray::WaitToWrite (include/mxnet/ndarray.h) queues an operation and waits for it.
     """
     array = np.ascontiguousarray(array)
     copy = nd.empty(array.shape, ctx or mx.cpu(0), array.dtype)

@@ -291,7 +291,7 @@ def read_cache(path: Path) -> Dict[FunctionKey, Any]:
 
 
 def write_cache(path: Path, functions: Dict[FunctionKey, Any]) -> None:
-    """Write the cache file atomically. Do nothing if it cannot be written."""
+    """Write the cache file atomically. Do nothing if the file cannot be written."""
     content = marshal.dumps(functions)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -137,7 +137,10 @@ def library_origin(path: Path, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _is_same_folder(folder: Path, other: Path) -> bool:
-    """Check if two paths lead to the same folder. Return False if one of them does not exist."""
+    """Check if two paths lead to the same folder.
+
+    Return False if one of the paths does not exist.
+    """
     try:
         return folder.samefile(other)
     except OSError:

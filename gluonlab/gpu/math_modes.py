@@ -106,7 +106,7 @@ def use_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
 
 
 def _silence_tuning_message(ctx: Any) -> None:
-    """Prevent MXNet's message about how to turn off cuDNN's tuning.
+    """Prevent MXNet from printing how to turn off cuDNN's tuning.
 
     MXNet prints the message when it tunes the first convolution. So this function first runs a
     convolution of a single number without tuning. The time to the first step still shows users how

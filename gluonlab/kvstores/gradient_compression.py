@@ -159,13 +159,13 @@ def max_packed_digits(processes: int) -> PackedDigits:
 
     With base b, k digits and B = b**ceil(k / 2), the digits fit if b**k + B <= 2**25:
 
-    - Each digit of a sum is at most P = (b - 1) / 2 in size, so the number is at most
+    - Each digit of a sum is at most P = (b - 1) / 2 in magnitude, so the number is at most
       P (b**k - 1) / (b - 1) = (b**k - 1) / 2, below 2**24. The numbers of single processes and all
       partial sums, in any order, are also below 2**24. Float32 represents all of them exactly.
-    - The low half is at most h = (B - 1) / 2 in size, so the high half is floor((x + h) / B).
-      y = x + h is at most (b**k + B) / 2 - 1 in size, below 2**24, and whole. If y / B is not
-      whole, it is at least 1 / B away from the next whole number. Float32 rounds y / B by at most
-      2**-24 |y| / B, which is less. The floor is therefore exact.
+    - The low half is at most h = (B - 1) / 2 in magnitude, so the high half is floor((x + h) / B).
+      y = x + h is an integer of magnitude at most (b**k + B) / 2 - 1, below 2**24. If y / B is not
+      an integer, it is at least 1 / B away from the nearest integer. Float32 rounds y / B by at
+      most 2**-24 |y| / B, which is less. The floor is therefore exact.
 
     With 2896 processes or more, a number has only one digit, which saves no bytes.
     """

@@ -49,10 +49,10 @@ class MXNetKVStore(KVStore):
     """MXNet's store ``name``: ``device`` or ``local``.
 
     Unlike in MXNet's class, a key can be broadcast or initialized again, which replaces its value.
-    The keys are stored in one or several of MXNet's stores, the inner stores. A Trainer that
-    updates on the store keeps the states of its optimizer. If another Trainer has used the store,
-    the first Trainer initializes its keys again in its next step. Raises KVStoreError when MXNet
-    would crash, or would fail later with an unclear error.
+    The keys are stored in one or several of MXNet's stores, which are called inner stores. A
+    Trainer whose weights the store updates keeps its optimizer states. If another Trainer has used
+    the store, the first Trainer initializes its keys again in its next step. Raises KVStoreError
+    when MXNet would crash, or would fail later with an unclear error.
     """
 
     _is_p3 = False
@@ -90,7 +90,7 @@ class MXNetKVStore(KVStore):
         self._call_stores("pull", key, out, priority=priority)
 
     def init(self, key: Any, value: Any) -> None:
-        """Store ``value`` under ``key``. Both may be lists."""
+        """Store ``value`` under ``key``. Both arguments may be lists."""
         for name, values in self._checked_pairs(key, value):
             entry = self._key_entries.get(name)
             is_repeated = entry is not None and entry.store is self._newest_store
@@ -332,7 +332,7 @@ class StoreTrainerRef:
         return trainer
 
     def detach_trainer(self) -> None:
-        """Forget the Trainer. It initializes the store again in its next step."""
+        """Forget the Trainer. The Trainer initializes the store again in its next step."""
         trainer = self.trainer
         if trainer is not None and trainer._kvstore is not None:
             trainer._reset_kvstore()

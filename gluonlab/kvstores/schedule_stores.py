@@ -136,7 +136,7 @@ class TopologyAwareKVStore(_TopologyKVStore):
         return self.placement(first_devices) if len(first_devices) > 1 else None
 
     def schedules(self, ctxs: Sequence[mx.Context]) -> "SchedulesBySize":
-        """Return the schedules for these devices. Raise ScheduleError if there are none."""
+        """Return the schedules for these devices. Raise ScheduleError if there is no schedule."""
         return self._schedules_with_reason(ctxs)[1]
 
     def make_executor(self, arrays: ArraysByRank, keys: Keys) -> Executor:
@@ -144,7 +144,7 @@ class TopologyAwareKVStore(_TopologyKVStore):
         return Executor(schedules.cheapest(total_bytes(arrays[0])), arrays)
 
     def _schedules_with_reason(self, ctxs: Sequence[mx.Context]) -> Tuple[str, "SchedulesBySize"]:
-        """Return (reason, schedules) for these devices. The schedules are made once."""
+        """Return (reason, schedules) for these devices. The schedules are made only once."""
         key = tuple(ctxs)
         if key not in self._schedules_by_devices:
             resolved = resolve_topology(ctxs, self._topology)

@@ -173,7 +173,7 @@ class ShardedKVStore(ScheduleKVStore):
 
     @nd_semantics()
     def load_optimizer_states(self, fname: str) -> None:
-        """Load saved states. They may have been saved with a different number of devices.
+        """Load saved states, which may have been saved with a different number of devices.
 
         The file must have been written by `save_optimizer_states`, BucketedTrainer.save_states or
         gluon.Trainer.save_states. Raises KVStoreError, and changes nothing, if the file contains
@@ -194,7 +194,7 @@ class ShardedKVStore(ScheduleKVStore):
         resume_optimizer(optimizer, states_by_key, states.num_update, states.scalars, (), schedule)
 
     def _require_optimizer(self) -> mx.optimizer.Optimizer:
-        """Return the optimizer. Raise KVStoreError if none has been set."""
+        """Return the optimizer. Raise KVStoreError if no optimizer has been set."""
         if self.optimizer is None:
             raise no_optimizer_error(self.type)
         return self.optimizer

@@ -236,7 +236,7 @@ def gpus_per_process(
         requested: number of GPUs per process in --job; None if --job does not set it
 
     Raises:
-        ConfigError: if ``requested`` is less than the options need
+        ConfigError: if ``requested`` is less than the number of GPUs that the options need
     """
     options = _parse_run_options(backend, words, launcher, worker)
     if options["resume"] is not None:

@@ -232,7 +232,8 @@ def check_variables_are_set(names: Sequence[str]) -> None:
 def forwarded_environment(names: Sequence[str]) -> Dict[str, str]:
     """Return the environment variables to forward to processes on other hosts.
 
-    These are the variables with FORWARDED_PREFIXES, the variables in ``names``, and PYTHONPATH.
+    These are the variables whose names start with FORWARDED_PREFIXES, the variables in ``names``,
+    and PYTHONPATH.
     """
     variables = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED_PREFIXES)}
     variables.update({name: os.environ[name] for name in names})
@@ -245,7 +246,7 @@ def inherited_environment() -> Dict[str, str]:
 
 
 def working_folder() -> str:
-    """Return the current folder. Raises ConfigError if it has been removed."""
+    """Return the current folder. Raises ConfigError if the folder has been removed."""
     try:
         return str(Path.cwd())
     except OSError:

@@ -47,7 +47,7 @@ class HostAgent:
     """An agent that serves one launcher over a pair of streams.
 
     After `serve`, ``status`` is the exit status that the launcher has sent; None if the launcher
-    has disappeared. ``message_error`` is the error of an invalid message, or None.
+    has disappeared. ``message_error`` is the error that an invalid message caused, or None.
 
     Args:
         reader: stream of messages from the launcher

@@ -64,7 +64,8 @@ class LaunchAttempt:
 
     Args:
         processes: the processes of the group
-        connections: the connections to the agents, by host; ``process.host`` is an index into them
+        connections: the connections to the agents, by host; ``process.host`` is an index into this
+            list
         inbox: queue of the messages from all agents
         on_line: called with (process, stream, line, printed) for each line of output. The function
             calls ``printed`` once the line has been printed.
@@ -168,9 +169,9 @@ class LaunchAttempt:
     def _root_failure(self) -> AttemptFailure:
         """Return the failure that caused the others.
 
-        A process that died comes first, then a process that rejected its options (status 2), and
-        then the earliest failure. Processes that fail only because they lost the others fail later,
-        or with a different status.
+        The failure of a process that died takes precedence over that of a process that rejected its
+        options (status 2). Otherwise, the earliest failure is returned. Processes that fail only
+        because they lost the others fail later, or with a different status.
         """
         cause = self._failures[0]
         if not self._programs:  # the exit statuses of programs have no known meaning

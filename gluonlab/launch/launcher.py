@@ -294,7 +294,7 @@ class _Launcher:
         """Reconnect to the lost hosts, and return the number of workers of the next attempt.
 
         With --min-np, continue without the hosts that cannot be reached. Otherwise, raise RunError
-        for them. If the workers train a run, add --autoresume to its options.
+        for these hosts. If the workers train a run, add --autoresume to its options.
         """
         request = self._request
         resume_options = {AUTORESUME_OPTION, "--resume"} & {word.partition("=")[0] for word in self._words}

@@ -1,8 +1,8 @@
 """A worker's process group over MXNet's parameter server, and weights that the servers update.
 
-`ParameterServer` is the worker's end of the group. `ServedWeights` are weights that the servers
-keep and update. A flat array holds several parameters, one after another. This module does not start
-servers: see `gluonlab.launch.group_processes`.
+`ParameterServer` is the process group of a worker. `ServedWeights` are weights that the servers
+keep and update. A flat array holds several parameters, one after another. This module does not
+start servers: see `gluonlab.launch.group_processes`.
 """
 
 from __future__ import annotations

@@ -515,7 +515,7 @@ class _GraphWriter:
     def _with_zeros(self, name: str, array: Entry, layout: Layout, axis: int, shape: Tuple[int, ...]) -> Entry:
         """Insert the zeros of ``layout`` into an array along ``axis``.
 
-        ``shape``: the shape of the zeros. Its entry for ``axis`` is ignored.
+        ``shape``: the shape of the zeros, in which the entry for ``axis`` is ignored.
         """
         if not any(run.zeros for run in layout):
             return array

@@ -141,7 +141,9 @@ def _has_gradient(node: Node, inputs: List[bool], trained: Optional[Collection[s
 
 
 def replace_wrong_gradients(graph: mx.sym.Symbol, trained: Optional[Collection[str]] = None) -> mx.sym.Symbol:
-    """Replace the operators whose gradients are wrong. Return ``graph`` itself if there are none.
+    """Replace operators with wrong gradients.
+
+    Return ``graph`` itself if there are no such operators.
 
     ``trained``: the names of the arguments whose gradients are requested. If None, all arguments
     are treated as trained.

@@ -178,7 +178,7 @@ def _refuse_unless(condition: Any) -> None:
 
 
 def _emulate_call(function: GlobalName, arguments: Tuple[Any, ...]) -> Any:
-    """Return a known function's result without calling it.
+    """Return the result of a known function without calling the function.
 
     Raise InvalidPickle for other functions.
     """

@@ -1,7 +1,7 @@
 """Reads and sets values that an optimizer keeps outside its state arrays, such as update counts.
 
 A saved training state contains these values, because the next updates depend on them. The functions
-here read the values from one optimizer and set them in another.
+in this module read the values from one optimizer and set them in another.
 """
 
 from __future__ import annotations
