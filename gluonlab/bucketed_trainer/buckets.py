@@ -134,12 +134,12 @@ def group_parameters(
 ) -> List[List[Parameter]]:
     """Divide parameters into buckets by dtype, lr_mult, wd_mult, grad_req and size.
 
-    The parameters stay in order. A list contains at most ``bucket_bytes`` bytes, but a parameter
-    that is larger than this limit gets its own list.
+    The parameters stay in order. A bucket contains at most ``bucket_bytes`` bytes, but a parameter
+    that is larger than this limit gets its own bucket.
 
     Args:
         params: Initialized parameters.
-        bucket_bytes: Size limit of a list, in bytes.
+        bucket_bytes: Size limit of a bucket, in bytes.
         convolved: Parameters that only ordinary convolutions use.
         on_gpus: Whether the parameters are on GPUs, where oneDNN is not used.
     """

@@ -359,10 +359,10 @@ def pushpull_arguments(key: int, arrays: Sequence[nd.NDArray]) -> Tuple[Any, ...
 
 
 def enable_peer_copies(arrays: Any) -> "ContextManager[None]":
-    """Enable peer access between the GPUs of ``arrays``. Return a context for MXNet's first call.
+    """Enable peer access between the GPUs of ``arrays``.
 
-    In this context, MXNet does not enable peer access itself. ``arrays``: arrays, or lists of
-    arrays.
+    Return a context manager for MXNet's first call on these arrays. Within it, MXNet does not
+    enable peer access itself. ``arrays``: arrays, or lists of arrays.
     """
     gpus = [array.context for array in _iterate_arrays(arrays) if array.context.device_type == "gpu"]
     enable_peer_access(gpus)

@@ -38,7 +38,7 @@ class JobRequest:
         threads: number of threads per process
         memory_mb: memory of each host, or of each pod in Kubernetes, in MB
         minutes: time limit of the job, in minutes
-        backend: how processes exchange gradients, see --backend
+        backend: how processes exchange gradients (--backend)
         name: name of the job
         queue: LSF's queue or Slurm's partition; None for the cluster's default
         image: container image for Kubernetes and SageMaker

@@ -69,7 +69,7 @@ class LaunchAttempt:
         inbox: queue of the messages from all agents
         on_line: called with (process, stream, line, printed) for each line of output. The function
             calls ``printed`` once the line has been printed.
-        patience: longest time in seconds to wait for processes and agents, see --timeout
+        patience: longest time in seconds to wait for processes and agents (--timeout)
         folder: the working folder of all processes
         environment: environment variables for all processes
     """

@@ -43,7 +43,7 @@ class LaunchRequest:
     """Checked arguments of a launch.
 
     Args:
-        backend: how processes exchange gradients, see --backend
+        backend: how processes exchange gradients (--backend)
         words: the options of the run, or a program and its arguments
         hosts: the hosts of workers and servers
         workers: number of workers
