@@ -1,7 +1,7 @@
 """Defines buckets: groups of parameters that share one buffer on each device.
 
-So one kvstore call and one optimizer call serve all parameters of a bucket. `group_parameters`
-decides which parameters share a bucket.
+A single kvstore call and a single optimizer call then handle all parameters of a bucket.
+`group_parameters` decides which parameters share a bucket.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ ONEDNN_BLOCK_CHANNELS = 8  # oneDNN's blocks have 8 channels, or a multiple of 8
 
 
 class Bucket:
-    """Parameters with equal dtype, multipliers and grad_req that share weight and gradient arrays.
+    """A group of parameters that share one weight array and one gradient array on each device.
 
-    Each device has one flat array of all weights and one of all gradients. The parameters' arrays
-    become views of these flat arrays, aligned to ALIGNMENT_BYTES. A bucket with a single parameter
-    uses the parameter's own arrays.
+    All parameters of a bucket have equal dtype, multipliers and grad_req. Each device has one flat
+    array of all weights and one of all gradients. The parameters' arrays become views of these flat
+    arrays, aligned to ALIGNMENT_BYTES. A bucket with a single parameter uses the parameter's own
+    arrays.
     """
 
     def __init__(self, params: Sequence[Parameter]) -> None:
@@ -52,7 +53,7 @@ class Bucket:
         self._arrays = [(param, param._data, param._grad) for param in self.params]
 
     def _move_into_buffers(self, param: Parameter, begin: int) -> None:
-        """Copy a parameter into the buffers, and replace its arrays by views of them."""
+        """Copy a parameter into the buffers, and replace its arrays with views of the buffers."""
         data, grad = (_parameter_views(self.weights, param, begin), _parameter_views(self.grads, param, begin))
         with autograd.pause():
             for view, array in zip([*data, *grad], [*param.list_data(), *param.list_grad()]):
@@ -84,7 +85,7 @@ class Bucket:
         return [i for end, begin in zip(ends, self.offsets[1:]) for i in range(end, begin)]
 
     def zero_grad(self, device: int, params: "Set[Parameter]") -> None:
-        """Set the gradients of ``params`` that are in this bucket to zero on one device."""
+        """Zero the gradients on one device. Ignore parameters that are not in this bucket."""
         grad = self.grads[device]
         for begin, end in self.element_ranges(params):
             part = grad if (begin, end) == (0, self.size) else grad[begin:end]
@@ -105,12 +106,18 @@ class Bucket:
 
 
 def as_nd_arrays(arrays: Sequence[Any]) -> List[nd.NDArray]:
-    """Return mx.nd views of arrays, since operators reject mx.np arrays, whose reshape copies."""
+    """Return mx.nd views of arrays.
+
+    Operators of mx.nd reject mx.np arrays, and reshaping an mx.np array copies it.
+    """
     return [array.as_nd_ndarray() for array in arrays]
 
 
 def _parameter_views(buffers: Sequence[nd.NDArray], param: Parameter, begin: int) -> List[Any]:
-    """Return a view of the parameter in each buffer: mx.np arrays if it has such, else mx.nd."""
+    """Return a view of the parameter in each buffer.
+
+    The views are mx.np arrays if the parameter's own arrays are, and otherwise mx.nd arrays.
+    """
     numpy_like = isinstance(param.list_data()[0], mx.np.ndarray)
     # an array of one element can have shape () in mx.np, but only (1,) in mx.nd
     with np_semantics() if numpy_like else nd_semantics():
@@ -125,14 +132,14 @@ def group_parameters(
     convolved: AbstractSet[Parameter] = frozenset(),
     on_gpus: bool = False,
 ) -> List[List[Parameter]]:
-    """Divide parameters into buckets: lists with equal dtype, lr_mult, wd_mult and grad_req.
+    """Divide parameters into buckets by dtype, lr_mult, wd_mult, grad_req and size.
 
-    The order is kept. A list takes at most ``bucket_bytes`` bytes, except that a larger parameter
-    has its own list.
+    The parameters stay in order. A bucket contains at most ``bucket_bytes`` bytes, but a parameter
+    that is larger than this limit gets its own bucket.
 
     Args:
         params: Initialized parameters.
-        bucket_bytes: Size limit of a list, in bytes.
+        bucket_bytes: Size limit of a bucket, in bytes.
         convolved: Parameters that only ordinary convolutions use.
         on_gpus: Whether the parameters are on GPUs, where oneDNN is not used.
     """
@@ -160,7 +167,7 @@ def default_bucket_bytes(ctxs: Sequence[mx.Context]) -> int:
 
 
 def limit_bucket_bytes(params: Sequence[Parameter], bucket_bytes: int, ctxs: Sequence[mx.Context], store: Any) -> int:
-    """Return the size limit of a bucket, in bytes, small enough that each GPU has a bucket to sum.
+    """Return the size limit of a bucket in bytes, reduced if some GPUs would have no bucket to sum.
 
     The store "device" sums each bucket on one device, so with fewer buckets than GPUs, some GPUs
     would be idle. For other stores and on CPUs, the limit is ``bucket_bytes``.
@@ -172,9 +179,11 @@ def limit_bucket_bytes(params: Sequence[Parameter], bucket_bytes: int, ctxs: Seq
 
 
 def coalesce_buckets(buckets: Sequence[Bucket], bucket_bytes: int) -> List[Tuple[int, ...]]:
-    """Return groups of neighboring buckets, up to ``bucket_bytes`` each, as lists of positions.
+    """Combine neighboring buckets into groups of up to ``bucket_bytes``.
 
-    A store that accepts several keys in one call sums such a group like one bucket.
+    Return the positions of the buckets in each group.
+
+    A store that accepts several keys in one call can sum a whole group like a single bucket.
     """
     groups: List[Tuple[int, ...]] = []
     room = 0
@@ -217,13 +226,13 @@ def _bytes_per_element(param: Parameter) -> int:
 class BucketPadding:
     """Clears the elements between the gradients of these buckets, on all devices.
 
-    On GPUs a fused operator stores 2 or 4 numbers at a time, also at the end of an array. So it
-    writes an eighth number after an array of 7 elements (``store_index`` in the source that MXNet
-    1.9.1 compiles with NVRTC). That number is computed from the memory after the operator's inputs,
-    and may be NaN. Because each gradient starts at a multiple of 64 bytes, no other gradient is
-    overwritten. But operations on the whole bucket, such as a norm or the overflow check, read the
-    number. Clipping and unscaling also write to the padding. If gradients are not finite, they
-    write NaN, which no backward overwrites.
+    On GPUs a fused operator stores 2 or 4 numbers at a time, even at the end of an array. So the
+    operator writes an eighth number after an array of 7 elements (``store_index`` in the source
+    that MXNet 1.9.1 compiles with NVRTC). That number is computed from the memory after the
+    operator's inputs, and may be NaN. Because each gradient starts at a multiple of 64 bytes, no
+    other gradient is overwritten. But operations on the whole bucket, such as a norm or the
+    overflow check, read the number. Clipping and unscaling also write to the padding. If gradients
+    are not finite, the padding becomes NaN, and no backward pass overwrites it.
     """
 
     def __init__(self, buckets: Sequence[Bucket]) -> None:
@@ -243,7 +252,7 @@ class BucketPadding:
             self.clear()
 
     def clear(self) -> None:
-        """Queue one operation for each bucket with padding, on each device."""
+        """On each device, queue an operation that clears the padding of each padded bucket."""
         for call, attributes in self._calls:
             call(attributes)
 
@@ -262,9 +271,9 @@ def convolution_parameters(blocks: Iterable[Any]) -> Set[Parameter]:
 def invalidate_cached_ops(params: Iterable[Parameter], blocks: Iterable[gluon.Block]) -> None:
     """Make blocks compile again if they were hybridized with static_shape and use these parameters.
 
-    A network hybridized with static_shape remembers the gradient arrays of its first backward. If a
-    parameter later has a new gradient array, MXNet still writes to the old array, and even replaces
-    the new array with the old one (InitDetached in CachedOp::StaticBackward,
+    A network hybridized with static_shape remembers the gradient arrays of its first backward pass.
+    If a parameter later has a new gradient array, MXNet still writes to the old array, and even
+    replaces the new array with the old one (InitDetached in CachedOp::StaticBackward,
     src/imperative/cached_op.cc). After another compilation, MXNet uses the new array.
     """
     moved = set(params)

@@ -23,9 +23,10 @@ DEVICES = range(16)  # gluon.Trainer's optimizers count updates separately on ea
 def export_gluon_states(trainer: gluon.Trainer, fname: str) -> None:
     """Write optimizer states to a file for ``gluon.Trainer.load_states``.
 
-    The file is a pickle of the states, by the parameters' positions, and of the optimizer with its
-    settings and schedule. So the trainer that loads the file must have the same parameters in the
-    same order. gluon.Trainer sorts a ParameterDict by name as text.
+    The file is a pickle of the optimizer, with its settings and schedule, and of its states, which
+    are identified by the parameters' positions. So the trainer that loads the file must have the
+    same parameters in the same order. If gluon.Trainer gets a ParameterDict, it sorts the
+    parameters alphabetically by name.
 
     Args:
         trainer: A `BucketedTrainer`.

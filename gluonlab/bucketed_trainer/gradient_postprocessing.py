@@ -1,6 +1,6 @@
-"""Postprocesses gradients between allreduce and update: unscaling and norm clipping.
+"""Unscales gradients and clips their norm, after the allreduce and before the update.
 
-Unscaling divides the gradients by the loss scale.
+Unscaling means dividing the gradients by the loss scale.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from gluonlab.errors import ConfigError, KVStoreError
 class GlobalNormClipping:
     """Clips the global norm: ``clip(limit)`` scales gradients to a norm of at most ``limit``.
 
-    On one device the result equals `gluon.utils.clip_global_norm` (Pascanu, Mikolov, Bengio, "On
-    the difficulty of training recurrent neural networks", 2013, algorithm 1).
+    On one device the result equals that of `gluon.utils.clip_global_norm` (Pascanu, Mikolov,
+    Bengio, "On the difficulty of training recurrent neural networks", 2013, algorithm 1).
 
-    After the allreduce, all devices hold the same bits. So each device computes the same norm and
-    factor without communication. If each device holds only a part of the sum (a shard), it sends
-    one number to every other device. The factor is an array on the device, so the host never waits.
-    If nothing is clipped, gradients are multiplied by a factor of 1.
+    After the allreduce, the gradients are bit-identical on all devices. So each device computes the
+    same norm and factor without communication. If each device holds only a shard of the sum, every
+    device sends one number to every other device. The factor is an array on the device, so the host
+    never waits. If nothing is clipped, gradients are multiplied by a factor of 1.
 
     Args:
         grads: For each device, its gradients or its shard of the gradients, as float32. A shard may
             be empty.
         ctxs: The devices.
-        sharded: Whether each device holds a shard.
-        duplicates: For each device, gradients that another device also holds. They are scaled, but
-            the norm only counts them on the other device.
+        sharded: Whether each device holds only a shard of the sum.
+        duplicates: For each device, gradients that another device also holds. These gradients are
+            scaled, but only the other device includes them in the norm.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class GlobalNormClipping:
 
 
 class _DeviceNorm:
-    """The operations on one device: squared norm, factor limit / max(norm, limit), and scaling."""
+    """The operations on one device that compute the squared norm and scale the gradients."""
 
     def __init__(self, grads: Sequence[nd.NDArray], ctx: mx.Context, duplicates: Sequence[nd.NDArray]) -> None:
         self.ctx = ctx
@@ -107,7 +107,7 @@ class _DeviceNorm:
 
 
 class _NormExchange:
-    """The calls that sum all squared norms on one device, in the same order on every device."""
+    """The calls with which one device sums the squared norms of all devices, in a fixed order."""
 
     def __init__(self, device: _DeviceNorm, devices: List[_DeviceNorm]) -> None:
         self._squares = [other.square for other in devices]
@@ -130,7 +130,7 @@ class GradientUnscaler:
     Args:
         grads: For each device, the summed gradients or its shard of them, as float32. A shard may
             be empty.
-        sharded: True if each device holds a shard.
+        sharded: Whether each device holds only a shard of the sum.
     """
 
     def __init__(self, grads: Sequence[Sequence[nd.NDArray]], sharded: bool = False) -> None:
@@ -212,7 +212,8 @@ class GradientPostprocessor:
         """Unscale and clip the gradients, and return whether ``optimizers`` may update with them.
 
         With a loss scale, the host waits until it is known whether all gradients are finite.
-        Otherwise, the result is True. ``padding``: the padding of the gradients' buckets.
+        Without a loss scale, the result is always True. ``padding``: the padding of the gradients'
+        buckets.
         """
         clip_norm, scale = self.clip_norm, self.loss_scale
         if scale is not None:

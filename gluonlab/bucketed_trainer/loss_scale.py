@@ -6,8 +6,8 @@ is skipped on all devices, and the scale is halved. After many steps without an 
 is doubled (Micikevicius et al., "Mixed precision training", 2018, section 3.2). Scales are powers
 of two, so scaling does not round a float32.
 
-mxnet.contrib.amp.LossScaler is not used. It halves the scale without a lower limit, checks each
-parameter separately on one device, and requires amp.init.
+mxnet.contrib.amp.LossScaler is not used, because it halves the scale without a lower limit, checks
+each parameter separately on one device, and requires amp.init.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LossScale:
     `record_step` adjusts the factor.
 
     Args:
-        value: First factor, a power of two.
+        value: Initial factor, a power of two.
         good_steps: Number of steps without an overflow after which the factor is doubled.
         smallest: Lower limit, a power of two.
         largest: Upper limit, a power of two.
@@ -40,8 +40,8 @@ class LossScale:
         skipped: Number of skipped steps so far.
 
     Raises:
-        ConfigError: For values that are not powers of two, or unless ``smallest`` <= ``value`` <=
-            ``largest``.
+        ConfigError: If a value is not a power of two, or if ``smallest`` <= ``value`` <=
+            ``largest`` does not hold.
     """
 
     def __init__(
@@ -131,8 +131,8 @@ def check_on_nan(on_nan: str) -> None:
 def make_loss_scale(dtype: str, images: int, on_nan: str = "stop") -> Optional[LossScale]:
     """Return the loss scale at the start of a run, or None for float32 with ``on_nan`` "stop".
 
-    ``images``: the number of images in one device's shard. Their losses are summed, not averaged,
-    so the scale is INITIAL_SCALE divided by ``images``, rounded to a power of two.
+    ``images``: the number of images in one device's shard. The losses of these images are summed,
+    not averaged, so the scale is INITIAL_SCALE divided by ``images``, rounded to a power of two.
     """
     if dtype == "float32":
         return SkipNotFinite() if on_nan == "skip" else None

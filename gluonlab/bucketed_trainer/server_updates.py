@@ -1,7 +1,7 @@
-"""Lets the servers of a process group update: they receive gradients and return new weights.
+"""Lets the servers of a process group update the weights.
 
-Gradients and weights of the buckets are sent as flat arrays. The new weights are then copied to all
-devices.
+The servers receive the gradients of the buckets as flat arrays, and return the new weights. The new
+weights are then copied to all devices.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ class ServerUpdater:
 
     ``updates_buckets``: whether the optimizer can update a bucket, or a part of it, in one call.
 
-    In a synchronous group, the servers update with the sum of all processes' gradients. In an
-    asynchronous group, they update once for each process's gradient. Weight decay is then divided
-    by the number of processes. The learning rate schedule then advances by one step for every such
-    number of updates.
+    In a synchronous group, the servers apply the sum of all processes' gradients. In an
+    asynchronous group of n processes, they apply each process's gradient separately. So they divide
+    the weight decay by n, and advance the learning rate schedule by one step after every n updates.
 
     All processes must create a ServerUpdater, which broadcasts the weights of rank 0.
     """
@@ -79,10 +78,10 @@ class ServerUpdater:
         return sent
 
     def sum_and_update(self, optimizer: Any, stale: StaleGradients, counts_differ: bool) -> None:
-        """Queue the transfer of all gradients to the servers and of the new weights back.
+        """Queue the calls that send all gradients to the servers and receive the new weights.
 
-        ``counts_differ`` is not used. Raises RunError for stale gradients, and if settings of the
-        optimizer have changed, since the servers would ignore both.
+        ``counts_differ`` is not used. Raises RunError if gradients are stale or if settings of the
+        optimizer have changed, because the servers would ignore both.
         """
         if stale.on_all_devices:
             names = sorted(param.name for param in stale.on_all_devices)
@@ -158,7 +157,7 @@ class _Transfer:
 
 
 def _bucket_slices(arrays: Sequence[nd.NDArray], offset: int, size: int) -> List[nd.NDArray]:
-    """Return ``size`` elements of each array as views, or the arrays themselves if that is all."""
+    """Return views of ``size`` elements of each array, or the arrays if they have this size."""
     # Avoid a view of a whole weight, because oneDNN may have rearranged its memory.
     if arrays[0].size == size:
         return list(arrays)
@@ -168,7 +167,8 @@ def _bucket_slices(arrays: Sequence[nd.NDArray], offset: int, size: int) -> List
 def _parameter_pieces(bucket: Bucket, first_number: int) -> "List[Tuple[Bucket, int, Piece]]":
     """Return (bucket, offset in the bucket, `Piece` to send) for each parameter of a bucket.
 
-    Servers must not divide such a piece. Its key is ``first_number`` plus the parameter's position.
+    Servers must not divide these pieces. The key of each piece is ``first_number`` plus the
+    parameter's position in the bucket.
     """
     pieces = []
     for number, (param, offset) in enumerate(zip(bucket.params, bucket.offsets), first_number):
@@ -184,5 +184,5 @@ def _multipliers(bucket: Bucket) -> Tuple[float, float]:
 
 
 def _changeable_settings(optimizer: Any) -> "dict[str, Any]":
-    """Return those settings of an optimizer that a user can change between steps."""
+    """Return the optimizer settings that a user can change between steps."""
     return {name: getattr(optimizer, name, None) for name in ("lr", "wd", "lr_scheduler")}

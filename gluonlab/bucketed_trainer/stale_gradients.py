@@ -1,8 +1,8 @@
-"""Detects stale gradients: those that backward has not written since they were last used.
+"""Detects stale gradients, which the backward pass has not written since they were last used.
 
-autograd keeps a flag for every parameter on every device, which backward sets. If no flag is set on
-a device, the device had no shard of this batch. On other devices, a parameter without the flag was
-not used by the network.
+autograd keeps a flag for every parameter on every device, and the backward pass sets the flag. If
+no flag is set on a device, the device had no shard of this batch. On other devices, a parameter
+without the flag was not used by the network.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class StaleGradients(NamedTuple):
     """Parameters with stale gradients.
 
     Attributes:
-        on_device: For each device, the parameters whose gradient is stale there.
+        on_device: For each device, the parameters whose gradient is stale on this device.
         on_all_devices: Parameters whose gradient is stale on every device.
         idle: Positions of the devices on which every gradient is stale.
     """
@@ -57,11 +57,11 @@ class StaleGradientTracker:
         return StaleGradients(on_device, set.intersection(*on_device), idle)
 
     def stale_to_ignore_in_group(self, stale: StaleGradients, kvstore: str) -> StaleGradients:
-        """Return ``stale`` as this process of a group must treat it.
+        """Return the stale gradients that this process may ignore as a member of a group.
 
-        If this process has no shard, it skips no parameter, since the other processes have all
-        gradients. Raises RunError for a parameter that is stale in this process, because it may be
-        fresh in another process.
+        If this process has no shard, it must not skip any parameter, because the other processes
+        have gradients for all parameters. Raises RunError for a parameter that is stale in this
+        process, because it may be fresh in another process.
         """
         if len(stale.idle) == len(self._ctxs):
             return stale._replace(on_all_devices=set())

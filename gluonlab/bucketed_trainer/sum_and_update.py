@@ -1,9 +1,9 @@
 """Prepares the calls of a step that sum gradients and update parameters.
 
-- Most kvstores only sum the gradients (`make_kvstore_calls`). Then every device updates bucket by
-  bucket (`make_key_updates`) or parameter by parameter (`ParameterUpdater`).
-- The kvstore "sharded-optimizer" sums and updates (`ShardedUpdater`).
-- Updates by servers are in the module `server_updates`.
+- Most kvstores only sum the gradients (`make_kvstore_calls`). Then every device updates its
+  parameters, bucket by bucket (`make_key_updates`) or one by one (`ParameterUpdater`).
+- The kvstore "sharded-optimizer" sums the gradients and updates the parameters (`ShardedUpdater`).
+- If servers update the parameters, the module `server_updates` prepares the calls instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class KVStoreCall(NamedTuple):
     """A prepared kvstore call, for one bucket or several buckets.
 
     ``key``, ``grads`` and ``weights`` are a bucket's key and its arrays on all devices. For several
-    buckets each is a list. ``run()`` queues the sum, and also the update if the store updates.
+    buckets, each of these fields is a list. ``run()`` queues the sum, and also the update if the
+    store updates the weights.
     """
 
     key: Any
@@ -40,7 +41,9 @@ class KVStoreCall(NamedTuple):
 def make_kvstore_calls(
     store: Any, buckets: Sequence[Bucket], bucket_bytes: int, updates: bool, first_key: int = 0
 ) -> List[KVStoreCall]:
-    """Return a step's kvstore calls. If the store allows it, a call handles several small buckets.
+    """Return a step's kvstore calls.
+
+    If the store accepts several keys, one call handles several small buckets.
 
     ``updates``: whether the store also updates the parameters. The keys of the buckets are
     ``first_key``, ``first_key + 1`` and so on.
@@ -83,7 +86,9 @@ def _bind_kvstore_call(
 
 
 def make_key_updates(buckets: Sequence[Bucket], optimizer: Any, updaters: Sequence[Any]) -> List[KeyUpdate]:
-    """Return the update of each bucket, for an element-wise optimizer. The keys are positions.
+    """Return the update of each bucket for an element-wise optimizer.
+
+    The keys are the buckets' positions.
 
     ``updaters``: gluon's Updater for each device, which holds the states. Missing states are
     created.
@@ -101,7 +106,10 @@ def make_key_updates(buckets: Sequence[Bucket], optimizer: Any, updaters: Sequen
 
 
 class ParameterUpdater:
-    """Updates each parameter separately, as gluon.Trainer does; for non-element-wise optimizers."""
+    """Updates each parameter separately, as gluon.Trainer does.
+
+    Only optimizers that are not element-wise need this class.
+    """
 
     def __init__(self, params: Sequence[Parameter], updaters: Sequence[Any]) -> None:
         self._updaters = updaters
@@ -126,7 +134,7 @@ class ParameterUpdater:
 
 
 def has_gradient(param: Parameter) -> bool:
-    """Return whether backward writes a gradient of this parameter."""
+    """Return whether the backward pass writes a gradient for this parameter."""
     is_empty = 0 in (param.shape or ())  # which is possible in mx.np
     return bool(param.grad_req != "null" and not is_empty)
 

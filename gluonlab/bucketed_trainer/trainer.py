@@ -1,4 +1,4 @@
-"""BucketedTrainer: a gluon.Trainer that sums gradients and updates in a few large buffers.
+"""BucketedTrainer: a gluon.Trainer that keeps weights and gradients in a few large buffers.
 
 gluon.Trainer makes one kvstore call and one optimizer call for each parameter, which takes longer
 than transferring a small gradient. Here the parameters of a bucket share one buffer on each device.
@@ -9,7 +9,8 @@ Each parameter's array becomes a view of the buffer. A step has four parts:
 2. The kvstore sums the gradients of all devices.
 3. `gradient_postprocessing` divides the sums by the loss scale and clips their norm.
 4. The optimizer updates the parameters on each device (`update_keys`). Alternatively, the servers
-   of a process group do the update (`server_updates`), or "sharded-optimizer" does parts 2 to 4.
+   of a process group perform the update (`server_updates`), or "sharded-optimizer" does parts 2 to
+   4.
 
 `sum_and_update` prepares the calls of parts 2 and 4.
 """
@@ -64,8 +65,8 @@ from gluonlab.renamed import RenamedMember
 class BucketedTrainer(gluon.Trainer):
     """A ``gluon.Trainer`` that reduces gradients and updates parameters in buckets.
 
-    It has the interface of gluon.Trainer. On one device, its updates are bit-identical to
-    gluon.Trainer.
+    The class has the interface of gluon.Trainer. On one device, its updates are bit-identical to
+    those of gluon.Trainer.
 
     **Buckets.** The first bucket contains the last layers, so the kvstore can reduce their
     gradients during the backward pass. Do not change the arrays or multipliers of a parameter after
@@ -88,11 +89,11 @@ class BucketedTrainer(gluon.Trainer):
         optimizer: The name or instance of an optimizer, as for gluon.Trainer. "sgd" is MXNet's SGD.
             For PyTorch's momentum, pass `gluonlab.optimizers.SGD`.
         optimizer_params: The arguments of an optimizer that you pass by name.
-        kvstore: The name or instance of a kvstore, such as ``mx.kv.create("dist_sync")``. It
-            reduces the gradients, and the optimizer runs on every device. With one device, it may
-            be None. "sharded-optimizer" shards the optimizer states (ZeRO-1).
+        kvstore: The name or instance of a kvstore, such as ``mx.kv.create("dist_sync")``. The
+            kvstore reduces the gradients, and the optimizer runs on every device. With one device,
+            the kvstore may be None. "sharded-optimizer" shards the optimizer states (ZeRO-1).
         compression_params: Gradient compression, such as ``{"type": "2bit", "threshold": 0.5}``.
-        update_on_kvstore: Accepted for compatibility with gluon.Trainer. It has no effect.
+        update_on_kvstore: Accepted for compatibility with gluon.Trainer, but without effect.
         bucket_bytes: The largest size of a bucket, in bytes. The default is 4 MiB on CPU devices
             and 25 MiB on GPUs. With kvstore "device", GPUs may use smaller buckets.
         clip_norm: The largest norm of the gradient, after summing over all devices and dividing by
@@ -106,8 +107,8 @@ class BucketedTrainer(gluon.Trainer):
             the optimizer.
         DeviceError: A parameter has two replicas on the same device.
         KVStoreError: The kvstore is unknown, cannot keep replicas equal, or does not support a
-            setting. Or a gradient is sparse, or is not float32 with ``clip_norm`` or
-            ``loss_scale``.
+            setting. This error is also raised if a gradient is sparse, or if ``clip_norm`` or
+            ``loss_scale`` is set and a gradient is not float32.
     """
 
     @check_argument_names("BucketedTrainer", trainer_arguments.ARGUMENT_HINTS)
@@ -177,7 +178,7 @@ class BucketedTrainer(gluon.Trainer):
         Args:
             batch_size: The number of images on all devices.
             ignore_stale_grad: Whether to leave parameters unchanged if their gradient is stale,
-                instead of raising.
+                instead of raising UserWarning.
 
         Raises:
             UserWarning: A parameter's gradient is stale, and ``ignore_stale_grad`` is false.
@@ -191,7 +192,7 @@ class BucketedTrainer(gluon.Trainer):
             self._mark_grads_used()
 
     def apply(self, batch_size: float) -> None:
-        """Sum and update like `step`, but treat all gradients as fresh.
+        """Sum gradients and update parameters like `step`, but treat all gradients as fresh.
 
         Use this method for gradients that an executor has written, because executors do not mark
         gradients as fresh.
@@ -207,7 +208,7 @@ class BucketedTrainer(gluon.Trainer):
             queue()
 
     def start_step(self, batch_size: float) -> "Tuple[Tuple[str, Callable[[], None]], ...]":
-        """Set the batch size, and return two functions: one sums the gradients, the other updates.
+        """Set the batch size, and return the functions that sum gradients and update parameters.
 
         Args:
             batch_size: Number of images on all devices.
@@ -262,7 +263,10 @@ class BucketedTrainer(gluon.Trainer):
                 bucket.zero_grad(device, params)
 
     def _record_stale_gradients(self, stale: StaleGradients, ignore_stale_grad: bool) -> None:
-        """Store the stale gradients for the update. Raise UserWarning unless they are ignored."""
+        """Store the stale gradients for the update.
+
+        Raise UserWarning unless stale gradients are ignored.
+        """
         self._stale_gradients = stale
         self._counts_differ = self._counts_differ or bool(stale.on_all_devices)
         if not ignore_stale_grad:
@@ -281,9 +285,11 @@ class BucketedTrainer(gluon.Trainer):
                 call.run()  # what the store's prepare_pushpull returned, such as MXNetKVStore's
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
-        """Unscale, clip and update, unless the store has already updated or the step is skipped.
+        """Unscale and clip the gradients, and update the parameters.
 
-        ``ignore_stale_grad`` is unused: it is part of the signature in gluon.Trainer.
+        Do nothing if the store has already updated the parameters, or if the step is skipped.
+
+        ``ignore_stale_grad`` is unused, and exists only for compatibility with gluon.Trainer.
         """
         if self._update_on_kvstore or self._amp_skips_step():
             return
@@ -330,9 +336,9 @@ class BucketedTrainer(gluon.Trainer):
             self._mark_grads_used()
 
     def _check_separate_phases(self, method: str) -> None:
-        """Raise RunError if the store cannot sum without updating.
+        """Raise RunError if the store cannot sum gradients without updating parameters.
 
-        ``method``: its name in the message.
+        ``method``: the method's name in the error message.
         """
         if self._update_on_kvstore:
             raise RunError(
@@ -342,7 +348,7 @@ class BucketedTrainer(gluon.Trainer):
 
     @property
     def clip_norm(self) -> Optional[float]:
-        """The upper limit of the gradient's global norm, or None."""
+        """The upper limit of the gradient's global norm, or None for no limit."""
         return self._postprocessor.clip_norm
 
     def zero_grad(self, devices: Sequence[int]) -> None:
@@ -367,10 +373,10 @@ class BucketedTrainer(gluon.Trainer):
     meet = RenamedMember("synchronize")
 
     def save_states(self, fname: str) -> None:
-        """Write the optimizer states to a file, identified by parameter name.
+        """Write the optimizer states to a file, in which parameters are identified by name.
 
         The file can be loaded with any kvstore, bucket size and number of devices. gluon.Trainer
-        cannot read it. To write a file for gluon.Trainer, use
+        cannot read this file. To write a file for gluon.Trainer, use
         `gluonlab.bucketed_trainer.gluon_export.export_gluon_states`.
 
         Args:
@@ -385,11 +391,12 @@ class BucketedTrainer(gluon.Trainer):
     def load_states(self, fname: str) -> None:
         """Load optimizer states that `save_states` or gluon.Trainer wrote.
 
-        Call it before the first step or during training. It also restores the update counts, and
-        the learning rate or the position in its schedule, but not the optimizer's other settings.
+        Call this method before the first step or during training. Loading also restores the update
+        counts, and the learning rate or the position in its schedule. The optimizer's other
+        settings are not restored.
 
-        Parameters are matched by name, or by position in files of gluon.Trainer. Such a file is a
-        pickle, but the code in it is not executed.
+        Parameters are matched by name, or by position in files of gluon.Trainer. gluon.Trainer's
+        files are pickles, but no code in them is executed.
 
         Args:
             fname: The path of the file.
@@ -414,7 +421,7 @@ class BucketedTrainer(gluon.Trainer):
     def _check_amp(self) -> None:
         """Raise RunError if the store updates before amp can check for an overflow.
 
-        Also raise it if the store keeps part of a skipped gradient for the next step.
+        Also raise RunError if the store keeps part of a skipped gradient for the next step.
         """
         store = self._kvstore
         if getattr(self, "_amp_loss_scaler", None) is None:
@@ -441,7 +448,7 @@ class BucketedTrainer(gluon.Trainer):
     def _init_kvstore(self) -> None:
         """Set up the kvstore.
 
-        If the store updates, gluon calls this method again after ``set_data``.
+        If the store updates parameters, gluon calls this method again after ``set_data``.
         """
         store: Any = self._chosen_kvstore
         self._kvstore = store

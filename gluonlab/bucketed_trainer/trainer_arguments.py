@@ -34,7 +34,7 @@ ARGUMENT_HINTS = {
 
 @contextmanager
 def restore_owners_on_error(params: Any, optimizer: Any) -> Iterator[None]:
-    """If the with block raises, return the parameters and the optimizer to their former trainers.
+    """If the with block fails, give the parameters and the optimizer back to their former trainers.
 
     The optimizer's former ``param_dict`` is restored as well.
     """
@@ -73,7 +73,7 @@ def check_arguments(params: Any, optimizer: Any, optimizer_params: Any, bucket_b
 
 
 def _check_optimizer_params(optimizer: "str | mx.optimizer.Optimizer", optimizer_params: Any) -> None:
-    """Raise ConfigError for an unknown optimizer, or parameters that are not a dictionary."""
+    """Raise ConfigError for an unknown optimizer, or for arguments that are not a dictionary."""
     if optimizer_params is not None and not isinstance(optimizer_params, Mapping):
         raise ConfigError(f"optimizer_params={optimizer_params!r}: use a dictionary, such as {{'learning_rate': 0.1}}")
     known = mx.optimizer.Optimizer.opt_registry
@@ -83,7 +83,7 @@ def _check_optimizer_params(optimizer: "str | mx.optimizer.Optimizer", optimizer
 
 @contextmanager
 def explain_unknown_params(optimizer: Any, optimizer_params: Any) -> Iterator[None]:
-    """Convert a TypeError in the with block, for an unknown parameter, into a ConfigError."""
+    """In this with block, convert a TypeError for an unknown parameter into a ConfigError."""
     try:
         yield
     except TypeError as error:
@@ -214,7 +214,7 @@ def resolve_compression(
 
 
 def _check_two_bits(compression_params: "Dict[str, Any]") -> None:
-    """Raise KVStoreError for anything but 2 bits, the only compression of MXNet 1.9.1."""
+    """Raise KVStoreError for compression other than 2-bit, which MXNet 1.9.1 does not support."""
     form = "use {'type': '2bit', 'threshold': 0.5}, or another threshold above 0"
     try:
         known = compression_params["type"] == "2bit" and set(compression_params) <= {"type", "threshold"}

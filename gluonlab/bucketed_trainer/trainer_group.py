@@ -25,11 +25,11 @@ class TrainerGroup:
     """Trainers for the parts of one network, with a common gradient norm and loss scale.
 
     Args:
-        trainers: A trainer for each part. Each has one device for each replica of the network;
-            device i belongs to replica i. They do not postprocess gradients.
+        trainers: A trainer for each part. Each trainer has one device for each replica of the
+            network, and device i belongs to replica i. The trainers do not postprocess gradients.
         postprocessor: Clips and unscales the gradient of the whole network.
-        replicated: For each device of a replica, a trainer for the parameters that all the
-            replica's devices hold, with the same gradients.
+        replicated: A trainer for each device of a replica, for parameters that every device of the
+            replica holds. The gradients of these parameters are equal on all devices.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class TrainerGroup:
     def _gradients_by_device(self, copy: int) -> List[List[nd.NDArray]]:
         """Return the gradients of replica number ``copy`` of the network, by device.
 
-        The first device's list also has the replicated gradients.
+        The first device's list also contains the replicated gradients.
         """
         grads = [_copy_gradients(trainer, copy) for trainer in self._split]
         replicated = [grad for t in self._replicated[:1] for grad in _copy_gradients(t, copy)]
@@ -79,9 +79,9 @@ class TrainerGroup:
             trainer.zero_grad(copies)
 
     def start_step(self, batch_size: float) -> "Tuple[Tuple[str, Callable[[], None]], ...]":
-        """Set the batch size of all trainers, and return the functions that sum and update.
+        """Set the batch size of all trainers, and return the functions that run a step.
 
-        The result has the form of `BucketedTrainer.start_step`.
+        The result has the same form as that of `BucketedTrainer.start_step`.
         """
         halves = [trainer.start_step(batch_size) for trainer in self.trainers]
         sums = [allreduce for (_, allreduce), _ in halves]
@@ -98,7 +98,7 @@ class TrainerGroup:
             _call_all(updates)
 
     def collect_states(self) -> States:
-        """Return the optimizer states of all parameters, as if one trainer had them all."""
+        """Return the optimizer states of all parameters, as if they belonged to one trainer."""
         parts = [collect_states(trainer) for trainer in self.trainers]
         by_name = {state.name: state for part in parts for state in part.parameters}
         return parts[0]._replace(parameters=tuple(by_name[param.name] for param in self._params))

@@ -1,12 +1,12 @@
-"""Optimizer states of a BucketedTrainer: read from one trainer, and set in another.
+"""Reads the optimizer states of a BucketedTrainer, and sets them in another trainer.
 
 ``save_states`` and ``load_states`` use these functions; `gather_states` and `restore_states` work
 without a file. `gluonlab.optimizers.optimizer_states` describes the names and contents of the
 arrays, and how parameters with other names are matched.
 
-A trainer with restored states computes the same updates. They are bit-identical if the store,
-devices and buckets are the same, and otherwise equal up to rounding. The states do not include the
-parameters, the loss scale and the residuals of compressed gradients.
+A trainer with restored states computes the same updates as the first trainer. The updates are
+bit-identical if the store, devices and buckets are the same, and otherwise equal up to rounding.
+The states do not include the parameters, the loss scale and the residuals of compressed gradients.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ def restore_states(trainer: gluon.Trainer, arrays: Mapping[str, nd.NDArray]) -> 
 
     Raises:
         KVStoreError: For arrays that are not states, or states of another optimizer or network.
-            Nothing changes then.
+            In this case, nothing changes.
     """
     set_states(trainer, states_from_arrays(arrays), "these arrays")
 
 
 def load_states_file(trainer: gluon.Trainer, fname: "str | bytes | os.PathLike[str]") -> None:
-    """Set the trainer's states to those in a file. Raise KVStoreError like ``load_states``."""
+    """Set the trainer's states to the states in a file. Raise KVStoreError like ``load_states``."""
     states = read_states(fname, max_states_bytes(state_targets(trainer._params)))
     set_states(trainer, states, repr(os.fsdecode(fname)))
 
@@ -216,7 +216,7 @@ def _put_states(trainer: gluon.Trainer, states: States, source: str) -> None:
 def _new_key_states(
     trainer: gluon.Trainer, param_states: Mapping[Parameter, ParameterState], source: str
 ) -> "Tuple[Dict[Any, Any], Dict[Any, KeyState]]":
-    """Return two dicts by key, on the CPU: the optimizer's nested states, and the `KeyState`.
+    """Return the nested states and the `KeyState` of each optimizer key, as two dicts on the CPU.
 
     The first dict omits keys whose parameters have no state arrays. Raises KVStoreError if the
     arrays of a parameter do not match the optimizer.

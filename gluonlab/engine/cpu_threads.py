@@ -3,11 +3,12 @@
 MXNet runs one worker thread per CPU context. To run an operator, the worker opens a team of OpenMP
 threads. Two teams of several threads deadlock in OpenBLAS: with OMP_NUM_THREADS=2, two CPU contexts
 hang. So each worker starts with a team of one (`gluonlab.engine.mxnet_setup`), and this module sets
-each worker's team size, with a function that it pushes to MXNet's engine.
+each worker's team size by pushing a function to MXNet's engine.
 
-- To change a team size, this module replaces all workers, in 10 to 50 ms, because each worker
-  caches oneDNN's compiled operators. In a larger team, such operators would write beyond their
-  memory. In a smaller team, they would add in another order.
+- To change a team size, this module replaces all workers, because each worker caches oneDNN's
+  compiled operators. In a larger team, these operators would write beyond their memory. In a
+  smaller team, they would add numbers in a different order. Replacing the workers takes 10 to 50
+  ms.
 - Every fork of the process, such as a notebook's ``!ls`` or a worker of a gluon DataLoader, makes
   MXNet replace its workers. This module then sets the sizes again.
 """
@@ -30,7 +31,7 @@ EngineCallback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 
 
 class EngineContext(ctypes.Structure):
-    """MXNet's C struct of a device: Context in include/mxnet/base.h."""
+    """MXNet's C struct for a device, which is called Context in include/mxnet/base.h."""
 
     _fields_ = [("dev_type", ctypes.c_int), ("dev_id", ctypes.c_int32)]
 
@@ -39,7 +40,8 @@ def push_engine_operation(callback: Any, written: Any, name: bytes, read: Any = 
     """Queue a Python function as an operation of MXNet's engine.
 
     Args:
-        callback: an `EngineCallback`. The caller must keep it alive until it has been called.
+        callback: an `EngineCallback`. The caller must keep the callback alive until the engine has
+            called it.
         written: an array on the device that runs the function. The function runs after all queued
             operations that use this array.
         name: the name of the operation
@@ -57,14 +59,14 @@ def push_engine_operation(callback: Any, written: Any, name: bytes, read: Any = 
 def threads_per_device(cpu_devices: int, requested: "int | None" = None) -> int:
     """Return the number of threads for each of this process's ``cpu_devices`` CPU devices.
 
-    A single device uses the first of these numbers:
+    A single device uses the first of these numbers that is set:
 
     - ``requested``, the value of --threads
     - OMP_NUM_THREADS or MXNET_OMP_MAX_THREADS
-    - this process's part of the host's cores (`gluonlab.engine.local_processes`)
+    - the number of the host's cores for this process (`gluonlab.engine.local_processes`)
 
-    Several devices use one thread each, because they would hang with more. A larger number in the
-    environment is ignored. Raises ConfigError for a larger number in ``requested``.
+    Several devices use one thread each, because they would hang with more threads. A larger number
+    in the environment is ignored. Raises ConfigError for a larger number in ``requested``.
     """
     if cpu_devices <= 1:
         return requested or openmp_settings.exported_thread_count() or cores_per_process()
@@ -172,7 +174,7 @@ _team_size_by_device: Dict[int, int] = {}
 
 @lru_cache(maxsize=None)
 def _restore_team_sizes_after_forks() -> object:
-    """Return a hook, registered to restore the workers' numbers of threads after each fork.
+    """Register a hook that restores the workers' numbers of threads after each fork.
 
     Call this function after MXNet is loaded, so that MXNet's own hook runs first. The hook must
     live as long as the process. So this function returns the hook, and lru_cache keeps it alive.
@@ -189,7 +191,7 @@ def _restore_team_sizes_after_forks() -> object:
 def _set_team_sizes(size_by_device: "Mapping[int, Optional[int]]") -> Dict[int, int]:
     """Set how many OpenMP threads each CPU device's worker uses. Return the actual numbers.
 
-    ``size_by_device``: the number of threads, by device number. None leaves it unchanged.
+    ``size_by_device``: the number of threads, by device number. None leaves the number unchanged.
     """
     import mxnet as mx
 

@@ -1,6 +1,6 @@
 """EngineHold: makes the devices wait, so that the host can queue an entire step first.
 
-Measurements use it to separate host time from device time.
+Measurements use this class to separate host time from device time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ HOLD_POLL_S = 0.05  # interval at which a hold checks its time limit
 class EngineHold:
     """Makes all operations that read or write ``arrays`` wait until `release` is called.
 
-    So the host can queue an entire step before the devices start. The hold ends by itself after
-    ``limit_s`` seconds, in case the host waits for the devices. ``held_until_release`` is then
-    False.
+    So the host can queue an entire step before the devices start. If the host waits for the devices
+    before the release, both would wait forever. So the hold ends by itself after ``limit_s``
+    seconds, and then sets ``held_until_release`` to False.
     """
 
     def __init__(self, arrays: Sequence[nd.NDArray], limit_s: float) -> None:

@@ -32,9 +32,8 @@ EngineCall = Callable[[], None]
 def ndarray_from_numpy(array: "np.ndarray[Any, Any]", ctx: Optional[mx.Context] = None) -> nd.NDArray:
     """Copy a NumPy array to a new NDArray on a CPU device, by default mx.cpu(0), without waiting.
 
-    nd.array would wait for all work queued on the device, and so would block a prefetching thread.
-    The reason is that NDArray::WaitToWrite (include/mxnet/ndarray.h) queues an operation and waits
-    for the operation.
+    nd.array would block a prefetching thread until the device has finished all queued work, because
+    NDArray::WaitToWrite (include/mxnet/ndarray.h) queues an operation and waits for it.
     """
     array = np.ascontiguousarray(array)
     copy = nd.empty(array.shape, ctx or mx.cpu(0), array.dtype)
@@ -55,7 +54,10 @@ def slice_rows(array: nd.NDArray, begin: int, end: int) -> nd.NDArray:
 
 
 class ShapeAndTypeReader:
-    """Reads shapes and types of arrays twice as fast as their properties do, for one thread."""
+    """Reads shapes and types of arrays in half the time that the arrays' properties take.
+
+    Threads must not share a reader.
+    """
 
     def __init__(self) -> None:
         self._axes, self._type = ctypes.c_int(), ctypes.c_int()
@@ -92,7 +94,7 @@ def is_same_memory(array: nd.NDArray, other: nd.NDArray) -> bool:
 def arrays_share_memory(arrays: Sequence[nd.NDArray], others: Sequence[nd.NDArray] = ()) -> bool:
     """Check if an array in ``arrays`` overlaps in memory with another array in either list.
 
-    Overlaps between two arrays in ``others`` do not count. Callers need this check because MXNet's
+    Overlaps between two arrays in ``others`` are ignored. Callers need this check because MXNet's
     engine does not order operations on different arrays that share memory.
     """
     spans = sorted(
@@ -130,7 +132,7 @@ class OperatorCall:
         check_call(self._invoke())
 
     def _prepare(self, attributes: "Attributes") -> None:
-        """Prepare the C call with these attributes, for reuse by later calls with the same ones."""
+        """Prepare the C call with these attributes, for later calls with the same attributes."""
         self._prepared_attributes = attributes
         self._invoke = partial(
             _LIB.MXImperativeInvokeEx, self._operator, len(self._inputs), self._inputs,
@@ -204,10 +206,11 @@ class Fence:
 
 @contextmanager
 def order_between_passes(arrays: Sequence[nd.NDArray]) -> Iterator[None]:
-    """Order uses of ``arrays`` in the with block between earlier and later passes of the network.
+    """Run the with block's operations on ``arrays`` after earlier and before later passes.
 
-    ``arrays`` are BatchNorm's running statistics. MXNet's BatchNorm updates them (on a GPU in
-    forward, on a CPU in backward), but only declares that it reads them. Without fences, the engine
+    A pass is a forward or backward pass of the network. ``arrays`` are BatchNorm's running
+    statistics. MXNet's BatchNorm updates the statistics in the forward pass on a GPU, and in the
+    backward pass on a CPU, but it only declares that it reads them. Without fences, the engine
     could copy the statistics in the middle of a pass.
     """
     fences = [Fence(array.context, [], [array]) for array in arrays]

@@ -1,8 +1,8 @@
-"""Reduces the processor time that importing MXNet takes to a fraction.
+"""Saves most of the CPU time that importing MXNet takes.
 
 - `defer_optional_imports` delays the import of optional packages until they are used. MXNet 1.9.1
   imports scikit-learn, and with it pandas and SciPy, only for the base class of one obsolete class.
-  It also imports h5py, ONNX and OpenCV, and SciPy for sparse arrays. These packages take half of
+  MXNet also imports h5py, ONNX and OpenCV, and SciPy for sparse arrays. These packages take half of
   the processor time of the import, and most programs use none of them.
 - `OperatorCache` stores the Python functions of MXNet's operators. Generating and compiling these
   functions takes another third of the time.
@@ -146,9 +146,9 @@ FunctionKey = Tuple[str, str, str]  # the generating module, the operator, and t
 class _StoredFunction(NamedTuple):
     """The compiled code of an operator's Python function, without the operator's handle.
 
-    The handle is an address that differs in each process. ``handle_position`` is its position in
-    the constants of the code. ``nulls`` contains, for each default value of a parameter, True for
-    MXNet's ``_Null`` and False for None.
+    The handle is an address that differs in each process. ``handle_position`` is the handle's
+    position in the constants of the code. ``nulls`` contains, for each default value of a
+    parameter, True for MXNet's ``_Null`` and False for None.
     """
 
     code: CodeType
@@ -230,8 +230,8 @@ _cache: Optional[OperatorCache] = None
 def use_operator_cache(base: ModuleType) -> None:
     """Make the module ``mxnet.base`` use the cache of operators' functions.
 
-    Call this function just after ``base`` has been loaded. It does nothing without a home folder,
-    or if MXNet's files are not those of 1.9.1.
+    Call this function just after ``base`` has been loaded. The function does nothing if there is no
+    home folder, or if MXNet's files are not from version 1.9.1.
     """
     global _cache
     with suppress(OSError, RuntimeError, AttributeError):
@@ -250,9 +250,11 @@ def close_operator_cache() -> None:
 
 
 def cache_path(package: Path, library: Path) -> Path:
-    """Return the path of the cache file for this MXNet and Python. The name is a digest of both.
+    """Return the path of the cache file for this MXNet and Python.
 
-    Raises OSError for files that cannot be read, and RuntimeError without a home folder.
+    The file's name is a digest of both.
+
+    Raises OSError for files that cannot be read, and RuntimeError if there is no home folder.
 
     Args:
         package: the folder of the mxnet package
@@ -289,7 +291,7 @@ def read_cache(path: Path) -> Dict[FunctionKey, Any]:
 
 
 def write_cache(path: Path, functions: Dict[FunctionKey, Any]) -> None:
-    """Write the cache file atomically. Do nothing if it cannot be written."""
+    """Write the cache file atomically. Do nothing if the file cannot be written."""
     content = marshal.dumps(functions)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Finds the cause of the dynamic linker's errors about shared libraries, and how to fix them.
+"""Finds the causes of the dynamic linker's errors about shared libraries, and their fixes.
 
-The error messages come from a failed import of MXNet, or from the doctor's checks.
+The error messages come from a failed import of MXNet, or from the checks of ``gluonlab doctor``.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class LinkerDiagnosis(NamedTuple):
 
 
 def diagnose_linker_error(message: str, environ: Mapping[str, str] = os.environ) -> Optional[LinkerDiagnosis]:
-    """Return the diagnosis for an error message of ld.so; None if it names no library.
+    """Return the diagnosis for an error message of ld.so; None if the message names no library.
 
-    ``environ``: the environment, of which LD_LIBRARY_PATH is read
+    ``environ``: the environment variables, of which only LD_LIBRARY_PATH is read
     """
     text = " ".join(message.split())
     missing = _MISSING_LIBRARY.search(text)
@@ -137,7 +137,10 @@ def library_origin(path: Path, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _is_same_folder(folder: Path, other: Path) -> bool:
-    """Check if two paths lead to the same folder. Return False if one of them does not exist."""
+    """Check if two paths lead to the same folder.
+
+    Return False if one of the paths does not exist.
+    """
     try:
         return folder.samefile(other)
     except OSError:
@@ -172,14 +175,14 @@ def _reinstall_command(wheel: str) -> str:
 def _diagnose_missing_symbol(
     user: Path, symbol: str, provider: Optional[str], environ: Mapping[str, str]
 ) -> LinkerDiagnosis:
-    """Return the diagnosis for a library that needs a symbol that no library contains.
+    """Return the diagnosis for a library that needs a symbol missing from all libraries.
 
     Args:
         user: the library that needs the symbol
         symbol: the missing symbol
         provider: the library that should contain the symbol, or the symbol's version such as
             ``GLIBCXX_3.4``; None if the message names neither
-        environ: the environment, of which LD_LIBRARY_PATH is read
+        environ: the environment variables, of which only LD_LIBRARY_PATH is read
     """
     provider = _LIBRARY_BY_VERSION_PREFIX.get((provider or "").partition("_")[0], provider)
     if provider is None or not re.fullmatch(_LIBRARY_PATTERN, provider):

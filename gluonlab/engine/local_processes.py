@@ -52,7 +52,7 @@ _reported_count: List[int] = []
 
 
 def set_local_process_count(processes: int) -> None:
-    """Set the number of the group's processes on this host. It overrides the environment."""
+    """Set the number of the group's processes on this host, overriding the environment."""
     _reported_count[:] = [processes]
 
 
@@ -74,7 +74,7 @@ def cores_per_process() -> int:
     """Return how many of the host's cores this process may use, at least 1.
 
     If a launcher such as mpirun or srun has bound each process to its own cores, the process may
-    use all of these. All processes of a container share the container's limit.
+    use all of its own cores. All processes of a container share the container's limit.
     """
     cores, processes = resources.available_cores(), local_process_count().processes
     if processes == 1:

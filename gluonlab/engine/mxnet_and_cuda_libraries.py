@@ -38,7 +38,7 @@ def pip_install_choices(version: Tuple[int, ...] = sys.version_info[:2]) -> str:
 
 
 def installed_distributions() -> Tuple[str, ...]:
-    """Return which of MXNET_DISTRIBUTIONS are installed; normally one."""
+    """Return the installed packages among MXNET_DISTRIBUTIONS, normally just one."""
     import importlib.metadata  # here, because it would double the time of `import gluonlab`
 
     installed = []
@@ -206,7 +206,7 @@ def format_cuda_version(version: Optional[int]) -> str:
 
 
 def _driver_cuda_version() -> Optional[int]:
-    """Return 1000 * major + 10 * minor of the newest CUDA for the driver; None without a driver."""
+    """Return the newest CUDA version for the driver, such as 11080; None without a driver."""
     version = ctypes.c_int()
     try:
         status = ctypes.CDLL(DRIVER_LIBRARY).cuDriverGetVersion(ctypes.byref(version))
@@ -216,7 +216,7 @@ def _driver_cuda_version() -> Optional[int]:
 
 
 def _nvrtc_cuda_version() -> Optional[int]:
-    """Return 1000 * major + 10 * minor of NVRTC's CUDA version; None without NVRTC."""
+    """Return the CUDA version of NVRTC, such as 11080 for 11.8; None without NVRTC."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     try:
         status = ctypes.CDLL(NVRTC_LIBRARY).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))

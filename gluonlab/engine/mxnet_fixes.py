@@ -35,10 +35,7 @@ REMOVED_FUNCTIONS = ("fv", "ipmt", "irr", "mirr", "nper", "npv", "pmt", "ppmt", 
 
 
 class _RemovedFunction:
-    """Replacement for a function that numpy has removed.
-
-    It raises NotImplementedError when called.
-    """
+    """Replacement for a removed function of numpy, which raises NotImplementedError when called."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
@@ -199,7 +196,10 @@ def _is_unfusible_symbol(symbol: Any) -> bool:
 
 
 def patch_unfusible_graphs(disable_fusion: FusionDisabler) -> None:
-    """Make the imported MXNet bind and run graphs it cannot fuse within ``disable_fusion()``."""
+    """Make the imported MXNet disable fusion for graphs that it cannot fuse.
+
+    Such graphs are bound and run inside ``disable_fusion()``.
+    """
     ndarray_module = sys.modules.get("mxnet._ctypes.ndarray")
     if ndarray_module is None or ndarray_module.CachedOp.__init__.__module__ == __name__:
         return  # a stub of MXNet, or already patched
@@ -240,7 +240,7 @@ def _has_unfusible_symbol(executor: Any, *_: Any, **__: Any) -> bool:
 def _disable_fusion_if(
     is_unfusible: Callable[..., bool], method: Callable[..., Any], disable_fusion: FusionDisabler
 ) -> Callable[..., Any]:
-    """Wrap a method so that it runs within ``disable_fusion()`` if ``is_unfusible(*arguments)``."""
+    """Wrap a method so that fusion is disabled if ``is_unfusible(*arguments)`` is true."""
 
     @wraps(method)
     def call_method(*args: Any, **kwargs: Any) -> Any:

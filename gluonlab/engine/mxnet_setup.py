@@ -206,7 +206,10 @@ def temporary_variable(name: str, value: str) -> ContextManager[None]:
 
 
 class _FusionDisabledCount:
-    """The number of active `disable_fusion` blocks. The last one restores the user's variable."""
+    """The number of active `disable_fusion` blocks.
+
+    The last of these blocks restores the user's variable.
+    """
 
     lock, blocks = threading.Lock(), 0
     user_value: "str | None" = None
@@ -214,7 +217,7 @@ class _FusionDisabledCount:
 
 @contextmanager
 def disable_fusion() -> Iterator[None]:
-    """In a with block, disable fusion for the graphs bound and the Gluon blocks first run there."""
+    """Disable fusion for graphs that are bound, or blocks that first run, in the with block."""
     with _FusionDisabledCount.lock:
         if _FusionDisabledCount.blocks == 0:
             _FusionDisabledCount.user_value = os.environ.get(FUSION_VARIABLE)
@@ -238,8 +241,8 @@ def skip_peer_access_setup() -> ContextManager[None]:
     """In a with block, keep MXNet's kvstore ``device`` from enabling peer access at its first sum.
 
     `gluonlab.gpu.cuda` has already enabled peer access. MXNet would warn about pairs of GPUs
-    without peer access, which every p3.16xlarge has. For pairs whose access is already enabled, it
-    would leave a CUDA error.
+    without peer access, which every p3.16xlarge has. For pairs whose access is already enabled,
+    MXNet would leave a pending CUDA error.
     """
     return temporary_variable(PEER_VARIABLE, "0")
 
@@ -289,7 +292,7 @@ def default_backward_bulk_size(device_type: str) -> int:
 
 
 def apply_backward_bulk_size(device_type: str) -> ContextManager[None]:
-    """In this with block, set MXNet's variable for the bulk size of backward, to bind a graph.
+    """Set MXNet's variable for the bulk size of backward in the with block that binds a graph.
 
     The size is the one requested by `use_backward_bulk_size`, or else the default.
     """

@@ -4,8 +4,8 @@ Thread-local settings of MXNet determine the kind of array that layers return, a
 shape means. (In this module, "semantics" means these settings.)
 
 - A run of gluonlab computes with mx.nd arrays, regardless of the user's setting.
-- The user's setting applies to arrays passed to the user, and to the user's own code in a run. It
-  also applies to components of gluonlab used outside a run.
+- The user's setting applies to arrays passed to the user, and to the user's own code in a run. The
+  setting also applies to components of gluonlab that are used outside a run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def np_semantics() -> Iterator[None]:
 
 
 def user_has_set_np() -> bool:
-    """Check if the user has called ``npx.set_np()``; works inside `nd_semantics`, too."""
+    """Check if the user has called ``npx.set_np()``. This also works inside `nd_semantics`."""
     return bool(getattr(_USER_SETTING, "is_np", mx.util.is_np_array()))
 
 
@@ -62,7 +62,7 @@ def user_semantics() -> Iterator[None]:
 
 
 def to_user_arrays(arrays: List[nd.NDArray]) -> List[nd.NDArray]:
-    """Return the arrays as the kind that the current setting chooses, sharing their memory."""
+    """Convert the arrays to the kind that the current setting selects, without copying them."""
     return [array.as_np_ndarray() for array in arrays] if mx.util.is_np_array() else arrays
 
 

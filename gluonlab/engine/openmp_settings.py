@@ -76,7 +76,7 @@ def temporary_variables(variables: Dict[str, Optional[str]]) -> Iterator[None]:
 
 
 def set_variables(variables: Dict[str, Optional[str]]) -> None:
-    """Set environment variables of this process, and unset those that are None."""
+    """Set environment variables of this process, and unset variables whose new value is None."""
     for name, value in variables.items():
         if value is None:
             os.environ.pop(name, None)
@@ -126,7 +126,7 @@ def harmful_user_settings() -> Dict[str, str]:
 
 
 def _is_harmful(name: str, value: str) -> bool:
-    """Check if a value, given in lower case, of a variable in HARMFUL_VARIABLES is harmful."""
+    """Check if ``value``, in lower case, is harmful for a variable in HARMFUL_VARIABLES."""
     return value == "0" if name == "OMP_MAX_ACTIVE_LEVELS" else value != "false"
 
 
@@ -156,5 +156,5 @@ def exported_threads() -> Optional[ExportedThreads]:
 
 
 def spins_by_default() -> bool:
-    """Check if idle threads spin for long, since OpenMP was loaded before gluonlab set anything."""
+    """Check if idle threads spin for long, because OpenMP was loaded before gluonlab's settings."""
     return openmp_loaded_first and not user_spin_settings()

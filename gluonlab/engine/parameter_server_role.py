@@ -96,7 +96,7 @@ class CannotListen(EngineError):
 
 
 def run_server_role() -> None:
-    """Run this process as a server or scheduler, as its environment says, until the group ends.
+    """Run this process as the server or scheduler that its environment names, until the group ends.
 
     MXNet must be loaded. Exits with SystemExit. Raises CannotListen if MXNet cannot listen at its
     address.

@@ -1,4 +1,4 @@
-"""Sums arrays in a fixed order by engine calls, so that every schedule gives the same bits."""
+"""Sums arrays in a fixed order, so that the results of all schedules are bit-identical."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ REVERSED_ADD_N_COUNTS = (3, 4)
 def sum_calls(inputs: Sequence[nd.NDArray], output: nd.NDArray, so_far: nd.NDArray) -> Iterator[EngineCall]:
     """Yield the calls that write the sum of ``inputs``, added in order, to ``output``.
 
-    ``so_far``: an array that shares memory with ``output``, from which later calls read the sum so
-    far.
+    ``so_far``: an array that shares memory with ``output``, from which later calls read the partial
+    sum.
     """
     first, *others = inputs
     if len(inputs) >= CPU_ADD_N_MINIMUM:
@@ -32,7 +32,10 @@ def sum_calls(inputs: Sequence[nd.NDArray], output: nd.NDArray, so_far: nd.NDArr
 
 
 def reversed_add_n_call(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> EngineCall:
-    """Return one call that adds 3 or 4 inputs in the given order; add_n starts with the last."""
+    """Return one call of add_n that adds 3 or 4 inputs, from the first to the last.
+
+    add_n itself starts with its last input, so the inputs are passed in reverse.
+    """
     return operator_call("add_n", inputs[::-1], output, Attributes({"num_args": len(inputs)}))
 
 

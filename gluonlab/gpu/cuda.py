@@ -2,14 +2,15 @@
 
 CUDA copies directly from one GPU to another only if the first has access to the other's memory. All
 other copies go through the host. MXNet 1.9.1 enables access in only one place, when a ``device``
-store first sums (EnableP2P in src/kvstore/comm.h). Without `enable_peer_access`, allreduce
+store first sums arrays (EnableP2P in src/kvstore/comm.h). Without `enable_peer_access`, allreduce
 schedules and graphs on several devices would copy directly only if a ``device`` store had summed
-earlier in the process. `enable_peer_access` enables access for some devices, once.
+arrays earlier in the process. `enable_peer_access` enables access between the devices in its
+argument, once for each pair.
 
 The module calls the CUDA runtime that libmxnet.so has loaded. Access stays enabled for all threads
 until the process ends.
 
-mxnet-cu112 1.9.1 contains machine code for some GPUs only. On other GPUs, MXNet ends the process,
+mxnet-cu112 1.9.1 contains machine code for only some GPUs. On other GPUs, MXNet ends the process,
 or fails at its first operator with "no kernel image is available for execution on the device". By
 then, time has been wasted on reading data sets. So `check_gpus_supported` raises an error before
 any array is created on a GPU.
@@ -110,7 +111,7 @@ def gpu_numbers(ctxs: Sequence[Any]) -> List[int]:
 
 
 def _cuda_library() -> Any:
-    """Return libmxnet.so, through whose handle libcudart's functions can also be called."""
+    """Return the handle of libmxnet.so, through which libcudart's functions can also be called."""
     import mxnet as mx
 
     return mx.base._LIB
@@ -173,7 +174,7 @@ def sm_name(capability: Tuple[int, int]) -> str:
 def check_gpus_supported(ctxs: Sequence[Any], count: int) -> None:
     """Raise UnsupportedGpuError if MXNet's wheel lacks machine code for a GPU in ``ctxs``.
 
-    ``count``: the number of GPUs that CUDA shows. The function creates no CUDA context.
+    ``count``: the number of GPUs that are visible to CUDA. The function creates no CUDA context.
     """
     problem = describe_unsupported(gpu_numbers(ctxs), count)
     if problem:
@@ -183,7 +184,8 @@ def check_gpus_supported(ctxs: Sequence[Any], count: int) -> None:
 def describe_unsupported(numbers: Sequence[int], count: int) -> str:
     """Return a line about the GPUs for which MXNet has no machine code; "" if there are none.
 
-    ``numbers``: MXNet's numbers for the GPUs. ``count``: the number of GPUs that CUDA shows.
+    ``numbers``: MXNet's numbers for the GPUs. ``count``: the number of GPUs that are visible to
+    CUDA.
     """
     models = {number: gpu_model(number) for number in numbers}
     unsupported = {number: model for number, model in models.items() if model and not is_supported(model.capability)}

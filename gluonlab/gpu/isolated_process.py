@@ -1,4 +1,7 @@
-"""Runs a module that may crash or hang in a child process, and reads its JSON answers."""
+"""Runs an unreliable module in a child process, and reads the JSON output of the module.
+
+The module may crash or hang without affecting this process.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ loaded. So both settings can be changed after MXNet is imported, but only once p
 On GPUs of compute capability 8.0 and newer, MXNet requests TF32 from cuBLAS in fully connected
 layers (linalg.h), and cuDNN uses TF32 for convolutions by default. TF32 rounds the factors of a
 product to 10 bits after the binary point (NVIDIA, "Ampere architecture white paper", 2020). In
-gluonlab, TF32 is off by default. So on all GPUs, updates do not depend on the number of devices, to
+gluonlab, TF32 is off by default. So on all GPUs, updates for different numbers of devices agree to
 float32 precision. PyTorch 1.12 made the same choice for matrix products, but not for convolutions.
 """
 
@@ -106,7 +106,7 @@ def use_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
 
 
 def _silence_tuning_message(ctx: Any) -> None:
-    """Prevent MXNet's message about how to turn off cuDNN's tuning.
+    """Prevent MXNet from printing how to turn off cuDNN's tuning.
 
     MXNet prints the message when it tunes the first convolution. So this function first runs a
     convolution of a single number without tuning. The time to the first step still shows users how

@@ -269,14 +269,17 @@ if __name__ == "__main__":
 
 
 class VisibleGpus(NamedTuple):
-    """The GPUs that CUDA_VISIBLE_DEVICES shows. ``problem`` explains why some GPUs are missing."""
+    """The GPUs that CUDA_VISIBLE_DEVICES makes visible.
+
+    ``problem`` explains why some GPUs are missing.
+    """
 
     gpus: List[NvmlGpu]
     problem: str = ""
 
 
 def visible_gpus(gpus: Sequence[NvmlGpu], visible: Optional[str]) -> VisibleGpus:
-    """Return the GPUs that CUDA shows for a value of CUDA_VISIBLE_DEVICES.
+    """Return the GPUs that a value of CUDA_VISIBLE_DEVICES makes visible.
 
     Numbers in ``visible`` are positions in ``gpus`` (CUDA C++ Programming Guide).
     """

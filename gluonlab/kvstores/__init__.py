@@ -1,6 +1,6 @@
-"""Creates kvstores, which sum gradients over devices and processes, by name.
+"""Creates kvstores by name. A kvstore sums gradients over devices and processes.
 
-MXNet silently replaces an unknown name by a plain local store. `check_kvstore` raises an error
+If a name is unknown, MXNet silently creates a plain local store. `check_kvstore` raises an error
 instead. A store's module is imported only when the store is created, because ``device`` needs no
 schedules, topologies or solvers.
 
@@ -11,7 +11,7 @@ device, local                            `mxnet_stores`         by MXNet
 nccl                                     `nccl_store`           by NCCL, in MXNet
 star ... hierarchical, multi_ring, auto  `schedule_stores`      by a schedule of `collectives`
 sharded-optimizer                        `sharded_optimizer`    reduce-scatter, update, all-gather
-several processes                        `process_group_store`  by a store above, then over a group
+several processes                        `process_group_store`  over devices, then over processes
 =======================================  =====================  ===================================
 
 `allreduce_store` contains the base class of all stores except ``device`` and ``local``.
@@ -163,14 +163,14 @@ def _find_launch_backend(name: str) -> Optional[str]:
 def make_kvstore(name: str, ctxs: "Sequence[Context]" = (), topology: Optional[str] = None) -> "KVStoreBase":
     """Create a kvstore that reduces gradients over devices, for gluon.Trainer or BucketedTrainer.
 
-    A kvstore with an allreduce schedule, such as ``"ring"``, assigns its ranks to GPUs by the links
-    that NVML reports.
+    A kvstore with an allreduce schedule, such as ``"ring"``, assigns its ranks to GPUs according to
+    the links that NVML reports.
 
     Args:
         name: A name in ``KVSTORES``, such as ``"device"`` or ``"ring"``.
-        ctxs: The devices, each of them once. If given, they are checked immediately.
+        ctxs: The devices, without duplicates. If given, they are checked immediately.
         topology: The name of a machine in `gluonlab.collectives.named_topologies`, or of a JSON
-            file. The topology's links are used instead of those of this machine.
+            file. The topology's links replace the links of this machine.
 
     Returns:
         A new kvstore, for ``gluon.Trainer(..., kvstore=make_kvstore("ring"))``.
@@ -196,7 +196,7 @@ def make_kvstore(name: str, ctxs: "Sequence[Context]" = (), topology: Optional[s
 def check_topology(topology: Optional[str], kvstore: str) -> None:
     """Check that ``topology`` is known, and that ``kvstore`` runs a schedule.
 
-    Raises ScheduleError for an unknown topology, KVStoreError for a store that runs no schedule.
+    Raises ScheduleError for an unknown topology, and KVStoreError for a store without a schedule.
     """
     if topology is None:
         return

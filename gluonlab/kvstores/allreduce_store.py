@@ -42,7 +42,7 @@ class AllreduceExecutor(Protocol):
     transfers_run: int
 
     def run(self, priority: int = 0) -> None:
-        """Queue the allreduce, which replaces each array by its sum over the ranks, and return."""
+        """Queue the allreduce, which replaces each array with its sum over the ranks."""
 
 
 class PushPullEntry(NamedTuple):
@@ -95,9 +95,9 @@ def unsupported_method(problem: str, advice: str) -> Callable[..., None]:
 class AllreduceKVStore(KVStoreBase):
     """A store that sums the arrays passed to it over their devices, and stores no values.
 
-    Keys of one list are summed together. Pass the same list and the same arrays every time. An
-    executor is created when keys are first used, and again when they are used with other arrays.
-    Use a store from one thread only.
+    Keys that are passed in one list are summed together. Pass the same list and the same arrays
+    every time. An executor is created when keys are first used, and again when they are used with
+    other arrays. Use a store from one thread only.
     """
 
     def __init__(self, name: str) -> None:
@@ -142,7 +142,7 @@ class AllreduceKVStore(KVStoreBase):
     def transfers_run(self) -> int:
         """Number of transfers queued so far.
 
-        A chunk moved in several pieces counts several times.
+        A chunk that is moved in several pieces counts several times.
         """
         return self._replaced_transfers + sum(plan.transfers_run for plan in self._plans.values())
 
@@ -170,10 +170,10 @@ class AllreduceKVStore(KVStoreBase):
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Write the sum of ``value``, one array per device, into ``out`` (by default, ``value``).
 
-        All devices receive the same bits. ``key`` may be a list; then ``value`` and ``out`` are
-        lists with an entry for each key. Arrays may be passed several times, and may share memory
-        (`PushPullPlan`). Nothing is recorded for autograd. Raises KVStoreError, and changes
-        nothing, if the arrays cannot be summed.
+        The results on all devices are bit-identical. ``key`` may be a list; then ``value`` and
+        ``out`` are lists with an entry for each key. Arrays may be passed several times, and may
+        share memory (`PushPullPlan`). Nothing is recorded for autograd. Raises KVStoreError, and
+        changes nothing, if the arrays cannot be summed.
         """
         entries = self._make_entries(key, value, value if out is None else out)
         if entries:
@@ -202,7 +202,10 @@ class AllreduceKVStore(KVStoreBase):
         return [PushPullEntry._make(columns) for columns in group_by_key(name, key, value, out)]
 
     def _plan_for(self, entries: List[PushPullEntry]) -> PushPullPlan:
-        """Return the plan for summing these arrays. It replaces a plan for other arrays."""
+        """Return the plan for summing these arrays.
+
+        A new plan replaces an earlier plan for other arrays.
+        """
         keys = tuple(entry.key for entry in entries)
         plan = self._plans.get(keys)
         if plan is None or not plan.matches(entries):
@@ -213,10 +216,7 @@ class AllreduceKVStore(KVStoreBase):
         return plan
 
     def _prefix_errors(self, keys: Keys, make: Callable[[], ReturnType]) -> ReturnType:
-        """Return ``make()``.
-
-        Prefix its errors with the store's name, and with the keys if missing.
-        """
+        """Return ``make()``, and add the store's name and the keys to the messages of errors."""
         try:
             return make()
         except KVStoreError as error:
@@ -251,8 +251,8 @@ def as_list(argument: Any) -> List[Any]:
 def group_by_key(store: str, key: Any, *arguments: Any) -> List[Tuple[Any, ...]]:
     """Return (key, arrays, ...) for each key, with one list of arrays from each argument.
 
-    Raises KVStoreError if the numbers of values and keys differ, or for anything that is not an
-    array. ``store``: the store's name, for the error message.
+    Raises KVStoreError if the numbers of values and keys differ, or if a value is not an array.
+    ``store``: the store's name, for the error message.
     """
     if not isinstance(key, (list, tuple)):
         return [(key, *[to_array_list(store, key, values) for values in arguments])]
@@ -268,7 +268,7 @@ def group_by_key(store: str, key: Any, *arguments: Any) -> List[Tuple[Any, ...]]
 
 
 def to_array_list(store: str, key: Any, argument: Any) -> List[nd.NDArray]:
-    """Return the arrays of a key as a list. Raise KVStoreError for anything else."""
+    """Return the arrays of a key as a list. Raise KVStoreError for anything but arrays."""
     arrays = list(argument) if isinstance(argument, (list, tuple)) else [argument]
     for array in arrays:
         if not isinstance(array, nd.NDArray):
@@ -414,7 +414,7 @@ def _outs_match_values(entry: PushPullEntry) -> bool:
 def _outs_overlap(entries: Sequence[PushPullEntry]) -> bool:
     """Return whether writing to an array in ``outs`` would change another array of these entries.
 
-    ``outs[i]`` sharing memory with ``values[i]`` does not count.
+    ``outs[i]`` may share memory with ``values[i]``.
     """
     outs = [out for entry in entries for out in entry.outs]
     if arrays_share_memory(outs):

@@ -24,13 +24,17 @@ FP16 = "fp16"
 def keeps_residual(compress: Optional[str]) -> bool:
     """Return whether the compression keeps a residual for the next step.
 
-    Only 2-bit compression does.
+    Only 2-bit compression keeps a residual.
     """
     return compress not in (None, FP16)
 
 
 def effective_compression(compress: Optional[str], device_count: int, group: ProcessGroup) -> Optional[str]:
-    """Return the compression that a run reports. For 2 bits on a single device, return None."""
+    """Return the compression that a run reports.
+
+    The result is None for 2-bit compression on a single device in a single process, which has no
+    effect.
+    """
     single_device = group.size == 1 and device_count == 1
     return None if keeps_residual(compress) and single_device else compress
 
@@ -43,8 +47,9 @@ def parse_threshold(compress: str) -> float:
 def resolve_group_compression(compress: Optional[str], group: ProcessGroup, on_servers: bool) -> Optional[str]:
     """Return how a GroupKVStore compresses the arrays that ``group`` sums, in canonical form.
 
-    Warns and returns None for 2 bits in a group of one process. Raises KVStoreError for an unknown
-    compression, if servers update (``on_servers``), or if the group cannot sum float16.
+    Warns and returns None for 2-bit compression in a group of one process. Raises KVStoreError if
+    the compression is unknown, if servers update the weights (``on_servers``), or if the group
+    cannot sum float16.
     """
     if compress is None:
         return None
@@ -76,8 +81,8 @@ def check_compression(compress: Optional[str], kvstore: str, dtype: str, group: 
     """Check that ``compress`` works with the kvstore, the data type and the group.
 
     In a group of several processes, any kvstore works, because the processes compress what they
-    send to each other. Raises KVStoreError for a kvstore that cannot compress its sums, ConfigError
-    for gradients in float16 and for "fp16" in a ``group`` that cannot sum float16.
+    send to each other. Raises KVStoreError for a kvstore that cannot compress its sums. Raises
+    ConfigError for gradients in float16, and for "fp16" in a ``group`` that cannot sum float16.
     """
     if compress == FP16:
         if not group.sums_float16:
@@ -154,13 +159,13 @@ def max_packed_digits(processes: int) -> PackedDigits:
 
     With base b, k digits and B = b**ceil(k / 2), the digits fit if b**k + B <= 2**25:
 
-    - Each digit of a sum is at most P = (b - 1) / 2 in size, so the number is at most
-      P (b**k - 1) / (b - 1) = (b**k - 1) / 2, below 2**24. So are the numbers of single processes
-      and all partial sums, in any order. Float32 holds them and rounds nothing.
-    - The low half is at most h = (B - 1) / 2 in size, so the high half is floor((x + h) / B).
-      y = x + h is at most (b**k + B) / 2 - 1 in size, below 2**24, and whole. If y / B is not
-      whole, it is at least 1 / B away from the next whole number. Float32 rounds y / B by at most
-      2**-24 |y| / B, which is less. The floor is therefore exact.
+    - Each digit of a sum is at most P = (b - 1) / 2 in magnitude, so the number is at most
+      P (b**k - 1) / (b - 1) = (b**k - 1) / 2, below 2**24. The numbers of single processes and all
+      partial sums, in any order, are also below 2**24. Float32 represents all of them exactly.
+    - The low half is at most h = (B - 1) / 2 in magnitude, so the high half is floor((x + h) / B).
+      y = x + h is an integer of magnitude at most (b**k + B) / 2 - 1, below 2**24. If y / B is not
+      an integer, it is at least 1 / B away from the nearest integer. Float32 rounds y / B by at
+      most 2**-24 |y| / B, which is less. The floor is therefore exact.
 
     With 2896 processes or more, a number has only one digit, which saves no bytes.
     """
@@ -172,19 +177,22 @@ def max_packed_digits(processes: int) -> PackedDigits:
 
 
 class TwoBitCompressor:
-    """Compresses ``size`` gradient elements on the device ``ctx`` to 2 bits; keeps the residual.
+    """Compresses gradient elements to 2 bits, and keeps the residual for the next step.
+
+    ``size``: number of gradient elements. ``ctx``: their device. ``dtype``: their type, float32 or
+    float64. ``threshold`` is rounded to float32, as in MXNet.
 
     The caller adds gradients to ``residual``, at their positions (`array_views`). `encode` then
     writes the array that the group has to sum into ``packed`` (float32). `decode` writes the
-    threshold times the sum of all processes' digits into ``sums``, with the same bits in each
-    process. ``residual`` and ``sums`` are flat, and slightly longer than ``size``.
+    threshold times the sum of all processes' digits into ``sums``. The sums are bit-identical in
+    all processes. ``residual`` and ``sums`` are flat, and slightly longer than ``size``.
 
     If an element of ``residual`` is infinite or NaN, the process sends NaN from then on, so that
     all processes notice. Elements in the same packed number also become NaN.
     """
 
     def __init__(self, size: int, dtype: "np.dtype[Any]", ctx: mx.Context, threshold: float, processes: int) -> None:
-        """``dtype``: float32 or float64. ``threshold`` is rounded to float32, like MXNet's."""
+        """Allocate the arrays, and prepare the calls that encode and decode."""
         self.dtype = dtype
         self._digits, self._threshold = max_packed_digits(processes), float(np.float32(threshold))
         self._numbers = -(-size // self._digits.per_number)

@@ -1,7 +1,8 @@
 """Kvstores in which MXNet's C++ code computes the sums.
 
 - `MXNetKVStore`: the stores ``device`` (``CommDevice`` in MXNet's ``src/kvstore/comm.h``) and
-  ``local``. It lets Trainers initialize keys again, and raises errors where MXNet crashes.
+  ``local``. The class lets Trainers initialize keys again, and raises an error when MXNet would
+  crash.
 - `allocate_keys`: returns unused keys for MXNet's stores that sum over processes.
 """
 
@@ -48,10 +49,10 @@ class MXNetKVStore(KVStore):
     """MXNet's store ``name``: ``device`` or ``local``.
 
     Unlike in MXNet's class, a key can be broadcast or initialized again, which replaces its value.
-    The keys are stored in one or several of MXNet's stores, the inner stores. A Trainer that
-    updates on the store keeps the states of its optimizer. If another Trainer has used the store,
-    the first Trainer initializes its keys again in its next step. Raises KVStoreError where MXNet
-    would crash, or would fail later with an unclear error.
+    The keys are stored in one or several of MXNet's stores, which are called inner stores. A
+    Trainer whose weights the store updates keeps its optimizer states. If another Trainer has used
+    the store, the first Trainer initializes its keys again in its next step. Raises KVStoreError
+    when MXNet would crash, or would fail later with an unclear error.
     """
 
     _is_p3 = False
@@ -89,7 +90,7 @@ class MXNetKVStore(KVStore):
         self._call_stores("pull", key, out, priority=priority)
 
     def init(self, key: Any, value: Any) -> None:
-        """Store ``value`` under ``key``. Both may be lists."""
+        """Store ``value`` under ``key``. Both arguments may be lists."""
         for name, values in self._checked_pairs(key, value):
             entry = self._key_entries.get(name)
             is_repeated = entry is not None and entry.store is self._newest_store
@@ -106,7 +107,7 @@ class MXNetKVStore(KVStore):
         self._call_stores("push", key, value, priority=priority)
 
     def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
-        """Copy the stored values into ``out``. Raise KVStoreError without ``out``."""
+        """Copy the stored values into ``out``. Raise KVStoreError if ``out`` is missing."""
         if out is None:
             raise KVStoreError(f"kvstore {self._name!r}: pull needs arrays for the values: pass out=arrays")
         self._call_stores("pull", key, out, priority=priority, ignore_sparse=ignore_sparse)
@@ -118,7 +119,7 @@ class MXNetKVStore(KVStore):
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Write the sum of ``value`` into ``out``, by default ``value`` itself.
 
-        If the store has an optimizer, it writes the updated weights instead of the sum.
+        If the store has an optimizer, write the updated weights instead of the sum.
         """
         if out is None and self._updater_function is not None and self._trainer_of_store.has_trainer:
             raise KVStoreError(
@@ -141,7 +142,7 @@ class MXNetKVStore(KVStore):
         last_entry: Optional[_KeyEntry] = None
 
         def run() -> None:
-            """Sum the arrays: by `pushpull` the first time, later by a single C call."""
+            """Sum the arrays, the first time with `pushpull`, and later with a single C call."""
             nonlocal last_entry
             entry = self._key_entries.get(key)
             if entry is None or entry is not last_entry or self._updater_function is not None:
@@ -153,7 +154,7 @@ class MXNetKVStore(KVStore):
         return run
 
     def set_gradient_compression(self, compression_params: Dict[str, Any]) -> None:
-        """Compress gradients from now on. Raise KVStoreError if the store cannot."""
+        """Compress gradients from now on. Raise KVStoreError if the store does not support this."""
         if not isinstance(compression_params, dict):
             raise KVStoreError(
                 f"compression_params={compression_params!r}: use a dictionary such as {{'type': '2bit', "
@@ -182,15 +183,15 @@ class MXNetKVStore(KVStore):
         self._optimizer_set_last = True
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """Write the states in MXNet's format. Raise KVStoreError without an optimizer."""
+        """Write the states in MXNet's format. Raise KVStoreError if there is no optimizer."""
         self._require_optimizer()
         super().save_optimizer_states(fname, dump_optimizer)
 
     def load_optimizer_states(self, fname: str) -> None:
         """Load states that gluon.Trainer.save_states wrote with one of MXNet's stores.
 
-        Raises KVStoreError for files of gluonlab's trainers, for files that cannot be read, such as
-        pipes, and without an optimizer.
+        Raises KVStoreError if the store has no optimizer, if one of gluonlab's trainers wrote the
+        file, or if the file cannot be read, for example because it is a pipe.
         """
         self._require_optimizer()
         if is_list_of_arrays(fname):
@@ -265,7 +266,7 @@ class MXNetKVStore(KVStore):
         return self._key_entries[key]
 
     def _call_stores(self, call: str, key: Any, *arrays: Any, **settings: Any) -> None:
-        """Call MXNet's method ``call``: once if one inner store has all keys, else for each key."""
+        """Call MXNet's method ``call`` once if one inner store has all keys, else for each key."""
         keys = [to_mxnet_key(name) for name in as_list(key)]
         stores = [self._find_entry(name).store for name in keys]
         with enable_peer_copies(arrays):
@@ -323,7 +324,7 @@ class StoreTrainerRef:
         return trainer if is_in_use else None
 
     def assign(self, optimizer: Any) -> Optional[gluon.Trainer]:
-        """Find the Trainer of ``optimizer``, if any, refer to it from now on, and return it."""
+        """Find the Trainer of ``optimizer``, if any. Refer to this Trainer, and return it."""
         trainer = self._find_trainer(optimizer)
         if trainer is None or trainer is not self.trainer:
             self.detach_trainer()
@@ -331,7 +332,7 @@ class StoreTrainerRef:
         return trainer
 
     def detach_trainer(self) -> None:
-        """Forget the Trainer. It initializes the store again in its next step."""
+        """Forget the Trainer. The Trainer initializes the store again in its next step."""
         trainer = self.trainer
         if trainer is not None and trainer._kvstore is not None:
             trainer._reset_kvstore()
@@ -358,10 +359,10 @@ def pushpull_arguments(key: int, arrays: Sequence[nd.NDArray]) -> Tuple[Any, ...
 
 
 def enable_peer_copies(arrays: Any) -> "ContextManager[None]":
-    """Enable peer access between the GPUs of ``arrays``. Return a context for MXNet's first call.
+    """Enable peer access between the GPUs of ``arrays``.
 
-    In this context, MXNet does not enable peer access itself. ``arrays``: arrays, or lists of
-    arrays.
+    Return a context manager for MXNet's first call on these arrays. Within it, MXNet does not
+    enable peer access itself. ``arrays``: arrays, or lists of arrays.
     """
     gpus = [array.context for array in _iterate_arrays(arrays) if array.context.device_type == "gpu"]
     enable_peer_access(gpus)

@@ -1,15 +1,15 @@
-"""The kvstore ``nccl``: sums over GPUs with NCCL, by a reduce to one GPU and a broadcast from it.
+"""The kvstore ``nccl``, which sums arrays over GPUs with NCCL: a reduce, and then a broadcast.
 
 MXNet's store (src/kvstore/kvstore_nccl.h) has three limits:
 
-- It allocates all buffers at its first sum. A key that is added later fails with "Check failed:
-  !is_none()".
-- It only works for one set of devices.
-- When it is freed, work that is still queued uses the freed memory.
+- The store allocates all buffers at its first sum. A key that is added later fails with "Check
+  failed: !is_none()".
+- The store works for only one set of devices.
+- When the store is freed, work that is still queued uses the freed memory.
 
-So here each set of devices has its own MXNet store. Its keys are not the user's keys: all arrays of
-the same size and type share one key. For a new size, a new store with new NCCL communicators is
-created.
+So here each set of devices has its own MXNet store. The keys of these stores are not the user's
+keys: all arrays of the same size and type share one key. For a new size, a new store with new NCCL
+communicators is created.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ BufferKind = Tuple[int, str]  # elements and type of arrays that are summed
 
 
 class NcclKVStore(AllreduceKVStore):
-    """The store ``nccl``: sums over GPUs. ``transfers_run`` counts summed arrays.
+    """The store ``nccl``, which sums arrays over GPUs. ``transfers_run`` counts summed arrays.
 
     ``broadcast`` prepares the store for the sizes of its arrays, such as a Trainer's parameters.
     For any other size, the next sum first waits for all queued work and for a restart of NCCL,
-    which takes about a second. The buffers are on the first device of the first sum. They take as
-    much memory as one array of each size and type.
+    which takes about a second. The buffers are on the first device of the first sum. The buffers
+    take as much memory as one array of each size and type.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,8 @@ class _NcclStore:
     def key_for(self, array: nd.NDArray) -> int:
         """Return the key for arrays of this size and type.
 
-        If the key is new, wait for the store's work and free the store. `handle` creates a new one.
+        If the key is new, wait for the store's work and free the store. `handle` then creates a new
+        store.
         """
         kind = (array.size, np.dtype(array.dtype).name)
         if kind not in self._keys:
@@ -108,7 +109,7 @@ class _NcclStore:
 
 
 def _free_store(created: List[mx.kvstore.KVStore]) -> None:
-    """Free the store, after waiting for its work, which would otherwise use freed memory."""
+    """Free the store after waiting for its queued work, which would otherwise use freed memory."""
     if created:
         with suppress(mx.MXNetError):  # an operator's error, which readers of its result see again
             nd.waitall()
@@ -116,7 +117,7 @@ def _free_store(created: List[mx.kvstore.KVStore]) -> None:
 
 
 class _NcclAllreduce:
-    """The allreduce of some arrays over GPUs, one array after the other.
+    """The allreduce of some arrays over GPUs, one array after another.
 
     The arrays are not summed in a single call: MXNet's engine would wait forever if two of them are
     parts of the same array.

@@ -1,4 +1,4 @@
-"""A kvstore that sums over the devices of this process, then over a process group."""
+"""A kvstore that sums arrays over the devices of this process, then over a process group."""
 
 from __future__ import annotations
 
@@ -31,26 +31,27 @@ from gluonlab.kvstores.process_groups import ProcessGroup
 
 
 class GroupKVStore(AllreduceKVStore):
-    """A store that sums over this process's devices with the store ``local``, then over ``group``.
+    """A store that sums arrays over this process's devices, and then over a process group.
 
     The first device sends the arrays of a call to the other processes as one flat buffer. The other
-    devices receive copies of the sums, so all replicas have the same bits. Every process must make
+    devices receive copies of the sums, so all replicas stay bit-identical. Every process must make
     the same calls in the same order. Processes may have different numbers of devices. ``broadcast``
-    sends the values of rank 0's first device to all processes, and waits for them.
+    sends the values of rank 0's first device to all processes, and waits until they have arrived.
 
     Args:
-        local: the store of this process's devices.
+        local: the store that sums over this process's devices.
         group: the process group.
         on_servers: whether the group's servers update the weights, as BucketedTrainer requests.
-        compress: "fp16" sends float16, half the bytes. The sums are rounded, too, and values beyond
-            65504 become infinite in all processes. "2bit:THRESHOLD" sends -1, 0 or 1 times the
-            threshold for each float32 and float64. The residual is kept for the next sum of the
-            same keys (`gluonlab.kvstores.gradient_compression`). Broadcasts are not compressed.
+        compress: "fp16" sends float16, which takes half the bytes of float32. The sums are also
+            rounded to float16, and values beyond 65504 become infinite in all processes.
+            "2bit:THRESHOLD" sends -1, 0 or 1 times the threshold for each float32 or float64
+            element. The residual is kept for the next sum of the same keys
+            (`gluonlab.kvstores.gradient_compression`). Broadcasts are not compressed.
 
     Raises:
-        KVStoreError: for a local store that updates, or that sums over processes itself; for
-            ``on_servers`` in a group without servers; for a ``compress`` that is invalid, or that
-            the group or ``on_servers`` does not support.
+        KVStoreError: for a local store that updates weights, or that sums over processes itself;
+            for ``on_servers`` in a group without servers; for a ``compress`` that is invalid, or
+            that the group or ``on_servers`` does not support.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class GroupKVStore(AllreduceKVStore):
         return _GroupAllreduce(self.local, local_keys, self.group, arrays, as_float16, get_compressor)
 
     def _get_compressor(self, keys_and_devices: Any, arrays: Sequence[nd.NDArray]) -> TwoBitCompressor:
-        """Return the compressor for these arrays on the first device, all of one type.
+        """Return the compressor for these arrays, which are on the first device and have one type.
 
         Other arrays with the same keys, devices and shapes share the compressor and its residual.
         """
@@ -160,7 +161,7 @@ class _GroupAllreduce:
         ]
 
     def run(self, priority: int = 0) -> None:
-        """Sum over the devices, then over the processes, and copy the sums to all devices."""
+        """Sum the arrays over devices, then over processes, and copy the sums to all devices."""
         if self._local is not None:
             self._local(priority=priority)
         for call in self._calls_before:

@@ -41,7 +41,7 @@ class ProcessGroup:
     Attributes:
         rank: the rank of this process, from 0 to ``size - 1``; only rank 0 writes files and prints
             output.
-        name: the backend as ``--backend`` names it; empty for a single process.
+        name: the name of the backend in ``--backend``; empty for a single process.
         servers: the number of servers that could update the weights.
         is_synchronous: whether a process waits for the others' gradients in each step. All other
             calls always wait.
@@ -56,28 +56,34 @@ class ProcessGroup:
     servers, is_synchronous, sums_float16 = 0, True, False
 
     def allreduce(self, arrays: Sequence[nd.NDArray], priority: int = 0) -> None:
-        """Replace each flat array by its sum over the processes. Only the first call waits.
+        """Replace each flat array with its sum over the processes. Only the first call waits.
 
         Pass the same arrays in every step: the group keeps them, together with memory for each sum.
         ``priority``: larger numbers are sent earlier, as in a kvstore.
         """
 
     def broadcast(self, arrays: Sequence[nd.NDArray]) -> None:
-        """Replace each array by rank 0's array, and wait for the arrays."""
+        """Replace each array with rank 0's array, and wait for the arrays."""
 
     def all_gather(self, values: "NDArray[Any]") -> "NDArray[Any]":
-        """Return the host arrays of all processes as float64, one row per process; wait for all."""
+        """Return the values of all processes as float64, with one row for each rank.
+
+        Wait for all processes.
+        """
         return values.astype("float64")[np.newaxis]
 
     def all_reduce_values(self, values: "NDArray[Any]") -> "NDArray[Any]":
-        """Return the float64 sum of host arrays, with the same bits in all processes.
+        """Return the sum of the values of all processes, as float64.
 
-        Wait for all.
+        The sum is bit-identical in all processes. Wait for all processes.
         """
         return values.astype("float64")
 
     def all_gather_bytes(self, data: bytes) -> List[bytes]:
-        """Return the bytes of each process, which may differ in length; wait for all processes."""
+        """Return the bytes of each process, which may differ in length.
+
+        Wait for all processes.
+        """
         return [data]
 
     def broadcast_bytes(self, data: bytes) -> bytes:
@@ -87,7 +93,8 @@ class ProcessGroup:
     def own_devices(self, gpus: Optional[int] = None) -> Optional[str]:
         """Return this process's devices, in the format of --devices, or None for the default.
 
-        Called if the options name no devices. ``gpus``: the number of GPUs, if the options name it.
+        This method is called if the options name no devices. ``gpus``: the number of GPUs, if the
+        options set it.
         """
         return None
 
@@ -100,7 +107,9 @@ class ProcessGroup:
     def start_serving_weights(
         self, optimizer: Any, flats: Sequence[FlatLayout], weights: Sequence[nd.NDArray]
     ) -> ServedWeightsProtocol:
-        """Give rank 0's weights to the servers. From now on, the servers update these weights.
+        """Send rank 0's weights to the servers.
+
+        From now on, the servers update these weights.
 
         ``flats``: the layout of each array of ``weights``. Waits for all processes. Raises RunError
         if there are no servers, or if they already have weights.
@@ -112,7 +121,7 @@ class ProcessGroup:
 
         The staleness of a push is the number of other workers' updates since the worker received
         the weights. Element i is the number of pushes with staleness i. The last element also
-        counts higher staleness. Returns None without servers.
+        counts higher staleness. Returns None if there are no servers.
         """
         return None
 
@@ -121,7 +130,7 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 class SummingGroup(ProcessGroup):
-    """Base class of groups of several processes. A subclass only defines how to sum: `sum_array`.
+    """Base class of groups of several processes. A subclass only needs to define `sum_array`.
 
     Broadcasts and gathers are sums in which the other processes contribute zeros. The process
     leaves the group at the end of the ``with group:`` block. ``on_training_start`` is called when
@@ -232,7 +241,8 @@ class SummingGroup(ProcessGroup):
 def _split_float64(values: "NDArray[Any]") -> "NDArray[Any]":
     """Split float64 ``values`` into float32 rows whose sum over axis 0 equals ``values``.
 
-    The result has shape (FLOAT32_PARTS, n). This is necessary because servers only sum float32.
+    The result has shape (FLOAT32_PARTS, n). The split is necessary because servers only sum
+    float32.
     """
     parts = []
     with np.errstate(over="ignore", invalid="ignore"):
@@ -243,7 +253,7 @@ def _split_float64(values: "NDArray[Any]") -> "NDArray[Any]":
 
 
 def _padded_float_count(length: int) -> int:
-    """Return the padded number of float32 values that carry ``length`` bytes, two bytes in each.
+    """Return a number of float32 values that can hold ``length`` bytes, two bytes in each value.
 
     The number is a power of two, at least 256, to limit the number of sizes: the group keeps a
     buffer for each size.

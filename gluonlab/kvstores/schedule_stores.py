@@ -1,4 +1,4 @@
-"""Kvstores that sum with a schedule from `gluonlab.collectives`, and the placement of ranks.
+"""Kvstores that sum arrays with a schedule from `gluonlab.collectives`, and rank placement.
 
 A placement assigns each rank of a schedule to a device.
 """
@@ -41,8 +41,8 @@ class _TopologyKVStore(AllreduceKVStore):
     def placement(self, ctxs: Sequence[mx.Context]) -> Placement:
         """Return which rank runs on which of ``ctxs``, and why (`Placement`).
 
-        Raises KVStoreError if the named topology has fewer devices, or if there is no schedule for
-        these devices.
+        Raises KVStoreError if the topology has fewer devices than ``ctxs``, or if there is no
+        schedule for these devices.
         """
         try:
             return self._find_placement(ctxs)
@@ -61,12 +61,12 @@ class ScheduleKVStore(_TopologyKVStore):
     when keys are first used, and again when they are used with other arrays. Use a store from one
     thread only.
 
-    ``priority`` applies to the first and the last operation on arrays that are cut. Transfers start
-    as soon as their chunks are ready.
+    ``priority`` applies only to the first and the last operation on arrays that are cut into
+    chunks. Transfers start as soon as their chunks are ready.
 
-    ``order``: for each rank, the number of its device (`Schedule.placed`). Without an order, ranks
-    are assigned to GPUs by the links of this machine. With ``topology``, ranks are assigned to GPUs
-    and CPU devices by the topology's links
+    ``order``: for each rank, the number of its device (`Schedule.placed`). If neither an order nor
+    a ``topology`` is given, ranks are assigned to GPUs according to the links of this machine. With
+    ``topology``, ranks are assigned to GPUs and CPU devices according to the topology's links
     (`gluonlab.collectives.named_topologies.resolve_topology`).
 
     Raises ScheduleError for an unknown name or topology, and for an order that does not contain
@@ -97,7 +97,7 @@ class ScheduleKVStore(_TopologyKVStore):
         return Executor(make_schedule(self._name, len(arrays)).placed(placement.order), arrays)
 
     def _find_placement(self, ctxs: Sequence[mx.Context]) -> Placement:
-        """Return the order that was given, or else the cheapest order for the devices' links."""
+        """Return the order that was given, or else the fastest order for the devices' links."""
         if self._order is not None:
             return Placement(tuple(self._order), "as given")
         key = tuple(ctxs)
@@ -107,11 +107,12 @@ class ScheduleKVStore(_TopologyKVStore):
 
 
 class TopologyAwareKVStore(_TopologyKVStore):
-    """A store whose schedules are made for the links (`gluonlab.collectives.topology_aware`).
+    """A store whose schedules are made for the links between its devices.
 
-    Keys in the same list are summed together, by the schedule for their total number of bytes. The
-    links are those of ``topology``, or those that NVML reports for GPUs. GPUs with unknown links
-    are treated as GPUs behind one switch. CPU devices have typical speeds
+    `gluonlab.collectives.topology_aware` makes the schedules. Keys in the same list are summed
+    together, by the schedule for their total number of bytes. The links are those of ``topology``,
+    or those that NVML reports for GPUs. GPUs with unknown links are treated as GPUs behind one
+    switch. The links between CPU devices are assumed to have typical speeds
     (`gluonlab.collectives.topology.typical_cpu_topology`). Raises ScheduleError for an unknown
     topology.
     """
@@ -135,7 +136,7 @@ class TopologyAwareKVStore(_TopologyKVStore):
         return self.placement(first_devices) if len(first_devices) > 1 else None
 
     def schedules(self, ctxs: Sequence[mx.Context]) -> "SchedulesBySize":
-        """Return the schedules for these devices. Raise ScheduleError if there are none."""
+        """Return the schedules for these devices. Raise ScheduleError if there is no schedule."""
         return self._schedules_with_reason(ctxs)[1]
 
     def make_executor(self, arrays: ArraysByRank, keys: Keys) -> Executor:
@@ -143,7 +144,7 @@ class TopologyAwareKVStore(_TopologyKVStore):
         return Executor(schedules.cheapest(total_bytes(arrays[0])), arrays)
 
     def _schedules_with_reason(self, ctxs: Sequence[mx.Context]) -> Tuple[str, "SchedulesBySize"]:
-        """Return (reason, schedules) for these devices. The schedules are made once."""
+        """Return (reason, schedules) for these devices. The schedules are made only once."""
         key = tuple(ctxs)
         if key not in self._schedules_by_devices:
             resolved = resolve_topology(ctxs, self._topology)
@@ -160,7 +161,7 @@ class TopologyAwareKVStore(_TopologyKVStore):
 def _make_cpu_schedules(name: str, count: int) -> "SchedulesBySize":
     """Return the schedules for CPU devices.
 
-    They take long to compute, so they are cached per process.
+    The schedules take long to compute, so they are cached for the whole process.
     """
     return _make_schedules(name, typical_cpu_topology(count), count)
 
@@ -174,9 +175,9 @@ def _make_schedules(name: str, links: "Optional[Topology]", count: int) -> "Sche
 
 
 def place_ranks(schedule: Schedule, resolved: ResolvedTopology) -> Placement:
-    """Return the assignment of ranks to devices that makes ``schedule`` cheapest.
+    """Return the assignment of ranks to devices with which ``schedule`` should be fastest.
 
-    With unknown links or few devices, rank i runs on device i.
+    If the links are unknown or the devices are few, rank i runs on device i.
     """
     if resolved.topology is None or schedule.world_size < MIN_DEVICES_TO_PLACE:
         return Placement(tuple(range(schedule.world_size)), resolved.reason)

@@ -2,9 +2,9 @@
 
 A reduce-scatter sums the gradients. Each device updates the part of the weights that it owns, and
 keeps the optimizer state only for this part. An all-gather then distributes the weights. Together,
-they move as many bytes as an allreduce. But each weight is updated, and its state stored, on one
-device instead of on all devices (Rajbhandari, Rasley, Ruwase, He, "ZeRO: memory optimizations
-toward training trillion parameter models", 2020, section 5.1).
+the reduce-scatter and the all-gather move as many bytes as an allreduce. But each weight is
+updated, and its state stored, on one device instead of on all devices (Rajbhandari, Rasley, Ruwase,
+He, "ZeRO: memory optimizations toward training trillion parameter models", 2020, section 5.1).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ShardedKVStore(ScheduleKVStore):
     """A store that sums gradients and updates weights: ``pushpull(key, gradients, out=weights)``.
 
     Example: ``gluon.Trainer(..., kvstore=ShardedKVStore())``. ``name``: an algorithm that consists
-    of a reduce-scatter and an all-gather. Without an optimizer the store only sums, like
+    of a reduce-scatter and an all-gather. Without an optimizer the store only sums arrays, like
     `ScheduleKVStore`.
     """
 
@@ -92,7 +92,7 @@ class ShardedKVStore(ScheduleKVStore):
         return super().transfers_run + update_transfers
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
-        """Use this optimizer from now on, with the states that it had before, if any, or new ones.
+        """Use this optimizer from now on, with its previous states or, if it has none, new states.
 
         The states of the previous optimizer are kept until that optimizer is set again. Raises
         KVStoreError for an optimizer that is not element-wise.
@@ -112,10 +112,10 @@ class ShardedKVStore(ScheduleKVStore):
         """Sum the gradients ``value`` and update the weights ``out`` on each device.
 
         The gradients are not changed, so each device needs memory for the sums that it computes.
-        With the algorithm "sharded", these are the sums of its own part; with "ring", those of all
-        parts but one. `update_overwriting_gradients` does not need this memory. Without ``out``, or
-        before `set_optimizer`, the call only sums. Raises KVStoreError, and changes nothing, if the
-        arrays cannot be summed.
+        With the algorithm "sharded", a device computes only the sums of its own part. With "ring",
+        it computes the sums of all parts except one. `update_overwriting_gradients` does not need
+        this memory. Without ``out``, or before `set_optimizer`, the call only sums the gradients.
+        Raises KVStoreError, and changes nothing, if the arrays cannot be summed.
         """
         if out is None or self.optimizer is None:
             super().pushpull(key, value, out, priority)
@@ -136,8 +136,8 @@ class ShardedKVStore(ScheduleKVStore):
         """Queue the first half of ``pushpull(key, grads, out=weights)``: the reduce-scatter.
 
         Returns the parts of the sum, each on the device that owns it. The caller may change the
-        parts before `update` runs the second half. The parts are views of ``grads`` unless ``keep``
-        is true, which leaves ``grads`` unchanged. Call `set_optimizer` first. Raises KVStoreError
+        parts before `update` runs the second half. If ``keep`` is true, ``grads`` stay unchanged.
+        Otherwise, the parts are views of ``grads``. Call `set_optimizer` first. Raises KVStoreError
         like `pushpull`.
         """
         update = self._find_or_make_update(key, grads, weights, keep)
@@ -173,7 +173,7 @@ class ShardedKVStore(ScheduleKVStore):
 
     @nd_semantics()
     def load_optimizer_states(self, fname: str) -> None:
-        """Load saved states. They may have been saved with a different number of devices.
+        """Load saved states, which may have been saved with a different number of devices.
 
         The file must have been written by `save_optimizer_states`, BucketedTrainer.save_states or
         gluon.Trainer.save_states. Raises KVStoreError, and changes nothing, if the file contains
@@ -194,7 +194,7 @@ class ShardedKVStore(ScheduleKVStore):
         resume_optimizer(optimizer, states_by_key, states.num_update, states.scalars, (), schedule)
 
     def _require_optimizer(self) -> mx.optimizer.Optimizer:
-        """Return the optimizer. Raise KVStoreError if none has been set."""
+        """Return the optimizer. Raise KVStoreError if no optimizer has been set."""
         if self.optimizer is None:
             raise no_optimizer_error(self.type)
         return self.optimizer
@@ -202,7 +202,7 @@ class ShardedKVStore(ScheduleKVStore):
     def _find_reduced_update(self, key: Any) -> ShardedUpdate:
         """Return the update of these keys whose second half has not run yet.
 
-        Raises KVStoreError if `reduce_scatter` has not been called for them.
+        Raises KVStoreError if `reduce_scatter` has not been called for these keys.
         """
         self._require_optimizer()
         keys = tuple(as_list(key))
@@ -240,7 +240,7 @@ class ShardedKVStore(ScheduleKVStore):
         return update.get_key_state(key)
 
     def keys_to_update(self, key: Any, stale: Mapping[Any, List[ElementRange]]) -> List[Any]:
-        """Return the optimizer's keys that calling `update` for ``key`` would update."""
+        """Return the optimizer's keys that a call of `update` for ``key`` would update."""
         updates = self._find_reduced_update(key).updates
         spans_by_key = (key_update.fresh_spans(stale.get(name, ())) for name, key_update in updates.items())
         return [span.key for spans in spans_by_key for span in spans]
@@ -322,7 +322,7 @@ Arrays = List[List[nd.NDArray]]
 class ShardedUpdate:
     """An update of some keys: a reduce-scatter of gradients, updates, and an all-gather of weights.
 
-    ``name``: the algorithm. ``order``: number of the device of each rank. ``keep``: whether the
+    ``name``: the algorithm. ``order``: the device number of each rank. ``keep``: whether the
     gradients stay unchanged, so that their sums need separate memory. Otherwise gradients are
     summed in place, unless they share memory. Raises ScheduleError for arrays that cannot be
     summed. `check_update_arrays` finds all other errors.
@@ -371,7 +371,7 @@ class ShardedUpdate:
     def transfers_run(self) -> int:
         """Return the number of transfers queued so far.
 
-        A chunk moved in several pieces counts several times.
+        A chunk that is moved in several pieces counts several times.
         """
         return self._reduce_scatter.transfers_run + self._all_gather.transfers_run
 
@@ -380,7 +380,7 @@ class ShardedUpdate:
         return self._keeps_gradients == keep and have_same_arrays(self._entries, entries)
 
     def get_key_state(self, key: Any) -> KeyState:
-        """Return a key's state as CPU copies in the weights' shape, joined from the devices."""
+        """Join a key's state from the devices. Return CPU copies in the shape of the weights."""
         shards, weight = self.shards[key], self.weights[self.keys.index(key)][0]
         arrays = []
         for parts in zip(*(shard.state_arrays() for shard in shards)):

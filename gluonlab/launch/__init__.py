@@ -1,4 +1,4 @@
-"""Training in several processes, each with its own devices, which a launcher starts.
+"""Training in several processes that a launcher starts, each with its own devices.
 
 `BACKENDS` in `backends.py` contains a class for each value of ``--backend``. Each class derives
 from `gluonlab.kvstores.process_groups.SummingGroup`:
@@ -8,6 +8,6 @@ from `gluonlab.kvstores.process_groups.SummingGroup`:
 - ``own_devices`` returns the devices of this process.
 - ``sum_array`` sums an array over the processes.
 - ``leave`` leaves the group.
-- If servers can update weights, the class sets ``servers`` and implements
+- If the group's servers can update weights, the class sets ``servers`` and implements
   ``start_serving_weights``.
 """

@@ -230,7 +230,7 @@ class Console(LinePrinter):
 
     Args:
         raw: whether to print the processes' standard output unchanged, without the rank
-        of_program: whether the lines are from the user's own program. If so, tabs, colors and empty
+        of_program: whether the user's own program prints the lines. If so, tabs, colors and empty
             lines are kept.
     """
 
@@ -270,9 +270,11 @@ def _check_separated(context: click.Context, words: Sequence[str]) -> None:
 
 
 def _check_options(context: click.Context, words: Sequence[str]) -> None:
-    """Raise an error for an unknown option before the -- of a program, or for Python's after it.
+    """Raise an error for an unknown launcher option, or for a Python option without a program.
 
-    Raises NoSuchOption or ConfigError. All other unknown options are options of the run.
+    Raises NoSuchOption for an unknown option before ``-- PROGRAM``, and ConfigError for an option
+    of Python, such as ``-c``, directly after ``--``. If no program follows, other unknown options
+    are treated as options of the run.
     """
     written = context.meta.get(WRITTEN_WORDS_KEY, [])
     run_words = written[written.index(SEPARATOR) + 1 :] if SEPARATOR in written else []

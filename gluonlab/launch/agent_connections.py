@@ -34,9 +34,9 @@ KEPT_STDERR_LINES = 10  # last lines of stderr that are kept
 
 
 class SshOptions(NamedTuple):
-    """Connection settings: the ssh command, the Python command on other hosts, and patience.
+    """Connection settings: the ssh command, the Python command on other hosts, and the timeout.
 
-    ``patience`` is the longest time in seconds to wait for a heartbeat, see --timeout.
+    ``patience`` is the timeout: the longest time to wait for a heartbeat, in seconds (--timeout).
     """
 
     ssh: Sequence[str] = ("ssh",)
@@ -50,11 +50,11 @@ class AgentConnection:
     Attributes:
         host: the agent's host
         rank: the agent's rank if a scheduler has started the agent; else None
-        loss_reason: the reason why the agent is lost for good; None if it is connected
-        address: address of the agent's host that the connection uses; None if unknown
+        loss_reason: the reason why the agent is lost for good; None while the agent is not lost
+        address: the address at which the connection reaches the agent's host; None if unknown
         launcher_address: the launcher's address, as the agent's host sees it; None if unknown
         interfaces: the names of the host's network interfaces, by IPv4 address
-        hostname: the agent host's own name for itself
+        hostname: the hostname that the agent reports for its host
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class AgentConnection:
         writer: Optional[asyncio.StreamWriter] = None,
         rank: Optional[int] = None,
     ) -> None:
-        """Prepare a connection.
+        """Initialize a connection without starting the agent.
 
         Args:
             host: the agent's host
-            ssh_options: the ssh command, Python and patience
-            writer: stream to an agent that has connected to the launcher by itself. Such a
-                connection needs `start_listening` instead of `open`.
+            ssh_options: the ssh command, the Python command and the timeout
+            writer: a stream to the agent, if the agent has already connected to the launcher. In
+                this case, call `start_listening` instead of `open`.
             rank: the agent's rank, if a scheduler has started the agent
         """
         self.host, self._ssh_options, self.rank = host, ssh_options, rank
@@ -120,7 +120,7 @@ class AgentConnection:
     def start_listening(
         self, reader: asyncio.StreamReader, hello: Message, inbox: asyncio.Queue[ReceivedMessage]
     ) -> None:
-        """Start two tasks: one puts the agent's messages into ``inbox``, one sends heartbeats.
+        """Start the tasks that put the agent's messages into ``inbox`` and send heartbeats.
 
         ``hello`` is the agent's first message.
         """
@@ -147,7 +147,10 @@ class AgentConnection:
             self._inbox.put_nowait((self, {"loss_reason": reason}))
 
     def acknowledge_printed(self, line: str) -> None:
-        """Count a line as printed or dropped. After enough lines, let the agent send more."""
+        """Count a line as printed or dropped.
+
+        After enough lines, allow the agent to send more output.
+        """
         self._printed += line_cost(line)
         if self._printed > UNPRINTED_LIMIT // 4:
             self._unprinted -= self._printed
@@ -165,9 +168,9 @@ class AgentConnection:
             signal_group(self._process.pid, signal.SIGKILL)  # includes children of ssh
 
     async def kill(self) -> None:
-        """Close the connection, and kill an agent that does not answer, over a new ssh connection.
+        """Close the connection, and kill an agent on another host over a new ssh connection.
 
-        Has no effect on the agent if its host cannot be reached.
+        The agent keeps running if its host cannot be reached.
         """
         self.close()
         if self._process is not None and not self.host.is_local and self._pid:
@@ -209,7 +212,7 @@ class AgentConnection:
         return [*self._ssh_options.ssh, *(word for option in options for word in ("-o", option)), "--", self.host.name]
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
-        """Put the agent's messages into the inbox. When they end, mark the agent as lost."""
+        """Put the agent's messages into the inbox. When the stream ends, mark the agent as lost."""
         try:
             async for message in receive_messages(reader, AGENT_MESSAGES):
                 self._heard = liveness_clock()
@@ -245,7 +248,7 @@ class AgentConnection:
 
 
 async def first_message(messages: Any) -> Message:
-    """Return the first message of an asynchronous iterator; ``{}`` if there is no message."""
+    """Return the first message of an asynchronous iterator, or ``{}`` if there is no message."""
     async for message in messages:
         return dict(message)
     return {}

@@ -1,8 +1,8 @@
 """Messages between the launcher and its agents. Each message is one line with a JSON object.
 
-AGENT_MESSAGES and LAUNCHER_MESSAGES list the valid messages from each side. The module also
-contains helpers for both sides: splitting a stream into lines, timeouts, and a clock to detect
-silence.
+AGENT_MESSAGES and LAUNCHER_MESSAGES list the valid messages from an agent and from the launcher.
+The module also contains helpers for both sides, which split a stream into lines, set timeouts and
+detect that the other side is silent.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def send_message(writer: asyncio.StreamWriter, **message: Any) -> None:
 async def receive_messages(reader: asyncio.StreamReader, forms: MessageForms) -> AsyncIterator[Message]:
     """Yield messages until the other side closes the stream.
 
-    Raises BadMessage for a message in none of ``forms``.
+    Raises BadMessage for a message that matches none of the ``forms``.
     """
     while True:
         try:
@@ -160,7 +160,7 @@ async def receive_messages(reader: asyncio.StreamReader, forms: MessageForms) ->
 
 
 def parse_message(line: bytes, forms: MessageForms) -> Message:
-    """Parse a line as a message in one of ``forms``. Raises BadMessage."""
+    """Parse a line as a message that matches one of the ``forms``. Raises BadMessage."""
     text = line.decode("utf-8", "replace").rstrip("\n")
     try:
         message = json.loads(line, parse_constant=_refuse_constant)
@@ -232,7 +232,10 @@ liveness_clock = LivenessClock()
 
 
 async def run_with_timeout(seconds: float, work: Awaitable[Result]) -> Result:
-    """Return the result of ``work``. After a timeout, cancel it and raise asyncio.TimeoutError."""
+    """Return the result of ``work``.
+
+    After a timeout, cancel the work and raise asyncio.TimeoutError.
+    """
     # Before Python 3.12, asyncio.wait_for loses a cancellation that comes when ``work`` finishes.
     task = asyncio.ensure_future(work)
     try:

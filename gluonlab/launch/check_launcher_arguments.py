@@ -47,7 +47,7 @@ SINGLE_PROCESS_OPTIONS = ("--compare", "--evaluate", "--find-batch-size", "--fin
 
 
 def parse_whole_number(name: str, text: str, most: int = MAX_PROCESSES, least: int = 1) -> int:
-    """Parse a whole number from ``least`` to ``most``, the value of option ``name``.
+    """Parse the value of option ``name``, a whole number from ``least`` to ``most``.
 
     Raises ConfigError.
     """
@@ -57,9 +57,9 @@ def parse_whole_number(name: str, text: str, most: int = MAX_PROCESSES, least: i
 
 
 def parse_number(name: str, text: str, unit: str, least: float, most: float) -> float:
-    """Parse a number from ``least`` to ``most``, the value of option ``name``.
+    """Parse the value of option ``name``, a number from ``least`` to ``most``.
 
-    ``unit`` is for the error message, such as ``seconds``. Raises ConfigError.
+    ``unit`` is the unit in the error message, such as ``seconds``. Raises ConfigError.
     """
     number = as_number(text)
     if not least <= number <= most:
@@ -68,7 +68,7 @@ def parse_number(name: str, text: str, unit: str, least: float, most: float) -> 
 
 
 def split_command(name: str, text: str) -> List[str]:
-    """Split a command, the value of option ``name``, into words as a shell does.
+    """Split the command in the value of option ``name`` into words as a shell does.
 
     Raises ConfigError.
     """
@@ -82,9 +82,10 @@ def split_command(name: str, text: str) -> List[str]:
 
 
 def parse_run_command(words: Tuple[str, ...]) -> Tuple[str, ...]:
-    """Return the words after ``--`` as options of a run, if they start with a gluonlab command.
+    """Convert the words after ``--`` to options of a run, if they start with ``run`` or ``resume``.
 
-    Raises ConfigError for a command that cannot run in several processes.
+    Otherwise, return the words unchanged. Raises ConfigError for a gluonlab command that cannot run
+    in several processes.
     """
     if words[:1] == ("run",):
         return words[1:]
@@ -166,7 +167,7 @@ def check_remote_options(context: click.Context, hosts: Sequence[Host], member: 
 
 
 def check_member_options(context: click.Context, launcher: str) -> None:
-    """Raise ConfigError for an option that only the process that launches a group may have.
+    """Raise ConfigError for an option that is valid only in the process that launches a group.
 
     ``launcher``: the name of the launcher that started this process as a member of a group
     """
@@ -187,7 +188,7 @@ def validate_run_arguments(
     Args:
         backend: see --backend
         words: the options of the run, after ``--``
-        restarts: largest number of restarts
+        restarts: maximum number of restarts
         launcher: the launcher's command, for the options before ``--``
         worker: the worker's command, for the options after ``--``
 
@@ -221,20 +222,21 @@ def validate_run_arguments(
 def gpus_per_process(
     backend: str, words: Sequence[str], launcher: click.Command, worker: click.Command, requested: Optional[int]
 ) -> Optional[int]:
-    """Return the number of GPUs that a run's options need in each process; None if they need none.
+    """Return the number of GPUs that each process of a run needs; None if no option sets it.
 
-    The options are those on the command line, in --config, and of a run to resume. The number is at
-    least as large as the last GPU that --devices names. If ``requested`` is a number, return it.
+    The options come from the command line, the --config file and the run to resume. If --devices
+    names GPUs, the highest GPU number determines the result. If ``requested`` is not None, return
+    ``requested``.
 
     Args:
         backend: see --backend
         words: the options of the run, after ``--``
         launcher: the launcher's command
         worker: the worker's command
-        requested: GPUs of each process by --job; None if not given
+        requested: number of GPUs per process in --job; None if --job does not set it
 
     Raises:
-        ConfigError: if ``requested`` is less than the options need
+        ConfigError: if ``requested`` is less than the number of GPUs that the options need
     """
     options = _parse_run_options(backend, words, launcher, worker)
     if options["resume"] is not None:
@@ -260,7 +262,7 @@ def gpus_per_process(
 
 
 def _count_named_gpus(spec: str) -> Optional[int]:
-    """Return how many GPUs a host needs for the devices of --devices; None if it depends on the host.
+    """Return how many GPUs --devices requires on a host; None if the number depends on the host.
 
     ``gpu:2,3`` needs four GPUs, because GPUs are numbered from 0.
     """
@@ -284,7 +286,9 @@ def _count_named_gpus(spec: str) -> Optional[int]:
 def _parse_run_options(
     backend: str, words: Sequence[str], launcher: click.Command, worker: click.Command
 ) -> Dict[str, Any]:
-    """Parse the options of a run. Return their values by parameter name, such as ``resume``.
+    """Parse the options of a run.
+
+    Return a dictionary from parameter names, such as ``resume``, to values.
 
     Raises ConfigError.
     """

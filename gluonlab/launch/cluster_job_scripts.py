@@ -38,7 +38,7 @@ class JobRequest:
         threads: number of threads per process
         memory_mb: memory of each host, or of each pod in Kubernetes, in MB
         minutes: time limit of the job, in minutes
-        backend: how processes exchange gradients, see --backend
+        backend: how processes exchange gradients (--backend)
         name: name of the job
         queue: LSF's queue or Slurm's partition; None for the cluster's default
         image: container image for Kubernetes and SageMaker
@@ -150,9 +150,9 @@ def _bash_word(word: str) -> str:
 
 
 def _escape_letter(letter: str) -> str:
-    """Escape a character for bash's $'...'.
+    """Escape a character for use in bash's $'...' quotes.
 
-    Unprintable letters become octal bytes, because the meaning of \\u depends on the locale.
+    Unprintable characters become octal bytes, because the meaning of \\u depends on the locale.
     """
     if letter in "\\'":
         return f"\\{letter}"
@@ -357,7 +357,7 @@ def _argument_comments(words: Iterable[str]) -> List[str]:
 
 
 def _yaml_string(text: str) -> str:
-    """Quote a text for YAML. Printable characters are unchanged, others become JSON escapes."""
+    """Quote a text for YAML. Unprintable characters become JSON escapes."""
     letters = json.dumps(text, ensure_ascii=False)
     return "".join(
         letter if letter.isprintable() or ord(letter) > 0xFFFF else f"\\u{ord(letter):04x}" for letter in letters
@@ -422,7 +422,7 @@ def sagemaker_job_file(request: JobRequest) -> str:
     - the user's own program
     - words that are not options
     - several processes on a host without Horovod
-    - weights that the servers update
+    - options with which the servers update the weights
     """
     parameters = _sagemaker_parameters(request)
     head = (
@@ -433,7 +433,7 @@ def sagemaker_job_file(request: JobRequest) -> str:
 
 
 def _sagemaker_parameters(request: JobRequest) -> Dict[str, Any]:
-    """Return the parameters of CreateTrainingJob: the template with the changes in the request."""
+    """Return the parameters of CreateTrainingJob: the template, changed as requested."""
     if is_program(request.words):
         raise ConfigError(
             f"--print sagemaker does not support the program {request.words[0]}, because "

@@ -74,7 +74,7 @@ class ProcessSpec(NamedTuple):
 class Site(NamedTuple):
     """A host's name, the address at which the other hosts reach it, and its network interface.
 
-    ``interface`` is the interface with this address, such as eth0; "" if unknown.
+    ``interface`` is the name of the interface, such as eth0; "" if unknown.
     """
 
     name: str
@@ -131,11 +131,11 @@ def _parameter_server_processes(
 ) -> ServersAndWorkerVariables:
     """Return MXNet's scheduler and servers, and the environment variables of each worker.
 
-    For the arguments see `parts`.
+    For the arguments, see `parts`.
     """
 
     def role_variables(role: str, host: int) -> Dict[str, str]:
-        """Return MXNet's variables for a process. ``host``: an index into ``sites``."""
+        """Return the variables that MXNet needs in a process. ``host``: an index into ``sites``."""
         return {
             "DMLC_ROLE": role,
             "DMLC_NUM_WORKER": str(len(placed)),
@@ -157,7 +157,7 @@ def _horovod_processes(
 ) -> ServersAndWorkerVariables:
     """Return Horovod's rendezvous server, and each worker's environment variables for Horovod.
 
-    For the arguments see `parts`. ``servers`` is not used.
+    For the arguments, see `parts`. ``servers`` is not used.
     """
     names = [sites[host].name for host in placed]
     hosts = list(dict.fromkeys(names))
@@ -232,7 +232,8 @@ def check_variables_are_set(names: Sequence[str]) -> None:
 def forwarded_environment(names: Sequence[str]) -> Dict[str, str]:
     """Return the environment variables to forward to processes on other hosts.
 
-    These are the variables with FORWARDED_PREFIXES, the variables in ``names``, and PYTHONPATH.
+    These are the variables whose names start with FORWARDED_PREFIXES, the variables in ``names``,
+    and PYTHONPATH.
     """
     variables = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED_PREFIXES)}
     variables.update({name: os.environ[name] for name in names})
@@ -245,7 +246,7 @@ def inherited_environment() -> Dict[str, str]:
 
 
 def working_folder() -> str:
-    """Return the current folder. Raises ConfigError if it has been removed."""
+    """Return the current folder. Raises ConfigError if the folder has been removed."""
     try:
         return str(Path.cwd())
     except OSError:

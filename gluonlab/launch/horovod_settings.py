@@ -77,8 +77,8 @@ def horovod_arguments(values: Mapping[str, Any]) -> List[str]:
 def horovod_variables(backend: str, values: Mapping[str, Any]) -> Dict[str, str]:
     """Return the environment variables that the given options set for the workers.
 
-    They override the user's environment. Raises ConfigError if an option is given with a different
-    backend, or for an invalid size, time or file.
+    These variables override the user's environment. Raises ConfigError if an option is given with a
+    different backend, or for an invalid size, time or file.
 
     Args:
         backend: see --backend
@@ -111,7 +111,7 @@ def horovod_variables(backend: str, values: Mapping[str, Any]) -> Dict[str, str]
 def set_horovod_defaults() -> None:
     """Set gluonlab's defaults for Horovod's variables. Call this before Horovod starts.
 
-    Rank 0 also checks that it can write the timeline, see `check_timeline_writable`.
+    Rank 0 also checks that it can write the timeline (`check_timeline_writable`).
     """
     for name, value in DEFAULT_VARIABLES.items():
         os.environ.setdefault(name, value)

@@ -47,14 +47,14 @@ class HostAgent:
     """An agent that serves one launcher over a pair of streams.
 
     After `serve`, ``status`` is the exit status that the launcher has sent; None if the launcher
-    has disappeared. ``message_error`` is the error of an invalid message, or None.
+    has disappeared. ``message_error`` is the error that an invalid message caused, or None.
 
     Args:
         reader: stream of messages from the launcher
         writer: stream of messages to the launcher
         hello: additional fields for the agent's first message, such as its rank
-        check_request: called with each request to start a process. It returns the permitted part of
-            the request, or raises ConfigError.
+        check_request: called with each request to start a process. The function returns the
+            permitted part of the request, or raises ConfigError.
         parent: pid of the launcher, if it is on this host. While the launcher is stopped, its
             silence does not count.
     """
@@ -83,7 +83,7 @@ class HostAgent:
         self._patience = 30.0  # longest silence of the launcher in seconds
 
     async def serve(self) -> None:
-        """Handle the launcher's messages until the connection ends or the launcher is silent."""
+        """Handle the launcher's messages until the connection ends or the launcher times out."""
         hello = {"hostname": socket.gethostname(), "pid": os.getpid(), "addresses": ipv4_addresses()}
         ssh = os.environ.get(SSH_VARIABLE, "").split()
         if len(ssh) == 4:
@@ -113,7 +113,7 @@ class HostAgent:
             self.message_error = error
 
     async def _handle_message(self, message: Message) -> None:
-        """Handle a message of the launcher. See `agent_messages.LAUNCHER_MESSAGES` for the keys."""
+        """Handle a message from the launcher. `agent_messages.LAUNCHER_MESSAGES` lists the keys."""
         if "patience" in message:
             self._patience = message["patience"]
         elif "port" in message:
@@ -201,7 +201,9 @@ class HostAgent:
         self._run_in_background(self._report_end(name, process, forwarding))
 
     def _reserve_node_port(self, name: str) -> Dict[str, str]:
-        """Reserve a port for MXNet in the program ``name``. Return the port as a variable to set.
+        """Reserve a port for MXNet in the program ``name``.
+
+        Return the variable that sets this port.
 
         Each program gets a higher port than the previous programs, because MXNet's scheduler
         numbers the workers on a host in the order of their ports.
@@ -217,8 +219,9 @@ class HostAgent:
     async def _forward_output(self, name: str, stream: str, descriptor: int) -> None:
         """Forward the output of a process to the launcher, line by line.
 
-        While more than UNPRINTED_LIMIT letters are not printed yet, forwarding waits. The output of
-        an ending process does not wait, because it may contain the reason for the end.
+        Forwarding pauses while more than UNPRINTED_LIMIT characters have not been printed yet.
+        After a process has exited or is being stopped, its output is forwarded without pauses,
+        because the output may contain the reason for the exit.
 
         Args:
             name: name of the process
@@ -239,12 +242,12 @@ class HostAgent:
             transport.close()
 
     def _release_output(self, names: Iterable[str]) -> None:
-        """Let processes that are ending send their output without waiting."""
+        """Stop limiting the output of these processes, because they are about to exit."""
         self._released.update(names)
         self._printed_event.set()
 
     async def _report_end(self, name: str, process: Any, forwarding: List[Any]) -> None:
-        """Wait for the end of a process, and report it after the last output.
+        """Wait until a process exits, and report its exit status after its last output.
 
         ``forwarding``: the tasks that forward the output of the process.
         """
@@ -261,7 +264,7 @@ class HostAgent:
         await self._drain_writer()
 
     async def _stop_processes(self) -> None:
-        """Stop all processes by SIGTERM, later by SIGKILL. Then notify the launcher."""
+        """Stop all processes with SIGTERM, and later with SIGKILL. Then notify the launcher."""
         self._release_output(self._processes)
         for signal_number in (signal.SIGTERM, signal.SIGKILL):
             for process in self._processes.values():
@@ -273,7 +276,7 @@ class HostAgent:
         send_message(self._writer, all_ended=True)
 
     async def _watch_launcher(self) -> None:
-        """Send heartbeats and report suspended processes, until the launcher is silent too long."""
+        """Send heartbeats and report suspended processes until the launcher times out."""
         suspension_times: Dict[str, float] = {}  # when each process was suspended, such as by Ctrl-Z
         while liveness_clock() - self._heard < self._patience:
             send_message(self._writer, heartbeat=True)
@@ -344,8 +347,8 @@ async def _open_writer(descriptor: int) -> asyncio.StreamWriter:
 async def _serve_streams() -> None:
     """Serve the launcher over standard input and output.
 
-    These may be two pipes, or one socket from sshd. Before Python 3.10, asyncio uses a socket for a
-    child's standard input, and a pipe for its output.
+    Standard input and output may be two pipes, or one socket from sshd. Before Python 3.10, asyncio
+    creates a socket for a child's standard input, and a pipe for its output.
     """
     input_fd, output_fd = os.dup(0), os.dup(1)
     os.dup2(2, 1)  # print to standard error, because standard output is for messages

@@ -13,10 +13,10 @@ MAX_PROCESSES = 4096  # the largest number of processes of a group
 
 
 class Host(NamedTuple):
-    """A host: its name for ssh, and the largest number of its workers.
+    """A host's name for ssh, and the maximum number of workers on this host.
 
-    ``slots`` is None if the user has given no number. Such a host has one worker. A host with 0
-    slots has servers only.
+    ``slots`` is None if the user has not set a number. Such a host runs one worker, or all workers
+    if it is the only host. A host with 0 slots runs only servers.
     """
 
     name: str
@@ -84,7 +84,7 @@ def _parse_host(text: str, source: str) -> Host:
 def _check_distinct(hosts: List[Host], source: str) -> List[Host]:
     """Return ``hosts``. Raises ConfigError if a host appears twice.
 
-    ``source``: the option, and the file if there is one, to name in the error message
+    ``source``: the option, with its file if there is one, for the error message
     """
     seen: Dict[str, str] = {}  # the written name by the normalized name
     for host in hosts:
@@ -141,7 +141,7 @@ def _host_capacity(host: Host) -> int:
 
 
 def total_capacity(hosts: Iterable[Host]) -> int:
-    """Return the largest number of workers that these hosts can run."""
+    """Return the maximum number of workers that these hosts can run."""
     return sum(map(_host_capacity, hosts))
 
 

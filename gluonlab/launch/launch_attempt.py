@@ -27,7 +27,8 @@ class AttemptFailure(NamedTuple):
 
     Args:
         source: the process or host that failed, such as ``rank 1 on h2``
-        reason: starts with ``error: `` if the process itself printed the reason.
+        reason: the reason for the failure. The text starts with ``error: `` if the process itself
+            printed it.
         status: the launcher's exit status
         lines: the last lines that the process wrote to stderr
         port_is_taken: whether another process took the scheduler's port after the attempt started
@@ -41,7 +42,7 @@ class AttemptFailure(NamedTuple):
 
     @property
     def is_death(self) -> bool:
-        """Check if a process or host failed without an error message, such as by a signal."""
+        """Check if a process or host failed without an error message, for example by a signal."""
         return not self.reason.startswith(ERROR_PREFIX)
 
     @property
@@ -59,15 +60,16 @@ class AttemptFailure(NamedTuple):
 
 
 class LaunchAttempt:
-    """Starts all processes of a group once, and waits for their end.
+    """Starts all processes of a group once, and waits until they end.
 
     Args:
         processes: the processes of the group
-        connections: the connections to the agents, by host; ``process.host`` is an index into them
+        connections: the connections to the agents, by host; ``process.host`` is an index into this
+            list
         inbox: queue of the messages from all agents
-        on_line: called with (process, stream, line, printed) for each line of output. It calls
-            ``printed`` once the line has been printed.
-        patience: longest time in seconds to wait for processes and agents, see --timeout
+        on_line: called with (process, stream, line, printed) for each line of output. The function
+            calls ``printed`` once the line has been printed.
+        patience: longest time in seconds to wait for processes and agents (--timeout)
         folder: the working folder of all processes
         environment: environment variables for all processes
     """
@@ -100,7 +102,7 @@ class LaunchAttempt:
 
     @property
     def signal(self) -> int:
-        """The number of the first signal sent to the launcher or to a process; 0 if none."""
+        """The first signal that the launcher or a process has received; 0 if there was none."""
         return self._signal or 0
 
     @property
@@ -110,7 +112,7 @@ class LaunchAttempt:
 
     @property
     def has_begun(self) -> bool:
-        """Check if all workers train or have trained."""
+        """Check if all workers have started training."""
         return self._reported[BEGUN] == self._workers
 
     def forward(self, number: int) -> None:
@@ -121,7 +123,7 @@ class LaunchAttempt:
             agent.send(signal=number, processes=names)
 
     async def run(self) -> Optional[AttemptFailure]:
-        """Start the processes, and wait for their end. Return the failure, or None on success."""
+        """Start the processes, and wait until they end. Return the failure, or None on success."""
         for process in self._processes:
             self._agent[process.name].send(
                 start=process.name,
@@ -167,9 +169,9 @@ class LaunchAttempt:
     def _root_failure(self) -> AttemptFailure:
         """Return the failure that caused the others.
 
-        The choice is a process that died, or else an invalid option (status 2), or else the first
-        failure. Processes that failed only because others were lost fail later, or with a different
-        status.
+        The failure of a process that died takes precedence over that of a process that rejected its
+        options (status 2). Otherwise, the earliest failure is returned. Processes that fail only
+        because they lost the others fail later, or with a different status.
         """
         cause = self._failures[0]
         if not self._programs:  # the exit statuses of programs have no known meaning
@@ -248,8 +250,8 @@ class LaunchAttempt:
     def _record_stalled_processes(self, elapsed_s: float) -> None:
         """Record failures that no message reports. ``elapsed_s``: time since the attempt's start.
 
-        These are silent agents, workers that do not start or do not find the group, and servers
-        that exited before the workers.
+        The causes are silent agents, workers that do not start or do not find the group, and
+        servers that exited before the workers.
         """
         for agent in self._agents():
             if agent.loss_reason is None and agent.silent_s > self._patience / 2:

@@ -43,15 +43,15 @@ class LaunchRequest:
     """Checked arguments of a launch.
 
     Args:
-        backend: how processes exchange gradients, see --backend
+        backend: how processes exchange gradients (--backend)
         words: the options of the run, or a program and its arguments
         hosts: the hosts of workers and servers
         workers: number of workers
         servers: number of servers; None for one server on each host
         port: the scheduler's port; None for a free port
-        restarts: largest number of restarts
-        min_workers: smallest number of workers after a host is lost, see --min-np
-        ssh_options: the ssh command, Python and patience for other hosts
+        restarts: maximum number of restarts
+        min_workers: minimum number of workers after a host is lost (--min-np)
+        ssh_options: the ssh command, the Python command and the timeout for other hosts
         variable_names: names of environment variables to forward to other hosts
         command: the user's command, without ``words``
         membership: rank 0's membership if a scheduler has started all processes; else None
@@ -92,11 +92,11 @@ class LaunchListener(Protocol):
 
 
 def launch_group(request: LaunchRequest, listener: LaunchListener) -> int:
-    """Start the processes, wait for their end, and return the exit status. Raises RunError.
+    """Start the processes, wait until they end, and return the exit status. Raises RunError.
 
-    The launcher forwards its signals to running processes. If a signal arrives while no process is
-    running, the launcher raises the exception for the signal in
-    `gluonlab.host.signals.EXCEPTION_BY_SIGNAL`.
+    The launcher forwards the signals that it receives to the running processes. If a signal arrives
+    while no process is running, the launcher raises the exception that
+    `gluonlab.host.signals.EXCEPTION_BY_SIGNAL` lists for this signal.
     """
     with StopRequest() as end:
         return asyncio.run(_Launcher(request, listener).run(end))
@@ -141,7 +141,7 @@ class _Launcher:
     async def _wait_until_printed(self, status: int) -> int:
         """Wait until all output is printed, and return the exit status.
 
-        After a signal, stop waiting if no line has been printed for STUCK_READER_S.
+        After a signal, stop waiting if no line has been printed for STUCK_READER_S seconds.
         """
         count, last_change = self._listener.pending_lines, time.monotonic()
         while self._listener.pending_lines:
@@ -155,8 +155,8 @@ class _Launcher:
     async def _connect_to_all(self) -> None:
         """Connect to the agents of all hosts.
 
-        If a scheduler has started the processes, the other ranks are the agents. They connect to
-        this process.
+        If a scheduler has started the processes, the other ranks are the agents. These ranks
+        connect to this process.
         """
         request = self._request
         if request.membership is None:
@@ -175,7 +175,7 @@ class _Launcher:
                 raise result
 
     def _forward_signal(self, number: int) -> None:
-        """Forward a signal to the running workers. If there are none, stop the launcher."""
+        """Forward a signal to the running workers. If no worker is running, stop the launcher."""
         self._signal = self._signal or number
         if self._attempt is not None:
             self._attempt.forward(number)
@@ -183,7 +183,7 @@ class _Launcher:
             self._working.cancel()
 
     async def _run_attempts(self) -> int:
-        """Run attempts until one succeeds or no restart is left, and return the exit status."""
+        """Run attempts until one succeeds or no restarts are left, and return the exit status."""
         await self._connect_to_all()
         restarts_left, workers = self._request.restarts, self._request.workers
         while True:
@@ -228,9 +228,9 @@ class _Launcher:
         )
 
     async def _reserve_port(self, root: AgentConnection) -> Optional[int]:
-        """Make the agent ``root`` reserve a port for the scheduler on its host. Return the port.
+        """Make the agent ``root`` reserve a port on its host for the scheduler. Return the port.
 
-        The agent keeps the port reserved until the scheduler listens there. Returns None if the
+        The agent keeps the port reserved until the scheduler listens on it. Returns None if the
         host is lost. Raises ConfigError if the requested port is taken.
         """
         requested, deadline = self._request.port, liveness_clock() + self._request.ssh_options.patience
@@ -293,8 +293,8 @@ class _Launcher:
     async def _reconnect(self, lost: Sequence[AgentConnection]) -> int:
         """Reconnect to the lost hosts, and return the number of workers of the next attempt.
 
-        With --min-np, hosts that stay lost are left out. Otherwise they raise RunError. Adds
-        --autoresume to the options of a run.
+        With --min-np, continue without the hosts that cannot be reached. Otherwise, raise RunError
+        for these hosts. If the workers train a run, add --autoresume to its options.
         """
         request = self._request
         resume_options = {AUTORESUME_OPTION, "--resume"} & {word.partition("=")[0] for word in self._words}
@@ -372,10 +372,11 @@ def _port_error(requested: Optional[int], root: AgentConnection, reason: str) ->
 
 
 def _connection_addresses(connections: Sequence[AgentConnection], named: bool) -> List[Site]:
-    """Return the name of each connection's host, and the address at which others reach the host.
+    """Return the name of each connection's host, and the address at which other hosts reach it.
 
-    The address comes from the ssh or TCP connection. A process on the launcher's own host may be
-    connected over loopback, which other hosts cannot reach. It gets the launcher's address.
+    The address comes from the ssh or TCP connection. An agent on the launcher's own host may be
+    connected over loopback, which other hosts cannot reach. In this case, the result contains the
+    launcher's address.
 
     ``named``: whether to use the hostnames that the user gave, instead of the hosts' own names
     """

@@ -1,8 +1,8 @@
 """A worker's process group over MXNet's parameter server, and weights that the servers update.
 
-`ParameterServer` is the worker's end of the group. `ServedWeights` are weights that the servers
-keep and update. A flat array holds several parameters, one after another. This module does not start
-servers: see `gluonlab.launch.group_processes`.
+`ParameterServer` is the process group of a worker. `ServedWeights` are weights that the servers
+keep and update. A flat array holds several parameters, one after another. This module does not
+start servers: see `gluonlab.launch.group_processes`.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ RULE_NOT_LOADED = (
 class ParameterServer(SummingGroup):
     """A worker's process group that communicates over MXNet's parameter server.
 
-    The environment sets the scheduler's address (DMLC_PS_ROOT_URI). By default, the servers sum
-    gradients, and the workers update the weights. After `start_serving_weights`, the servers update
-    the weights with an optimizer that is sent to them as a pickle.
+    The environment variable DMLC_PS_ROOT_URI contains the scheduler's address. By default, the
+    servers sum gradients, and the workers update the weights. After `start_serving_weights`, the
+    servers update the weights with an optimizer that is sent to them as a pickle.
 
     - ``dist_sync`` and ``dist_device_sync`` are equivalent here. In MXNet they differ only in the
       device on which a process adds its own arrays, but here each process passes a single array.
-    - ``dist_async``: `ServedWeights.update` does not wait for other workers. All other methods are
-      as exact as with ``dist_sync``.
+    - ``dist_async``: `ServedWeights.update` does not wait for other workers. All other methods
+      return the same results as with ``dist_sync``.
 
     Raises EngineError if no scheduler is set, and RunError if the servers cannot load gluonlab's
     optimizers.
@@ -84,8 +84,8 @@ class ParameterServer(SummingGroup):
     def leave(self, together: bool) -> None:
         """Free the kvstore now, because MXNet would drop the kvstore's queued operations at exit.
 
-        ``together``: whether all workers leave, and so wait for each other at exit. A worker that
-        fails alone does not wait.
+        ``together``: whether all workers leave the group. If so, they wait for each other at exit.
+        A worker that fails on its own must not wait.
         """
         if not together:
             check_call(_LIB.MXKVStoreSetBarrierBeforeExit(self._store.handle, 0))
@@ -168,7 +168,7 @@ class ParameterServer(SummingGroup):
 
 
 def _host_number() -> int:
-    """Return a hash from 1 to 2**48 that identifies this host, computed from its name and boot."""
+    """Return a hash of this host's name and boot ID, from 1 to 2**48, which identifies the host."""
     try:
         started = BOOT_ID.read_text()
     except OSError:
@@ -178,7 +178,10 @@ def _host_number() -> int:
 
 
 def _count_local_processes(group: ProcessGroup) -> int:
-    """Return how many of the group's processes are on this host. All processes must call this."""
+    """Return how many of the group's processes are on this host.
+
+    All processes must call this function.
+    """
     number = np.array([_host_number()])
     return int((group.all_gather(number) == number).sum())
 
@@ -190,7 +193,10 @@ def _count_local_processes(group: ProcessGroup) -> int:
 
 
 def _install_rule(store: Any, rule: mx.optimizer.Optimizer) -> None:
-    """Install ``rule``, an optimizer, on all servers. Wait until all workers have done this."""
+    """Install the optimizer ``rule`` on all servers.
+
+    Wait until all workers have called this function.
+    """
     if store.rank == 0:
         store.set_optimizer(rule)  # waits until each server has loaded it or failed
     store._barrier()
@@ -221,7 +227,8 @@ class ServedWeights:
 
     In synchronous groups all workers push gradients to the same key. The server updates the weights
     once it has the gradients of all workers. In asynchronous groups each worker pushes to its own
-    key (a copy). The server then updates the weights at once, and answers with the new weights.
+    key, which stands for its own copy of the weights. The server then updates the weights at once,
+    and returns the new weights.
 
     A "report" is an array on each server in which the server reports two things: whether it could
     unpickle the optimizer, and how stale the updates were.
@@ -240,7 +247,7 @@ class ServedWeights:
 
         Args:
             store: MXNet's kvstore
-            copies: whether each worker pushes to its own copy, as in asynchronous groups
+            copies: whether each worker pushes to the key of its own copy, as in asynchronous groups
             optimizer: the optimizer that the servers run
             flats: the layout of each flat array of parameters
             weights: the flat arrays of initial weights, one for each layout
@@ -279,7 +286,7 @@ class ServedWeights:
             self._register(arrays)
 
     def _register(self, arrays: Dict[int, nd.NDArray]) -> None:
-        """Make arrays known to the servers: rank 0 pushes the initial weights once."""
+        """Push the initial weights once, from rank 0. Then wait for all workers."""
         for key, array in arrays.items() if self._store.rank == 0 else ():
             self._store.pushpull(key, array.copy())
         nd.waitall()

@@ -13,8 +13,8 @@ def reserve_port(port: int) -> Tuple[Optional[socket.socket], Dict[str, Any]]:
     ``port``: the port to reserve; 0 for any free port. The message is ``{"port": number}``.
     If the port is not available, the socket is None and the message is ``{"port_error": reason}``.
 
-    While the socket is open, the system assigns the port to no other process. Only a process that
-    requests this port with SO_REUSEADDR, such as MXNet's scheduler, gets it.
+    While the socket is open, the system does not assign the port to another process. Only a process
+    that requests this port with SO_REUSEADDR, such as MXNet's scheduler, can bind it.
     """
     reservation = socket.socket()
     reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -6,7 +6,7 @@
 `gluonlab.host.launcher_environment` lists the variables of each launcher. If one launcher runs
 inside another, the variables of the inner launcher are used first.
 
-The root of a group is the host of rank 0. It is read from these variables:
+The root of a group is the host of rank 0. The root depends on the launcher:
 
 ==============  ==================================================================================
 launcher        root
@@ -116,8 +116,8 @@ def membership(environ: Environ) -> Optional[Membership]:
 def _complete_from_outer(member: Membership, launcher: Launcher, environ: Environ) -> Membership:
     """Fill in missing values from the outer ``launcher``, if it has started the same group.
 
-    The group is the same if its rank and size are equal. For example, srun itself sets PMI_RANK,
-    and jsrun sets Open MPI's variables.
+    Both launchers describe the same group if the ranks and sizes are equal. For example, srun
+    itself sets PMI_RANK, and jsrun sets Open MPI's variables.
     """
     try:
         outer = _membership_by_launcher(launcher, environ)
@@ -215,7 +215,7 @@ def _membership_by_launcher(launcher: Launcher, environ: Environ) -> Membership:
 
 
 def _group_size(launcher: Launcher, environ: Environ) -> Tuple[int, str]:
-    """Return the number of processes, and the variable that sets this number, for messages."""
+    """Return the number of processes, and the source of this number for error messages."""
     name = _first_set_name(environ, launcher.size)
     if name:
         return _read_number(environ, name, least=1), name
@@ -293,7 +293,10 @@ def _complete_open_mpi(member: Membership, environ: Environ) -> Membership:
 
 
 def _complete_torchrun(member: Membership, environ: Environ) -> Membership:
-    """Set the root to MASTER_ADDR, and the port to MASTER_PORT unless torchrun listens there."""
+    """Set the root to MASTER_ADDR.
+
+    If torchrun does not use MASTER_PORT, set the port to MASTER_PORT.
+    """
     root = environ.get(TORCHRUN.root, "")
     member = replace(member, root=check_hostname(root, TORCHRUN.root) if root else None)
     is_free = environ.get(TORCHRUN.port) and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -376,7 +379,7 @@ def _port_from_job_id(launcher: Launcher, environ: Environ) -> int:
 
 
 def _read_port(environ: Environ, name: str) -> int:
-    """Return the port number in a variable. Raises ConfigError if the number is not a port."""
+    """Return the port number in a variable. Raises ConfigError if the value is not a valid port."""
     port = _read_number(environ, name, least=1)
     if port > 65535:
         raise ConfigError(f"{name}={port}: must be a port from 1 to 65535")

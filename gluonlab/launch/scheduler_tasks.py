@@ -1,8 +1,8 @@
-"""Launching in a job whose processes a scheduler such as srun has already started.
+"""Launches a group in a job whose processes a scheduler such as srun has already started.
 
-Rank 0 is the launcher, and the other ranks are its agents. They connect to rank 0 by TCP. For
-safety, rank 0 can make an agent start only a server, or a worker with the options with which the
-agent was started (`gluonlab.launch.group_processes.allowed_variables`).
+Rank 0 is the launcher, and the other ranks are its agents. The agents connect to rank 0 over TCP.
+For safety, an agent starts only a server, or a worker with the same options as the agent itself
+(`gluonlab.launch.group_processes.allowed_variables`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Rendezvous:
 
     Args:
         membership: membership of rank 0
-        ssh_options: connection settings, of which only the patience is used
+        ssh_options: connection settings, of which only the timeout is used
         inbox: queue for the messages of the other ranks
         on_signal: called with the signal number when another rank has received a signal
     """
@@ -110,7 +110,7 @@ class Rendezvous:
             connection.close()
 
     async def _accept_rank(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Accept a connection from a rank that is missing. Refuse all others.
+        """Accept a connection from a rank that is missing. Refuse all other connections.
 
         If two processes have the same rank, the first to connect is accepted.
         """
@@ -168,8 +168,8 @@ def serve_rank_0(
 ) -> int:
     """Run the process that rank 0 requests, and return the exit status that rank 0 sends.
 
-    A signal that arrives before the connection to rank 0 raises an exception. Later signals are
-    forwarded to rank 0.
+    A signal that arrives before this process has connected to rank 0 raises an exception. Later
+    signals are forwarded to rank 0.
 
     Args:
         membership: this process's membership
@@ -193,9 +193,9 @@ async def _serve_rank_0(
     settings: Mapping[str, str],
     request: StopRequest,
 ) -> int:
-    """Connect to rank 0, and start and stop this rank's process as its agent.
+    """Connect to rank 0, and serve it as an agent, which starts and stops this rank's process.
 
-    For the arguments see `serve_rank_0`.
+    For the arguments, see `serve_rank_0`.
     """
     root = membership.root or "127.0.0.1"
     connecting = asyncio.ensure_future(_connect_to_rank_0(membership, root, patience))

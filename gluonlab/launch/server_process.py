@@ -1,8 +1,8 @@
 """The command that runs a server or scheduler of a group until the group ends.
 
 ``python -m gluonlab.launch.server_process`` runs a server or scheduler of MXNet's parameter server,
-depending on DMLC_ROLE. With the arguments ``rendezvous ADDRESS PORT HOST:N,...`` it runs Horovod's
-rendezvous server.
+depending on DMLC_ROLE. With the arguments ``rendezvous ADDRESS PORT HOST:N,...``, the command runs
+Horovod's rendezvous server.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def describe_start_error(name: str, folder: Path, error: Optional[OSError] = Non
     Args:
         name: the program, the first word of the command line
         folder: the working folder
-        error: the system's error, if the program was started; else None
+        error: the system's error from a failed start; None if no start has been attempted
     """
     quoted_name, file = one_line(repr(name)), folder / name
     if not folder.is_dir():

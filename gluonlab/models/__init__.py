@@ -69,8 +69,8 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
     Args:
         name: A name in ``MODELS``, such as ``"resnet8"``, or ``"gluoncv:NAME"``.
         classes: The number of classes.
-        ctxs: The devices that will run the model. If given, the model is optimized as by
-            `gluonlab.optimize`. It is not initialized on them.
+        ctxs: The devices that will run the model. If given, the model is optimized as with
+            `gluonlab.optimize`. The model is not initialized on these devices.
 
     Returns:
         A HybridBlock that maps float32 images (n, C, H, W) to scores (n, classes).

@@ -62,9 +62,10 @@ def resnet8(classes: int) -> nn.HybridSequential:
     The network has three basic blocks, with 16, 32 and 64 channels. The second and third blocks
     halve height and width, and have a 1x1 convolution as their shortcut, as in gluoncv.
 
-    This is the smallest of the networks with 6n + 2 layers of K. He, X. Zhang, S. Ren, J. Sun, Deep
-    Residual Learning for Image Recognition, 2016, section 4.2. C. J. Shallue et al., Measuring the
-    Effects of Data Parallelism on Neural Network Training, 2019, use it for CIFAR-10.
+    This network is the smallest of those with 6n + 2 layers in K. He, X. Zhang, S. Ren, J. Sun,
+    Deep Residual Learning for Image Recognition, 2016, section 4.2. C. J. Shallue et al., Measuring
+    the Effects of Data Parallelism on Neural Network Training, 2019, use the same network for
+    CIFAR-10.
     """
     # output channels, stride, input channels
     stages: Tuple[Tuple[int, int, int], ...] = ((16, 1, 16), (32, 2, 16), (64, 2, 32))

@@ -3,32 +3,33 @@
 oneDNN stores images in blocks of 8 or 16 channels; a block fills one vector register. MXNet 1.9.1
 uses oneDNN's direct convolutions only if the number of channels is a multiple of the block size.
 MXNet computes all other convolutions, such as LeNet's with 20 and 50 channels, as a matrix product
-with a rearranged copy of the image. It computes the layers between such convolutions without vector
-instructions.
+with a rearranged copy of the image. MXNet computes the layers between such convolutions without
+vector instructions.
 
 The added channels do not change the result: their weights are zero, and their gradients are
 removed. Parameters keep their true shapes. The running statistics of BatchNorm need larger arrays,
 because an operator updates them in place. `enlarge_state` allocates these arrays.
 
-The constants below decide when to pad. They are based on measurements of forward and backward on
-one core of an AMD EPYC (Zen 4), both with AVX-512 and limited to AVX2. The measured networks are
-430 random chains of convolutions and ReLU. They have 1 to 512 channels, kernels of 1, 3, 5 and 7,
-images of 5x5 to 56x56 pixels, and batches of 8 to 64. The results, compared with no padding unless
-stated otherwise:
+The constants below decide when to pad. These constants are based on measurements of forward and
+backward passes on one core of an AMD EPYC (Zen 4), both with AVX-512 and limited to AVX2. The
+measured networks are 430 random chains of convolutions and ReLU. These networks have 1 to 512
+channels, kernels of 1, 3, 5 and 7, images of 5x5 to 56x56 pixels, and batches of 8 to 64. The
+speedups below are relative to the same network without padding:
 
-- Kernels of 3 or more, channels padded to a multiple of 8: 1.8 times as fast in the median. Only
+- With kernels of 3 or more and channels padded to a multiple of 8, the median speedup was 1.8. Only
   one case was slower, although padding multiplied the arithmetic by up to 10.
-- Kernels of 1, channels padded to a multiple of 8: faster if padding at most doubles the
-  arithmetic. The median was 1.5 times as fast with AVX2, and 1.1 times with AVX-512. With BatchNorm
-  between the convolutions, it is 1.8 to 2 times as fast.
-- AVX-512, multiples of 16 compared with multiples of 8: faster if they need nearly the same
-  arithmetic, and slower if they need a third more.
+- With kernels of 1 and channels padded to a multiple of 8, networks were faster if padding at most
+  doubled the arithmetic. The median speedup was 1.5 with AVX2, and 1.1 with AVX-512. With BatchNorm
+  between the convolutions, the speedup was 1.8 to 2.
+- With AVX-512, multiples of 16 were faster than multiples of 8 if both needed nearly the same
+  arithmetic. They were slower if multiples of 16 needed a third more arithmetic.
 - Intel's CPUs are twice as fast with 512-bit vectors as with 256-bit vectors. On these CPUs, LeNet
   was 1.3 to 1.6 times as fast with padding, although padding increased the arithmetic by a factor
   of 1.5.
-- With AVX-512, oneDNN uses blocks of 8 and of 16 channels. BatchNorm's backward is 50 times slower
-  if its images and their gradient are in blocks of different sizes. A residual network with 12, 20
-  and 44 channels was half as fast with multiples of 8, and 1.5 times as fast with multiples of 16.
+- With AVX-512, oneDNN uses blocks of 8 and of 16 channels. BatchNorm's backward pass is 50 times
+  slower if the images and their gradient are in blocks of different sizes. Compared with no
+  padding, a residual network with 12, 20 and 44 channels was half as fast if padded to multiples of
+  8, and 1.5 times as fast if padded to multiples of 16.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ KEEP_CHANNELS = POINTWISE_OPERATORS | ELEMENTWISE_OPERATORS | {"LeakyReLU", "Poo
 
 
 class ChannelRun(NamedTuple):
-    """A run of the network's channels, followed by a run of zero channels (the numbers of both)."""
+    """The number of consecutive network channels, and the number of zero channels after them."""
 
     channels: int
     zeros: int
@@ -119,7 +120,7 @@ def choose_padding(ctx: mx.Context) -> Padding:
 def pad_channels(
     graph: mx.sym.Symbol, inputs: Mapping[str, Shape], types: Mapping[str, Any], padding: Padding
 ) -> mx.sym.Symbol:
-    """Pad the channels of float32 convolutions (n, C, H, W) where padding makes them faster.
+    """Pad the channels of float32 convolutions (n, C, H, W) if padding should make them faster.
 
     Arguments, outputs and their names do not change. Auxiliary states may have more channels.
     Returns ``graph`` itself if nothing is padded, for example because MXNet cannot compute the
@@ -159,10 +160,10 @@ def _is_supported(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> bool:
     Two kinds of graphs are not supported:
 
     - Graphs with contrib.foreach, since a compiled block sometimes reads padded biases too early.
-    - Graphs with a BatchNorm whose axis is not given as 1, or a convolution after a BatchNorm of an
-      array that does not have four axes. With oneDNN, such a BatchNorm changes the shape of the
-      array. It raises "Check failed: !is_view" if a padded convolution has stored the array or the
-      gradient in blocks.
+    - Graphs that contain a BatchNorm whose axis is not given as 1, or in which a convolution
+      follows a BatchNorm of an array without four axes. With oneDNN, such a BatchNorm changes the
+      shape of the array. The BatchNorm raises "Check failed: !is_view" if a padded convolution has
+      stored the array or the gradient in blocks.
     """
     nodes: List[Node] = parse_graph(graph)["nodes"]
     if any("subgraphs" in node for node in nodes):
@@ -219,9 +220,10 @@ class _PaddingPlan:
     """A plan that determines which outputs of a graph are padded to a multiple.
 
     Attributes:
-        layouts: The layout of each node's first output if it is padded, by index of the node.
-        padded_inputs: The layout of each convolution's input if an added operator pads it, by index
-            of the convolution.
+        layouts: The layout of each node's first output if the output is padded, by index of the
+            node.
+        padded_inputs: The layout of each convolution's input if an added operator pads the input,
+            by index of the convolution.
     """
 
     def __init__(self, graph: mx.sym.Symbol, inputs: Dict[str, Shape], types: Mapping[str, Any], multiple: int) -> None:
@@ -273,7 +275,7 @@ class _PaddingPlan:
 
     @property
     def mixes_block_sizes(self) -> bool:
-        """Whether some BatchNorm has images in blocks of 16 channels, but gradients in blocks of 8.
+        """Whether any BatchNorm has images in blocks of 16 channels, but gradients in blocks of 8.
 
         A convolution uses blocks of 16 if both its input and its output channels are multiples of
         16, and blocks of 8 otherwise.
@@ -298,7 +300,7 @@ class _PaddingPlan:
         return False
 
     def _make_convolution(self, node: Node) -> Optional[_Convolution]:
-        """Return the node as a `_Convolution`, or None if it is not one or cannot be padded."""
+        """Return the node as a `_Convolution`, or None if it is not a paddable convolution."""
         if node["op"] != "Convolution":
             return None
         attrs = node.get("attrs", {})
@@ -389,7 +391,7 @@ class _PaddingPlan:
         return output if output[0].zeros else None
 
     def _needlessly_padded_pointwise(self) -> Set[int]:
-        """Return the padded 1x1 convolutions whose output only nodes without padding read."""
+        """Return the padded 1x1 convolutions whose outputs are read only by unpadded nodes."""
         used = {
             entry[0] for index, node in enumerate(self.nodes) if self.can_read_padded(index) for entry in node["inputs"]
         }
@@ -400,7 +402,7 @@ class _PaddingPlan:
         }
 
     def _batch_norms_with_shared_statistics(self) -> Set[int]:
-        """Return BatchNorms whose running statistics another node uses with different padding."""
+        """Return the BatchNorms that share running statistics with a node of different padding."""
         # index of a variable -> numbers of padded channels with which nodes read it; 0: not padded
         widths: Dict[int, Set[int]] = {}
         readers: List[Tuple[int, int]] = []  # indices of a padded BatchNorm and of its variable
@@ -471,7 +473,7 @@ class _GraphWriter:
     ) -> None:
         """Pad the weight and bias of a convolution. Changes ``inputs`` and ``attrs`` in place.
 
-        ``source``: the layout of the convolution's input; None without padding.
+        ``source``: the layout of the convolution's input; None if the input is not padded.
         """
         convolution, layout = self._plan.convolutions[index], self._plan.layouts.get(index)
         if layout is None and source is None:
@@ -513,7 +515,7 @@ class _GraphWriter:
     def _with_zeros(self, name: str, array: Entry, layout: Layout, axis: int, shape: Tuple[int, ...]) -> Entry:
         """Insert the zeros of ``layout`` into an array along ``axis``.
 
-        ``shape``: the shape of the zeros. Its entry for ``axis`` is ignored.
+        ``shape``: the shape of the zeros, in which the entry for ``axis`` is ignored.
         """
         if not any(run.zeros for run in layout):
             return array

@@ -58,7 +58,10 @@ def check_gluoncv(name: str) -> None:
 
 
 def gluoncv_names() -> List[str]:
-    """Return the names of gluoncv's classification networks. Raise ModelError without gluoncv."""
+    """Return the names of gluoncv's classification networks.
+
+    Raise ModelError if gluoncv is not installed.
+    """
     names = [name for name, create in _import_gluoncv_registry().items() if _module_name(create) in _MODULES]
     return sorted(name for name in names if not name.endswith(_UNSUPPORTED_SUFFIXES))
 

@@ -38,8 +38,9 @@ def set_missing_shapes(params: "Iterable[Parameter]") -> None:
 def complete_initialization(net: "HybridBlock", name: str, image_shape: "Tuple[int, int, int]", classes: int) -> None:
     """Infer the shape of every parameter for images (C, H, W), and finish deferred initialization.
 
-    Raises ModelError if the network cannot take these images. The message names the smallest images
-    that it can take. Also raises ModelError if a parameter already has another shape.
+    Raises ModelError if the network does not accept these images. The message names the smallest
+    images that the network accepts. Also raises ModelError if a parameter already has a different
+    shape.
 
     ``name``: the network's name in error messages.
     """
@@ -64,12 +65,12 @@ def complete_initialization(net: "HybridBlock", name: str, image_shape: "Tuple[i
 
 
 def accepts_images(scores: mx.sym.Symbol, image_shape: "Shape", classes: int) -> bool:
-    """Return whether the graph ``scores`` takes images (C, H, W) and returns (n, classes)."""
+    """Return whether the graph ``scores`` accepts images (C, H, W) and returns (n, classes)."""
     return _infer_shapes(scores, image_shape, classes) is not None
 
 
 def _infer_shapes(scores: mx.sym.Symbol, image_shape: "Shape", classes: int) -> "Optional[Dict[str, Shape]]":
-    """Return every parameter's shape, by name, or None if the network cannot take the images."""
+    """Return every parameter's shape, by name; None if the network does not accept the images."""
     try:
         arguments, outputs, states = scores.infer_shape_partial(data=(1, *image_shape))
     except (ValueError, mx.base.MXNetError):
@@ -83,10 +84,10 @@ def _infer_shapes(scores: mx.sym.Symbol, image_shape: "Shape", classes: int) -> 
 
 
 def _find_smallest_image(scores: mx.sym.Symbol, channels: int, classes: int) -> "Optional[Shape]":
-    """Return the smallest square image that the network takes, as (channels, side, side).
+    """Return the smallest square image that the network accepts, as (channels, side, side).
 
-    The image has ``channels`` channels if the network can take such images, otherwise 3 or 1.
-    Returns None if the network takes none of the tried images.
+    The image has ``channels`` channels if the network accepts this number, otherwise 3 or 1.
+    Returns None if the network accepts none of the tried images.
     """
     for count in dict.fromkeys((channels, 3, 1)):
 
@@ -105,7 +106,7 @@ def _find_smallest_image(scores: mx.sym.Symbol, channels: int, classes: int) -> 
 
 
 def _smallest_image_hint(shape: "Shape", smallest: "Optional[Shape]") -> str:
-    """Return the end of an error message: the smallest image that the network takes, or ""."""
+    """Return the end of an error message: the smallest image that the network accepts, or ""."""
     if smallest is None:
         return ""
     larger = shape[0] == smallest[0] and min(shape[1:]) >= smallest[1]

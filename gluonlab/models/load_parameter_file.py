@@ -26,8 +26,8 @@ def check_parameter_file(file: str) -> None:
 def load_pretrained(net: "HybridBlock", file: str, classes: int) -> str:
     """Load --pretrained FILE into ``net``. Return a sentence about the loaded parameters.
 
-    The file's last layer is not loaded if it is for another number of classes. Raises ModelError if
-    the file does not match the network, or contains NaN or infinity.
+    The file's last layer is not loaded if it has a different number of classes. Raises ModelError
+    if the file does not match the network, or contains NaN or infinity.
     """
     head = load_parameters(net, Path(file), f"--pretrained {file}", classes, new_head=True)
     not_finite = nonfinite_parameters(net)
@@ -46,9 +46,9 @@ def load_parameters(
 ) -> List[str]:
     """Load a parameter file into ``net``, on all its devices.
 
-    The file was written by Gluon's ``save_parameters`` or ``export``. Returns the names of
-    parameters that are not loaded. With ``new_head``, these are the parameters whose shape in the
-    file is for another number of classes.
+    The file must have been written by Gluon's ``save_parameters`` or ``export``. Returns the names
+    of parameters that are not loaded. With ``new_head``, these are the parameters whose shape in
+    the file belongs to a different number of classes.
 
     Raises ModelError, and changes nothing, if the parameters do not match. The message starts with
     ``description``.
@@ -81,7 +81,7 @@ def load_parameters(
 
 
 def _read_parameters(path: Path, description: str) -> "Dict[str, NDArray]":
-    """Read a file of parameters; return name -> array. Raises ModelError."""
+    """Return the arrays in a parameter file, by name. Raises ModelError."""
     advice = "use a file that Gluon's save_parameters or export wrote"
     if not os.path.isfile(path):
         raise ModelError(f"{description} is not a file: use a local file of parameters; nothing is downloaded")
@@ -98,8 +98,8 @@ def _read_parameters(path: Path, description: str) -> "Dict[str, NDArray]":
 def _without_common_prefix(named: "Dict[str, Parameter]") -> "Dict[str, Parameter]":
     """Remove the common prefix of the names: resnetv10_conv0_weight -> conv0_weight.
 
-    The prefix contains the number of such networks that the process had created before; 0 in this
-    example.
+    The prefix contains the number of such networks that the process had created before, which is 0
+    in this example.
     """
     length = os.path.commonprefix(list(named)).rfind("_") + 1  # noqa: RUF071  # letter by letter is right here
     return {name[length:]: value for name, value in named.items()}

@@ -49,7 +49,7 @@ def optimize(net: gluon.HybridBlock, *inputs: Input) -> Changes:
     change. To set options of ``net.hybridize``, call ``net.hybridize`` first.
 
     Args:
-        net: An initialized model. It is changed in place, and hybridized if necessary.
+        net: An initialized model. The model is changed in place, and hybridized if necessary.
         inputs: For each input of the model, a batch or its shape, such as (64, 1, 28, 28). Without
             ``inputs``, the graph is rewritten in the first call.
 
@@ -218,7 +218,7 @@ def _make_optimized_class(kind: Type[gluon.HybridBlock]) -> Type[gluon.HybridBlo
 
 
 def _changed_operators(old_graph: mx.sym.Symbol, new_graph: mx.sym.Symbol) -> List[str]:
-    """Return the names of the old graph's operators that the new graph lacks or has changed."""
+    """Return the names of the old graph's operators that the new graph changes or lacks."""
     if new_graph is old_graph:
         return []
     new_nodes: Dict[str, Node] = {node["name"]: node for node in parse_graph(new_graph)["nodes"]}

@@ -131,14 +131,19 @@ def _check_node(node: Node, inputs: List[bool], name: str, loop: str = "") -> No
 
 
 def _has_gradient(node: Node, inputs: List[bool], trained: Optional[Collection[str]]) -> bool:
-    """Return whether a node's outputs have a gradient. ``inputs``: whether its inputs do."""
+    """Return whether a node's outputs have a gradient.
+
+    ``inputs``: for each input of the node, whether it has a gradient.
+    """
     if node["op"] == "null":
         return trained is None or node["name"] in trained
     return any(inputs) and node["op"] != "BlockGrad"
 
 
 def replace_wrong_gradients(graph: mx.sym.Symbol, trained: Optional[Collection[str]] = None) -> mx.sym.Symbol:
-    """Replace the operators whose gradients are wrong. Return ``graph`` itself if there are none.
+    """Replace operators with wrong gradients.
+
+    Return ``graph`` itself if there are no such operators.
 
     ``trained``: the names of the arguments whose gradients are requested. If None, all arguments
     are treated as trained.

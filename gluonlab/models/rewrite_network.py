@@ -172,13 +172,13 @@ class WindowOverlap(NamedTuple):
 
 
 def convert_one_pixel_convolutions(graph: mx.sym.Symbol, shapes: Dict[str, Shape]) -> mx.sym.Symbol:
-    """Convert convolutions with one output pixel and a window over padding to dense layers.
+    """Convert a convolution to a dense layer if it computes one pixel from a partly padded window.
 
     For example, images of 32x32 pixels shrink to one pixel in the last layers of ResNet-18. Then
     eight of the nine weights of a 3x3 window only multiply padding. oneDNN would rearrange and
-    multiply all nine weights, in forward and twice in backward. The dense layer uses only the one
-    weight over the pixel. The results are the same except for rounding. The gradients of the other
-    weights are exactly zero in both cases.
+    multiply all nine weights, once in the forward pass and twice in the backward pass. The dense
+    layer uses only the one weight over the pixel. The results are the same except for rounding. The
+    gradients of the other weights are exactly zero in both cases.
     """
 
     def choose_replacement(node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]) -> Optional[Replacement]:
@@ -238,11 +238,11 @@ def convert_global_average_pooling(
 ) -> mx.sym.Symbol:
     """Convert average pooling over all pixels of float32 images (n, C, H, W) into matrix products.
 
-    oneDNN's backward of such a pooling is slow. As an example, a 3x3 convolution of 64 channels
-    followed by pooling was measured on one core of an AMD EPYC (Zen 4), with 16 images of 16x16
-    pixels. Forward and backward took 26 to 31 ms with the pooling, and 10 to 11 ms with the
-    product. Forward alone took 3 to 4 ms in both cases. The results are the same except for
-    rounding.
+    oneDNN computes the backward pass of such a pooling slowly. As an example, a 3x3 convolution of
+    64 channels followed by pooling was measured on one core of an AMD EPYC (Zen 4), with 16 images
+    of 16x16 pixels. The forward and backward passes took 26 to 31 ms with the pooling, and 10 to 11
+    ms with the product. The forward pass alone took 3 to 4 ms in both cases. The results are the
+    same except for rounding.
 
     ``types``: the type of each argument, by name.
     """
@@ -288,9 +288,10 @@ def convert_odd_concatenations(graph: mx.sym.Symbol, shapes: Dict[str, Shape]) -
     """Concatenate images as (n, C, H * W), unless every C is a multiple of BLOCK_CHANNELS.
 
     oneDNN stores images in blocks of up to 16 channels. If an input of a concatenation does not
-    fill its blocks, backward can fail with "could not construct a sub-memory" or kill the process.
-    Forward can allocate far too much memory. Whether this happens depends on the memory layout that
-    the neighboring operators chose. MXNet does not use oneDNN for arrays with three axes.
+    fill its blocks, the backward pass can fail with "could not construct a sub-memory" or kill the
+    process. The forward pass can allocate far too much memory. Whether these errors occur depends
+    on the memory layout that the neighboring operators chose. MXNet does not use oneDNN for arrays
+    with three axes.
     """
 
     def choose_replacement(node: Node, inputs: List[Optional[Shape]], _: Optional[Shape]) -> Optional[Replacement]:

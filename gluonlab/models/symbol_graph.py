@@ -20,7 +20,7 @@ Replacement = Callable[[Add, List[Entry]], Any]  # appends the operators that re
 
 
 def require_single_output(output: Any, name: str) -> mx.sym.Symbol:
-    """Return the output of the network ``name``. Raise ModelError unless it is a single array."""
+    """Return the output of the network ``name``. Raise ModelError if it is not a single array."""
     if isinstance(output, mx.sym.Symbol):
         count = len(output.list_outputs())
         kind = f"{count} arrays"
@@ -86,7 +86,7 @@ def node_output_types(graph: mx.sym.Symbol, types: Mapping[str, Any]) -> Dict[st
 
     Names whose outputs have different types are omitted.
 
-    ``types``: the type of each argument, by name. If one is missing, MXNet raises an error at
+    ``types``: the type of each argument, by name. If a type is missing, MXNet raises an error at
     operators that infer their type only from their inputs, such as SwapAxis.
     """
     parts = parse_graph(graph)
@@ -123,8 +123,9 @@ def replace_nodes(
         choose: A function called with each node, the shapes of its inputs and the shape of its
             first output. Unknown shapes are None. Returns None to keep the node, or a
             `Replacement`: a function ``f(add, inputs)`` that appends operators in place of the
-            node. ``add(op, suffix, inputs, **attrs)`` appends one operator, named by the node's
-            name and the suffix, and returns its output. The last operator has an empty suffix.
+            node. ``add(op, suffix, inputs, **attrs)`` appends one operator, whose name consists of
+            the node's name and the suffix, and returns the operator's output. The last operator has
+            an empty suffix.
     """
     parts, shapes = parse_graph(graph), output_shapes(graph, inputs) if inputs else {}
     nodes: List[Node] = []

@@ -1,9 +1,9 @@
-"""Adaptive optimizers, which divide by the size of past gradients, without MXNet's defects.
+"""Adaptive optimizers without the defects of MXNet's classes.
 
-- MXNet's Adamax divides 0 by 0 for elements whose gradients were always 0, as after a dead ReLU.
-- MXNet's Nadam counts each parameter and device as a step of the momentum schedule.
+- MXNet's Adamax divides 0 by 0 if an element's gradients were always 0, as after a dead ReLU.
+- MXNet's Nadam advances the momentum schedule for each parameter and each device.
 - MXNet's AdaDelta ignores the learning rate, decays weights separately, and overwrites gradients.
-- MXNet's AdaGrad does not divide the weight decay.
+- MXNet's AdaGrad adds the weight decay after the division, instead of before.
 - MXNet's FTML divides by the learning rate.
 - For float32, Adam and RMSProp are bit-identical to MXNet's. For other types they are corrected.
 
@@ -57,8 +57,9 @@ class BetaOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
 def check_betas(optimizer: Any) -> None:
     """Raise ConfigError unless ``beta1`` and ``beta2`` are at least 0 and below 1.
 
-    They are the decay rates of the running means of gradients and squared gradients (or of the
-    maximum). With other values, the means would grow, or bias correction would divide by 0.
+    Both are decay rates: ``beta1`` of the running mean of gradients, and ``beta2`` of the running
+    mean of squared gradients, or of the running maximum. With other values, the means would grow,
+    or bias correction would divide by 0.
     """
     for name in ("beta1", "beta2"):
         setattr(optimizer, name, real_number_check(0, 1)(name, getattr(optimizer, name)))
@@ -132,7 +133,7 @@ class Adam(_RepresentableEpsilon, mx.optimizer.Adam):  # type: ignore[misc]
 class RMSProp(_RepresentableEpsilon, mx.optimizer.RMSProp):  # type: ignore[misc]
     """MXNet's RMSProp, with an epsilon that is not 0 in float16, and states of the weight's type.
 
-    MXNet's states are always float32, which does not work for other weights.
+    MXNet's states are always float32, which does not work for weights of other types.
     """
 
     def create_state(self, index: Any, weight: nd.NDArray) -> Tuple[nd.NDArray, ...]:
@@ -261,7 +262,10 @@ class FTML(BetaOptimizer, AdaptiveOptimizer):
     defaults = DefaultArguments(learning_rate=0.0025, beta1=0.6)
 
     def compute_direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
-        """Update the mean square in ``state``. Return the gradient divided by the square's root."""
+        """Update the mean square in ``state``.
+
+        Return the gradient divided by the root of this mean.
+        """
         (square,) = state
         _update_mean(square, self.beta2, grad * grad)
         root = (square / (1 - self.beta2**t)).sqrt() + representable_epsilon(self.epsilon, grad)

@@ -1,6 +1,6 @@
-"""LARS and LAMB, optimizers for large batches that scale the learning rate by the parameter's norm.
+"""LARS and LAMB: optimizers for large batches, which scale learning rates by parameter norms.
 
-They update whole parameters, so they cannot update a bucket or a shard of a parameter in one call.
+Both update whole parameters, so they cannot update a bucket or a shard of a parameter in one call.
 
 In the formulas, w is the parameter, g its gradient, |w| the L2 norm, t the number of updates, and
 rate the learning rate.
@@ -39,9 +39,9 @@ class LARS(_Layerwise):
 
     You, Gitman, Ginsburg, "Large batch training of convolutional networks", 2017, algorithm 1,
     except that the momentum does not include the learning rate. q is 1 for biases and for gamma and
-    beta of normalization layers. MXNet's LARS has two defects. It corrects the momentum only for
-    the first four parameters of a step. Under gluon.Trainer, which does not pass names, it also
-    uses q for biases, gamma and beta.
+    beta of normalization layers. MXNet's LARS has two defects. First, MXNet corrects the momentum
+    only for the first four parameters of a step. Second, MXNet also uses q for biases, gamma and
+    beta under gluon.Trainer, which does not pass names.
     """
 
     def __init__(self, momentum: float = 0.0, eta: float = 0.001, epsilon: float = 0.0, **kwargs: Any) -> None:
@@ -53,7 +53,7 @@ class LARS(_Layerwise):
         return _zeros_like(weight) if self.momentum else None
 
     def update(self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Optional[nd.NDArray]) -> None:
-        """Update one parameter, which must be whole, because its norm scales the learning rate."""
+        """Update one whole parameter, whose norm scales the learning rate."""
         self._update_count(index)
         lr, wd = self._get_lr(index), self._get_wd(index)
         grad = self._rescaled_gradient(grad)
@@ -87,7 +87,7 @@ class LAMB(BetaOptimizer, _Layerwise):
         return _zeros_like(weight), _zeros_like(weight)
 
     def update(self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Tuple[nd.NDArray, nd.NDArray]) -> None:
-        """Update one parameter, which must be whole, because its norm scales the learning rate."""
+        """Update one whole parameter, whose norm scales the learning rate."""
         self._update_count(index)
         lr, wd, t = self._get_lr(index), self._get_wd(index), self._index_update_count[index]
         # The first half is element-wise, and MXNet's kernel computes it correctly.

@@ -6,23 +6,23 @@ definition in float64. The table shows why MXNet's class is not used as it is:
 | name     | class      | MXNet's class                                                       |
 |----------|------------|---------------------------------------------------------------------|
 | sgd      | `SGD`      | includes the learning rate in the momentum                          |
-| nag      | `NAG`      | as sgd; weight decay also reads the weight that was just updated    |
+| nag      | `NAG`      | like sgd; also, weight decay reads the weight that was just updated |
 | adam     | `Adam`     | divides 0 by 0 in float16; otherwise the same                       |
-| adamax   | `Adamax`   | has no epsilon: divides 0 by 0 where gradients were always 0        |
-| nadam    | `Nadam`    | counts each parameter and device as a step of the momentum schedule |
+| adamax   | `Adamax`   | divides 0 by 0 for gradients that were always 0 (no epsilon)        |
+| nadam    | `Nadam`    | advances the momentum schedule for each parameter and each device   |
 | adadelta | `AdaDelta` | ignores the learning rate and changes the gradients                 |
-| adagrad  | `AdaGrad`  | has epsilon 1e-7 in the root and does not divide the weight decay   |
+| adagrad  | `AdaGrad`  | adds epsilon inside the root, and weight decay after the division   |
 | rmsprop  | `RMSProp`  | works only for float32; otherwise the same                          |
 | ftml     | `FTML`     | divides by the learning rate and keeps three states instead of one  |
 | signum   | `Signum`   | without momentum, applies weight decay outside of the sign          |
-| lars     | `LARS`     | corrects the momentum of some parameters only, also scales biases   |
+| lars     | `LARS`     | corrects the momentum of only some parameters; also scales biases   |
 | lamb     | `LAMB`     | computes inexact norms                                              |
 
 ``--momentum-rule mxnet`` selects MXNet's classes for sgd and nag. Like MXNet, adam adds epsilon to
 the root before bias correction, and rmsprop adds epsilon inside the root (PyTorch: outside).
 
 In all optimizers except lamb, weight decay is the gradient of a penalty wd / 2 |w|^2. So adaptive
-optimizers also divide the weight decay.
+optimizers scale the weight decay in the same way as the gradient.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from gluonlab.optimizers.signum import Signum
 class OptimizerKind:
     """Class and properties of an optimizer.
 
-    ``momentum``: whether it accepts --momentum. ``element_wise``: whether its update of an element
-    depends only on that element, so that it can update whole buckets. ``mxnet_rule_class`` is the
-    class for ``--momentum-rule mxnet``, if there is one.
+    ``momentum``: whether the optimizer accepts --momentum. ``element_wise``: whether the update of
+    an element depends only on that element. Such an optimizer can update whole buckets.
+    ``mxnet_rule_class`` is the class for ``--momentum-rule mxnet``, if there is one.
     """
 
     cls: Type[mx.optimizer.Optimizer]

@@ -20,8 +20,8 @@ cum_grad/NAME       like the parameter    sum of these gradients
 ==================  ====================  ======================================================
 
 The file does not contain the learning-rate schedule, momentum, weight decay and other settings,
-which the user sets again. It also does not contain the loss scale and residuals of compressed
-gradients.
+which the user sets again. The loss scale and the residuals of compressed gradients are not in the
+file either.
 """
 
 from __future__ import annotations
@@ -97,8 +97,9 @@ class KeyState(NamedTuple):
 class States(NamedTuple):
     """Content of a file of optimizer states.
 
-    ``named``: False if parameters have positions instead of names, as in gluon.Trainer's files.
-    ``optimizer`` and ``num_update`` are None if a file does not contain them.
+    ``named``: False if parameters are identified by position instead of by name, as in
+    gluon.Trainer's files. ``optimizer`` and ``num_update`` are None if a file does not contain
+    them.
     """
 
     optimizer: Optional[str]
@@ -206,7 +207,10 @@ def _integers(*values: int) -> nd.NDArray:
 
 @nd_semantics()
 def write_states(fname: "str | bytes | os.PathLike[str]", arrays: Mapping[str, nd.NDArray]) -> None:
-    """Write arrays of `states_to_arrays` to a file. On OutputError the old file stays."""
+    """Write arrays from `states_to_arrays` to a file.
+
+    After an OutputError, an existing file is unchanged.
+    """
     save_arrays(Path(os.fsdecode(fname)), arrays, remedy="choose another path")
 
 
@@ -231,7 +235,10 @@ def read_states(fname: "str | bytes | os.PathLike[str]", max_bytes: Optional[int
 
 
 def is_list_of_arrays(fname: "str | bytes | os.PathLike[str]") -> bool:
-    """Return whether a file has the format of `write_states`. Raise KVStoreError if unreadable."""
+    """Return whether a file has the format of `write_states`.
+
+    Raise KVStoreError if the file cannot be read.
+    """
     path = Path(os.fsdecode(fname))
     with _explain_errors(path):
         return _read_header(path)[0][:4] == ARRAY_FILE_MAGIC
@@ -267,7 +274,7 @@ def _explain_errors(path: Path) -> Iterator[None]:
 def _convert_gluon_states(saved: GluonStates) -> States:
     """Return the states in a gluon.Trainer's file, by position.
 
-    Shapes are those of the state arrays.
+    A parameter's shape is that of its first state array.
     """
     default_updates = None if saved.optimizer is None else 0
     parameters = []
@@ -388,7 +395,7 @@ def _mask_numbers(name: str) -> str:
 
 
 def _sort_by_name(params: Sequence[Any]) -> List[Any]:
-    """Sort by name, with numbers in names in numerical order."""
+    """Sort parameters by name, and by the numerical value of numbers in names."""
 
     def sort_key(param: Any) -> List[Any]:
         parts = re.split(r"(\d+)", param.name)
@@ -425,7 +432,7 @@ def _match_by_position(states: States, targets: Sequence[StateTarget], source: s
 
 
 def state_targets(params: Iterable[Any]) -> List[StateTarget]:
-    """Return the name, shape and type that the state of each parameter of a trainer must match."""
+    """Return, for each parameter, the name, shape and type that its state must match."""
     params = list(params)
     return [
         StateTarget(name, param.shape, param.dtype, param.grad_req != "null")
@@ -436,7 +443,7 @@ def state_targets(params: Iterable[Any]) -> List[StateTarget]:
 def unique_names(params: Iterable[Any]) -> List[str]:
     """Return the names of parameters.
 
-    A second parameter with the same name gets "#2", and so on.
+    A second parameter with the same name gets the suffix "#2", a third one "#3", and so on.
     """
     names: List[str] = []
     seen: Counter[str] = Counter()
@@ -488,8 +495,8 @@ def fit_states(
 
     A parameter that was never updated has an empty state. A frozen parameter keeps its saved state
     until it is trained again, as in gluon.Trainer. Error messages start with ``source``. Raises
-    KVStoreError for states of another optimizer, with other settings, or of another network. Warns
-    if a file does not contain the update counts.
+    KVStoreError if the states belong to another optimizer, to other settings of the optimizer, or
+    to another network. Warns if a file does not contain the update counts.
     """
     if states.optimizer is not None and states.optimizer not in optimizer_class_names(optimizer):
         raise KVStoreError(

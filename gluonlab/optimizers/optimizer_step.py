@@ -1,13 +1,13 @@
-"""Updates the same parameters on several devices, and counts updates once, not once per device.
+"""Updates the same parameters on several devices, and counts each update only once.
 
-mx.optimizer.Optimizer counts separately for each device, and increments the counts of the device
-that was set last. Its learning rate depends on the largest count, ``num_update``, and would
-otherwise be wrong.
+mx.optimizer.Optimizer counts updates separately for each device, and increments the counts of the
+device that was set last. The learning rate depends on the largest count, ``num_update``, and would
+be wrong if every device were counted.
 
 A key is one parameter or one bucket of parameters. Each device holds the whole key, or only the
-part that it owns. A key starts as one span of elements with one update count. The key is split into
-several spans when some of its parameters skip an update because their gradients are stale: from
-then on, the counts differ.
+part that it owns. A key starts as one span of elements with one update count. If some of its
+parameters skip an update because their gradients are stale, the key is split into several spans,
+because the counts differ from then on.
 """
 
 from __future__ import annotations
@@ -224,7 +224,10 @@ def is_plain_sgd(optimizer: mx.optimizer.Optimizer) -> bool:
 
 
 class MultiDeviceSGD:
-    """SGD update of one key. Weights, grads and states (momenta or None) are lists by device."""
+    """SGD update of one key.
+
+    Weights, grads and states (momenta or None) are lists with an entry for each device.
+    """
 
     def __init__(
         self, optimizer: mx.optimizer.SGD, key: Any, weights: List[Any], grads: List[Any], states: List[Any]

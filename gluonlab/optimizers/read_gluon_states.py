@@ -1,8 +1,8 @@
 """Safely reads optimizer state files written by gluon.Trainer in MXNet 1.9.1.
 
 Such a file is a pickle of ``(states, optimizer)``, or of only ``states`` if a kvstore's
-``save_optimizer_states`` wrote it. Both use positions of parameters, not names. gluon.Trainer sorts
-a ParameterDict by name as text, with ``dense10`` before ``dense9``.
+``save_optimizer_states`` wrote it. Both kinds of files identify parameters by position, not by
+name. gluon.Trainer sorts a ParameterDict alphabetically, with ``dense10`` before ``dense9``.
 
 A pickle is a program, which can call any function. Even if `Unpickler.find_class` forbids such
 calls, a few bytes can allocate gigabytes, run forever, or overflow the stack. So this module itself
@@ -178,7 +178,7 @@ def _refuse_unless(condition: Any) -> None:
 
 
 def _emulate_call(function: GlobalName, arguments: Tuple[Any, ...]) -> Any:
-    """Return a known function's result without calling it.
+    """Return the result of a known function without calling the function.
 
     Raise InvalidPickle for other functions.
     """
@@ -318,7 +318,7 @@ def _flatten(state: Any, arrays: List[ArrayBytes], depth: int) -> None:
 
 
 def _read_update_counts(attributes: Mapping[Any, Any]) -> Dict[int, int]:
-    """Return the update count of each parameter, by position: the largest of all devices."""
+    """Return the largest update count over all devices for each parameter, by position."""
     updates: Dict[int, int] = {}
     for counts in _check_dict(attributes.get("_all_index_update_counts")).values():
         for position, count in _check_dict(counts).items():

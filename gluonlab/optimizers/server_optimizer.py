@@ -2,12 +2,13 @@
 
 Parameters are sent as flat arrays (`make_layout`). MXNet splits an array of
 MXNET_KVSTORE_BIGARRAY_BOUND elements or more into equal parts, one for each server. The workers
-send `ServerOptimizer` as a pickle, the only one that gluonlab sends. The server unpickles it during
-its own ``import mxnet``, so this module may only import modules that have been loaded by then.
+send `ServerOptimizer` as a pickle. It is the only pickle that gluonlab sends. The server unpickles
+the optimizer during its own ``import mxnet``, so this module may only import modules that have been
+loaded by then.
 
 A *staleness report* is a small array with which the servers send the workers a histogram of
-staleness. The staleness of an update is how many updates of other workers it did not take into
-account.
+staleness. The staleness of an update is the number of updates by other workers that its gradient
+does not take into account.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class Piece:
     """Consecutive elements of an optimizer key, from ``begin`` up to ``end`` (exclusive).
 
     If the piece is a parameter that must not be split, ``shape`` and ``name`` are those of the
-    parameter. If the piece can be split anywhere, they are empty. The optimizer reads ``lr_mult``,
-    ``wd_mult`` and ``name``.
+    parameter. If the piece can be split anywhere, ``shape`` and ``name`` are empty. The optimizer
+    reads ``lr_mult``, ``wd_mult`` and ``name``.
     """
 
     key: int
@@ -53,8 +54,8 @@ class FlatLayout:
     def server_range(self, server: int, size: int) -> Tuple[int, int]:
         """Return (begin, end) of the elements that server number ``server`` holds.
 
-        ``size``: number of elements on the server. Raises KVStoreError if this is the size of
-        neither the whole array nor the server's part.
+        ``size``: number of elements on the server. Raises KVStoreError if ``size`` is neither the
+        size of the whole array nor that of the server's part.
         """
         if size == self.size:
             return 0, size
@@ -67,9 +68,10 @@ class FlatLayout:
         return begin, end
 
     def pieces_between(self, begin: int, end: int) -> Iterator[Piece]:
-        """Yield the pieces between two elements, cut at both, with their offsets from ``begin``.
+        """Yield the pieces in a range of elements, with their offsets from ``begin``.
 
-        Raises KVStoreError if a piece that must stay whole would be split.
+        Pieces are cut at both ends of the range. Raises KVStoreError if a piece that must stay
+        whole would be split.
         """
         for piece in self.pieces:
             first, last = max(piece.begin, begin), min(piece.end, end)
@@ -168,7 +170,8 @@ class ServerOptimizer(mx.optimizer.Optimizer):
       received the weights. The request also means that all workers now have the current weights.
     - Any other key: the array is stored.
 
-    An exception ends the server. MXNet would print it and continue with the old weights.
+    An exception ends the server. MXNet itself would print the exception and continue with the old
+    weights.
     """
 
     def __init__(
@@ -250,7 +253,7 @@ class ServerOptimizer(mx.optimizer.Optimizer):
         self._histogram[min(updates, MAX_COUNTED_UPDATES)] += 1
 
     def _write_staleness_report(self, key: int, stored: nd.NDArray) -> None:
-        """Write this server's staleness histogram into ``stored``, and begin a new one."""
+        """Write this server's staleness histogram into ``stored``, and start a new histogram."""
         servers = len(self.staleness_reports)
         rows = stored.reshape((-1, STALENESS_REPORT_SIZE)).asnumpy()  # of all servers, or only of this one
         self._server = assigned_server(key, servers) if len(rows) == servers else int(rows[0, 0])

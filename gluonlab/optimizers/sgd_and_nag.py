@@ -4,7 +4,8 @@ There are two momentum rules. Here w is the weight, g the gradient, rate the lea
 and v are states:
 
 - In MXNet's kernels, the momentum includes the rate: m' = momentum m - rate g, w' = w + m'.
-- In papers and PyTorch, it does not: v' = momentum v + g, w' = w - rate v'.
+- In papers and PyTorch, the momentum does not include the rate: v' = momentum v + g, w' = w - rate
+  v'.
 
 Both rules are equivalent while the rate is constant. When the rate changes, MXNet's rule still
 applies the old rate to earlier gradients. This module computes the second rule with MXNet's
@@ -99,8 +100,8 @@ class SGD(MomentumCorrection, mx.optimizer.SGD):  # type: ignore[misc]
 
     Sutskever et al., "On the importance of initialization and momentum in deep learning", 2013,
     section 2. This class accepts dense arrays and the arguments of mx.optimizer.SGD, and has the
-    same state, -rate v. With a constant rate or without momentum, results are bit-identical.
-    Example: ``gluon.Trainer(params, SGD(learning_rate=0.1, momentum=0.9))``.
+    same state, -rate v. With a constant rate or without momentum, its results are bit-identical to
+    those of MXNet's SGD. Example: ``gluon.Trainer(params, SGD(learning_rate=0.1, momentum=0.9))``.
     """
 
     # `gluonlab run` does not call this method. It uses `optimizer_step.MultiDeviceSGD`, which
@@ -141,7 +142,10 @@ class SGD(MomentumCorrection, mx.optimizer.SGD):  # type: ignore[misc]
     def update_with_tiny_rate(
         self, weight: nd.NDArray, grad: nd.NDArray, state: Any, lr: float, scale: float, ratio: float, wd: float
     ) -> None:
-        """Update with a rate close to 0. `rescale_momentum` returned ``scale`` and ``ratio``."""
+        """Update a weight with a rate close to 0.
+
+        ``scale`` and ``ratio`` are the results of `rescale_momentum`.
+        """
         momentum, target = state if has_master_copy(self, weight) else (state, weight)
         settings = dict(self.gradient_settings(), lr=scale, wd=wd, momentum=self.momentum * ratio)
         updated = nd.sgd_mom_update(target, grad.astype(target.dtype), momentum, **settings)

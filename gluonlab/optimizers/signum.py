@@ -9,7 +9,7 @@ from mxnet import nd
 
 
 class Signum(mx.optimizer.Signum):  # type: ignore[misc]
-    """Signum: steps of equal size, in the direction of the sign of the momentum.
+    """Signum, which takes steps of equal size in the direction of the momentum's sign.
 
     m = momentum m + (1 - momentum) (g + wd w), w = w - rate sign(m). Without momentum the optimizer
     is signSGD.

@@ -1,7 +1,7 @@
-"""Reads and sets what an optimizer keeps outside its state arrays: update counts, rates and more.
+"""Reads and sets values that an optimizer keeps outside its state arrays, such as update counts.
 
 A saved training state contains these values, because the next updates depend on them. The functions
-here read the values from one optimizer and set them in another.
+in this module read the values from one optimizer and set them in another.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _read_former_rate(extra_state: Mapping[str, nd.NDArray]) -> Optional[float]:
 
 
 def history_at(histories: Mapping[ElementRange, UpdateHistory], element: int) -> UpdateHistory:
-    """Return the history of an element, or that of the first range if none contains the element."""
+    """Return an element's history, or the first range's if no range contains the element."""
     first = next(iter(histories.values()))
     return next((h for (begin, end), h in histories.items() if begin <= element < end), first)
 
@@ -109,7 +109,7 @@ class SchedulerRewind:
 
 
 def read_extra_state(optimizer: mx.optimizer.Optimizer, key: Any) -> Dict[str, nd.NDArray]:
-    """Return a key's extra state: CPU copies of values that the optimizer stores elsewhere.
+    """Return a key's extra state: CPU copies of values outside its state arrays.
 
     - ``former_rate``, float64 (1,): the learning rate of the last update, for optimizers with
       momentum correction

@@ -1,1 +1,1 @@
-"""Folder with `sitecustomize`, which Python imports when it starts the user's program."""
+"""Folder that contains `sitecustomize`, which Python imports when the user's program starts."""

@@ -1,7 +1,8 @@
 """Lets a failed worker of the user's program exit without waiting for the other workers.
 
 By default, MXNet's kvstore waits at exit until all workers exit. A failed worker would therefore
-never exit, because the other workers wait for its gradients. The launcher stops the servers.
+never exit, because the other workers wait for its gradients. The servers need no barrier to stop,
+because the launcher stops them.
 
 Python imports a module named ``sitecustomize`` when it starts. `gluonlab.launch` puts this folder
 first in the program's PYTHONPATH. The program may use a different Python, so this file imports

@@ -95,7 +95,7 @@ def check_run_is_here(out: Optional[str], ran_on: str) -> None:
     """Raise RunError if rank 0 has moved to this host, but the run's folder is not here.
 
     Args:
-        out: the folder of the run, see --out; None without a folder
+        out: the folder of the run (--out); None if the run has no folder
         ran_on: the host on which rank 0 ran before
     """
     from gluonlab.runs.run_writer import has_run
