@@ -113,10 +113,10 @@ def choose_covering_shapes(worlds, seeds):
     return shapes
 
 
-def train_drawn_case(folder, seed, workers, devices, group=None, factor=1.0):
+def train_drawn_case(folder, seed, workers, devices, group=None, factor=1.0, kvstore=None):
     """Train as a rank of a group, or in this process only, then without the drawn split.
 
-    ``factor``: multiplies the learning rate.
+    ``factor``: multiplies the learning rate. ``kvstore``: replaces the drawn one.
     """
     settings, images = draw_training_settings(seed, workers, devices)
     if group is None and "strategy" in settings:
@@ -124,6 +124,7 @@ def train_drawn_case(folder, seed, workers, devices, group=None, factor=1.0):
     if group is None and "device_weights" in settings:
         settings["device_weights"] = ",".join([settings["device_weights"]] * workers)
     settings["lr"] *= factor
+    settings.update({} if kvstore is None else {"kvstore": kvstore})
     options = {} if group is None else {"group": group}
     device_count = devices if group else workers * devices
     config = TrainConfig(**settings, devices=f"cpu*{device_count}", out=str(folder))
