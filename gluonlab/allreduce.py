@@ -103,16 +103,17 @@ def _print_output(name: str, options: Dict[str, Any], as_json: bool = False) -> 
 def bench_command(as_json: bool, **options: Any) -> None:
     """Measure allreduce algorithms and MXNet's kvstores for several sizes.
 
-    All algorithms are measured in one run, in interleaved rounds. The columns are those of
-    nccl-tests, followed by the predicted time on this machine and the share of the memory limit.
+    The command measures all algorithms in one run, in interleaved rounds. The table contains the
+    columns of nccl-tests, the predicted time on this machine, and the achieved fraction of the
+    memory limit.
 
-    The memory limit is measured in the same run. An allreduce of N bytes on k CPU devices reads and
-    writes every replica at least once, 2kN bytes in all. It cannot be faster than all devices
-    together read and write memory. The last line of each size is the lower bound: no schedule has
-    a smaller predicted time.
+    The command measures the memory limit in the same run. An allreduce of N bytes on k CPU devices
+    reads and writes every replica at least once, which is a total of 2kN bytes. An allreduce cannot
+    be faster than all devices together can read and write these bytes. The last line for each size
+    is the lower bound: no schedule has a smaller predicted time.
 
-    chapter: the allreduce of Dive into Deep Learning. sharded-whole: whole arrays are summed on
-    different devices.
+    The algorithm chapter is the allreduce from Dive into Deep Learning. The algorithm sharded-whole
+    reduces whole arrays, each on one of the devices.
 
     \b
     gluonlab allreduce bench --devices cpu*4 --bytes 1KiB:64MiB --plot speed.png

@@ -54,7 +54,7 @@ EXAMPLE = "use gluonlab predict RUN_DIR IMAGE..."
 @click.option(
     "--misclassified",
     is_flag=True,
-    help="print the validation images that the run misclassifies, and write them to the image grid of --grid FILE  "
+    help="list the validation images that the run misclassified, and write them to an image grid (see --grid)  "
     f"[default: {DEFAULT_GRID}, or no file with --json or --csv]",
 )
 @click.option("--gpus", metavar="N", help="use N GPUs, or N CPU devices if there are no GPUs")

@@ -149,7 +149,7 @@ def path(sources: SourceTable, name: str, data_dir: Optional[str]) -> None:
 @click.option("--image-size", metavar="PIXELS", help=IMAGE_SIZE)
 @click.option("--workers", "-j", metavar="N", help=WORKERS)
 @click.option("--skip-corrupt", is_flag=True, help="skip images that cannot be decoded")
-@click.option("--val-split", metavar="SHARE", help=VAL_SPLIT)
+@click.option("--val-split", metavar="FRACTION", help=VAL_SPLIT)
 def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     """Decode the images of a data set once, and save their pixels.
 

@@ -133,8 +133,8 @@ def main(
     """Check this machine's software, GPUs, memory and disks for known issues.
 
     Each line of the output starts with ok, warning or fault. The command also prints the cause and
-    the fix of each warning and fault. The exit status is 1 if there is a fault, and otherwise 0. The
-    checks take less than five seconds without options, unless the machine is busy.
+    the fix of each warning and fault. The exit status is 1 if there is a fault, and otherwise 0. Without
+    options, the checks usually take less than five seconds.
     """
     if out_file is not None and not gpu_self_test:
         raise ConfigError(

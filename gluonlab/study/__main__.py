@@ -141,7 +141,9 @@ def _run_study(study: Study, options: Any, out: Optional[str], language: str, as
     ),
 )
 @click.option(
-    "--images", metavar="CxHxW", help="with --predict: shape of an image, such as 3x224x224  [default: the data set's]"
+    "--images",
+    metavar="CxHxW",
+    help="with --predict: shape of an image, such as 3x224x224  [default: the shape in the data set]",
 )
 @add_json_option()
 @click.option("--quiet", is_flag=True, help="do not print progress")
@@ -207,16 +209,17 @@ COMMANDS: Dict[str, click.Command] = {
         {"--sizes": "--batch-sizes"},
         """Measure how many steps, epochs and seconds each batch size needs to reach a target accuracy.
 
-        The learning rate is tuned for each batch size. The study finds the three regimes, and
-        compares errors at equal steps and at equal epochs. It writes figures, a page and all
-        measurements to its directory.
+        The study tunes the learning rate for each batch size. It finds the batch
+        sizes with perfect scaling, diminishing returns and stagnation, and compares errors after
+        equal numbers of steps and of epochs. The study writes figures, a page and all measurements to its
+        directory.
         """,
         option("--panels", "NAMES",
                f"data sets, separated by commas: {', '.join(batch_size.PANELS)}  [default: the downloaded "
                "data sets, or digits if there are none; with --quick: digits]"),
         option("--batch-sizes", "N,N",
                "global batch sizes to measure (images on all devices together)  [default: 1 to 1,024 for digits]"),
-        option("--target", "SHARE",
+        option("--target", "FRACTION",
                "target accuracy on the validation images  [default: 0.93 for digits]"),
         option("--seeds", "N", "number of training runs per batch size  [default: 7; with --quick: 4]"),
         option("--gpus", "N", "use N GPUs, or N CPU devices if there are no GPUs"),
