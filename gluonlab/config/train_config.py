@@ -302,12 +302,12 @@ class TrainConfig:
     )
     lr_decay: Optional[float] = SCHEDULE(
         real_number_check(0, below=1, above_minimum=True),
-        "factor by which the step schedule multiplies the learning rate (default: set by the recipe, or 0.1)",
+        "factor by which the step schedule multiplies the learning rate (default: as in the recipe, or 0.1)",
         metavar="FACTOR",
     )
     lr_decay_epochs: Optional[str] = SCHEDULE(
         check_epoch_list,
-        "epochs after which the step schedule reduces the learning rate (default: set by the recipe, or 1/2 and 3/4 "
+        "epochs after which the step schedule reduces the learning rate (default: as in the recipe, or 1/2 and 3/4 "
         "of the run)",
         metavar="E,E",
     )  # fmt: skip
