@@ -17,27 +17,41 @@ from gluonlab.config.renamed_settings import RENAMED_KVSTORES
 from gluonlab.errors import RunError
 from gluonlab.kvstores import TOPOLOGY_AWARE
 
-SIZE_HELP = "bytes per device: 46MB  1KiB,1MiB  1KiB:64MiB:2 (a range and its factor)"
+SIZE_HELP = (
+    "bytes per device: a size (46MB), a list (1KiB,1MiB), or a range and the factor between sizes (1KiB:64MiB:2)"
+)
 SCHEDULES = f"{', '.join(ALGORITHMS)}, {', '.join(TOPOLOGY_AWARE)}"
 ROUNDS, SEARCH_SECONDS = 7, 60
 
 _topology_argument = click.argument("topology", metavar="TOPOLOGY")
-_topology = option("--topology", "NAME", f"links for predictions and rings: {NAME_HELP}  [default: this machine]")
-_chunks = option("--chunks", "N", "divide each buffer into N chunks, if the algorithm supports it")
+_topology = option(
+    "--topology",
+    "NAME",
+    f"topology for predictions and for the order of rings; NAME is {NAME_HELP}  [default: this machine]",
+)
+_chunks = option("--chunks", "N", "divide each buffer into N chunks, if the algorithm supports chunks")
 _groups = option(
     "--groups",
     "RANKS",
-    "ranks in each group of the hierarchical algorithm, such as 0-3/4-7  [default: the topology's, or halves]",
+    "groups of ranks for the hierarchical algorithm, such as 0-3/4-7  [default: the topology's groups, or two halves]",
 )
-_dtype = option("--dtype", "TYPE", "float16, float32, float64 or int32  [default: float32]")
-_arrays = option("--arrays", "N", "divide each size over N arrays, like gradients  [default: 1]")
-_rounds = option("--rounds", "N", f"measurements for each table row  [default: {ROUNDS}]")
-_iters = option("--iters", "N", "allreduces per measurement  [default: as many as take 30 ms]")
-_warmup = option("--warmup", "N", "untimed allreduces before the first measurement  [default: 2 to 7, by speed]")
+_dtype = option("--dtype", "TYPE", "data type of the arrays: float16, float32, float64 or int32  [default: float32]")
+_arrays = option("--arrays", "N", "divide each size into N arrays, like the gradients of N parameters  [default: 1]")
+_rounds = option("--rounds", "N", f"number of measurements for each table row  [default: {ROUNDS}]")
+_iters = option("--iters", "N", "number of allreduces per measurement  [default: enough to take 30 ms]")
+_warmup = option(
+    "--warmup",
+    "N",
+    "number of untimed allreduces before the first measurement  [default: 2, or 7 for short allreduces]",
+)
 
 
-def _devices(default: str) -> Option:
-    return option("--devices", "SPEC", f"gpu:* gpu:0,2 cpu*4, or a number  [default: {default}]")
+def _devices() -> Option:
+    return option(
+        "--devices",
+        "SPEC",
+        f"devices to use, such as gpu:*, gpu:0,2 or cpu*4, or a number of GPUs  [default: {DEFAULT_DEVICES}]",
+    )
 
 
 def _bytes(default: str) -> Option:
@@ -64,35 +78,42 @@ def _print_output(name: str, options: Dict[str, Any], as_json: bool = False) -> 
 @command(
     "gluonlab allreduce bench", INTERRUPTED, most_used="--devices --bytes --algorithms --rounds --iters --plot --json"
 )
-@_devices(DEFAULT_DEVICES)
+@_devices()
 @_bytes(DEFAULT_SIZES)
 @option(
-    "--algorithms", "NAMES", f"all, or some of {SCHEDULES}, sharded-whole, chapter, local, device, nccl  [default: all]"
+    "--algorithms",
+    "NAMES",
+    f"algorithms, separated by commas: all, {SCHEDULES}, sharded-whole, chapter, local, device, nccl  [default: all]",
 )
 @_dtype
 @_arrays
-@option("--processes", "BACKENDS", "also measure with one process per device, with dist_sync, horovod or both")
+@option(
+    "--processes",
+    "BACKENDS",
+    "also measure one process per device with dist_sync, horovod, or both (dist_sync,horovod)",
+)
 @_rounds
 @_iters
 @_warmup
 @_topology
 @_chunks
 @_groups
-@option("--plot", "FILE", "plot time and busbw against size, in a new PNG file")
+@option("--plot", "FILE", "plot time and bus bandwidth against size in a new PNG file")
 @JSON_OPTION
 def bench_command(as_json: bool, **options: Any) -> None:
-    """Measure allreduce algorithms and MXNet's kvstores, by size.
+    """Measure allreduce algorithms and MXNet's kvstores for several sizes.
 
-    All algorithms are measured in one run, in interleaved rounds. The columns are those of
-    nccl-tests, followed by the predicted time on this machine and the share of the memory limit.
+    The command measures all algorithms in one run, in interleaved rounds. The table contains the
+    columns of nccl-tests, the predicted time on this machine, and the achieved fraction of the
+    memory limit.
 
-    The memory limit is measured in the same run. An allreduce of N bytes on k CPU devices reads and
-    writes every replica at least once, 2kN bytes in all. It cannot be faster than all devices
-    together read and write memory. The last line of each size is the lower bound: no schedule has
-    a smaller predicted time.
+    The command measures the memory limit in the same run. An allreduce of N bytes on k CPU devices
+    reads and writes every replica at least once, which is a total of 2kN bytes. An allreduce cannot
+    be faster than all devices together can read and write these bytes. The last line for each size
+    is the lower bound: no schedule has a smaller predicted time.
 
-    chapter: the allreduce of Dive into Deep Learning. sharded-whole: whole arrays are summed on
-    different devices.
+    The algorithm chapter is the allreduce from Dive into Deep Learning. The algorithm sharded-whole
+    reduces whole arrays, each on one of the devices.
 
     \b
     gluonlab allreduce bench --devices cpu*4 --bytes 1KiB:64MiB --plot speed.png
@@ -102,16 +123,21 @@ def bench_command(as_json: bool, **options: Any) -> None:
 
 @command("gluonlab allreduce draw")
 @click.argument("algorithm", metavar="ALGORITHM")
-@_devices(str(DRAWN_DEVICES))
-@option("--topology", "NAME", "also print predicted times on p3.16xlarge, another machine or m.json")
+@option("--devices", "SPEC", f"number of devices, or names such as gpu:* or gpu:0,2  [default: {DRAWN_DEVICES}]")
+@option(
+    "--topology",
+    "NAME",
+    "also print predicted times for a machine, such as p3.16xlarge, or a topology file, such as m.json",
+)
 @_chunks
 @_groups
-@option("--out-file", "FILE", "write a new .html page to step through, or an .svg image")
+@option("--out-file", "FILE", "write the drawing to a new .html page or .svg image")
 @LANGUAGE_OPTION
 def draw_command(**options: Any) -> None:
     """Show an allreduce step by step, as text or on an animated page.
 
-    ALGORITHM is ring, tree or another algorithm of allreduce bench. Nothing is run.
+    ALGORITHM is ring, tree or another algorithm of allreduce bench. The command does not run the
+    allreduce.
 
     \b
     gluonlab allreduce draw ring --devices 4 --out-file ring.html
@@ -124,18 +150,23 @@ def draw_command(**options: Any) -> None:
 @_topology_argument
 @option("--devices", "N", "use only N devices of the topology  [default: all]")
 @_bytes(f"{DEFAULT_SIZES}; with --hosts: 100MB")
-@option("--algorithms", "NAMES", f"all, or some of {SCHEDULES}  [default: all]")
+@option("--algorithms", "NAMES", f"algorithms, separated by commas: all, {SCHEDULES}  [default: all]")
 @click.option("--all", is_flag=True, default=None, help="print every algorithm for each size, not only the fastest")
-@option("--hosts", "N,N", "predict one size on several numbers of hosts; 1:128 doubles from 1 to 128")
+@option("--hosts", "N,N", "predict the times for one size on several numbers of hosts; 1:128 means 1, 2, 4, ... 128")
 @_chunks
 @_groups
-@option("--plot", "FILE", "plot time and busbw against size, or with --hosts against ranks, as PNG")
+@option(
+    "--plot",
+    "FILE",
+    "plot time and bus bandwidth against size in a new PNG file; with --hosts, plot them against the number of ranks",
+)
 @JSON_OPTION
 def simulate_command(as_json: bool, **options: Any) -> None:
     """Predict allreduce times on a machine that you don't have.
 
-    TOPOLOGY is p3.16xlarge, p3.16xlarge*8 for eight such hosts, another named topology, or a file
-    m.json of gluonlab bench links. A cost model predicts the times. Nothing is run.
+    TOPOLOGY is a machine such as p3.16xlarge, several hosts such as p3.16xlarge*8, or a topology
+    file from gluonlab bench links, such as m.json. A cost model predicts the times. The command
+    does not run any allreduce.
 
     \b
     gluonlab allreduce simulate p3.16xlarge --bytes 46MB
@@ -148,14 +179,16 @@ def simulate_command(as_json: bool, **options: Any) -> None:
 @_topology_argument
 @option("--devices", "N", "use only N devices of the topology  [default: all]")
 @_bytes(COST_SIZES)
-@option("--seconds", "N", f"time limit of the search for each number of steps  [default: {SEARCH_SECONDS}]")
-@option("--out-file", "FILE", "write the schedules and their links to f.json, for --topology")
+@option("--seconds", "N", f"time limit for each number of steps that the search tries  [default: {SEARCH_SECONDS}]")
+@option(
+    "--out-file", "FILE", "write the schedules and the topology to a new file, such as f.json, for use with --topology"
+)
 @JSON_OPTION
 def solve_command(as_json: bool, **options: Any) -> None:
-    """Search for the fastest allreduce schedules on a topology.
+    """Search for the fastest allreduce schedules for a topology.
 
-    The search also finds lower bounds. TOPOLOGY is p3.16xlarge, another machine of one host, or a
-    file m.json of gluonlab bench links.
+    The search also finds lower bounds. TOPOLOGY is a machine with one host, such as p3.16xlarge, or
+    a topology file from gluonlab bench links, such as m.json.
 
     \b
     gluonlab allreduce solve p3.16xlarge --bytes 1KiB:1GiB:4 --out-file f.json
@@ -168,7 +201,7 @@ def solve_command(as_json: bool, **options: Any) -> None:
     "--simulate", "NAME",
     "predict instead of measuring; NAME is a machine such as p3.16xlarge, or a topology file such as m.json",
 )  # fmt: skip
-@_devices(DEFAULT_DEVICES)
+@_devices()
 @_bytes(DEFAULT_SIZES)
 @_dtype
 @_arrays
@@ -180,8 +213,8 @@ def solve_command(as_json: bool, **options: Any) -> None:
 def choose_command(as_json: bool, **options: Any) -> None:
     """Show which algorithm --kvstore auto chooses for each size.
 
-    All algorithms are measured, to show whether auto chose the fastest. With --simulate, times are
-    only predicted.
+    The command measures all algorithms to show whether auto chose the fastest algorithm. With
+    --simulate, the command only predicts the times.
     """
     _print_output("show_choices", options, as_json)
 

@@ -45,22 +45,26 @@ EXAMPLE = "use gluonlab predict RUN_DIR IMAGE..."
 )
 @click.argument("run", required=False, metavar="RUN_DIR")
 @click.argument("images", nargs=-1, metavar="IMAGE...")
-@click.option("--top-k", metavar="K", help=f"classes to print for each image  [default: {DEFAULT_TOP_K}]")
+@click.option("--top-k", metavar="K", help=f"number of classes to print for each image  [default: {DEFAULT_TOP_K}]")
 @add_json_option()
 @click.option("--csv", "as_csv", is_flag=True, help="print the result on standard output as CSV")
-@click.option("--grid", metavar="FILE", help="write a PNG image grid with classes and probabilities")
+@click.option(
+    "--grid", metavar="FILE", help="write a grid of the images with their classes and probabilities to a new PNG file"
+)
 @click.option(
     "--misclassified",
     is_flag=True,
-    help="show the run's misclassified validation images, and write them to an image grid, unless --json or --csv "
-    f"is given  [default: {DEFAULT_GRID}]",
+    help="list the validation images that the run misclassified, and write them to an image grid (see --grid)  "
+    f"[default: {DEFAULT_GRID}, or no file with --json or --csv]",
 )
 @click.option("--gpus", metavar="N", help="use N GPUs, or N CPU devices if there are no GPUs")
-@click.option("--devices", metavar="SPEC", help="devices by name: gpu:0,2 gpu:* cpu cpu*4")
-@click.option("--threads", metavar="N", help="threads per CPU device")
-@click.option("--batch-size", "-b", metavar="N", help="images per device and batch  [default: the run's]")
-@click.option("--data-dir", metavar="DIR", help="directory of the data set's files, for --misclassified")
-@click.option("--workers", "-j", metavar="N", help="processes that decode images  [default: one per core]")
+@click.option("--devices", metavar="SPEC", help="devices to use, such as gpu:0,2, gpu:*, cpu or cpu*4")
+@click.option("--threads", metavar="N", help="number of threads per CPU device")
+@click.option(
+    "--batch-size", "-b", metavar="N", help="number of images per device and batch  [default: the run's batch size]"
+)
+@click.option("--data-dir", metavar="DIR", help="with --misclassified: directory with the files of the data set")
+@click.option("--workers", "-j", metavar="N", help="number of processes that decode images  [default: one per core]")
 @click.option("--skip-corrupt", is_flag=True, default=None, help="skip images that cannot be decoded")
 def main(
     run: Optional[str],
@@ -74,7 +78,7 @@ def main(
 ) -> None:
     """Classify images with a finished run.
 
-    RUN_DIR is a run directory of gluonlab run. IMAGE is an image file, a folder of images, or -
+    RUN_DIR is the run directory of a finished run. IMAGE is an image file, a folder of images, or -
     for an image on standard input.
     """
     if run is None:

@@ -45,15 +45,17 @@ MOST_USED = """
 @click.option(
     "--autoresume",
     is_flag=True,
-    help="resume the run in --out if it exists; otherwise, start it. Without --checkpoint-every, save each epoch",
+    help="resume the run in --out if there is one; otherwise, start a new run. The run saves a checkpoint after each "
+    "epoch, or at the interval of --checkpoint-every",
 )
 @add_json_option()
 @run_commands.add_quiet_option
 def main(save_config: Optional[str], autoresume: bool, as_json: bool, quiet: bool, **settings: Any) -> None:
-    """Train a Gluon CNN on several devices.
+    """Train a Gluon CNN on one or more devices.
 
-    Without options: LeNet on the built-in handwritten digits, on the first GPU or on the CPU.
-    Settings that are not given come from the recipe of the data set and model: see gluonlab list.
+    Without any options, the command trains LeNet on the built-in handwritten digits, on the first
+    GPU or on the CPU. The recipe of the data set and the model provides the settings that you do
+    not pass (see gluonlab list).
     """
     if settings["model"] == "gluoncv:?":
         click.echo(_format_gluoncv_names())

@@ -19,9 +19,9 @@ from gluonlab.config.renamed_settings import RENAMED_OPTIONS  # noqa: E402
 PAGE = ROOT / "docs" / "options.md"
 HEAD = """# Options
 
-All options of all commands, as `--help-all` prints them. An option with two names, such as
-`--flip` and `--no-flip`, may be turned off again on a command line after a file of
-[settings](running.md#settings-in-a-file).
+This page lists all options of all commands, as `--help-all` prints them. If a
+[settings file](running.md#settings-in-a-file) turns on a flag such as `--flip`, the opposite flag,
+such as `--no-flip`, turns it off again on the command line.
 
 <!-- made by tools/options_page.py; a test compares -->
 """

@@ -38,18 +38,25 @@ from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
     "gluonlab bench processes", INTERRUPTED, renamed={"--network": "--model", "--gpus": "--device-counts", **OLD_NAMES}
 )
 @measurement_options(_scaling.ROUNDS)
-@option("--model", "NAME", f"one of {', '.join(_scaling.MODELS)}", "lenet")
-@option("--scaling", "KIND", "weak: constant batch per device; strong: constant global batch", _scaling.WEAK)
-@option("--processes", "N,N", "numbers of processes", _scaling.PROCESSES)
-@option("--device-counts", "N,N", "number of devices per process", _scaling.DEVICE_COUNTS)
-@option("--backends", "NAMES", "backends for gradient reduction over processes", ",".join(BACKENDS))
+@option("--model", "NAME", f"model to measure: {', '.join(_scaling.MODELS)}", "lenet")
+@option(
+    "--scaling",
+    "KIND",
+    "kind of scaling: weak (constant batch size per device) or strong (constant global batch size)",
+    _scaling.WEAK,
+)
+@option("--processes", "N,N", "numbers of processes to measure", _scaling.PROCESSES)
+@option("--device-counts", "N,N", "numbers of devices per process to measure", _scaling.DEVICE_COUNTS)
+@option(
+    "--backends", "NAMES", "backends that reduce gradients between processes, separated by commas", ",".join(BACKENDS)
+)
 def processes_command(
     run_options: MeasurementOptions, model: str, scaling: str, processes: str, device_counts: str, backends: str
 ) -> None:
-    """Measure throughput by the number of processes and devices.
+    """Measure throughput for several numbers of processes and devices.
 
-    All processes run on this host, on CPU devices with one thread each. Missed targets are
-    reported, and do not change the exit status.
+    All processes run on this host, on CPU devices with one thread each. The command
+    reports missed targets, but missed targets do not change the exit status.
     """
     layouts = _scaling.parse_layouts(model, scaling, processes, device_counts, backends)
     # keys of the record, which earlier versions also read
@@ -62,15 +69,15 @@ def processes_command(
 
 @command("gluonlab bench strategies", INTERRUPTED, renamed={"--network": "--model", **OLD_NAMES})
 @measurement_options(_splits.ROUNDS)
-@option("--model", "NAME", f"one of {', '.join(_splits.TASKS)}", "resnet18")
-@option("--microbatches", "N", "microbatches of a pipeline's batch", str(_splits.DEFAULT_MICROBATCHES))
+@option("--model", "NAME", f"model to measure: {', '.join(_splits.TASKS)}", "resnet18")
+@option("--microbatches", "N", "number of microbatches per batch in pipelines", str(_splits.DEFAULT_MICROBATCHES))
 @DEVICES_OPTION
 def strategies_command(run_options: MeasurementOptions, model: str, microbatches: str, devices: Optional[str]) -> None:
     """Measure every parallel strategy on one model.
 
     The columns are step time, traffic, memory and pipeline bubbles. The strategies run on two CPU
-    devices with one thread each, or on --devices. One device is the baseline. Missed targets are
-    reported, and do not change the exit status.
+    devices with one thread each, or on --devices. One device is the baseline. The command
+    reports missed targets, but missed targets do not change the exit status.
     """
     task = _splits.find_task(model)
     parts = _splits.check_microbatches(microbatches, task)
@@ -90,28 +97,32 @@ def strategies_command(run_options: MeasurementOptions, model: str, microbatches
     most_used="--devices --microbatches --stages-per-device --costs --draw --out-file --json",
     renamed=OLD_NAMES,
 )
-@option("--devices", "SPEC", f"gpu:* gpu:0,2 cpu*4, or a number  [default: {_pipeline.DEFAULT_DEVICES}]")
-@option("--microbatches", "N", f"microbatches of a batch  [default: {_pipeline.DEFAULT_MICROBATCHES}]")
+@option(
+    "--devices", "SPEC", f"number of devices, or names such as gpu:* or gpu:0,2  [default: {_pipeline.DEFAULT_DEVICES}]"
+)
+@option("--microbatches", "N", f"number of microbatches per batch  [default: {_pipeline.DEFAULT_MICROBATCHES}]")
 @option(
     "--stages-per-device",
     "N",
-    f"stages per device, for interleaved or sequential  [default: {_pipeline.INTERLEAVED_STAGES} or 1]",
+    f"number of stages per device in the interleaved or sequential schedule  [default: {_pipeline.INTERLEAVED_STAGES} "
+    "for interleaved, else 1]",
 )
 @option(
     "--costs",
     "MS,MS",
-    "milliseconds of forward and backward pass per device, optionally also of a transfer and the "
-    "update: 10,20,0.5,1; or per stage: 10,20/12,24  [default: 1,2]",
+    "milliseconds per device for the forward and backward pass (10,20), and optionally for a transfer and the update "
+    "(10,20,0.5,1); to set different costs for each stage, use slashes (10,20/12,24)  [default: 1,2]",
 )
-@option("--draw", "SCHEDULE", f"draw one schedule, as text: {', '.join(SCHEDULES)}")
-@option("--out-file", "FILE", "with --draw: write a new .html page to step through, or an .svg image")
+@option("--draw", "SCHEDULE", f"draw a schedule as text: {', '.join(SCHEDULES)}")
+@option("--out-file", "FILE", "with --draw: write the drawing to a new .html page or .svg image")
 @LANGUAGE_OPTION
 @JSON_OPTION
 def pipeline_command(as_json: bool, **options: Optional[str]) -> None:
     """Predict the times of pipeline schedules, or draw one schedule.
 
-    A drawing shows when each device computes, waits, and keeps activations. Nothing is run. A model
-    is cut into stages, one or several per device, and a batch into microbatches.
+    A drawing shows when each device computes, waits, and keeps activations. The command does not
+    train a model. Each device has one or more stages of the model, and each batch is divided into
+    microbatches.
 
     \b
     gluonlab bench pipeline --devices 4 --microbatches 8

@@ -44,7 +44,8 @@ def add_config_file_option(function: Callable[..., None]) -> Callable[..., None]
 
     return click.option(
         "--config", metavar="FILE", callback=read, is_eager=True, expose_value=False,
-        help="settings from a TOML or JSON file, or a run's config.json; command-line options override them",
+        help="read settings from a TOML or JSON file, such as a run's config.json; options on the command line "
+        "override the file",
     )(function)  # fmt: skip
 
 

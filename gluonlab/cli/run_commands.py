@@ -25,7 +25,7 @@ from gluonlab.config.option_checks import check_size_in_bytes, whole_number_chec
 from gluonlab.config.renamed_settings import RENAMED_OPTIONS, opposite_option
 from gluonlab.errors import ConfigError
 from gluonlab.plain_text import json_text, wrap_entry
-from gluonlab.training.check_evaluation import EVALUATION_OPTIONS, read_evaluated_run
+from gluonlab.training.check_evaluation import EVAL_FIELDS, EVALUATION_OPTIONS, read_evaluated_run
 
 FIELDS = [field.name for field in dataclasses.fields(TrainConfig)]
 RUN_ONLY = dict.fromkeys(("--autoresume", "--save-config"), "works only with gluonlab run")
@@ -33,19 +33,27 @@ add_quiet_option = click.option("--quiet", is_flag=True, help="print only the su
 
 
 def _command(
-    name: str, without: Collection[str], reason: str, most_used: str, helps: Mapping[str, str] = MappingProxyType({})
+    name: str,
+    without: Collection[str],
+    reason: str,
+    most_used: str,
+    helps: Mapping[str, str] = MappingProxyType({}),
+    from_run: Collection[str] = (),
 ) -> Callable[..., Command]:
     """Return a decorator like `command`, for a command with the settings of a run.
 
     ``without``: the settings for which the command has no options; ``reason``: why it has none.
     ``helps``: help texts that differ from those of gluonlab run, by name of the setting.
+    ``from_run``: the settings whose default is the value in the run.
     """
     options = [form for setting in without for form in (option_name(setting), opposite_option(option_name(setting)))]
     refused = {**dict.fromkeys(options, reason), **RUN_ONLY}
     make_command = command(
         name, interrupted="nothing was written", most_used=most_used, renamed=RENAMED_OPTIONS, refused=refused
     )
-    return lambda function: make_command(add_config_options(add_config_file_option(function), without, helps))
+    return lambda function: make_command(
+        add_config_options(add_config_file_option(function), without, helps, from_run=from_run)
+    )
 
 
 @_command(
@@ -54,14 +62,15 @@ def _command(
     "has no effect on an evaluation, which uses the run's setting",
     most_used="--gpus --devices --batch-size --data-dir --confusion --export --out --json",
     helps={"out": "directory for the files of --confusion and --export (default: RUN_DIR)"},
+    from_run=EVAL_FIELDS,
 )
 @click.argument("run_dir", metavar="RUN_DIR")
 @add_json_option()
 def evaluate(run_dir: str, as_json: bool, **settings: Any) -> None:
     """Evaluate a finished run on its validation images.
 
-    RUN_DIR is the directory of the run. The evaluated parameters are from the last epoch, or from the
-    best epoch if the run used --patience.
+    RUN_DIR is the directory of the run. The command evaluates the parameters of the last epoch, or
+    of the best epoch if the run used --patience.
     """
     TrainConfig(**given_settings(settings))  # checks the settings before the run is read
     read_evaluated_run(Path(run_dir))
@@ -76,6 +85,8 @@ def evaluate(run_dir: str, as_json: bool, **settings: Any) -> None:
     ["out"],
     "cannot change: a run resumes in its own directory",
     most_used="--gpus --devices --batch-size --strategy --kvstore --workers --checkpoint-every --json --quiet",
+    helps={"batch_size": "number of images per device and step (default: the global batch size stays the same)"},
+    from_run=FIELDS,
 )
 @click.argument("run_dir", metavar="RUN_DIR")
 @add_json_option()
@@ -83,8 +94,8 @@ def evaluate(run_dir: str, as_json: bool, **settings: Any) -> None:
 def resume(run_dir: str, as_json: bool, quiet: bool, **settings: Any) -> None:
     """Resume an interrupted run from its last checkpoint.
 
-    RUN_DIR is the directory of the run. You can use other devices than before. Settings that would
-    change the training, such as --lr, must stay the same.
+    RUN_DIR is the directory of the run. You can choose different devices and more
+    --epochs. Other settings that affect the results, such as --lr, must stay the same.
     """
     TrainConfig(**given_settings(settings))  # checks the settings before the run is read
     _check_resumable(run_dir)
@@ -112,16 +123,16 @@ def _check_resumable(folder: str) -> None:
     ["gpus", "devices", "require_gpu", "device_weights"],
     "has no effect: gluonlab compare chooses the devices",
     most_used="--dataset --data-dir --model --batch-size --epochs --lr --kvstore --strategy --out --json --quiet",
-    helps={"out": "new directory for the table and the runs (default: one below runs/)"},
+    helps={"out": "new directory for the table and the runs (default: a new directory in runs/)"},
 )
 @click.argument("counts", metavar="N,N")
 @add_json_option()
 @add_quiet_option
 def compare(counts: str, as_json: bool, quiet: bool, **settings: Any) -> None:
-    """Train with each number of GPUs, such as 1,2,4, and print a table.
+    """Train once for each number of GPUs, such as 1,2,4, and print a table.
 
-    Without GPUs, CPU devices are used. All runs have the same --batch-size per device, or the same
-    --global-batch-size.
+    If the machine has no GPUs, the command uses CPU devices. All runs have the same
+    --batch-size per device, or the same --global-batch-size.
     """
     device_counts = _parse_device_counts(counts)
     config = TrainConfig(**given_settings(settings))
@@ -161,15 +172,15 @@ RANGE_TEST_SETTINGS = [
     RANGE_TEST_SETTINGS,
     "has no effect on a learning-rate range test",
     most_used="--steps --gpus --devices --dataset --data-dir --model --batch-size --optimizer --momentum --out --json",
-    helps={"out": "new directory for the plot and the numbers (default: one below runs/)"},
+    helps={"out": "new directory for the plot and the measurements (default: a new directory in runs/)"},
 )
-@click.option("--steps", metavar="N", default="100", help="training steps, at least 20  [default: 100]")
+@click.option("--steps", metavar="N", default="100", help="number of training steps, at least 20  [default: 100]")
 @add_json_option()
 def find_lr(steps: str, as_json: bool, **settings: Any) -> None:
-    """Find a learning rate by a range test.
+    """Find a learning rate with a range test.
 
-    The learning rate grows from step to step until the loss diverges. A plot of the test is written
-    to the directory --out.
+    The learning rate increases with every step until the loss diverges. The command writes a plot
+    of the test to the directory --out.
     """
     config = TrainConfig(**given_settings(settings))
     count = whole_number_check(1)("--steps", steps)
@@ -193,10 +204,10 @@ def find_lr(steps: str, as_json: bool, **settings: Any) -> None:
 @add_json_option()
 @add_quiet_option
 def find_batch_size(memory_limit: str, as_json: bool, quiet: bool, **settings: Any) -> None:
-    """Find the largest --batch-size whose training fits in BYTES, such as 4G.
+    """Find the largest --batch-size for which training fits into BYTES of memory, such as 4G.
 
-    For CPU devices, BYTES is the memory of the process. For GPUs, it is the memory of each GPU,
-    without CUDA's context.
+    For CPU devices, BYTES limits the memory of the process. For GPUs, BYTES limits the memory on
+    each GPU, not counting CUDA's context.
     """
     budget = check_size_in_bytes("BYTES", memory_limit)
     config = TrainConfig(**given_settings(settings))

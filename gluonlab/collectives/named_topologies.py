@@ -384,9 +384,7 @@ NETWORKS: Dict[str, HostNetwork] = {
 # --- by name
 
 FILE_HELP = "a file such as m.json, which gluonlab bench links --save FILE writes"
-NAME_HELP = (
-    f"{', '.join(TOPOLOGIES)}; NAME*HOSTS for several of Amazon's machines, such as p3.16xlarge*8; or {FILE_HELP}"
-)
+NAME_HELP = f"{', '.join(TOPOLOGIES)}; several Amazon instances, such as p3.16xlarge*8; or {FILE_HELP}"
 
 
 def make_topology(name: str, world_size: Optional[int] = None) -> Topology:

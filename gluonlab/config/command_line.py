@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from types import MappingProxyType
 from typing import Any, Callable, Collection, Dict, List, Mapping, Tuple
 
@@ -21,6 +22,7 @@ FILE_SETTINGS_KEY, DISABLED_FLAGS_KEY = "gluonlab.from_file", "gluonlab.turned_o
 # name of a setting -> the settings that may not be given together with it
 EXCLUDED_SETTINGS = {name: {a, b} - {name} for a, b, _ in MUTUALLY_EXCLUSIVE for name in (a, b)}
 
+DEFAULT_PATTERN = re.compile(r"(?<=[([]default: )[^()\]]*(?=[)\]]$)")  # the default at the end of a help text
 SHORT_OPTIONS = {"batch_size": ("-b",), "workers": ("-j",)}
 
 
@@ -51,12 +53,14 @@ def add_config_options(
     without: Collection[str] = (),
     helps: Mapping[str, str] = MappingProxyType({}),
     without_group: str = "",
+    from_run: Collection[str] = (),
 ) -> Callable[..., None]:
     """Add an option for every field of TrainConfig to a command.
 
     An option that the user does not give has the value None. ``without`` and ``without_group``:
     fields, and a group of fields such as ``output``, for which no options are added. ``helps``:
-    field -> its help text in this command, if it differs from the usual one.
+    field -> its help text in this command, if it differs from the usual one. ``from_run``: fields
+    whose default in this command is the value in an existing run.
     """
     for field in reversed(dataclasses.fields(TrainConfig)):
         name, metadata, attributes = option_name(field.name), field.metadata, {}
@@ -72,6 +76,8 @@ def add_config_options(
             attributes["metavar"] = metadata["metavar"]
             # The default is part of the help text, because click's own format is different.
             help += "" if field.default is None else f"  [default: {field.default}]"
+        if field.name in from_run and field.name not in helps:
+            help = DEFAULT_PATTERN.sub("the run's value", help)
         function = click.option(
             name, *short, field.name, cls=SettingOption, heading=metadata["group"].capitalize(),
             default=None, help=help, **attributes,

@@ -59,8 +59,13 @@ def _make_field(group: str, check: Check, help: str, *, default: Any = None, met
     return dataclasses.field(default=default, metadata=metadata)
 
 
-GROUPS = ("devices", "parallelism", "data", "model", "batch", "optimizer", "gradient reduction", "output")
-DEVICES, SPLITTING, DATA, NETWORK, BATCH, OPTIMIZER, SUMMING, OUTPUT = (partial(_make_field, group) for group in GROUPS)
+GROUPS = (
+    "devices", "parallelism", "data", "augmentation", "model", "batch", "optimizer", "learning rate",
+    "gradient reduction", "output",
+)  # fmt: skip
+DEVICES, SPLITTING, DATA, AUGMENTATION, NETWORK, BATCH, OPTIMIZER, SCHEDULE, SUMMING, OUTPUT = (
+    partial(_make_field, group) for group in GROUPS
+)
 
 
 # arguments of `gluonlab.train` that are not settings
@@ -137,221 +142,256 @@ class TrainConfig:
             other.
     """
 
-    gpus: Optional[int] = DEVICES(check_gpu_count, "number of GPUs; if the machine has no GPUs, number of CPU devices")
-    devices: Union[str, Sequence[str], None] = DEVICES(
-        check_device_names, "devices by name: gpu:0,2 gpu:* gpu:[0-3] cpu cpu*4", metavar="SPEC"
+    gpus: Optional[int] = DEVICES(
+        check_gpu_count, "number of GPUs to use; if the machine has no GPUs, gluonlab uses N CPU devices instead"
     )
+    devices: Union[str, Sequence[str], None] = DEVICES(
+        check_device_names, "devices to use, such as gpu:0,2 or cpu*4; gpu:* uses all GPUs, and gpu:[0-3] "
+        "uses GPUs 0 to 3", metavar="SPEC",
+    )  # fmt: skip
     require_gpu: Optional[bool] = DEVICES(
         check_flag,
         "exit with an error if no GPU is found, instead of using CPU devices (default: only in "
         "SageMaker jobs on machines with GPUs)",
     )
     threads: Optional[int] = DEVICES(
-        whole_number_check(1, 1024), "threads per CPU device (default: all cores for a single device, else 1)"
+        whole_number_check(1, 1024),
+        "number of threads per CPU device (default: one per core for a single device, otherwise 1)",
     )
     dtype: str = DEVICES(
-        check_type_name, "float32, or float16 for mixed precision; float16 needs GPUs and scales the loss",
+        check_type_name,
+        "data type for training: float32, or float16 for mixed precision; float16 requires GPUs and uses loss scaling",
         default="float32", metavar="TYPE",
     )  # fmt: skip
     seed: int = DEVICES(
         whole_number_check(0, 2**32 - 1),
-        "random seed; runs with the same seed are bit-identical, on GPUs with --deterministic", default=0,
+        "random seed; runs with the same seed are bit-identical (on GPUs, only with --deterministic)", default=0,
     )  # fmt: skip
     deterministic: bool = DEVICES(
-        check_flag, "use only deterministic algorithms on GPUs; CPU devices are deterministic for the same --threads",
-        default=False,
+        check_flag, "use only deterministic algorithms on GPUs; on CPU devices, runs with the same --threads are "
+        "always deterministic", default=False,
     )  # fmt: skip
     tf32: Optional[bool] = DEVICES(
-        check_flag, "allow TF32 on GPUs of compute capability 8.0 and newer; faster, but results agree "
-        "between numbers of GPUs only to 1e-3 (default: no)",
+        check_flag, "allow TF32 on GPUs of compute capability 8.0 and newer; TF32 is faster, but results for "
+        "different numbers of GPUs agree only to within 1e-3 (default: no)",
     )  # fmt: skip
     strategy: str = SPLITTING(
-        check_text, "data parallelism, model parallelism by layers, tensor or pipeline parallelism", default="data",
-        metavar="data|layers|tensor|pipeline",
+        check_text, "parallel strategy: data, tensor or pipeline parallelism, or naive model parallelism (layers)",
+        default="data", metavar="data|layers|tensor|pipeline",
     )  # fmt: skip
     pipeline_parallel: Optional[int] = SPLITTING(
-        whole_number_check(2), "devices of each pipeline; further devices hold replicas (default: all)"
+        whole_number_check(2),
+        "number of devices per pipeline; each group of N devices trains one model replica (default: all)",
     )
-    cut: Optional[str] = SPLITTING(check_layer_list, "layer indices at which stages 2, 3, ... start", metavar="N,N")
+    cut: Optional[str] = SPLITTING(
+        check_layer_list, "indices of the layers at which stages 2, 3, ... start (default: chosen by --balance)",
+        metavar="N,N",
+    )  # fmt: skip
     balance: Optional[str] = SPLITTING(
-        check_text, "balance stages by time or memory (default: layers by memory, pipeline by time)",
-        metavar="time|memory",
+        check_text, "balance the stages by time or by memory (default: memory for --strategy layers, time for "
+        "--strategy pipeline)", metavar="time|memory",
     )  # fmt: skip
     pipeline_schedule: Optional[str] = SPLITTING(
         check_text, "pipeline schedule: 1f1b, gpipe, interleaved or sequential (default: 1f1b)", metavar="NAME"
     )
     stages_per_device: Optional[int] = SPLITTING(
-        whole_number_check(1), "pipeline stages per device of an interleaved schedule (default: 2)"
+        whole_number_check(1),
+        "number of stages per device in an interleaved or sequential pipeline (default: 2 for interleaved, else 1)",
     )
     tensor_parallel: Optional[int] = SPLITTING(
-        whole_number_check(2), "devices that share each layer; further devices hold replicas (default: all)"
+        whole_number_check(2),
+        "number of devices that share each layer; each group of N devices trains one model replica (default: all)",
     )
     tensor_parallel_mode: Optional[str] = SPLITTING(
-        check_text, "shard layers by output (column), by input (row), or alternately (default: both)",
-        metavar="column|row|both",
+        check_text, "shard each layer by its outputs (column) or its inputs (row), or alternate between the two "
+        "(default: both)", metavar="column|row|both",
     )  # fmt: skip
     dataset: str = DATA(check_text, "data set (see gluonlab list)", default="digits", metavar="NAME")
     data_dir: Optional[str] = DATA(
-        check_text, "directory of the data set's files (default: where gluonlab data saves them)", metavar="DIR"
+        check_text,
+        "directory with the files of the data set (default: the download directory of gluonlab data)",
+        metavar="DIR",
     )
     image_size: Optional[int] = DATA(
-        IMAGE_SIZE, "resize images to this size (default: the files' size, at most 224)", metavar="PIXELS"
-    )
-    workers: Optional[int] = DATA(DECODERS, "image decoding processes (default: one per core)")
+        IMAGE_SIZE, "resize and crop images to this width and height (default: the original size, but at most 224)",
+        metavar="PIXELS",
+    )  # fmt: skip
+    workers: Optional[int] = DATA(DECODERS, "number of processes that decode images (default: one per core)")
     resizer: Optional[str] = DATA(
-        check_text, "library that resizes images: cykooz (default if installed) or pillow", metavar="NAME"
+        check_text, "library for resizing images: cykooz or pillow (default: cykooz if it is installed)", metavar="NAME"
     )
-    skip_corrupt: bool = DATA(check_flag, "decode all files first, and skip corrupt ones", default=False)
+    skip_corrupt: bool = DATA(
+        check_flag, "decode all image files before training, and skip corrupt files", default=False
+    )
     val_split: Optional[float] = DATA(
         SHARE, "fraction of each class's training images to hold out for validation", metavar="FRACTION"
     )
-    random_resized_crop: Optional[bool] = DATA(
-        check_flag, "train on random, resized crops, decoded again in every epoch"
+    random_resized_crop: Optional[bool] = AUGMENTATION(
+        check_flag, "train on random crops, resized to the image size; the images are decoded again in every epoch"
     )
-    crop_padding: Optional[int] = DATA(whole_number_check(0, 1024), "random shifts of up to N pixels; 0 disables them")
-    flip: Optional[bool] = DATA(check_flag, "flip half of the images horizontally, at random")
-    mixup: Optional[float] = DATA(
-        real_number_check(0, LARGEST_NUMBER), "mixup, Beta(ALPHA, ALPHA) weights; 0 disables it", metavar="ALPHA",
+    crop_padding: Optional[int] = AUGMENTATION(
+        whole_number_check(0, 1024), "shift each training image randomly by up to N pixels; 0 disables the shifts"
+    )
+    flip: Optional[bool] = AUGMENTATION(check_flag, "flip each training image horizontally with a probability of 1/2")
+    mixup: Optional[float] = AUGMENTATION(
+        real_number_check(0, LARGEST_NUMBER), "mix pairs of training images with weights drawn from Beta(ALPHA, "
+        "ALPHA); 0 disables mixup", metavar="ALPHA",
     )  # fmt: skip
-    normalize: Optional[str] = DATA(
-        check_color_normalization, "normalize colors by imagenet, cifar10, mnist, none, or means/deviations "
-        "M,M,M/S,S,S", metavar="NAME",
+    normalize: Optional[str] = AUGMENTATION(
+        check_color_normalization, "normalize colors with the statistics of imagenet, cifar10 or mnist, with your own "
+        "means and standard deviations (M,M,M/S,S,S), or not at all (none)", metavar="NAME",
     )  # fmt: skip
-    prefetch: int = DATA(whole_number_check(0), "batches to load in advance", default=2)
+    prefetch: int = DATA(whole_number_check(0), "number of batches to load in advance", default=2)
     device_cache_bytes: int = DATA(
-        check_size_in_bytes, "cache the data set on the devices if it is at most this large; 0 disables it",
+        check_size_in_bytes, "largest size of a data set to cache on the devices; 0 disables the cache",
         default=256 * 2**20, metavar="BYTES",
     )  # fmt: skip
     model: Optional[str] = NETWORK(
         check_text, "model (see gluonlab list), or gluoncv:NAME (default: depends on the data set)",
         metavar="NAME",
     )  # fmt: skip
-    pretrained: Optional[str] = NETWORK(check_text, "file of pretrained parameters of the same model", metavar="FILE")
-    recipe: Optional[str] = NETWORK(
-        check_text, "defaults for other settings: quick, published, ... (see gluonlab list)", metavar="NAME"
+    pretrained: Optional[str] = NETWORK(
+        check_text, "load pretrained parameters of the same model from FILE", metavar="FILE"
     )
-    sync_bn: bool = NETWORK(check_flag, "compute BatchNorm statistics over the batch on all devices", default=False)
-    batch_size: Optional[int] = BATCH(whole_number_check(1), "images per device and step (default: the recipe's)")
+    recipe: Optional[str] = NETWORK(
+        check_text, "use the defaults of a recipe, such as quick or published (see gluonlab list)", metavar="NAME"
+    )
+    sync_bn: bool = NETWORK(
+        check_flag, "compute BatchNorm statistics over the whole batch, across all devices", default=False
+    )
+    batch_size: Optional[int] = BATCH(
+        whole_number_check(1), "number of images per device and step (default: set by the recipe)"
+    )
     global_batch_size: Optional[int] = BATCH(
-        whole_number_check(1), "images per step over all devices, instead of --batch-size"
+        whole_number_check(1), "number of images per step on all devices together; replaces --batch-size"
     )
     device_weights: Optional[str] = BATCH(
-        check_device_weights, "divide batches between the devices of a process in this ratio; the update stays the "
-        "same (default: evenly)", metavar="W,W",
+        check_device_weights, "divide each batch among the devices of a process in this ratio, such as 2,1; the "
+        "update stays the same (default: evenly)", metavar="W,W",
     )  # fmt: skip
     microbatches: Optional[int] = BATCH(
         whole_number_check(1),
-        "split each device's batch into N parts, for gradient accumulation; less memory, same update",
+        "split each device's batch into N microbatches, and accumulate their gradients; this reduces memory usage, and "
+        "the update stays the same",
     )
-    microbatch_size: Optional[int] = BATCH(whole_number_check(1), "images per microbatch, instead of --microbatches")
-    drop_last: bool = BATCH(check_flag, "drop the last batch of an epoch if it is smaller", default=False)
-    epochs: Optional[int] = BATCH(whole_number_check(1), "passes over the training images")
+    microbatch_size: Optional[int] = BATCH(
+        whole_number_check(1), "number of images per microbatch; replaces --microbatches"
+    )
+    drop_last: bool = BATCH(check_flag, "drop the last batch of each epoch if it is incomplete", default=False)
+    epochs: Optional[int] = BATCH(whole_number_check(1), "number of passes over the training images")
     patience: Union[int, str, None] = BATCH(
-        check_patience, "stop after N epochs without better validation accuracy (or loss), and keep the best epoch's "
-        "parameters (default: train all epochs)", metavar="N|N:loss",
+        check_patience, "stop after N epochs without a better validation accuracy (or loss, with N:loss), and keep the "
+        "parameters of the best epoch (default: train all epochs)", metavar="N|N:loss",
     )  # fmt: skip
     optimizer: Optional[str] = OPTIMIZER(
-        check_text, "optimizer (see gluonlab list): sgd, nag, adam, ...", metavar="NAME"
+        check_text, "optimizer, such as sgd, nag or adam (see gluonlab list)", metavar="NAME"
     )
-    lr: Optional[float] = OPTIMIZER(
+    lr: Optional[float] = SCHEDULE(
         real_number_check(0, LARGEST_NUMBER, above_minimum=True), "learning rate", metavar="RATE"
     )
-    scale_lr: bool = OPTIMIZER(
-        check_flag, "scale --lr by the ratio of the global batch size to --batch-size, or a recipe's rate by the "
-        "ratio to its batch size",
+    scale_lr: bool = SCHEDULE(
+        check_flag, "scale the learning rate linearly with the global batch size; a recipe's learning rate "
+        "applies to the recipe's batch size, and --lr applies to --batch-size images",
         default=False,
     )  # fmt: skip
-    lr_schedule: Optional[str] = OPTIMIZER(
-        check_text, "schedule of --lr: constant, step, cosine or linear", metavar="NAME"
+    lr_schedule: Optional[str] = SCHEDULE(
+        check_text, "learning rate schedule: constant, step, cosine or linear", metavar="NAME"
     )
-    warmup_epochs: Optional[float] = OPTIMIZER(
-        real_number_check(0, LARGEST_NUMBER), "epochs of linear learning-rate warm-up", metavar="E"
+    warmup_epochs: Optional[float] = SCHEDULE(
+        real_number_check(0, LARGEST_NUMBER), "number of epochs of linear learning rate warm-up", metavar="E"
     )
-    lr_decay: Optional[float] = OPTIMIZER(
+    lr_decay: Optional[float] = SCHEDULE(
         real_number_check(0, below=1, above_minimum=True),
-        "factor of the step schedule (default: the recipe's, or 0.1)",
+        "factor by which the step schedule multiplies the learning rate (default: as in the recipe, or 0.1)",
         metavar="FACTOR",
     )
-    lr_decay_epochs: Optional[str] = OPTIMIZER(
+    lr_decay_epochs: Optional[str] = SCHEDULE(
         check_epoch_list,
-        "epochs after which the step schedule lowers --lr (default: the recipe's, or 1/2 and 3/4)",
+        "epochs after which the step schedule reduces the learning rate (default: as in the recipe, or 1/2 and 3/4 "
+        "of the run)",
         metavar="E,E",
     )  # fmt: skip
-    final_lr: Optional[float] = OPTIMIZER(
-        real_number_check(0, LARGEST_NUMBER), "final rate of cosine and linear (default: 0)", metavar="RATE"
-    )
+    final_lr: Optional[float] = SCHEDULE(
+        real_number_check(0, LARGEST_NUMBER), "final learning rate of the cosine and linear schedules (default: 0)",
+        metavar="RATE",
+    )  # fmt: skip
     momentum: Optional[float] = OPTIMIZER(
-        real_number_check(0, below=1), "momentum of sgd, nag, signum and lars", metavar="M"
+        real_number_check(0, below=1), "momentum of the optimizers sgd, nag, signum and lars", metavar="M"
     )
     momentum_rule: Optional[str] = OPTIMIZER(
-        check_text, "sgd and nag: corrected (as in PyTorch) or mxnet",
+        check_text, "momentum rule of sgd and nag: PyTorch's rule (corrected) or MXNet's rule (mxnet)",
         metavar="NAME",
     )  # fmt: skip
     wd: Optional[float] = OPTIMIZER(real_number_check(0, LARGEST_NUMBER), "weight decay", metavar="WD")
-    no_bias_decay: Optional[bool] = OPTIMIZER(check_flag, "no weight decay for biases, gamma and beta")
+    no_bias_decay: Optional[bool] = OPTIMIZER(
+        check_flag, "do not apply weight decay to biases, or to gamma and beta of normalization layers"
+    )
     clip_norm: Optional[float] = OPTIMIZER(
-        real_number_check(SMALLEST_LIMIT, LARGEST_NUMBER), "clip the gradient to this norm", metavar="NORM"
+        real_number_check(SMALLEST_LIMIT, LARGEST_NUMBER), "clip the norm of the gradient to this value", metavar="NORM"
     )
     on_nan: str = OPTIMIZER(
-        check_text, "if gradients are not finite, stop the run or skip the batch",
+        check_text, "stop the run or skip the batch if a gradient is not finite",
         default="stop", metavar="stop|skip",
     )  # fmt: skip
     label_smoothing: Optional[float] = OPTIMIZER(
-        real_number_check(0, below=1), "fraction of each label spread over all classes", metavar="FRACTION"
+        real_number_check(0, below=1), "fraction of each label to distribute over all classes", metavar="FRACTION"
     )
     class_weights: Optional[str] = OPTIMIZER(
-        check_class_weights, "weight of each class in the loss, or balanced", metavar="W,W"
-    )
+        check_class_weights, "weights of the classes in the loss, such as 1,2.5; balanced gives rare classes larger "
+        "weights", metavar="W,W",
+    )  # fmt: skip
     kvstore: str = SUMMING(
         check_text, "kvstore or allreduce algorithm (see gluonlab list)", default="device", metavar="NAME"
     )
     topology: Optional[str] = SUMMING(
-        check_machine, "topology of a scheduled kvstore (ring, tree, ...): a machine, such as p3.16xlarge, or a file "
-        "(default: the links of the GPUs here)", metavar="NAME",
+        check_machine, "topology for allreduce algorithms such as --kvstore ring: a machine, such as p3.16xlarge, or "
+        "a topology file (default: the detected links between the GPUs)", metavar="NAME",
     )  # fmt: skip
     compress: Optional[str] = SUMMING(
         check_compression_setting,
-        "compress gradients to 2 bits, or to float16 (fp16); 2bit needs --kvstore device or several "
-        "processes, and fp16 needs horovod",
+        "compress gradients to 2 bits per value (2bit) or to float16 (fp16); 2bit requires --kvstore device or several "
+        "processes, and fp16 requires Horovod",
         metavar="2bit:THRESHOLD|fp16",
     )
     update_on_servers: bool = SUMMING(
         check_flag,
-        "update the weights on MXNet's parameter servers (with gluonlab launch); sends them the optimizer as a "
-        "pickle, and disables checkpoints", default=False,
+        "update the weights on MXNet's parameter servers; requires gluonlab launch, disables checkpoints, and sends "
+        "the optimizer to the servers as a pickle", default=False,
     )  # fmt: skip
     bucket_bytes: Optional[int] = SUMMING(
         check_size_in_bytes,
-        "largest gradient bucket to reduce at once; 0 reduces each parameter separately "
+        "largest size of a gradient bucket; 0 reduces each gradient separately "
         "(default: 4 MiB on CPU devices, 25 MiB on GPUs)", metavar="BYTES",
     )  # fmt: skip
     backward_bulk_size: Union[int, str, None] = SUMMING(
-        check_operator_count, "operators per bulk of the backward pass; smaller bulks overlap more with gradient "
-        "reduction, and off uses a single bulk (default: 8, on GPUs 15)", metavar="N|off",
+        check_operator_count, "number of operators per bulk of the backward pass; smaller bulks increase the overlap "
+        "with gradient reduction, and off uses a single bulk (default: 8 on CPU devices, 15 on GPUs)", metavar="N|off",
     )  # fmt: skip
     check_replicas: Optional[int] = SUMMING(
         whole_number_check(1),
-        "check every N steps that all replicas are bit-identical; if not, stop the run (default: never)",
+        "compare the replicas every N steps, and stop the run if they are not bit-identical (default: never)",
     )
     estimate_memory: bool = OUTPUT(
-        check_flag, "before training, print the estimated and the measured memory", default=False
-    )
+        check_flag, "before training, print two estimates of the memory usage: from MXNet's memory plan, and from a "
+        "short measurement", default=False,
+    )  # fmt: skip
     confusion: bool = OUTPUT(check_flag, "print and plot the confusion matrix of the validation images", default=False)
     export: Optional[str] = OUTPUT(
-        check_export_format, "export the model for MXNet's SymbolBlock (mxnet), or also as ONNX (onnx)",
-        metavar="mxnet|onnx",
+        check_export_format, "export the model for MXNet's SymbolBlock (mxnet), or both for SymbolBlock and as ONNX "
+        "(onnx)", metavar="mxnet|onnx",
     )  # fmt: skip
     profile: Optional[int] = OUTPUT(
-        whole_number_check(1), "profile N steps; writes a plot and a trace for ui.perfetto.dev", metavar="N"
+        whole_number_check(1), "profile N steps, and write a plot and a trace for ui.perfetto.dev", metavar="N"
     )
-    tensorboard: bool = OUTPUT(check_flag, "log to tensorboard/ in the run directory", default=False)
+    tensorboard: bool = OUTPUT(check_flag, "write TensorBoard logs to tensorboard/ in the run directory", default=False)
     checkpoint_every: Optional[str] = OUTPUT(
-        check_period, "save a checkpoint every N steps, minutes or epochs, for gluonlab resume", metavar="PERIOD"
-    )
+        check_period, "interval between checkpoints, such as 50steps, 10minutes or 1epoch; gluonlab resume uses the "
+        "last checkpoint", metavar="PERIOD",
+    )  # fmt: skip
     keep_checkpoints: int = OUTPUT(
-        whole_number_check(1), "recent checkpoints to keep, in addition to the best one", default=3
+        whole_number_check(1), "number of recent checkpoints to keep, in addition to the best checkpoint", default=3
     )
-    out: Optional[str] = OUTPUT(check_text, "new run directory (default: one below runs/)", metavar="DIR")
+    out: Optional[str] = OUTPUT(check_text, "new run directory (default: a new directory in runs/)", metavar="DIR")
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -33,13 +33,13 @@ LONGEST_TIMEOUT_S = 86_400
 SourceTable = Dict[str, Source]
 
 
-FOLDER = "directory of all data sets  [default: GLUONLAB_DATA, or ~/.cache/gluonlab]"
+FOLDER = "directory that contains all data sets  [default: $GLUONLAB_DATA, or ~/.cache/gluonlab]"
 MIRROR = "mirror to try first, at URL/FILE and then at URL/NAME/FILE"
-TIMEOUT = "time limit of a connection that sends no data"
+TIMEOUT = "time limit for a connection that sends no data"
 TIMEOUT += f", or less than {MIN_BYTES_PER_S:,} bytes per second"
-IMAGE_SIZE = "width and height of all images  [default: their own, at most 224]"
-VAL_SPLIT = "fraction of each class to use for validation, if there is no val folder"
-WORKERS = "processes that decode image files  [default: one per core]"
+IMAGE_SIZE = "resize and crop images to this width and height  [default: the original size, but at most 224]"
+VAL_SPLIT = "fraction of each class's images to use for validation, if there is no val folder"
+WORKERS = "number of processes that decode images  [default: one per core]"
 _in_folder = click.option("--data-dir", metavar="DIR", help=FOLDER)
 _as_json = add_json_option()
 
@@ -67,7 +67,7 @@ def _find_source(name: str, sources: SourceTable) -> Source:
 @_as_json
 @click.pass_obj
 def list_sources(sources: SourceTable, data_dir: Optional[str], as_json: bool) -> None:
-    """List the data sets, and which are downloaded."""
+    """List the data sets, and show which of them are downloaded."""
     root = _resolve_root(data_dir)
     folders = {name: find_dataset_folder(source, root) for name, source in sources.items()}
     if as_json:
@@ -105,10 +105,10 @@ def download(sources: SourceTable, name: str, data_dir: Optional[str], mirror: O
 @_as_json
 @click.pass_obj
 def verify(sources: SourceTable, name: str, data_dir: Optional[str], as_json: bool) -> None:
-    """Verify the files of the data set NAME by their digests.
+    """Check the files of the data set NAME against their digests.
 
-    The exit status is 1 if a file is missing or damaged. For an unpacked archive, only missing and
-    damaged files are printed.
+    The exit status is 1 if a file is missing or damaged. For an unpacked archive, the command
+    prints only missing and damaged files.
     """
     source, root = _find_source(name, sources), _resolve_root(data_dir)
     findings = _verify(source, root)
@@ -130,7 +130,7 @@ def verify(sources: SourceTable, name: str, data_dir: Optional[str], as_json: bo
 @_in_folder
 @click.pass_obj
 def path(sources: SourceTable, name: str, data_dir: Optional[str]) -> None:
-    """Print the folder of the data set NAME, if it is complete."""
+    """Print the path of the data set NAME, if the data set is complete."""
     source, root = _find_source(name, sources), _resolve_root(data_dir)
     folder = find_dataset_folder(source, root)
     if folder is None:
@@ -145,16 +145,16 @@ def path(sources: SourceTable, name: str, data_dir: Optional[str]) -> None:
 )
 @click.argument("name", metavar="NAME", required=False)
 @click.option("--out", metavar="DIR", help="new folder for the packed data set")
-@click.option("--data-dir", metavar="DIR", help="folder of the data set's files")
+@click.option("--data-dir", metavar="DIR", help="directory with the files of the data set")
 @click.option("--image-size", metavar="PIXELS", help=IMAGE_SIZE)
 @click.option("--workers", "-j", metavar="N", help=WORKERS)
 @click.option("--skip-corrupt", is_flag=True, help="skip images that cannot be decoded")
-@click.option("--val-split", metavar="SHARE", help=VAL_SPLIT)
+@click.option("--val-split", metavar="FRACTION", help=VAL_SPLIT)
 def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     """Decode the images of a data set once, and save their pixels.
 
     NAME is a data set of image files, such as folder:PATH, record:FILE or imagenette2-320. To train
-    with the saved pixels: gluonlab run --dataset folder:DIR
+    with the saved pixels, run gluonlab run --dataset folder:DIR
     """
     if name is None or out is None:
         missing = "the data set" if name is None else "--out DIR"

@@ -107,12 +107,18 @@ DEFAULT_NAME = "gpu-report"
     },
 )
 @click.option(
-    "--smoke-test", is_flag=True, help="also train one step on every device and compare the result with one device"
+    "--smoke-test", is_flag=True, help="also compare a training step on all devices with the same step on one device"
 )
-@click.option("--check-downloads", is_flag=True, help="also connect to the servers of the data sets")
-@click.option("--gpu-self-test", is_flag=True, help="also test the GPUs and their kvstores, which takes some minutes")
 @click.option(
-    "--out-file", metavar="NAME", help=f"with --gpu-self-test: write NAME.json and NAME.html  [default: {DEFAULT_NAME}]"
+    "--check-downloads", is_flag=True, help="also check the connections to the servers that provide the data sets"
+)
+@click.option(
+    "--gpu-self-test", is_flag=True, help="also test the GPUs and the kvstores on them, which takes a few minutes"
+)
+@click.option(
+    "--out-file",
+    metavar="NAME",
+    help=f"with --gpu-self-test: write the report to NAME.json and NAME.html  [default: {DEFAULT_NAME}]",
 )
 @add_json_option("the findings")
 @click.pass_context
@@ -126,9 +132,9 @@ def main(
 ) -> None:
     """Check this machine's software, GPUs, memory and disks for known issues.
 
-    Each line of the output is ok, a warning or a fault, with its cause and fix. The exit status is
-    1 if there is a fault, otherwise 0. Without options, the checks take less than five seconds,
-    unless the machine is busy.
+    Each line of the output starts with ok, warning or fault. The command also prints the cause and
+    the fix of each warning and fault. The exit status is 1 if there is a fault, and otherwise 0. Without
+    options, the checks usually take less than five seconds.
     """
     if out_file is not None and not gpu_self_test:
         raise ConfigError(

@@ -33,7 +33,7 @@ OUT = "grades.csv"
 @command("gluonlab exercises list")
 @add_json_option("the list")
 def list_exercises(as_json: bool) -> None:
-    """List the labs' exercises that are graded."""
+    """List the graded exercises of the labs."""
     if as_json:
         rows = [{"exercise": each.id, "summary": each.summary} for each in all_exercises()]
         click.echo(json_text(rows))
@@ -54,24 +54,36 @@ def list_exercises(as_json: bool) -> None:
 )
 @click.argument("notebooks", nargs=-1, metavar="NOTEBOOK|FOLDER...")
 @click.option("--container", is_flag=True, help="run each notebook in a container without network access")
-@click.option("--engine", metavar="|".join(ENGINES), help="with --container: the container engine")
-@click.option("--image", metavar="IMAGE", help=f"with --container: the image  [default: {IMAGE}]")
-@click.option("--jobs", metavar="N", help="notebooks to run at a time  [default: one per core]")
+@click.option("--engine", metavar="|".join(ENGINES), help="with --container: container engine to use")
+@click.option("--image", metavar="IMAGE", help=f"with --container: container image to use  [default: {IMAGE}]")
+@click.option("--jobs", metavar="N", help="number of notebooks to run at the same time  [default: one per core]")
 @click.option(
-    "--timeout", metavar="SECONDS", default=f"{SECONDS:g}", show_default=True, help="time limit of each notebook"
+    "--timeout", metavar="SECONDS", default=f"{SECONDS:g}", show_default=True, help="time limit for each notebook"
 )
-@click.option("--seed", metavar="N", help="add hidden tests, with random cases from seed N")
-@click.option("--show-hidden-cases", is_flag=True, help="with --seed: name hidden cases in the feedback")
-@click.option("--out-file", metavar="FILE", default=OUT, show_default=True, help="table of grades, a new CSV file")
-@click.option("--canvas", metavar="FILE", help="write a new file for import into Canvas's gradebook")
-@click.option("--assignment", metavar="LAB=NAME", multiple=True, help="with --canvas: a lab's name in Canvas")
-@click.option("--gradescope", metavar="FILE.json|FOLDER", help="write new results for Gradescope's autograder")
+@click.option("--seed", metavar="N", help="add hidden tests with random cases that are generated from the seed N")
+@click.option("--show-hidden-cases", is_flag=True, help="with --seed: describe the hidden cases in the feedback")
+@click.option("--out-file", metavar="FILE", default=OUT, show_default=True, help="new CSV file for the table of grades")
+@click.option(
+    "--canvas", metavar="FILE", help="also write the grades to a new file, which you can import into Canvas's gradebook"
+)
+@click.option(
+    "--assignment",
+    metavar="LAB=NAME",
+    multiple=True,
+    help="with --canvas: name of the Canvas assignment for a lab, such as 02='Lab 2'",
+)
+@click.option(
+    "--gradescope",
+    metavar="FILE.json|FOLDER",
+    help="also write the results for Gradescope's autograder to a new file, or to a new folder with a file for each "
+    "notebook",
+)
 def grade(notebooks: Tuple[str, ...], out_file: str, **options: Any) -> None:
     """Run students' notebooks, and write a table of grades.
-    This executes the students' code. Without --container, their code can do all that you can do.
+    This command executes the students' code. Without --container, that code has all of your permissions.
 
-    Time, memory and files of each notebook are limited. A student can forge the result of the
-    checks. See docs/labs.md for details.
+    The command limits the time, memory and files of each notebook. A student can forge the result
+    of the checks. See docs/labs.md for details.
     """
     if not notebooks:
         raise ExerciseError("no notebook was given: pass the notebooks that were handed in, or their folders")
@@ -117,12 +129,12 @@ def grade(notebooks: Tuple[str, ...], out_file: str, **options: Any) -> None:
 
 @command("gluonlab exercises leaderboard")
 @click.argument("grades", metavar="GRADES.csv")
-@add_json_option("the places")
+@add_json_option("the ranking")
 def leaderboard(grades: str, as_json: bool) -> None:
-    """Rank the schedules of exercise 04-6 by predicted time.
+    """Rank the students' schedules for exercise 04-6 by predicted time.
 
-    GRADES.csv is a table of grades from gluonlab exercises grade. Schedules of gluonlab's own
-    solver are left out.
+    GRADES.csv is a table of grades from gluonlab exercises grade. The ranking omits schedules that
+    gluonlab's own solver found.
     """
     from gluonlab.exercises.lab04_allreduce import cheapest_algorithm, lower_bound_s
 

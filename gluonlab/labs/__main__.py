@@ -22,13 +22,14 @@ from gluonlab.plain_text import escape_unprintable
     "--language",
     "chosen",
     metavar="NAME",
-    help=f"language, {' or '.join(LANGUAGES)}  [default: GLUONLAB_LANGUAGE, or the system's]",
+    help=f"language of the notebooks, {' or '.join(LANGUAGES)}  "
+    "[default: $GLUONLAB_LANGUAGE, or the system's language]",
 )
 def main(folder: str, chosen: Optional[str]) -> None:
-    """Copy the labs' notebooks into a folder.
+    """Copy the lab notebooks into a directory.
 
-    Existing notebooks are never overwritten, because they contain your answers. To get an original
-    again, rename your notebook, and run the command again.
+    The command never overwrites notebooks, because they contain your answers. To get an original
+    notebook again, rename your copy, and run the command again.
     """
     if not folder.strip():
         raise ConfigError("DIR is empty: use a folder for the notebooks, such as my-labs")

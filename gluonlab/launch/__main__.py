@@ -62,22 +62,25 @@ CONTEXT_SETTINGS = {"ignore_unknown_options": True}
     most_used="-n --backend --hosts --hostfile --max-restarts --print --job",
     renamed={"--patience": "--timeout", "--restart": "--max-restarts", "--min-workers": "--min-np"},
 )
-@click.option("-n", "count", metavar="N", help="number of training processes  [default: all slots of the hosts]")
+@click.option(
+    "-n", "count", metavar="N", help="number of training processes  [default: the number of slots on all hosts]"
+)
 @click.option(
     "--backend",
     metavar="NAME",
     default=DEFAULT_BACKEND,
     show_default=True,
-    help=f"gradient reduction over processes: {', '.join(PROCESSES_BY_BACKEND)}; "
-    "dist_sync: MXNet's parameter servers sum the gradients of all workers; dist_device_sync: like "
-    "dist_sync; dist_async: servers apply each gradient at once, and workers do not wait for each "
-    "other; your own program gets the variables that mx.kv.create or Horovod needs",
+    help="how processes reduce gradients: dist_sync or dist_device_sync (parameter servers sum the gradients of all "
+    "workers), dist_async (parameter servers apply each gradient immediately) or horovod (allreduce); your own program "
+    "receives the environment variables for mx.kv.create or Horovod",
 )
-@click.option("--servers", metavar="N", help="number of parameter servers  [default: 1 per host]")
+@click.option("--servers", metavar="N", help="number of parameter servers  [default: one per host]")
 @click.option(
-    "--hosts", metavar="H1,H2:4", help="hosts to use over ssh, each with its number of processes  [default: this host]"
+    "--hosts",
+    metavar="H1,H2:4",
+    help="hosts to use over ssh, optionally with numbers of processes  [default: this host]",
 )
-@click.option("--hostfile", metavar="FILE", help="file of hosts, one per line: h1 slots=4")
+@click.option("--hostfile", metavar="FILE", help="file that lists one host per line, such as h1 slots=4")
 @click.option(
     "--max-restarts",
     metavar="N",
@@ -88,7 +91,7 @@ CONTEXT_SETTINGS = {"ignore_unknown_options": True}
 @click.option(
     "--min-np",
     metavar="N",
-    help="with --max-restarts: continue with N or more processes if a host is lost; the global batch "
+    help="with --max-restarts: if a host is lost, continue as long as at least N processes remain; the global batch "
     "size stays the same",
 )
 @click.option(
@@ -96,19 +99,36 @@ CONTEXT_SETTINGS = {"ignore_unknown_options": True}
     metavar="SECONDS",
     default="30",
     show_default=True,
-    help="time without a heartbeat before all processes are stopped",
+    help="stop all processes if one of them sends no heartbeat for this long",
 )
 @click.option("--port", metavar="PORT", help="port of the scheduler  [default: a free port]")
-@click.option("--env", metavar="NAME", multiple=True, help="environment variable to pass to other hosts")
-@click.option("--ssh", metavar="COMMAND", default="ssh", show_default=True, help="ssh client")
-@click.option("--python", metavar="PATH", default=sys.executable, help="Python on other hosts  [default: this Python]")
-@click.option("--print", "kind", metavar="KIND", help="print a job file: slurm, lsf, lsf-interactive, k8s or sagemaker")
+@click.option(
+    "--env",
+    metavar="NAME",
+    multiple=True,
+    help="pass this environment variable to other hosts; you can repeat this option",
+)
+@click.option(
+    "--ssh", metavar="COMMAND", default="ssh", show_default=True, help="ssh client, optionally followed by its options"
+)
+@click.option(
+    "--python",
+    metavar="PATH",
+    default=sys.executable,
+    help="path of Python on other hosts  [default: the path of Python on this host]",
+)
+@click.option(
+    "--print",
+    "kind",
+    metavar="KIND",
+    help="print a job file instead of starting processes: slurm, lsf, lsf-interactive, k8s or sagemaker",
+)
 @click.option(
     "--job",
     metavar="NAME=VALUE",
     multiple=True,
-    help="with --print: a resource of the job; processes_per_host, gpus, threads, memory_mb, minutes, "
-    "name, queue, image, instance, bucket, role or python",
+    help="with --print: set a property of the job, such as gpus=2; NAME is processes_per_host, gpus, threads, "
+    "memory_mb, minutes, name, queue, image, instance, bucket, role or python",
 )
 @add_horovod_options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- [run|resume RUN_DIR] OPTIONS | PROGRAM")
@@ -130,12 +150,12 @@ def main(
     words: Tuple[str, ...],
     **horovod: Any,
 ) -> Any:
-    """Train with several processes, on this host or over ssh.
+    """Train with several processes, on this host or on other hosts over ssh.
 
-    After -- follow the options of gluonlab run, or one of its commands: run OPTIONS, or resume
-    RUN_DIR. --batch-size is per device. The result is that of one process with all devices.
+    After --, pass the options of gluonlab run, or the command resume RUN_DIR. --batch-size is per
+    device. The results are the same as in a single process that uses all devices.
 
-    Your own program can follow instead. This line runs it in two processes:
+    You can also pass your own program. This command runs a program in two processes:
 
     gluonlab launch -n 2 -- python train.py --lr 0.1
     """

@@ -37,15 +37,15 @@ class _HorovodOption(NamedTuple):
 
 OPTIONS = (
     _HorovodOption(
-        "--fusion-threshold-mb", "fuse gradients that are ready at the same time, up to this size; "
-        "0 disables fusion, so that runs are bit-identical  [default: 0]", "MB",
+        "--fusion-threshold-mb", "largest size of a fused gradient buffer; "
+        "0 disables fusion, which makes runs bit-identical  [default: 0]", "MB",
     ),
-    _HorovodOption("--cycle-time-ms", "time that Horovod waits for more gradients  [default: 1]", "MS"),
+    _HorovodOption("--cycle-time-ms", "time for which Horovod waits for more gradients  [default: 1]", "MS"),
     _HorovodOption(
         "--timeline-filename", "write Horovod's timeline to this file on rank 0's host, for "
         "chrome://tracing or Perfetto", "FILE",
     ),
-    _HorovodOption("--timeline-mark-cycles", "also show Horovod's cycles in the timeline"),
+    _HorovodOption("--timeline-mark-cycles", "also mark Horovod's cycles in the timeline"),
 )  # fmt: skip
 
 

@@ -25,15 +25,18 @@ MARK = b'<meta name="generator" content="gluonlab.report">'  # of the page's tem
 @click.argument("runs", nargs=-1, metavar="RUN [RUN...]")
 @click.option("--out-file", metavar="FILE", help=f"HTML page to write  [default: {OUT}]")
 @click.option(
-    "--csv", "as_csv", metavar="epochs|steps", help="print the epochs or steps of all runs as CSV, without a page"
+    "--csv",
+    "as_csv",
+    metavar="epochs|steps",
+    help="print the epochs or steps of all runs as CSV, instead of writing a page",
 )
 @add_json_option("the results")
 def main(runs: Tuple[str, ...], out_file: Optional[str], as_csv: Optional[str], as_json: bool) -> None:
-    """Compare runs on one HTML page.
+    """Compare runs on an HTML page.
 
-    The page shows results, curves and the settings that differ. It works offline, without other
-    files. RUN is a run directory, or a folder of run directories such as runs/. Only an earlier
-    report is overwritten.
+    The page shows results, curves and the settings that differ between the runs. The page works
+    offline, without other files. RUN is a run directory, or a folder of run directories such as
+    runs/. The command overwrites only files that are earlier reports.
     """
     if not runs:
         raise ConfigError("there is no run directory: pass one or more, or a folder that contains them, such as runs")

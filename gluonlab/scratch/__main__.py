@@ -28,20 +28,22 @@ OPTIONS: Tuple[Tuple[str, str, Optional[str], str], ...] = (  # name, metavar, d
     ("--gpus", "N", None,
      "use N GPUs, or N CPU devices if there are no GPUs  [default: one device]"),
     ("--dataset", "NAME", "digits",
-     "digits, fashion-mnist, mnist or synthetic  [default: digits]"),
+     "data set: digits, fashion-mnist, mnist or synthetic  [default: digits]"),
     ("--data-dir", "DIR", None,
-     "folder of the data set's files  [default: the folder of gluonlab data]"),
+     "directory with the files of the data set  [default: the download directory of gluonlab data]"),
     ("--global-batch-size", "N", None,
-     f"images per step, over all devices  [default: {DEFAULT_RECIPE.global_batch_size}]"),
+     f"number of images per step on all devices together  [default: {DEFAULT_RECIPE.global_batch_size}]"),
     ("--lr", "RATE", None, f"learning rate  [default: {DEFAULT_RECIPE.lr:g}]"),
     ("--epochs", "N", None,
-     f"number of passes over the training data  [default: {DIGITS_RECIPE.epochs} for digits, else "
+     f"number of passes over the training images  [default: {DIGITS_RECIPE.epochs} for digits, else "
          f"{DEFAULT_RECIPE.epochs}]"),
     ("--init", "NAME", None,
-     "weight initialization: he, or chapter (standard deviation 0.01)  [default: chapter for fashion-mnist, else he]"),
-    ("--seed", "N", "0", "seed of initialization and shuffling  [default: 0]"),
+     "weight initialization: he, or chapter for the standard deviation 0.01 of Dive into Deep Learning  "
+     "[default: chapter for fashion-mnist, else he]"),
+    ("--seed", "N", "0", "random seed for initialization and shuffling  [default: 0]"),
     ("--allreduce", "NAME", CHAPTER_ALLREDUCE,
-     f"allreduce algorithm: {', '.join(ALGORITHMS)}  [default: {CHAPTER_ALLREDUCE}, from the chapter]"),
+     f"allreduce algorithm: {', '.join(ALGORITHMS)}  [default: {CHAPTER_ALLREDUCE}, the algorithm "
+     "of Dive into Deep Learning]"),
 )  # fmt: skip
 
 
@@ -67,12 +69,12 @@ def main(
     as_json: bool,
     **numbers: Optional[str],
 ) -> None:
-    """Train LeNet on several devices, with arrays only.
+    """Train LeNet on several devices with code that uses only arrays.
 
-    The batch size is global, as in the chapter of Dive into Deep Learning: each of k devices gets
-    1/k of the batch. The training is the same on any number of devices. To keep the work per
-    device constant, multiply the batch size by k, and try a larger --lr (exercises 1 and 2). In
-    gluonlab run, --batch-size is per device.
+    The batch size is global, as in the chapter "Training on Multiple GPUs" of Dive into Deep
+    Learning: each of k devices gets 1/k of the batch. The results are the same on any number of
+    devices. To keep the work per device constant, multiply the batch size by k, and try a larger
+    --lr (exercises 1 and 2 of the chapter). In gluonlab run, --batch-size is per device.
     """
     recipe, shuffle_seed = _make_recipe(dataset, **numbers), whole_number_check(0, 2**32 - 1)("--seed", seed)
     gpu_count = None if gpus is None else whole_number_check(1)("--gpus", gpus)

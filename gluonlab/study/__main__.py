@@ -37,14 +37,14 @@ from gluonlab.study.sweep import load_study_options, open_study
 INTERRUPTED = "nothing was measured"  # message if interrupted before the first measurement
 MIN_ROUNDS = 5  # rounds of ``study speedup``; intervals from fewer rounds are not reliable
 SHARED_OPTIONS: Tuple[Option, ...] = (
-    click.option("--quick", is_flag=True, help="small preset, for at most 2 minutes on two cores"),
+    click.option("--quick", is_flag=True, help="use a small preset, which takes at most 2 minutes on two cores"),
     option(
         "--out",
         "DIR",
-        "new directory for the study, or the directory of a study to resume  [default: a new one below runs/]",
+        "new directory for the study, or the directory of a study to resume  [default: a new directory in runs/]",
     ),
-    option("--resume", "DIR", "resume the study in this directory, with its options"),
-    option("--language", "NAME", "language of figures and page, en or ja", "en"),
+    option("--resume", "DIR", "resume the study in DIR with the options of that study"),
+    option("--language", "NAME", "language of the figures and the page, en or ja", "en"),
     click.option("--json", "as_json", is_flag=True, help="print only JSON on standard output"),
 )
 
@@ -123,25 +123,31 @@ def _run_study(study: Study, options: Any, out: Optional[str], language: str, as
 @partial(add_config_options, without_group="output")
 @add_config_file_option
 @click.option(
-    "--rounds", metavar="N", default="11", show_default=True, help=f"measurements of each part, at least {MIN_ROUNDS}"
+    "--rounds",
+    metavar="N",
+    default="11",
+    show_default=True,
+    help=f"number of measurements of each part of a step, at least {MIN_ROUNDS}",
 )
-@click.option("--no-tune", is_flag=True, help="only measure, without trying other settings")
-@click.option("--out-file", metavar="FILE", help="write an HTML page with figures, a new file")
+@click.option("--no-tune", is_flag=True, help="only measure, and do not try other settings")
+@click.option("--out-file", metavar="FILE", help="write an HTML page with figures to a new file")
 @click.option("--language", metavar="NAME", help="language of the page, en or ja  [default: en]")
 @click.option(
     "--predict",
     "machine",
     metavar="MACHINE",
     help=(
-        "predict the throughput on MACHINE instead of measuring it: p3.16xlarge, p3.16xlarge*4, or a "
-        'topology file m.json with the key "gpu"; table prints published results and their predictions'
+        "predict the throughput on MACHINE instead of measuring it; MACHINE is a name such as p3.16xlarge or "
+        'p3.16xlarge*4, a topology file with the key "gpu", or table, which prints published results and predictions'
     ),
 )
 @click.option(
-    "--images", metavar="CxHxW", help="with --predict: shape of an image, such as 3x224x224  [default: the data set's]"
+    "--images",
+    metavar="CxHxW",
+    help="with --predict: shape of an image, such as 3x224x224  [default: the shape in the data set]",
 )
 @add_json_option()
-@click.option("--quiet", is_flag=True, help="print no progress")
+@click.option("--quiet", is_flag=True, help="do not print progress")
 def speedup_command(
     rounds: str,
     no_tune: bool,
@@ -153,11 +159,11 @@ def speedup_command(
     quiet: bool,
     **settings: Any,
 ) -> None:
-    """Measure where a multi-GPU training spends its time, and try faster settings.
+    """Measure where multi-GPU training spends its time, and try faster settings.
 
-    Each part of a step is measured by leaving it out, and again from a trace. A setting is
-    recommended only if it was faster when tried. The options are those of gluonlab run that
-    describe a training. Nothing is saved of the training.
+    The command measures each part of a training step twice: by omitting this part, and from a
+    trace. It recommends a setting only if the setting was faster in a trial. The options that
+    describe the training are the same as in gluonlab run. The trained model is not saved.
 
     \b
     gluonlab study speedup --gpus 2 --batch-size 16
@@ -202,82 +208,84 @@ COMMANDS: Dict[str, click.Command] = {
         batch_size.STUDY,
         "--panels --batch-sizes --target --quick --out --resume --json",
         {"--sizes": "--batch-sizes"},
-        """Measure steps, epochs and seconds to a target accuracy, by batch size.
+        """Measure how many steps, epochs and seconds each batch size needs to reach a target accuracy.
 
-        The learning rate is tuned for each batch size. The study finds the three regimes, and
-        compares errors at equal steps and at equal epochs. It writes figures, a page and all
-        measurements to its directory.
+        The study tunes the learning rate for each batch size. It finds the batch
+        sizes with perfect scaling, diminishing returns and stagnation, and compares errors after
+        equal numbers of steps and of epochs. The study writes figures, a page and all measurements to its
+        directory.
         """,
         option("--panels", "NAMES",
-               f"some of {', '.join(batch_size.PANELS)}  [default: those with downloaded data; with --quick: digits]"),
+               f"data sets, separated by commas: {', '.join(batch_size.PANELS)}  [default: the downloaded "
+               "data sets, or digits if there are none; with --quick: digits]"),
         option("--batch-sizes", "N,N",
-               "global batch sizes, over all devices  [default: 1 to 1,024 for digits]"),
-        option("--target", "SHARE",
+               "global batch sizes to measure (images on all devices together)  [default: 1 to 1,024 for digits]"),
+        option("--target", "FRACTION",
                "target accuracy on the validation images  [default: 0.93 for digits]"),
-        option("--seeds", "N", "training runs per batch size  [default: 7; with --quick: 4]"),
+        option("--seeds", "N", "number of training runs per batch size  [default: 7; with --quick: 4]"),
         option("--gpus", "N", "use N GPUs, or N CPU devices if there are no GPUs"),
     ),
     "learning-rate": _study_command(
         learning_rate_scaling.STUDY,
         "--device-counts --batch-size --epochs --quick --out --resume --json",
         {"--devices": "--device-counts"},
-        """Measure accuracy against the learning rate, for several numbers of devices.
+        """Measure how the accuracy depends on the learning rate, for several numbers of devices.
 
-        The batch size per device is constant, so k devices have a batch k times as large. The
-        learning rate is constant or follows the linear rule, with and without warm-up and
+        The batch size per device is constant, so the batch of k devices is k times as large. The
+        learning rate is constant or follows the linear scaling rule, with and without warm-up and
         momentum correction. The study writes figures, a page and all measurements to its
         directory.
         """,
         option("--device-counts", "N,N",
-               "numbers of GPUs, or of CPU devices without GPUs  [default: 1,2,4]"),
-        option("--batch-size", "N", "images per device and step  [default: 32]"),
-        option("--epochs", "N", "epochs of each training run  [default: 3]"),
-        option("--seeds", "N", "training runs per learning rate  [default: 5; with --quick: 2]"),
+               "numbers of GPUs to compare; if the machine has no GPUs, numbers of CPU devices  [default: 1,2,4]"),
+        option("--batch-size", "N", "number of images per device and step  [default: 32]"),
+        option("--epochs", "N", "number of epochs in each training run  [default: 3]"),
+        option("--seeds", "N", "number of training runs per learning rate  [default: 5; with --quick: 2]"),
     ),
     "scaling": _study_command(
         scaling.STUDY,
         "--model --device-counts --kvstores --strategies --quick --out --resume --json",
         {"--network": "--model", "--devices": "--device-counts", "--stores": "--kvstores",
          "--splits": "--strategies"},
-        """Measure strong and weak scaling, and start times, by kvstore and strategy.
+        """Measure strong scaling, weak scaling and start times of kvstores and parallel strategies.
 
-        Each round starts new processes, and is saved at once. The study writes figures and a
+        Each round starts new processes. The study saves each round immediately, and writes figures and a
         page to its directory.
         """,
-        option("--model", "NAME", f"one of {', '.join(MODELS)}  [default: lenet]"),
+        option("--model", "NAME", f"model to measure: {', '.join(MODELS)}  [default: lenet]"),
         option("--device-counts", "N,N",
-               "numbers of CPU devices, in addition to 1  [default: 2,4; with --quick: 2]"),
-        option("--kvstores", "NAMES", "kvstores, see gluonlab list  "
+               "numbers of CPU devices to compare with one CPU device  [default: 2,4; with --quick: 2]"),
+        option("--kvstores", "NAMES", "kvstores, separated by commas (see gluonlab list)  "
                "[default: device,local,ring; with --quick: device]"),
-        option("--strategies", "NAMES", "parallel strategies: some of "
+        option("--strategies", "NAMES", "parallel strategies, separated by commas: "
                f"{', '.join(scaling.STRATEGIES)}, or none  [default: {scaling.DEFAULT_SPLITS}; "
                f"with --quick: {scaling.QUICK_SPLITS}]"),
-        option("--rounds", "N", "measurements for each table row  [default: 7; with --quick: 5]"),
+        option("--rounds", "N", "number of measurements for each table row  [default: 7; with --quick: 5]"),
     ),
     "strategies": _study_command(
         parallel_strategies.STUDY,
-        "",
+        "--model --num-devices --microbatches --rounds --quick --out --resume --json",
         {"--network": "--model", "--devices": "--num-devices"},
-        """Measure every parallel strategy on one model: step time, traffic and memory.
+        """Measure the step time, traffic and memory of every parallel strategy on one model.
 
-        The measurement is the same as in gluonlab bench strategies. The study saves each round at
-        once, and writes figures and a page.
+        The measurement is the same as in gluonlab bench strategies. The study saves each round
+        immediately, and writes figures and a page.
         """,
         option("--model", "NAME",
-               f"one of {', '.join(TASKS)}  [default: resnet18; with --quick: lenet]"),
+               f"model to measure: {', '.join(TASKS)}  [default: resnet18; with --quick: lenet]"),
         option("--num-devices", "N",
-               f"number of CPU devices, 2 to {parallel_strategies.MAX_DEVICES}  [default: 2]"),
-        option("--microbatches", "N", "microbatches per batch, for pipelines  [default: 8]"),
-        option("--rounds", "N", "measurements for each table row  [default: 9; with --quick: 5]"),
+               f"number of CPU devices, from 2 to {parallel_strategies.MAX_DEVICES}  [default: 2]"),
+        option("--microbatches", "N", "number of microbatches per batch in pipelines  [default: 8]"),
+        option("--rounds", "N", "number of measurements for each table row  [default: 9; with --quick: 5]"),
     ),
 }  # fmt: skip
 RENAMED = {"splits": "strategies"}  # old names of commands
 SUMMARIES = {
     "speedup": "find out why several devices are not faster, and what helps",
-    "batch-size": "steps, epochs and seconds to a target accuracy",
-    "learning-rate": "accuracy against learning rate, on 1, 2 and 4 devices",
-    "scaling": "strong and weak scaling, by devices and kvstores",
-    "strategies": "one model with every parallel strategy",
+    "batch-size": "measure steps, epochs and seconds to a target accuracy",
+    "learning-rate": "measure accuracy against learning rate, on 1, 2 and 4 devices",
+    "scaling": "measure strong and weak scaling of kvstores and strategies",
+    "strategies": "measure every parallel strategy on one model",
 }
 
 

@@ -17,6 +17,13 @@ EVALUATION_OPTIONS = (
     "global_batch_size", "microbatches", "microbatch_size", "prefetch", "device_cache_bytes",
     "deterministic", "tf32", "confusion", "export", "out",
 )  # fmt: skip
+# The run's settings that are also used for an evaluation. They do not include the devices, so that
+# a run on eight GPUs can be evaluated on a laptop.
+EVAL_FIELDS = (
+    "model", "dataset", "data_dir", "image_size", "workers", "skip_corrupt", "val_split", "batch_size",
+    "global_batch_size", "microbatches", "microbatch_size", "seed", "prefetch", "device_cache_bytes",
+    "deterministic", "tf32",
+)  # fmt: skip
 
 
 def check_evaluation_options(given: Iterable[str]) -> None:

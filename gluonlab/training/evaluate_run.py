@@ -32,7 +32,7 @@ from gluonlab.plain_text import shorten_names
 from gluonlab.runs.run_reader import RunDescription, copy_count
 from gluonlab.runs.run_schema import CONFUSION, EXPORT
 from gluonlab.training.build_network import make_net
-from gluonlab.training.check_evaluation import check_evaluation_options, read_evaluated_run
+from gluonlab.training.check_evaluation import EVAL_FIELDS, check_evaluation_options, read_evaluated_run
 from gluonlab.training.config_checks import check_exportable, check_settings_are_known
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
 from gluonlab.training.finish_run import write_exports
@@ -186,13 +186,6 @@ def _output_folder(config: TrainConfig, folder: Path) -> Optional[Path]:
     return Path(config.out)
 
 
-# The run's settings that are also used for an evaluation. They do not include the devices, so that
-# a run on eight GPUs can be evaluated on a laptop.
-EVAL_FIELDS = (
-    "model", "dataset", "data_dir", "image_size", "workers", "skip_corrupt", "val_split", "batch_size",
-    "global_batch_size", "microbatches", "microbatch_size", "seed", "prefetch", "device_cache_bytes",
-    "deterministic", "tf32",
-)  # fmt: skip
 # validation images are not augmented
 NO_AUGMENTATION = {"random_resized_crop": False, "crop_padding": 0, "flip": False, "mixup": 0.0}
 SMALLEST_SIZE = 8  # smallest --image-size; smaller images keep their size by default

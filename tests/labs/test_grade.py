@@ -137,7 +137,7 @@ def test_the_list_names_every_exercise(ended):
 
 def test_help_says_that_it_runs_the_code_of_students(ended):
     output = " ".join(ended(main, "grade", "--help")[1].split())
-    assert "a table of grades. This executes the students' code." in output
+    assert "a table of grades. This command executes the students' code." in output
 
 
 def test_ctrl_c_keeps_the_rows_that_are_done(tmp_path):

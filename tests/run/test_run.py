@@ -11,6 +11,7 @@ from support.idx_files import MNIST_NAMES, write_mnist
 
 from gluonlab.__main__ import COMMANDS
 from gluonlab.bench.__main__ import main as bench
+from gluonlab.cli import run_commands
 from gluonlab.config import TrainConfig
 from gluonlab.data.__main__ import main as data
 from gluonlab.engine.mxnet_and_cuda_libraries import installed_distributions, pip_install_command
@@ -171,6 +172,14 @@ def test_help_shows_every_default(ended):
     shown = re.findall(r"\[default: ([^]]*)\]", " ".join(out.split()))
     defaults = [field.default for field in dataclasses.fields(TrainConfig)]
     assert shown == [str(default) for default in defaults if default is not None and default is not False]
+
+
+def test_the_defaults_of_resume_are_the_values_of_the_run(ended):
+    _, out, _ = ended(run_commands.resume, "--help-all")
+    shown = re.findall(r"[([]default: ([^])]*)[])]", " ".join(out.split()))
+    assert set(shown) == {"the run's value", "the global batch size stays the same"}
+    _, out, _ = ended(run_commands.evaluate, "--help-all")
+    assert "(default: RUN_DIR)" in out and "[default: data]" in out and "(default: the run's value)" in out
 
 
 def test_an_unexpected_exception_is_one_line_and_status_1(run, monkeypatch):

@@ -222,7 +222,9 @@ def option(name: str, metavar: str, help: str, default: Optional[str] = None) ->
 
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="print only JSON on standard output")
 OUT_FILE_OPTION = option("--out-file", "FILE", "also write the JSON output to this file")
-DEVICES_OPTION = option("--devices", "SPEC", "gpu:* gpu:0,2 cpu:0,1, ...  [default: CPU devices]")
+DEVICES_OPTION = option(
+    "--devices", "SPEC", "devices to use, such as gpu:*, gpu:0,2 or cpu:0,1  [default: CPU devices]"
+)
 LANGUAGE_OPTION = option("--language", "NAME", "language of the page, en or ja  [default: en]")
 
 
@@ -265,7 +267,7 @@ def measurement_options(rounds: int) -> Option:
     The function receives a MeasurementOptions, and its own options by name. ``rounds``: the default
     number of rounds.
     """
-    rounds_option = option("--rounds", "N", "measurements for each table row", str(rounds))
+    rounds_option = option("--rounds", "N", "number of measurements for each table row", str(rounds))
 
     def add_options(function: Callable[..., None]) -> Callable[..., None]:
         """Add the options --rounds, --json and --out-file to ``function``."""

@@ -28,19 +28,22 @@ DEFAULT_DEVICES, DEFAULT_SIZES, DEFAULT_ROUNDS = "cpu*2", "4KiB,64KiB,1MiB,16MiB
     most_used="--devices --bytes --rounds --save --nvml --json",
     renamed={"--sizes": "--bytes"},
 )
-@option("--devices", "SPEC", "gpu:* gpu:0,2 cpu*4, or a number", DEFAULT_DEVICES)
-@option("--bytes", "SIZES", "sizes of the copies, at least two", DEFAULT_SIZES)
-@option("--rounds", "N", "measurements of each copy", str(DEFAULT_ROUNDS))
-@option("--save", "FILE", "write a topology file, m.json, for other commands")
+@option("--devices", "SPEC", "devices to use, such as gpu:*, gpu:0,2 or cpu*4, or a number of GPUs", DEFAULT_DEVICES)
+@option("--bytes", "SIZES", "at least two sizes of copies between devices", DEFAULT_SIZES)
+@option("--rounds", "N", "number of measurements of each copy", str(DEFAULT_ROUNDS))
+@option("--save", "FILE", "write the topology to a new file, such as m.json, for use with other commands")
 @click.option(
-    "--nvml", is_flag=True, help="save the links and nominal speeds that the driver reports, without measuring"
+    "--nvml",
+    is_flag=True,
+    help="with --save: save the links and nominal speeds that the driver reports, without measuring them",
 )
 @JSON_OPTION
 def links_command(as_json: bool, devices: str, bytes: str, rounds: str, save: Optional[str], nvml: bool) -> None:
-    """Measure latency and bandwidth between every two devices.
+    """Measure latency and bandwidth between all pairs of devices.
 
-    The measurement also finds shared links. Predictions with measured links are more accurate than
-    with nominal ones. Other commands accept the saved file instead of a machine's name:
+    The measurement also finds shared links. Predictions from measured speeds are more accurate than
+    predictions from nominal speeds. Other commands accept the saved file instead of the name of a
+    machine:
 
     \b
     gluonlab bench links --devices 'gpu:*' --save m.json

@@ -33,22 +33,20 @@ from gluonlab.launch.group_processes import (
     "--backend",
     metavar="NAME",
     required=True,
-    help="gradient reduction over processes; dist_sync: parameter servers sum the gradients of all "
-    "workers; dist_device_sync: like dist_sync, because --kvstore already sums a worker's gradients "
-    "on its devices; dist_async: servers apply each gradient at once, and workers do not wait for "
-    "each other; or horovod",
+    help="how processes reduce gradients: dist_sync or dist_device_sync (parameter servers sum the gradients of all "
+    "workers), dist_async (parameter servers apply each gradient immediately) or horovod (allreduce)",
 )
 @click.option(
     "--resume",
     metavar="RUN_DIR",
     help="resume an interrupted run from its last checkpoint, which rank 0 reads; the numbers of "
-    "processes and devices may differ",
+    "processes and devices can be different",
 )
 @click.option(
     "--autoresume",
     is_flag=True,
-    help="resume the run in --out if there is one, otherwise start it; without --checkpoint-every, "
-    "a checkpoint is saved after each epoch",
+    help="resume the run in --out if there is one; otherwise, start a new run. The run saves a checkpoint after each "
+    "epoch, or at the interval of --checkpoint-every",
 )
 @add_json_option(where="rank 0's standard output")
 @click.option("--quiet", is_flag=True, help="print only the summary")
