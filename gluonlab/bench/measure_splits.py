@@ -55,7 +55,7 @@ from gluonlab.bench.splits import (
 from gluonlab.bench.workloads import CLASSES, Task
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.collectives.algorithms import make_schedule
-from gluonlab.collectives.cost_model import price, traffic
+from gluonlab.collectives.cost_model import estimate_cost, traffic
 from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.topology import Topology
 from gluonlab.config import TrainConfig
@@ -66,8 +66,7 @@ from gluonlab.errors import DeviceError, UsageError
 from gluonlab.parallel.compiled_graph import array_bytes
 from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.parallel.memory_estimate import MemoryEstimate, ShardSizes
-from gluonlab.parallel.pipeline.pipeline_cost import Costs
-from gluonlab.parallel.pipeline.pipeline_cost import price as price_pipeline
+from gluonlab.parallel.pipeline.pipeline_cost import Costs, predict_timeline
 from gluonlab.parallel.pipeline.pipeline_executor import StepProgram
 from gluonlab.parallel.pipeline.pipeline_schedule import SEND_BACKWARD, SEND_FORWARD, UPDATE, Instruction
 from gluonlab.parallel.pipeline.strategy import PipelineParallel
@@ -202,7 +201,7 @@ class StepTraffic(NamedTuple):
     def seconds(self, topology: Topology) -> float:
         """Return the predicted seconds of all messages and sums if they run one after another."""
         schedule = make_schedule(ALLREDUCE_STORE, self.devices)
-        allreduce_s = sum(price(schedule, topology, size).seconds for size in self.sums)
+        allreduce_s = sum(estimate_cost(schedule, topology, size).seconds for size in self.sums)
         return sum(message.seconds(topology) for message in self.messages) + allreduce_s
 
 
@@ -395,7 +394,7 @@ def _computed_series(split: PreparedSplit, seconds: Seconds) -> Iterator[Series]
     yield _single_value_series(f"links {split.name}", "s", step_traffic.seconds(topology))
     if split.name in PIPELINES:
         program = split.make_program()
-        timeline = price_pipeline(program.schedule, pipeline_costs(program, *_stage_costs(split, seconds), topology))
+        timeline = predict_timeline(program.schedule, pipeline_costs(program, *_stage_costs(split, seconds), topology))
         yield _single_value_series(f"price {split.name}", "s", timeline.seconds)
         yield _single_value_series(f"price bubble {split.name}", "of the time", timeline.bubble)
 

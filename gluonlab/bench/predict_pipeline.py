@@ -12,7 +12,7 @@ from gluonlab.bench.harness.table_format import format_table
 from gluonlab.config import option_name
 from gluonlab.config.option_checks import real_number_check, whole_number_check
 from gluonlab.errors import ConfigError, unknown
-from gluonlab.parallel.pipeline.pipeline_cost import Costs, PipelineTimeline, equal_shares, price
+from gluonlab.parallel.pipeline.pipeline_cost import Costs, PipelineTimeline, equal_shares, predict_timeline
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES, PipelineSchedule, make_pipeline
 from gluonlab.parallel.pipeline.verify_pipeline_schedule import peaks
 from gluonlab.plain_text import json_text
@@ -58,7 +58,7 @@ def _draw_schedule(options: CommandOptions) -> str:
     costs = costs_of(schedule)
     if costs is None:
         raise _stage_count_error(options, schedule)
-    timeline = price(schedule, costs)
+    timeline = predict_timeline(schedule, costs)
     drawing = ScheduleDrawing(
         text=lambda: as_text(schedule, timeline),
         picture=lambda: as_svg(schedule, timeline),
@@ -74,7 +74,7 @@ def _predict_all_schedules(options: CommandOptions) -> str:
     for schedule in schedules:
         costs = costs_of(schedule)
         if costs is not None:
-            rows.append(_PipelineCostRow(schedule, price(schedule, costs)))
+            rows.append(_PipelineCostRow(schedule, predict_timeline(schedule, costs)))
     if not rows:
         raise _stage_count_error(options, schedules[0])
     if "json" in options:

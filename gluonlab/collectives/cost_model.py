@@ -1,6 +1,6 @@
 """Predicts how long schedules take on topologies, using the alpha-beta model with contention.
 
-`price` predicts the time of a schedule. `find_best_order` compares predicted times to choose a
+`estimate_cost` predicts the time of a schedule. `find_best_order` compares predicted times to choose a
 device for each rank, and `select_cheapest` compares predicted times to choose schedules. `traffic`
 counts bytes.
 
@@ -37,13 +37,13 @@ from gluonlab.errors import ScheduleError
 # Steps are computed in batches, whose arrays have at most so many entries (about 100 MB). Entries
 # are links times steps, or transfers.
 MAX_BATCH_ENTRIES = 2**20
-PRICE_TOLERANCE = 1e-9  # relative: prices that differ by less are equal up to rounding
+COST_TOLERANCE = 1e-9  # relative: prices that differ by less are equal up to rounding
 # the sizes at which schedules are compared: 1 B to 4 GiB
 SIZES = tuple(2**power for power in range(33))
 
 
 @dataclass(frozen=True)
-class StepPrice:
+class StepCost:
     """The predicted time of a step: how long its busiest link is busy, and its additions take.
 
     ``bottleneck``: the name of the busiest link; empty for an empty step.
@@ -60,7 +60,7 @@ class StepPrice:
 
 
 @dataclass(frozen=True)
-class Price:
+class ScheduleCost:
     """The predicted time of a schedule for a buffer of ``size_bytes`` on each device."""
 
     schedule: str
@@ -68,7 +68,7 @@ class Price:
     collective: str
     world_size: int
     size_bytes: float
-    steps: Tuple[StepPrice, ...]
+    steps: Tuple[StepCost, ...]
 
     @property
     def seconds(self) -> float:
@@ -90,7 +90,7 @@ class Price:
         return self.algbw * factor if factor else 0.0
 
 
-def price(schedule: Schedule, topology: Topology, size_bytes: float) -> Price:
+def estimate_cost(schedule: Schedule, topology: Topology, size_bytes: float) -> ScheduleCost:
     """Return the predicted time of ``schedule`` on ``topology``.
 
     Args:
@@ -104,13 +104,13 @@ def price(schedule: Schedule, topology: Topology, size_bytes: float) -> Price:
     Raises:
         ScheduleError: for a topology with a different number of devices, and for sizes below 0.
     """
-    return prices(schedule, topology, [size_bytes])[0]
+    return estimate_costs(schedule, topology, [size_bytes])[0]
 
 
-def prices(schedule: Schedule, topology: Topology, sizes: Sequence[float]) -> List[Price]:
-    """Return a `Price` for each of ``sizes``.
+def estimate_costs(schedule: Schedule, topology: Topology, sizes: Sequence[float]) -> List[ScheduleCost]:
+    """Return a `ScheduleCost` for each of ``sizes``.
 
-    This is faster than calling `price` for each size.
+    This is faster than calling `estimate_cost` for each size.
     """
     if schedule.world_size != topology.world_size:
         raise ScheduleError(
@@ -120,12 +120,12 @@ def prices(schedule: Schedule, topology: Topology, sizes: Sequence[float]) -> Li
     for size in sizes:
         if not 0 <= size < math.inf:
             raise ScheduleError(f"size={size}: use a number of bytes, at least 0")
-    steps: List[List[StepPrice]] = [[] for _ in sizes]
+    steps: List[List[StepCost]] = [[] for _ in sizes]
     for step_loads in _count_loads(schedule, topology):
         for steps_of_size, size in zip(steps, sizes):
-            steps_of_size += step_loads.step_prices(topology, size / schedule.chunks)
+            steps_of_size += step_loads.step_costs(topology, size / schedule.chunks)
     identity = schedule.name, topology.name, schedule.collective, schedule.world_size
-    return [Price(*identity, size, tuple(steps_of_size)) for size, steps_of_size in zip(sizes, steps)]
+    return [ScheduleCost(*identity, size, tuple(steps_of_size)) for size, steps_of_size in zip(sizes, steps)]
 
 
 class Traffic(NamedTuple):
@@ -243,7 +243,7 @@ class _StepLoads:
     max_additions: Any
     total_additions: Any
 
-    def step_prices(self, topology: Topology, chunk_bytes: float) -> Iterator[StepPrice]:
+    def step_costs(self, topology: Topology, chunk_bytes: float) -> Iterator[StepCost]:
         """Return the predicted time of each step for chunks of ``chunk_bytes``."""
         table, links = self.route_table, len(self.route_table.links)
         link_numbers = table.link_numbers[self.pair]  # (messages, longest)
@@ -261,7 +261,7 @@ class _StepLoads:
             self.max_additions * chunk_bytes / topology.reduce_bytes_per_s,
             self.total_additions * chunk_bytes / topology.shared_reduce_bytes_per_s,
         )
-        return map(StepPrice, longest_s.tolist(), reduce_s.tolist(), names)
+        return map(StepCost, longest_s.tolist(), reduce_s.tolist(), names)
 
 
 def _count_loads(schedule: Schedule, topology: Topology) -> Iterator[_StepLoads]:
@@ -311,7 +311,9 @@ def select_cheapest(schedules: Sequence[Schedule], topology: Topology) -> List[S
     If several schedules have the same predicted time, the first schedule is chosen, so the choice
     is reproducible.
     """
-    seconds_by_schedule = [[price.seconds for price in prices(schedule, topology, SIZES)] for schedule in schedules]
+    seconds_by_schedule = [
+        [cost.seconds for cost in estimate_costs(schedule, topology, SIZES)] for schedule in schedules
+    ]
     best = {lowest_cost_index(costs) for costs in zip(*seconds_by_schedule)}
     return [schedules[number] for number in sorted(best)]
 
@@ -322,7 +324,7 @@ def lowest_cost_index(costs: Sequence[float]) -> int:
     If several costs are equal up to rounding, return the first index.
     """
     lowest = min(costs)
-    return next(number for number, cost in enumerate(costs) if cost <= lowest * (1 + PRICE_TOLERANCE))
+    return next(number for number, cost in enumerate(costs) if cost <= lowest * (1 + COST_TOLERANCE))
 
 
 # --- the assignment of devices to ranks
@@ -354,7 +356,7 @@ def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
         return identity
 
     def cost(order: Sequence[int]) -> float:
-        return price(schedule.placed(order), topology, ORDER_BYTES).seconds
+        return estimate_cost(schedule.placed(order), topology, ORDER_BYTES).seconds
 
     ring = topology.ring_order()
     starts = [identity] if ring == identity else [identity, ring]
@@ -363,10 +365,10 @@ def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
     best, lowest, limits = identity, math.inf, [math.inf] * len(ORDER_SIZES)
     sizes = (*ORDER_SIZES, ORDER_BYTES)
     for order in [*starts, *improved] if exchangeable or len(starts) > 1 else []:
-        *costs, cost_at_order_bytes = [cost.seconds for cost in prices(schedule.placed(order), topology, sizes)]
+        *costs, cost_at_order_bytes = [cost.seconds for cost in estimate_costs(schedule.placed(order), topology, sizes)]
         if order == identity:
-            limits = [cost * (1 + PRICE_TOLERANCE) for cost in costs]
-        if cost_at_order_bytes < lowest * (1 - PRICE_TOLERANCE) and all(map(operator.le, costs, limits)):
+            limits = [cost * (1 + COST_TOLERANCE) for cost in costs]
+        if cost_at_order_bytes < lowest * (1 - COST_TOLERANCE) and all(map(operator.le, costs, limits)):
             best, lowest = order, cost_at_order_bytes
     return best
 
@@ -385,7 +387,7 @@ def _improve_order(start: Sequence[int], cost: Callable[[Sequence[int]], float])
         candidates = [_swap_ranks(order, *pair) for pair in exchanges]
         costs = [cost(other) for other in candidates]
         lowest_candidate = min(costs, default=lowest)
-        if lowest_candidate >= lowest * (1 - PRICE_TOLERANCE):
+        if lowest_candidate >= lowest * (1 - COST_TOLERANCE):
             break
         order, lowest = candidates[costs.index(lowest_candidate)], lowest_candidate
     return order

@@ -1,6 +1,6 @@
 """Lower bounds on the predicted time (`cost_model`) of any valid schedule on a topology.
 
-`floor_of` returns the bound, in predicted seconds. A schedule of T steps on a buffer of n bytes
+`find_lower_bound` returns the bound, in predicted seconds. A schedule of T steps on a buffer of n bytes
 takes at least T alpha + B n + G n. Here alpha is the lowest latency, B is the result of
 `LinkCapacity.min_busy_seconds_per_byte`, and G is the result of `addition_seconds_per_byte`. A
 schedule of few steps must send many messages at once, which implies further bounds. The bound for T
@@ -51,7 +51,7 @@ class LowerBound:
         return min(max(line.fixed_s + line.s_per_byte * size_bytes for line in lines) for lines in self.cases)
 
 
-def floor_of(topology: Topology, collective: str = ALLREDUCE) -> LowerBound:
+def find_lower_bound(topology: Topology, collective: str = ALLREDUCE) -> LowerBound:
     """Return the lower bound on the predicted time of any valid schedule, for any chunk owners.
 
     Args:
@@ -59,7 +59,7 @@ def floor_of(topology: Topology, collective: str = ALLREDUCE) -> LowerBound:
         collective: "allreduce", "reduce_scatter" or "all_gather".
 
     Returns:
-        The bound; ``floor_of(topology).seconds(size_bytes)`` is in seconds.
+        The bound; ``find_lower_bound(topology).seconds(size_bytes)`` is in seconds.
 
     Raises:
         ScheduleError: for any other collective.

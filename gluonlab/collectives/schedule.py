@@ -50,7 +50,7 @@ class Schedule:
     """A collective operation, described as steps of transfers.
 
     A schedule must fulfill the following conditions for each chunk.
-    `gluonlab.collectives.verify_schedule.check` proves them:
+    `gluonlab.collectives.verify_schedule.verify` proves them:
 
     ==============  =================================  ============================
     collective      before                             after

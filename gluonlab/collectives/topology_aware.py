@@ -21,7 +21,7 @@ from gluonlab.collectives.algorithms import (
     make_schedule,
     make_schedule_over_hosts,
 )
-from gluonlab.collectives.cost_model import SIZES, find_best_order, lowest_cost_index, price, select_cheapest
+from gluonlab.collectives.cost_model import SIZES, estimate_cost, find_best_order, lowest_cost_index, select_cheapest
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Transfer
 from gluonlab.collectives.synthesis import precomputed_schedules
 from gluonlab.collectives.synthesis.flow_network import FlowNetwork, flow_network_or_none, successors
@@ -56,7 +56,7 @@ class SchedulesBySize(NamedTuple):
         """Return the schedule with the lowest predicted time for ``size_bytes`` per device."""
         if len(self.schedules) == 1:
             return self.schedules[0]
-        costs = [price(schedule, self.topology, size_bytes).seconds for schedule in self.schedules]
+        costs = [estimate_cost(schedule, self.topology, size_bytes).seconds for schedule in self.schedules]
         return self.schedules[lowest_cost_index(costs)]
 
     def size_thresholds(self) -> List[ScheduleFromSize]:
@@ -165,7 +165,7 @@ def multi_ring(topology: Topology) -> Schedule:
     if not rings:
         return single
     several = _ring_schedule(rings)
-    seconds = (price(schedule, topology, COMPARED_BYTES).seconds for schedule in (several, single))
+    seconds = (estimate_cost(schedule, topology, COMPARED_BYTES).seconds for schedule in (several, single))
     return several if next(seconds) <= next(seconds) else single
 
 

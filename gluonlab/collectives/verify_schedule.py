@@ -33,7 +33,7 @@ Cell = Tuple[int, int]  # (rank, chunk)
 Position = Tuple[int, int]  # (step, position in the step)
 
 
-def check(schedule: Schedule) -> None:
+def verify(schedule: Schedule) -> None:
     """Prove that a schedule computes its collective, with bit-identical results on all ranks.
 
     Args:

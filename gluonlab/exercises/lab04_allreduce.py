@@ -17,13 +17,13 @@ import numpy as np
 from mxnet import nd
 
 from gluonlab.collectives.algorithms import ALGORITHMS, double_tree, halving_doubling, ring
-from gluonlab.collectives.cost_model import find_best_order, price
-from gluonlab.collectives.lower_bounds import floor_of
+from gluonlab.collectives.cost_model import estimate_cost, find_best_order
+from gluonlab.collectives.lower_bounds import find_lower_bound
 from gluonlab.collectives.named_topologies import Topology, make_topology
 from gluonlab.collectives.schedule import ALLREDUCE, OPS, REDUCE_SCATTER, Schedule, Transfer
 from gluonlab.collectives.synthesis import precomputed_schedules
 from gluonlab.collectives.topology import switch
-from gluonlab.collectives.verify_schedule import check as prove
+from gluonlab.collectives.verify_schedule import verify
 from gluonlab.errors import ScheduleError
 from gluonlab.exercises.array_tracking import cpu_devices
 from gluonlab.exercises.exercise_registry import AnswerCost, case_rng, exercise, extra_cases
@@ -48,7 +48,7 @@ from gluonlab.exercises.schedule_answers import (
     check_proof,
     check_step_rules,
     describe_costliest_step,
-    describe_price,
+    describe_total_cost,
     format_microseconds,
     read_steps,
 )
@@ -131,9 +131,9 @@ def check_wrong_transfers(answer: Mapping[str, TransferIndex]) -> None:
                 f"`{transfer}` を何に置き換えても、スケジュールは正しくなりません",
                 pick_explanation(
                     (_find_proof_failure(schedule) == spot,
-                     "that is where `prove` noticed the error: the chunk that is sent there was already wrong, so "
+                     "that is where `verify` noticed the error: the chunk that is sent there was already wrong, so "
                          "look at earlier steps",
-                     "そこは `prove` が誤りを見つけた場所です。送られる中身がすでに間違っているので、"
+                     "そこは `verify` が誤りを見つけた場所です。送られる中身がすでに間違っているので、"
                      "さかのぼってください"),
                 ),
             )  # fmt: skip
@@ -149,9 +149,9 @@ def _is_transfer_index(schedule: Schedule, spot: Any) -> bool:
 
 
 def _find_proof_failure(schedule: Schedule) -> Optional[TransferIndex]:
-    """Return (step, index in the step) for the transfer that `prove` rejects, or None."""
+    """Return (step, index in the step) for the transfer that `verify` rejects, or None."""
     try:
-        prove(schedule)
+        verify(schedule)
     except ScheduleError as error:
         return (error.step, error.transfer)  # type: ignore[return-value]
     return None
@@ -255,7 +255,7 @@ def check_fastest(answer: Callable[[Topology, float], Schedule]) -> None:
                 f"{ranks} ランクの Schedule を返してください",
             )
         try:
-            prove(got)  # an incomplete schedule may be cheaper
+            verify(got)  # an incomplete schedule may be cheaper
         except ScheduleError as error:
             raise counterexample(
                 f"{call_text} returned a schedule that is not a correct allreduce: {error}",
@@ -265,8 +265,8 @@ def check_fastest(answer: Callable[[Topology, float], Schedule]) -> None:
         choices = [(one.name, one) for one in known]
         order = topology.ring_order()
         choices += [(f"{one.name} placed on the ring", one.placed(order)) for one in known]
-        seconds = [price(one, topology, size).seconds for _, one in choices]
-        cost_s, least_s = price(got, topology, size).seconds, min(seconds)
+        seconds = [estimate_cost(one, topology, size).seconds for _, one in choices]
+        cost_s, least_s = estimate_cost(got, topology, size).seconds, min(seconds)
         name, best = choices[seconds.index(least_s)]
         call = "`schedule.placed(topology.ring_order())`"
         cost_texts = (f"{cost_s * 1e6:,.1f} us", f"{least_s * 1e6:,.1f} us")
@@ -395,21 +395,23 @@ def cheapest_algorithm() -> Tuple[str, float]:
     topology, size = BEAT_THE_EIGHT.topology, BEAT_THE_EIGHT.size_bytes
     algorithms = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
     placed_algorithms = [schedule.placed(find_best_order(schedule, topology)) for schedule in algorithms]
-    seconds, name = min((price(schedule, topology, size).seconds, schedule.name) for schedule in placed_algorithms)
+    seconds, name = min(
+        (estimate_cost(schedule, topology, size).seconds, schedule.name) for schedule in placed_algorithms
+    )
     return name, seconds
 
 
 def lower_bound_s() -> float:
     """Return a lower bound on the cost of any schedule for this exercise, in seconds."""
-    return floor_of(BEAT_THE_EIGHT.topology).seconds(BEAT_THE_EIGHT.size_bytes)
+    return find_lower_bound(BEAT_THE_EIGHT.topology).seconds(BEAT_THE_EIGHT.size_bytes)
 
 
 @exercise("04-6")
 def check_beat_the_eight(answer: Callable[[], Any]) -> AnswerCost:
     """Write an allreduce for the p3.16xlarge that is faster than all eight algorithms."""
     schedule = BEAT_THE_EIGHT.read_proved_schedule(answer)
-    cost, (name, best_s) = BEAT_THE_EIGHT.price_schedule(schedule), cheapest_algorithm()
-    (en, ja), (why, why_ja) = describe_price(cost), describe_costliest_step(cost)
+    cost, (name, best_s) = BEAT_THE_EIGHT.estimate_cost(schedule), cheapest_algorithm()
+    (en, ja), (why, why_ja) = describe_total_cost(cost), describe_costliest_step(cost)
     call = BEAT_THE_EIGHT.call
     CaseText(call, call).check_faults(
         (cost.seconds >= best_s * (1 - COST_TOLERANCE),

@@ -36,7 +36,7 @@ from gluonlab.exercises.explain_wrong_answers import (
 )
 from gluonlab.exercises.guesses import DictForm, NumberForm, register_guess
 from gluonlab.parallel.pipeline.network_stages import minimize_largest_stage
-from gluonlab.parallel.pipeline.pipeline_cost import Costs, price
+from gluonlab.parallel.pipeline.pipeline_cost import Costs, predict_timeline
 from gluonlab.parallel.pipeline.pipeline_schedule import (
     BACKWARD,
     FORWARD,
@@ -46,8 +46,7 @@ from gluonlab.parallel.pipeline.pipeline_schedule import (
     gpipe,
     one_forward_one_backward,
 )
-from gluonlab.parallel.pipeline.verify_pipeline_schedule import check as prove
-from gluonlab.parallel.pipeline.verify_pipeline_schedule import peaks
+from gluonlab.parallel.pipeline.verify_pipeline_schedule import peaks, verify
 
 # --- Answers that are a list with a number for each device
 
@@ -565,7 +564,7 @@ def _idle_shares(schedule: Callable[..., Any], forward: Times, backward: Times, 
     stages = len(forward)
     free_transfers = ((0.0, 0.0),) * (stages - 1)
     costs = Costs(tuple(forward), tuple(backward), free_transfers, (0.0,) * stages)
-    return [max(0.0, bubble) for bubble in price(schedule(stages, microbatches), costs).bubbles]
+    return [max(0.0, bubble) for bubble in predict_timeline(schedule(stages, microbatches), costs).bubbles]
 
 
 def _matches_step_time(step_formula: Callable[[Times, Times, int], float]) -> Callable[..., bool]:
@@ -861,9 +860,9 @@ def _check_device_order(case: CaseText, order: Order, microbatches: int) -> None
 
 
 def _check_no_deadlock(case: CaseText, schedule: PipelineSchedule) -> None:
-    """Raise Wrong if `prove` finds that devices wait for each other forever."""
+    """Raise Wrong if `verify` finds that devices wait for each other forever."""
     try:
-        prove(schedule)
+        verify(schedule)
     except ScheduleError as error:
         device = error.device if error.device is not None else 0
         program = schedule.programs[device]
@@ -903,8 +902,8 @@ def _check_memory(case: CaseText, schedule: PipelineSchedule) -> None:
 def _check_time(case: CaseText, schedule: PipelineSchedule) -> None:
     """Raise Wrong if a step takes longer than with 1F1B."""
     costs = Costs.uniform(schedule.stages)
-    best_time = price(one_forward_one_backward(schedule.devices, schedule.microbatches), costs).seconds
-    cost = price(schedule, costs)
+    best_time = predict_timeline(one_forward_one_backward(schedule.devices, schedule.microbatches), costs).seconds
+    cost = predict_timeline(schedule, costs)
     if cost.seconds > best_time * (1 + 1e-9):
         idlest = max(range(schedule.devices), key=lambda device: cost.bubbles[device])
         raise case.counterexample(

@@ -17,14 +17,13 @@ from operator import index
 from pathlib import Path
 from typing import Any, Callable, FrozenSet, Iterable, List, Optional, Sequence, Tuple
 
-from gluonlab.collectives.cost_model import Price, StepPrice, price
-from gluonlab.collectives.lower_bounds import floor_of
+from gluonlab.collectives.cost_model import ScheduleCost, StepCost, estimate_cost
+from gluonlab.collectives.lower_bounds import find_lower_bound
 from gluonlab.collectives.named_topologies import Topology
 from gluonlab.collectives.render import as_page
 from gluonlab.collectives.render.schedule_scene import complete_contributions
 from gluonlab.collectives.schedule import ADD, ALL_GATHER, ALLREDUCE, OPS, REDUCE_SCATTER, Schedule, Transfer
-from gluonlab.collectives.verify_schedule import check as prove
-from gluonlab.collectives.verify_schedule import simulate_contributions
+from gluonlab.collectives.verify_schedule import simulate_contributions, verify
 from gluonlab.errors import ScheduleError
 from gluonlab.exercises.exercise_registry import Wrong
 from gluonlab.exercises.explain_wrong_answers import (
@@ -147,13 +146,13 @@ def check_proof(call: str, schedule: Schedule) -> None:
     - the last transfer into a chunk whose final value is incomplete.
     """
     try:
-        prove(schedule)
+        verify(schedule)
     except ScheduleError as error:
         raise _explain_failed_proof(call, schedule, error) from None
 
 
 def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -> Wrong:
-    """Return the counterexample of a schedule that `prove` rejects with this ``error``."""
+    """Return the counterexample of a schedule that `verify` rejects with this ``error``."""
     all_states = list(simulate_contributions(schedule))
     lost_place = None if schedule.collective == ALL_GATHER else _find_lost_contribution(schedule, all_states)
     if lost_place is not None:
@@ -328,10 +327,10 @@ def make_playback(schedule: Schedule, lines: List[str], file: Optional[str]) -> 
     return SchedulePlayback("\n".join(lines), page)
 
 
-def describe_cost(cost: Price, least_s: float, *, is_floor: bool) -> List[str]:
+def describe_cost(cost: ScheduleCost, least_s: float, *, is_lower_bound: bool) -> List[str]:
     """Return lines about the cost of a right schedule.
 
-    ``least_s``: seconds for comparison, a lower bound if ``is_floor``, else the optimum.
+    ``least_s``: seconds for comparison, a lower bound if ``is_lower_bound``, else the optimum.
     """
     steps = len(cost.steps)
     size = format_size(int(cost.size_bytes)) if cost.size_bytes else ""
@@ -345,7 +344,7 @@ def describe_cost(cost: Price, least_s: float, *, is_floor: bool) -> List[str]:
             ja=f"見積もり: {steps} ステップで {time}" + f" (各デバイス {size})" * bool(size),
         ),
     ]
-    if is_floor:
+    if is_lower_bound:
         en, ja = f"; the simulated time is {ratio} times that", f"。見積もりはその {ratio} 倍です"
         return [*lines, choose_text(en=f"lower bound: {least}{en}", ja=f"下限: {least}{ja}")]
     return [*lines, choose_text(en=f"optimum: {least}", ja=f"最適値: {least}")]
@@ -417,14 +416,14 @@ class Puzzle:
         check_proof(self.call, schedule)
         return schedule
 
-    def price_schedule(self, schedule: Schedule) -> Price:
+    def estimate_cost(self, schedule: Schedule) -> ScheduleCost:
         """Return the cost of a schedule on the puzzle's topology."""
-        return price(schedule, self.topology, self.size_bytes)
+        return estimate_cost(schedule, self.topology, self.size_bytes)
 
     def check_optimum(self, schedule: Schedule) -> None:
         """Raise Wrong for a schedule that costs more than the optimum."""
-        cost, optimum = self.price_schedule(schedule), self.optimum_s or 0.0
-        en, ja = describe_price(cost)
+        cost, optimum = self.estimate_cost(schedule), self.optimum_s or 0.0
+        en, ja = describe_total_cost(cost)
         CaseText(self.call, self.call).check_faults(
             (cost.seconds > optimum * (1 + COST_TOLERANCE),
              f"verified, but it takes {en}; {format_microseconds(optimum)} are "
@@ -456,12 +455,12 @@ class Puzzle:
             return make_playback(schedule, [wrong.texts[language()]], file)
         least_s = self.optimum_s
         if least_s is None:
-            least_s = floor_of(self.topology, self.collective).seconds(self.size_bytes)
-        lines = describe_cost(self.price_schedule(schedule), least_s, is_floor=self.optimum_s is None)
+            least_s = find_lower_bound(self.topology, self.collective).seconds(self.size_bytes)
+        lines = describe_cost(self.estimate_cost(schedule), least_s, is_lower_bound=self.optimum_s is None)
         return make_playback(schedule, lines, file)
 
 
-def describe_price(cost: Price) -> TextPair:
+def describe_total_cost(cost: ScheduleCost) -> TextPair:
     """Return texts with the cost and the number of steps."""
     steps = len(cost.steps)
     return (
@@ -470,7 +469,7 @@ def describe_price(cost: Price) -> TextPair:
     )
 
 
-def describe_costliest_step(cost: Price) -> TextPair:
+def describe_costliest_step(cost: ScheduleCost) -> TextPair:
     """Return texts about the most expensive step and its busiest link."""
     if not cost.steps:
         return NO_TEXT
@@ -479,7 +478,7 @@ def describe_costliest_step(cost: Price) -> TextPair:
         return cost.steps[number].seconds
 
     number = max(range(len(cost.steps)), key=step_seconds)
-    step: StepPrice = cost.steps[number]
+    step: StepCost = cost.steps[number]
     time = format_microseconds(step.seconds)
     are_equal = step.seconds <= min(map(step_seconds, range(len(cost.steps)))) * (1 + COST_TOLERANCE)
     if are_equal and len(cost.steps) > 1:

@@ -15,7 +15,7 @@ import math
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule_over_hosts, ring
-from gluonlab.collectives.cost_model import find_best_order, price
+from gluonlab.collectives.cost_model import estimate_cost, find_best_order
 from gluonlab.collectives.named_topologies import NETWORKS, HostNetwork
 from gluonlab.collectives.topology import Topology
 from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE, make_for_links
@@ -86,20 +86,20 @@ def sum_within_host_s(store: str, topology: Topology, gradients: GradientSizes, 
         return 0.0
     elif store == DEVICE:
         schedule = ALGORITHMS["sharded"](gpus)
-        seconds = price(schedule, topology, gpus * max_owned_bytes(gradients.sizes, gpus)).seconds
+        seconds = estimate_cost(schedule, topology, gpus * max_owned_bytes(gradients.sizes, gpus)).seconds
         if gradients.separate_sums:  # the GPUs sum their tensors at the same time
             later_rounds = math.ceil(len(gradients.sizes) / gpus) - 1
-            seconds += later_rounds * price(schedule, topology, 0).seconds
+            seconds += later_rounds * estimate_cost(schedule, topology, 0).seconds
     elif store in TOPOLOGY_AWARE:
         schedules = make_for_links(store, topology, gpus)
         schedule = schedules.cheapest(gradients.total_bytes / (len(gradients.sizes) if gradients.separate_sums else 1))
-        seconds = price(schedule, topology, gradients.total_bytes).seconds
-        seconds += _extra_sums(gradients) * price(schedule, topology, 0).seconds
+        seconds = estimate_cost(schedule, topology, gradients.total_bytes).seconds
+        seconds += _extra_sums(gradients) * estimate_cost(schedule, topology, 0).seconds
     else:
         schedule = ring(gpus) if store == NCCL else ALGORITHMS[store](gpus)
         schedule = schedule.placed(find_best_order(schedule, topology))
-        seconds = price(schedule, topology, gradients.total_bytes).seconds
-        seconds += _extra_sums(gradients) * price(schedule, topology, 0).seconds
+        seconds = estimate_cost(schedule, topology, gradients.total_bytes).seconds
+        seconds += _extra_sums(gradients) * estimate_cost(schedule, topology, 0).seconds
     return seconds + (gradients.key_s * len(gradients.sizes) * gpus if gpus > 1 else 0.0)
 
 
@@ -143,13 +143,13 @@ def hierarchical_sum_s(topology: Topology, network: HostNetwork, size_bytes: flo
     """
     host = topology.subset(topology.hosts[0])
     schedule = make_schedule_over_hosts(len(topology.hosts), host.world_size, order=host.ring_order())
-    return price(schedule, topology, size_bytes).seconds
+    return estimate_cost(schedule, topology, size_bytes).seconds
 
 
 def flat_ring_sum_s(topology: Topology, network: HostNetwork, size_bytes: float) -> float:
     """Return the seconds to sum ``size_bytes`` with one ring through all GPUs, host after host."""
     schedule = ring(topology.world_size).placed(topology.ring_order())
-    return price(schedule, topology, size_bytes).seconds
+    return estimate_cost(schedule, topology, size_bytes).seconds
 
 
 def parameter_server_sum_s(topology: Topology, network: HostNetwork, size_bytes: float) -> float:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from gluonlab.parallel.pipeline.pipeline_cost import Costs, equal_shares, ideal_bubble, price
+from gluonlab.parallel.pipeline.pipeline_cost import Costs, equal_shares, ideal_bubble, predict_timeline
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES, make_pipeline
 from gluonlab.parallel.pipeline.render import as_svg, as_text, draw
 
@@ -43,18 +43,18 @@ def test_costs_are_those_of_a_share_or_of_each_stage(bench):
     shares = read_rows(bench("pipeline", "--devices", "2", "--costs", "10,20,1,4", "--json")[1])
     for name, several in (("1f1b", 1), ("interleaved", 2)):
         costs = Costs.uniform(2 * several, 0.01 / several, 0.02 / several, 0.001, 0.004 / several)
-        expected = price(make_pipeline(name, 2, 8, several), costs)
+        expected = predict_timeline(make_pipeline(name, 2, 8, several), costs)
         assert shares[name]["seconds"] == pytest.approx(expected.seconds)
     rows = read_rows(bench("pipeline", "--devices", "4", "--costs", "10,20,1/12,24,1/30,60/10,20", "--json")[1])
     assert list(rows) == ["sequential", "gpipe", "1f1b"]  # of four stages
     transfers = ((0.001, 0.001), (0.001, 0.001), (0, 0))
     costs = Costs((0.01, 0.012, 0.03, 0.01), (0.02, 0.024, 0.06, 0.02), transfers, (0,) * 4)
-    assert rows["gpipe"]["seconds"] == pytest.approx(price(make_pipeline("gpipe", 4, 8), costs).seconds)
+    assert rows["gpipe"]["seconds"] == pytest.approx(predict_timeline(make_pipeline("gpipe", 4, 8), costs).seconds)
 
 
 def test_a_drawing_is_a_text_a_picture_or_a_page_that_replaces_nothing(bench, empty_cwd):
     schedule = make_pipeline("1f1b", 3, 5)
-    timeline = price(schedule, equal_shares(schedule))
+    timeline = predict_timeline(schedule, equal_shares(schedule))
     options = "pipeline --draw 1f1b --devices 3 --microbatches 5"
     words = options.split()
     assert bench(*words) == (0, as_text(schedule, timeline) + "\n", "")

@@ -13,7 +13,7 @@ from support.schedule_reference import is_valid
 from gluonlab.collectives import algorithms
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule, make_schedule_over_hosts, nest_over_hosts
 from gluonlab.collectives.schedule import join_reduce_scatter_and_all_gather
-from gluonlab.collectives.verify_schedule import check, simulate_contributions
+from gluonlab.collectives.verify_schedule import simulate_contributions, verify
 from gluonlab.errors import ScheduleError
 
 # in make test ranks alone, a pair, odd and even numbers, and a power of two
@@ -26,7 +26,7 @@ several_ranks = pytest.mark.parametrize("world_size", WORLD_SIZES[1:])
 
 
 def assert_right(schedule):
-    check(schedule)
+    verify(schedule)
     assert is_valid(schedule)
 
 
@@ -68,7 +68,7 @@ def test_any_number_of_chunks_is_right(name, chunks):
         for make in (ALGORITHMS[name], *HALVES.get(name, ())):
             for world_size in (1, 2, 5, 8, 17):
                 schedule = make(world_size, chunks=chunks)
-                check(schedule)
+                verify(schedule)
                 assert schedule.chunks == chunks
 
 
@@ -87,7 +87,7 @@ def test_a_placed_schedule_is_right_and_plays_the_same_parts(name, world_size, d
     order = data.draw(st.permutations(range(world_size)))
     schedule = make_schedule(name, world_size)
     placed = schedule.placed(order)
-    check(placed)
+    verify(placed)
     assert placed.owner == tuple(order[owner] for owner in schedule.owner)
     for step, placed_step in zip(schedule.steps, placed.steps):
         assert [(order[src], order[dst], chunk, op) for src, dst, chunk, op in step] == [*placed_step]

@@ -10,7 +10,7 @@ from support.examples import examples
 from support.schedule_reference import step_cost
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
-from gluonlab.collectives.cost_model import algbw, bus_factor, price, traffic
+from gluonlab.collectives.cost_model import algbw, bus_factor, estimate_cost, traffic
 from gluonlab.collectives.named_topologies import Link, Route, Topology, fully_connected, p3_16xlarge, switch
 from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.collectives.topology import all_pairs, shared_memory_topology
@@ -91,7 +91,7 @@ def test_on_a_uniform_topology_the_cost_is_the_closed_form(world_size):
         for alpha, beta, gamma in FIGURES:
             speeds = [1 / seconds if seconds else math.inf for seconds in (beta, gamma)]
             expected = messages * alpha + sent * N * beta + added * N * gamma
-            result = price(schedule, topology(world_size, alpha, *speeds), N).seconds
+            result = estimate_cost(schedule, topology(world_size, alpha, *speeds), N).seconds
             assert result == pytest.approx(expected, EXACT, 0), schedule.name
 
 
@@ -106,7 +106,7 @@ def make_steps(world_size, chunks, *steps):
 
 def test_steps_add_up_and_an_empty_one_costs_nothing():
     copy = [(0, 1, 0, "copy")]
-    priced = price(make_steps(2, 2, copy, [], copy), fully_connected(2, 1.0, 10.0), 200)
+    priced = estimate_cost(make_steps(2, 2, copy, [], copy), fully_connected(2, 1.0, 10.0), 200)
     assert [(step.seconds, step.bottleneck) for step in priced.steps] == [(11, "0 to 1"), (0, ""), (11, "0 to 1")]
     assert priced.seconds == 22
 
@@ -133,7 +133,7 @@ def steps_and_topologies(draw):
 def test_a_step_is_as_long_as_its_busiest_link_and_rank(case):
     schedule, topology = case
     longest, busiest, reduce_s = step_cost(schedule.steps[0], topology, 50)
-    [priced] = price(schedule, topology, 200).steps
+    [priced] = estimate_cost(schedule, topology, 200).steps
     assert (priced.transfer_s, priced.reduce_s) == pytest.approx((longest, reduce_s), rel=EXACT)
     assert priced.bottleneck in busiest
 
@@ -143,12 +143,12 @@ def test_on_one_memory_what_moves_the_same_bytes_differs_by_how_often_it_adds():
     one, by a ring one after the other. A ring only gains the use of all cores.
     """
     shared = shared_memory_topology(4, 0.0, 20e9, 15e9)
-    moved = [price(make_schedule(name, 4), shared, N).seconds for name in ("star", "sharded", "tree", "ring")]
+    moved = [estimate_cost(make_schedule(name, 4), shared, N).seconds for name in ("star", "sharded", "tree", "ring")]
     more = N / 15e9 - N / 20e9  # of an addition than of a copy
     expected = [6 * N / 20e9 + additions * more for additions in (1, 1, 2, 3)]
     assert moved == pytest.approx(expected, rel=EXACT)
     slow_cores = shared_memory_topology(4, 0.0, 20e9, 15e9, device_copy_bytes_per_s=10e9, device_add_bytes_per_s=7.5e9)
-    star, ring = (price(make_schedule(name, 4), slow_cores, N).seconds for name in ("star", "ring"))
+    star, ring = (estimate_cost(make_schedule(name, 4), slow_cores, N).seconds for name in ("star", "ring"))
     assert star == pytest.approx(6 * N / 10e9 + N / 7.5e9 - N / 10e9, rel=EXACT)
     assert ring == pytest.approx(moved[3], rel=EXACT)
 
@@ -158,7 +158,8 @@ def test_a_ring_on_the_cube_mesh_by_hand():
     topology = p3_16xlarge()
     chunk, latency, add = 100e6 / 8, 10e-6, 7 * 100e6 / 8 / (900e9 / 3)
     as_numbered, placed = (
-        price(make_schedule("ring", 8).placed(order), topology, 100e6) for order in (range(8), topology.ring_order())
+        estimate_cost(make_schedule("ring", 8).placed(order), topology, 100e6)
+        for order in (range(8), topology.ring_order())
     )
     assert placed.seconds == pytest.approx(14 * (latency + chunk / 50e9) + add, rel=EXACT)
     assert as_numbered.seconds == pytest.approx(14 * (latency + chunk / 10e9) + add, rel=EXACT)
@@ -183,15 +184,15 @@ def test_bandwidths_are_those_of_nccl_tests():
     assert {collective: bus_factor(collective, 4) for collective in factors} == factors
     links = switch(4, 0.0, 12e9)
     for schedule in (make_schedule("ring", 4), *(half(4) for half in HALVES["ring"])):
-        priced = price(schedule, links, N)
+        priced = estimate_cost(schedule, links, N)
         assert priced.busbw == pytest.approx(12e9, rel=EXACT)
         assert priced.algbw == pytest.approx(N / priced.seconds, rel=EXACT)
 
 
 def test_nothing_to_do_and_nothing_to_send():
-    alone = price(make_schedule("ring", 1), switch(1, 1e-5, 1e9), N)
+    alone = estimate_cost(make_schedule("ring", 1), switch(1, 1e-5, 1e9), N)
     assert (alone.seconds, alone.algbw, alone.busbw) == (0, math.inf, 0)
-    empty = price(make_schedule("ring", 4), switch(4, 1e-5, 1e9), 0)
+    empty = estimate_cost(make_schedule("ring", 4), switch(4, 1e-5, 1e9), 0)
     assert (empty.seconds, empty.algbw, empty.busbw) == (pytest.approx(6e-5), 0, 0)
     assert algbw(0, 0.0) == 0
 
@@ -206,4 +207,4 @@ def test_nothing_to_do_and_nothing_to_send():
 )  # fmt: skip
 def test_invalid_sizes_and_world_sizes_have_no_price(topology, size_bytes, words):
     with pytest.raises(ScheduleError, match=words):
-        price(make_schedule("ring", 4), topology, size_bytes)
+        estimate_cost(make_schedule("ring", 4), topology, size_bytes)

@@ -12,7 +12,7 @@ from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.chunk_layout import partition
 from gluonlab.collectives.schedule import ADD, COPY, Schedule, Transfer
 from gluonlab.collectives.schedule_executor import Executor, allreduce, make_allreduce
-from gluonlab.collectives.verify_schedule import check
+from gluonlab.collectives.verify_schedule import verify
 
 import mxnet as mx  # isort: skip
 from mxnet import autograd, nd  # isort: skip
@@ -102,7 +102,7 @@ def test_bits_that_the_proof_calls_equal_are_equal():
     copies = [(0, 2, COPY), (1, 3, COPY)]
     steps = tuple(tuple(Transfer(src, dst, 0, op) for src, dst, op in step) for step in (*moves, copies))
     schedule = Schedule("two ways", "allreduce", 4, 1, (0,), steps)
-    check(schedule)
+    verify(schedule)
     draws = np.random.RandomState(0).normal(size=(4, 1000)) * 10.0 ** np.arange(4)[:, None]
     arrays = [[nd.array(draw, ctx=ctx)] for draw, ctx in zip(draws, contexts(4))]
     allreduce(schedule, arrays)

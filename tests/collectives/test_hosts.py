@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluonlab.collectives.algorithms import make_schedule, make_schedule_over_hosts
-from gluonlab.collectives.cost_model import find_best_order, price
+from gluonlab.collectives.cost_model import estimate_cost, find_best_order
 from gluonlab.collectives.named_topologies import (
     MAX_HOSTS,
     NETWORKS,
@@ -90,8 +90,8 @@ def test_a_ring_over_hosts_goes_from_host_to_host():
     best = [0, 3, 2, 1, 5, 6, 7, 4]  # on doubled NVLinks
     assert topology.ring_order() == [8 * host + gpu for host in range(3) for gpu in best]
     ring = make_schedule("ring", 24)
-    placed = price(ring.placed(find_best_order(ring, topology)), topology, 1e8).seconds
-    assert placed <= price(ring, topology, 1e8).seconds
+    placed = estimate_cost(ring.placed(find_best_order(ring, topology)), topology, 1e8).seconds
+    assert placed <= estimate_cost(ring, topology, 1e8).seconds
 
 
 def test_a_part_of_several_hosts_keeps_their_hosts():
@@ -111,7 +111,7 @@ def test_rings_within_and_across_hosts_cost_the_closed_form(hosts, devices, nics
     most = max(map(shares.count, shares))
     within = 2 * (devices - 1) * (0.5 + size / devices / 10)
     across = 2 * (hosts - 1) * most * (2 + size / devices / hosts / 5)
-    priced = price(make_schedule_over_hosts(hosts, devices), topology, size).seconds
+    priced = estimate_cost(make_schedule_over_hosts(hosts, devices), topology, size).seconds
     assert priced == pytest.approx(within + across, rel=ROUNDING)
 
 

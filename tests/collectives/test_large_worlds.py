@@ -10,10 +10,10 @@ from support.schedule_reference import has_correct_sums, mutated_schedules, step
 from support.topologies import topologies
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.cost_model import find_best_order, prices
+from gluonlab.collectives.cost_model import estimate_costs, find_best_order
 from gluonlab.collectives.named_topologies import switch
 from gluonlab.collectives.schedule import Schedule
-from gluonlab.collectives.verify_schedule import check
+from gluonlab.collectives.verify_schedule import verify
 from gluonlab.errors import ScheduleError
 
 
@@ -26,7 +26,7 @@ def select_chunk(schedule, chunk):
 def find_fault(schedule):
     """Return the first fault, (wrong at the end, step or None, position or None), or None."""
     try:
-        check(schedule)
+        verify(schedule)
     except ScheduleError as error:
         at_the_end = bool(re.search(r"ends with|add the contributions", str(error)))  # and not a broken rule of a step
         return at_the_end, error.step, error.transfer
@@ -75,7 +75,7 @@ def test_prices_are_those_of_the_definition(topology, data):
     name = data.draw(st.sampled_from([*ALGORITHMS]))
     schedule = make_schedule(name, topology.world_size)
     sizes = data.draw(st.lists(st.just(0) | st.integers(1, 2**40), min_size=1, max_size=3))
-    for size, cost in zip(sizes, prices(schedule, topology, sizes)):
+    for size, cost in zip(sizes, estimate_costs(schedule, topology, sizes)):
         assert len(cost.steps) == len(schedule.steps)
         for step, step_result in zip(schedule.steps, cost.steps):
             longest, busiest, reduce_s = step_cost(step, topology, size / schedule.chunks)
@@ -87,16 +87,16 @@ def test_prices_are_those_of_the_definition(topology, data):
 MEMORY_PROGRAM = """
 import sys
 from gluonlab.collectives.algorithms import make_schedule, make_schedule_over_hosts
-from gluonlab.collectives.verify_schedule import check
-from gluonlab.collectives.cost_model import price
+from gluonlab.collectives.verify_schedule import verify
+from gluonlab.collectives.cost_model import estimate_cost
 from gluonlab.collectives.named_topologies import make_topology, switch
 
 if sys.argv[1] == "over_hosts":
     schedule, topology = make_schedule_over_hosts(128, 8), make_topology("p3.16xlarge*128")
 else:
     schedule, topology = make_schedule(sys.argv[1], 1024), switch(1024, 1e-5, 1e10, 1e11)
-check(schedule)
-assert price(schedule, topology, 1e8).seconds > 0
+verify(schedule)
+assert estimate_cost(schedule, topology, 1e8).seconds > 0
 # getrusage's peak would be that of the process that started this one, if it was larger.
 with open("/proc/self/status") as status:
     peak = next(line for line in status if line.startswith("VmHWM"))

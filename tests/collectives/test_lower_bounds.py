@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from support.schedule_reference import mutated_schedules
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
-from gluonlab.collectives.cost_model import price, prices
-from gluonlab.collectives.lower_bounds import LinkCapacity, floor_of
+from gluonlab.collectives.cost_model import estimate_cost, estimate_costs
+from gluonlab.collectives.lower_bounds import LinkCapacity, find_lower_bound
 from gluonlab.collectives.named_topologies import TOPOLOGIES, fully_connected, make_topology, switch
 from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.collectives.topology import Link, Route, Topology, all_pairs
-from gluonlab.collectives.verify_schedule import check
+from gluonlab.collectives.verify_schedule import verify
 from gluonlab.errors import ScheduleError
 
 ROUNDING = 1 + 1e-9
@@ -78,8 +78,8 @@ def tree_schedules(draw, world_size, collective):
 
 def assert_not_below_bound(schedule, topology, bounds=None):
     """``bounds``: lower bounds of the topology by collective, if they are known."""
-    bound = (bounds or {}).get(schedule.collective) or floor_of(topology, schedule.collective)
-    for size, priced in zip(SIZES, prices(schedule, topology, SIZES)):
+    bound = (bounds or {}).get(schedule.collective) or find_lower_bound(topology, schedule.collective)
+    for size, priced in zip(SIZES, estimate_costs(schedule, topology, SIZES)):
         assert bound.seconds(size) <= priced.seconds * ROUNDING
 
 
@@ -87,7 +87,7 @@ def assert_not_below_bound(schedule, topology, bounds=None):
 @pytest.mark.long
 def test_no_tree_schedule_is_below_the_lower_bound_of_any_topology(data, p, collective):
     schedule = data.draw(tree_schedules(p, collective))
-    check(schedule)
+    verify(schedule)
     assert_not_below_bound(schedule, data.draw(topologies(p)))
 
 
@@ -99,14 +99,14 @@ def test_no_placed_algorithm_and_no_mutant_is_below_the_lower_bound(data, p, mak
     assert_not_below_bound(schedule.placed(data.draw(st.permutations(range(p)))), topology)
     mutant, *_ = data.draw(mutated_schedules(schedule))
     with suppress(ScheduleError):
-        check(mutant)
+        verify(mutant)
         assert_not_below_bound(mutant, topology)
 
 
 @pytest.mark.parametrize("name", [*TOPOLOGIES, "p3.16xlarge*2", "p4d.24xlarge*2"])
 def test_no_algorithm_is_below_the_lower_bound_of_a_known_machine(name):
     topology = make_topology(name)
-    bounds = {collective: floor_of(topology, collective) for collective in COLLECTIVES}
+    bounds = {collective: find_lower_bound(topology, collective) for collective in COLLECTIVES}
     for make in MAKERS:
         assert_not_below_bound(make(topology.world_size), topology, bounds)
 
@@ -127,7 +127,7 @@ def find_lowest_latency(topology):
             return cost
         following = [item for item in successors(held) if item[0] not in seen]
         steps = tuple(transfers for _, transfers in following)
-        priced = price(Schedule("steps", "allreduce", p, 1, (0,), steps), topology, 0).steps
+        priced = estimate_cost(Schedule("steps", "allreduce", p, 1, (0,), steps), topology, 0).steps
         for (after, _), step in zip(following, priced):
             tie += 1
             heapq.heappush(queue, (cost + step.seconds, tie, after))
@@ -172,7 +172,7 @@ def writes(held, rank, readable):
 @pytest.mark.long
 def test_no_schedule_of_three_ranks_is_below_the_lower_bound(data):
     topology = data.draw(topologies(3))
-    assert floor_of(topology).seconds(0) <= find_lowest_latency(topology) * ROUNDING
+    assert find_lower_bound(topology).seconds(0) <= find_lowest_latency(topology) * ROUNDING
 
 
 @pytest.mark.parametrize(
@@ -182,20 +182,20 @@ def test_no_schedule_of_three_ranks_is_below_the_lower_bound(data):
 )  # fmt: skip
 def test_the_latency_bound_equals_an_exhaustive_search(make, p):
     topology = make(p, 10e-6, 25e9)
-    assert floor_of(topology).seconds(0) == pytest.approx(find_lowest_latency(topology))
+    assert find_lower_bound(topology).seconds(0) == pytest.approx(find_lowest_latency(topology))
 
 
 @pytest.mark.parametrize("name", ["p3.8xlarge", "g4dn.12xlarge", "p4d.24xlarge", "pcie"])
 def test_two_devices_reach_the_lower_bound_for_every_size(name):
     topology = make_topology(name, 2)
-    costs = [priced.seconds for priced in prices(make_schedule("ring", 2), topology, SIZES)]
-    assert [floor_of(topology).seconds(size) for size in SIZES] == pytest.approx(costs)
+    costs = [priced.seconds for priced in estimate_costs(make_schedule("ring", 2), topology, SIZES)]
+    assert [find_lower_bound(topology).seconds(size) for size in SIZES] == pytest.approx(costs)
 
 
 def test_four_ranks_behind_a_switch_reach_the_lower_bound_for_small_sizes():
     topology = switch(4, 10e-6, 12e9, 100e9)
-    halving = price(make_schedule("halving_doubling", 4), topology, 1024).seconds
-    assert floor_of(topology).seconds(1024) == pytest.approx(halving)
+    halving = estimate_cost(make_schedule("halving_doubling", 4), topology, 1024).seconds
+    assert find_lower_bound(topology).seconds(1024) == pytest.approx(halving)
 
 
 @pytest.mark.parametrize(
@@ -205,8 +205,8 @@ def test_four_ranks_behind_a_switch_reach_the_lower_bound_for_small_sizes():
 )  # fmt: skip
 def test_bytes_and_additions_are_those_of_the_rings(topology, algorithm):
     schedule = make_schedule(algorithm, topology.world_size)
-    once, twice = (priced.seconds for priced in prices(schedule, topology, [1e12, 2e12]))
-    floor = floor_of(topology)
+    once, twice = (priced.seconds for priced in estimate_costs(schedule, topology, [1e12, 2e12]))
+    floor = find_lower_bound(topology)
     assert floor.seconds(2e12) - floor.seconds(1e12) == pytest.approx(twice - once, rel=1e-6)
 
 
@@ -214,8 +214,8 @@ def test_bytes_and_additions_are_those_of_the_rings(topology, algorithm):
 @pytest.mark.parametrize("p", [2, 8])
 def test_fully_connected_devices_reach_the_lower_bound_of_both_halves(collective, p):
     topology = fully_connected(p, 10e-6, 25e9, 300e9)
-    half, bound = HALVES["sharded"][collective == "all_gather"](p), floor_of(topology, collective)
-    costs = [priced.seconds for priced in prices(half, topology, SIZES)]
+    half, bound = HALVES["sharded"][collective == "all_gather"](p), find_lower_bound(topology, collective)
+    costs = [priced.seconds for priced in estimate_costs(half, topology, SIZES)]
     assert [bound.seconds(size) for size in SIZES] == pytest.approx(costs)
 
 
@@ -227,13 +227,13 @@ def test_the_hybrid_cube_mesh_by_hand():
     """
     topology = make_topology("p3.16xlarge")
     expected = [40e-6 + size * (14 / (48 * 25e9 + 20e9) + 7 / 8 / 300e9) for size in SIZES]
-    assert [floor_of(topology).seconds(size) for size in SIZES] == pytest.approx(expected)
+    assert [find_lower_bound(topology).seconds(size) for size in SIZES] == pytest.approx(expected)
     receives = LinkCapacity(topology).max_partners(inward=True)  # messages that a rank can receive at once
     assert [receives(1), receives(2), receives(3), receives(9)] == [5, 6, 7, 7]
 
 
 def test_one_device_has_bound_0_and_an_unknown_collective_is_refused():
     for collective in COLLECTIVES:
-        assert floor_of(switch(1, 1.0, 1.0), collective).seconds(10**9) == 0
+        assert find_lower_bound(switch(1, 1.0, 1.0), collective).seconds(10**9) == 0
     with pytest.raises(ScheduleError, match=r"unknown collective 'gather'.*all_gather"):
-        floor_of(switch(2, 1.0, 1.0), "gather")
+        find_lower_bound(switch(2, 1.0, 1.0), "gather")

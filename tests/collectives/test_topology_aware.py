@@ -14,8 +14,8 @@ from support.topologies import topologies
 
 from gluonlab.collectives import topology_aware
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.cost_model import SIZES, find_best_order, lowest_cost_index, price
-from gluonlab.collectives.lower_bounds import floor_of
+from gluonlab.collectives.cost_model import SIZES, estimate_cost, find_best_order, lowest_cost_index
+from gluonlab.collectives.lower_bounds import find_lower_bound
 from gluonlab.collectives.named_topologies import fully_connected, make_topology
 from gluonlab.collectives.synthesis.flow_network import make_flow_network
 from gluonlab.collectives.topology import typical_cpu_topology
@@ -75,7 +75,7 @@ def test_algorithms_with_a_choice_of_chunks_are_also_tried_with_more_chunks():
 )
 def test_on_known_machines_auto_is_near_the_lower_bound_at_every_size(machine, gap):
     topology = make_topology(machine)
-    auto, bound = make_for_links(topology_aware.AUTO, topology, topology.world_size), floor_of(topology)
+    auto, bound = make_for_links(topology_aware.AUTO, topology, topology.world_size), find_lower_bound(topology)
     for power in range(10, 31):
         seconds = reference_cost(auto.cheapest(2**power), topology, 2**power)
         assert bound.seconds(2**power) / EQUAL <= seconds <= gap * bound.seconds(2**power)
@@ -123,21 +123,21 @@ def test_multi_ring_is_correct_and_not_below_the_lower_bound(topology):
     assert has_correct_sums(schedule)
     assert len(schedule.steps) == 2 * (topology.world_size - 1)
     for size in (0, 10**6):
-        assert price(schedule, topology, size).seconds >= floor_of(topology).seconds(size) - 1e-12
+        assert estimate_cost(schedule, topology, size).seconds >= find_lower_bound(topology).seconds(size) - 1e-12
 
 
 @pytest.mark.parametrize("p, rings", [(3, 2), (5, 4), (7, 6)])
 def test_a_prime_number_of_fully_connected_devices_uses_every_link(p, rings):
     topology = fully_connected(p, 1e-5, 1e9)
     assert len(pack_rings(make_flow_network(topology))) == rings
-    seconds = price(multi_ring(topology), topology, 1e8).seconds
+    seconds = estimate_cost(multi_ring(topology), topology, 1e8).seconds
     assert seconds == pytest.approx(2 * (p - 1) * (1e-5 + 1e8 / rings / p / 1e9))
 
 
 def test_a_p3_16xlarge_carries_six_rings_and_one_device_none():
     topology = make_topology("p3.16xlarge")
     assert len(pack_rings(make_flow_network(topology))) == 6
-    assert price(multi_ring(topology), topology, 1e8).seconds == pytest.approx(1598.3e-6, rel=1e-4)
+    assert estimate_cost(multi_ring(topology), topology, 1e8).seconds == pytest.approx(1598.3e-6, rel=1e-4)
     assert multi_ring(make_topology("p3.2xlarge")).steps == ()
 
 
@@ -147,7 +147,9 @@ def test_without_a_ring_of_fast_links_multi_ring_is_the_best_single_ring(topolog
     assert has_correct_sums(schedule) and schedule.chunks == topology.world_size
     ring = make_schedule("ring", topology.world_size).placed(topology.ring_order())
     for size in (0, 10**8):
-        assert price(schedule, topology, size).seconds == pytest.approx(price(ring, topology, size).seconds)
+        assert estimate_cost(schedule, topology, size).seconds == pytest.approx(
+            estimate_cost(ring, topology, size).seconds
+        )
 
 
 def test_a_search_for_rings_that_do_not_exist_ends():
@@ -163,7 +165,7 @@ def test_different_speeds_make_few_rings_that_cost_no_more_than_a_single_ring(to
     schedule, p = multi_ring(topology), topology.world_size
     assert has_correct_sums(schedule) and schedule.chunks <= MAX_PARALLEL_RINGS * p
     single = make_schedule("ring", p).placed(topology.ring_order())
-    most, least = (price(ring, topology, 2**30).seconds for ring in (single, schedule))
+    most, least = (estimate_cost(ring, topology, 2**30).seconds for ring in (single, schedule))
     assert least <= most * (1 + 1e-9)
 
 

@@ -20,7 +20,7 @@ from support.schedule_reference import (
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
 from gluonlab.collectives.schedule import Schedule, Transfer
-from gluonlab.collectives.verify_schedule import check, simulate_contributions
+from gluonlab.collectives.verify_schedule import simulate_contributions, verify
 from gluonlab.errors import ScheduleError
 
 CHUNKED = ("star", "tree", "double_tree", "sharded", "hierarchical")
@@ -29,7 +29,7 @@ MAKERS = {**ALGORITHMS, **{half.__name__: half for halves in HALVES.values() for
 
 def find_error(schedule):
     try:
-        check(schedule)
+        verify(schedule)
     except ScheduleError as error:
         return error
 
@@ -150,12 +150,12 @@ def test_a_fault_is_named(world_size, steps, location, words):
 
 
 def test_a_wrong_chunk_that_is_overwritten_and_sums_that_only_commute_are_accepted():
-    check(make_by_hand(2, SUM_AND_BACK[0], *SPOILED_AND_FIXED))
+    verify(make_by_hand(2, SUM_AND_BACK[0], *SPOILED_AND_FIXED))
     commuted = make_by_hand(  # rank 0 ends with (x0 + x2) + x1, rank 1 with x1 + (x0 + x2)
         3, [(2, 0, 0, "add")], [(0, 2, 0, "copy")], [(1, 0, 0, "add")], [(2, 1, 0, "add")], [(0, 2, 0, "copy")]
     )
     assert ranks_end_equal(commuted)
-    check(commuted)
+    verify(commuted)
 
 
 def test_sums_in_another_order_are_refused_though_they_are_exact():

@@ -5,10 +5,10 @@ from itertools import product
 
 import pytest
 
-from gluonlab.collectives.cost_model import Price, StepPrice
-from gluonlab.collectives.lower_bounds import floor_of
+from gluonlab.collectives.cost_model import ScheduleCost, StepCost
+from gluonlab.collectives.lower_bounds import find_lower_bound
 from gluonlab.collectives.schedule import ALL_GATHER, ALLREDUCE, Schedule, Transfer
-from gluonlab.collectives.verify_schedule import check as prove
+from gluonlab.collectives.verify_schedule import verify
 from gluonlab.exercises.exercise_registry import Wrong
 from gluonlab.exercises.lab04_allreduce import BEAT_THE_EIGHT
 from gluonlab.exercises.lab10_schedule_puzzles import PUZZLES
@@ -41,7 +41,7 @@ def test_the_optima_are_those_of_their_closed_forms():
 def test_no_optimum_is_below_the_floor_of_its_machine(id):
     """The floor knows a link for each pair, of which some machines lack many."""
     puzzle = PUZZLES[id]
-    floor = floor_of(puzzle.topology, puzzle.collective).seconds(puzzle.size_bytes)
+    floor = find_lower_bound(puzzle.topology, puzzle.collective).seconds(puzzle.size_bytes)
     assert floor <= puzzle.optimum_s * (1 + 1e-9)
 
 
@@ -56,11 +56,11 @@ def test_no_two_steps_sum_three_devices_that_stand_in_a_line_in_less():
     for steps in product(some, repeat=2):
         schedule = Schedule("tried", ALLREDUCE, 3, 1, (0,), tuple(filter(None, steps)))
         try:
-            prove(schedule)
+            verify(schedule)
         except ValueError:
             continue
         right += 1
-        assert puzzle.price_schedule(schedule).seconds == pytest.approx(20e-6)
+        assert puzzle.estimate_cost(schedule).seconds == pytest.approx(20e-6)
     assert right == 1  # in and out
 
 
@@ -70,9 +70,9 @@ def make_star():
 
 def test_a_notebook_shows_the_proof_the_price_the_floor_and_the_page(tmp_path):
     played = BEAT_THE_EIGHT.play(make_star, str(tmp_path / "mine.html"))
-    proof, price, floor, written = repr(played).splitlines()
+    proof, estimate_cost, floor, written = repr(played).splitlines()
     assert proof.startswith("verified")
-    assert "62,393.3 µs in 2 steps, for 100 MB" in price
+    assert "62,393.3 µs in 2 steps, for 100 MB" in estimate_cost
     assert "1,479.2 µs; the simulated time is 42.180 times that" in floor
     assert written.endswith("mine.html")
     assert (tmp_path / "mine.html").read_text(encoding="utf-8") == played.page
@@ -104,8 +104,8 @@ def test_what_breaks_a_rule_is_named_and_not_played():
     ],
 )
 def test_the_step_that_takes_longest_is_named_unless_all_take_as_long(micros_of_steps, text):
-    steps = [StepPrice(each * 0.75e-6, each * 0.25e-6, f"link {n}") for n, each in enumerate(micros_of_steps)]
-    english, _ = describe_costliest_step(Price("tried", "line", ALLREDUCE, 2, 1e6, tuple(steps)))
+    steps = [StepCost(each * 0.75e-6, each * 0.25e-6, f"link {n}") for n, each in enumerate(micros_of_steps)]
+    english, _ = describe_costliest_step(ScheduleCost("tried", "line", ALLREDUCE, 2, 1e6, tuple(steps)))
     assert english == (text and f". {text}")
 
 

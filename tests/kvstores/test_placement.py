@@ -20,7 +20,7 @@ from support.reference import cpu_contexts
 
 from gluonlab.collectives import named_topologies as topology_module
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.cost_model import ORDER_SIZES, find_best_order, price
+from gluonlab.collectives.cost_model import ORDER_SIZES, estimate_cost, find_best_order
 from gluonlab.collectives.named_topologies import make_topology, nvml_topology
 from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE
 from gluonlab.config import TrainConfig
@@ -61,8 +61,8 @@ def test_a_placed_schedule_never_costs_more_than_an_unplaced_one(drawn, name):
     order = find_best_order(schedule, topology)
     assert sorted(order) == list(range(len(chosen)))
     for size in ORDER_SIZES:
-        unplaced = price(schedule, topology, size).seconds
-        assert price(schedule.placed(order), topology, size).seconds <= unplaced * (1 + 1e-6)
+        unplaced = estimate_cost(schedule, topology, size).seconds
+        assert estimate_cost(schedule.placed(order), topology, size).seconds <= unplaced * (1 + 1e-6)
 
 
 @given(drawn=linked_machines(most=4))
@@ -70,9 +70,9 @@ def test_a_placed_schedule_never_costs_more_than_an_unplaced_one(drawn, name):
 def test_no_order_of_a_ring_is_cheaper_than_the_placed_one(drawn):
     driver, chosen = drawn
     topology, ring = nvml_topology(driver, chosen), make_schedule("ring", len(chosen))
-    every = [price(ring.placed(order), topology, 1e9).seconds for order in permutations(range(len(chosen)))]
+    every = [estimate_cost(ring.placed(order), topology, 1e9).seconds for order in permutations(range(len(chosen)))]
     order = find_best_order(ring, topology)
-    assert price(ring.placed(order), topology, 1e9).seconds == pytest.approx(min(every))
+    assert estimate_cost(ring.placed(order), topology, 1e9).seconds == pytest.approx(min(every))
 
 
 @pytest.mark.parametrize(("name", "at_most_us"), [("ring", 3_940), ("tree", 17_800), ("halving_doubling", 6_360)])
@@ -80,7 +80,7 @@ def test_placement_makes_algorithms_faster_on_a_p3_16xlarge(name, at_most_us):
     # Unplaced they cost 17,932, 57,747 and 7,352 microseconds.
     topology, schedule = make_topology("p3.16xlarge"), make_schedule(name, 8)
     order = find_best_order(schedule, topology)
-    assert price(schedule.placed(order), topology, MB_100).seconds * 1e6 <= at_most_us
+    assert estimate_cost(schedule.placed(order), topology, MB_100).seconds * 1e6 <= at_most_us
 
 
 def show_gpus(monkeypatch, driver, visible=None):
@@ -103,8 +103,8 @@ def test_the_order_does_not_depend_on_cuda_visible_devices(visible, count, data)
         placed = make_kvstore("ring", ctxs).placement(ctxs)
     numbers = [visible[ctx.device_id] for ctx in ctxs]
     real, ring = make_topology("p3.16xlarge").subset(numbers), make_schedule("ring", len(ctxs))
-    result = price(ring.placed(placed.order), real, MB_100).seconds
-    assert result <= price(ring, real, MB_100).seconds * (1 + 1e-9)
+    result = estimate_cost(ring.placed(placed.order), real, MB_100).seconds
+    assert result <= estimate_cost(ring, real, MB_100).seconds * (1 + 1e-9)
     if count == len(ctxs) == 8:
         assert result * 1e6 == pytest.approx(3_932, abs=1)
 

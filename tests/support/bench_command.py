@@ -13,7 +13,17 @@ AVAILABLE_ALGORITHMS = {
     name for name in CHOICES if name not in TOPOLOGY_AWARE and (name != "nccl" or CHOICE.requested_kind == "gpu")
 }
 ALLREDUCE_ROW = AllreduceRow(
-    "ring", 4, 4096, 1024, "float32", 1, (0.002, 0.001, 0.004), 0.0, 0.0005, (0.0005, 0.0005, 0.002), floor_s=0.00025
+    "ring",
+    4,
+    4096,
+    1024,
+    "float32",
+    1,
+    (0.002, 0.001, 0.004),
+    0.0,
+    0.0005,
+    (0.0005, 0.0005, 0.002),
+    lower_bound_s=0.00025,
 )
 RING = ALGORITHMS["ring"]
 

@@ -162,7 +162,7 @@ def _predict_costs_by_hosts(options: CommandOptions) -> CommandOutput:
         with new_file("--plot", Path(options["plot"])) as temporary:
             make_ranks_figure(rows, title).savefig(temporary, format="png", dpi=110)
     if "json" in options:
-        as_rows = [{"world_size": row.price.world_size, **row.as_json()} for row in rows]
+        as_rows = [{"world_size": row.cost.world_size, **row.as_json()} for row in rows]
         return CommandOutput(json_text({"topology": machine, "hosts": hosts, "rows": as_rows}))
     return CommandOutput(predicted_costs.ranks_table(rows, topology))
 

@@ -47,8 +47,8 @@ from gluonlab.bench.harness.worker_processes import (
 )
 from gluonlab.collectives.algorithms import ALGORITHMS, sharded
 from gluonlab.collectives.chunk_layout import split_evenly
-from gluonlab.collectives.cost_model import algbw, bus_factor, price
-from gluonlab.collectives.lower_bounds import floor_of
+from gluonlab.collectives.cost_model import algbw, bus_factor, estimate_cost
+from gluonlab.collectives.lower_bounds import find_lower_bound
 from gluonlab.collectives.named_topologies import Topology, resolve_topology
 from gluonlab.collectives.schedule import ALLREDUCE, Schedule
 from gluonlab.collectives.schedule_executor import Executor
@@ -256,7 +256,7 @@ class AllreduceRow:
         error: the largest difference from the exact sum on any device.
         predicted_s: how many seconds the schedule takes according to the cost model.
         limit_s: the seconds of the memory limit (`MemoryLimit`) in each round.
-        floor_s: a lower bound on the predicted time of any schedule.
+        lower_bound_s: a lower bound on the predicted time of any schedule.
     """
 
     algorithm: str
@@ -269,7 +269,7 @@ class AllreduceRow:
     error: float
     predicted_s: Optional[float] = None
     limit_s: Optional[Tuple[float, ...]] = None
-    floor_s: Optional[float] = None
+    lower_bound_s: Optional[float] = None
 
     @property
     def time_s(self) -> float:
@@ -300,7 +300,7 @@ class AllreduceRow:
             "algbw": self.algbw / 1e9, "busbw": self.busbw / 1e9,
             "error": None if np.isnan(self.error) else self.error,
             "predicted_us": None if self.predicted_s is None else self.predicted_s * 1e6,
-            "floor_us": None if self.floor_s is None else self.floor_s * 1e6,
+            "floor_us": None if self.lower_bound_s is None else self.lower_bound_s * 1e6,
             "limit_us": None if self.limit_s is None else median(self.limit_s) * 1e6,
             "of_limit": self.of_limit,
         }  # fmt: skip
@@ -414,14 +414,14 @@ def _measure_size(
     iters, warmup = calls_per_row
     seconds = time_interleaved(timed, rounds, iters, on_round, warmup=warmup)
     limit_s = limit.seconds(seconds) if limit else None
-    floor_s = floor_of(topology).seconds(size) if topology else None
+    lower_bound_s = find_lower_bound(topology).seconds(size) if topology else None
 
     def make_row(label: str, schedule_for: Optional[Callable[[float], Schedule]]) -> AllreduceRow:
         """Return the row named ``label``, with a predicted time if the variant has a schedule."""
         schedule = schedule_for(size) if schedule_for and topology else None
-        priced_s = price(schedule, topology, size).seconds if schedule and topology else None
+        priced_s = estimate_cost(schedule, topology, size).seconds if schedule and topology else None
         measured = (len(buffers.arrays[0]), tuple(seconds[label]), errors[label])
-        return AllreduceRow(label, len(ctxs), size, count, dtype, *measured, priced_s, limit_s, floor_s)
+        return AllreduceRow(label, len(ctxs), size, count, dtype, *measured, priced_s, limit_s, lower_bound_s)
 
     schedules = {**dict.fromkeys(process_sums), **{item.label: item.schedule_for for item in variants}}
     return [make_row(label, schedule_for) for label, schedule_for in schedules.items()]

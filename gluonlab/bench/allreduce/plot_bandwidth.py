@@ -159,9 +159,9 @@ def make_ranks_figure(rows: "Sequence[PredictedRow]", title: str) -> Any:
         across = ACROSS_HOSTS.index(label.split(", ")[-1]) if label.startswith(f"{HIERARCHICAL}, ") else 0
         style = {"color": color, "marker": marker, "markerfacecolor": face, "ls": DASHES[across]}
         axes.plot(list(points), times, label=label, markersize=6, linewidth=1.4, **style)
-    floor = sorted({(row.price.world_size, row.floor_s * 1e6) for row in rows})
-    axes.plot(*zip(*floor), color=LIMIT_COLOR, ls=":", lw=3.0, label="lower bound of all schedules")
-    ranks = [count for count, _ in floor]
+    lower_bounds = sorted({(row.cost.world_size, row.lower_bound_s * 1e6) for row in rows})
+    axes.plot(*zip(*lower_bounds), color=LIMIT_COLOR, ls=":", lw=3.0, label="lower bound of all schedules")
+    ranks = [count for count, _ in lower_bounds]
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(ranks, [str(count) for count in ranks], fontsize=8)
@@ -185,6 +185,6 @@ def _seconds_by_ranks(rows: "Sequence[PredictedRow]") -> Dict[str, Dict[int, flo
     curves: Dict[str, Dict[int, float]] = {}
     for row in rows:
         label = SYNTHESIZED if row.algorithm.startswith(SYNTHESIZED) else row.algorithm
-        points, ranks = curves.setdefault(label, {}), row.price.world_size
+        points, ranks = curves.setdefault(label, {}), row.cost.world_size
         points[ranks] = min(points.get(ranks, row.predicted_s), row.predicted_s)
     return curves

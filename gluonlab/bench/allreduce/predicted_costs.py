@@ -23,8 +23,8 @@ from tqdm import tqdm
 
 from gluonlab.bench.allreduce.candidate_schedules import NamedSchedule, make_plans, synthesized_label
 from gluonlab.bench.harness.table_format import WIDTH, format_factor, format_microseconds, format_table
-from gluonlab.collectives.cost_model import Price, price, prices
-from gluonlab.collectives.lower_bounds import floor_of
+from gluonlab.collectives.cost_model import ScheduleCost, estimate_cost, estimate_costs
+from gluonlab.collectives.lower_bounds import find_lower_bound
 from gluonlab.collectives.named_topologies import MAX_HOSTS, Topology, make_topology
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule, synthesize
@@ -61,49 +61,49 @@ class PredictedRow:
     """
 
     algorithm: str
-    price: Price
+    cost: ScheduleCost
     bottleneck: str
-    floor_s: float
+    lower_bound_s: float
     time_s: ClassVar[None] = None  # not measured; `plot_bandwidth` reads this attribute
     limit_s: ClassVar[None] = None
 
     @property
     def size_bytes(self) -> int:
         """Return the size of the buffer on each device, in bytes."""
-        return int(self.price.size_bytes)
+        return int(self.cost.size_bytes)
 
     @property
     def predicted_s(self) -> float:
         """Return the predicted time of the allreduce, in seconds."""
-        return self.price.seconds
+        return self.cost.seconds
 
     @property
     def times_floor(self) -> Optional[float]:
         """Return the predicted time divided by the lower bound, or None if no bytes are sent."""
-        return self.price.seconds / self.floor_s if self.floor_s else None
+        return self.cost.seconds / self.lower_bound_s if self.lower_bound_s else None
 
     def bandwidths(self) -> List[Optional[float]]:
         """Return the algorithm and bus bandwidths in GB/s; both are None if no bytes are sent."""
-        values = (self.price.algbw / 1e9, self.price.busbw / 1e9)
+        values = (self.cost.algbw / 1e9, self.cost.busbw / 1e9)
         return [value if math.isfinite(value) else None for value in values]
 
     def as_json(self) -> Dict[str, Any]:
         """Return the row as --json prints it, with bandwidths in GB/s."""
         algbw, busbw = self.bandwidths()
         return {
-            "algorithm": self.algorithm, "size_bytes": self.price.size_bytes,
-            "time_us": self.price.seconds * 1e6, "algbw": algbw, "busbw": busbw,
-            "floor_us": self.floor_s * 1e6, "times_floor": self.times_floor,
+            "algorithm": self.algorithm, "size_bytes": self.cost.size_bytes,
+            "time_us": self.cost.seconds * 1e6, "algbw": algbw, "busbw": busbw,
+            "floor_us": self.lower_bound_s * 1e6, "times_floor": self.times_floor,
             "bottleneck": self.bottleneck,
         }  # fmt: skip
 
 
 def predict_costs(topology: Topology, plans: Sequence[NamedSchedule], sizes: Sequence[int]) -> List[PredictedRow]:
     """Return one row for each schedule at each of ``sizes`` (in bytes)."""
-    floor = floor_of(topology)
+    lower_bound = find_lower_bound(topology)
     rows_by_plan = [
         [
-            PredictedRow(plan.label, cost, find_bottleneck(cost), floor.seconds(cost.size_bytes))
+            PredictedRow(plan.label, cost, find_bottleneck(cost), lower_bound.seconds(cost.size_bytes))
             for cost in _predict_plan_costs(plan, topology, sizes)
         ]
         for plan in plans
@@ -111,13 +111,13 @@ def predict_costs(topology: Topology, plans: Sequence[NamedSchedule], sizes: Seq
     return [row for rows_of_size in zip(*rows_by_plan) for row in rows_of_size]
 
 
-def _predict_plan_costs(plan: NamedSchedule, topology: Topology, sizes: Sequence[int]) -> List[Price]:
+def _predict_plan_costs(plan: NamedSchedule, topology: Topology, sizes: Sequence[int]) -> List[ScheduleCost]:
     if plan.by_size is None:
-        return prices(plan.schedule, topology, sizes)
-    return [price(plan.schedule_for(size), topology, size) for size in sizes]
+        return estimate_costs(plan.schedule, topology, sizes)
+    return [estimate_cost(plan.schedule_for(size), topology, size) for size in sizes]
 
 
-def find_bottleneck(priced: Price) -> str:
+def find_bottleneck(priced: ScheduleCost) -> str:
     """Return the link that delays the steps most in total, or ``additions``.
 
     Return "" if no bytes are sent.
@@ -159,7 +159,7 @@ def format_cost_lines(rows: Sequence[PredictedRow]) -> List[str]:
     """
     lowest = min(row.predicted_s for row in rows) if len(rows) > 1 else None
     lines = [_cost_line(row, "*" if row.predicted_s == lowest else "") for row in rows]
-    return [*lines, f"  {'(lower bound)':<25}{format_microseconds(rows[0].floor_s):>12}"]
+    return [*lines, f"  {'(lower bound)':<25}{format_microseconds(rows[0].lower_bound_s):>12}"]
 
 
 def _cost_line(row: PredictedRow, mark: str) -> str:
@@ -232,7 +232,7 @@ def ranks_table(rows: Sequence[PredictedRow], topology: Topology) -> str:
     """Return the rows as text, with a heading for each number of ranks."""
     size = format_size(rows[0].size_bytes)
     lines = [f"{size} on each device, hosts like those of {topology.name}", "", HEADING]
-    for ranks, same_ranks in groupby(rows, key=lambda row: row.price.world_size):
+    for ranks, same_ranks in groupby(rows, key=lambda row: row.cost.world_size):
         lines += ["", f"{ranks:>6} ranks", *format_cost_lines(list(same_ranks))]
     return format_table(lines, COLUMN_NOTES, *_topology_notes(topology))
 
@@ -353,7 +353,7 @@ class AlgorithmChoice:
     size_bytes: int
     schedule: Schedule
     predicted_s: float
-    floor_s: float
+    lower_bound_s: float
     time_s: Optional[float] = None
     best: Optional[str] = None
     best_s: Optional[float] = None
@@ -367,7 +367,7 @@ class AlgorithmChoice:
         """Return the choice in the format of --json, with times in microseconds."""
         return {
             "size_bytes": self.size_bytes, **_schedule_to_json(self.schedule),
-            "predicted_us": self.predicted_s * 1e6, "floor_us": self.floor_s * 1e6,
+            "predicted_us": self.predicted_s * 1e6, "floor_us": self.lower_bound_s * 1e6,
             "time_us": None if self.time_s is None else self.time_s * 1e6, "best": self.best,
             "best_us": None if self.best_s is None else self.best_s * 1e6, "regret": self.regret,
         }  # fmt: skip
@@ -380,14 +380,14 @@ def choose_algorithms(
 
     ``rows``: measured rows, if any. If there are rows, the choice is compared with the fastest row.
     """
-    floor, choices = floor_of(schedules.topology), []
+    lower_bound, choices = find_lower_bound(schedules.topology), []
     for size in sizes:
         schedule = schedules.cheapest(size)
-        predicted_s = price(schedule, schedules.topology, size).seconds
+        predicted_s = estimate_cost(schedule, schedules.topology, size).seconds
         at_size = {row.algorithm: row.time_s for row in rows if row.size_bytes == size}
         best = min(at_size, key=lambda label: at_size[label]) if at_size else None
         measured = (at_size[AUTO], best, at_size[best]) if best else ()
-        choices.append(AlgorithmChoice(size, schedule, predicted_s, floor.seconds(size), *measured))
+        choices.append(AlgorithmChoice(size, schedule, predicted_s, lower_bound.seconds(size), *measured))
     return choices
 
 
@@ -429,7 +429,7 @@ def _table_line(row: ScheduleFromSize) -> str:
 
 def _choice_line(choice: AlgorithmChoice) -> str:
     """Return the table line for one choice, with the measured columns if there are any."""
-    factor = format_factor(choice.predicted_s / choice.floor_s if choice.floor_s else None)
+    factor = format_factor(choice.predicted_s / choice.lower_bound_s if choice.lower_bound_s else None)
     line = f"  {format_size(choice.size_bytes):>8}{format_microseconds(choice.predicted_s):>9}{factor:>8}"
     if choice.regret is None:
         return line

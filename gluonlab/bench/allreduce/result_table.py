@@ -40,7 +40,7 @@ def rows_table(rows: Sequence[AllreduceRow]) -> str:
         lines += ["", _size_heading(rows_of_size[0]), *map(_result_line, rows_of_size)]
         if rows_of_size[0].limit_s:
             lines.append(_limit_line(rows_of_size[0], median(rows_of_size[0].limit_s)))
-        if rows_of_size[0].floor_s:
+        if rows_of_size[0].lower_bound_s:
             lines.append(_lower_bound_line(rows_of_size))
     return "\n".join(lines)
 
@@ -72,10 +72,10 @@ def _limit_line(row: AllreduceRow, seconds: float) -> str:
 
 def _lower_bound_line(rows: Sequence[AllreduceRow]) -> str:
     """Return a line with the lower bound, and the ratio of the best prediction to this bound."""
-    floor_s = rows[0].floor_s or 0.0
+    lower_bound_s = rows[0].lower_bound_s or 0.0
     lowest = min((row.predicted_s for row in rows if row.predicted_s is not None), default=None)
-    gap = format_factor(None if lowest is None else lowest / floor_s)
-    return f"  {f'(lower bound; lowest prediction: {gap} this bound)':<58}{format_microseconds(floor_s):>10}"
+    gap = format_factor(None if lowest is None else lowest / lower_bound_s)
+    return f"  {f'(lower bound; lowest prediction: {gap} this bound)':<58}{format_microseconds(lower_bound_s):>10}"
 
 
 def _result_line(row: AllreduceRow) -> str:

@@ -30,7 +30,7 @@ from gluonlab.collectives.schedule import (
 from gluonlab.collectives.synthesis.flow_network import FlowNetwork, SharedLink, find_isomorphism, flow_network_or_none
 from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule
 from gluonlab.collectives.topology import Topology, switch
-from gluonlab.collectives.verify_schedule import check
+from gluonlab.collectives.verify_schedule import verify
 from gluonlab.errors import ScheduleError
 
 SYNTHESIZED = "synthesized"
@@ -162,7 +162,7 @@ def parse_schedules(where: str, content: Any) -> StoredSchedules:
     network = FlowNetwork(world_size, pairs, links, 0.0, 0.0, 0.0, 0, 0)
     for entry in front:
         try:
-            check(entry.schedule)
+            verify(entry.schedule)
         except ScheduleError as error:
             raise ScheduleError(f"{where}: {error}") from None
     return StoredSchedules(names, network, front)

@@ -24,7 +24,7 @@ from gluonlab.collectives.synthesis.flow_network import (
     symmetry_groups,
 )
 from gluonlab.collectives.topology import Pair, Topology
-from gluonlab.collectives.verify_schedule import check
+from gluonlab.collectives.verify_schedule import verify
 from gluonlab.errors import ScheduleError
 from gluonlab.host.signals import delayed_signals
 
@@ -116,7 +116,7 @@ def _search_with_steps(
         description = f"{steps} steps, {goal.chunks} chunks, {goal.rounds} rounds"
         report(f"{description}, {len(goal.group)}-fold symmetry: {'found' if schedule else 'not found'}")
         if schedule:
-            check(schedule)
+            verify(schedule)
             best = SynthesizedSchedule(schedule, rounds, lower_bound.rounds)
             if best.is_optimal:
                 break
@@ -147,7 +147,7 @@ def find_any_schedule(
         report(f"{description}, {len(group)}-fold symmetry: {'found' if schedule else 'not found'}")
         if schedule is None:
             break
-        check(schedule)
+        verify(schedule)
         per_step = (Counter((t.src, t.dst) for t in step) for step in schedule.steps)
         busiest = sum(
             max(-(-sum(chunks[pair] for pair in wire.pairs) // wire.lanes) for wire in network.shared_links)

@@ -112,7 +112,7 @@ class StashedActivations(NamedTuple):
 
 @dataclass(frozen=True)
 class PipelineTimeline:
-    """The result of `price`.
+    """The result of `predict_timeline`.
 
     Attributes:
         events: All instructions, sorted by start time.
@@ -132,7 +132,7 @@ class PipelineTimeline:
         return math.fsum(self.bubbles) / len(self.bubbles)
 
 
-def price(schedule: PipelineSchedule, costs: Costs) -> PipelineTimeline:
+def predict_timeline(schedule: PipelineSchedule, costs: Costs) -> PipelineTimeline:
     """Compute the start and end of each instruction in a valid schedule.
 
     Raises:

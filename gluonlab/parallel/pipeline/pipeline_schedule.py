@@ -54,7 +54,7 @@ class PipelineSchedule:
 
     Stage s of the network is on device ``s % devices``. Neighboring stages on one device exchange
     no messages. ``programs``: the instructions of each device, in order.
-    `gluonlab.parallel.pipeline.verify_pipeline_schedule.check` lists the properties of a valid
+    `gluonlab.parallel.pipeline.verify_pipeline_schedule.verify` lists the properties of a valid
     schedule.
     """
 

@@ -1,6 +1,6 @@
 """Checks that pipeline schedules are valid, by simulating their programs without training.
 
-`check` simulates the programs twice. First it runs each program alone. Every instruction must be on
+`verify` simulates the programs twice. First it runs each program alone. Every instruction must be on
 the right device, after its prerequisites on this device, and in the order of microbatches. Then it
 runs all programs together, with bounded queues between neighboring stages. No device may wait
 forever.
@@ -32,7 +32,7 @@ DoneCounts = Counts[Tuple[str, int]]  # (op, stage) -> number of microbatches th
 QueuedMessages = Counts[Tuple[str, int]]  # (send_..., sending stage) -> number of messages
 
 
-def check(schedule: PipelineSchedule, queue: int = 1) -> None:
+def verify(schedule: PipelineSchedule, queue: int = 1) -> None:
     """Check that a schedule runs every microbatch forward and backward through all stages.
 
     - Every op of a stage processes each microbatch once, in the order 0, 1, 2, ..., on the stage's

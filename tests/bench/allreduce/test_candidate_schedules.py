@@ -10,7 +10,7 @@ from gluonlab.bench.allreduce.candidate_schedules import make_plans, parse_group
 from gluonlab.bench.allreduce.message_sizes import parse_sizes
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.named_topologies import make_topology
-from gluonlab.collectives.verify_schedule import check
+from gluonlab.collectives.verify_schedule import verify
 from gluonlab.errors import ConfigError, ScheduleError
 from gluonlab.plain_text import UNITS, format_size
 
@@ -94,7 +94,7 @@ def test_several_hosts_also_have_schedules_made_for_hosts():
     added = ["hierarchical, ring", "hierarchical, tree", "hierarchical, double_tree"]
     assert [label for label in schedules if label.startswith("hierarchical, ")] == added
     for label in added:
-        check(schedules[label])
+        verify(schedules[label])
     within = {(t.src, t.dst) for step in schedules[added[0]].steps for t in step if t.src < 8 and t.dst < 8}
     assert {topology.routes[pair].bytes_per_s for pair in within} == {50e9}  # doubled NVLinks
     for ranks, groups in ((9, None), (16, ((*range(16),),))):

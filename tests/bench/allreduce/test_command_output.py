@@ -14,8 +14,8 @@ from gluonlab.bench.allreduce import predicted_costs
 from gluonlab.bench.allreduce.candidate_schedules import make_auto_plan, make_plans
 from gluonlab.bench.allreduce.measure_allreduce import CHOICES, AllreduceRow
 from gluonlab.collectives.algorithms import make_schedule
-from gluonlab.collectives.cost_model import price
-from gluonlab.collectives.lower_bounds import floor_of
+from gluonlab.collectives.cost_model import estimate_cost
+from gluonlab.collectives.lower_bounds import find_lower_bound
 from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.render import as_svg, as_text, draw
 from gluonlab.collectives.synthesis.precomputed_schedules import read_schedules
@@ -69,7 +69,7 @@ def test_simulation_prices_every_algorithm_in_both_orders_without_mxnet(python, 
     auto = make_auto_plan(make_for_links("auto", CUBE, 8))
     for plan in [*PLANS, auto]:
         for size in (1024, 46_000_000):
-            row, priced = rows.pop((plan.label, size)), price(plan.schedule_for(size), CUBE, size)
+            row, priced = rows.pop((plan.label, size)), estimate_cost(plan.schedule_for(size), CUBE, size)
             expected = (priced.seconds * 1e6, priced.busbw / 1e9, row["time_us"] / row["floor_us"])
             assert (row["time_us"], row["busbw"], row["times_floor"]) == pytest.approx(expected)
             assert row["times_floor"] >= 1
@@ -92,7 +92,7 @@ def test_the_lowest_cost_of_each_size_is_marked_and_no_other(sizes):
     rows = predicted_costs.predict_costs(CUBE, PLANS, sizes)
     for size, group in zip(sizes, predicted_costs.cost_table(rows, CUBE).split("\n\n")[2:]):
         marked = [line[2:27].strip() for line in group.split("\n")[1:] if line.startswith("*")]
-        costs = {row.algorithm: row.price.seconds for row in rows if row.size_bytes == size}
+        costs = {row.algorithm: row.cost.seconds for row in rows if row.size_bytes == size}
         assert marked == [name for name, seconds in costs.items() if seconds == min(costs.values())] != []
 
 
@@ -116,28 +116,28 @@ def test_the_table_of_costs_has_the_lower_bound_below_each_size_and_each_costs_r
     topology = make_topology("p3.8xlarge")
     _, out, _ = allreduce("simulate", "p3.8xlarge", "--bytes", "1MiB,1GiB", "--all")
     bounds_us = [float(us.replace(",", "")) for us in re.findall(r"\(lower bound\) +([\d.,]+)\n", out)]
-    expected = [floor_of(topology).seconds(size) * 1e6 for size in (2**20, 2**30)]
+    expected = [find_lower_bound(topology).seconds(size) * 1e6 for size in (2**20, 2**30)]
     assert bounds_us == pytest.approx(expected, rel=1e-3)
-    ring = price(make_schedule("ring", 4), topology, 2**20).seconds * 1e6
+    ring = estimate_cost(make_schedule("ring", 4), topology, 2**20).seconds * 1e6
     assert f"{ring / expected[0]:.2f} x" in re.search(r"  ring  .*", out).group()
 
 
 def test_a_drawing_with_a_topology_has_its_devices_and_prices_above_its_floor(allreduce):
     status, out, _ = allreduce("draw", "sharded", "--topology", "p3.8xlarge")
-    drawing, prices = out.split("p3.8xlarge, 4 devices")
+    drawing, estimate_costs = out.split("p3.8xlarge, 4 devices")
     assert status == 0 and drawing.strip() == as_text(make_schedule("sharded", 4)).strip()
-    assert re.search(r"1 KiB\n  sharded .* 1\.00 x", prices) and prices.count("(lower bound)") == 3
+    assert re.search(r"1 KiB\n  sharded .* 1\.00 x", estimate_costs) and estimate_costs.count("(lower bound)") == 3
 
 
 def test_the_bottleneck_is_the_link_that_is_waited_for_longest():
-    ring = price(make_schedule("ring", 8), make_topology("p3.16xlarge"), 46e6)
+    ring = estimate_cost(make_schedule("ring", 8), make_topology("p3.16xlarge"), 46e6)
     waiting = dict.fromkeys((step.bottleneck for step in ring.steps), 0.0)
     for step in ring.steps:
         waiting[step.bottleneck] += step.transfer_s
     assert waiting[predicted_costs.find_bottleneck(ring)] == max(waiting.values())
     slow = replace(make_topology("pcie", 4), reduce_bytes_per_s=1e6)
-    assert predicted_costs.find_bottleneck(price(make_schedule("star", 4), slow, 46e6)) == "additions"
-    nothing = price(make_schedule("star", 1), make_topology("pcie", 1), 46e6)
+    assert predicted_costs.find_bottleneck(estimate_cost(make_schedule("star", 4), slow, 46e6)) == "additions"
+    nothing = estimate_cost(make_schedule("star", 1), make_topology("pcie", 1), 46e6)
     assert predicted_costs.find_bottleneck(nothing) == ""
 
 
@@ -167,7 +167,7 @@ def test_a_search_prints_and_writes_schedules_that_other_modes_read(allreduce, e
     assert re.search(r"^ +4 +3 +4.0000 +4.0000  optimal$", out, re.M)
     assert re.search(r"synthesized, 4 steps +40.0 .* 1.00 x", out) and "(lower bound)" in out
     [result] = read_schedules(empty_cwd / "found.json").front
-    time_us = pytest.approx(price(result.schedule, make_topology("nvswitch", 3), 1024).seconds * 1e6)
+    time_us = pytest.approx(estimate_cost(result.schedule, make_topology("nvswitch", 3), 1024).seconds * 1e6)
     record = json.loads(allreduce(*words, "--json")[1])
     assert record["front"] == [{"steps": 4, "chunks": 3, "rounds": 4.0, "bound": 4.0, "optimal": True}]
     assert [row["time_us"] for row in record["rows"]] == [time_us]

@@ -18,7 +18,7 @@ from gluonlab.bench.allreduce.memory_bandwidth import MIN_PASS_BYTES, MemoryLimi
 from gluonlab.bench.harness.interleaved_rounds import time_interleaved
 from gluonlab.bench.harness.machine_info import require_memory
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.cost_model import price
+from gluonlab.collectives.cost_model import estimate_cost
 from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.errors import ConfigError
 
@@ -191,7 +191,7 @@ def test_rings_are_measured_in_the_topologys_order_too_and_priced_on_it(allreduc
     for row in report["rows"]:
         name, _, placed = row["algorithm"].partition(" ")
         schedule = make_schedule(name, 8).placed(cube.ring_order() if placed else range(8))
-        seconds = price(schedule, cube, 1024).seconds
+        seconds = estimate_cost(schedule, cube, 1024).seconds
         assert row["error"] == 0 and row["predicted_us"] == pytest.approx(seconds * 1e6)
     assert (empty_cwd / "speed.png").read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in empty_cwd.iterdir()] == ["speed.png"]

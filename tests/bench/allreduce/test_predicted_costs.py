@@ -12,7 +12,7 @@ from gluonlab.bench.allreduce.candidate_schedules import make_plans
 from gluonlab.bench.allreduce.measure_allreduce import AllreduceRow
 from gluonlab.bench.allreduce.plot_bandwidth import make_ranks_figure
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.lower_bounds import floor_of
+from gluonlab.collectives.lower_bounds import find_lower_bound
 from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE, make_for_links
 
@@ -30,7 +30,7 @@ def test_choices_are_printed_with_their_costs_without_devices(allreduce):
     assert [row["from_bytes"] for row in record["table"]] == [row.size_bytes for row in auto.size_thresholds()]
     for choice in record["choices"]:
         size = choice["size_bytes"]
-        costs = reference_cost(auto.cheapest(size), topology, size), floor_of(topology).seconds(size)
+        costs = reference_cost(auto.cheapest(size), topology, size), find_lower_bound(topology).seconds(size)
         assert (choice["predicted_us"], choice["floor_us"]) == pytest.approx([seconds * 1e6 for seconds in costs])
         assert choice["regret"] is None and choice["steps"] == len(auto.cheapest(size).steps)
 
@@ -80,7 +80,7 @@ def test_each_number_of_hosts_has_its_own_costs_and_lower_bound(allreduce):
         topology = make_topology(MACHINE if hosts == 1 else f"{MACHINE}*{hosts}")
         for name in ("ring", "star"):
             row, schedule = rows[topology.world_size, name], make_schedule(name, topology.world_size)
-            costs = reference_cost(schedule, topology, SIZE), floor_of(topology).seconds(SIZE)
+            costs = reference_cost(schedule, topology, SIZE), find_lower_bound(topology).seconds(SIZE)
             assert (row["time_us"], row["floor_us"]) == pytest.approx([seconds * 1e6 for seconds in costs])
 
 

@@ -22,7 +22,7 @@ from gluonlab.bench.links.infer_topology import (
 )
 from gluonlab.bench.links.topology_from_links import common_gpu_kind
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.collectives.cost_model import price
+from gluonlab.collectives.cost_model import estimate_cost
 from gluonlab.collectives.named_topologies import make_topology, nvswitch, p3_16xlarge, pcie
 from gluonlab.collectives.schedule import COPY, Schedule, Transfer
 from gluonlab.collectives.topology import Link, Route, Topology, all_pairs, fully_connected, switch
@@ -87,7 +87,7 @@ LATENCIES, SPEEDS = st.sampled_from([1e-6, 1e-5, 1e-4]), st.sampled_from([1e9, 2
 def cost_of_copies(topology, pairs):
     """Return the seconds of these copies as one step."""
     step = tuple(Transfer(src, dst, 0, COPY) for src, dst in pairs)
-    return price(Schedule("probe", "allreduce", topology.world_size, 1, (0,), (step,)), topology, SIZE).seconds
+    return estimate_cost(Schedule("probe", "allreduce", topology.world_size, 1, (0,), (step,)), topology, SIZE).seconds
 
 
 def simulate_measurement(topology, noise=lambda: 1.0):
@@ -145,7 +145,7 @@ def test_schedules_on_the_inferred_topology_cost_as_on_the_machine(name, least):
         assert name != "p3.16xlarge" or inferred.ring_order() == truth.ring_order()
         for algorithm in ALGORITHMS:
             schedule = make_schedule(algorithm, truth.world_size).placed(truth.ring_order())
-            ratio = price(schedule, inferred, 1e8).seconds / price(schedule, truth, 1e8).seconds
+            ratio = estimate_cost(schedule, inferred, 1e8).seconds / estimate_cost(schedule, truth, 1e8).seconds
             assert least < ratio < most, algorithm
 
 

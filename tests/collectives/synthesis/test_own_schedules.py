@@ -13,7 +13,7 @@ from support.schedule_reference import has_correct_sums
 
 from gluonlab.collectives import topology_aware
 from gluonlab.collectives.algorithms import make_schedule
-from gluonlab.collectives.cost_model import price
+from gluonlab.collectives.cost_model import estimate_cost
 from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.synthesis import precomputed_schedules
 from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule
@@ -68,8 +68,8 @@ def test_devices_in_any_order_keep_the_schedules_and_fewer_devices_lose_them(ord
     topology = replace(make_unequal_topology(), schedules=(star,))
     [schedule] = topology.subset(order).schedules
     assert has_correct_sums(schedule) and schedule.owner == (order.index(3),)
-    seconds = price(schedule, topology.subset(order), 1e6).seconds
-    assert seconds == pytest.approx(price(star, topology, 1e6).seconds)
+    seconds = estimate_cost(schedule, topology.subset(order), 1e6).seconds
+    assert seconds == pytest.approx(estimate_cost(star, topology, 1e6).seconds)
     assert topology.subset(order[:4]).schedules == ()
 
 

@@ -12,8 +12,8 @@ from support.examples import examples
 from support.schedule_reference import has_correct_sums
 
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.cost_model import find_best_order, price, prices
-from gluonlab.collectives.lower_bounds import floor_of
+from gluonlab.collectives.cost_model import estimate_cost, estimate_costs, find_best_order
+from gluonlab.collectives.lower_bounds import find_lower_bound
 from gluonlab.collectives.named_topologies import make_topology, switch
 from gluonlab.collectives.synthesis import precomputed_schedules
 from gluonlab.collectives.synthesis.flow_network import make_flow_network
@@ -56,17 +56,17 @@ def test_each_machine_has_schedules_no_dearer_than_the_algorithms(name):
     schedules = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
     placed = [schedule.placed(find_best_order(schedule, topology)) for schedule in schedules]
     sizes = [4**power * 1024 for power in range(11)]
-    others = zip(*([priced.seconds for priced in prices(schedule, topology, sizes)] for schedule in placed))
+    others = zip(*([priced.seconds for priced in estimate_costs(schedule, topology, sizes)] for schedule in placed))
     for size, seconds in zip(sizes, others):
-        result = price(make_choice(topology).cheapest(size), topology, size).seconds
+        result = estimate_cost(make_choice(topology).cheapest(size), topology, size).seconds
         assert result <= min(seconds) * (1 + 1e-9)
 
 
 def test_a_p3_16xlarge_is_within_15_percent_of_the_lower_bound_at_every_size():
     topology = make_topology("p3.16xlarge")
-    bound, choice = floor_of(topology), make_choice(topology)
+    bound, choice = find_lower_bound(topology), make_choice(topology)
     for size in 2 ** np.arange(10, 30.01, 0.125):
-        seconds = price(choice.cheapest(size), topology, size).seconds
+        seconds = estimate_cost(choice.cheapest(size), topology, size).seconds
         assert bound.seconds(size) <= seconds <= 1.15 * bound.seconds(size)
 
 
@@ -78,7 +78,7 @@ def test_devices_may_have_other_numbers(name, data):
     assert precomputed_schedules.find_stored_schedules(topology)
     choices = [(machine, make_choice(machine)), (topology, make_choice(topology))]
     for size in (1024, 10**8):
-        first, second = (price(choice.cheapest(size), each, size).seconds for each, choice in choices)
+        first, second = (estimate_cost(choice.cheapest(size), each, size).seconds for each, choice in choices)
         assert first == pytest.approx(second, rel=1e-9)
 
 
@@ -87,7 +87,7 @@ def test_links_without_schedules_of_their_own_get_those_of_a_switch(world_size):
     schedule = make_choice(make_topology("pcie", world_size)).cheapest(10**6)
     assert has_correct_sums(schedule) and schedule.world_size == world_size
     ports, fewest = switch(world_size, 1e-5, 1e9), (world_size - 1).bit_length()
-    seconds = price(make_choice(ports).cheapest(1e6), ports, 1e6).seconds
+    seconds = estimate_cost(make_choice(ports).cheapest(1e6), ports, 1e6).seconds
     assert seconds == pytest.approx(2 * fewest * 1e-5 + 2 * (world_size - 1) / world_size * 1e-3)
 
 

@@ -17,8 +17,8 @@ from support.lanes import LATENCY, SPEED, mesh_topologies, unequal_topologies
 from support.schedule_reference import has_correct_sums
 
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.collectives.cost_model import price
-from gluonlab.collectives.lower_bounds import floor_of
+from gluonlab.collectives.cost_model import estimate_cost
+from gluonlab.collectives.lower_bounds import find_lower_bound
 from gluonlab.collectives.named_topologies import fully_connected, make_topology, switch
 from gluonlab.collectives.schedule import ADD
 from gluonlab.collectives.synthesis import schedule_search as search_module
@@ -54,12 +54,12 @@ def search_briefly(topology):
 @examples(4, 5)
 @given(mesh_topologies(most=3, lanes=2))
 def test_a_found_schedule_is_correct_and_not_below_its_bounds(topology):
-    front, bound = search_briefly(topology), floor_of(topology)
+    front, bound = search_briefly(topology), find_lower_bound(topology)
     for result in front:
         assert has_correct_sums(result.schedule)
         assert result.rounds >= result.bound - 1e-6
         for size in (0, 10**4, 10**7):
-            assert price(result.schedule, topology, size).seconds >= bound.seconds(size) - 1e-12
+            assert estimate_cost(result.schedule, topology, size).seconds >= bound.seconds(size) - 1e-12
     steps, rounds = zip(*((len(result.schedule.steps), result.rounds) for result in front))
     assert list(steps) == sorted(steps) and list(rounds) == sorted(rounds, reverse=True)
 

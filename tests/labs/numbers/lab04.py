@@ -39,12 +39,12 @@ print(json.dumps({
     "order": list(order),
     "prices_us": {
         size: {
-            name: price(schedule, p3, size).seconds * 1e6 for name, schedule in schedules.items()
+            name: estimate_cost(schedule, p3, size).seconds * 1e6 for name, schedule in schedules.items()
         }
         for size in (10**3, 10**8)
     },
-    "floor": [times_floor, floors],
-    "best_of_eight": min(price(one, p3, 1e8).seconds for one in schedules.values()) * 1e6,
+    "lower_bound": [times_floor, lower_bounds],
+    "best_of_eight": min(estimate_cost(one, p3, 1e8).seconds for one in schedules.values()) * 1e6,
     "busbw": busbw_of,
     "ready": ready,
     "comes_first": {"1": comes_first(1, 300), "15": comes_first(15, 0.5)},
@@ -85,11 +85,11 @@ def check(numbers):
     assert min(long, key=long.get) == "bidirectional_ring placed"
     assert max(long, key=long.get) == "star"
     assert long["ring"] / long["ring placed"] > 4
-    (of_short, _, of_long), (floor_us, *_) = numbers["floor"]
+    (of_short, _, of_long), (bound_us, *_) = numbers["lower_bound"]
     assert 1 <= of_short < 1.01 and round(of_long, 1) == 1.5
-    assert 40 <= floor_us < 41  # four messages of 10 us
+    assert 40 <= bound_us < 41  # four messages of 10 us
     # the figures of "Beat the eight" and of its hints
-    assert (round(numbers["best_of_eight"]), round(numbers["floor"][1][2])) == (2182, 1479)
+    assert (round(numbers["best_of_eight"]), round(numbers["lower_bound"][1][2])) == (2182, 1479)
     assert round(of_long, 2) == 1.47
     busbw = numbers["busbw"]
     wires = {name: round(wires, 1) for name, (wires, _, _) in busbw.items()}
@@ -101,7 +101,7 @@ def check(numbers):
     rows = re.findall(r"^\| (\S+) \| \d \|(.*)\|$", page.read_text(encoding="utf-8"), re.M)
     told = {name: [float(cell) for cell in cells.split("|")] for name, cells in rows}
     assert told == {name: [round(one, 1) for one in speeds] for name, speeds in busbw.items()}
-    assert all(best <= by_floor <= wires for wires, by_floor, best in busbw.values())
+    assert all(best <= by_bound <= wires for wires, by_bound, best in busbw.values())
     assert round(100e6 * 1.75 / long["ring"] / 1e3) == 10  # GB/s of busbw
     # the last layer's gradient: in a piece with nearly all of backward, or behind two operators
     assert numbers["comes_first"] == {"1": True, "15": False}

@@ -6,14 +6,14 @@ import json
 from gluonlab.collectives.algorithms import halving_doubling, ring, sharded
 from gluonlab.collectives.algorithms import ring_all_gather
 from gluonlab.collectives.topology import fully_connected
-from gluonlab.collectives.cost_model import price as _price
+from gluonlab.collectives.cost_model import estimate_cost as _estimate_cost
 
 _micros = lambda id, schedule: PUZZLES[id].price_schedule(schedule).seconds * 1e6
 print(json.dumps({
     "slow": slow,
     "optima": optima,
     "sharded": _micros("10-6", sharded(4)),
-    "without_slow_wire": _price(
+    "without_slow_wire": _estimate_cost(
         sharded(4), fully_connected(4, 1e-6, 1e9), PUZZLES["10-6"].size_bytes
     ).seconds * 1e6,
     "halving_doubling": _micros("10-8", halving_doubling(8)),

@@ -9,7 +9,7 @@ from support.browser import open_pages, require_browser, start_browser
 from support.drawn_pages import english_words
 from support.legible import find_hidden_controls
 
-from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE_OPS, Costs, equal_shares, price
+from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE_OPS, Costs, equal_shares, predict_timeline
 from gluonlab.parallel.pipeline.pipeline_schedule import make_pipeline
 from gluonlab.parallel.pipeline.render import as_page, draw
 from gluonlab.parallel.pipeline.render.pipeline_pictures import (
@@ -123,14 +123,14 @@ def test_every_step_shows_what_every_device_has_done(opened, everything, place):
     for field, value in zip(FIELDS, place):
         page.choose(field, value)
     assert page.read_text("name") == place[0]
-    assert_shows(page, schedule, price(schedule, equal_shares(schedule)))
+    assert_shows(page, schedule, predict_timeline(schedule, equal_shares(schedule)))
 
 
 @pytest.mark.parametrize("transfer", [0.0, 0.4, 7.0])
 def test_uneven_stages_and_slow_messages_are_shown(opened, transfer):
     schedule = make_pipeline("1f1b", 3, 4)
     costs = Costs((1, 2.5, 1), (2, 5, 1.7), ((transfer, 2 * transfer),) * 2, (0.5, 1, 0))
-    timeline = price(schedule, costs)
+    timeline = predict_timeline(schedule, costs)
     assert_shows(opened(as_page([(schedule, timeline)])), schedule, timeline)
 
 

@@ -6,7 +6,7 @@ import pytest
 from support.drawn_pages import check_self_contained, embedded_data
 
 from gluonlab.errors import ScheduleError
-from gluonlab.parallel.pipeline.pipeline_cost import Costs, equal_shares, price
+from gluonlab.parallel.pipeline.pipeline_cost import Costs, equal_shares, predict_timeline
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES, make_pipeline
 from gluonlab.parallel.pipeline.render import as_page, draw
 
@@ -62,7 +62,7 @@ def test_a_custom_schedule_can_be_shown():
 
 
 GPIPE = make_pipeline("gpipe", 2, 2)
-ONE = (GPIPE, price(GPIPE, equal_shares(GPIPE)))
+ONE = (GPIPE, predict_timeline(GPIPE, equal_shares(GPIPE)))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from support.examples import examples
 from support.pipeline_reference import SCHEDULE_NAMES, end_times, make_schedule
 
 from gluonlab.errors import ScheduleError
-from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE_OPS, Costs, ideal_bubble, price
+from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE_OPS, Costs, ideal_bubble, predict_timeline
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 from gluonlab.parallel.pipeline.verify_pipeline_schedule import peaks
 
@@ -34,7 +34,7 @@ def schedules_and_costs(draw):
 @given(schedules_and_costs())
 def test_every_instruction_ends_when_the_longest_path_to_it_does(drawn):
     schedule, costs = drawn
-    timeline, expected = price(schedule, costs), end_times(schedule, costs)
+    timeline, expected = predict_timeline(schedule, costs), end_times(schedule, costs)
     assert sorted((event.instruction, event.end_s) for event in timeline.events) == sorted(expected.items())
     assert timeline.seconds == max(expected.values())
 
@@ -43,7 +43,7 @@ def test_every_instruction_ends_when_the_longest_path_to_it_does(drawn):
 @given(schedules_and_costs())
 def test_a_device_does_one_thing_at_a_time_and_is_idle_otherwise(drawn):
     schedule, costs = drawn
-    timeline = price(schedule, costs)
+    timeline = predict_timeline(schedule, costs)
     starts = [event.begin_s for event in timeline.events]
     assert starts == sorted(starts)
     for device in range(schedule.devices):
@@ -60,7 +60,7 @@ def test_a_device_does_one_thing_at_a_time_and_is_idle_otherwise(drawn):
 @given(schedules_and_costs())
 def test_stashed_activations_are_counted_over_time(drawn):
     schedule, costs = drawn
-    timeline = price(schedule, costs)
+    timeline = predict_timeline(schedule, costs)
     for device, kept in enumerate(timeline.kept):
         times, counts = zip(*kept)
         assert list(times) == sorted(times)
@@ -73,7 +73,7 @@ def test_stashed_activations_are_counted_over_time(drawn):
 @given(st.integers(1, 8), st.integers(1, 32), st.sampled_from([1, 2]))
 def test_gpipe_and_1f1b_take_the_time_and_bubble_of_the_papers(devices, microbatches, backward):
     for name in ("gpipe", "1f1b"):
-        timeline = price(SCHEDULES[name](devices, microbatches), Costs.uniform(devices, 1, backward))
+        timeline = predict_timeline(SCHEDULES[name](devices, microbatches), Costs.uniform(devices, 1, backward))
         assert timeline.seconds == (microbatches + devices - 1) * (1 + backward)
         share = (devices - 1) / (microbatches + devices - 1)
         assert timeline.bubble == pytest.approx(share) == ideal_bubble(devices, microbatches)
@@ -84,7 +84,7 @@ def test_gpipe_and_1f1b_take_the_time_and_bubble_of_the_papers(devices, microbat
 def test_interleaved_makes_the_bubble_as_many_times_shorter(devices, groups, several, backward):
     microbatches = groups * devices
     schedule = SCHEDULES["interleaved"](devices, microbatches, several)
-    timeline = price(schedule, Costs.uniform(schedule.stages, 1, backward))
+    timeline = predict_timeline(schedule, Costs.uniform(schedule.stages, 1, backward))
     assert timeline.seconds == (several * microbatches + devices - 1) * (1 + backward)
     assert timeline.bubble == pytest.approx(ideal_bubble(devices, microbatches, several))
 
@@ -93,7 +93,7 @@ def test_interleaved_makes_the_bubble_as_many_times_shorter(devices, groups, sev
 @given(st.integers(1, 6), st.integers(1, 12), st.integers(1, 3))
 def test_sequentially_one_device_works_at_a_time(devices, microbatches, several):
     schedule = SCHEDULES["sequential"](devices, microbatches, several)
-    timeline = price(schedule, Costs.uniform(schedule.stages, 1, 2, transfer_s=0))
+    timeline = predict_timeline(schedule, Costs.uniform(schedule.stages, 1, 2, transfer_s=0))
     assert timeline.seconds == microbatches * schedule.stages * 3
     assert timeline.bubbles == pytest.approx((1 - 1 / devices,) * devices)
 
@@ -104,13 +104,13 @@ def test_interleaved_is_faster_than_1f1b_for_any_number_of_microbatches(devices,
     """The same network, cut into v times as many stages."""
     fine = SCHEDULES["interleaved"](devices, microbatches, v)
     coarse = SCHEDULES["1f1b"](devices, microbatches)
-    fast = price(fine, Costs.uniform(fine.stages, 1, 2)).seconds
-    assert fast <= price(coarse, Costs.uniform(devices, v, 2 * v)).seconds
+    fast = predict_timeline(fine, Costs.uniform(fine.stages, 1, 2)).seconds
+    assert fast <= predict_timeline(coarse, Costs.uniform(devices, v, 2 * v)).seconds
 
 
 def test_a_transfer_delays_the_receiver_and_not_the_sender():
     schedule = SCHEDULES["gpipe"](2, 2)
-    timeline = price(schedule, Costs.uniform(2, 1, 2, transfer_s=3, update_s=1))
+    timeline = predict_timeline(schedule, Costs.uniform(2, 1, 2, transfer_s=3, update_s=1))
     times = {str(e.instruction): (e.begin_s, e.end_s) for e in timeline.events}
     assert times["forward of microbatch 1, stage 0"] == (1, 2)
     assert times["send_forward of microbatch 0, stage 0"] == (1, 4)
@@ -132,4 +132,4 @@ def test_a_transfer_delays_the_receiver_and_not_the_sender():
 def test_costs_for_another_number_of_stages_are_refused(change, words):
     costs = Costs(**{**vars(Costs.uniform(2)), **change})
     with pytest.raises(ScheduleError, match=words):
-        price(SCHEDULES["gpipe"](2, 3), costs)
+        predict_timeline(SCHEDULES["gpipe"](2, 3), costs)

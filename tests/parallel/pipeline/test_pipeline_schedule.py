@@ -5,7 +5,7 @@ from support.pipeline_reference import SCHEDULE_NAMES, expected_instructions, ma
 
 from gluonlab.errors import ScheduleError
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES, from_orders, make_pipeline
-from gluonlab.parallel.pipeline.verify_pipeline_schedule import check
+from gluonlab.parallel.pipeline.verify_pipeline_schedule import verify
 
 
 def list_passes(schedule, device):
@@ -81,9 +81,9 @@ def test_custom_orders_get_messages_and_updates_and_wrong_ones_are_refused():
     own = from_orders("own", [first, last], 1)
     passes = [f"{op} of microbatch 0, stage 1" for op in ("recv_forward", "forward", "backward", "send_backward")]
     assert list(map(str, own.programs[1])) == [*passes, "update, stage 1"]
-    check(own)
+    verify(own)
     with pytest.raises(ScheduleError, match=r"device 1.*before forward of microbatch 0"):
-        check(from_orders("own", [first, last[::-1]], 1))
+        verify(from_orders("own", [first, last[::-1]], 1))
 
 
 @pytest.mark.parametrize(

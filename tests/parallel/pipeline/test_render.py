@@ -13,7 +13,7 @@ from support.pipeline_reference import SCHEDULE_NAMES, make_schedule
 from gluonlab import drawing
 from gluonlab.errors import ScheduleError
 from gluonlab.parallel.pipeline import render
-from gluonlab.parallel.pipeline.pipeline_cost import Costs, equal_shares, price
+from gluonlab.parallel.pipeline.pipeline_cost import Costs, equal_shares, predict_timeline
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 from gluonlab.parallel.pipeline.render import as_svg, as_text
 from gluonlab.parallel.pipeline.render.pipeline_pictures import (
@@ -46,12 +46,12 @@ def priced(draw):
     schedule = draw(schedules)
     each = [tuple(draw(st.integers(1, 4)) * 1e-3 for _ in range(schedule.stages)) for _ in "fbu"]
     transfers = ((draw(st.sampled_from([0, 1e-3])),) * 2,) * (schedule.stages - 1)
-    return schedule, price(schedule, Costs(each[0], each[1], transfers, each[2]))
+    return schedule, predict_timeline(schedule, Costs(each[0], each[1], transfers, each[2]))
 
 
 def price_of(name, *sizes):
     schedule = SCHEDULES[name](*sizes)
-    return schedule, price(schedule, equal_shares(schedule))
+    return schedule, predict_timeline(schedule, equal_shares(schedule))
 
 
 def read_picture(schedule, timeline):
@@ -117,7 +117,10 @@ def test_levels_are_what_is_kept_at_each_time(case):
     [
         (price_of("1f1b", 4, 8, 1)[1], 33),
         (price_of("interleaved", 4, 8, 2)[1], 57),
-        (price(SCHEDULES["gpipe"](2, 50), Costs((1e-3, 1.0), (1e-3, 1.0), ((0, 0),), (0, 0))), 200),  # the limit
+        (
+            predict_timeline(SCHEDULES["gpipe"](2, 50), Costs((1e-3, 1.0), (1e-3, 1.0), ((0, 0),), (0, 0))),
+            200,
+        ),  # the limit
     ],
     ids=["1f1b", "interleaved", "long"],
 )
@@ -130,7 +133,7 @@ def test_a_step_is_as_long_as_the_shortest_computation_up_to_a_number_of_steps(t
     ("seconds", "unit", "shown"), [(2.5, "s", 15), (1e-3, "ms", 6), (2e-4, "ms", 1.2), (1e-8, "\N{MICRO SIGN}s", 0.06)]
 )
 def test_times_are_shown_in_the_largest_unit_of_which_there_is_one(seconds, unit, shown):
-    timeline = price(SCHEDULES["gpipe"](1, 3), Costs((seconds,), (seconds,), (), (0,)))
+    timeline = predict_timeline(SCHEDULES["gpipe"](1, 3), Costs((seconds,), (seconds,), (), (0,)))
     result = time_unit(timeline)
     assert (result.unit, result.convert(timeline.seconds)) == (unit, shown)
 
@@ -147,7 +150,7 @@ def test_the_axis_has_round_times_and_not_too_many(case, most):
 
 def test_a_schedule_that_takes_no_time_can_be_drawn():
     schedule = SCHEDULES["gpipe"](2, 2)
-    timeline = price(schedule, Costs.uniform(2, 0, 0))
+    timeline = predict_timeline(schedule, Costs.uniform(2, 0, 0))
     assert "gpipe: 2 devices, 2 stages, 2 microbatches, 0" in as_text(schedule, timeline)
     numbers = to_floats(re.findall(r' (?:x|y|width|height)="([^"%]+)"', as_svg(schedule, timeline)))
     assert len(numbers) > 8 and all(0 <= number < 10_000 for number in numbers)
@@ -276,7 +279,7 @@ def test_a_picture_is_as_wide_as_a_page_or_as_the_shortest_computations_number_n
     """Up to a limit; then not all computations have their numbers."""
     schedule = SCHEDULES["gpipe"](2, microbatches)
     costs = Costs((unit, shortest * unit), (unit, unit), ((0, 0),), (0, 0))
-    root, boxes = read_picture(schedule, price(schedule, costs))
+    root, boxes = read_picture(schedule, predict_timeline(schedule, costs))
     wide = float(root.get("width"))
     narrowest = min(width for _, (_, _, width, _), _ in boxes.values()) + 1  # a px is between two
     last = max(x + width for _, (x, _, width, _), _ in boxes.values()) + 0.5
@@ -298,7 +301,7 @@ def to_floats(words):
 def test_the_picture_tells_the_time_and_how_much_each_device_keeps(name, sizes, unit):
     """All devices keep their microbatches in one scale, in which the largest number is STASH_HEIGHT high."""
     schedule = SCHEDULES[name](*sizes)
-    timeline = price(schedule, Costs.uniform(schedule.stages, unit, 2 * unit))
+    timeline = predict_timeline(schedule, Costs.uniform(schedule.stages, unit, 2 * unit))
     root = ElementTree.fromstring(as_svg(schedule, timeline))
     a_second = (float(root.get("width")) - 2 * MARGIN - LABEL_WIDTH - RIGHT_MARGIN) / timeline.seconds
 

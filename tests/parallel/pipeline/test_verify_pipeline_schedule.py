@@ -18,14 +18,14 @@ from support.pipeline_reference import (
 
 from gluonlab.errors import ScheduleError
 from gluonlab.parallel.pipeline.pipeline_schedule import OPS, SCHEDULES, Instruction, PipelineSchedule
-from gluonlab.parallel.pipeline.verify_pipeline_schedule import check, execution_order, peaks
+from gluonlab.parallel.pipeline.verify_pipeline_schedule import execution_order, peaks, verify
 
 MUTATIONS = ("remove", "duplicate", "swap", "move", "op", "stage", "microbatch", "device")
 
 
 def find_fault(schedule, queue=1):
     try:
-        check(schedule, queue)
+        verify(schedule, queue)
     except ScheduleError as error:
         return error
 
@@ -93,7 +93,7 @@ def test_every_schedule_is_valid_with_queues_of_one_message(schedule):
 @pytest.mark.parametrize("name", SCHEDULE_NAMES)
 def test_every_schedule_of_the_grid_is_valid(name):
     for sizes in product(range(1, 9), range(1, 33), range(1, 4)):
-        check(make_schedule(name, *sizes))
+        verify(make_schedule(name, *sizes))
 
 
 @examples(160, 400)

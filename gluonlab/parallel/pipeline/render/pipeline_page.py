@@ -11,7 +11,14 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 from gluonlab.drawing.page_template import render_page
 from gluonlab.drawing.translations import select_language
 from gluonlab.errors import ScheduleError
-from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE_OPS, Costs, Event, PipelineTimeline, equal_shares, price
+from gluonlab.parallel.pipeline.pipeline_cost import (
+    COMPUTE_OPS,
+    Costs,
+    Event,
+    PipelineTimeline,
+    equal_shares,
+    predict_timeline,
+)
 from gluonlab.parallel.pipeline.pipeline_schedule import (
     OPS,
     RECV_BACKWARD,
@@ -58,7 +65,7 @@ def as_page(priced: Iterable[PricedSchedule], start: int = 0, *, language: str =
 
     Every forward, backward and update that takes time is drawn. The attributes ``data-op``,
     ``data-stage``, ``data-microbatch``, ``data-begin`` and ``data-end`` contain the results of
-    `price`.
+    `predict_timeline`.
 
     Raises:
         ScheduleError: A schedule is too large to draw, or ``priced`` has no index ``start``.
@@ -83,7 +90,7 @@ def draw(asked: PipelineSchedule, costs: CostsOf = equal_shares, *, language: st
     check_drawable(asked)
     schedules = [asked, *(other for other in _selectable_schedules(asked) if other != asked)]
     known = [(schedule, costs(schedule)) for schedule in sorted(schedules, key=_sort_key)]
-    priced = [(schedule, price(schedule, its)) for schedule, its in known if its is not None]
+    priced = [(schedule, predict_timeline(schedule, its)) for schedule, its in known if its is not None]
     start = [schedule for schedule, _ in priced].index(asked)
     return as_page(priced, start, language=language)
 
