@@ -33,11 +33,11 @@ class CaseText(NamedTuple):
         return f"{self.en}: {en}", f"{self.ja}: {ja}"
 
     def counterexample(self, en: str, ja: str, why: TextPair = NO_TEXT) -> Wrong:
-        """Return a counterexample with the description, the given text, and the likely mistake ``why``."""
+        """Return a counterexample with the description, this text, and the likely mistake ``why``."""
         return counterexample(*self.with_texts(en, ja), why)
 
     def check_faults(self, *faults: Fault) -> None:
-        """Raise Wrong with the description and the text of the first fault that is present, if any."""
+        """Raise Wrong with the description and the text of the first present fault, if any."""
         check_faults(*((is_there, *self.with_texts(en, ja)) for is_there, en, ja in faults))
 
 
@@ -102,8 +102,8 @@ def count_in_english(count: int, thing: str, plural_end: str = "s") -> str:
 
 
 MIN_WRONG_RESULTS = 2  # a mistake is named only if it explains this many wrong results
-# A known mistake: a predicate, and the mistake's texts in English and Japanese. predicate(*case, got)
-# returns whether the mistake leads to the result ``got`` in this case.
+# A known mistake: a predicate, and the mistake's texts in English and Japanese. predicate(*case,
+# got) returns whether the mistake leads to the result ``got`` in this case.
 Mistake = Tuple[Callable[..., bool], str, str]
 
 
@@ -176,13 +176,14 @@ def find_mistake(results: Sequence[AnswerResult], right: Callable[[Any, Any], bo
     results. ``right(got, want)`` returns whether a result is right.
     """
     mistaken = [result for result in results if not right(result.got, result.want)]
-    # None may be the right result of some cases, so all results must be None, not only the wrong ones.
+    # None may be the right result of some cases, so all results must be None, not only the wrong
+    # ones.
     if results and all(result.got is None for result in results):
         return "the function returns nothing", "関数が何も返していません"
     if len(mistaken) < MIN_WRONG_RESULTS:
         return NO_TEXT
-    # The second group recognizes a mistake in an answer that handles special cases correctly. It is not
-    # used if all wrong results are None, because many mistakes lead to None.
+    # The second group recognizes a mistake in an answer that handles special cases correctly. It is
+    # not used if all wrong results are None, because many mistakes lead to None.
     numbers = any(result.got is not None for result in mistaken)
     for group in (results, mistaken) if numbers else (results,):
         for gives, en, ja in mistakes:

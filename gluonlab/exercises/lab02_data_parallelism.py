@@ -34,7 +34,8 @@ def check_allreduce(
     """Raise Wrong unless ``answer`` sums each parameter over the devices, in place.
 
     ``values[i][j]`` is the value of parameter j on device i. ``single_parameter``: whether to pass
-    one array per device instead of a list of arrays. Returns the answer's recorded copies and waits.
+    one array per device instead of a list of arrays. Returns the answer's recorded copies and
+    waits.
     """
     ctxs = cpu_devices(len(values))
     arrays = [[nd.array(value, ctx=ctx) for value in row] for row, ctx in zip(values, ctxs)]
@@ -131,8 +132,8 @@ def check_spread_allreduce(answer: Callable[[List[List[nd.NDArray]]], Any]) -> N
 def _check_balance(trace: ArrayTrace, devices: int, sizes: List[int]) -> None:
     """Raise Wrong if a device receives more numbers than the busiest one of a greedy assignment.
 
-    The greedy assignment starts with the largest parameter, and assigns each parameter to the device
-    that owns the fewest numbers so far. ``sizes``: the size of each parameter.
+    The greedy assignment starts with the largest parameter, and assigns each parameter to the
+    device that owns the fewest numbers so far. ``sizes``: the size of each parameter.
     """
     owned_sizes = [0] * devices
     for size in sorted(sizes, reverse=True):
@@ -328,7 +329,7 @@ class AccuracyLandscape(NamedTuple):
 
 
 def _peaked_accuracy(best: Callable[[int], float], limit: float = math.inf) -> Callable[[int, float], float]:
-    """Return a function accuracy(n, lr) with its maximum at lr = ``best(n)``, and nan above ``limit``."""
+    """Return a function accuracy(n, lr) that is highest at ``best(n)``, and nan above ``limit``."""
     return lambda n, lr: math.nan if lr > limit else 0.9 - 0.05 * abs(math.log2(lr / best(n)))
 
 
@@ -337,7 +338,7 @@ def _two_peaks(n: int, lr: float) -> float:
 
 
 def _random_landscape(random: Any) -> AccuracyLandscape:
-    """Return simulated training runs with a random best rate that is the same for all batch sizes."""
+    """Return simulated training runs with the same random best rate for all batch sizes."""
     rates = (0.025 * 2.0 ** random.permutation(7)[:4]).tolist()
     best, ks = rates[random.randint(len(rates))], (1 + random.permutation(8)[:2]).tolist()
     texts = f"the best learning rate is {best:g}", f"最適な学習率は {best:g}"
@@ -367,7 +368,7 @@ def check_best_rates(answer: Callable[..., Any]) -> None:
 
 
 def _check_rate_choice(answer: Callable[..., Any], landscape: AccuracyLandscape) -> None:
-    """Raise Wrong if the answer's rates or batch sizes are wrong, or if the answer repeats a run."""
+    """Raise Wrong if the answer's rates or batch sizes are wrong, or if a run is repeated."""
     en, ja, accuracy, ks, b, rates = landscape
     case, trainings = CaseText(en, ja), Counter()  # type: CaseText, Counter[Any]
 

@@ -260,8 +260,8 @@ def _matches_comparison(accuracy_at: Callable[[Curve, float], Difference], sign:
 def _uses_epoch_seconds(first: Run, second: Run, got: Any) -> bool:
     """Return whether the answer uses each epoch's seconds instead of the seconds since the start.
 
-    If the seconds do not increase from epoch to epoch, the result depends on how the answer searches
-    them. In this case, any value for "seconds" is accepted as this mistake.
+    If the seconds do not increase from epoch to epoch, the result depends on how the answer
+    searches them. In this case, any value for "seconds" is accepted as this mistake.
     """
     want, mistaken = (
         _compare_runs(first, second, comparison)
@@ -401,11 +401,11 @@ class _ScheduledTraining(NamedTuple):
         Each argument replaces a part of the recipe, to compute the rates of a known mistake.
 
         Args:
-            epoch_steps: a function that returns the number of updates per epoch.
-            full_rate: a function that returns the rate after the warm-up.
-            first_rate: a function that returns the rate at the start of the warm-up.
-            rise: a function that takes (update, steps) and returns the completed part of the warm-up.
-            lowered: a function that takes (training, epoch, update) and returns the drops so far.
+            epoch_steps: a function that returns the number of updates per epoch. full_rate: a
+            function that returns the rate after the warm-up. first_rate: a function that returns
+            the rate at the start of the warm-up. rise: a function that takes (update, steps) and
+            returns the finished part of the warm-up. lowered: a function that takes (training,
+            epoch, update) and returns the drops so far.
         """
         steps = epoch_steps(self) if epoch_steps else -(-self.images // (self.devices * self.per_device))
         top = full_rate(self) if full_rate else self.base_lr * self.devices
@@ -448,7 +448,7 @@ class _ScheduledTraining(NamedTuple):
 
 
 def _rate_mistake(en: str, ja: str, **changes: Any) -> Mistake:
-    """Return the mistake with the rates that `_ScheduledTraining.learning_rates(**changes)` returns."""
+    """Return the mistake of using the rates `_ScheduledTraining.learning_rates(**changes)`."""
     return lambda each, got: _are_same_rates(got, each.learning_rates(**changes)), en, ja
 
 
@@ -664,9 +664,9 @@ VARIANCE = CombinedQuantity("variance", "分散", [
 
 # --- 03-5: the speedup of several devices, computed with a model of the step time
 #
-# In the formulas, h is the time in which the host queues a step of one device, c is the time in which
-# a device computes, and s is the time in which the devices sum gradients, all in milliseconds. k is
-# the number of devices.
+# In the formulas, h is the time in which the host queues a step of one device, c is the time in
+# which a device computes, and s is the time in which the devices sum gradients, all in
+# milliseconds. k is the number of devices.
 
 
 @exercise("03-5")

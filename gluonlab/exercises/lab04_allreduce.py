@@ -388,7 +388,7 @@ BEAT_THE_EIGHT = Puzzle("beat_the_eight()", make_topology("p3.16xlarge"), 1e8)
 
 @lru_cache(maxsize=None)
 def cheapest_algorithm() -> Tuple[str, float]:
-    """Return the name of gluonlab's fastest allreduce algorithm on the p3.16xlarge, and its time in s.
+    """Return the name and seconds of gluonlab's fastest allreduce algorithm on the p3.16xlarge.
 
     For each algorithm, the ranks are assigned to the devices in the best order.
     """

@@ -215,7 +215,7 @@ def check_balanced_cuts(answer: Callable[[LayerCosts, int], Sequence[int]]) -> N
         ([4, 3, 3, 4, 1, 3], 3),
         ([0.25, 0.5, 0.125, 0.25, 0.375], 3),
         ([2, 2, 2], 3),
-        ([9, 1, 1, 1], 3),  # the first layer alone determines the largest cost, but the answer must return three stages
+        ([9, 1, 1, 1], 3),  # the first layer determines the largest cost, but the answer must return three stages
         ([0, 0, 8, 0], 4),
         ([3, 0, 4], 1),
     ]
@@ -378,7 +378,7 @@ class _WrongSum(NamedTuple):
     x: Any
 
     def is_first_bias_divided(self) -> bool:
-        """Return whether the sum would be right with every b1 multiplied by the number of devices."""
+        """Return whether the sum is right if every b1 is multiplied by the number of devices."""
         undone = [part._replace(b1=self.devices * part.b1) for part in self.parts]
         return np.allclose(sum(part.forward(self.x) for part in undone), self.want, 1e-4, 1e-6)
 
@@ -534,8 +534,8 @@ def _explain_wrong_sums(wrong_sums: Sequence[_WrongSum]) -> TextPair:
 
 # --- 05-4 and 05-6: the idle fraction of each device in a pipeline, computed and measured
 #
-# In the formulas, f and b are lists: each stage's time for the forward pass and for the backward pass
-# of a microbatch. m is the number of microbatches.
+# In the formulas, f and b are lists: each stage's time for the forward pass and for the backward
+# pass of a microbatch. m is the number of microbatches.
 
 
 Times = List[float]
@@ -725,7 +725,7 @@ def _format_call(step_s: float, alone_s: Times) -> str:
 
 
 def _check_repeats(cases: Sequence[Tuple[float, Times]], clocks: Sequence[_DisturbedClock]) -> None:
-    """Raise Wrong if the answer timed the step, or the work of one device, fewer than five times."""
+    """Raise Wrong if the answer timed the step, or a device's own work, fewer than five times."""
     for case, clock in zip(cases, clocks):
         counts = [len(reads) for reads in clock.reads.values()]
         text = CaseText(_format_call(*case), _format_call(*case))
@@ -744,7 +744,7 @@ MeasuredFormula = Callable[[List[float], List[List[float]]], List[float]]
 def _matches_measured_formula(
     clocks: Sequence[_DisturbedClock], cases: Sequence[Tuple[float, Times]], formula: MeasuredFormula
 ) -> Callable[..., bool]:
-    """Return a predicate that tests whether an answer computed the idle fractions with ``formula``."""
+    """Return a predicate that tests whether an answer used ``formula`` for the idle fractions."""
 
     def shares(step_s: float, alone_s: Times) -> List[float]:
         clock = clocks[list(cases).index((step_s, alone_s))]

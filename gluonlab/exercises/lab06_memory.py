@@ -44,7 +44,11 @@ def check_training_bytes(answer: Callable[..., int]) -> None:
 
 
 def _bytes_by(formula: Callable[[int, int, int, int], int]) -> Callable[..., int]:
-    """Return a function that computes ``formula(parameters, activations per image, images, states)``."""
+    """Return a function that takes a case and calls ``formula`` with its sums.
+
+    ``formula(parameters, activations, images, states)`` returns bytes. ``activations``: the number
+    of activations per image. ``states``: the number of optimizer states per parameter.
+    """
     return lambda shapes, kept, n, s: formula(sum(map(math.prod, shapes)), sum(kept), n, s)
 
 
@@ -74,7 +78,8 @@ TRAINING_BYTES_MISTAKES = explain.formula_mistakes(explain.matches_formula, [
 @exercise("06-6")
 def check_largest_batch(answer: Callable[[Callable[[int], int], int, int], int]) -> None:
     """Find the largest batch that fits, with only a few calls."""
-    # (fixed bytes, bytes per full or partial block of images, images per block, budget, limit of images)
+    # (fixed bytes, bytes per full or partial block of images, images per block, budget, image
+    # limit)
     cases = [(10, 1, 1, 15, 8), (10, 1, 1, 10, 8), (10, 1, 1, 18, 8), (10, 1, 1, 1000, 8), (10, 5, 1, 14, 8)]
     cases += [(10, 1, 1, 21, 1), (0, 7, 1, 6999, 10**6)]
     randint = case_rng(6).randint
@@ -139,9 +144,7 @@ def check_accumulate(answer: Callable[..., Any]) -> None:
 
 
 Array = Any  # np.ndarray
-Cut = Callable[
-    [int, int], Iterable[Tuple[int, int]]
-]  # (sentences, microbatches) -> first sentence and end of each microbatch
+Cut = Callable[[int, int], Iterable[Tuple[int, int]]]  # (sentences, microbatches) -> bounds of the microbatches
 CUT_RULES: Tuple[Cut, ...] = (shard_bounds, softmax.cut_larger_last, softmax.cut_rest_last)
 
 
@@ -155,7 +158,7 @@ class _Microbatch(NamedTuple):
 
 
 class _SentenceBatch(NamedTuple):
-    """A batch of sentences to split into ``parts`` microbatches. ``lengths``: words per sentence."""
+    """A batch of sentences for ``parts`` microbatches. ``lengths``: the words of each sentence."""
 
     lengths: Tuple[int, ...]
     parts: int
@@ -168,7 +171,7 @@ class _SentenceBatch(NamedTuple):
 
     @property
     def arrays(self) -> Tuple[Array, Array, Array]:
-        """Inputs of shape (sentences, positions, FEATURES), labels, and a mask with 0 for padding."""
+        """Inputs of shape (sentences, positions, FEATURES), labels, and a mask (0 for padding)."""
         real = (np.arange(max(self.lengths)) < np.array(self.lengths)[:, None]).astype("float32")
         random = case_rng([6, self.seed])
         x = random.normal(0, 1, (*real.shape, FEATURES)).astype("float32")
@@ -197,7 +200,8 @@ def check_accumulate_means(answer: Callable[..., Any]) -> None:
     """Make an update with the mean over all words, from microbatches that have their own means."""
     cases = [((4, 4), 1), ((4, 4), 2), ((5, 1), 2), ((3, 6, 1), 2), ((2, 2, 0, 0), 2)]
     cases += [((6, 1, 4, 2, 5, 1, 3), 3), ((0, 3, 0, 5), 4), ((1, 7, 2), 3), ((2, 9, 4, 4), 2)]
-    # These cases detect answers with uneven parts of 1, 1 and 3 sentences, or with only 3 parts of 2.
+    # These cases detect answers with uneven parts of 1, 1 and 3 sentences, or with only 3 parts of
+    # 2.
     cases += [((3, 5, 2, 4, 1), 3), ((4, 2, 6, 1, 3, 2), 4)]
     cases += extra_cases(3, lambda random: (tuple(map(int, random.randint(1, 9, 6))), 4), 6)
     batches = [(_SentenceBatch(lengths, parts, seed),) for seed, (lengths, parts) in enumerate(cases)]
@@ -208,7 +212,7 @@ def check_accumulate_means(answer: Callable[..., Any]) -> None:
 
 
 def _check_forward_calls(batch: _SentenceBatch, recorder: ForwardRecorder) -> None:
-    """Raise Wrong unless each microbatch had one forward call, and the sizes are as equal as possible."""
+    """Raise Wrong unless there was one forward call per microbatch, with the right sizes."""
     count, parts, sizes = len(batch.lengths), batch.parts, recorder.batch_sizes
     allowed, least = math.ceil(count / parts), count // parts
     all_have_words = len(batch.microbatches(shard_bounds)) == parts  # the answer may skip parts without words
@@ -240,7 +244,7 @@ def _run_training(answer: Callable[..., Any], batch: _SentenceBatch) -> _Sentenc
 
 
 def mean_loss(scores: nd.NDArray, labels: nd.NDArray, real: nd.NDArray) -> nd.NDArray:
-    """Return the mean loss over the positions with ``real`` = 1, or nan if there are no such positions."""
+    """Return the mean loss over the positions with ``real`` = 1, or nan if there are none."""
     losses = gluon.loss.SoftmaxCrossEntropyLoss()(scores.reshape((-1, CLASSES)), labels.reshape((-1,)))
     return (losses * real.reshape((-1,))).sum() / real.sum()
 
@@ -392,7 +396,7 @@ def check_microbatch_rounds(answer: Callable[[int, int, int], Rounds]) -> None:
 
 
 def _check_round_parts(case: CaseText, got: Rounds, images: int) -> None:
-    """Raise Wrong unless each image is in one part, and each device has at most one part per round."""
+    """Raise Wrong unless each image is in one part and no device has two parts in a round."""
     use_counts, outside_parts = np.zeros(images, int), []
     for number, parts in enumerate(got):
         case.check_faults(
@@ -416,7 +420,7 @@ def _check_round_parts(case: CaseText, got: Rounds, images: int) -> None:
 
 
 def _check_device_shares(case: CaseText, got: Rounds, images: int, devices: int, microbatches: int) -> None:
-    """Raise Wrong unless the images are divided evenly among the devices, and then among the rounds.
+    """Raise Wrong unless the images are divided evenly, first by device and then by round.
 
     In each round, all devices that have images left must work.
     """

@@ -203,7 +203,7 @@ def _parse_messages(lines: bytes) -> Dict[str, str]:
 
 
 def _read_verdicts(path: Path) -> List[Dict[str, Any]]:
-    """Return the verdicts in a file; none if it is unreadable, a link, or larger than MAX_OUTPUT_BYTES."""
+    """Return the verdicts in a file, or [] if it is a link, unreadable, or too large."""
     try:
         lines = read_bounded(path, MAX_OUTPUT_BYTES, follow=False).splitlines()
     except (OSError, DataError):

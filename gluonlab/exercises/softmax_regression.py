@@ -253,7 +253,7 @@ def cut_larger_last(count: int, parts: int) -> List[Tuple[int, int]]:
 
 
 def cut_rest_last(count: int, parts: int) -> List[Tuple[int, int]]:
-    """Return (begin, end) of equal parts of a batch; the last part also has the remaining images."""
+    """Return (begin, end) of equal parts of a batch. The last part also has the remaining images."""
     ends = [*(count // parts * part for part in range(parts)), count]
     return list(zip(ends, ends[1:]))
 
