@@ -33,7 +33,7 @@ class CaseText(NamedTuple):
         return f"{self.en}: {en}", f"{self.ja}: {ja}"
 
     def counterexample(self, en: str, ja: str, why: TextPair = NO_TEXT) -> Wrong:
-        """Return a counterexample with the description, this text, and the likely mistake ``why``."""
+        """Return a counterexample: the description, this text, and the likely mistake ``why``."""
         return counterexample(*self.with_texts(en, ja), why)
 
     def check_faults(self, *faults: Fault) -> None:
