@@ -102,7 +102,7 @@ class NumberForm(AnswerForm):
         return value
 
     def matches(self, guessed: Any, measured: Any) -> bool:
-        """Return whether the difference is at most ``within`` or the ratio is at most ``factor``."""
+        """Return whether the guess is close enough to the measurement."""
         if abs(guessed - measured) <= self.within:
             return True
         small, large = sorted((guessed, measured))

@@ -127,7 +127,7 @@ def queue_call(ctx: mx.Context, call: Callable[[], object]) -> nd.NDArray:
 
 
 PAUSE_S = 0.3  # duration of the timed work
-TRIES = 3  # a correct answer fails a try if another program interrupts it for PAUSE_S
+TRIES = 3  # repeated, because a correct answer fails if another program interrupts it for PAUSE_S
 
 Clock = Callable[[Callable[[], None]], float]
 

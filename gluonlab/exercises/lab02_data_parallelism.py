@@ -119,8 +119,9 @@ def check_spread_allreduce(answer: Callable[[List[List[nd.NDArray]]], Any]) -> N
     small = [(2, [1]), (1, [2, 1]), (2, [1, 1]), (3, [2, 1, 3, 1]), (2, [6, 2, 5, 1, 4])]
     # Weights and biases alternate, as in a network: every other parameter is large.
     large = [(4, [16] * 12), (4, [160, 16] * 4), (3, [90, 9] * 3), (4, [16, 320, 160, 160])]
-    # These parameters are not balanced if they are dealt to the devices in turn. They are
-    # balanced if the largest parameters are assigned first.
+    # If these parameters are assigned to the devices in turn, one device gets too many
+    # numbers.
+    # If the largest parameters are assigned first, all devices get equally many.
     large += [(2, [100, 40, 60]), (3, [90, 30, 30, 60, 60]), (2, [20, 80, 60, 40, 120])]
     for devices, sizes in [*small, *large]:
         values = [[random.randint(-9, 10, size).astype(np.float32) for size in sizes] for _ in range(devices)]
@@ -130,7 +131,7 @@ def check_spread_allreduce(answer: Callable[[List[List[nd.NDArray]]], Any]) -> N
 
 
 def _check_balance(trace: ArrayTrace, devices: int, sizes: List[int]) -> None:
-    """Raise Wrong if a device receives more numbers than the busiest one of a greedy assignment.
+    """Raise Wrong if a device receives more numbers than any device in a greedy assignment.
 
     The greedy assignment starts with the largest parameter, and assigns each parameter to the
     device that owns the fewest numbers so far. ``sizes``: the size of each parameter.
@@ -186,7 +187,7 @@ class LeastSquares:
 
     @cached_property
     def small_updates(self) -> List[Array]:
-        """The small updates, one per shard: lr * gradient at the weights of the previous update."""
+        """The small updates, one per shard. Each is lr * gradient at the updated weights."""
         updates: List[Array] = []
         for shard in self.shards:
             updates.append(self.lr * self.gradient(self.weights - sum(updates), shard))
@@ -329,7 +330,10 @@ class AccuracyLandscape(NamedTuple):
 
 
 def _peaked_accuracy(best: Callable[[int], float], limit: float = math.inf) -> Callable[[int, float], float]:
-    """Return a function accuracy(n, lr) that is highest at ``best(n)``, and nan above ``limit``."""
+    """Return a function accuracy(n, lr) whose maximum is at lr = ``best(n)``.
+
+    If lr is above ``limit``, the simulated run diverges, and its accuracy is nan.
+    """
     return lambda n, lr: math.nan if lr > limit else 0.9 - 0.05 * abs(math.log2(lr / best(n)))
 
 

@@ -252,7 +252,7 @@ RIGHT_COMPARISON = _CurveComparison(_interpolate_accuracy)
 
 
 def _matches_comparison(accuracy_at: Callable[[Curve, float], Difference], sign: float = 1.0) -> Callable[..., bool]:
-    """Return a predicate that tests whether an answer compares the runs by this rule."""
+    """Return a predicate that tests whether an answer compares the runs with these two fields."""
     comparison = _CurveComparison(accuracy_at, sign=sign)
     return lambda first, second, got: _are_same_differences(got, _compare_runs(first, second, comparison))
 
@@ -334,7 +334,7 @@ def _format_number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, NUMBER_TYPES) else repr(value)
 
 
-# --- 03-3: the learning rate of every update, by the recipe of Goyal et al.
+# --- 03-3: the learning rate of every update, with the recipe of Goyal et al.
 
 
 Rates = List[float]
@@ -396,16 +396,18 @@ class _ScheduledTraining(NamedTuple):
         rise: Callable[[int, int], float] = lambda update, steps: update / steps,
         lowered: "Callable[[_ScheduledTraining, int, int], int] | None" = None,
     ) -> Rates:
-        """Return the learning rate of each update. Without arguments, the rates are right.
+        """Return the learning rate of each update. If no argument is given, the rates are right.
 
         Each argument replaces a part of the recipe, to compute the rates of a known mistake.
 
         Args:
-            epoch_steps: a function that returns the number of updates per epoch. full_rate: a
-            function that returns the rate after the warm-up. first_rate: a function that returns
-            the rate at the start of the warm-up. rise: a function that takes (update, steps) and
-            returns the finished part of the warm-up. lowered: a function that takes (training,
-            epoch, update) and returns the drops so far.
+            epoch_steps: a function that returns the number of updates per epoch.
+            full_rate: a function that returns the rate after the warm-up.
+            first_rate: a function that returns the rate at the start of the warm-up.
+            rise: a function that takes (update, steps) and returns the fraction of the warm-up that
+                is done.
+            lowered: a function that takes (training, epoch, update) and returns the number of drops
+                so far.
         """
         steps = epoch_steps(self) if epoch_steps else -(-self.images // (self.devices * self.per_device))
         top = full_rate(self) if full_rate else self.base_lr * self.devices
@@ -606,7 +608,7 @@ def _to_two_channels(value: Any) -> Array:
 
 
 def _are_close(got: Array, want: Array) -> bool:
-    return bool(np.allclose(got, want, rtol=1e-4, atol=1e-5))  # wide enough for float32
+    return bool(np.allclose(got, want, rtol=1e-4, atol=1e-5))  # tolerances wide enough for float32
 
 
 class CombinedQuantity(NamedTuple):
@@ -617,7 +619,7 @@ class CombinedQuantity(NamedTuple):
     mistakes: Sequence[Mistake]
 
     def make_counterexample(self, result: AnswerResult, all_results: Sequence[AnswerResult]) -> Wrong:
-        """Return the counterexample of ``result``; ``all_results`` determine the mistake."""
+        """Return a counterexample for ``result``. The named mistake explains ``all_results``."""
         channel = int(np.argmax(np.abs(result.got - result.want)))
         shown, got, want = (result.case[0].format_channel(channel), result.got[channel], result.want[channel])
         return counterexample(

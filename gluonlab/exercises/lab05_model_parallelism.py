@@ -147,7 +147,7 @@ def check_sent_bytes(answer: Callable[[List[int], List[int], int], Sequence[int]
 
 
 def _boundary_outputs(outputs: Sequence[int], cuts: Sequence[int], beyond: int = 0) -> List[int]:
-    """Return how many numbers per image cross each edge of the stages: 0 at both ends of the chain.
+    """Return how many numbers per image cross each stage boundary, with 0 at both ends.
 
     ``outputs``: the number of outputs of each layer. ``beyond``: 0, or 1 for the mistake of using
     the outputs of the layer after a cut.
@@ -247,7 +247,7 @@ def check_balanced_cuts(answer: Callable[[LayerCosts, int], Sequence[int]]) -> N
 
 
 def _check_cuts(case: CaseText, got: Any, layers: int, stages: int) -> None:
-    """Raise Wrong unless ``got`` is a list of cuts of ``layers`` layers into ``stages`` stages."""
+    """Raise Wrong unless the cuts ``got`` divide ``layers`` layers into ``stages`` stages."""
     is_cut_list = isinstance(got, list) and all(
         isinstance(cut, (int, np.integer)) and not isinstance(cut, bool) for cut in got
     )
@@ -282,7 +282,7 @@ def _best_cuts(costs: LayerCosts, stages: int) -> List[int]:
 
 
 def _equal_count_cuts(costs: LayerCosts, stages: int) -> List[int]:
-    """Return cuts with the same number of layers per stage. The first stages may have one more."""
+    """Return cuts into stages of equal layer counts. The first stages may have one more layer."""
     each, extra = divmod(len(costs), stages)
     return [number * each + min(number, extra) for number in range(1, stages)]
 
@@ -433,7 +433,7 @@ def _random_layers(random: Any, inputs: int, hidden: int, outputs: int) -> Dense
 def _read_parts(case: CaseText, given: Any, devices: int) -> List[DenseLayers]:
     """Convert the answer's result to the layers of each device.
 
-    Raises Wrong unless the result is a list of (w1, b1, w2, b2), one for each device.
+    Raises Wrong unless the result is a list with a tuple (w1, b1, w2, b2) for each device.
     """
     en = "a list with (w1, b1, w2, b2) for each device"
     ja = "デバイスごとの (w1, b1, w2, b2) を並べたリスト"
@@ -570,7 +570,7 @@ def _idle_shares(schedule: Callable[..., Any], forward: Times, backward: Times, 
 
 
 def _matches_step_time(step_formula: Callable[[Times, Times, int], float]) -> Callable[..., bool]:
-    """Return a predicate that tests whether an answer computed ``step_formula(f, b, m)``.
+    """Return a predicate that tests whether an answer used the step time ``step_formula(f, b, m)``.
 
     The formula returns the step time of a known mistake, and the idle fractions follow from it.
     ``f``, ``b``: each stage's forward and backward times. ``m``: the number of microbatches.
@@ -655,10 +655,10 @@ IDLE_MISTAKES: List[Mistake] = [
 
 
 class _DisturbedClock:
-    """A simulated clock for runs that are slowed down by the first call and by other programs.
+    """A simulated clock. The first run is slow, and other programs slow down later runs.
 
-    ``times``: for each function to run, its seconds without disturbance. ``reads``: for each
-    function, the seconds returned so far.
+    ``times``: the undisturbed seconds of each function. ``reads``: the seconds that were returned
+    for each function so far.
     """
 
     def __init__(self, times: Dict[Callable[[], None], float], random: Any) -> None:
@@ -833,7 +833,7 @@ def _read_order(case: CaseText, given: Any) -> Order:
 
 
 def _check_device_order(case: CaseText, order: Order, microbatches: int) -> None:
-    """Raise Wrong if the steps of one device are wrong, whatever the other devices do.
+    """Raise Wrong if a device's steps are wrong, regardless of the steps of other devices.
 
     The device must run one forward pass and then one backward pass for each microbatch, and must
     process the microbatches in the order of their numbers.
@@ -879,7 +879,7 @@ def _check_no_deadlock(case: CaseText, schedule: PipelineSchedule) -> None:
 
 
 def _next_computation(program: Sequence[Instruction], waiting: Instruction) -> Instruction:
-    """Return the first forward or backward pass, starting at the instruction that waits."""
+    """Return the first forward or backward pass at or after the instruction that waits."""
     remaining = program[list(program).index(waiting) :]
     steps = [one for one in (*remaining, *program) if one.op in JAPANESE_NAMES]
     return steps[0]

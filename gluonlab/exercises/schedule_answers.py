@@ -236,10 +236,11 @@ def explain_lost_contribution(call: str, schedule: Schedule, place: Tuple[int, i
 
 
 def _find_lost_contribution(schedule: Schedule, all_states: Any) -> Optional[Tuple[Tuple[int, int], int]]:
-    """Return the first transfer that overwrites a contribution's last copy, and the rank that made it.
+    """Find the first transfer that overwrites the last copy of a rank's contribution.
 
-    The transfer is returned as (step, index in the step). ``all_states[step][rank][chunk][r]``: how
-    many times the chunk contains the contribution of rank r before the step.
+    Return the transfer as (step, index in the step) and the rank, or None if there is none.
+    ``all_states[step][rank][chunk][r]``: how many times the chunk contains the contribution of rank
+    r before the step.
     """
     for number, step in enumerate(schedule.steps):
         state_before, state_after = all_states[number], all_states[number + 1]

@@ -140,7 +140,10 @@ class ResourceMonitor:
         self.poll_count = 0
 
     def find_excess(self, processes: List[ProcessStat]) -> str:
-        """Describe the first exceeded bound, or return "". This must be called every POLL_S seconds."""
+        """Describe the first exceeded bound, or return "".
+
+        The method must be called every POLL_S seconds.
+        """
         bounds, self.poll_count = self.bounds, self.poll_count + 1
         if len(processes) > bounds.processes:
             return f"started more than {bounds.processes} processes"
