@@ -379,7 +379,7 @@ def check(id: str, answer: Any) -> Verdict:
 
     Returns:
         The verdict, with the first counterexample if the answer is wrong. If the answer raises an
-        error, the verdict describes this error. Only KeyboardInterrupt is raised again.
+        error, the verdict describes this error. Only KeyboardInterrupt is not caught.
 
     Raises:
         ExerciseError: there is no exercise with this id.

@@ -133,7 +133,7 @@ class AnswerResults(List[AnswerResult]):
     def check_results(
         self, right: Callable[[Any, Any], bool], mistakes: Sequence[Mistake], describe: Callable[..., TextPair]
     ) -> None:
-        """Raise Wrong for the first wrong result, and name the mistake that explains all of them.
+        """Raise Wrong for the first wrong result, with the mistake that explains all wrong results.
 
         Args:
             right: ``right(got, want)`` returns whether a result is right.
@@ -176,8 +176,7 @@ def find_mistake(results: Sequence[AnswerResult], right: Callable[[Any, Any], bo
     results. ``right(got, want)`` returns whether a result is right.
     """
     mistaken = [result for result in results if not right(result.got, result.want)]
-    # None may be the right result of some cases, so all results must be None, not only the wrong
-    # ones.
+    # None may be the right result of some cases, so this tests whether all results are None.
     if results and all(result.got is None for result in results):
         return "the function returns nothing", "関数が何も返していません"
     if len(mistaken) < MIN_WRONG_RESULTS:

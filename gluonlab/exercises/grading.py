@@ -422,7 +422,7 @@ def _read_costs(path: Path) -> "List[tuple[float, str]]":
 
 
 def _parse_micros(path: Path, line: int, text: str) -> float:
-    """Parse a cell with microseconds. ``line``: the cell's line, for the ExerciseError."""
+    """Parse a cell with microseconds. ``line``: the line of the table, for the error message."""
     try:
         micros = float(text)
     except ValueError:

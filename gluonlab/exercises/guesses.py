@@ -290,7 +290,7 @@ def wrap_text(text: str, max_width: int) -> List[str]:
 
 
 def _unbreakable_pieces(text: str) -> Iterator[str]:
-    """Yield the words and Japanese characters of a text. A line may break between any two."""
+    """Yield the words and Japanese characters of a text. A line may break between any of them."""
     piece = ""
     for character in text:
         wide = unicodedata.east_asian_width(character) in "WF"

@@ -351,7 +351,7 @@ def _check_sums(case: CaseText, initial: List[Any], final: List[Any]) -> None:
 
 
 def _check_ring_links(case: CaseText, links: LinkCounter, devices: int, count: int) -> None:
-    """Raise Wrong unless each device sends only to the next device, and sends as much as in a ring."""
+    """Raise Wrong unless each device sends as much as in a ring, and only to the next device."""
     min_sent, max_sent = (2 * (devices - 1) * each for each in (count // devices, -(-count // devices)))
     sent = [0] * devices
     for (src, _), elements in links.elements.items():

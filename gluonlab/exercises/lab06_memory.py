@@ -44,10 +44,10 @@ def check_training_bytes(answer: Callable[..., int]) -> None:
 
 
 def _bytes_by(formula: Callable[[int, int, int, int], int]) -> Callable[..., int]:
-    """Return a function that takes a case and calls ``formula`` with its sums.
+    """Return a function that computes the bytes of a case with ``formula``.
 
-    ``formula(parameters, activations, images, states)`` returns bytes. ``activations``: the number
-    of activations per image. ``states``: the number of optimizer states per parameter.
+    The arguments of ``formula`` are the numbers of parameters, activations per image, images, and
+    optimizer states per parameter.
     """
     return lambda shapes, kept, n, s: formula(sum(map(math.prod, shapes)), sum(kept), n, s)
 
@@ -78,8 +78,8 @@ TRAINING_BYTES_MISTAKES = explain.formula_mistakes(explain.matches_formula, [
 @exercise("06-6")
 def check_largest_batch(answer: Callable[[Callable[[int], int], int, int], int]) -> None:
     """Find the largest batch that fits, with only a few calls."""
-    # (fixed bytes, bytes per full or partial block of images, images per block, budget, image
-    # limit)
+    # A case is (fixed bytes, bytes per block of images, images per block, budget, largest batch). A
+    # partial block needs as many bytes as a full block.
     cases = [(10, 1, 1, 15, 8), (10, 1, 1, 10, 8), (10, 1, 1, 18, 8), (10, 1, 1, 1000, 8), (10, 5, 1, 14, 8)]
     cases += [(10, 1, 1, 21, 1), (0, 7, 1, 6999, 10**6)]
     randint = case_rng(6).randint
@@ -188,7 +188,7 @@ class _SentenceBatch(NamedTuple):
 
 
 class _SentenceUpdate(NamedTuple):
-    """The parameters after the answer ran, its forward calls, and how often it updated them."""
+    """The parameters after an answer's update, its forward calls, and its number of updates."""
 
     params: LayerParams
     recorder: ForwardRecorder
@@ -200,8 +200,8 @@ def check_accumulate_means(answer: Callable[..., Any]) -> None:
     """Make an update with the mean over all words, from microbatches that have their own means."""
     cases = [((4, 4), 1), ((4, 4), 2), ((5, 1), 2), ((3, 6, 1), 2), ((2, 2, 0, 0), 2)]
     cases += [((6, 1, 4, 2, 5, 1, 3), 3), ((0, 3, 0, 5), 4), ((1, 7, 2), 3), ((2, 9, 4, 4), 2)]
-    # These cases detect answers with uneven parts of 1, 1 and 3 sentences, or with only 3 parts of
-    # 2.
+    # These cases detect answers with uneven parts of 1, 1 and 3 sentences, or with 3 parts instead
+    # of 4.
     cases += [((3, 5, 2, 4, 1), 3), ((4, 2, 6, 1, 3, 2), 4)]
     cases += extra_cases(3, lambda random: (tuple(map(int, random.randint(1, 9, 6))), 4), 6)
     batches = [(_SentenceBatch(lengths, parts, seed),) for seed, (lengths, parts) in enumerate(cases)]
@@ -235,7 +235,7 @@ def _run_training(answer: Callable[..., Any], batch: _SentenceBatch) -> _Sentenc
     [ctx] = cpu_devices(1)
     net = softmax.make_net(softmax.initial_params(), [ctx], "add", flatten=False)
     x, y, real = (nd.array(each, ctx=ctx) for each in batch.arrays)
-    with autograd.record():  # leave gradients in the network, like a previous batch
+    with autograd.record():  # leave gradients in the network, as a previous batch would
         old_loss = net(x[:1]).sum()
     old_loss.backward()
     recorder, trainer = ForwardRecorder(net), softmax.make_trainer(net)
@@ -258,9 +258,9 @@ def _right_params(batch: _SentenceBatch, cut: Cut = shard_bounds) -> LayerParams
 
 
 def _params_by(weight: Weight, old_gradients: Callable[[_SentenceBatch], float] = lambda _: 0) -> Formula:
-    """Return a function (batch, cut) that returns the parameters after a known mistake's update.
+    """Return a function (batch, cut) that computes the parameters after a weighted update.
 
-    The update uses a weighted sum of gradients. ``weight(batch, part)``: the weight of a
+    The update subtracts a weighted sum of gradients. ``weight(batch, part)``: the weight of a
     microbatch's gradient. ``old_gradients(batch)``: the weight of the gradients that the previous
     batch left.
     """

@@ -57,7 +57,7 @@ EXTRA_QUESTIONS = 3  # how many unnecessary calls of `good_enough` are allowed b
 
 
 class TooManyQuestions(BaseException):
-    """Stops an answer that trains too long. An answer's ``except Exception`` does not catch it."""
+    """Stops an answer that trains too long. An ``except Exception`` does not catch this error."""
 
 
 class TargetQuestions:
@@ -199,7 +199,7 @@ def _simulate_training(
 ) -> List[LayerParams]:
     """Simulate training, and return the parameters after each step.
 
-    By default, training is right. Each keyword argument simulates a mistake.
+    By default, the training is correct. Each keyword argument simulates a mistake.
 
     Args:
         run: the training run.
@@ -370,7 +370,7 @@ def _check_training(run: TrainingCase, got: TrainingAnswer, want: List[LayerPara
         )  # fmt: skip
 
 
-# --- 07-2: the steps that the median seed needs to reach a target, although some seeds may fail
+# --- 07-2: the steps that the median seed needs to reach a target
 
 
 Curve = List[Tuple[int, float]]  # (steps, validation accuracy) at each measurement
@@ -470,8 +470,8 @@ def _average_over_seeds(
 ) -> Callable[[List[Curve], float], Any]:
     """Return a function (curves, target) that averages the steps of all seeds.
 
-    ``step_of(curve, target)`` returns the steps of one seed, and ``average`` their average. The
-    function returns None if the average is infinite.
+    ``step_of(curve, target)`` returns the steps of one seed. ``average`` averages the steps of all
+    seeds. The function returns None if the average is infinite.
     """
 
     def steps(curves: List[Curve], target: float) -> Optional[float]:
@@ -863,7 +863,7 @@ Array = Any  # np.ndarray
 
 
 class MomentumSteps(NamedTuple):
-    """A test case with several steps and parameters, as in ``gradients[step][parameter]``."""
+    """A test case with several steps. ``gradients[step][parameter]`` is an array."""
 
     momentum: float
     rates: Tuple[float, ...]
@@ -953,8 +953,7 @@ def _apply_momentum_rule(
         v = momentum * velocity_factor * v + gradient_factor * g
         w = w - rate * v
 
-    Both factors are functions of ratio = rate / previous rate. In the right rule, both are always
-    1.
+    Both factors are functions of ratio = rate / previous rate. In the right rule, they return 1.
     """
     weights = [each.astype(np.float64) for each in steps.initial_weights]
     velocities = [np.zeros_like(each) for each in weights]
@@ -1061,7 +1060,7 @@ def _check_weights(steps: MomentumSteps, got: StepTrace, want: WeightPath, rest:
 
 
 def _check_velocities(steps: MomentumSteps, got: StepTrace, want: WeightPath) -> None:
-    """Raise Wrong if a velocity differs from MXNet's velocity. The weights are right."""
+    """Raise Wrong if the weights are right, but a velocity differs from MXNet's velocity."""
     rounding, velocities = (MOMENTUM_TOLERANCE, MOMENTUM_TOLERANCE), got.velocities
     for step, (rate, ours, theirs) in enumerate(zip(steps.rates, velocities, want)):
         for index, (one, other) in enumerate(zip(ours, theirs)):

@@ -48,7 +48,7 @@ from gluonlab.host.launcher_environment import lsf_local_rank_and_size, read_lsf
 # --- 08-1: the images on which each rank trains in an epoch
 
 
-MANY_IMAGES = 20  # two random permutations of this many images are not equal by chance
+MANY_IMAGES = 20  # so many images that two random permutations are never equal by chance
 Shards = List[List[int]]
 
 
@@ -364,7 +364,7 @@ class RankImages(NamedTuple):
 
     @property
     def case(self) -> CaseText:
-        """The images of each shard and which predictions are right, in English and Japanese."""
+        """The images and the right predictions of each shard, in English and Japanese."""
         return CaseText(
             "; ".join(f"images {images}, right {right}" for images, right in self.shards),
             "、".join(f"画像 {images} 正解 {right}" for images, right in self.shards),
@@ -577,8 +577,8 @@ def _count_missed_updates(
 ) -> List[int]:
     """Return, for each push, the number of updates that the pushing worker has not seen.
 
-    An update counts if another worker made it to the same key after the worker's last pull of this
-    key. Arguments other than the defaults simulate mistakes.
+    An update counts if another worker updated the same key after the pushing worker's last pull of
+    this key. Arguments other than the defaults simulate mistakes.
 
     Args:
         events: the pulls and pushes of all workers, in order.
@@ -591,7 +591,7 @@ def _count_missed_updates(
         unpulled: whether to also count updates for a worker that has not pulled yet.
     """
     pushes: List[Tuple[int, str]] = []  # (worker, key) of all pushes so far
-    # (worker, key) -> the number of pushes before the event after which counting starts
+    # (worker, key) -> the number of pushes by all workers before the counting starts
     since: Dict[Tuple[int, str], int] = {}
     missed = []
     for worker, what, key in events:

@@ -492,7 +492,7 @@ def _check_equal_values(values: List[List[Any]], ctxs: List[mx.Context]) -> None
 
 
 def _check_initialization(values: List[Any], second_values: List[Any], seed: int) -> None:
-    """Raise Wrong if two calls with the same seed differ, or a standard deviation is wrong."""
+    """Raise Wrong if two calls with the same seed differ, or if a standard deviation is wrong."""
     is_repeatable = all(map(np.array_equal, values, second_values))
     for number, (weight, shape) in enumerate(zip(values, SHAPES)):
         expected_std = he_deviation(fan_in(shape)) if len(shape) > 1 else 0.0
@@ -642,7 +642,7 @@ def _run_training(answer: Callable[..., Any], setting: _TrainingSetting) -> _Tra
 
 
 def _check_images(setting: _TrainingSetting, run: _TrainingRecord) -> None:
-    """Check that every image is used once per epoch, and each batch is divided evenly."""
+    """Check that every image is used once per epoch, and that each batch is divided evenly."""
     case, n = setting.describe(), setting.images
     if len(run.rows) != n * setting.epochs:
         raise case.counterexample(

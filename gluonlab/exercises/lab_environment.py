@@ -16,7 +16,8 @@ from gluonlab.gpu.cuda import describe_unsupported, enable_peer_access
 if TYPE_CHECKING:
     import mxnet as mx
 
-# GPUs are fast enough for 70,000 images. They use the first of these data sets that is downloaded.
+# Labs on GPUs use the first of these data sets that is downloaded. GPUs are fast enough for 70,000
+# images.
 GPU_DATASETS = ("mnist", "fashion-mnist")
 
 

@@ -45,7 +45,7 @@ from gluonlab.files.atomic_files import read_bounded, temporary_folder
 from gluonlab.plain_text import one_line, to_plain_name
 
 STATUSES = (PASSED, WRONG, UNWRITTEN, RAISED, TOO_SLOW)
-MAX_OUTPUT_BYTES = 2**22  # how much output of a notebook's processes is read at most
+MAX_OUTPUT_BYTES = 2**22  # the largest number of bytes that is read from a notebook's processes
 MAX_NOTE_CHARS = 1000  # longer notes and messages of checkers are shortened
 MAX_MICROS = 1e12  # largest accepted cost of a schedule, in microseconds
 POLL_S = 0.1  # seconds between two checks of ``stop``
@@ -193,7 +193,7 @@ def _end_supervisor(child: "subprocess.Popen[bytes]", seconds: float) -> None:
 def _parse_messages(lines: bytes) -> Dict[str, str]:
     """Parse messages, one JSON object per line, to {kind: text}.
 
-    If a kind is repeated, its last text counts. If a note is repeated, the first note counts.
+    If a kind is repeated, its last text counts, but for notes, the first text counts.
     """
     messages: Dict[str, str] = {}
     for line in lines.splitlines():

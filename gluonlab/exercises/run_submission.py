@@ -33,8 +33,8 @@ from gluonlab.plain_text import one_line
 
 # Tags of cells, as in Jupyter's tools.
 SKIP_TAG, RAISES_TAG = ("skip-execution", "raises-exception")
-# Cells do not inherit environment variables with these prefixes. They belong to another notebook,
-# or are settings.
+# Cells do not inherit environment variables with these prefixes, because the variables belong to
+# another notebook or are settings.
 _FOREIGN_VARIABLES = ("JPY_", "JUPYTER", "IPYTHON", "PYDEVD_", LANGUAGE_VARIABLE)
 # A Jupyter message is a list of frames. The content is the 5th frame after the delimiter.
 _DELIMITER, _BEFORE_CONTENT = b"<IDS|MSG>", 5
@@ -188,7 +188,7 @@ class NotebookKernel:
         return message
 
     def _check_output_size(self, frames: Sequence[bytes]) -> None:
-        """Add a message to the size of the output. Kill the process if the output is too large."""
+        """Count a message's bytes of output, and kill the process if its output is too large."""
         begin = frames.index(_DELIMITER) + _BEFORE_CONTENT if _DELIMITER in frames else 0
         self._remaining_bytes -= sum(map(len, frames[begin:]))
         if self._remaining_bytes < 0:
@@ -197,7 +197,7 @@ class NotebookKernel:
 
 
 class _KernelEnded(Exception):
-    """Raised if the process of the cells has ended or is out of time. The text is the reason."""
+    """Raised if the process that runs cells has ended or is out of time. The text is the reason."""
 
 
 def _is_reply_to(message: "dict[str, Any]", message_id: str) -> bool:

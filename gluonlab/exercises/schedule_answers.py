@@ -98,7 +98,7 @@ def _format_value(value: Any) -> str:
 def check_step_rules(
     call: str, world_size: int, chunks: int, steps: Sequence[Sequence[Transfer]], hint: TextPair
 ) -> None:
-    """Raise Wrong for the first transfer that breaks a rule of schedules.
+    """Raise Wrong for the first transfer that breaks a rule for schedules.
 
     The rules exclude unknown ranks, chunks and operations, transfers from a rank to itself, and
     data races in a step. ``chunks``: the number of chunks. ``hint``: texts to append to the message
@@ -257,8 +257,8 @@ def _find_lost_contribution(schedule: Schedule, all_states: Any) -> Optional[Tup
 def missing_ranks(contributions: Sequence[int], complete: Sequence[int]) -> List[int]:
     """Return the ranks whose contribution is missing in a chunk.
 
-    ``contributions``: how many times the chunk contains each rank's contribution. ``complete``: how
-    many times it should.
+    ``contributions``: how many times the chunk contains each rank's contribution. ``complete``: the
+    same counts for a complete chunk.
     """
     return [rank for rank, count in enumerate(contributions) if count < complete[rank]]
 
@@ -278,7 +278,7 @@ def _find_unfinished_chunk(schedule: Schedule, last: Any) -> Tuple[int, int]:
 
 
 def _locate_sum(schedule: Schedule, last: Any, chunk: int) -> TextPair:
-    """Return texts that name another rank than the owner with the chunk's sum, or empty texts."""
+    """Return texts about the rank that has the chunk's sum instead of the owner, or empty texts."""
     complete = complete_contributions(schedule, chunk)
     holder: Optional[int] = next((rank for rank in range(schedule.world_size) if last[rank][chunk] == complete), None)
     if schedule.collective != REDUCE_SCATTER or holder is None:
@@ -374,7 +374,7 @@ Answer = Callable[[], Any]  # returns steps; a step is a list of Transfer(src, d
 
 @dataclass(frozen=True)
 class Puzzle:
-    """The task to write a schedule for a collective on a given machine.
+    """The task of writing a schedule for a collective on a given machine.
 
     Attributes:
         call: the call of the learner's function, such as ``gather()``, for messages.

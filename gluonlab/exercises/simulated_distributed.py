@@ -120,7 +120,7 @@ Array = Any  # np.ndarray
 
 
 class Images(NamedTuple):
-    """A data set: images ``xs`` of shape (n, features), and labels ``ys`` of shape (n,), 0 or 1."""
+    """A data set: images of shape (n, features), and labels of shape (n,) that are 0 or 1."""
 
     xs: Array
     ys: Array

@@ -1,4 +1,4 @@
-"""Softmax regression in NumPy, to check the parameter updates of a learner's answer.
+"""A softmax regression in NumPy that checks the parameter updates of a learner's answer.
 
 The answer trains a Gluon network. The NumPy reference computes the right parameters with the closed
 form of the gradient: d(sum of losses) / d(scores) = softmax(scores) - onehot(y). The images have
@@ -64,7 +64,7 @@ class LayerParams(NamedTuple):
         return exponentials / exponentials.sum(axis=1, keepdims=True)
 
     def train(self, batches: Sequence[Batch]) -> "LayerParams":
-        """Return the parameters after plain SGD, with one update per batch by its mean gradient."""
+        """Return the parameters after plain SGD, with one update per batch from its mean gradient."""
         params = self
         for batch in batches:
             params = params.step(batch, LR / len(batch[0]))

@@ -32,7 +32,7 @@ from gluonlab.host.resources import PROC, available_cores, available_memory
 MAX_JOBS = 256
 MEMORY_PER_JOB = 2 * 2**30  # in bytes; a lab needs less than half of this memory
 POLL_S = 0.1  # seconds between two checks of the processes
-POLLS_PER_FILE_COUNT = 10  # files are counted only in every tenth check, because this takes longer
+POLLS_PER_FILE_COUNT = 10  # files are counted only in every tenth check, because counting takes longer
 
 
 @dataclass(frozen=True)
@@ -211,14 +211,14 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _lower_limit(limit: int, new_limit: int) -> "tuple[int, int]":
-    """Return (soft, hard) for setrlimit, both as ``new_limit`` or the lower current hard limit."""
+    """Return (soft, hard) for setrlimit: both are ``new_limit``, but at most the hard limit."""
     _, hard = resource.getrlimit(limit)
     new_limit = new_limit if hard == resource.RLIM_INFINITY else min(new_limit, hard)
     return new_limit, new_limit
 
 
 def _wait_for_command(child: "subprocess.Popen[bytes]", monitor: ResourceMonitor) -> str:
-    """Wait until the command ends or exceeds a bound, and describe this bound or return ""."""
+    """Wait until the command ends or exceeds a bound. Return a description of this bound, or ""."""
     while child.poll() is None:
         processes = list_descendants(os.getpid())
         _reap_zombies(process for process in processes if process.pid != child.pid)

@@ -4,8 +4,9 @@ The batch is split over the devices. Each device computes the gradients of its s
 are summed, and each replica is updated.
 
 The losses of a shard are summed, not averaged, and the update divides by the size of the whole
-batch. Therefore, every image has the same weight, however the batch is split. k devices compute the
-same update as one device, except for rounding errors from a different order of summation.
+batch. Therefore, every image has the same weight, however the batch is split. As a result, k
+devices compute the same update as one device, except for rounding errors due to another order of
+summation.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def get_params(params: Params, ctx: mx.Context) -> Replica:
 
 
 def allreduce(data: List[nd.NDArray]) -> None:
-    """Replace arrays of equal shape, one on each device, by their sum.
+    """Replace arrays of equal shape, one on each device, with their sum.
 
     This is the algorithm ``star`` of `gluonlab.collectives.algorithms`: the first device receives
     all arrays and sends the sum back, while the other devices wait.

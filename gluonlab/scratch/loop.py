@@ -72,7 +72,7 @@ class TrainingResult(NamedTuple):
 
 
 for _owner in (Epoch, TrainingResult):
-    # the body of a NamedTuple has only fields
+    # mypy allows only fields and methods in the body of a NamedTuple
     setattr(_owner, "accuracy", RenamedMember("val_accuracy", "accuracy"))  # noqa: B010
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from typing import Callable, Dict, NamedTuple
 
-# A function that takes a unit's number of inputs (fan-in) and returns its weights' standard
-# deviation.
+# A function that takes the number of inputs of a unit (fan-in) and returns the standard deviation
+# of its weights.
 Deviation = Callable[[int], float]
 
 
@@ -43,7 +43,7 @@ class Recipe(NamedTuple):
     lr: float = 0.2
 
 
-# All batch sizes, all learning rates and the whole Fashion-MNIST recipe are those of the chapter.
+# All batch sizes, all learning rates and the whole Fashion-MNIST recipe come from the chapter.
 RECIPES: Dict[str, Recipe] = {"digits": Recipe(epochs=25), "fashion-mnist": Recipe(init="chapter")}
 
 
