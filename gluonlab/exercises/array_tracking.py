@@ -179,7 +179,7 @@ class ForwardRecorder:
         self._last: Any = None  # (output, gradients) after the previous call
 
     def _record_forward_start(self, block: gluon.Block, inputs: Any) -> None:
-        """Record a call's batch size, and whether the previous call had no backward pass yet."""
+        """Record the batch size of a call, and whether the call overlaps with the previous call."""
         if self._last is not None:
             output, gradients = self._last
             self.overlapping_forwards |= _has_autograd_graph(output) and gradients == self._gradients()

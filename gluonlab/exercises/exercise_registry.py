@@ -156,7 +156,10 @@ def find_registered(registry: Dict[str, T], id: object, kind: str, kind_ja: str)
 
 
 def find_exercise(id: object) -> Exercise:
-    """Return the exercise with this id. For an unknown id, ExerciseError lists the valid ids."""
+    """Return the exercise with this id.
+
+    If the id is unknown, raises an ExerciseError that lists the valid ids.
+    """
     return find_registered(EXERCISES, id, "exercise", "演習")
 
 
@@ -219,7 +222,7 @@ class Verdict:
         return "\n".join(filter(None, [self.heading, self.message]))
 
     def _repr_html_(self) -> str:
-        """Return the verdict as an HTML box with a colored edge in the style of the page."""
+        """Return the verdict as an HTML box with a colored edge."""
         message = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(self.message))
         body = f'<div style="white-space: pre-wrap">{message}</div>' if message else ""
         edge = f"border-left: 4px solid {_STATUSES[self.status][0]}"
@@ -353,7 +356,7 @@ def find_error_location(error: BaseException, checker: Callable[..., object]) ->
 
 
 def format_error(error: BaseException) -> str:
-    """Return an error as one line, such as ``ValueError: message``, with a shortened message."""
+    """Return an error as one line, such as ``ValueError: message``. Long messages are shortened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not _NOISE.match(line)]
     name = type(error).__name__
     text = " ".join(lines)

@@ -23,7 +23,7 @@ NUMBER_TYPES = (int, float, np.number)
 
 
 class CaseText(NamedTuple):
-    """The description of a case, in English and Japanese. Counterexamples start with it."""
+    """The description of a case, in English and Japanese, with which counterexamples start."""
 
     en: str
     ja: str
@@ -139,7 +139,7 @@ class AnswerResults(List[AnswerResult]):
             right: ``right(got, want)`` returns whether a result is right.
             mistakes: the known mistakes of this exercise.
             describe: ``describe(*case, got, want)`` returns the texts of the counterexample. It may
-                raise Wrong itself for a result of a wrong type.
+                raise Wrong itself for a result of the wrong type.
         """
         mistaken = self.find_wrong(right)
         if mistaken:

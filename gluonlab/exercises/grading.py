@@ -87,7 +87,7 @@ def find_notebooks(paths: Sequence[Path]) -> List[Path]:
 
 
 def _notebooks_under(folder: Path) -> Iterator[Path]:
-    """Yield the notebooks below a folder, without hidden, unreadable and linked folders."""
+    """Yield the notebooks below a folder, but skip hidden, unreadable and linked folders."""
     folders = [folder]
     while folders:
         with suppress(OSError), os.scandir(folders.pop()) as entries:

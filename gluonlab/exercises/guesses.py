@@ -253,7 +253,10 @@ def all_guesses() -> List[Guess]:
 
 
 def find_guess(id: object) -> Guess:
-    """Return the guess with this id. Raises an ExerciseError that lists the valid ids."""
+    """Return the guess with this id.
+
+    If the id is unknown, raises an ExerciseError that lists the valid ids.
+    """
     return find_registered(GUESSES, id, "guess", "予想")
 
 

@@ -379,7 +379,7 @@ def _is_close(got: Array, want: Array) -> bool:
 
 
 def _matches_gradient_formula(formula: Callable[[Array, Array], Array]) -> Callable[..., bool]:
-    """Return a function that checks whether the result is ``formula(gradients, sizes)``.
+    """Return a predicate that tests whether the result is ``formula(gradients, sizes)``.
 
     ``formula`` computes the result of a known mistake. For n devices and gradients of m numbers,
     ``gradients`` has the shape (n, m), and ``sizes`` has the shape (n, 1).

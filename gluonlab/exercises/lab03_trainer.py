@@ -252,7 +252,7 @@ RIGHT_COMPARISON = _CurveComparison(_interpolate_accuracy)
 
 
 def _matches_comparison(accuracy_at: Callable[[Curve, float], Difference], sign: float = 1.0) -> Callable[..., bool]:
-    """Return a predicate that tests whether an answer compares the runs with these two fields."""
+    """Return a predicate that tests whether an answer used ``accuracy_at`` and ``sign``."""
     comparison = _CurveComparison(accuracy_at, sign=sign)
     return lambda first, second, got: _are_same_differences(got, _compare_runs(first, second, comparison))
 
@@ -575,7 +575,7 @@ def check_combine(answer: Callable[..., Any]) -> None:
 
 
 class ShardCase:
-    """The values of a batch's shards, with two channels, so that one-channel answers fail."""
+    """The values of a batch's shards. The two channels differ, so answers for one channel fail."""
 
     def __init__(self, shards: Sequence[Sequence[float]]) -> None:
         # Each shard is an array of shape (pixels, 2). Its second channel is 10 - 2 * its first.

@@ -149,8 +149,8 @@ def check_sent_bytes(answer: Callable[[List[int], List[int], int], Sequence[int]
 def _boundary_outputs(outputs: Sequence[int], cuts: Sequence[int], beyond: int = 0) -> List[int]:
     """Return how many numbers per image cross each stage boundary, with 0 at both ends.
 
-    ``outputs``: the number of outputs of each layer. ``beyond``: 0, or 1 for the mistake of using
-    the outputs of the layer after a cut.
+    ``outputs``: the number of outputs of each layer. ``beyond``: 1 to simulate the mistake of using
+    the layer after each cut, or else 0.
     """
     return [0, *(outputs[cut - 1 + beyond] for cut in cuts), 0]
 
@@ -695,7 +695,7 @@ def check_measured_idle(answer: Callable[..., Sequence[float]]) -> None:
     clocks: List[_DisturbedClock] = []
 
     def run_answer_with_noisy_clock(step_s: float, alone_s: Times) -> Any:
-        """Run the answer with a simulated clock that returns the given times or more."""
+        """Run the answer with a simulated clock that returns the given times or longer times."""
         works = [_make_work() for _ in range(1 + len(alone_s))]
         clock = _DisturbedClock(dict(zip(works, [step_s, *alone_s])), random)
         clocks.append(clock)

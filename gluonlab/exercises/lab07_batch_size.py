@@ -208,9 +208,9 @@ def _simulate_training(
         size: a different size of the batch over all devices.
         ragged: whether to use the last batch of an epoch if it is smaller.
         divisor: a function that takes the batch size and returns the divisor of the gradient sum.
-        wraps: None leaves the last batch of an epoch smaller. True and False fill it up with the
-            first images. The next batch then starts after these images (True) or with image 0
-            (False).
+        wraps: None leaves the last batch of an epoch smaller. True and False fill this batch up
+            with the first images. The next batch then starts after these images (True) or with
+            image 0 (False).
         of_means: a function that takes (images, devices) and returns the bounds of the shards. If
             given, the update uses the average of the shards' mean gradients instead of the mean
             over the batch.
@@ -635,7 +635,7 @@ def _matches_fit(formula: Callable[[Any, Any], Optional[CurveFit]]) -> Callable[
 
 
 def _fit_relative_to_curve(n: Any, s: Any) -> CurveFit:
-    """Minimize the squares of (measured / fitted steps - 1) with the Gauss-Newton method."""
+    """Return the fit that minimizes the squares of measured / fitted steps - 1 (Gauss-Newton)."""
     x = np.stack([np.ones(len(n)), 1 / n], axis=1)
     curve = np.array(_fit_line(n, s, 1 / s))
     for _ in range(FIT_ROUNDS):
@@ -728,7 +728,7 @@ class RateLandscape(NamedTuple):
         return float(round(self.fewest * self.steeper**doublings))
 
     def steps_by_rate(self) -> Dict[float, float]:
-        """Return {rate: steps} for rates in factors of 2 that surround ``first`` and ``best``."""
+        """Return {rate: steps} for rates in factors of 2, around ``first`` and ``best``."""
         ends = sorted([self.first, self.best])
         rates, rate = [], ends[0] / 2
         while rate < ends[1] * 3:
@@ -1099,7 +1099,7 @@ class SimulatedMachine(NamedTuple):
 
     ``fixed``: the time of each step. ``image``: the time per image of a device. ``exchange``: the
     additional time of each step on several devices. ``fits``: how many images fit in a device's
-    cache. With more images per device, each image takes CACHE_MISS_FACTOR times as long.
+    cache. If a device has more images, each image takes CACHE_MISS_FACTOR times as long.
     """
 
     fixed: float
@@ -1115,7 +1115,7 @@ class SimulatedMachine(NamedTuple):
 
 
 class ChoiceProblem(NamedTuple):
-    """A problem: choose the cheapest number of devices and batch size that meet a deadline.
+    """The task of choosing the cheapest device count and batch size that meet a deadline.
 
     ``steps``: the steps to the target for each batch size, or None if training does not reach it.
     ``counts``: the possible device counts. ``deadline``: the deadline in seconds.

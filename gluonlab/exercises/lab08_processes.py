@@ -583,7 +583,7 @@ def _count_missed_updates(
     Args:
         events: the pulls and pushes of all workers, in order.
         updates_by_key: whether to count only updates of the push's key.
-        pulls_by_key: whether only pulls of the push's key matter.
+        pulls_by_key: whether only pulls of the push's key restart the counting.
         count_own: whether to include the worker's own updates.
         start_events: the kinds of the worker's own events after which counting restarts. If this is
             empty, counting starts at the first event and never restarts.

@@ -717,8 +717,8 @@ def _right_params(setting: _TrainingSetting, run: _TrainingRecord) -> LayerParam
 def _matches_clipped_sum(limit: Callable[[_TrainingSetting], float], summed_twice: bool = False) -> Callable[..., bool]:
     """Return a predicate that recognizes a mistake: the gradient sum is clipped to another norm.
 
-    ``limit(setting)`` returns the norm of this mistake. ``summed_twice``: whether the mistake also
-    sums the gradients twice.
+    ``limit(setting)`` returns the norm limit of this mistake. ``summed_twice``: whether the mistake
+    also sums the gradients twice.
     """
 
     def gives(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:

@@ -15,8 +15,8 @@ which is at most 2^m. A factor of 8 = 2^3 therefore costs at least 3 alpha.
 **10-2** (27 us). Number the links 1 to 4 from device 0. Let x_t be the bytes on the busiest link in
 step t. Choose any three steps r < s < t. Each byte that arrives at device 4 has crossed link 1
 before r, or link 2 between r and s, or link 3 between s and t, or link 4 after t. Therefore, the
-sum of x over the other T - 3 steps is at least n. Averaged over all choices of three steps, this
-means that the sum of x over all steps is at least n T / (T - 3). The cost is at least
+sum of x over the other T - 3 steps is at least n. The average over all choices of three steps
+shows that the sum of x over all steps is at least n T / (T - 3). The cost is at least
 T alpha + n T / (T - 3), which is smallest for T = 9.
 
 **10-3** (7 us). Each rank receives 4/5 n = 4 KB, which takes 4 us. Three or more steps cost at

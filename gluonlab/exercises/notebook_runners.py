@@ -193,7 +193,7 @@ def _end_supervisor(child: "subprocess.Popen[bytes]", seconds: float) -> None:
 def _parse_messages(lines: bytes) -> Dict[str, str]:
     """Parse messages, one JSON object per line, to {kind: text}.
 
-    If a kind is repeated, its last text counts, but for notes, the first text counts.
+    If a kind is repeated, the last text counts. Notes are an exception: the first note counts.
     """
     messages: Dict[str, str] = {}
     for line in lines.splitlines():

@@ -316,7 +316,7 @@ class SchedulePlayback:
 
 
 def unwritten_playback() -> SchedulePlayback:
-    """Return the playback for an answer that is not written yet, with only a text."""
+    """Return a playback without an animation, for an answer that is not written yet."""
     return SchedulePlayback(
         choose_text(
             en="not written yet: write the function, run its cell, then run this cell again",

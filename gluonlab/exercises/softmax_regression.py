@@ -64,7 +64,7 @@ class LayerParams(NamedTuple):
         return exponentials / exponentials.sum(axis=1, keepdims=True)
 
     def train(self, batches: Sequence[Batch]) -> "LayerParams":
-        """Return the parameters after plain SGD, with one update per batch from its mean gradient."""
+        """Return the parameters after plain SGD, with one update per batch by its mean gradient."""
         params = self
         for batch in batches:
             params = params.step(batch, LR / len(batch[0]))

@@ -171,7 +171,7 @@ def accuracy(split: Split, replicas: Sequence[Replica], global_batch_size: int =
 def _whole_batches(split: Split, global_batch_size: int, seed: int = 0, shuffle: bool = True) -> Loader:
     """Return a loader of undivided batches in host memory, as in the chapter.
 
-    The loader does not receive the training devices, because it would split the batches itself.
+    The training devices are not passed to the loader, because it would split the batches for them.
     """
     return Loader(split, [mx.cpu()], global_batch_size, seed, shuffle=shuffle)
 
