@@ -4,7 +4,7 @@
 
     from gluonlab.exercises import check, setup
 
-    here = setup(2)               # choose two devices and a data set of this machine
+    here = setup(2)               # choose two devices and a data set on this machine
     check("02-1", allreduce)      # return the verdict: correct, or the first counterexample
 
 Learners also guess the result of each measurement in advance (`gluonlab.exercises.guesses`). The

@@ -107,7 +107,7 @@ def grade(notebooks: Tuple[str, ...], out_file: str, **options: Any) -> None:
         with closing(grading.grade(notebook_paths, **settings)) as grades:
             for grade_done in tqdm(grades, total=len(notebook_paths), unit="notebook", dynamic_ncols=True):
                 grades_done.append(grade_done)
-                # after each notebook, so that an interrupt loses nothing
+                # The table is written after each notebook, so that an interrupt loses nothing.
                 write_text(Path(out_file), grading.as_csv(grading.sort_by_notebooks(notebook_paths, grades_done)))
     except (KeyboardInterrupt, NotebookError) as interruption:
         written = f", written to {out_file}" if grades_done else ""
@@ -180,7 +180,10 @@ def _grade_arguments(options: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _parse_assignments(texts: Sequence[str]) -> Dict[str, str]:
-    """Parse lab names in Canvas, such as ``02=Lab 2``, into {lab: name}. Raises ExerciseError."""
+    """Convert texts such as ``02=Lab 2`` to {lab: name in Canvas}.
+
+    Raises ExerciseError for an unknown lab or an empty name.
+    """
     names = {}
     for text in texts:
         lab, _, name = text.partition("=")

@@ -1,8 +1,8 @@
 """Record the array operations in a learner's answer: copies, waits, and calls of networks.
 
-CPU devices share one memory, so an operation may read arrays of several CPU devices. On GPUs such
-an operation fails. `watch` also records such operations on CPUs, so that a checker can detect
-them::
+CPU devices share one memory, so an operation may read arrays of several CPU devices. On GPUs, an
+operation with arrays of several devices fails. `watch` records these operations, so that a checker
+can detect them on CPU devices::
 
     with watch() as trace:
         answer(arrays)
@@ -28,7 +28,7 @@ from mxnet.ndarray import register
 from gluonlab.devices import devices
 from gluonlab.exercises.exercise_registry import Wrong
 
-MAX_SHOWN_NUMBERS = 8  # of each array in a message
+MAX_SHOWN_NUMBERS = 8  # a message shows at most this many numbers of an array
 
 
 def cpu_devices(n: int) -> List[mx.Context]:
@@ -39,7 +39,7 @@ def cpu_devices(n: int) -> List[mx.Context]:
 
 
 def format_array(array: Any) -> str:
-    """Format an array, such as ``[1, 2.5, 3]``; a large array as its shape and first numbers."""
+    """Format a short array as in ``[1, 2.5, 3]``, and other arrays by shape and first numbers."""
     values = np.asarray(array.asnumpy() if isinstance(array, nd.NDArray) else array)
     flat = ", ".join(f"{value:.4g}" for value in values.reshape(-1)[:MAX_SHOWN_NUMBERS])
     if values.ndim == 1 and values.size <= MAX_SHOWN_NUMBERS:
@@ -76,7 +76,7 @@ class ArrayTrace:
     """The copies, mixed operations and waits that `watch` recorded."""
 
     copies: List[ArrayCopy] = field(default_factory=list)
-    # two different devices among the inputs and outputs of an operation
+    # for each operation with inputs and outputs on several devices: two of these devices
     mixed_inputs: List[Tuple[mx.Context, mx.Context]] = field(default_factory=list)
     waits: int = 0  # how often Python waited for values
 
@@ -94,7 +94,7 @@ def watch() -> Iterator[ArrayTrace]:
     trace, invoke, copyto = ArrayTrace(), register._imperative_invoke, operator_handle("_copyto")
 
     def record_and_invoke(handle: int, inputs: Any, keys: Any, values: Any, out: Any, *rest: Any) -> Any:
-        """Call MXNet's operator ``handle``; record copies and operations that mix devices."""
+        """Call MXNet's operator ``handle``, and record copies and operations that mix devices."""
         result = invoke(handle, inputs, keys, values, out, *rest)
         results = result if isinstance(result, list) else [result]
         contexts = [array.context for array in (*inputs, *results)]
@@ -124,14 +124,14 @@ def watch() -> Iterator[ArrayTrace]:
 
 
 def operator_handle(operator: str) -> int:
-    """Return MXNet's handle for an operator, the number that functions in ``mx.nd`` pass."""
+    """Return MXNet's handle for an operator. Functions in ``mx.nd`` pass this number to MXNet."""
     handle = ctypes.c_void_p()
     check_call(_LIB.NNGetOpHandle(operator.encode(), ctypes.byref(handle)))
     return int(handle.value or 0)
 
 
 def check_mixing_and_waits(trace: ArrayTrace) -> None:
-    """Raise Wrong if an operation mixed arrays from several devices, or Python waited for MXNet."""
+    """Raise Wrong if an operation mixed arrays of several devices, or if Python waited."""
     for one, other in trace.mixed_inputs:
         raise Wrong(
             en=f"the sums are right, but one operation used arrays on {one} and {other}. CPU devices allow that, two "
@@ -162,8 +162,8 @@ class ForwardRecorder:
 
     Attributes:
         batch_sizes: the size of the first input in each call.
-        overlapping_forwards: whether a call started before the backward of the previous call. If
-            so, the previous call's graph still exists, and no gradient has changed.
+        overlapping_forwards: whether a call started before the backward pass of the previous call.
+            In this case, the previous call's graph still exists, and no gradient has changed.
     """
 
     def __init__(self, net: gluon.Block) -> None:
@@ -179,7 +179,7 @@ class ForwardRecorder:
         self._last: Any = None  # (output, gradients) after the previous call
 
     def _record_forward_start(self, block: gluon.Block, inputs: Any) -> None:
-        """Record a call's batch size, and whether the previous call still awaits its backward."""
+        """Record the batch size of a call, and whether the call overlaps with the previous call."""
         if self._last is not None:
             output, gradients = self._last
             self.overlapping_forwards |= _has_autograd_graph(output) and gradients == self._gradients()

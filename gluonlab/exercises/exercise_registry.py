@@ -16,8 +16,8 @@ The module ``labNN_TOPIC.py`` contains the checkers of lab NN. Checkers draw ran
 
     for size in [2, 3, 4, *extra_cases(3, lambda random: int(random.randint(5, 13)))]:
 
-Without a seed, as in the students' notebooks, the cases are always the same. A grader sets a seed,
-so that other cases are drawn. An answer written only for the known cases then fails.
+If no seed is set, as in the students' notebooks, the cases are always the same. A grader sets a
+seed to draw other cases. An answer that works only for the known cases then fails.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ import numpy as np
 from gluonlab.errors import ExerciseError, unknown
 from gluonlab.exercises.languages import Texts, choose_text, language
 
-CHECK_SECONDS = 20.0  # time limit of one check; a right answer takes less than a tenth
+CHECK_SECONDS = 20.0  # time limit of one check; a right answer needs less than a tenth of this time
 
 Checker = Callable[[Any], Any]
 C = TypeVar("C", bound=Checker)
@@ -56,7 +56,7 @@ T = TypeVar("T")
 class Wrong(Exception):
     """The error for a wrong answer. Its texts describe a counterexample.
 
-    The texts contain the input, the result, the expected result, and the likely fault.
+    The texts contain the input, the result, the expected result, and the likely mistake.
     """
 
     def __init__(self, *, en: str, ja: str) -> None:
@@ -83,20 +83,21 @@ class Exercise(NamedTuple):
     seconds: float
 
 
-EXERCISES: Dict[str, Exercise] = {}  # filled as the labs' modules are imported
+EXERCISES: Dict[str, Exercise] = {}  # filled when the labs' modules are imported
 
 
 def exercise(id: str, seconds: float = CHECK_SECONDS) -> Callable[[C], C]:
-    """Register a function as the checker of exercise ``id``: ``@exercise("02-1")``.
+    """Return a decorator that registers the checker of an exercise, as in ``@exercise("02-1")``.
 
-    The function's docstring must be one line, which becomes the summary of the exercise.
+    The docstring of the checker must be a single line. It becomes the summary of the exercise.
     ``seconds``: the time limit for a check.
     """
 
     def register(checker: C) -> C:
-        """Add ``checker`` to EXERCISES, with its docstring as the summary; return it.
+        """Add ``checker`` to EXERCISES, with its docstring as the summary, and return it.
 
-        Raises ExerciseError if ``id`` is malformed, or the checker is in a different lab's module.
+        Raises ExerciseError if ``id`` is malformed, or if it belongs to a different lab than the
+        checker's module.
         """
         module = getattr(checker, "__module__", "")
         of_other_lab = module.startswith(f"{__package__}.lab") and module != lab_modules().get(id[:2])
@@ -112,7 +113,7 @@ def exercise(id: str, seconds: float = CHECK_SECONDS) -> Callable[[C], C]:
 
 @lru_cache(maxsize=None)
 def lab_modules() -> Dict[str, str]:
-    """Return each lab's module of checkers: ``{"01": "gluonlab.exercises.lab01_...", ...}``."""
+    """Return each lab's module of checkers, as in ``{"01": "gluonlab.exercises.lab01_..."}``."""
     files = sorted(Path(__file__).parent.glob("lab[0-9][0-9]_*.py"))
     return {path.name[3:5]: f"{__package__}.{path.stem}" for path in files}
 
@@ -140,8 +141,8 @@ def all_exercises() -> List[Exercise]:
 def find_registered(registry: Dict[str, T], id: object, kind: str, kind_ja: str) -> T:
     """Return the exercise or guess with this id.
 
-    ``kind``, ``kind_ja``: "exercise" or "guess", for the message. Raises an ExerciseError that
-    lists the valid ids.
+    ``kind``, ``kind_ja``: "exercise" or "guess" in English and Japanese, for the error message. If
+    the id is unknown, raises an ExerciseError that lists the valid ids.
     """
     if isinstance(id, str) and id[:2] in lab_modules():
         import_lab(id[:2])
@@ -155,7 +156,10 @@ def find_registered(registry: Dict[str, T], id: object, kind: str, kind_ja: str)
 
 
 def find_exercise(id: object) -> Exercise:
-    """Return the exercise with this id. Raises an ExerciseError that lists the valid ids."""
+    """Return the exercise with this id.
+
+    If the id is unknown, raises an ExerciseError that lists the valid ids.
+    """
     return find_registered(EXERCISES, id, "exercise", "演習")
 
 
@@ -181,14 +185,14 @@ _STATUSES = {  # the edge color and the text of each status
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a check; true if the answer passed.
+    """The result of a check. A verdict is true if the answer passed.
 
     Attributes:
         exercise: the id of the exercise.
         status: ``passed``, ``wrong``, ``unwritten``, ``raised`` or ``too slow``.
         texts: the message in each language.
         language: the language of `heading` and `message`.
-        micros: the cost of a right answer in microseconds, if the exercise has costs.
+        micros: the cost of a right answer in microseconds, or None if there is no cost.
     """
 
     exercise: str
@@ -208,7 +212,7 @@ class Verdict:
 
     @property
     def message(self) -> str:
-        """The message to the student: the counterexample or error, or what to do next.
+        """The message to the student: a counterexample, an error, or a hint about the next step.
 
         For a right answer, the message is the text about its cost, or an empty string.
         """
@@ -218,7 +222,7 @@ class Verdict:
         return "\n".join(filter(None, [self.heading, self.message]))
 
     def _repr_html_(self) -> str:
-        """Return the verdict as an HTML box with a colored edge and otherwise the page's colors."""
+        """Return the verdict as an HTML box with a colored edge."""
         message = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(self.message))
         body = f'<div style="white-space: pre-wrap">{message}</div>' if message else ""
         edge = f"border-left: 4px solid {_STATUSES[self.status][0]}"
@@ -240,8 +244,8 @@ _seed: Optional[int] = None
 def case_rng(number: Union[int, Sequence[int]]) -> np.random.RandomState:
     """Return the random generator for a checker's cases.
 
-    ``number``: one or more numbers that differ between checkers. The grader's seed is added to
-    them.
+    ``number``: one or more seeds that differ between checkers. If there is a grader's seed, it is
+    appended to them.
     """
     if _seed is None:
         return np.random.RandomState(number)
@@ -250,9 +254,9 @@ def case_rng(number: Union[int, Sequence[int]]) -> np.random.RandomState:
 
 
 def extra_cases(count: int, draw: Callable[[np.random.RandomState], T], number: int = 0) -> List[T]:
-    """Return ``count`` cases from ``draw`` if there is a grader's seed, else an empty list.
+    """Return ``count`` cases from ``draw`` if there is a grader's seed, or else an empty list.
 
-    ``number``: a part of the random seed, different for each list of cases.
+    ``number``: a part of the random seed that differs between lists of cases.
     """
     random = case_rng([number, 1])
     return [draw(random) for _ in range(0 if _seed is None else count)]
@@ -279,15 +283,15 @@ def grader_seed() -> Optional[int]:
 
 
 class TimeLimitExceeded(BaseException):
-    """An answer exceeded its time limit. Not an Exception, which the answer's code might catch."""
+    """Raised if an answer exceeds its time limit. An ``except Exception`` does not catch it."""
 
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeLimitExceeded in this block after ``seconds``, and again every second.
+    """Raise TimeLimitExceeded in the ``with`` block after ``seconds``, and then every second.
 
-    Python code is interrupted at once, but a call to a C library only when the call returns.
-    Outside the main thread there is no limit, because only the main thread receives signals.
+    Python code is interrupted at once. A call to a C library is interrupted only when it returns.
+    There is no limit outside the main thread, because only the main thread receives signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -295,7 +299,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     running = True
 
     def raise_if_running(number: int, frame: object) -> None:
-        if running:  # false if the signal comes after the block, before the timer is off
+        if running:  # false if the signal arrives after the block, but before the timer is stopped
             raise TimeLimitExceeded
 
     previous = signal.signal(signal.SIGALRM, raise_if_running)
@@ -308,13 +312,13 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
-MAX_MESSAGE_CHARS = 400  # longer messages of errors are shortened
+MAX_MESSAGE_CHARS = 400  # longer error messages are shortened
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _LIBRARIES = tuple(
     {_PACKAGE, *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))}
 )
-# Lines of a message that are dropped: MXNet's messages contain its C++ stack.
+# These lines are removed from messages, because MXNet's messages contain its C++ stack.
 _NOISE = re.compile(r'\s*(Traceback \(|Stack trace|File "|\[bt\])')
 
 
@@ -332,9 +336,9 @@ class ErrorLocation(NamedTuple):
 
 
 def find_error_location(error: BaseException, checker: Callable[..., object]) -> Optional[ErrorLocation]:
-    """Return the innermost line of the student's code that ``checker`` called, or None.
+    """Return the innermost line of the student's code in an error's traceback, or None.
 
-    Code in Python itself, libraries and gluonlab does not count as the student's.
+    The search ignores code of Python, its libraries and gluonlab, and all callers of ``checker``.
     """
     frames: List[TracebackType] = []
     frame = error.__traceback__
@@ -344,7 +348,7 @@ def find_error_location(error: BaseException, checker: Callable[..., object]) ->
         frame = frame.tb_next
     for frame in reversed(frames):
         code = frame.tb_frame.f_code
-        # MXNet compiles its operators from text, so they have no file
+        # MXNet compiles its operators' Python functions from strings, so they have no file
         if not code.co_filename.startswith((*_LIBRARIES, "<frozen", "<string>")):
             source = traceback.extract_tb(frame, limit=1)[0].line or ""
             return ErrorLocation(code, frame.tb_lineno, source.strip(), frame is frames[-1])
@@ -352,7 +356,7 @@ def find_error_location(error: BaseException, checker: Callable[..., object]) ->
 
 
 def format_error(error: BaseException) -> str:
-    """Return ``ValueError: message`` as one line of at most MAX_MESSAGE_CHARS characters."""
+    """Return an error as one line, such as ``ValueError: message``. Long messages are shortened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not _NOISE.match(line)]
     name = type(error).__name__
     text = " ".join(lines)
@@ -364,7 +368,8 @@ def format_error(error: BaseException) -> str:
 # --- Judging
 
 
-# Environment variable with the path of the grader's file: one verdict per line, as JSON.
+# Environment variable with the path of the file that the grader reads, with a JSON verdict per
+# line.
 VERDICTS_VARIABLE = "GLUONLAB_GRADES"
 
 
@@ -376,8 +381,8 @@ def check(id: str, answer: Any) -> Verdict:
         answer: the function or the value that the exercise asks for.
 
     Returns:
-        The verdict, with the first counterexample if the answer is wrong. Errors of the answer are
-        also returned as a verdict; only KeyboardInterrupt is raised.
+        The verdict, with the first counterexample if the answer is wrong. If the answer raises an
+        error, the verdict describes this error. Only KeyboardInterrupt is not caught.
 
     Raises:
         ExerciseError: there is no exercise with this id.
@@ -391,8 +396,8 @@ def check(id: str, answer: Any) -> Verdict:
 def _record_verdict(verdict: Verdict, answer: Any) -> None:
     """Append the verdict to the file that the grader reads.
 
-    If the grader set a seed, a right answer is first checked again with this seed. ``hidden`` in
-    the file says whether the answer failed only the second check.
+    If the grader set a seed, a right answer is checked a second time, with this seed. The field
+    ``hidden`` is true if the answer failed only the second check.
     """
     seed, hidden = grader_seed(), False
     if verdict and seed is not None:
@@ -457,7 +462,7 @@ def _is_stub(answer: Any) -> bool:
 
 
 def _stub_texts(error: NotImplementedError, exercise: Exercise, answer: Any) -> Optional[Texts]:
-    """Return the message for an error that comes from an unwritten function (a stub), else None.
+    """Return the message about an unwritten function (a stub) that raised the error, or None.
 
     The stub is the answer itself, or a function of another exercise that the answer calls.
     """
@@ -473,7 +478,7 @@ def _stub_texts(error: NotImplementedError, exercise: Exercise, answer: Any) -> 
 
 
 def _unwritten_texts(name: str) -> Texts:
-    """Return the message that the function ``name`` has no body yet."""
+    """Return a message that asks the student to write the body of the function ``name``."""
     return _texts(
         f"write the body of `{name}`, run its cell, then run this cell again",
         f"`{name}` の中身を書いてそのセルを実行し、このセルをもう一度実行してください",
@@ -493,7 +498,7 @@ def _too_slow_texts(seconds: float) -> Texts:
 def _error_texts(error: BaseException, exercise: Exercise, answer: Any) -> Texts:
     """Return the message about an exception, with the student's line that led to it."""
     location, message = find_error_location(error, exercise.checker), format_error(error)
-    if location is None:  # no line of the student failed: the answer is of a wrong type
+    if location is None:  # no line of the student's code failed, so the answer has the wrong type
         shown = reprlib.repr(answer)
         return _texts(
             f"{message}\nyour answer {shown} does not have the form that the exercise asks for: compare it with the "

@@ -1,8 +1,8 @@
 """Describe wrong answers in English and Japanese, and recognize known mistakes in them.
 
-In a single case, several mistakes often lead to the same number. Naming the wrong mistake would
-mislead the student. So `find_mistake` names a mistake only if there are at least two wrong results
-and the mistake reproduces all of them. Otherwise the counterexample has no explanation.
+In a single case, several mistakes often lead to the same number, and the name of the wrong mistake
+would mislead the student. Therefore, `find_mistake` names a mistake only if there are at least two
+wrong results, and the mistake leads to all of them. Otherwise, it returns no explanation.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ import numpy as np
 
 from gluonlab.exercises.exercise_registry import Wrong
 
-TextPair = Tuple[str, str]  # a text in English and in Japanese
-Fault = Tuple[Any, str, str]  # whether the fault is present, and its text in English and Japanese
+TextPair = Tuple[str, str]  # a text in English, and the same text in Japanese
+Fault = Tuple[Any, str, str]  # whether the fault is present, its English text, and its Japanese text
 
 NO_TEXT: TextPair = ("", "")
 NUMBER_TYPES = (int, float, np.number)
 
 
 class CaseText(NamedTuple):
-    """The description of a case, the input of an answer. Counterexamples start with this text."""
+    """The description of a case, in English and Japanese, with which counterexamples start."""
 
     en: str
     ja: str
 
     def with_texts(self, en: str, ja: str) -> TextPair:
-        """Return the description followed by a text, in both languages."""
+        """Return the description and the given text, in both languages."""
         return f"{self.en}: {en}", f"{self.ja}: {ja}"
 
     def counterexample(self, en: str, ja: str, why: TextPair = NO_TEXT) -> Wrong:
-        """Return the counterexample: the description, a text, and the likely mistake ``why``."""
+        """Return a counterexample: the description, this text, and the likely mistake ``why``."""
         return counterexample(*self.with_texts(en, ja), why)
 
     def check_faults(self, *faults: Fault) -> None:
-        """Raise Wrong, with this description, for the first fault that is present."""
+        """Raise Wrong with the description and the text of the first present fault, if any."""
         check_faults(*((is_there, *self.with_texts(en, ja)) for is_there, en, ja in faults))
 
 
 def counterexample(en: str, ja: str, why: TextPair = NO_TEXT) -> Wrong:
-    """Return a counterexample; ``why``: the likely mistake, or NO_TEXT if it is unknown."""
+    """Return a counterexample. ``why``: the likely mistake, or NO_TEXT if it is unknown."""
     return Wrong(en=f"{en}: {why[0]}", ja=f"{ja}。{why[1]}") if any(why) else Wrong(en=en, ja=ja)
 
 
 def check_faults(*faults: Fault) -> None:
-    """Raise Wrong with the texts of the first fault that is present, if there is one.
+    """Raise Wrong with the texts of the first fault that is present, if any.
 
-    A fault is (whether it is present, English text, Japanese text).
+    A fault is a tuple (whether it is present, English text, Japanese text).
     """
     texts = pick_explanation(*faults)
     if texts is not NO_TEXT:
@@ -62,13 +62,13 @@ def pick_explanation(*faults: Fault) -> TextPair:
 
 
 def wrong_result_texts(call: str, got: Any, want: Any) -> TextPair:
-    """Return the texts ``call gave got, expected want``; the values are already formatted."""
+    """Return the texts ``call gave got, expected want`` for values that are already formatted."""
     ja = f"{call} の答えは {got} でしたが、正しくは {want} です"
     return f"{call} gave {got}, expected {want}", ja
 
 
 def wrong_value_texts(call: str, got: Any, want: Any) -> TextPair:
-    """Return the texts ``call is got, expected want``; the values are already formatted."""
+    """Return the texts ``call is got, expected want`` for values that are already formatted."""
     ja = f"{call} は {got} でしたが、正しくは {want} です"
     return f"{call} is {got}, expected {want}", ja
 
@@ -92,23 +92,23 @@ def check_number(got: Any, call: str) -> None:
 
 
 def is_close_number(got: Any, want: float, rel: float = 1e-6) -> bool:
-    """Return whether ``got`` is a number and equals ``want`` up to rounding."""
+    """Return whether ``got`` is a number that equals ``want`` up to rounding errors."""
     return isinstance(got, NUMBER_TYPES) and math.isclose(got, want, rel_tol=rel)
 
 
 def count_in_english(count: int, thing: str, plural_end: str = "s") -> str:
-    """Return ``1 device``, ``2 devices`` or ``0 devices``."""
+    """Return a count and its noun, such as ``1 device``, ``2 devices`` or ``0 devices``."""
     return f"{count} {thing}" + plural_end * (count != 1)
 
 
-MIN_WRONG_RESULTS = 2  # a mistake is named only if it explains this many
-# A known mistake: its predicate and its texts in English and Japanese. The predicate is a function
-# predicate(*case, got): whether this mistake leads to the result ``got`` in the case.
+MIN_WRONG_RESULTS = 2  # a mistake is named only if it explains this many wrong results
+# A known mistake: a predicate, and the mistake's texts in English and Japanese. predicate(*case,
+# got) returns whether the mistake leads to the result ``got`` in this case.
 Mistake = Tuple[Callable[..., bool], str, str]
 
 
 class AnswerResult(NamedTuple):
-    """The arguments passed to an answer in one case, its result and the right result."""
+    """The arguments passed to an answer in one case, the answer's result, and the right result."""
 
     case: Tuple[Any, ...]
     got: Any
@@ -116,14 +116,14 @@ class AnswerResult(NamedTuple):
 
 
 class AnswerResults(List[AnswerResult]):
-    """The results of an answer in each case. ``error``: the exception that ended the cases."""
+    """The results of an answer, one per case. ``error``: the exception that stopped the answer."""
 
     error: Optional[Exception] = None
 
     def find_wrong(self, right: Callable[[Any, Any], bool]) -> List[AnswerResult]:
         """Return the results for which ``right(got, want)`` is false.
 
-        If all results are right, raise the exception that the answer raised, if any.
+        If all results are right and the answer raised an exception, raise this exception.
         """
         mistaken = [result for result in self if not right(result.got, result.want)]
         if not mistaken:
@@ -139,7 +139,7 @@ class AnswerResults(List[AnswerResult]):
             right: ``right(got, want)`` returns whether a result is right.
             mistakes: the known mistakes of this exercise.
             describe: ``describe(*case, got, want)`` returns the texts of the counterexample. It may
-                raise Wrong itself for a result of a wrong type.
+                raise Wrong itself for a result of the wrong type.
         """
         mistaken = self.find_wrong(right)
         if mistaken:
@@ -153,7 +153,7 @@ class AnswerResults(List[AnswerResult]):
 
 
 def run_cases(answer: Callable[..., Any], cases: Iterable[Tuple[Any, ...]], want: Callable[..., Any]) -> AnswerResults:
-    """Call ``answer(*case)`` for each case; return the answer's results and the right results.
+    """Call ``answer(*case)`` for each case, and return its results with the right results.
 
     ``want(*case)`` returns the right result. The answer receives copies of lists and dictionaries.
     If the answer raises an exception, the remaining cases are skipped.
@@ -163,7 +163,7 @@ def run_cases(answer: Callable[..., Any], cases: Iterable[Tuple[Any, ...]], want
         arguments = [deepcopy(arg) if isinstance(arg, (list, dict)) else arg for arg in case]
         try:
             results.append(AnswerResult(case, answer(*arguments), want(*case)))
-        except Exception as error:  # a student's code may raise anything
+        except Exception as error:  # a student's code may raise any exception
             results.error = error
             break
     return results
@@ -173,16 +173,16 @@ def find_mistake(results: Sequence[AnswerResult], right: Callable[[Any, Any], bo
     """Return the texts of the known mistake that explains the wrong results, or NO_TEXT.
 
     A mistake that explains all results takes precedence over a mistake that explains only the wrong
-    results. ``right(got, want)``: whether a result is right.
+    results. ``right(got, want)`` returns whether a result is right.
     """
     mistaken = [result for result in results if not right(result.got, result.want)]
-    # None may be the right result of some cases, so this counts all results.
+    # None may be the right result of some cases, so this tests whether all results are None.
     if results and all(result.got is None for result in results):
         return "the function returns nothing", "関数が何も返していません"
     if len(mistaken) < MIN_WRONG_RESULTS:
         return NO_TEXT
-    # The second group is for an answer that handles special cases correctly. It is not tried if all
-    # wrong results are None, because many mistakes lead to None.
+    # The second group recognizes a mistake in an answer that handles special cases correctly. It is
+    # not used if all wrong results are None, because many mistakes lead to None.
     numbers = any(result.got is not None for result in mistaken)
     for group in (results, mistaken) if numbers else (results,):
         for gives, en, ja in mistakes:
@@ -192,17 +192,17 @@ def find_mistake(results: Sequence[AnswerResult], right: Callable[[Any, Any], bo
 
 
 def is_same_number(got: Any, want: Any) -> bool:
-    """Return whether ``got`` is a number and equals ``want`` exactly."""
+    """Return whether ``got`` is a number that equals ``want`` exactly."""
     return isinstance(got, NUMBER_TYPES) and bool(got == want)
 
 
 def matches_formula(
     formula: Callable[..., Any], same: Callable[[Any, Any], bool] = is_close_number
 ) -> Callable[..., bool]:
-    """Return a function that checks whether the answer's result is ``formula(*case)``.
+    """Return a predicate that tests whether an answer returned ``formula(*case)``.
 
-    Such a function recognizes a known mistake, and returns False if the formula returns None.
-    ``same(got, value)`` compares the results.
+    The predicate recognizes a known mistake. It returns False if ``formula`` returns None.
+    ``same(got, value)`` compares the two results.
     """
 
     def gives(*case: Any, got: Any) -> bool:
@@ -217,13 +217,13 @@ def formula_mistakes(
 ) -> List[Mistake]:
     """Return a mistake for each row (wrong formula, English text, Japanese text).
 
-    ``matches(formula)`` returns the function that recognizes the mistake.
+    ``matches(formula)`` returns the predicate that recognizes the mistake.
     """
     return [(matches(formula), en, ja) for formula, en, ja in rows]
 
 
 def to_list(value: Any) -> Any:
-    """Convert a list, tuple, array or generator to a list; return other answers unchanged."""
+    """Convert a list, tuple, array or generator to a list. Return other values unchanged."""
     if isinstance(value, (str, bytes, dict)):
         return value
     try:

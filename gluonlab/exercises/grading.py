@@ -1,14 +1,14 @@
 """Grade many notebooks, several at a time, and write tables of the grades.
 
-The student is identified by the path of the notebook, in the form that the learning platform uses:
+A student is identified by the notebook's path, which has the form that the learning platform uses:
 
 ==========  ======================================================================================
 Canvas      ``lovelaceada_LATE_12345_678901_lab02.ipynb``: a name, LATE, the user's number, the
             file's number, and the original name of the file
 nbgrader    ``submitted/STUDENT/ASSIGNMENT/NOTEBOOK.ipynb``, ``autograded/..`` and so on
 Gradescope  ``submission_123/..``
-otherwise   the notebook's folder, relative to the given folder; for a notebook directly in the
-            given folder, the notebook's name
+otherwise   the notebook's folder, relative to the given folder, or the notebook's name if the
+            notebook is directly in the given folder
 ==========  ======================================================================================
 """
 
@@ -37,13 +37,14 @@ from gluonlab.plain_text import escape_unprintable, one_line, to_plain_name
 
 _MAX_TABLE_BYTES = 2**26  # larger tables of grades are not read
 _LEADERBOARD_EXERCISE = "04-6"  # the exercise in which the cost of right answers counts
-UNCHECKED = "unchecked"  # the notebook lacks the check() call, or stopped before it
+UNCHECKED = "unchecked"  # the notebook does not contain the check() call, or stopped before this call
 HIDDEN_CASE_FAILED = (
     "correct for the cases that its check shows, but wrong for other cases: it must work for every input that the "
     "exercise allows"
 )
 
-# Runs a notebook, within bounds and with a seed for the cases, until it ends or the event is set.
+# A function that runs a notebook, with bounds and a seed, until the notebook ends or the event is
+# set.
 Runner = Callable[[Path, Bounds, Optional[int], threading.Event], NotebookResult]
 
 
@@ -86,7 +87,7 @@ def find_notebooks(paths: Sequence[Path]) -> List[Path]:
 
 
 def _notebooks_under(folder: Path) -> Iterator[Path]:
-    """Yield the notebooks below a folder; skip hidden and unreadable folders, and links."""
+    """Yield the notebooks below a folder, but skip hidden, unreadable and linked folders."""
     folders = [folder]
     while folders:
         with suppress(OSError), os.scandir(folders.pop()) as entries:
@@ -111,9 +112,9 @@ def grade(
 ) -> Generator[Grade, None, None]:
     """Run notebooks, ``jobs`` at a time, and yield their grades as they finish.
 
-    If an exercise has several verdicts, the last verdict counts. After a cell raises an error, the
-    next cell still runs; the first error becomes the grade's note. Closing the generator ends all
-    running notebooks.
+    If an exercise has several verdicts, the last verdict counts. If a cell raises an error, the
+    next cell still runs, and the first error becomes the grade's note. Closing the generator ends
+    all running notebooks.
 
     The default runner does not protect against cheating. The code in a notebook has all permissions
     of the person who grades.
@@ -124,7 +125,8 @@ def grade(
         jobs: the number of notebooks that run at the same time.
         seed: the seed for additional cases, which students do not see.
         reveal: whether messages may describe these additional cases.
-        runner: the function that runs a notebook; by default, in processes on this machine.
+        runner: the function that runs a notebook. The default is `run_in_processes`, which uses
+            processes on this machine.
         bounds: limits that replace the defaults of `Bounds`, such as ``memory`` in bytes.
 
     Raises:
@@ -137,7 +139,7 @@ def grade(
     limits = fit_memory(Bounds(seconds, **bounds), jobs)
 
     def grade_notebook(path: Path) -> Grade:
-        """Run and grade one notebook. If the notebook cannot be run, its grade is only a note."""
+        """Run and grade one notebook. If the notebook cannot be run, the grade has only a note."""
         try:
             return _make_grade(path, run(path, limits, seed, stop), reveal)
         except OSError as error:  # the disk is full, for example
@@ -148,7 +150,7 @@ def grade(
         try:
             pending = set(futures)
             while pending:
-                # a short timeout: a Ctrl-C that reaches another thread does not end this wait
+                # The timeout is short, because a Ctrl-C in another thread does not end this wait.
                 done, pending = wait(pending, POLL_S, FIRST_COMPLETED)
                 for future in filter(done.__contains__, futures):
                     yield future.result()
@@ -183,12 +185,12 @@ def sort_by_notebooks(notebooks: Sequence[Path], grades: Iterable[Grade]) -> Lis
 # --- The table of grades as CSV, safe to open in a spreadsheet
 
 
-# Characters with which formulas start in spreadsheets, also in their full-width forms.
+# Characters that start a formula in a spreadsheet, and their full-width forms.
 _FORMULA_STARTS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 
 
 def as_csv(grades: Sequence[Grade]) -> str:
-    """Return the table of grades, with a line per notebook.
+    """Return the table of grades, with one line per notebook.
 
     The columns are the path, the status of each exercise, the number of exercises that passed, the
     note and the messages. A column such as ``04-6 us`` follows for each exercise with costs.
@@ -210,7 +212,7 @@ def _cost_column(id: str) -> str:
 
 
 def _format_csv(lines: Iterable[Sequence[str]]) -> str:
-    """Return the lines as CSV; cells that a spreadsheet would execute are escaped."""
+    """Return the lines as CSV, and escape cells that a spreadsheet would execute."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for line in lines:
@@ -283,12 +285,12 @@ _CANVAS_POINTS = "    Points Possible"  # with the spaces of Canvas's export
 def as_canvas(grades: Sequence[Grade], assignments: Dict[str, str], roots: Sequence[Path] = ()) -> str:
     """Return the file for Canvas's gradebook import, with a row per student and a column per lab.
 
-    If a student has several notebooks for a lab, the one with the most points counts. A cell is
-    empty if the student has no readable notebook for the lab.
+    If a student has several notebooks for a lab, the notebook with the most points counts. A cell
+    is empty if the student has no readable notebook for the lab.
 
     Args:
         grades: the grades of all notebooks.
-        assignments: lab -> its name in Canvas. The default name of lab 02 is ``Lab 02``.
+        assignments: the name of each lab in Canvas. The default name of lab 02 is ``Lab 02``.
         roots: the folders from `find_shared_folders`.
     """
     labs = sorted({grade.lab for grade in grades if grade.lab})
@@ -311,7 +313,7 @@ def as_canvas(grades: Sequence[Grade], assignments: Dict[str, str], roots: Seque
 
 
 def as_gradescope(grade: Grade) -> Dict[str, Any]:
-    """Return a grade as Gradescope's results.json: each exercise is a test worth one point."""
+    """Return a grade in the format of Gradescope's results.json, with one point per exercise."""
     tests = [_gradescope_test(grade, id) for id in sorted(grade.statuses, key=id_sort_key)]
     return dict(
         score=grade.passed_count,
@@ -372,7 +374,7 @@ def _results_file_name(grade: Grade) -> str:
 class LeaderboardPlace(NamedTuple):
     """A row of the leaderboard: the place, the cost in microseconds, and the notebook's path.
 
-    Equal costs have the same place.
+    Notebooks with equal costs have the same place.
     """
 
     place: int
@@ -384,8 +386,8 @@ def read_leaderboard(path: Path) -> List[LeaderboardPlace]:
     """Return the leaderboard, with the lowest cost first.
 
     ``path``: the table that `exercises grade` wrote. Notebooks without a cost are left out, because
-    their answer is wrong or is a schedule from gluonlab's own solver. Raises ExerciseError if the
-    file is not a table of grades.
+    their answer is wrong, or is a schedule that gluonlab's own solver found. Raises ExerciseError
+    if the file is not a table of grades.
     """
     rows = sorted(_read_costs(path))
     costs = [micros for micros, _ in rows]
@@ -420,7 +422,7 @@ def _read_costs(path: Path) -> "List[tuple[float, str]]":
 
 
 def _parse_micros(path: Path, line: int, text: str) -> float:
-    """Parse a cell with microseconds. Raises an ExerciseError that names the table's ``line``."""
+    """Parse a cell with microseconds. ``line``: the line of the table, for the error message."""
     try:
         micros = float(text)
     except ValueError:
@@ -436,7 +438,7 @@ def _parse_micros(path: Path, line: int, text: str) -> float:
 def format_leaderboard(places: Sequence[LeaderboardPlace], best_us: float, floor_us: float) -> str:
     """Return the leaderboard as text, preceded by two costs for comparison.
 
-    ``best_us``: the best of gluonlab's eight algorithms. ``floor_us``: the lower bound.
+    ``best_us``: the cost of the best of gluonlab's eight algorithms. ``floor_us``: the lower bound.
     """
     lines = [
         f"exercise {_LEADERBOARD_EXERCISE}: microseconds, and the ratio to the lower bound of {floor_us:,.1f}",

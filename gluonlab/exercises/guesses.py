@@ -1,7 +1,8 @@
 """Record learners' guesses before measurements, and compare them with the results.
 
-The method is "predict, observe, explain". A guess has an id, such as ``"01-a"``. ``labNN_TOPIC.py``
-registers the id with the form of the answer, and with the question in English and Japanese::
+The method is "predict, observe, explain". A guess has an id, such as ``"01-a"``. The module
+``labNN_TOPIC.py`` registers each guess of lab NN with the form of its answer, and with its question
+in English and Japanese::
 
     register_guess("01-a", NumberForm(0, 1, example=0.5, within=0.1), "what fraction ...?", "...")
 
@@ -75,7 +76,7 @@ class NumberForm(AnswerForm):
     within: float = 0.0
 
     def describe(self) -> TextPair:
-        """Describe the expected number, by its range and an example, in both languages."""
+        """Describe the number by its range and an example, in both languages."""
         example = self.format(self.example)
         en = {
             (False, False): "a number",
@@ -92,7 +93,7 @@ class NumberForm(AnswerForm):
         return f"{en}, such as {example}", f"{ja} (例: {example})"
 
     def read(self, given: Any) -> float:
-        """Convert ``given`` to a number. Raises ValueError for a wrong type or a wrong range."""
+        """Convert ``given`` to a number. Raises ValueError for other types or invalid numbers."""
         value = _to_python_scalar(given)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
             raise ValueError
@@ -101,7 +102,7 @@ class NumberForm(AnswerForm):
         return value
 
     def matches(self, guessed: Any, measured: Any) -> bool:
-        """Return whether the difference is at most ``within``, or the ratio at most ``factor``."""
+        """Return whether the guess is close enough to the measurement."""
         if abs(guessed - measured) <= self.within:
             return True
         small, large = sorted((guessed, measured))
@@ -230,7 +231,7 @@ class Guess(NamedTuple):
     question: Texts
 
 
-GUESSES: Dict[str, Guess] = {}  # filled as the labs' modules are imported
+GUESSES: Dict[str, Guess] = {}  # filled when the labs' modules are imported
 
 
 def register_guess(id: str, form: AnswerForm, en: str, ja: str) -> None:
@@ -252,12 +253,15 @@ def all_guesses() -> List[Guess]:
 
 
 def find_guess(id: object) -> Guess:
-    """Return the guess with this id. Raises an ExerciseError that lists the valid ids."""
+    """Return the guess with this id.
+
+    If the id is unknown, raises an ExerciseError that lists the valid ids.
+    """
     return find_registered(GUESSES, id, "guess", "予想")
 
 
 TABLE_WIDTH = 80
-# Japanese punctuation and closing brackets.
+# Japanese punctuation and closing brackets, which must not start a line.
 _NOT_AT_LINE_START = "\u3001\u3002\uff09\u300d\u300f\uff1a\uff01\uff1f"
 _COLUMN_WIDTHS = (6, 38, 17, 17)  # id, question, guess, measured; each includes two blank columns
 
@@ -289,7 +293,7 @@ def wrap_text(text: str, max_width: int) -> List[str]:
 
 
 def _unbreakable_pieces(text: str) -> Iterator[str]:
-    """Yield the words and Japanese characters of a text; a line may break between them."""
+    """Yield the words and Japanese characters of a text. A line may break between any of them."""
     piece = ""
     for character in text:
         wide = unicodedata.east_asian_width(character) in "WF"
@@ -302,7 +306,7 @@ def _unbreakable_pieces(text: str) -> Iterator[str]:
         yield piece
 
 
-# Environment variable, set while handouts are made: results are then shown without a guess.
+# Environment variable that is set while handouts are generated. Results then need no guess.
 HANDOUT_VARIABLE = "GLUONLAB_HANDOUT"
 _MIN_EXPLANATION_CHARS = 8
 
@@ -348,8 +352,8 @@ def _find_record(id: str) -> _GuessRecord:
 def predict(id: str, guessed: Any) -> None:
     """Record a guess before the measurement. If ``guessed`` is ``...``, print the question.
 
-    If the guess has the wrong form, print one line about the right form. After the measurement, the
-    guess no longer changes.
+    If the guess has the wrong form, print a line about the right form. After the measurement, the
+    guess can no longer be changed.
 
     Args:
         id: the id of the guess, such as ``"01-a"``.
@@ -395,7 +399,7 @@ def predict(id: str, guessed: Any) -> None:
 def observe(id: str, measured: Any) -> "AbstractContextManager[None]":
     """Compare a measurement with the learner's guess, after a ``with`` block shows the measurement.
 
-    Without a guess, the block runs, but a line about the missing guess replaces its output.
+    If there is no guess, the block runs, but a line about the missing guess replaces its output.
 
     Args:
         id: the id of the guess, such as ``"01-a"``.
@@ -415,7 +419,7 @@ def observe(id: str, measured: Any) -> "AbstractContextManager[None]":
 
 @contextmanager
 def _compare_with_guess(record: _GuessRecord, value: Any) -> Iterator[None]:
-    """Run the ``with`` block, then record ``value``, the measurement, and print the comparison."""
+    """Run the ``with`` block, then record the measurement ``value``, and print the comparison."""
     id, form = record.guess.id, record.guess.form
     if os.environ.get(HANDOUT_VARIABLE):
         yield
@@ -448,7 +452,7 @@ def because(id: str, why: Any) -> None:
 
     Args:
         id: the id of the guess, such as ``"01-a"``.
-        why: the explanation, a sentence.
+        why: the explanation, as a sentence, or ``...``.
 
     Raises:
         ExerciseError: there is no guess with this id.
@@ -503,7 +507,7 @@ def _print_text(*, en: str, ja: str) -> None:
 
 
 def _suppress_output() -> "AbstractContextManager[Any]":
-    """Return a context manager that drops printed text and, in a notebook, pictures."""
+    """Return a context manager that suppresses printed text and, in a notebook, images."""
     if "IPython" in sys.modules:
         from IPython.utils.capture import capture_output
 

@@ -1,7 +1,7 @@
 """The exercises of lab 01: arrays on devices, timing, and a batch split over devices.
 
-01-1: the device of each array. 01-2: a clock for queued work. 01-3: a batch cut into shards. 01-4:
-a batch's gradient, computed from its shards' gradients.
+01-1: find the device of each array. 01-2: measure the time of queued work. 01-3: split a batch into
+shards. 01-4: compute a batch's gradient from the gradients of its shards.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gluonlab.exercises.guesses import ChoiceForm, ListForm, NumberForm, YesNoFo
 Array = Any  # np.ndarray
 
 
-# --- 01-1: on which device each array lies
+# --- 01-1: the device of each array
 
 
 REASONS = {
@@ -56,7 +56,7 @@ REASONS = {
 
 
 def _device_numbers() -> Dict[str, int]:
-    """Run the exercise's lines in MXNet; return {name of array: number of its device}."""
+    """Run the exercise's lines in MXNet, and return the device number of each array by name."""
     first, second = cpu_devices(2)
     a = nd.ones((2, 2), ctx=first)
     b = a.as_in_context(second)
@@ -97,7 +97,7 @@ def check_array_devices(answer: Any) -> None:
 _EngineCallback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 MAX_PENDING_CALLBACKS = 100
 
-_pending_callbacks: List[Any] = []  # referenced here as long as MXNet's engine may call them
+_pending_callbacks: List[Any] = []  # keeps the callbacks alive while MXNet's engine may call them
 
 
 def queue_pause(ctx: mx.Context, seconds: float) -> None:
@@ -106,7 +106,7 @@ def queue_pause(ctx: mx.Context, seconds: float) -> None:
 
 
 def queue_call(ctx: mx.Context, call: Callable[[], object]) -> nd.NDArray:
-    """Queue a call of ``call`` as an operation on the CPU device ``ctx``.
+    """Queue ``call`` as an operation on the CPU device ``ctx``.
 
     Return an array that the operation writes. Waiting for this array means waiting for the
     operation.
@@ -127,7 +127,7 @@ def queue_call(ctx: mx.Context, call: Callable[[], object]) -> nd.NDArray:
 
 
 PAUSE_S = 0.3  # duration of the timed work
-TRIES = 3  # because other programs may interrupt an answer for PAUSE_S
+TRIES = 3  # repeated, because a correct answer fails if another program interrupts it for PAUSE_S
 
 Clock = Callable[[Callable[[], None]], float]
 
@@ -185,7 +185,7 @@ def check_clock(answer: Clock) -> None:
 class TimedAnswer(NamedTuple):
     """The result of an answer that measures time.
 
-    ``got``: the seconds that the answer returned. ``took``: its real duration in seconds.
+    ``got``: the seconds that the answer returned. ``took``: the seconds until the answer returned.
     ``cpu_clocks``: names of the CPU clocks that the answer read, such as ``process_time``.
     """
 
@@ -195,7 +195,7 @@ class TimedAnswer(NamedTuple):
 
 
 def _time_answer(answer: Clock, work: Callable[[], None], after_others: bool = True) -> TimedAnswer:
-    """Call ``answer(work)``; return its seconds, real duration, and the CPU clocks it read."""
+    """Call ``answer(work)``. Return its result, its duration, and the CPU clocks that it read."""
     if after_others:
         nd.waitall()
     cpu_clocks: List[str] = []
@@ -224,7 +224,7 @@ def _time_answer(answer: Clock, work: Callable[[], None], after_others: bool = T
 
 
 def _max_counted_s(took: float) -> float:
-    """Return the longest plausible time for a call that took ``took`` seconds."""
+    """Return the longest time that an answer may report if it ran for ``took`` seconds."""
     return took * 1.02 + 0.01
 
 
@@ -256,7 +256,7 @@ def _check_timed_pause(timed: TimedAnswer, ctx: mx.Context) -> None:
 
 
 def _shard_cases() -> "List[Tuple[Array, List[int]]]":
-    """Return cases (arrays and the sizes of their shards), simplest first."""
+    """Return the test cases, simplest first. A case is an array and the sizes of its shards."""
     random = case_rng(0)
     cuts: "List[Tuple[Array, List[int]]]" = [
         (np.arange(4, dtype=np.float32), [2, 2]),
@@ -327,7 +327,7 @@ def check_whole_gradient(answer: Callable[..., Any]) -> None:
 
 
 def _describe_gradient(values: List[List[float]], sizes: List[int], got: Array, expected: Array) -> TextPair:
-    """Return the texts about a wrong gradient of the whole batch."""
+    """Describe a wrong gradient of the whole batch, in English and Japanese."""
     input_text = ", ".join(f"{format_array(value)} ({size})" for value, size in zip(values, sizes))
     return (
         f"gradients (and images) {input_text} gave {format_array(got)}, expected {format_array(expected)}",
@@ -339,7 +339,8 @@ def _run_answer(answer: Callable[..., Any], values: List[List[float]], sizes: Li
     """Return the answer's gradient of the whole batch, computed from one gradient per device.
 
     ``values``: the gradients. ``sizes``: the number of images on each device. Raises Wrong if the
-    answer modified its inputs, mixed devices, or did not leave the result on the first device.
+    answer modified its inputs, used arrays of two devices in one operation, or did not leave the
+    result on the first device.
     """
     ctxs = cpu_devices(len(sizes))
     arrays = [nd.array(value, ctx=ctx) for value, ctx in zip(values, ctxs)]
@@ -378,9 +379,10 @@ def _is_close(got: Array, want: Array) -> bool:
 
 
 def _matches_gradient_formula(formula: Callable[[Array, Array], Array]) -> Callable[..., bool]:
-    """Return a function that checks whether the result is ``formula(gradients, sizes)``.
+    """Return a predicate that tests whether the result is ``formula(gradients, sizes)``.
 
-    For n devices the shapes are (n, m) and (n, 1). The formula describes a known mistake.
+    ``formula`` computes the result of a known mistake. For n devices and gradients of m numbers,
+    ``gradients`` has the shape (n, m), and ``sizes`` has the shape (n, 1).
     """
     return lambda values, sizes, got: _is_close(
         got, formula(np.array(values, dtype=np.float64), np.array(sizes, dtype=np.float64)[:, None])

@@ -22,10 +22,10 @@ from gluonlab.exercises.exercise_registry import Wrong, case_rng, exercise, extr
 from gluonlab.exercises.explain_wrong_answers import CaseText, count_in_english, counterexample, pick_explanation
 from gluonlab.exercises.guesses import ChoiceForm, DictForm, NumberForm, YesNoForm, register_guess
 
-Array = Any  # of numpy
+Array = Any  # np.ndarray
 
 
-# --- 02-1 and 02-4: an allreduce by hand, and one whose adding is spread over the devices
+# --- 02-1 and 02-4: an allreduce by hand, and an allreduce with additions on all devices
 
 
 def check_allreduce(
@@ -34,7 +34,8 @@ def check_allreduce(
     """Raise Wrong unless ``answer`` sums each parameter over the devices, in place.
 
     ``values[i][j]`` is the value of parameter j on device i. ``single_parameter``: whether to pass
-    one array per device, not a list of arrays. Returns the recorded copies and waits of the answer.
+    one array per device instead of a list of arrays. Returns the answer's recorded copies and
+    waits.
     """
     ctxs = cpu_devices(len(values))
     arrays = [[nd.array(value, ctx=ctx) for value in row] for row, ctx in zip(values, ctxs)]
@@ -72,8 +73,9 @@ def _explain_wrong_sum(
 ) -> explain.TextPair:
     """Return the likely reason for a wrong sum on ``device``.
 
-    ``initial``, ``got``: the values on each device, before and after. ``made_new``: whether the
-    answer created new arrays. ``received``: whether the device received a copy.
+    ``initial``, ``got``: the values on each device before and after the answer's call.
+    ``made_new``: whether the answer created new arrays. ``received``: whether a copy arrived on
+    ``device``.
     """
     total, is_equal = np.sum(initial, axis=0), np.array_equal
     unchanged, is_own_value = (all(map(is_equal, initial, got)), is_equal(got[device], initial[device]))
@@ -102,7 +104,7 @@ def _explain_wrong_sum(
 @exercise("02-1")
 def check_allreduce_by_hand(answer: Callable[[List[nd.NDArray]], Any]) -> None:
     """Replace the arrays of all devices by their sum, in place."""
-    # an array per device, of small whole numbers, so that sums are exact
+    # Each case has one array per device. Its numbers are small and whole, so that sums are exact.
     cases: List[Any] = [[[3], [5]], [[5, 7]], [[1, 10], [2, 20]], [[1], [2], [4]], [[1, 0], [0, 1], [2, 2], [-4, 8]]]
     random = case_rng(0)
     cases += [random.randint(-9, 10, shape) for shape in ((2, 2, 3), (3, 4), (5, 1, 2, 2))]
@@ -117,8 +119,9 @@ def check_spread_allreduce(answer: Callable[[List[List[nd.NDArray]]], Any]) -> N
     small = [(2, [1]), (1, [2, 1]), (2, [1, 1]), (3, [2, 1, 3, 1]), (2, [6, 2, 5, 1, 4])]
     # Weights and biases alternate, as in a network: every other parameter is large.
     large = [(4, [16] * 12), (4, [160, 16] * 4), (3, [90, 9] * 3), (4, [16, 320, 160, 160])]
-    # These cannot be balanced by assigning neighbors together, or parameters to devices in turn.
-    # They can be balanced without dividing a parameter.
+    # If these parameters are assigned to the devices in turn, one device gets too many
+    # numbers.
+    # If the largest parameters are assigned first, all devices get equally many.
     large += [(2, [100, 40, 60]), (3, [90, 30, 30, 60, 60]), (2, [20, 80, 60, 40, 120])]
     for devices, sizes in [*small, *large]:
         values = [[random.randint(-9, 10, size).astype(np.float32) for size in sizes] for _ in range(devices)]
@@ -130,8 +133,8 @@ def check_spread_allreduce(answer: Callable[[List[List[nd.NDArray]]], Any]) -> N
 def _check_balance(trace: ArrayTrace, devices: int, sizes: List[int]) -> None:
     """Raise Wrong if a device receives more numbers than any device in a greedy assignment.
 
-    The greedy assignment takes the largest parameters first, and gives each to the device that owns
-    the fewest numbers. ``sizes``: the size of each parameter.
+    The greedy assignment starts with the largest parameter, and assigns each parameter to the
+    device that owns the fewest numbers so far. ``sizes``: the size of each parameter.
     """
     owned_sizes = [0] * devices
     for size in sorted(sizes, reverse=True):
@@ -164,14 +167,14 @@ def _check_balance(trace: ArrayTrace, devices: int, sizes: List[int]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class LeastSquares:
-    """A least-squares problem. Rows of ``shards`` contain an image's features, then its target."""
+    """A least-squares problem. Each row of a shard contains an image's features and its target."""
 
     weights: Array
     shards: List[Array]
     lr: float
 
     def gradient(self, weights: Array, shard: Array) -> Array:
-        """Return the gradient of the loss on a shard: the mean of half the squared errors."""
+        """Return the gradient of a shard's loss, which is half the mean squared error."""
         rows = np.asarray(shard, float)
         if rows.ndim != 2 or np.shape(weights) != self.weights.shape:
             raise counterexample(
@@ -184,7 +187,7 @@ class LeastSquares:
 
     @cached_property
     def small_updates(self) -> List[Array]:
-        """The steps lr * gradient of successive updates, one per shard, using updated weights."""
+        """The small updates, one per shard. Each is lr * gradient at the updated weights."""
         updates: List[Array] = []
         for shard in self.shards:
             updates.append(self.lr * self.gradient(self.weights - sum(updates), shard))
@@ -197,17 +200,17 @@ class LeastSquares:
 
     @cached_property
     def large_update(self) -> Array:
-        """The large update with the rate ``lr``, using the mean gradient over all shards."""
+        """The large update: ``lr`` times the mean of all shards' gradients at ``weights``."""
         return self.lr * sum(self.gradient(self.weights, shard) for shard in self.shards) / len(self.shards)
 
     @cached_property
     def best_factor(self) -> float:
-        """The factor for the large update that gets closest to the result of the small updates."""
+        """The factor that brings the large update closest to the sum of the small updates."""
         return nearest_factor(self.total_update, self.large_update)
 
     @property
     def case(self) -> CaseText:
-        """The sizes and the learning rate as text in both languages, for messages."""
+        """The problem's sizes and learning rate in English and Japanese, for messages."""
         k, (b, n) = len(self.shards), self.shards[0].shape
         return CaseText(
             f"{count_in_english(k, 'shard')} of {count_in_english(b, 'image')}, {count_in_english(n - 1, 'weight')}, "
@@ -249,7 +252,7 @@ def check_best_factor(answer: Callable[..., Any]) -> None:
         return got.item() if isinstance(got, (np.ndarray, np.generic)) and got.size == 1 else got
 
     def describe(problem: LeastSquares, got: Any, want: float) -> explain.TextPair:
-        """Return the texts about a wrong factor."""
+        """Describe a wrong factor, in English and Japanese."""
         explain.check_number(got, "best_factor(...)")
         return problem.case.with_texts(
             f"the factor is {got:.6g}, expected {want:.6g}", f"倍率が {got:.6g} です。正しくは {want:.6g} です"
@@ -260,7 +263,7 @@ def check_best_factor(answer: Callable[..., Any]) -> None:
 
 
 def _is_close_factor(got: Any, want: float) -> bool:
-    return explain.is_close_number(got, want, rel=1e-3)  # an answer may search numerically
+    return explain.is_close_number(got, want, rel=1e-3)  # an answer may search for the factor numerically
 
 
 def _matches_factor(formula: Callable[[LeastSquares], Any]) -> Callable[..., bool]:
@@ -312,9 +315,10 @@ FACTOR_MISTAKES = explain.formula_mistakes(_matches_factor, [
 
 
 class AccuracyLandscape(NamedTuple):
-    """Simulated runs: ``accuracy(global batch size, learning rate)``, with known best rates.
+    """Simulated training runs, with known best learning rates.
 
-    ``ks``: the numbers of devices to tune for. ``rates``: the learning rates to choose from.
+    ``accuracy(global_batch_size, lr)``: the accuracy of a run. ``ks``: the device counts; each has
+    its own best rate. ``rates``: the learning rates to choose from.
     """
 
     en: str
@@ -326,7 +330,10 @@ class AccuracyLandscape(NamedTuple):
 
 
 def _peaked_accuracy(best: Callable[[int], float], limit: float = math.inf) -> Callable[[int, float], float]:
-    """Return accuracy(n, lr) with the best rate ``best(n)``; above ``limit`` it is nan."""
+    """Return a function accuracy(n, lr) whose maximum is at lr = ``best(n)``.
+
+    If lr is above ``limit``, the simulated run diverges, and its accuracy is nan.
+    """
     return lambda n, lr: math.nan if lr > limit else 0.9 - 0.05 * abs(math.log2(lr / best(n)))
 
 
@@ -335,7 +342,7 @@ def _two_peaks(n: int, lr: float) -> float:
 
 
 def _random_landscape(random: Any) -> AccuracyLandscape:
-    """Return simulated training runs with a random best rate, the same for all batch sizes."""
+    """Return simulated training runs with the same random best rate for all batch sizes."""
     rates = (0.025 * 2.0 ** random.permutation(7)[:4]).tolist()
     best, ks = rates[random.randint(len(rates))], (1 + random.permutation(8)[:2]).tolist()
     texts = f"the best learning rate is {best:g}", f"最適な学習率は {best:g}"
@@ -365,7 +372,7 @@ def check_best_rates(answer: Callable[..., Any]) -> None:
 
 
 def _check_rate_choice(answer: Callable[..., Any], landscape: AccuracyLandscape) -> None:
-    """Raise Wrong if the answer's rates or batch size are wrong, or if it repeats a run."""
+    """Raise Wrong if the answer's rates or batch sizes are wrong, or if a run is repeated."""
     en, ja, accuracy, ks, b, rates = landscape
     case, trainings = CaseText(en, ja), Counter()  # type: CaseText, Counter[Any]
 
@@ -425,15 +432,15 @@ CLASSES = 5
 
 
 class EvaluationCall(NamedTuple):
-    """A call of the answer: its result ``got``, and the work done on each device."""
+    """A call of the answer, its result ``got``, and the recorded work of each device."""
 
     case: CaseText
     got: Any
-    same: Array  # whether each image is classified right
+    same: Array  # whether each image is classified correctly
     rows: "Counter[mx.Context]"  # how many images each device computed
     times: List[int]  # how many times each image was computed
     mean_batch_accuracy: float  # the mean of the batches' accuracies, a common mistake
-    share: int  # the most images on one device if every batch is split evenly
+    share: int  # the largest number of images on a device if every batch is split evenly
     waits: int  # how often Python waited between the first batch and the last
     seen: ArrayTrace
 
@@ -464,15 +471,15 @@ def check_accuracy(answer: Callable[..., Any]) -> None:
 
 
 def _run_evaluation(answer: Callable[..., Any], count: int, devices: int, batch: int) -> EvaluationCall:
-    """Run the answer on ``count`` images in batches of ``batch``; record its network calls.
+    """Run the answer on ``count`` images in batches of ``batch``, and record its network calls.
 
-    The network is a matrix product that reads its prediction from the image: each image is a
-    one-hot vector of the prediction, followed by the number of the image.
+    Each image is a one-hot vector of the predicted class, followed by the number of the image. The
+    network is a matrix product that returns the one-hot vector as the scores.
     """
     random, numbers, begins = case_rng(count), np.arange(count), range(0, count, batch)
     labels = random.randint(0, CLASSES, count)
     guesses = np.where(random.rand(count) < 0.6, labels, (labels + 1) % CLASSES)
-    guesses[-1] = labels[-1]  # a right guess, so that a missing last batch changes the accuracy
+    guesses[-1] = labels[-1]  # a correct prediction, so that a missing last batch changes the accuracy
     pixels = np.zeros((count, 6), dtype=np.float32)
     pixels[numbers, guesses], pixels[:, CLASSES] = 1, numbers  # the net ignores the image number
     replicas = [[nd.array(np.eye(6, CLASSES), ctx=ctx)] for ctx in cpu_devices(devices)]
@@ -481,7 +488,7 @@ def _run_evaluation(answer: Callable[..., Any], count: int, devices: int, batch:
     waits: List[int] = []  # the number of waits before each call of the network
 
     def net(x: nd.NDArray, params: Sequence[nd.NDArray]) -> nd.NDArray:
-        """Return the scores (n, CLASSES) of images; record the images, device and waits."""
+        """Return the scores of shape (n, CLASSES), and record the images, device and waits."""
         explain.check_faults(
             (x.context != params[0].context,
              f"`net` was called with images on {x.context}, but its replica is on {params[0].context}: both must be "
@@ -510,7 +517,7 @@ def _run_evaluation(answer: Callable[..., Any], count: int, devices: int, batch:
 
 
 def _explain_wrong_accuracy(mistaken: Sequence[EvaluationCall]) -> Wrong:
-    """Return the counterexample of the first call in ``mistaken``: all calls with wrong results."""
+    """Return a counterexample for the first of the ``mistaken`` calls, which had wrong results."""
     (en, ja), got, same, _, times, *_ = mistaken[0]
     right, count = int(same.sum()), len(same)
     missing = [number for number, count_of_image in enumerate(times) if count_of_image == 0]

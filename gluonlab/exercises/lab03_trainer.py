@@ -1,7 +1,7 @@
-"""The exercises of lab 03: Trainer and kvstore, learning rates, BatchNorm, a step's time.
+"""The exercises of lab 03: Trainer and kvstore, learning rates, BatchNorm, and step times.
 
-03-1: one update. 03-2: comparing two runs. 03-3: a learning rate schedule. 03-4: mean and variance
-of a batch. 03-5: a model of the speedup.
+03-1: one update. 03-2: a comparison of two runs. 03-3: a learning rate schedule. 03-4: the mean and
+variance of a batch. 03-5: a model of the speedup.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def check_train_batch(answer: Callable[..., Any]) -> None:
 
 
 class UpdateCase:
-    """A random batch and random weights of a dense layer, for one update on ``devices``."""
+    """A random batch and random weights of a dense layer, for one update on ``devices`` devices."""
 
     def __init__(self, devices: int, images: int, seed: int) -> None:
         rng = case_rng(seed)
@@ -80,7 +80,7 @@ class UpdateCase:
         return values.gradient((self.images[begin:end], labels)).weight
 
     def run_answer(self, answer: Callable[..., Any]) -> List[Array]:
-        """Let the answer make one update; return the change of the weights on each device."""
+        """Run the answer for one update, and return the change of the weights on each device."""
         ctxs = cpu_devices(self.devices)
         net = gluon.nn.Dense(CLASSES, use_bias=False, in_units=FEATURES)
         net.initialize(init.Zero(), ctx=ctxs)
@@ -151,8 +151,8 @@ ACCURACY_TOLERANCE = 1e-6
 
 # For each epoch: (updates since the start, seconds of the epoch, accuracy).
 Run = List[Tuple[int, float, float]]
-Difference = Optional[float]  # accuracy of the second run minus that of the first
-# Readings of a clock, and the accuracies at these readings.
+Difference = Optional[float]  # the second run's accuracy minus the first run's accuracy
+# A list of clock readings, and a list with the accuracy at each reading.
 Curve = Tuple[Sequence[float], Sequence[float]]
 
 
@@ -171,7 +171,7 @@ def check_compare_runs(answer: Callable[[Run, Run], Dict[str, Difference]]) -> N
     cases += [(_random_run(random), _random_run(random)) for _ in range(20)]
 
     def describe(first: Run, second: Run, got: Any, want: Dict[str, Difference]) -> TextPair:
-        """Return the texts about wrong differences between two runs."""
+        """Describe wrong differences between two runs, in English and Japanese."""
         call = f"compare({_format_run(first)}, {_format_run(second)})"
         if not isinstance(got, dict) or set(got) != set(CLOCKS):
             names = ", ".join(f'"{clock}"' for clock in CLOCKS)
@@ -184,11 +184,10 @@ def check_compare_runs(answer: Callable[[Run, Run], Dict[str, Difference]]) -> N
 
 
 class _CurveComparison(NamedTuple):
-    """A rule for comparing runs. A known mistake is a rule with a different value in one field.
+    """A rule for comparing runs. The rule of a known mistake is wrong in one field.
 
-    ``accuracy_at(curve, reading)``: the accuracy at a reading of the clock. ``seconds``: computes
-    the clock readings from how many seconds each epoch took. ``sign``: 1, or -1 for the opposite
-    difference.
+    ``accuracy_at(curve, reading)``: returns the accuracy at a clock reading. ``seconds``: converts
+    the duration of each epoch to clock readings. ``sign``: 1, or -1 to swap the two runs.
     """
 
     accuracy_at: Callable[[Curve, float], Difference]
@@ -197,7 +196,7 @@ class _CurveComparison(NamedTuple):
 
 
 def _interpolate_accuracy(curve: Curve, time: float) -> Difference:
-    """Return the linearly interpolated accuracy; None before the first measurement."""
+    """Return the linearly interpolated accuracy, or None before the first measurement."""
     times, accuracies = curve
     if time < times[0]:
         return None
@@ -216,7 +215,7 @@ def _accuracy_after(curve: Curve, time: float) -> Difference:
 
 
 def _nearest_accuracy(curve: Curve, time: float) -> Difference:
-    """Return the accuracy of the nearest measurement; None before the first measurement."""
+    """Return the accuracy of the nearest measurement, or None before the first measurement."""
     times, accuracies = curve
     if time < times[0]:
         return None
@@ -224,9 +223,10 @@ def _nearest_accuracy(curve: Curve, time: float) -> Difference:
 
 
 def _compare_runs(first: Run, second: Run, comparison: _CurveComparison) -> Dict[str, Difference]:
-    """Return {clock: difference of the accuracies} at the end of the shorter run.
+    """Return the difference of the accuracies at the end of the shorter run, for each clock.
 
-    The clocks are epochs, updates and seconds. A difference is None if a run has no accuracy yet.
+    The clocks are epochs, updates and seconds. The difference is None if one of the runs has no
+    accuracy yet at that time.
     """
     differences: Dict[str, Difference] = {}
     for clock in CLOCKS:
@@ -240,7 +240,7 @@ def _compare_runs(first: Run, second: Run, comparison: _CurveComparison) -> Dict
 
 
 def _clock_readings(run: Run, clock: str, comparison: _CurveComparison) -> Sequence[float]:
-    """Return the run's epochs, updates or seconds, as ``clock`` says, after each epoch."""
+    """Return the reading of ``clock`` (epochs, updates or seconds) after each epoch of the run."""
     if clock == "epochs":
         return [float(number + 1) for number in range(len(run))]
     if clock == "updates":
@@ -252,7 +252,7 @@ RIGHT_COMPARISON = _CurveComparison(_interpolate_accuracy)
 
 
 def _matches_comparison(accuracy_at: Callable[[Curve, float], Difference], sign: float = 1.0) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the answer compares the runs by this rule."""
+    """Return a predicate that tests whether an answer used ``accuracy_at`` and ``sign``."""
     comparison = _CurveComparison(accuracy_at, sign=sign)
     return lambda first, second, got: _are_same_differences(got, _compare_runs(first, second, comparison))
 
@@ -261,7 +261,7 @@ def _uses_epoch_seconds(first: Run, second: Run, got: Any) -> bool:
     """Return whether the answer uses each epoch's seconds instead of the seconds since the start.
 
     If the seconds do not increase from epoch to epoch, the result depends on how the answer
-    searches. In this case, any value for "seconds" is accepted as this mistake.
+    searches them. In this case, any value for "seconds" is accepted as this mistake.
     """
     want, mistaken = (
         _compare_runs(first, second, comparison)
@@ -304,7 +304,7 @@ COMPARISON_MISTAKES: List[Mistake] = [
 
 
 def _random_run(random: Any) -> Run:
-    """Return a random run, whose accuracy may decrease between epochs."""
+    """Return a random run whose accuracy may decrease between epochs."""
     epochs, updates = int(random.randint(1, 7)), int(random.randint(3, 40))
     seconds = 0.5 * random.randint(1, 12, epochs)
     accuracies = 0.01 * np.sort(random.choice(90, epochs, replace=False))
@@ -334,7 +334,7 @@ def _format_number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, NUMBER_TYPES) else repr(value)
 
 
-# --- 03-3: the learning rate of every update, by the recipe of Goyal et al.
+# --- 03-3: the learning rate of every update, with the recipe of Goyal et al.
 
 
 Rates = List[float]
@@ -360,7 +360,7 @@ def check_learning_rates(answer: Callable[..., Iterable[float]]) -> None:
 
 
 class _ScheduledTraining(NamedTuple):
-    """The answer's arguments for one training run, and the right learning rates.
+    """The answer's arguments for one training run, and the expected learning rates.
 
     ``per_device``: images per device in a batch. ``base_lr``: the rate for one device. ``drops``:
     the epochs at which the rate drops to a tenth.
@@ -375,11 +375,11 @@ class _ScheduledTraining(NamedTuple):
     drops: Tuple[int, ...]
 
     def answer_arguments(self) -> Tuple[Any, ...]:
-        """Return the arguments of the answer."""
+        """Return the arguments to pass to the answer."""
         return (*self[:-1], list(self.drops))
 
     def describe(self) -> CaseText:
-        """Describe the run's sizes, rates and epochs in both languages, for messages."""
+        """Describe the run's sizes, rates and epochs in English and Japanese, for messages."""
         n, k, b, e, lr, warmup, drops = self.answer_arguments()
         return CaseText(
             f"{n} images, {count_in_english(k, 'device')} with {b} each, {count_in_english(e, 'epoch')}, base_lr "
@@ -396,16 +396,18 @@ class _ScheduledTraining(NamedTuple):
         rise: Callable[[int, int], float] = lambda update, steps: update / steps,
         lowered: "Callable[[_ScheduledTraining, int, int], int] | None" = None,
     ) -> Rates:
-        """Return the learning rate of each update, by default the right rates.
+        """Return the learning rate of each update. If no argument is given, the rates are right.
 
-        Each argument replaces a part of the recipe, as a mistake does.
+        Each argument replaces a part of the recipe, to compute the rates of a known mistake.
 
         Args:
             epoch_steps: a function that returns the number of updates per epoch.
             full_rate: a function that returns the rate after the warm-up.
             first_rate: a function that returns the rate at the start of the warm-up.
-            rise: a function of (update, steps) that returns the fraction of the warm-up that is done.
-            lowered: a function of (training, epoch, update) that returns the number of drops so far.
+            rise: a function that takes (update, steps) and returns the fraction of the warm-up that
+                is done.
+            lowered: a function that takes (training, epoch, update) and returns the number of drops
+                so far.
         """
         steps = epoch_steps(self) if epoch_steps else -(-self.images // (self.devices * self.per_device))
         top = full_rate(self) if full_rate else self.base_lr * self.devices
@@ -448,7 +450,7 @@ class _ScheduledTraining(NamedTuple):
 
 
 def _rate_mistake(en: str, ja: str, **changes: Any) -> Mistake:
-    """Return a mistake; ``changes``: wrong arguments of `_ScheduledTraining.learning_rates`."""
+    """Return the mistake of using the rates `_ScheduledTraining.learning_rates(**changes)`."""
     return lambda each, got: _are_same_rates(got, each.learning_rates(**changes)), en, ja
 
 
@@ -517,7 +519,7 @@ def _random_training(random: Any) -> _ScheduledTraining:
 
 
 def _are_same_rates(got: Any, want: Rates) -> bool:
-    """Return whether ``got`` is a list of the rates ``want``, up to rounding."""
+    """Return whether ``got`` is a list that equals ``want`` up to rounding errors."""
     if not isinstance(got, list) or len(got) != len(want):
         return False
     return all(isinstance(one, NUMBER_TYPES) for one in got) and np.allclose(
@@ -526,7 +528,7 @@ def _are_same_rates(got: Any, want: Rates) -> bool:
 
 
 def _describe_wrong_rates(training: _ScheduledTraining, got: Any, want: Rates) -> TextPair:
-    """Return the texts about the first wrong learning rate."""
+    """Describe the first wrong learning rate, in English and Japanese."""
     if not isinstance(got, list) or not all(isinstance(rate, NUMBER_TYPES) for rate in got):
         call = f"learning_rates({', '.join(map(str, training.answer_arguments()))})"
         raise wrong_return(got, call, "a list of numbers", "数のリスト")
@@ -543,7 +545,7 @@ def _describe_wrong_rates(training: _ScheduledTraining, got: Any, want: Rates) -
     )
 
 
-# --- 03-4: mean and variance of a batch from means and variances of its shards
+# --- 03-4: the mean and variance of a batch, computed from its shards' means and variances
 
 
 @exercise("03-4")
@@ -573,20 +575,20 @@ def check_combine(answer: Callable[..., Any]) -> None:
 
 
 class ShardCase:
-    """The values of a batch's shards, in two channels so that answers for one channel fail."""
+    """The values of a batch's shards. The two channels differ, so answers for one channel fail."""
 
     def __init__(self, shards: Sequence[Sequence[float]]) -> None:
-        # each shard is an array (pixels, 2), whose second channel is 10 - 2 * the first
+        # Each shard is an array of shape (pixels, 2). Its second channel is 10 - 2 * its first.
         self.parts = [np.stack([np.array(one), 10 - 2 * np.array(one)], axis=1) for one in shards]
         self.whole: Array = np.concatenate(self.parts)
 
     def statistics(self) -> Tuple[List[Array], List[Array], List[int]]:
-        """Return lists of the shards' means, variances and numbers of pixels."""
+        """Return three lists: the shards' means, variances and pixel counts."""
         means, variances = ([of(part, axis=0) for part in self.parts] for of in (np.mean, np.var))
         return means, variances, [len(part) for part in self.parts]
 
     def format_channel(self, channel: int) -> str:
-        """Return ``[0, 0] + [2, 2]``: the values of one channel of each shard."""
+        """Return one channel of all shards as text, such as ``[0, 0] + [2, 2]``."""
         return " + ".join(format_numbers(part[:, channel]) for part in self.parts)
 
 
@@ -606,7 +608,7 @@ def _to_two_channels(value: Any) -> Array:
 
 
 def _are_close(got: Array, want: Array) -> bool:
-    return bool(np.allclose(got, want, rtol=1e-4, atol=1e-5))  # wide enough for float32
+    return bool(np.allclose(got, want, rtol=1e-4, atol=1e-5))  # tolerances wide enough for float32
 
 
 class CombinedQuantity(NamedTuple):
@@ -617,7 +619,7 @@ class CombinedQuantity(NamedTuple):
     mistakes: Sequence[Mistake]
 
     def make_counterexample(self, result: AnswerResult, all_results: Sequence[AnswerResult]) -> Wrong:
-        """Return the counterexample of ``result``; ``all_results`` determine the mistake."""
+        """Return a counterexample for ``result``. The named mistake explains ``all_results``."""
         channel = int(np.argmax(np.abs(result.got - result.want)))
         shown, got, want = (result.case[0].format_channel(channel), result.got[channel], result.want[channel])
         return counterexample(
@@ -628,7 +630,7 @@ class CombinedQuantity(NamedTuple):
 
 
 def _matches_shard_formula(formula: Callable[..., Array]) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the result is formula(means, variances, counts)."""
+    """Return a predicate that tests whether the result is ``formula(means, variances, counts)``."""
     return lambda shards, got: _are_close(got, formula(*shards.statistics()))
 
 
@@ -662,10 +664,11 @@ VARIANCE = CombinedQuantity("variance", "分散", [
 ])  # fmt: skip
 
 
-# --- 03-5: the speedup of several devices, by a model of a step's time
+# --- 03-5: the speedup of several devices, computed with a model of the step time
 #
-# In the formulas, h, c and s are the milliseconds in which the host queues a step of one device, a
-# device computes, and the devices sum gradients. k is the number of devices.
+# In the formulas, h is the time in which the host queues a step of one device, c is the time in
+# which a device computes, and s is the time in which the devices sum gradients, all in
+# milliseconds. k is the number of devices.
 
 
 @exercise("03-5")
@@ -688,10 +691,10 @@ def check_speedup(answer: Callable[[float, float, float, int], float]) -> None:
 
 
 def _matches_speedup(formula: Callable[..., float]) -> Callable[..., bool]:
-    """Return a function that checks whether the result is that of ``formula``.
+    """Return a predicate that tests whether an answer returned the result of ``formula``.
 
-    The formula describes a known mistake. On one device, the formula may or may not include the
-    time for the gradient sum.
+    ``formula`` computes the speedup of a known mistake. On one device, the answer may or may not
+    include the time for the gradient sum.
     """
 
     def gives(host: float, compute: float, total: float, devices: int, got: Any) -> bool:

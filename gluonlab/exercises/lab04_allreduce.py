@@ -1,7 +1,7 @@
-"""The exercises of lab 04: schedules of collectives, their faults and costs.
+"""The exercises of lab 04: schedules of collectives, their errors and their costs.
 
-04-1: a reduce-scatter. 04-2: faults of schedules. 04-3 and 04-4: costs. 04-5: a ring allreduce by
-hand. 04-6: a cheap allreduce for the p3.16xlarge.
+04-1: a reduce-scatter. 04-2: errors in schedules. 04-3 and 04-4: costs. 04-5: a ring allreduce by
+hand. 04-6: a fast allreduce for the p3.16xlarge.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ TransferIndex = Tuple[int, int]  # (step, transfer in the step), both counted fr
 def _replace_transfer(name: str, schedule: Schedule, spot: TransferIndex, **changes: Any) -> Schedule:
     """Return a copy of the schedule in which ``changes`` replace fields of one transfer.
 
-    ``name``: the name of the copy. ``spot``: (step, index in the step) of the transfer.
+    ``name``: the name of the copy. ``spot``: the step of the transfer, and its index in the step.
     """
     steps = [list(step) for step in schedule.steps]
     steps[spot[0]][spot[1]] = steps[spot[0]][spot[1]]._replace(**changes)
@@ -140,7 +140,7 @@ def check_wrong_transfers(answer: Mapping[str, TransferIndex]) -> None:
 
 
 def _is_transfer_index(schedule: Schedule, spot: Any) -> bool:
-    """Return whether ``spot`` is (step, index in the step) of a transfer of the schedule."""
+    """Return whether ``spot`` is a pair (step, index in the step) that exists in the schedule."""
     pair = isinstance(spot, tuple) and len(spot) == 2
     if not pair or not all(isinstance(n, (int, np.integer)) for n in spot):
         return False
@@ -149,7 +149,7 @@ def _is_transfer_index(schedule: Schedule, spot: Any) -> bool:
 
 
 def _find_proof_failure(schedule: Schedule) -> Optional[TransferIndex]:
-    """Return (step, index in the step) for the transfer that `verify` rejects, or None."""
+    """Return (step, index in the step) of the transfer that `verify` rejects, or None."""
     try:
         verify(schedule)
     except ScheduleError as error:
@@ -162,7 +162,7 @@ def _find_proof_failure(schedule: Schedule) -> Optional[TransferIndex]:
 
 LENET = [180, 20, 25_000, 50, 102_400, 128, 1_280, 10]
 BUSIEST_LINK_CASES: List[Tuple[List[int], List[int], int]] = [  # sizes, owners, devices
-    ([2, 2, 2, 2], [0, 1, 2, 3], 4),  # with four devices, each mistake leads to a different number
+    ([2, 2, 2, 2], [0, 1, 2, 3], 4),  # each mistake leads to a different number in this case
     ([4, 2], [0, 1], 4),
     ([4], [0], 2),
     ([5], [0], 1),
@@ -190,7 +190,7 @@ def check_busiest_link(answer: Callable[[Sequence[int], Sequence[int], int], int
 
 
 def _owner_loads(sizes: Sequence[int], owners: Sequence[int], devices: int) -> List[int]:
-    """Return how many numbers each device sums: the total size of its parameters."""
+    """Return how many numbers each device sums, which is the total size of its parameters."""
     loads = [0] * devices
     for size, owner in zip(sizes, owners):
         loads[owner] += size
@@ -198,7 +198,7 @@ def _owner_loads(sizes: Sequence[int], owners: Sequence[int], devices: int) -> L
 
 
 def _matches_load_formula(formula: Callable[[List[int], int], float]) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the result is formula(loads, number of devices)."""
+    """Return a predicate that tests whether the result is ``formula(loads, devices)``."""
     return matches_formula(lambda sizes, owners, k: formula(_owner_loads(sizes, owners, k), k))
 
 
@@ -226,7 +226,7 @@ LINK_MISTAKES: List[Mistake] = [
 ]  # fmt: skip
 
 
-# Topologies, and the sizes in bytes to try.
+# Each case is a function that creates a topology, and the allreduce sizes to try, in bytes.
 TOPOLOGY_CASES: List[Tuple[Callable[[], Topology], List[float]]] = [
     (lambda: switch(4, 10e-6, 10e9), [1e3, 1e8]),
     (lambda: make_topology("p3.16xlarge"), [1e8, 1e3]),
@@ -255,7 +255,7 @@ def check_fastest(answer: Callable[[Topology, float], Schedule]) -> None:
                 f"{ranks} ランクの Schedule を返してください",
             )
         try:
-            verify(got)  # an incomplete schedule may be cheaper
+            verify(got)  # an incomplete schedule may be cheaper than all correct schedules
         except ScheduleError as error:
             raise counterexample(
                 f"{call_text} returned a schedule that is not a correct allreduce: {error}",
@@ -287,9 +287,9 @@ def check_fastest(answer: Callable[[Topology, float], Schedule]) -> None:
 
 
 class LinkCounter:
-    """The function ``send(piece, src, dst)``, with which an answer copies between devices.
+    """The function ``send(piece, src, dst)`` that an answer calls to copy between devices.
 
-    ``elements``: the number of elements that were sent from src to dst.
+    ``elements[src, dst]``: the number of elements that were sent from device src to device dst.
     """
 
     def __init__(self, ctxs: List[Any]) -> None:
@@ -297,7 +297,7 @@ class LinkCounter:
         self.elements: Counts[Tuple[int, int]] = Counter()
 
     def __call__(self, piece: Any, src: int, dst: int) -> Any:
-        """Copy ``piece``, an array on device ``src``, to device ``dst``; return the copy."""
+        """Return a copy on device ``dst`` of ``piece``, an array on device ``src``."""
         last, there = len(self.ctxs) - 1, all(one in range(len(self.ctxs)) for one in (src, dst))
         CaseText(*[f"send(piece, {src}, {dst})"] * 2).check_faults(
             (not there, f"devices go from 0 to {last}: is a `% len(arrays)` missing?",
@@ -315,7 +315,7 @@ def check_ring_allreduce(answer: Callable[[List[Any], LinkCounter], Any]) -> Non
     sizes = ((2, 2), (2, 4), (3, 3), (2, 5), (3, 7), (4, 4), (4, 10), (1, 3), (4, 1001))
     for seed, (devices, count) in enumerate(sizes):
         ctxs, rng = cpu_devices(devices), case_rng(seed)
-        # small whole numbers, whose sum is exact
+        # small whole numbers, so that their sum is exact
         initial = [rng.randint(-9, 10, count).astype("float32") for _ in ctxs]
         arrays, links = ([nd.array(part, ctx=ctx) for part, ctx in zip(initial, ctxs)], LinkCounter(ctxs))
         answer(list(arrays), links)
@@ -351,7 +351,7 @@ def _check_sums(case: CaseText, initial: List[Any], final: List[Any]) -> None:
 
 
 def _check_ring_links(case: CaseText, links: LinkCounter, devices: int, count: int) -> None:
-    """Raise Wrong unless each device sends only to the next one, and as much as in a ring."""
+    """Raise Wrong unless each device sends as much as in a ring, and only to the next device."""
     min_sent, max_sent = (2 * (devices - 1) * each for each in (count // devices, -(-count // devices)))
     sent = [0] * devices
     for (src, _), elements in links.elements.items():
@@ -380,7 +380,7 @@ def _check_ring_links(case: CaseText, links: LinkCounter, devices: int, count: i
     )  # fmt: skip
 
 
-# --- 04-6: an allreduce for the p3.16xlarge, cheaper than the best of the eight algorithms
+# --- 04-6: an allreduce for the p3.16xlarge that is faster than the best of the eight algorithms
 
 
 BEAT_THE_EIGHT = Puzzle("beat_the_eight()", make_topology("p3.16xlarge"), 1e8)
@@ -402,7 +402,7 @@ def cheapest_algorithm() -> Tuple[str, float]:
 
 
 def lower_bound_s() -> float:
-    """Return a lower bound on the cost of any schedule for this exercise, in seconds."""
+    """Return a lower bound, in seconds, on the time of any schedule for this exercise."""
     return find_lower_bound(BEAT_THE_EIGHT.topology).seconds(BEAT_THE_EIGHT.size_bytes)
 
 
@@ -434,7 +434,7 @@ def check_beat_the_eight(answer: Callable[[], Any]) -> AnswerCost:
 
 
 def _is_stored_schedule(schedule: Schedule) -> bool:
-    """Return whether gluonlab contains this schedule, up to renumbering its chunks."""
+    """Return whether gluonlab contains this schedule, possibly with its chunks in another order."""
     transfers = _count_transfers(schedule)
     return any(
         transfers == _count_transfers(stored)
@@ -443,7 +443,7 @@ def _is_stored_schedule(schedule: Schedule) -> bool:
 
 
 def _count_transfers(schedule: Schedule) -> "List[Counter[Tuple[int, int, str]]]":
-    """Return, for each step, the number of transfers by (src, dst, op)."""
+    """Return, for each step, the number of transfers with the same (src, dst, op)."""
     return [Counter((t.src, t.dst, t.op) for t in step) for step in schedule.steps]
 
 

@@ -1,7 +1,7 @@
-"""The exercises of lab 05: a network that is split over devices.
+"""The exercises of lab 05: a model that is split over devices.
 
-05-1 and 05-2: cuts between layers. 05-3: layers divided by units (tensor parallelism).
-05-4 to 05-6: pipelines.
+05-1 and 05-2: cuts between layers. 05-3: the units of layers, divided among devices (tensor
+parallelism). 05-4 to 05-6: pipelines.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from gluonlab.parallel.pipeline.verify_pipeline_schedule import peaks, verify
 
 
 def is_same_list(got: Any, want: Sequence[float]) -> bool:
-    """Return whether ``got`` is a list of the numbers ``want``, up to rounding."""
+    """Return whether ``got`` is a list that equals ``want`` up to rounding errors."""
     return (
         isinstance(got, list)
         and len(got) == len(want)
@@ -70,20 +70,20 @@ matches_list_formula = partial(matches_formula, same=is_same_list)
 def run_list_cases(
     answer: Callable[..., Any], cases: Sequence[Tuple[Any, ...]], want: Callable[..., Any]
 ) -> AnswerResults:
-    """Run the answer in every case and convert its results to lists."""
+    """Run the answer for every case, and convert its results to lists."""
     return run_cases(lambda *case: to_list(answer(*case)), cases, want)
 
 
 def check_lists(results: AnswerResults, mistakes: Sequence[Mistake], call: Callable[..., str]) -> None:
-    """Raise Wrong for the first result that is not the right list.
+    """Raise Wrong for the first result that is not the expected list.
 
-    ``call(*case)``: the text of the call in a case, for messages.
+    ``call(*case)`` returns the text of a case's call, for messages.
     """
 
     def describe(*arguments: Any) -> TextPair:
         """Return the texts of a counterexample.
 
-        ``arguments``: the arguments of the call, the answer's list, and the right list.
+        ``arguments``: the arguments of the call, the answer's list, and the expected list.
         """
         *case, got, want = arguments
         text, devices = call(*case), len(want)
@@ -146,32 +146,32 @@ def check_sent_bytes(answer: Callable[[List[int], List[int], int], Sequence[int]
 
 
 def _boundary_outputs(outputs: Sequence[int], cuts: Sequence[int], beyond: int = 0) -> List[int]:
-    """Return how many numbers per image cross each boundary between stages; 0 at both ends.
+    """Return how many numbers per image cross each stage boundary, with 0 at both ends.
 
-    ``outputs``: the number of outputs of each layer. ``beyond``: 1 simulates the mistake of using
-    the layer after a cut.
+    ``outputs``: the number of outputs of each layer. ``beyond``: 1 to simulate the mistake of using
+    the layer after each cut, or else 0.
     """
     return [0, *(outputs[cut - 1 + beyond] for cut in cuts), 0]
 
 
 def _sent_both_ways(each: float, edges: Sequence[float]) -> List[float]:
-    """Return what each stage sends to both neighbors: ``each`` times the sum at its two edges."""
+    """Return how much each stage sends: ``each`` times the sum of the numbers at its two edges."""
     return [each * (before + after) for before, after in zip(edges, edges[1:])]
 
 
 def _split_stages(outputs: Sequence[int], cuts: Sequence[int]) -> List[Sequence[int]]:
-    """Return, for each stage, how many outputs each of its layers has."""
+    """Return, for each stage, the number of outputs of each of its layers."""
     bounds = [0, *cuts, len(outputs)]
     return [outputs[begin:end] for begin, end in zip(bounds, bounds[1:])]
 
 
 def _forward_bytes(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
-    """Return how many bytes each stage sends in forward only."""
+    """Return how many bytes each stage sends in the forward pass alone."""
     return [FLOAT32_BYTES * images * after for after in _boundary_outputs(outputs, cuts)[1:]]
 
 
 def _own_output_bytes(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
-    """Return the bytes sent if, by mistake, each stage sends back its own output's gradient."""
+    """Return the bytes of a known mistake: each stage sends back the gradient of its own output."""
     output_bytes = [FLOAT32_BYTES * images * stage[-1] for stage in _split_stages(outputs, cuts)]
     return [size * ((n < len(cuts)) + (n > 0)) for n, size in enumerate(output_bytes)]
 
@@ -214,7 +214,7 @@ def check_balanced_cuts(answer: Callable[[LayerCosts, int], Sequence[int]]) -> N
         ([4, 3, 3, 4, 1, 3], 3),
         ([0.25, 0.5, 0.125, 0.25, 0.375], 3),
         ([2, 2, 2], 3),
-        ([9, 1, 1, 1], 3),  # the first layer determines the result, but three stages are required
+        ([9, 1, 1, 1], 3),  # the first layer determines the largest cost, but the answer must return three stages
         ([0, 0, 8, 0], 4),
         ([3, 0, 4], 1),
     ]
@@ -246,7 +246,7 @@ def check_balanced_cuts(answer: Callable[[LayerCosts, int], Sequence[int]]) -> N
 
 
 def _check_cuts(case: CaseText, got: Any, layers: int, stages: int) -> None:
-    """Raise Wrong unless ``got`` is a list of cuts of ``layers`` layers into ``stages`` stages."""
+    """Raise Wrong unless the cuts ``got`` divide ``layers`` layers into ``stages`` stages."""
     is_cut_list = isinstance(got, list) and all(
         isinstance(cut, (int, np.integer)) and not isinstance(cut, bool) for cut in got
     )
@@ -281,17 +281,17 @@ def _best_cuts(costs: LayerCosts, stages: int) -> List[int]:
 
 
 def _equal_count_cuts(costs: LayerCosts, stages: int) -> List[int]:
-    """Return cuts with equal numbers of layers per stage; the first stages may have one more."""
+    """Return cuts into stages of equal layer counts. The first stages may have one more layer."""
     each, extra = divmod(len(costs), stages)
     return [number * each + min(number, extra) for number in range(1, stages)]
 
 
 def _greedy_cuts(costs: LayerCosts, stages: int, after_exceeding: bool = False) -> Optional[List[int]]:
-    """Return the cuts from a greedy algorithm that fills one stage after the other.
+    """Return the cuts of a greedy algorithm that fills one stage after the other, or None.
 
-    Each stage gets layers up to an equal fraction of the total cost. ``after_exceeding``: whether
-    the layer that exceeds this fraction still belongs to the stage. Return None if there are too
-    few cuts for ``stages``.
+    Each stage receives layers up to an equal fraction of the total cost. ``after_exceeding``:
+    whether the layer that exceeds this fraction still belongs to the stage. The result is None if
+    the algorithm fills fewer than ``stages`` stages.
     """
     cuts: List[int] = []
     part, total = sum(costs) / stages, 0.0
@@ -341,7 +341,7 @@ def _explain_worse_cuts(results: Sequence[Any]) -> TextPair:
     )  # fmt: skip
 
 
-# --- 05-3: two dense layers whose units are divided among devices, with a single sum at the end
+# --- 05-3: two dense layers with their units divided among devices, and a single sum at the end
 
 
 PARAMETER_NAMES = ("w1", "b1", "w2", "b2")
@@ -357,14 +357,15 @@ class DenseLayers(NamedTuple):
     b2: Any  # (out,)
 
     def forward(self, x: Any) -> Any:
-        """Return the outputs (n, out) for inputs (n, in)."""
+        """Return the outputs, of shape (n, out), for inputs of shape (n, in)."""
         return np.maximum(x @ self.w1.T + self.b1, 0) @ self.w2.T + self.b2
 
 
 class _WrongSum(NamedTuple):
     """A case where the sum of the devices' results is wrong.
 
-    ``layers``: the whole layers. ``parts``: each device's layers in the answer. ``x``: the inputs.
+    ``layers``: the undivided layers. ``parts``: the answer's layers for each device.
+    ``x``: the inputs.
     """
 
     case: CaseText
@@ -376,7 +377,7 @@ class _WrongSum(NamedTuple):
     x: Any
 
     def is_first_bias_divided(self) -> bool:
-        """Return whether the sum is right after multiplying every b1 by the number of devices."""
+        """Return whether the sum is right if every b1 is multiplied by the number of devices."""
         undone = [part._replace(b1=self.devices * part.b1) for part in self.parts]
         return np.allclose(sum(part.forward(self.x) for part in undone), self.want, 1e-4, 1e-6)
 
@@ -419,19 +420,19 @@ def check_layer_parts(answer: Callable[..., Sequence[Part]]) -> None:
 
 
 def _random_layers(random: Any, inputs: int, hidden: int, outputs: int) -> DenseLayers:
-    """Return two random layers of these sizes."""
+    """Return two random layers of the given sizes."""
     return DenseLayers(
         random.normal(size=(hidden, inputs)),
         random.normal(size=hidden),
         random.normal(size=(outputs, hidden)),
-        1 + random.uniform(size=outputs),  # biases not near 0, so that an additional bias is noticed
+        1 + random.uniform(size=outputs),  # biases far from 0, so that an additional bias is noticed
     )
 
 
 def _read_parts(case: CaseText, given: Any, devices: int) -> List[DenseLayers]:
     """Convert the answer's result to the layers of each device.
 
-    Raises Wrong unless the result is a list of (w1, b1, w2, b2), one for each device.
+    Raises Wrong unless the result is a list with a tuple (w1, b1, w2, b2) for each device.
     """
     en = "a list with (w1, b1, w2, b2) for each device"
     ja = "デバイスごとの (w1, b1, w2, b2) を並べたリスト"
@@ -451,7 +452,7 @@ def _read_parts(case: CaseText, given: Any, devices: int) -> List[DenseLayers]:
 
 
 def _check_shapes(case: CaseText, parts: Sequence[DenseLayers], whole: DenseLayers) -> None:
-    """Raise Wrong unless each device's arrays have the shapes that its number of units implies."""
+    """Raise Wrong unless the shape of each device's arrays matches the device's number of units."""
     inputs, outputs = whole.w1.shape[1], whole.w2.shape[0]
     for device, part in enumerate(parts):
         units = len(part.w1) if part.w1.ndim else 0
@@ -469,7 +470,7 @@ def _check_shapes(case: CaseText, parts: Sequence[DenseLayers], whole: DenseLaye
 
 
 def _explain_wrong_shape(name: str, array: Any, part: DenseLayers, whole: DenseLayers, units: int) -> TextPair:
-    """Return the likely reason for a wrong shape; ``units``: the hidden units of this device."""
+    """Return the likely reason for a wrong shape. ``units``: the hidden units of this device."""
     hidden, outputs = whole.w1.shape[0], whole.w2.shape[0]
     expected_w2 = (outputs, units)
     has_few_rows = array.ndim == 2 and name == "w2" and array.shape[0] < outputs
@@ -532,8 +533,8 @@ def _explain_wrong_sums(wrong_sums: Sequence[_WrongSum]) -> TextPair:
 
 # --- 05-4 and 05-6: the idle fraction of each device in a pipeline, computed and measured
 #
-# In the formulas, f and b are the times of each stage's forward and backward of a microbatch, and m
-# is the number of microbatches.
+# In the formulas, f and b are lists: each stage's time for the forward pass and for the backward
+# pass of a microbatch. m is the number of microbatches.
 
 
 Times = List[float]
@@ -560,7 +561,7 @@ def check_idle_shares(answer: Callable[[Times, Times, int], Sequence[float]]) ->
 
 
 def _idle_shares(schedule: Callable[..., Any], forward: Times, backward: Times, microbatches: int) -> List[float]:
-    """Return the fraction of a step that each device is idle, by the pipeline cost model."""
+    """Return the fraction of a step in which each device is idle, computed with the cost model."""
     stages = len(forward)
     free_transfers = ((0.0, 0.0),) * (stages - 1)
     costs = Costs(tuple(forward), tuple(backward), free_transfers, (0.0,) * stages)
@@ -568,10 +569,10 @@ def _idle_shares(schedule: Callable[..., Any], forward: Times, backward: Times, 
 
 
 def _matches_step_time(step_formula: Callable[[Times, Times, int], float]) -> Callable[..., bool]:
-    """Return a function that checks whether idle fractions follow from ``step_formula(f, b, m)``.
+    """Return a predicate that tests whether an answer used the step time ``step_formula(f, b, m)``.
 
-    The formula returns a mistaken step duration. ``f``, ``b``: each stage's forward and backward
-    times. ``m``: the number of microbatches.
+    The formula returns the step time of a known mistake, and the idle fractions follow from it.
+    ``f``, ``b``: each stage's forward and backward times. ``m``: the number of microbatches.
     """
 
     def shares(forward: Times, backward: Times, microbatches: int) -> List[float]:
@@ -590,7 +591,7 @@ def _stage_times(forward: Times, backward: Times) -> List[float]:
 
 
 def _idle_shares_until_own_end(forward: Times, backward: Times, m: int) -> List[float]:
-    """Return idle fractions by a known mistake: a device's step ends with its last backward."""
+    """Return the idle fractions of a known mistake: each device's step ends after its own work."""
     forward_end = sum(forward) + (m - 1) * max(forward)
     remaining_stages = [backward[device:] for device in range(len(backward))]
     ends = [forward_end + sum(rest) + (m - 1) * max(rest) for rest in remaining_stages]
@@ -653,10 +654,10 @@ IDLE_MISTAKES: List[Mistake] = [
 
 
 class _DisturbedClock:
-    """A simulated clock, with a slow first run, and other programs that disturb runs.
+    """A simulated clock. The first run is slow, and other programs slow down later runs.
 
-    ``times``: the undisturbed seconds for each kind of work. ``reads``: the readings so far for
-    each kind.
+    ``times``: the undisturbed seconds of each function. ``reads``: the seconds that were returned
+    for each function so far.
     """
 
     def __init__(self, times: Dict[Callable[[], None], float], random: Any) -> None:
@@ -664,7 +665,7 @@ class _DisturbedClock:
         self.reads: Dict[Callable[[], None], List[float]] = {work: [] for work in times}
 
     def __call__(self, work: Callable[[], None]) -> float:
-        """Return the simulated seconds of one run of this work."""
+        """Return the simulated seconds of one run of ``work``."""
         if work not in self.reads:
             raise Wrong(
                 en="`seconds` was called with something other than `step` or a function of `alone`: pass the "
@@ -693,7 +694,7 @@ def check_measured_idle(answer: Callable[..., Sequence[float]]) -> None:
     clocks: List[_DisturbedClock] = []
 
     def run_answer_with_noisy_clock(step_s: float, alone_s: Times) -> Any:
-        """Run the answer with a simulated clock, which disturbs the given times."""
+        """Run the answer with a simulated clock that returns the given times or longer times."""
         works = [_make_work() for _ in range(1 + len(alone_s))]
         clock = _DisturbedClock(dict(zip(works, [step_s, *alone_s])), random)
         clocks.append(clock)
@@ -723,7 +724,7 @@ def _format_call(step_s: float, alone_s: Times) -> str:
 
 
 def _check_repeats(cases: Sequence[Tuple[float, Times]], clocks: Sequence[_DisturbedClock]) -> None:
-    """Raise Wrong if the answer timed the step or a device's own work fewer than five times."""
+    """Raise Wrong if the answer timed the step, or a device's own work, fewer than five times."""
     for case, clock in zip(cases, clocks):
         counts = [len(reads) for reads in clock.reads.values()]
         text = CaseText(_format_call(*case), _format_call(*case))
@@ -742,7 +743,7 @@ MeasuredFormula = Callable[[List[float], List[List[float]]], List[float]]
 def _matches_measured_formula(
     clocks: Sequence[_DisturbedClock], cases: Sequence[Tuple[float, Times]], formula: MeasuredFormula
 ) -> Callable[..., bool]:
-    """Return a predicate that recognizes a mistake: idle fractions computed with ``formula``."""
+    """Return a predicate that tests whether an answer used ``formula`` for the idle fractions."""
 
     def shares(step_s: float, alone_s: Times) -> List[float]:
         clock = clocks[list(cases).index((step_s, alone_s))]
@@ -785,7 +786,7 @@ MEASUREMENT_MISTAKES: List[Tuple[MeasuredFormula, str, str]] = [
 ]  # fmt: skip
 
 
-# --- 05-5: the order of a device's forwards and backwards in the schedule 1F1B
+# --- 05-5: the order of a device's forward and backward passes in a 1F1B schedule
 
 
 Order = List[Tuple[str, int]]
@@ -816,7 +817,7 @@ def check_one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]
 
 
 def _read_order(case: CaseText, given: Any) -> Order:
-    """Convert the answer's result to steps (op, microbatch). Raises Wrong for other values."""
+    """Convert the answer's result to a list of steps (op, microbatch), or raise Wrong."""
     en = 'a list of ("forward", microbatch) and ("backward", microbatch)'
     ja = '("forward", マイクロバッチ) と ("backward", マイクロバッチ) のリスト'
     order, steps = to_list(given), []
@@ -831,9 +832,10 @@ def _read_order(case: CaseText, given: Any) -> Order:
 
 
 def _check_device_order(case: CaseText, order: Order, microbatches: int) -> None:
-    """Raise Wrong if one device's steps are wrong regardless of the other devices.
+    """Raise Wrong if a device's steps are wrong, regardless of the steps of other devices.
 
-    Each microbatch must go forward once and then backward once, in order of its number.
+    The device must run one forward pass and then one backward pass for each microbatch, and must
+    process the microbatches in the order of their numbers.
     """
     done = dict.fromkeys(JAPANESE_NAMES, 0)
     for place, (op, microbatch) in enumerate(order):
@@ -876,14 +878,14 @@ def _check_no_deadlock(case: CaseText, schedule: PipelineSchedule) -> None:
 
 
 def _next_computation(program: Sequence[Instruction], waiting: Instruction) -> Instruction:
-    """Return the first forward or backward at or after the instruction that waits."""
+    """Return the first forward or backward pass at or after the instruction that waits."""
     remaining = program[list(program).index(waiting) :]
     steps = [one for one in (*remaining, *program) if one.op in JAPANESE_NAMES]
     return steps[0]
 
 
 def _check_memory(case: CaseText, schedule: PipelineSchedule) -> None:
-    """Raise Wrong if a device keeps activations for more microbatches than in 1F1B."""
+    """Raise Wrong if a device keeps the activations of more microbatches than with 1F1B."""
     for device, kept in enumerate(peaks(schedule)):
         needed = min(schedule.devices - device, schedule.microbatches)
         if kept > needed:

@@ -1,7 +1,7 @@
 """The exercises of lab 06: training memory, gradient accumulation, and GPU numbers.
 
-06-1 and 06-6: memory. 06-2 and 06-3: gradient accumulation. 06-4: the physical GPU that
-a process means by gpu:0 (CUDA_VISIBLE_DEVICES). 06-5: rounds of microbatches.
+06-1 and 06-6: memory. 06-2 and 06-3: gradient accumulation. 06-4: CUDA_VISIBLE_DEVICES, and the
+physical GPU of gpu:0. 06-5: rounds of microbatches.
 """
 
 from __future__ import annotations
@@ -44,7 +44,11 @@ def check_training_bytes(answer: Callable[..., int]) -> None:
 
 
 def _bytes_by(formula: Callable[[int, int, int, int], int]) -> Callable[..., int]:
-    """Return a function of a case: formula(parameters, activations of an image, images, states)."""
+    """Return a function that computes the bytes of a case with ``formula``.
+
+    The arguments of ``formula`` are the numbers of parameters, activations per image, images, and
+    optimizer states per parameter.
+    """
     return lambda shapes, kept, n, s: formula(sum(map(math.prod, shapes)), sum(kept), n, s)
 
 
@@ -74,7 +78,8 @@ TRAINING_BYTES_MISTAKES = explain.formula_mistakes(explain.matches_formula, [
 @exercise("06-6")
 def check_largest_batch(answer: Callable[[Callable[[int], int], int, int], int]) -> None:
     """Find the largest batch that fits, with only a few calls."""
-    # Bytes: fixed, and for each (incomplete) block of images. Images in a block. Budget. Most images.
+    # A case is (fixed bytes, bytes per block of images, images per block, budget, largest batch). A
+    # partial block needs as many bytes as a full block.
     cases = [(10, 1, 1, 15, 8), (10, 1, 1, 10, 8), (10, 1, 1, 18, 8), (10, 1, 1, 1000, 8), (10, 5, 1, 14, 8)]
     cases += [(10, 1, 1, 21, 1), (0, 7, 1, 6999, 10**6)]
     randint = case_rng(6).randint
@@ -86,7 +91,7 @@ def check_largest_batch(answer: Callable[[Callable[[int], int], int, int], int])
 
 
 def _check_batch_search(answer: Callable[..., Any], fixed: int, each: int, block: int, budget: int, limit: int) -> None:
-    """Raise Wrong unless the answer finds the largest batch and tries only a few sizes."""
+    """Raise Wrong unless the answer finds the largest batch with only a few calls of ``memory``."""
     sizes_asked: List[int] = []
 
     def memory(images: int) -> int:
@@ -135,16 +140,16 @@ def check_accumulate(answer: Callable[..., Any]) -> None:
         softmax.check_updates(answer, sizes, parts, softmax.explain_wrong_update, as_even=True)
 
 
-# --- 06-3: microbatches of sentences, whose loss is the mean over all words except padding
+# --- 06-3: microbatches of sentences; the loss is the mean over all words except padding
 
 
-Array = Any  # of numpy
-Cut = Callable[[int, int], Iterable[Tuple[int, int]]]  # (sentences, microbatches) -> their bounds
+Array = Any  # np.ndarray
+Cut = Callable[[int, int], Iterable[Tuple[int, int]]]  # (sentences, microbatches) -> bounds of the microbatches
 CUT_RULES: Tuple[Cut, ...] = (shard_bounds, softmax.cut_larger_last, softmax.cut_rest_last)
 
 
 class _Microbatch(NamedTuple):
-    """A part of a batch: its words and sentences, and the gradient of its total loss."""
+    """A microbatch: how many words and sentences it has, and the gradient of its total loss."""
 
     words: int
     sentences: int
@@ -153,7 +158,7 @@ class _Microbatch(NamedTuple):
 
 
 class _SentenceBatch(NamedTuple):
-    """A batch of sentences to cut into ``parts`` microbatches. ``lengths``: words per sentence."""
+    """A batch of sentences for ``parts`` microbatches. ``lengths``: the words of each sentence."""
 
     lengths: Tuple[int, ...]
     parts: int
@@ -166,14 +171,14 @@ class _SentenceBatch(NamedTuple):
 
     @property
     def arrays(self) -> Tuple[Array, Array, Array]:
-        """Random inputs (sentences, positions, FEATURES), labels, and a mask with 0 for padding."""
+        """Inputs of shape (sentences, positions, FEATURES), labels, and a mask (0 for padding)."""
         real = (np.arange(max(self.lengths)) < np.array(self.lengths)[:, None]).astype("float32")
         random = case_rng([6, self.seed])
         x = random.normal(0, 1, (*real.shape, FEATURES)).astype("float32")
         return x, random.randint(0, CLASSES, real.shape).astype("float32"), real
 
     def microbatches(self, cut: Cut) -> List[_Microbatch]:
-        """Return the microbatches that have words. ``cut``: one of CUT_RULES."""
+        """Return the microbatches that contain words. ``cut``: one of CUT_RULES."""
         (x, y, real), found = self.arrays, []
         for a, b in cut(len(self.lengths), self.parts):
             part_words = x[a:b][real[a:b] > 0], y[a:b][real[a:b] > 0].astype(int)
@@ -183,7 +188,7 @@ class _SentenceBatch(NamedTuple):
 
 
 class _SentenceUpdate(NamedTuple):
-    """The parameters after the answer's update, its forward calls and its number of updates."""
+    """The parameters after an answer's update, its forward calls, and its number of updates."""
 
     params: LayerParams
     recorder: ForwardRecorder
@@ -195,7 +200,8 @@ def check_accumulate_means(answer: Callable[..., Any]) -> None:
     """Make an update with the mean over all words, from microbatches that have their own means."""
     cases = [((4, 4), 1), ((4, 4), 2), ((5, 1), 2), ((3, 6, 1), 2), ((2, 2, 0, 0), 2)]
     cases += [((6, 1, 4, 2, 5, 1, 3), 3), ((0, 3, 0, 5), 4), ((1, 7, 2), 3), ((2, 9, 4, 4), 2)]
-    # for answers with parts of 1, 1, 3 or 2, 2, 2 sentences, which are not even
+    # These cases detect answers with uneven parts of 1, 1 and 3 sentences, or with 3 parts instead
+    # of 4.
     cases += [((3, 5, 2, 4, 1), 3), ((4, 2, 6, 1, 3, 2), 4)]
     cases += extra_cases(3, lambda random: (tuple(map(int, random.randint(1, 9, 6))), 4), 6)
     batches = [(_SentenceBatch(lengths, parts, seed),) for seed, (lengths, parts) in enumerate(cases)]
@@ -206,10 +212,10 @@ def check_accumulate_means(answer: Callable[..., Any]) -> None:
 
 
 def _check_forward_calls(batch: _SentenceBatch, recorder: ForwardRecorder) -> None:
-    """Raise Wrong unless there was one forward call per microbatch, as evenly sized as possible."""
+    """Raise Wrong unless there was one forward call per microbatch, with the right sizes."""
     count, parts, sizes = len(batch.lengths), batch.parts, recorder.batch_sizes
     allowed, least = math.ceil(count / parts), count // parts
-    all_have_words = len(batch.microbatches(shard_bounds)) == parts  # the answer may skip those without
+    all_have_words = len(batch.microbatches(shard_bounds)) == parts  # the answer may skip parts without words
     en = f"the update of {count} sentences in {explain.count_in_english(parts, 'microbatch', 'es')} is right, but"
     ja = f"{count} 文を {parts} 個のマイクロバッチにした更新は正しいのですが、"
     check_faults(
@@ -229,7 +235,7 @@ def _run_training(answer: Callable[..., Any], batch: _SentenceBatch) -> _Sentenc
     [ctx] = cpu_devices(1)
     net = softmax.make_net(softmax.initial_params(), [ctx], "add", flatten=False)
     x, y, real = (nd.array(each, ctx=ctx) for each in batch.arrays)
-    with autograd.record():  # leaves gradients, as the previous batch does
+    with autograd.record():  # leave gradients in the network, as a previous batch would
         old_loss = net(x[:1]).sum()
     old_loss.backward()
     recorder, trainer = ForwardRecorder(net), softmax.make_trainer(net)
@@ -238,7 +244,7 @@ def _run_training(answer: Callable[..., Any], batch: _SentenceBatch) -> _Sentenc
 
 
 def mean_loss(scores: nd.NDArray, labels: nd.NDArray, real: nd.NDArray) -> nd.NDArray:
-    """Return the mean loss over the positions where ``real`` is 1; nan if there are none."""
+    """Return the mean loss over the positions with ``real`` = 1, or nan if there are none."""
     losses = gluon.loss.SoftmaxCrossEntropyLoss()(scores.reshape((-1, CLASSES)), labels.reshape((-1,)))
     return (losses * real.reshape((-1,))).sum() / real.sum()
 
@@ -252,10 +258,11 @@ def _right_params(batch: _SentenceBatch, cut: Cut = shard_bounds) -> LayerParams
 
 
 def _params_by(weight: Weight, old_gradients: Callable[[_SentenceBatch], float] = lambda _: 0) -> Formula:
-    """Return a function (batch, cut) -> parameters after an update by a weighted sum of the losses.
+    """Return a function (batch, cut) that computes the parameters after a weighted update.
 
-    ``weight(batch, part)``: the weight of a microbatch's losses. ``old_gradients(batch)``: the
-    weight of the gradients left over from the previous batch.
+    The update subtracts a weighted sum of gradients. ``weight(batch, part)``: the weight of a
+    microbatch's gradient. ``old_gradients(batch)``: the weight of the gradients that the previous
+    batch left.
     """
 
     def params(batch: _SentenceBatch, cut: Cut) -> LayerParams:
@@ -316,7 +323,7 @@ MEAN_MISTAKES: List[explain.Mistake] = [
 
 
 def _describe_update(batch: _SentenceBatch, got: _SentenceUpdate, want: LayerParams) -> TextPair:
-    """Return the texts about a wrong update: how far the weights moved."""
+    """Describe a wrong update by the distance that the weights moved, in English and Japanese."""
     moved, expected = (softmax.weight_distance(each, softmax.initial_params()) for each in (got.params, want))
     words = ", ".join(map(str, batch.lengths))
     return (
@@ -389,7 +396,7 @@ def check_microbatch_rounds(answer: Callable[[int, int, int], Rounds]) -> None:
 
 
 def _check_round_parts(case: CaseText, got: Rounds, images: int) -> None:
-    """Check that each image is in one part, no part is empty, and no device has two per round."""
+    """Raise Wrong unless each image is in one part and no device has two parts in a round."""
     use_counts, outside_parts = np.zeros(images, int), []
     for number, parts in enumerate(got):
         case.check_faults(
@@ -413,7 +420,7 @@ def _check_round_parts(case: CaseText, got: Rounds, images: int) -> None:
 
 
 def _check_device_shares(case: CaseText, got: Rounds, images: int, devices: int, microbatches: int) -> None:
-    """Check that the images are divided evenly among the devices, and then among the rounds.
+    """Raise Wrong unless the images are divided evenly, first by device and then by round.
 
     In each round, all devices that have images left must work.
     """

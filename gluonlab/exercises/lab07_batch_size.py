@@ -1,7 +1,7 @@
-"""The exercises of lab 07: batch size, steps to a target accuracy, learning rates, and time.
+"""The exercises of lab 07: batch sizes, steps to a target accuracy, learning rates, and time.
 
-07-1: training until a target is reached. 07-2: the median of several seeds. 07-3: the critical
-batch size. 07-4: tuning the learning rate. 07-5: momentum. 07-6: the cheapest number of devices.
+07-1: training up to a target. 07-2: the median of several seeds. 07-3: the critical batch size.
+07-4: learning rate tuning. 07-5: momentum. 07-6: the cheapest number of devices.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ from gluonlab.exercises.softmax_regression import (
     read_params,
 )
 
-# --- 07-1: training on k devices with k times the batch and the rate, until a target is reached
+# --- 07-1: training to a target on k devices, with k times the batch size and the learning rate
 
 
-EXTRA_QUESTIONS = 3  # more calls of `good_enough` than needed, before the answer is stopped
+EXTRA_QUESTIONS = 3  # how many unnecessary calls of `good_enough` are allowed before the answer is stopped
 
 
 class TooManyQuestions(BaseException):
-    """Ends an answer that trains for too long. Not an Exception, which an answer might catch."""
+    """Stops an answer that trains too long. An ``except Exception`` does not catch this error."""
 
 
 class TargetQuestions:
-    """Provides ``good_enough``, which the answer calls after each step: "is the target reached?"
+    """Provides ``good_enough``. The answer calls this function after each step.
 
-    The function returns True from call number ``good_after`` on. ``limit``: the largest number of
-    steps. ``values``: returns the current parameters. ``params_seen``: the parameters at each call.
+    It returns True from call number ``good_after`` on. ``limit``: the largest number of steps.
+    ``values()`` returns the current parameters. ``params_seen``: the parameters at each call.
     """
 
     def __init__(self, good_after: int, limit: int, values: Callable[[], Any]) -> None:
@@ -81,7 +81,7 @@ class TargetQuestions:
 
 
 class ImageCountingLoss(gluon.loss.SoftmaxCrossEntropyLoss):  # type: ignore[misc]
-    """Softmax cross entropy. ``images``: the number of images on each device so far."""
+    """Softmax cross-entropy loss. ``images``: the number of images on each device so far."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,10 +93,11 @@ class ImageCountingLoss(gluon.loss.SoftmaxCrossEntropyLoss):  # type: ignore[mis
 
 
 class TrainingCase(NamedTuple):
-    """A training run on ``k`` devices with ``b`` images per device and step.
+    """A training run on ``k`` devices, with ``b`` images per device in each step.
 
     ``lr``: the learning rate for one device. ``images``: the number of training images.
-    ``good_after``: the step that reaches the target. ``limit``: the largest number of steps.
+    ``good_after``: the step that reaches the target. ``limit``: the largest allowed number of
+    steps.
     """
 
     k: int
@@ -117,7 +118,7 @@ class TrainingCase(NamedTuple):
         return random_batches([self.images])[0]
 
     def describe(self) -> CaseText:
-        """Describe the devices, batch, learning rate and limits in both languages, for messages."""
+        """Describe the devices, batch, learning rate and limits in English and Japanese."""
         after = self.good_after
         good, good_ja = f"good enough after {after} steps", f"{after} ステップ"
         if self.good_after > self.limit:
@@ -136,7 +137,7 @@ class TrainingAnswer(NamedTuple):
     returned: Any
     params_by_step: List[LayerParams]
     devices_differ: bool  # whether the final parameters differ between devices
-    idle_devices: List[int]  # numbers of devices whose images never reached the loss
+    idle_devices: List[int]  # the indices of devices that computed no loss
 
 
 @exercise("07-1")
@@ -153,7 +154,7 @@ def check_train_until(answer: Callable[..., Any]) -> None:
     random = case_rng(71)
     for _ in range(3):
         k, b, limit = (int(random.randint(*ends)) for ends in ((2, 4), (2, 6), (4, 9)))
-        # whole batches, and perhaps a last batch with an image for each device
+        # full batches, and sometimes a last batch with at least one image for each device
         images = int(random.randint(1, 4) * k * b + random.choice([0, *range(k, k * b)]))
         lr, good = 2.0 ** -int(random.randint(2, 5)), int(random.randint(2, limit + 3))
         runs.append(TrainingCase(k, b, lr, images, good, limit))
@@ -196,21 +197,23 @@ def _simulate_training(
     wraps: Optional[bool] = None,
     of_means: Optional[Callable[[int, int], Sequence[Any]]] = None,
 ) -> List[LayerParams]:
-    """Simulate training, by default without mistakes; return the parameters after each step.
+    """Simulate training, and return the parameters after each step.
 
-    Each keyword argument simulates a mistake.
+    By default, the training is correct. Each keyword argument simulates a mistake.
 
     Args:
         run: the training run.
         count: the number of steps.
         lr: a different learning rate.
-        size: a different size of the whole batch.
+        size: a different size of the batch over all devices.
         ragged: whether to use the last batch of an epoch if it is smaller.
-        divisor: a function from the batch's size to the number that divides the gradient.
-        wraps: None: the last batch of an epoch is smaller. True or False: it is filled up with the
-            first images, and the next batch begins after them (True) or with image 0 (False).
-        of_means: a function (images, devices) -> bounds of the devices' shards. If given, the update
-            uses the average of the shards' mean gradients instead of the mean over the batch.
+        divisor: a function that takes the batch size and returns the divisor of the gradient sum.
+        wraps: None leaves the last batch of an epoch smaller. True and False fill this batch up
+            with the first images. The next batch then starts after these images (True) or with
+            image 0 (False).
+        of_means: a function that takes (images, devices) and returns the bounds of the shards. If
+            given, the update uses the average of the shards' mean gradients instead of the mean
+            over the batch.
     """
     size, lr = size or run.k * run.b, run.k * run.lr if lr is None else lr
     images, labels = run.batch
@@ -233,7 +236,7 @@ def _simulate_training(
 
 
 def _step_by_mean_of_means(values: LayerParams, part: Batch, lr: float, cuts: Sequence[Any]) -> LayerParams:
-    """Return the parameters after a step with the average of the shards' mean gradients.
+    """Return the parameters after a step that uses the average of the shards' mean gradients.
 
     ``part``: the images and labels of the step. ``cuts``: (begin, end) of each shard.
     """
@@ -254,14 +257,14 @@ def _are_close_params(got: Any, want: Sequence[LayerParams]) -> bool:
 
 
 def _matches_training(**change: Callable[[TrainingCase], Any]) -> Callable[..., bool]:
-    """Return a function that checks whether an answer trained with a certain mistake.
+    """Return a predicate that tests whether an answer trained with a certain mistake.
 
-    ``change``: a function for each argument of `_simulate_training` that the mistake changes. It
-    returns the argument's value in a case.
+    ``change``: the arguments of `_simulate_training` that the mistake changes. Each is given as a
+    function that takes the run and returns the argument's value.
     """
 
     def gives(run: TrainingCase, got: TrainingAnswer) -> bool:
-        """Return whether the parameters are those of a training run with this mistake."""
+        """Return whether training with this mistake leads to the answer's parameters."""
         changed = {name: value(run) for name, value in change.items()}
         if changed.get("ragged") is False and run.images < run.k * run.b:
             return False
@@ -321,7 +324,7 @@ TRAINING_MISTAKES: List[Mistake] = [
 def _check_training(run: TrainingCase, got: TrainingAnswer, want: List[LayerParams], rest: AnswerResults) -> None:
     """Raise Wrong unless the answer trained correctly.
 
-    ``rest``: this and all later results, in which `find_mistake` looks for a known mistake.
+    ``rest``: this result and all later results. `find_mistake` looks for a known mistake in them.
     """
     case = run.describe()
     if not got.params_by_step:
@@ -367,7 +370,7 @@ def _check_training(run: TrainingCase, got: TrainingAnswer, want: List[LayerPara
         )  # fmt: skip
 
 
-# --- 07-2: the steps to a target of the median seed; some seeds never reach it
+# --- 07-2: the steps that the median seed needs to reach a target
 
 
 Curve = List[Tuple[int, float]]  # (steps, validation accuracy) at each measurement
@@ -393,7 +396,7 @@ def check_median_steps(answer: Callable[..., Any]) -> None:
         cases.append((seeds, round(float(random.uniform(0.5, 0.9)), 2)))
 
     def describe(curves: List[Curve], target: float, got: Any, want: Optional[float]) -> TextPair:
-        """Return the texts about a wrong median of steps."""
+        """Describe a wrong median number of steps, in English and Japanese."""
         texts = wrong_result_texts(f"median_steps({curves}, {target})", repr(got), want)
         if isinstance(got, NUMBER_TYPES) and math.isinf(got):
             none = "return None if there is no number", "数がないときは None を返してください"
@@ -405,7 +408,7 @@ def check_median_steps(answer: Callable[..., Any]) -> None:
 
 
 def _random_curve(random: Any) -> Curve:
-    """Return a random curve of accuracies: noisy, and rising toward a value from 0.4 to 1."""
+    """Return a random, noisy accuracy curve that rises toward a value from 0.4 to 1."""
     step, right, top, points = 0, 0.1, random.uniform(0.4, 1.0), []
     for _ in range(random.randint(3, 7)):
         step += int(random.randint(1, 20))
@@ -419,7 +422,7 @@ def _first_step_at_target(curve: Curve, target: float) -> float:
 
 
 def _step_of_lasting_target(curve: Curve, target: float) -> float:
-    """Return the first step after which the accuracy stays at or above the target, or infinity."""
+    """Return the first step from which the accuracy stays at or above the target, or infinity."""
     step = math.inf
     for at, right in reversed(curve):
         if right < target:
@@ -429,7 +432,7 @@ def _step_of_lasting_target(curve: Curve, target: float) -> float:
 
 
 def _interpolate_step(curve: Curve, target: float) -> float:
-    """Return the linearly interpolated step at which the curve reaches the target."""
+    """Return the linearly interpolated step at which the curve reaches the target, or infinity."""
     previous: "Optional[Tuple[int, float]]" = None
     for step, right in curve:
         if right >= target:
@@ -447,13 +450,13 @@ def _is_same_steps(got: Any, want: Optional[float]) -> bool:
 
 
 def _matches_steps_formula(formula: Callable[[List[Curve], float], Any]) -> Callable[..., bool]:
-    """Return a function that checks whether the result is ``formula(curves, target)``.
+    """Return a predicate that tests whether the result is ``formula(curves, target)``.
 
-    The formula is that of a known mistake.
+    ``formula`` computes the result of a known mistake.
     """
 
     def gives(curves: List[Curve], target: float, got: Any) -> bool:
-        """Return whether ``got`` is the formula's number of steps."""
+        """Return whether ``got`` is the number of steps that the formula returns."""
         try:
             return _is_same_steps(got, formula(curves, target))
         except (ValueError, IndexError):  # the formula has no value if no seed reaches the target
@@ -465,10 +468,10 @@ def _matches_steps_formula(formula: Callable[[List[Curve], float], Any]) -> Call
 def _average_over_seeds(
     step_of: Callable[[Curve, float], float], average: Callable[[List[float]], float] = median
 ) -> Callable[[List[Curve], float], Any]:
-    """Return a function (curves, target) -> ``average`` of all seeds' steps.
+    """Return a function (curves, target) that averages the steps of all seeds.
 
-    ``step_of(curve, target)``: the steps of one seed. The function returns None if the average is
-    infinite.
+    ``step_of(curve, target)`` returns the steps of one seed. ``average`` averages the steps of all
+    seeds. The function returns None if the average is infinite.
     """
 
     def steps(curves: List[Curve], target: float) -> Optional[float]:
@@ -479,12 +482,12 @@ def _average_over_seeds(
 
 
 def _steps_of_seeds_at_target(curves: List[Curve], target: float) -> List[float]:
-    """Return the first step at the target, for each seed that reaches the target."""
+    """Return the first step at the target for each seed that reaches the target."""
     return [step for step in (_first_step_at_target(curve, target) for curve in curves) if math.isfinite(step)]
 
 
 def _average_over_seeds_at_target(average: Callable[[List[float]], float]) -> Callable[[List[Curve], float], Any]:
-    """Return a function (curves, target) -> average steps of the seeds that reach the target.
+    """Return a function (curves, target) that averages the steps of seeds that reach the target.
 
     The function returns None if no seed reaches the target.
     """
@@ -497,7 +500,7 @@ def _average_over_seeds_at_target(average: Callable[[List[float]], float]) -> Ca
 
 
 def _number_measurements(curve: Curve, first: int) -> Curve:
-    """Return the curve with measurement numbers, counted from ``first``, in place of steps."""
+    """Return the curve with measurement numbers, counted from ``first``, instead of steps."""
     return [(number, right) for number, (_, right) in enumerate(curve, first)]
 
 
@@ -546,13 +549,14 @@ MEDIAN_MISTAKES = formula_mistakes(_matches_steps_formula, [
 
 # --- 07-3: the critical batch size, from the steps to a target
 #
-# The curve is steps = a + b / size = a * (1 + critical / size): a is the fewest steps, b the images
-# of the smallest batches, and b / a the critical batch size. In the formulas below, n is the array
-# of batch sizes, and s the array of measured steps. A fit is (a, b / a).
+# The curve is steps = a + b / size = a * (1 + critical / size). a is the fewest steps, b is the
+# number of images that the smallest batches need, and b / a is the critical batch size. In the
+# formulas below, n is the array of batch sizes, and s is the array of measured steps. A fit is (a,
+# b / a).
 
 
 FIT_ROUNDS = 30  # rounds of iterative fits
-FIT_TOLERANCE = 1e-3  # relative; wide enough for answers that fit iteratively
+FIT_TOLERANCE = 1e-3  # relative tolerance, wide enough for answers that fit iteratively
 
 CurveFit = Tuple[float, float]
 
@@ -576,7 +580,7 @@ def check_critical_batch(answer: Callable[..., Any]) -> None:
         cases.append(([2**size for size in sizes], steps))
 
     def describe(sizes: List[int], steps: List[float], got: Any, want: CurveFit) -> TextPair:
-        """Return the texts about a wrong fit."""
+        """Describe a wrong fit, in English and Japanese."""
         call = f"critical_batch({sizes}, [{', '.join(f'{each:g}' for each in steps)}])"
         if not (isinstance(got, tuple) and len(got) == 2):
             raise wrong_return(got, call, "two numbers, (fewest, critical)", "2 つの数 (fewest, critical) ")
@@ -587,7 +591,7 @@ def check_critical_batch(answer: Callable[..., Any]) -> None:
 
 
 def _to_two_floats(value: Any) -> Any:
-    """Convert two numbers to floats; return other values unchanged."""
+    """Convert two numbers to floats. Return other values unchanged."""
     try:
         first, second = value
         return float(first), float(second)
@@ -596,16 +600,16 @@ def _to_two_floats(value: Any) -> Any:
 
 
 def _fit_line(sizes: Any, steps: Any, weights: Any) -> CurveFit:
-    """Return (a, b) of the curve steps = a + b / size, fitted by weighted least squares."""
+    """Fit the curve steps = a + b / size by weighted least squares, and return (a, b)."""
     columns = np.stack([weights, weights / sizes], axis=1)
     (a, b), *_ = np.linalg.lstsq(columns, weights * steps, rcond=None)
     return float(a), float(b)
 
 
 def _fit_curve(sizes: Sequence[float], steps: Sequence[float], power: float = 1.0) -> CurveFit:
-    """Return (fewest steps, critical batch size), fitted by weighted least squares.
+    """Fit the curve by weighted least squares, and return (fewest steps, critical batch size).
 
-    The weights are ``steps**-power``; a power of 1 is right.
+    The weights are ``steps**-power``. A power of 1 is right, and other powers are mistakes.
     """
     n, s = np.asarray(sizes, float), np.asarray(steps, float)
     a, b = _fit_line(n, s, s**-power)
@@ -618,9 +622,9 @@ def _is_close_fit(got: Any, want: Any) -> bool:
 
 
 def _matches_fit(formula: Callable[[Any, Any], Optional[CurveFit]]) -> Callable[..., bool]:
-    """Return a function that checks whether the result is ``formula(sizes, steps)``.
+    """Return a predicate that tests whether the result is ``formula(sizes, steps)``.
 
-    The formula is that of a known mistake.
+    ``formula`` computes the result of a known mistake.
     """
 
     def gives(sizes: List[int], steps: List[float], got: Any) -> bool:
@@ -631,7 +635,7 @@ def _matches_fit(formula: Callable[[Any, Any], Optional[CurveFit]]) -> Callable[
 
 
 def _fit_relative_to_curve(n: Any, s: Any) -> CurveFit:
-    """Return the fit that minimizes the squares of measured / fitted steps - 1, by Gauss-Newton."""
+    """Return the fit that minimizes the squares of measured / fitted steps - 1 (Gauss-Newton)."""
     x = np.stack([np.ones(len(n)), 1 / n], axis=1)
     curve = np.array(_fit_line(n, s, 1 / s))
     for _ in range(FIT_ROUNDS):
@@ -641,7 +645,7 @@ def _fit_relative_to_curve(n: Any, s: Any) -> CurveFit:
 
 
 def _fit_reweighted(n: Any, s: Any) -> CurveFit:
-    """Return the last of a series of fits, each weighted by 1 / steps of the previous fit."""
+    """Fit repeatedly, with the weights 1 / (steps of the previous fit), and return the last fit."""
     a, b = _fit_line(n, s, 1 / s)
     for _ in range(FIT_ROUNDS):
         a, b = _fit_line(n, s, 1 / (a + b / n))
@@ -649,7 +653,7 @@ def _fit_reweighted(n: Any, s: Any) -> CurveFit:
 
 
 def _fit_images(n: Any, s: Any) -> CurveFit:
-    """Fit a straight line to the numbers of images: sizes * steps ~ b + a * sizes."""
+    """Fit a straight line to the image counts sizes * steps, as a function of the sizes."""
     a, b = np.polyfit(n, n * s, 1)
     return float(a), float(b / a)
 
@@ -662,7 +666,7 @@ def _fit_end_points(n: Any, s: Any) -> CurveFit:
 
 
 def _fit_power_law(n: Any, s: Any) -> CurveFit:
-    """Return (c, k) of the power law steps ~ c * size**k."""
+    """Fit the power law steps = c * size**k, and return (c, k)."""
     slope, at = np.polyfit(np.log(n), np.log(s), 1)
     return float(np.exp(at)), float(slope)
 
@@ -695,18 +699,18 @@ FIT_MISTAKES = formula_mistakes(_matches_fit, [
 ])  # fmt: skip
 
 
-# --- 07-4: the learning rate with the fewest steps to the target, found in few steps
+# --- 07-4: a short search for the learning rate that reaches the target in the fewest steps
 
 
 MAX_TRAININGS = 40
 
 
 class RateLandscape(NamedTuple):
-    """Simulated training runs. With the learning rate ``best``, the target takes ``fewest`` steps.
+    """Simulated training runs that reach a target after a number of steps.
 
-    Each factor of 2 between the rate and ``best`` multiplies the steps by ``steeper``. With a rate
-    above ``highest``, a run fails. ``first``: the rate with which the search starts. ``limit``: the
-    largest number of steps in a run.
+    A run with the learning rate ``best`` takes ``fewest`` steps. Each factor of 2 between the rate
+    and ``best`` multiplies the steps by ``steeper``. A run with a rate above ``highest`` fails.
+    ``first``: the first rate of the search. ``limit``: the largest number of steps in a run.
     """
 
     first: float
@@ -717,14 +721,14 @@ class RateLandscape(NamedTuple):
     limit: int
 
     def steps_at(self, rate: float) -> float:
-        """Return the number of steps of a run with this rate; infinite if the run fails."""
+        """Return the number of steps of a run with this rate, or infinity if the run fails."""
         if rate > self.highest * 1.001:
             return math.inf
         doublings = abs(math.log2(rate / self.best))
         return float(round(self.fewest * self.steeper**doublings))
 
     def steps_by_rate(self) -> Dict[float, float]:
-        """Return {rate: steps}, in factors of 2, from below to above the first and best rates."""
+        """Return {rate: steps} for rates in factors of 2, around ``first`` and ``best``."""
         ends = sorted([self.first, self.best])
         rates, rate = [], ends[0] / 2
         while rate < ends[1] * 3:
@@ -733,14 +737,14 @@ class RateLandscape(NamedTuple):
         return {rate: self.steps_at(rate) for rate in rates}
 
     def sufficient_steps(self) -> int:
-        """Return the total steps of a good search, in the more expensive first direction."""
+        """Return the total steps of a good search that starts in the more expensive direction."""
         return max(self._search_steps(2.0), self._search_steps(0.5))
 
     def _search_steps(self, factor: float) -> int:
         """Return the total steps of a search that first multiplies the rate by ``factor``.
 
-        The search goes on while the steps decrease, and then divides the first rate by ``factor``
-        likewise.
+        The search continues in this direction while the steps decrease. It then starts again from
+        the first rate in the other direction.
         """
         spent = fewest = int(self.steps_at(self.first))
         for direction in (factor, 1 / factor):
@@ -754,7 +758,7 @@ class RateLandscape(NamedTuple):
         return spent
 
     def describe(self) -> CaseText:
-        """Describe the first rate, the limit and the steps with each rate in both languages."""
+        """Describe the first rate, the limit and the steps by rate in English and Japanese."""
         steps = ", ".join(
             f"{rate:g}: {'never' if math.isinf(count) else f'{count:.0f}'}"
             for rate, count in self.steps_by_rate().items()
@@ -794,7 +798,7 @@ def _check_tuning(answer: Callable[..., Any], landscape: RateLandscape) -> None:
     rates_tried: List[float] = []
 
     def steps_with(rate: float, max_steps: float) -> Optional[int]:
-        """Return the steps of a simulated training run; None if they exceed ``max_steps``."""
+        """Return the steps of a simulated training run, or None if they exceed ``max_steps``."""
         nonlocal spent
         rates_tried.append(rate)
         doublings = math.log2(rate / landscape.first) if rate > 0 else math.nan
@@ -855,11 +859,11 @@ def _explain_worse_rate(got: Any, landscape: RateLandscape, rates_tried: List[fl
 
 MOMENTUM_TOLERANCE = 1e-4
 
-Array = Any  # of numpy
+Array = Any  # np.ndarray
 
 
 class MomentumSteps(NamedTuple):
-    """A test case: steps of several parameters. ``gradients[step][parameter]``, ``rates[step]``."""
+    """A test case with several steps. ``gradients[step][parameter]`` is an array."""
 
     momentum: float
     rates: Tuple[float, ...]
@@ -867,7 +871,7 @@ class MomentumSteps(NamedTuple):
     gradients: Tuple[Tuple[Array, ...], ...]
 
     def describe(self) -> CaseText:
-        """Describe the momentum, rates and gradients of the test case in both languages."""
+        """Describe the momentum, rates and gradients of the test case in English and Japanese."""
         rates = ", ".join(f"{rate:g}" for rate in self.rates)
         return CaseText(
             f"momentum {self.momentum:g}, rates {rates}, gradients of the first parameter "
@@ -906,7 +910,7 @@ def check_momentum_step(answer: Callable[..., Any]) -> None:
 
 
 def _make_constant_gradient_case(momentum: float, rates: Sequence[float], grads: Any) -> MomentumSteps:
-    """Return a case whose weights start at zero and whose gradients never change."""
+    """Return a case with initial weights of zero and the same gradients in every step."""
     arrays = tuple(np.array(each, np.float32) for each in grads)
     begin = tuple(np.zeros_like(each) for each in arrays)
     return MomentumSteps(momentum, tuple(rates), begin, (arrays,) * len(rates))
@@ -923,14 +927,14 @@ def _random_steps(random: Any, momentum: float, rates: Sequence[float]) -> Momen
 
 
 def _run_steps(answer: Callable[..., Any], steps: MomentumSteps) -> StepTrace:
-    """Call the answer once per step; return the weights and velocities after each step."""
+    """Call the answer once per step, and return the weights and velocities after each step."""
     [ctx] = cpu_devices(1)
     weights = [nd.array(each, ctx=ctx) for each in steps.initial_weights]
     velocities = [each.zeros_like() for each in weights]
     weight_path, velocity_path, former_rate = [], [], None
     for rate, grads in zip(steps.rates, steps.gradients):
         gradient_arrays = [nd.array(each, ctx=ctx) for each in grads]
-        # copies of the lists, so that replacing their items has no effect
+        # The answer receives copies of the lists, so replacing their items has no effect.
         answer(list(weights), gradient_arrays, list(velocities), rate, former_rate, steps.momentum)
         check_unmodified(gradient_arrays, grads)
         weight_path.append([each.asnumpy().astype(np.float64) for each in weights])
@@ -949,7 +953,7 @@ def _apply_momentum_rule(
         v = momentum * velocity_factor * v + gradient_factor * g
         w = w - rate * v
 
-    Both factors are functions of ratio = rate / previous rate. In the right rule, both are 1.
+    Both factors are functions of ratio = rate / previous rate. In the right rule, they return 1.
     """
     weights = [each.astype(np.float64) for each in steps.initial_weights]
     velocities = [np.zeros_like(each) for each in weights]
@@ -966,7 +970,7 @@ def _apply_momentum_rule(
 
 
 def _are_close_weights(got: Any, want: WeightPath) -> bool:
-    """Return whether two sequences of weights are equal up to rounding.
+    """Return whether two sequences of weights are equal up to rounding errors.
 
     ``got``: a StepTrace, or only its weights.
     """
@@ -979,12 +983,12 @@ def _are_close_weights(got: Any, want: WeightPath) -> bool:
 
 
 def _matches_rule(**factors: Callable[[float], float]) -> Callable[..., bool]:
-    """Return a mistake's predicate; ``factors``: wrong arguments of `_apply_momentum_rule`."""
+    """Return a predicate that tests whether an answer used the rule with these factors."""
     return lambda steps, got: _are_close_weights(got, _apply_momentum_rule(steps, **factors))
 
 
 def _weights_if_corrected_late(steps: MomentumSteps) -> WeightPath:
-    """Return the weights if velocities are rescaled to a new rate only after the update."""
+    """Return the weights of a known mistake: velocities are rescaled only after the update."""
     weights = [each.astype(np.float64) for each in steps.initial_weights]
     moves = [np.zeros_like(each) for each in weights]
     weight_path, former_rate = [], None
@@ -1034,7 +1038,7 @@ MOMENTUM_MISTAKES: List[Mistake] = [
 def _check_weights(steps: MomentumSteps, got: StepTrace, want: WeightPath, rest: AnswerResults) -> None:
     """Raise Wrong for wrong weights or velocities.
 
-    ``rest``: this and all later results, in which `find_mistake` looks for a known mistake.
+    ``rest``: this result and all later results. `find_mistake` looks for a known mistake in them.
     """
     if _are_close_weights(got, want):
         # MXNet's velocity is the change of the weight in a step
@@ -1056,7 +1060,7 @@ def _check_weights(steps: MomentumSteps, got: StepTrace, want: WeightPath, rest:
 
 
 def _check_velocities(steps: MomentumSteps, got: StepTrace, want: WeightPath) -> None:
-    """Raise Wrong for a velocity that differs from MXNet's, although the weights are right."""
+    """Raise Wrong if the weights are right, but a velocity differs from MXNet's velocity."""
     rounding, velocities = (MOMENTUM_TOLERANCE, MOMENTUM_TOLERANCE), got.velocities
     for step, (rate, ours, theirs) in enumerate(zip(steps.rates, velocities, want)):
         for index, (one, other) in enumerate(zip(ours, theirs)):
@@ -1091,11 +1095,11 @@ CACHE_MISS_FACTOR = 4
 
 
 class SimulatedMachine(NamedTuple):
-    """Simulated step times, as a sum of seconds.
+    """A machine whose step time is the sum of three times, in seconds.
 
-    ``fixed``: per step. ``image``: per image of a device. ``exchange``: per step on several
-    devices. ``fits``: the number of images that fit in a device's cache. With more images per
-    device, each image takes CACHE_MISS_FACTOR times as long.
+    ``fixed``: the time of each step. ``image``: the time per image of a device. ``exchange``: the
+    additional time of each step on several devices. ``fits``: how many images fit in a device's
+    cache. If a device has more images, each image takes CACHE_MISS_FACTOR times as long.
     """
 
     fixed: float
@@ -1104,17 +1108,17 @@ class SimulatedMachine(NamedTuple):
     fits: int
 
     def step_seconds(self, batch: int, devices: int) -> float:
-        """Return how many seconds one step takes."""
+        """Return the seconds of one step."""
         each = batch / devices
         image = self.image * (CACHE_MISS_FACTOR if each > self.fits else 1)
         return self.fixed + image * each + self.exchange * (devices > 1)
 
 
 class ChoiceProblem(NamedTuple):
-    """The problem to choose the number of devices and the batch size.
+    """The task of choosing the cheapest device count and batch size that meet a deadline.
 
-    ``steps``: {batch size: steps to the target, or None if it is not reached}. ``counts``: the
-    possible numbers of devices. ``deadline``: in seconds.
+    ``steps``: the steps to the target for each batch size, or None if training does not reach it.
+    ``counts``: the possible device counts. ``deadline``: the deadline in seconds.
     """
 
     steps: Dict[int, Optional[int]]
@@ -1123,7 +1127,7 @@ class ChoiceProblem(NamedTuple):
     deadline: float
 
     def costs(self) -> Dict[Choice, Tuple[float, float]]:
-        """Return {choice: (seconds, device-seconds)} of the choices that reach the target."""
+        """Return (seconds, device-seconds) for each choice that reaches the target."""
         costs = {}
         for batch, steps in self.steps.items():
             for count in self.counts:
@@ -1133,13 +1137,13 @@ class ChoiceProblem(NamedTuple):
         return costs
 
     def costs_within_deadline(self) -> Dict[Choice, Tuple[float, float]]:
-        """Return {choice: (seconds, device-seconds)} of the choices that meet the deadline."""
+        """Return (seconds, device-seconds) for each choice that meets the deadline."""
         return {
             choice: time_and_cost for choice, time_and_cost in self.costs().items() if time_and_cost[0] <= self.deadline
         }
 
     def describe(self) -> CaseText:
-        """Describe the known steps, device counts, deadline and machine in both languages."""
+        """Describe the known steps, device counts, deadline and machine in English and Japanese."""
         fixed, image, exchange, fits = self.machine
         step = f"{fixed:g} + {image:g} * n"
         given = f"steps={self.steps}, counts={self.counts}, deadline={self.deadline:g}"
@@ -1157,7 +1161,7 @@ def check_cheapest_choice(answer: Callable[..., Any]) -> None:
     steps: Dict[int, Optional[int]] = {8: 200, 32: 80, 128: 50, 512: 40}
     gpu, slow = SimulatedMachine(0.5, 0.0625, 0.25, 256), SimulatedMachine(0.125, 0.25, 1.0, 16)
     small = SimulatedMachine(0.125, 0.25, 0.0625, 64)
-    # On this machine all numbers of devices cost the same.
+    # On this machine, all device counts cost the same number of device-seconds.
     even = SimulatedMachine(0.0, 0.25, 0.0, 64)
     problems = [
         ChoiceProblem({8: 200}, gpu, [1], 300.0),
@@ -1197,7 +1201,7 @@ def check_cheapest_choice(answer: Callable[..., Any]) -> None:
 
 
 def _random_problem(random: Any) -> ChoiceProblem:
-    """Return a random problem whose deadline is near the time that one of its choices takes."""
+    """Return a random problem with a deadline near the time of one of its choices."""
     fewest, critical = random.uniform(20, 200), 2.0 ** random.uniform(3, 8)
     sizes = sorted((2 ** random.permutation(10)[: random.randint(2, 7)]).tolist())
     steps: Dict[int, Optional[int]] = {
@@ -1224,9 +1228,9 @@ def _is_same_choice(got: Any, want: Optional[Choice]) -> bool:
 def _chooses_least(
     key: Callable[[ChoiceProblem, Choice, float, float], Any], ignore_deadline: bool = False
 ) -> Callable[..., bool]:
-    """Return a function that checks whether the answer's choice has the smallest ``key``.
+    """Return a predicate that tests whether the answer's choice has the smallest ``key``.
 
-    The key is a function of (problem, choice, seconds, device-seconds). ``ignore_deadline``:
+    ``key``: a function that takes (problem, choice, seconds, device-seconds). ``ignore_deadline``:
     whether to also allow choices that miss the deadline.
     """
 

@@ -1,7 +1,7 @@
-"""The exercises of lab 08: training in many processes.
+"""The exercises of lab 08: training with several processes.
 
-08-1: shards of an epoch. 08-2: a program with faults. 08-3: accuracy over all ranks. 08-4: stale
-updates of a parameter server. 08-5: resuming a killed run. 08-6: the hosts of a job's ranks.
+08-1: shards of an epoch. 08-2: a program with bugs. 08-3: the accuracy over all ranks. 08-4: stale
+updates of a parameter server. 08-5: resuming a killed run. 08-6: the host of each rank of a job.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from gluonlab.host.launcher_environment import lsf_local_rank_and_size, read_lsf
 # --- 08-1: the images on which each rank trains in an epoch
 
 
-MANY_IMAGES = 20  # two random permutations of this many images are not equal by chance
+MANY_IMAGES = 20  # so many images that two random permutations are never equal by chance
 Shards = List[List[int]]
 
 
@@ -67,7 +67,7 @@ def check_shard_of_epoch(answer: Callable[[int, int, int, int, int], List[int]])
 
 
 def _call_for_ranks(answer: Callable[..., Any], size: int, world_size: int, *more: int) -> Shards:
-    """Call the answer for each rank; return the image numbers of each rank.
+    """Call the answer for each rank, and return the image numbers of each rank.
 
     ``more``: the seed and the epoch. Raises Wrong unless each result is a list of integers.
     """
@@ -166,9 +166,9 @@ def _check_epoch_orders(answer: Callable[..., Any], size: int, world_size: int, 
 
 
 def _repeated_neighbor_share(first: Shards, second: Shards) -> float:
-    """Return the fraction of neighbors in ``second`` that are also neighbors in ``first``.
+    """Return which fraction of the neighbors in ``second`` are also neighbors in ``first``.
 
-    Neighbors are two images that follow each other on a rank.
+    Neighbors are two images with adjacent positions on a rank.
     """
     first_pairs, second_pairs = (
         [frozenset(pair) for shard in shards for pair in zip(shard, shard[1:])] for shards in (first, second)
@@ -180,7 +180,7 @@ def _join_values(numbers: Sequence[Any], between: str = ", ") -> str:
     return between.join(map(str, numbers))
 
 
-# --- 08-2: a program for many processes with six faults
+# --- 08-2: a program for several processes, with six bugs
 
 
 FAULT_REMAINS = CaseText("a bug is left", "まだ直っていません")
@@ -196,7 +196,7 @@ def check_distributed_program(answer: DistributedProgram) -> None:
         with contextlib.redirect_stdout(io.StringIO()):
             try:
                 answer(dist, some_images(size, 0), val_set, world_size, epochs)
-            except Exception as error:  # a student's code may raise anything
+            except Exception as error:  # a student's code may raise any exception
                 raise _explain_error(dist, error) from None
         case = CaseText(
             f"{FAULT_REMAINS.en}: {world_size} processes, {size} images, {epochs} epochs",
@@ -211,7 +211,7 @@ def check_distributed_program(answer: DistributedProgram) -> None:
 def _explain_error(dist: Distributed, error: Exception) -> Wrong:
     """Return the counterexample for a program that raises ``error``.
 
-    The counterexample names the rank and the line, if they are known.
+    The counterexample names the rank and the line if they are known.
     """
     ranks = [rank for rank, each in enumerate(dist.outcomes) if each.error is not None]
     failed_otherwise = [rank for rank in ranks if not isinstance(dist.outcomes[rank].error, HangError)]
@@ -293,7 +293,7 @@ def _check_trained_images(case: CaseText, dist: Distributed, size: int, epochs: 
 
 
 def _check_weights_and_updates(case: CaseText, dist: Distributed) -> None:
-    """Check that all ranks end with equal weights, and make one update for each gradient."""
+    """Check that all ranks have the same final weights, and update them once per gradient."""
     weights = [notes.weight for notes in dist.records]
     first = weights[0]
     different_rank = next((rank for rank, each in enumerate(weights) if each is None or (each != first).any()), None)
@@ -342,14 +342,15 @@ def _first_nonzero_rank(counts: List[int]) -> int:
 # --- 08-3: the accuracy over all ranks, if some images are repeated as padding
 
 
-# The image numbers of a rank, and 1 or 0 for each image: whether its prediction is right.
+# The image numbers of a rank, and a list with 1 for each right and 0 for each wrong prediction.
 Shard = Tuple[List[int], List[int]]
 
 
 class RankImages(NamedTuple):
     """The images of all ranks, including padding.
 
-    ``right``: for each of the ``size`` images, 1 if its prediction is right, else 0.
+    ``right``: 1 for each image with a right prediction, and 0 for the others. ``size``: the number
+    of images without padding.
     """
 
     shards: List[Shard]
@@ -358,12 +359,12 @@ class RankImages(NamedTuple):
 
     @property
     def accuracy(self) -> float:
-        """The accuracy over all images, each counted once."""
+        """The accuracy over all images, with each image counted once."""
         return sum(self.right) / self.size
 
     @property
     def case(self) -> CaseText:
-        """Text in both languages: how many images and right answers each shard has."""
+        """The images and the right predictions of each shard, in English and Japanese."""
         return CaseText(
             "; ".join(f"images {images}, right {right}" for images, right in self.shards),
             "、".join(f"画像 {images} 正解 {right}" for images, right in self.shards),
@@ -418,7 +419,7 @@ def _are_close(got: Sequence[Any], want: Sequence[float]) -> bool:
 
 
 def _run_ranks(answer: Callable[..., float], case: RankImages) -> List[Any]:
-    """Run the answer on all ranks; return its values. Raises the first rank's error, if any."""
+    """Run the answer on all ranks, and return their results. Raises a rank's error, if any."""
     group = RankGroup(len(case.shards))
 
     def call_answer(rank: int) -> Any:
@@ -435,9 +436,9 @@ def _run_ranks(answer: Callable[..., float], case: RankImages) -> List[Any]:
 
 
 def _raise_first_error(outcomes: List[RankOutcome], case: RankImages) -> None:
-    """Raise the first error of a rank, if there is one.
+    """Raise the first error of a rank, if any.
 
-    If the ranks' calls of `allreduce` do not match, raise Wrong instead.
+    If the only errors are `allreduce` calls that do not match, raise Wrong.
     """
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     for error in errors:
@@ -458,9 +459,9 @@ def _raise_first_error(outcomes: List[RankOutcome], case: RankImages) -> None:
 
 
 def _matches_ranks(formula: Callable[[RankImages], List[float]]) -> Callable[..., bool]:
-    """Return a function that checks whether the ranks' results are ``formula(case)``.
+    """Return a predicate that tests whether the ranks' results are ``formula(case)``.
 
-    The formula is that of a known mistake.
+    ``formula`` computes the results of a known mistake.
     """
 
     def gives(case: RankImages, got: List[Any]) -> bool:
@@ -472,17 +473,17 @@ def _matches_ranks(formula: Callable[[RankImages], List[float]]) -> Callable[...
 
 
 def _rank_accuracies(case: RankImages) -> List[Any]:
-    """Return the accuracy of each rank; NaN for a rank without images."""
+    """Return the accuracy of each rank, or NaN for a rank without images."""
     return [np.mean(right) if right else np.nan for _, right in case.shards]
 
 
 def _all_right_flags(case: RankImages) -> List[int]:
-    """Return 1 for right and 0 for wrong, for each image on each rank, including padding."""
+    """Return 1 for each right and 0 for each wrong prediction on all ranks, including padding."""
     return [one for _, right in case.shards for one in right]
 
 
 def _matches_on_every_rank(value: Callable[[RankImages], Any]) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether every rank's result is ``value(case)``."""
+    """Return a predicate that tests whether every rank's result is ``value(case)``."""
     return _matches_ranks(lambda case: [value(case)] * len(case.shards))
 
 
@@ -538,7 +539,7 @@ def check_staleness(answer: Callable[[List[Event]], List[int]]) -> None:
         cases.append(events)
 
     def describe(events: List[Event], got: Any, want: List[int]) -> TextPair:
-        """Return the texts about wrong counts of missed updates."""
+        """Describe wrong counts of missed updates, in English and Japanese."""
         call = f"staleness({events})"
         if not isinstance(got, list):
             raise wrong_return(got, call, "a list with a number for each push", "push ごとの数のリスト")
@@ -555,7 +556,7 @@ def check_staleness(answer: Callable[[List[Event]], List[int]]) -> None:
 
 
 def _to_list(value: Any) -> Any:
-    """Convert a collection to a list of built-in Python types; return other values unchanged."""
+    """Convert a collection to a list of built-in Python types. Return other values unchanged."""
     if not isinstance(value, Iterable) or isinstance(value, (str, dict)):
         return value
     return [one.item() if isinstance(one, np.generic) else one for one in value]
@@ -574,23 +575,23 @@ def _count_missed_updates(
     count_workers: bool = False,
     unpulled: bool = True,
 ) -> List[int]:
-    """Return the number of updates that each push's worker has not seen.
+    """Return, for each push, the number of updates that the pushing worker has not seen.
 
-    These are the other workers' updates of the push's key since the worker's last pull of this key.
-    Arguments other than the defaults simulate mistakes.
+    An update counts if another worker updated the same key after the pushing worker's last pull of
+    this key. Arguments other than the defaults simulate mistakes.
 
     Args:
         events: the pulls and pushes of all workers, in order.
         updates_by_key: whether to count only updates of the push's key.
-        pulls_by_key: whether only pulls of the push's key matter.
+        pulls_by_key: whether only pulls of the push's key restart the counting.
         count_own: whether to include the worker's own updates.
-        start_events: the events of the worker after which counting restarts. With (), counting
-            starts at the first event.
+        start_events: the kinds of the worker's own events after which counting restarts. If this is
+            empty, counting starts at the first event and never restarts.
         count_workers: whether to count workers instead of updates.
-        unpulled: whether to count updates for a worker that has not pulled yet.
+        unpulled: whether to also count updates for a worker that has not pulled yet.
     """
     pushes: List[Tuple[int, str]] = []  # (worker, key) of all pushes so far
-    # (worker, key) -> the number of pushes before the event after which counting starts
+    # (worker, key) -> the number of pushes by all workers before the counting starts
     since: Dict[Tuple[int, str], int] = {}
     missed = []
     for worker, what, key in events:
@@ -610,7 +611,7 @@ def _count_missed_updates(
 
 
 def _matches_count(**how: Any) -> Callable[..., bool]:
-    """Return a mistake's predicate; ``how``: wrong arguments of `_count_missed_updates`."""
+    """Return a predicate that tests for the result ``_count_missed_updates(events, **how)``."""
     return lambda events, got: _is_same_list(got, _count_missed_updates(events, **how))
 
 
@@ -650,8 +651,8 @@ STEPS_PER_EPOCH = 5
 class KilledRun(NamedTuple):
     """A run that was killed.
 
-    ``metrics``: the text of its log, with a JSON object per line. ``checkpoints``: {step: whether
-    the checkpoint is complete}.
+    ``metrics``: the text of its log, with one JSON object per line. ``checkpoints``: for the step
+    of each checkpoint, whether the checkpoint is complete.
     """
 
     metrics: str
@@ -659,19 +660,19 @@ class KilledRun(NamedTuple):
 
     @property
     def logged_steps(self) -> List[int]:
-        """The steps in the log whose line is complete."""
+        """The steps that have a complete line in the log."""
         lines = [json.loads(line) for line in self.metrics.splitlines() if line.endswith("}")]
         return [line["step"] for line in lines if line["kind"] == "step"]
 
     @property
     def last_step(self) -> int:
-        """The last step in the log whose line is complete, or 0."""
+        """The last step that has a complete line in the log, or 0."""
         return max(self.logged_steps, default=0)
 
     def usable_checkpoints(self, last: int, whole: bool = True) -> List[int]:
-        """Return the steps of all checkpoints up to step ``last``, in stored order.
+        """Return the steps of all checkpoints up to step ``last``, in the order of ``checkpoints``.
 
-        ``whole``: whether to leave out damaged checkpoints.
+        ``whole``: whether to ignore damaged checkpoints.
         """
         return [step for step, is_whole in self.checkpoints.items()
                 if step <= last and (is_whole or not whole)]  # fmt: skip
@@ -714,7 +715,7 @@ def check_restart_step(answer: Callable[[str, Dict[int, bool]], Tuple[int, int]]
         cases.append(_make_killed_run(last, checkpoints, cut, resumed=every if randint(2) else None))
 
     def describe(metrics: str, checkpoints: Dict[int, bool], got: Any, want: Tuple[int, int]) -> TextPair:
-        """Return the texts about a wrong restart step, or a wrong number of repeated steps."""
+        """Describe a wrong restart step or number of repeated steps, in English and Japanese."""
         if not isinstance(got, tuple) or len(got) != 2:
             en = "two numbers: the step from which the run resumes, and the number of repeated steps"
             raise wrong_return(got, "goes_on(...)", en, "2 つの数 (再開するステップと、やり直す回数) ")
@@ -738,8 +739,8 @@ def _make_killed_run(
 ) -> KilledRun:
     """Return a run that was killed after ``last`` steps.
 
-    ``cut``: an incomplete last line of the log. ``resumed``: the step from which the run was
-    resumed once before, if any.
+    ``cut``: an incomplete last line of the log, or "". ``resumed``: the step from which the run was
+    resumed earlier, or None.
     """
     lines: List[Dict[str, Any]] = []
     for step in range(1, last + 1):
@@ -753,7 +754,7 @@ def _make_killed_run(
 
 
 def _to_pair(value: Any) -> Any:
-    """Convert a list or array of numbers to a tuple; return other values unchanged."""
+    """Convert a list or array of numbers to a tuple. Return other values unchanged."""
     values = value if isinstance(value, set) else _to_list(value)
     is_pair = isinstance(values, list) and all(isinstance(one, NUMBER_TYPES) for one in values)
     return tuple(values) if is_pair else value
@@ -764,19 +765,19 @@ def _is_same_pair(got: Any, want: Tuple[int, int]) -> bool:
 
 
 def _matches_run_formula(formula: Callable[[KilledRun], Tuple[int, int]]) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the result is ``formula(run)``."""
+    """Return a predicate that tests whether the result is ``formula(run)``."""
     return lambda *case, got: _is_same_pair(got, formula(KilledRun(*case)))
 
 
 def _restart_with_cut_line(killed: KilledRun) -> Tuple[int, int]:
-    """Return (restart step, repeated steps) if an incomplete last line counts as a step."""
+    """Return (restart step, repeated steps) for a known mistake: an incomplete line is counted."""
     last = killed.last_step + ("step" in killed.metrics.split("\n")[-1])
     start = max(killed.usable_checkpoints(last), default=0)
     return start, last - start
 
 
 def _matches_start(start: Callable[[KilledRun], int]) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the answer resumes the run from step ``start(run)``."""
+    """Return a predicate that tests whether the answer resumes the run from step ``start(run)``."""
     return _matches_run_formula(lambda killed: (start(killed), killed.last_step - start(killed)))
 
 
@@ -817,8 +818,8 @@ RESTART_MISTAKES: List[Mistake] = [
 
 # --- 08-6: the host and the local rank of each rank of an LSF job
 #
-# The text that the answer reads lists hosts and their slots, such as "a 2 b 1". A RankPlace is
-# (host, local rank).
+# The answer reads a text that lists the hosts and their numbers of slots, such as "a 2 b 1". A
+# RankPlace is (host, local rank).
 
 
 RankPlace = Tuple[str, int]
@@ -837,7 +838,7 @@ def check_rank_places(answer: Callable[[str], List[RankPlace]]) -> None:
         cases.append(" ".join(f"{name} {random.randint(1, 5)}" for name in [*names, *repeated_names]))
 
     def describe(text: str, got: Any, want: List[RankPlace]) -> TextPair:
-        """Return the texts about wrong hosts or local ranks."""
+        """Describe wrong hosts or local ranks, in English and Japanese."""
         call = f"places({text!r})"
         if not isinstance(got, list) or not all(isinstance(one, tuple) for one in got):
             en = "a list with (host, local rank) of each rank"
@@ -850,14 +851,14 @@ def check_rank_places(answer: Callable[[str], List[RankPlace]]) -> None:
 
 
 def _launcher_places(text: str) -> List[RankPlace]:
-    """Return (host, local rank) of each rank, as gluonlab's launcher computes it."""
+    """Return the (host, local rank) that gluonlab's launcher computes for each rank."""
     _, hosts = read_lsf_hosts({"LSB_MCPU_HOSTS": text})
     flat = [host.host for host in hosts for _ in range(host.slots)]
     return [(host, lsf_local_rank_and_size(rank, hosts)[0]) for rank, host in enumerate(flat)]
 
 
 def _to_places(value: Any) -> Any:
-    """Convert a list of pairs (host, rank) to tuples of str and int; return all else unchanged."""
+    """Convert (host, rank) pairs to a list of (str, int) tuples. Return other values unchanged."""
     if not isinstance(value, Iterable) or isinstance(value, (str, dict)):
         return value
     pairs = list(value)
@@ -876,20 +877,20 @@ def _slot_hosts(text: str) -> List[str]:
 
 
 def _number_by_host(hosts: Iterable[str]) -> List[RankPlace]:
-    """Return (host, number of earlier slots of the same host) for each slot."""
+    """Return, for each slot, (host, number of earlier slots on the same host)."""
     flat = list(hosts)
     return [(host, flat[:place].count(host)) for place, host in enumerate(flat)]
 
 
 def _number_by_entry(pairs: Iterable[Tuple[str, int]]) -> List[RankPlace]:
-    """Return (host, number of the slot in its entry) for each slot of the (host, slots) pairs."""
+    """Return (host, index of the slot in its pair) for each slot of the (host, slots) pairs."""
     return [(host, n) for host, count in pairs for n in range(count)]
 
 
 def _places_round_robin(text: str) -> List[RankPlace]:
-    """Return each rank's (host, local rank) if ranks were assigned to the hosts in turn.
+    """Return each rank's (host, local rank) for a known mistake: hosts take ranks in turn.
 
-    This is a mistake: LSF fills one host after the other.
+    LSF fills one host after the other.
     """
     numbered = _number_by_host(_slot_hosts(text))
     order = list(dict.fromkeys(_slot_hosts(text)))
@@ -897,7 +898,7 @@ def _places_round_robin(text: str) -> List[RankPlace]:
 
 
 def _places_by_host(text: str) -> List[RankPlace]:
-    """Return all slots of a host together, at the position of the host's first entry."""
+    """Return the result of a known mistake: each host has all its slots at its first position."""
     flat = _slot_hosts(text)
     return _number_by_host(host for name in dict.fromkeys(flat) for host in flat if host == name)
 

@@ -1,6 +1,6 @@
-"""The exercises of lab 09: debugging data-parallel programs with one or two faults.
+"""The exercises of lab 09: debugging data-parallel programs with one or two bugs.
 
-As long as the original fault remains, the checkers describe its symptom, not the fix.
+As long as the original bug remains, the messages describe its symptom, but not the fix.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def check_losses(returned: Any, want: Sequence[float], name: str, en: str, ja: s
 
 
 def _flatten_numbers(value: Any) -> Optional[List[float]]:
-    """Return all numbers in nested lists and arrays; None if they contain other values."""
+    """Return all numbers in nested lists and arrays, or None if they contain other values."""
     if isinstance(value, (list, tuple)):
         parts = [_flatten_numbers(each) for each in value]
         return None if None in parts else [one for part in parts for one in part or ()]
@@ -102,7 +102,7 @@ def check_allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
     for initial in cases:
         arrays = [nd.array(values, ctx=ctx) for values, ctx in zip(initial, cpu_devices(len(initial)))]
         with watch() as trace:
-            # a new list, like the list that train_batch makes for each parameter
+            # a new list, like the list that train_batch creates for each parameter
             answer(list(arrays))
         got, want = [array.asnumpy() for array in arrays], sum(initial)
         if all(np.array_equal(each, want) for each in got):
@@ -133,7 +133,7 @@ def _format_arrays(arrays: List[Any], join: str = " and ") -> str:
     return join.join("[" + " ".join(f"{one:g}" for one in np.ravel(array)) + "]" for array in arrays)
 
 
-# --- 09-2 and 09-3: updates by one batch only, the same on any number of devices
+# --- 09-2 and 09-3: updates that use only one batch, and are equal on any number of devices
 
 
 @exercise("09-2")
@@ -149,14 +149,14 @@ def check_accumulation(answer: Callable[..., Any]) -> None:
 
 
 def _mean_losses(begin: LayerParams, batches: Sequence[Batch]) -> List[float]:
-    """Return the mean loss of each batch before its update; ``begin``: the initial parameters."""
+    """Return the mean loss of each batch before its update. ``begin``: the initial parameters."""
     return [begin.train(batches[:n]).image_losses(batch).mean() for n, batch in enumerate(batches)]
 
 
 def _explain_wrong_update(update: Update) -> Wrong:
-    """Return the counterexample of a wrong update in exercise 09-2.
+    """Return a counterexample for a wrong update in exercise 09-2.
 
-    If the update contains stale gradients, the message says that the original fault remains.
+    If the update contains stale gradients, the message says that the original bug remains.
     """
     if not update.got.is_close(params_with_stale_gradients(update.initial, update.batches)):
         return explain_wrong_update(update)
@@ -197,7 +197,7 @@ def _explain_wrong_step(
     ctxs: Sequence[mx.Context],
     ctx: mx.Context,
 ) -> Wrong:
-    """Return the counterexample of wrong parameters ``got`` on device ``ctx`` in exercise 09-3."""
+    """Return a counterexample for wrong parameters ``got`` on device ``ctx`` in exercise 09-3."""
     size, count = len(batch[0]), len(ctxs)
     share = shard_bounds(size, count)[0][1]
     moved, expected = weight_distance(got, params_before), weight_distance(want, params_before)
@@ -249,10 +249,10 @@ def check_idle_replica(answer: Callable[..., Any]) -> None:
 def _explain_wrong_epoch(
     got: LayerParams, begin: LayerParams, batches: List[Batch], epoch: int, ctxs: Sequence[mx.Context], ctx: mx.Context
 ) -> Wrong:
-    """Return the counterexample of wrong parameters ``got`` on device ``ctx`` in exercise 09-4.
+    """Return a counterexample for wrong parameters ``got`` on device ``ctx`` in exercise 09-4.
 
-    ``begin``: the initial parameters. ``batches``: the batches in one epoch. ``epoch``: the number
-    of epochs done.
+    ``begin``: the initial parameters. ``batches``: the batches of one epoch. ``epoch``: the number
+    of finished epochs.
     """
     done, count = batches * epoch, len(ctxs)
     params_before, last = begin.train(done[:-1]), batches[-1]
@@ -284,7 +284,7 @@ def _explain_wrong_epoch(
 
 
 def _train_with_stale_gradients(begin: LayerParams, batches: List[Batch], count: int) -> LayerParams:
-    """Return the parameters if, by mistake, idle devices add their previous gradient again."""
+    """Return the parameters of a known mistake: idle devices add their previous gradient again."""
     values, added = begin, [LayerParams(0 * begin.weight, 0 * begin.bias)] * count
     for images, labels in batches:
         for device, (a, b) in enumerate(shard_bounds(len(images), count)):
@@ -310,13 +310,14 @@ def check_padded_evaluation(answer: Callable[..., float]) -> None:
 
 
 def _check_accuracy(answer: Callable[..., float], right: List[int], size: int, count: int) -> None:
-    """Raise Wrong unless the answer returns the mean of ``right``, 1 or 0 for each image.
+    """Raise Wrong unless the answer returns the mean of ``right``.
 
-    ``size``: images per batch. ``count``: the number of devices.
+    ``right``: 1 for each image with a right prediction, and 0 for the others. ``size``: images per
+    batch. ``count``: the number of devices.
     """
     n, ctxs = len(right), cpu_devices(count)
     labels = case_rng(n).randint(0, CLASSES, n)
-    # the network's prediction is the label, or the next class if it is to be wrong
+    # Right predictions are the label, and wrong predictions are the next class.
     predicted = (labels + 1 - np.array(right)) % CLASSES
     images = np.eye(CLASSES, FEATURES, dtype="float32")[predicted]
     net = make_net(LayerParams(np.eye(CLASSES, FEATURES), np.zeros(CLASSES)), ctxs)
@@ -348,7 +349,7 @@ def _check_accuracy(answer: Callable[..., float], right: List[int], size: int, c
 
 
 def _check_accuracy_value(en: str, ja: str, got: float, right: List[int], size: int) -> None:
-    """Raise Wrong unless ``got`` is the mean of ``right``; ``en``, ``ja`` describe the case."""
+    """Raise Wrong unless ``got`` is the mean of ``right``. ``en`` and ``ja`` describe the case."""
     n = len(right)
     rows, whole = math.ceil(n / size) * size, n // size * size
     padded, right_in_whole = sum(right[i % n] for i in range(rows)), sum(right[:whole])
@@ -400,7 +401,7 @@ def check_initial_parameters(answer: Callable[..., Any]) -> None:
         _check_equal_values(values, ctxs)
         names = ", ".join(sorted(map(str, drawing_devices)))
         check_faults(
-            (len(drawing_devices) > 1,  # equal only because CPU devices share a random generator
+            (len(drawing_devices) > 1,  # the values are equal only because CPU devices share a random generator
              f"{names} each draw their own numbers after the same seed. CPU devices share one generator, so this "
                  "looks right here. Each GPU has its own generator, which adds the device's number to the seed, so the "
                  "replicas would differ",
@@ -419,11 +420,11 @@ def check_initial_parameters(answer: Callable[..., Any]) -> None:
 
 @contextmanager
 def _record_shared_draws() -> Iterator[Set[mx.Context]]:
-    """Record which devices draw random numbers from a seed that was set for all devices."""
+    """Record which devices draw random numbers after a seed was set for all devices at once."""
     seed, invoke = mx.random.seed, register._imperative_invoke
     calls: List[Any] = []
     drawing_devices: Set[mx.Context] = set()
-    reseeded_devices: Set[mx.Context] = set()  # devices that were then seeded individually
+    reseeded_devices: Set[mx.Context] = set()  # devices that were seeded individually afterwards
 
     def record_seed(value: int, ctx: Any = "all") -> None:
         """Set the seed, and record whether the seed is for all devices."""
@@ -476,7 +477,7 @@ def _check_replicas(replicas: Any, ctxs: List[mx.Context]) -> None:
 def _check_equal_values(values: List[List[Any]], ctxs: List[mx.Context]) -> None:
     """Raise Wrong unless all devices have equal parameters.
 
-    ``values[device][parameter]``: the parameters' contents.
+    ``values[device][parameter]``: the values of a parameter on a device.
     """
     for number, (first, *others) in enumerate(zip(*values)):
         for ctx, other in zip(ctxs[1:], others):
@@ -491,7 +492,7 @@ def _check_equal_values(values: List[List[Any]], ctxs: List[mx.Context]) -> None
 
 
 def _check_initialization(values: List[Any], second_values: List[Any], seed: int) -> None:
-    """Raise Wrong if two calls with the same seed differ, or a standard deviation is wrong."""
+    """Raise Wrong if two calls with the same seed differ, or if a standard deviation is wrong."""
     is_repeatable = all(map(np.array_equal, values, second_values))
     for number, (weight, shape) in enumerate(zip(values, SHAPES)):
         expected_std = he_deviation(fan_in(shape)) if len(shape) > 1 else 0.0
@@ -528,17 +529,17 @@ def _check_separate_memory(replicas: Any, ctxs: List[mx.Context]) -> None:
             )  # fmt: skip
 
 
-# --- 09-7: a training program with two faults that have no effect on one device
+# --- 09-7: a training program with two bugs that have no effect on one device
 
 
-Array = Any  # of numpy
+Array = Any  # np.ndarray
 
 
 class _TrainingSetting(NamedTuple):
     """The arguments passed to the answer.
 
     ``images``: the number of training images. ``batch``: the size of a batch over all devices.
-    ``max_norm``: the norm to which the mean gradient is clipped.
+    ``max_norm``: the largest norm of the mean gradient after clipping.
     """
 
     images: int
@@ -548,7 +549,7 @@ class _TrainingSetting(NamedTuple):
     max_norm: float
 
     def describe(self) -> CaseText:
-        """Describe the images, batches, devices and clipping norm in both languages."""
+        """Describe the images, batches, devices and clipping norm in English and Japanese."""
         n, size, count, _, largest = self
         return CaseText(
             f"{n} images in batches of {size} on {count_in_english(count, 'device')}, "
@@ -566,16 +567,16 @@ class _TrainingRecord(NamedTuple):
     """The record of a training run.
 
     ``rows``: the image indices, in the order in which the network received the images. ``means``:
-    the return value, the mean loss of each epoch.
+    the answer's return value, which should be the mean loss of each epoch.
     """
 
     rows: List[int]
     devices_of_rows: List[mx.Context]  # the device that received each of the rows
-    final_params: List[LayerParams]  # the parameters on each device
+    final_params: List[LayerParams]  # the final parameters on each device
     means: Any
 
     def row_orders(self, setting: _TrainingSetting) -> List[List[int]]:
-        """Return the rows in each epoch, in order."""
+        """Return the rows of each epoch, in the order in which the network received them."""
         n = setting.images
         return [self.rows[begin : begin + n] for begin in range(0, len(self.rows), n)]
 
@@ -606,7 +607,7 @@ def check_two_faults(answer: Callable[..., Any]) -> None:
     for setting, run in runs:
         _check_images(setting, run)
     _check_updates(runs[len(epoch_settings) :])
-    for setting, run in reversed(runs):  # settings with a single batch first, which show a fault more clearly
+    for setting, run in reversed(runs):  # start with the single-batch settings, because they show a bug more clearly
         _check_parameters(setting, run)
     for setting, run in runs[: len(epoch_settings)]:
         _check_orders(setting, run)
@@ -641,7 +642,7 @@ def _run_training(answer: Callable[..., Any], setting: _TrainingSetting) -> _Tra
 
 
 def _check_images(setting: _TrainingSetting, run: _TrainingRecord) -> None:
-    """Check that every image is used once per epoch, and each batch is divided evenly."""
+    """Check that every image is used once per epoch, and that each batch is divided evenly."""
     case, n = setting.describe(), setting.images
     if len(run.rows) != n * setting.epochs:
         raise case.counterexample(
@@ -674,13 +675,13 @@ def _check_images(setting: _TrainingSetting, run: _TrainingRecord) -> None:
 
 
 def _check_updates(runs: Sequence[Tuple[_TrainingSetting, _TrainingRecord]]) -> None:
-    """Check the parameters after one update, which reveal wrong clipping of the gradients."""
+    """Check the parameters after one update, because they reveal wrong gradient clipping."""
     results = run_cases(lambda setting, run: run.final_params[0], runs, _right_params)
 
     def describe(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams, want: LayerParams) -> TextPair:
         """Return the message, in both languages, for an answer that clips gradients wrongly.
 
-        Raises Wrong if one of the exercise's planted faults remains.
+        Raises Wrong if the original clipping bug remains.
         """
         moved, expected = (weight_distance(got, initial_params()), weight_distance(want, initial_params()))
         texts = setting.describe().with_texts(
@@ -699,13 +700,13 @@ def _gradient_norm(gradient: LayerParams) -> float:
 
 
 def _clipped_update(gradient: LayerParams, images: int, limit: float, factor: float = 1.0) -> LayerParams:
-    """Return the initial parameters plus ``factor`` times an update clipped to norm ``limit``."""
+    """Return the initial parameters after an update with ``factor`` times the clipped gradient."""
     scale = min(1.0, limit / _gradient_norm(gradient))
     return initial_params().subtract(gradient, LR / images * scale * factor)
 
 
 def _whole_gradient(setting: _TrainingSetting) -> LayerParams:
-    """Return the gradient of the total loss on all images, at the initial parameters."""
+    """Return the gradient of the total loss on all images at the initial parameters."""
     return initial_params().gradient(_training_images(setting))
 
 
@@ -714,9 +715,10 @@ def _right_params(setting: _TrainingSetting, run: _TrainingRecord) -> LayerParam
 
 
 def _matches_clipped_sum(limit: Callable[[_TrainingSetting], float], summed_twice: bool = False) -> Callable[..., bool]:
-    """Return a function that recognizes a mistake: the gradient sum has a different norm limit.
+    """Return a predicate that recognizes a mistake: the gradient sum is clipped to another norm.
 
-    ``limit(setting)``: this limit. ``summed_twice``: whether the gradients were also summed twice.
+    ``limit(setting)`` returns the norm limit of this mistake. ``summed_twice``: whether the mistake
+    also sums the gradients twice.
     """
 
     def gives(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
@@ -727,13 +729,13 @@ def _matches_clipped_sum(limit: Callable[[_TrainingSetting], float], summed_twic
 
 
 def _matches_clipping_by_device(limit: Callable[[_TrainingSetting], float]) -> Callable[..., bool]:
-    """Return a function that recognizes a mistake: each device clips its own gradient.
+    """Return a predicate that recognizes a mistake: each device clips its own gradient.
 
-    ``limit(setting)``: the largest norm of a device's gradient.
+    ``limit(setting)`` returns the largest norm of a device's gradient.
     """
 
     def gives(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
-        """Return whether the parameters follow from gradients that were clipped on each device."""
+        """Return whether gradients that are clipped on each device lead to these parameters."""
         after = initial_params()
         for gradient in _device_gradients(setting, run):
             scale = min(1.0, limit(setting) / _gradient_norm(gradient))
@@ -753,14 +755,14 @@ def _device_gradients(setting: _TrainingSetting, run: _TrainingRecord) -> List[L
 
 
 def _is_clipped_by_joint_norm(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
-    """Return whether clipping used the joint norm of all devices' gradients, not of their sum."""
+    """Return whether clipping used the joint norm of all gradients, not the norm of their sum."""
     norm = np.sqrt(sum(_gradient_norm(gradient) ** 2 for gradient in _device_gradients(setting, run)))
     scale = min(1.0, setting.max_norm * setting.images / norm)
     return got.is_close(_clipped_update(_whole_gradient(setting), setting.images, np.inf, scale))
 
 
 def _is_clipped_by_parameter(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
-    """Return whether each parameter's gradient is clipped separately."""
+    """Return whether the answer clipped each parameter's gradient separately."""
     limit = setting.max_norm * setting.images
     parts = (part * min(1.0, limit / np.linalg.norm(part)) for part in _whole_gradient(setting))
     return got.is_close(initial_params().subtract(LayerParams(*parts), LR / setting.images))
@@ -793,9 +795,9 @@ UPDATE_MISTAKES: List[Mistake] = [
 
 
 def _train_on_one_device(setting: _TrainingSetting, rows: Sequence[int]) -> Tuple[LayerParams, List[float]]:
-    """Train one device on the images ``rows``; return its parameters and mean losses.
+    """Train one device on the images ``rows``.
 
-    The mean losses are a number for each epoch.
+    Return its parameters, and its mean loss in each epoch.
     """
     images, labels = _training_images(setting)
     params, losses = initial_params(), []
@@ -810,7 +812,7 @@ def _train_on_one_device(setting: _TrainingSetting, rows: Sequence[int]) -> Tupl
 
 
 def _check_parameters(setting: _TrainingSetting, run: _TrainingRecord) -> None:
-    """Check that the final parameters on all devices are those of training on one device."""
+    """Check that the final parameters on all devices equal the result of training on one device."""
     want, _ = _train_on_one_device(setting, run.rows)
     for ctx, got in zip(cpu_devices(setting.devices), run.final_params):
         if not got.is_close(want):
@@ -824,7 +826,7 @@ def _check_parameters(setting: _TrainingSetting, run: _TrainingRecord) -> None:
 
 
 def _check_orders(setting: _TrainingSetting, run: _TrainingRecord) -> None:
-    """Check that each epoch has a new random order of images, divided anew among the devices."""
+    """Check that each epoch has a new random order, and gives each device different images."""
     orders, n = run.row_orders(setting), setting.images
     device_orders = [frozenset(zip(order, run.devices_of_rows[n * epoch :])) for epoch, order in enumerate(orders)]
     setting.describe().check_faults(

@@ -1,48 +1,51 @@
 """The exercises of lab 10: eight schedule puzzles, with a proof of each optimum.
 
-Symbols: ``p`` is the number of devices, ``n`` the bytes of the array on each device, ``T`` the
-number of steps, and ``alpha`` the latency of a message. On most of these machines alpha is 1 us,
-and a link carries 1 KB in 1 us. A step costs alpha for each message on its busiest link, plus the
-time of that link's bytes. No chunk of a rank is both read and written in one step, so a byte
-crosses at most one link per step. A rank is a device, and us means microseconds. For 10-3, 10-6 and
-10-7, `tests/labs/test_puzzle_optima.py` also tries all schedules that could be cheaper.
+Symbols: ``p`` is the number of devices, ``n`` is the size of the array on each device in bytes,
+``T`` is the number of steps, and ``alpha`` is the latency of a message. On most of these machines,
+alpha is 1 us, and a link transfers 1 KB in 1 us. A step costs alpha for each message on its busiest
+link, plus the time of the bytes on this link. No chunk of a rank is both read and written in one
+step, so a byte crosses at most one link per step. A rank is a device, and us means microseconds.
+For 10-3, 10-6 and 10-7, `tests/labs/test_puzzle_optima.py` also tries all schedules that could be
+cheaper.
 
 **10-1** (3 us). Let m be the largest number of messages that a port sends in a step. The step costs
-at least m alpha. It multiplies the number of devices that have the chunk by at most 1 + m, which is
-at most 2^m. A factor of 8 = 2^3 therefore costs at least 3 alpha.
+at least m alpha. The step multiplies the number of devices that have the chunk by at most 1 + m,
+which is at most 2^m. A factor of 8 = 2^3 therefore costs at least 3 alpha.
 
 **10-2** (27 us). Number the links 1 to 4 from device 0. Let x_t be the bytes on the busiest link in
 step t. Choose any three steps r < s < t. Each byte that arrives at device 4 has crossed link 1
-before r, or link 2 between r and s, or link 3 between s and t, or link 4 after t. So the x of the
-other T - 3 steps add up to at least n. On average over all choices of three steps, the x of all
-steps add up to at least n T / (T - 3). The cost is at least T alpha + n T / (T - 3), which is
-least for T = 9.
+before r, or link 2 between r and s, or link 3 between s and t, or link 4 after t. Therefore, the
+sum of x over the other T - 3 steps is at least n. The average over all choices of three steps
+shows that the sum of x over all steps is at least n T / (T - 3). The cost is at least
+T alpha + n T / (T - 3), which is smallest for T = 9.
 
-**10-3** (7 us). Each rank receives 4/5 n = 4 KB, in 4 us. Three or more steps cost at least 3 alpha
-more. In two steps with one message per rank and step, a rank collects only 4 chunks. So with two
-steps some rank receives two messages in one step, and its port costs 3 alpha. One step needs
-4 messages per rank.
+**10-3** (7 us). Each rank receives 4/5 n = 4 KB, which takes 4 us. Three or more steps cost at
+least 3 alpha more. In two steps with one message per rank and step, a rank collects only 4 chunks.
+Therefore, in a schedule of two steps, some rank receives two messages in one step, and the messages
+at its port cost 3 alpha. A schedule of one step needs 4 messages per rank, which cost 4 alpha.
 
 **10-4** (6 us). The contribution of the opposite device needs three steps. Each step costs at least
-alpha and the time of one chunk of 1 KB.
+alpha plus the time of one chunk of 1 KB.
 
-**10-5** (16 us). The contributions of device 2 cross two links on the way to device 0. As in 10-2,
-but with one chosen step s: each byte crosses the first link before s, or the second link after s.
-The cost is at least T alpha + n T / (T - 1), which is least for T = 4.
+**10-5** (16 us). The contributions of device 2 cross two links on the way to device 0. The
+argument is the same as in 10-2, but with one chosen step s. Each byte crosses the first link before
+s, or the second link after s. The cost is at least T alpha + n T / (T - 1), which is smallest for
+T = 4.
 
-**10-6** (4 us). A message on the slow wire costs 10 us. In two steps, each chunk is sent by all
-devices to one device, and from there back to all. That device is 2 or 3, because 0 and 1 would need
-the slow wire. Device 2 or 3 sums at least half of the array, so both steps cost at least 1 + 1 us.
-In three or more steps, 2 (p - 1) n = 6 n bytes must pass 10 fast wires, which costs at least
-3 + 1.2 us. (A wire in each direction counts as two.)
+**10-6** (4 us). A message on the slow wire costs 10 us. In a schedule of two steps, each chunk has
+one device that receives it from all other devices and sends them the sum. This device must be 2 or
+3, because 0 and 1 would need the slow wire. Device 2 or 3 sums at least half of the array, so both
+steps cost at least 1 + 1 us. In three or more steps, 2 (p - 1) n = 6 n bytes must cross 10 fast
+wires, which costs at least 3 + 1.2 us. (Each direction of a connection counts as one wire.)
 
-**10-7** (28 us). Each network port carries n in each direction, in 20 us. Two steps with network
-messages cost at least 2 * 5 + 20 us. With one such step, a host must send its complete sum in it.
-The sending rank is read in this step, so another rank receives the other host's sum. That rank has
-its own host's sum only after an additional step, before or after the network step. Together with
-the sum within the host and the copies at the end, there are three further steps of 1 us.
+**10-7** (28 us). Each network port transfers n bytes in each direction, which takes 20 us. Two
+steps with network messages cost at least 2 * 5 + 20 us. If only one step has network messages, each
+host must send its complete sum in this step. The sending rank is read in this step, so another rank
+receives the other host's sum. The receiving rank has the sum of its own host only after an
+additional step, before or after the network step. Together with the sum within the host and the
+copies at the end, there are three further steps of 1 us.
 
-**10-8** (7 us). Latency is 0, and 2 (p - 1) n = 14 n bytes must pass the 24 wires
+**10-8** (7 us). The latency is 0, and 2 (p - 1) n = 14 n bytes must cross the 24 wires
 (`gluonlab.collectives.lower_bounds`).
 """
 
@@ -61,7 +64,7 @@ RankPair = Tuple[int, int]
 
 
 def with_reverse_pairs(pairs: Iterable[RankPair]) -> FrozenSet[RankPair]:
-    """Return the given pairs (src, dst), and the pairs (dst, src)."""
+    """Return the given (src, dst) pairs and their reverse (dst, src) pairs."""
     forward_pairs = list(pairs)
     return frozenset(forward_pairs) | {(dst, src) for src, dst in forward_pairs}
 
@@ -69,8 +72,8 @@ def with_reverse_pairs(pairs: Iterable[RankPair]) -> FrozenSet[RankPair]:
 def wired_topology(name: str, world_size: int, pairs: FrozenSet[RankPair], latency_s: float = US) -> Topology:
     """Return a topology in which every pair of devices has a wire of 1 GB/s in each direction.
 
-    A `Topology` needs a route for every pair. The checker rejects transfers outside ``pairs``, the
-    pairs (src, dst) that the puzzle allows.
+    A `Topology` needs a route for every pair, but ``pairs`` are the only pairs (src, dst) that the
+    puzzle allows. The checker of the puzzle rejects other transfers.
     """
     routes = {(src, dst): Route((Link(f"{src} to {dst}", GB_PER_S),), latency_s) for src, dst in all_pairs(world_size)}
     assert pairs <= routes.keys()
@@ -78,7 +81,7 @@ def wired_topology(name: str, world_size: int, pairs: FrozenSet[RankPair], laten
 
 
 def slow_wire_topology() -> Topology:
-    """Return a topology of four connected devices, with 10 us of latency between 0 and 1."""
+    """Return a topology of four fully connected devices, with a slow wire between 0 and 1."""
     routes = dict(fully_connected(4, US, GB_PER_S).routes)
     for pair in ((0, 1), (1, 0)):
         routes[pair] = Route(routes[pair].links, 10 * US)
@@ -88,7 +91,7 @@ def slow_wire_topology() -> Topology:
 def two_host_topology() -> Topology:
     """Return a topology of two hosts, with devices 0-3 and 4-7.
 
-    Inside a host the bandwidth is infinite. Each host has one network port in each direction.
+    The bandwidth inside a host is infinite. Each host has one network port per direction.
     """
     routes: Dict[RankPair, Route] = {}
     for src, dst in all_pairs(8):
@@ -144,7 +147,7 @@ SUMMARIES = {
 
 
 def _make_checker(puzzle: Puzzle, summary: str) -> Callable[[Answer], None]:
-    """Return the checker of a puzzle; ``summary`` becomes its docstring."""
+    """Return the checker of a puzzle. ``summary`` becomes the docstring of the checker."""
 
     def check(answer: Answer) -> None:
         puzzle.check_optimum(puzzle.read_proved_schedule(answer))

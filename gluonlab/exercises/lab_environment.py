@@ -16,14 +16,15 @@ from gluonlab.gpu.cuda import describe_unsupported, enable_peer_access
 if TYPE_CHECKING:
     import mxnet as mx
 
-# On GPUs, whose speed suffices for 70,000 images: the first of these that is downloaded
+# Labs on GPUs use the first of these data sets that is downloaded. GPUs are fast enough for 70,000
+# images.
 GPU_DATASETS = ("mnist", "fashion-mnist")
 
 
 class LabEnvironment(NamedTuple):
     """The devices and the data set of a lab.
 
-    ``on_gpus``: whether the devices are GPUs. ``data``: the data set's name for `load_dataset`.
+    ``on_gpus``: whether the devices are GPUs. ``data``: the name of the data set.
     """
 
     devices: "List[mx.Context]"
@@ -42,12 +43,12 @@ class LabEnvironment(NamedTuple):
 def setup(n: int, dataset: Optional[str] = None) -> LabEnvironment:
     """Choose ``n`` devices and a data set, and print both with the reasons for the choice.
 
-    The devices are GPUs if this machine has ``n`` working GPUs, else CPU devices.
+    The devices are GPUs if this machine has ``n`` working GPUs. Otherwise, they are CPU devices.
 
     Args:
         n: the number of devices.
         dataset: the data set for GPUs, by default ``mnist`` or ``fashion-mnist``. The built-in
-            digits are used on CPU devices, or if the data set is not downloaded.
+            digits are used on CPU devices, and on GPUs if the data set is not downloaded.
 
     Returns:
         The devices and the data set.
@@ -69,7 +70,7 @@ def setup(n: int, dataset: Optional[str] = None) -> LabEnvironment:
 
 
 def _choose_devices(n: int) -> "Tuple[List[mx.Context], bool, str]":
-    """Return the devices, whether they are GPUs, and if not, the reason."""
+    """Return the devices, whether they are GPUs, and the reason if they are not."""
     from gluonlab.devices import devices
 
     count = gpu_count()
@@ -86,9 +87,9 @@ def _choose_devices(n: int) -> "Tuple[List[mx.Context], bool, str]":
     else:
         reason = choose_text(en="no GPU here", ja="GPU なし")
     with warnings.catch_warnings():
-        # The text below has the same content, in the language of the notebook.
+        # The reason that this function returns replaces the warning, in the notebook's language.
         warnings.simplefilter("ignore", GluonlabWarning)
-        ctxs = devices(f"cpu*{n}") if n > 0 else gpus(n)  # gpus(n) raises for n < 1
+        ctxs = devices(f"cpu*{n}") if n > 0 else gpus(n)  # gpus(n) raises an error for n < 1
     substitute = choose_text(
         en="the lab uses CPU devices, which compute in parallel like GPUs",
         ja="CPU デバイスで代用します。GPU と同じく並列に計算します",

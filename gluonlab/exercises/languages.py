@@ -19,18 +19,18 @@ Texts = Mapping[str, str]  # language -> text
 def language(name: Optional[str] = None) -> str:
     """Choose the language for the rest of this process, or return the current language.
 
-    Without a choice, the language comes from the first of these that names one of LANGUAGES:
+    If no call has chosen a language, the first of these sources that names a language is used:
 
     =======================  ======================================================================
     ``GLUONLAB_LANGUAGE``    environment variable
-    the notebook             its metadata, else its folder (Jupyter and VS Code name it)
-    the current folder       ``labs/ja`` is Japanese
+    the notebook             its metadata, or its folder (if Jupyter or VS Code pass its path)
+    the current folder       its name, as in ``labs/ja``
     the locale               ``LC_ALL``, ``LC_MESSAGES``, ``LANG``
     otherwise                English
     =======================  ======================================================================
 
     Args:
-        name: the language, ``"en"`` or ``"ja"``. None keeps the current one.
+        name: the language, ``"en"`` or ``"ja"``. None keeps the current language.
 
     Returns:
         The language, ``"en"`` or ``"ja"``.

@@ -1,11 +1,11 @@
 """Run one notebook within limits, on this machine or in a container, and read its result.
 
 In a Docker or Podman container, the notebook cannot access a network or files on the host.
-`ContainerRunner` starts ``docker run`` with this module as the command. The two communicate by
+`ContainerRunner` starts ``docker run`` with this module as the command. The two processes exchange
 lines of JSON:
 
 - standard input: the order, ``{"name": .., "bounds": .., "seed": ..}``. The input stays open until
-  the grader ends, or stops the notebook.
+  the grader exits or stops the notebook.
 - standard output, first line: the version of gluonlab in the container, and missing packages.
 - standard output, second line: the result.
 """
@@ -45,10 +45,10 @@ from gluonlab.files.atomic_files import read_bounded, temporary_folder
 from gluonlab.plain_text import one_line, to_plain_name
 
 STATUSES = (PASSED, WRONG, UNWRITTEN, RAISED, TOO_SLOW)
-MAX_OUTPUT_BYTES = 2**22  # most output that is read from a notebook's processes
-MAX_NOTE_CHARS = 1000  # longer notes and checkers' messages are cut
-MAX_MICROS = 1e12  # largest cost of a schedule that is accepted
-POLL_S = 0.1  # between two checks of ``stop``
+MAX_OUTPUT_BYTES = 2**22  # the largest number of bytes that is read from a notebook's processes
+MAX_NOTE_CHARS = 1000  # longer notes and messages of checkers are shortened
+MAX_MICROS = 1e12  # largest accepted cost of a schedule, in microseconds
+POLL_S = 0.1  # seconds between two checks of ``stop``
 
 
 class ExerciseResult(NamedTuple):
@@ -67,7 +67,8 @@ class ExerciseResult(NamedTuple):
 class NotebookResult(NamedTuple):
     """The result of one notebook: the number of its lab, its verdicts, and a note about errors.
 
-    ``lab``: such as ``"02"``, or empty if unknown. ``verdicts``: exercise id -> last verdict.
+    ``lab``: a number such as ``"02"``, or "" if it is unknown. ``verdicts``: the last verdict for
+    each exercise id.
     """
 
     lab: str = ""
@@ -90,9 +91,9 @@ def run_in_processes(path: Path, bounds: Bounds, seed: Optional[int], stop: thre
 
 
 def sanitize_result(lab: Any, note: Any, verdicts: Any) -> NotebookResult:
-    """Make a result from data that a student may have forged; drop values of the wrong type.
+    """Create a result from data that a student may have forged. Ignore values of the wrong type.
 
-    ``verdicts``: pairs of an exercise's id and an object with status, message, hidden and micros.
+    ``verdicts``: pairs of an exercise id and a dictionary with status, message, hidden and micros.
     """
     exercises = {one.id for one in all_exercises()}
     lab = lab if isinstance(lab, str) and any(id.startswith(f"{lab}-") for id in exercises) else ""
@@ -111,13 +112,13 @@ def _shorten(text: Any) -> str:
 
 
 def _read_micros(value: Any) -> Optional[float]:
-    """Return a number above 0, or None."""
+    """Return the cost if it is a number between 0 and MAX_MICROS, or else None."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number and 0 < value < MAX_MICROS else None
 
 
 def _parse_object(line: bytes) -> Dict[str, Any]:
-    """Return the JSON object on a line; an empty dictionary for anything else."""
+    """Return the JSON object on a line, or an empty dictionary if there is no JSON object."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -128,19 +129,19 @@ def _parse_object(line: bytes) -> Dict[str, Any]:
 def _run_and_read_messages(
     path: Path, folder: Path, bounds: Bounds, seed: Optional[int], stop: threading.Event
 ) -> Dict[str, str]:
-    """Run a notebook as the child of a supervisor process; return {kind of message: text}."""
+    """Run a notebook in a supervisor process, and return its messages as {kind: text}."""
     arguments = [json.dumps(vars(bounds)), str(folder)]
     submission = [sys.executable, "-m", "gluonlab.exercises.run_submission", *arguments]
-    # The supervisor ends all its processes and itself when its standard input closes.
+    # When its standard input closes, the supervisor ends all its processes and exits.
     with tempfile.TemporaryFile() as out:
         child = subprocess.Popen(
             [sys.executable, "-m", "gluonlab.exercises.supervisor", *arguments] + [*submission, str(path.absolute())],
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=subprocess.DEVNULL,
-            cwd=folder,  # empty: Python loads modules from the current folder
+            cwd=folder,  # an empty folder, because Python loads modules from the current folder
             env=_supervisor_environment(seed),
-            start_new_session=True,  # Ctrl-C is for the grader
+            start_new_session=True,  # so that Ctrl-C reaches only the grader
         )
         try:
             wait_for_exit(child, bounds.seconds + 2 * bounds.spare_seconds, stop)
@@ -158,8 +159,8 @@ def _run_and_read_messages(
 def _supervisor_environment(seed: Optional[int]) -> Dict[str, str]:
     """Return the environment variables of the supervisor.
 
-    PYTHONPATH starts with this gluonlab, and its paths are absolute. The grader's ``seed`` is set,
-    or removed if it is None.
+    PYTHONPATH starts with the folder of this gluonlab, and contains only absolute paths. The
+    variable for the grader's seed is set to ``seed``, or removed if ``seed`` is None.
     """
     package = str(Path(gluonlab.__file__).resolve().parent.parent)
     folders = [str(Path(part).absolute()) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
@@ -169,7 +170,7 @@ def _supervisor_environment(seed: Optional[int]) -> Dict[str, str]:
 
 
 def wait_for_exit(child: "subprocess.Popen[bytes]", seconds: float, stop: threading.Event) -> bool:
-    """Wait for a process for at most ``seconds`` or until ``stop``; return whether it ended."""
+    """Wait until a process exits, ``stop`` is set or ``seconds`` pass. Return whether it exited."""
     end = time.monotonic() + seconds
     while not stop.is_set() and time.monotonic() < end:
         with suppress(subprocess.TimeoutExpired):
@@ -179,7 +180,7 @@ def wait_for_exit(child: "subprocess.Popen[bytes]", seconds: float, stop: thread
 
 
 def _end_supervisor(child: "subprocess.Popen[bytes]", seconds: float) -> None:
-    """Close the supervisor's input, which ends it; kill it if it runs for ``seconds`` more."""
+    """Close the supervisor's input so that it exits. Kill it if it still runs after ``seconds``."""
     assert child.stdin is not None
     child.stdin.close()
     try:
@@ -192,7 +193,7 @@ def _end_supervisor(child: "subprocess.Popen[bytes]", seconds: float) -> None:
 def _parse_messages(lines: bytes) -> Dict[str, str]:
     """Parse messages, one JSON object per line, to {kind: text}.
 
-    If a kind is repeated, its last text counts, except for notes, where the first counts.
+    If a kind is repeated, the last text counts. Notes are an exception: the first note counts.
     """
     messages: Dict[str, str] = {}
     for line in lines.splitlines():
@@ -203,7 +204,7 @@ def _parse_messages(lines: bytes) -> Dict[str, str]:
 
 
 def _read_verdicts(path: Path) -> List[Dict[str, Any]]:
-    """Return the verdicts in a file; none if it is unreadable, a link, or larger than MAX_OUTPUT_BYTES."""
+    """Return the verdicts in a file, or [] if it is a link, unreadable, or too large."""
     try:
         lines = read_bounded(path, MAX_OUTPUT_BYTES, follow=False).splitlines()
     except (OSError, DataError):
@@ -211,7 +212,7 @@ def _read_verdicts(path: Path) -> List[Dict[str, Any]]:
     return [_parse_object(line) for line in lines]
 
 
-# --- In a container of Docker or Podman
+# --- In a Docker or Podman container
 
 
 ENGINES = ("docker", "podman")
@@ -222,19 +223,19 @@ VERSION_KEY, MISSING_KEY = "begun", "missing"
 NOBODY_USER = "65534:65534"
 GRADING_PAGE = "docs/labs.md"
 _SUPERVISOR_MEMORY = 2**29  # in bytes, for the processes that supervise the notebook
-_MAX_TASKS = 1024  # processes and threads in the container; MXNet has dozens of threads
+_MAX_TASKS = 1024  # largest number of processes and threads in the container; MXNet starts dozens of threads
 _SHARED_MEMORY = 2**28  # bytes of /dev/shm
-# Starts of the engine's hints about help, which are not its error message.
+# The engine prints hints about help after its error message. The hints start with these words.
 _HELP_LINES = ("See 'docker", "Run 'docker", "See 'podman")
-_START_S = 60.0  # for the engine, in addition to the notebook's time
+_START_S = 60.0  # seconds for the engine, in addition to the notebook's time
 _END_S = 20.0
-_GRACE_S = 1.0  # for the engine's command to end after its streams are closed
+_GRACE_S = 1.0  # seconds for the engine's command to exit after its streams are closed
 
 
 def find_engine(wanted: str) -> str:
-    """Return the path of the program docker or podman; ``wanted``: its name, or "" for either.
+    """Return the path of docker or podman. ``wanted``: the name of the engine, or "" for either.
 
-    Raises NotebookError if it is not installed.
+    Raises NotebookError if the engine is not installed.
     """
     names = (wanted,) if wanted else ENGINES
     engine = next(filter(None, map(shutil.which, names)), None)
@@ -254,7 +255,7 @@ def container_command(engine: str, image: str, name: str, folder: Path, bounds: 
     """
     limits = {
         "--memory": str(bounds.memory + _SUPERVISOR_MEMORY),
-        "--memory-swap": str(bounds.memory + _SUPERVISOR_MEMORY),  # the two together: no swap
+        "--memory-swap": str(bounds.memory + _SUPERVISOR_MEMORY),  # memory and swap together, so there is no swap
         "--pids-limit": str(_MAX_TASKS),
         "--cpus": str(cores),
         "--shm-size": str(_SHARED_MEMORY),
@@ -266,7 +267,7 @@ def container_command(engine: str, image: str, name: str, folder: Path, bounds: 
         *("--security-opt", "no-new-privileges", "--user", NOBODY_USER, "--log-driver", "none"),
         *(word for option, value in limits.items() for word in (option, value)),
         *("--tmpfs", f"/tmp:rw,nosuid,nodev,size={bounds.disk},mode=1777"),
-        *("--volume", f"{folder}:{NOTEBOOK_FOLDER}:ro,z"),  # z: label for SELinux
+        *("--volume", f"{folder}:{NOTEBOOK_FOLDER}:ro,z"),  # z: set a label for SELinux
         *("--env", "HOME=/tmp", "--env", "PYTHONDONTWRITEBYTECODE=1", "--workdir", "/tmp"),
         *("--entrypoint", "python", image, "-m", "gluonlab.exercises.notebook_runners"),
     ]
@@ -284,7 +285,7 @@ class ContainerRunner:
     cores: int = 2
 
     def __call__(self, path: Path, bounds: Bounds, seed: Optional[int], stop: threading.Event) -> NotebookResult:
-        """Run the notebook. Raises NotebookError if no container starts, and OSError."""
+        """Run the notebook. Raises OSError, or NotebookError if no container can be started."""
         try:
             content = read_bounded(path, bounds.source)
         except OSError as error:
@@ -301,7 +302,7 @@ class ContainerRunner:
             folder.mkdir()
             copy = folder / to_plain_name(path.name, "notebook.ipynb")
             copy.write_bytes(content)
-            folder.chmod(0o755)  # the user "nobody" in the container reads it
+            folder.chmod(0o755)  # so that the user "nobody" in the container can read it
             copy.chmod(0o644)
             return self._run_container(folder, copy.name, bounds, seed, stop)
 
@@ -318,7 +319,7 @@ class ContainerRunner:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the grader
+            start_new_session=True,  # so that Ctrl-C reaches only the grader
         )
         try:
             output = _read_container_output(child, json.dumps(order).encode() + b"\n", seconds, stop)
@@ -330,7 +331,7 @@ class ContainerRunner:
         """End the engine's command ``child``, and the container, which may outlive the command."""
         for stream in (child.stdin, child.stdout, child.stderr):
             assert stream is not None
-            with suppress(OSError):  # the order was not read
+            with suppress(OSError):  # the container did not read the order
                 stream.close()
         with suppress(subprocess.TimeoutExpired):
             child.wait(_GRACE_S)
@@ -350,9 +351,9 @@ class ContainerRunner:
             child.wait()
 
     def _read_result(self, output: "ContainerOutput", status: int) -> NotebookResult:
-        """Return the result from a container's output; ``status``: the exit status.
+        """Return the result in a container's output. ``status``: the container's exit status.
 
-        Raises NotebookError if no notebook could be run in this container.
+        Raises NotebookError if the container cannot run notebooks.
         """
         objects = [*map(_parse_object, output.stdout.splitlines()), {}]
         first, rest = objects[0], objects[1:]
@@ -375,7 +376,7 @@ class ContainerRunner:
 
 
 def _last_error_line(errors: bytes) -> str:
-    """Return the engine's error: its last line that is not a hint about help."""
+    """Return the engine's error message, which is the last line that is not a hint about help."""
     lines = errors.decode(errors="replace").split("\n")
     messages = [line for line in lines if line.strip() and not line.startswith(_HELP_LINES)]
     return one_line(messages[-1])[:300] if messages else "no output"
@@ -404,7 +405,7 @@ def _read_container_output(
     ``stop`` is set, or after MAX_OUTPUT_BYTES.
     """
     assert child.stdin is not None and child.stdout is not None and child.stderr is not None
-    with suppress(BrokenPipeError):  # the container has ended; its exit status is the reason
+    with suppress(BrokenPipeError):  # the container has exited, and its exit status shows the reason
         child.stdin.write(order)
         child.stdin.flush()
     stdout, stderr = child.stdout.fileno(), child.stderr.fileno()
@@ -431,9 +432,9 @@ def _read_container_output(
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the notebook named by a line of JSON on standard input, and print its result.
+    """Run the notebook that a line of JSON on standard input names, and print its result.
 
-    ``arguments``: the folder of the notebook, or nothing for NOTEBOOK_FOLDER.
+    ``arguments``: the folder of the notebook, or an empty list for NOTEBOOK_FOLDER.
     """
     print(json.dumps({VERSION_KEY: gluonlab.__version__, MISSING_KEY: missing_packages()}), flush=True)
     order = json.loads(sys.stdin.buffer.readline())

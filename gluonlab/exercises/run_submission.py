@@ -1,15 +1,15 @@
 """Run one submitted notebook, whose file may be malicious.
 
 `gluonlab.exercises.supervisor` starts this process, and limits the damage that a notebook can do.
-This process runs the cells in a process of ipykernel (gluonlab[labs]). It reports in lines of JSON
-on its standard output, to which the cells cannot write::
+This process runs the cells in an ipykernel process (gluonlab[labs]). It reports progress as lines
+of JSON on its standard output, to which the cells cannot write::
 
     {"lab": "01"}                               the lab of the notebook
     {"cell": "cell 4 (x = 1)"}                  the running cell
     {"note": "cell 4 (x = 1): ValueError: .."}  the first error
     {"done": ""}                                the last line
 
-In contrast to `labs/gluonlab_labs/kernel.py`, this module does not keep the outputs of cells.
+Unlike `labs/gluonlab_labs/kernel.py`, this module does not keep the outputs of cells.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from gluonlab.plain_text import one_line
 
 # Tags of cells, as in Jupyter's tools.
 SKIP_TAG, RAISES_TAG = ("skip-execution", "raises-exception")
-# Prefixes of environment variables that cells do not inherit: another notebook's, or settings.
+# Cells do not inherit environment variables with these prefixes, because the variables belong to
+# another notebook or are settings.
 _FOREIGN_VARIABLES = ("JPY_", "JUPYTER", "IPYTHON", "PYDEVD_", LANGUAGE_VARIABLE)
-# A message of Jupyter is a list of frames. The content is the 5th frame after the delimiter.
+# A Jupyter message is a list of frames. The content is the 5th frame after the delimiter.
 _DELIMITER, _BEFORE_CONTENT = b"<IDS|MSG>", 5
-_LAST_OUTPUT_S = 4.0  # time for outputs that arrive after the reply that ends a cell
+_LAST_OUTPUT_S = 4.0  # seconds to wait for outputs that arrive after the reply to a cell
 _LOOK_MS = 1000  # milliseconds between two checks that the process is alive
 
 
@@ -55,7 +56,7 @@ def describe_cell(source: str, index: int) -> str:
 
 
 def missing_packages() -> str:
-    """Return a message about packages to install, or an empty string if none is missing."""
+    """Return a message about a missing package, or an empty string if no package is missing."""
     try:
         import ipykernel  # noqa: F401
         import jupyter_client  # noqa: F401
@@ -65,7 +66,7 @@ def missing_packages() -> str:
 
 
 def make_kernel_manager(folder: Path, manager_class: Any) -> Any:
-    """Return a `jupyter_client` kernel manager that starts this Python.
+    """Return a `jupyter_client` kernel manager that starts kernels with this Python interpreter.
 
     The manager ignores installed kernel specifications. ``folder``: an empty folder for its files.
     ``manager_class``: KernelManager or AsyncKernelManager.
@@ -88,7 +89,7 @@ def make_kernel_manager(folder: Path, manager_class: Any) -> Any:
 def kernel_environment(own: Path, **changes: str) -> "dict[str, str]":
     """Return the environment variables for the process that runs the cells.
 
-    They are this process's variables with ``changes``, without the variables of other notebooks.
+    They include this process's variables and ``changes``, but not the variables of other notebooks.
     ``own``: the folder for IPython's files.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN_VARIABLES)}
@@ -100,8 +101,8 @@ def start_kernel(folder: Path, seconds: float, printed: int, **environment: str)
     """Start a process that runs cells in ``folder``, and end it after the ``with`` block.
 
     ``seconds``: the time limit for all cells together. ``printed``: the largest output in bytes.
-    With more output, the process is killed. ``environment``: additional environment variables.
-    Raises NotebookError if a package is missing.
+    The process is killed if its output is larger. ``environment``: additional environment
+    variables. Raises NotebookError if a package is missing.
     """
     fault = missing_packages()
     if fault:
@@ -128,10 +129,10 @@ class NotebookKernel:
     def __init__(self, manager: Any, client: Any, end: float, printed: int) -> None:
         self._manager, self._client = manager, client
         self._end, self._max_output_bytes, self._remaining_bytes = end, printed, printed
-        self.is_alive = True  # whether the process can run more cells, also after a NotebookError
+        self.is_alive = True  # whether the process can run more cells, even after a NotebookError
 
     def run(self, cell: SubmittedCell, index: int) -> None:
-        """Execute a cell; ``index``: its position from 0. Raises NotebookError if it fails."""
+        """Execute cell number ``index``, counted from 0. Raises NotebookError if the cell fails."""
         if not cell.source.strip() or SKIP_TAG in cell.tags:
             return
         cell_text = describe_cell(cell.source, index)
@@ -148,7 +149,7 @@ class NotebookKernel:
             raise NotebookError(f"{cell_text}: {error[0]}: {' '.join(error[1].split())[:400]}")
 
     def _execute(self, source: str) -> Optional[Tuple[str, str]]:
-        """Execute code; return the name and message of its error, or None. Raises _KernelEnded."""
+        """Execute code. Return the name and message of its error, or None. Raises _KernelEnded."""
         import zmq
 
         message_id = self._client.execute(source, allow_stdin=False)
@@ -160,7 +161,7 @@ class NotebookKernel:
         while not (reply and idle):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
-                if reply:  # the cell has ended, only its last outputs are missing
+                if reply:  # the cell has ended, and only its last outputs are missing
                     break
                 raise _KernelEnded("not finished in time")
             ready = dict(poller.poll(min(_LOOK_MS, remaining * 1000)))
@@ -178,7 +179,7 @@ class NotebookKernel:
         return _reply_error(reply or {})
 
     def _read_message(self, socket: Any, is_output: bool) -> "dict[str, Any]":
-        """Read the next message from a socket. Raises _KernelEnded for too many bytes of output."""
+        """Read the next message from a socket. Raises _KernelEnded if the output is too large."""
         frames: List[bytes] = socket.recv_multipart()
         if is_output:
             self._check_output_size(frames)
@@ -187,7 +188,7 @@ class NotebookKernel:
         return message
 
     def _check_output_size(self, frames: Sequence[bytes]) -> None:
-        """Count a message's bytes of output. Kill the process if there are too many."""
+        """Count a message's bytes of output, and kill the process if its output is too large."""
         begin = frames.index(_DELIMITER) + _BEFORE_CONTENT if _DELIMITER in frames else 0
         self._remaining_bytes -= sum(map(len, frames[begin:]))
         if self._remaining_bytes < 0:
@@ -196,7 +197,7 @@ class NotebookKernel:
 
 
 class _KernelEnded(Exception):
-    """Error that the process that runs cells has ended, or is out of time. Its text says why."""
+    """Raised if the process that runs cells has ended or is out of time. The text is the reason."""
 
 
 def _is_reply_to(message: "dict[str, Any]", message_id: str) -> bool:
@@ -221,7 +222,7 @@ LAB_KEY, CELL_KEY, NOTE_KEY, DONE_KEY = "lab", "cell", "note", "done"
 def main(arguments: Sequence[str]) -> None:
     """Run one submitted notebook, and write messages about it to standard output.
 
-    ``arguments``: the JSON of a `Bounds`, an empty folder, and the path of the notebook.
+    ``arguments``: a `Bounds` as JSON, an empty folder, and the path of the notebook.
     """
     bounds, folder, path = Bounds(**json.loads(arguments[0])), Path(arguments[1]), arguments[2]
     die_with_parent()
@@ -232,7 +233,7 @@ def main(arguments: Sequence[str]) -> None:
         _run_cells(bounds, folder, Path(path), reports)
     except NotebookError as error:
         _send_status(reports, NOTE_KEY, str(error))
-    except Exception as error:  # hostile files and processes make libraries fail
+    except Exception as error:  # malicious files and processes make libraries fail
         _send_status(reports, NOTE_KEY, f"cannot be run ({type(error).__name__}: {str(error)[:300]})")
     _send_status(reports, DONE_KEY, "")
 
@@ -272,7 +273,7 @@ class Submission(NamedTuple):
 
 
 def read_submission(path: Path, most_bytes: int) -> Submission:
-    """Read a notebook file of at most ``most_bytes`` bytes. Raises NotebookError."""
+    """Read a notebook file. Raises NotebookError if it is invalid or larger than ``most_bytes``."""
     notebook = _read_notebook(path, most_bytes)
     metadata = notebook.get("metadata", {})
     if not isinstance(metadata, dict):
@@ -290,7 +291,7 @@ def read_submission(path: Path, most_bytes: int) -> Submission:
 
 
 def _read_notebook(path: Path, most_bytes: int) -> "dict[str, Any]":
-    """Return the JSON object in a notebook file. Raises NotebookError."""
+    """Return the JSON object in a notebook file. Raises NotebookError for an invalid file."""
     try:
         notebook = json.loads(read_bounded(path, most_bytes).decode("utf-8-sig"))
     except OSError as error:
@@ -329,7 +330,7 @@ def _read_cell(cell: Any, number: int) -> SubmittedCell:
 
 
 def _is_encodable(line: str) -> bool:
-    """Return whether a text can be encoded as UTF-8; JSON may contain lone surrogates."""
+    """Return whether a text can be encoded as UTF-8. JSON texts may contain lone surrogates."""
     try:
         return line.encode() is not None
     except UnicodeEncodeError:

@@ -1,11 +1,11 @@
 """Check the schedules that learners write, compute their costs, and animate them.
 
-`gluonlab.collectives.verify_schedule` finds the fault in a schedule. This module names the wrong
-transfer and the reason, in English and Japanese. A `Puzzle` is the task to write a schedule for a
-given machine.
+`gluonlab.collectives.verify_schedule` finds the error in a schedule. This module describes the
+wrong transfer and the reason, in English and Japanese. A `Puzzle` is the task of writing a schedule
+for a given machine.
 
 In this module, a schedule is "proved" if `verify_schedule` finds that it computes its collective.
-Its "price" is its cost in the model of `gluonlab.collectives.cost_model`.
+The "price" of a schedule is its cost according to `gluonlab.collectives.cost_model`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Steps = Tuple[Tuple[Transfer, ...], ...]
 
 
 def read_steps(returned: Any, call: str) -> Steps:
-    """Convert an answer's return value, a Schedule or a list of steps, to steps.
+    """Convert an answer's return value to steps. The value is a Schedule or a list of steps.
 
     ``call``: the call as text, such as ``gather()``, for messages. Raises Wrong for other values.
     """
@@ -97,11 +97,11 @@ def _format_value(value: Any) -> str:
 def check_step_rules(
     call: str, world_size: int, chunks: int, steps: Sequence[Sequence[Transfer]], hint: TextPair
 ) -> None:
-    """Raise Wrong for the first transfer that breaks a rule of schedules.
+    """Raise Wrong for the first transfer that breaks a rule for schedules.
 
-    The rules exclude unknown ranks and chunks, transfers from a rank to itself, and data races in a
-    step. ``chunks``: the number of chunks. ``hint``: texts to append to the message about a rank or
-    chunk that is out of range, such as the usual reason.
+    The rules exclude unknown ranks, chunks and operations, transfers from a rank to itself, and
+    data races in a step. ``chunks``: the number of chunks. ``hint``: texts to append to the message
+    about a rank or chunk that is out of range, such as the usual reason.
     """
     for number, step in enumerate(steps):
         read, written = {(t.src, t.chunk) for t in step}, Counter((t.dst, t.chunk) for t in step)
@@ -127,7 +127,7 @@ def check_step_rules(
 
 
 def describe_transfer(call: str, place: Tuple[int, int], transfer: Transfer) -> CaseText:
-    """Return the description of a transfer. ``place``: (step, index in the step), from 0."""
+    """Describe a transfer. ``place``: (step, index in the step), both counted from 0."""
     step, position = place
     shown_transfer = f"`{tuple(transfer)}`"
     return CaseText(
@@ -141,7 +141,7 @@ def check_proof(call: str, schedule: Schedule) -> None:
 
     The error names the first of these transfers that exists:
 
-    - the first copy that overwrites the last copy of a rank's contribution,
+    - the first transfer that overwrites the last copy of a rank's contribution,
     - the first transfer that counts a contribution twice,
     - the last transfer into a chunk whose final value is incomplete.
     """
@@ -152,7 +152,7 @@ def check_proof(call: str, schedule: Schedule) -> None:
 
 
 def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -> Wrong:
-    """Return the counterexample of a schedule that `verify` rejects with this ``error``."""
+    """Return a counterexample for a schedule that `verify` rejects with this ``error``."""
     all_states = list(simulate_contributions(schedule))
     lost_place = None if schedule.collective == ALL_GATHER else _find_lost_contribution(schedule, all_states)
     if lost_place is not None:
@@ -199,7 +199,7 @@ def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -
 
 
 def _explain_wrong_copy(place: CaseText, schedule: Schedule, last: Transfer, has: bool) -> Wrong:
-    """Return the counterexample of an all-gather in which a chunk's final content is wrong.
+    """Return a counterexample for an all-gather that leaves the wrong content in a chunk.
 
     ``last``: the last transfer into the chunk. ``has``: whether the sender had the right content.
     """
@@ -219,9 +219,10 @@ def _explain_wrong_copy(place: CaseText, schedule: Schedule, last: Transfer, has
 
 
 def explain_lost_contribution(call: str, schedule: Schedule, place: Tuple[int, int], rank: int) -> Wrong:
-    """Return the counterexample of a copy that overwrites the last copy of a contribution.
+    """Return a counterexample for a transfer that overwrites the last copy of a contribution.
 
-    ``rank``: the rank whose contribution is lost. ``place``: (step, index in the step) of the copy.
+    ``rank``: the rank whose contribution is lost. ``place``: (step, index in the step) of the
+    transfer.
     """
     transfer = schedule.steps[place[0]][place[1]]
     chunk, dst = transfer.chunk, transfer.dst
@@ -234,10 +235,11 @@ def explain_lost_contribution(call: str, schedule: Schedule, place: Tuple[int, i
 
 
 def _find_lost_contribution(schedule: Schedule, all_states: Any) -> Optional[Tuple[Tuple[int, int], int]]:
-    """Return the first transfer that overwrites a rank's only remaining contribution, and the rank.
+    """Find the first transfer that overwrites the last copy of a rank's contribution.
 
-    The transfer is returned as (step, index in the step). ``all_states[step][rank][chunk][r]``: how
-    many times the contribution of rank r is in the chunk before the step.
+    Return the transfer as (step, index in the step) and the rank, or None if there is none.
+    ``all_states[step][rank][chunk][r]``: how many times the chunk contains the contribution of rank
+    r before the step.
     """
     for number, step in enumerate(schedule.steps):
         state_before, state_after = all_states[number], all_states[number + 1]
@@ -252,7 +254,11 @@ def _find_lost_contribution(schedule: Schedule, all_states: Any) -> Optional[Tup
 
 
 def missing_ranks(contributions: Sequence[int], complete: Sequence[int]) -> List[int]:
-    """Return the ranks whose contribution is missing; both arguments: a count for each rank."""
+    """Return the ranks whose contribution is missing in a chunk.
+
+    ``contributions``: how many times the chunk contains each rank's contribution. ``complete``: the
+    same counts for a complete chunk.
+    """
     return [rank for rank, count in enumerate(contributions) if count < complete[rank]]
 
 
@@ -271,7 +277,7 @@ def _find_unfinished_chunk(schedule: Schedule, last: Any) -> Tuple[int, int]:
 
 
 def _locate_sum(schedule: Schedule, last: Any, chunk: int) -> TextPair:
-    """Return texts that say which rank, not the owner, has the chunk's sum, or empty texts."""
+    """Return texts about the rank that has the chunk's sum instead of the owner, or empty texts."""
     complete = complete_contributions(schedule, chunk)
     holder: Optional[int] = next((rank for rank in range(schedule.world_size) if last[rank][chunk] == complete), None)
     if schedule.collective != REDUCE_SCATTER or holder is None:
@@ -282,12 +288,15 @@ def _locate_sum(schedule: Schedule, last: Any, chunk: int) -> TextPair:
     )
 
 
-FRAME_HEIGHT_PX = 980  # of the page in a notebook; the page scrolls in it
+FRAME_HEIGHT_PX = 980  # height of the frame in which a notebook shows the page
 
 
 @dataclass(frozen=True)
 class SchedulePlayback:
-    """A text about a schedule, and an HTML page that animates it (or None), for a notebook."""
+    """A text about a schedule, and an animation of the schedule, to display in a notebook.
+
+    ``page``: the HTML page with the animation, or None.
+    """
 
     text: str
     page: Optional[str] = None
@@ -306,7 +315,7 @@ class SchedulePlayback:
 
 
 def unwritten_playback() -> SchedulePlayback:
-    """Return the playback for an answer that is not written yet, with only a text."""
+    """Return a playback without an animation, for an answer that is not written yet."""
     return SchedulePlayback(
         choose_text(
             en="not written yet: write the function, run its cell, then run this cell again",
@@ -328,9 +337,10 @@ def make_playback(schedule: Schedule, lines: List[str], file: Optional[str]) -> 
 
 
 def describe_cost(cost: ScheduleCost, least_s: float, *, is_lower_bound: bool) -> List[str]:
-    """Return lines about the cost of a right schedule.
+    """Return lines of text about the cost of a correct schedule.
 
-    ``least_s``: seconds for comparison, a lower bound if ``is_lower_bound``, else the optimum.
+    ``least_s``: the seconds to compare with. This is a lower bound if ``is_lower_bound`` is true, or else
+    the optimum.
     """
     steps = len(cost.steps)
     size = format_size(int(cost.size_bytes)) if cost.size_bytes else ""
@@ -356,23 +366,23 @@ def format_microseconds(seconds: float) -> str:
     return f"{micros:,.0f} µs" if micros == int(micros) else f"{micros:,.1f} µs"
 
 
-MAX_CHUNKS = 512  # in an answer; more chunks are not useful
-COST_TOLERANCE = 1e-9  # relative; smaller differences are rounding
-Answer = Callable[[], Any]  # returns the steps, each a list of Transfer(src, dst, chunk, op)
+MAX_CHUNKS = 512  # largest number of chunks in an answer; more chunks are not useful
+COST_TOLERANCE = 1e-9  # relative tolerance; smaller differences are rounding errors
+Answer = Callable[[], Any]  # returns steps; a step is a list of Transfer(src, dst, chunk, op)
 
 
 @dataclass(frozen=True)
 class Puzzle:
-    """The task to write a schedule for a collective on a given machine.
+    """The task of writing a schedule for a collective on a given machine.
 
     Attributes:
         call: the call of the learner's function, such as ``gather()``, for messages.
         topology: the devices and their links.
         size_bytes: the size of the buffer on each device.
         collective: the collective to write.
-        owner: the owner of each chunk. If it has one element, this rank owns all chunks, and the
-            learner chooses the number of chunks.
-        pairs: the pairs (src, dst) that may send; None for all pairs.
+        owner: the owner of each chunk. If the tuple has one element, this rank owns all chunks, and
+            the learner chooses the number of chunks.
+        pairs: the pairs (src, dst) with a link for transfers, or None to allow all pairs.
         optimum_s: the lowest possible cost in seconds, or None if it is unknown.
     """
 
@@ -387,7 +397,7 @@ class Puzzle:
     def read_schedule(self, answer: Answer) -> Schedule:
         """Return the answer's schedule. Raises Wrong for the first transfer that breaks a rule.
 
-        This does not check whether the schedule computes the collective.
+        The method does not check whether the schedule computes the collective.
         """
         steps = read_steps(answer(), self.call)
         world_size, owner = self.topology.world_size, self.owner
@@ -433,12 +443,12 @@ class Puzzle:
         )  # fmt: skip
 
     def play(self, answer: Answer, file: Optional[str] = None) -> SchedulePlayback:
-        """Return a text about the schedule's first fault or its cost, and an animation.
+        """Return a text about the schedule's first error or its cost, and an animation.
 
         Args:
-            answer: the learner's function. For a stub, the text says that the function is not
-                written yet.
-            file: also write the page to this file.
+            answer: the learner's function. If it is a stub, the text tells the learner to write the
+                function.
+            file: a file to which the page is also written.
 
         Returns:
             The text and the page, which a notebook displays.
@@ -447,7 +457,7 @@ class Puzzle:
             schedule = self.read_schedule(answer)
         except NotImplementedError:
             return unwritten_playback()
-        except Wrong as wrong:  # a schedule that breaks a rule cannot be played
+        except Wrong as wrong:  # a schedule that breaks a rule cannot be animated
             return SchedulePlayback(wrong.texts[language()])
         try:
             check_proof(self.call, schedule)

@@ -1,8 +1,8 @@
-"""A simulation of ``torch.distributed`` in NumPy, whose ranks are threads of this process.
+"""A simulation of ``torch.distributed`` in NumPy. Its ranks are threads of this process.
 
 The simulation provides the functions and classes that a data-parallel program calls, under the same
-names, and records each rank's actions. With real processes, a rank that waits for a rank that has
-ended waits forever. Here, the waiting rank gets a `HangError` at once.
+names, and records each rank's actions. In a real program, a rank that waits for a rank that has
+ended would hang. In the simulation, a `HangError` is raised in the waiting rank.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gluonlab.host.signals import delayed_signals
 
 
 class HangError(Exception):
-    """The error of a rank that waits for a rank that has ended; real processes would hang."""
+    """Raised in a rank that waits for a rank that has ended. A real process would hang."""
 
     def __init__(self, rank: int, ended: int) -> None:
         super().__init__(f"rank {rank} waits for rank {ended}, which has already returned")
@@ -27,7 +27,7 @@ class HangError(Exception):
 
 
 class UnequalShapesError(Exception):
-    """The arrays that the ranks pass to one allreduce have different shapes."""
+    """Raised if ranks pass arrays of different shapes to the same allreduce."""
 
     def __init__(self, shapes: "Dict[int, Any]") -> None:
         super().__init__(", ".join(f"rank {rank}: {shapes[rank]}" for rank in sorted(shapes)))
@@ -61,11 +61,11 @@ class RankGroup:
         outcomes = [RankOutcome(None, None)] * self.size
 
         def run_one(rank: int) -> None:
-            """Call ``function(rank)``; record its outcome, and that this rank has ended."""
+            """Call ``function(rank)``. Record its outcome, and that this rank has ended."""
             self._rank_of[threading.get_ident()] = rank
             try:
                 outcomes[rank] = RankOutcome(function(rank), None)
-            except BaseException as error:  # a student's code may raise anything
+            except BaseException as error:  # a student's code may raise any exception
                 outcomes[rank] = RankOutcome(None, error)
             finally:
                 with self._condition:
@@ -77,12 +77,13 @@ class RankGroup:
             with delayed_signals():  # an interrupted start would leave running threads
                 for thread in threads:
                     thread.start()
-            # Thread.join is not used: after an interrupt it takes a running thread for a stopped
-            # one. The timeout is needed because Python may miss a signal just before the wait.
+            # Thread.join is not used, because after an interrupt it treats a running thread as a
+            # stopped one. The timeout is needed because Python may miss a signal just before the
+            # wait.
             with self._condition:
                 while not self._condition.wait_for(lambda: len(self._ended_ranks) == self.size, 0.1):
                     continue
-        finally:  # the answer's time limit is exceeded: end the threads as well
+        finally:  # if the answer exceeded its time limit, the threads still run
             for rank, thread in enumerate(threads):
                 if thread.ident is not None and rank not in self._ended_ranks:
                     exception = ctypes.py_object(SystemExit)
@@ -115,11 +116,11 @@ class RankGroup:
         return np.sum([inputs[other] for other in range(self.size)], axis=0)
 
 
-Array = Any  # of numpy
+Array = Any  # np.ndarray
 
 
 class Images(NamedTuple):
-    """A data set: ``xs`` (n, features), ``ys`` (n,) with labels 0 and 1."""
+    """A data set: images of shape (n, features), and labels of shape (n,) that are 0 or 1."""
 
     xs: Array
     ys: Array
@@ -134,19 +135,19 @@ class RankRecord:
 
     joins: List[Tuple[Any, Any]] = field(default_factory=list)  # (rank, world_size)
     image_orders: List[List[int]] = field(default_factory=list)  # the images of each epoch
-    # the sampler's epoch in each pass over the images; None without a sampler
+    # the sampler's epoch in each pass over the images, or None if there is no sampler
     sampler_epochs: List[Optional[int]] = field(default_factory=list)
     gradient_sums: int = 0  # the number of gradients that were summed over the ranks
     updates: int = 0
     evaluated_images: List[Images] = field(default_factory=list)
     logged_lines: List[str] = field(default_factory=list)
-    weight: Optional[Array] = None  # of the model after the last update
+    weight: Optional[Array] = None  # the model's weight after the last update
 
 
 class Distributed:
-    """The object that a program gets as ``dist``, in place of the module ``torch.distributed``.
+    """The object that a program receives as ``dist``, instead of ``torch.distributed``.
 
-    The object also has the classes Model, DistributedDataParallel, DistributedSampler and
+    The object also contains the classes Model, DistributedDataParallel, DistributedSampler and
     DataLoader.
 
     Attributes:
@@ -165,7 +166,7 @@ class Distributed:
 
     def spawn(self, fn: Callable[..., Any], args: Tuple[Any, ...] = (), nprocs: int = 1) -> None:
         """Call ``fn(rank, *args)`` in each of ``nprocs`` processes, and wait for them."""
-        fn_args = (*args,)  # TypeError if args is not a sequence
+        fn_args = (*args,)  # raises TypeError if args is not iterable
         self._ranks = RankGroup(nprocs)
         self.records = [RankRecord() for _ in range(nprocs)]
         self.outcomes = self._ranks.run(lambda rank: fn(rank, *fn_args))
@@ -176,7 +177,7 @@ class Distributed:
     def init_process_group(
         self, backend: str, init_method: Optional[str] = None, world_size: int = -1, rank: int = -1
     ) -> None:
-        """Record that this rank joins the process group. ``backend``, ``init_method``: ignored."""
+        """Record that this rank joins the group. ``backend`` and ``init_method`` are ignored."""
         self._own_record.joins.append((rank, world_size))
 
     def get_rank(self) -> int:
@@ -222,7 +223,7 @@ class Model:
         self.dist._own_record.updates += 1
 
     def score(self, images: Images) -> float:
-        """Return the accuracy on these images, a fraction."""
+        """Return the accuracy on these images, as a fraction."""
         self.dist._own_record.evaluated_images.append(images)
         return float(((images.xs @ self.weight > 0) == images.ys).mean())
 
@@ -234,7 +235,7 @@ class ModelReplica:
         self.module = model
 
     def backward(self, xs: Array, ys: Array) -> None:
-        """Set the gradient to the mean of all ranks' gradients; wait for all ranks."""
+        """Wait for all ranks, and set the gradient to the mean of their gradients."""
         model = self.module
         model.backward(xs, ys)
         group = model.dist._group
@@ -251,7 +252,7 @@ class ModelReplica:
 
 
 class DistributedSampler:
-    """A rank's image numbers: every ``num_replicas``-th in a permutation that all ranks share."""
+    """An iterable of the image numbers of one rank. All ranks share the same permutation."""
 
     def __init__(self, dataset: Any, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0) -> None:
         if not 0 <= rank < num_replicas:

@@ -1,11 +1,11 @@
-"""Softmax regression in NumPy, to check the parameter updates of a learner's answer.
+"""A softmax regression in NumPy that checks the parameter updates of a learner's answer.
 
-The answer trains a Gluon network. The NumPy reference computes the right parameters, because the
-gradient has a closed form: for n images x (n, FEATURES) with labels y (n,), d(sum of losses) /
-d(scores) = softmax(scores) - onehot(y).
+The answer trains a Gluon network. The NumPy reference computes the right parameters with the closed
+form of the gradient: d(sum of losses) / d(scores) = softmax(scores) - onehot(y). The images have
+the shape (n, FEATURES), and the labels y have the shape (n,).
 
-`check_updates` runs the answer in microbatches. `explain_wrong_update` finds the typical mistake
-that leads to the same wrong parameters.
+`check_updates` runs an answer that trains with microbatches. `explain_wrong_update` finds a typical
+mistake that leads to the same wrong parameters.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from gluonlab.exercises.explain_wrong_answers import NO_TEXT, check_faults, coun
 
 FEATURES, CLASSES = 4, 3
 LR = 0.5
-TOLERANCE = 1e-4  # relative; wrong updates differ by at least a tenth
+TOLERANCE = 1e-4  # relative tolerance; wrong updates differ by at least 0.1
 
-Array = Any  # of numpy
+Array = Any  # np.ndarray
 Batch = Tuple[Array, Array]  # images (n, FEATURES) float32, labels (n,) int32
 
 
@@ -53,25 +53,25 @@ class LayerParams(NamedTuple):
         return LayerParams(probabilities.T @ images, probabilities.sum(axis=0))
 
     def image_losses(self, batch: Batch) -> Array:
-        """Return the loss of each image: (n,)."""
+        """Return the loss of each image, as an array of shape (n,)."""
         images, labels = batch
         return -np.log(self._probabilities(images)[np.arange(len(labels)), labels])
 
     def _probabilities(self, images: Array) -> Array:
-        """Return the softmax of the scores, (n, CLASSES), for images (n, FEATURES)."""
+        """Return the softmax of the scores, of shape (n, CLASSES)."""
         scores = images.astype(np.float64) @ self.weight.T + self.bias  # (n, CLASSES)
         exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
         return exponentials / exponentials.sum(axis=1, keepdims=True)
 
     def train(self, batches: Sequence[Batch]) -> "LayerParams":
-        """Return the parameters after plain SGD: one update per batch, with its mean gradient."""
+        """Return the parameters after plain SGD, with one update per batch by its mean gradient."""
         params = self
         for batch in batches:
             params = params.step(batch, LR / len(batch[0]))
         return params
 
     def is_close(self, other: "LayerParams") -> bool:
-        """Return whether two sets of parameters are equal up to float32 rounding."""
+        """Return whether two sets of parameters are equal up to float32 rounding errors."""
         return relative_distance(self, other) <= TOLERANCE
 
 
@@ -88,7 +88,7 @@ def initial_params() -> LayerParams:
 
 
 def random_batches(sizes: Sequence[int]) -> List[Batch]:
-    """Return a random batch for each of ``sizes``, the numbers of images."""
+    """Return random batches. ``sizes``: the number of images in each batch."""
     random = case_rng([0, *sizes])
     return [
         (random.normal(0, 1, (size, FEATURES)).astype(np.float32), random.randint(0, CLASSES, size).astype(np.int32))
@@ -134,7 +134,7 @@ class ExerciseTraining:
         self.trainer = make_trainer(self.net)
 
     def run_answer(self, answer: Callable[..., Any], batch: Batch, *more: Any) -> Any:
-        """Call the answer with the network, loss, trainer, images and labels; return its result.
+        """Call the answer with the network, loss, trainer, images and labels. Return its result.
 
         ``more``: additional arguments for the answer.
         """
@@ -153,7 +153,8 @@ _MistakenUpdate = Tuple[LayerParams, str, str]
 class Update(NamedTuple):
     """The parameters ``got`` after one update for each of ``batches``, starting from ``initial``.
 
-    All updates except the last one were right. ``microbatches``: how many each batch is cut into.
+    All updates except the last one were right. ``microbatches``: the number of microbatches per
+    batch.
     """
 
     got: LayerParams
@@ -179,12 +180,12 @@ def check_updates(
     fault: Callable[[Update], Wrong],
     as_even: bool = False,
 ) -> List[Any]:
-    """Call ``answer`` to train on batches of these sizes; return its results.
+    """Call ``answer`` once for each size, to train on a batch of this size. Return its results.
 
-    Each batch is to be cut into this number of ``microbatches``. Raises ``fault(update)`` for the
-    first update that differs from one with the whole batch. Raises Wrong if a microbatch was too
-    large, or there were too many. ``as_even``: also raise Wrong for unequal or too few microbatches
-    and for activations that are kept too long.
+    The answer must split each batch into ``microbatches`` microbatches. Raises ``fault(update)``
+    for the first update that differs from an update with the whole batch. Raises Wrong if a
+    microbatch was too large, or if there were too many microbatches. ``as_even``: whether to also
+    raise Wrong for unequal or too few microbatches, and for activations that are kept too long.
     """
     [ctx], batches = cpu_devices(1), random_batches(sizes)
     training, returned = ExerciseTraining([ctx], "add"), []  # type: ExerciseTraining, List[Any]
@@ -200,10 +201,10 @@ def check_updates(
 
 
 def _check_microbatches(recorder: ForwardRecorder, size: int, microbatches: int, as_even: bool) -> None:
-    """Raise Wrong unless the recorded forward calls match this number of ``microbatches``.
+    """Raise Wrong unless the recorded forward calls match the number of ``microbatches``.
 
-    ``size``: the number of images in the batch. ``as_even``: also require that sizes are as even as
-    possible and activations are freed in time.
+    ``size``: the number of images in the batch. ``as_even``: whether the sizes must be as equal as
+    possible, and activations must be freed in time.
     """
     sizes, largest = recorder.batch_sizes, math.ceil(size / microbatches)
     check_faults(
@@ -227,7 +228,7 @@ def _check_microbatches(recorder: ForwardRecorder, size: int, microbatches: int,
 
 
 def explain_wrong_update(update: Update) -> Wrong:
-    """Return the counterexample for a wrong update.
+    """Return a counterexample for a wrong update.
 
     If a known mistake leads to the same parameters, the counterexample names it.
     """
@@ -248,12 +249,12 @@ def explain_wrong_update(update: Update) -> Wrong:
 
 
 def cut_larger_last(count: int, parts: int) -> List[Tuple[int, int]]:
-    """Return (begin, end) of each part of a batch like `shard_bounds`, but larger parts last."""
+    """Return (begin, end) of each part like `shard_bounds`, but with larger parts near the end."""
     return [(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
 
 
 def cut_rest_last(count: int, parts: int) -> List[Tuple[int, int]]:
-    """Return (begin, end) of equal parts of a batch; the last part also has the remaining images."""
+    """Return (begin, end) of equal parts of a batch. The last part also gets the remainder."""
     ends = [*(count // parts * part for part in range(parts)), count]
     return list(zip(ends, ends[1:]))
 
@@ -298,7 +299,7 @@ def _wrongly_scaled_updates(params_before: LayerParams, batch: Batch, microbatch
 
 
 def _partial_updates(params_before: LayerParams, batch: Batch, microbatches: int) -> Iterator[_MistakenUpdate]:
-    """Yield the parameters after updates that omit images, or after an update per microbatch."""
+    """Yield the parameters after updates that omit images, and after one update per microbatch."""
     size, cuts = len(batch[0]), _split_batch(batch, microbatches)
     for cut, en, ja in (
         (cuts[-1], "only the last part counts", "最後の部分しか効いていません"),

@@ -1,13 +1,13 @@
-"""Supervise a notebook's processes: this program enforces limits and ends the processes.
+"""A program that supervises a notebook's processes, enforces limits, and ends the processes.
 
 The grader starts this program for each notebook. The supervisor starts a command in a new session,
 and enforces the limits in `Bounds`. The last line of its output is ``{"ended": ..}`` with the limit
 that the command exceeded, or an empty string.
 
 Orphaned processes of the notebook become children of the supervisor (prctl(2),
-PR_SET_CHILD_SUBREAPER), even if they have started a new session. So the supervisor can end all of
-them. When the supervisor's standard input closes, the grader has ended. The supervisor then removes
-the notebook's folder and ends as well.
+PR_SET_CHILD_SUBREAPER), even if they have started a new session. Therefore, the supervisor can end
+all of them. If the supervisor's standard input closes, the grader has exited. The supervisor then
+removes the notebook's folder and exits.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from gluonlab.files.atomic_files import remove_folder
 from gluonlab.host.resources import PROC, available_cores, available_memory
 
 MAX_JOBS = 256
-MEMORY_PER_JOB = 2 * 2**30  # bytes; a lab needs less than half
-POLL_S = 0.1  # between two checks of the processes
-POLLS_PER_FILE_COUNT = 10  # files are counted less often, because it takes longer
+MEMORY_PER_JOB = 2 * 2**30  # in bytes; a lab needs less than half of this memory
+POLL_S = 0.1  # seconds between two checks of the processes
+POLLS_PER_FILE_COUNT = 10  # files are counted only in every tenth check, because counting takes longer
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def list_descendants(pid: int, proc: Path = PROC) -> List[ProcessStat]:
     children: Dict[int, List[ProcessStat]] = {}
     for name in (folder.name for folder in proc.iterdir()) if proc.is_dir() else ():
         if name.isdigit():
-            with suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
+            with suppress(OSError, ValueError, IndexError):  # the process has ended in the meantime
                 stat = _parse_stat(int(name), (proc / name / "stat").read_bytes())
                 children.setdefault(stat.parent, []).append(stat)
     processes: List[ProcessStat] = []
@@ -115,7 +115,7 @@ def _parse_stat(pid: int, line: bytes) -> ProcessStat:
 def count_files(folder: Path, most: int) -> Tuple[int, int]:
     """Return the number of entries below a folder, and their bytes on disk.
 
-    Stop if there are more than ``most`` entries.
+    Counting stops if there are more than ``most`` entries.
     """
     count, size, folders = 0, 0, [os.fspath(folder)]
     while folders and count <= most:
@@ -140,7 +140,10 @@ class ResourceMonitor:
         self.poll_count = 0
 
     def find_excess(self, processes: List[ProcessStat]) -> str:
-        """Describe the first bound that is exceeded, else return "". Call this every POLL_S."""
+        """Describe the first exceeded bound, or return "".
+
+        The method must be called every POLL_S seconds.
+        """
         bounds, self.poll_count = self.bounds, self.poll_count + 1
         if len(processes) > bounds.processes:
             return f"started more than {bounds.processes} processes"
@@ -159,8 +162,8 @@ class ResourceMonitor:
     def _used_bytes(self, processes: List[ProcessStat]) -> int:
         """Return the memory of all processes, in bytes.
 
-        The sum of their resident memory counts shared pages several times. Only if this sum exceeds
-        the bound are shared pages counted once.
+        The sum of their resident memory counts shared pages several times. If this sum exceeds the
+        bound, the method computes a sum that counts shared pages only once.
         """
         resident = sum(process.resident for process in processes)
         if resident <= self.bounds.memory:
@@ -169,26 +172,26 @@ class ResourceMonitor:
 
 
 def _proportional_bytes(process: ProcessStat) -> int:
-    """Return a process's memory in bytes; a page that k processes share counts 1 / k.
+    """Return the proportional set size of a process in bytes (Pss in proc(5)).
 
-    This is the proportional set size, Pss in proc(5).
+    A page that k processes share adds only 1 / k of its size.
     """
     try:
         lines = (PROC / str(process.pid) / "smaps_rollup").read_bytes()
         return int(lines.split(b"\nPss:")[1].split()[0]) * 1024
-    except (OSError, IndexError, ValueError):  # it has ended meanwhile, or this kernel is old
+    except (OSError, IndexError, ValueError):  # the process has ended, or this kernel is old
         return 0 if not (PROC / str(process.pid)).exists() else process.resident
 
 
 EXCESS_KEY, ABANDONED = "ended", "the grader has exited"
-PR_SET_CHILD_SUBREAPER = 36  # of prctl(2)
+PR_SET_CHILD_SUBREAPER = 36  # an option of prctl(2)
 MAX_KILL_ROUNDS = 2000  # a notebook may start processes while others are killed
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run a command, and end it with all its processes as soon as it exceeds a bound.
+    """Run a command, and end all its processes as soon as they exceed a bound.
 
-    ``arguments``: the JSON of a `Bounds`, the notebook's folder, and the command.
+    ``arguments``: a `Bounds` as JSON, the notebook's folder, and the command.
     """
     bounds, folder = Bounds(**json.loads(arguments[0])), Path(arguments[1])
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -208,21 +211,21 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _lower_limit(limit: int, new_limit: int) -> "tuple[int, int]":
-    """Return (soft, hard) for setrlimit: ``new_limit``, or the hard limit if it is lower."""
+    """Return (soft, hard) for setrlimit: both are ``new_limit``, but at most the hard limit."""
     _, hard = resource.getrlimit(limit)
     new_limit = new_limit if hard == resource.RLIM_INFINITY else min(new_limit, hard)
     return new_limit, new_limit
 
 
 def _wait_for_command(child: "subprocess.Popen[bytes]", monitor: ResourceMonitor) -> str:
-    """Wait until the command ends; return the bound that it exceeded, or an empty string."""
+    """Wait until the command ends or exceeds a bound. Return a description of this bound, or ""."""
     while child.poll() is None:
         processes = list_descendants(os.getpid())
         _reap_zombies(process for process in processes if process.pid != child.pid)
         excess = monitor.find_excess(processes)
         if excess:
             return excess
-        # The grader never writes to the input. So the input is readable only if it has ended.
+        # The grader never writes to this input, so it is readable only if the grader has exited.
         if select.select([0], [], [], POLL_S)[0]:
             return ABANDONED
     return ""
@@ -237,7 +240,7 @@ def _reap_zombies(processes: Iterable[ProcessStat]) -> None:
 
 
 def _kill_all(child: "subprocess.Popen[bytes]") -> None:
-    """Kill the command, its descendants and their process groups, so that none can start others."""
+    """Kill the command, its descendants and their process groups, until no process is left."""
     with suppress(OSError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from gluonlab.scratch.data_parallel import Allreduce
 
-# The name in ALGORITHMS of the allreduce in "Training on Multiple GPUs" (Dive into Deep Learning)
+# The allreduce of "Training on Multiple GPUs" (Dive into Deep Learning) has this name in
+# ALGORITHMS.
 CHAPTER_ALLREDUCE = "star"
 DEFAULT_RECIPE, DIGITS_RECIPE = Recipe(), RECIPES["digits"]
 
@@ -113,7 +114,7 @@ def main(
 def _make_recipe(dataset: str, **options: Optional[str]) -> Recipe:
     """Return the data set's recipe, changed by the ``options`` that are not None.
 
-    ``options``: field of Recipe -> text from the command line.
+    ``options``: for each field of Recipe, the text from the command line or None.
     """
     chosen = {name: value for name, value in options.items() if value is not None}
     init, epochs, batch, lr = recipe_for(dataset)._replace(**chosen)  # type: ignore[arg-type]

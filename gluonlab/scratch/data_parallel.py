@@ -4,8 +4,9 @@ The batch is split over the devices. Each device computes the gradients of its s
 are summed, and each replica is updated.
 
 The losses of a shard are summed, not averaged, and the update divides by the size of the whole
-batch. So every image has the same weight however the batch is split, and k devices compute the same
-update as one device, up to the order of summation.
+batch. Therefore, every image has the same weight, however the batch is split. As a result, k
+devices compute the same update as one device, except for rounding errors due to another order of
+summation.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ Allreduce = Callable[[List[nd.NDArray]], None]
 class Replica(NamedTuple):
     """The parameters on one device, and their gradients.
 
-    ``param.grad`` returns a new object for the same memory each time. ``param.grad`` is read only
-    once here, so that an allreduce with prepared operations recognizes the arrays in the next
-    batch.
+    Each access to ``param.grad`` returns a new object for the same memory. ``grads`` stores the
+    object of a single access, so that an allreduce with prepared operations recognizes the arrays
+    in the next batch.
     """
 
     params: Params
@@ -43,7 +44,7 @@ def get_params(params: Params, ctx: mx.Context) -> Replica:
 
 
 def allreduce(data: List[nd.NDArray]) -> None:
-    """Replace arrays of equal shape, one on each device, by their sum.
+    """Replace arrays of equal shape, one on each device, with their sum.
 
     This is the algorithm ``star`` of `gluonlab.collectives.algorithms`: the first device receives
     all arrays and sends the sum back, while the other devices wait.
@@ -60,8 +61,8 @@ def split_batch(
 ) -> Tuple[List[nd.NDArray], List[nd.NDArray]]:
     """Split images (n, ...) and labels (n,) evenly into shards, and copy each to its device.
 
-    With fewer images than devices, the last devices get no shard, and the lists are shorter than
-    ``ctxs``. Raises DataError if the number of labels differs from the number of images.
+    If there are fewer images than devices, the last devices get no shard, and the lists are shorter
+    than ``ctxs``. Raises DataError if the number of labels differs from the number of images.
     """
     if len(images) != len(labels):
         raise DataError(f"got {len(images)} images but {len(labels)} labels: pass one label per image")
@@ -80,8 +81,8 @@ def train_batch(
     with autograd.record():
         shards = zip(xs, ys, replicas)
         losses = [cross_entropy(lenet(x, replica.params), y).sum() for x, y, replica in shards]
-    autograd.backward(losses)  # of all devices at once, so that they run in parallel
-    # without a shard, the gradients of the previous batch must not count again
+    autograd.backward(losses)  # a single call for all devices, so that they run in parallel
+    # A device without a shard must not add its gradients of the previous batch again.
     for idle_replica in replicas[len(xs) :]:
         for grad in idle_replica.grads:
             grad[:] = 0

@@ -14,9 +14,9 @@ Params = List[nd.NDArray]
 
 IMAGE_SHAPE, CLASSES = (1, 28, 28), 10
 SHAPES: Tuple[Tuple[int, ...], ...] = (
-    (20, 1, 3, 3), (20,),    # a convolution: out, in, height, width; and its bias
+    (20, 1, 3, 3), (20,),    # a convolution's weight (out, in, height, width) and bias
     (50, 20, 5, 5), (50,),
-    (800, 128), (128,),      # a dense layer: in, out
+    (800, 128), (128,),      # a dense layer's weight (in, out) and bias
     (128, CLASSES), (CLASSES,),
 )  # fmt: skip
 
@@ -34,12 +34,15 @@ def init_params(spread: Deviation = he_deviation, seed: int = 0) -> Params:
 
 
 def fan_in(shape: Tuple[int, ...]) -> int:
-    """Return how many inputs each unit in a layer has, from the shape of the layer's weight."""
+    """Return the number of inputs of each unit in a layer whose weight has this shape."""
     return math.prod(shape[1:]) if len(shape) == 4 else shape[0]
 
 
 def lenet(images: nd.NDArray, params: Params) -> nd.NDArray:
-    """Compute scores (n, 10) for images (n, 1, 28, 28), on the device of images and params."""
+    """Return scores of shape (n, 10) for images of shape (n, 1, 28, 28).
+
+    The images and the parameters must be on the same device.
+    """
     w1, b1, w2, b2, w3, b3, w4, b4 = params
     h = nd.relu(nd.Convolution(images, w1, b1, kernel=(3, 3), num_filter=20))  # (n, 20, 26, 26)
     h = nd.Pooling(h, pool_type="avg", kernel=(2, 2), stride=(2, 2))  # (n, 20, 13, 13)
@@ -51,5 +54,8 @@ def lenet(images: nd.NDArray, params: Params) -> nd.NDArray:
 
 
 def cross_entropy(scores: nd.NDArray, labels: nd.NDArray) -> nd.NDArray:
-    """Compute losses (n,), minus the label's log probability, for scores (n, 10), labels (n,)."""
+    """Return the loss of each image, which is the negative log probability of its label.
+
+    The scores have shape (n, 10), and the labels and losses have shape (n,).
+    """
     return -nd.pick(nd.log_softmax(scores), labels)

@@ -1,4 +1,4 @@
-"""Training loop written with arrays only, which measures validation accuracy after each epoch."""
+"""A training loop that uses only arrays and measures validation accuracy after each epoch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from gluonlab.scratch.data_parallel import (
 )
 from gluonlab.scratch.lenet import CLASSES, IMAGE_SHAPE, Params, lenet
 
-# The loss of a step is read this many steps later. So no step waits, and the queue stays short.
+# The loss of a step is read this many steps later, so that no step waits and the queue stays short.
 LOSS_DELAY = 8
 
 Batch = Tuple[nd.NDArray, nd.NDArray]  # images (n, 1, 28, 28), labels (n,)
@@ -72,7 +72,7 @@ class TrainingResult(NamedTuple):
 
 
 for _owner in (Epoch, TrainingResult):
-    # the body of a NamedTuple has only fields
+    # mypy allows only fields and methods in the body of a NamedTuple
     setattr(_owner, "accuracy", RenamedMember("val_accuracy", "accuracy"))  # noqa: B010
 
 
@@ -106,7 +106,7 @@ def train(
         DataError: For an invalid data set.
         ModelError: If LeNet does not support the images.
         DeviceError: For an invalid list of devices.
-        DivergedError: If the loss is not finite, or too large to recover.
+        DivergedError: If the loss is not finite or is too large to recover.
     """
     dataset, ctxs = require_dataset(dataset), check_device_list(ctxs)
     whole_number_check(1)("global_batch_size", global_batch_size)
@@ -135,17 +135,17 @@ def train_epoch(
 ) -> float:
     """Train on each batch, wait for all updates, and return the mean loss of the images.
 
-    Raises DivergedError soon after a loss is not finite, or too large to recover.
+    Raises DivergedError soon after a loss that is not finite or is too large to recover.
     """
     total, seen = 0.0, 0
-    unread: Deque[Tuple[List[nd.NDArray], int]] = deque()  # losses, and the number of their images
+    unread: Deque[Tuple[List[nd.NDArray], int]] = deque()  # the losses of a batch, and its number of images
     for images, labels in batches:
         unread.append((train_batch(images, labels, replicas, lr, allreduce), len(images)))
         seen += len(images)
         if len(unread) > LOSS_DELAY:
             total += _wait_for_loss_sum(*unread.popleft())
     total += sum(_wait_for_loss_sum(*batch) for batch in unread)
-    nd.waitall()  # for the last updates, because the caller measures the time
+    nd.waitall()  # wait for the last updates, because the caller measures the time
     return total / seen
 
 
@@ -153,8 +153,8 @@ def train_epoch(
 def accuracy(split: Split, replicas: Sequence[Replica], global_batch_size: int = 256) -> float:
     """Return the fraction of a split's images that the network classifies correctly.
 
-    Each device counts its correct images in an integer, which is read once at the end, as in the
-    chapter's exercise 4.
+    Each device counts its correct predictions in an array. The counts are read only at the end, as
+    in exercise 4 of the chapter.
     """
     ctxs = replica_devices(replicas)
     correct = [nd.zeros((1,), ctx=ctx, dtype="int32") for ctx in ctxs]
@@ -162,16 +162,16 @@ def accuracy(split: Split, replicas: Sequence[Replica], global_batch_size: int =
         for images, labels in batches:
             for count, x, y, replica in zip(correct, *split_batch(images, labels, ctxs), replicas):
                 scores = lenet(x, replica.params)
-                # because the argmax of NaN would also be a class
+                # NaN scores must not count as correct, but their argmax is also a class.
                 finite = nd.contrib.isfinite(scores).min(axis=1).astype("int32")
                 count += ((scores.argmax(axis=1).astype("int32") == y) * finite).sum()
     return int(_sum_parts(correct)) / len(split)
 
 
 def _whole_batches(split: Split, global_batch_size: int, seed: int = 0, shuffle: bool = True) -> Loader:
-    """Return a loader of undivided batches in host memory, as in the book's chapter.
+    """Return a loader of undivided batches in host memory, as in the chapter.
 
-    The loader does not receive the training devices, because it would split the batches itself.
+    The training devices are not passed to the loader, because it would split the batches for them.
     """
     return Loader(split, [mx.cpu()], global_batch_size, seed, shuffle=shuffle)
 

@@ -2,9 +2,9 @@
 
 The chapter "Training on Multiple GPUs" of Dive into Deep Learning draws all weights from normal(0,
 0.01). This works for Fashion-MNIST with 235 steps per epoch, but not for the 1,437 images of the
-digits. For the digits, the signal shrinks in every layer to almost nothing at the output, and the
-gradients also shrink. After 60 epochs, the accuracy is still no better than guessing.
-`he_deviation` preserves the size of the signal. With it, the network learns the digits in about ten
+digits. The signal of the digits shrinks in every layer until almost nothing is left at the output,
+and the gradients also shrink. After 60 epochs, the accuracy is still no better than guessing.
+`he_deviation` preserves the size of the signal, and the network then learns the digits in about ten
 epochs.
 """
 
@@ -13,20 +13,21 @@ from __future__ import annotations
 import math
 from typing import Callable, Dict, NamedTuple
 
-# function: number of inputs of a unit (fan-in) -> standard deviation of its weights
+# A function that takes the number of inputs of a unit (fan-in) and returns the standard deviation
+# of its weights.
 Deviation = Callable[[int], float]
 
 
 def he_deviation(fan_in: int) -> float:
-    """Return sqrt(2 / fan_in), which preserves the mean square through ReLU.
+    """Return sqrt(2 / fan_in), which preserves the mean square of activations through ReLU.
 
-    He, Zhang, Ren, Sun, "Delving Deep into Rectifiers" (2015), section 2.2, equation 10.
+    See He, Zhang, Ren, Sun, "Delving Deep into Rectifiers" (2015), section 2.2, equation 10.
     """
     return math.sqrt(2 / fan_in)
 
 
 def chapter_deviation(fan_in: int) -> float:
-    """Return the chapter's 0.01 for any ``fan_in``."""
+    """Return 0.01 for any ``fan_in``, as in the chapter."""
     return 0.01
 
 
@@ -42,7 +43,7 @@ class Recipe(NamedTuple):
     lr: float = 0.2
 
 
-# The chapter's values: all batch sizes, all learning rates, and the whole Fashion-MNIST recipe.
+# All batch sizes, all learning rates and the whole Fashion-MNIST recipe come from the chapter.
 RECIPES: Dict[str, Recipe] = {"digits": Recipe(epochs=25), "fashion-mnist": Recipe(init="chapter")}
 
 
