@@ -129,7 +129,7 @@ class LinePrinter:
         self._available.release()
 
     def _print_lines(self) -> None:
-        """In the thread, print queued lines, several at a time, and call their callbacks."""
+        """Run in the printing thread: print queued lines in batches, and call their callbacks."""
         while True:
             self._available.acquire()
             stream, text, printed = self._lines.popleft()

@@ -99,8 +99,8 @@ def nearest_option(given: str, names: Collection[str]) -> Optional[str]:
     These rules are tried in order:
 
     1. The option of which ``given`` is an alias (OPTION_BY_ALIAS).
-    2. If ``given`` starts with ``--``: options that differ from it by one typo.
-    3. If ``given`` starts with ``--``: the only option that starts with it.
+    2. If ``given`` starts with ``--``: the most similar of the options that differ by one typo.
+    3. If ``given`` starts with ``--``: the option that starts with ``given``, if only one does.
     4. The most similar option, if the similarity is at least SIMILARITY_CUTOFF.
     """
     normalized = given.lower().replace("_", "-")
@@ -125,7 +125,7 @@ def aliases_of_setting(setting: str) -> List[str]:
 
 
 def nearest_name(given: str, names: Collection[str]) -> Optional[str]:
-    """Return the name (with underscores, not ``--``) that was most likely meant, or None.
+    """Return the Python name, such as ``batch_size``, that was most likely meant, or None.
 
     >>> nearest_name("learning_rate", ["lr", "wd"])
     'lr'

@@ -3,7 +3,8 @@
 Each setting is a field of TrainConfig, which defines its name, type, check, help text and heading.
 The command-line options, config.json and the docs are made from these fields.
 
-A field may be None. The value that a run then uses is in `gluonlab.training.plan.Plan`.
+If a field is None, the run determines the value. `gluonlab.training.plan.Plan` contains the values
+that a run uses.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ MUTUALLY_EXCLUSIVE = (  # pairs of settings of which only one may be given
 
 
 def _check_exclusive_settings(settings: Dict[str, Any]) -> None:
-    """Raise ConfigError for settings that contradict each other, whichever recipe is used."""
+    """Raise ConfigError for settings that contradict each other, regardless of the recipe."""
     devices = settings["devices"]
     if isinstance(devices, list):
         devices = ",".join(devices)

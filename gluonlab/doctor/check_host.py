@@ -1,4 +1,4 @@
-"""Checks of the machine except its GPUs: disks, memory, cores, data sets and SageMaker."""
+"""Checks of the machine, without its GPUs: disks, memory, cores, data sets and SageMaker."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def describe_cores() -> str:
 
 
 def _describe_idle_threads() -> str:
-    """Return text about how idle OpenMP threads wait, as the user or, by default, gluonlab sets."""
+    """Describe how idle OpenMP threads wait, which the user or, by default, gluonlab sets."""
     settings = ", ".join(f"{name}={value}" for name, value in openmp_settings.user_spin_settings().items())
     if settings:
         return f"idle threads wait as {settings} says"
@@ -194,7 +194,7 @@ def _check_spinning(users: Mapping[str, str]) -> Iterator[Finding]:
 def busy_processes(proc: Path = PROC, share: float = BUSY_SHARE, most: int = MAX_NAMED) -> List[str]:
     """Return processes that use more than ``share`` of a core, as ``python3 (pid 17) 98 %``.
 
-    The list has at most ``most`` entries, without this process and its descendants.
+    The list has at most ``most`` entries, and does not include this process and its descendants.
     """
     previous = _read_processes(proc)
     time.sleep(SAMPLE_S)
@@ -280,9 +280,9 @@ def mirror_addresses() -> Mapping[str, Tuple[str, ...]]:
 
 
 def check_url(url: str, timeout_s: float = TIMEOUT_S) -> str:
-    """Request a file's headers, and return the problem, or "" if the file is there.
+    """Request a file's headers. Return the problem, or "" if the server has the file.
 
-    Proxies are those of the environment.
+    The request uses the proxies that are set by environment variables.
     """
     import requests
 
@@ -300,7 +300,7 @@ def check_url(url: str, timeout_s: float = TIMEOUT_S) -> str:
 
 
 def _request_error(error: Exception) -> str:
-    """Return the cause of a failed request, from an exception that wraps three others."""
+    """Return the cause of a failed request. ``error`` wraps several other exceptions."""
     text = join_lines(str(error))
     proxy = "the proxy: " if "to proxy" in text or type(error).__name__ == "InvalidProxyURL" else ""
     other = f"{type(error).__name__}: {text[:120]}"

@@ -1,4 +1,4 @@
-"""Findings: the lines of the doctor's report, each with status, cause and cure."""
+"""The findings in the doctor's report, each with a status, a cause and a fix."""
 
 from __future__ import annotations
 

@@ -47,8 +47,9 @@ def check_onnx_export(
 ) -> None:
     """Raise ModelError if the network ``model`` cannot be exported to ONNX.
 
-    Exports the network with random parameters, and compares the scores of the ONNX model with
-    MXNet's. Does nothing for other formats. Does not use MXNet's random numbers.
+    The network is exported with random parameters, and the scores of the ONNX model are compared
+    with MXNet's. The function does nothing for other formats. It does not use MXNet's random
+    numbers.
 
     ``plain``: the network, if it is the user's own and not one of gluonlab's networks. Its
     parameters do not change.
@@ -72,15 +73,15 @@ STATISTICS_IMAGES = 4  # from which the statistics are computed
 def random_parameters(
     graph: mx.sym.Symbol, image_shape: Tuple[int, ...], name: str = "data", seed: int = 0
 ) -> Dict[str, nd.NDArray]:
-    """Draw random parameters for a network, so that its activations are like those after training.
+    """Draw random parameters for which activations are about as large as in a trained network.
 
-    With newly initialized parameters, and running means of 0 and variances of 1, the activations of
-    deep residual networks grow from block to block. Rounding errors grow as much, so the results of
-    two correct libraries differ. Therefore, this function sets the statistics of every BatchNorm to
-    those of its input. Does not use MXNet's random numbers.
+    If parameters are newly initialized, running means are 0 and running variances are 1, the
+    activations of deep residual networks grow from block to block. Rounding errors grow as much, so
+    the results of two correct libraries differ. Therefore, this function sets the statistics of
+    every BatchNorm to those of its input. The function does not use MXNet's random numbers.
 
-    ``image_shape``: (C, H, W). ``name``: the input of ``graph``. Returns float32 arrays on the CPU,
-    by name, for all other arguments and for all states.
+    ``image_shape``: (C, H, W). ``name``: the input of ``graph``. Returns a dictionary from the
+    names of all other arguments, and of all states, to float32 arrays on the CPU.
     """
     random = np.random.RandomState(seed)
     shapes, _, states = graph.infer_shape(**{name: (1, *image_shape)})

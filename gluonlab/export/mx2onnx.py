@@ -41,9 +41,9 @@ _one_at_a_time = threading.Lock()  # the patches affect all threads
 
 
 class UntranslatableError(ValueError):
-    """Operator that MXNet's exporter cannot translate.
+    """Raised for an operator that MXNet's exporter cannot translate.
 
-    ``reason``: a message on one line; empty if the exporter does not know the operator.
+    ``reason``: a one-line message; empty if the exporter does not know the operator.
     """
 
     def __init__(self, operator: str, reason: str = "") -> None:
@@ -57,7 +57,7 @@ def make_onnx_graph(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], shap
     The weights are inputs of the returned graph. Raises UntranslatableError.
 
     ``arrays``: name -> values of all variables except the input. ``shape``: the shape of the input,
-    which is float32. The first axis may be a name instead of a number: then it may have any length.
+    which is float32. If the first axis is a name instead of a number, it may have any length.
     """
     import onnx
     from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph
@@ -71,7 +71,7 @@ def make_onnx_graph(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], shap
 
 @contextmanager
 def _patch_exporter(onnx: Any, exporter: Any) -> Iterator[None]:
-    """In a with block, add to onnx what the exporter needs, and let it use CONVERTERS."""
+    """For a with block, add the parts that the exporter needs to onnx, and use CONVERTERS."""
     original = exporter.convert_layer
 
     def convert(node: Node, **about: Any) -> Any:
@@ -214,7 +214,7 @@ UNSUPPORTED_SETTINGS = ("projection_size", "use_sequence_length", "lstm_state_cl
 
 
 class _NodeBuilder:
-    """Builds ONNX operators for one MXNet operator. Their names start with the operator's name."""
+    """Builds ONNX operators for one MXNet operator, and starts their names with its name."""
 
     def __init__(self, name: str, initializer: List[Any]) -> None:
         self.name, self.nodes, self._initializer = name, [], initializer  # type: str, List[Any], Any
@@ -236,7 +236,7 @@ class _NodeBuilder:
         return name
 
     def add_slice(self, array: str, axis: int, begin: int, end: int) -> str:
-        """Add ``array[begin:end]`` along ``axis``, and return its name.
+        """Add ``array[begin:end]`` along ``axis``, and return the name of this slice.
 
         An ``end`` of 0 is the end of the array.
         """
@@ -245,7 +245,7 @@ class _NodeBuilder:
         return self.add("Slice", array, *bounds)
 
     def add_reshape(self, array: str, *shape: int) -> str:
-        """Add a reshape; 0 keeps a length, and -1 is inferred."""
+        """Add a reshape. In ``shape``, 0 keeps a length, and -1 is an inferred length."""
         return self.add("Reshape", array, self.add_constant(*shape))
 
 
@@ -293,7 +293,7 @@ def _initial_states(builder: _NodeBuilder, data: str, states: List[str], count: 
 def _layer_weights(
     builder: _NodeBuilder, weights: str, kind: _RecurrentKind, layer: int, sizes: Tuple[int, int, int]
 ) -> List[str]:
-    """Slice out a layer's arrays. Return their names: weights for input and for state, and biases.
+    """Slice out a layer's arrays. Return the names of the input weights, state weights and biases.
 
     The gates are in ONNX order. ``sizes``: layers, directions and H.
     """

@@ -29,7 +29,7 @@ def to_onnx(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], image_shape:
     named OUTPUT.
 
     Args:
-        graph: The network; INPUT is the variable of the images.
+        graph: The network, whose variable INPUT stands for the images.
         arrays: Name -> values of all other arguments and states.
         image_shape: (C, H, W).
         model: Name of the network in messages.
@@ -224,8 +224,8 @@ def compute_outputs(
     without gradients. Fused graphs of networks such as gluoncv's cifar_resnet20_v2 have wrong
     scores or cannot be bound.
 
-    ``name``: the variable of the images. ``arrays``: name -> values of all other variables; they do
-    not change. ``is_train``: whether to compute as in training.
+    ``name``: the variable of the images. ``arrays``: name -> values of all other variables, which
+    this function does not change. ``is_train``: whether to compute as in training.
     """
     plain = convert_odd_concatenations(graph, {name: images.shape})
     arguments = {variable: arrays[variable] for variable in plain.list_arguments() if variable != name}

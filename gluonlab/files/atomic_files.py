@@ -243,9 +243,10 @@ def remove_empty_folders(folders: Sequence[Path]) -> None:
 
 @contextmanager
 def create_writable_folder(path: Path, remedy: str = DEFAULT_REMEDY) -> Iterator[None]:
-    """Make ``path`` a folder to which files can be written.
+    """Create the folder ``path`` if necessary, and check that files can be written to it.
 
-    New folders are removed if the with block raises. Raises OutputError if no file can be written.
+    New folders are removed if the with block raises an exception. Raises OutputError if no file can
+    be written.
     """
     new_folders = folders_to_create(path)
     try:
@@ -377,7 +378,7 @@ def _raise_option_errors(option: str, path: Path) -> Iterator[None]:
 
 
 def is_sagemaker_marker(name: str) -> bool:
-    """Return whether SageMaker creates files with this name beside files that it copies to S3."""
+    """Return whether SageMaker creates files with this name next to files that it copies to S3."""
     return name.endswith(SAGEMAKER_MARKERS)
 
 

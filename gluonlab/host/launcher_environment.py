@@ -38,7 +38,7 @@ class Launcher(NamedTuple):
         port: variable with rank 0's port
         job: variables that are the same in all processes in a group, and differ between groups
         first: number of the lowest rank
-        mark: variable that identifies this launcher's processes; if empty, ``rank`` does
+        mark: variable that identifies this launcher's processes; if empty, ``rank`` identifies them
     """
 
     name: str

@@ -5,7 +5,7 @@ If Python raises an exception, `explain_exhausted_resource` returns the error to
 If C++ runs out of memory, Python cannot print anything, because SIGABRT or SIGSEGV ends the
 process. This can happen in MXNet's threads, whose exceptions nobody catches, and in code that
 oneDNN compiles. A signal handler in Python would need memory, and a lock that another thread may
-hold. So `prepare_last_line` stores the line in advance, and C library functions alone print it::
+hold. So `prepare_last_line` stores the line in advance, and only C library functions print it::
 
     SIGSEGV -> abort()        raises SIGABRT
     SIGABRT -> quick_exit(6)  calls its registered functions, and exits with status 6
@@ -155,8 +155,8 @@ def install_last_line_handlers() -> None:
 def limit_import_time() -> Iterator[None]:
     """Abort the process if the with block, which loads MXNet, takes more than MAX_IMPORT_CPU_S.
 
-    Without memory, OpenBLAS would retry forever. The limit only applies if `prepare_last_line` has
-    stored the line.
+    If memory is exhausted, OpenBLAS would retry forever. The limit only applies if
+    `prepare_last_line` has stored the line.
     """
     sets_timer = is_last_line_ready() and signal.getsignal(signal.SIGPROF) == signal.SIG_DFL
     if sets_timer:

@@ -160,8 +160,8 @@ MACHINE_MEMORY, CONTAINER_MEMORY = "the machine", "this container or job"
 def release_free_memory() -> None:
     """Free unreachable reference cycles, such as a run's graphs, and return memory to the system.
 
-    glibc keeps freed memory in fragments, which grow with each training run. Without glibc, only
-    the cycles are freed. The call takes a few tens of milliseconds.
+    glibc keeps freed memory in fragments, which grow with each training run. If the C library is
+    not glibc, only the cycles are freed. The call takes a few tens of milliseconds.
     """
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -175,7 +175,7 @@ class AvailableMemory(NamedTuple):
     Args:
         total: memory of the machine, or the limit of the container or job if the limit is lower
         free: memory that new data can use without swapping
-        where: MACHINE_MEMORY or CONTAINER_MEMORY, whichever sets ``total``
+        where: MACHINE_MEMORY or CONTAINER_MEMORY, depending on which of them ``total`` describes
     """
 
     total: int
@@ -243,8 +243,8 @@ _MALLOPT = {MMAP_THRESHOLD: -3, TRIM_THRESHOLD: -1}  # parameters of mallopt in 
 def keep_freed_memory(most: int = 2**31 - 1) -> None:
     """Make glibc keep up to ``most`` bytes of freed memory for later allocations.
 
-    Variables that the user has set keep their effect. C libraries other than glibc are not
-    affected.
+    Environment variables that the user has set take precedence. C libraries other than glibc are
+    not affected.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -1,7 +1,7 @@
-"""Finds the image files to classify, and makes a split of them that a loader can read.
+"""Finds the image files to classify, and makes a data set split that a loader can read.
 
-The images are files, folders or standard input. This module does not import MXNet, so that errors
-in the input are reported before MXNet is loaded.
+The images come from files, folders or standard input. This module does not import MXNet, so that
+errors in the input are reported before MXNet is loaded.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Picture(NamedTuple):
 def find_pictures(names: Sequence[str]) -> List[Picture]:
     """Return the image files in ``names``: files, folders, or - for standard input.
 
-    Folders are searched with their subfolders, in sorted order. Only files with an image suffix
-    count. Hidden files and links to folders are skipped. Raises DataError for a missing file, a
+    Folders are searched with their subfolders, in sorted order. Only files with an image suffix are
+    included. Hidden files and links to folders are skipped. Raises DataError for a missing file, a
     file that is not regular, and a folder without images.
     """
     pictures: List[Picture] = []
@@ -130,7 +130,7 @@ def _replace_paths(message: str, pictures: Sequence[Picture]) -> str:
 
 
 class GraySplit:
-    """Split of image files that are converted to one gray channel, as Pillow converts them."""
+    """Data set split of image files. Images are converted to one gray channel, as in Pillow."""
 
     def __init__(self, split: FileSplit) -> None:
         self.split = split
@@ -184,13 +184,13 @@ def make_picture_split(
         shape: Shape of the network's images: one or three channels, and equal height and width.
         decoders: Number of decoder processes.
         skip_bad: Whether to decode all files first, and leave out those that cannot be decoded.
-        resizer: The library that resizes, see `DecoderPool`.
+        resizer: The library that resizes the images (see `DecoderPool`).
 
     Returns:
         The split, its image files, and an error message for each file that was left out.
 
     Raises:
-        DataError: Image files cannot have this shape, or all of them are left out.
+        DataError: Image files cannot be decoded to this shape, or all of them are left out.
     """
     channels, height, width = shape
     if channels not in (1, 3) or height != width:

@@ -64,7 +64,7 @@ class Predictions:
 
     @property
     def labels(self) -> "Numbers":
-        """Index of the best class of each image, (n,). If scores are equal, the first class."""
+        """Index of the best class of each image, (n,). The first class wins if scores are equal."""
         return np.asarray(self.scores.argmax(axis=1))
 
     @property
@@ -76,13 +76,14 @@ class Predictions:
         """Return the best classes of each image, the best first.
 
         Args:
-            count: Number of classes per image, from 1 up; all classes if there are fewer.
+            count: Number of classes per image, at least 1. If there are fewer classes, all are
+                returned.
 
         Returns:
-            A list of classes and probabilities per image.
+            For each image, a list of classes with their probabilities.
 
         Raises:
-            DataError: ``count`` is not a whole number from 1 up.
+            DataError: ``count`` is not a positive whole number.
         """
         if not is_positive_integer(count):
             raise DataError(f"top({count!r}): use a whole number of classes, at least 1")
@@ -155,7 +156,7 @@ class Tile(NamedTuple):
 
 
 def write_sheet(option: str, path: Path, title: str, tiles: Sequence[Tile], replace: bool = False) -> None:
-    """Write a contact sheet of the first MAX_PICTURES tiles to a new PNG. Raises OutputError.
+    """Write a contact sheet of the first MAX_PICTURES tiles to a PNG file. Raises OutputError.
 
     ``option``: the option that named the file, for messages. ``replace``: whether to overwrite an
     earlier contact sheet.
@@ -268,7 +269,7 @@ def mistakes_as_text(mistakes: Mistakes) -> str:
 
 
 def mistakes_summary(mistakes: Mistakes) -> str:
-    """Return ``12 of 360 validation images of digits wrong, accuracy 0.9667``."""
+    """Return text such as ``12 of 360 validation images of digits wrong, accuracy 0.9667``."""
     count, name = (f"{len(mistakes.wrong):,} of {mistakes.images:,}", escape_unprintable(mistakes.dataset))
     return f"{count} validation images misclassified by {name}, accuracy {mistakes.accuracy:.4f}"
 
@@ -290,7 +291,7 @@ def mistakes_as_json(mistakes: Mistakes) -> Dict[str, Any]:
 
 
 def mistake_name(mistake: Mistake) -> str:
-    """Return the path of a validation image or, if it has no file, a name with its number, from 0."""
+    """Return the path of a validation image or, if it has no file, a name such as ``image 0``."""
     return mistake.file or f"validation image {mistake.number}"
 
 
@@ -326,7 +327,7 @@ def _format_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _shorten_cell(cell: str) -> str:
-    """Shorten a text to its end if it is too wide; the end of a path is the file's name."""
+    """If a text is too wide, keep only its end, which for a path contains the file name."""
     return cell if len(cell) <= MAX_CELL_WIDTH else f"…{cell[1 - MAX_CELL_WIDTH :]}"
 
 

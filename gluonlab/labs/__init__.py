@@ -1,4 +1,4 @@
-"""Copy the labs' notebooks to a folder of the user.
+"""Copies the labs' notebooks to the user's folder.
 
 In a checkout the notebooks are in ``labs/``. In an installed wheel they are in the folder of this
 package, to which setup.py copies them.
@@ -64,7 +64,7 @@ def copy_labs(language: str, to: Path) -> CopiedFiles:
 
 
 def _copy(path: Path, to: Path, name: Path, copied: CopiedFiles) -> None:
-    """Copy ``path`` to ``to`` unless it exists; record ``name`` as new, or as kept if it differs."""
+    """Copy ``path`` to ``to``, or keep an existing ``to``. Record ``name`` as new, or as kept."""
     with raise_output_errors(to, OTHER_FOLDER_HINT):
         content = path.read_bytes()
         if not (to.is_symlink() or to.exists()):

@@ -1,6 +1,6 @@
 """Counts the operations and memory traffic of a network, from its graph and inferred shapes.
 
-Nothing is computed. The result is a `gluonlab.performance_model.roofline.Work`.
+The network is not run. The result is a `gluonlab.performance_model.roofline.Work`.
 """
 
 from __future__ import annotations

@@ -112,7 +112,8 @@ class Machine(NamedTuple):
     """A machine of one host, or of several identical hosts.
 
     ``name``: as the user wrote it, such as ``p3.16xlarge*4``. ``kind``: the name without the number
-    of hosts. ``nominal``: whether the links have the speeds of data sheets, not those of a file.
+    of hosts. ``nominal``: whether the speeds of the links come from data sheets instead of a
+    topology file.
     """
 
     name: str
@@ -136,8 +137,8 @@ def find_machine(name: str) -> Machine:
     """Return the machine with this name.
 
     ``name``: an instance type such as ``p3.16xlarge``; several hosts of a type, such as
-    ``p3.16xlarge*4``; or a topology file, such as ``m.json``. Raises ConfigError, with the choices,
-    for other names.
+    ``p3.16xlarge*4``; or a topology file, such as ``m.json``. Raises ConfigError, which lists the
+    choices, for other names.
     """
     kind = name.partition("*")[0].strip()
     if is_file_name(kind):

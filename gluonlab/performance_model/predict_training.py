@@ -48,8 +48,8 @@ class PredictionRow:
         sum_s: seconds to sum the gradients.
         exposed_s: the part of ``sum_s`` after the end of backward.
         update_s: seconds to update the weights.
-        host_s: seconds that the host needs to queue the step, in parallel with the GPUs; a step is
-            never shorter.
+        host_s: seconds that the host needs to queue the step, in parallel with the GPUs; a step
+            takes at least this long.
         images_per_s: images per second of all GPUs together.
         speedup: relative to one GPU of the machine.
     """
@@ -96,7 +96,7 @@ class Prediction:
 
     Attributes:
         machine: the name of the machine.
-        gpu: the name of its GPU.
+        gpu: the name of the machine's GPU.
         arithmetic: the arithmetic of matrix products.
         network: the name of the network.
         batch_size: images per GPU in the last row.
@@ -106,7 +106,7 @@ class Prediction:
         optimizer: the name of the optimizer.
         store: the store whose time is predicted.
         rows: the prediction for each number of GPUs, in increasing order.
-        with_ring: the speed-up with all GPUs and the store ring; None for several hosts.
+        with_ring: the speed-up with all GPUs if the store is ring; None for several hosts.
         not_trusted: reasons not to trust the prediction; empty if similar published speeds match.
         cautions: warnings about aspects that were never compared with published speeds.
         assumptions: the assumptions, as sentences.
@@ -129,7 +129,7 @@ class Prediction:
 
     @property
     def all_gpus_row(self) -> PredictionRow:
-        """Return the row of all GPUs."""
+        """Return the row for all GPUs."""
         return self.rows[-1]
 
     def to_dict(self) -> Dict[str, Any]:
@@ -280,7 +280,7 @@ class TrainingSpec(NamedTuple):
         return [replace(row, speedup=row.images_per_s / one_gpu_speed) for row in rows]
 
     def _predict_row(self, store: str, gpus: int) -> PredictionRow:
-        """Return the prediction for this number of GPUs; `predict_rows` later sets ``speedup``."""
+        """Return the row for one number of GPUs; `predict_rows` later sets ``speedup``."""
         work, machine, images_of_gpu, passes = self.work, self.machine, self.images_per_gpu(gpus), self.passes(gpus)
         bucket_bytes = default_bucket_bytes(work, store, gpus) if self.bucket_bytes is None else self.bucket_bytes
         sizes = bucket_sizes(work, bucket_bytes)
@@ -418,7 +418,7 @@ def predict(
         dtype: "float32" or "float16".
         tf32: as --tf32.
         optimizer: the name of the optimizer.
-        momentum: whether ``optimizer`` has momentum, if it supports momentum.
+        momentum: whether the optimizer uses momentum; ignored if it does not support momentum.
         overlap: operators per bulk of backward, or "off", as --backward-bulk-size.
         bucket_bytes: as --bucket-bytes.
         store: how gradients are summed: on one host a value of --kvstore, on several hosts
