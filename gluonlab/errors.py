@@ -140,7 +140,7 @@ _NO_VALUES = frozenset(
 
 @contextmanager
 def name_options() -> Iterator[None]:
-    """In this block, which runs a command, make messages name options, not arguments."""
+    """In a with block, which runs a command, make error messages name options, not arguments."""
     global _is_command_running
     before, _is_command_running = _is_command_running, True
     try:
@@ -150,7 +150,7 @@ def name_options() -> Iterator[None]:
 
 
 def format_message(message: str) -> str:
-    """Return a message with options if a command is running, otherwise with arguments."""
+    """Return a message that names options if a command is running, and otherwise arguments."""
     return message if _is_command_running else format_for_python(message)
 
 
@@ -189,7 +189,7 @@ class GluonlabError(Exception):
 
 
 class UsageError(GluonlabError):
-    """Base of the errors that a different choice by the user would avoid."""
+    """Base of the errors that the user can avoid by a different choice."""
 
     exit_status = 2
 
@@ -268,7 +268,8 @@ class MissingMXNet(EngineError, ModuleNotFoundError):
 class DownloadError(RunError):
     """A file cannot be downloaded, or is damaged.
 
-    ``lines``: printed below the message. They say which file to copy by hand, and where to.
+    ``lines``: lines to print below the message. They tell the user which file to copy by hand, and
+    to which path.
     """
 
     def __init__(self, message: str, lines: Sequence[str] = ()) -> None:
@@ -294,7 +295,7 @@ class CallbackError(RunError):
 class DivergedError(RunError):
     """The loss or parameters are not finite, or the loss is too large to recover from.
 
-    The message contains the step in which the problem started, or after which it was noticed.
+    The message contains the step in which the problem started, or after which it was detected.
     """
 
 
@@ -349,7 +350,7 @@ MAX_ERROR_TEXT = 500  # characters of another library's message
 
 
 def error_text(error: BaseException) -> str:
-    """Return the message of another library's error on one line; "" if it has none.
+    """Return the message of another library's error on one line; "" if the error has no message.
 
     >>> error_text(ValueError("first\\n  second"))
     'first second'

@@ -116,7 +116,7 @@ NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"  # a space at which a line is not wrapped
 
 
 def wrap_entry(name: str, *paragraphs: str) -> List[str]:
-    """Return lines with a name in the left column and its paragraphs in the right column.
+    """Format lines with a name in the left column, and the name's paragraphs in the right column.
 
     Lines are wrapped to WIDTH. A word that is too long for the right column, such as an address,
     starts further to the left.
@@ -128,7 +128,7 @@ def wrap_entry(name: str, *paragraphs: str) -> List[str]:
 
 
 def format_columns(names: Sequence[str]) -> List[str]:
-    """Return lines of names, in as many columns as fit into WIDTH; the names run down the columns.
+    """Arrange names in as many columns as fit into WIDTH; the names run down the columns.
 
     >>> format_columns(["a", "b", "c" * 30])
     ['a  b  cccccccccccccccccccccccccccccc']

@@ -205,7 +205,7 @@ class Command(click.Command):
         return super().parse_args(ctx, [*words, *args[end:]])
 
     def _call_moved(self, words: List[str]) -> bool:
-        """Call the command that replaces a moved option; return False if ``words`` contains none."""
+        """If ``words`` contain a moved option, call its new command. Return whether they do."""
         options = list(dict.fromkeys(word.partition("=")[0] for word in _possible_options(words, self.params)))
         given = [name for name in options if name in self.moved]
         if not given:

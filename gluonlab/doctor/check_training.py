@@ -57,7 +57,7 @@ def training_findings(outcome: ProcessOutcome) -> List[Finding]:
 
 
 def main() -> None:
-    """Train on all devices and on one device; print ``devices`` and ``difference``, or ``error``."""
+    """Train on all devices and on one device; print ``devices``, ``difference`` or ``error``."""
     try:
         from gluonlab.devices import describe
 

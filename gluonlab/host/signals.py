@@ -306,7 +306,7 @@ class _SignalWatcher:
             os.close(end)
 
     def _run(self) -> None:
-        """Handle signals from the pipe until it contains FINISHED. At the time ``_due``, report or exit."""
+        """Handle signals from the pipe until FINISHED. Report or exit at the time ``_due``."""
         while True:
             timeout = None if self._due is None else max(self._due - time.monotonic(), 0)
             if not select.select([self._reads], [], [], timeout)[0]:

@@ -64,7 +64,7 @@ def copy_labs(language: str, to: Path) -> CopiedFiles:
 
 
 def _copy(path: Path, to: Path, name: Path, copied: CopiedFiles) -> None:
-    """Copy ``path`` to ``to``, or keep an existing ``to``. Record ``name`` as new, or as kept."""
+    """Copy ``path`` to ``to`` unless ``to`` exists. Record new files, and old files that differ."""
     with raise_output_errors(to, OTHER_FOLDER_HINT):
         content = path.read_bytes()
         if not (to.is_symlink() or to.exists()):

@@ -35,8 +35,8 @@ class Operator:
         inputs: elements of the input.
         outputs: elements of the output.
         weights: elements of the parameters, independent of the batch.
-        kernel: the side of a convolution's window, if it is square, and the convolution has stride
-            1, no dilation and no groups; otherwise 0.
+        kernel: the side of a convolution's window, if the window is square and the convolution has
+            stride 1, no dilation and no groups; otherwise 0.
         data_gradient: whether backward computes a gradient of the input.
         forward_moved: elements that a MEMORY operator reads and writes in forward.
         backward_moved: elements that a MEMORY operator reads and writes in backward.
@@ -192,10 +192,10 @@ class ExecutionSetting(NamedTuple):
 
     Attributes:
         dtype: "float32" or "float16".
-        training: whether to train; otherwise inference.
+        training: True for training, False for inference.
         fused: whether ReLU and additions after BatchNorm cost nothing, as in NVIDIA's float16
             build.
-        channels_last: whether arrays have the layout of tensor cores, as in NVIDIA's builds.
+        channels_last: whether arrays have the layout that tensor cores need, as in NVIDIA's builds.
         pixel_bytes: bytes per element of an image that is copied to the GPU; 0 if the images are
             already on the GPU.
         updates: the number of kernels that update parameters; None for one update per parameter,
@@ -328,11 +328,11 @@ def _memory_bytes_per_s(gpu: GpuSpec, constants: ModelConstants) -> float:
 
 
 def _generation_factor(gpu: GpuSpec, kepler: float) -> float:
-    """Return the factor, at most 1, that reduces the fraction of its peak an older GPU reaches.
+    """Return the factor, at most 1, by which an older GPU reaches a smaller fraction of its peak.
 
     The factor is ``kepler`` for a Kepler GPU, and 1 from Volta on. Between Kepler and Volta, its
-    logarithm is interpolated by compute capability. Maxwell is half-way, and was not used for the
-    fit.
+    logarithm is interpolated by compute capability. Maxwell is halfway between them, and Maxwell
+    GPUs were not used for the fit.
     """
     age = (VOLTA - gpu.capability) / (VOLTA - KEPLER)
     return float(kepler ** min(1.0, max(0.0, age)))

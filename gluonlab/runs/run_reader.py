@@ -1,7 +1,8 @@
 """Reads the folders of runs and comparisons: config.json and the lines of metrics.jsonl.
 
-`read_description` reads a config.json, `read_lines` a metrics.jsonl, and `read_runs` both, for
-reports about several runs. Folders from older versions can also be read. MXNet is not imported.
+`read_description` reads a config.json, and `read_lines` reads a metrics.jsonl. `read_runs` reads
+both files of several runs, for reports. Folders from older versions can also be read. MXNet is not
+imported.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class RunDescription:
         requested: The fields of TrainConfig, as the user set them.
         used: The settings that the run used, from `gluonlab.training.plan.Plan.settings`. Empty for
             a comparison.
-        version: The version of gluonlab that wrote the file. ``requested`` and ``used`` have
-            the current names of settings.
+        version: The version of gluonlab that wrote the file. ``requested`` and ``used`` contain the
+            current names of settings, even if the file is older.
         classes: The record of `gluonlab.data.sets.data_fingerprint.classes_fingerprint`; None in
             older runs.
         is_comparison: Whether the folder is a comparison, which contains several runs.
@@ -115,8 +116,8 @@ def read_finished_run(folder: Path) -> RunDescription:
 def read_description(folder: Path, hint: str = RUNS_HINT) -> RunDescription:
     """Read the config.json in this folder.
 
-    Raises DataError, with ``hint`` at its end, for a path that is not a folder, and for a file that
-    is missing, damaged, not written by gluonlab, or of a later format.
+    Raises DataError if the path is not a folder, or if the file is missing, damaged, not written by
+    gluonlab, or of a later format. The message ends with ``hint``.
     """
     file = folder / CONFIG
     try:
@@ -137,8 +138,8 @@ def read_description(folder: Path, hint: str = RUNS_HINT) -> RunDescription:
 def parse_description(folder: Path, content: Any, source: str, hint: str = RUNS_HINT) -> RunDescription:
     """Convert the content of a config.json to a `RunDescription`.
 
-    ``source``: the file's name, for messages. Raises DataError, with ``hint`` at its end, if the
-    content is damaged, not written by gluonlab, or of a later format.
+    ``source``: the file's name, for messages. Raises DataError if the content is damaged, not
+    written by gluonlab, or of a later format. The message ends with ``hint``.
     """
     content = content if isinstance(content, dict) else {}
     format, version = content.get("format", 1), content.get("gluonlab")
@@ -217,7 +218,7 @@ class RunRecord:
 
     @property
     def seconds(self) -> float:
-        """The training time without evaluation."""
+        """The training time in seconds, without the time for evaluation."""
         return float(sum(epoch.training_seconds for epoch in self.epochs))
 
     @property
@@ -229,7 +230,7 @@ class RunRecord:
     def staleness(self) -> List[int]:
         """Number of gradient pushes for each staleness, which is counted in updates.
 
-        Element i counts the pushes that were stale by i updates. The list is empty for a
+        Element i is the number of pushes that were stale by i updates. The list is empty for a
         synchronous run.
         """
         pushes = [line.pushes for line in self.lines if isinstance(line, StalenessEvent)]
@@ -282,9 +283,9 @@ def device_count(settings: Mapping[str, Any]) -> int:
 
 
 def copy_count(settings: Mapping[str, Any]) -> int:
-    """Return the number of copies of the network that shared each batch; 0 if unknown.
+    """Return the number of model replicas among which each batch was divided; 0 if unknown.
 
-    Each device has a copy, unless several devices share one.
+    Each device has a replica, unless several devices share a replica.
     """
     devices, copies = settings.get("devices"), settings.get("copies", 0)
     counts, processes = settings.get("device_counts"), settings.get("processes", 1)
@@ -337,7 +338,7 @@ def _run_folders(path: Path) -> List[Path]:
 
 
 def _read_descriptions(path: Path) -> List[RunDescription]:
-    """Read the description of a run, or of each run of a comparison, by number of devices."""
+    """Read a run's description, or those of a comparison's runs, sorted by number of devices."""
     description = read_description(path)
     if not description.is_comparison:
         return [description]
