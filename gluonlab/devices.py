@@ -99,7 +99,7 @@ def _gpus_by_text(text: str, threads: "int | None") -> "List[mx.Context]":
 
 
 def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx.Context]":
-    """Return the first ``n`` GPUs. Without GPUs, return ``n`` CPU devices, with a warning.
+    """Return the first ``n`` GPUs. If there are no GPUs, warn and return ``n`` CPU devices.
 
     Args:
         n: The number of devices, at least 1.
@@ -111,8 +111,8 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
         The devices, ready to compute.
 
     Raises:
-        DeviceError: ``n`` is less than 1, there are fewer GPUs, or there are none and ``emulate``
-            is false.
+        DeviceError: ``n`` is less than 1, there are fewer than ``n`` GPUs, or there are no GPUs and
+            ``emulate`` is false.
     """
     import mxnet as mx
 
@@ -192,7 +192,7 @@ def check_distinct(ctxs: "Sequence[mx.Context]", given: str = "") -> None:
 
 
 def describe(ctxs: "Sequence[mx.Context]") -> str:
-    """Return the devices as text: ``cpu(0) cpu(1)``."""
+    """Return the devices as text, such as ``cpu(0) cpu(1)``."""
     return " ".join(str(ctx) for ctx in ctxs)
 
 

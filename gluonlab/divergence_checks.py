@@ -1,4 +1,4 @@
-"""Checks that training has not diverged: losses are finite and not huge, and parameters finite."""
+"""Checks that losses and parameters are finite, that is, that training has not diverged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGEST_LOSS = 2.0**24
 
 
 def is_healthy(loss: float) -> bool:
-    """Return whether training can recover from this mean loss: finite, and below LARGEST_LOSS."""
+    """Return whether a mean loss is finite and below LARGEST_LOSS, so that training can recover."""
     return math.isfinite(loss) and loss < LARGEST_LOSS
 
 
@@ -52,8 +52,9 @@ def may_be_unsettled_running_statistics(loss: float, has_statistics: bool) -> bo
     """Return whether BatchNorm's running statistics alone may explain an unhealthy validation loss.
 
     After only a few steps, the running statistics are still close to their initial values. Every
-    layer multiplies this error: a ResNet-50 had a validation loss of 3e12 after 6 steps, although
-    its training loss decreased. The training loss does not depend on the running statistics.
+    layer amplifies the resulting error: a ResNet-50 had a validation loss of 3e12 after 6 steps,
+    although its training loss decreased. The training loss does not depend on the running
+    statistics.
 
     ``has_statistics``: whether the network has BatchNorm layers.
     """

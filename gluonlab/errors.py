@@ -180,7 +180,7 @@ def format_for_python(message: str) -> str:
 
 
 class GluonlabError(Exception):
-    """Base of all errors that are not bugs. ``exit_status`` is the exit status of a command."""
+    """Base class of all errors that are not bugs. ``exit_status``: a command's exit status."""
 
     exit_status = 1
 
@@ -189,7 +189,7 @@ class GluonlabError(Exception):
 
 
 class UsageError(GluonlabError):
-    """Base of the errors that the user can avoid by a different choice."""
+    """Base class of the errors that the user can avoid by a different choice."""
 
     exit_status = 2
 
@@ -217,8 +217,8 @@ class KVStoreError(UsageError, ValueError):
 class ScheduleError(UsageError, ValueError):
     """A schedule is not valid, or an algorithm cannot create one for these ranks.
 
-    ``step`` and ``transfer``: the position of the first wrong transfer, if there is one. For the
-    schedule of a pipeline, ``device`` and ``place``: the position of the first wrong instruction.
+    ``step`` and ``transfer``: the position of the first wrong transfer, if there is one. ``device``
+    and ``place``: the position of the first wrong instruction in the schedule of a pipeline.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class ExerciseError(UsageError, ValueError):
 
 
 class RunError(GluonlabError, RuntimeError):
-    """Base of the failures at run time."""
+    """Base class of the failures at run time."""
 
 
 class EngineError(RunError):
@@ -300,7 +300,7 @@ class DivergedError(RunError):
 
 
 class DriftError(DivergedError):
-    """Replicas have different parameters. The message contains step, parameter and devices."""
+    """Replicas have different parameters. The message names the step, parameter and devices."""
 
 
 class GluonlabWarning(UserWarning):

@@ -27,7 +27,7 @@ def escape_unprintable(text: str) -> str:
 
 
 def column_width(text: str) -> int:
-    """Return the width of a text in terminal columns; Chinese and Japanese characters have two."""
+    """Return the width of a text in terminal columns. Chinese and Japanese characters take two."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text)
 
 
@@ -78,7 +78,7 @@ def _cut_middle(text: str, most: int) -> str:
 
 
 def json_text(value: Any) -> str:
-    """Return plain values as JSON on one line. NaN and infinity become null, as JSON has neither.
+    """Return plain values as JSON on one line. NaN and infinity become null.
 
     >>> json_text({"loss": float("nan"), "rates": (1, 0.5)})
     '{"loss": null, "rates": [1, 0.5]}'

@@ -101,7 +101,7 @@ def get_renamed(module: str, name: str) -> Any:
 class RenamedMember:
     """An old name of a method or property of a class.
 
-    For example, ``resident = RenamedMember("is_resident")`` in the body of the class. In a
+    For example, write ``resident = RenamedMember("is_resident")`` in the body of the class. In a
     NamedTuple, also pass the old name.
     """
 

@@ -205,7 +205,7 @@ class Command(click.Command):
         return super().parse_args(ctx, [*words, *args[end:]])
 
     def _call_moved(self, words: List[str]) -> bool:
-        """If ``words`` contain a moved option, call its new command. Return whether they do."""
+        """Call the new command of a moved option in ``words``. Return False if there is none."""
         options = list(dict.fromkeys(word.partition("=")[0] for word in _possible_options(words, self.params)))
         given = [name for name in options if name in self.moved]
         if not given:
@@ -307,7 +307,7 @@ class Command(click.Command):
         return f"{param.human_readable_name} is missing: write {self.name} {names}; see --help"
 
     def _explain_usage_error(self, error: click.UsageError) -> str:
-        """Return the message for a mistake in the command line, with the fix."""
+        """Return the error message, which includes the fix, for a mistake in the command line."""
         name = getattr(error, "option_name", None)
         options = (param for param in self.params if name in [*param.opts, *param.secondary_opts])
         option = next(options, None)
@@ -541,7 +541,7 @@ def interrupt_on_signals() -> Iterator[None]:
     is_over, late = False, 0  # late: a signal that came after the block
 
     def interrupt(number: int, frame: Optional[FrameType]) -> None:
-        """Raise the exception of a signal; during an import, send the signal again later."""
+        """Raise the exception for a signal; during an import, send the signal again later."""
         nonlocal late
         signals.note_handler_call()
         if is_over:  # restoring the handlers must not be interrupted
@@ -655,7 +655,7 @@ def check_dash(word: str, options: Collection[str]) -> None:
 
 
 def _check_quotes(word: str, rest: Sequence[str]) -> None:
-    """Raise ConfigError for a word in the curly quotes of a word processor."""
+    """Raise ConfigError for a word in curly quotes, which word processors insert."""
     value = word.partition("=")[2] if word.startswith("--") else word
     is_closed = any(each[-1:] and each[-1] in _CLOSING for each in rest)
     if value[:1] and value[0] in _OPENING and is_closed and len(value) > 1:

@@ -218,7 +218,7 @@ def _is_valid_utf8(value: str) -> bool:
 
 
 def save_settings(path: str, settings: Mapping[str, Any]) -> None:
-    """Write settings to a new file for --config: TOML or JSON, by its suffix.
+    """Write settings to a new file for --config: TOML or JSON, depending on the suffix.
 
     Raises ConfigError and OutputError.
     """

@@ -1,6 +1,7 @@
 """Prints to standard output and standard error, even if they are closed or have no reader.
 
-Examples are ``command | head -1``, whose reader exits early, and ``command >&-``.
+Examples are ``command | head -1``, whose reader exits early, and ``command >&-``, which closes
+standard output.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class LinePrinter:
 
     @property
     def pending_lines(self) -> int:
-        """Number of lines that are not printed yet."""
+        """Number of lines that have not been printed yet."""
         return self._count - self._done
 
     def print(self, stream: str, line: str, printed: PrintedCallback = do_nothing) -> None:

@@ -69,7 +69,7 @@ def print_evaluation(evaluation: "Evaluation", as_json: bool) -> None:
 
 
 def _print_summary(summary: Dict[str, Any], as_json: bool, text: str, confusion: "Confusion | None", plan: Any) -> None:
-    """Print the summary as JSON, or else the text, followed by any confusion matrix."""
+    """Print the summary as JSON, or print the text and any confusion matrix."""
     from gluonlab.training.evaluate import format_confusion  # imports MXNet
 
     click.echo(json_text(summary) if as_json else text)
@@ -78,5 +78,5 @@ def _print_summary(summary: Dict[str, Any], as_json: bool, text: str, confusion:
 
 
 def _format_accuracy(accuracy: float, top5: Optional[float]) -> str:
-    """Return text such as ``accuracy 0.9750 (top-5 0.9990)``. ``top5`` may be None."""
+    """Return text such as ``accuracy 0.9750 (top-5 0.9990)``, without top-5 if it is None."""
     return f"accuracy {accuracy:.4f}" + (f" (top-5 {top5:.4f})" if top5 is not None else "")

@@ -37,8 +37,9 @@ def _command(
 ) -> Callable[..., Command]:
     """Return a decorator like `command` that also adds options for the settings of a run.
 
-    ``without``: the settings for which the command has no options; ``reason``: why it has none.
-    ``helps``: help texts that differ from those of gluonlab run, by name of the setting.
+    ``without``: the settings for which the command has no options; ``reason``: why the command does
+    not have them. ``helps``: help texts that differ from those of gluonlab run, by name of the
+    setting.
     """
     options = [form for setting in without for form in (option_name(setting), opposite_option(option_name(setting)))]
     refused = {**dict.fromkeys(options, reason), **RUN_ONLY}
@@ -235,7 +236,7 @@ def list_names(as_json: bool) -> None:
 
 
 def _choices_by_kind() -> Dict[str, Dict[str, str]]:
-    """Return {kind, such as ``networks``: {name that an option accepts: summary}}."""
+    """Return the names that options accept, as {kind: {name: summary}}."""
     from gluonlab.data.sets.dataset_registry import DATASETS
     from gluonlab.kvstores import KVSTORES
     from gluonlab.models import MODELS, gluoncv_zoo

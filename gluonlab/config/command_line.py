@@ -56,7 +56,7 @@ def add_config_options(
 
     An option that the user omits has the value None. ``without`` and ``without_group``: fields, and
     a group of fields such as ``output``, for which no options are added. ``helps``: field -> its
-    help text in this command, if it differs from the usual one.
+    help text in this command, if it differs from the usual help text.
     """
     for field in reversed(dataclasses.fields(TrainConfig)):
         name, metadata, attributes = option_name(field.name), field.metadata, {}

@@ -2,8 +2,8 @@
 
 Each check is a function ``check_...(name, value)``. Its arguments are the option's name, which
 error messages show, and the option's value. It returns the converted value, or raises ConfigError.
-Some checks return the text unchanged. A function ``parse_...`` then converts the text where it is
-used.
+Some checks return the text unchanged. A function ``parse_...`` then converts the text where the
+value is used.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def check_layer_list(name: str, value: Any) -> str:
 
 
 class Period(NamedTuple):
-    """An interval. ``unit`` is "steps", "minutes" or "epochs"."""
+    """An interval, such as 10 minutes. ``unit`` is "steps", "minutes" or "epochs"."""
 
     number: int
     unit: str

@@ -171,7 +171,7 @@ def check_argument_names(called: str, answers: Mapping[str, str]) -> Callable[[F
     """
 
     def decorate(function: F) -> F:
-        """Return ``function`` with a check of the names of its keyword arguments."""
+        """Wrap ``function``, so that the names of its keyword arguments are checked."""
         known = inspect.signature(function).parameters
         names = [name for name in known if name != "self"]
 
@@ -184,7 +184,7 @@ def check_argument_names(called: str, answers: Mapping[str, str]) -> Callable[[F
             return function(*args, **given)
 
         def unknown_argument_message(name: str) -> str:
-            """Return the message, with a hint from ``answers`` or the most similar name."""
+            """Return the error message, with a hint from ``answers`` or the most similar name."""
             if name in answers:
                 return f"{called} has no argument {name!r}: {answers[name]}"
             meant = nearest_name(name, names)

@@ -75,7 +75,7 @@ def _check_setting_names(cls: Type[T]) -> Type[T]:
 
     @wraps(make)
     def init(self: T, *args: Any, **settings: Any) -> None:
-        """Raise ConfigError for an unknown name, else initialize the fields."""
+        """Raise ConfigError for an unknown name, otherwise initialize the fields."""
         warn_of_old_settings(settings, stacklevel=2)
         settings = current_settings(settings)
         for name in settings:
@@ -88,7 +88,7 @@ def _check_setting_names(cls: Type[T]) -> Type[T]:
 
 
 def _unknown_setting_message(name: str, names: Sequence[str]) -> str:
-    """Return the message, with the setting or argument of `train` that was probably meant."""
+    """Return the error message, which suggests the most likely setting or argument of `train`."""
     nearest = None if name in TRAIN_ARGUMENTS else nearest_name(name, names)
     if nearest is not None:
         return f"unknown setting {name!r}: did you mean {nearest!r}?"

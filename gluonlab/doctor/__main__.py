@@ -27,8 +27,8 @@ def run_checks(
 ) -> List[Finding]:
     """Run all checks of this machine, and return their findings.
 
-    ``train``: also train one step. ``network``: also try the ``addresses`` from which data sets are
-    downloaded.
+    ``train``: whether to also train one step. ``network``: whether to also try the ``addresses``
+    from which data sets are downloaded.
     """
     checks = [*_software_checks(), *_gpu_checks(), *_host_checks()]
     checks += [("train", check_training.probe_training)] * train

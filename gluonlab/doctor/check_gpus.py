@@ -137,7 +137,7 @@ def check_tf32(driver: Driver, environ: Mapping[str, str] = os.environ) -> Itera
 
 @returns_list
 def check_gpu_memory(driver: Driver) -> Iterator[Finding]:
-    """Report the used memory of each GPU, and the processes that use it."""
+    """Report each GPU's memory use, and the processes that use the memory."""
     free = [gpu for gpu in driver.gpus if gpu.used_bytes is not None and gpu.used_bytes * 2 < gpu.memory_bytes]
     for gpu in driver.gpus:
         what = f"GPU {gpu.index}: "

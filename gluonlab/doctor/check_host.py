@@ -52,7 +52,7 @@ def _nearest_existing(folder: Path) -> Path:
 
 
 def _write_error(folder: Path) -> str:
-    """Try to create a file in the folder, and return the error, or "".
+    """Try to create a file in the folder. Return the error, or "" if that works.
 
     Permissions alone do not show whether writing works.
     """
@@ -84,7 +84,10 @@ def check_current_folder() -> Finding:
 
 
 def check_home(environ_home: str) -> Finding:
-    """Check the home folder (``environ_home``: HOME), where libraries keep caches and settings."""
+    """Check the home folder, where libraries keep caches and settings.
+
+    ``environ_home``: the value of HOME.
+    """
     cure = "export HOME=DIR"
     if not environ_home:
         return warning("home", "HOME is not set", "libraries cannot save their settings", cure)
@@ -173,7 +176,7 @@ def describe_cores() -> str:
 
 
 def _describe_idle_threads() -> str:
-    """Describe how idle OpenMP threads wait, which the user or, by default, gluonlab sets."""
+    """Describe how idle OpenMP threads wait: as the user or, by default, as gluonlab has set."""
     settings = ", ".join(f"{name}={value}" for name, value in openmp_settings.user_spin_settings().items())
     if settings:
         return f"idle threads wait as {settings} says"
@@ -192,9 +195,10 @@ def _check_spinning(users: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def busy_processes(proc: Path = PROC, share: float = BUSY_SHARE, most: int = MAX_NAMED) -> List[str]:
-    """Return processes that use more than ``share`` of a core, as ``python3 (pid 17) 98 %``.
+    """Return text, such as ``python3 (pid 17) 98 %``, for each process that uses much CPU time.
 
-    The list has at most ``most`` entries, and does not include this process and its descendants.
+    These processes use more than the fraction ``share`` of a core. At most ``most`` processes are
+    listed, without this process and its descendants.
     """
     previous = _read_processes(proc)
     time.sleep(SAMPLE_S)
@@ -246,7 +250,7 @@ NETWORK_ERRORS = (
 
 
 def check_data_folder() -> List[Finding]:
-    """Check the folder of all data sets, and list the complete ones."""
+    """Check the folder that contains the data sets, and list the complete data sets."""
     from gluonlab.data.fetching.data_folders import data_root, find_dataset_folder
     from gluonlab.data.fetching.download_sources import SOURCES
 
@@ -331,7 +335,7 @@ def check_sagemaker(
 ) -> Iterator[Finding]:
     """Report whether this is a SageMaker notebook or training job.
 
-    In a notebook, warn if the installed gluonlab is lost when the notebook instance stops.
+    In a notebook, warn if the installed gluonlab will be lost when the notebook instance stops.
     """
     if "TRAINING_JOB_NAME" in environ or "SM_CURRENT_HOST" in environ:
         yield _check_sagemaker_job(environ)

@@ -1,7 +1,7 @@
 """Checks that MXNet loads, and that kvstores and Horovod work.
 
-`probe_mxnet` runs this module in a child process, which answers in lines of JSON. `mxnet_findings`
-converts the answers to findings.
+`probe_mxnet` runs this module in a child process, which prints its answers as lines of JSON.
+`mxnet_findings` converts the answers to findings.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def check_python(
 
 
 def check_numpy(installed: Optional[str], version: Version = sys.version_info[:3]) -> Finding:
-    """Check numpy. ``installed`` is its version, or None."""
+    """Check numpy. ``installed`` is its version, or None if numpy is not installed."""
     requirement = "numpy==1.26.4" if version < (3, 13) else "numpy>=2.1,<2.6"
     cure = f"pip install '{'numpy<1.24' if version < (3, 12) else requirement}'"
     if installed is None:

@@ -57,7 +57,7 @@ def training_findings(outcome: ProcessOutcome) -> List[Finding]:
 
 
 def main() -> None:
-    """Train on all devices and on one device; print ``devices``, ``difference`` or ``error``."""
+    """Train on all devices and on one device. Print the devices, and the difference or an error."""
     try:
         from gluonlab.devices import describe
 
@@ -72,7 +72,7 @@ def main() -> None:
 def testable_devices() -> List[Any]:
     """Return the GPUs to test, or two CPU devices if the machine has no GPUs.
 
-    GPUs for which MXNet has no code are left out if it has code for at least one GPU.
+    GPUs for which MXNet has no code are left out, unless MXNet has no code for any GPU.
     """
     from gluonlab.devices import devices, gpu_count
 

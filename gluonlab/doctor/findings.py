@@ -15,7 +15,7 @@ class Finding:
     """A line of the report.
 
     Attributes:
-        check: A stable name of the check.
+        check: The name of the check, which is stable across versions.
         status: OK, WARNING (slower than or different from what users expect) or FAULT.
         what: A description of the state.
         cause: The cause of the problem.
@@ -80,7 +80,7 @@ def format_count(count: int, noun: str) -> str:
 
 
 def format_findings(findings: Sequence[Finding], seconds: float) -> str:
-    """Return a text with a line for each finding, its cause and cure, and a summary."""
+    """Return text with a line for each finding, its cause and fix, and a summary."""
     width = max((len(finding.check) for finding in findings), default=0)
     lines = []
     for finding in findings:

@@ -175,7 +175,7 @@ def describe_machine(driver: nvml.Driver) -> Dict[str, Any]:
 
 
 def render_page(proof: Dict[str, Any]) -> str:
-    """Return an HTML page for the object of `proof_to_dict`."""
+    """Return an HTML page for an object that `proof_to_dict` has returned."""
     # base.html comes from gluonlab.report
     templates = template_environment("gluonlab.doctor", "gluonlab.report", trim_blocks=True)
     templates.filters["number"] = format_number

@@ -111,7 +111,7 @@ def _copy_speed(source: mx.Context, target: mx.Context) -> float:
 
 
 def copy_faults(outcome: ProcessOutcome) -> List[str]:
-    """Return a fault for each GPU that loses data, and each pair whose copies change."""
+    """Return a fault for each GPU that loses data, and for each pair with incorrect copies."""
     failing = [answer["device"] for answer in outcome.all_answers("lost") if answer["lost"]]
     return [f"{device} does not keep the values that are written to it" for device in failing] + [
         f"copies from {answer['source']} to {answer['target']} are wrong: "
@@ -235,7 +235,7 @@ def check_stores(ctxs: List[mx.Context]) -> None:
 
     Each answer has the name (``store``) and these results, or the error (``refused``):
 
-    - ``wrong``: the number of elements of inexact sums
+    - ``wrong``: the number of incorrect elements in the sums
     - ``unlike``: the number of sums whose bits differ between GPUs or between repetitions
     - ``differs``: the relative difference between the parameters and those after training on one
       GPU
@@ -447,7 +447,7 @@ def measure_speeds(ctxs: List[mx.Context]) -> None:
 
 
 def _find_image_count(network: str, ctxs: List[mx.Context]) -> int:
-    """Double the images per device until a step takes MIN_STEP_S, and return their number."""
+    """Double the number of images per device until a step takes MIN_STEP_S, and return it."""
     images = MIN_IMAGES
     while images < MAX_IMAGES:
         step = training_step(network, ctxs, "device", images)
@@ -466,7 +466,7 @@ def bus_bytes(size: int, world_size: int) -> float:
 def measure_seconds(work: Callable[[], Any]) -> float:
     """Return how many seconds one call of ``work`` takes, as the median of several rounds.
 
-    Each round has enough repetitions to make the wait at its end negligible.
+    Each round has so many repetitions that the wait at the end of the round is negligible.
     """
     _time_repeats(work, 1)
     once = _time_repeats(work, 1)

@@ -24,7 +24,7 @@ CHECK_BATCHES = (1, 2)
 def check_onnx_installed(format: Optional[str]) -> None:
     """Raise ConfigError if ``format`` is ONNX and ONNX's packages cannot be imported.
 
-    The message contains the command that installs them.
+    The message contains the command that installs these packages.
     """
     for name in ONNX_PACKAGES if format == ONNX else ():
         try:
@@ -48,8 +48,8 @@ def check_onnx_export(
     """Raise ModelError if the network ``model`` cannot be exported to ONNX.
 
     The network is exported with random parameters, and the scores of the ONNX model are compared
-    with MXNet's. The function does nothing for other formats. It does not use MXNet's random
-    numbers.
+    with MXNet's. If the format is not ONNX, the function does nothing. It does not use MXNet's
+    random numbers.
 
     ``plain``: the network, if it is the user's own and not one of gluonlab's networks. Its
     parameters do not change.
@@ -77,8 +77,9 @@ def random_parameters(
 
     If parameters are newly initialized, running means are 0 and running variances are 1, the
     activations of deep residual networks grow from block to block. Rounding errors grow as much, so
-    the results of two correct libraries differ. Therefore, this function sets the statistics of
-    every BatchNorm to those of its input. The function does not use MXNet's random numbers.
+    the results of two correct libraries differ. Therefore, this function sets the running
+    statistics of every BatchNorm to the statistics of the layer's input. The function does not use
+    MXNet's random numbers.
 
     ``image_shape``: (C, H, W). ``name``: the input of ``graph``. Returns a dictionary from the
     names of all other arguments, and of all states, to float32 arrays on the CPU.
@@ -105,7 +106,7 @@ def _random_array(random: Any, name: str, shape: Tuple[int, ...]) -> Any:
 def _set_batch_norm_statistics(
     graph: mx.sym.Symbol, arrays: Dict[str, nd.NDArray], name: str, images: nd.NDArray
 ) -> None:
-    """Set the mean and variance of each BatchNorm to those of its input for these images."""
+    """Set each BatchNorm's mean and variance to the statistics of its input for ``images``."""
     parts = parse_graph(graph)
     nodes = parts["nodes"]
     for node in nodes:

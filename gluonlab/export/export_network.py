@@ -4,9 +4,9 @@
 - An ONNX file, which can be used without MXNet.
 - model.json, which describes the input and output.
 
-The graph is the original network, without rewrites for devices. Its input is float32 images with
-values from 0 to 1, like the output of Gluon's ``transforms.ToTensor``. If the data set has a
-normalization, these images must also be normalized.
+The graph is the original network, as it was before any rewrites for devices. Its input is float32
+images with values from 0 to 1, like the output of Gluon's ``transforms.ToTensor``. If the data set
+has a normalization, these images must also be normalized.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def write_export(
     Args:
         net: The trained network, which may have been rewritten for devices.
         model: Name of the network.
-        dataset: The data set on which it was trained.
+        dataset: The data set on which the network was trained.
         folder: The folder, which is created if necessary.
         plain: The original network, if it is the user's own and not one of gluonlab's networks.
         format: MXNET or ONNX.
@@ -150,7 +150,7 @@ def _describe_export(model: str, dataset: Dataset) -> Dict[str, Any]:
 
 
 def _describe_onnx(agreement: Agreement) -> Dict[str, Any]:
-    """Return the part of model.json about the ONNX model."""
+    """Return the part of model.json that describes the ONNX model."""
     return {
         "file": ONNX_FILE,
         "opset": OPSET,

@@ -4,7 +4,7 @@ MXNet 1.9.1 was written for onnx 1.7 to 1.13. While the exporter runs, this modu
 these problems of the exporter:
 
 - It looks up types in ``onnx.mapping``, which later releases of onnx do not have.
-- It checks its graph by the rules of the newest opset, but writes opset 13.
+- It checks its graph against the rules of the newest opset, but writes opset 13.
 - It converts each weight to a Python list, which takes ten times the memory.
 - For a BatchNorm with ``fix_gamma``, it exports the stored gamma, which MXNet ignores.
 - For a FullyConnected without ``flatten``, it assumes a different default than MXNet.
@@ -71,7 +71,7 @@ def make_onnx_graph(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], shap
 
 @contextmanager
 def _patch_exporter(onnx: Any, exporter: Any) -> Iterator[None]:
-    """For a with block, add the parts that the exporter needs to onnx, and use CONVERTERS."""
+    """For a with block, extend onnx for the exporter, and make the exporter use CONVERTERS."""
     original = exporter.convert_layer
 
     def convert(node: Node, **about: Any) -> Any:
@@ -194,8 +194,8 @@ def _convert_embedding(original: Callable[..., Any], node: Node, **options: Any)
 class _RecurrentKind(NamedTuple):
     """Translation of a kind of recurrent operator.
 
-    ``operator``: the ONNX operator. ``order``: for each gate of ONNX, its position in MXNet.
-    ``states``: the number of states. ``settings``: attributes of the ONNX operator.
+    ``operator``: the ONNX operator. ``order``: for each ONNX gate, the position of the same gate in
+    MXNet. ``states``: the number of states. ``settings``: attributes of the ONNX operator.
     """
 
     operator: str
@@ -214,7 +214,7 @@ UNSUPPORTED_SETTINGS = ("projection_size", "use_sequence_length", "lstm_state_cl
 
 
 class _NodeBuilder:
-    """Builds ONNX operators for one MXNet operator, and starts their names with its name."""
+    """Builds ONNX operators for one MXNet operator. Their names start with its name."""
 
     def __init__(self, name: str, initializer: List[Any]) -> None:
         self.name, self.nodes, self._initializer = name, [], initializer  # type: str, List[Any], Any
@@ -295,7 +295,7 @@ def _layer_weights(
 ) -> List[str]:
     """Slice out a layer's arrays. Return the names of the input weights, state weights and biases.
 
-    The gates are in ONNX order. ``sizes``: layers, directions and H.
+    The gates are in ONNX order. ``sizes``: the numbers of layers and directions, and H.
     """
     layers, directions, hidden_size = sizes
     gates = len(kind.order)

@@ -155,7 +155,7 @@ def check_onnx(
         arrays: Its parameters and states, as for `to_onnx`.
         images: As many images as ``batches`` add up to.
         batches: Sizes of the batches into which the images are divided.
-        max_difference: The largest difference that is accepted as rounding.
+        max_difference: The largest difference that is accepted as a rounding error.
 
     Raises:
         RunError: onnxruntime cannot run the model, or the scores differ by more than TOLERANCE and

@@ -71,7 +71,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
     ``path`` must not exist. The folder is synced to disk, but the with block must sync the files in
     the folder. Temporary folders that killed processes left for the same ``path`` are removed.
-    Running processes hold locks on their folders. On a disk without locks, nothing is removed.
+    Running processes lock their folders, so these folders are kept. On a disk without locks,
+    nothing is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_stale_temporaries([path.parent], [path.name])
@@ -280,7 +281,7 @@ def raise_output_errors(path: Path, remedy: str = DEFAULT_REMEDY) -> Iterator[No
 def check_path_name(option: str, path: Path) -> None:
     """Raise OutputError for an invalid path, such as one that contains NUL or is too long.
 
-    ``option``: the command's option that gives the path, such as ``--out``, for the error message.
+    ``option``: the option that sets the path, such as ``--out``, for the error message.
     """
     with _raise_option_errors(option, path):
         try:

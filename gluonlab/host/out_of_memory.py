@@ -155,7 +155,7 @@ def install_last_line_handlers() -> None:
 def limit_import_time() -> Iterator[None]:
     """Abort the process if the with block, which loads MXNet, takes more than MAX_IMPORT_CPU_S.
 
-    If memory is exhausted, OpenBLAS would retry forever. The limit only applies if
+    Otherwise OpenBLAS would retry forever if memory is exhausted. The limit only applies if
     `prepare_last_line` has stored the line.
     """
     sets_timer = is_last_line_ready() and signal.getsignal(signal.SIGPROF) == signal.SIG_DFL

@@ -254,5 +254,5 @@ def keep_freed_memory(most: int = 2**31 - 1) -> None:
 
 
 def keep_freed_variables(most: int) -> "dict[str, str]":
-    """Return environment variables with the effect of `keep_freed_memory` on a new process."""
+    """Return environment variables that have `keep_freed_memory`'s effect in a new process."""
     return {MMAP_THRESHOLD: str(MAX_KEPT_BLOCK_BYTES), TRIM_THRESHOLD: str(most)}

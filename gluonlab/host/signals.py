@@ -306,7 +306,7 @@ class _SignalWatcher:
             os.close(end)
 
     def _run(self) -> None:
-        """Handle signals from the pipe until FINISHED. Report or exit at the time ``_due``."""
+        """Handle signals from the pipe until FINISHED arrives. Report or exit at time ``_due``."""
         while True:
             timeout = None if self._due is None else max(self._due - time.monotonic(), 0)
             if not select.select([self._reads], [], [], timeout)[0]:
@@ -385,8 +385,8 @@ OPENBLAS_TIMEOUT, OPENBLAS_SPIN = "OPENBLAS_THREAD_TIMEOUT", "20"
 def _shorten_openblas_spin() -> Iterator[None]:
     """Make idle OpenBLAS threads sleep sooner. Import numpy inside the with block.
 
-    OpenBLAS reads the variable when OpenBLAS is loaded. A value set by the user is kept. Child
-    processes do not inherit the variable.
+    OpenBLAS reads the environment variable OPENBLAS_THREAD_TIMEOUT when it is loaded. A value set
+    by the user is kept. Child processes do not inherit the variable.
     """
     if OPENBLAS_TIMEOUT in os.environ:
         yield
@@ -399,7 +399,7 @@ def _shorten_openblas_spin() -> Iterator[None]:
 
 
 class _DelayingFinder:
-    """Finder for modules in EXTENSION_PACKAGES, which delays signals while loading them."""
+    """Finds modules in EXTENSION_PACKAGES, and delays signals while these modules are loaded."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> "importlib.machinery.ModuleSpec | None":
         """Find a module in EXTENSION_PACKAGES, with a loader that delays signals.

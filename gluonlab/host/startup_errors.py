@@ -1,6 +1,6 @@
 """Prints one line, not a traceback, for Ctrl-C and hidden modules while a command is starting.
 
-The module handles two cases:
+This module handles two cases:
 
 - Ctrl-C before the command has installed its own handlers.
 - A user's file that hides a module. ``gluonlab run`` searches the current folder first, so a file
@@ -56,7 +56,7 @@ def exit_immediately(number: int, frame: object) -> None:
 
 
 def is_command_starting() -> bool:
-    """Check if a command is still starting, with the handler of `install_start_handlers`."""
+    """Check if a command is still starting: SIGINT has the handler of `install_start_handlers`."""
     return _signal.getsignal(_signal.SIGINT) is _exit_on_interrupt
 
 
@@ -71,7 +71,8 @@ def explain_hidden_module(error: BaseException | None) -> str | None:
 def _find_hiding_file(error: BaseException | None) -> str | None:
     """Return a message if ``error`` was caused by a file that hides a module; else None.
 
-    An error or one of its causes was raised in the hiding file, or names the hidden module.
+    A file is found if the error or one of its causes was raised in this file, or if the message
+    names the hidden module.
     """
     seen: list[BaseException] = []
     while error is not None and error not in seen:

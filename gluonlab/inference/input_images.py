@@ -35,7 +35,7 @@ GRAY_WEIGHTS = (19595, 38470, 7471)
 
 
 class Picture(NamedTuple):
-    """Image file: the name that the user gave, and the path from which it is read."""
+    """An image file: the name that the user passed, and the path from which the file is read."""
 
     name: str
     path: str
@@ -97,7 +97,7 @@ def _find_in_folder(folder: str) -> List[Picture]:
 
 
 def _save_standard_input() -> str:
-    """Copy standard input to an anonymous file; return a path to it, valid in this process."""
+    """Copy standard input to an anonymous file; return a path that is valid in this process."""
     if sys.stdin is None or sys.stdin.isatty():
         raise DataError("- reads an image from standard input: use ... - < picture.png")
     content = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
@@ -122,7 +122,7 @@ def name_pictures_in_errors(pictures: Sequence[Picture]) -> Iterator[None]:
 
 
 def _replace_paths(message: str, pictures: Sequence[Picture]) -> str:
-    """Return ``message`` with a name in place of the path of standard input's copy."""
+    """Replace the path of standard input's copy in ``message`` with STDIN_NAME."""
     for picture in pictures:
         if picture.name == STDIN:
             message = message.replace(picture.path, STDIN_NAME)
@@ -177,11 +177,12 @@ def make_picture_split(
     skip_bad: bool = False,
     resizer: Optional[str] = None,
 ) -> "Tuple[FileSplit | GraySplit, List[Picture], List[str]]":
-    """Make a split of image files, which are decoded to ``shape``, (channels, height, width).
+    """Make a data set split of image files, which are decoded to ``shape``.
 
     Args:
         pictures: The image files.
-        shape: Shape of the network's images: one or three channels, and equal height and width.
+        shape: Shape of the network's images, (channels, height, width): one or three channels, and
+            equal height and width.
         decoders: Number of decoder processes.
         skip_bad: Whether to decode all files first, and leave out those that cannot be decoded.
         resizer: The library that resizes the images (see `DecoderPool`).

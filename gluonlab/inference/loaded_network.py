@@ -82,20 +82,17 @@ class LoadedRun:
     def predict(self, images: Images, on_batch: Callable[[PredictedBatch], Any] = ignore_batch) -> Predictions:
         """Predict the classes of images, with probabilities.
 
-        Args:
-            images: An image file, a folder, a list of files and folders, or an array. Files are
-                resized to squares as in training. An array is a NumPy or MXNet array of shape (n,
-                C, H, W) or, for gray images, (n, H, W). It contains bytes, or floats, which are not
-                scaled.
-            on_batch: Called with each `PredictedBatch`.
+                Args:
+                    images: An image file, a folder, a list of files and folders, or an array. Files are
+                        resized to squares as in training. An array is a NumPy or MXNet array of shape (n,
+                        C, H, W) or, for gray images, (n, H, W). It contains bytes, or floats, which are not
+                        scaled.
+                    on_batch: Called with each `PredictedBatch`. Returns: The predictions, in the order of
+        the images. If ``skip_bad`` leaves out files, a warning shows how many.
 
-        Returns:
-            The predictions, in the order of the images. If ``skip_bad`` leaves out files, a warning
-            shows how many.
-
-        Raises:
-            DataError: There are no images, or an input is not an image that the network accepts.
-            RunError: Scores are not finite.
+                Raises:
+                    DataError: There are no images, or an input is not an image that the network accepts.
+                    RunError: Scores are not finite.
         """
         inputs = _list_images(images)
         if isinstance(inputs, np.ndarray):
@@ -161,7 +158,7 @@ class LoadedRun:
         return run_frame(self.folder, of)
 
     def _predict_batches(self, split: Split, names: Sequence[str]) -> Iterator[PredictedBatch]:
-        """Yield the predictions for the images of a split, in order, in batches.
+        """Yield the predictions for the images of a split, batch by batch.
 
         ``names``: a name for each image. Several batches are queued before the scores of the first
         batch are read.
@@ -202,7 +199,7 @@ class LoadedRun:
         return PredictedBatch(Predictions(self.classes, tuple(names), scores), pixels, true_labels)
 
     def _split_from_array(self, images: Any) -> ArraySplit:
-        """Make a split from an array of images. Raises DataError if the shape is not the run's."""
+        """Make a split from an array of images. Raises DataError if its shape is not the run's."""
         shape = images.shape
         if images.ndim == 3 and shape[1:] == self.image_shape[1:] and self.image_shape[0] == 1:
             images = images[:, np.newaxis]
@@ -243,7 +240,8 @@ def load_run(path: "str | os.PathLike[str]", *, net: Any = None, data: Any = Non
         The model, ready for predictions.
 
     Raises:
-        ConfigError: The directory is not a finished run, or a setting does not affect predictions.
+        ConfigError: The directory does not contain a finished run, or a setting does not affect
+            predictions.
         ModelError: The parameters do not match the model.
         RunError: The parameters are not finite.
     """

@@ -110,9 +110,9 @@ class PredictedBatch(NamedTuple):
 class Mistake(NamedTuple):
     """A validation image that the network misclassifies.
 
-    ``number``: the image's position among the validation images. ``file``: its path, or None if it is not
-    read from a file. ``true`` and ``predicted``: class names. ``probability``: the predicted
-    probability of ``predicted``. ``pixels`` (C, H, W): from 0 to 255.
+    ``number``: the image's position among the validation images. ``file``: its path, or None if it
+    is not read from a file. ``true`` and ``predicted``: class names. ``probability``: the predicted
+    probability of ``predicted``. ``pixels`` (C, H, W): the image, from 0 to 255.
     """
 
     number: int
@@ -158,7 +158,7 @@ class Tile(NamedTuple):
 def write_sheet(option: str, path: Path, title: str, tiles: Sequence[Tile], replace: bool = False) -> None:
     """Write a contact sheet of the first MAX_PICTURES tiles to a PNG file. Raises OutputError.
 
-    ``option``: the option that named the file, for messages. ``replace``: whether to overwrite an
+    ``option``: the option that sets the path, for messages. ``replace``: whether to overwrite an
     earlier contact sheet.
     """
     metadata = PngInfo()
@@ -236,7 +236,7 @@ def _prediction_rows(predictions: Predictions, count: int) -> List[Tuple[str, st
 
 
 def predictions_as_text(predictions: Predictions, count: int) -> str:
-    """Format a table of the best classes, one per row; an image's first row has its name."""
+    """Format a table of the best classes, one per row. The name is in an image's first row."""
     rows = _prediction_rows(predictions, count)
     per_image = min(count, len(predictions.classes))
     return _format_table(
@@ -291,12 +291,12 @@ def mistakes_as_json(mistakes: Mistakes) -> Dict[str, Any]:
 
 
 def mistake_name(mistake: Mistake) -> str:
-    """Return the path of a validation image or, if it has no file, a name such as ``image 0``."""
+    """Return the path of a validation image, or ``validation image 0`` if it has no file."""
     return mistake.file or f"validation image {mistake.number}"
 
 
 def prediction_tile(name: str, best: ClassProbability, pixels: Any) -> Tile:
-    """Return the tile of a picture, with its best class, the probability and its name."""
+    """Return the tile of a picture with its name, its best class and the probability."""
     probability = f"{best.probability:.1%}"
     return Tile(pixels, [(best.name, BLACK), (probability, BLACK), (Path(name).name or name, GRAY)])
 
@@ -327,7 +327,7 @@ def _format_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _shorten_cell(cell: str) -> str:
-    """If a text is too wide, keep only its end, which for a path contains the file name."""
+    """If a text is too wide, keep only the end, because a path ends with the file's name."""
     return cell if len(cell) <= MAX_CELL_WIDTH else f"…{cell[1 - MAX_CELL_WIDTH :]}"
 
 

@@ -1,4 +1,4 @@
-"""Copies the labs' notebooks to the user's folder.
+"""Copies the labs' notebooks to a folder that the user chooses.
 
 In a checkout the notebooks are in ``labs/``. In an installed wheel they are in the folder of this
 package, to which setup.py copies them.
@@ -18,7 +18,7 @@ OTHER_FOLDER_HINT = "choose another folder"
 
 
 class CopiedFiles(NamedTuple):
-    """The result of `copy_labs`, as paths relative to the folder of the copies.
+    """The result of `copy_labs`. Paths are relative to the folder of the copies.
 
     ``new``: files that were copied. ``kept``: existing files that differ from the labs' files.
     """

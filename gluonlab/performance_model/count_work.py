@@ -91,7 +91,7 @@ def _needs_gradient(nodes: Sequence[Node], trained: Set[int]) -> List[bool]:
 def _gradient_sums(
     node_number: int, uses: "Counter[Tuple[int, ...]]", shapes: Dict[Tuple[int, int], Shape], needed: bool
 ) -> List[Operator]:
-    """Return the additions of gradients in backward, for outputs that are used several times.
+    """Return operators that add the gradients of outputs that are used several times.
 
     ``uses``: number of uses of each (node, output). ``shapes``: shape of each (node, output).
     ``needed``: whether backward computes a gradient of the node's outputs.

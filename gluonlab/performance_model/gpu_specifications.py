@@ -22,7 +22,7 @@ class GpuSpec:
 
     Attributes:
         name: the key in `GPUS`.
-        generation: NVIDIA's name of the architecture.
+        generation: NVIDIA's name for the architecture.
         capability: the compute capability.
         flops: peak FLOP/s by kind of arithmetic: FLOAT32, TF32, FLOAT16.
         bytes_per_s: bandwidth of the memory, in bytes/s.
@@ -44,8 +44,8 @@ class GpuSpec:
         """Return the arithmetic that MXNet 1.9.1 cu112 uses for matrix products of ``dtype``.
 
         From compute capability 8.0 on, cuDNN and cuBLAS of CUDA 11 use TF32 for float32, unless
-        NVIDIA_TF32_OVERRIDE=0 is set. gluonlab sets the variable unless --tf32 is given. From 7.0
-        on, float16 products use tensor cores.
+        NVIDIA_TF32_OVERRIDE=0 is set. gluonlab sets the variable unless --tf32 is given. From
+        compute capability 7.0 on, float16 products use tensor cores.
         """
         return TF32 if tf32 and dtype == FLOAT32 and TF32 in self.flops else dtype
 

@@ -218,8 +218,9 @@ def resolve_store(store: str, machine: Machine) -> Tuple[str, Optional[str]]:
 
     The warning explains that the two stores sum in different ways.
 
-    On several hosts the returned store is a key of MULTI_HOST_ALGORITHMS. On one host it is one of
-    `single_host_stores`. Raises ConfigError for unknown stores, and for ASYNC_STORE.
+    On several hosts the returned store is a key of MULTI_HOST_ALGORITHMS. On one host the returned
+    store is one of `single_host_stores`. Raises ConfigError for unknown stores, and for
+    ASYNC_STORE.
     """
     if store == ASYNC_STORE:
         raise ConfigError(

@@ -51,7 +51,7 @@ class PredictionRow:
         host_s: seconds that the host needs to queue the step, in parallel with the GPUs; a step
             takes at least this long.
         images_per_s: images per second of all GPUs together.
-        speedup: relative to one GPU of the machine.
+        speedup: the throughput relative to one GPU of the machine.
     """
 
     gpus: int
@@ -362,7 +362,7 @@ def list_assumptions(training: TrainingSpec, optimizer: str, store: str, arithme
 
 
 def _describe_links(machine: Machine) -> str:
-    """Return a phrase that names the links assumed for sums of gradients."""
+    """Return a phrase that names the links that gradient sums are assumed to use."""
     note = machine.topology.note
     if machine.nominal:
         return f"the machine's links at nominal speed: {note}"
@@ -370,7 +370,7 @@ def _describe_links(machine: Machine) -> str:
 
 
 def _describe_buckets(training: TrainingSpec) -> str:
-    """Return the assumption about buckets of gradients, and their overlap with backward."""
+    """Return the assumption about gradient buckets and their overlap with backward."""
     given_bytes = training.bucket_bytes
     if given_bytes == 0:
         buckets = "Gradients are reduced separately for each parameter"
@@ -416,13 +416,13 @@ def predict(
             ``batch_size``.
         microbatches: how a GPU's images are divided into microbatches.
         dtype: "float32" or "float16".
-        tf32: as --tf32.
+        tf32: whether to use TF32, as with --tf32.
         optimizer: the name of the optimizer.
         momentum: whether the optimizer uses momentum; ignored if it does not support momentum.
-        overlap: operators per bulk of backward, or "off", as --backward-bulk-size.
-        bucket_bytes: as --bucket-bytes.
-        store: how gradients are summed: on one host a value of --kvstore, on several hosts
-            "horovod" or "dist_sync". On several hosts, "horovod" replaces any other store.
+        overlap: operators per bulk of backward, or "off", as for --backward-bulk-size.
+        bucket_bytes: maximum size of a bucket, as for --bucket-bytes.
+        store: how gradients are summed. On one host, this is a value of --kvstore. On several
+            hosts, this is "horovod" or "dist_sync", and "horovod" replaces any other store.
         gpus: the number of GPUs; all by default.
 
     Returns:
@@ -510,7 +510,7 @@ def _gpu_counts(machine: Machine, gpus: Optional[int]) -> List[int]:
 def _collect_caveats(training: TrainingSpec, store: str, counts: List[int]) -> Tuple[List[str], List[str]]:
     """Return the reasons not to trust the prediction, and further warnings, without duplicates.
 
-    ``counts``: the numbers of GPUs of the rows.
+    ``counts``: the number of GPUs of each row.
     """
     counts_by_images: Dict[int, List[int]] = {}
     for count in counts:

@@ -62,7 +62,7 @@ class Work:
     """The operators of a network for images of one shape.
 
     ``tensors``: the number of elements of each trained parameter, without running statistics.
-    ``uncounted``: names of operators of which only the memory traffic is counted, not the
+    ``uncounted``: names of operators for which only the memory traffic is counted, not the
     multiply-adds.
     """
 
@@ -193,8 +193,8 @@ class ExecutionSetting(NamedTuple):
     Attributes:
         dtype: "float32" or "float16".
         training: True for training, False for inference.
-        fused: whether ReLU and additions after BatchNorm cost nothing, as in NVIDIA's float16
-            build.
+        fused: whether ReLU and additions after BatchNorm cost nothing, as in NVIDIA's float16 build
+            of MXNet.
         channels_last: whether arrays have the layout that tensor cores need, as in NVIDIA's builds.
         pixel_bytes: bytes per element of an image that is copied to the GPU; 0 if the images are
             already on the GPU.
@@ -330,9 +330,9 @@ def _memory_bytes_per_s(gpu: GpuSpec, constants: ModelConstants) -> float:
 def _generation_factor(gpu: GpuSpec, kepler: float) -> float:
     """Return the factor, at most 1, by which an older GPU reaches a smaller fraction of its peak.
 
-    The factor is ``kepler`` for a Kepler GPU, and 1 from Volta on. Between Kepler and Volta, its
-    logarithm is interpolated by compute capability. Maxwell is halfway between them, and Maxwell
-    GPUs were not used for the fit.
+    The factor is ``kepler`` for a Kepler GPU, and 1 from Volta on. Between Kepler and Volta, the
+    logarithm of the factor is interpolated by compute capability. Maxwell is halfway between them,
+    and Maxwell GPUs were not used for the fit.
     """
     age = (VOLTA - gpu.capability) / (VOLTA - KEPLER)
     return float(kepler ** min(1.0, max(0.0, age)))

@@ -55,8 +55,7 @@ Arrays = Mapping[str, nd.NDArray]
 
 
 class Checkpoint(NamedTuple):
-    """The content of a checkpoint. The arrays are on the CPU, and may still be waiting to be
-    computed.
+    """The content of a checkpoint. The arrays are on the CPU. Their values may not be computed yet.
 
     ``state``: plain values. Its ``step`` is the number of steps so far. Its ``score`` is the score
     of the epoch that ends at this step, or None. A larger score is better.
@@ -275,7 +274,7 @@ def _read_manifest(path: Path) -> Dict[str, Any]:
 
 
 def _read_json(file: Path) -> Dict[str, Any]:
-    """Return the JSON object in a file. Raises _DamagedCheckpoint if there is none."""
+    """Return the JSON object in a file. Raises _DamagedCheckpoint if the file contains none."""
     if _regular_file_size(file) > MAX_JSON_BYTES:
         raise _DamagedCheckpoint(f"{file.name} is too long")
     try:

@@ -1,7 +1,8 @@
 """Curves of loss, accuracy, learning rate and throughput during a run (curves.png).
 
 The x axis counts epochs, as in reports and live plots: epoch N extends from N - 1 to N. The mean
-over an epoch is drawn in the middle of the epoch, and its evaluation at the end.
+over an epoch is drawn in the middle of the epoch. The evaluation after an epoch is drawn at the end
+of the epoch.
 """
 
 from __future__ import annotations

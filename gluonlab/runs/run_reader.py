@@ -117,7 +117,7 @@ def read_description(folder: Path, hint: str = RUNS_HINT) -> RunDescription:
     """Read the config.json in this folder.
 
     Raises DataError if the path is not a folder, or if the file is missing, damaged, not written by
-    gluonlab, or of a later format. The message ends with ``hint``.
+    gluonlab, or in a later format. The message ends with ``hint``.
     """
     file = folder / CONFIG
     try:
@@ -139,7 +139,7 @@ def parse_description(folder: Path, content: Any, source: str, hint: str = RUNS_
     """Convert the content of a config.json to a `RunDescription`.
 
     ``source``: the file's name, for messages. Raises DataError if the content is damaged, not
-    written by gluonlab, or of a later format. The message ends with ``hint``.
+    written by gluonlab, or in a later format. The message ends with ``hint``.
     """
     content = content if isinstance(content, dict) else {}
     format, version = content.get("format", 1), content.get("gluonlab")
@@ -237,7 +237,7 @@ class RunRecord:
         return [sum(counts) for counts in zip_longest(*pushes, fillvalue=0)]
 
     def timeline_picture(self) -> Optional[str]:
-        """Return the SVG of --profile in base64, or None if there is no file.
+        """Return the SVG file from --profile in base64, or None if there is no such file.
 
         An SVG that is embedded as an image cannot run scripts. Raises DataError for a file that is
         too large.
@@ -245,11 +245,11 @@ class RunRecord:
         return self._read_picture(TIMELINE)
 
     def confusion_picture(self) -> Optional[str]:
-        """Return the picture of --confusion in base64, or None."""
+        """Return the picture from --confusion in base64, or None if there is none."""
         return self._read_picture(CONFUSION)
 
     def wrong_picture(self) -> Optional[str]:
-        """Return the picture of gluonlab predict --misclassified in base64, or None."""
+        """Return the image grid from ``gluonlab predict --misclassified`` in base64, or None."""
         return self._read_picture(WRONG_IMAGES)
 
     def _read_picture(self, name: str) -> Optional[str]:
@@ -262,7 +262,7 @@ class RunRecord:
 
     @property
     def unfinished_text(self) -> str:
-        """``3 of 10 epochs``, or an empty string for a finished run."""
+        """Text such as ``3 of 10 epochs``, or an empty string for a finished run."""
         planned, done = self.settings.get("epochs"), len(self.epochs)
         return f"{done} of {planned} epochs" if isinstance(planned, int) and done < planned else ""
 

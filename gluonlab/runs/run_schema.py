@@ -79,9 +79,9 @@ def is_numbers_by_name(value: Any) -> bool:
 def _field(meaning: str, check: Check, unit: str = "", **more: Any) -> Any:
     """Return a dataclass field for a line of metrics.jsonl, with its meaning, check and unit.
 
-    ``default``: the value for older versions, which did not write the field. ``formerly``: the
-    field's name in format 1, or an empty string if the field did not exist. ``until_format_2``: the
-    field's name in formats 1 and 2.
+    ``default``: the value for files from older versions, which did not write the field.
+    ``formerly``: the field's name in format 1, or an empty string if the field did not exist.
+    ``until_format_2``: the field's name in formats 1 and 2.
     """
     default = {"default": more.pop("default")} if "default" in more else {}
     return field(**default, metadata={"meaning": meaning, "check": check, "unit": unit, **more})

@@ -92,7 +92,7 @@ class RunDirectory:
 
     @classmethod
     def reopen(cls, path: Path, position: Mapping[str, Any]) -> "RunDirectory":
-        """Open the folder of a run to resume, and cut metrics.jsonl at ``position``.
+        """Open the folder of a run that is resumed, and truncate metrics.jsonl to ``position``.
 
         ``position``: size and digest of the lines to keep, from `metrics_position`. Raises
         DataError if these lines have changed.
@@ -117,7 +117,7 @@ class RunDirectory:
 
     @staticmethod
     def check(out: Optional[str], empty: bool = True) -> None:
-        """Raise OutputError if `create` would refuse ``out``. Nothing is created.
+        """Raise OutputError if `create` would reject ``out``. Nothing is created.
 
         ``empty``: whether the folder must be empty.
         """
@@ -181,7 +181,7 @@ class RunDirectory:
         """Write the network's parameters to a file for ``net.load_parameters``.
 
         The first replica is written. ``net.save_parameters`` would write the mean of all replicas,
-        which can differ from the replicas by rounding, even if they are equal.
+        which can differ from the replicas by rounding, even if all replicas are equal.
         """
         params = net._collect_params_with_prefix()
         arrays = {name: param.list_data()[0] for name, param in params.items()}
@@ -350,7 +350,7 @@ def has_ended(folder: Path) -> bool:
 
 
 def _file_digests(folder: Path) -> Dict[str, str]:
-    """Return the SHA-256 of each file that a finished run leaves: parameters, pictures, exports."""
+    """Return the SHA-256 of each file of a finished run: parameters, pictures, exports."""
     files: List[Path] = [folder / run_schema.PARAMETERS, folder / run_schema.CONFUSION]
     with suppress(FileNotFoundError):
         files += sorted((folder / run_schema.EXPORT).iterdir())
@@ -367,10 +367,10 @@ def _file_digests(folder: Path) -> Dict[str, str]:
 class FolderLock:
     """A folder's lock, held by this process until `release`. Raises OutputError if it is in use.
 
-    The operating system's lock on a file in the folder protects the folder. The lock ends with the
-    process, even if the process is killed. On file systems without locks, the content of the file
-    is used: the owner's process ID, host and start time. The start time is needed because process
-    IDs are reused.
+    The operating system's lock on a file in the folder protects the folder. The lock is released
+    when the process exits, even if the process is killed. On file systems without locks, the
+    content of the file is used: the owner's process ID, host and start time. The start time is
+    needed because process IDs are reused.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -408,7 +408,7 @@ class FolderLock:
             raise
 
     def release(self) -> None:
-        """Remove the file, unless another process has created a new one. May be called again."""
+        """Remove the file, unless another process has created a new one. A second call does nothing."""
         if self._file is not None:
             with suppress(OSError):
                 if _is_same_file(self._file, self.path):
@@ -459,7 +459,7 @@ def _is_same_file(file: int, path: Path) -> bool:
 
 
 def _read_owner(file: int) -> Dict[str, Any]:
-    """Return the owner of a lock; an empty dictionary if the file is empty or invalid."""
+    """Return the owner of a lock, or an empty dictionary if the file is empty or invalid."""
     with suppress(ValueError, TypeError):
         owner = json.loads(os.pread(file, 4096, 0))
         return {"pid": int(owner["pid"]), "host": str(owner["host"]), "began": owner["began"]}
