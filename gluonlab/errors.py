@@ -150,14 +150,14 @@ def name_options() -> Iterator[None]:
 
 
 def format_message(message: str) -> str:
-    """Return a message that names options if a command is running, and otherwise arguments."""
+    """Return the message with option names if a command is running, else with argument names."""
     return message if _is_command_running else format_for_python(message)
 
 
 def format_for_python(message: str) -> str:
     """Return a message with arguments of TrainConfig instead of options.
 
-    ``--batch-size 0: give ...`` becomes ``batch_size=0: give ...``.
+    ``--batch-size 0: use ...`` becomes ``batch_size=0: use ...``.
     """
 
     def name_argument(match: "re.Match[str]") -> str:
@@ -364,7 +364,7 @@ def error_text(error: BaseException) -> str:
 
 
 def error_type_and_text(error: BaseException) -> str:
-    """Return the name of the error's class, and its message.
+    """Return the name of the error's class, and the error's message.
 
     >>> error_type_and_text(KeyError()), error_type_and_text(KeyError("a"))
     ('KeyError', "KeyError: 'a'")

@@ -368,7 +368,7 @@ def command(
     """
 
     def make_command(function: Callable[..., None]) -> Command:
-        """Make a `Command` of the function, with --debug and --help-all."""
+        """Make a `Command` from the function, with --debug and --help-all."""
         help = "show the traceback of an error"
         debug = click.option("--debug", is_flag=True, expose_value=False, help=help)
         context_settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100, **settings}
@@ -385,7 +385,7 @@ def command(
 def add_json_option(
     what: str = "the result", where: str = "standard output"
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that adds the flag --json to a command, as its parameter ``as_json``."""
+    """Return a decorator that adds the flag --json and the parameter ``as_json`` to a command."""
     help = f"print {what} on {where} as JSON, without other output"
     return click.option("--json", "as_json", is_flag=True, help=help)
 

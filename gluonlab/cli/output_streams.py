@@ -22,8 +22,8 @@ ERROR_BY_POLL_EVENT = {select.POLLHUP: errno.EIO, select.POLLERR: errno.EPIPE, s
 def open_closed_descriptors() -> None:
     """Open /dev/null for each of the descriptors 0 to 2 that is closed.
 
-    Otherwise the next file to be opened would get the free number, and output would be printed into
-    this file.
+    Otherwise the next file that is opened would get the closed descriptor's number, and output
+    would be written to this file.
     """
     for number in range(3):
         try:
@@ -152,7 +152,7 @@ class LinePrinter:
 def _write_directly(stream: Any, text: str) -> None:
     """Write to the stream's descriptor, without Python's buffer.
 
-    If this thread were blocked while it holds the buffer's lock, Python could not exit.
+    If this thread were blocked while it held the buffer's lock, Python could not exit.
     """
     try:
         fd = stream.fileno()

@@ -280,7 +280,7 @@ def check_color_normalization(name: str, value: Any) -> str:
 
 
 def check_text(name: str, value: Any) -> str:
-    """Check that a text is not empty, and return it. Paths and whole numbers are converted."""
+    """Check that a text is not empty, and return it. Paths and integers are converted to text."""
     if isinstance(value, bool) or not isinstance(value, (str, int, os.PathLike)):
         if isinstance(value, (bool, float, type(None))):
             raise ConfigError(f"{_quote_setting(name, value)}: must be text")

@@ -98,7 +98,7 @@ def nearest_option(given: str, names: Collection[str]) -> Optional[str]:
 
     These rules are tried in order:
 
-    1. The option of which ``given`` is an alias (OPTION_BY_ALIAS).
+    1. The option for which ``given`` is an alias (OPTION_BY_ALIAS).
     2. If ``given`` starts with ``--``: the most similar of the options that differ by one typo.
     3. If ``given`` starts with ``--``: the option that starts with ``given``, if only one does.
     4. The most similar option, if the similarity is at least SIMILARITY_CUTOFF.
@@ -119,7 +119,7 @@ def nearest_option(given: str, names: Collection[str]) -> Optional[str]:
 
 
 def aliases_of_setting(setting: str) -> List[str]:
-    """Return other tools' names of a setting, with underscores instead of dashes."""
+    """Return other tools' names for a setting, with underscores instead of dashes."""
     option = "--" + setting.replace("_", "-")
     return [alias[2:].replace("-", "_") for alias, name in OPTION_BY_ALIAS.items() if name == option]
 

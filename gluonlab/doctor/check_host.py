@@ -135,7 +135,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @returns_list
 def check_cpu(proc: Path = PROC) -> Iterator[Finding]:
-    """Report the cores and threads, and warn about processes and settings that slow them down."""
+    """Report the cores and threads, and warn about processes and settings that slow training."""
     threads, load, sharing = threads_per_device(1), os.getloadavg()[0], local_process_count()
     what = f"{describe_cores()}, load {load:.1f}; one CPU device uses "
     what += format_count(threads, "thread")
@@ -225,7 +225,7 @@ def descendant_pids(pid: int, parents: Mapping[int, int]) -> Set[int]:
 
 
 def _read_processes(proc: Path) -> Dict[int, Tuple[str, int, int]]:
-    """Return {process id: (name, id of the parent, clock ticks of CPU time)}, from proc(5)."""
+    """Return {process id: (name, parent's process id, clock ticks of CPU time)}; see proc(5)."""
     processes: Dict[int, Tuple[str, int, int]] = {}
     for folder in proc.iterdir():
         if folder.name.isdigit():

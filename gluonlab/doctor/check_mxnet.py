@@ -39,7 +39,7 @@ def probe_mxnet() -> ProcessOutcome:
 
 @returns_list
 def mxnet_findings(outcome: ProcessOutcome, is_installed: bool, horovod: Optional[str]) -> Iterator[Finding]:
-    """Report whether MXNet, kvstores and Horovod work, from the answers of `probe_mxnet`.
+    """Convert the answers of `probe_mxnet` to findings about MXNet, kvstores and Horovod.
 
     ``is_installed``: whether a module mxnet exists. ``horovod``: the installed version of Horovod,
     or None.
@@ -138,8 +138,8 @@ def _last_attempt(outcome: ProcessOutcome) -> str:
 def main() -> None:
     """Try MXNet, kvstores and Horovod, and print an answer for each.
 
-    The first answer has the key version or error. Later answers have the keys fusion, copies,
-    kvstore (one answer for each kvstore) and horovod.
+    The answers have the keys ``version`` or ``error``, ``fusion``, ``copies``, ``kvstore`` (one
+    answer for each kvstore) and ``horovod``. The key ``trying`` names the current attempt.
     """
     if _import_mxnet():
         _report_copies()

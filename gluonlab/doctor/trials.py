@@ -231,9 +231,9 @@ SHARDED = "sharded-optimizer"
 
 
 def check_stores(ctxs: List[mx.Context]) -> None:
-    """Sum and train with each kvstore, and send one answer for each.
+    """Sum and train with each kvstore, and send one answer for each kvstore.
 
-    Each answer has the name (``store``) and these results, or the error (``refused``):
+    Each answer contains the name (``store``) and these results, or the error (``refused``):
 
     - ``wrong``: the number of incorrect elements in the sums
     - ``unlike``: the number of sums whose bits differ between GPUs or between repetitions
@@ -426,7 +426,7 @@ MIN_ROUND_S, MAX_TOTAL_S = 0.2, 3.0  # least seconds of a round, most seconds of
 
 
 def measure_speeds(ctxs: List[mx.Context]) -> None:
-    """Measure how fast the GPUs train and sum.
+    """Measure how fast the GPUs train networks and sum arrays.
 
     For each network on 1, 2, 4, ... and all GPUs, send ``network``, ``devices``,
     ``images_per_device`` and ``images_per_s``. For each store and size, send ``store``, ``bytes``

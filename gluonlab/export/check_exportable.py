@@ -75,11 +75,11 @@ def random_parameters(
 ) -> Dict[str, nd.NDArray]:
     """Draw random parameters for which activations are about as large as in a trained network.
 
-    If parameters are newly initialized, running means are 0 and running variances are 1, the
-    activations of deep residual networks grow from block to block. Rounding errors grow as much, so
-    the results of two correct libraries differ. Therefore, this function sets the running
-    statistics of every BatchNorm to the statistics of the layer's input. The function does not use
-    MXNet's random numbers.
+    In a deep residual network with newly initialized parameters and running statistics, the
+    activations grow from block to block. Rounding errors grow by the same factor, so the results of
+    two correct libraries differ. Therefore, this function sets the running statistics of every
+    BatchNorm to the statistics of the layer's input. The function does not use MXNet's random
+    numbers.
 
     ``image_shape``: (C, H, W). ``name``: the input of ``graph``. Returns a dictionary from the
     names of all other arguments, and of all states, to float32 arrays on the CPU.

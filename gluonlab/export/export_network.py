@@ -59,8 +59,8 @@ def write_export(
 
     Raises:
         OutputError: A file cannot be written.
-        ModelError, RunError: The ONNX model cannot be made, or its scores differ from MXNet's. The
-            other files are still written.
+        ModelError, RunError: The ONNX model cannot be created, or its scores differ from MXNet's.
+            The other files are still written.
     """
     plain = get_model(model, len(dataset.classes)) if plain is None else plain
     graph = plain(mx.sym.var(INPUT))

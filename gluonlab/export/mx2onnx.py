@@ -71,7 +71,7 @@ def make_onnx_graph(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], shap
 
 @contextmanager
 def _patch_exporter(onnx: Any, exporter: Any) -> Iterator[None]:
-    """For a with block, extend onnx for the exporter, and make the exporter use CONVERTERS."""
+    """For a with block, patch onnx for the exporter, and make the exporter use CONVERTERS."""
     original = exporter.convert_layer
 
     def convert(node: Node, **about: Any) -> Any:
@@ -245,7 +245,7 @@ class _NodeBuilder:
         return self.add("Slice", array, *bounds)
 
     def add_reshape(self, array: str, *shape: int) -> str:
-        """Add a reshape. In ``shape``, 0 keeps a length, and -1 is an inferred length."""
+        """Add a reshape. In ``shape``, 0 keeps an axis, and -1 is inferred."""
         return self.add("Reshape", array, self.add_constant(*shape))
 
 
@@ -295,7 +295,8 @@ def _layer_weights(
 ) -> List[str]:
     """Slice out a layer's arrays. Return the names of the input weights, state weights and biases.
 
-    The gates are in ONNX order. ``sizes``: the numbers of layers and directions, and H.
+    The gates are in ONNX order. ``sizes``: number of layers, number of directions, and hidden size
+    H.
     """
     layers, directions, hidden_size = sizes
     gates = len(kind.order)

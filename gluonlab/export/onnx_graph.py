@@ -69,7 +69,7 @@ def to_onnx(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], image_shape:
 
 
 def _resolve_reshape_codes(graph: mx.sym.Symbol, image_shape: Tuple[int, ...]) -> mx.sym.Symbol:
-    """Replace MXNet's special codes in the shapes of Reshape with lengths.
+    """Replace MXNet's special codes in the shapes of Reshape operators by actual lengths.
 
     ShuffleNet uses such codes: for example, -4 splits an axis. The codes are replaced only if the
     first axis of the output is the batch.
@@ -221,7 +221,7 @@ def compute_outputs(
     """Compute the outputs of ``graph`` for images with MXNet on the CPU, operator by operator.
 
     A gradient is requested for one argument, because MXNet fuses operators for oneDNN in graphs
-    without gradients. Fused graphs of networks such as gluoncv's cifar_resnet20_v2 have wrong
+    without gradients. Fused graphs of networks such as gluoncv's cifar_resnet20_v2 compute wrong
     scores or cannot be bound.
 
     ``name``: the variable of the images. ``arrays``: name -> values of all other variables, which

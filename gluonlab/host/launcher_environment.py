@@ -4,7 +4,7 @@
 process's rank, and `gluonlab.engine.local_processes` counts the processes on this host.
 
 Several launchers may match, because an inner launcher passes on the variables of an outer launcher.
-The inner launcher has started this process, so inner launchers precede outer ones in the table:
+The inner launcher started this process, so inner launchers precede outer ones in the table:
 
 - horovodrun and torchrun run inside srun or mpirun.
 - mpirun starts its daemons with srun or blaunch.

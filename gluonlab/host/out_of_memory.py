@@ -3,7 +3,7 @@
 If Python raises an exception, `explain_exhausted_resource` returns the error to print.
 
 If C++ runs out of memory, Python cannot print anything, because SIGABRT or SIGSEGV ends the
-process. This can happen in MXNet's threads, whose exceptions nobody catches, and in code that
+process. This can happen in MXNet's threads, whose exceptions are not caught, and in code that
 oneDNN compiles. A signal handler in Python would need memory, and a lock that another thread may
 hold. So `prepare_last_line` stores the line in advance, and only C library functions print it::
 

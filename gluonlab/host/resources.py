@@ -16,7 +16,7 @@ PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def control_groups(controller: str, proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Tuple[int, Path]]:
-    """Yield (version, folder) for every control group of this process, for versions 2 and 1.
+    """Yield (version, folder) for every control group of this process, of versions 2 and 1.
 
     A process belongs to a group and to all groups above it. In a container, the process's own group
     is the root. Some of the folders may not exist.
@@ -56,7 +56,7 @@ def read_kernel_file(file: Path) -> str:
 def available_cores() -> int:
     """Return the number of physical cores that this process may use.
 
-    Both the process's affinity and the limit of its container, job or service apply.
+    The number is limited by the process's affinity, and by its container, job or service.
     """
     physical, limit = len(_physical_cores(os.sched_getaffinity(0))), core_limit()
     return max(1, physical if limit is None else min(physical, limit))

@@ -171,7 +171,7 @@ class StopRequest:
             raise KeyboardInterrupt
 
     def set_signal(self, number: int) -> None:
-        """Set the recorded signal, such as one that another process of the group has received."""
+        """Set the recorded signal, for example to a signal that another process has received."""
         self.number = number
 
     def call_on_signals(self, on_signal: Callable[[int], Any], loop: asyncio.AbstractEventLoop) -> None:

@@ -351,7 +351,7 @@ def _list_images(images: Any) -> "List[Any] | NDArray[Any]":
 
 
 def _resolve_pictures(inputs: Sequence[Any]) -> List[Picture]:
-    """Return the image files of paths and folders. A list of `Picture` is returned as it is."""
+    """Return the image files of paths and folders. A list of `Picture` is returned unchanged."""
     if inputs and all(isinstance(item, Picture) for item in inputs):
         return list(inputs)
     return find_pictures(list(map(_check_path, inputs)))

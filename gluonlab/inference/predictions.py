@@ -112,7 +112,7 @@ class Mistake(NamedTuple):
 
     ``number``: the image's position among the validation images. ``file``: its path, or None if it
     is not read from a file. ``true`` and ``predicted``: class names. ``probability``: the predicted
-    probability of ``predicted``. ``pixels`` (C, H, W): the image, from 0 to 255.
+    probability of ``predicted``. ``pixels`` (C, H, W): the pixel values, from 0 to 255.
     """
 
     number: int

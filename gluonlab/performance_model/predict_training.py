@@ -37,7 +37,7 @@ from gluonlab.performance_model.roofline import FITTED_CONSTANTS, ExecutionSetti
 
 @dataclass(frozen=True)
 class PredictionRow:
-    """A predicted step on a number of GPUs.
+    """The prediction for a step on a number of GPUs.
 
     Attributes:
         gpus: the number of GPUs.
@@ -266,7 +266,7 @@ class TrainingSpec(NamedTuple):
     bucket_bytes: Optional[int]
 
     def images_per_gpu(self, gpus: int) -> int:
-        """Return the images per step on the GPU with the most images."""
+        """Return the number of images per step on the GPU with the most images."""
         return self.batch_size if self.global_batch_size is None else math.ceil(self.global_batch_size / gpus)
 
     def passes(self, gpus: int) -> int:
@@ -406,7 +406,7 @@ def predict(
     store: str = "device",
     gpus: Optional[int] = None,
 ) -> Prediction:
-    """Predict training with gluonlab's loop on ``machine``, such as p3.16xlarge*4.
+    """Predict the speed of training with gluonlab's loop on a machine, such as p3.16xlarge*4.
 
     Args:
         work: the work of the network.

@@ -127,7 +127,7 @@ class ComparableTraining(NamedTuple):
 
     @property
     def images_per_pass(self) -> float:
-        """Return the images of a microbatch on one GPU."""
+        """Return the number of images in a microbatch on one GPU."""
         return self.batch_size / self.passes
 
 

@@ -328,7 +328,7 @@ def _memory_bytes_per_s(gpu: GpuSpec, constants: ModelConstants) -> float:
 
 
 def _generation_factor(gpu: GpuSpec, kepler: float) -> float:
-    """Return the factor, at most 1, by which an older GPU reaches a smaller fraction of its peak.
+    """Return the factor, at most 1, that accounts for the lower efficiency of older GPUs.
 
     The factor is ``kepler`` for a Kepler GPU, and 1 from Volta on. Between Kepler and Volta, the
     logarithm of the factor is interpolated by compute capability. Maxwell is halfway between them,

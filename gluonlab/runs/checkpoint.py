@@ -287,7 +287,7 @@ def _read_json(file: Path) -> Dict[str, Any]:
 
 
 def _size_and_digest(file: Path) -> Dict[str, Any]:
-    """Return the size and digest of a file, as in the manifest."""
+    """Return the size and digest of a file, in the form that the manifest contains."""
     size, digest = _regular_file_size(file), hashlib.sha256()
     with file.open("rb") as content:
         for block in iter(lambda: content.read(BLOCK_BYTES), b""):

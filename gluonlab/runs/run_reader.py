@@ -327,7 +327,7 @@ def _short_names(paths: Sequence[Path]) -> List[str]:
 
 
 def _run_folders(path: Path) -> List[Path]:
-    """Return the folders of runs and comparisons in ``path``; only ``path`` if there are none."""
+    """Return the folders of runs and comparisons in ``path``, or ``path`` if there are none."""
     try:
         if path.is_dir() and not (path / CONFIG).exists():
             folders = [folder for folder in path.iterdir() if (folder / CONFIG).exists()]
