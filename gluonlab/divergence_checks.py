@@ -78,7 +78,7 @@ def check_validation_loss(loss: float, when: str, has_statistics: bool) -> None:
 class FiniteCheck:
     """Checks that arrays contain only finite numbers.
 
-    All arrays must be on the same device and have the same floating type.
+    All arrays must be on the same device and have the same floating-point type.
     """
 
     def __init__(self, arrays: Sequence[nd.NDArray]) -> None:
@@ -104,7 +104,8 @@ def nonfinite_parameters(net: gluon.Block) -> List[str]:
 
     Only the first replica is checked, because it is the replica that is saved. This check is needed
     in addition to the check of the loss. The loss may stay finite, because the CPU's ReLU turns NaN
-    into 0. If all parameters are finite, only one number is read for each floating type and device.
+    into 0. If all parameters are finite, only one number is read for each floating-point type and
+    device.
     """
     by_kind: Dict[Any, Dict[str, nd.NDArray]] = {}
     for name, param in net.collect_params().items():

@@ -104,7 +104,7 @@ def main(
 def _predict(
     run: str, images: List[str], count: int, grid: Optional[str], output_format: str, settings: Dict[str, Any]
 ) -> None:
-    """Classify images, print the best ``count`` classes of each, and draw them in ``grid``."""
+    """Classify images, print the best ``count`` classes of each, and draw an image grid."""
     loaded, pictures = _load_run_and_images(run, grid, settings, images)
     from gluonlab.inference import predictions
     from gluonlab.inference.predictions import MAX_PICTURES, write_sheet

@@ -139,7 +139,7 @@ def install() -> None:
 
 
 class _OldModuleFinder(importlib.abc.MetaPathFinder):
-    """Finds modules by the names in OLD_NAMES."""
+    """Finds modules by their old names, as listed in OLD_NAMES."""
 
     def find_spec(
         self, fullname: str, path: Any, target: Optional[types.ModuleType] = None

@@ -99,7 +99,7 @@ def nearest_option(given: str, names: Collection[str]) -> Optional[str]:
     These rules are tried in order:
 
     1. The option for which ``given`` is an alias (OPTION_BY_ALIAS).
-    2. If ``given`` starts with ``--``: the most similar of the options that differ by one typo.
+    2. If ``given`` starts with ``--``: the most similar option that differs by only one typo.
     3. If ``given`` starts with ``--``: the option that starts with ``given``, if only one does.
     4. The most similar option, if the similarity is at least SIMILARITY_CUTOFF.
     """

@@ -43,7 +43,7 @@ def run_checks(
 
 
 def _software_checks() -> List[Check]:
-    """Return the names and functions of the checks of Python, numpy, MXNet and its libraries."""
+    """Return the checks of Python, numpy, MXNet and its libraries, as (name, function)."""
     folder = check_software.module_folder("mxnet")
 
     def check_import() -> List[Finding]:
@@ -81,7 +81,7 @@ def _gpu_checks() -> List[Check]:
 
 
 def _host_checks() -> List[Check]:
-    """Return the names and functions of the checks of the machine, without the GPU checks."""
+    """Return the checks of the machine, except the GPU checks, as (name, function)."""
     return [
         ("cpu", check_host.check_cpu),
         ("memory", lambda: [check_host.check_memory()]),

@@ -1,6 +1,6 @@
 """Checks of Python, numpy, the installed MXNet, and the libraries of libmxnet.so.
 
-MXNet is not imported. The dynamic linker lists the libraries, as for ``ldd -r``. It looks up every
+MXNet is not imported. The dynamic linker lists the libraries, as in ``ldd -r``. It looks up every
 NEEDED entry in its search path, and compares versions and symbols, but does not run code of the
 libraries. In the search path, the folders of wheels follow the folders of LD_LIBRARY_PATH, as in
 `gluonlab.engine.mxnet_and_cuda_libraries`.

@@ -45,7 +45,7 @@ def fault(check: str, what: str, cause: str, cure: str) -> Finding:
 
 
 def returns_list(check: Callable[..., Iterator[Finding]]) -> Callable[..., List[Finding]]:
-    """Decorate a generator function of findings, so that it returns a list."""
+    """Decorate a function that yields findings, so that it returns a list of findings."""
 
     @functools.wraps(check)
     def findings(*arguments: Any, **options: Any) -> List[Finding]:

@@ -192,7 +192,7 @@ def _convert_embedding(original: Callable[..., Any], node: Node, **options: Any)
 
 
 class _RecurrentKind(NamedTuple):
-    """Translation of a kind of recurrent operator.
+    """Describes how to translate one kind of recurrent operator.
 
     ``operator``: the ONNX operator. ``order``: for each ONNX gate, the position of the same gate in
     MXNet. ``states``: the number of states. ``settings``: attributes of the ONNX operator.
@@ -238,7 +238,7 @@ class _NodeBuilder:
     def add_slice(self, array: str, axis: int, begin: int, end: int) -> str:
         """Add ``array[begin:end]`` along ``axis``, and return the name of this slice.
 
-        An ``end`` of 0 is the end of the array.
+        If ``end`` is 0, the slice extends to the end of the array.
         """
         stop = end or 2**62
         bounds = [self.add_constant(number) for number in (begin, stop, axis)]

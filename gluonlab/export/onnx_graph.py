@@ -35,8 +35,8 @@ def to_onnx(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], image_shape:
         model: Name of the network in messages.
 
     Raises:
-        ModelError: An operator, which the message names, cannot be translated, or the ONNX model is
-            not valid.
+        ModelError: An operator cannot be translated (the message names the operator), or the ONNX
+            model is not valid.
     """
     import onnx
 
@@ -152,8 +152,8 @@ def check_onnx(
     Args:
         file: The ONNX file, or its content.
         graph: The network, as for `to_onnx`.
-        arrays: Its parameters and states, as for `to_onnx`.
-        images: As many images as ``batches`` add up to.
+        arrays: The network's parameters and states, as for `to_onnx`.
+        images: The images. Their number must be the sum of ``batches``.
         batches: Sizes of the batches into which the images are divided.
         max_difference: The largest difference that is accepted as a rounding error.
 

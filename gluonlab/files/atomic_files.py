@@ -213,7 +213,7 @@ def temporary_folder(kind: str) -> Iterator[Path]:
 
 
 def _remove_stale_folders(parent: Path, prefix: str) -> None:
-    """Remove the temporary folders with this prefix that killed processes of this user left."""
+    """Remove this user's temporary folders with this prefix that killed processes left."""
     with suppress(OSError):
         for entry in list(parent.iterdir()):
             if re.fullmatch(re.escape(prefix) + "[a-z0-9_]{8}", entry.name) and _is_private(entry):

@@ -77,7 +77,7 @@ def _describe_descriptor_limit() -> str:
 
 
 def _describe_memory_limit(text: str) -> str:
-    """Return text about which memory is exhausted. ``text``: the error message."""
+    """Return text that explains which memory is exhausted. ``text``: the error message."""
     if any(word in text.lower() for word in GPU_WORDS):
         return "the memory of a GPU is full"
     limit = memory_limit()

@@ -402,7 +402,7 @@ class _DelayingFinder:
     """Finds modules in EXTENSION_PACKAGES, and delays signals while these modules are loaded."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> "importlib.machinery.ModuleSpec | None":
-        """Find a module in EXTENSION_PACKAGES, with a loader that delays signals.
+        """Return the spec of a module in EXTENSION_PACKAGES, with a loader that delays signals.
 
         Return None for other modules.
         """

@@ -79,7 +79,7 @@ def _check_file(name: str) -> None:
 
 
 def _find_in_folder(folder: str) -> List[Picture]:
-    """Return the image files in a folder and its subfolders. Raises DataError if it contains no images."""
+    """Return the image files in a folder and its subfolders. Raises DataError if it has none."""
 
     def raise_error(error: OSError) -> None:
         raise error

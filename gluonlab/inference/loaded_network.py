@@ -82,17 +82,20 @@ class LoadedRun:
     def predict(self, images: Images, on_batch: Callable[[PredictedBatch], Any] = ignore_batch) -> Predictions:
         """Predict the classes of images, with probabilities.
 
-                Args:
-                    images: An image file, a folder, a list of files and folders, or an array. Files are
-                        resized to squares as in training. An array is a NumPy or MXNet array of shape (n,
-                        C, H, W) or, for gray images, (n, H, W). It contains bytes, or floats, which are not
-                        scaled.
-                    on_batch: Called with each `PredictedBatch`. Returns: The predictions, in the order of
-        the images. If ``skip_bad`` leaves out files, a warning shows how many.
+        Args:
+            images: An image file, a folder, a list of files and folders, or an array. Files are
+                resized to squares as in training. An array is a NumPy or MXNet array of shape (n,
+                C, H, W) or, for gray images, (n, H, W). It contains bytes, or floats, which are not
+                scaled.
+            on_batch: Called with each `PredictedBatch`.
 
-                Raises:
-                    DataError: There are no images, or an input is not an image that the network accepts.
-                    RunError: Scores are not finite.
+        Returns:
+            The predictions, in the order of the images. If ``skip_bad`` leaves out files, a warning
+            shows how many.
+
+        Raises:
+            DataError: There are no images, or an input is not an image that the network accepts.
+            RunError: Scores are not finite.
         """
         inputs = _list_images(images)
         if isinstance(inputs, np.ndarray):

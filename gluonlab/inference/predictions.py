@@ -291,7 +291,7 @@ def mistakes_as_json(mistakes: Mistakes) -> Dict[str, Any]:
 
 
 def mistake_name(mistake: Mistake) -> str:
-    """Return the path of a validation image, or ``validation image 0`` if it has no file."""
+    """Return a validation image's path or, if it has none, text such as ``validation image 0``."""
     return mistake.file or f"validation image {mistake.number}"
 
 

@@ -2,7 +2,8 @@
 
 A store (the value of --kvstore) sums the gradients over the GPUs of one host or of several hosts.
 For most stores, `gluonlab.collectives.cost_model` predicts the time of the store's schedule on the
-machine's topology. The time of the store ``local``, which sums on the CPU, comes from a formula.
+machine's topology. The time of the store ``local``, which sums on the CPU, is computed with a
+formula.
 
 MXNet runs backward in bulks of several operators (``--backward-bulk-size``), last layer first. A
 bucket of gradients is summed after the bulk that completes the bucket. The part of the sum after

@@ -92,7 +92,7 @@ class PredictionRow:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A prediction, with a `PredictionRow` for each number of GPUs; the last is for all GPUs.
+    """A prediction, with a `PredictionRow` for each number of GPUs; the last row is for all GPUs.
 
     Attributes:
         machine: the name of the machine.
@@ -410,7 +410,8 @@ def predict(
 
     Args:
         work: the work of the network.
-        machine: the name of a machine or of several hosts, or a topology file (see `find_machine`).
+        machine: the name of a machine, which may consist of several hosts, or a topology file (see
+            `find_machine`).
         batch_size: images per GPU and step.
         global_batch_size: images per step on all GPUs, the same for any number of GPUs; replaces
             ``batch_size``.
@@ -483,7 +484,7 @@ def predict(
 
 
 def _gpu_counts(machine: Machine, gpus: Optional[int]) -> List[int]:
-    """Return the numbers of GPUs to predict, up to ``gpus`` (None: all GPUs of the machine).
+    """Return the numbers of GPUs for which to predict, up to ``gpus`` (None: all GPUs).
 
     The numbers are 1, 2, 4, ... within a host, and then 1, 2, 4, ... whole hosts.
     """

@@ -186,9 +186,9 @@ def _list_cautions(gpu: GpuSpec, dtype: str, tf32: bool) -> List[str]:
 def _similar_speeds(work: Work, gpu: GpuSpec, training: ComparableTraining) -> List[PublishedSpeed]:
     """Return published speeds of training setups with similar operations, batch sizes and GPUs.
 
-    If the publication does not name its GPU, the GPU counts as similar. A speed of several GPUs is
-    similar if ``training.gpus`` contains about the same number of GPUs, and the store sums in the
-    same way.
+    If the publication does not name its GPU, the GPU is treated as similar. A speed of several GPUs
+    is similar if ``training.gpus`` contains about the same number of GPUs, and the store sums in
+    the same way.
     """
 
     def is_similar(figure: PublishedSpeed) -> bool:

@@ -74,7 +74,7 @@ def make_table(runs: Sequence[Tuple[str, Sequence[MetricsLine]]], of: str) -> Ta
 
 
 def _table_rows(lines: Sequence[MetricsLine], of: str) -> List[Dict[str, Any]]:
-    """Return the epochs or steps of a run as dictionaries, with the derived columns of epochs."""
+    """Return the epochs or steps of a run as dictionaries. Epochs include derived columns."""
     scales = {line.epoch: line.loss_scale for line in lines if isinstance(line, LossScaleEvent)}
     rows = []
     for line in lines:

@@ -64,8 +64,8 @@ class RunDescription:
             a comparison.
         version: The version of gluonlab that wrote the file. ``requested`` and ``used`` contain the
             current names of settings, even if the file is older.
-        classes: The record of `gluonlab.data.sets.data_fingerprint.classes_fingerprint`; None in
-            older runs.
+        classes: The recorded result of `gluonlab.data.sets.data_fingerprint.classes_fingerprint`;
+            None in older runs.
         is_comparison: Whether the folder is a comparison, which contains several runs.
         format: The format of the run's files.
     """

@@ -77,7 +77,7 @@ def is_numbers_by_name(value: Any) -> bool:
 
 
 def _field(meaning: str, check: Check, unit: str = "", **more: Any) -> Any:
-    """Return a dataclass field for a line of metrics.jsonl, with its meaning, check and unit.
+    """Return a dataclass field for lines of metrics.jsonl, with its meaning, check and unit.
 
     ``default``: the value for files from older versions, which did not write the field.
     ``formerly``: the field's name in format 1, or an empty string if the field did not exist.

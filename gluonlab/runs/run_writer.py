@@ -1,8 +1,8 @@
 """Writes a run's folder: config.json, metrics.jsonl, curves.png and the parameters.
 
-`RunDirectory` is the folder of a run in progress. Files are written atomically, and metrics.jsonl
-grows by whole lines (`gluonlab.runs.run_schema`). Only one process at a time can write to a folder
-(`FolderLock`). `archive_existing_run` moves an earlier run to another folder.
+`RunDirectory` is the folder of a run in progress. Files are written atomically, and only whole
+lines (`gluonlab.runs.run_schema`) are appended to metrics.jsonl. Only one process at a time can
+write to a folder (`FolderLock`). `archive_existing_run` moves an earlier run to another folder.
 """
 
 from __future__ import annotations
