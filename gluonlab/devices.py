@@ -6,7 +6,7 @@ specification                        devices
 ``2``, ``"2"``                       two GPUs, or two CPU devices if there are no GPUs
 ``"gpu"``, ``"gpu:0"``               the first GPU
 ``"gpu:0,2"``                        GPUs 0 and 2
-``["gpu:0", "gpu:2"]``               the same; items of a list may have any form except the first
+``["gpu:0", "gpu:2"]``               the same; items may have any form except ``2`` and ``None``
 ``"gpu:*"``                          every GPU that CUDA shows
 ``"gpu:[0-3]"``, ``"gpu:0|gpu:2"``   every GPU whose name matches this regular expression
 ``"cpu"``                            one CPU device with all cores

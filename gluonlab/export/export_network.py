@@ -4,9 +4,9 @@
 - An ONNX file, which can be used without MXNet.
 - model.json, which describes the input and output.
 
-The graph is the original network, as it was before any rewrites for devices. Its input is float32
-images with values from 0 to 1, like the output of Gluon's ``transforms.ToTensor``. If the data set
-has a normalization, these images must also be normalized.
+The graph is the original network, as it was before any rewrites for devices. Its input is a batch
+of float32 images with values from 0 to 1, like the output of Gluon's ``transforms.ToTensor``. If
+the data set has a normalization, these images must also be normalized.
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ class ModelConstants(NamedTuple):
         convolution: the fraction of a GPU's peak FLOP/s that matrix products and convolutions
             reach.
         memory: the fraction of the memory's bandwidth that kernels reach.
-        winograd: the speed-up of 3 x 3 convolutions by Winograd's algorithm.
-        winograd_5: the speed-up of 5 x 5 convolutions by Winograd's algorithm.
+        winograd: the factor by which Winograd's algorithm speeds up 3 x 3 convolutions.
+        winograd_5: the factor by which Winograd's algorithm speeds up 5 x 5 convolutions.
         tensor: the fraction of the tensor cores' peak FLOP/s that kernels reach.
         launch_s: seconds to launch a kernel in training, where MXNet's engine queues 15 operators
             at once.
