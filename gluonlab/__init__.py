@@ -7,8 +7,8 @@ or, from Python::
     from gluonlab import TrainConfig, train
     result = train(TrainConfig(gpus=2))
 
-Import gluonlab before mxnet. The import is cheap and does not import MXNet. The import prepares the
-later import of MXNet for current machines (`gluonlab.engine.mxnet_setup`).
+Import gluonlab before mxnet. Importing gluonlab is fast and does not import MXNet. It prepares the
+later import of MXNet, so that MXNet works on current machines (`gluonlab.engine.mxnet_setup`).
 """
 
 from __future__ import annotations

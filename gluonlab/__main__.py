@@ -1,4 +1,4 @@
-"""The command ``gluonlab NAME``, or ``python -m gluonlab NAME``, which calls the command NAME."""
+"""Implements ``gluonlab NAME`` and ``python -m gluonlab NAME``, which run the command NAME."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def print_completion_script(shell: str) -> None:
 
 
 def _run_command(name: str) -> Callable[[List[str]], Any]:
-    """Return a function that calls a command in `gluonlab.cli.run_commands` with given words."""
+    """Return a function that calls the command ``name`` in `gluonlab.cli.run_commands`."""
     return lambda words: import_module("gluonlab.cli.run_commands").COMMANDS[name].main(words)
 
 

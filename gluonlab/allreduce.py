@@ -1,4 +1,4 @@
-"""The ``gluonlab allreduce NAME`` commands, which measure, draw, predict and find allreduces."""
+"""Implements the commands ``gluonlab allreduce bench``, ``draw``, ``simulate`` and others."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def _bytes(default: str) -> Option:
 
 
 def _print_output(name: str, options: Dict[str, Any], as_json: bool = False) -> None:
-    """Print the output of the function ``name`` in `command_output`, or exit with its error.
+    """Call the function ``name`` in `command_output`. Print its output, or exit with its error.
 
-    ``options``: the command's options; those that are None were not given.
+    ``options``: the command's options; options that the user omitted are None.
     """
     from gluonlab.bench.allreduce import command_output  # imported here: --help needs no numpy
 
@@ -226,7 +226,7 @@ COMMANDS: Dict[str, click.Command] = {
 
 
 def main(args: Optional[Sequence[str]] = None) -> None:
-    """Run the command that the first argument names with the remaining arguments."""
+    """Call the command named by the first argument, with the remaining arguments."""
     commands: Dict[str, Any] = {name: (each.get_short_help_str(100), each) for name, each in COMMANDS.items()}
     run_subcommand("gluonlab allreduce", commands, sys.argv[1:] if args is None else args)
 

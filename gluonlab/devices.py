@@ -3,10 +3,10 @@
 ===================================  ============================================================
 specification                        devices
 ===================================  ============================================================
-``2``, ``"2"``                       two GPUs; without any, two CPU devices stand in (see `gpus`)
+``2``, ``"2"``                       two GPUs, or two CPU devices if there are no GPUs
 ``"gpu"``, ``"gpu:0"``               the first GPU
 ``"gpu:0,2"``                        GPUs 0 and 2
-``["gpu:0", "gpu:2"]``               the same; parts of a list may have any form from ``"gpu"`` on
+``["gpu:0", "gpu:2"]``               the same; items may have any form except ``2`` and ``None``
 ``"gpu:*"``                          every GPU that CUDA shows
 ``"gpu:[0-3]"``, ``"gpu:0|gpu:2"``   every GPU whose name matches this regular expression
 ``"cpu"``                            one CPU device with all cores
@@ -65,7 +65,7 @@ def devices(spec: DeviceSpec = None, threads: "int | None" = None) -> "List[mx.C
         The devices, in the order of ``spec``.
 
     Raises:
-        DeviceError: for devices that do not exist, with the existing devices and the fix
+        DeviceError: a device does not exist; the message contains the existing devices and the fix
     """
     if spec is None:
         return _prepare_devices(_default_devices(), threads)
@@ -99,10 +99,10 @@ def _gpus_by_text(text: str, threads: "int | None") -> "List[mx.Context]":
 
 
 def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx.Context]":
-    """Return the first ``n`` GPUs. Without GPUs, return ``n`` CPU devices, with a warning.
+    """Return the first ``n`` GPUs. If there are no GPUs, warn and return ``n`` CPU devices.
 
     Args:
-        n: The number of devices, from 1.
+        n: The number of devices, at least 1.
         emulate: Whether to use CPU devices if there are no GPUs.
         threads: The number of threads of each CPU device. The default depends on the number of
             cores.
@@ -111,8 +111,8 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
         The devices, ready to compute.
 
     Raises:
-        DeviceError: ``n`` is less than 1, there are fewer GPUs, or there are none and ``emulate``
-            is false.
+        DeviceError: ``n`` is less than 1, there are fewer than ``n`` GPUs, or there are no GPUs and
+            ``emulate`` is false.
     """
     import mxnet as mx
 
@@ -146,7 +146,7 @@ def is_on_paid_gpus() -> bool:
 
 
 def gpu_count() -> int:
-    """Return the number of GPUs that CUDA shows to this process; 0 without driver or CUDA build."""
+    """Return the number of GPUs that CUDA shows to this process; 0 if CUDA does not work."""
     import mxnet as mx
 
     try:
@@ -159,7 +159,7 @@ def check_device_list(ctxs: object) -> "List[mx.Context]":
     """Check that ``ctxs`` is a list of distinct devices, and return it as a list.
 
     Raises:
-        DeviceError: if ``ctxs`` is not a list of devices, is empty, or contains a device twice
+        DeviceError: ``ctxs`` is not a list of devices, is empty, or contains a device twice
     """
     import mxnet as mx
 
@@ -192,7 +192,7 @@ def check_distinct(ctxs: "Sequence[mx.Context]", given: str = "") -> None:
 
 
 def describe(ctxs: "Sequence[mx.Context]") -> str:
-    """Return the devices as text: ``cpu(0) cpu(1)``."""
+    """Return the devices as text, such as ``cpu(0) cpu(1)``."""
     return " ".join(str(ctx) for ctx in ctxs)
 
 
@@ -220,7 +220,7 @@ def _why_no_gpu() -> str:
 
 
 def _parse_devices(part: object) -> "Iterator[mx.Context]":
-    """Yield the devices that one string of the module's table, or one Context, stands for."""
+    """Yield the devices for one Context, or for one string as in the module's table."""
     import mxnet as mx
 
     if isinstance(part, mx.Context) and part.device_type in ("cpu", "gpu"):

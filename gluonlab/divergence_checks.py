@@ -1,4 +1,4 @@
-"""Checks that training has not diverged: losses are finite and not huge, parameters are finite."""
+"""Checks that losses and parameters are finite, that is, that training has not diverged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGEST_LOSS = 2.0**24
 
 
 def is_healthy(loss: float) -> bool:
-    """Return whether training can recover from a mean loss: it is finite and below LARGEST_LOSS."""
+    """Return whether a mean loss is finite and below LARGEST_LOSS, so that training can recover."""
     return math.isfinite(loss) and loss < LARGEST_LOSS
 
 
@@ -49,11 +49,12 @@ def check_loss(quantity: str, loss: float, when: str = "") -> None:
 
 
 def may_be_unsettled_running_statistics(loss: float, has_statistics: bool) -> bool:
-    """Return whether an unhealthy validation loss may only be due to BatchNorm's running statistics.
+    """Return whether BatchNorm's running statistics alone may explain an unhealthy validation loss.
 
-    After a few steps, the running statistics still contain much of their initial values. Every
-    layer multiplies this error: a ResNet-50 had a validation loss of 3e12 after 6 steps, although its
-    training loss decreased. The training loss does not depend on the running statistics.
+    After only a few steps, the running statistics are still close to their initial values. Every
+    layer amplifies the resulting error: a ResNet-50 had a validation loss of 3e12 after 6 steps,
+    although its training loss decreased. The training loss does not depend on the running
+    statistics.
 
     ``has_statistics``: whether the network has BatchNorm layers.
     """
@@ -77,7 +78,7 @@ def check_validation_loss(loss: float, when: str, has_statistics: bool) -> None:
 class FiniteCheck:
     """Checks that arrays contain only finite numbers.
 
-    All arrays must be on the same device and have the same floating type.
+    All arrays must be on the same device and have the same floating-point type.
     """
 
     def __init__(self, arrays: Sequence[nd.NDArray]) -> None:
@@ -102,8 +103,9 @@ def nonfinite_parameters(net: gluon.Block) -> List[str]:
     """Return the names of the parameters and running statistics that contain NaN or infinity.
 
     Only the first replica is checked, because it is the replica that is saved. This check is needed
-    in addition to that of the loss, which may stay finite: the CPU's ReLU turns NaN into 0. If all
-    parameters are finite, only one number is read for each floating type and device.
+    in addition to the check of the loss. The loss may stay finite, because the CPU's ReLU turns NaN
+    into 0. If all parameters are finite, only one number is read for each floating-point type and
+    device.
     """
     by_kind: Dict[Any, Dict[str, nd.NDArray]] = {}
     for name, param in net.collect_params().items():
@@ -121,7 +123,7 @@ def nonfinite_parameters(net: gluon.Block) -> List[str]:
 
 
 def check_parameters(net: gluon.Block, when: str) -> None:
-    """Raise DivergedError if a parameter is not finite. ``when``: such as ``after step 12``."""
+    """Raise DivergedError if a parameter is not finite. ``when``: text like ``after step 12``."""
     broken = nonfinite_parameters(net)
     if broken:
         verb = "are" if len(broken) > 1 else "is"

@@ -140,7 +140,7 @@ _NO_VALUES = frozenset(
 
 @contextmanager
 def name_options() -> Iterator[None]:
-    """In this block, which runs a command, make messages name options, not arguments."""
+    """In a with block, which runs a command, make error messages name options, not arguments."""
     global _is_command_running
     before, _is_command_running = _is_command_running, True
     try:
@@ -150,14 +150,14 @@ def name_options() -> Iterator[None]:
 
 
 def format_message(message: str) -> str:
-    """Return a message with options if a command is running, otherwise with arguments."""
+    """Return the message with option names if a command is running, else with argument names."""
     return message if _is_command_running else format_for_python(message)
 
 
 def format_for_python(message: str) -> str:
     """Return a message with arguments of TrainConfig instead of options.
 
-    ``--batch-size 0: give ...`` becomes ``batch_size=0: give ...``.
+    ``--batch-size 0: use ...`` becomes ``batch_size=0: use ...``.
     """
 
     def name_argument(match: "re.Match[str]") -> str:
@@ -180,7 +180,7 @@ def format_for_python(message: str) -> str:
 
 
 class GluonlabError(Exception):
-    """Base of all errors that are not bugs. ``exit_status`` is the exit status of a command."""
+    """Base class of all errors that are not bugs. ``exit_status``: a command's exit status."""
 
     exit_status = 1
 
@@ -189,7 +189,7 @@ class GluonlabError(Exception):
 
 
 class UsageError(GluonlabError):
-    """Base of the errors that a different choice by the user would avoid."""
+    """Base class of the errors that the user can avoid by a different choice."""
 
     exit_status = 2
 
@@ -217,8 +217,8 @@ class KVStoreError(UsageError, ValueError):
 class ScheduleError(UsageError, ValueError):
     """A schedule is not valid, or an algorithm cannot create one for these ranks.
 
-    ``step`` and ``transfer``: the position of the first wrong transfer, if there is one. For the
-    schedule of a pipeline, ``device`` and ``place``: the position of the first wrong instruction.
+    ``step`` and ``transfer``: the position of the first wrong transfer, if there is one. ``device``
+    and ``place``: the position of the first wrong instruction in the schedule of a pipeline.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class ExerciseError(UsageError, ValueError):
 
 
 class RunError(GluonlabError, RuntimeError):
-    """Base of the failures at run time."""
+    """Base class of the failures at run time."""
 
 
 class EngineError(RunError):
@@ -268,7 +268,8 @@ class MissingMXNet(EngineError, ModuleNotFoundError):
 class DownloadError(RunError):
     """A file cannot be downloaded, or is damaged.
 
-    ``lines``: printed below the message. They say which file to copy by hand, and where to.
+    ``lines``: lines to print below the message. They tell the user which file to copy by hand, and
+    to which path.
     """
 
     def __init__(self, message: str, lines: Sequence[str] = ()) -> None:
@@ -294,12 +295,12 @@ class CallbackError(RunError):
 class DivergedError(RunError):
     """The loss or parameters are not finite, or the loss is too large to recover from.
 
-    The message contains the step in which the problem started, or after which it was noticed.
+    The message contains the step in which the problem started, or after which it was detected.
     """
 
 
 class DriftError(DivergedError):
-    """Replicas have different parameters. The message contains step, parameter and devices."""
+    """Replicas have different parameters. The message names the step, parameter and devices."""
 
 
 class GluonlabWarning(UserWarning):
@@ -349,7 +350,7 @@ MAX_ERROR_TEXT = 500  # characters of another library's message
 
 
 def error_text(error: BaseException) -> str:
-    """Return the message of another library's error on one line; "" if it has none.
+    """Return the message of another library's error on one line; "" if the error has no message.
 
     >>> error_text(ValueError("first\\n  second"))
     'first second'
@@ -363,7 +364,7 @@ def error_text(error: BaseException) -> str:
 
 
 def error_type_and_text(error: BaseException) -> str:
-    """Return the name of the error's class, and its message.
+    """Return the name of the error's class, and the error's message.
 
     >>> error_type_and_text(KeyError()), error_type_and_text(KeyError("a"))
     ('KeyError', "KeyError: 'a'")

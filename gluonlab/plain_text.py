@@ -27,7 +27,7 @@ def escape_unprintable(text: str) -> str:
 
 
 def column_width(text: str) -> int:
-    """Return the width of a text in terminal columns; Chinese and Japanese characters have two."""
+    """Return the width of a text in terminal columns. Chinese and Japanese characters take two."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text)
 
 
@@ -78,7 +78,7 @@ def _cut_middle(text: str, most: int) -> str:
 
 
 def json_text(value: Any) -> str:
-    """Return plain values as JSON on one line. NaN and infinity become null, as JSON has neither.
+    """Return plain values as JSON on one line. NaN and infinity become null.
 
     >>> json_text({"loss": float("nan"), "rates": (1, 0.5)})
     '{"loss": null, "rates": [1, 0.5]}'
@@ -116,7 +116,7 @@ NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"  # a space at which a line is not wrapped
 
 
 def wrap_entry(name: str, *paragraphs: str) -> List[str]:
-    """Return lines with a name in the left column and its paragraphs in the right column.
+    """Format lines with a name in the left column, and the name's paragraphs in the right column.
 
     Lines are wrapped to WIDTH. A word that is too long for the right column, such as an address,
     starts further to the left.
@@ -128,7 +128,7 @@ def wrap_entry(name: str, *paragraphs: str) -> List[str]:
 
 
 def format_columns(names: Sequence[str]) -> List[str]:
-    """Return lines of names, in as many columns as fit into WIDTH; the names run down the columns.
+    """Arrange names in as many columns as fit into WIDTH; the names run down the columns.
 
     >>> format_columns(["a", "b", "c" * 30])
     ['a  b  cccccccccccccccccccccccccccccc']

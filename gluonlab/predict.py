@@ -1,8 +1,8 @@
-"""The command gluonlab predict RUN IMAGE...: classifies images with a finished run.
+"""Implements ``gluonlab predict RUN IMAGE...``, which classifies images with a finished run.
 
-`main` checks the options. It then classifies the user's images, or with --misclassified
+`main` checks the options. It then classifies the user's images or, if --misclassified is given,
 finds the run's misclassified validation images. The result is printed as text, JSON or CSV, and
---grid writes it as an image grid.
+--grid also writes an image grid.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def main(
 def _predict(
     run: str, images: List[str], count: int, grid: Optional[str], output_format: str, settings: Dict[str, Any]
 ) -> None:
-    """Classify images, print the best ``count`` classes of each, and draw them in ``grid``."""
+    """Classify images, print the best ``count`` classes of each, and draw an image grid."""
     loaded, pictures = _load_run_and_images(run, grid, settings, images)
     from gluonlab.inference import predictions
     from gluonlab.inference.predictions import MAX_PICTURES, write_sheet
@@ -166,7 +166,7 @@ def _load_run_and_images(
 ) -> "Tuple[LoadedRun, List[Any]]":
     """Load the run and find the image files, after the checks that do not need MXNet.
 
-    ``replace``: whether the file ``grid`` may be overwritten, if gluonlab.predict has written it.
+    ``replace``: whether the file ``grid`` may be overwritten, if gluonlab.predict wrote this file.
     """
     from gluonlab.inference.input_images import find_pictures
     from gluonlab.runs.run_reader import read_finished_run
@@ -184,7 +184,7 @@ def _load_run_and_images(
 
 
 def _check_grid(grid: str, replace: bool) -> None:
-    """Raise ConfigError unless ``grid`` is the name of a PNG that may be written."""
+    """Raise ConfigError unless ``grid`` is the name of a PNG file that may be written."""
     from gluonlab.inference.predictions import MARK
 
     if Path(grid).suffix.lower() != ".png":
@@ -208,7 +208,7 @@ def _progress_bar(total: Optional[int]) -> "Iterator[Callable[[PredictedBatch], 
 
 
 def _written_message(grid: Optional[str]) -> str:
-    """Return the last lines of the output, which name the written picture."""
+    """Return the last lines of the output, which contain the path of the image that was written."""
     return "" if grid is None else f"\n\nwritten to {grid}"
 
 

@@ -1,6 +1,6 @@
 """Keeps old names of modules, functions and classes working for one release, with a warning.
 
-`OLD_NAMES` lists every name that version 0.2.0 documented and that has changed since then.
+`OLD_NAMES` lists every name that was documented in version 0.2.0 and has changed since then.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def find_new_name(old: str) -> Optional[str]:
 
 
 def get_renamed(module: str, name: str) -> Any:
-    """Return the object that used to be called ``name`` in ``module``, with a warning.
+    """Return the object that was formerly called ``name`` in ``module``, and show a warning.
 
     Call this from a module's ``__getattr__``. Raises AttributeError if ``name`` was not renamed.
     """
@@ -108,8 +108,8 @@ def get_renamed(module: str, name: str) -> Any:
 class RenamedMember:
     """An old name of a method or property of a class.
 
-    For example, ``resident = RenamedMember("is_resident")`` in the body of the class. In a
-    NamedTuple, pass the old name, too.
+    For example, write ``resident = RenamedMember("is_resident")`` in the body of the class. In a
+    NamedTuple, also pass the old name.
     """
 
     def __init__(self, new: str, old: str = "") -> None:
@@ -146,7 +146,7 @@ def install() -> None:
 
 
 class _OldModuleFinder(importlib.abc.MetaPathFinder):
-    """Finds modules by the names in OLD_NAMES."""
+    """Finds modules by their old names, as listed in OLD_NAMES."""
 
     def find_spec(
         self, fullname: str, path: Any, target: Optional[types.ModuleType] = None

@@ -1,8 +1,8 @@
-"""The command gluonlab run: trains a network.
+"""Implements ``gluonlab run``, which trains a network.
 
 The options for the settings of a run come from `gluonlab.config.TrainConfig`, and
 `gluonlab.training.loop.train` executes the run. The other commands about runs are in
-`gluonlab.cli.run_commands`; their old forms, such as ``gluonlab run --resume DIR``, still work.
+`gluonlab.cli.run_commands`. Their old forms, such as ``gluonlab run --resume DIR``, still work.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def main(save_config: Optional[str], autoresume: bool, as_json: bool, quiet: boo
 
 
 def _format_gluoncv_names() -> str:
-    """Return the text of --model gluoncv:?, the names of gluoncv's networks in columns."""
+    """Return the text that ``--model gluoncv:?`` prints: gluoncv's network names, in columns."""
     from gluonlab.models import gluoncv_zoo
 
     names = gluoncv_zoo.gluoncv_names()

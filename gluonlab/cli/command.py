@@ -63,14 +63,15 @@ _DETAILS_PATTERN = re.compile(r"; |  \[| \(default")
 
 
 class MovedOption(NamedTuple):
-    """An old option of a command that is now a command.
+    """An old option that a separate command has replaced.
 
     Attributes:
-        call: The function to call with the new command's words.
-        usage: The new command, for the warning.
-        has_value: Whether the option had a value, which becomes the first word of the new command.
-        value_option: An option of the new command that is written before the value.
-        dropped: Flags that the old command accepted and that the new one does not have.
+        call: The function to call with the new command's arguments.
+        usage: The text of the new command, which the warning shows.
+        has_value: Whether the option had a value. This value becomes the new command's first
+            argument.
+        value_option: An option of the new command to insert before the value.
+        dropped: Flags that the old command accepted, but the new command does not.
     """
 
     call: Callable[[List[str]], Any]
@@ -80,7 +81,7 @@ class MovedOption(NamedTuple):
     dropped: Collection[str] = ()
 
     def new_words(self, name: str, words: Sequence[str]) -> List[str]:
-        """Return the words of the new command for the old command's words."""
+        """Convert the old command's arguments to arguments of the new command."""
         remaining, value = [word for word in words if word not in self.dropped], []
         position = next(i for i, word in enumerate(remaining) if word.partition("=")[0] == name)
         _, equals, text = remaining.pop(position).partition("=")
@@ -94,11 +95,11 @@ class MovedOption(NamedTuple):
 class Command(click.Command):
     """A click command with gluonlab's error messages and exit statuses.
 
-    ``interrupted``: the message that is printed after Ctrl-C, unless the KeyboardInterrupt has a
-    message. ``most_used``: the options that --help shows, if not all options fit on a screen.
-    ``renamed``: old names of options, which still work (see `gluonlab.cli.old_names`). ``moved``: old
-    options that are now commands. ``refused``: option of a similar command -> why this command does
-    not have it.
+    ``interrupted``: the message to print after Ctrl-C if the KeyboardInterrupt has no message.
+    ``most_used``: the options that --help shows; if empty, --help shows all options. ``renamed``:
+    old names of options, which still work (see `gluonlab.cli.old_names`). ``moved``: old options
+    that are now commands. ``refused``: maps options that only similar commands have to the reason
+    why this command does not have them.
     """
 
     interrupted = ""
@@ -204,7 +205,7 @@ class Command(click.Command):
         return super().parse_args(ctx, [*words, *args[end:]])
 
     def _call_moved(self, words: List[str]) -> bool:
-        """If a word is an option that is now a command, call the command; else return False."""
+        """Call the new command of a moved option in ``words``. Return False if there is none."""
         options = list(dict.fromkeys(word.partition("=")[0] for word in _possible_options(words, self.params)))
         given = [name for name in options if name in self.moved]
         if not given:
@@ -218,14 +219,14 @@ class Command(click.Command):
         return True
 
     def translate_old_names(self, words: Sequence[str], silent: bool = False) -> List[str]:
-        """Return the command line with current names of options; print a warning for each old name."""
+        """Replace old names of options in the command line; print a warning for each old name."""
         translated, replaced = current_words(words, self.params, self.renamed)
         for old, new in {} if silent else replaced.items():
             warn_renamed(old, new)
         return translated
 
     def _flag_opposites(self) -> Dict[str, List[str]]:
-        """Return {flag: [its opposite, such as --no-flip]}; [] for a flag without an opposite."""
+        """Map each flag to a list with its opposite, such as --no-flip, or to an empty list."""
         flags = [flag for flag in self.params if isinstance(flag, click.Option) and flag.is_flag]
         return {
             name: opposites[:1]
@@ -306,7 +307,7 @@ class Command(click.Command):
         return f"{param.human_readable_name} is missing: write {self.name} {names}; see --help"
 
     def _explain_usage_error(self, error: click.UsageError) -> str:
-        """Return the message for a mistake in the command line, with the fix."""
+        """Return the error message, which includes the fix, for a mistake in the command line."""
         name = getattr(error, "option_name", None)
         options = (param for param in self.params if name in [*param.opts, *param.secondary_opts])
         option = next(options, None)
@@ -329,7 +330,7 @@ def _option_names(params: Sequence[click.Parameter]) -> List[str]:
 
 
 class HelpAll(click.Option):
-    """The option --help-all, which --help lists if it omits options."""
+    """The option --help-all. The output of --help lists this option only if it omits others."""
 
     def __init__(self, hidden: bool) -> None:
         super().__init__(
@@ -338,7 +339,7 @@ class HelpAll(click.Option):
         )  # fmt: skip
 
     def get_help_record(self, ctx: click.Context) -> Optional[Tuple[str, str]]:
-        """Return the help of --help-all; None if --help already shows all options."""
+        """Return the help text of --help-all, or None if --help already shows all options."""
         return None if ALL_OPTIONS_KEY in ctx.meta else super().get_help_record(ctx)
 
 
@@ -362,11 +363,12 @@ def command(
     """Return a decorator that makes a function a `Command` with the options --debug and -h.
 
     For example: ``@command("gluonlab x")``. ``settings``: additions to click's context settings.
-    Other arguments: see the attributes of `Command`; ``most_used`` is a single string here.
+    The other arguments are attributes of `Command`, but ``most_used`` is a single string here, with
+    spaces between the options.
     """
 
     def make_command(function: Callable[..., None]) -> Command:
-        """Make a `Command` of the function, with --debug and --help-all."""
+        """Make a `Command` from the function, with --debug and --help-all."""
         help = "show the traceback of an error"
         debug = click.option("--debug", is_flag=True, expose_value=False, help=help)
         context_settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100, **settings}
@@ -383,13 +385,13 @@ def command(
 def add_json_option(
     what: str = "the result", where: str = "standard output"
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that adds the flag --json to a command, as its parameter ``as_json``."""
+    """Return a decorator that adds the flag --json and the parameter ``as_json`` to a command."""
     help = f"print {what} on {where} as JSON, without other output"
     return click.option("--json", "as_json", is_flag=True, help=help)
 
 
 def make_lazy_main(module: str) -> Callable[[List[str]], Any]:
-    """Return a function that imports a command's module when called, and calls its ``main``."""
+    """Return a function that, when called, imports ``module`` and calls the module's ``main``."""
     return lambda args: importlib.import_module(module).main(args)
 
 
@@ -402,8 +404,9 @@ def run_subcommand(
 ) -> None:
     """Call the command named by the first word of ``args``, with the remaining words.
 
-    ``commands``: name -> (summary, function to call with the words). ``renamed``: old name of a
-    command, which still works -> its current name. ``groups``: heading in --help -> names of its commands.
+    ``commands``: name -> (summary, function to call with the remaining words). ``renamed``: old
+    name of a command, which still works -> its current name. ``groups``: heading in --help -> names
+    of the commands to list below it.
     """
     completion = Completion.from_environment()
     if completion and not args:
@@ -446,7 +449,7 @@ def _print_commands(program: str, commands: Mapping[str, Tuple[str, Any]], group
 
 
 def _interrupt_message(interrupt: BaseException) -> str:
-    """Return the message of an interrupt, or of one in its ``__context__``, or "" without one."""
+    """Return the first message of a KeyboardInterrupt in the chain of ``__context__``, or ""."""
     error: "BaseException | None" = interrupt
     while error is not None:
         if isinstance(error, KeyboardInterrupt) and str(error):
@@ -456,7 +459,7 @@ def _interrupt_message(interrupt: BaseException) -> str:
 
 
 def _exit_with_message(text: str, status: int, prefix: str = "error: ", lines: Sequence[str] = ()) -> None:
-    """Print a message on standard error, with further ``lines`` below the first, and exit."""
+    """Print a message and then ``lines``, indented, on standard error, and exit."""
     with suppress(OSError), ignore_closed_reader(sys.stdout):
         pass  # only flushes
     print_error(f"{prefix}{one_line(text)}")
@@ -470,8 +473,9 @@ def _exit_with_message(text: str, status: int, prefix: str = "error: ", lines: S
 def _replace_showwarning(otherwise: Callable[..., None]) -> Callable[..., None]:
     """Return a ``warnings.showwarning`` that calls ``otherwise`` for warnings from other packages.
 
-    The returned function prints gluonlab's own warnings on one line, without the position in the
-    code. It prints each warning only once, although a command may train several times.
+    The returned function prints each of gluonlab's own warnings on one line, without the file and
+    line that caused it. It prints each warning only once, although a command may train several
+    times.
     """
     printed: Set[str] = set()
 
@@ -504,8 +508,8 @@ def interrupt_on_signals() -> Iterator[None]:
 
     - in a ``__del__``, such as that of MXNet's arrays, or in a callback from C, because Python only
       prints the exception;
-    - during an import, because modules may catch the exception, and because Python may exit by the
-      signal instead of with an exit status.
+    - during an import, because modules may catch the exception, and because the signal may then
+      kill Python instead of making it exit with a status.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -537,7 +541,7 @@ def interrupt_on_signals() -> Iterator[None]:
     is_over, late = False, 0  # late: a signal that came after the block
 
     def interrupt(number: int, frame: Optional[FrameType]) -> None:
-        """Raise the exception of a signal; during an import, send the signal again later."""
+        """Raise the exception for a signal; during an import, send the signal again later."""
         nonlocal late
         signals.note_handler_call()
         if is_over:  # restoring the handlers must not be interrupted
@@ -581,7 +585,7 @@ _FINAL_HANDLERS: Set[Any] = {_ignore_interrupt}
 
 
 def allow_immediate_exit() -> None:
-    """Make the next Ctrl-C exit immediately; called when the final message is written."""
+    """Make the next Ctrl-C exit immediately. Called after the final message has been printed."""
     if signal.getsignal(signal.SIGINT) in _FINAL_HANDLERS:
         signal.signal(signal.SIGINT, exit_immediately)
 
@@ -608,7 +612,7 @@ _OPENING, _CLOSING = "\u201c\u201d\u201e\u201f\u2018\u201a\u00ab", "\u201c\u201d
 
 
 def check_typography(words: Sequence[str], params: Sequence[click.Parameter]) -> None:
-    """Raise ConfigError, with the fix, for the first word with a wrong dash or curly quotes.
+    """Raise ConfigError for the first word with a wrong dash or curly quotes, and suggest the fix.
 
     ``params``: the options and arguments of the command.
     """
@@ -651,7 +655,7 @@ def check_dash(word: str, options: Collection[str]) -> None:
 
 
 def _check_quotes(word: str, rest: Sequence[str]) -> None:
-    """Raise ConfigError for a word in the curly quotes of a word processor."""
+    """Raise ConfigError for a word in curly quotes, which word processors insert."""
     value = word.partition("=")[2] if word.startswith("--") else word
     is_closed = any(each[-1:] and each[-1] in _CLOSING for each in rest)
     if value[:1] and value[0] in _OPENING and is_closed and len(value) > 1:
@@ -673,7 +677,7 @@ class Completion(NamedTuple):
     """A shell's request for completions of the word at the cursor.
 
     ``words``: the words before the cursor. These words are handled as usual: `run_subcommand`
-    passes them to a Command. Whichever of `run_subcommand` and the Command would read the next word
+    passes them to a Command. When `run_subcommand` or the Command would read the next word, it
     prints the completions instead. ``prefix``: the start of the word at the cursor.
     """
 
@@ -683,7 +687,7 @@ class Completion(NamedTuple):
 
     @classmethod
     def from_environment(cls) -> Optional[Completion]:
-        """Return the shell's request for completions, from an environment variable, or None."""
+        """Read the shell's request for completions from an environment variable, or return None."""
         shell, _, instruction = os.environ.get(COMPLETION_VARIABLE, "").partition("_")
         if shell not in SHELLS or instruction != "complete":
             return None

@@ -50,7 +50,7 @@ def add_config_file_option(function: Callable[..., None]) -> Callable[..., None]
 
 
 def read_settings(path: str, command: click.Command) -> Dict[str, Any]:
-    """Read and check a file of settings; return the values by TrainConfig field.
+    """Read and check a settings file; return a dict from fields of TrainConfig to values.
 
     From a run's config.json, only settings that differ from their defaults and that the command
     supports are returned. ``out``, the run's folder, is left out. Raises ConfigError, which names
@@ -130,7 +130,7 @@ def _read_content(path: str, source: str) -> Tuple[Dict[str, Any], bool]:
 
 
 def _parse_toml(text: str) -> Any:
-    """Parse TOML. Raises ConfigError without a parser, and ValueError for invalid text."""
+    """Parse TOML. Raises ConfigError if no parser is installed, and ValueError for invalid text."""
     if sys.version_info >= (3, 11):
         import tomllib as reader
     else:
@@ -210,7 +210,7 @@ def _is_plain_value(value: Any, levels: int = 2) -> bool:
 
 
 def _is_valid_utf8(value: str) -> bool:
-    """Return whether UTF-8 can encode the text, which must not contain lone surrogates."""
+    """Return whether UTF-8 can encode the text. UTF-8 cannot encode lone surrogates."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -219,7 +219,7 @@ def _is_valid_utf8(value: str) -> bool:
 
 
 def save_settings(path: str, settings: Mapping[str, Any]) -> None:
-    """Write settings to a new file for --config: TOML or JSON, by its suffix.
+    """Write settings to a new file for --config: TOML or JSON, depending on the suffix.
 
     Raises ConfigError and OutputError.
     """

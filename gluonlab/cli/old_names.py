@@ -1,7 +1,7 @@
 """Translates old names of options, and names that other tools use, to the current names.
 
-A command lists its old names in a table (`renamed` of `gluonlab.cli.command.command`). Each key is an
-old form of an option, each value is the form that replaces it:
+A command lists its old names in a table (`renamed` of `gluonlab.cli.command.command`). Each key is
+an old form of an option, and its value is the form that replaces it:
 
 - ``"--patience": "--timeout"`` renames an option and keeps its value;
 - ``"--split channels": "--strategy tensor"`` also renames one value, and has priority over ``--split``;
@@ -38,10 +38,10 @@ def translate_values(option: str, text: str, renamed: Mapping[str, str]) -> str:
 def current_words(
     words: Sequence[str], params: Sequence[click.Parameter], renamed: Mapping[str, str]
 ) -> Tuple[List[str], Dict[str, str]]:
-    """Return the command line with current names, and {old form: current form} for those replaced.
+    """Replace old names; return the command line, and {old form: current form} of replaced options.
 
     Values of options, and all words after ``--``, stay as they are. ``params``: the options and
-    arguments of the command; other options of the table ``renamed`` are ignored.
+    arguments of the command; entries of ``renamed`` for other options are ignored.
     """
     options = [param for param in params if isinstance(param, click.Option)]
     names = {name for option in options for name in (*option.opts, *option.secondary_opts)}

@@ -1,6 +1,7 @@
 """Prints to standard output and standard error, even if they are closed or have no reader.
 
-Examples are ``command | head -1``, whose reader exits early, and ``command >&-``.
+Examples are ``command | head -1``, whose reader exits early, and ``command >&-``, which closes
+standard output.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ ERROR_BY_POLL_EVENT = {select.POLLHUP: errno.EIO, select.POLLERR: errno.EPIPE, s
 def open_closed_descriptors() -> None:
     """Open /dev/null for each of the descriptors 0 to 2 that is closed.
 
-    Otherwise the next file to be opened would get the free number, and output would be printed into
-    this file.
+    Otherwise the next file that is opened would get the closed descriptor's number, and output
+    would be written to this file.
     """
     for number in range(3):
         try:
@@ -115,7 +116,7 @@ class LinePrinter:
 
     @property
     def pending_lines(self) -> int:
-        """Number of lines that are not printed yet."""
+        """Number of lines that have not been printed yet."""
         return self._count - self._done
 
     def print(self, stream: str, line: str, printed: PrintedCallback = do_nothing) -> None:
@@ -129,7 +130,7 @@ class LinePrinter:
         self._available.release()
 
     def _print_lines(self) -> None:
-        """In the thread, print queued lines, several at a time, and call their callbacks."""
+        """Run in the printing thread: print queued lines in batches, and call their callbacks."""
         while True:
             self._available.acquire()
             stream, text, printed = self._lines.popleft()
@@ -151,7 +152,7 @@ class LinePrinter:
 def _write_directly(stream: Any, text: str) -> None:
     """Write to the stream's descriptor, without Python's buffer.
 
-    If this thread were blocked while it holds the buffer's lock, Python could not exit.
+    If this thread were blocked while it held the buffer's lock, Python could not exit.
     """
     try:
         fd = stream.fileno()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class QuietReporter(Reporter):
-    """Reporter that prints nothing, but checks after each epoch if standard output has a reader.
+    """Reporter that prints nothing, but checks after each epoch that standard output has a reader.
 
     ``stream`` is standard output; None if it was closed before Python started.
     """
@@ -39,7 +39,7 @@ class QuietReporter(Reporter):
 
 
 def make_reporter(silent: bool) -> Reporter:
-    """Return the reporter for a command; with ``silent``, one that prints nothing."""
+    """Return the reporter for a command. If ``silent``, the reporter prints nothing."""
     return QuietReporter(sys.stdout) if silent else ConsoleReporter()
 
 
@@ -69,7 +69,7 @@ def print_evaluation(evaluation: "Evaluation", as_json: bool) -> None:
 
 
 def _print_summary(summary: Dict[str, Any], as_json: bool, text: str, confusion: "Confusion | None", plan: Any) -> None:
-    """Print the summary as JSON, or the text and, if there is one, the confusion matrix."""
+    """Print the summary as JSON, or print the text and any confusion matrix."""
     from gluonlab.training.evaluate import format_confusion  # imports MXNet
 
     click.echo(json_text(summary) if as_json else text)
@@ -78,5 +78,5 @@ def _print_summary(summary: Dict[str, Any], as_json: bool, text: str, confusion:
 
 
 def _format_accuracy(accuracy: float, top5: Optional[float]) -> str:
-    """Return ``accuracy 0.9750 (top-5 0.9990)``; top-5 only for more than five classes."""
+    """Return text such as ``accuracy 0.9750 (top-5 0.9990)``, without top-5 if it is None."""
     return f"accuracy {accuracy:.4f}" + (f" (top-5 {top5:.4f})" if top5 is not None else "")

@@ -1,8 +1,8 @@
-"""The commands about runs: evaluate, resume, compare, find-lr, find-batch-size and list.
+"""Implements the commands evaluate, resume, compare, find-lr, find-batch-size and list.
 
 The options for the settings of a run come from `gluonlab.config.TrainConfig`. Each command has only
 the options that it uses. MXNet is loaded only after the checks that do not need it, so that user
-errors appear at once. `gluonlab.run` is the command that trains.
+errors appear at once. The command ``gluonlab run`` is in `gluonlab.run`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _command(
     helps: Mapping[str, str] = MappingProxyType({}),
     from_run: Collection[str] = (),
 ) -> Callable[..., Command]:
-    """Return a decorator like `command`, for a command with the settings of a run.
+    """Return a decorator like `command` that also adds options for the settings of a run.
 
     ``without``: the settings for which the command has no options; ``reason``: why it has none.
     ``helps``: help texts that differ from those of gluonlab run, by name of the setting.
@@ -151,7 +151,7 @@ def compare(counts: str, as_json: bool, quiet: bool, **settings: Any) -> None:
 
 
 def _parse_device_counts(text: str) -> List[int]:
-    """Return the numbers of devices of ``1,2`` as [1, 2]. Raises ConfigError."""
+    """Convert numbers of devices such as ``1,2`` to a list such as [1, 2]. Raises ConfigError."""
     if not re.fullmatch(r"\s*[1-9]\d*(\s*,\s*[1-9]\d*)+\s*", text):
         raise ConfigError(f"{text} is not a list of device counts: use a list such as 1,2 or 1,2,4")
     counts = [int(count) for count in text.split(",")]
@@ -246,7 +246,7 @@ def list_names(as_json: bool) -> None:
 
 
 def _choices_by_kind() -> Dict[str, Dict[str, str]]:
-    """Return the summaries of the names that options accept, by kind: ``networks`` and others."""
+    """Return the names that options accept, as {kind: {name: summary}}."""
     from gluonlab.data.sets.dataset_registry import DATASETS
     from gluonlab.kvstores import KVSTORES
     from gluonlab.models import MODELS, gluoncv_zoo

@@ -57,7 +57,7 @@ def add_config_options(
 ) -> Callable[..., None]:
     """Add an option for every field of TrainConfig to a command.
 
-    An option that the user does not give has the value None. ``without`` and ``without_group``:
+    An option that the user omits has the value None. ``without`` and ``without_group``:
     fields, and a group of fields such as ``output``, for which no options are added. ``helps``:
     field -> its help text in this command, if it differs from the usual one. ``from_run``: fields
     whose default in this command is the value in an existing run.

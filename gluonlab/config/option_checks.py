@@ -1,8 +1,9 @@
 """Checks the values of options, and converts command-line text to values.
 
-Each check is a function ``check_...(name, value)`` of the option's name, for messages, and its
-value. It returns the converted value, or raises ConfigError. Some checks return the text unchanged.
-A function ``parse_...`` then converts the text where it is used.
+Each check is a function ``check_...(name, value)``. Its arguments are the option's name, which
+error messages show, and the option's value. It returns the converted value, or raises ConfigError.
+Some checks return the text unchanged. A function ``parse_...`` then converts the text where the
+value is used.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ MAX_COUNT = 2**63 - 1  # more than any number of things that can be counted
 
 
 def whole_number_check(minimum: int, maximum: int = MAX_COUNT) -> Check:
-    """Return a check for whole numbers, or their text, from ``minimum`` to ``maximum``."""
+    """Return a check that a value, which may be text, is a whole number in [minimum, maximum]."""
     range_text = f"a whole number from {minimum} to {maximum}"
     minimum_text = f"a whole number of at least {minimum}"
 
     def check(name: str, value: Any) -> int:
-        """Return ``value`` as an int, or raise ConfigError; ``name``: for the message."""
+        """Return ``value`` as an int, or raise a ConfigError whose message contains ``name``."""
         text = str(value).strip()
         if isinstance(value, bool) or not re.fullmatch(r"[+-]?[0-9]+", text):
             possible = minimum_text if maximum == MAX_COUNT else range_text
@@ -54,7 +55,7 @@ def whole_number_check(minimum: int, maximum: int = MAX_COUNT) -> Check:
 
 
 def check_gpu_count(name: str, value: Any) -> int:
-    """Check a number of GPUs. For names of GPUs, the error message suggests --devices."""
+    """Check a number of GPUs. If the value names GPUs, the error message suggests --devices."""
     try:
         return int(whole_number_check(1)(name, value))
     except ConfigError as error:
@@ -79,7 +80,8 @@ def is_positive_integer(value: Any) -> bool:
 def as_number(value: Any) -> float:
     """Convert a value or text to a float; return NaN if that is impossible.
 
-    Unlike Python's ``float``, does not accept underscores, as in 1_0, or non-ASCII digits.
+    Unlike Python's ``float``, this function does not accept underscores, as in 1_0, or non-ASCII
+    digits.
     """
     if isinstance(value, bool) or (isinstance(value, str) and not _DECIMAL_PATTERN.fullmatch(value)):
         return math.nan
@@ -96,7 +98,7 @@ def _decimal_point_hint(value: Any) -> str:
 
 
 def real_number_check(minimum: float, below: float = math.inf, *, above_minimum: bool = False) -> Check:
-    """Return a check for finite numbers x with minimum <= x < below.
+    """Return a check that a number x is finite and minimum <= x < below.
 
     ``above_minimum``: whether x must be larger than ``minimum``.
     """
@@ -105,7 +107,7 @@ def real_number_check(minimum: float, below: float = math.inf, *, above_minimum:
         requirement += f" and less than {below:g}"
 
     def check(name: str, value: Any) -> float:
-        """Return ``value`` as a float, or raise ConfigError; ``name``: for the message."""
+        """Return ``value`` as a float, or raise a ConfigError whose message contains ``name``."""
         number = as_number(value)
         if LARGEST_NUMBER <= number < math.inf:
             raise ConfigError(f"{_quote_setting(name, value)}: must be less than {min(below, LARGEST_NUMBER):g}")
@@ -138,7 +140,7 @@ def _join_list(value: Any) -> str:
 
 
 def check_epoch_list(name: str, value: Any) -> str:
-    """Check increasing numbers of epochs, as text such as ``10,20`` or a list; return the text."""
+    """Check increasing epoch numbers: text such as ``10,20``, or a list. Return the text."""
     text = _join_list(value)
     parts = text.split(",")
     if isinstance(value, bool) or not all(re.fullmatch(r"\s*0*[1-9][0-9]{0,17}\s*", part, re.ASCII) for part in parts):
@@ -150,7 +152,7 @@ def check_epoch_list(name: str, value: Any) -> str:
 
 
 def check_layer_list(name: str, value: Any) -> str:
-    """Check the numbers of layers, as text such as ``3,7`` or a list; return the text."""
+    """Check layer indices: text such as ``3,7``, or a list. Return the text."""
     text = _join_list(value)
     if isinstance(value, bool) or not re.fullmatch(r"\s*[0-9]{1,9}\s*(,\s*[0-9]{1,9}\s*)*", text, re.ASCII):
         raise ConfigError(f"{_quote_setting(name, text)}: must be layer indices, such as 3 or 3,7")
@@ -158,7 +160,7 @@ def check_layer_list(name: str, value: Any) -> str:
 
 
 class Period(NamedTuple):
-    """An interval. ``unit`` is "steps", "minutes" or "epochs"."""
+    """An interval, such as 10 minutes. ``unit`` is "steps", "minutes" or "epochs"."""
 
     number: int
     unit: str
@@ -173,7 +175,8 @@ UNITS = {
 def check_period(name: str, value: Any) -> str:
     """Check an interval such as ``50 steps``, ``10 minutes`` or ``1 epoch``; return its text.
 
-    A number without a unit counts steps. The returned unit is in the plural: ``1 epochs``.
+    A number without a unit is a number of steps. The returned unit is always plural, as in
+    ``1 epochs``.
     """
     match = re.fullmatch(r"\s*([0-9]{1,15})\s*([a-z]*)\s*", str(value).lower(), re.ASCII)
     unit = UNITS.get(match[2]) if match else None
@@ -194,14 +197,14 @@ ACCURACY, LOSS = "accuracy", "loss"
 
 
 class Patience(NamedTuple):
-    """Early stopping: after how many epochs without improvement, and in which metric."""
+    """Settings of early stopping: the number of epochs without improvement, and the metric."""
 
     epochs: int
     monitored: str
 
 
 def check_patience(name: str, value: Any) -> Union[int, str]:
-    """Check the patience of early stopping: epochs, optionally with the monitored value.
+    """Check the patience of early stopping: a number of epochs, and optionally the metric.
 
     Returns ``"5:loss"`` for ``5:loss``, and 5 for ``5`` and ``5:accuracy``.
     """
@@ -253,7 +256,8 @@ def check_operator_count(name: str, value: Any) -> Union[int, str]:
 def check_color_normalization(name: str, value: Any) -> str:
     """Check a normalization: a name such as ``imagenet``, or ``M,M,M/S,S,S``; return the text.
 
-    M are the means and S the standard deviations of the channels. They may also be two lists.
+    Each M is the mean, and each S the standard deviation, of one channel. The value may also be a
+    list of two lists: the means and the standard deviations.
     """
     if isinstance(value, (list, tuple)):
         lists = [part if isinstance(part, (list, tuple)) else [part] for part in value]
@@ -276,7 +280,7 @@ def check_color_normalization(name: str, value: Any) -> str:
 
 
 def check_text(name: str, value: Any) -> str:
-    """Check that a text is not empty, and return it. Paths and whole numbers are converted."""
+    """Check that a text is not empty, and return it. Paths and integers are converted to text."""
     if isinstance(value, bool) or not isinstance(value, (str, int, os.PathLike)):
         if isinstance(value, (bool, float, type(None))):
             raise ConfigError(f"{_quote_setting(name, value)}: must be text")
@@ -288,7 +292,7 @@ def check_text(name: str, value: Any) -> str:
 
 
 def check_machine(name: str, value: Any) -> str:
-    """Check a machine for --topology: a name, or a file (m.json), whose path is made absolute."""
+    """Check a machine for --topology: a name, or a .json file, whose path is made absolute."""
     machine_name = check_text(name, value)
     if machine_name.lower().endswith(".json"):
         # A run may be resumed from another folder than the one in which it was started.
@@ -298,7 +302,7 @@ def check_machine(name: str, value: Any) -> str:
 
 
 def check_device_names(name: str, value: Any) -> Union[str, Tuple[str, ...]]:
-    """Check a device name or a list of them (`gluonlab.devices`). A Context becomes its name."""
+    """Check device names (see `gluonlab.devices`). Contexts are converted to names."""
     if isinstance(value, (list, tuple)):
         if not value:
             raise ConfigError(f"{name} is empty: add a device or remove {name}")
@@ -336,7 +340,7 @@ def check_flag(name: str, value: Any) -> bool:
 
 
 def plain_value(value: Any) -> Any:
-    """Convert a NumPy value, or a list of them, to Python values; return others unchanged."""
+    """Convert NumPy values, even in lists, to Python values; return other values unchanged."""
     if isinstance(value, (list, tuple)):
         return type(value)(map(plain_value, value))
     has_numpy_value = hasattr(value, "tolist") and not isinstance(value, (str, type))
@@ -344,7 +348,7 @@ def plain_value(value: Any) -> Any:
 
 
 def check_type_name(name: str, value: Any) -> str:
-    """Return the name of a number type: ``float32`` for "float32", ``numpy.float32`` or a dtype."""
+    """Return the name of a data type: ``float32`` for "float32", ``numpy.float32`` or its dtype."""
     return check_text(name, getattr(value, "__name__", None) or getattr(value, "name", None) or value)
 
 
@@ -360,7 +364,7 @@ WEIGHT_PATTERN = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 
 
 def check_device_weights(name: str, value: Any) -> str:
-    """Check weights above 0, as text such as ``2,1`` or ``1.5,1`` or a list; return the text."""
+    """Check positive weights: text such as ``2,1`` or ``1.5,1``, or a list. Return the text."""
     value = _array_to_list(value)
     text = _join_list(value)
     parts = [part.strip() for part in text.split(",")]
@@ -384,7 +388,7 @@ def parse_device_weights(text: str) -> List[Fraction]:
 
 
 def check_class_weights(name: str, value: Any) -> str:
-    """Check class weights: ``balanced``, or numbers from 0 up as text or list. Return the text."""
+    """Check class weights: ``balanced``, or numbers >= 0 as text or as a list. Return the text."""
     value = _array_to_list(value)
     is_list = isinstance(value, (list, tuple)) and len(value) > 0
     parts = [str(weight).strip() for weight in (value if is_list else str(value).split(","))]

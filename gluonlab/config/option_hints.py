@@ -98,9 +98,9 @@ def nearest_option(given: str, names: Collection[str]) -> Optional[str]:
 
     These rules are tried in order:
 
-    1. The option of which ``given`` is an alias (OPTION_BY_ALIAS).
-    2. If ``given`` starts with ``--``: options that differ from it by one typo.
-    3. If ``given`` starts with ``--``: the only option that starts with it.
+    1. The option for which ``given`` is an alias (OPTION_BY_ALIAS).
+    2. If ``given`` starts with ``--``: the most similar option that differs by only one typo.
+    3. If ``given`` starts with ``--``: the option that starts with ``given``, if only one does.
     4. The most similar option, if the similarity is at least SIMILARITY_CUTOFF.
     """
     normalized = given.lower().replace("_", "-")
@@ -119,13 +119,13 @@ def nearest_option(given: str, names: Collection[str]) -> Optional[str]:
 
 
 def aliases_of_setting(setting: str) -> List[str]:
-    """Return other tools' names of a setting, with underscores instead of dashes."""
+    """Return other tools' names for a setting, with underscores instead of dashes."""
     option = "--" + setting.replace("_", "-")
     return [alias[2:].replace("-", "_") for alias, name in OPTION_BY_ALIAS.items() if name == option]
 
 
 def nearest_name(given: str, names: Collection[str]) -> Optional[str]:
-    """Return the name (with underscores, not ``--``) that was most likely meant, or None.
+    """Return the Python name, such as ``batch_size``, that was most likely meant, or None.
 
     >>> nearest_name("learning_rate", ["lr", "wd"])
     'lr'
@@ -171,7 +171,7 @@ def check_argument_names(called: str, answers: Mapping[str, str]) -> Callable[[F
     """
 
     def decorate(function: F) -> F:
-        """Return ``function`` with a check of the names of its keyword arguments."""
+        """Wrap ``function``, so that the names of its keyword arguments are checked."""
         known = inspect.signature(function).parameters
         names = [name for name in known if name != "self"]
 
@@ -184,7 +184,7 @@ def check_argument_names(called: str, answers: Mapping[str, str]) -> Callable[[F
             return function(*args, **given)
 
         def unknown_argument_message(name: str) -> str:
-            """Return the message, with a hint from ``answers`` or the most similar name."""
+            """Return the error message, with a hint from ``answers`` or the most similar name."""
             if name in answers:
                 return f"{called} has no argument {name!r}: {answers[name]}"
             meant = nearest_name(name, names)

@@ -1,7 +1,7 @@
 """Old names of a run's settings, which still work.
 
-They may appear in ``TrainConfig(...)``, on the command line, in settings files, and in the folders
-of runs that older versions of gluonlab have written.
+They may appear in ``TrainConfig(...)``, on the command line, in settings files, and in run folders
+that older versions of gluonlab wrote.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def current_settings(settings: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def warn_of_old_settings(settings: Mapping[str, Any], stacklevel: int) -> None:
-    """Warn of each old setting name or value, pointing to the caller ``stacklevel`` levels up."""
+    """Warn about each old setting name or value. ``stacklevel``: as in ``warnings.warn``."""
     for old in RENAMED_SETTINGS.keys() & settings:
         warnings.warn(f"{old} is now {RENAMED_SETTINGS[old]}", DeprecationWarning, stacklevel=stacklevel + 1)
     if "kvstore" in settings:
@@ -80,7 +80,7 @@ def warn_of_old_settings(settings: Mapping[str, Any], stacklevel: int) -> None:
 
 
 def current_kvstore(name: Any, stacklevel: int) -> Any:
-    """Return a kvstore's current name. Warn of an old name, as `warn_of_old_settings` does.
+    """Return a kvstore's current name. Warn about an old name, as `warn_of_old_settings` does.
 
     >>> current_kvstore("ring", 1)
     'ring'

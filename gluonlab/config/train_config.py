@@ -3,7 +3,8 @@
 Each setting is a field of TrainConfig, which defines its name, type, check, help text and heading.
 The command-line options, config.json and the docs are made from these fields.
 
-A field may be None. The value that a run then uses is in `gluonlab.training.plan.Plan`.
+If a field is None, the run determines the value. `gluonlab.training.plan.Plan` contains the values
+that a run uses.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def _check_setting_names(cls: Type[T]) -> Type[T]:
 
     @wraps(make)
     def init(self: T, *args: Any, **settings: Any) -> None:
-        """Raise ConfigError for an unknown name, else initialize the fields."""
+        """Raise ConfigError for an unknown name, otherwise initialize the fields."""
         warn_of_old_settings(settings, stacklevel=2)
         settings = current_settings(settings)
         for name in settings:
@@ -92,7 +93,7 @@ def _check_setting_names(cls: Type[T]) -> Type[T]:
 
 
 def _unknown_setting_message(name: str, names: Sequence[str]) -> str:
-    """Return the message, with the setting or argument of `train` that was probably meant."""
+    """Return the error message, which suggests the most likely setting or argument of `train`."""
     nearest = None if name in TRAIN_ARGUMENTS else nearest_name(name, names)
     if nearest is not None:
         return f"unknown setting {name!r}: did you mean {nearest!r}?"
@@ -111,7 +112,7 @@ MUTUALLY_EXCLUSIVE = (  # pairs of settings of which only one may be given
 
 
 def _check_exclusive_settings(settings: Dict[str, Any]) -> None:
-    """Raise ConfigError for settings that contradict each other, whichever recipe is used."""
+    """Raise ConfigError for settings that contradict each other, regardless of the recipe."""
     devices = settings["devices"]
     if isinstance(devices, list):
         devices = ",".join(devices)

@@ -1,1 +1,1 @@
-"""Doctor: finds problems with MXNet on this machine, and reports the cause and cure of each."""
+"""The doctor: finds problems with MXNet on this machine, and reports their causes and fixes."""

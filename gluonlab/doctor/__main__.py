@@ -1,4 +1,4 @@
-"""gluonlab doctor: check this machine, and report faults with cause and cure."""
+"""Implements ``gluonlab doctor``, which checks this machine and reports faults and their fixes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def run_checks(
 ) -> List[Finding]:
     """Run all checks of this machine, and return their findings.
 
-    ``train``: also train one step. ``network``: also try the ``addresses`` from which data sets are
-    downloaded.
+    ``train``: whether to also train one step. ``network``: whether to also try the ``addresses``
+    from which data sets are downloaded.
     """
     checks = [*_software_checks(), *_gpu_checks(), *_host_checks()]
     checks += [("train", check_training.probe_training)] * train
@@ -43,7 +43,7 @@ def run_checks(
 
 
 def _software_checks() -> List[Check]:
-    """Return the checks of Python, numpy and MXNet with its libraries, each with its name."""
+    """Return the checks of Python, numpy, MXNet and its libraries, as (name, function)."""
     folder = check_software.module_folder("mxnet")
 
     def check_import() -> List[Finding]:
@@ -60,7 +60,7 @@ def _software_checks() -> List[Check]:
 
 
 def _gpu_checks() -> List[Check]:
-    """Return a single check, which runs all GPU checks on one report of the driver."""
+    """Return a single check, which runs all GPU checks on the same driver report."""
 
     def check_gpus_in_order() -> List[Finding]:
         """Read the driver's report, and return the findings from all GPU checks."""
@@ -81,7 +81,7 @@ def _gpu_checks() -> List[Check]:
 
 
 def _host_checks() -> List[Check]:
-    """Return the checks of the machine except its GPUs, each with its name."""
+    """Return the checks of the machine, except the GPU checks, as (name, function)."""
     return [
         ("cpu", check_host.check_cpu),
         ("memory", lambda: [check_host.check_memory()]),

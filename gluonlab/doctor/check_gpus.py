@@ -1,8 +1,8 @@
 """Checks of the driver and the GPUs: versions, machine code, memory, numbering and links.
 
-Numbering means which GPUs CUDA shows as gpu:0, gpu:1, ..., depending on CUDA_VISIBLE_DEVICES and
-CUDA_DEVICE_ORDER. The links are compared with those of known machines. ``gluonlab.doctor.__main__``
-lists the checks that the command runs.
+The numbering decides which GPU is gpu:0, which is gpu:1, and so on. It depends on
+CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER. The links are compared with those of known machines.
+``gluonlab.doctor.__main__`` lists the checks that the command runs.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def _missing_driver(error: str, flavor: str, has_files: bool) -> Finding:
 def check_capabilities(driver: Driver, flavor: str, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Check that MXNet has machine code for the GPUs.
 
-    A GPU without machine code is a fault only if CUDA shows the GPU, and otherwise a warning.
+    If MXNet has no machine code for a GPU, the finding is a fault if CUDA shows the GPU, and
+    otherwise a warning.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     shown, _ = visible_gpus(sort_in_cuda_order(driver.gpus, environ), visible)
@@ -136,7 +137,7 @@ def check_tf32(driver: Driver, environ: Mapping[str, str] = os.environ) -> Itera
 
 @returns_list
 def check_gpu_memory(driver: Driver) -> Iterator[Finding]:
-    """Report the used memory of each GPU, and the processes that use it."""
+    """Report each GPU's memory use, and the processes that use the memory."""
     free = [gpu for gpu in driver.gpus if gpu.used_bytes is not None and gpu.used_bytes * 2 < gpu.memory_bytes]
     for gpu in driver.gpus:
         what = f"GPU {gpu.index}: "
@@ -174,7 +175,7 @@ def _format_used(used_bytes: Optional[int]) -> str:
 
 @returns_list
 def check_gpu_order(driver: Driver, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Report which GPUs are gpu:0, gpu:1, ... By default, CUDA numbers the fastest GPU first."""
+    """Report which GPU is gpu:0, gpu:1, ...; by default, CUDA numbers the fastest GPU first."""
     if not driver.gpus:
         return
     visible, last = environ.get("CUDA_VISIBLE_DEVICES"), len(driver.gpus) - 1
@@ -283,9 +284,10 @@ def find_renumbering(
 ) -> Optional[Tuple[int, ...]]:
     """Find an order of ``count`` GPUs whose NVLinks match those of a known machine, or None.
 
-    ``nvlinks`` and ``expected``: number of NVLinks for each pair on this and the known machine. In
-    the returned order, ``order[r]`` is this machine's GPU that corresponds to GPU r of the known
-    machine. The two GPUs' numbers may differ, because NVML numbers GPUs along the PCI bus.
+    ``nvlinks`` and ``expected``: the number of NVLinks between each pair of GPUs on this machine
+    and on the known machine. In the returned order, ``order[r]`` is this machine's GPU that
+    corresponds to GPU r of the known machine. The numbers of the two GPUs may differ, because NVML
+    numbers GPUs along the PCI bus.
     """
 
     def links(table: Mapping[Pair, int], a: int, b: int) -> int:

@@ -1,4 +1,4 @@
-"""Checks of the machine except its GPUs: disks, memory, cores, data sets and SageMaker."""
+"""Checks of the machine, without its GPUs: disks, memory, cores, data sets and SageMaker."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _nearest_existing(folder: Path) -> Path:
 
 
 def _write_error(folder: Path) -> str:
-    """Try to create a file in the folder, and return the error, or "".
+    """Try to create a file in the folder. Return the error, or "" if that works.
 
     Permissions alone do not show whether writing works.
     """
@@ -84,7 +84,10 @@ def check_current_folder() -> Finding:
 
 
 def check_home(environ_home: str) -> Finding:
-    """Check the home folder (``environ_home``: HOME), where libraries keep caches and settings."""
+    """Check the home folder, where libraries keep caches and settings.
+
+    ``environ_home``: the value of HOME.
+    """
     cure = "export HOME=DIR"
     if not environ_home:
         return warning("home", "HOME is not set", "libraries cannot save their settings", cure)
@@ -132,7 +135,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @returns_list
 def check_cpu(proc: Path = PROC) -> Iterator[Finding]:
-    """Report the cores and threads, and warn about processes and settings that slow them down."""
+    """Report the cores and threads, and warn about processes and settings that slow training."""
     threads, load, sharing = threads_per_device(1), os.getloadavg()[0], local_process_count()
     what = f"{describe_cores()}, load {load:.1f}; one CPU device uses "
     what += format_count(threads, "thread")
@@ -173,7 +176,7 @@ def describe_cores() -> str:
 
 
 def _describe_idle_threads() -> str:
-    """Return text about how idle OpenMP threads wait, as the user or, by default, gluonlab sets."""
+    """Describe how idle OpenMP threads wait: as the user or, by default, as gluonlab has set."""
     settings = ", ".join(f"{name}={value}" for name, value in openmp_settings.user_spin_settings().items())
     if settings:
         return f"idle threads wait as {settings} says"
@@ -192,9 +195,10 @@ def _check_spinning(users: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def busy_processes(proc: Path = PROC, share: float = BUSY_SHARE, most: int = MAX_NAMED) -> List[str]:
-    """Return processes that use more than ``share`` of a core, as ``python3 (pid 17) 98 %``.
+    """Return text, such as ``python3 (pid 17) 98 %``, for each process that uses much CPU time.
 
-    The list has at most ``most`` entries, without this process and its descendants.
+    These processes use more than the fraction ``share`` of a core. At most ``most`` processes are
+    listed, without this process and its descendants.
     """
     previous = _read_processes(proc)
     time.sleep(SAMPLE_S)
@@ -221,7 +225,7 @@ def descendant_pids(pid: int, parents: Mapping[int, int]) -> Set[int]:
 
 
 def _read_processes(proc: Path) -> Dict[int, Tuple[str, int, int]]:
-    """Return {process id: (name, id of the parent, clock ticks of CPU time)}, from proc(5)."""
+    """Return {process id: (name, parent's process id, clock ticks of CPU time)}; see proc(5)."""
     processes: Dict[int, Tuple[str, int, int]] = {}
     for folder in proc.iterdir():
         if folder.name.isdigit():
@@ -246,7 +250,7 @@ NETWORK_ERRORS = (
 
 
 def check_data_folder() -> List[Finding]:
-    """Check the folder of all data sets, and list the complete ones."""
+    """Check the folder that contains the data sets, and list the complete data sets."""
     from gluonlab.data.fetching.data_folders import data_root, find_dataset_folder
     from gluonlab.data.fetching.download_sources import SOURCES
 
@@ -280,9 +284,9 @@ def mirror_addresses() -> Mapping[str, Tuple[str, ...]]:
 
 
 def check_url(url: str, timeout_s: float = TIMEOUT_S) -> str:
-    """Request a file's headers, and return the problem, or "" if the file is there.
+    """Request a file's headers. Return the problem, or "" if the server has the file.
 
-    Proxies are those of the environment.
+    The request uses the proxies that are set by environment variables.
     """
     import requests
 
@@ -300,7 +304,7 @@ def check_url(url: str, timeout_s: float = TIMEOUT_S) -> str:
 
 
 def _request_error(error: Exception) -> str:
-    """Return the cause of a failed request, from an exception that wraps three others."""
+    """Return the cause of a failed request. ``error`` wraps several other exceptions."""
     text = join_lines(str(error))
     proxy = "the proxy: " if "to proxy" in text or type(error).__name__ == "InvalidProxyURL" else ""
     other = f"{type(error).__name__}: {text[:120]}"
@@ -331,7 +335,7 @@ def check_sagemaker(
 ) -> Iterator[Finding]:
     """Report whether this is a SageMaker notebook or training job.
 
-    In a notebook, warn if the installed gluonlab is lost when the notebook instance stops.
+    In a notebook, warn if the installed gluonlab will be lost when the notebook instance stops.
     """
     if "TRAINING_JOB_NAME" in environ or "SM_CURRENT_HOST" in environ:
         yield _check_sagemaker_job(environ)

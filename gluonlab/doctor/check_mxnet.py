@@ -1,7 +1,7 @@
 """Checks that MXNet loads, and that kvstores and Horovod work.
 
-`probe_mxnet` runs this module in a child process, which answers in lines of JSON. `mxnet_findings`
-converts the answers to findings.
+`probe_mxnet` runs this module in a child process, which prints its answers as lines of JSON.
+`mxnet_findings` converts the answers to findings.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def probe_mxnet() -> ProcessOutcome:
 
 @returns_list
 def mxnet_findings(outcome: ProcessOutcome, is_installed: bool, horovod: Optional[str]) -> Iterator[Finding]:
-    """Report whether MXNet, kvstores and Horovod work, from the answers of `probe_mxnet`.
+    """Convert the answers of `probe_mxnet` to findings about MXNet, kvstores and Horovod.
 
     ``is_installed``: whether a module mxnet exists. ``horovod``: the installed version of Horovod,
     or None.
@@ -100,7 +100,7 @@ def _import_error_finding(answer: Dict[str, Any]) -> Finding:
 
 
 def _kvstore_findings(outcome: ProcessOutcome) -> Iterator[Finding]:
-    """Report the kvstores that work in one finding, and each that fails in a separate finding."""
+    """Report all working kvstores in one finding, and each failing kvstore in its own finding."""
     tried = {answer["kvstore"]: answer for answer in outcome.answers if "kvstore" in answer}
     works = [name for name, answer in tried.items() if answer["works"]]
     if works:
@@ -138,7 +138,8 @@ def _last_attempt(outcome: ProcessOutcome) -> str:
 def main() -> None:
     """Try MXNet, kvstores and Horovod, and print an answer for each.
 
-    The answers have the keys version or error, fusion, copies, kvstore (each), horovod.
+    The answers have the keys ``version`` or ``error``, ``fusion``, ``copies``, ``kvstore`` (one
+    answer for each kvstore) and ``horovod``. The key ``trying`` names the current attempt.
     """
     if _import_mxnet():
         _report_copies()
@@ -168,7 +169,7 @@ def _import_mxnet() -> bool:
 
 
 def _report_copies() -> None:
-    """Send which GPUs copy directly to each other. This query does not use the GPUs."""
+    """Send which GPUs can copy directly to each other. This query does not use the GPUs."""
     import mxnet as mx
 
     from gluonlab.devices import gpu_count
@@ -179,7 +180,7 @@ def _report_copies() -> None:
 
 
 def _try_kvstores() -> None:
-    """Sum with each store on two CPU devices, or on GPUs if the store is for GPUs only."""
+    """Sum with each kvstore on two CPU devices, or on GPUs if the kvstore supports only GPUs."""
     import mxnet as mx
 
     from gluonlab.devices import devices, gpu_count
@@ -199,7 +200,7 @@ def _try_kvstores() -> None:
 
 
 def check_kvstore_sum(name: str, ctxs: List[Any]) -> str:
-    """Sum 1, 2, ... over the devices with the store ``name``. Return the problem, if any, or ""."""
+    """Sum 1, 2, ... over the devices with the kvstore ``name``. Return the problem, or ""."""
     import numpy as np
     from mxnet import autograd, gluon, init
 

@@ -1,8 +1,8 @@
 """Checks of Python, numpy, the installed MXNet, and the libraries of libmxnet.so.
 
-MXNet is not imported. The dynamic linker lists the libraries, like ldd -r: it follows every NEEDED
-entry along its search path, compares versions and symbols, and runs no code of the libraries. In
-the search path, the folders of wheels follow the folders of LD_LIBRARY_PATH, as in
+MXNet is not imported. The dynamic linker lists the libraries, as in ``ldd -r``. It looks up every
+NEEDED entry in its search path, and compares versions and symbols, but does not run code of the
+libraries. In the search path, the folders of wheels follow the folders of LD_LIBRARY_PATH, as in
 `gluonlab.engine.mxnet_and_cuda_libraries`.
 """
 
@@ -58,7 +58,7 @@ def check_python(
 
 
 def check_numpy(installed: Optional[str], version: Version = sys.version_info[:3]) -> Finding:
-    """Check numpy. ``installed`` is its version, or None."""
+    """Check numpy. ``installed`` is its version, or None if numpy is not installed."""
     requirement = "numpy==1.26.4" if version < (3, 13) else "numpy>=2.1,<2.6"
     cure = f"pip install '{'numpy<1.24' if version < (3, 12) else requirement}'"
     if installed is None:
@@ -80,8 +80,8 @@ def check_numpy(installed: Optional[str], version: Version = sys.version_info[:3
 def check_installed_mxnet(installed: Dict[str, str], folder: Optional[Path]) -> Finding:
     """Check the installed MXNet.
 
-    ``installed`` maps all distributions with a module mxnet to their versions. ``folder`` is the
-    folder of the module.
+    ``installed`` maps all distributions that contain a module mxnet to their versions. ``folder``
+    is the folder of this module.
     """
     names = " and ".join(f"{name} {version}" for name, version in installed.items())
     uninstall = f"pip uninstall -y {' '.join(installed)}, then {pip_install_choices()}"
@@ -111,7 +111,7 @@ def check_installed_mxnet(installed: Dict[str, str], folder: Optional[Path]) -> 
 
 
 def installed_mxnets() -> Dict[str, str]:
-    """Return the versions of all distributions with a module mxnet, such as mxnet-cu112.
+    """Return the versions of all distributions that contain a module mxnet, such as mxnet-cu112.
 
     The distributions are recognized by the names of the folders that pip creates. Reading the file
     lists of all distributions would take longer than all other checks.
@@ -144,7 +144,7 @@ def installed_version(distribution: str) -> Optional[str]:
 
 
 def module_folder(name: str, path: Optional[List[str]] = None) -> Optional[Path]:
-    """Return where Python would find a package: its folder, or a module file found earlier."""
+    """Return the folder of a package, or a module file of that name if Python finds it first."""
     for folder in [Path(folder or ".") for folder in (sys.path if path is None else path)]:
         # not Path.is_file, which raises below a folder without permission
         if os.path.isfile(folder / name / "__init__.py"):
@@ -155,7 +155,7 @@ def module_folder(name: str, path: Optional[List[str]] = None) -> Optional[Path]
 
 
 def parse_version(version: str) -> Version:
-    """Return (1, 26, 4) for "1.26.4", without any suffix."""
+    """Return (1, 26, 4) for "1.26.4". Suffixes, such as "rc1", are ignored."""
     leading = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(number) for number in leading[0].split(".")) if leading else ()
 
@@ -217,7 +217,7 @@ def trace_libraries(
 
 @returns_list
 def check_libraries(mxnet_folder: Optional[Path], environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Report where MXNet's libraries come from, and a fault for each missing or unsuitable one."""
+    """Report the origin of MXNet's libraries, and each missing or unsuitable library as a fault."""
     if mxnet_folder is None:
         return
     library = mxnet_folder / "libmxnet.so"
@@ -237,7 +237,7 @@ def check_libraries(mxnet_folder: Optional[Path], environ: Mapping[str, str] = o
 
 
 def _missing_findings(names: Sequence[str], environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield a finding for each of these missing shared libraries, with its cause and its cure."""
+    """Yield a finding for each missing shared library, with the cause and the fix."""
     for name in names:
         complaint = diagnose_linker_error(f"{name} => not found", environ)
         cause = (complaint.cause if complaint else "") or "the dynamic linker cannot find it"
@@ -246,9 +246,9 @@ def _missing_findings(names: Sequence[str], environ: Mapping[str, str]) -> Itera
 
 
 def _mismatch_findings(complaints: List[str], environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield one finding for each library that the linker complains about: its first complaint.
+    """Yield the linker's first complaint about each library.
 
-    An old library may lack hundreds of symbols.
+    Further complaints are omitted, because an old library may lack hundreds of symbols.
     """
     first: Dict[str, Finding] = {}
     # complaints about symbols without versions come last, because they may be harmless

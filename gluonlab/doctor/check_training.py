@@ -35,7 +35,7 @@ def probe_training() -> List[Finding]:
 
 
 def training_findings(outcome: ProcessOutcome) -> List[Finding]:
-    """Report from the child's answers how much parameters differ between all devices and one."""
+    """Report how much parameters differ between training on all devices and on one device."""
     devices = (outcome.first_answer("devices") or {}).get("devices", "")
     on_devices = f" on {devices}" if devices else ""
     error, result = outcome.first_answer("error"), outcome.first_answer("difference")
@@ -57,7 +57,7 @@ def training_findings(outcome: ProcessOutcome) -> List[Finding]:
 
 
 def main() -> None:
-    """Train on all devices and on one; print ``devices``, and ``difference`` or ``error``."""
+    """Train on all devices and on one device. Print the devices, and the difference or an error."""
     try:
         from gluonlab.devices import describe
 
@@ -70,7 +70,10 @@ def main() -> None:
 
 
 def testable_devices() -> List[Any]:
-    """Return the GPUs that MXNet has code for; all GPUs if it has code for none; else two CPU devices."""
+    """Return the GPUs to test, or two CPU devices if the machine has no GPUs.
+
+    GPUs for which MXNet has no code are left out, unless MXNet has no code for any GPU.
+    """
     from gluonlab.devices import devices, gpu_count
 
     usable = [f"gpu:{number}" for number in range(gpu_count()) if not describe_unsupported([number], 0)]
@@ -80,7 +83,8 @@ def testable_devices() -> List[Any]:
 def max_parameter_difference(ctxs: List[Any], store: str = "device") -> float:
     """Train on ``ctxs`` and on one device; return the maximum of ||a - b|| / ||b||.
 
-    a is a parameter after a step on all devices, and b is the same parameter after a step on one.
+    a is a parameter after a step on all devices, and b is the same parameter after a step on one
+    device.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Findings: the lines of the doctor's report, each with status, cause and cure."""
+"""The findings in the doctor's report, each with a status, a cause and a fix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Finding:
     """A line of the report.
 
     Attributes:
-        check: A stable name of the check.
+        check: The name of the check, which is stable across versions.
         status: OK, WARNING (slower than or different from what users expect) or FAULT.
         what: A description of the state.
         cause: The cause of the problem.
@@ -45,7 +45,7 @@ def fault(check: str, what: str, cause: str, cure: str) -> Finding:
 
 
 def returns_list(check: Callable[..., Iterator[Finding]]) -> Callable[..., List[Finding]]:
-    """Decorate a generator function of findings, so that it returns a list."""
+    """Decorate a function that yields findings, so that it returns a list of findings."""
 
     @functools.wraps(check)
     def findings(*arguments: Any, **options: Any) -> List[Finding]:
@@ -80,7 +80,7 @@ def format_count(count: int, noun: str) -> str:
 
 
 def format_findings(findings: Sequence[Finding], seconds: float) -> str:
-    """Return a text with a line for each finding, its cause and cure, and a summary."""
+    """Return text with a line for each finding, its cause and fix, and a summary."""
     width = max((len(finding.check) for finding in findings), default=0)
     lines = []
     for finding in findings:

@@ -1,8 +1,8 @@
-"""Runs the trials of --gpu-self-test: do this machine's GPUs sum and train correctly together?
+"""Runs the trials of --gpu-self-test, which check that the GPUs sum and train correctly together.
 
-All trials run within a time limit. The results are a JSON file and an HTML page.
-The files contain nothing private: no names of hosts, people, folders or processes, no addresses,
-serial numbers or UUIDs.
+All trials run within a time limit. The results are written to a JSON file and an HTML page. The
+files contain nothing private: no names of hosts, people, folders or processes, no addresses, serial
+numbers or UUIDs.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ MACHINE_FIELDS = ("gluonlab", "cpu", "cores", "versions")  # facts that affect m
 class TrialResult(NamedTuple):
     """Result of a trial.
 
-    ``verdicts``: the faults, or one finding with the status OK. ``numbers``: measurements as flat
-    objects, which the page shows as tables.
+    ``verdicts``: the faults, or one finding with the status OK. ``numbers``: measurements, as
+    dictionaries without nested values. The page shows them as tables.
     """
 
     name: str
@@ -58,7 +58,8 @@ class Proof(NamedTuple):
     def create(cls, name: str) -> Proof:
         """Make a Proof that writes NAME.json and NAME.html; check these paths and the GPUs.
 
-        Raises OutputError for files that exist or cannot be written, and DeviceError without GPUs.
+        Raises OutputError if a file exists or cannot be written, and DeviceError if there are no
+        GPUs.
         """
         data, page = Path(f"{name}.json"), Path(f"{name}.html")
         for path in (data, page):
@@ -73,7 +74,7 @@ class Proof(NamedTuple):
     def run_and_write(self, say: Callable[[str], Any]) -> Dict[str, Any]:
         """Run all trials, write the files, and return the JSON object.
 
-        ``say`` prints a line.
+        ``say``: the function that prints a line.
         """
         say(f"\ntesting the GPUs, for at most {TIME_LIMIT_S:g} s")
         bar_format = "testing {desc} {bar} {elapsed}"
@@ -95,7 +96,7 @@ class Proof(NamedTuple):
 
 
 def run_trials(devices: str, on_result: Callable[[TrialResult], None]) -> List[TrialResult]:
-    """Run all trials on ``devices``, as in --devices.
+    """Run all trials on ``devices``, which is written like a value of --devices.
 
     ``on_result`` is called after each trial.
     """
@@ -121,12 +122,12 @@ def trial_verdicts(name: str, outcome: ProcessOutcome) -> List[Finding]:
 
 
 def trial_numbers(name: str, outcome: ProcessOutcome) -> List[Dict[str, Any]]:
-    """Return the measurements of a trial as flat objects."""
+    """Return the measurements of a trial, as dictionaries without nested values."""
     return [answer for key in TRIALS[name].measurement_keys for answer in outcome.all_answers(key)]
 
 
 def _process_faults(outcome: ProcessOutcome) -> List[str]:
-    """Return a list with what the process tried last and why it failed; [] for success."""
+    """Return a list with the process's last attempt and why it failed, or [] after a success."""
     error, attempt = outcome.first_answer("error"), outcome.last_answer("trying")
     reason = join_lines(error["error"]) if error else outcome.failure
     return [f"{attempt['trying'] if attempt else 'its start'}: {reason}"] if reason else []
@@ -152,7 +153,7 @@ def proof_to_dict(machine: Dict[str, Any], results: List[TrialResult]) -> Dict[s
 
 
 def describe_machine(driver: nvml.Driver) -> Dict[str, Any]:
-    """Describe the machine. GPUs have the numbers of NVML and nvidia-smi."""
+    """Describe the machine. GPUs are numbered as in NVML and nvidia-smi."""
     machine = describe_environment()
     gpus = [
         {
@@ -174,7 +175,7 @@ def describe_machine(driver: nvml.Driver) -> Dict[str, Any]:
 
 
 def render_page(proof: Dict[str, Any]) -> str:
-    """Return an HTML page for the object of `proof_to_dict`."""
+    """Return an HTML page for an object that `proof_to_dict` has returned."""
     # base.html comes from gluonlab.report
     templates = template_environment("gluonlab.doctor", "gluonlab.report", trim_blocks=True)
     templates.filters["number"] = format_number

@@ -1,8 +1,8 @@
 """Trials of ``gluonlab doctor --gpu-self-test``, which test the GPUs and the kvstores.
 
-``python -m gluonlab.doctor.trials NAME DEVICES`` runs the trial NAME of TRIALS. It runs in a child
-process, which answers in lines of JSON. If a trial hangs or crashes, the other trials still run,
-and its earlier answers are kept. Only the child process imports MXNet.
+``python -m gluonlab.doctor.trials NAME DEVICES`` runs the trial NAME of TRIALS. Each trial runs in
+a child process, which prints its answers as lines of JSON. If a trial hangs or crashes, its earlier
+answers are kept, and the other trials still run. Only the child process imports MXNet.
 
 The function ``run`` of a Trial runs in the child process and sends answers. In its docstring, "Send
 device" means: send an answer with the key ``device``. The key ``trying`` names the current attempt.
@@ -63,7 +63,7 @@ class Trial(NamedTuple):
 
 
 def first_error_line(error: BaseException) -> str:
-    """Return the first line of an error, without folders of this machine."""
+    """Return the first line of an error, with the folders of this machine removed."""
     words = error_message(error).strip().split("\n")[0].split()
     return " ".join(word.rpartition("/")[2] for word in words)[:MAX_REASON_LENGTH]
 
@@ -111,7 +111,7 @@ def _copy_speed(source: mx.Context, target: mx.Context) -> float:
 
 
 def copy_faults(outcome: ProcessOutcome) -> List[str]:
-    """Return a fault for each GPU that loses data, and each pair whose copies change."""
+    """Return a fault for each GPU that loses data, and for each pair with incorrect copies."""
     failing = [answer["device"] for answer in outcome.all_answers("lost") if answer["lost"]]
     return [f"{device} does not keep the values that are written to it" for device in failing] + [
         f"copies from {answer['source']} to {answer['target']} are wrong: "
@@ -177,8 +177,8 @@ def forward_and_backward(operation: str, inputs: List[Array], ctx: mx.Context) -
 def check_arithmetic(ctxs: List[mx.Context]) -> None:
     """Compare each operation's results on each GPU with those on the CPU and on the first GPU.
 
-    Send ``device``, ``operation``, ``difference``, the relative difference from the CPU, and
-    ``alike``, whether all bits equal those of the first GPU.
+    Send ``device``, ``operation``, ``difference`` (the relative difference from the CPU's result)
+    and ``alike`` (whether the result is bit-identical to the first GPU's).
     """
     from mxnet import cpu
 
@@ -203,7 +203,7 @@ def max_relative_difference(arrays: List[Array], reference: List[Array]) -> floa
 
 
 def arithmetic_faults(outcome: ProcessOutcome) -> List[str]:
-    """Return a fault for each GPU whose numbers differ from the CPU's by more than rounding."""
+    """Return a fault for each GPU whose results differ from the CPU's beyond rounding errors."""
     return [
         f"the result of {answer['operation']} on {answer['device']} is wrong: it differs from the CPU's by "
         f"{answer['difference']:.1e}"
@@ -213,7 +213,7 @@ def arithmetic_faults(outcome: ProcessOutcome) -> List[str]:
 
 
 def arithmetic_summary(outcome: ProcessOutcome) -> str:
-    """Return text with the largest difference, and whether all GPUs give the same bits."""
+    """Return text with the largest difference, and whether all GPUs' results are bit-identical."""
     answers = outcome.all_answers("operation")
     differing = sorted({answer["operation"] for answer in answers if not answer["alike"]})
     bits = f"not bit-identical between GPUs or from run to run: {', '.join(differing)}"
@@ -231,13 +231,14 @@ SHARDED = "sharded-optimizer"
 
 
 def check_stores(ctxs: List[mx.Context]) -> None:
-    """Sum and train with each kvstore, and send one answer for each.
+    """Sum and train with each kvstore, and send one answer for each kvstore.
 
-    Each answer has the name (``store``) and these results, or the error (``refused``):
+    Each answer contains the name (``store``) and these results, or the error (``refused``):
 
-    - ``wrong``: the number of elements of inexact sums
-    - ``unlike``: the number of sums whose bits differ between GPUs or from sum to sum
-    - ``differs``: the relative difference of parameters from training on one GPU
+    - ``wrong``: the number of incorrect elements in the sums
+    - ``unlike``: the number of sums whose bits differ between GPUs or between repetitions
+    - ``differs``: the relative difference between the parameters and those after training on one
+      GPU
     """
     for name in KVSTORES:
         send_answer(trying=f"kvstore {name}")
@@ -250,7 +251,7 @@ def check_stores(ctxs: List[mx.Context]) -> None:
 
 
 def _check_sums(name: str, ctxs: List[mx.Context]) -> Dict[str, int]:
-    """Count ``wrong`` elements in sums, and ``unlike`` sums (bits differ from the first sum's)."""
+    """Count ``wrong`` elements, and ``unlike`` sums, whose bits differ from the first sum."""
     from mxnet import nd
 
     random, store = np.random.RandomState(0), make_kvstore(name, ctxs)
@@ -277,7 +278,7 @@ def _sum_arrays(store: Any, key: int, values: Array, ctxs: List[mx.Context]) -> 
 
 
 def store_faults(outcome: ProcessOutcome) -> List[str]:
-    """Return a fault for each store that fails, sums wrongly or gives different bits."""
+    """Return a fault for each store that fails, sums incorrectly or is not bitwise reproducible."""
     problems = {answer["store"]: _store_problem(answer) for answer in outcome.all_answers("store")}
     return [f"kvstore {name} {problem}" for name, problem in problems.items() if problem]
 
@@ -310,8 +311,8 @@ RUN_TIMEOUT_S = 60.0
 def check_determinism(ctxs: List[mx.Context]) -> None:
     """Train twice with --deterministic and twice without, with the same seed.
 
-    Send ``how`` with either ``alike``, whether both runs end with the same bits, or ``refused``,
-    the error.
+    Send ``how``, and either ``alike`` (whether both runs end with bit-identical parameters) or
+    ``refused`` (the error).
     """
     devices = "gpu:" + ",".join(str(ctx.device_id) for ctx in ctxs)
     for how, options in RUNS.items():
@@ -348,7 +349,7 @@ def determinism_faults(outcome: ProcessOutcome) -> List[str]:
 
 
 def determinism_summary(outcome: ProcessOutcome) -> str:
-    """Return text about whether two runs without --deterministic end with the same bits."""
+    """Describe whether two runs without --deterministic end with bit-identical parameters."""
     alike = {answer["how"]: answer["alike"] for answer in outcome.all_answers("how")}
     without = "the same" if alike["without --deterministic"] else "different"
     return (
@@ -369,8 +370,8 @@ WARMUP_STEPS, STEPS, IMAGES = 3, 4, 2
 def count_operators(ctxs: List[mx.Context]) -> None:
     """Count the operations of a training step with each of COUNTED_STORES.
 
-    Send ``store`` with ``queued``, the operations per step on all devices together, and ``copies``,
-    how many of them are copies.
+    Send ``store``, ``queued`` (the operations per step on all devices together) and ``copies`` (how
+    many of these operations are copies).
     """
     from mxnet import nd
 
@@ -405,7 +406,7 @@ def _profile_operators(step: Callable[[], Any]) -> "Counter[str]":
 
 
 def count_summary(outcome: ProcessOutcome) -> str:
-    """Return text with the numbers of operations and copies of each store."""
+    """Return text with the number of operations, and the number of copies, for each store."""
     counts = "; ".join(
         f"{answer['store']} {answer['queued']:.0f}, {answer['copies']:.0f} of them copies"
         for answer in outcome.all_answers("store")
@@ -425,7 +426,7 @@ MIN_ROUND_S, MAX_TOTAL_S = 0.2, 3.0  # least seconds of a round, most seconds of
 
 
 def measure_speeds(ctxs: List[mx.Context]) -> None:
-    """Measure how fast the GPUs train and sum.
+    """Measure how fast the GPUs train networks and sum arrays.
 
     For each network on 1, 2, 4, ... and all GPUs, send ``network``, ``devices``,
     ``images_per_device`` and ``images_per_s``. For each store and size, send ``store``, ``bytes``
@@ -446,7 +447,7 @@ def measure_speeds(ctxs: List[mx.Context]) -> None:
 
 
 def _find_image_count(network: str, ctxs: List[mx.Context]) -> int:
-    """Double the images per device until a step takes MIN_STEP_S, and return their number."""
+    """Double the number of images per device until a step takes MIN_STEP_S, and return it."""
     images = MIN_IMAGES
     while images < MAX_IMAGES:
         step = training_step(network, ctxs, "device", images)
@@ -465,7 +466,7 @@ def bus_bytes(size: int, world_size: int) -> float:
 def measure_seconds(work: Callable[[], Any]) -> float:
     """Return how many seconds one call of ``work`` takes, as the median of several rounds.
 
-    Each round has enough repetitions to make the wait at its end negligible.
+    Each round has so many repetitions that the wait at the end of the round is negligible.
     """
     _time_repeats(work, 1)
     once = _time_repeats(work, 1)
@@ -475,7 +476,7 @@ def measure_seconds(work: Callable[[], Any]) -> float:
 
 
 def _time_repeats(work: Callable[[], Any], repeats: int) -> float:
-    """Return how many seconds ``repeats`` calls of ``work`` take, with the queued operations."""
+    """Return how many seconds ``repeats`` calls of ``work`` and the queued operations take."""
     from mxnet import nd
 
     nd.waitall()

@@ -24,7 +24,7 @@ CHECK_BATCHES = (1, 2)
 def check_onnx_installed(format: Optional[str]) -> None:
     """Raise ConfigError if ``format`` is ONNX and ONNX's packages cannot be imported.
 
-    The message contains the command that installs them.
+    The message contains the command that installs these packages.
     """
     for name in ONNX_PACKAGES if format == ONNX else ():
         try:
@@ -47,8 +47,9 @@ def check_onnx_export(
 ) -> None:
     """Raise ModelError if the network ``model`` cannot be exported to ONNX.
 
-    Exports the network with random parameters, and compares the scores of the ONNX model with
-    MXNet's. Does nothing for other formats. Does not use MXNet's random numbers.
+    The network is exported with random parameters, and the scores of the ONNX model are compared
+    with MXNet's. If the format is not ONNX, the function does nothing. It does not use MXNet's
+    random numbers.
 
     ``plain``: the network, if it is the user's own and not one of gluonlab's networks. Its
     parameters do not change.
@@ -72,15 +73,16 @@ STATISTICS_IMAGES = 4  # from which the statistics are computed
 def random_parameters(
     graph: mx.sym.Symbol, image_shape: Tuple[int, ...], name: str = "data", seed: int = 0
 ) -> Dict[str, nd.NDArray]:
-    """Draw random parameters for a network, so that its activations are like those after training.
+    """Draw random parameters for which activations are about as large as in a trained network.
 
-    With newly initialized parameters, and running means of 0 and variances of 1, the activations of
-    deep residual networks grow from block to block. Rounding errors grow as much, so the results of
-    two correct libraries differ. Therefore, this function sets the statistics of every BatchNorm to
-    those of its input. Does not use MXNet's random numbers.
+    In a deep residual network with newly initialized parameters and running statistics, the
+    activations grow from block to block. Rounding errors grow by the same factor, so the results of
+    two correct libraries differ. Therefore, this function sets the running statistics of every
+    BatchNorm to the statistics of the layer's input. The function does not use MXNet's random
+    numbers.
 
-    ``image_shape``: (C, H, W). ``name``: the input of ``graph``. Returns float32 arrays on the CPU,
-    by name, for all other arguments and for all states.
+    ``image_shape``: (C, H, W). ``name``: the input of ``graph``. Returns a dictionary from the
+    names of all other arguments, and of all states, to float32 arrays on the CPU.
     """
     random = np.random.RandomState(seed)
     shapes, _, states = graph.infer_shape(**{name: (1, *image_shape)})
@@ -104,7 +106,7 @@ def _random_array(random: Any, name: str, shape: Tuple[int, ...]) -> Any:
 def _set_batch_norm_statistics(
     graph: mx.sym.Symbol, arrays: Dict[str, nd.NDArray], name: str, images: nd.NDArray
 ) -> None:
-    """Set the mean and variance of each BatchNorm to those of its input for these images."""
+    """Set each BatchNorm's mean and variance to the statistics of its input for ``images``."""
     parts = parse_graph(graph)
     nodes = parts["nodes"]
     for node in nodes:

@@ -1,12 +1,12 @@
 """Exports a trained network to files that can be used without gluonlab.
 
-- MXNet files: ``mx.gluon.SymbolBlock.imports``, Module and the C++ interface can read them.
+- MXNet files, which ``mx.gluon.SymbolBlock.imports``, Module and the C++ interface can read.
 - An ONNX file, which can be used without MXNet.
 - model.json, which describes the input and output.
 
-The graph is the original network, without rewrites for devices. Its input is float32 images from 0
-to 1, as Gluon's ``transforms.ToTensor`` returns them. If the data set has a normalization, the
-images must be normalized.
+The graph is the original network, as it was before any rewrites for devices. Its input is a batch
+of float32 images with values from 0 to 1, like the output of Gluon's ``transforms.ToTensor``. If
+the data set has a normalization, these images must also be normalized.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ def write_export(
 ) -> Optional[Agreement]:
     """Write the graph, the parameters and a description of a network to a folder.
 
-    For the format ONNX, also write an ONNX model, after comparing it with MXNet on validation
-    images. An ONNX model from an earlier call is removed.
+    If the format is ONNX, this function also writes an ONNX model, after comparing its scores with
+    MXNet's on validation images. An ONNX model from an earlier call is removed.
 
     Args:
         net: The trained network, which may have been rewritten for devices.
         model: Name of the network.
-        dataset: The data set on which it was trained.
+        dataset: The data set on which the network was trained.
         folder: The folder, which is created if necessary.
         plain: The original network, if it is the user's own and not one of gluonlab's networks.
         format: MXNET or ONNX.
 
     Returns:
-        How well the ONNX model agrees with the network; None without an ONNX model.
+        How well the ONNX model agrees with the network, or None if the format is not ONNX.
 
     Raises:
         OutputError: A file cannot be written.
-        ModelError, RunError: The ONNX model cannot be made, or its scores differ from MXNet's. The
-            other files are written.
+        ModelError, RunError: The ONNX model cannot be created, or its scores differ from MXNet's.
+            The other files are still written.
     """
     plain = get_model(model, len(dataset.classes)) if plain is None else plain
     graph = plain(mx.sym.var(INPUT))
@@ -90,7 +90,7 @@ def _write_onnx(
 ) -> Agreement:
     """Write an ONNX model, and return how closely it agrees with MXNet on validation images.
 
-    Raises RunError, without a file, if the scores differ or cannot be computed.
+    If the scores differ or cannot be computed, raises RunError and writes no file.
     """
     content = to_onnx(graph, arrays, dataset.image_shape, model)
     with raise_output_errors(path), atomic_path(path) as temporary:
@@ -104,9 +104,9 @@ def _write_onnx(
 
 
 def _sample_validation_images(dataset: Dataset) -> Any:
-    """Return evenly spaced validation images as the network gets them, float32 (n, C, H, W).
+    """Return evenly spaced validation images as input for the network: float32, (n, C, H, W).
 
-    A small validation set is repeated.
+    If the validation set is small, images are repeated.
     """
     indices = np.linspace(0, len(dataset.test) - 1, sum(CHECK_BATCHES)).astype("int64")
     pixels, _ = dataset.test.batch(indices)
@@ -115,7 +115,7 @@ def _sample_validation_images(dataset: Dataset) -> Any:
 
 
 def _mean_and_std(dataset: Dataset) -> Any:
-    """Return the mean and standard deviation of each channel; 0 and 1 without normalization."""
+    """Return each channel's mean and standard deviation: 0 and 1 if images are not normalized."""
     channels = dataset.image_shape[0]
     return dataset.normalization or ((0.0,) * channels, (1.0,) * channels)
 
@@ -150,7 +150,7 @@ def _describe_export(model: str, dataset: Dataset) -> Dict[str, Any]:
 
 
 def _describe_onnx(agreement: Agreement) -> Dict[str, Any]:
-    """Return the part of model.json about the ONNX model."""
+    """Return the part of model.json that describes the ONNX model."""
     return {
         "file": ONNX_FILE,
         "opset": OPSET,

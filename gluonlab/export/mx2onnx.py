@@ -4,7 +4,7 @@ MXNet 1.9.1 was written for onnx 1.7 to 1.13. While the exporter runs, this modu
 these problems of the exporter:
 
 - It looks up types in ``onnx.mapping``, which later releases of onnx do not have.
-- It checks its graph by the rules of the newest opset, but writes opset 13.
+- It checks its graph against the rules of the newest opset, but writes opset 13.
 - It converts each weight to a Python list, which takes ten times the memory.
 - For a BatchNorm with ``fix_gamma``, it exports the stored gamma, which MXNet ignores.
 - For a FullyConnected without ``flatten``, it assumes a different default than MXNet.
@@ -41,9 +41,9 @@ _one_at_a_time = threading.Lock()  # the patches affect all threads
 
 
 class UntranslatableError(ValueError):
-    """Operator that MXNet's exporter cannot translate.
+    """Raised for an operator that MXNet's exporter cannot translate.
 
-    ``reason``: a message on one line; empty if the exporter does not know the operator.
+    ``reason``: a one-line message; empty if the exporter does not know the operator.
     """
 
     def __init__(self, operator: str, reason: str = "") -> None:
@@ -57,7 +57,7 @@ def make_onnx_graph(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], shap
     The weights are inputs of the returned graph. Raises UntranslatableError.
 
     ``arrays``: name -> values of all variables except the input. ``shape``: the shape of the input,
-    which is float32. The first axis may be a name instead of a number: then it may have any length.
+    which is float32. If the first axis is a name instead of a number, it may have any length.
     """
     import onnx
     from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph
@@ -71,7 +71,7 @@ def make_onnx_graph(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], shap
 
 @contextmanager
 def _patch_exporter(onnx: Any, exporter: Any) -> Iterator[None]:
-    """In a with block, add to onnx what the exporter needs, and let it use CONVERTERS."""
+    """For a with block, patch onnx for the exporter, and make the exporter use CONVERTERS."""
     original = exporter.convert_layer
 
     def convert(node: Node, **about: Any) -> Any:
@@ -192,10 +192,10 @@ def _convert_embedding(original: Callable[..., Any], node: Node, **options: Any)
 
 
 class _RecurrentKind(NamedTuple):
-    """Translation of a kind of recurrent operator.
+    """Describes how to translate one kind of recurrent operator.
 
-    ``operator``: the ONNX operator. ``order``: for each gate of ONNX, its position in MXNet.
-    ``states``: the number of states. ``settings``: attributes of the ONNX operator.
+    ``operator``: the ONNX operator. ``order``: for each ONNX gate, the position of the same gate in
+    MXNet. ``states``: the number of states. ``settings``: attributes of the ONNX operator.
     """
 
     operator: str
@@ -214,7 +214,7 @@ UNSUPPORTED_SETTINGS = ("projection_size", "use_sequence_length", "lstm_state_cl
 
 
 class _NodeBuilder:
-    """Builds ONNX operators for one MXNet operator. Their names start with the operator's name."""
+    """Builds ONNX operators for one MXNet operator. Their names start with its name."""
 
     def __init__(self, name: str, initializer: List[Any]) -> None:
         self.name, self.nodes, self._initializer = name, [], initializer  # type: str, List[Any], Any
@@ -236,16 +236,16 @@ class _NodeBuilder:
         return name
 
     def add_slice(self, array: str, axis: int, begin: int, end: int) -> str:
-        """Add ``array[begin:end]`` along ``axis``, and return its name.
+        """Add ``array[begin:end]`` along ``axis``, and return the name of this slice.
 
-        An ``end`` of 0 is the end of the array.
+        If ``end`` is 0, the slice extends to the end of the array.
         """
         stop = end or 2**62
         bounds = [self.add_constant(number) for number in (begin, stop, axis)]
         return self.add("Slice", array, *bounds)
 
     def add_reshape(self, array: str, *shape: int) -> str:
-        """Add a reshape; 0 keeps a length, and -1 is inferred."""
+        """Add a reshape. In ``shape``, 0 keeps an axis, and -1 is inferred."""
         return self.add("Reshape", array, self.add_constant(*shape))
 
 
@@ -293,9 +293,10 @@ def _initial_states(builder: _NodeBuilder, data: str, states: List[str], count: 
 def _layer_weights(
     builder: _NodeBuilder, weights: str, kind: _RecurrentKind, layer: int, sizes: Tuple[int, int, int]
 ) -> List[str]:
-    """Slice out a layer's arrays. Return their names: weights for input and for state, and biases.
+    """Slice out a layer's arrays. Return the names of the input weights, state weights and biases.
 
-    The gates are in ONNX order. ``sizes``: layers, directions and H.
+    The gates are in ONNX order. ``sizes``: number of layers, number of directions, and hidden size
+    H.
     """
     layers, directions, hidden_size = sizes
     gates = len(kind.order)

@@ -29,14 +29,14 @@ def to_onnx(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], image_shape:
     named OUTPUT.
 
     Args:
-        graph: The network; INPUT is the variable of the images.
+        graph: The network, whose variable INPUT stands for the images.
         arrays: Name -> values of all other arguments and states.
         image_shape: (C, H, W).
         model: Name of the network in messages.
 
     Raises:
-        ModelError: An operator, which the message names, cannot be translated, or the ONNX model is
-            not valid.
+        ModelError: An operator cannot be translated (the message names the operator), or the ONNX
+            model is not valid.
     """
     import onnx
 
@@ -69,7 +69,7 @@ def to_onnx(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], image_shape:
 
 
 def _resolve_reshape_codes(graph: mx.sym.Symbol, image_shape: Tuple[int, ...]) -> mx.sym.Symbol:
-    """Replace MXNet's special codes in the shapes of Reshape with lengths.
+    """Replace MXNet's special codes in the shapes of Reshape operators by actual lengths.
 
     ShuffleNet uses such codes: for example, -4 splits an axis. The codes are replaced only if the
     first axis of the output is the batch.
@@ -152,10 +152,10 @@ def check_onnx(
     Args:
         file: The ONNX file, or its content.
         graph: The network, as for `to_onnx`.
-        arrays: Its parameters and states, as for `to_onnx`.
-        images: As many images as ``batches`` add up to.
+        arrays: The network's parameters and states, as for `to_onnx`.
+        images: The images. Their number must be the sum of ``batches``.
         batches: Sizes of the batches into which the images are divided.
-        max_difference: The largest difference that is accepted as rounding.
+        max_difference: The largest difference that is accepted as a rounding error.
 
     Raises:
         RunError: onnxruntime cannot run the model, or the scores differ by more than TOLERANCE and
@@ -221,11 +221,11 @@ def compute_outputs(
     """Compute the outputs of ``graph`` for images with MXNet on the CPU, operator by operator.
 
     A gradient is requested for one argument, because MXNet fuses operators for oneDNN in graphs
-    without gradients. Fused graphs of networks such as gluoncv's cifar_resnet20_v2 have wrong
+    without gradients. Fused graphs of networks such as gluoncv's cifar_resnet20_v2 compute wrong
     scores or cannot be bound.
 
-    ``name``: the variable of the images. ``arrays``: name -> values of all other variables; they do
-    not change. ``is_train``: whether to compute as in training.
+    ``name``: the variable of the images. ``arrays``: name -> values of all other variables, which
+    this function does not change. ``is_train``: whether to compute as in training.
     """
     plain = convert_odd_concatenations(graph, {name: images.shape})
     arguments = {variable: arrays[variable] for variable in plain.list_arguments() if variable != name}

@@ -51,7 +51,7 @@ TYPES = dict(enumerate(("float32", "float64", "float16", "uint8", "int32", "int8
 def save_arrays(path: Path, arrays: Mapping[str, nd.NDArray], remedy: str = DEFAULT_REMEDY) -> None:
     """Write named arrays from any device to a file that ``mx.nd.load`` can read.
 
-    Raises OutputError with ``remedy``, and keeps an old file, if writing fails.
+    If writing fails, raises OutputError with ``remedy``, and keeps any existing file.
     """
     with raise_output_errors(path, remedy), atomic_path(path) as temporary, temporary.open("wb") as file:
         write_arrays(file, arrays)
@@ -83,7 +83,7 @@ class Header(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes that the elements after the header take."""
+        """The number of bytes that the elements after the header occupy."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
@@ -183,7 +183,7 @@ def _read_names(file: IO[bytes], size: int, count: int) -> Iterator[str]:
 
 
 def _unpack(file: IO[bytes], form: str) -> "Tuple[Any, ...]":
-    """Read and unpack values in the format ``form`` of ``struct``."""
+    """Read values, and unpack them with the ``struct`` format ``form``."""
     content = file.read(struct.calcsize(form))
     if len(content) < struct.calcsize(form):
         raise ValueError("cut off")

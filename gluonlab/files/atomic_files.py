@@ -71,7 +71,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
     ``path`` must not exist. The folder is synced to disk, but the with block must sync the files in
     the folder. Temporary folders that killed processes left for the same ``path`` are removed.
-    Running processes hold locks on their folders. On a disk without locks, nothing is removed.
+    Running processes lock their folders, so these folders are kept. On a disk without locks,
+    nothing is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_stale_temporaries([path.parent], [path.name])
@@ -212,7 +213,7 @@ def temporary_folder(kind: str) -> Iterator[Path]:
 
 
 def _remove_stale_folders(parent: Path, prefix: str) -> None:
-    """Remove the temporary folders with this prefix that killed processes of this user left."""
+    """Remove this user's temporary folders with this prefix that killed processes left."""
     with suppress(OSError):
         for entry in list(parent.iterdir()):
             if re.fullmatch(re.escape(prefix) + "[a-z0-9_]{8}", entry.name) and _is_private(entry):
@@ -243,9 +244,10 @@ def remove_empty_folders(folders: Sequence[Path]) -> None:
 
 @contextmanager
 def create_writable_folder(path: Path, remedy: str = DEFAULT_REMEDY) -> Iterator[None]:
-    """Make ``path`` a folder to which files can be written.
+    """Create the folder ``path`` if necessary, and check that files can be written to it.
 
-    New folders are removed if the with block raises. Raises OutputError if no file can be written.
+    New folders are removed if the with block raises an exception. Raises OutputError if no file can
+    be written.
     """
     new_folders = folders_to_create(path)
     try:
@@ -279,7 +281,7 @@ def raise_output_errors(path: Path, remedy: str = DEFAULT_REMEDY) -> Iterator[No
 def check_path_name(option: str, path: Path) -> None:
     """Raise OutputError for an invalid path, such as one that contains NUL or is too long.
 
-    ``option``: the command's option that gives the path, such as ``--out``, for the error message.
+    ``option``: the option that sets the path, such as ``--out``, for the error message.
     """
     with _raise_option_errors(option, path):
         try:
@@ -377,7 +379,7 @@ def _raise_option_errors(option: str, path: Path) -> Iterator[None]:
 
 
 def is_sagemaker_marker(name: str) -> bool:
-    """Return whether SageMaker creates files with this name beside files that it copies to S3."""
+    """Return whether SageMaker creates files with this name next to files that it copies to S3."""
     return name.endswith(SAGEMAKER_MARKERS)
 
 

@@ -1,1 +1,1 @@
-"""The host, as seen by Linux: cores, memory, signals, child processes and launchers."""
+"""The host: its cores and memory, signals, child processes and launchers."""

@@ -42,8 +42,8 @@ def prepare_program_process() -> None:
 def prepare_command_process() -> None:
     """Make this new process die with its parent. Called just before it runs a gluonlab command.
 
-    SIGINT is blocked until `gluonlab.host.startup_errors` can handle it, because Python would print
-    a traceback.
+    SIGINT is blocked until `gluonlab.host.startup_errors` can handle it, because otherwise Python
+    would print a traceback.
     """
     die_with_parent()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

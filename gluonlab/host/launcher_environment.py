@@ -4,7 +4,7 @@
 process's rank, and `gluonlab.engine.local_processes` counts the processes on this host.
 
 Several launchers may match, because an inner launcher passes on the variables of an outer launcher.
-The inner launcher has started this process, so inner launchers precede outer ones in the table:
+The inner launcher started this process, so inner launchers precede outer ones in the table:
 
 - horovodrun and torchrun run inside srun or mpirun.
 - mpirun starts its daemons with srun or blaunch.
@@ -38,7 +38,7 @@ class Launcher(NamedTuple):
         port: variable with rank 0's port
         job: variables that are the same in all processes in a group, and differ between groups
         first: number of the lowest rank
-        mark: variable that identifies this launcher's processes; if empty, ``rank`` does
+        mark: variable that identifies this launcher's processes; if empty, ``rank`` identifies them
     """
 
     name: str
@@ -205,7 +205,8 @@ def parse_slurm_counts(text: str) -> List[int]:
 def read_lsf_hosts(environ: Mapping[str, str]) -> Tuple[str, List[HostSlots]]:
     """Return the name of LSF's variable that lists the job's hosts, and the hosts with their slots.
 
-    A host may appear several times, in LSF's order. Returns ("", []) if no variable is set. Source:
+    The hosts are in LSF's order, and a host may appear several times. Returns ("", []) if no
+    variable is set. Source:
     https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=variables-environment-set-job-execution
     """
     if environ.get("LSB_MCPU_HOSTS"):
@@ -233,7 +234,7 @@ def read_lsf_hosts(environ: Mapping[str, str]) -> Tuple[str, List[HostSlots]]:
 def lsf_local_rank_and_size(task: int, hosts: List[HostSlots]) -> Tuple[int, int]:
     """Return the local rank and local size of task number ``task``, counted from 0.
 
-    blaunch starts one task in each slot, host by host. Raises IndexError if there are not that many
+    blaunch starts one task in each slot, host by host. Raises IndexError if there are too few
     slots.
     """
     slots_before = {host: 0 for host, _ in hosts}
@@ -328,7 +329,7 @@ def instance_has_gpus(instance: str) -> bool:
 def instance_has_local_disk(instance: str) -> bool:
     """Check if a machine type has a local NVMe disk. A training job can use the entire disk.
 
-    AWS creates no volume for such machines, so it ignores a given volume size and rejects an
+    AWS creates no volume for such machines, so it ignores a requested volume size and rejects an
     encryption key for a volume.
     """
     return bool(DISK_INSTANCE_PATTERN.match(instance)) and not DISKLESS_INSTANCE_PATTERN.match(instance)

@@ -3,9 +3,9 @@
 If Python raises an exception, `explain_exhausted_resource` returns the error to print.
 
 If C++ runs out of memory, Python cannot print anything, because SIGABRT or SIGSEGV ends the
-process. This can happen in MXNet's threads, whose exceptions nobody catches, and in code that
+process. This can happen in MXNet's threads, whose exceptions are not caught, and in code that
 oneDNN compiles. A signal handler in Python would need memory, and a lock that another thread may
-hold. So `prepare_last_line` stores the line in advance, and C library functions alone print it::
+hold. So `prepare_last_line` stores the line in advance, and only C library functions print it::
 
     SIGSEGV -> abort()        raises SIGABRT
     SIGABRT -> quick_exit(6)  calls its registered functions, and exits with status 6
@@ -77,7 +77,7 @@ def _describe_descriptor_limit() -> str:
 
 
 def _describe_memory_limit(text: str) -> str:
-    """Return text about which memory is exhausted. ``text``: the error message."""
+    """Return text that explains which memory is exhausted. ``text``: the error message."""
     if any(word in text.lower() for word in GPU_WORDS):
         return "the memory of a GPU is full"
     limit = memory_limit()
@@ -155,8 +155,8 @@ def install_last_line_handlers() -> None:
 def limit_import_time() -> Iterator[None]:
     """Abort the process if the with block, which loads MXNet, takes more than MAX_IMPORT_CPU_S.
 
-    Without memory, OpenBLAS would retry forever. The limit only applies if `prepare_last_line` has
-    stored the line.
+    Otherwise OpenBLAS would retry forever if memory is exhausted. The limit only applies if
+    `prepare_last_line` has stored the line.
     """
     sets_timer = is_last_line_ready() and signal.getsignal(signal.SIGPROF) == signal.SIG_DFL
     if sets_timer:

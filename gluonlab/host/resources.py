@@ -16,7 +16,7 @@ PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def control_groups(controller: str, proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Tuple[int, Path]]:
-    """Yield (version, folder) for every control group of this process, for versions 2 and 1.
+    """Yield (version, folder) for every control group of this process, of versions 2 and 1.
 
     A process belongs to a group and to all groups above it. In a container, the process's own group
     is the root. Some of the folders may not exist.
@@ -56,7 +56,7 @@ def read_kernel_file(file: Path) -> str:
 def available_cores() -> int:
     """Return the number of physical cores that this process may use.
 
-    Both the process's affinity and the limit of its container, job or service apply.
+    The number is limited by the process's affinity, and by its container, job or service.
     """
     physical, limit = len(_physical_cores(os.sched_getaffinity(0))), core_limit()
     return max(1, physical if limit is None else min(physical, limit))
@@ -160,8 +160,8 @@ MACHINE_MEMORY, CONTAINER_MEMORY = "the machine", "this container or job"
 def release_free_memory() -> None:
     """Free unreachable reference cycles, such as a run's graphs, and return memory to the system.
 
-    glibc keeps freed memory in fragments, which grow with each training run. Without glibc, only
-    the cycles are freed. The call takes a few tens of milliseconds.
+    glibc keeps freed memory in fragments, which grow with each training run. If the C library is
+    not glibc, only the cycles are freed. The call takes a few tens of milliseconds.
     """
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -175,7 +175,7 @@ class AvailableMemory(NamedTuple):
     Args:
         total: memory of the machine, or the limit of the container or job if the limit is lower
         free: memory that new data can use without swapping
-        where: MACHINE_MEMORY or CONTAINER_MEMORY, whichever sets ``total``
+        where: MACHINE_MEMORY or CONTAINER_MEMORY, depending on which of them ``total`` describes
     """
 
     total: int
@@ -243,8 +243,8 @@ _MALLOPT = {MMAP_THRESHOLD: -3, TRIM_THRESHOLD: -1}  # parameters of mallopt in 
 def keep_freed_memory(most: int = 2**31 - 1) -> None:
     """Make glibc keep up to ``most`` bytes of freed memory for later allocations.
 
-    Variables that the user has set keep their effect. C libraries other than glibc are not
-    affected.
+    Environment variables that the user has set take precedence. C libraries other than glibc are
+    not affected.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -254,5 +254,5 @@ def keep_freed_memory(most: int = 2**31 - 1) -> None:
 
 
 def keep_freed_variables(most: int) -> "dict[str, str]":
-    """Return environment variables with the effect of `keep_freed_memory` on a new process."""
+    """Return environment variables that have `keep_freed_memory`'s effect in a new process."""
     return {MMAP_THRESHOLD: str(MAX_KEPT_BLOCK_BYTES), TRIM_THRESHOLD: str(most)}

@@ -56,7 +56,7 @@ def signal_for_exception(interrupt: Type[BaseException]) -> signal.Signals:
 def exit_on_signals() -> Iterator[None]:
     """Make signals in the with block end the process immediately, even while C code is waiting.
 
-    Python's handlers do not run, so use this only if no work has been started that must be
+    Python's handlers do not run, so use this context manager only before starting work that must be
     completed. Ignored signals stay ignored. Outside the main thread, the block has no effect.
     """
     handlers: Dict[int, Any] = {}
@@ -134,14 +134,15 @@ class StopRequest:
     """Context manager that records signals instead of interrupting its block.
 
     - ``number`` is the first signal in EXCEPTION_BY_SIGNAL that has arrived, or None if none has.
-    - The block calls `raise_if_requested` at points where it can end.
+    - The block calls `raise_if_requested` at points where it can stop.
     - The first Ctrl-C after the recorded signal raises KeyboardInterrupt immediately. Further
       signals have no effect.
     - After the block, the signal is delivered to the previous handler.
     - Ignored signals stay ignored. Outside the main thread the block has no effect.
 
     Args:
-        describe_files: see `exit_if_stuck`; only for blocks that call MXNet, which may hang
+        describe_files: as in `exit_if_stuck`; pass this argument only for blocks that call MXNet,
+            which may hang
     """
 
     def __init__(self, describe_files: Optional[Callable[[], str]] = None) -> None:
@@ -170,7 +171,7 @@ class StopRequest:
             raise KeyboardInterrupt
 
     def set_signal(self, number: int) -> None:
-        """Set the recorded signal, such as one that another process of the group has received."""
+        """Set the recorded signal, for example to a signal that another process has received."""
         self.number = number
 
     def call_on_signals(self, on_signal: Callable[[int], Any], loop: asyncio.AbstractEventLoop) -> None:
@@ -229,10 +230,11 @@ def exit_if_stuck(describe_files: TextFunction = str, until_exit: bool = False) 
     thread.
 
     Args:
-        describe_files: returns text about the files that remain, which is printed when the process
-            is ended. If blocks are nested, only the innermost block's text is printed.
-        until_exit: whether to continue after the block until Python has exited, because MXNet may
-            also hang at exit
+        describe_files: function that returns text about the files that remain. The text is printed
+            when the process is ended. If blocks are nested, only the innermost block's text is
+            printed.
+        until_exit: whether to keep watching after the block until Python has exited, because MXNet
+            may also hang at exit
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -258,7 +260,7 @@ def exit_if_stuck(describe_files: TextFunction = str, until_exit: bool = False) 
 
 
 def note_handler_call() -> None:
-    """Record that a handler runs, so the main thread is not stuck.
+    """Record that a handler runs, which means that the main thread is not stuck.
 
     Each handler must call this function.
     """
@@ -304,7 +306,7 @@ class _SignalWatcher:
             os.close(end)
 
     def _run(self) -> None:
-        """Handle signals from the pipe until FINISHED. At the time ``_due``, report or exit."""
+        """Handle signals from the pipe until FINISHED arrives. Report or exit at time ``_due``."""
         while True:
             timeout = None if self._due is None else max(self._due - time.monotonic(), 0)
             if not select.select([self._reads], [], [], timeout)[0]:
@@ -383,8 +385,8 @@ OPENBLAS_TIMEOUT, OPENBLAS_SPIN = "OPENBLAS_THREAD_TIMEOUT", "20"
 def _shorten_openblas_spin() -> Iterator[None]:
     """Make idle OpenBLAS threads sleep sooner. Import numpy inside the with block.
 
-    OpenBLAS reads the variable when OpenBLAS is loaded. A value set by the user is kept. Child
-    processes do not inherit the variable.
+    OpenBLAS reads the environment variable OPENBLAS_THREAD_TIMEOUT when it is loaded. A value set
+    by the user is kept. Child processes do not inherit the variable.
     """
     if OPENBLAS_TIMEOUT in os.environ:
         yield
@@ -397,10 +399,10 @@ def _shorten_openblas_spin() -> Iterator[None]:
 
 
 class _DelayingFinder:
-    """Finder for modules in EXTENSION_PACKAGES, which delays signals while loading them."""
+    """Finds modules in EXTENSION_PACKAGES, and delays signals while these modules are loaded."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> "importlib.machinery.ModuleSpec | None":
-        """Find a module in EXTENSION_PACKAGES, with a loader that delays signals.
+        """Return the spec of a module in EXTENSION_PACKAGES, with a loader that delays signals.
 
         Return None for other modules.
         """

@@ -1,5 +1,7 @@
 """Prints one line, not a traceback, for Ctrl-C and hidden modules while a command is starting.
 
+This module handles two cases:
+
 - Ctrl-C before the command has installed its own handlers.
 - A user's file that hides a module. ``gluonlab run`` searches the current folder first, so a file
   ``random.py`` or ``mxnet.py`` there is imported instead of the real module.
@@ -49,12 +51,12 @@ def _exit_on_interrupt(number: int, frame: object) -> None:
 
 
 def exit_immediately(number: int, frame: object) -> None:
-    """Exit immediately with status 128 + ``number``. For code that has no open files."""
+    """Exit immediately with status 128 + ``number``. Use this only if no files are open."""
     os._exit(128 + number)
 
 
 def is_command_starting() -> bool:
-    """Check if a command is still starting, with the handler of `install_start_handlers`."""
+    """Check if a command is still starting: SIGINT has the handler of `install_start_handlers`."""
     return _signal.getsignal(_signal.SIGINT) is _exit_on_interrupt
 
 
@@ -69,7 +71,8 @@ def explain_hidden_module(error: BaseException | None) -> str | None:
 def _find_hiding_file(error: BaseException | None) -> str | None:
     """Return a message if ``error`` was caused by a file that hides a module; else None.
 
-    An error or one of its causes was raised in the hiding file, or names the hidden module.
+    A file is found if the error or one of its causes was raised in this file, or if the message
+    names the hidden module.
     """
     seen: list[BaseException] = []
     while error is not None and error not in seen:
@@ -97,7 +100,7 @@ def hidden_module_message(name: str, file: str) -> str:
 
 
 def hides_module(name: str, file: str) -> bool:
-    """Check if ``file`` hides module ``name``, being in the folder that Python searches first."""
+    """Check if ``file`` is in the folder that Python searches first, and hides module ``name``."""
     folder, _ = _import_location(file)
     start = os.path.abspath(sys.path[0] if sys.path else "")
     if not file or folder not in (start, os.path.abspath("")):
@@ -110,7 +113,7 @@ def hides_module(name: str, file: str) -> bool:
 def _import_location(file: str) -> tuple[str, str]:
     """Return the folder in which Python found a module, and the module's file or folder name.
 
-    A package is a folder. Its ``file`` ends with ``__init__.py``.
+    A package is a folder. The ``file`` of a package ends with ``__init__.py``.
     """
     folder, file_name = os.path.split(os.path.abspath(file))
     return os.path.split(folder) if file_name == "__init__.py" else (folder, file_name)

@@ -1,1 +1,1 @@
-"""Predictions by the network of a finished run: python -m gluonlab.predict."""
+"""Predicts the classes of images with the network of a finished run (`gluonlab.predict`)."""

@@ -1,7 +1,7 @@
-"""Finds the image files to classify, and makes a split of them that a loader can read.
+"""Finds the image files to classify, and makes a data set split that a loader can read.
 
-The images are files, folders or standard input. This module does not import MXNet, so that errors
-in the input are reported before MXNet is loaded.
+The images come from files, folders or standard input. This module does not import MXNet, so that
+errors in the input are reported before MXNet is loaded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GRAY_WEIGHTS = (19595, 38470, 7471)
 
 
 class Picture(NamedTuple):
-    """Image file: the name that the user gave, and the path from which it is read."""
+    """An image file: the name that the user passed, and the path from which the file is read."""
 
     name: str
     path: str
@@ -44,8 +44,8 @@ class Picture(NamedTuple):
 def find_pictures(names: Sequence[str]) -> List[Picture]:
     """Return the image files in ``names``: files, folders, or - for standard input.
 
-    Folders are searched with their subfolders, in sorted order. Only files with an image suffix
-    count. Hidden files and links to folders are skipped. Raises DataError for a missing file, a
+    Folders are searched with their subfolders, in sorted order. Only files with an image suffix are
+    included. Hidden files and links to folders are skipped. Raises DataError for a missing file, a
     file that is not regular, and a folder without images.
     """
     pictures: List[Picture] = []
@@ -79,7 +79,7 @@ def _check_file(name: str) -> None:
 
 
 def _find_in_folder(folder: str) -> List[Picture]:
-    """Return the image files in a folder and its subfolders. Raises DataError if there are none."""
+    """Return the image files in a folder and its subfolders. Raises DataError if it has none."""
 
     def raise_error(error: OSError) -> None:
         raise error
@@ -97,7 +97,7 @@ def _find_in_folder(folder: str) -> List[Picture]:
 
 
 def _save_standard_input() -> str:
-    """Copy standard input to an anonymous file; return a path to it, valid in this process."""
+    """Copy standard input to an anonymous file; return a path that is valid in this process."""
     if sys.stdin is None or sys.stdin.isatty():
         raise DataError("- reads an image from standard input: use ... - < picture.png")
     content = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
@@ -122,7 +122,7 @@ def name_pictures_in_errors(pictures: Sequence[Picture]) -> Iterator[None]:
 
 
 def _replace_paths(message: str, pictures: Sequence[Picture]) -> str:
-    """Return ``message`` with a name in place of the path of standard input's copy."""
+    """Replace the path of standard input's copy in ``message`` with STDIN_NAME."""
     for picture in pictures:
         if picture.name == STDIN:
             message = message.replace(picture.path, STDIN_NAME)
@@ -130,7 +130,7 @@ def _replace_paths(message: str, pictures: Sequence[Picture]) -> str:
 
 
 class GraySplit:
-    """Split of image files that are converted to one gray channel, as Pillow converts them."""
+    """Data set split of image files. Images are converted to one gray channel, as in Pillow."""
 
     def __init__(self, split: FileSplit) -> None:
         self.split = split
@@ -177,20 +177,21 @@ def make_picture_split(
     skip_bad: bool = False,
     resizer: Optional[str] = None,
 ) -> "Tuple[FileSplit | GraySplit, List[Picture], List[str]]":
-    """Make a split of image files, which are decoded to ``shape``, (channels, height, width).
+    """Make a data set split of image files, which are decoded to ``shape``.
 
     Args:
         pictures: The image files.
-        shape: Shape of the network's images: one or three channels, and equal height and width.
+        shape: Shape of the network's images, (channels, height, width): one or three channels, and
+            equal height and width.
         decoders: Number of decoder processes.
         skip_bad: Whether to decode all files first, and leave out those that cannot be decoded.
-        resizer: The library that resizes, see `DecoderPool`.
+        resizer: The library that resizes the images (see `DecoderPool`).
 
     Returns:
         The split, its image files, and an error message for each file that was left out.
 
     Raises:
-        DataError: Image files cannot have this shape, or all of them are left out.
+        DataError: Image files cannot be decoded to this shape, or all of them are left out.
     """
     channels, height, width = shape
     if channels not in (1, 3) or height != width:

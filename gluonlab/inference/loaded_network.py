@@ -60,7 +60,7 @@ class LoadedRun:
         folder: Folder of the run.
         model: Name of the network.
         classes: Class names, in the order of the scores.
-        image_shape: Shape of its input images: (channels, height, width).
+        image_shape: Shape of the network's input images: (channels, height, width).
     """
 
     def __init__(
@@ -83,14 +83,15 @@ class LoadedRun:
         """Predict the classes of images, with probabilities.
 
         Args:
-            images: An image file, a folder, or a list of files and folders. Files are resized to
-                squares as in training. Or a NumPy or MXNet array (n, C, H, W) or, for gray images,
-                (n, H, W). The array contains bytes, or floats as the network gets them.
+            images: An image file, a folder, a list of files and folders, or an array. Files are
+                resized to squares as in training. An array is a NumPy or MXNet array of shape (n,
+                C, H, W) or, for gray images, (n, H, W). It contains bytes, or floats, which are not
+                scaled.
             on_batch: Called with each `PredictedBatch`.
 
         Returns:
             The predictions, in the order of the images. If ``skip_bad`` leaves out files, a warning
-            contains their number.
+            shows how many.
 
         Raises:
             DataError: There are no images, or an input is not an image that the network accepts.
@@ -149,20 +150,21 @@ class LoadedRun:
         return Mistakes(data.name, len(data.test), mistakes)
 
     def frame(self, of: str = EPOCHS) -> "DataFrame":
-        """Return the epochs or steps of the run as a pandas frame, see `gluonlab.frame`.
+        """Return the epochs or steps of the run as a pandas data frame (see `gluonlab.frame`).
 
         Args:
             of: ``epochs`` or ``steps``.
 
         Returns:
-            A frame with one row per epoch or step.
+            A data frame with one row per epoch or step.
         """
         return run_frame(self.folder, of)
 
     def _predict_batches(self, split: Split, names: Sequence[str]) -> Iterator[PredictedBatch]:
-        """Yield the predictions for the images of a split, in order, in batches.
+        """Yield the predictions for the images of a split, batch by batch.
 
-        ``names``: a name for each image. Several batches are queued before the first is read.
+        ``names``: a name for each image. Several batches are queued before the scores of the first
+        batch are read.
         """
         images = dataclasses.replace(self._plan.dataset, test=split)
         plan = dataclasses.replace(self._plan, dataset=images)
@@ -185,7 +187,7 @@ class LoadedRun:
     def _gather_predictions(
         self, names: Sequence[str], gathered: GatheredScores, parts: List[DeviceScores], pixels: Any, true_labels: Any
     ) -> PredictedBatch:
-        """Wait for the scores of a batch, and return it with its predictions.
+        """Wait for the scores of a batch, and return the batch with its predictions.
 
         ``parts``: the scores and labels of each device. Raises RunError for scores without a best
         class, such as NaN.
@@ -200,7 +202,7 @@ class LoadedRun:
         return PredictedBatch(Predictions(self.classes, tuple(names), scores), pixels, true_labels)
 
     def _split_from_array(self, images: Any) -> ArraySplit:
-        """Make a split from an array of images. Raises DataError if the shape is not the run's."""
+        """Make a split from an array of images. Raises DataError if its shape is not the run's."""
         shape = images.shape
         if images.ndim == 3 and shape[1:] == self.image_shape[1:] and self.image_shape[0] == 1:
             images = images[:, np.newaxis]
@@ -241,7 +243,8 @@ def load_run(path: "str | os.PathLike[str]", *, net: Any = None, data: Any = Non
         The model, ready for predictions.
 
     Raises:
-        ConfigError: The directory is not a finished run, or a setting does not affect predictions.
+        ConfigError: The directory does not contain a finished run, or a setting does not affect
+            predictions.
         ModelError: The parameters do not match the model.
         RunError: The parameters are not finite.
     """
@@ -351,7 +354,7 @@ def _list_images(images: Any) -> "List[Any] | NDArray[Any]":
 
 
 def _resolve_pictures(inputs: Sequence[Any]) -> List[Picture]:
-    """Return the image files of paths and folders. A list of `Picture` is returned as it is."""
+    """Return the image files of paths and folders. A list of `Picture` is returned unchanged."""
     if inputs and all(isinstance(item, Picture) for item in inputs):
         return list(inputs)
     return find_pictures(list(map(_check_path, inputs)))

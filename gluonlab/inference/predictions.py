@@ -64,7 +64,7 @@ class Predictions:
 
     @property
     def labels(self) -> "Numbers":
-        """Index of the best class of each image, (n,). If scores are equal, the first class."""
+        """Index of the best class of each image, (n,). The first class wins if scores are equal."""
         return np.asarray(self.scores.argmax(axis=1))
 
     @property
@@ -76,13 +76,14 @@ class Predictions:
         """Return the best classes of each image, the best first.
 
         Args:
-            count: Number of classes per image, from 1 up; all classes if there are fewer.
+            count: Number of classes per image, at least 1. If there are fewer classes, all are
+                returned.
 
         Returns:
-            A list of classes and probabilities per image.
+            For each image, a list of classes with their probabilities.
 
         Raises:
-            DataError: ``count`` is not a whole number from 1 up.
+            DataError: ``count`` is not a positive whole number.
         """
         if not is_positive_integer(count):
             raise DataError(f"top({count!r}): use a whole number of classes, at least 1")
@@ -109,9 +110,9 @@ class PredictedBatch(NamedTuple):
 class Mistake(NamedTuple):
     """A validation image that the network misclassifies.
 
-    ``number``: the image's position among the validation images. ``file``: its path, or None if it is not
-    read from a file. ``true`` and ``predicted``: class names. ``probability``: the predicted
-    probability of ``predicted``. ``pixels`` (C, H, W): from 0 to 255.
+    ``number``: the image's position among the validation images. ``file``: its path, or None if it
+    is not read from a file. ``true`` and ``predicted``: class names. ``probability``: the predicted
+    probability of ``predicted``. ``pixels`` (C, H, W): the pixel values, from 0 to 255.
     """
 
     number: int
@@ -155,9 +156,9 @@ class Tile(NamedTuple):
 
 
 def write_sheet(option: str, path: Path, title: str, tiles: Sequence[Tile], replace: bool = False) -> None:
-    """Write a contact sheet of the first MAX_PICTURES tiles to a new PNG. Raises OutputError.
+    """Write a contact sheet of the first MAX_PICTURES tiles to a PNG file. Raises OutputError.
 
-    ``option``: the option that named the file, for messages. ``replace``: whether to overwrite an
+    ``option``: the option that sets the path, for messages. ``replace``: whether to overwrite an
     earlier contact sheet.
     """
     metadata = PngInfo()
@@ -235,7 +236,7 @@ def _prediction_rows(predictions: Predictions, count: int) -> List[Tuple[str, st
 
 
 def predictions_as_text(predictions: Predictions, count: int) -> str:
-    """Format a table of the best classes, one per row; an image's first row has its name."""
+    """Format a table of the best classes, one per row. The name is in an image's first row."""
     rows = _prediction_rows(predictions, count)
     per_image = min(count, len(predictions.classes))
     return _format_table(
@@ -268,7 +269,7 @@ def mistakes_as_text(mistakes: Mistakes) -> str:
 
 
 def mistakes_summary(mistakes: Mistakes) -> str:
-    """Return ``12 of 360 validation images of digits wrong, accuracy 0.9667``."""
+    """Return text such as ``12 of 360 validation images of digits wrong, accuracy 0.9667``."""
     count, name = (f"{len(mistakes.wrong):,} of {mistakes.images:,}", escape_unprintable(mistakes.dataset))
     return f"{count} validation images misclassified by {name}, accuracy {mistakes.accuracy:.4f}"
 
@@ -290,12 +291,12 @@ def mistakes_as_json(mistakes: Mistakes) -> Dict[str, Any]:
 
 
 def mistake_name(mistake: Mistake) -> str:
-    """Return the path of a validation image or, if it has no file, a name with its number, from 0."""
+    """Return a validation image's path or, if it has none, text such as ``validation image 0``."""
     return mistake.file or f"validation image {mistake.number}"
 
 
 def prediction_tile(name: str, best: ClassProbability, pixels: Any) -> Tile:
-    """Return the tile of a picture, with its best class, the probability and its name."""
+    """Return the tile of a picture with its name, its best class and the probability."""
     probability = f"{best.probability:.1%}"
     return Tile(pixels, [(best.name, BLACK), (probability, BLACK), (Path(name).name or name, GRAY)])
 
@@ -326,7 +327,7 @@ def _format_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _shorten_cell(cell: str) -> str:
-    """Shorten a text to its end if it is too wide; the end of a path is the file's name."""
+    """If a text is too wide, keep only the end, because a path ends with the file's name."""
     return cell if len(cell) <= MAX_CELL_WIDTH else f"…{cell[1 - MAX_CELL_WIDTH :]}"
 
 

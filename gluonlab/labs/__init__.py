@@ -1,4 +1,4 @@
-"""Copy the labs' notebooks to a folder of the user.
+"""Copies the labs' notebooks to a folder that the user chooses.
 
 In a checkout the notebooks are in ``labs/``. In an installed wheel they are in the folder of this
 package, to which setup.py copies them.
@@ -18,7 +18,7 @@ OTHER_FOLDER_HINT = "choose another folder"
 
 
 class CopiedFiles(NamedTuple):
-    """The result of `copy_labs`, as paths relative to the folder of the copies.
+    """The result of `copy_labs`. Paths are relative to the folder of the copies.
 
     ``new``: files that were copied. ``kept``: existing files that differ from the labs' files.
     """
@@ -64,7 +64,7 @@ def copy_labs(language: str, to: Path) -> CopiedFiles:
 
 
 def _copy(path: Path, to: Path, name: Path, copied: CopiedFiles) -> None:
-    """Copy ``path`` to ``to`` unless it exists; record ``name`` as new, or as kept if it differs."""
+    """Copy ``path`` to ``to`` unless ``to`` exists. Record new files, and old files that differ."""
     with raise_output_errors(to, OTHER_FOLDER_HINT):
         content = path.read_bytes()
         if not (to.is_symlink() or to.exists()):

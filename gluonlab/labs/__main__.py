@@ -1,4 +1,4 @@
-"""gluonlab labs DIR: copies the labs' notebooks into DIR."""
+"""Implements ``gluonlab labs DIR``, which copies the labs' notebooks into DIR."""
 
 from __future__ import annotations
 

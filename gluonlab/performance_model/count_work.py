@@ -1,6 +1,6 @@
 """Counts the operations and memory traffic of a network, from its graph and inferred shapes.
 
-Nothing is computed. The result is a `gluonlab.performance_model.roofline.Work`.
+The network is not run. The result is a `gluonlab.performance_model.roofline.Work`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _needs_gradient(nodes: Sequence[Node], trained: Set[int]) -> List[bool]:
 def _gradient_sums(
     node_number: int, uses: "Counter[Tuple[int, ...]]", shapes: Dict[Tuple[int, int], Shape], needed: bool
 ) -> List[Operator]:
-    """Return the additions of gradients in backward, for outputs that are used several times.
+    """Return operators that add the gradients of outputs that are used several times.
 
     ``uses``: number of uses of each (node, output). ``shapes``: shape of each (node, output).
     ``needed``: whether backward computes a gradient of the node's outputs.

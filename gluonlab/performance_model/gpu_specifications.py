@@ -22,7 +22,7 @@ class GpuSpec:
 
     Attributes:
         name: the key in `GPUS`.
-        generation: NVIDIA's name of the architecture.
+        generation: NVIDIA's name for the architecture.
         capability: the compute capability.
         flops: peak FLOP/s by kind of arithmetic: FLOAT32, TF32, FLOAT16.
         bytes_per_s: bandwidth of the memory, in bytes/s.
@@ -44,8 +44,8 @@ class GpuSpec:
         """Return the arithmetic that MXNet 1.9.1 cu112 uses for matrix products of ``dtype``.
 
         From compute capability 8.0 on, cuDNN and cuBLAS of CUDA 11 use TF32 for float32, unless
-        NVIDIA_TF32_OVERRIDE=0 is set. gluonlab sets the variable unless --tf32 is given. From 7.0
-        on, float16 products use tensor cores.
+        NVIDIA_TF32_OVERRIDE=0 is set. gluonlab sets the variable unless --tf32 is given. From
+        compute capability 7.0 on, float16 products use tensor cores.
         """
         return TF32 if tf32 and dtype == FLOAT32 and TF32 in self.flops else dtype
 
@@ -112,7 +112,8 @@ class Machine(NamedTuple):
     """A machine of one host, or of several identical hosts.
 
     ``name``: as the user wrote it, such as ``p3.16xlarge*4``. ``kind``: the name without the number
-    of hosts. ``nominal``: whether the links have the speeds of data sheets, not those of a file.
+    of hosts. ``nominal``: whether the speeds of the links come from data sheets instead of a
+    topology file.
     """
 
     name: str
@@ -136,8 +137,8 @@ def find_machine(name: str) -> Machine:
     """Return the machine with this name.
 
     ``name``: an instance type such as ``p3.16xlarge``; several hosts of a type, such as
-    ``p3.16xlarge*4``; or a topology file, such as ``m.json``. Raises ConfigError, with the choices,
-    for other names.
+    ``p3.16xlarge*4``; or a topology file, such as ``m.json``. Raises ConfigError, which lists the
+    choices, for other names.
     """
     kind = name.partition("*")[0].strip()
     if is_file_name(kind):

@@ -1,8 +1,9 @@
-"""Predicts the time to sum the gradients of a step, and how much of it backward does not hide.
+"""Predicts the time to sum a step's gradients, and the part that backward does not hide.
 
 A store (the value of --kvstore) sums the gradients over the GPUs of one host or of several hosts.
 For most stores, `gluonlab.collectives.cost_model` predicts the time of the store's schedule on the
-machine's topology. The time of the store ``local``, which sums on the CPU, comes from a formula.
+machine's topology. The time of the store ``local``, which sums on the CPU, is computed with a
+formula.
 
 MXNet runs backward in bulks of several operators (``--backward-bulk-size``), last layer first. A
 bucket of gradients is summed after the bulk that completes the bucket. The part of the sum after
@@ -27,7 +28,7 @@ from gluonlab.performance_model.roofline import UPDATE_PASSES, Work
 class HostRates(NamedTuple):
     """The speeds of the store ``local``.
 
-    ``pass_bytes_per_s``: the speed at which the CPU passes over arrays in sums and updates.
+    ``pass_bytes_per_s``: the speed at which the CPU processes arrays in sums and updates.
     ``copy_bytes_per_s``: the speed of copies between a GPU and the CPU.
     """
 
@@ -162,7 +163,7 @@ def parameter_server_sum_s(topology: Topology, network: HostNetwork, size_bytes:
     - 2 (h-1) (alpha + n/h beta) for messages through the host's network cards: the host sends h-1
       parts to other servers, and receives their sums. alpha is the latency in seconds, and beta the
       seconds per byte of all cards together. At the same time the host's server receives and sends
-      as much in the other direction.
+      the same number of bytes in the other direction.
     - (h-1) n/h gamma for the server's additions. gamma is the seconds per byte of an addition.
 
     A single host has no servers, so only the ring remains.
@@ -214,12 +215,13 @@ def all_stores() -> List[str]:
 
 
 def resolve_store(store: str, machine: Machine) -> Tuple[str, Optional[str]]:
-    """Return the store whose time stands in for that of ``store``, and a warning or None.
+    """Return the store whose predicted time is used for ``store``, and a warning or None.
 
-    The warning says that the two stores sum in different ways.
+    The warning explains that the two stores sum in different ways.
 
-    On several hosts the returned store is a key of MULTI_HOST_ALGORITHMS. On one host it is one of
-    `single_host_stores`. Raises ConfigError for unknown stores, and for ASYNC_STORE.
+    On several hosts the returned store is a key of MULTI_HOST_ALGORITHMS. On one host the returned
+    store is one of `single_host_stores`. Raises ConfigError for unknown stores, and for
+    ASYNC_STORE.
     """
     if store == ASYNC_STORE:
         raise ConfigError(

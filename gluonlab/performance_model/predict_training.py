@@ -37,7 +37,7 @@ from gluonlab.performance_model.roofline import FITTED_CONSTANTS, ExecutionSetti
 
 @dataclass(frozen=True)
 class PredictionRow:
-    """A predicted step on a number of GPUs.
+    """The prediction for a step on a number of GPUs.
 
     Attributes:
         gpus: the number of GPUs.
@@ -48,10 +48,10 @@ class PredictionRow:
         sum_s: seconds to sum the gradients.
         exposed_s: the part of ``sum_s`` after the end of backward.
         update_s: seconds to update the weights.
-        host_s: seconds that the host needs to queue the step, in parallel with the GPUs; a step is
-            never shorter.
+        host_s: seconds that the host needs to queue the step, in parallel with the GPUs; a step
+            takes at least this long.
         images_per_s: images per second of all GPUs together.
-        speedup: relative to one GPU of the machine.
+        speedup: the throughput relative to one GPU of the machine.
     """
 
     gpus: int
@@ -92,11 +92,11 @@ class PredictionRow:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A prediction, with a `PredictionRow` for each number of GPUs; the last is for all GPUs.
+    """A prediction, with a `PredictionRow` for each number of GPUs; the last row is for all GPUs.
 
     Attributes:
         machine: the name of the machine.
-        gpu: the name of its GPU.
+        gpu: the name of the machine's GPU.
         arithmetic: the arithmetic of matrix products.
         network: the name of the network.
         batch_size: images per GPU in the last row.
@@ -106,7 +106,7 @@ class Prediction:
         optimizer: the name of the optimizer.
         store: the store whose time is predicted.
         rows: the prediction for each number of GPUs, in increasing order.
-        with_ring: the speed-up with all GPUs and the store ring; None for several hosts.
+        with_ring: the speed-up with all GPUs if the store is ring; None for several hosts.
         not_trusted: reasons not to trust the prediction; empty if similar published speeds match.
         cautions: warnings about aspects that were never compared with published speeds.
         assumptions: the assumptions, as sentences.
@@ -129,7 +129,7 @@ class Prediction:
 
     @property
     def all_gpus_row(self) -> PredictionRow:
-        """Return the row of all GPUs."""
+        """Return the row for all GPUs."""
         return self.rows[-1]
 
     def to_dict(self) -> Dict[str, Any]:
@@ -266,7 +266,7 @@ class TrainingSpec(NamedTuple):
     bucket_bytes: Optional[int]
 
     def images_per_gpu(self, gpus: int) -> int:
-        """Return the images per step on the GPU with the most images."""
+        """Return the number of images per step on the GPU with the most images."""
         return self.batch_size if self.global_batch_size is None else math.ceil(self.global_batch_size / gpus)
 
     def passes(self, gpus: int) -> int:
@@ -280,7 +280,7 @@ class TrainingSpec(NamedTuple):
         return [replace(row, speedup=row.images_per_s / one_gpu_speed) for row in rows]
 
     def _predict_row(self, store: str, gpus: int) -> PredictionRow:
-        """Return the prediction for this number of GPUs; `predict_rows` later sets ``speedup``."""
+        """Return the row for one number of GPUs; `predict_rows` later sets ``speedup``."""
         work, machine, images_of_gpu, passes = self.work, self.machine, self.images_per_gpu(gpus), self.passes(gpus)
         bucket_bytes = default_bucket_bytes(work, store, gpus) if self.bucket_bytes is None else self.bucket_bytes
         sizes = bucket_sizes(work, bucket_bytes)
@@ -362,7 +362,7 @@ def list_assumptions(training: TrainingSpec, optimizer: str, store: str, arithme
 
 
 def _describe_links(machine: Machine) -> str:
-    """Return a phrase that names the links assumed for sums of gradients."""
+    """Return a phrase that names the links that gradient sums are assumed to use."""
     note = machine.topology.note
     if machine.nominal:
         return f"the machine's links at nominal speed: {note}"
@@ -370,7 +370,7 @@ def _describe_links(machine: Machine) -> str:
 
 
 def _describe_buckets(training: TrainingSpec) -> str:
-    """Return the assumption about buckets of gradients, and their overlap with backward."""
+    """Return the assumption about gradient buckets and their overlap with backward."""
     given_bytes = training.bucket_bytes
     if given_bytes == 0:
         buckets = "Gradients are reduced separately for each parameter"
@@ -406,23 +406,24 @@ def predict(
     store: str = "device",
     gpus: Optional[int] = None,
 ) -> Prediction:
-    """Predict training with gluonlab's loop on ``machine``, such as p3.16xlarge*4.
+    """Predict the speed of training with gluonlab's loop on a machine, such as p3.16xlarge*4.
 
     Args:
         work: the work of the network.
-        machine: the name of a machine or of several hosts, or a topology file (see `find_machine`).
+        machine: the name of a machine, which may consist of several hosts, or a topology file (see
+            `find_machine`).
         batch_size: images per GPU and step.
         global_batch_size: images per step on all GPUs, the same for any number of GPUs; replaces
             ``batch_size``.
         microbatches: how a GPU's images are divided into microbatches.
         dtype: "float32" or "float16".
-        tf32: as --tf32.
+        tf32: whether to use TF32, as with --tf32.
         optimizer: the name of the optimizer.
-        momentum: whether ``optimizer`` has momentum, if it supports momentum.
-        overlap: operators per bulk of backward, or "off", as --backward-bulk-size.
-        bucket_bytes: as --bucket-bytes.
-        store: how gradients are summed: on one host a value of --kvstore, on several hosts
-            "horovod" or "dist_sync". On several hosts, "horovod" replaces any other store.
+        momentum: whether the optimizer uses momentum; ignored if it does not support momentum.
+        overlap: operators per bulk of backward, or "off", as for --backward-bulk-size.
+        bucket_bytes: maximum size of a bucket, as for --bucket-bytes.
+        store: how gradients are summed. On one host, this is a value of --kvstore. On several
+            hosts, this is "horovod" or "dist_sync", and "horovod" replaces any other store.
         gpus: the number of GPUs; all by default.
 
     Returns:
@@ -483,7 +484,7 @@ def predict(
 
 
 def _gpu_counts(machine: Machine, gpus: Optional[int]) -> List[int]:
-    """Return the numbers of GPUs to predict, up to ``gpus`` (None: all GPUs of the machine).
+    """Return the numbers of GPUs for which to predict, up to ``gpus`` (None: all GPUs).
 
     The numbers are 1, 2, 4, ... within a host, and then 1, 2, 4, ... whole hosts.
     """
@@ -510,7 +511,7 @@ def _gpu_counts(machine: Machine, gpus: Optional[int]) -> List[int]:
 def _collect_caveats(training: TrainingSpec, store: str, counts: List[int]) -> Tuple[List[str], List[str]]:
     """Return the reasons not to trust the prediction, and further warnings, without duplicates.
 
-    ``counts``: the numbers of GPUs of the rows.
+    ``counts``: the number of GPUs of each row.
     """
     counts_by_images: Dict[int, List[int]] = {}
     for count in counts:

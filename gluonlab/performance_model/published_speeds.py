@@ -1,4 +1,4 @@
-"""Compares published training speeds with predictions, to say which predictions to trust.
+"""Compares published training speeds with predictions, to decide which predictions to trust.
 
 `list_caveats` returns the reasons not to trust a prediction. tools/prediction contains the sources
 of the speeds, and writes published.json.
@@ -30,7 +30,7 @@ FILE = Path(__file__).parent / "published.json"
 class PublishedSpeed(NamedTuple):
     """A published speed, and the model's prediction.
 
-    ``value``: the published speed in images/s. ``predicted``: the predicted one. ``ratio``:
+    ``value``: the published speed in images/s. ``predicted``: the predicted speed. ``ratio``:
     predicted / published. ``fitted``: whether the model's constants were fitted to this speed.
     tools/prediction/figures.py describes the other fields.
     """
@@ -109,11 +109,12 @@ def read_validation() -> Validation:
 
 
 class ComparableTraining(NamedTuple):
-    """The properties by which a training setup is compared with published ones.
+    """The properties of a training setup that decide which published speeds are similar.
 
     ``batch_size``: images per GPU and step. ``passes``: the number of microbatches into which these
-    images are divided. ``gpus``: the numbers of GPUs of a host for which training is predicted.
-    ``optimizer_states``: the number of state arrays of the optimizer, each as large as the weights.
+    images are divided. ``gpus``: the numbers of GPUs, within a host, for which training is
+    predicted. ``optimizer_states``: the number of state arrays of the optimizer, each as large as
+    the weights.
     """
 
     batch_size: int
@@ -126,7 +127,7 @@ class ComparableTraining(NamedTuple):
 
     @property
     def images_per_pass(self) -> float:
-        """Return the images of a microbatch on one GPU."""
+        """Return the number of images in a microbatch on one GPU."""
         return self.batch_size / self.passes
 
 
@@ -159,7 +160,7 @@ def list_caveats(work: Work, gpu: GpuSpec, training: ComparableTraining) -> Tupl
 
 
 def _list_cautions(gpu: GpuSpec, dtype: str, tf32: bool) -> List[str]:
-    """Return warnings for a GPU or number type with few or no published speeds."""
+    """Return warnings for a GPU or data type with few or no published speeds."""
     compared = {figure.gpu for figure in read_validation().figures if figure.task == TRAINING}
     cautions = []
     if gpu.name not in compared and f"{gpu.name}-80GB" not in compared:
@@ -183,10 +184,11 @@ def _list_cautions(gpu: GpuSpec, dtype: str, tf32: bool) -> List[str]:
 
 
 def _similar_speeds(work: Work, gpu: GpuSpec, training: ComparableTraining) -> List[PublishedSpeed]:
-    """Return published speeds of training with similar operations, batch and GPUs.
+    """Return published speeds of training setups with similar operations, batch sizes and GPUs.
 
-    If the publication does not name its GPU, the GPU counts as similar. A speed of several GPUs is
-    similar if ``training.gpus`` contains about the same number, and the store sums in the same way.
+    If the publication does not name its GPU, the GPU is treated as similar. A speed of several GPUs
+    is similar if ``training.gpus`` contains about the same number of GPUs, and the store sums in
+    the same way.
     """
 
     def is_similar(figure: PublishedSpeed) -> bool:
@@ -278,6 +280,6 @@ def validation_text() -> str:
 
 
 def wrap_sentence(sentence: str, bullet: str) -> List[str]:
-    """Return ``sentence`` in lines of at most WIDTH characters. ``bullet`` starts the first."""
+    """Wrap ``sentence`` to lines of at most WIDTH characters. ``bullet`` starts the first line."""
     indent = " " * len(bullet)
     return textwrap.wrap(sentence, WIDTH, initial_indent=bullet, subsequent_indent=indent)

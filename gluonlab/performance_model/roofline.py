@@ -35,8 +35,8 @@ class Operator:
         inputs: elements of the input.
         outputs: elements of the output.
         weights: elements of the parameters, independent of the batch.
-        kernel: the side of a convolution's window, if it is square, and the convolution has stride
-            1, no dilation and no groups; otherwise 0.
+        kernel: the side of a convolution's window, if the window is square and the convolution has
+            stride 1, no dilation and no groups; otherwise 0.
         data_gradient: whether backward computes a gradient of the input.
         forward_moved: elements that a MEMORY operator reads and writes in forward.
         backward_moved: elements that a MEMORY operator reads and writes in backward.
@@ -62,7 +62,7 @@ class Work:
     """The operators of a network for images of one shape.
 
     ``tensors``: the number of elements of each trained parameter, without running statistics.
-    ``uncounted``: names of operators of which only the memory traffic is counted, not the
+    ``uncounted``: names of operators for which only the memory traffic is counted, not the
     multiply-adds.
     """
 
@@ -93,8 +93,8 @@ class ModelConstants(NamedTuple):
         convolution: the fraction of a GPU's peak FLOP/s that matrix products and convolutions
             reach.
         memory: the fraction of the memory's bandwidth that kernels reach.
-        winograd: the speed-up of 3 x 3 convolutions by Winograd's algorithm.
-        winograd_5: the speed-up of 5 x 5 convolutions by Winograd's algorithm.
+        winograd: the factor by which Winograd's algorithm speeds up 3 x 3 convolutions.
+        winograd_5: the factor by which Winograd's algorithm speeds up 5 x 5 convolutions.
         tensor: the fraction of the tensor cores' peak FLOP/s that kernels reach.
         launch_s: seconds to launch a kernel in training, where MXNet's engine queues 15 operators
             at once.
@@ -192,10 +192,10 @@ class ExecutionSetting(NamedTuple):
 
     Attributes:
         dtype: "float32" or "float16".
-        training: whether to train; otherwise inference.
-        fused: whether ReLU and additions after BatchNorm cost nothing, as in NVIDIA's float16
-            build.
-        channels_last: whether arrays have the layout of tensor cores, as in NVIDIA's builds.
+        training: True for training, False for inference.
+        fused: whether ReLU and additions after BatchNorm cost nothing, as in NVIDIA's float16 build
+            of MXNet.
+        channels_last: whether arrays have the layout that tensor cores need, as in NVIDIA's builds.
         pixel_bytes: bytes per element of an image that is copied to the GPU; 0 if the images are
             already on the GPU.
         updates: the number of kernels that update parameters; None for one update per parameter,
@@ -328,11 +328,11 @@ def _memory_bytes_per_s(gpu: GpuSpec, constants: ModelConstants) -> float:
 
 
 def _generation_factor(gpu: GpuSpec, kepler: float) -> float:
-    """Return the factor, at most 1, that reduces the fraction of its peak an older GPU reaches.
+    """Return the factor, at most 1, that accounts for the lower efficiency of older GPUs.
 
-    The factor is ``kepler`` for a Kepler GPU, and 1 from Volta on. Between Kepler and Volta, its
-    logarithm is interpolated by compute capability. Maxwell is half-way, and was not used for the
-    fit.
+    The factor is ``kepler`` for a Kepler GPU, and 1 from Volta on. Between Kepler and Volta, the
+    logarithm of the factor is interpolated by compute capability. Maxwell is halfway between them,
+    and Maxwell GPUs were not used for the fit.
     """
     age = (VOLTA - gpu.capability) / (VOLTA - KEPLER)
     return float(kepler ** min(1.0, max(0.0, age)))

@@ -1,4 +1,4 @@
-"""The command gluonlab report RUN [RUN...]: one HTML page about run folders."""
+"""Implements ``gluonlab report``, which writes one HTML page about one or several runs."""
 
 from __future__ import annotations
 

@@ -84,8 +84,9 @@ def run_dash(number: int) -> str:
 def draw_charts(runs: Sequence[RunRecord]) -> Dict[str, str]:
     """Return charts as title -> SVG: losses, accuracy, throughput, learning rate, staleness.
 
-    The mean over an epoch is drawn in the middle of the epoch, and its evaluation at the end.
-    Charts without points, and a constant learning rate, are left out.
+    The mean over an epoch is drawn in the middle of the epoch. The evaluation after an epoch is
+    drawn at the end of the epoch. Charts without points, and a constant learning rate, are left
+    out.
     """
     accuracy = {"bounds": PERCENT, "best": True}
     chart_options = [
@@ -165,9 +166,9 @@ def _draw_chart(
 
     Args:
         runs: The runs.
-        curve: Returns the curve of a run.
+        curve: Function that returns the curve of a run.
         axis: Label of the x axis.
-        faint: Returns a faint curve that is drawn behind the curve of a run.
+        faint: Function that returns a faint curve, which is drawn behind the curve of a run.
         from_zero: Whether the y axis starts at 0.
         bounds: Limits of the y axis.
         best: Whether to mark the best point.

@@ -1,4 +1,4 @@
-"""Checkpoints from which a run can resume. Each is a folder in the run's folder.
+"""Checkpoints from which a run can resume. Each checkpoint is a folder in the run's folder.
 
 =================  =========================================================================
 parameters.params  the network's parameters, as in the run's own file of that name
@@ -55,7 +55,7 @@ Arrays = Mapping[str, nd.NDArray]
 
 
 class Checkpoint(NamedTuple):
-    """The content of a checkpoint. The arrays are on the CPU, possibly not yet computed.
+    """The content of a checkpoint. The arrays are on the CPU. Their values may not be computed yet.
 
     ``state``: plain values. Its ``step`` is the number of steps so far. Its ``score`` is the score
     of the epoch that ends at this step, or None. A larger score is better.
@@ -83,8 +83,8 @@ class _UnusableCheckpoint(Exception):
 def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, check_canceled: Callable[[], None] = lambda: None) -> Path:
     """Write a checkpoint to the run's folder, and return its path.
 
-    This waits for the arrays. ``check_canceled`` is called before each file of arrays and at the
-    end. It may raise an exception to cancel writing. Raises OutputError.
+    This function waits until the arrays are computed. ``check_canceled`` is called before each file
+    of arrays and at the end. It may raise an exception to cancel writing. Raises OutputError.
     """
     path = run_dir / CHECKPOINTS / f"step-{checkpoint.step:09d}"
     with raise_output_errors(path, FREE_SPACE), atomic_folder(path) as folder:
@@ -102,7 +102,7 @@ def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, check_canceled: Call
 def remove_superseded_checkpoints(run_dir: Path, keep: int) -> None:
     """Remove all checkpoints except the ``keep`` newest and the one with the best score.
 
-    If several have the best score, the newest of them is kept.
+    If several checkpoints have the best score, the newest of them is kept.
     """
     paths = list_checkpoints(run_dir)
     older = [(_read_score(path), path) for path in paths[keep:]]
@@ -129,7 +129,7 @@ def remove_later_checkpoints(run_dir: Path, step: int) -> None:
 
 
 def _remove_checkpoint(path: Path) -> None:
-    """Rename the folder, so that it no longer counts as a checkpoint, and then delete it.
+    """Rename the folder, so that it is no longer recognized as a checkpoint, and then delete it.
 
     Deletion may fail while a file store writes markers into the folder.
     """
@@ -141,7 +141,7 @@ def _remove_checkpoint(path: Path) -> None:
 def _remove_leftovers(run_dir: Path) -> None:
     """Remove the remains of checkpoints whose writing or removal was interrupted.
 
-    If that is impossible, writing the next checkpoint raises an error.
+    If this fails, writing the next checkpoint raises an error.
     """
     with suppress(OSError):
         names = [entry.name for entry in (run_dir / CHECKPOINTS).iterdir()]
@@ -159,7 +159,7 @@ def list_checkpoints(run_dir: Path) -> List[Path]:
 
 
 class LatestCheckpoint(NamedTuple):
-    """The newest usable checkpoint; ``damaged``: a line about each later, unusable checkpoint."""
+    """The newest usable checkpoint. ``damaged``: a line about each newer, unusable checkpoint."""
 
     checkpoint: Checkpoint
     damaged: List[str]
@@ -221,7 +221,8 @@ def _sync_metrics(run_dir: Path) -> None:
 
 
 def _check_metrics_prefix(file: Path, position: Any) -> None:
-    """Raise an error unless metrics.jsonl starts with the lines that it had at the checkpoint.
+    """Raise an error unless metrics.jsonl starts with the lines it had when the checkpoint was
+    made.
 
     ``position``: size and digest of these lines, from `RunDirectory.metrics_position`.
     """
@@ -253,7 +254,7 @@ def _starts_with(file: Path, position: Mapping[str, Any]) -> bool:
 
 
 def _manifest_text(files: Mapping[str, Any], version: Any) -> str:
-    """Return manifest.json; ``files``: size and digest by name; ``version``: of gluonlab."""
+    """Return the text of manifest.json. ``files``: name -> size and digest."""
     content = {"format": FORMAT, "gluonlab": version, "files": files}
     digest = hashlib.sha256(file_text(content).encode()).hexdigest()
     return file_text({**content, "sha256": digest}) + "\n"
@@ -273,7 +274,7 @@ def _read_manifest(path: Path) -> Dict[str, Any]:
 
 
 def _read_json(file: Path) -> Dict[str, Any]:
-    """Return the JSON object in a file. Raises _DamagedCheckpoint if there is none."""
+    """Return the JSON object in a file. Raises _DamagedCheckpoint if the file contains none."""
     if _regular_file_size(file) > MAX_JSON_BYTES:
         raise _DamagedCheckpoint(f"{file.name} is too long")
     try:
@@ -286,7 +287,7 @@ def _read_json(file: Path) -> Dict[str, Any]:
 
 
 def _size_and_digest(file: Path) -> Dict[str, Any]:
-    """Return the size and digest of a file, as in the manifest."""
+    """Return the size and digest of a file, in the form that the manifest contains."""
     size, digest = _regular_file_size(file), hashlib.sha256()
     with file.open("rb") as content:
         for block in iter(lambda: content.read(BLOCK_BYTES), b""):
@@ -295,7 +296,7 @@ def _size_and_digest(file: Path) -> Dict[str, Any]:
 
 
 def _regular_file_size(file: Path) -> int:
-    """Return the size of a file. Raises _DamagedCheckpoint for a link, a pipe and the like."""
+    """Return the size of a file. Raises _DamagedCheckpoint if it is not a regular file."""
     status = os.lstat(file)
     if not stat.S_ISREG(status.st_mode):
         raise _DamagedCheckpoint(f"{file.name} is not a regular file")

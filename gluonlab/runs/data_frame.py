@@ -1,4 +1,4 @@
-"""Tables of the metrics of runs, from their metrics.jsonl, as pandas frames and CSV.
+"""Converts the metrics of runs (metrics.jsonl) to pandas data frames and CSV.
 
 This module does not import MXNet.
 """
@@ -27,9 +27,9 @@ Table = Dict[str, List[Any]]  # column -> a value for each row, None for a missi
 def frame(*runs: "str | os.PathLike[str]", of: str = EPOCHS) -> "DataFrame":
     """Return the metrics of runs as a pandas data frame, with one row per epoch or step.
 
-    The columns are the fields of metrics.jsonl, see docs/run-folder.md. The column ``run`` contains
-    the name of the run. Epochs also have the columns ``images_per_second``, ``loss_scale`` and
-    ``metrics.NAME`` for each of your own metrics. Missing values are NaN.
+    The columns are the fields of metrics.jsonl (see docs/run-folder.md). The column ``run``
+    contains the name of the run. Epochs also have the columns ``images_per_second``, ``loss_scale``
+    and ``metrics.NAME`` for each of your own metrics. Missing values are NaN.
 
     Args:
         runs: Run directories, comparisons, or folders that contain them, such as ``runs``.
@@ -52,13 +52,13 @@ def frame(*runs: "str | os.PathLike[str]", of: str = EPOCHS) -> "DataFrame":
 
 
 def run_frame(folder: Path, of: str) -> "DataFrame":
-    """Return the frame of the single run in the folder, without the column ``run``."""
+    """Return the data frame of the single run in the folder, without the column ``run``."""
     columns = make_table([("", read_lines(folder))], of)
     return as_frame({name: columns[name] for name in columns if name != RUN})
 
 
 def make_table(runs: Sequence[Tuple[str, Sequence[MetricsLine]]], of: str) -> Table:
-    """Return a table with the rows of the first run, then those of the second, and so on.
+    """Return a table with the rows of all runs. Each run's rows follow those of the previous run.
 
     Args:
         runs: (name, lines of metrics.jsonl) of each run.
@@ -74,7 +74,7 @@ def make_table(runs: Sequence[Tuple[str, Sequence[MetricsLine]]], of: str) -> Ta
 
 
 def _table_rows(lines: Sequence[MetricsLine], of: str) -> List[Dict[str, Any]]:
-    """Return the epochs or steps of a run as dictionaries, with the derived columns of epochs."""
+    """Return the epochs or steps of a run as dictionaries. Epochs include derived columns."""
     scales = {line.epoch: line.loss_scale for line in lines if isinstance(line, LossScaleEvent)}
     rows = []
     for line in lines:
@@ -89,7 +89,7 @@ def _table_rows(lines: Sequence[MetricsLine], of: str) -> List[Dict[str, Any]]:
 
 
 def as_frame(columns: Table) -> "DataFrame":
-    """Convert columns to a frame, with whole numbers as int64 and others as float64."""
+    """Convert columns to a data frame, with integers as int64 and other numbers as float64."""
     try:
         import pandas
     except ImportError as error:

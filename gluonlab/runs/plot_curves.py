@@ -1,7 +1,8 @@
 """Curves of loss, accuracy, learning rate and throughput during a run (curves.png).
 
 The x axis counts epochs, as in reports and live plots: epoch N extends from N - 1 to N. The mean
-over an epoch is drawn in the middle of the epoch, and its evaluation at the end.
+over an epoch is drawn in the middle of the epoch. The evaluation after an epoch is drawn at the end
+of the epoch.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ Curve = Tuple[List[float], List[float]]
 
 
 def epoch_middles(epochs: Sequence[Epoch]) -> List[float]:
-    """Return the middles of the epochs on the x axis."""
+    """Return the positions of the middles of the epochs on the x axis."""
     return [line.epoch - 0.5 for line in epochs]
 
 
 def mean_steps_per_epoch(steps: Sequence[Step], epochs: Sequence[Epoch]) -> float:
-    """Return the mean number of steps per epoch; all steps, if no epoch is finished."""
+    """Return the mean number of steps per epoch, or the number so far if no epoch has finished."""
     return epochs[-1].step / len(epochs) if epochs else max(1, len(steps))
 
 
@@ -47,7 +48,8 @@ def downsample(xs: List[float], ys: List[float]) -> Curve:
 class CurveDownsampler:
     """A growing curve that is reduced to means over equal intervals.
 
-    The curve has fewer than 2 * MAX_POINTS points: at this number, intervals are merged in pairs.
+    The curve has fewer than 2 * MAX_POINTS points: when it reaches this number, neighboring
+    intervals are merged in pairs.
     """
 
     def __init__(self) -> None:
@@ -57,7 +59,7 @@ class CurveDownsampler:
         self._sums = [0.0, 0.0, 0.0]  # of x, y and 1 over the last interval
 
     def add(self, x: float, y: float) -> None:
-        """Add a point. If there are many, the means of groups of points are stored."""
+        """Add a point. If there are many points, the means of groups of points are stored."""
         sums = self._sums
         sums[0], sums[1], sums[2] = sums[0] + x, sums[1] + y, sums[2] + 1
         if sums[2] < self._size:
@@ -152,7 +154,7 @@ def draw_accuracy(axes: Any, epochs: Sequence[Epoch]) -> None:
 
 
 def _label_axes(axes: Any, title: str, note: str) -> None:
-    """Set the title and the ticks of a panel, and label its x axis with ``epoch`` and the note."""
+    """Set the title and the ticks of a panel, and label its x axis with ``epoch (note)``."""
     axes.set_title(title, fontsize=10, y=1.0)  # a fixed y saves matplotlib a search for overlapping ticks
     axes.set_xlabel(f"epoch ({note})", fontsize=8)
     axes.xaxis.set_label_coords(0.5, -0.12)  # saves measuring all tick labels

@@ -1,7 +1,8 @@
 """Reads the folders of runs and comparisons: config.json and the lines of metrics.jsonl.
 
-`read_description` reads a config.json, `read_lines` a metrics.jsonl, and `read_runs` both, for
-reports about several runs. Folders from older versions can also be read. MXNet is not imported.
+`read_description` reads a config.json, and `read_lines` reads a metrics.jsonl. `read_runs` reads
+both files of several runs, for reports. Folders from older versions can also be read. MXNet is not
+imported.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ class RunDescription:
         requested: The fields of TrainConfig, as the user set them.
         used: The settings that the run used, from `gluonlab.training.plan.Plan.settings`. Empty for
             a comparison.
-        version: The version of gluonlab that wrote the file. ``requested`` and ``used`` have
-            the current names of settings.
-        classes: The record of `gluonlab.data.sets.data_fingerprint.classes_fingerprint`; None in
-            older runs.
+        version: The version of gluonlab that wrote the file. ``requested`` and ``used`` contain the
+            current names of settings, even if the file is older.
+        classes: The recorded result of `gluonlab.data.sets.data_fingerprint.classes_fingerprint`;
+            None in older runs.
         is_comparison: Whether the folder is a comparison, which contains several runs.
         format: The format of the run's files.
     """
@@ -115,8 +116,8 @@ def read_finished_run(folder: Path) -> RunDescription:
 def read_description(folder: Path, hint: str = RUNS_HINT) -> RunDescription:
     """Read the config.json in this folder.
 
-    Raises DataError, with ``hint`` at its end, for a path that is not a folder, and for a file that
-    is missing, damaged, not written by gluonlab, or of a later format.
+    Raises DataError if the path is not a folder, or if the file is missing, damaged, not written by
+    gluonlab, or in a later format. The message ends with ``hint``.
     """
     file = folder / CONFIG
     try:
@@ -137,8 +138,8 @@ def read_description(folder: Path, hint: str = RUNS_HINT) -> RunDescription:
 def parse_description(folder: Path, content: Any, source: str, hint: str = RUNS_HINT) -> RunDescription:
     """Convert the content of a config.json to a `RunDescription`.
 
-    ``source``: the file's name, for messages. Raises DataError, with ``hint`` at its end, if the
-    content is damaged, not written by gluonlab, or of a later format.
+    ``source``: the file's name, for messages. Raises DataError if the content is damaged, not
+    written by gluonlab, or in a later format. The message ends with ``hint``.
     """
     content = content if isinstance(content, dict) else {}
     format, version = content.get("format", 1), content.get("gluonlab")
@@ -217,7 +218,7 @@ class RunRecord:
 
     @property
     def seconds(self) -> float:
-        """The training time without evaluation."""
+        """The training time in seconds, without the time for evaluation."""
         return float(sum(epoch.training_seconds for epoch in self.epochs))
 
     @property
@@ -229,14 +230,14 @@ class RunRecord:
     def staleness(self) -> List[int]:
         """Number of gradient pushes for each staleness, which is counted in updates.
 
-        Element i counts the pushes that were stale by i updates. The list is empty for a
+        Element i is the number of pushes that were stale by i updates. The list is empty for a
         synchronous run.
         """
         pushes = [line.pushes for line in self.lines if isinstance(line, StalenessEvent)]
         return [sum(counts) for counts in zip_longest(*pushes, fillvalue=0)]
 
     def timeline_picture(self) -> Optional[str]:
-        """Return the SVG of --profile in base64, or None if there is no file.
+        """Return the SVG file from --profile in base64, or None if there is no such file.
 
         An SVG that is embedded as an image cannot run scripts. Raises DataError for a file that is
         too large.
@@ -244,11 +245,11 @@ class RunRecord:
         return self._read_picture(TIMELINE)
 
     def confusion_picture(self) -> Optional[str]:
-        """Return the picture of --confusion in base64, or None."""
+        """Return the picture from --confusion in base64, or None if there is none."""
         return self._read_picture(CONFUSION)
 
     def wrong_picture(self) -> Optional[str]:
-        """Return the picture of gluonlab predict --misclassified in base64, or None."""
+        """Return the image grid from ``gluonlab predict --misclassified`` in base64, or None."""
         return self._read_picture(WRONG_IMAGES)
 
     def _read_picture(self, name: str) -> Optional[str]:
@@ -261,7 +262,7 @@ class RunRecord:
 
     @property
     def unfinished_text(self) -> str:
-        """``3 of 10 epochs``, or an empty string for a finished run."""
+        """Text such as ``3 of 10 epochs``, or an empty string for a finished run."""
         planned, done = self.settings.get("epochs"), len(self.epochs)
         return f"{done} of {planned} epochs" if isinstance(planned, int) and done < planned else ""
 
@@ -282,9 +283,9 @@ def device_count(settings: Mapping[str, Any]) -> int:
 
 
 def copy_count(settings: Mapping[str, Any]) -> int:
-    """Return the number of copies of the network that shared each batch; 0 if unknown.
+    """Return the number of model replicas among which each batch was divided; 0 if unknown.
 
-    Each device has a copy, unless several devices share one.
+    Each device has a replica, unless several devices share a replica.
     """
     devices, copies = settings.get("devices"), settings.get("copies", 0)
     counts, processes = settings.get("device_counts"), settings.get("processes", 1)
@@ -326,7 +327,7 @@ def _short_names(paths: Sequence[Path]) -> List[str]:
 
 
 def _run_folders(path: Path) -> List[Path]:
-    """Return the folders of runs and comparisons in ``path``; only ``path`` if there are none."""
+    """Return the folders of runs and comparisons in ``path``, or ``path`` if there are none."""
     try:
         if path.is_dir() and not (path / CONFIG).exists():
             folders = [folder for folder in path.iterdir() if (folder / CONFIG).exists()]
@@ -337,7 +338,7 @@ def _run_folders(path: Path) -> List[Path]:
 
 
 def _read_descriptions(path: Path) -> List[RunDescription]:
-    """Read the description of a run, or of each run of a comparison, by number of devices."""
+    """Read a run's description, or those of a comparison's runs, sorted by number of devices."""
     description = read_description(path)
     if not description.is_comparison:
         return [description]

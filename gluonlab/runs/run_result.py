@@ -28,14 +28,15 @@ class Result:
     Attributes:
         plan: the settings that the run used, a `gluonlab.training.plan.Plan`.
         net: the trained network, a HybridBlock with its parameters on the devices of ``plan``.
-        run_dir: the run's folder. None in processes other than rank 0, which writes it.
+        run_dir: the run's folder, which rank 0 writes; None in the other processes.
         first_step_seconds: the time until the first step was done, in seconds.
         seconds: the time of the whole run, in seconds.
         history: the metrics of each epoch.
         confusion: the confusion matrix (classes, classes) of the network, if requested. Entry
             [i, j] counts validation images of class i that were classified as class j.
-        stopped: the callback that stopped the training before its last epoch, with its reason.
-        best_epoch: with --patience, the best epoch, from 1, whose parameters the network has.
+        stopped: the callback that stopped the training before the last epoch, and its reason.
+        best_epoch: the number of the best epoch, counted from 1, if --patience was used. The
+            network has the parameters of this epoch.
         onnx: the agreement of an exported ONNX model with MXNet, a
             `gluonlab.export.onnx_graph.Agreement`.
     """
@@ -53,7 +54,7 @@ class Result:
 
     @property
     def kept_epoch(self) -> Epoch:
-        """The epoch whose parameters the network has: the last, or the best with --patience."""
+        """The epoch whose parameters the network has: the last or, with --patience, the best."""
         return self.history[-1 if self.best_epoch is None else self.best_epoch - 1]
 
     kept = RenamedMember("kept_epoch")
@@ -77,13 +78,14 @@ class Result:
         return waited / sum(epoch.training_seconds for epoch in self.history)
 
     def frame(self, of: str = "epochs") -> "DataFrame":
-        """Return the epochs or steps as a pandas frame, with a row for each; see `gluonlab.frame`.
+        """Return a pandas data frame with one row per epoch or step (see `gluonlab.frame`).
 
         Args:
             of: ``"epochs"`` or ``"steps"``.
 
         Raises:
-            ConfigError: pandas is not installed, or another process has the folder.
+            ConfigError: pandas is not installed, or this process has no run folder, because its
+                rank is not 0.
         """
         if self.run_dir is None:
             raise ConfigError("this process has no run directory: call frame() on rank 0")

@@ -32,7 +32,7 @@ file_text = json.JSONEncoder(allow_nan=False, indent=2).encode
 
 
 def number_between(least: float, most: float) -> Check:
-    """Return a check for a number in this range; for a whole number if ``least`` is an int."""
+    """Return a check for numbers in this range, or only for integers if ``least`` is an int."""
     kinds = int if isinstance(least, int) else (int, float)
 
     def check(value: Any) -> bool:  # False for NaN
@@ -77,11 +77,11 @@ def is_numbers_by_name(value: Any) -> bool:
 
 
 def _field(meaning: str, check: Check, unit: str = "", **more: Any) -> Any:
-    """Return a dataclass field for a line of metrics.jsonl, with its meaning, check and unit.
+    """Return a dataclass field for lines of metrics.jsonl, with its meaning, check and unit.
 
-    ``default``: the value for older versions, which did not write the field. ``formerly``: its name
-    in format 1, or an empty string if it did not exist. ``until_format_2``: its name in formats 1
-    and 2.
+    ``default``: the value for files from older versions, which did not write the field.
+    ``formerly``: the field's name in format 1, or an empty string if the field did not exist.
+    ``until_format_2``: the field's name in formats 1 and 2.
     """
     default = {"default": more.pop("default")} if "default" in more else {}
     return field(**default, metadata={"meaning": meaning, "check": check, "unit": unit, **more})
@@ -93,7 +93,7 @@ def _since_start(**more: Any) -> Any:
 
 @dataclass(frozen=True)
 class MetricsLine:
-    """A line of metrics.jsonl. ``tag``: the values that identify its kind."""
+    """A line of metrics.jsonl. ``tag``: the values that identify the kind of line."""
 
     tag: ClassVar[Dict[str, str]]
 

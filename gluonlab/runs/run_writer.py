@@ -1,8 +1,8 @@
 """Writes a run's folder: config.json, metrics.jsonl, curves.png and the parameters.
 
-`RunDirectory` is the folder of a run in progress. Files are written atomically, and metrics.jsonl
-grows by whole lines (`gluonlab.runs.run_schema`). Only one process at a time can write to a folder
-(`FolderLock`). `archive_existing_run` moves an earlier run aside.
+`RunDirectory` is the folder of a run in progress. Files are written atomically, and only whole
+lines (`gluonlab.runs.run_schema`) are appended to metrics.jsonl. Only one process at a time can
+write to a folder (`FolderLock`). `archive_existing_run` moves an earlier run to another folder.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RunDirectory:
     """The folder of a run, locked by this process until `close`. Methods raise OutputError."""
 
     def __init__(self, path: Path, created: Sequence[Path] = ()) -> None:
-        """Lock the existing folder ``path``; ``created``: new folders, the innermost first."""
+        """Lock the existing folder ``path``. ``created``: the new folders, innermost first."""
         self.path, self._created = path, created
         self.config_content: Dict[str, Any] = {}  # the content of config.json
         self._lock = FolderLock(path)
@@ -92,7 +92,7 @@ class RunDirectory:
 
     @classmethod
     def reopen(cls, path: Path, position: Mapping[str, Any]) -> "RunDirectory":
-        """Open the folder of a run to resume, and cut metrics.jsonl at ``position``.
+        """Open the folder of a run that is resumed, and truncate metrics.jsonl to ``position``.
 
         ``position``: size and digest of the lines to keep, from `metrics_position`. Raises
         DataError if these lines have changed.
@@ -117,7 +117,7 @@ class RunDirectory:
 
     @staticmethod
     def check(out: Optional[str], empty: bool = True) -> None:
-        """Raise OutputError if `create` would refuse ``out``. Nothing is created.
+        """Raise OutputError if `create` would reject ``out``. Nothing is created.
 
         ``empty``: whether the folder must be empty.
         """
@@ -158,7 +158,7 @@ class RunDirectory:
         write_text(self.path / name, run_schema.file_text(content) + "\n")
 
     def write(self, *lines: MetricsLine) -> None:
-        """Add lines to metrics.jsonl. Steps are buffered until a line of another kind."""
+        """Add lines to metrics.jsonl. Steps are buffered until a line of another kind is added."""
         self._pending += [run_schema.line_text(line.to_dict()) + "\n" for line in lines]
         steps = all(isinstance(line, Step) for line in lines)
         if not steps or sum(map(len, self._pending)) >= MAX_PENDING:
@@ -178,10 +178,10 @@ class RunDirectory:
             self._pending = []
 
     def write_parameters(self, net: Any) -> None:
-        """Write the network's parameters, for ``net.load_parameters(file, ctx)``.
+        """Write the network's parameters to a file for ``net.load_parameters``.
 
         The first replica is written. ``net.save_parameters`` would write the mean of all replicas,
-        which can differ from the replicas by rounding, even if they are equal.
+        which can differ from the replicas by rounding, even if all replicas are equal.
         """
         params = net._collect_params_with_prefix()
         arrays = {name: param.list_data()[0] for name, param in params.items()}
@@ -287,8 +287,8 @@ def has_run(out: str) -> bool:
 def archive_existing_run(folder: Path) -> str:
     """Remove or move the run in a folder to make room for a new run. Raises OutputError.
 
-    A run without a finished epoch or checkpoint is removed, because it can be repeated. Other runs
-    are moved to a new folder next to the old one. Returns a line that says what was done.
+    A run without a finished epoch or checkpoint is removed, because it contains no results. Other
+    runs are moved to a new folder next to the old one. Returns a line that reports what was done.
     """
     lock = FolderLock(folder)
     try:
@@ -310,7 +310,7 @@ def archive_existing_run(folder: Path) -> str:
 
 
 def _file_names(folder: Path) -> Set[str]:
-    """Return the names in a folder, without the lock, SageMaker's markers, and temporary files."""
+    """Return the names in a folder, except the lock, SageMaker's markers and temporary files."""
     with suppress(FileNotFoundError):
         names = {entry.name for entry in folder.iterdir() if not is_sagemaker_marker(entry.name)}
         return {name for name in names - {LOCK} if not is_temporary(name, ALL_FILES)}
@@ -350,7 +350,7 @@ def has_ended(folder: Path) -> bool:
 
 
 def _file_digests(folder: Path) -> Dict[str, str]:
-    """Return the SHA-256 of each file that a finished run leaves: parameters, pictures, exports."""
+    """Return the SHA-256 of each file of a finished run: parameters, pictures, exports."""
     files: List[Path] = [folder / run_schema.PARAMETERS, folder / run_schema.CONFUSION]
     with suppress(FileNotFoundError):
         files += sorted((folder / run_schema.EXPORT).iterdir())
@@ -365,12 +365,12 @@ def _file_digests(folder: Path) -> Dict[str, str]:
 
 
 class FolderLock:
-    """A lock on a folder, held by this process until `release`. Raises OutputError if in use.
+    """A folder's lock, held by this process until `release`. Raises OutputError if it is in use.
 
-    The operating system's lock on a file in the folder protects the folder. The lock ends with the
-    process, even if the process is killed. On file systems without locks, the content of the file
-    decides: the owner's process ID, host and start time. The start time is needed since process IDs
-    are reused.
+    The operating system's lock on a file in the folder protects the folder. The lock is released
+    when the process exits, even if the process is killed. On file systems without locks, the
+    content of the file is used: the owner's process ID, host and start time. The start time is
+    needed because process IDs are reused.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -381,7 +381,7 @@ class FolderLock:
                 self._file = self._acquire_unless_removed()
 
     def _acquire_unless_removed(self) -> Optional[int]:
-        """Return the locked file; None if its previous owner has just removed it.
+        """Return the locked file, or None if the file's previous owner has just removed it.
 
         Raises OutputError if another process holds the lock.
         """
@@ -398,7 +398,7 @@ class FolderLock:
             raise
 
     def _write(self, file: int) -> None:
-        """Write into the lock file which process owns the lock. Remove the file if this fails."""
+        """Write the owner of the lock to the lock file. Remove the file if writing fails."""
         try:
             os.ftruncate(file, 0)
             owner = {"pid": os.getpid(), "host": socket.gethostname(), "began": _process_start_time(os.getpid())}
@@ -408,7 +408,7 @@ class FolderLock:
             raise
 
     def release(self) -> None:
-        """Remove the file, unless another process has created a new one. May be called again."""
+        """Remove the file, unless another process has created a new one. Calls may be repeated."""
         if self._file is not None:
             with suppress(OSError):
                 if _is_same_file(self._file, self.path):
@@ -438,7 +438,7 @@ def _lock_or_raise(file: int, folder: Path) -> None:
 
 
 def _try_lock(file: int) -> Optional[bool]:
-    """Try to lock a file. Return False if another process has it, None if locks are unsupported."""
+    """Lock a file. Return False if another process has locked it, None if locks are unsupported."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
@@ -459,7 +459,7 @@ def _is_same_file(file: int, path: Path) -> bool:
 
 
 def _read_owner(file: int) -> Dict[str, Any]:
-    """Return the owner of a lock; an empty dictionary if the file is empty or invalid."""
+    """Return the owner of a lock, or an empty dictionary if the file is empty or invalid."""
     with suppress(ValueError, TypeError):
         owner = json.loads(os.pread(file, 4096, 0))
         return {"pid": int(owner["pid"]), "host": str(owner["host"]), "began": owner["began"]}
@@ -477,7 +477,7 @@ def _may_be_alive(owner: Dict[str, Any]) -> bool:
 
 
 def _process_start_time(pid: int) -> Optional[int]:
-    """Return the start time of a process, in clock ticks since boot; None if it does not exist."""
+    """Return a process's start time in clock ticks since boot, or None if it does not exist."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,8 +1,8 @@
 """A TensorBoard event file, written with tensorboardX.
 
-SummaryWriter of tensorboardX writes events in a thread. If the disk is full, the thread ends
-without an error, and the program waits for it forever. This module writes each event in the calling
-thread, which takes about 50 microseconds. It does not import MXNet.
+tensorboardX's SummaryWriter writes events in a separate thread. If the disk is full, the thread
+ends without an error, and the program waits for the thread forever. This module writes each event
+in the calling thread, which takes about 50 microseconds. It does not import MXNet.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class EventFile:
             self._write(self._event(step=purge_step, wall_time=time.time(), session_log=session_start))
 
     def write_scalars(self, step: int, wall_time: float, values: Mapping[str, Optional[float]]) -> None:
-        """Write numbers, except None, as float32.
+        """Write numbers as float32; None values are skipped.
 
         ``values``: the numbers by tag. ``wall_time``: seconds since 1970.
         """
@@ -73,7 +73,7 @@ class EventFile:
             self._write(self._event(step=step, wall_time=wall_time, summary=summary))
 
     def write_settings(self, step: int, settings: Mapping[str, Any], metrics: Sequence[str]) -> None:
-        """Write settings as a table of text, and as hyperparameters.
+        """Write the settings as a text table and as hyperparameters.
 
         ``metrics``: the tags by which runs are compared.
         """
@@ -98,7 +98,7 @@ class EventFile:
             self.flush()
 
     def close(self, finished: bool) -> None:
-        """Close the file. ``finished``: True if the run has completed as planned."""
+        """Close the file. ``finished``: True if the run has completed."""
         if finished:
             self._write(self._event(wall_time=time.time(), summary=self._session_end))
         with raise_output_errors(self._folder):

@@ -209,7 +209,7 @@ def select_held_out(names: Sequence[str], share: float) -> List[bool]:
     1.
 
     >>> select_held_out(["ant/1.jpg", "ant/2.jpg", "ant/3.jpg", "ant/4.jpg"], 0.25)
-    [False, False, False, True]
+    [False, False, True, False]
     >>> select_held_out(["ant/1.jpg"], 0.25)
     [False]
     """

@@ -344,7 +344,6 @@ def _larger_batch_candidates(facts: TrainingFacts) -> Iterator[Candidate]:
 
 def _input_setting_candidates(facts: TrainingFacts) -> Iterator[Candidate]:
     """Yield candidates whose settings may speed up reading images."""
-    """Yield changes of settings that may speed up the reading of images."""
     data = facts.data_bytes
     if data is not None and facts.resident_bytes < data <= facts.free_bytes // 4:
         yield Candidate({"device_cache_bytes": data})

@@ -193,8 +193,8 @@ def test_the_text_of_1f1b_in_a_terminal():
     assert as_text(*price_of("1f1b", 2, 3), 50).splitlines() == [
         "1f1b: 2 devices, 2 stages, 3 microbatches, 12 ms,",
         "bubble 25%",
-        "After a few forwards, one forward and one backward",
-        "in turns: GPipe's time in less memory.",
+        "After a few forwards, forwards and backwards",
+        "alternate: as fast as GPipe, with less memory.",
         "",
         "0-- microbatch 0 goes forward, 0== backward, ..",
         "idle.",
