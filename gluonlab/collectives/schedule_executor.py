@@ -342,7 +342,7 @@ class OutOfPlaceReduceScatter:
 
     def __init__(self, schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]]) -> None:
         if any(transfer.op != ADD for step in schedule.steps for transfer in step):
-            raise ScheduleError(f"{schedule.name} copies chunks: use a reduce-scatter, which only adds")
+            raise ScheduleError(f"{schedule.name} copies chunks: use a reduce-scatter, which only adds chunks")
         check_arrays(schedule, arrays, written=False)
         enable_peer_access([rank_arrays[0].context for rank_arrays in arrays])
         self.transfers_run = 0  # as in Executor

@@ -78,7 +78,7 @@ MAX_FILE_BYTES = 16 * 2**20
 FILE_ADVICE = (
     "pass a topology file, as described in docs/topologies.md, or the name of a known machine, such as p3.16xlarge"
 )
-SEARCH_ADVICE = "search again, with gluonlab allreduce solve FILE --out-file NEW"
+SEARCH_ADVICE = "search for schedules again with gluonlab allreduce solve FILE --out-file NEW"
 
 
 def is_file_name(name: Any) -> bool:
@@ -117,7 +117,7 @@ def _parse_schedules_file(where: str, content: Dict[str, Any], name: str) -> Top
     """Return the topology in a file of schedules, with the verified schedules."""
     if "topology" not in content:
         raise ScheduleError(
-            f"{where}: the schedules have no topology: {FILE_ADVICE}, or a file written by gluonlab "
+            f"{where}: the file contains schedules, but no topology: pass a file written by gluonlab "
             "allreduce solve m.json --out-file FILE"
         )
     topology = TopologyReader(f"{where}: topology", content["topology"], name).read_topology()
@@ -160,7 +160,10 @@ def write_topology(topology: Topology, path: Union[str, Path]) -> None:
     `schedules_file_text` writes those.
     """
     if topology.schedules:
-        raise ScheduleError(f"{topology.name}: a topology file cannot contain schedules")
+        raise ScheduleError(
+            f"{topology.name}: a topology file cannot contain schedules: remove them with "
+            "dataclasses.replace(topology, schedules=())"
+        )
     text = _topology_text(topology)
     _parse_topology(text, f"topology {topology.name}", "")  # raises for a file that could not be read
     write_text(Path(path), text)

@@ -255,7 +255,7 @@ def _raise_fault(
     """Raise ScheduleError for the first transfer that makes the final chunk of ``rank`` wrong."""
     index = simulation.find_faulty_transfer(rank)
     if index is None:
-        raise ScheduleError(f"{schedule.name}: {message}: no transfer reaches it")
+        raise ScheduleError(f"{schedule.name}: {message}: no transfer sends this chunk to rank {rank}")
     row = int(simulation.rows[index])
     step = int(arrays.step[row])
     position: Position = (step, row - int(arrays.starts[step]))

@@ -151,7 +151,7 @@ MISTAKES = {
     ("download", "digits"): ["digits needs no download", "choose mnist"],
     ("download", "imagenette2"): [
         "imagenette2 cannot be downloaded", "its address and digest are unknown",
-        "choose imagenette2-320, or unpack it in --data-dir yourself",
+        "choose imagenette2-320, or download it yourself and unpack it",
     ],
     ("path", "imagenette"): ["imagenette cannot be downloaded", "choose mnist, cifar10, imagen"],
     ("verify", "mnist", "x", "y"): ["unexpected 'x y'", "write NAME and options only", "--help"],

@@ -213,7 +213,7 @@ def test_a_bad_image_during_training_ends_the_run_with_its_name(run, tmp_path, e
     assert (status, list(empty_cwd.iterdir())) == (2, [])
     assert err.splitlines()[-1] == (
         f"error: {root}/train/bee/0003.jpg: not a {FORMAT_NAMES}, or its header is damaged: "
-        "replace or remove it, or skip corrupt images with --skip-corrupt"
+        "replace or remove the image, or skip corrupt images with --skip-corrupt"
     )
 
 

@@ -101,7 +101,7 @@ def read_record(path: Path) -> Record:
 def _parse_record(content: Dict[str, Any]) -> Record:
     """Return the record from a file's JSON. Raises an error for wrong or missing values."""
     if content["format"] != FORMAT:
-        raise ValueError(f"format {content['format']} instead of {FORMAT}")
+        raise ValueError(f"its format is {content['format']} instead of {FORMAT}")
     for name, kind in [*HEAD_FIELDS.items(), ("series", list)]:
         if not isinstance(content[name], kind):
             raise ValueError(f"{name} is not of type {kind.__name__}")

@@ -84,11 +84,13 @@ def choose_schedules(topology: Topology) -> List[Schedule]:
         return stored
     for_switch = [entry.schedule for entry in find_stored_schedules(uniform_switch(topology.world_size))]
     if not for_switch:
-        names = [f"{name} ({content.network.world_size})" for content in _read_all(None) for name in content.machines]
+        names = [
+            f"{name} ({content.network.world_size} devices)" for content in _read_all(None) for name in content.machines
+        ]
         raise ScheduleError(
             f"{SYNTHESIZED}: there is no stored schedule for the {topology.world_size} devices of "
             f"{topology.name}: choose {', '.join(names)}, or a topology with the same links as one of "
-            "these"
+            "these machines"
         )
     placed = [schedule.placed(find_best_order(schedule, topology)) for schedule in for_switch]
     groups = topology.groups
@@ -228,8 +230,8 @@ def make_schedules_over_hosts(topology: Topology) -> List[Schedule]:
     """
     if len(topology.hosts) > MAX_HOSTS or len({len(host) for host in topology.hosts}) > 1:
         raise ScheduleError(
-            f"{SYNTHESIZED}: schedules exist for 2 to {MAX_HOSTS} hosts with equal numbers of "
-            f"devices, not for the {len(topology.hosts)} hosts of {topology.name}: choose hierarchical"
+            f"{SYNTHESIZED}: schedules exist only for 2 to {MAX_HOSTS} hosts with equal numbers of devices, and "
+            f"not for the {len(topology.hosts)} hosts of {topology.name}: choose algorithm hierarchical"
         )
     return _combine_parts(topology, topology.hosts)
 

@@ -39,7 +39,7 @@ OPEN_FORMATS = tuple(FORMATS)
 CHANNELS = 3
 # 8192x8192, larger than any photograph of a data set. Decoding needs at most 400 MB.
 MAX_PIXELS = 2**26
-BAD_IMAGE_HINT = "replace or remove it, or skip corrupt images with --skip-corrupt"
+BAD_IMAGE_HINT = "replace or remove the image, or skip corrupt images with --skip-corrupt"
 
 # random resized crops
 CROP_AREA = (0.08, 1.0)  # smallest and largest share of the whole image
@@ -184,11 +184,11 @@ def _convert_to_rgb(name: str, image: Image.Image) -> Image.Image:
         values = np.asarray(image)
         darkest, lightest = values.min(), values.max()
         if darkest < 0 or lightest > 0xFFFF:
-            reason = f"gray values from {darkest} to {lightest} need more than 16 bits"
+            reason = f"its gray values from {darkest} to {lightest} need more than 16 bits"
             raise DataError(f"{name}: {reason}: {BAD_IMAGE_HINT}")
         image = Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
     elif image.mode == "F":
-        raise DataError(f"{name}: gray values are floats of unknown range: {BAD_IMAGE_HINT}")
+        raise DataError(f"{name}: its gray values are floats with an unknown range: {BAD_IMAGE_HINT}")
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
@@ -214,7 +214,7 @@ def _read_image(
             with Image.open(file, formats=OPEN_FORMATS) as image:  # seeks to the start of the file
                 width, height = image.size
                 if width * height > MAX_PIXELS:
-                    reason = f"{width}x{height} pixels, more than the limit of {MAX_PIXELS:,}"
+                    reason = f"its {width}x{height} pixels exceed the limit of {MAX_PIXELS:,} pixels"
                     raise DataError(f"{location_name(location)}: {reason}: {BAD_IMAGE_HINT}")
                 return read_with_pillow(image)
     except DataError:

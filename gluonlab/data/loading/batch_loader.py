@@ -95,7 +95,7 @@ def fits_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit]
 def _check_device_weights(weights: Sequence[Any], devices: int) -> List[Fraction]:
     """Check the weights of the devices, and convert them to exact fractions."""
     if len(weights) != devices:
-        raise DataError(f"there are {len(weights)} weights for {devices} devices: pass one for each device")
+        raise DataError(f"there are {len(weights)} weights for {devices} devices: pass one weight for each device")
     if not all(isinstance(weight, (int, float, Fraction)) and 0 < weight < inf for weight in weights):
         raise DataError(f"weights={', '.join(map(str, weights))}: use finite numbers above 0")
     return [Fraction(weight) for weight in weights]
@@ -197,8 +197,8 @@ class Loader:
             raise DataError(f"{reason}: omit random_crops")
         if not len(self):
             raise DataError(
-                f"drop_last drops all {len(split)} images, because a batch has {self.global_batch_size}: "
-                "choose a smaller batch, or omit drop_last"
+                f"drop_last drops all {len(split)} images, because a batch has "
+                f"{self.global_batch_size} images: use a smaller batch size, or omit drop_last"
             )
         if fits_on_devices(split, resident_bytes):
             self._source = _ResidentSource(split, self.ctxs)

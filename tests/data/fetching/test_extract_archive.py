@@ -157,7 +157,10 @@ TOO_LARGE = {
     "many files": (make_tar([(f"top/{i}", b"") for i in range(60)], False), "'top/50' is too large"),
     "headers": (HEADERS_BOMB, "not a valid archive .its content has more than"),
     **{
-        kind: (make_header("x", kind, 2**31) + bytes(2**26), "a valid archive .a header of 2,147,48")
+        kind: (
+            make_header("x", kind, 2**31) + bytes(2**26),
+            "a valid archive .a header has an invalid size of 2,147,48",
+        )
         for kind in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
     },
 }

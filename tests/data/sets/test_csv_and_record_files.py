@@ -138,7 +138,7 @@ def test_the_folder_of_the_images_is_that_of_the_list_or_of_data_dir(place, tmp_
     aside.mkdir()
     for part in ("train", "val"):
         (place / f"{part}.csv").rename(aside / f"{part}.csv")
-    with pytest.raises(DataError, match=r"9 of them are missing .* use paths relative to .*/lists"):
+    with pytest.raises(DataError, match=r"9 of the .* are missing .* use paths relative to .*/lists"):
         load(f"list:{aside}/train.csv")
     assert len(find_listed_images(f"{aside}/train.csv", str(place)).train[0]) == 9
     with pytest.raises(DataError, match="--data-dir nowhere is not a folder"):
@@ -185,17 +185,17 @@ SPOILED_LISTS = {
     "no image": (f"{A},ant\n,bee", ["line 2 does not name an image", "write image,label"]),
     "twice": (f"{A},ant\n{B},bee\n{A},ant", ["line 3 lists", "again, after line 1", "once"]),
     "columns": (f"{A},ant\n{B},bee,1", ["line 2 has 3 columns, but the first", "quotes"]),
-    "one column": (f"{A}\n{B}", ["line 1 has 1 column: write image,label"]),
-    "semicolons": (f"{A};ant\n{B};bee", ["separated by semicolons: use commas"]),
-    "tabs": (f"{A}\tant\n{B}\tbee", ["separated by tabs: use commas"]),
+    "one column": (f"{A}\n{B}", ["line 1 has only 1 column: write image,label"]),
+    "semicolons": (f"{A};ant\n{B};bee", ["contains semicolons instead of commas"]),
+    "tabs": (f"{A}\tant\n{B}\tbee", ["contains tabs instead of commas"]),
     "three columns": (f"{A},ant,1\n{B},bee,2", ["line 1 has 3 columns", "or add a header"]),
     "several labels": (f"image,label1,label2\n{A},1,2", ["line 1 has 3 columns", "a header"]),
-    "two labels": (f"image,class,class_name\n{A},1,ant", ["may be the label, class, class_name"]),
-    "swapped": (f"ant,{A}\nbee,{B}", ["in its second column", "header, label,image"]),
+    "two labels": (f"image,class,class_name\n{A},1,ant", ["2 possible label columns (class, class_name)"]),
+    "swapped": (f"ant,{A}\nbee,{B}", ["in its second column", "header label,image"]),
     "empty": ("", ["lists no images", "write image,label"]),
     "header": ("image,label\n", ["lists no images"]),
     "one class": (f"{A},ant\n{B},ant", ["has one class, ant", "at least two"]),
-    "quote": (f'{A},ant\n"{B},bee', ["line 2 is not CSV", "close each quote"]),
+    "quote": (f'{A},ant\n"{B},bee', ["line 2 is not valid CSV", "close each quote"]),
     "control": (f"{A},ant\n{B},b\x1b[2J", ["line 2 has no label"]),
     "nul": (f"{A},ant\npictures\0,bee", ["line 2"]),
     "other class": (f"{A},ant\n{B},fly", ["val.csv has the class bee, which", "does not have"]),
@@ -212,7 +212,7 @@ def test_a_fault_of_a_list_is_one_line_that_names_it(fault, place):
 @pytest.mark.parametrize("content", [f"{A},Gruß".encode("latin-1"), f"{A},ant".encode("utf-16")])
 def test_other_encodings_are_named(place, content):
     (place / "train.csv").write_bytes(content)
-    with pytest.raises(DataError, match=r"train.csv is not text in UTF-8: save it as CSV"):
+    with pytest.raises(DataError, match=r"train.csv is not UTF-8 text: save it as a CSV file"):
         load("list:train.csv")
 
 
@@ -315,9 +315,9 @@ SPOILED_RECORDS = {
     "no records": (lambda path: path.write_bytes(b"x" * 99), ["at its beginning, at byte 0 of"]),
     "empty": (lambda path: path.write_bytes(b""), ["has no records", "im2rec"]),
     "empty record": (lambda path: write_record(path, b""), ["record 0 is not an image"]),
-    "short": (write_record, ["train.rec, record 0 is not an image with a label"]),
-    "several labels": (write_label([1.0, 2.0]), ["record 2 has 2 numbers as its label", "one label"]),
-    "fraction": (write_label(0.5), ["record 2 has the label 0.5", "whole numbers from 0"]),
+    "short": (write_record, ["train.rec, record 0 does not contain an image with a label"]),
+    "several labels": (write_label([1.0, 2.0]), ["record 2 has a label of 2 numbers", "one class number"]),
+    "fraction": (write_label(0.5), ["record 2 has the label 0.5", "whole numbers starting at 0"]),
     "negative": (write_label(-1), ["record 2 has the label -1"]),
     "nan": (write_label(float("nan")), ["record 2 has the label nan"]),
     "one class": (lambda path: write_records(path, RECORDS, [3] * 9), ["has one class, 3"]),
@@ -346,8 +346,8 @@ WRONG_NAMES = {
     "train.lst": ["train.lst is not a .rec file", "such as record:train.rec"],
     ".": [". is a folder: use a .rec file"],
     "train.rec,val.rec,more.rec": ["names 3 files", "record:train.rec,val.rec"],
-    "train.rec,": ["names 2 files: use one, or two"],
-    "val.rec": ["val.rec has no validation file", "--val-split 0.2", "record:val.rec,FILE"],
+    "train.rec,": ["does not name one or two files"],
+    "val.rec": ["there is no validation file, such as", "--val-split 0.2", "record:val.rec,FILE"],
     "~nobody-here/train.rec": ["names an unknown home directory"],
 }
 

@@ -193,7 +193,7 @@ def test_a_thread_that_reads_ahead_gives_transformations_the_users_arrays():
         assert ys[0].asnumpy().tolist() == LABELS.tolist()
 
 
-PAIR = r"use two data sets of samples \(image, label\), as dataset=\(train, test\)"
+PAIR = r"pass dataset=\(train, test\), two data sets of \(image, label\) samples"
 SETS = ArrayDataset(LAST, LABELS)
 
 

@@ -179,7 +179,7 @@ def test_a_data_set_is_found_in_its_folder(tmp_path, name, ending, below):
 
 def test_without_a_folder_the_files_are_named():
     with pytest.raises(
-        DataError, match="gluonlab data download mnist\\), or use another folder with --data-dir DIR"
+        DataError, match="run gluonlab data download mnist, or use another folder with --data-dir DIR"
     ) as error:
         load_dataset("mnist")
     assert all(name in str(error.value) for name in MNIST_NAMES)
