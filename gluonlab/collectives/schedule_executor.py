@@ -450,7 +450,7 @@ def check_arrays(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], wri
 def _find_fault(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], written: bool) -> str:
     """Return what is wrong with the arrays, as text to follow the schedule's name, or ""."""
     if len(arrays) != schedule.world_size:
-        return f" is for {schedule.world_size} ranks, but there are arrays for {len(arrays)}"
+        return f" is for {schedule.world_size} ranks, but there are arrays for {len(arrays)} ranks"
     if any(isinstance(rank_arrays, nd.NDArray) for rank_arrays in arrays):
         return ": pass a list of arrays for each rank, such as [[a], [b]], not [a, b]"
     if not arrays[0]:

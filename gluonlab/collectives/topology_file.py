@@ -386,7 +386,7 @@ class TopologyReader:
                     "the names of all links between them"
                 )
             if (src, dst) in routes:
-                fields.raise_error(f"there is a second route from {src} to {dst}: remove one of them")
+                fields.raise_error(f"there is a second route from {src} to {dst}: remove one of the two routes")
             routes[src, dst] = Route(tuple(links), self._read_latency(fields))
 
         self._fields.items("routes", add_route, MAX_ENTRIES)

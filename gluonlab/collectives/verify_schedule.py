@@ -73,7 +73,7 @@ def _check_shape(schedule: Schedule) -> None:
     if schedule.collective not in COLLECTIVES:
         problem = f"{schedule.collective!r} is not a valid collective: choose {', '.join(COLLECTIVES)}"
     elif ranks < 1 or chunks < 1:
-        problem = f"{ranks} ranks and {chunks} chunks: use at least one of each"
+        problem = f"{ranks} ranks and {chunks} chunks: use at least 1 rank and 1 chunk"
     elif len(schedule.owner) != chunks or not all(0 <= rank < ranks for rank in schedule.owner):
         problem = f"owner={schedule.owner}: list one of the {ranks} ranks for each of the {chunks} chunks"
     if problem:

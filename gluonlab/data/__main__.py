@@ -58,7 +58,7 @@ def _find_source(name: str, sources: SourceTable) -> Source:
     smaller = ", ".join([other for other in sources if other.startswith(f"{name}-")] or sources)
     raise DataError(
         f"gluonlab cannot download {name}, because its address and digest are unknown: choose {smaller}, "
-        "or download it yourself and unpack it in the folder that --data-dir names"
+        f"or download {name} yourself and unpack it in the folder that --data-dir names"
     )
 
 

@@ -208,7 +208,7 @@ def test_floats_and_arrays_of_mxnet_are_seen_as_bytes_are(gray, kind):
         ([3], "the image is an int: pass files"),
         (b"GIF", "the image is the bytes of a file: pass the file itself"),
         (np.zeros((2, 1, 28, 27), np.uint8), r"uint8 of shape \(2, 1, 28, 27\): use bytes"),
-        (np.full((2, 28, 28), np.nan), "image 0 of images contains a value that is not finite"),
+        (np.full((2, 28, 28), np.nan), "images contains a value that is not finite, in image 0"),
         (np.zeros((2, 28, 28), bool), "images has type bool"),
         (nd.zeros((28, 28)), r"use bytes \(uint8\) or floats of shape \(n, 1, 28, 28\), with n of at least"),
         (np.zeros((1, 28, 28, 1)), r"use bytes \(uint8\) or floats of shape \(n, 1, 28, 28\), with n of at least"),

@@ -67,7 +67,7 @@ MISTAKES = {
     "find-lr --steps 30 --profile 3": "--profile has no effect | remove it",
     "--microbatches 2 --microbatch-size 8": "--microbatches 2 | --microbatch-size 8 | remove one of them",
     "--gpus 2 --microbatches 33": "--microbatches 33 | a device has only 32 images | use 32 or fewer",
-    "--microbatches 2000 --batch-size 9999": "--microbatches 2000 | 1437 images per device (1437 in all | 1 to 1437",
+    "--microbatches 2000 --batch-size 9999": "--microbatches 2000 | a device has only 1437 images | use 1437 or fewer",
     "--lr fast": "--lr fast | a number greater than 0",
     "--momentum 1": "--momentum 1 | at least 0 and less than 1",
     "--wd -1": "--wd -1 | at least 0",

@@ -149,7 +149,7 @@ def parse_schedules(where: str, content: Any) -> StoredSchedules:
     """Return the verified content of a file's JSON; ``where`` names the file in error messages."""
     try:
         if content["format"] != FILE_FORMAT:
-            raise ValueError(f"format {content['format']!r}")
+            raise ValueError(f"its format is {content['format']!r}")
         world_size = int(content["devices"])
         links = tuple(
             SharedLink(tuple(_parse_pair(text) for text in link["pairs"]), int(link["lanes"]))

@@ -49,7 +49,8 @@ def data_root(data_dir: Optional[str] = None) -> Path:
         return cache_folder()
     except RuntimeError:
         raise DataError(
-            f"the home directory for the data folder is unknown: pass --data-dir DIR, or set {DATA_DIR_VARIABLE}"
+            "the home directory is unknown, so there is no default folder for data sets: pass --data-dir DIR, "
+            f"or set {DATA_DIR_VARIABLE}"
         ) from None
 
 

@@ -104,15 +104,15 @@ def _check_device_weights(weights: Sequence[Any], devices: int) -> List[Fraction
 def _check_batch_size(global_batch_size: Any) -> int:
     """Return the batch size as an int. Raises DataError unless it is a positive integer."""
     if not is_positive_integer(global_batch_size):
-        allowed = "a whole number of at least 1, the images of all devices"
+        allowed = "a whole number of at least 1, the number of images on all devices"
         raise DataError(f"global_batch_size={global_batch_size!r}: use {allowed}")
     return int(global_batch_size)
 
 
-_CTXS_HINT = "pass the devices as ctxs, such as devices('gpu:0,1') of gluonlab.devices"
+_CTXS_HINT = "pass the devices as ctxs, such as devices('gpu:0,1') from gluonlab.devices"
 _ARGUMENT_HINTS = {
     **dict.fromkeys(("ctx", "context", "device", "devices", "gpus", "ctx_list"), _CTXS_HINT),
-    **dict.fromkeys(("batch_size", "batch"), "pass global_batch_size, the images of a step on all devices"),
+    **dict.fromkeys(("batch_size", "batch"), "pass global_batch_size, the number of images in a step on all devices"),
     "last_batch": "pass drop_last=True to drop a smaller last batch",
     "num_workers": "pass prefetch, the number of batches that are prepared in advance",
 }

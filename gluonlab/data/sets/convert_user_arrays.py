@@ -28,9 +28,7 @@ ROUNDING_ERROR = 5e-5
 CHUNK_IMAGES = 1024  # images that are checked together
 MAX_NAMED_LABELS = 5  # labels that a message lists
 NUMBER_CLASSES_HINT = "use np.unique(y, return_inverse=True)[1] to number the classes"
-NO_REGRESSION = (
-    "gluonlab trains classifiers only; for a regression, write a custom training loop (docs/own-training.md)"
-)
+NO_REGRESSION = "use whole numbers as labels, or write a custom training loop for a regression (docs/own-training.md)"
 
 
 def to_numpy(given: Any, name: str) -> "Array":
@@ -54,7 +52,7 @@ def to_numpy(given: Any, name: str) -> "Array":
         raise DataError(f"{name} cannot be converted to an array ({error}): use elements of the same shape") from None
     if array.dtype == object:
         raise DataError(
-            f"{name} contains elements that are not numbers or differ in shape: use numbers of the same shape"
+            f"{name} contains elements that are not numbers or differ in shape: use numeric elements of the same shape"
         )
     return array
 
@@ -151,7 +149,7 @@ def to_pixels(images: "Array", name: str) -> "Array":
         raise DataError(f"{kind}: use bytes (uint8) from 0 to 255, or floats")
     if not np.isfinite(images).all():
         where = int(np.argwhere(~np.isfinite(images))[0][0])
-        raise DataError(f"image {where} of {name} contains a value that is not finite: remove the image")
+        raise DataError(f"{name} contains a value that is not finite, in image {where}: remove this image")
     warn_of_whole_floats(images, name)
     scaled = images.astype(np.float32)
     scaled *= WHITE
@@ -196,16 +194,14 @@ def convert_labels(given: Any, name: str, images: int) -> "NDArray[np.int32]":
         labels = labels[:, 0]
     kind = f"{name} has type {labels.dtype} and shape {labels.shape}"
     if labels.ndim == 2 and len(labels) == images and _is_one_hot(labels):
-        raise DataError(
-            f"{name} contains one-hot labels of shape {labels.shape}: use class numbers, {name}.argmax(axis=1)"
-        )
+        raise DataError(f"{kind}, and is one-hot encoded: convert it to class numbers with argmax(axis=1)")
     if labels.dtype.kind in "USO":
         raise DataError(f"{kind}, but labels must be class numbers that start at 0: {NUMBER_CLASSES_HINT}")
     if labels.shape != (images,) or labels.dtype.kind not in "biuf":
         raise DataError(f"{kind}: use one class number for each image, in an integer array of shape ({images},)")
     invalid = np.flatnonzero(~(np.isfinite(labels) & (labels == np.rint(labels))))
     if labels.dtype.kind == "f" and len(invalid):
-        raise DataError(f"{name}[{invalid[0]}] is {labels[invalid[0]]:g}: use whole numbers as labels; {NO_REGRESSION}")
+        raise DataError(f"{name} contains {labels[invalid[0]]:g} at index {invalid[0]}: {NO_REGRESSION}")
     if images and (labels.min() < 0 or labels.max() >= 2**31 - 1):
         raise DataError(
             f"{name} has values from {labels.min():.0f} to {labels.max():.0f}, but labels must be "
@@ -245,7 +241,7 @@ def resolve_class_names(train: "Array", test: "Array", classes: Optional[Sequenc
                 f"{len(present):,} classes occur among the labels from 0 to {count - 1:,} "
                 f"({_list_some(present)}), so the model would have {count:,} outputs"
             )
-            advice = "number the classes of train and test together from 0, or name all with classes="
+            advice = "number the classes of train and test together, starting at 0, or name all classes with classes="
             if not names:
                 raise DataError(f"{gaps}: {advice}")
             warn(f"{gaps}: {advice}")

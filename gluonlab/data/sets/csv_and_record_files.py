@@ -120,9 +120,8 @@ class ListedImages:
             messages.append(f"there are no validation images of the classes {shorten_names(self.untested_classes)}")
         if _are_numbers(self.values) and self.values != [*range(len(self.values))]:
             messages.append(
-                f"labels from {self.values[0]} to {self.values[-1]} make {len(self.values)} classes, "
-                f"which the model numbers from 0 to {len(self.values) - 1}; the labels become the class "
-                "names"
+                f"the {len(self.values)} different labels from {self.values[0]} to {self.values[-1]} become classes "
+                f"0 to {len(self.values) - 1} of the model, and the labels become the class names"
             )
         return messages
 
@@ -338,8 +337,8 @@ def read_image_list(path: Path, folder: Path) -> ImageList:
         line, image = missing[0]
         slashes = "; write / between folders, not \\" if "\\" in image else ""
         raise DataError(
-            f"{len(missing):,} of the {len(lines):,} images in {path} are missing or are not regular files, "
-            f"such as {image} in line {line}: use paths relative to {folder}, or set another folder "
+            f"{path} lists images that are missing or are not regular files ({len(missing):,} of "
+            f"{len(lines):,}), such as {image} in line {line}: use paths relative to {folder}, or set another folder "
             f"with --data-dir{slashes}"
         )
     if not lines:

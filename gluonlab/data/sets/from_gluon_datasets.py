@@ -164,8 +164,8 @@ def warn_of_ignored_loader_settings(given: Any, dataset: Dataset, batch_size: in
         if is_training and batches._batch_size != batch_size:
             size = batches._batch_size
             warn(
-                f"{name} has batches of {size} images, but the run's config sets {batch_size} for all "
-                f"devices: to use {size}, set TrainConfig(global_batch_size={size})"
+                f"{name} has batches of {size} images, but the run's config sets a batch of {batch_size} "
+                f"images for all devices: to use {size} images, set TrainConfig(global_batch_size={size})"
             )
         expected = "discard" if drop_last and is_training else "keep"
         if batches._last_batch != expected:
@@ -262,7 +262,7 @@ class GluonSplit(LabeledSplit):
         else:
             image = image.astype(np.float32) * np.float32(WHITE)
             if not np.isfinite(image).all():
-                raise DataError(f"image {index} of {self.part} has a value that is not finite")
+                raise DataError(f"image {index} of {self.part} contains a value that is not finite: remove this image")
         description = f"the label of image {index} of {self.part}"
         return image, int(convert_labels(np.reshape(label, (1, -1)), description, 1)[0])
 
@@ -294,8 +294,8 @@ class GluonSplit(LabeledSplit):
         if not isinstance(sample, (tuple, list)) or len(sample) != 2:
             parts = f" with {len(sample)} parts" if isinstance(sample, (tuple, list)) else ""
             raise DataError(
-                f"sample {index} of {self.part} is a {type(sample).__name__}{parts}: use pairs (image, "
-                "label); for a model with several inputs, write a custom training loop "
+                f"sample {index} of {self.part} has type {type(sample).__name__}{parts}: use (image, label) "
+                "pairs; for a model with several inputs, write a custom training loop "
                 "(docs/own-training.md)"
             )
         image, label = (np.asarray(part.asnumpy() if hasattr(part, "asnumpy") else part) for part in sample)

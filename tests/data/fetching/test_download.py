@@ -151,8 +151,8 @@ def test_wrong_content_names_both_digests_and_tries_the_next_mirror(serve, root,
     with pytest.raises(DownloadError) as error:
         download(single_file_source(wrong.url), root)
     assert (
-        f"{wrong.url}file.gz sent a wrong file: file.gz.part has sha256 {sha256(content)}, "
-        f"expected {sha256(FILE_CONTENT)}"
+        f"{wrong.url}file.gz sent a wrong file: the sha256 of file.gz.part is {sha256(content)} "
+        f"instead of {sha256(FILE_CONTENT)}"
     ) in str(error.value)
     assert read_files(root) == {}
     arrives(wrong, right)
@@ -172,7 +172,7 @@ def test_a_missing_content_length_is_counted(serve, root, arrives):
     right, long, short = servers = [serve({"file.gz": file}) for file in files]
     for server in servers:
         server.add_faults("file.gz", send_chunked)
-    message = f"(?s)has {len(FILE_CONTENT) + 1:,} bytes, .*has {len(FILE_CONTENT) - 1:,} bytes instead of"
+    message = f"(?s)has {len(FILE_CONTENT) + 1:,} bytes instead of .*has {len(FILE_CONTENT) - 1:,} bytes instead of"
     with pytest.raises(DownloadError, match=message):
         download(single_file_source(long.url, short.url), root)
     assert read_files(root) == {}

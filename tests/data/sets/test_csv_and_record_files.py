@@ -117,7 +117,7 @@ def test_whole_numbers_are_classes_in_their_order(labels):
     values = sorted(set(labels))
     assert data.classes == tuple(map(str, values))
     assert [values[label] for label in data.train[1]] == labels
-    assert any("the model numbers from" in line for line in data.warnings()) is (values != [*range(len(values))])
+    assert any("become the class names" in line for line in data.warnings()) is (values != [*range(len(values))])
 
 
 @given(st.lists(st.sampled_from(["0", "1", "01", "x", "é"]), min_size=2, max_size=8))
@@ -138,7 +138,7 @@ def test_the_folder_of_the_images_is_that_of_the_list_or_of_data_dir(place, tmp_
     aside.mkdir()
     for part in ("train", "val"):
         (place / f"{part}.csv").rename(aside / f"{part}.csv")
-    with pytest.raises(DataError, match=r"9 of the .* are missing .* use paths relative to .*/lists"):
+    with pytest.raises(DataError, match=r"are missing .*9 of .* use paths relative to .*/lists"):
         load(f"list:{aside}/train.csv")
     assert len(find_listed_images(f"{aside}/train.csv", str(place)).train[0]) == 9
     with pytest.raises(DataError, match="--data-dir nowhere is not a folder"):
@@ -194,11 +194,11 @@ SPOILED_LISTS = {
     "swapped": (f"ant,{A}\nbee,{B}", ["in its second column", "header label,image"]),
     "empty": ("", ["lists no images", "write image,label"]),
     "header": ("image,label\n", ["lists no images"]),
-    "one class": (f"{A},ant\n{B},ant", ["has one class, ant", "at least two"]),
+    "one class": (f"{A},ant\n{B},ant", ["contains only one class, ant", "at least two"]),
     "quote": (f'{A},ant\n"{B},bee', ["line 2 is not valid CSV", "close each quote"]),
     "control": (f"{A},ant\n{B},b\x1b[2J", ["line 2 has no label"]),
     "nul": (f"{A},ant\npictures\0,bee", ["line 2"]),
-    "other class": (f"{A},ant\n{B},fly", ["val.csv has the class bee, which", "does not have"]),
+    "other class": (f"{A},ant\n{B},fly", ["val.csv contains the class bee, but", "does not"]),
 }
 
 
@@ -313,21 +313,21 @@ SPOILED_RECORDS = {
     ),
     "zeros": (lambda path: path.write_bytes(path.read_bytes() + b"\0" * 8), ["after 9 records, at byte"]),
     "no records": (lambda path: path.write_bytes(b"x" * 99), ["at its beginning, at byte 0 of"]),
-    "empty": (lambda path: path.write_bytes(b""), ["has no records", "im2rec"]),
+    "empty": (lambda path: path.write_bytes(b""), ["contains no records", "im2rec"]),
     "empty record": (lambda path: write_record(path, b""), ["record 0 is not an image"]),
     "short": (write_record, ["train.rec, record 0 does not contain an image with a label"]),
     "several labels": (write_label([1.0, 2.0]), ["record 2 has a label of 2 numbers", "one class number"]),
     "fraction": (write_label(0.5), ["record 2 has the label 0.5", "whole numbers starting at 0"]),
     "negative": (write_label(-1), ["record 2 has the label -1"]),
     "nan": (write_label(float("nan")), ["record 2 has the label nan"]),
-    "one class": (lambda path: write_records(path, RECORDS, [3] * 9), ["has one class, 3"]),
+    "one class": (lambda path: write_records(path, RECORDS, [3] * 9), ["contains only one class, 3"]),
     "no image": (
         lambda path: write_records(path, [b"no image"] * 9, LABELS),
         ["train.rec, record 0: not a JPEG, PNG", "--skip-corrupt"],
     ),
     "other class": (
         lambda path: write_records(path.with_name("val.rec"), RECORDS, [0, 1, 7] * 3),
-        ["val.rec has the class 7, which", "train.rec does not have"],
+        ["val.rec contains the class 7, but", "train.rec does not have"],
     ),
     "other names": (rename_class, ["label 1 is bee in", "but fly in", "same class numbers in both"]),
 }
@@ -341,11 +341,11 @@ def test_a_fault_of_a_record_file_is_one_line_that_names_it(fault, records):
 
 
 WRONG_NAMES = {
-    "missing.rec": ["missing.rec does not exist: use a .rec file"],
+    "missing.rec": ["missing.rec does not exist: use an existing .rec file"],
     "train.idx": ["train.idx is not a .rec file", "such as record:train.rec"],
     "train.lst": ["train.lst is not a .rec file", "such as record:train.rec"],
     ".": [". is a folder: use a .rec file"],
-    "train.rec,val.rec,more.rec": ["names 3 files", "record:train.rec,val.rec"],
+    "train.rec,val.rec,more.rec": ["does not name one or two files", "record:train.rec,val.rec"],
     "train.rec,": ["does not name one or two files"],
     "val.rec": ["there is no validation file, such as", "--val-split 0.2", "record:val.rec,FILE"],
     "~nobody-here/train.rec": ["names an unknown home directory"],
@@ -360,7 +360,9 @@ def test_wrong_names_are_refused(name, records, monkeypatch):
 
 def test_options_that_contradict_the_files_are_refused(records, monkeypatch):
     monkeypatch.chdir(records)
-    with pytest.raises(DataError, match=r"--val-split 0.2 would hold .*train.rec, but val.rec exists"):
+    with pytest.raises(
+        DataError, match=r"--val-split 0.2 would hold .*train.rec, but the validation file val.rec exists"
+    ):
         load("record:train.rec", val_share=0.2)
     with pytest.raises(DataError, match=r"data set 'train.rec' is a file: use record:train.rec"):
         load_dataset("train.rec")
