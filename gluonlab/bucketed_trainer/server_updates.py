@@ -87,8 +87,8 @@ class ServerUpdater:
         if stale.on_all_devices:
             names = sorted(param.name for param in stale.on_all_devices)
             raise RunError(
-                f"the servers update all parameters, but {names[0]} has no fresh gradient: omit "
-                "ignore_stale_grad or update_on_servers"
+                f"the servers update all parameters, but {names[0]} has received no gradient "
+                "since the last step: omit ignore_stale_grad or update_on_servers"
             )
         if _changeable_settings(optimizer) != self._sent_settings:
             raise RunError(

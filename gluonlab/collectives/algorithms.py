@@ -586,7 +586,8 @@ def make_schedule_over_hosts(
     """
     if within not in HALVES:
         raise ScheduleError(
-            f"within={within!r}: choose one of {', '.join(HALVES)}, which consist of a reduce-scatter and an all-gather"
+            f"within={within!r}: choose one of {', '.join(HALVES)}, each of which consists of a "
+            "reduce-scatter and an all-gather"
         )
     scatter, gather = (half(devices) for half in HALVES[within])
     if order is not None:

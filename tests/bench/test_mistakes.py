@@ -99,7 +99,7 @@ MISTAKES = {
         ("--bytes 1MiB", "latency and bandwidth requires at least two sizes"),
         ("--rounds 0", "--rounds 0"),
         ("--devices cpu", "a link connects two devices: pass at least two devices"),
-        ("--nvml", "--nvml saves the links that the driver reports: name the output file"),
+        ("--nvml", "--nvml saves the links that the driver reports: set the output file"),
         ("--nvml --save m.json --rounds 7", "--rounds has no effect with --nvml"),
         ("--nvml --save m.json --devices cpu*2", "--devices has no effect with --nvml"),
     ],

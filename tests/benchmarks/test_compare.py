@@ -63,7 +63,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path_factory, values, name, reas
 def test_an_invalid_record_is_refused_in_one_line(tmp_path, content, message):
     path = tmp_path / "record.json"
     path.write_text(content)
-    with pytest.raises(DataError, match="pass a file that gluonlab bench --out-file wrote") as raised:
+    with pytest.raises(DataError, match="pass a file written by gluonlab bench with --out-file") as raised:
         read_record(path)
     assert message in str(raised.value) and "\n" not in str(raised.value)
 

@@ -95,7 +95,7 @@ def read_record(path: Path) -> Record:
         problem = f"cannot be read ({error.strerror})"
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         problem = f"is not a results file of gluonlab bench ({' '.join(str(error).split())[:80]})"
-    raise DataError(f"{path} {problem}: pass a file that gluonlab bench --out-file wrote")
+    raise DataError(f"{path} {problem}: pass a file written by gluonlab bench with --out-file")
 
 
 def _parse_record(content: Dict[str, Any]) -> Record:

@@ -79,7 +79,9 @@ def _save_driver_topology(save: Optional[str], as_json: bool) -> str:
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise ConfigError(f"--{name} has no effect with --nvml, which measures nothing: omit --{name}")
     if save is None:
-        raise ConfigError("--nvml saves the links that the driver reports: name the output file, such as --save m.json")
+        raise ConfigError(
+            "--nvml saves the links that the driver reports: set the output file, for example with --save m.json"
+        )
 
     from gluonlab.bench.links.topology_from_links import save_reported_topology
 

@@ -297,7 +297,7 @@ def find_listed_images(path: str, root: Optional[str] = None, val_share: Optiona
     """
     train_file, val_file = find_train_and_val_files(path, LIST_ENDING, LIST_KIND, val_share)
     if root is not None and not os.path.isdir(root):
-        raise DataError(f"--data-dir {root} is not a folder: use the folder with the listed images")
+        raise DataError(f"--data-dir {root} is not a folder: use the folder that contains the listed images")
     train = read_image_list(train_file, Path(root or train_file.parent))
     if val_file is None:
         return ListedImages(train, None, val_share)
@@ -326,7 +326,8 @@ def read_image_list(path: Path, folder: Path) -> ImageList:
             image_path = image_root.resolve_path(image, f"{path}, line {line}")
             if image_path in lines:
                 raise DataError(
-                    f"{path}, line {line} lists {image} again, after line {lines[image_path]}: list each image once"
+                    f"{path}, line {line} lists {image}, which line {lines[image_path]} already lists: list each "
+                    "image once"
                 )
             lines[image_path] = line
             labels.append(label)

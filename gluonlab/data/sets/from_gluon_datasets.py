@@ -242,7 +242,7 @@ class GluonSplit(LabeledSplit):
             if label != self.labels[index]:
                 raise DataError(
                     f"the label of image {index} of {self.part} has changed from {self.labels[index]} to "
-                    f"{label}: return the same label for an image each time"
+                    f"{label}: always return the same label for an image"
                 )
         return images, self.targets[indices]
 

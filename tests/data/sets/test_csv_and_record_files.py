@@ -183,7 +183,7 @@ SPOILED_LISTS = {
     "folder": (f"{A},ant\npictures/train,bee", ["pictures/train in line 2", "regular files"]),
     "no label": (f"{A},ant\n{B},", ["line 2 has no label for pictures/train/bee", "remove"]),
     "no image": (f"{A},ant\n,bee", ["line 2 does not name an image", "write image,label"]),
-    "twice": (f"{A},ant\n{B},bee\n{A},ant", ["line 3 lists", "again, after line 1", "once"]),
+    "twice": (f"{A},ant\n{B},bee\n{A},ant", ["line 3 lists", "which line 1 already lists", "once"]),
     "columns": (f"{A},ant\n{B},bee,1", ["line 2 has 3 columns, but the first", "quotes"]),
     "one column": (f"{A}\n{B}", ["line 1 has only 1 column: write image,label"]),
     "semicolons": (f"{A};ant\n{B};bee", ["contains semicolons instead of commas"]),
@@ -288,7 +288,7 @@ def test_labels_with_gaps_are_classes_of_these_names(tmp_path):
     write_records(tmp_path / "a.rec", RECORDS, [0, 5, 900_000] * 3)
     data = find_record_images(f"{tmp_path}/a.rec", 0.4)
     assert data.classes == ("0", "5", "900000") and data.train[1].max() == 2
-    assert any("labels from 0 to 900000 make 3 classes" in it for it in data.warnings())
+    assert any("the 3 different labels from 0 to 900000 become classes 0 to 2" in it for it in data.warnings())
 
 
 def write_label(label):
@@ -314,7 +314,7 @@ SPOILED_RECORDS = {
     "zeros": (lambda path: path.write_bytes(path.read_bytes() + b"\0" * 8), ["after 9 records, at byte"]),
     "no records": (lambda path: path.write_bytes(b"x" * 99), ["at its beginning, at byte 0 of"]),
     "empty": (lambda path: path.write_bytes(b""), ["contains no records", "im2rec"]),
-    "empty record": (lambda path: write_record(path, b""), ["record 0 is not an image"]),
+    "empty record": (lambda path: write_record(path, b""), ["record 0 does not contain an image"]),
     "short": (write_record, ["train.rec, record 0 does not contain an image with a label"]),
     "several labels": (write_label([1.0, 2.0]), ["record 2 has a label of 2 numbers", "one class number"]),
     "fraction": (write_label(0.5), ["record 2 has the label 0.5", "whole numbers starting at 0"]),
@@ -327,7 +327,7 @@ SPOILED_RECORDS = {
     ),
     "other class": (
         lambda path: write_records(path.with_name("val.rec"), RECORDS, [0, 1, 7] * 3),
-        ["val.rec contains the class 7, but", "train.rec does not have"],
+        ["val.rec contains the class 7, but", "train.rec does not: add"],
     ),
     "other names": (rename_class, ["label 1 is bee in", "but fly in", "same class numbers in both"]),
 }

@@ -265,8 +265,8 @@ def test_settings_of_a_data_loader_that_a_run_ignores_cause_warnings():
     assert [str(warning.message) for warning in caught] == [
         "the DataLoader of train does not shuffle, but a run shuffles in each epoch",
         "the DataLoader of train has num_workers=1, but a run uses one thread to read data in advance",
-        "the DataLoader of train has batches of 8 images, but the run's config sets 20 for all "
-        "devices: to use 8, set TrainConfig(global_batch_size=8)",
+        "the DataLoader of train has batches of 8 images, but the run's config sets a batch of 20 "
+        "images for all devices: to use 8 images, set TrainConfig(global_batch_size=8)",
         "the DataLoader of train has last_batch='discard', but the run uses 'keep': set TrainConfig(drop_last=...)",
         "the DataLoader of test has last_batch='rollover', but the run uses 'keep'",
     ]
