@@ -303,7 +303,7 @@ class TopologyReader:
         if "between" not in fields and not single_ends:
             if LATENCY in fields:
                 fields.raise_error(
-                    f'{LATENCY} is only for routes, and for links with "from" and "to" or "between": remove it'
+                    f'{LATENCY} is only for routes, and for links with "from" and "to" or "between": remove {LATENCY}'
                 )
             return []
         if "between" not in fields:
@@ -314,14 +314,16 @@ class TopologyReader:
             return [(src, dst)]
         ends = fields.items("between", self._check_node, 2)
         if single_ends or len(ends) < 2:
-            fields.raise_error('"between" needs two ends, such as [0, 1], and replaces "from" and "to"')
+            fields.raise_error('use "between" with two ends, such as [0, 1], and without "from" and "to"')
         return [(ends[0], ends[1]), (ends[1], ends[0])]
 
     def _read_speed(self, fields: JsonFields) -> float:
         """Return the bytes/s of a link, which the file gives directly or as a number of lanes."""
         if "lanes" not in fields:
             if LANE in fields:
-                fields.raise_error(f"{LANE} is only for links with lanes: add their number, or use {SPEED} instead")
+                fields.raise_error(
+                    f'{LANE} is only for links with "lanes": add the number of lanes, or use {SPEED} instead'
+                )
             return fields.number(SPEED)
         if SPEED in fields:
             fields.raise_error(f'{SPEED} and "lanes" contradict each other: remove one of them')

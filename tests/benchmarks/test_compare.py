@@ -52,7 +52,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path_factory, values, name, reas
         ("", "Expecting value"),
         ("[]", "is not a results file"),
         ("{}", "'format'"),
-        ('{"format": 2}', "format 2 instead of 1"),
+        ('{"format": 2}', "its format is 2 instead of 1"),
         ("[" * 100_000, "is not a results file"),
         (make_record(rates(1)).as_json().replace("[1]", "[0]"), "values that are not greater than 0"),
         (make_record(rates(1)).as_json().replace("[1]", "[NaN]"), "values that are not greater than 0"),

@@ -221,7 +221,7 @@ def _read_image(
         raise
     # Pillow's plugins raise many exceptions for damaged files, such as IndexError and struct.error
     except Exception as error:
-        raise DataError(f"{location_name(location)}: {_describe_error(error)}: {BAD_IMAGE_HINT}") from None
+        raise DataError(f"{location_name(location)} {_describe_error(error)}: {BAD_IMAGE_HINT}") from None
     finally:
         ImageFile.LOAD_TRUNCATED_IMAGES = previous
 
@@ -229,11 +229,11 @@ def _read_image(
 def _describe_error(error: Exception) -> str:
     """Describe a Pillow exception for the user."""
     if isinstance(error, UnidentifiedImageError):
-        return f"not a {FORMAT_NAMES}, or its header is damaged"
+        return f"is not a {FORMAT_NAMES} image, or its header is damaged"
     if isinstance(error, OSError) and error.strerror:
         return f"cannot be read ({error.strerror})"
     text = " ".join(str(error).split())
-    return f"damaged ({text or type(error).__name__})"
+    return f"is damaged ({text or type(error).__name__})"
 
 
 # --- orientation

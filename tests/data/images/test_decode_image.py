@@ -72,7 +72,7 @@ def test_16_bits_become_the_nearest_of_8(value):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        (np.int32([[0, 2**16]]), "a\\.png: gray values from 0 to 65536 need more than 16 bits"),
+        (np.int32([[0, 2**16]]), "a\\.png: its gray values from 0 to 65536 need more than 16 bits"),
         (np.float32([[0, 1]]), "a.png: its gray values are floats with an unknown range: replace"),
     ],
 )

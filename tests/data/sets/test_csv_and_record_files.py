@@ -178,7 +178,7 @@ def test_images_in_both_lists_and_classes_without_validation_images_cause_warnin
 
 A, B = "pictures/train/ant/0000.jpg", "pictures/train/bee/0000.jpg"
 SPOILED_LISTS = {
-    "missing": (f"{A},ant\nx.jpg,bee", ["lists 2 images, and 1 of them", "x.jpg in line 2"]),
+    "missing": (f"{A},ant\nx.jpg,bee", ["(1 of 2)", "x.jpg in line 2"]),
     "windows": (f"{A},ant\n{B.replace('/', chr(92))},bee", ["write / between folders, not \\"]),
     "folder": (f"{A},ant\npictures/train,bee", ["pictures/train in line 2", "regular files"]),
     "no label": (f"{A},ant\n{B},", ["line 2 has no label for pictures/train/bee", "remove"]),
@@ -323,7 +323,7 @@ SPOILED_RECORDS = {
     "one class": (lambda path: write_records(path, RECORDS, [3] * 9), ["contains only one class, 3"]),
     "no image": (
         lambda path: write_records(path, [b"no image"] * 9, LABELS),
-        ["train.rec, record 0: not a JPEG, PNG", "--skip-corrupt"],
+        ["train.rec, record 0 is not a JPEG, PNG", "--skip-corrupt"],
     ),
     "other class": (
         lambda path: write_records(path.with_name("val.rec"), RECORDS, [0, 1, 7] * 3),
