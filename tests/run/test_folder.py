@@ -212,7 +212,7 @@ def test_a_bad_image_during_training_ends_the_run_with_its_name(run, tmp_path, e
     status, _, err = run(*more, *f"--dataset folder:{root} --model mlp --quiet".split(), *STREAMED)
     assert (status, list(empty_cwd.iterdir())) == (2, [])
     assert err.splitlines()[-1] == (
-        f"error: {root}/train/bee/0003.jpg: not a {FORMAT_NAMES}, or its header is damaged: "
+        f"error: {root}/train/bee/0003.jpg is not a {FORMAT_NAMES} image, or its header is damaged: "
         "replace or remove the image, or skip corrupt images with --skip-corrupt"
     )
 

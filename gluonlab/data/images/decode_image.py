@@ -184,11 +184,11 @@ def _convert_to_rgb(name: str, image: Image.Image) -> Image.Image:
         values = np.asarray(image)
         darkest, lightest = values.min(), values.max()
         if darkest < 0 or lightest > 0xFFFF:
-            reason = f"its gray values from {darkest} to {lightest} need more than 16 bits"
-            raise DataError(f"{name}: {reason}: {BAD_IMAGE_HINT}")
+            reason = f"has gray values from {darkest} to {lightest}, which need more than 16 bits"
+            raise DataError(f"{name} {reason}: {BAD_IMAGE_HINT}")
         image = Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
     elif image.mode == "F":
-        raise DataError(f"{name}: its gray values are floats with an unknown range: {BAD_IMAGE_HINT}")
+        raise DataError(f"{name} has gray values that are floats with an unknown range: {BAD_IMAGE_HINT}")
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
@@ -214,8 +214,8 @@ def _read_image(
             with Image.open(file, formats=OPEN_FORMATS) as image:  # seeks to the start of the file
                 width, height = image.size
                 if width * height > MAX_PIXELS:
-                    reason = f"its {width}x{height} pixels exceed the limit of {MAX_PIXELS:,} pixels"
-                    raise DataError(f"{location_name(location)}: {reason}: {BAD_IMAGE_HINT}")
+                    reason = f"has {width}x{height} pixels, more than the limit of {MAX_PIXELS:,} pixels"
+                    raise DataError(f"{location_name(location)} {reason}: {BAD_IMAGE_HINT}")
                 return read_with_pillow(image)
     except DataError:
         raise
