@@ -292,5 +292,5 @@ if sys.version_info < (3, 11):  # later Pythons need no tomli
         path = file("toml")
         path.write_text("")
         monkeypatch.setitem(sys.modules, "tomli", None)
-        with pytest.raises(ConfigError, match="pip install tomli, or give JSON"):
+        with pytest.raises(ConfigError, match="pip install tomli, or use a JSON file"):
             read("--config", str(path))
