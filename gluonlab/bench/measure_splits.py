@@ -290,7 +290,7 @@ def check_devices(available: MeasuredDevices) -> int:
     if not 2 <= count <= maximum:
         raise DeviceError(
             f"--devices {available.device_spec(count)}: the number of devices must be from 2 to "
-            f"{maximum}, as many as {COST_TOPOLOGY} has"
+            f"{maximum}, because times are also predicted for {COST_TOPOLOGY}, which has {maximum} GPUs"
         )
     return count
 

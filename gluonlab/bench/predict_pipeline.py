@@ -43,7 +43,8 @@ def pipeline_text(options: CommandOptions) -> str:
         return _draw_schedule(options)
     for name in ("out_file", "language"):
         if name in options:
-            raise ConfigError(f"{option_name(name)} only applies to drawings: add --draw SCHEDULE, or omit it")
+            option = option_name(name)
+            raise ConfigError(f"{option} only applies to drawings: add --draw SCHEDULE, or omit {option}")
     return _predict_all_schedules(options)
 
 
@@ -94,9 +95,9 @@ def _make_schedule(options: CommandOptions, name: str) -> PipelineSchedule:
         stages_per_device = requested_stages if name in ("interleaved", options.get("draw")) else 1
     if devices * stages_per_device * microbatches > MAX_STAGE_MICROBATCHES:
         raise ConfigError(
-            f"{name} on {devices} devices has {devices * stages_per_device} stages x "
-            f"{microbatches} microbatches, more than the possible {MAX_STAGE_MICROBATCHES}: "
-            "choose fewer"
+            f"{name} on {devices} devices has {devices * stages_per_device} stages and "
+            f"{microbatches} microbatches, but stages x microbatches must be at most "
+            f"{MAX_STAGE_MICROBATCHES}: use fewer stages or microbatches"
         )
     return make_pipeline(name, devices, microbatches, stages_per_device)
 
@@ -141,8 +142,8 @@ def _parse_stage_cost(part: str) -> _StageCost:
     numbers = part.split(",")
     if not 2 <= len(numbers) <= 4:
         raise ConfigError(
-            f"--costs {part}: not 2 to 4 numbers: pass the milliseconds of forward and backward, "
-            "and optionally of a transfer and an update, such as 10,20 or 10,20,0.5,1"
+            f"--costs {part}: must be 2 to 4 numbers: pass the milliseconds of the forward and backward "
+            "pass, and optionally of a transfer and an update, such as 10,20 or 10,20,0.5,1"
         )
     positive, nonnegative = real_number_check(0, 1e9, above_minimum=True), real_number_check(0, 1e9)
     checks = (positive, positive, nonnegative, nonnegative)

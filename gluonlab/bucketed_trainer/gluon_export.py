@@ -56,7 +56,7 @@ def export_gluon_states(trainer: gluon.Trainer, fname: str) -> None:
         content = updater.get_states(dump_optimizer=True)
     except Exception as error:  # any exception of the user's schedule
         reason = f"gluon.Trainer's files contain the pickled optimizer, but this optimizer cannot be pickled ({error})"
-        raise KVStoreError(f"{reason}: use a constant learning rate or a schedule of mx.lr_scheduler") from None
+        raise KVStoreError(f"{reason}: use a constant learning rate, or a schedule from mx.lr_scheduler") from None
     path = Path(fname)
     with raise_output_errors(path, "choose another path"), atomic_path(path) as temporary:
         temporary.write_bytes(content)

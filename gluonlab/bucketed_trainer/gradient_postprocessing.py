@@ -190,7 +190,10 @@ class GradientPostprocessor:
         for param in params:
             dtype = np.dtype(param.dtype or np.float32)  # Gluon's default
             if param.grad_req != "null" and dtype != np.float32:
-                raise KVStoreError(f"{self.setting} needs float32, but {param.name} has type {dtype}: omit it")
+                raise KVStoreError(
+                    f"{self.setting} requires float32 parameters, but {param.name} has type {dtype}: omit "
+                    f"{self.setting}"
+                )
 
     def add_gradients(
         self,

@@ -57,7 +57,7 @@ class LossScale:
                     f"loss scale {number:g}: use a power of two, such as 65536, so that scaling does not round"
                 )
         if not smallest <= value <= largest:
-            raise ConfigError(f"loss scale {value:g}: it must be from {smallest:g} to {largest:g}")
+            raise ConfigError(f"loss scale {value:g}: must be from {smallest:g} to {largest:g}")
         if good_steps < 1:
             raise ConfigError(f"good_steps={good_steps}: use a whole number of at least 1")
         self.value, self.good_steps = value, good_steps
@@ -113,7 +113,7 @@ class SkipNotFinite(LossScale):
         self._good = max(self._good, 0) + 1 if finite else min(self._good, 0) - 1
         if self._good <= -MAX_SKIPPED_IN_A_ROW:
             raise DivergedError(
-                f"the gradients of {MAX_SKIPPED_IN_A_ROW} steps in a row, up to step {self.steps}, are "
+                f"the gradients of the last {MAX_SKIPPED_IN_A_ROW} steps, up to step {self.steps}, were "
                 "not finite: use a smaller learning rate (--lr)"
             )
 

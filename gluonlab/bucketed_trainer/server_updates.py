@@ -59,7 +59,7 @@ class ServerUpdater:
             weights.append(transfer.array)
         if np.dtype(weights[0].dtype) != np.float32:
             raise KVStoreError(
-                f"servers only update float32, but the weights have type {np.dtype(weights[0].dtype)}: "
+                f"servers can update only float32 weights, but the weights have type {np.dtype(weights[0].dtype)}: "
                 "omit update_on_servers"
             )
         for transfer in self._transfers:
@@ -86,13 +86,13 @@ class ServerUpdater:
         if stale.on_all_devices:
             names = sorted(param.name for param in stale.on_all_devices)
             raise RunError(
-                f"the servers update all parameters, but {names[0]} has no fresh gradient: omit "
-                "ignore_stale_grad or update_on_servers"
+                f"the servers update all parameters, but {names[0]} has received no gradient "
+                "since the last step: omit ignore_stale_grad or update_on_servers"
             )
         if _changeable_settings(optimizer) != self._sent_settings:
             raise RunError(
-                "the optimizer's settings have changed, but the servers still use the initial ones: use "
-                "a schedule (lr_scheduler), or omit update_on_servers"
+                "the optimizer's settings have changed, but the servers still use the initial settings: use "
+                "a learning rate schedule (lr_scheduler), or omit update_on_servers"
             )
         for key, transfer in enumerate(self._transfers):
             transfer.copy_gradients_to_array(float(optimizer.rescale_grad))

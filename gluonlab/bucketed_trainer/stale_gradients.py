@@ -67,8 +67,8 @@ class StaleGradientTracker:
             return stale._replace(on_all_devices=set())
         if stale.on_all_devices:
             raise RunError(
-                f"ignore_stale_grad=True with kvstore {kvstore!r}: other processes may have gradients for "
-                "parameters without a fresh gradient here: use every parameter in each step"
+                f"ignore_stale_grad=True cannot skip a parameter with kvstore {kvstore!r}, because another "
+                "process may have a fresh gradient for it: use every parameter in each step"
             )
         return stale
 
@@ -88,9 +88,9 @@ class StaleGradientTracker:
             ]
         if missing:
             raise UserWarning(
-                f"these parameters have no fresh gradient since the last step: {_shorten_list(missing)}: "
-                "if the model uses only some of its parameters, call step(..., ignore_stale_grad=True) "
-                "to skip the others"
+                f"these parameters have received no gradient since the last step: {_shorten_list(missing)}: "
+                "if the model does not use all of its parameters in each step, call "
+                "step(..., ignore_stale_grad=True) to skip the unused parameters"
             )
 
     def mark_used(self) -> None:

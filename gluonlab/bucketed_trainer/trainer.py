@@ -244,8 +244,8 @@ class BucketedTrainer(gluon.Trainer):
         still_frozen = all(param._grad is None for param in self._frozen)
         if not (still_frozen and all(bucket.is_intact() for bucket in self.buckets)):
             raise RunError(
-                "parameters were changed after the trainer put them into buckets (initialize, cast, "
-                "grad_req, lr_mult, wd_mult or another BucketedTrainer): create a new BucketedTrainer "
+                "parameters were changed (by initialize, cast, grad_req, lr_mult, wd_mult or another "
+                "BucketedTrainer) after the trainer put them into buckets: create a new BucketedTrainer "
                 "with a new kvstore"
             )
 
@@ -342,8 +342,8 @@ class BucketedTrainer(gluon.Trainer):
         """
         if self._update_on_kvstore:
             raise RunError(
-                f"{method}: kvstore {self._kvstore.type!r} sums and updates in one operation: call "
-                "step(), or choose kvstore='sharded'"
+                f"{method}: kvstore {self._kvstore.type!r} sums gradients and updates parameters in one "
+                "operation: call step(), or use kvstore='sharded'"
             )
 
     @property
@@ -412,7 +412,8 @@ class BucketedTrainer(gluon.Trainer):
         """Raise RunError if the optimizer's states are on servers instead of in this process."""
         if self._updates_on_servers:
             raise RunError(
-                "the servers do not return the optimizer's states: update on the workers to save or load them"
+                "optimizer states cannot be saved or loaded if the servers update the parameters: omit "
+                "update_on_servers"
             )
 
     # mxnet.contrib.amp's init_trainer sets a loss scaler as an attribute. gluon.Trainer reads it in
@@ -433,8 +434,8 @@ class BucketedTrainer(gluon.Trainer):
             )
         if self._update_on_kvstore:
             raise RunError(
-                f"amp.init_trainer: kvstore {store.type!r} updates before amp can check for an overflow: "
-                "pass loss_scale=LossScale() to the trainer, or choose kvstore='sharded'"
+                f"amp.init_trainer: kvstore {store.type!r} updates the parameters before amp can "
+                "check for an overflow: pass loss_scale=LossScale() to the trainer, or use kvstore='sharded'"
             )
 
     def _amp_skips_step(self) -> bool:
@@ -538,4 +539,6 @@ def _check_batch_size(batch_size: Any) -> None:
     """Raise ConfigError for a batch size by which gradients cannot be divided."""
     if not (isinstance(batch_size, Real) and 0 < float(batch_size) < math.inf):
         shown = " ".join(repr(batch_size).split())  # an array's has several lines
-        raise ConfigError(f"batch_size={shown}: use a number above 0, the images of this step on all devices")
+        raise ConfigError(
+            f"batch_size={shown}: pass the number of images in this step on all devices, which must be above 0"
+        )

@@ -59,7 +59,8 @@ def check_arguments(params: Any, optimizer: Any, optimizer_params: Any, bucket_b
     if len(set(parameters)) < len(parameters):
         name = next(param.name for param, count in Counter(parameters).items() if count > 1)
         raise ConfigError(
-            f"params contains {name} several times: pass each once, for example list(dict.fromkeys(params))"
+            f"params contains {name} several times: pass each parameter once, for example with "
+            "list(dict.fromkeys(params))"
         )
     if not isinstance(optimizer, (str, mx.optimizer.Optimizer)):
         raise ConfigError(
@@ -113,7 +114,7 @@ def resolve_kvstore(kvstore: Any, ctxs: Sequence[mx.Context]) -> Optional[KVStor
         if len(ctxs) > 1:
             raise KVStoreError(
                 f"kvstore=None does not sum the gradients of the {len(ctxs)} devices, so the replicas "
-                "would differ: choose 'device', or another of gluonlab.kvstores.KVSTORES"
+                "would differ: use kvstore 'device', or another name in gluonlab.kvstores.KVSTORES"
             )
         return None
     if isinstance(kvstore, str):
@@ -121,12 +122,12 @@ def resolve_kvstore(kvstore: Any, ctxs: Sequence[mx.Context]) -> Optional[KVStor
         return make_kvstore(kvstore.lower(), ctxs)
     if not isinstance(kvstore, KVStoreBase):
         raise KVStoreError(
-            f"kvstore={kvstore!r} is not a valid kvstore: use a name, such as 'device', or an instance of a KVStoreBase"
+            f"kvstore={kvstore!r} is not a valid kvstore: use a name, such as 'device', or an instance of KVStoreBase"
         )
     if "async" in kvstore.type:
         raise KVStoreError(
             f"kvstore {kvstore.type!r} updates each parameter on its servers: use gluon.Trainer, or a "
-            "kvstore that only sums"
+            "kvstore that only sums gradients"
         )
     return kvstore
 
@@ -148,13 +149,13 @@ def check_update_on_kvstore(
         return
     if sharded:
         raise KVStoreError(
-            f"update_on_kvstore=False: kvstore {SHARDED!r} always updates: omit the argument, or "
-            "choose 'sharded', which only sums"
+            f"update_on_kvstore=False: kvstore {SHARDED!r} always updates the parameters: omit "
+            "update_on_kvstore, or use kvstore 'sharded', which only sums gradients"
         )
     name = None if store is None else store.type
     raise KVStoreError(
-        f"update_on_kvstore=True: kvstore {name!r} only sums, and each device updates its own "
-        f"replica: omit the argument, or choose kvstore={SHARDED!r}"
+        f"update_on_kvstore=True: kvstore {name!r} only sums gradients, and each device updates "
+        f"its own replica: omit update_on_kvstore, or use kvstore {SHARDED!r}"
     )
 
 
@@ -163,8 +164,8 @@ def check_dense(params: Sequence[Parameter]) -> None:
     for param in params:
         if (param._stype, param._grad_stype) != ("default", "default"):
             raise KVStoreError(
-                f"parameters with sparse gradients, such as {param.name}, cannot share buckets: use "
-                "sparse_grad=False, or use gluon.Trainer for them, with kvstore 'device' or 'local'"
+                f"parameters with sparse gradients, such as {param.name}, cannot share buckets: set "
+                "sparse_grad=False, or use gluon.Trainer with kvstore 'device' or 'local' for these parameters"
             )
 
 
@@ -181,27 +182,27 @@ def resolve_compression(
     if loss_scale is not None and isinstance(store, GroupKVStore) and store.keeps_residual:
         raise KVStoreError(
             f"kvstore {store.type!r} with compress={store.compress} would keep residuals of the steps "
-            "that loss_scale skips: remove one of them"
+            "that loss_scale skips: omit compress or loss_scale"
         )
     if not compression_params:
         return None
     _check_two_bits(compression_params)
     if loss_scale is not None:
         raise KVStoreError(
-            f"compression_params={compression_params}: 2 bits cannot represent the overflow that "
-            "loss_scale looks for: remove one of them"
+            f"compression_params={compression_params}: 2-bit gradients cannot represent the "
+            "overflows that loss_scale detects: omit compression_params or loss_scale"
         )
     if isinstance(store, GroupKVStore):
         threshold = float(compression_params.get("threshold", 0.5))
         raise KVStoreError(
             f"compression_params={compression_params}: kvstore {store.type!r} sets the compression "
-            f"only when it is created: use compress='2bit:{threshold:g}' there"
+            f"only when it is created: pass compress='2bit:{threshold:g}' when you create the kvstore"
         )
     if store is not None and not _can_compress(store):
         choices = " or ".join(repr(name) for name, kind in KVSTORES.items() if kind.supports_compression)
         raise KVStoreError(
             f"compression_params={compression_params}: kvstore {store.type!r} cannot compress "
-            f"gradients: choose {choices}"
+            f"gradients: use kvstore {choices}"
         )
     if devices == 1:
         message = (
@@ -240,9 +241,9 @@ def check_shapes(params: Sequence[Parameter]) -> None:
     names = names_without_shape(params)
     if names:
         raise RunError(
-            f"the shapes of {len(names)} parameters, such as {names[0]}, are not known yet: call the "
-            "network once, with all its branches, or set in_units and in_channels of its layers (you "
-            "do not need prepare(), because step() calls it)"
+            f"the shapes of some parameters, such as {names[0]}, are not known yet: call the network once, "
+            "so that all its branches run, or set in_units and in_channels of its layers (calling "
+            "prepare() is optional, because step() calls it)"
         )
 
 

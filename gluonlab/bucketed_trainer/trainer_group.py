@@ -48,8 +48,9 @@ class TrainerGroup:
             trainer.prepare()
             if trainer._update_on_kvstore and self._postprocessor.is_needed:
                 raise KVStoreError(
-                    f"--kvstore {trainer._kvstore.type} updates each part separately, but {postprocessor.setting} "
-                    "needs the whole gradient: choose sharded, which only sums"
+                    f"--kvstore {trainer._kvstore.type} updates each part of the model separately, but "
+                    f"{postprocessor.setting} needs the whole gradient: use --kvstore sharded, which only sums "
+                    "gradients"
                 )
         buckets = [bucket for trainer in self.trainers for bucket in trainer.buckets]
         self._padding = BucketPadding(buckets if self._postprocessor.is_needed else ())

@@ -256,6 +256,8 @@ def _assemble_key_state(
                 target = _parameter_view(array, location.begin, param)
             if target.size != saved.size:
                 shapes = f"the state of {param.name} has shape {saved.shape}, not {target.shape}"
-                raise KVStoreError(f"{source} does not fit: {shapes}: load states of the same optimizer and network")
+                raise KVStoreError(
+                    f"{source} does not match this trainer: {shapes}: load states of the same optimizer and network"
+                )
             saved.reshape(target.shape).copyto(target)
     return state

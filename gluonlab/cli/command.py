@@ -428,7 +428,7 @@ def run_subcommand(
         except ConfigError as error:
             _exit_with_message(str(error), 2)
         if name.startswith("-"):
-            advice = f"write a command before it, {program} COMMAND {name}"
+            advice = f"write a command before this option, as in {program} COMMAND {name}"
             _exit_with_message(f"unexpected {name!r}: {advice}: choose {', '.join(sorted(commands))}", 2)
         _exit_with_message(unknown("command", name, commands), 2)
 

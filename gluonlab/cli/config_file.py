@@ -30,7 +30,7 @@ TOML, JSON = ".toml", ".json"
 # files may be long, because config.json contains the names of all classes.
 MAX_FILE_BYTES = {TOML: 2**14, JSON: 2**24}
 MAX_BRACKETS = 1000  # compiled readers of TOML may recurse until the stack overflows
-FILE_ADVICE = f"use a settings file that ends in {TOML} or {JSON}, for example from --save-config"
+FILE_ADVICE = f"use a settings file that ends in {TOML} or {JSON}, for example one from --save-config"
 INVALID_VALUE_NAMES = {dict: "a table", list: "a nested list or table", int: "too large a number"}
 FIELDS = {field.name: field for field in dataclasses.fields(TrainConfig)}
 
@@ -85,7 +85,7 @@ def read_settings(path: str, command: click.Command) -> Dict[str, Any]:
                 continue
             raise ConfigError(f"{source}: this command does not use {key}: remove it")
         if name in settings:
-            raise ConfigError(f"{source}: {key} is set twice: remove one of them")
+            raise ConfigError(f"{source}: {key} is set twice: remove one of the two settings")
         settings[name] = _check_value(f"{source}: {key}", name, value)
     try:
         TrainConfig(**settings)
@@ -121,9 +121,9 @@ def _read_content(path: str, source: str) -> Tuple[Dict[str, Any], bool]:
         raise
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:80]
-        raise ConfigError(f"{source} is not valid {ending[1:].upper()} ({reason}): fix it") from None
+        raise ConfigError(f"{source} is not valid {ending[1:].upper()} ({reason}): fix the file") from None
     if not isinstance(content, dict):
-        raise ConfigError(f'{source} must contain an object of settings, such as {{"epochs": 5}}: fix it')
+        raise ConfigError(f'{source} must contain a JSON object of settings, such as {{"epochs": 5}}: fix the file')
     if ending == JSON and isinstance(content.get("config"), dict):
         return _run_settings(path, content), True
     return content, False
@@ -138,10 +138,10 @@ def _parse_toml(text: str) -> Any:
             import tomli as reader
         except ImportError:
             raise ConfigError(
-                "to read TOML, Python before 3.11 needs tomli: run pip install tomli, or use JSON"
+                "reading a TOML file with Python before 3.11 requires tomli: run pip install tomli, or use a JSON file"
             ) from None
     if text.count("[") + text.count("{") > MAX_BRACKETS:
-        raise ValueError(f"more than {MAX_BRACKETS} brackets")
+        raise ValueError(f"it contains more than {MAX_BRACKETS} brackets")
     return reader.loads(text)
 
 
@@ -171,7 +171,7 @@ def _run_settings(path: str, content: Mapping[str, Any]) -> Dict[str, Any]:
     except DataError as error:
         raise ConfigError(str(error)) from None
     if run.is_comparison:
-        raise ConfigError(f"--config {path} belongs to a comparison: use the file of one of its runs")
+        raise ConfigError(f"--config {path} belongs to a comparison: use the file config.json of one of its runs")
     return run.requested
 
 
@@ -190,7 +190,7 @@ def _check_value(source: str, name: str, value: Any) -> Any:
     """Check and convert a value of the file. ``source``: file and key, for messages."""
     if not _is_plain_value(value):
         description = INVALID_VALUE_NAMES.get(type(value)) or repr(value)
-        raise ConfigError(f"{source} is {description}: use text, a number, true, false or a list of them")
+        raise ConfigError(f"{source} is {description}: use text, a number, true or false, or a list of such values")
     if FIELDS[name].metadata["check"] is check_flag and not isinstance(value, bool):
         raise ConfigError(f"{source} {json.dumps(value)}: must be true or false")
     return FIELDS[name].metadata["check"](source, value)

@@ -156,7 +156,7 @@ def _parse_device_counts(text: str) -> List[int]:
         raise ConfigError(f"{text} is not a list of device counts: use a list such as 1,2 or 1,2,4")
     counts = [int(count) for count in text.split(",")]
     if len(set(counts)) < len(counts):
-        raise ConfigError(f"{text}: numbers of devices must be different, such as 1,2 or 1,2,4")
+        raise ConfigError(f"{text} contains a device count twice: use different counts, such as 1,2 or 1,2,4")
     return counts
 
 

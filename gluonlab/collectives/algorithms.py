@@ -533,7 +533,9 @@ def nest_over_hosts(name: str, scatter: Schedule, across: Schedule, gather: Sche
     """
     join_reduce_scatter_and_all_gather(name, scatter, gather)
     if across.collective != ALLREDUCE:
-        raise ScheduleError(f"{name}: {across.name} between hosts is of type {across.collective}: use an allreduce")
+        raise ScheduleError(
+            f"{name}: the schedule across hosts, {across.name}, is of type {across.collective}: use an allreduce"
+        )
     hosts, devices, parts = range(across.world_size), scatter.world_size, range(across.chunks)
 
     def in_every_host(steps: Sequence[Step]) -> Iterator[Step]:
@@ -587,7 +589,8 @@ def make_schedule_over_hosts(
     """
     if within not in HALVES:
         raise ScheduleError(
-            f"within={within!r}: choose {', '.join(HALVES)}, which consist of a reduce-scatter and an all-gather"
+            f"within={within!r}: choose one of {', '.join(HALVES)}, each of which consists of a "
+            "reduce-scatter and an all-gather"
         )
     scatter, gather = (half(devices) for half in HALVES[within])
     if order is not None:

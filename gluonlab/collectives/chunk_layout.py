@@ -32,7 +32,7 @@ def partition(sizes: Sequence[int], chunks: int, whole: bool = False) -> List[Li
     elements so far, and a chunk may be empty.
     """
     if chunks < 1:
-        raise ScheduleError(f"chunks={chunks}: use at least 1")
+        raise ScheduleError(f"chunks={chunks}: must be at least 1")
     if whole:
         return _distribute_whole_arrays(sizes, chunks)
     return [_cut_range(sizes, begin, end) for begin, end in split_evenly(sum(sizes), chunks)]

@@ -119,7 +119,7 @@ def estimate_costs(schedule: Schedule, topology: Topology, sizes: Sequence[float
         )
     for size in sizes:
         if not 0 <= size < math.inf:
-            raise ScheduleError(f"size={size}: use a number of bytes, at least 0")
+            raise ScheduleError(f"size={size}: must be a finite number of bytes, 0 or more")
     steps: List[List[StepCost]] = [[] for _ in sizes]
     for step_loads in _count_loads(schedule, topology):
         for steps_of_size, size in zip(steps, sizes):

@@ -284,8 +284,8 @@ class HostNetwork:
     def __post_init__(self) -> None:
         if not (is_integer_at_least(self.nics) and self.bytes_per_s > 0 and self.latency_s >= 0):
             raise ScheduleError(
-                f"a network of {self.nics} NICs with {self.bytes_per_s} bytes/s each and {self.latency_s} "
-                "s per message: use at least 1 NIC, more than 0 bytes/s, and a latency of 0 s or more"
+                f"network with nics={self.nics}, bytes_per_s={self.bytes_per_s} and latency_s={self.latency_s}: "
+                "use at least 1 NIC, more than 0 bytes/s, and a latency of 0 s or more"
             )
 
 
@@ -296,7 +296,7 @@ def repeat_host(host: Topology, hosts: int, network: HostNetwork) -> Topology:
     invalid number of hosts.
     """
     if not is_integer_at_least(hosts):
-        raise ScheduleError(f"{hosts!r} hosts of {host.name}: use at least 1")
+        raise ScheduleError(f"{hosts!r} hosts of {host.name}: use at least 1 host")
     if hosts == 1:
         return host
     devices = host.world_size
@@ -406,8 +406,7 @@ def make_topology(name: str, world_size: Optional[int] = None) -> Topology:
     machine, hosts = _parse_name(name)
     if is_file_name(machine):
         raise ScheduleError(
-            f'topology {name!r}: a file already contains its number of hosts, under "hosts": use '
-            f"{machine} without *HOSTS"
+            f'topology {name!r}: a topology file defines its own hosts, under "hosts": use {machine} without *HOSTS'
         )
     if machine not in TOPOLOGIES:
         hint = f"; for up to {MAX_HOSTS} hosts, use NAME*HOSTS; for your own machine, pass {FILE_HELP}"
@@ -458,7 +457,7 @@ def nvml_topology(driver: Driver, gpus: Sequence[int]) -> Topology:
     indices = {gpu.index for gpu in driver.gpus}
     missing = [gpu for gpu in gpus if gpu not in indices]
     if missing:
-        raise ScheduleError(f"NVML reports GPUs {sorted(indices)}, but not {missing}: check nvidia-smi")
+        raise ScheduleError(f"NVML reports GPUs {sorted(indices)}, but not {missing}: check the GPUs with nvidia-smi")
     switches, cpus = (_first_devices_with_same_parent(driver, gpus, level) for level in (SAME_SWITCHES, SAME_CPU))
     routes = dict(pcie_routes(len(gpus), PCIE_AND_CPU, switches.__getitem__, cpus.__getitem__))
     for src, dst in routes:

@@ -343,7 +343,7 @@ class OutOfPlaceReduceScatter:
 
     def __init__(self, schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]]) -> None:
         if any(transfer.op != ADD for step in schedule.steps for transfer in step):
-            raise ScheduleError(f"{schedule.name} copies chunks: use a reduce-scatter, which only adds")
+            raise ScheduleError(f"{schedule.name} copies chunks: use a reduce-scatter, which only adds chunks")
         check_arrays(schedule, arrays, written=False)
         enable_peer_access([rank_arrays[0].context for rank_arrays in arrays])
         self.transfers_run = 0  # as in Executor
@@ -451,7 +451,7 @@ def check_arrays(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], wri
 def _find_fault(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], written: bool) -> str:
     """Return a phrase that describes what is wrong with the arrays, or ""."""
     if len(arrays) != schedule.world_size:
-        return f" is for {schedule.world_size} ranks, but there are arrays for {len(arrays)}"
+        return f" is for {schedule.world_size} ranks, but there are arrays for {len(arrays)} ranks"
     if any(isinstance(rank_arrays, nd.NDArray) for rank_arrays in arrays):
         return ": pass a list of arrays for each rank, such as [[a], [b]], not [a, b]"
     if not arrays[0]:

@@ -208,8 +208,8 @@ class Topology:
         are_known = all(device in range(self.world_size) for device in chosen)
         if not (chosen and are_known and len(set(chosen)) == len(chosen)):
             raise ScheduleError(
-                f"{self.name} has devices 0 to {self.world_size - 1}, but {chosen} are requested: choose "
-                "each at most once"
+                f"{self.name}: devices {chosen} are requested: choose one or more of the devices 0 to "
+                f"{self.world_size - 1}, each at most once"
             )
         routes: Mapping[Pair, Route]
         if isinstance(self.routes, PortRoutes):
@@ -235,7 +235,7 @@ class Topology:
 def check_device_count(name: str, world_size: Any) -> None:
     """Raise ScheduleError for an invalid number of devices."""
     if not is_integer_at_least(world_size):
-        raise ScheduleError(f"{name} with world_size={world_size!r}: use at least 1")
+        raise ScheduleError(f"{name} with world_size={world_size!r}: use at least 1 device")
 
 
 # --- the best order of devices for rings, a Hamiltonian cycle

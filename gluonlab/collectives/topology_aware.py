@@ -84,8 +84,8 @@ def _auto_schedules(topology: Topology) -> List[Schedule]:
     if topology.world_size > MAX_AUTO_DEVICES:
         raise ScheduleError(
             f"{AUTO} compares all schedules for up to {MAX_AUTO_DEVICES} devices, but {topology.name} "
-            f"has {topology.world_size}: choose an algorithm; gluonlab allreduce simulate estimates "
-            "the time of each"
+            f"has {topology.world_size}: choose another algorithm (gluonlab allreduce simulate "
+            "estimates the time of each algorithm)"
         )
     return select_cheapest(list(candidate_schedules(topology)), topology)
 
@@ -294,6 +294,6 @@ def make_for_links(name: str, topology: Optional[Topology], world_size: int) -> 
     links.
     """
     if name not in TOPOLOGY_AWARE:
-        raise ScheduleError(unknown("allreduce for links", name, TOPOLOGY_AWARE))
+        raise ScheduleError(unknown("topology-aware algorithm", name, TOPOLOGY_AWARE))
     known_topology = topology or precomputed_schedules.uniform_switch(world_size)
     return SchedulesBySize(known_topology, TOPOLOGY_AWARE[name](known_topology))

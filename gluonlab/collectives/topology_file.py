@@ -78,7 +78,7 @@ MAX_FILE_BYTES = 16 * 2**20
 FILE_ADVICE = (
     "pass a topology file, as described in docs/topologies.md, or the name of a known machine, such as p3.16xlarge"
 )
-SEARCH_ADVICE = "search again, with gluonlab allreduce solve FILE --out-file NEW"
+SEARCH_ADVICE = "search for schedules again with gluonlab allreduce solve FILE --out-file NEW"
 
 
 def is_file_name(name: Any) -> bool:
@@ -117,7 +117,7 @@ def _parse_schedules_file(where: str, content: Dict[str, Any], name: str) -> Top
     """Return the topology in a file of schedules, with the verified schedules."""
     if "topology" not in content:
         raise ScheduleError(
-            f"{where}: the schedules have no topology: {FILE_ADVICE}, or a file written by gluonlab "
+            f"{where}: the file contains schedules, but no topology: pass a file written by gluonlab "
             "allreduce solve m.json --out-file FILE"
         )
     topology = TopologyReader(f"{where}: topology", content["topology"], name).read_topology()
@@ -160,7 +160,10 @@ def write_topology(topology: Topology, path: Union[str, Path]) -> None:
     `schedules_file_text` writes such topologies.
     """
     if topology.schedules:
-        raise ScheduleError(f"{topology.name}: a topology file cannot contain schedules")
+        raise ScheduleError(
+            f"{topology.name}: a topology file cannot contain schedules: remove them with "
+            "dataclasses.replace(topology, schedules=())"
+        )
     text = _topology_text(topology)
     _parse_topology(text, f"topology {topology.name}", "")  # raises for a file that could not be read
     write_text(Path(path), text)
@@ -300,7 +303,7 @@ class TopologyReader:
         if "between" not in fields and not single_ends:
             if LATENCY in fields:
                 fields.raise_error(
-                    f'{LATENCY} is only for routes, and for links with "from" and "to" or "between": remove it'
+                    f'{LATENCY} is only for routes, and for links with "from" and "to" or "between": remove {LATENCY}'
                 )
             return []
         if "between" not in fields:
@@ -311,14 +314,16 @@ class TopologyReader:
             return [(src, dst)]
         ends = fields.items("between", self._check_node, 2)
         if single_ends or len(ends) < 2:
-            fields.raise_error('"between" needs two ends, such as [0, 1], and replaces "from" and "to"')
+            fields.raise_error('use "between" with two ends, such as [0, 1], and without "from" and "to"')
         return [(ends[0], ends[1]), (ends[1], ends[0])]
 
     def _read_speed(self, fields: JsonFields) -> float:
         """Return the bytes/s of a link, which the file states directly or as a number of lanes."""
         if "lanes" not in fields:
             if LANE in fields:
-                fields.raise_error(f"{LANE} is only for links with lanes: add their number, or use {SPEED} instead")
+                fields.raise_error(
+                    f'{LANE} is only for links with "lanes": add the number of lanes, or use {SPEED} instead'
+                )
             return fields.number(SPEED)
         if SPEED in fields:
             fields.raise_error(f'{SPEED} and "lanes" contradict each other: remove one of them')
@@ -383,7 +388,7 @@ class TopologyReader:
                     "the names of all links between them"
                 )
             if (src, dst) in routes:
-                fields.raise_error(f"there is a second route from {src} to {dst}: remove one of them")
+                fields.raise_error(f"there is a second route from {src} to {dst}: remove one of the two routes")
             routes[src, dst] = Route(tuple(links), self._read_latency(fields))
 
         self._fields.items("routes", add_route, MAX_ENTRIES)

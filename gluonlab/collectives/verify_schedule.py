@@ -73,7 +73,7 @@ def _check_shape(schedule: Schedule) -> None:
     if schedule.collective not in COLLECTIVES:
         problem = f"{schedule.collective!r} is not a valid collective: choose {', '.join(COLLECTIVES)}"
     elif ranks < 1 or chunks < 1:
-        problem = f"{ranks} ranks and {chunks} chunks: use at least one of each"
+        problem = f"{ranks} ranks and {chunks} chunks: use at least 1 rank and 1 chunk"
     elif len(schedule.owner) != chunks or not all(0 <= rank < ranks for rank in schedule.owner):
         problem = f"owner={schedule.owner}: list one of the {ranks} ranks for each of the {chunks} chunks"
     if problem:
@@ -255,7 +255,7 @@ def _raise_fault(
     """Raise ScheduleError for the first transfer that makes the final chunk of ``rank`` wrong."""
     index = simulation.find_faulty_transfer(rank)
     if index is None:
-        raise ScheduleError(f"{schedule.name}: {message}: no transfer reaches it")
+        raise ScheduleError(f"{schedule.name}: {message}: no transfer sends this chunk to rank {rank}")
     row = int(simulation.rows[index])
     step = int(arrays.step[row])
     position: Position = (step, row - int(arrays.starts[step]))

@@ -68,7 +68,7 @@ def check_gpu_count(name: str, value: Any) -> int:
         elif text in ("all", "auto", "*", "gpu:*", "-1"):
             suggestion = "gpu:*"
         if suggestion:
-            raise ConfigError(f"{error}; to name GPUs, use --devices {suggestion}") from None
+            raise ConfigError(f"{error}; to select GPUs, use --devices {suggestion}") from None
         raise
 
 
@@ -215,8 +215,8 @@ def check_patience(name: str, value: Any) -> Union[int, str]:
         monitored = "?"
     if monitored.strip().lower() not in ("", ACCURACY, LOSS):
         raise ConfigError(
-            f"{_quote_setting(name, value)}: use a number of epochs, such as 5 for the "
-            f"validation accuracy, or 5:{LOSS} for the validation loss"
+            f"{_quote_setting(name, value)}: use a number of epochs, such as 5 to "
+            f"monitor the validation accuracy, or 5:{LOSS} to monitor the validation loss"
         )
     return f"{count}:{LOSS}" if monitored.strip().lower() == LOSS else count
 
@@ -285,7 +285,7 @@ def check_text(name: str, value: Any) -> str:
         if isinstance(value, (bool, float, type(None))):
             raise ConfigError(f"{_quote_setting(name, value)}: must be text")
         kind = type(value).__name__
-        raise ConfigError(f"{name} has type {kind}: pass a name from gluonlab list")
+        raise ConfigError(f"{name} has type {kind}: pass a name that gluonlab list prints")
     if not str(value).strip():
         raise ConfigError(f"{name} is empty: add a value or remove {name}")
     return str(value)

@@ -127,7 +127,9 @@ def _check_exclusive_settings(settings: Dict[str, Any]) -> None:
                 f"--require-gpu and --devices {devices} contradict each other: use GPUs only, or remove --require-gpu"
             )
         if devices.strip().isdigit():
-            raise ConfigError(f"--devices {devices} may use CPU devices: with --require-gpu, use --gpus {devices}")
+            raise ConfigError(
+                f"--devices {devices} may use CPU devices, but --require-gpu does not allow them: use --gpus {devices}"
+            )
 
 
 @_check_setting_names
@@ -412,8 +414,8 @@ class TrainConfig:
         kind = "the class itself" if given is cls else f"a {type(given).__name__}"
         how = "TrainConfig(**settings)" if isinstance(given, dict) else "TrainConfig(gpus=2)"
         raise ConfigError(
-            f"the config of {called} is {kind}: pass settings as {called}({how}, ...), and your own data "
-            "set or network as dataset=..., net=..."
+            f"the config passed to {called} is {kind}: pass settings as {called}({how}, ...), and your own "
+            "data set or network as dataset=... and net=..."
         )
 
     required = RenamedMember("require")

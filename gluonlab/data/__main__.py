@@ -57,8 +57,8 @@ def _find_source(name: str, sources: SourceTable) -> Source:
     # The data set has files, but no known address.
     smaller = ", ".join([other for other in sources if other.startswith(f"{name}-")] or sources)
     raise DataError(
-        f"{name} cannot be downloaded, because its address and digest are unknown: choose "
-        f"{smaller}, or unpack it in --data-dir yourself"
+        f"gluonlab cannot download {name}, because its address and digest are unknown: choose {smaller}, "
+        f"or download {name} yourself and unpack it in the folder that --data-dir names"
     )
 
 
@@ -121,8 +121,8 @@ def verify(sources: SourceTable, name: str, data_dir: Optional[str], as_json: bo
         click.echo(lines or f"{OK:<8}{len(findings):,} files of {name}")
     if failures:
         damaged = sum(finding.state == DAMAGED for finding in failures)
-        counts = f"{damaged:,} damaged and {len(failures) - damaged:,} missing"
-        raise RunError(f"{name}: {counts} of {len(findings):,} files: {download_command(name, data_dir)}")
+        counts = f"{damaged:,} damaged and {len(failures) - damaged:,} missing files out of {len(findings):,}"
+        raise RunError(f"{name} has {counts}: run {download_command(name, data_dir)}")
 
 
 @command("gluonlab data path")
@@ -134,7 +134,7 @@ def path(sources: SourceTable, name: str, data_dir: Optional[str]) -> None:
     source, root = _find_source(name, sources), _resolve_root(data_dir)
     folder = find_dataset_folder(source, root)
     if folder is None:
-        raise DataError(f"{name} was not found in {root}: {download_command(name, data_dir)}")
+        raise DataError(f"{name} was not found in {root}: run {download_command(name, data_dir)}")
     click.echo(folder)
 
 
@@ -158,7 +158,7 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     """
     if name is None or out is None:
         missing = "the data set" if name is None else "--out DIR"
-        raise ConfigError(f"pack needs {missing}: run gluonlab data pack folder:PATH --out DIR")
+        raise ConfigError(f"gluonlab data pack requires {missing}: run gluonlab data pack folder:PATH --out DIR")
     if not has_image_files(name):
         raise ConfigError(f"{name} has no image files to decode: choose {', '.join(image_file_datasets())}")
     from gluonlab.data.sets.packed_folder import check_new_folder

@@ -37,7 +37,9 @@ class LabEnvironment(NamedTuple):
         return language()
 
     def __repr__(self) -> str:
-        return f"Here(devices=[{', '.join(map(str, self.devices))}], on_gpus={self.on_gpus}, data={self.data!r})"
+        return (
+            f"LabEnvironment(devices=[{', '.join(map(str, self.devices))}], on_gpus={self.on_gpus}, data={self.data!r})"
+        )
 
 
 def setup(n: int, dataset: Optional[str] = None) -> LabEnvironment:

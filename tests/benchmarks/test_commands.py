@@ -68,7 +68,7 @@ def test_the_command_lists_its_measurements(capsys):
         ("gradients --devices cpu:0", "an allreduce requires several devices: pass at least two"),
         ("gradients --devices cpu:0,1 --device-counts 4", "--device-counts 4"),
         ("gradients --bytes 1KB,2KB", "--bytes 1KB,2KB: pass a single size"),
-        ("gradients --bytes x", "--bytes x: use sizes"),
+        ("gradients --bytes x", "--bytes x: use a size"),
     ],
 )
 def test_a_mistake_is_one_line(words, message, bench, empty_cwd):

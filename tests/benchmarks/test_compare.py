@@ -52,7 +52,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path_factory, values, name, reas
         ("", "Expecting value"),
         ("[]", "is not a results file"),
         ("{}", "'format'"),
-        ('{"format": 2}', "format 2 instead of 1"),
+        ('{"format": 2}', "its format is 2 instead of 1"),
         ("[" * 100_000, "is not a results file"),
         (make_record(rates(1)).as_json().replace("[1]", "[0]"), "values that are not greater than 0"),
         (make_record(rates(1)).as_json().replace("[1]", "[NaN]"), "values that are not greater than 0"),
@@ -63,7 +63,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path_factory, values, name, reas
 def test_an_invalid_record_is_refused_in_one_line(tmp_path, content, message):
     path = tmp_path / "record.json"
     path.write_text(content)
-    with pytest.raises(DataError, match="pass a file that gluonlab bench --out-file wrote") as raised:
+    with pytest.raises(DataError, match="pass a file written by gluonlab bench with --out-file") as raised:
         read_record(path)
     assert message in str(raised.value) and "\n" not in str(raised.value)
 

@@ -199,7 +199,7 @@ def test_a_program_computes_what_it_computes_with_gluons_trainer(program, gluon_
 def test_buckets_cannot_be_made_before_the_shapes_are_known():
     net = make_net(contexts(2))
     trainer = BucketedTrainer(net.collect_params(), "sgd", dict(SGD))
-    message = r"the shapes of 4 parameters, such as conv\d+_weight, are not known yet"
+    message = r"the shapes of some parameters, such as conv\d+_weight, are not known yet"
     for call in (trainer.prepare, lambda: trainer.step(1), trainer.allreduce_grads):
         with pytest.raises(RunError, match=message) as raised:
             call()
@@ -272,7 +272,7 @@ def test_amp_and_a_store_that_updates_are_refused_together(amp):
     trainer = BucketedTrainer(net.collect_params(), "sgd", dict(SGD), "sharded-optimizer")
     amp.init_trainer(trainer)
     with pytest.raises(
-        RunError, match=r"kvstore 'sharded-optimizer' updates before amp can check for an overflow"
+        RunError, match=r"kvstore 'sharded-optimizer' updates the parameters before amp can check for an overflow"
     ) as raised:
         train_on_devices(net, trainer, contexts(2), BATCHES[:1])
     assert "\n" not in str(raised.value)

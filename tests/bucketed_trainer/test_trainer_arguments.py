@@ -102,13 +102,13 @@ REFUSED = [
         dict(kvstore=mx.kvstore.KVStoreBase),
         (
             "kvstore=<class 'mxnet\\.kvstore\\.base\\.KVStoreBase'> is not a valid kvstore: use a "
-            "name, such as 'device', or an instance of a KVStoreBase"
+            "name, such as 'device', or an instance of KVStoreBase"
         ),
     ),
     (
         KVStoreError,
         dict(update_on_kvstore=True),
-        ("update_on_kvstore=True: kvstore 'device' only sums, and each device updates its own replica"),
+        ("update_on_kvstore=True: kvstore 'device' only sums gradients, and each device updates its own replica"),
     ),
     (KVStoreError, dict(kvstore="sharded-optimizer", update_on_kvstore=False), "update_on_kvstore=False.*'sharded'"),
     (
@@ -116,25 +116,25 @@ REFUSED = [
         dict(kvstore="sharded-optimizer", optimizer="lamb"),
         ("kvstore 'sharded-optimizer' shards parameters at any element, but LAMB needs whole parameters"),
     ),
-    (KVStoreError, dict(kvstore="ring", **TWO_BITS), "'ring' cannot compress.*choose 'device'"),
-    (KVStoreError, dict(kvstore="local", **TWO_BITS), "'local' cannot compress.*choose 'device'"),
+    (KVStoreError, dict(kvstore="ring", **TWO_BITS), "'ring' cannot compress.*use kvstore 'device'"),
+    (KVStoreError, dict(kvstore="local", **TWO_BITS), "'local' cannot compress.*use kvstore 'device'"),
     (KVStoreError, dict(kvstore="sharded-optimizer", **TWO_BITS), "cannot compress"),
     (KVStoreError, compression_arguments(type="1bit"), "use \\{'type': '2bit', 'threshold'"),
     (KVStoreError, compression_arguments(threshold=0), "above 0"),
     (KVStoreError, compression_arguments(threshold="x"), "above 0"),
     (KVStoreError, compression_arguments(treshold=1), "'threshold'"),
     (KVStoreError, dict(compression_params=100), "compression_params=100"),
-    (KVStoreError, dict(loss_scale=LossScale(), **TWO_BITS), "remove one of them"),
+    (KVStoreError, dict(loss_scale=LossScale(), **TWO_BITS), "omit compression_params or loss_scale"),
     (KVStoreError, dict(make=sparse_net), "sparse gradients, such as embedding.*use gluon.Trainer"),
     (
         KVStoreError,
         dict(make=float16_net, clip_norm=1.0),
-        "clip_norm=1 needs float32, but net_dense1_weight has type float16",
+        "clip_norm=1 requires float32 parameters, but net_dense1_weight has type float16",
     ),
     (
         KVStoreError,
         dict(make=float16_net, loss_scale=LossScale()),
-        "loss_scale needs float32, but net_dense1_weight has type float16",
+        "loss_scale requires float32 parameters, but net_dense1_weight has type float16",
     ),
     (ConfigError, dict(bucket_bytes=-1), "bucket_bytes=-1"),
     (ConfigError, dict(bucket_bytes="4M"), "bucket_bytes='4M'"),
@@ -178,7 +178,7 @@ def test_no_parameters_and_repeated_parameters_are_refused():
     with pytest.raises(ConfigError, match="params contains no parameters to train"):
         BucketedTrainer([], "sgd")
     params = list(make_small_net(contexts(1)).collect_params().values())
-    with pytest.raises(ConfigError, match=f"{params[1].name} several times: pass each once"):
+    with pytest.raises(ConfigError, match=f"{params[1].name} several times: pass each parameter once"):
         BucketedTrainer([*params, params[1]], "sgd")
     BucketedTrainer(list(dict.fromkeys([*params, params[1]])), "sgd")
 
@@ -192,7 +192,7 @@ def test_an_invalid_batch_size_changes_nothing(store, size):
         losses = [net(nd.ones((2, 16), ctx=ctx)).sum() for ctx in contexts(2)]
     autograd.backward(losses)
     before = parameter_arrays(net)
-    message = "use a number above 0, the images of this step on all devices"
+    message = "pass the number of images in this step on all devices, which must be above 0"
     for call in (trainer.step, trainer.apply):
         with pytest.raises(ConfigError, match=message) as raised:
             call(size)
@@ -235,7 +235,9 @@ def test_compression_on_one_device_warns():
 def test_a_store_that_updates_refuses_half_steps(call):
     params = make_small_net(contexts(2)).collect_params()
     trainer = BucketedTrainer(params, "sgd", kvstore="sharded-optimizer", update_on_kvstore=True)
-    with pytest.raises(GluonlabError, match=r"kvstore 'sharded-optimizer' sums and updates in one operation"):
+    with pytest.raises(
+        GluonlabError, match=r"kvstore 'sharded-optimizer' sums gradients and updates parameters in one operation"
+    ):
         call(trainer)
 
 

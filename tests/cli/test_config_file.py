@@ -196,7 +196,7 @@ MISTAKES = {
     ("f.toml", "lr = 1\nlr = 2"): ["is not valid TOML", "overwrite"],
     ("f.toml", "quiet = true"): ["quiet is not a setting: use the option --quiet instead"],
     ("f.json", '{"lr": NaN}'): ["NaN is not a valid number"],
-    ("f.json", "[1]"): ["must contain an object of settings"],
+    ("f.json", "[1]"): ["must contain a JSON object of settings"],
     ("f.json", ""): ["is not valid JSON"],
     ("f.toml", "lr = " + DEEP[:9000]): ["is not valid TOML", "brackets"],
     ("f.json", DEEP): ["is not valid JSON"],
@@ -226,7 +226,7 @@ def test_folders_and_pipes_are_refused(run, tmp_path, empty_cwd):
     def read_error(path):
         return read_error_line(run("--config", str(path)), empty_cwd)
 
-    assert read_error(tmp_path).endswith("for example from --save-config")
+    assert read_error(tmp_path).endswith("for example one from --save-config")
     (tmp_path / "config.json").write_text("{}")
     assert f"it is a run directory: use its file {tmp_path / 'config.json'}" in read_error(tmp_path)
     (tmp_path / "folder.toml").mkdir()
@@ -292,5 +292,5 @@ if sys.version_info < (3, 11):  # later Pythons need no tomli
         path = file("toml")
         path.write_text("")
         monkeypatch.setitem(sys.modules, "tomli", None)
-        with pytest.raises(ConfigError, match="pip install tomli, or give JSON"):
+        with pytest.raises(ConfigError, match="pip install tomli, or use a JSON file"):
             read("--config", str(path))

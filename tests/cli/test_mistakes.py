@@ -252,7 +252,7 @@ def test_a_missing_argument_is_named_with_the_usage(words, wrong):
 @pytest.mark.parametrize("words", COMMAND_GROUPS)
 def test_an_option_before_the_command_is_refused(words, wrong):
     message = wrong(words, "--gpus", "2")
-    assert "unexpected '--gpus': write a command before it, " in message
+    assert "unexpected '--gpus': write a command before this option, as in " in message
     assert "COMMAND --gpus" in message and all(name in message for name in COMMAND_GROUPS[words])
 
 

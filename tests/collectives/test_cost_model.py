@@ -201,7 +201,7 @@ def test_nothing_to_do_and_nothing_to_send():
     ("topology", "size_bytes", "words"),
     [
         (p3_16xlarge(), N, r"ring has 4 ranks, but p3\.16xlarge has 8 devices"),
-        *((switch(4, 1e-5, 1e9), size, f"size={size}: use a number of bytes")
+        *((switch(4, 1e-5, 1e9), size, f"size={size}: must be a finite number of bytes")
           for size in (-1, math.inf, math.nan)),
     ],
 )  # fmt: skip

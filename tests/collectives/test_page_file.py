@@ -57,9 +57,9 @@ TWICE = Schedule("twice", "allreduce", 2, 1, (0,), 2 * ((Transfer(1, 0, 0, "add"
         (lambda: draw("rign", 4), r"unknown algorithm 'rign': .* \(did you mean 'ring'"),
         (lambda: draw("ring", 0), "ring for world_size=0"),
         (lambda: draw("ring", 64), "64 ranks and 64 chunks is too large to draw: choose up to 16"),
-        (lambda: as_page([TWICE]), "there is no schedule ring for 4 ranks: choose twice for 2"),
-        (lambda: as_page([]), "there is no schedule ring for 4 ranks: the list of schedules is empty"),
-        (lambda: as_page([TWICE, TWICE]), "two schedules are named twice for 2 ranks"),
+        (lambda: as_page([TWICE]), "no schedule for 4 ranks is named ring: choose twice for 2"),
+        (lambda: as_page([]), "no schedule for 4 ranks is named ring: the list of schedules is empty"),
+        (lambda: as_page([TWICE, TWICE]), "two schedules for 2 ranks are named twice"),
     ],
 )
 def test_schedules_that_cannot_be_shown_are_refused(make, message):

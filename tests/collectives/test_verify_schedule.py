@@ -60,7 +60,7 @@ def test_a_mutant_is_accepted_exactly_if_it_is_right_and_the_error_points_at_the
         first = next(position for position in range(len(step)) if find_broken_rule(mutant, step[: position + 1]))
         assert (error.step, error.transfer) == (broken[0], first)
     elif error.step is None:
-        assert "no transfer reaches it" in str(error)
+        assert "no transfer sends this chunk to rank" in str(error)
         assert kind in ("remove", "move", "swap", "dst", "chunk")
     else:
         check_fault(mutant, error)
@@ -119,7 +119,9 @@ def test_states_are_the_counts_of_the_reference_after_every_step(schedule):
 SUM_AND_BACK = [[(1, 0, 0, "add")], [(0, 1, 0, "copy")]]
 SPOILED_AND_FIXED = [[(0, 1, 0, "add")], [(0, 1, 0, "copy")]]  # counts rank 1 twice, and copies over it
 TWICE = "written twice in this step, which only additions can do"
-NOTHING_SENT = "rank {} ends with chunk 0 without the contribution of rank {}: no transfer reaches it"
+NOTHING_SENT = (
+    "rank {0} ends with chunk 0 without the contribution of rank {1}: no transfer sends this chunk to rank {0}"
+)
 
 
 @pytest.mark.parametrize(

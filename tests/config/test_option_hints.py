@@ -75,7 +75,7 @@ def call_loader(**options):
         (call_trainer, "kv_store", "did you mean 'kvstore'?"),
         (call_trainer, "batch_size", "pass it to step(batch_size)"),
         (call_loader, "ctx", "pass the devices as ctxs"),
-        (call_loader, "batch_size", "pass global_batch_size, the images of a step"),
+        (call_loader, "batch_size", "pass global_batch_size, the number of images in a step"),
         (call_loader, "shufle", "did you mean 'shuffle'?"),
         (lambda **options: make_kvstore("ring", **options), "devices", "pass the devices as ctxs"),
     ],
@@ -99,7 +99,7 @@ def test_an_argument_of_another_library_is_answered_with_gluonlabs(call, name, m
     ],
 )
 def test_a_config_of_another_type_gets_one_line(call, config, message):
-    with pytest.raises(ConfigError, match=f"^the config of [a-z_]+ is {message}[^\n]*$"):
+    with pytest.raises(ConfigError, match=f"^the config passed to [a-z_]+ is {message}[^\n]*$"):
         call(config)
 
 

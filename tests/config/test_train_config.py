@@ -189,7 +189,9 @@ def test_values_out_of_range_are_refused(name):
 def test_the_message_about_an_object_instead_of_a_name_has_its_type(name):
     """Its repr may have many lines, as that of a Gluon network."""
     thing = type("Thing", (), {"__repr__": lambda self: "Thing(\n)"})()
-    with pytest.raises(ConfigError, match=rf"^{option_name(name)}.* has type Thing: pass a name from gluonlab list$"):
+    with pytest.raises(
+        ConfigError, match=rf"^{option_name(name)}.* has type Thing: pass a name that gluonlab list prints$"
+    ):
         TrainConfig(**{name: thing})
 
 
@@ -250,7 +252,7 @@ def test_arrays_and_types_of_numpy_become_lists_and_names():
     ],
 )  # fmt: skip
 def test_names_of_gpus_are_answered_with_the_setting_devices(gpus, devices):
-    message = f"--gpus {gpus}: must be a whole number of at least 1; to name GPUs, use --devices {devices}"
+    message = f"--gpus {gpus}: must be a whole number of at least 1; to select GPUs, use --devices {devices}"
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         TrainConfig(gpus=gpus)
 

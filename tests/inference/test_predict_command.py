@@ -91,8 +91,8 @@ def test_standard_input_is_the_file(predict, finished, pictures, monkeypatch):
     ("content", "said"),
     [
         (b"", "standard input is empty"),
-        (b"text", "standard input: not a JPEG, PNG"),
-        (encode_image(make_image(0), "PNG")[:-40], "standard input: damaged"),
+        (b"text", "standard input is not a JPEG, PNG"),
+        (encode_image(make_image(0), "PNG")[:-40], "standard input is damaged"),
     ],
 )
 def test_standard_input_without_an_image_is_refused(predict, finished, empty_cwd, tmp_path, monkeypatch, content, said):
@@ -178,10 +178,10 @@ MISTAKES = {
     "": "there are no images: use gluonlab predict RUN_DIR IMAGE..., or --misclassified",
     "none.png": "none.png does not exist: use image files",
     "empty": "empty contains no images (.jpg, .png, .webp, .bmp, .gif, .tif, .ppm)",
-    "notes.txt": "notes.txt: not a JPEG, PNG",
-    "cut.png": "cut.png: damaged",
+    "notes.txt": "notes.txt is not a JPEG, PNG",
+    "cut.png": "cut.png is damaged",
     "good.png cut.png --skip": "unknown option '--skip': did you mean '--skip-corrupt'?",
-    "cut.png --skip-corrupt": "there are no images left: cut.png: damaged",
+    "cut.png --skip-corrupt": "there are no images left: cut.png is damaged",
     "pipe": "pipe is not a regular file",
     "- -": "- is listed twice",
     "good.png --json --csv": "--json and --csv contradict each other",
@@ -229,7 +229,7 @@ def test_with_skip_bad_a_warning_says_what_is_left_out(predict, finished, pictur
     status, out, err = predict(str(finished), str(pictures), "--skip-corrupt", "--csv", "--top-k", "1")
     assert status == 0
     assert [row["image"][-5:] for row in csv.DictReader(io.StringIO(out))] == ["a.png", "c.PNG"]
-    assert "warning: 1 of 3 images are skipped: " in err and "b.jpg: not a JPEG" in err
+    assert "warning: 1 of 3 images are skipped: " in err and "b.jpg is not a JPEG" in err
 
 
 def unread(pipe):

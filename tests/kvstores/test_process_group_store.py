@@ -480,7 +480,7 @@ def test_trainers_that_skip_steps_do_not_compress():
     ):
         BucketedTrainer(parameters, "sgd", {}, store, loss_scale=LossScale())
     params = {"type": "2bit", "threshold": 0.25}
-    with pytest.raises(KVStoreError, match=r"only when it is created: use compress='2bit:0\.25' there$"):
+    with pytest.raises(KVStoreError, match=r"only when it is created: pass compress='2bit:0\.25'"):
         BucketedTrainer(parameters, "sgd", {}, store, compression_params=params)
     with pytest.raises(KVStoreError, match=r"compress='2bit:0.5'"):
         store.set_gradient_compression(params)

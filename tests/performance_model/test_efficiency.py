@@ -162,7 +162,7 @@ def test_another_network_has_its_own_gradients_and_step(efficiency):
         (["--hosts", "1.5"], "--hosts 1.5: must be a whole number from 1 to 128"),
         (["--gradients", "46MB"], "--gradients 46MB is for another model, whose step time is unknown: add --step MS"),
         (["--gradients", "1KiB,2KiB", "--step", "9"], "pass a single size, such as 102MB"),
-        (["--gradients", "x", "--step", "9"], "--gradients x: use sizes such as 46MB"),
+        (["--gradients", "x", "--step", "9"], "--gradients x: use a size such as 46MB"),
         (["--step", "0"], "--step 0: must be a number greater than 0"),
         (["--out-file", "e.png"], "--out-file e.png: must end in .svg"),
         (["--out-file", "nowhere/e.svg"], "the folder nowhere does not exist"),

@@ -593,7 +593,7 @@ def test_sparse_gradients_are_for_gluons_own_trainer():
     expected = train_program(program, 1, gluon.Trainer, make, **SGD)
     result = train_program(program, 2, gluon.Trainer, make, kvstore=make_kvstore("device"), **SGD)
     assert max_difference(result, expected) < CLOSE
-    with pytest.raises(KVStoreError, match=r"sparse gradients, .*, or use gluon.Trainer for them"):
+    with pytest.raises(KVStoreError, match=r"sparse gradients, .*, or use gluon.Trainer with"):
         train_program(program, 2, BucketedTrainer, make, **SGD)
 
 

@@ -78,8 +78,12 @@ def kill_youngest_child():
 
 SHORT_OF_MEMORY = "was killed, probably because memory is low: use fewer processes with --workers"
 FAULTS = {  # fault -> exit status, and a part of the line
-    "the data vanish": (lambda: shutil.rmtree("data/train"), 2, "No such file or directory): replace or remove it"),
-    "the data are cut off": (truncate_images, 2, ".jpg: damaged ("),
+    "the data vanish": (
+        lambda: shutil.rmtree("data/train"),
+        2,
+        "No such file or directory): replace or remove the image",
+    ),
+    "the data are cut off": (truncate_images, 2, ".jpg is damaged ("),
     "a decoder dies": (kill_youngest_child, 1, SHORT_OF_MEMORY),
 }
 

@@ -158,7 +158,7 @@ def test_one_class_or_a_truncated_image_is_one_line(run, tmp_path, empty_cwd):
     root = write_image_folder(tmp_path / "animals", train=2, val=2)
     words = f"--dataset folder:{root} --model mlp"
     (root / "val/ant/0001.jpg").write_bytes(encode_image(make_image(0))[:200])
-    check_mistake(run, empty_cwd, words, "val/ant/0001.jpg: damaged | --skip-corrupt")
+    check_mistake(run, empty_cwd, words, "val/ant/0001.jpg is damaged | --skip-corrupt")
     for name in ("ant", "bee"):
         (root / "train" / name).rename(root / name)
     check_mistake(run, empty_cwd, words, "only one class folder, cow")
@@ -212,8 +212,8 @@ def test_a_bad_image_during_training_ends_the_run_with_its_name(run, tmp_path, e
     status, _, err = run(*more, *f"--dataset folder:{root} --model mlp --quiet".split(), *STREAMED)
     assert (status, list(empty_cwd.iterdir())) == (2, [])
     assert err.splitlines()[-1] == (
-        f"error: {root}/train/bee/0003.jpg: not a {FORMAT_NAMES}, or its header is damaged: "
-        "replace or remove it, or skip corrupt images with --skip-corrupt"
+        f"error: {root}/train/bee/0003.jpg is not a {FORMAT_NAMES} image, or its header is damaged: "
+        "replace or remove the image, or skip corrupt images with --skip-corrupt"
     )
 
 

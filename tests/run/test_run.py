@@ -67,8 +67,8 @@ MISTAKES = {
     "find-lr --steps 100 --lr 0.1": "--lr has no effect | range test | remove it",
     "find-lr --steps 30 --profile 3": "--profile has no effect | remove it",
     "--microbatches 2 --microbatch-size 8": "--microbatches 2 | --microbatch-size 8 | remove one of them",
-    "--gpus 2 --microbatches 33": "--microbatches 33 | 32 images per device (64 in all, shared by 2) | use 1 to 32",
-    "--microbatches 2000 --batch-size 9999": "--microbatches 2000 | 1437 images per device (1437 in all | 1 to 1437",
+    "--gpus 2 --microbatches 33": "--microbatches 33 | a device has only 32 images | use 32 or fewer",
+    "--microbatches 2000 --batch-size 9999": "--microbatches 2000 | a device has only 1437 images | use 1437 or fewer",
     "--lr fast": "--lr fast | a number greater than 0",
     "--momentum 1": "--momentum 1 | at least 0 and less than 1",
     "--wd -1": "--wd -1 | at least 0",
@@ -112,7 +112,7 @@ def test_a_user_error_is_one_line_with_value_and_fix(run, empty_cwd, words):
 IMAGES, LABELS = MNIST_NAMES[:2]
 # (a file, its content -> the content of a damaged one, what the line must say)
 DAMAGES = {
-    "file missing": (LABELS, None, "download the files"),
+    "file missing": (LABELS, None, "run gluonlab data download"),
     "truncated": (IMAGES, lambda content: content[:-1], "truncated | download it again"),
     "nothing in it": (LABELS, lambda content: b"", "starts with nothing | download it again"),
     "wrong magic": (IMAGES, lambda content: b"<htm" + content[4:], "not an IDX file | 00 00 08 03 | download it again"),

@@ -78,6 +78,6 @@ def test_too_many_skipped_steps_in_a_row_end_the_run():
     for is_finite in [False] * most + [True] + [False] * most:
         skip.record_step(is_finite)
     resumed.restore(skip.state())
-    with pytest.raises(DivergedError, match=f"{most + 1} steps in a row, up to step"):
+    with pytest.raises(DivergedError, match=f"last {most + 1} steps, up to step"):
         resumed.record_step(False)
     assert (resumed.value, resumed.skipped) == (1.0, 2 * most + 1)

@@ -225,7 +225,10 @@ def test_cifar10_is_trained_by_a_published_recipe_with_its_network(settings):
         ({"recipe": "finetune", "model": "mlp"}, ["--recipe finetune does not support mlp on digits: choose quick"]),
         ({"recipe": "imagenet", "dataset": "cifar10", "model": "resnet50"}, ["resnet50 on cifar10", "choose quick"]),
         ({"normalize": "imagent"}, ["--normalize 'imagent'", "did you mean 'imagenet'?"]),
-        ({"normalize": "imagenet"}, ["--normalize imagenet is for 3 channels", "digits have 1", "use M/S, or omit it"]),
+        (
+            {"normalize": "imagenet"},
+            ["--normalize imagenet is for 3 channels", "digits have 1", "use M/S, or omit --normalize"],
+        ),
         ({"normalize": "0.5,0.5/1,1"}, ["for 2 channels", "digits have 1"]),
     ],
     ids=str,

@@ -157,7 +157,7 @@ def test_a_run_keeps_the_library_that_resizes_its_images(tmp_path, of_files, mon
     monkeypatch.setattr(images_resized, "cykooz", None)  # as if it were not installed
     images_resized.default_resizer.cache_clear()
     request.addfinalizer(images_resized.default_resizer.cache_clear)
-    with pytest.raises(DataError, match="--resizer cykooz needs the package"):
+    with pytest.raises(DataError, match="--resizer cykooz requires the package"):
         train(resume=tmp_path / "run", reporter=Reporter())
     with pytest.warns(
         GluonlabWarning, match="was trained with images resized by cykooz.resizer, which is not installed"

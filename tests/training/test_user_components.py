@@ -536,13 +536,13 @@ X, Y = ARRAYS[0], ARRAYS[1]
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
-        ((X, Y, X[0, 0], Y), r"x_test is uint8 of shape \(6, 6\): use images"),
-        ((X, Y[:5], X, Y), r"y_train is int64 of shape \(5,\): use a class number for each image.*40,"),
-        ((X, Y - 1, X, Y), "y_train has values from -1 to 2: use class numbers from 0"),
+        ((X, Y, X[0, 0], Y), r"x_test has type uint8 and shape \(6, 6\): use images"),
+        ((X, Y[:5], X, Y), r"y_train has type int64 and shape \(5,\): use one class number for each image.*40,"),
+        ((X, Y - 1, X, Y), "y_train has values from -1 to 2, but labels must be class numbers that start at 0"),
         ((X, Y, X[:0], Y[:0]), "x_test has the shape .* and contains no images"),
-        ((X, Y, X[:, :1], Y), r"x_train has images of \(2, 6, 6\), but x_test of \(1, 6, 6\)"),
+        ((X, Y, X[:, :1], Y), r"x_train has images of shape \(2, 6, 6\), but x_test has images of shape \(1, 6, 6\)"),
         ((X, Y, X, Y, 4), "classes=4: use a list with a name for each class"),
-        ((X, Y, X, Y, ["a", "b"]), "a label is 3, but there are only 2 classes"),
+        ((X, Y, X, Y, ["a", "b"]), "the largest label is 3, but classes contains only 2 names"),
     ],
 )
 def test_invalid_arrays_give_a_one_line_error(arrays, said):

@@ -133,7 +133,7 @@ def make_updates(shapes: Sequence[Shape], stores: Sequence[str], ctxs: Sequence[
     # the first two.
     needed_bytes = size * len(ctxs) * (len(stores) * (3 + 2) + 2)
     if ctxs[0].device_type == "cpu":
-        description = f"{len(stores)} kvstores on {len(ctxs)} devices"
+        description = f"measuring {len(stores)} kvstores on {len(ctxs)} devices"
         require_memory(needed_bytes, description, "choose fewer --kvstores, or smaller --device-counts")
     shared = make_parameters(shapes, ctxs)
     updates = [

@@ -76,8 +76,8 @@ def parse_groups(text: str) -> RankGroups:
             match = re.fullmatch(r"\s*([0-9]{1,4})\s*(?:-\s*([0-9]{1,4})\s*)?", part)
             if not match or int(match[2] or match[1]) >= MAX_RANKS:
                 raise ScheduleError(
-                    f"--groups {text if text.strip() else repr(text)}: not valid groups of ranks: "
-                    "use a format such as 0-3/4-7 or 0,1/2,3"
+                    f"--groups {text if text.strip() else repr(text)}: must be groups of ranks, such as "
+                    "0-3/4-7 or 0,1/2,3"
                 )
             ranks += range(int(match[1]), int(match[2] or match[1]) + 1)
         groups.append(tuple(ranks))

@@ -68,7 +68,7 @@ def draw_schedule(options: CommandOptions) -> CommandOutput:
     options = _check_options(options)
     if "topology" in options and "out_file" in options and options["algorithm"] not in TOPOLOGY_AWARE:
         raise ConfigError(
-            "--topology only adds predicted times to the text of a drawing, not to pages and "
+            "--topology only adds predicted times to drawings in text form, not to pages or "
             "images: omit --topology or --out-file"
         )
     name, world_size = options["algorithm"], _parse_world_size(options)
@@ -105,7 +105,7 @@ def _make_link_aware_schedule(
     """
     for option, value in cuts.items():
         if value is not None:
-            raise ConfigError(f"{option_name(option)} has no effect on {name}: omit it")
+            raise ConfigError(f"{option_name(option)} has no effect on {name}: omit {option_name(option)}")
     return make_for_links(name, topology, world_size).cheapest(0)
 
 
@@ -144,11 +144,11 @@ def predict_algorithm_costs(options: CommandOptions) -> CommandOutput:
 def _predict_costs_by_hosts(options: CommandOptions) -> CommandOutput:
     """Return the predicted times for one buffer size and for each number of hosts in --hosts."""
     for name in sorted({"all", "devices", "chunks", "groups"} & set(options)):
-        raise ConfigError(f"{option_name(name)} has no effect with --hosts: omit it")
+        raise ConfigError(f"{option_name(name)} has no effect with --hosts: omit {option_name(name)}")
     machine, hosts = options["topology"], predicted_costs.parse_host_counts(options["hosts"])
     sizes = parse_sizes(options.get("bytes", "100MB"))
     if len(sizes) > 1:
-        raise ConfigError(f"--bytes {options['bytes']}: with --hosts, only one size is predicted: pass a single size")
+        raise ConfigError(f"--bytes {options['bytes']}: --hosts predicts times for only one size: pass a single size")
     names = parse_algorithms(options.get("algorithms", "all"), [*TOPOLOGY_AWARE, *ALGORITHMS])
     if AUTO in (names or []):
         raise ConfigError(
@@ -193,7 +193,7 @@ def show_choices(options: CommandOptions) -> CommandOutput:
     """
     if "simulate" in options:
         for name in [name for name in MEASURING_OPTIONS if name in options]:
-            raise ConfigError(f"{option_name(name)} has no effect with --simulate: omit it")
+            raise ConfigError(f"{option_name(name)} has no effect with --simulate: omit {option_name(name)}")
         topology = make_topology(options["simulate"], _parse_world_size(options))
         schedules = make_for_links(AUTO, topology, topology.world_size)
         choices = predicted_costs.choose_algorithms(schedules, parse_sizes(options.get("bytes", DEFAULT_SIZES)))

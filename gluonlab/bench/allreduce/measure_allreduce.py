@@ -358,8 +358,8 @@ def measure(
     counts = [_count_elements(size, dtype, arrays) for size in sizes]
     on_cpu = ctxs[0].device_type == "cpu"
     if on_cpu:
-        description = f"{max(sizes):,} bytes on each of {len(ctxs)} devices"
-        remedy = "choose smaller --bytes or fewer --devices"
+        description = f"measuring {max(sizes):,} bytes on each of {len(ctxs)} devices"
+        remedy = "use smaller sizes (--bytes) or fewer devices (--devices)"
         require_memory(MEMORY_REPLICAS * len(ctxs) * max(sizes), description, remedy)
     speeds = probe_speeds(ctxs, max(sizes)) if topology is None and on_cpu and len(ctxs) > 1 else None
     cost_topology = speeds.topology(len(ctxs)) if speeds else topology
@@ -379,8 +379,8 @@ def _count_elements(size_bytes: int, dtype: str, arrays: int) -> int:
     count = size_bytes // np.dtype(dtype).itemsize
     if count < arrays:
         raise ConfigError(
-            f"--bytes {size_bytes}B is only {count} elements of {dtype}, fewer than --arrays "
-            f"{arrays}: use a larger size or fewer arrays"
+            f"--bytes {size_bytes}B contains only {count} {dtype} element{'s' * (count != 1)}, which is too "
+            f"few for --arrays {arrays}: use a larger size or fewer arrays"
         )
     return count
 
@@ -577,9 +577,8 @@ def _parse_processes(options: CommandOptions, ctxs: Sequence[Any], dtype: str) -
     names = parse_backends(options["processes"])
     if dtype != "float32" or ctxs[0].device_type != "cpu" or len(ctxs) < 2:
         raise ConfigError(
-            f"--processes {options['processes']} requires several CPU devices and float32, "
-            "because each process holds the arrays of one device: use --devices cpu*N with N of at least 2, "
-            "and omit --dtype"
+            f"--processes {options['processes']} requires float32 and at least two CPU devices, one for "
+            "each process: use --devices cpu*N with N >= 2, and omit --dtype"
         )
     return names
 

@@ -18,7 +18,10 @@ DRAWN_DEVICES = 4  # the default number of devices of ``allreduce draw``
 COST_SIZES = "1KiB,1MiB,100MB"  # sizes whose predicted times ``allreduce draw`` and ``solve`` show
 DEFAULT_FACTOR = 4
 _SIZE_PATTERN = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([a-z]*)\s*")
-_SIZE_HELP = "use sizes such as 46MB, 1KiB,1MiB or 1KiB:64MiB:4 (B, KB, MB and GB, or KiB, MiB and GiB of 1024)"
+_SIZE_HELP = (
+    "use a size such as 46MB, a list such as 1KiB,1MiB, or a range such as 1KiB:64MiB:4 "
+    "(units: B, KB, MB, GB, KiB, MiB, GiB)"
+)
 
 
 def parse_sizes(text: str, option: str = "--bytes") -> List[int]:

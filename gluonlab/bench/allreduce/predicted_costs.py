@@ -213,8 +213,8 @@ def predict_costs_by_hosts(
             rows += predict_costs(topology, _available_plans(names, topology), [size])
     if not rows:
         raise ConfigError(
-            f"--algorithms {','.join(names or [])}: no algorithm supports so many hosts of "
-            f"{machine}: choose others, or fewer --hosts"
+            f"--algorithms {','.join(names or [])}: none of these algorithms supports so many hosts of "
+            f"{machine}: choose other algorithms, or a smaller number of hosts (--hosts)"
         )
     return rows, topology
 

@@ -155,5 +155,5 @@ def require_memory(needed_bytes: int, purpose: str, remedy: str) -> None:
     if memory is not None and needed_bytes > memory.free:
         raise ConfigError(
             f"{purpose} requires about {needed_bytes / 1e9:.1f} GB of memory, but only "
-            f"{memory.free / 1e9:.1f} GB are free: {remedy}"
+            f"{memory.free / 1e9:.1f} GB is free: {remedy}"
         )

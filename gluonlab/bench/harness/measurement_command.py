@@ -178,8 +178,8 @@ def output_drawing(drawing: ScheduleDrawing, out_file: Optional[str], language: 
     is_page = path is not None and path.suffix.lower() != ".svg"
     if language is not None and not is_page:
         raise ConfigError(
-            "--language only applies to pages, because texts and images are in English: add "
-            "--out-file FILE.html, or omit --language"
+            "--language only applies to HTML pages, because text and images are always in English: "
+            "add --out-file FILE.html, or omit --language"
         )
     if path is None:
         return drawing.text()

@@ -95,7 +95,7 @@ def read_record(path: Path) -> Record:
         problem = f"cannot be read ({error.strerror})"
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         problem = f"is not a results file of gluonlab bench ({' '.join(str(error).split())[:80]})"
-    raise DataError(f"{path} {problem}: pass a file that gluonlab bench --out-file wrote")
+    raise DataError(f"{path} {problem}: pass a file written by gluonlab bench with --out-file")
 
 
 def _parse_record(content: Dict[str, Any]) -> Record:
@@ -104,7 +104,7 @@ def _parse_record(content: Dict[str, Any]) -> Record:
     Raises an error for wrong or missing values.
     """
     if content["format"] != FORMAT:
-        raise ValueError(f"format {content['format']} instead of {FORMAT}")
+        raise ValueError(f"its format is {content['format']} instead of {FORMAT}")
     for name, kind in [*HEAD_FIELDS.items(), ("series", list)]:
         if not isinstance(content[name], kind):
             raise ValueError(f"{name} is not of type {kind.__name__}")

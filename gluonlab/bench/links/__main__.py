@@ -55,7 +55,8 @@ def links_command(as_json: bool, devices: str, bytes: str, rounds: str, save: Op
     copy_sizes, count = parse_sizes(bytes), whole_number_check(1)("--rounds", rounds)
     if len(copy_sizes) < 2:
         raise ConfigError(
-            f"--bytes {bytes}: latency and bandwidth require two sizes: pass more sizes, such as {DEFAULT_SIZES}"
+            f"--bytes {bytes}: measuring latency and bandwidth requires at least two sizes: pass more sizes, "
+            f"such as {DEFAULT_SIZES}"
         )
     if save is not None:
         _check_save_file(save)
@@ -79,9 +80,11 @@ def _save_driver_topology(save: Optional[str], as_json: bool) -> str:
     context = click.get_current_context()
     for name in ("devices", "bytes", "rounds"):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise ConfigError(f"--{name} has no effect with --nvml, which measures nothing: omit it")
+            raise ConfigError(f"--{name} has no effect with --nvml, which measures nothing: omit --{name}")
     if save is None:
-        raise ConfigError("--nvml saves the links that the driver reports: add a file with --save m.json")
+        raise ConfigError(
+            "--nvml saves the links that the driver reports: set the output file, for example with --save m.json"
+        )
 
     from gluonlab.bench.links.topology_from_links import save_reported_topology
 
@@ -99,7 +102,7 @@ def _measure_and_save(sizes: Sequence[int], rounds: int, spec: str, save: Option
 
     ctxs = devices_of(spec)
     if len(ctxs) < 2:
-        raise DeviceError(f"--devices {spec}: links connect two devices: pass at least two")
+        raise DeviceError(f"--devices {spec}: a link connects two devices: pass at least two devices")
     ctxs = ctxs if save is None else topology_from_links.order_devices(ctxs)
     session = MeasurementSession()
     measurement = measure_links(ctxs, sizes, rounds)

@@ -82,8 +82,8 @@ def measure_links(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int)
     """
     world_size, on_cpu = len(ctxs), ctxs[0].device_type == "cpu"
     if on_cpu:
-        description = f"{max(sizes):,} bytes for each pair of {world_size} devices"
-        require_memory((world_size + 1) ** 2 * max(sizes), description, "choose smaller --bytes")
+        description = f"measuring {max(sizes):,} bytes for each pair of {world_size} devices"
+        require_memory((world_size + 1) ** 2 * max(sizes), description, "use smaller sizes (--bytes)")
     enable_peer_access(ctxs)
     speeds = probe_speeds(ctxs, max(sizes)) if on_cpu else None
     arrays = _CopyBuffers(ctxs, max(sizes))

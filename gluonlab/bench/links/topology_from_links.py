@@ -47,9 +47,9 @@ def order_devices(ctxs: Sequence[Any]) -> List[Any]:
         numbers = [ctx.device_id for ctx in ctxs]
     if sorted(numbers) != list(range(len(ctxs))):
         raise DeviceError(
-            f"--save: these are nvidia-smi's GPUs {', '.join(map(str, sorted(numbers)))}, but a "
-            "topology requires GPUs 0, 1, ... without gaps: measure all GPUs with --devices "
-            "gpu:* and without CUDA_VISIBLE_DEVICES"
+            f"--save: the chosen devices are GPUs {', '.join(map(str, sorted(numbers)))} of nvidia-smi, but a "
+            "topology requires GPUs 0, 1, ... without gaps: unset CUDA_VISIBLE_DEVICES, and measure "
+            "all GPUs with --devices gpu:*"
         )
     return [ctx for _, ctx in sorted(zip(numbers, ctxs), key=lambda numbered: numbered[0])]
 
@@ -123,7 +123,9 @@ def topology_from_driver(driver: nvml.Driver, name: str) -> Topology:
         number, reason = driver.unreadable_gpus[0]
         raise DeviceError(f"--nvml: GPU {number} does not answer ({reason}): check it with nvidia-smi")
     if len(driver.gpus) < 2:
-        raise DeviceError(f"--nvml: NVML reports {len(driver.gpus)} GPU, but links connect two: {NVML_HINT}")
+        raise DeviceError(
+            f"--nvml: NVML reports only {len(driver.gpus)} GPU, but a link connects two GPUs: {NVML_HINT}"
+        )
     topology = nvml_topology(driver, sorted(gpu.index for gpu in driver.gpus))
     kind = common_gpu_kind([gpu.name for gpu in driver.gpus]) or ""
     return replace(topology, name=name, gpu=kind)

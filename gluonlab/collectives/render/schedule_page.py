@@ -32,11 +32,11 @@ def as_page(schedules: Iterable[Schedule], start: Tuple[str, int] = ("ring", 4),
     for identity, schedule in zip(identities, listed):
         scene.check_drawable(schedule)
         if identities.count(identity) > 1:
-            raise ScheduleError(f"two schedules are named {identity[0]} for {identity[1]} ranks: use different names")
+            raise ScheduleError(f"two schedules for {identity[1]} ranks are named {identity[0]}: use different names")
     if start not in identities:
         names = ", ".join(f"{name} for {world_size}" for name, world_size in identities)
         choices = f"choose {names}" if names else "the list of schedules is empty"
-        raise ScheduleError(f"there is no schedule {start[0]} for {start[1]} ranks: {choices}")
+        raise ScheduleError(f"no schedule for {start[1]} ranks is named {start[0]}: {choices}")
     data = [_page_data(schedule, words) for schedule in listed]
     return render_page(_SCENE, _CHOICES, data, identities.index(start), words, language)
 

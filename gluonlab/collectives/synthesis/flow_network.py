@@ -67,8 +67,8 @@ def make_flow_network(topology: Topology) -> FlowNetwork:
     latencies = {topology.routes[pair].latency_s for pair in pairs}
     if len(latencies) > 1:
         raise ScheduleError(
-            f"{topology.name}: the latency differs between messages, for example between hosts: "
-            "search for schedules within one host whose devices all have the same latency"
+            f"{topology.name}: messages have different latencies, for example within and between hosts: "
+            "search for schedules for a single host in which all messages have the same latency"
         )
     pairs_of_link: DefaultDict[Link, List[Pair]] = defaultdict(list)
     for pair in pairs:

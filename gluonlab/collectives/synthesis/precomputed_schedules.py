@@ -85,11 +85,13 @@ def choose_schedules(topology: Topology) -> List[Schedule]:
         return stored
     for_switch = [entry.schedule for entry in find_stored_schedules(uniform_switch(topology.world_size))]
     if not for_switch:
-        names = [f"{name} ({content.network.world_size})" for content in _read_all(None) for name in content.machines]
+        names = [
+            f"{name} ({content.network.world_size} devices)" for content in _read_all(None) for name in content.machines
+        ]
         raise ScheduleError(
             f"{SYNTHESIZED}: there is no stored schedule for the {topology.world_size} devices of "
             f"{topology.name}: choose {', '.join(names)}, or a topology with the same links as one of "
-            "these"
+            "these machines"
         )
     placed = [schedule.placed(find_best_order(schedule, topology)) for schedule in for_switch]
     groups = topology.groups
@@ -148,7 +150,7 @@ def parse_schedules(where: str, content: Any) -> StoredSchedules:
     """Return the verified content of a file's JSON; ``where`` names the file in error messages."""
     try:
         if content["format"] != FILE_FORMAT:
-            raise ValueError(f"format {content['format']!r}")
+            raise ValueError(f"its format is {content['format']!r}")
         world_size = int(content["devices"])
         links = tuple(
             SharedLink(tuple(_parse_pair(text) for text in link["pairs"]), int(link["lanes"]))
@@ -230,8 +232,8 @@ def make_schedules_over_hosts(topology: Topology) -> List[Schedule]:
     """
     if len(topology.hosts) > MAX_HOSTS or len({len(host) for host in topology.hosts}) > 1:
         raise ScheduleError(
-            f"{SYNTHESIZED}: schedules exist for 2 to {MAX_HOSTS} hosts with equal numbers of "
-            f"devices, not for the {len(topology.hosts)} hosts of {topology.name}: choose hierarchical"
+            f"{SYNTHESIZED}: schedules exist only for 2 to {MAX_HOSTS} hosts with equal numbers of devices, and "
+            f"not for the {len(topology.hosts)} hosts of {topology.name}: choose algorithm hierarchical"
         )
     return _combine_parts(topology, topology.hosts)
 

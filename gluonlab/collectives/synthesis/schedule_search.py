@@ -65,7 +65,7 @@ def synthesize(
     """
     if topology.world_size < 2:
         raise ScheduleError(
-            f"{topology.name} has only {topology.world_size} device: choose a topology with two or more"
+            f"{topology.name} has only {topology.world_size} device: choose a topology with at least two devices"
         )
     network = make_flow_network(topology)
     min_steps = network.min_reduce_steps + network.min_broadcast_steps
@@ -86,7 +86,8 @@ def synthesize(
             last_rounds = lower_bound.rounds
     if not front:
         raise ScheduleError(
-            f"{topology.name}: no schedule was found within {seconds:g} s for each number of steps: allow more time"
+            f"{topology.name}: no schedule was found with a time limit of {seconds:g} s for each number of steps: "
+            "increase the limit"
         )
     return front
 

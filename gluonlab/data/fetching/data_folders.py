@@ -51,7 +51,8 @@ def data_root(data_dir: Optional[str] = None) -> Path:
         return cache_folder()
     except RuntimeError:
         raise DataError(
-            f"there is no home directory for data sets: pass --data-dir DIR, or set {DATA_DIR_VARIABLE}"
+            "the home directory is unknown, so there is no default folder for data sets: pass --data-dir DIR, "
+            f"or set {DATA_DIR_VARIABLE}"
         ) from None
 
 
@@ -103,16 +104,16 @@ def find_data_files(
     format_note = " (plain or .gz)" if ".gz" in endings else ""
     if data_dir is not None and not os.path.isdir(data_dir):
         raise DataError(
-            f"--data-dir {data_dir} is not a folder: use the folder with "
-            f"{', '.join(names)}{format_note}, or download them: {command}"
+            f"--data-dir {data_dir} is not a folder: use the folder that contains "
+            f"{', '.join(names)}{format_note}, or run {command} to download these files"
         )
     folders = candidate_folders(data_root(data_dir), source)
     paths = {name: find_file(name, folders, endings) for name in names}
     missing = [name for name, path in paths.items() if path is None]
     if missing:
         raise DataError(
-            f"{source.name} is incomplete: {', '.join(missing)}{format_note} not found in {folders[0]} and "
-            f"{data_root(data_dir)}: download the files ({command}), or use another folder with --data-dir DIR"
+            f"{source.name} is incomplete: cannot find {', '.join(missing)}{format_note} in {folders[0]} or "
+            f"{data_root(data_dir)}: run {command}, or use another folder with --data-dir DIR"
         )
     return {name: path for name, path in paths.items() if path is not None}
 

@@ -129,7 +129,7 @@ class _DatasetDownload(NamedTuple):
         missing = [file for file, current in zip(self.source.files, findings) if current.state != OK]
         for position, file in enumerate(missing):
             by_hand = [
-                f"to download by hand, put into {folder}",
+                f"to download these files by hand, put them into {folder}",
                 *(f"  {missing_file}" for missing_file in missing[position:]),
             ]
             self._fetch_from_mirrors(file, folder, partial(_install_file, file, folder), by_hand)
@@ -148,7 +148,10 @@ class _DatasetDownload(NamedTuple):
                 return
             except DataError as error:
                 self.log(f"{error}; the file is kept, and another copy is downloaded")
-        by_hand = [f"to download by hand, put into {self.root}, and run the same command again", f"  {file}"]
+        by_hand = [
+            f"to download this file by hand, put it into {self.root} and run the same command again",
+            f"  {file}",
+        ]
         self._fetch_from_mirrors(file, self.root, install, by_hand)
 
     def _fetch_from_mirrors(
@@ -177,7 +180,7 @@ class _DatasetDownload(NamedTuple):
                 errors.append(str(error))
         addresses = ["from one of these addresses", *(f"  {redact_password(mirror)}" for mirror in self.source.mirrors)]
         raise DownloadError(
-            f"{self.source.name} cannot be downloaded, because no address has {file.name}",
+            f"{self.source.name} cannot be downloaded, because {file.name} could not be fetched from any address",
             [*errors, *by_hand, *addresses],
         )
 
@@ -237,7 +240,7 @@ def _install_archive(source: Source, folder: Path, archive: Path) -> None:
         digest = file_digest(archive, file.algorithm)
         if digest == file.digest:
             raise
-        raise DataError(f"{error} ({file.algorithm} {digest}, expected {file.digest})") from None
+        raise DataError(f"{error} (its {file.algorithm} is {digest} instead of {file.digest})") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -245,7 +248,7 @@ def _install_archive(source: Source, folder: Path, archive: Path) -> None:
 def _check_digest(file: KnownFile, path: Path) -> None:
     digest = file_digest(path, file.algorithm)
     if digest != file.digest:
-        raise DataError(f"{path.name} has {file.algorithm} {digest}, expected {file.digest}")
+        raise DataError(f"the {file.algorithm} of {path.name} is {digest} instead of {file.digest}")
 
 
 def _move_folder(source: Path, target: Path) -> None:
@@ -302,7 +305,7 @@ def fetch_file(session: requests.Session, url: str, part: Path, sizes: range, ti
             failures = 0 if file_size(part) - largest >= CHUNK_BYTES else failures + 1
             largest = max(largest, file_size(part))  # receiving the same bytes again is no progress
             if failures == MAX_FAILURES:
-                raise DownloadError(f"{redact_password(url)} closed the connection ({error})") from None
+                raise DownloadError(f"the download from {redact_password(url)} failed ({error})") from None
         connections += 1
         time.sleep(0.2 * failures)
 
@@ -337,7 +340,7 @@ def _download_rest(session: requests.Session, url: str, part: Path, sizes: range
         start = _find_response_start(response, present)
         if start is None:  # the response does not continue the local file
             part.unlink(missing_ok=True)
-            raise _ConnectionLost("it does not support resuming")
+            raise _ConnectionLost("the server does not support resuming")
         if response.status_code not in (200, 206):
             status = f"{response.status_code} {response.reason or ''}".rstrip()
             raise DownloadError(f"{redact_password(url)} answered with status {status}")
@@ -383,8 +386,8 @@ def _write_response(
                     continue
                 if window_bytes < MIN_BYTES_PER_S * seconds:
                     speed = f"{window_bytes:,} bytes in {seconds:.3g} s"
-                    required = f"at least {MIN_BYTES_PER_S:,} per second are required"
-                    raise DownloadError(f"{redact_password(url)} is too slow ({speed}, {required})")
+                    required = f"but at least {MIN_BYTES_PER_S:,} bytes per second are required"
+                    raise DownloadError(f"{redact_password(url)} is too slow: it sent {speed}, {required}")
                 window_start, window_bytes = time.monotonic(), 0
         except HTTPError as error:
             return _root_cause_message(error)
@@ -416,7 +419,8 @@ def _check_size(url: str, size: int, sizes: range) -> None:
     """Raise DownloadError unless the file's ``size`` in bytes is one of the allowed ``sizes``."""
     if size not in sizes:
         upper_limit = f" to {sizes.stop - 1:,}" if len(sizes) > 1 else ""
-        raise DownloadError(f"{redact_password(url)} has {size:,} bytes, expected {sizes.start:,}{upper_limit}")
+        expected = f"{sizes.start:,}{upper_limit}"
+        raise DownloadError(f"the file at {redact_password(url)} has {size:,} bytes instead of {expected}")
 
 
 def _root_cause_message(error: BaseException) -> str:

@@ -73,7 +73,7 @@ def find_source(name: str, sources: Mapping[str, Source]) -> Source:
     For an unknown name, raises a DataError that lists the choices.
     """
     if name not in sources:
-        raise DataError(unknown("data set to download", name, sources))
+        raise DataError(unknown("downloadable data set", name, sources))
     return sources[name]
 
 

@@ -70,7 +70,7 @@ class _BoundedReader:
     def read(self, size: int) -> bytes:
         """Read ``size`` bytes. Raises TarError if ``size`` or the total read is too large."""
         if not 0 <= size <= MAX_READ_BYTES:
-            raise tarfile.TarError(f"a header of {size:,} bytes")
+            raise tarfile.TarError(f"a header has an invalid size of {size:,} bytes")
         data = self.file.read(size)
         self.position += len(data)
         if self.position > self.max_bytes:
@@ -80,7 +80,7 @@ class _BoundedReader:
     def seek(self, position: int) -> int:
         """Skip to a later position by reading. Raises TarError for an earlier position."""
         if position < self.position:
-            raise tarfile.TarError("a header that points backwards")
+            raise tarfile.TarError("a header points backward")
         while self.position < position and self.read(min(MAX_READ_BYTES, position - self.position)):
             pass
         return self.position
@@ -177,9 +177,10 @@ def _check_known_files(archive: Path, target: Path, contents: ArchiveContents) -
     """Raise DataError if a known file is missing or has a different digest."""
     for file in contents.known_files:
         if not (target / file.name).is_file():
-            raise DataError(f"{archive} does not contain {file.name}: download it again")
+            raise DataError(f"{archive} does not contain {file.name}: download the archive again")
         digest = file_digest(target / file.name, file.algorithm)
         if digest != file.digest:
             raise DataError(
-                f"{file.name} in {archive} has {file.algorithm} {digest}, expected {file.digest}: download it again"
+                f"the {file.algorithm} of {file.name} in {archive} is {digest} instead of {file.digest}: download "
+                "the archive again"
             )

@@ -39,7 +39,7 @@ OPEN_FORMATS = tuple(FORMATS)
 CHANNELS = 3
 # 8192x8192, larger than any photograph of a data set. Decoding needs at most 400 MB.
 MAX_PIXELS = 2**26
-BAD_IMAGE_HINT = "replace or remove it, or skip corrupt images with --skip-corrupt"
+BAD_IMAGE_HINT = "replace or remove the image, or skip corrupt images with --skip-corrupt"
 
 # random resized crops
 CROP_AREA = (0.08, 1.0)  # smallest and largest share of the whole image
@@ -184,11 +184,11 @@ def _convert_to_rgb(name: str, image: Image.Image) -> Image.Image:
         values = np.asarray(image)
         darkest, lightest = values.min(), values.max()
         if darkest < 0 or lightest > 0xFFFF:
-            reason = f"gray values from {darkest} to {lightest} need more than 16 bits"
-            raise DataError(f"{name}: {reason}: {BAD_IMAGE_HINT}")
+            reason = f"has gray values from {darkest} to {lightest}, which need more than 16 bits"
+            raise DataError(f"{name} {reason}: {BAD_IMAGE_HINT}")
         image = Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
     elif image.mode == "F":
-        raise DataError(f"{name}: gray values are floats of unknown range: {BAD_IMAGE_HINT}")
+        raise DataError(f"{name} has gray values that are floats with an unknown range: {BAD_IMAGE_HINT}")
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
@@ -214,14 +214,14 @@ def _read_image(
             with Image.open(file, formats=OPEN_FORMATS) as image:  # seeks to the start of the file
                 width, height = image.size
                 if width * height > MAX_PIXELS:
-                    reason = f"{width}x{height} pixels, more than the limit of {MAX_PIXELS:,}"
-                    raise DataError(f"{location_name(location)}: {reason}: {BAD_IMAGE_HINT}")
+                    reason = f"has {width}x{height} pixels, more than the limit of {MAX_PIXELS:,} pixels"
+                    raise DataError(f"{location_name(location)} {reason}: {BAD_IMAGE_HINT}")
                 return read_with_pillow(image)
     except DataError:
         raise
     # Pillow's plugins raise many exceptions for damaged files, such as IndexError and struct.error
     except Exception as error:
-        raise DataError(f"{location_name(location)}: {_describe_error(error)}: {BAD_IMAGE_HINT}") from None
+        raise DataError(f"{location_name(location)} {_describe_error(error)}: {BAD_IMAGE_HINT}") from None
     finally:
         ImageFile.LOAD_TRUNCATED_IMAGES = previous
 
@@ -229,11 +229,11 @@ def _read_image(
 def _describe_error(error: Exception) -> str:
     """Describe a Pillow exception for the user."""
     if isinstance(error, UnidentifiedImageError):
-        return f"not a {FORMAT_NAMES}, or its header is damaged"
+        return f"is not a {FORMAT_NAMES} image, or its header is damaged"
     if isinstance(error, OSError) and error.strerror:
         return f"cannot be read ({error.strerror})"
     text = " ".join(str(error).split())
-    return f"damaged ({text or type(error).__name__})"
+    return f"is damaged ({text or type(error).__name__})"
 
 
 # --- orientation

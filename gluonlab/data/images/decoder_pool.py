@@ -261,12 +261,11 @@ class DecodeWorker:
             response = ""
         if not response:
             status = self.process.wait()
-            ending = (
-                "was killed, probably because memory is low: use fewer"
-                if status == -signal.SIGKILL
-                else f"exited with status {status}: see its output above, or use fewer"
-            )
-            raise RunError(f"a process that decodes images {ending} processes with --workers")
+            is_killed = status == -signal.SIGKILL
+            end = "was killed, probably because memory is low" if is_killed else f"exited with status {status}"
+            remedy = "use fewer processes with --workers"
+            advice = remedy if is_killed else f"see its output above, or {remedy}"
+            raise RunError(f"a process that decodes images {end}: {advice}")
         return [(slot, reason) for slot, reason in json.loads(response)["wrong"]]
 
 

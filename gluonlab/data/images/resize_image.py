@@ -116,7 +116,7 @@ def resolve_resizer(requested: Optional[str]) -> str:
         raise DataError(f"--resizer {requested}: choose {CYKOOZ} or {PILLOW}")
     if requested == CYKOOZ:
         raise DataError(
-            "--resizer cykooz needs the package cykooz.resizer, which is not installed: "
+            "--resizer cykooz requires the package cykooz.resizer, which is not installed: run "
             "pip install cykooz.resizer, or choose --resizer pillow"
         )
     return requested

@@ -95,7 +95,7 @@ def fits_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit]
 def _check_device_weights(weights: Sequence[Any], devices: int) -> List[Fraction]:
     """Check the weights of the devices, and convert them to exact fractions."""
     if len(weights) != devices:
-        raise DataError(f"there are {len(weights)} weights for {devices} devices: pass one for each device")
+        raise DataError(f"there are {len(weights)} weights for {devices} devices: pass one weight for each device")
     if not all(isinstance(weight, (int, float, Fraction)) and 0 < weight < inf for weight in weights):
         raise DataError(f"weights={', '.join(map(str, weights))}: use finite numbers above 0")
     return [Fraction(weight) for weight in weights]
@@ -104,15 +104,15 @@ def _check_device_weights(weights: Sequence[Any], devices: int) -> List[Fraction
 def _check_batch_size(global_batch_size: Any) -> int:
     """Return the batch size as an int. Raises DataError for other values than positive integers."""
     if not is_positive_integer(global_batch_size):
-        allowed = "a whole number of at least 1, the images of all devices"
+        allowed = "a whole number of at least 1, the number of images on all devices"
         raise DataError(f"global_batch_size={global_batch_size!r}: use {allowed}")
     return int(global_batch_size)
 
 
-_CTXS_HINT = "pass the devices as ctxs, such as devices('gpu:0,1') of gluonlab.devices"
+_CTXS_HINT = "pass the devices as ctxs, such as devices('gpu:0,1') from gluonlab.devices"
 _ARGUMENT_HINTS = {
     **dict.fromkeys(("ctx", "context", "device", "devices", "gpus", "ctx_list"), _CTXS_HINT),
-    **dict.fromkeys(("batch_size", "batch"), "pass global_batch_size, the images of a step on all devices"),
+    **dict.fromkeys(("batch_size", "batch"), "pass global_batch_size, the number of images in a step on all devices"),
     "last_batch": "pass drop_last=True to drop a smaller last batch",
     "num_workers": "pass prefetch, the number of batches that are prepared in advance",
 }
@@ -197,8 +197,8 @@ class Loader:
             raise DataError(f"{reason}: omit random_crops")
         if not len(self):
             raise DataError(
-                f"drop_last drops all {len(split)} images, because a batch has {self.global_batch_size}: "
-                "choose a smaller batch, or omit drop_last"
+                f"drop_last drops all {len(split)} images, because a batch has "
+                f"{self.global_batch_size} images: use a smaller batch size, or omit drop_last"
             )
         if fits_on_devices(split, resident_bytes):
             self._source = _ResidentSource(split, self.ctxs)

@@ -218,9 +218,8 @@ class Microbatches:
         share = global_batch_size // copies if fewest is None else fewest
         if self.count is not None and self.count > max(share, 1):
             raise ConfigError(
-                f"--microbatches {self.count}: {share} image{'s' * (share != 1)} per {on} "
-                f"({global_batch_size} in all, shared by {copies}) cannot be divided into {self.count} "
-                f"parts: use 1 to {max(share, 1)}, or a larger batch"
+                f"--microbatches {self.count}: in a batch of {global_batch_size} images, a {on} has only "
+                f"{share} image{'s' * (share != 1)}: use {max(share, 1)} or fewer microbatches, or a larger batch"
             )
 
     def describe(self) -> str:

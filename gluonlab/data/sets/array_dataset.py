@@ -75,7 +75,10 @@ def from_arrays(
 def check_same_shape(shape: Sequence[int], other_shape: Sequence[int], name: str, other_name: str) -> None:
     """Raise DataError unless the images of both splits have the same shape."""
     if tuple(shape) != tuple(other_shape):
-        raise DataError(f"{name} has images of {shape}, but {other_name} of {other_shape}: use the same shape for both")
+        raise DataError(
+            f"{name} has images of shape {shape}, but {other_name} has images of shape {other_shape}: use the same "
+            "shape for both"
+        )
 
 
 def make_split(images: Any, labels: Any, part: str, layout: Optional[str] = None) -> ArraySplit:
@@ -88,10 +91,11 @@ def make_split(images: Any, labels: Any, part: str, layout: Optional[str] = None
     x = to_numpy(images, name)
     if x.ndim not in (3, 4):
         raise DataError(
-            f"{name} is {x.dtype} of shape {x.shape}: use images of shape (N, C, H, W), or (N, H, W) for gray images"
+            f"{name} has type {x.dtype} and shape {x.shape}: use images of shape (N, C, H, W), or "
+            "(N, H, W) for gray images"
         )
     if not x.size:
-        raise DataError(f"{name} has the shape {x.shape} and contains no images: pass at least one")
+        raise DataError(f"{name} has the shape {x.shape} and contains no images: pass at least one image")
     x = x[:, np.newaxis] if x.ndim == 3 else to_channels_first(x, name, layout)
     y = convert_labels(labels, f"y_{part}", len(x))
     pixels = np.ascontiguousarray(to_pixels(x, name))
@@ -109,11 +113,13 @@ def check_weights(name: str, given: Any, images: int) -> "Weights":
         values = given.asnumpy() if hasattr(given, "asnumpy") else np.asarray(given)
         weights: "Weights" = values.astype(np.float64)
     except (TypeError, ValueError):
-        raise DataError(f"{name} has values that are not numbers: {WEIGHT_MEANING}") from None
+        raise DataError(
+            f"{name} contains values that are not numbers: use numbers of at least 0; {WEIGHT_MEANING}"
+        ) from None
     if weights.shape != (images,):
         raise DataError(
             f"{name} has the shape {weights.shape}, but there are {images} images: use one number per "
-            f"image, shape ({images},)"
+            f"image, in an array of shape ({images},)"
         )
     invalid = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(invalid):
@@ -121,7 +127,9 @@ def check_weights(name: str, given: Any, images: int) -> "Weights":
             f"{name}[{invalid[0]}] is {weights[invalid[0]]:g}: use finite numbers of at least 0; {WEIGHT_MEANING}"
         )
     if not weights.any():
-        raise DataError(f"{name} is 0 for every image, so the model would not learn anything: {WEIGHT_MEANING}")
+        raise DataError(
+            f"{name} is 0 for every image, so the model would not learn anything: set at least one weight above 0"
+        )
     return weights
 
 
@@ -146,15 +154,15 @@ def apply_class_weights(dataset: Dataset, class_weights: Union[str, Sequence[flo
     train, classes = dataset.train, dataset.classes
     if not isinstance(train, LabeledSplit):
         raise DataError(
-            "--class-weights needs the labels of all training images, but the split of "
+            "--class-weights requires the labels of all training images, but the training split of "
             f"{dataset.name}, a {type(train).__name__}, has no labels: pass images and weights to "
             "gluonlab.data.from_arrays"
         )
     labels = train.labels
     if labels.dtype.kind not in "iu":
         raise DataError(
-            f"--class-weights needs class numbers as labels, but the labels of {dataset.name} have "
-            f"type {labels.dtype}: omit it, or number the classes"
+            f"--class-weights requires class numbers as labels, but the labels of {dataset.name} have "
+            f"type {labels.dtype}: omit --class-weights, or use integers as labels"
         )
     weight_per_class = balanced_weights(labels, len(classes)) if class_weights == BALANCED else list(class_weights)
     if len(weight_per_class) != len(classes):
@@ -169,7 +177,7 @@ def apply_class_weights(dataset: Dataset, class_weights: Union[str, Sequence[flo
         weights = weights * train.weights
     if not weights.any():
         raise DataError(
-            "--class-weights is 0 for every class that occurs, so the model would not learn "
-            "anything: set at least one of them above 0"
+            "--class-weights is 0 for every class of the training images, so the model would not learn "
+            "anything: set at least one of these weights above 0"
         )
     return dataclasses.replace(dataset, train=train.with_weights(weights))

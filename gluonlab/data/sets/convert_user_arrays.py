@@ -27,8 +27,8 @@ CHANNELS = (1, 3, 4)  # grayscale, RGB, RGBA
 ROUNDING_ERROR = 5e-5
 CHUNK_IMAGES = 1024  # images that are checked together
 MAX_NAMED_LABELS = 5  # labels that a message lists
-NUMBER_CLASSES_HINT = "use np.unique(y, return_inverse=True)[1] to number them"
-NO_REGRESSION = "a run trains classifiers; for a regression, write a custom training loop (docs/own-training.md)"
+NUMBER_CLASSES_HINT = "use np.unique(y, return_inverse=True)[1] to number the classes"
+NO_REGRESSION = "use whole numbers as labels, or write a custom training loop for a regression (docs/own-training.md)"
 
 
 def to_numpy(given: Any, name: str) -> "Array":
@@ -43,15 +43,17 @@ def to_numpy(given: Any, name: str) -> "Array":
     elif hasattr(given, "asnumpy"):
         return np.asarray(given.asnumpy())
     elif not _is_array(given) and not isinstance(given, AnySequence):
-        raise DataError(f"{name} is a {type(given).__name__}: use an array of numpy or MXNet")
+        raise DataError(f"{name} has type {type(given).__name__}: use a numpy or MXNet array")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # numpy before 1.24 warns of unequal lists
             array = np.asarray(given)
     except (ValueError, TypeError) as error:
-        raise DataError(f"{name} cannot be converted to an array ({error}): use parts of equal shape") from None
+        raise DataError(f"{name} cannot be converted to an array ({error}): use elements of the same shape") from None
     if array.dtype == object:
-        raise DataError(f"{name} has parts that are not numbers, or differ in shape: use parts of equal shape")
+        raise DataError(
+            f"{name} contains elements that are not numbers or differ in shape: use numeric elements of the same shape"
+        )
     return array
 
 
@@ -71,8 +73,8 @@ def _check_equal_shapes(parts: Sequence[Any], name: str) -> None:
     for position, shape in enumerate(shapes):
         if shape != shapes[0]:
             raise DataError(
-                f"{name} has parts of different shapes, {shapes[0]} at 0 and {shape} at {position}: use "
-                "one shape; for a model with several inputs, write a custom training loop "
+                f"{name}[0] has shape {shapes[0]}, but {name}[{position}] has shape {shape}: use the same "
+                "shape for all elements; for a model with several inputs, write a custom training loop "
                 "(docs/own-training.md)"
             )
 
@@ -95,7 +97,7 @@ def shares_user_memory(array: "Array", given: Any) -> bool:
 def check_layout_name(layout: Optional[str]) -> None:
     """Raise DataError if ``layout`` is neither one of LAYOUTS nor None."""
     if layout not in (None, *LAYOUTS):
-        raise DataError(f"layout={layout!r}: use {' or '.join(LAYOUTS)}, or omit it")
+        raise DataError(f"layout={layout!r}: use {' or '.join(LAYOUTS)}, or omit layout")
 
 
 def to_channels_first(images: "Array", name: str, layout: Optional[str]) -> "Array":
@@ -109,8 +111,8 @@ def to_channels_first(images: "Array", name: str, layout: Optional[str]) -> "Arr
     if layout is None and looks_channels_last(shape[1:]):
         raise DataError(
             f"{name} has the shape {tuple(shape)}, which looks like (N, H, W, C): use "
-            f"{name}.transpose(0, 3, 1, 2) or layout={CHANNELS_LAST!r}; for {shape[1]} channels of "
-            f"{shape[2]}x{shape[3]} use layout={CHANNELS_FIRST!r}"
+            f"{name}.transpose(0, 3, 1, 2) or layout={CHANNELS_LAST!r}; if the images "
+            f"have {shape[1]} channels of {shape[2]}x{shape[3]} pixels, use layout={CHANNELS_FIRST!r}"
         )
     return images.transpose(0, 3, 1, 2) if layout == CHANNELS_LAST else images
 
@@ -136,19 +138,19 @@ def to_pixels(images: "Array", name: str) -> "Array":
     """
     if images.dtype == np.uint8:
         return images
-    kind = f"{name} is {images.dtype} of shape {images.shape}"
+    kind = f"{name} has type {images.dtype} and shape {images.shape}"
     if np.issubdtype(images.dtype, np.integer):
         if images.size and (images.min() < 0 or images.max() > WHITE):
             raise DataError(
-                f"{kind}, from {images.min()} to {images.max()}: use bytes from 0 to 255, or floats, "
-                "which are not scaled"
+                f"{kind}, with values from {images.min()} to {images.max()}: use bytes (uint8) from 0 to 255, or "
+                "floats, which are not scaled"
             )
         return images.astype(np.uint8)
     if not np.issubdtype(images.dtype, np.floating):
         raise DataError(f"{kind}: use bytes (uint8) from 0 to 255, or floats")
     if not np.isfinite(images).all():
         where = int(np.argwhere(~np.isfinite(images))[0][0])
-        raise DataError(f"{name} has a value that is not finite in image {where}: remove it")
+        raise DataError(f"{name} contains a value that is not finite, in image {where}: remove this image")
     warn_of_whole_floats(images, name)
     scaled = images.astype(np.float32)
     scaled *= WHITE
@@ -192,22 +194,20 @@ def convert_labels(given: Any, name: str, images: int) -> "NDArray[np.int32]":
     labels = to_numpy(given, name)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    kind = f"{name} is {labels.dtype} of shape {labels.shape}"
+    kind = f"{name} has type {labels.dtype} and shape {labels.shape}"
     if labels.ndim == 2 and len(labels) == images and _is_one_hot(labels):
-        raise DataError(f"{kind}, one-hot: use class numbers, {name}.argmax(axis=1)")
+        raise DataError(f"{kind}, and is one-hot encoded: convert it to class numbers with argmax(axis=1)")
     if labels.dtype.kind in "USO":
-        raise DataError(f"{kind}: use a whole number from 0 for each class; {NUMBER_CLASSES_HINT}")
+        raise DataError(f"{kind}, but labels must be class numbers that start at 0: {NUMBER_CLASSES_HINT}")
     if labels.shape != (images,) or labels.dtype.kind not in "biuf":
-        raise DataError(f"{kind}: use a class number for each image, integers of shape ({images},)")
+        raise DataError(f"{kind}: use one class number for each image, in an integer array of shape ({images},)")
     invalid = np.flatnonzero(~(np.isfinite(labels) & (labels == np.rint(labels))))
     if labels.dtype.kind == "f" and len(invalid):
-        raise DataError(
-            f"{name} has {labels[invalid[0]]:g} at position {invalid[0]}: use whole class numbers; {NO_REGRESSION}"
-        )
+        raise DataError(f"{name} contains {labels[invalid[0]]:g} at index {invalid[0]}: {NO_REGRESSION}")
     if images and (labels.min() < 0 or labels.max() >= 2**31 - 1):
         raise DataError(
-            f"{name} has values from {labels.min():.0f} to {labels.max():.0f}: use class numbers from "
-            f"0; {NUMBER_CLASSES_HINT}"
+            f"{name} has values from {labels.min():.0f} to {labels.max():.0f}, but labels must be "
+            f"class numbers that start at 0: {NUMBER_CLASSES_HINT}"
         )
     return labels.astype(np.int32)
 
@@ -233,8 +233,8 @@ def resolve_class_names(train: "Array", test: "Array", classes: Optional[Sequenc
             raise DataError(f"classes={classes!r}: use a list with a name for each class") from None
         if count > len(names):
             raise DataError(
-                f"a label is {count - 1}, but there are only {len(names)} classes, from 0: name all "
-                "classes, or omit classes"
+                f"the largest label is {count - 1}, but classes contains only {len(names)} names: name all "
+                f"classes from 0 to {count - 1}, or omit classes"
             )
     else:
         names = tuple(map(str, range(count))) if 2 * len(present) >= count else ()
@@ -243,14 +243,15 @@ def resolve_class_names(train: "Array", test: "Array", classes: Optional[Sequenc
                 f"{len(present):,} classes occur among the labels from 0 to {count - 1:,} "
                 f"({_list_some(present)}), so the model would have {count:,} outputs"
             )
-            advice = "number the classes of train and test together from 0, or name all with classes="
+            advice = "number the classes of train and test together, starting at 0, or name all classes with classes="
             if not names:
                 raise DataError(f"{gaps}: {advice}")
             warn(f"{gaps}: {advice}")
     untrained = np.setdiff1d(test, train)
     if len(untrained):
         labels = f"the label{'s' * (len(untrained) > 1)} {_list_some(untrained)}"
-        warn(f"validation images have {labels}, but no training image has: the model cannot learn this")
+        classes_text = "these classes" if len(untrained) > 1 else "this class"
+        warn(f"validation images have {labels}, but no training image does: the model cannot learn {classes_text}")
     return names
 
 

@@ -94,8 +94,8 @@ class ListedImages:
         self.values = sorted(set(train_labels))  # type: ignore[type-var]
         self.classes = tuple(train.label_names.get(value, str(value)) for value in self.values)
         if len(self.classes) < 2:
-            description = f"one class, {self.classes[0]}" if self.classes else "no images"
-            raise DataError(f"{train.path} has {description}: add images of at least two classes")
+            description = f"only one class, {self.classes[0]}" if self.classes else "no images"
+            raise DataError(f"{train.path} contains {description}: use images of at least two classes")
         numbers: Dict[Label, int] = {value: number for number, value in enumerate(self.values)}
         train_classes = np.array([numbers[value] for value in train_labels], np.int32)
         self.untested_classes: List[str] = []
@@ -107,8 +107,7 @@ class ListedImages:
         unknown = next((value for value in val_labels if value not in numbers), None)
         if unknown is not None:
             raise DataError(
-                f"{val.path} has the class {unknown}, which {train.path} does not have: add training "
-                "images of each class"
+                f"{val.path} contains the class {unknown}, but {train.path} does not: add training images of this class"
             )
         val_classes = np.array([numbers[value] for value in val_labels], np.int32)
         self.train, self.val = (train.locations, train_classes), (val.locations, val_classes)
@@ -121,9 +120,8 @@ class ListedImages:
             messages.append(f"there are no validation images of the classes {shorten_names(self.untested_classes)}")
         if _are_numbers(self.values) and self.values != [*range(len(self.values))]:
             messages.append(
-                f"labels from {self.values[0]} to {self.values[-1]} make {len(self.values)} classes, "
-                f"which the model numbers from 0 to {len(self.values) - 1}; the labels become the class "
-                "names"
+                f"the {len(self.values)} different labels from {self.values[0]} to {self.values[-1]} become classes "
+                f"0 to {len(self.values) - 1} of the model, and the labels become the class names"
             )
         return messages
 
@@ -139,8 +137,8 @@ class ListedImages:
             )
         if not is_held_out.any():
             raise DataError(
-                f"every class of {images.path} has a single image: --val-split {share:g} needs at least "
-                "two images of a class"
+                f"every class in {images.path} has a single image, but --val-split {share:g} requires a class "
+                "with at least two images: add images"
             )
         self.train, self.val = (
             (select_locations(images.locations, np.flatnonzero(mask).tolist()), labels[mask])
@@ -169,7 +167,8 @@ def find_train_and_val_files(
     parts = [value] if os.path.exists(value) else [part.strip() for part in value.split(",")]
     if len(parts) > 2 or not all(parts):
         raise DataError(
-            f"{prefix}:{value} names {len(parts)} files: use one, or two as {prefix}:train{ending},val{ending}"
+            f"{prefix}:{value} does not name one or two files: use a value such as {prefix}:train{ending} or "
+            f"{prefix}:train{ending},val{ending}"
         )
     paths = [_check_user_file(part, ending, prefix) for part in parts]
     train, val = paths[0], paths[1] if len(paths) > 1 else _find_validation_file(paths[0])
@@ -177,13 +176,13 @@ def find_train_and_val_files(
         stem = _name_before_train(train)
         example = f"val{ending}" if stem is None else f"{stem}{VAL[0]}{train.suffix}"
         raise DataError(
-            f"{train} has no validation file in its folder, such as {example}: hold images out with "
-            f"{HOLD_OUT_OPTION}, or add a second file, {prefix}:{train},FILE"
+            f"there is no validation file, such as {example}, in the folder of {train}: hold out images with "
+            f"{HOLD_OUT_OPTION}, or name a validation file, as in {prefix}:{train},FILE"
         )
     if val is not None and val_share is not None:
         raise DataError(
-            f"--val-split {val_share:g} would hold images out of {train}, but {val} exists: omit "
-            "--val-split, or rename that file"
+            f"--val-split {val_share:g} would hold out images of {train}, but the validation file {val} "
+            "exists: omit --val-split, or rename the validation file"
         )
     return train, val
 
@@ -195,7 +194,7 @@ def _check_user_file(name: str, ending: str, prefix: str) -> Path:
     except RuntimeError:
         raise DataError(f"{name} names an unknown home directory: use the full path") from None
     if not os.path.exists(path):
-        raise DataError(f"{path} does not exist: use a {ending} file")
+        raise DataError(f"{path} does not exist: use an existing {ending} file")
     if path.is_dir():
         raise DataError(f"{path} is a folder: use a {ending} file, or folder:{path}")
     if path.suffix.lower() != ending:
@@ -244,7 +243,7 @@ def _check_label_names(train: ImageList, val: ImageList) -> None:
         if train.label_names.get(label, name) != name:
             raise DataError(
                 f"label {label} is {train.label_names[label]} in {train.path}, but {name} in {val.path}: "
-                "use the same class numbers in both"
+                "use the same class numbers in both files"
             )
 
 
@@ -254,7 +253,7 @@ def to_class_number(value: float, position: str) -> int:
     Raises DataError if the label is not an integer of at least 0.
     """
     if not 0 <= value < 2**31 or value != int(value):
-        raise DataError(f"{position} has the label {value:g}: use class numbers, which are whole numbers from 0")
+        raise DataError(f"{position} has the label {value:g}: use whole numbers starting at 0 as labels")
     return int(value)
 
 
@@ -266,7 +265,7 @@ IMAGE_COLUMNS = ("image", "path", "file", "filename", "filepath", "image_path", 
 LABEL_COLUMNS = ("label", "class", "target", "category", "class_name", "y")
 OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 FORM_HINT = "write image,label in each line"
-QUOTE_HINT = 'put a name with a comma into quotes, as "a, b.jpg"'
+QUOTE_HINT = 'put names that contain a comma in quotes, such as "a, b.jpg"'
 
 
 class ListColumns(NamedTuple):
@@ -298,7 +297,7 @@ def find_listed_images(path: str, root: Optional[str] = None, val_share: Optiona
     """
     train_file, val_file = find_train_and_val_files(path, LIST_ENDING, LIST_KIND, val_share)
     if root is not None and not os.path.isdir(root):
-        raise DataError(f"--data-dir {root} is not a folder: use the folder with the listed images")
+        raise DataError(f"--data-dir {root} is not a folder: use the folder that contains the listed images")
     train = read_image_list(train_file, Path(root or train_file.parent))
     if val_file is None:
         return ListedImages(train, None, val_share)
@@ -327,7 +326,8 @@ def read_image_list(path: Path, folder: Path) -> ImageList:
             image_path = image_root.resolve_path(image, f"{path}, line {line}")
             if image_path in lines:
                 raise DataError(
-                    f"{path}, line {line} lists {image} again, after line {lines[image_path]}: list each image once"
+                    f"{path}, line {line} lists {image}, which line {lines[image_path]} already lists: list each "
+                    "image once"
                 )
             lines[image_path] = line
             labels.append(label)
@@ -338,9 +338,9 @@ def read_image_list(path: Path, folder: Path) -> ImageList:
         line, image = missing[0]
         slashes = "; write / between folders, not \\" if "\\" in image else ""
         raise DataError(
-            f"{path} lists {len(lines):,} images, and {len(missing):,} of them are missing or not "
-            f"regular files, such as {image} in line {line}: use paths relative to {folder}, or set "
-            f"their folder with --data-dir{slashes}"
+            f"{path} lists images that are missing or are not regular files ({len(missing):,} of "
+            f"{len(lines):,}), such as {image} in line {line}: use paths relative to {folder}, or set another folder "
+            f"with --data-dir{slashes}"
         )
     if not lines:
         raise DataError(f"{path} lists no images: {FORM_HINT}")
@@ -379,11 +379,11 @@ def _read_rows(path: Path) -> Iterator[Tuple[int, List[str]]]:
                 if any(cells):
                     yield rows.line_num, cells
     except UnicodeDecodeError:
-        raise DataError(f"{path} is not text in UTF-8: save it as CSV in UTF-8") from None
+        raise DataError(f"{path} is not UTF-8 text: save it as a CSV file in UTF-8") from None
     except csv.Error as error:
         raise DataError(
-            f"{path}, line {rows.line_num} is not CSV ({error}): close each quote, and write a "
-            'quote in a name twice, as "a ""b"".jpg"'
+            f"{path}, line {rows.line_num} is not valid CSV ({error}): close each quote, and "
+            'double the quotes inside a name, as in "a ""b"".jpg"'
         ) from None
 
 
@@ -391,8 +391,9 @@ def _detect_columns(cells: List[str], where: str, folder: Path) -> Tuple[ListCol
     """Detect the columns from the first line. Also return whether that line is a header."""
     if len(cells) == 1:
         separator = next((sign for sign in OTHER_SEPARATORS if sign in cells[0]), None)
-        advice = f", separated by {OTHER_SEPARATORS[separator]}: use commas" if separator else f": {FORM_HINT}"
-        raise DataError(f"{where} has 1 column{advice}")
+        other = OTHER_SEPARATORS.get(separator or "")
+        advice = f", because it contains {other} instead of commas: use commas" if other else f": {FORM_HINT}"
+        raise DataError(f"{where} has only 1 column{advice}")
     is_header = not any(is_image_name(cell) for cell in cells)
     if is_header and cells[0] and "\0" not in cells[0]:
         is_header = not os.path.isfile(os.path.join(folder, cells[0]))
@@ -404,15 +405,15 @@ def _detect_columns(cells: List[str], where: str, folder: Path) -> Tuple[ListCol
             return ListColumns(len(cells), images[0], labels[0]), True
         if len(labels) > 1:
             several = ", ".join(cells[column] for column in labels)
-            raise DataError(f"{where} has {len(labels)} columns that may be the label, {several}: keep one")
+            raise DataError(f"{where} has {len(labels)} possible label columns ({several}): keep only one label column")
     if len(cells) != 2:
         raise DataError(
-            f"{where} has {_count_columns(cells)}: {FORM_HINT}, or add a header that names one column "
-            "image and one label"
+            f"{where} has {_count_columns(cells)}: {FORM_HINT}, or add a header with one column "
+            "named image and one column named label"
         )
     if not is_header and is_image_name(cells[1]) and not is_image_name(cells[0]):
         raise DataError(
-            f"{where} has the image {cells[1]} in its second column: {FORM_HINT}, or add a header, label,image"
+            f"{where} has the image {cells[1]} in its second column: {FORM_HINT}, or add the header label,image"
         )
     return ListColumns(2, 0, 1), is_header
 
@@ -429,8 +430,8 @@ class _ImageRoot:
         path = os.path.normpath(os.path.join(self.folder, image))
         if not any(path.startswith(start) for start in self._prefixes):
             raise DataError(
-                f"{where} lists {image}, which is outside {self.folder}: set the folder that contains all "
-                "listed images with --data-dir"
+                f"{where} lists {image}, which is outside {self.folder}: use --data-dir to set the "
+                "folder that contains all listed images"
             )
         return path
 
@@ -445,7 +446,7 @@ RECORD_KIND, RECORD_ENDING, LABEL_NAMES_ENDING = "record", ".rec", ".lst"
 FRAME = struct.Struct("<II")  # the magic number, and the length of the data
 LENGTH_MASK = 2**29 - 1  # bits of the length; higher bits mark the first, middle and last frame
 MAGIC_BYTES = 4
-REMAKE_HINT = "create it again with im2rec"
+REMAKE_HINT = "create the file again with im2rec"
 
 
 def load_records(path: str, val_share: Optional[float] = None, **options: Any) -> Dataset:
@@ -485,7 +486,7 @@ def read_records(path: Path) -> ImageList:
             ids.append(header.id)
             ranges.append(_content_ranges(file, record, header.size))
     if not labels:
-        raise DataError(f"{path} has no records: {REMAKE_HINT}")
+        raise DataError(f"{path} contains no records: {REMAKE_HINT}")
     keys = ids if len(set(ids)) == len(ids) else range(len(ids))
     return ImageList(
         path, FileSegments(str(path), ranges), labels, list(map(str, keys)), _read_label_names(path, labels)
@@ -561,12 +562,12 @@ def _unpack_header(content: bytes, name: str) -> _Header:
     try:
         header, image = unpack(content)
     except (struct.error, ValueError):
-        raise DataError(f"{name} is not an image with a label: {REMAKE_HINT}") from None
+        raise DataError(f"{name} does not contain an image with a label: {REMAKE_HINT}") from None
     values = [header.label] if header.flag == 0 else list(map(float, header.label))
     if len(values) != 1:
         raise DataError(
-            f"{name} has {len(values)} numbers as its label, for example boxes or several classes: "
-            "create the file with one label for each image"
+            f"{name} has a label of {len(values)} numbers, such as boxes or several classes: create the file "
+            "with one class number for each image"
         )
     return _Header(to_class_number(values[0], name), int(header.id), len(content) - len(image))
 

@@ -139,14 +139,14 @@ class ArraySplit(PixelSplit):
         images, labels = to_numpy(images, "images"), to_numpy(labels, "labels")
         if images.ndim != 4 or images.dtype not in (np.uint8, np.float32):
             raise DataError(
-                f"images are {images.dtype} of shape {images.shape}: use uint8, or float32 from 0 to 255, "
-                "of shape (N, C, H, W)"
+                f"images have type {images.dtype} and shape {images.shape}: use shape (N, C, H, W), and type "
+                "uint8, or float32 with values from 0 to 255"
             )
         images = to_channels_first(images, "images", layout)
         if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
             raise DataError(
-                f"{len(images)} images have labels of shape {labels.shape}, {labels.dtype}: use one label "
-                "per image, a whole number"
+                f"the labels of {len(images)} images have type {labels.dtype} and shape {labels.shape}: use one "
+                "whole number per image"
             )
         super().__init__(np.ascontiguousarray(images), labels.astype(np.int32), weights)
 
@@ -241,7 +241,7 @@ def resolve_normalization(value: str, channels: int, dataset: str) -> Optional[N
     count, example = len(normalization[0]), f"{','.join('M' * channels)}/{','.join('S' * channels)}"
     raise ConfigError(
         f"--normalize {value} is for {count} channel{'s' * (count > 1)}, but the images of "
-        f"{dataset} have {channels}: use {example}, or omit it"
+        f"{dataset} have {channels}: use {example}, or omit --normalize"
     )
 
 

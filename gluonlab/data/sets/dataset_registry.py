@@ -121,8 +121,9 @@ def find_dataset_kind(name: str) -> Tuple[DatasetKind, Dict[str, str]]:
         }
         kind = kinds.get(Path(str(name)).suffix.lower())
         if kind is not None:
-            missing = "" if os.path.isfile(str(name)) else ", which does not exist"
-            raise DataError(f"data set {str(name)!r} is a file{missing}: use {kind}:{name}")
+            if not os.path.isfile(str(name)):
+                raise DataError(f"data set {str(name)!r}: there is no such file: use {kind}:FILE with an existing file")
+            raise DataError(f"data set {str(name)!r} is a file: use {kind}:{name}")
         raise DataError(unknown("data set", name, DATASETS))
     return DATASETS[name], {}
 
@@ -184,7 +185,7 @@ def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Datas
     for option, value in options.items():
         if option not in known_options:
             if not known_options:
-                raise DataError(f"{name} has no options, but {option!r} was set: omit it")
+                raise DataError(f"{name} has no options, but {option!r} was set: omit {option!r}")
             raise DataError(unknown(f"option of {name}", option, known_options))
         if option in OPTION_CHECKS and value is not None:
             options[option] = OPTION_CHECKS[option](option, value)

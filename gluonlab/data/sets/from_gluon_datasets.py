@@ -57,7 +57,7 @@ FIXED_TRANSFORMS = (
     transforms.ToTensor,
 )  # fmt: skip
 DEFAULT_BATCHIFY = (dataloader.default_batchify_fn, dataloader.default_mp_batchify_fn)
-PAIR_HINT = "use two data sets of samples (image, label), as dataset=(train, test)"
+PAIR_HINT = "pass dataset=(train, test), two data sets of (image, label) samples"
 
 
 def from_datasets(
@@ -122,7 +122,9 @@ def require_dataset(given: Any) -> Dataset:
     if has_samples(given):
         raise DataError(f"dataset is a single data set, {_describe_value(given)}: {PAIR_HINT}")
     if isinstance(given, Split):
-        raise DataError(f"dataset is a split, {_describe_value(given)}: use a gluonlab.data.Dataset, which has two")
+        raise DataError(
+            f"dataset is a split, {_describe_value(given)}: pass a gluonlab.data.Dataset, which has two splits"
+        )
     raise DataError(f"dataset is {_describe_value(given)}: {PAIR_HINT} with random access")
 
 
@@ -138,7 +140,7 @@ def resolve_split(given: Any) -> Split:
     if not has_samples(given):
         raise DataError(
             f"a Loader cannot read {_describe_value(given)}: pass a split, such as dataset.train, or "
-            "a gluon.data.Dataset of samples (image, label)"
+            "a gluon.data.Dataset of (image, label) samples"
         )
     return _make_split(given, "data", None)
 
@@ -162,8 +164,8 @@ def warn_of_ignored_loader_settings(given: Any, dataset: Dataset, batch_size: in
         if is_training and batches._batch_size != batch_size:
             size = batches._batch_size
             warn(
-                f"{name} has batches of {size} images, but the run's config sets {batch_size} for all "
-                f"devices: to use {size}, set TrainConfig(global_batch_size={size})"
+                f"{name} has batches of {size} images, but the run's config sets a batch of {batch_size} "
+                f"images for all devices: to use {size} images, set TrainConfig(global_batch_size={size})"
             )
         expected = "discard" if drop_last and is_training else "keep"
         if batches._last_batch != expected:
@@ -185,12 +187,13 @@ def _unwrap_loader(given: Any, part: str) -> Any:
         description = _describe_value(batches if sampler is None else sampler)
         raise DataError(
             f"the DataLoader of {part} has a custom sampler, {description}, but a run shuffles all "
-            "images itself: use the data set, or dataset.sample(sampler) for the chosen samples"
+            "images itself: pass the data set instead, or dataset.sample(sampler) to train only on the "
+            "sampled images"
         )
     if given._batchify_fn not in DEFAULT_BATCHIFY:
         raise DataError(
             f"the DataLoader of {part} has a custom batchify_fn, but a run creates batches itself: "
-            "use its data set, with samples (image, label) of one shape"
+            "pass its data set instead, with (image, label) samples of the same shape"
         )
     return given._dataset
 
@@ -209,11 +212,11 @@ class GluonSplit(LabeledSplit):
         first, _ = self._get_sample(0)
         if first.ndim not in (2, 3) or not first.size:
             raise DataError(
-                f"the images of {part} are {first.dtype} of shape {first.shape}: use one image for each "
-                "sample, (C, H, W), (H, W, C), or (H, W) for gray images"
+                f"the images of {part} have type {first.dtype} and shape {first.shape}: use images of shape "
+                "(C, H, W) or (H, W, C), or of shape (H, W) for gray images"
             )
         if first.dtype.kind not in "uif":
-            raise DataError(f"the images of {part} are {first.dtype}: use bytes (uint8) from 0 to 255, or floats")
+            raise DataError(f"the images of {part} have type {first.dtype}: use bytes (uint8) from 0 to 255, or floats")
         warn_of_whole_floats(first, f"the first image of {part}")
         self._first, self._layout = (first.shape, first.dtype), layout
         if layout is None and first.ndim == 3 and looks_channels_last(first.shape):
@@ -239,7 +242,7 @@ class GluonSplit(LabeledSplit):
             if label != self.labels[index]:
                 raise DataError(
                     f"the label of image {index} of {self.part} has changed from {self.labels[index]} to "
-                    f"{label}: return the same label for an image each time"
+                    f"{label}: always return the same label for an image"
                 )
         return images, self.targets[indices]
 
@@ -249,9 +252,9 @@ class GluonSplit(LabeledSplit):
         if (image.shape, image.dtype) != self._first:
             shape, dtype = self._first
             raise DataError(
-                f"image {index} of {self.part} is {image.dtype} of shape {image.shape}, but image 0 is "
-                f"{dtype} of {shape}: use the same type and shape for all, for example with "
-                "transforms.Resize"
+                f"image {index} of {self.part} has type {image.dtype} and shape {image.shape}, but image 0 has "
+                f"type {dtype} and shape {shape}: use the same type and shape for all images, for "
+                "example with transforms.Resize"
             )
         image = self._to_channels_first(image)
         if self.dtype == np.uint8:
@@ -259,7 +262,7 @@ class GluonSplit(LabeledSplit):
         else:
             image = image.astype(np.float32) * np.float32(WHITE)
             if not np.isfinite(image).all():
-                raise DataError(f"image {index} of {self.part} has a value that is not finite")
+                raise DataError(f"image {index} of {self.part} contains a value that is not finite: remove this image")
         description = f"the label of image {index} of {self.part}"
         return image, int(convert_labels(np.reshape(label, (1, -1)), description, 1)[0])
 
@@ -291,8 +294,8 @@ class GluonSplit(LabeledSplit):
         if not isinstance(sample, (tuple, list)) or len(sample) != 2:
             parts = f" with {len(sample)} parts" if isinstance(sample, (tuple, list)) else ""
             raise DataError(
-                f"sample {index} of {self.part} is a {type(sample).__name__}{parts}: use pairs (image, "
-                "label); for a model with several inputs, write a custom training loop "
+                f"sample {index} of {self.part} has type {type(sample).__name__}{parts}: use (image, label) "
+                "pairs; for a model with several inputs, write a custom training loop "
                 "(docs/own-training.md)"
             )
         image, label = (np.asarray(part.asnumpy() if hasattr(part, "asnumpy") else part) for part in sample)
@@ -322,7 +325,7 @@ def _make_split(data: Any, part: str, layout: Optional[str]) -> "ArraySplit | Gl
     if not has_samples(data):
         raise DataError(f"{part} is {_describe_value(data)}: {PAIR_HINT}")
     if not len(data):
-        raise DataError(f"{part} has no samples: add some")
+        raise DataError(f"{part} contains no samples: add samples")
     columns = _array_columns(data)
     if columns is not None:
         images, labels = to_numpy(columns[0], f"x_{part}"), columns[1]

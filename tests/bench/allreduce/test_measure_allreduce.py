@@ -127,7 +127,7 @@ def test_memory_that_is_not_there_is_refused_before_it_is_used(allreduce):
     with pytest.raises(ConfigError, match="much requires about 1152921504"):
         require_memory(2**60, "much", "choose less")
     status, out, err = allreduce("bench", "--bytes", "900000GiB")
-    assert (status, out) == (2, "") and "choose smaller --bytes" in err
+    assert (status, out) == (2, "") and "use smaller sizes (--bytes)" in err
 
 
 def test_speeds_are_payload_by_the_time_beyond_latency(monkeypatch):

@@ -91,7 +91,7 @@ def test_gpus_are_numbered_as_nvidia_smi_does(monkeypatch):
         monkeypatch.setattr(topology_from_links, "nvml_numbers", lambda ctxs, numbers=numbers: numbers)
         assert topology_from_links.order_devices(ctxs) == [ctxs[index] for index in order]
     monkeypatch.setattr(topology_from_links, "nvml_numbers", lambda ctxs: [4, 5, 7])
-    with pytest.raises(DeviceError, match=r"GPUs 4, 5, 7, .* gpu:\* and without CUDA_VISIBLE"):
+    with pytest.raises(DeviceError, match=r"GPUs 4, 5, 7 of .*: unset CUDA_VISIBLE_DEVICES, .* gpu:\*$"):
         topology_from_links.order_devices(ctxs)
 
 
@@ -116,7 +116,7 @@ def test_the_links_that_nvml_reports_are_a_file(bench, allreduce, monkeypatch, e
     ("driver", "words"),
     [
         (topology_from_links.nvml.Driver(error="no driver"), r"reports no links \(no driver\): measure"),
-        (fake_driver(V100), "NVML reports 1 GPU, but links connect two: measure"),
+        (fake_driver(V100), "NVML reports only 1 GPU, but a link connects two GPUs: measure"),
         (topology_from_links.nvml.Driver(unreadable_gpus=((1, "lost"),)), r"GPU 1 does not answer \(lost\)"),
     ],
 )

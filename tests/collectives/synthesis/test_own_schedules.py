@@ -88,7 +88,7 @@ MISTAKES = [
      r"f.json: synthesized.*rank \d ends with chunk 0 without the contribution of rank \d"),
     (lambda content: content["topology"]["links"][0].update(bytes_per_s=1e9 / 2),
      "the schedules were computed for different links"),
-    (lambda content: content.pop("topology"), "the schedules have no topology"),
+    (lambda content: content.pop("topology"), "the file contains schedules, but no topology"),
     (lambda content: content.update(devices=4), "the schedules are for 4 devices, but the topology has 5"),
     (lambda content: content.update(devices=10**12), "are for 1000000000000 devices"),
     (lambda content: content.pop("wires"), "is not a valid file of schedules"),

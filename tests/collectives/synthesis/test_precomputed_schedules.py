@@ -107,5 +107,5 @@ def test_a_file_that_is_written_is_read_as_it_was(tmp_path_factory, path):
 
 
 def test_a_flow_network_of_several_hosts_is_refused():
-    with pytest.raises(ScheduleError, match=r"the latency differs between messages, for example between hosts"):
+    with pytest.raises(ScheduleError, match=r"messages have different latencies, for example within and between hosts"):
         make_flow_network(make_topology("p3.16xlarge*2"))

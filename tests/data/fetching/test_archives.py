@@ -57,12 +57,14 @@ def test_a_repacked_archive_of_other_files_is_refused(serve, root):
     server = serve({CIFAR_ARCHIVE: packed})
     with pytest.raises(DownloadError) as error:
         download(cifar_source(BATCH_FILES, ARCHIVE, server.url), root)
-    assert re.search(r"data_batch_3\.bin in \S+ has sha1 \w{40}, expected \w{40}", str(error.value))
-    assert f"(sha256 {sha256(packed)}, expected {sha256(ARCHIVE)})" in str(error.value)
-    by_hand = f"put into {root}, and run the same command again\n    {CIFAR_ARCHIVE} "
+    assert re.search(r"the sha1 of data_batch_3\.bin in \S+ is \w{40} instead of \w{40}", str(error.value))
+    assert f"(its sha256 is {sha256(packed)} instead of {sha256(ARCHIVE)})" in str(error.value)
+    by_hand = f"put it into {root} and run the same command again\n    {CIFAR_ARCHIVE} "
     assert f"{by_hand}({len(ARCHIVE):,} bytes, sha256 {sha256(ARCHIVE)})\n" in str(error.value)
     server.files[f"/{CIFAR_ARCHIVE}"] = b""
-    with pytest.raises(DownloadError, match=rf"has 0 bytes, expected 1 to {2**20:,}\n  to download by hand, put into "):
+    with pytest.raises(
+        DownloadError, match=rf"has 0 bytes instead of 1 to {2**20:,}\n  to download this file by hand, put it into "
+    ):
         download(cifar_source(BATCH_FILES, ARCHIVE, server.url), root)
     assert read_files(root) == {}
 
@@ -124,7 +126,7 @@ def test_a_repacked_archive_without_known_files_is_refused(serve, root):
     # of the same size, with another time stamp in gzip's header
     packed = IMAGENETTE[:4] + b"time" + IMAGENETTE[8:]
     server = serve({"imagenette2-320.tgz": packed})
-    with pytest.raises(DownloadError, match=f"has sha256 {sha256(packed)}, expected {sha256(IMAGENETTE)}"):
+    with pytest.raises(DownloadError, match=f"is {sha256(packed)} instead of {sha256(IMAGENETTE)}"):
         download(imagenette_source(server), root)
     assert read_files(root) == {}
 

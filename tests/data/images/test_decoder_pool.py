@@ -122,7 +122,7 @@ def test_the_first_damaged_file_is_the_error_and_the_next_batch_is_decoded(decod
     wrong = [tmp_path / "b.jpg", tmp_path / "a.jpg"]
     [path.write_bytes(b"no image") for path in wrong]
     mixed = [*paths[:20], str(wrong[0]), *paths[20:], str(wrong[1])]
-    with pytest.raises(DataError, match=re.escape(f"{wrong[0]}: not a JPEG, PNG")):
+    with pytest.raises(DataError, match=re.escape(f"{wrong[0]} is not a JPEG, PNG")):
         decoders.decode(mixed)
     images, bad = decoders.submit(mixed).result_with_errors()
     assert sorted(bad) == [20, 46]

@@ -138,7 +138,7 @@ def test_cykooz_is_the_default_if_it_is_installed(monkeypatch):
     monkeypatch.setattr(resize, "cykooz", None)
     resize.default_resizer.cache_clear()
     assert resolve_resizer(None) == resolve_resizer(PILLOW) == PILLOW
-    with pytest.raises(DataError, match="--resizer cykooz needs the package"):
+    with pytest.raises(DataError, match="--resizer cykooz requires the package"):
         resolve_resizer(CYKOOZ)
     with pytest.raises(DataError, match="--resizer opencv: choose cykooz or pillow"):
         resolve_resizer("opencv")

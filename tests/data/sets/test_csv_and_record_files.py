@@ -117,7 +117,7 @@ def test_whole_numbers_are_classes_in_their_order(labels):
     values = sorted(set(labels))
     assert data.classes == tuple(map(str, values))
     assert [values[label] for label in data.train[1]] == labels
-    assert any("the model numbers from" in line for line in data.warnings()) is (values != [*range(len(values))])
+    assert any("become the class names" in line for line in data.warnings()) is (values != [*range(len(values))])
 
 
 @given(st.lists(st.sampled_from(["0", "1", "01", "x", "é"]), min_size=2, max_size=8))
@@ -138,7 +138,7 @@ def test_the_folder_of_the_images_is_that_of_the_list_or_of_data_dir(place, tmp_
     aside.mkdir()
     for part in ("train", "val"):
         (place / f"{part}.csv").rename(aside / f"{part}.csv")
-    with pytest.raises(DataError, match=r"9 of them are missing .* use paths relative to .*/lists"):
+    with pytest.raises(DataError, match=r"are missing .*9 of .* use paths relative to .*/lists"):
         load(f"list:{aside}/train.csv")
     assert len(find_listed_images(f"{aside}/train.csv", str(place)).train[0]) == 9
     with pytest.raises(DataError, match="--data-dir nowhere is not a folder"):
@@ -178,27 +178,27 @@ def test_images_in_both_lists_and_classes_without_validation_images_cause_warnin
 
 A, B = "pictures/train/ant/0000.jpg", "pictures/train/bee/0000.jpg"
 SPOILED_LISTS = {
-    "missing": (f"{A},ant\nx.jpg,bee", ["lists 2 images, and 1 of them", "x.jpg in line 2"]),
+    "missing": (f"{A},ant\nx.jpg,bee", ["(1 of 2)", "x.jpg in line 2"]),
     "windows": (f"{A},ant\n{B.replace('/', chr(92))},bee", ["write / between folders, not \\"]),
     "folder": (f"{A},ant\npictures/train,bee", ["pictures/train in line 2", "regular files"]),
     "no label": (f"{A},ant\n{B},", ["line 2 has no label for pictures/train/bee", "remove"]),
     "no image": (f"{A},ant\n,bee", ["line 2 does not name an image", "write image,label"]),
-    "twice": (f"{A},ant\n{B},bee\n{A},ant", ["line 3 lists", "again, after line 1", "once"]),
+    "twice": (f"{A},ant\n{B},bee\n{A},ant", ["line 3 lists", "which line 1 already lists", "once"]),
     "columns": (f"{A},ant\n{B},bee,1", ["line 2 has 3 columns, but the first", "quotes"]),
-    "one column": (f"{A}\n{B}", ["line 1 has 1 column: write image,label"]),
-    "semicolons": (f"{A};ant\n{B};bee", ["separated by semicolons: use commas"]),
-    "tabs": (f"{A}\tant\n{B}\tbee", ["separated by tabs: use commas"]),
+    "one column": (f"{A}\n{B}", ["line 1 has only 1 column: write image,label"]),
+    "semicolons": (f"{A};ant\n{B};bee", ["contains semicolons instead of commas"]),
+    "tabs": (f"{A}\tant\n{B}\tbee", ["contains tabs instead of commas"]),
     "three columns": (f"{A},ant,1\n{B},bee,2", ["line 1 has 3 columns", "or add a header"]),
     "several labels": (f"image,label1,label2\n{A},1,2", ["line 1 has 3 columns", "a header"]),
-    "two labels": (f"image,class,class_name\n{A},1,ant", ["may be the label, class, class_name"]),
-    "swapped": (f"ant,{A}\nbee,{B}", ["in its second column", "header, label,image"]),
+    "two labels": (f"image,class,class_name\n{A},1,ant", ["2 possible label columns (class, class_name)"]),
+    "swapped": (f"ant,{A}\nbee,{B}", ["in its second column", "header label,image"]),
     "empty": ("", ["lists no images", "write image,label"]),
     "header": ("image,label\n", ["lists no images"]),
-    "one class": (f"{A},ant\n{B},ant", ["has one class, ant", "at least two"]),
-    "quote": (f'{A},ant\n"{B},bee', ["line 2 is not CSV", "close each quote"]),
+    "one class": (f"{A},ant\n{B},ant", ["contains only one class, ant", "at least two"]),
+    "quote": (f'{A},ant\n"{B},bee', ["line 2 is not valid CSV", "close each quote"]),
     "control": (f"{A},ant\n{B},b\x1b[2J", ["line 2 has no label"]),
     "nul": (f"{A},ant\npictures\0,bee", ["line 2"]),
-    "other class": (f"{A},ant\n{B},fly", ["val.csv has the class bee, which", "does not have"]),
+    "other class": (f"{A},ant\n{B},fly", ["val.csv contains the class bee, but", "does not"]),
 }
 
 
@@ -212,7 +212,7 @@ def test_a_fault_of_a_list_is_one_line_that_names_it(fault, place):
 @pytest.mark.parametrize("content", [f"{A},Gruß".encode("latin-1"), f"{A},ant".encode("utf-16")])
 def test_other_encodings_are_named(place, content):
     (place / "train.csv").write_bytes(content)
-    with pytest.raises(DataError, match=r"train.csv is not text in UTF-8: save it as CSV"):
+    with pytest.raises(DataError, match=r"train.csv is not UTF-8 text: save it as a CSV file"):
         load("list:train.csv")
 
 
@@ -288,7 +288,7 @@ def test_labels_with_gaps_are_classes_of_these_names(tmp_path):
     write_records(tmp_path / "a.rec", RECORDS, [0, 5, 900_000] * 3)
     data = find_record_images(f"{tmp_path}/a.rec", 0.4)
     assert data.classes == ("0", "5", "900000") and data.train[1].max() == 2
-    assert any("labels from 0 to 900000 make 3 classes" in it for it in data.warnings())
+    assert any("the 3 different labels from 0 to 900000 become classes 0 to 2" in it for it in data.warnings())
 
 
 def write_label(label):
@@ -313,21 +313,21 @@ SPOILED_RECORDS = {
     ),
     "zeros": (lambda path: path.write_bytes(path.read_bytes() + b"\0" * 8), ["after 9 records, at byte"]),
     "no records": (lambda path: path.write_bytes(b"x" * 99), ["at its beginning, at byte 0 of"]),
-    "empty": (lambda path: path.write_bytes(b""), ["has no records", "im2rec"]),
-    "empty record": (lambda path: write_record(path, b""), ["record 0 is not an image"]),
-    "short": (write_record, ["train.rec, record 0 is not an image with a label"]),
-    "several labels": (write_label([1.0, 2.0]), ["record 2 has 2 numbers as its label", "one label"]),
-    "fraction": (write_label(0.5), ["record 2 has the label 0.5", "whole numbers from 0"]),
+    "empty": (lambda path: path.write_bytes(b""), ["contains no records", "im2rec"]),
+    "empty record": (lambda path: write_record(path, b""), ["record 0 does not contain an image"]),
+    "short": (write_record, ["train.rec, record 0 does not contain an image with a label"]),
+    "several labels": (write_label([1.0, 2.0]), ["record 2 has a label of 2 numbers", "one class number"]),
+    "fraction": (write_label(0.5), ["record 2 has the label 0.5", "whole numbers starting at 0"]),
     "negative": (write_label(-1), ["record 2 has the label -1"]),
     "nan": (write_label(float("nan")), ["record 2 has the label nan"]),
-    "one class": (lambda path: write_records(path, RECORDS, [3] * 9), ["has one class, 3"]),
+    "one class": (lambda path: write_records(path, RECORDS, [3] * 9), ["contains only one class, 3"]),
     "no image": (
         lambda path: write_records(path, [b"no image"] * 9, LABELS),
-        ["train.rec, record 0: not a JPEG, PNG", "--skip-corrupt"],
+        ["train.rec, record 0 is not a JPEG, PNG", "--skip-corrupt"],
     ),
     "other class": (
         lambda path: write_records(path.with_name("val.rec"), RECORDS, [0, 1, 7] * 3),
-        ["val.rec has the class 7, which", "train.rec does not have"],
+        ["val.rec contains the class 7, but", "train.rec does not: add"],
     ),
     "other names": (rename_class, ["label 1 is bee in", "but fly in", "same class numbers in both"]),
 }
@@ -341,13 +341,13 @@ def test_a_fault_of_a_record_file_is_one_line_that_names_it(fault, records):
 
 
 WRONG_NAMES = {
-    "missing.rec": ["missing.rec does not exist: use a .rec file"],
+    "missing.rec": ["missing.rec does not exist: use an existing .rec file"],
     "train.idx": ["train.idx is not a .rec file", "such as record:train.rec"],
     "train.lst": ["train.lst is not a .rec file", "such as record:train.rec"],
     ".": [". is a folder: use a .rec file"],
-    "train.rec,val.rec,more.rec": ["names 3 files", "record:train.rec,val.rec"],
-    "train.rec,": ["names 2 files: use one, or two"],
-    "val.rec": ["val.rec has no validation file", "--val-split 0.2", "record:val.rec,FILE"],
+    "train.rec,val.rec,more.rec": ["does not name one or two files", "record:train.rec,val.rec"],
+    "train.rec,": ["does not name one or two files"],
+    "val.rec": ["there is no validation file, such as", "--val-split 0.2", "record:val.rec,FILE"],
     "~nobody-here/train.rec": ["names an unknown home directory"],
 }
 
@@ -360,7 +360,9 @@ def test_wrong_names_are_refused(name, records, monkeypatch):
 
 def test_options_that_contradict_the_files_are_refused(records, monkeypatch):
     monkeypatch.chdir(records)
-    with pytest.raises(DataError, match=r"--val-split 0.2 would hold .*train.rec, but val.rec exists"):
+    with pytest.raises(
+        DataError, match=r"--val-split 0.2 would hold .*train.rec, but the validation file val.rec exists"
+    ):
         load("record:train.rec", val_share=0.2)
     with pytest.raises(DataError, match=r"data set 'train.rec' is a file: use record:train.rec"):
         load_dataset("train.rec")

@@ -87,10 +87,7 @@ def test_an_epoch_of_cifar10s_own_networks_runs(tmp_path, monkeypatch, settings)
 CHOICES = f"unknown data set .*: choose {', '.join(sorted(DATASETS))}"
 UNKNOWN = dict.fromkeys(("mnits", "Digits", "", None), CHOICES)
 UNKNOWN.update(
-    {
-        "digit": r"did you mean 'digits'\?",
-        "no.csv": "data set 'no\\.csv' is a file, which does not exist: use list:no\\.csv",
-    }
+    {"digit": r"did you mean 'digits'\?", "no.csv": "data set 'no\\.csv': there is no such file: use list:FILE"}
 )
 
 
@@ -129,10 +126,10 @@ def test_options_that_a_data_set_does_not_take_get_one_line(name, options, messa
 @pytest.mark.parametrize(
     ("images", "dtype", "labels", "message"),
     [
-        ((4, 28, 28), "uint8", (4,), r"images are uint8 of shape \(4, 28, 28\)"),
-        ((4, 1, 2, 2), "float64", (4,), "images are float64"),
-        ((4, 1, 2, 2), "uint8", (3,), r"4 images have labels of shape \(3,\)"),
-        ((4, 1, 2, 2), "uint8", (4, 1), r"labels of shape \(4, 1\)"),
+        ((4, 28, 28), "uint8", (4,), r"images have type uint8 and shape \(4, 28, 28\)"),
+        ((4, 1, 2, 2), "float64", (4,), "images have type float64"),
+        ((4, 1, 2, 2), "uint8", (3,), r"the labels of 4 images have type int.* and shape \(3,\)"),
+        ((4, 1, 2, 2), "uint8", (4, 1), r"type .* and shape \(4, 1\)"),
     ],
 )
 def test_arrays_that_are_no_split_are_refused(images, dtype, labels, message):
@@ -204,7 +201,7 @@ def test_images_with_channels_last_are_refused_unless_a_layout_says_what_they_ar
     with pytest.raises(DataError, match=r"images has the shape \(12, 5, 7, 1\), which looks like"):
         ArraySplit(last, Y)
     assert (ArraySplit(last, Y, "NHWC").images == X[:, :1]).all()
-    with pytest.raises(DataError, match="layout='HWC': use NCHW or NHWC, or omit it"):
+    with pytest.raises(DataError, match="layout='HWC': use NCHW or NHWC, or omit layout"):
         from_arrays(X, Y, X, Y, layout="HWC")
 
 
@@ -235,16 +232,16 @@ def test_whole_numbers_of_any_kind_are_labels(labels):
         (
             np.eye(3)[Y],
             (
-                r"y_train is float64 of shape \(12, 3\), one-hot: use class numbers, "
-                r"y_train\.argmax\(axis=1\)"
+                r"y_train has type float64 and shape \(12, 3\), and is one-hot encoded: convert it to class numbers "
+                r"with argmax\(axis=1\)"
             ),
         ),
-        (Y + 0.5, "y_train has 0\\.5 at position 0: use whole class numbers; a run trains classifiers"),
-        (np.where(Y, Y, np.nan), "y_train has nan at position 0"),
-        (np.array(["cat", "dog", "emu"])[Y], "use a whole number from 0 for each class"),
-        ([[0], [0, 1]] * 6, "y_train .*equal"),
-        (Y - 3, "y_train has values from -3 to -1: use class numbers from 0"),
-        (None, "y_train is a NoneType: use an array of numpy or MXNet"),
+        (Y + 0.5, r"y_train contains 0\.5 at index 0: use whole numbers as labels, or write"),
+        (np.where(Y, Y, np.nan), "y_train contains nan at index 0: use"),
+        (np.array(["cat", "dog", "emu"])[Y], "but labels must be class numbers that start at 0: use np"),
+        ([[0], [0, 1]] * 6, "y_train .*same shape"),
+        (Y - 3, "y_train has values from -3 to -1, but labels must be class numbers that start at 0"),
+        (None, "y_train has type NoneType: use a numpy or MXNet array"),
         (
             np.where(Y, Y, 900000),
             (
@@ -263,19 +260,19 @@ def test_invalid_labels_are_reported_in_one_line(labels, message):
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        ([X, np.zeros((12, 4))], r"x_train has parts of different shapes, \(12, 2, 5, 7\) at 0 and \(12, 4\) at 1"),
-        ([*X[:11], X[0][:, :4]], r"x_train has parts of different shapes, \(2, 5, 7\) at 0 and \(2, 4, 7\) at 11"),
-        ({"x": X}, "x_train is a dict: use an array of numpy or MXNet"),
-        (mx.gluon.data.ArrayDataset(X, Y), "x_train is a ArrayDataset"),
-        (np.where(X > 250, np.nan, X / 255), "x_train has a value that is not finite in image 0"),
+        ([X, np.zeros((12, 4))], r"x_train\[0\] has shape \(12, 2, 5, 7\), but x_train\[1\] has shape \(12, 4\)"),
+        ([*X[:11], X[0][:, :4]], r"x_train\[0\] has shape \(2, 5, 7\), but x_train\[11\] has shape \(2, 4, 7\)"),
+        ({"x": X}, "x_train has type dict: use a numpy or MXNet array"),
+        (mx.gluon.data.ArrayDataset(X, Y), "x_train has type ArrayDataset"),
+        (np.where(X > 250, np.nan, X / 255), "x_train contains a value that is not finite, in image 0"),
         (
             X.astype("int64") * 2,
             (
-                "x_train is int64 of shape \\(12, 2, 5, 7\\), from 0 to 510: use bytes from 0 to 255, or "
-                "floats, which are not scaled"
+                r"x_train has type int64 and shape \(12, 2, 5, 7\), with values from 0 to 510: use bytes "
+                r"\(uint8\) from 0 to 255, or floats, which are not scaled"
             ),
         ),
-        (X > 9, "x_train is bool of shape \\(12, 2, 5, 7\\)"),
+        (X > 9, "x_train has type bool and shape \\(12, 2, 5, 7\\)"),
     ],
 )
 def test_invalid_images_are_reported_in_one_line(images, message):
@@ -306,6 +303,6 @@ def test_a_split_takes_arrays_of_mxnet_and_no_labels_that_are_cut_off():
     split = ArraySplit(mx.nd.array(X, dtype="uint8"), mx.nd.array(Y, dtype="int32"))
     assert (split.images == X).all() and split.labels.tolist() == Y.tolist()
     with pytest.raises(
-        DataError, match=r"12 images have labels of shape \(12,\), float64: use one label per image, a whole number"
+        DataError, match=r"the labels of 12 images have type float64 and shape \(12,\): use one whole number per image"
     ):
         ArraySplit(X, Y + 0.5)

@@ -193,7 +193,7 @@ def test_a_thread_that_reads_ahead_gives_transformations_the_users_arrays():
         assert ys[0].asnumpy().tolist() == LABELS.tolist()
 
 
-PAIR = r"use two data sets of samples \(image, label\), as dataset=\(train, test\)"
+PAIR = r"pass dataset=\(train, test\), two data sets of \(image, label\) samples"
 SETS = ArrayDataset(LAST, LABELS)
 
 
@@ -211,17 +211,17 @@ SETS = ArrayDataset(LAST, LABELS)
         (iter(DataLoader(SETS, 5)), "dataset is a generator"),
         (mx.io.NDArrayIter(PIXELS, LABELS, 5), "dataset is a NDArrayIter"),
         (ArraySplit(PIXELS, LABELS), "dataset is a split, an ArraySplit"),
-        ((ArrayDataset(LAST), SETS), "sample 0 of train is a ndarray"),
-        ((ArrayDataset(LAST, LABELS, LABELS), SETS), "sample 0 of train is a tuple with 3 parts"),
-        ((SETS, ArrayDataset(LAST[:, :5], LABELS)), "train has images of .3, 6, 8., but test of"),
-        ((Lazy([*LAST[:9], LAST[0, 1:]], LABELS), SETS), "image 9 of train is uint8 .*Resize"),
-        ((Lazy(LAST, LABELS / 2), SETS), "label of image [0-9]+ of train has 0.5"),
+        ((ArrayDataset(LAST), SETS), "sample 0 of train has type ndarray"),
+        ((ArrayDataset(LAST, LABELS, LABELS), SETS), "sample 0 of train has type tuple with 3 parts"),
+        ((SETS, ArrayDataset(LAST[:, :5], LABELS)), "train has images of shape .3, 6, 8., but test has images of"),
+        ((Lazy([*LAST[:9], LAST[0, 1:]], LABELS), SETS), "image 9 of train has type uint8 .*Resize"),
+        ((Lazy(LAST, LABELS / 2), SETS), "label of image [0-9]+ of train contains 0.5"),
         ((Lazy(LAST, np.eye(3)[LABELS]), SETS), "label of image 0 of train .*one-hot"),
-        ((Lazy(LAST.astype("int64") * 2, LABELS), SETS), "image . of train is int64 .*to 255, or"),
-        ((Lazy(LAST[:0], LABELS), SETS), "train has no samples"),
-        ((Lazy(LAST[None], LABELS), SETS), "the images of train are uint8 of shape \\(60, 6, 8, 3\\)"),
+        ((Lazy(LAST.astype("int64") * 2, LABELS), SETS), "image . of train has type int64 .*to 255, or"),
+        ((Lazy(LAST[:0], LABELS), SETS), "train contains no samples"),
+        ((Lazy(LAST[None], LABELS), SETS), "the images of train have type uint8 and shape \\(60, 6, 8, 3\\)"),
         ((ArrayDataset, SETS), "dataset is a tuple of the class ArrayDataset, an ArrayDataset"),
-        (([], []), "train has no samples"),
+        (([], []), "train contains no samples"),
         ({"train": SETS, "test": SETS}, "dataset is a dict"),
         ((Lazy(LAST, []), SETS), "image 0 of train cannot be read: IndexError: list index"),
         ((DataLoader(SETS, 5, sampler=gluon.data.FilterSampler(bool, LABELS)), SETS),
@@ -265,8 +265,8 @@ def test_settings_of_a_data_loader_that_a_run_ignores_cause_warnings():
     assert [str(warning.message) for warning in caught] == [
         "the DataLoader of train does not shuffle, but a run shuffles in each epoch",
         "the DataLoader of train has num_workers=1, but a run uses one thread to read data in advance",
-        "the DataLoader of train has batches of 8 images, but the run's config sets 20 for all "
-        "devices: to use 8, set TrainConfig(global_batch_size=8)",
+        "the DataLoader of train has batches of 8 images, but the run's config sets a batch of 20 "
+        "images for all devices: to use 8 images, set TrainConfig(global_batch_size=8)",
         "the DataLoader of train has last_batch='discard', but the run uses 'keep': set TrainConfig(drop_last=...)",
         "the DataLoader of test has last_batch='rollover', but the run uses 'keep'",
     ]

@@ -90,11 +90,11 @@ def test_a_bad_image_is_an_error_in_the_batch_that_has_it(root):
     cut = encode_image(make_image(0))[:-300]
     for content, message in ((cut, r"damaged \("), (b"no image", f"not a {FORMAT_NAMES}")):
         (root / "train" / "bee" / "0002.jpg").write_bytes(content)
-        with pytest.raises(DataError, match=rf"train/bee/0002.jpg: {message}.*--skip-corrupt"):
+        with pytest.raises(DataError, match=rf"train/bee/0002.jpg is {message}.*--skip-corrupt"):
             load(root, memory=EVERYTHING)
     split = load(root, image_size=24).train
     assert split.batch(np.array([0, 1, 17]))[0].shape == (3, 3, 24, 24)
-    with pytest.raises(DataError, match=rf"train/bee/0002.jpg: not a {FORMAT_NAMES}"):
+    with pytest.raises(DataError, match=rf"train/bee/0002.jpg is not a {FORMAT_NAMES}"):
         split.batch(np.array([0, 8]))
 
 

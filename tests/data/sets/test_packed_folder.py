@@ -241,8 +241,8 @@ def test_a_signal_ends_the_command_and_its_processes_in_order(tmp_path, sign, me
 
 
 MISTAKES = {
-    ("pack",): ["needs the data set", "folder:PATH --out DIR"],
-    ("pack", "folder:x"): ["needs --out DIR"],
+    ("pack",): ["requires the data set", "folder:PATH --out DIR"],
+    ("pack", "folder:x"): ["requires --out DIR"],
     ("pack", "folder:x", "--out", "y"): ["x does not exist"],
     ("pack", "folders:x", "--out", "y"): ["unknown data set 'folders:x'", "folder:PATH"],
     ("pack", "mnist", "--out", "y"): ["mnist has no image files", "imagenette2-320", "folder:PATH"],

@@ -179,7 +179,7 @@ def test_a_data_set_is_found_in_its_folder(tmp_path, name, ending, below):
 
 def test_without_a_folder_the_files_are_named():
     with pytest.raises(
-        DataError, match="gluonlab data download mnist\\), or use another folder with --data-dir DIR"
+        DataError, match="run gluonlab data download mnist, or use another folder with --data-dir DIR"
     ) as error:
         load_dataset("mnist")
     assert all(name in str(error.value) for name in MNIST_NAMES)
@@ -191,7 +191,7 @@ def test_the_file_that_is_missing_is_named_and_no_other(tmp_path, name):
     (tmp_path / name).unlink()
     with pytest.raises(
         DataError,
-        match=rf"mnist is incomplete: {name} \(plain or .gz\) not found in {tmp_path}/mnist and {tmp_path}: download",
+        match=rf"mnist is incomplete: cannot find {name} \(plain or .gz\) in {tmp_path}/mnist or {tmp_path}: run",
     ):
         load_dataset("mnist", str(tmp_path))
 
@@ -248,7 +248,9 @@ def test_every_image_is_read_in_order(tmp_path, monkeypatch, below):
 def test_the_batch_that_is_missing_is_named_with_the_command_that_fetches_it(tmp_path, name):
     write_batches(tmp_path / "cifar10")
     (tmp_path / "cifar10" / name).unlink()
-    with pytest.raises(DataError, match=f"cifar10 is incomplete: {name} not found in {tmp_path}/cifar10 and ") as error:
+    with pytest.raises(
+        DataError, match=f"cifar10 is incomplete: cannot find {name} in {tmp_path}/cifar10 or "
+    ) as error:
         load_dataset("cifar10", str(tmp_path), records=RECORDS)
     assert f"gluonlab data download cifar10 --data-dir {tmp_path}" in str(error.value)
 

@@ -159,7 +159,7 @@ WRONG = {
         (change("04-4", "    schedules += [schedule.placed(topology.ring_order()) for schedule in schedules]\n", ""),
          "on the ring takes", "p3.16xlarge, 100,000,000. .* placed on the ring なら"),
         (lambda topology, size: hierarchical(topology.world_size), "returned hierarchical", "戻り値は hierarchical"),
-        (lambda topology, size: replace(ring(topology.world_size), steps=()), "ranks 1, 2, 3: no transfer reaches it",
+        (lambda topology, size: replace(ring(topology.world_size), steps=()), "1, 2, 3: no transfer sends this chunk",
          "正しい allreduce では"),
         (lambda topology, size: ring_reduce_scatter(topology.world_size), "returned a reduce_scatter",
          "戻り値は reduce_scatter"),

@@ -249,7 +249,7 @@ WRONG = {
         (lambda: [[(r, c, c, ADD) for c in range(6) for r in range(6) if r != c]], "there is no link from 2 to 0",
          "2 から 0 へのリンク"),
         (lambda: [], f"{NOTHING_SENT} chunk 0 of rank 0", NOT_SENT_JA),
-        (lambda: [[(r, (r + 1) % 6, r, COPY) for r in range(6)]], "no transfer reaches|without the contribution|lost",
+        (lambda: [[(r, (r + 1) % 6, r, COPY) for r in range(6)]], "no transfer sends|without the contribution|lost",
          "何も|寄与"),
     ],
     "10-5": [
