@@ -124,8 +124,8 @@ def check_parameters(net: gluon.Block, when: str) -> None:
     """Raise DivergedError if a parameter is not finite. ``when``: such as ``after step 12``."""
     broken = nonfinite_parameters(net)
     if broken:
-        verb = "are" if len(broken) > 1 else "is"
+        noun, verb = ("parameters", "are") if len(broken) > 1 else ("parameter", "is")
         raise DivergedError(
-            f"{shorten_names(broken)} of the model {verb} no longer finite {when}: use a smaller "
+            f"the model's {noun} {shorten_names(broken)} {verb} no longer finite {when}: use a smaller "
             "learning rate (--lr), or another --optimizer"
         )

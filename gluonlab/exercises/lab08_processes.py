@@ -399,7 +399,7 @@ def check_global_accuracy(answer: Callable[..., float]) -> None:
         (case,), got, _ = mistaken[0]
         rank = next(rank for rank, each in enumerate(got) if not _is_close(each, case.accuracy))
         raise case.case.counterexample(
-            f"rank {rank} has {got[rank]:.4g}, expected {case.accuracy:.4g}",
+            f"the accuracy on rank {rank} is {got[rank]:.4g}, expected {case.accuracy:.4g}",
             f"ランク {rank} の答えは {got[rank]:.4g} でしたが、正しくは {case.accuracy:.4g} です",
             find_mistake(mistaken, _are_close, *ACCURACY_MISTAKES),
         )

@@ -82,7 +82,7 @@ def _read_step(step: Any, call: str, number: int) -> Tuple[Transfer, ...]:
         except (TypeError, ValueError):
             raise counterexample(
                 f"{call}, step {number}, transfer {position} is {_format_value(item)}, not "
-                "`Transfer(src, dst, chunk, op)` with three integers and a word",
+                "`Transfer(src, dst, chunk, op)` with three integers and the name of an operation",
                 f"{call} のステップ {number}、転送 {position} が {_format_value(item)} です。"
                 "`Transfer(src, dst, chunk, op)` の前の 3 つは整数、最後は文字列です",
             ) from None

@@ -31,7 +31,7 @@ def main(folder: str, chosen: Optional[str]) -> None:
     again, rename your notebook, and run the command again.
     """
     if not folder.strip():
-        raise ConfigError("DIR is empty: use a folder for the notebooks, such as my-labs")
+        raise ConfigError("DIR is an empty name: name a folder for the notebooks, such as my-labs")
     to = Path(folder)
     check_path_name("DIR", to)
     copied = copy_labs(language(chosen), to)
