@@ -54,8 +54,8 @@ def test_it_prints_new_and_kept_notebooks(empty_cwd, ended):
         (["x", "--language", "jp"], "unknown language 'jp': choose en, ja"),
         (["/proc/gluonlab"], "cannot write /proc/gluonlab: No such file or directory; "),
         (["a\0b"], "it is not a valid file name"),
-        ([""], "DIR is empty: use a folder"),
-        ([" "], "DIR is empty: use a folder"),
+        ([""], "DIR is an empty name: name a folder"),
+        ([" "], "DIR is an empty name: name a folder"),
     ],
 )
 def test_a_mistake_is_one_line(words, line, empty_cwd, ended):

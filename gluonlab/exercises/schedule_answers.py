@@ -427,8 +427,8 @@ class Puzzle:
         en, ja = describe_price(cost)
         CaseText(self.call, self.call).check_faults(
             (cost.seconds > optimum * (1 + COST_TOLERANCE),
-             f"verified, but it takes {en}; {format_microseconds(optimum)} are "
-                 f"possible{describe_costliest_step(cost)[0]}",
+             f"the schedule is correct, but it takes {en}, although {format_microseconds(optimum)} would be "
+                 f"enough{describe_costliest_step(cost)[0]}",
              f"正しいことは証明されましたが、{ja}かかります。{format_microseconds(optimum)} "
              f"で済みます{describe_costliest_step(cost)[1]}"),
         )  # fmt: skip

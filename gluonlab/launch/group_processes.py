@@ -322,7 +322,7 @@ def _refuse_request(arguments: Sequence[str], expected: Sequence[str], is_worker
         if local_word != requested_word and (are_programs or list(arguments[:2]) == list(expected[:2])):
             here, there = _quote_position(expected, position), _quote_position(arguments, position)
             raise ConfigError(
-                f"the options of this process differ from those of rank 0 ({here} instead of {there}): "
+                f"the options of this process differ from those of rank 0 ({here} here, {there} on rank 0): "
                 "start all processes with the same options"
             )
     raise ConfigError(f"the command {one_line(' '.join(arguments[:3]))} does not belong to this job")
@@ -331,4 +331,4 @@ def _refuse_request(arguments: Sequence[str], expected: Sequence[str], is_worker
 def _quote_position(words: Sequence[str], position: int) -> str:
     """Return the word at ``position``, preceded by its option if the word is an option's value."""
     start = position - (position > 4 and position < len(words) and not words[position].startswith("-"))
-    return " ".join(words[start : position + 1]) or "nothing more"
+    return " ".join(words[start : position + 1]) or "no more options"

@@ -193,7 +193,7 @@ def test_a_thread_that_reads_ahead_gives_transformations_the_users_arrays():
         assert ys[0].asnumpy().tolist() == LABELS.tolist()
 
 
-PAIR = r"use two data sets of samples \(image, label\), as dataset=\(train, test\)"
+PAIR = r"pass two data sets of \(image, label\) samples, as in dataset=\(train, test\)"
 SETS = ArrayDataset(LAST, LABELS)
 
 
@@ -246,7 +246,7 @@ def test_a_config_that_cannot_be_carried_out_is_refused_before_anything_is_read(
     ("given", "message"),
     [
         (load_dataset("digits"), "pass dataset\\.train or dataset\\.val"),
-        (DataLoader(SETS, 5), "use the DataLoader's data set"),
+        (DataLoader(SETS, 5), "pass the DataLoader's data set"),
         ((PIXELS, LABELS), "a Loader cannot read a tuple"),
         ("digits", "a Loader cannot read a str"),
     ],
