@@ -413,7 +413,7 @@ def check_beat_the_eight(answer: Callable[[], Any]) -> AnswerCost:
     call = BEAT_THE_EIGHT.call
     CaseText(call, call).check_faults(
         (cost.seconds >= best_s * (1 - COST_TOLERANCE),
-         f"verified, but it takes {en}: it must be faster than `{name}` with placed ranks, which takes "
+         f"the schedule is correct, but it takes {en}: it must be faster than `{name}` with placed ranks, which takes "
              f"{format_microseconds(best_s)}{why}",
          f"正しいことは証明されましたが、{ja}かかります。配置した {name} なら {format_microseconds(best_s)} です。"
          f"それより短くしてください{why_ja}"),
