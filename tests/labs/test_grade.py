@@ -121,7 +121,7 @@ def test_mistakes_of_the_command_line_are_one_line(tmp_path, ended, monkeypatch)
     (tmp_path / "empty").mkdir()
     (tmp_path / "old.csv").write_text("mine")
     path = hand_in(tmp_path / "a.ipynb", "1")
-    assert "no notebook was given" in ended(main, "grade")[2]
+    assert "no notebooks were passed" in ended(main, "grade")[2]
     assert "cannot find nowhere" in ended(main, "grade", "nowhere")[2]
     assert "no notebook was found in empty" in ended(main, "grade", "empty")[2]
     assert "--out-file old.csv exists" in ended(main, "grade", str(path), "--out-file", "old.csv")[2]

@@ -91,7 +91,7 @@ def test_mistakes_of_the_command_line_are_one_line(folder, ended, monkeypatch):
         "--container": "docker or podman was not found on PATH",
         "--container --engine lxc": "unknown engine 'lxc': choose docker or podman",
         "--engine docker": "--engine only applies to containers: add --container",
-        "--image x": "--image works only with containers",
+        "--image x": "--image only applies to containers",
         "--show-hidden-cases": "add --seed N",
         "--seed -1": "--seed",
         "--jobs 0": "--jobs",

@@ -163,7 +163,7 @@ def test_without_its_folder_imagenette_is_refused_with_instructions(name, tmp_pa
 
 def test_other_classes_than_imagenettes_are_refused(tmp_path):
     write_image_folder(tmp_path / "imagenette")
-    with pytest.raises(DataError, match="imagenette has the classes ant, bee, cow, expected n01440764"):
+    with pytest.raises(DataError, match="imagenette has the classes ant, bee, cow instead of n01440764"):
         load_dataset("imagenette", str(tmp_path), decoders=1)
 
 
@@ -337,7 +337,7 @@ REFUSED = {
     ),
     "not UTF-8": (
         lambda root: (root / "train" / "ant").rename(root / "train" / os.fsdecode(b"\xff")),
-        r"a folder whose name is not UTF-8, b'\xff': rename it",
+        r"a folder whose name is not UTF-8, b'\xff': rename this folder",
     ),
     "a loop": (
         lambda root: (root / "train" / "ant" / "again").symlink_to(root / "train"),
