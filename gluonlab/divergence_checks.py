@@ -70,7 +70,7 @@ def check_validation_loss(loss: float, when: str, has_statistics: bool) -> None:
         return
     warn(
         f"the validation loss is {loss:.3g} {when}: the running statistics of BatchNorm do not "
-        "fit the images yet; if it stays so, train longer, or in larger batches"
+        "fit the images yet; if the loss stays this high, train longer, or use larger batches"
     )
 
 

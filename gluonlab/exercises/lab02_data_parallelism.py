@@ -50,7 +50,7 @@ def check_allreduce(
         for device, result in enumerate(got):
             if not np.array_equal(result, want):
                 raise counterexample(
-                    f"{en} {initial_text} before the call, but device {device} has {format_array(result)} afterwards, "
+                    f"{en} {initial_text} before the call: device {device} has {format_array(result)} afterwards, "
                     f"expected {format_array(want)}",
                     f"{ja}{initial_text} のとき: 実行後のデバイス {device} は {format_array(result)} で、正しくは "
                     f"{format_array(want)} です",

@@ -447,7 +447,7 @@ def _raise_first_error(outcomes: List[RankOutcome], case: RankImages) -> None:
         if isinstance(error, HangError):
             raise case.case.counterexample(
                 f"rank {error.rank} waits in `allreduce` for rank {error.ended_rank}, which has already returned: "
-                "every rank must make the same calls",
+                "every rank must call `allreduce` the same number of times",
                 f"ランク {error.rank} が `allreduce` で、すでに終わった"
                 f"ランク {error.ended_rank} を待っています。どのランクも同じ回数呼ぶ必要があります",
             )

@@ -454,7 +454,8 @@ def _check_replicas(replicas: Any, ctxs: List[mx.Context]) -> None:
         raise wrong_return(replicas, "`make_replicas`", en, ja)
     if len(replicas) != len(ctxs):
         raise counterexample(
-            f"{count_in_english(len(ctxs), 'device')} need one replica each, but there are {len(replicas)}",
+            f"`make_replicas` returned {count_in_english(len(replicas), 'replica')}, expected one for each of the "
+            f"{len(ctxs)} devices",
             f"デバイス {len(ctxs)} 台に対してレプリカが {len(replicas)} 個あります",
         )
     for replica, ctx in zip(replicas, ctxs):

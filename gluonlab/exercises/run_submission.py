@@ -283,7 +283,9 @@ def read_submission(path: Path, most_bytes: int) -> Submission:
     metadata = metadata if isinstance(metadata, dict) else {}
     lab, language = str(metadata.get("lab", path.name[:2]))[:40], metadata.get("language")
     if lab not in lab_modules():
-        raise NotebookError(f"does not belong to a lab: {lab!r}, from the metadata or the file name, is not a lab")
+        raise NotebookError(
+            f"does not belong to a lab: {lab!r}, from the metadata or the file name, is not the number of a lab"
+        )
     cells = notebook.get("cells")
     if not isinstance(cells, list) or len(cells) > MAX_CELLS:
         raise _unreadable_notebook_error(f"the file does not contain a list of at most {MAX_CELLS:,} cells")

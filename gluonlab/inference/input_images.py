@@ -102,7 +102,7 @@ def _save_standard_input() -> str:
     """Copy standard input to an anonymous file; return a path to it, valid in this process."""
     if sys.stdin is None or sys.stdin.isatty():
         raise DataError(
-            "the path - stands for standard input, which is a terminal: redirect a file, as in ... - < picture.png"
+            "the path - means standard input, but no file was redirected: add a file, as in ... - < picture.png"
         )
     content = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
     if not content:

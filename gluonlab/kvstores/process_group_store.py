@@ -69,7 +69,7 @@ class GroupKVStore(AllreduceKVStore):
         if on_servers and not group.servers:
             raise KVStoreError(
                 f"on_servers=True needs parameter servers, which {group.name or 'a single process'} does not "
-                "have: use a group of gluonlab.launch.parameter_server_group, or omit on_servers"
+                "have: use a group from gluonlab.launch.parameter_server_group, or omit on_servers"
             )
         if not (on_servers or group.is_synchronous):
             raise KVStoreError(

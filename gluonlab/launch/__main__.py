@@ -221,7 +221,9 @@ def main(
     console = Console("--json" in words and not program, program)
     status = launch_group(request, console)
     if console.write_error is not None:
-        raise RunError(f"could not print all output ({console.write_error.strerror}): see the files in --out")
+        raise RunError(
+            f"could not print all output ({console.write_error.strerror}): see the files in the run directory (--out)"
+        )
     sys.exit(status)
 
 

@@ -121,7 +121,7 @@ def job_file_options(context: click.Context, kind: str) -> List[str]:
     """
     for name, reason in REFUSED_IN_JOBS.items():
         for option in given_options(context, [name])[:1]:
-            raise ConfigError(f"--print {kind} with {option}: {reason}")
+            raise ConfigError(f"--print {kind} cannot be combined with {option}, because {reason}")
     words = given_options(context, JOB_OPTIONS)
     if words and kind == "sagemaker":
         raise ConfigError(

@@ -249,7 +249,7 @@ def working_folder() -> str:
     try:
         return str(Path.cwd())
     except OSError:
-        raise ConfigError("the current directory no longer exists: change to another one") from None
+        raise ConfigError("the current directory no longer exists: change to another directory") from None
 
 
 # --- Checks of rank 0's requests, in a process that a scheduler has started

@@ -354,7 +354,7 @@ def _explain_no_folder(root: Path) -> str:
     if not root.exists():
         return f"does not exist: use a folder with {LAYOUT}"
     if root.name.lower().endswith(ARCHIVES):
-        return f"is a file: unpack it, and use the folder; it needs {LAYOUT}"
+        return f"is a file: unpack it, and use a folder with {LAYOUT}"
     return f"is a file: use a folder with {LAYOUT}"
 
 

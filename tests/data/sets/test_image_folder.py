@@ -360,7 +360,7 @@ def test_what_cannot_be_read_is_one_line_with_what_to_do(root, kind):
 @pytest.mark.parametrize("inside", ["train", "val", "train/ant", "flowers.tgz"])
 def test_a_part_names_the_whole_and_an_archive_is_to_be_unpacked(root, inside):
     write_files(root, "flowers.tgz")
-    is_part, is_archive = rf"is part of a data set: use folder:{root}$", "unpack it, and use the folder"
+    is_part, is_archive = rf"is part of a data set: use folder:{root}$", "unpack it, and use a folder"
     with pytest.raises(DataError, match=is_archive if inside == "flowers.tgz" else is_part):
         ImageFolder(root / inside)
 
