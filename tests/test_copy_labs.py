@@ -43,7 +43,8 @@ def test_it_prints_new_and_kept_notebooks(empty_cwd, ended):
     assert ended(main, *words) == (0, expected, "")
     (empty_cwd / "mine" / "01-devices.ipynb").write_text("answered")
     (empty_cwd / "mine" / "02-by-hand.ipynb").unlink()
-    kept = "1 new notebook in mine\nyour file was kept: mine/01-devices.ipynb\nto open the notebooks, run jupyter lab mine\n"
+    kept = "1 new notebook in mine\nyour file was kept: mine/01-devices.ipynb\n"
+    kept += "to open the notebooks, run jupyter lab mine\n"
     assert ended(main, *words) == (0, kept, "")
 
 
