@@ -80,7 +80,7 @@ def devices(spec: DeviceSpec = None, threads: "int | None" = None) -> "List[mx.C
     check_distinct(ctxs, repr(spec))
     if len({ctx.device_type for ctx in ctxs}) > 1:
         raise DeviceError(
-            f"{spec!r} mixes CPUs and GPUs: choose one kind, because the faster one would wait for the other"
+            f"{spec!r} mixes CPUs and GPUs: choose one kind, because the faster devices would wait for the slower ones"
         )
     return _prepare_devices(ctxs, threads)
 
@@ -117,21 +117,21 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
     import mxnet as mx
 
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise DeviceError(f"{n} GPUs cannot be used: use a number of at least 1")
+        raise DeviceError(f"{n} is not a valid number of GPUs: use a whole number of at least 1")
     count = gpu_count()
     if count >= n:
         return _prepare_devices([mx.gpu(i) for i in range(n)], threads)
     if count:
-        raise DeviceError(f"{n} GPUs are requested, but only {count} exist: use --gpus {count} or less")
+        raise DeviceError(f"{n} GPUs were requested, but this machine has only {count}: use --gpus {count} or fewer")
     if not emulate and is_on_paid_gpus():
         raise DeviceError(
             f"{sagemaker_instance_type()} has GPUs, but MXNet finds none: {_why_no_gpu()}, or use CPU "
-            "devices instead (--no-require-gpu; in a job the hyperparameter require-gpu: false)"
+            "devices instead (with --no-require-gpu, or in a job with the hyperparameter require-gpu: false)"
         )
     if not emulate:
         raise DeviceError(
-            f"{n} GPU{'' if n == 1 else 's'} required, but there are none: {_why_no_gpu()}, or use "
-            "CPU devices instead (without --require-gpu)"
+            f"{n} {'GPU is' if n == 1 else 'GPUs are'} required, but MXNet finds none: {_why_no_gpu()}, or "
+            "omit --require-gpu to use CPU devices instead"
         )
     _check_cpu_count(n, f"{n} CPU devices")
     stand_in = "CPU device is used instead" if n == 1 else "CPU devices are used instead"
@@ -186,8 +186,7 @@ def check_distinct(ctxs: "Sequence[mx.Context]", given: str = "") -> None:
     short = f"cpu*{count}" if kind == "cpu" else f"gpu:{','.join(map(str, range(count)))}"
     raise DeviceError(
         f"{given or list(ctxs)} contains {repeated} {list(ctxs).count(repeated)} times: list each "
-        f"device once, such as {short!r}, or use [mx.{kind}(i) for i in range({count})] for "
-        f"{count} devices"
+        f"device only once, as in {short!r} or [mx.{kind}(i) for i in range({count})]"
     )
 
 
@@ -214,9 +213,9 @@ def _why_no_gpu() -> str:
     import mxnet as mx
 
     if mx.runtime.Features().is_enabled("CUDA"):
-        return "check the driver with nvidia-smi, and CUDA_VISIBLE_DEVICES"
+        return "check the driver with nvidia-smi, and check the value of CUDA_VISIBLE_DEVICES"
     cure = f"pip uninstall -y mxnet, then {pip_install_command('cu112')}"
-    return f"this is MXNet's CPU build; on a machine with GPUs {cure}"
+    return f"this is MXNet's CPU build; on a machine with GPUs, run {cure}"
 
 
 def _parse_devices(part: object) -> "Iterator[mx.Context]":
@@ -228,8 +227,8 @@ def _parse_devices(part: object) -> "Iterator[mx.Context]":
         return
     if re.fullmatch(r"\d{1,18}", str(part)):  # in a list; alone it would be a number of devices
         raise DeviceError(
-            f"{part!r} is not a device: use 'gpu:{part}' or 'cpu:{part}' in a list, or {part} alone "
-            "as the number of devices"
+            f"{part!r} is not a device: use 'gpu:{part}' or 'cpu:{part}' in the list, or pass {part} without "
+            "a list as the number of devices"
         )
     if not isinstance(part, str):
         raise DeviceError(f"{part!r} is not a device: {_FORMS}")
@@ -286,7 +285,7 @@ def _devices_by_pattern(kind: str, pattern: str, requested: str) -> "Iterator[mx
         full_regex = re.compile(requested.strip(), re.IGNORECASE)
     except (re.error, OverflowError, RecursionError) as error:
         raise DeviceError(
-            f"{requested!r} is neither device numbers nor a regular expression ({error}): {_FORMS}"
+            f"{requested!r} contains neither device numbers nor a valid regular expression ({error}): {_FORMS}"
         ) from None
     matches = [
         mx.Context(kind, i) for i in range(count) if regex.fullmatch(str(i)) or full_regex.fullmatch(f"{kind}:{i}")
@@ -298,7 +297,7 @@ def _devices_by_pattern(kind: str, pattern: str, requested: str) -> "Iterator[mx
 
 def _check_cpu_count(count: int, requested: str) -> None:
     if not 1 <= count <= MAX_CPU_DEVICES:
-        raise DeviceError(f"{requested}: use 1 to {MAX_CPU_DEVICES} CPU devices, because each needs a thread")
+        raise DeviceError(f"{requested}: use 1 to {MAX_CPU_DEVICES} CPU devices, because each device needs a thread")
 
 
 def _describe_available(kind: str) -> str:

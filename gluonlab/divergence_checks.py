@@ -71,7 +71,7 @@ def check_validation_loss(loss: float, when: str, has_statistics: bool) -> None:
         return
     warn(
         f"the validation loss is {loss:.3g} {when}: the running statistics of BatchNorm do not "
-        "fit the images yet; if it stays so, train longer, or in larger batches"
+        "fit the images yet; if the loss stays this high, train longer, or use larger batches"
     )
 
 
@@ -126,8 +126,8 @@ def check_parameters(net: gluon.Block, when: str) -> None:
     """Raise DivergedError if a parameter is not finite. ``when``: text like ``after step 12``."""
     broken = nonfinite_parameters(net)
     if broken:
-        verb = "are" if len(broken) > 1 else "is"
+        noun, verb = ("parameters", "are") if len(broken) > 1 else ("parameter", "is")
         raise DivergedError(
-            f"{shorten_names(broken)} of the model {verb} no longer finite {when}: use a smaller "
+            f"the model's {noun} {shorten_names(broken)} {verb} no longer finite {when}: use a smaller "
             "learning rate (--lr), or another --optimizer"
         )

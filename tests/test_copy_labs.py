@@ -39,11 +39,12 @@ def test_existing_files_remain_and_the_others_equal_the_originals(tmp_path_facto
 
 def test_it_prints_new_and_kept_notebooks(empty_cwd, ended):
     words = "mine", "--language", "ja"
-    expected = f"{LABS} new notebooks in mine\nto work in them: jupyter lab mine\n"
+    expected = f"{LABS} new notebooks in mine\nto open the notebooks, run jupyter lab mine\n"
     assert ended(main, *words) == (0, expected, "")
     (empty_cwd / "mine" / "01-devices.ipynb").write_text("answered")
     (empty_cwd / "mine" / "02-by-hand.ipynb").unlink()
-    kept = "1 new notebook in mine\nyour file was kept: mine/01-devices.ipynb\nto work in them: jupyter lab mine\n"
+    kept = "1 new notebook in mine\nyour file was kept: mine/01-devices.ipynb\n"
+    kept += "to open the notebooks, run jupyter lab mine\n"
     assert ended(main, *words) == (0, kept, "")
 
 
@@ -54,8 +55,8 @@ def test_it_prints_new_and_kept_notebooks(empty_cwd, ended):
         (["x", "--language", "jp"], "unknown language 'jp': choose en, ja"),
         (["/proc/gluonlab"], "cannot write /proc/gluonlab: No such file or directory; "),
         (["a\0b"], "it is not a valid file name"),
-        ([""], "DIR is empty: use a folder"),
-        ([" "], "DIR is empty: use a folder"),
+        ([""], "DIR is an empty string: pass a folder"),
+        ([" "], "DIR is an empty string: pass a folder"),
     ],
 )
 def test_a_mistake_is_one_line(words, line, empty_cwd, ended):

@@ -13,7 +13,7 @@ from gluonlab.devices import MAX_CPU_DEVICES, describe, devices, gpus
 from gluonlab.errors import DeviceError, GluonlabWarning
 
 BUILDS = [
-    (True, "check the driver with nvidia-smi, and CUDA_VISIBLE_DEVICES"),
+    (True, "check the driver with nvidia-smi, and check the value of CUDA_VISIBLE_DEVICES"),
     (False, "this is MXNet's CPU build; .*cu112.*"),
 ]
 pytestmark = pytest.mark.cpu_only("how many GPUs there are is made up here, and nothing is computed")
@@ -55,14 +55,14 @@ def test_every_form_names_its_devices(gpus_here, monkeypatch, spec, expected):
 @pytest.mark.parametrize(
     ("spec", "twice", "instead"),
     [
-        (["cpu", "cpu"], "cpu(0) 2 times", "'cpu*2', or use [mx.cpu(i) for i in range(2)]"),
-        ([mx.cpu(), mx.cpu(0)], "cpu(0) 2 times", "'cpu*2', or use [mx.cpu(i) for i in range(2)]"),
-        ("cpu,cpu , CPU", "cpu(0) 3 times", "'cpu*3', or use [mx.cpu(i) for i in range(3)]"),
+        (["cpu", "cpu"], "cpu(0) 2 times", "'cpu*2' or [mx.cpu(i) for i in range(2)]"),
+        ([mx.cpu(), mx.cpu(0)], "cpu(0) 2 times", "'cpu*2' or [mx.cpu(i) for i in range(2)]"),
+        ("cpu,cpu , CPU", "cpu(0) 3 times", "'cpu*3' or [mx.cpu(i) for i in range(3)]"),
         ("cpu:0,cpu:0", "cpu(0) 2 times", "'cpu*2'"),
         (["cpu:1", "cpu*2"], "cpu(1) 2 times", "'cpu*3'"),
-        ("gpu:1,0,1", "gpu(1) 2 times", "'gpu:0,1,2', or use [mx.gpu(i) for i in range(3)]"),
+        ("gpu:1,0,1", "gpu(1) 2 times", "'gpu:0,1,2' or [mx.gpu(i) for i in range(3)]"),
         (["gpu:1", "gpu:*"], "gpu(1) 2 times", "'gpu:0,1,2,"),
-        ([mx.gpu(0), mx.gpu(0)], "gpu(0) 2 times", "'gpu:0,1', or use [mx.gpu(i) for i in range(2)]"),
+        ([mx.gpu(0), mx.gpu(0)], "gpu(0) 2 times", "'gpu:0,1' or [mx.gpu(i) for i in range(2)]"),
         ("gpu,gpu", "gpu(0) 2 times", "'gpu:0,1'"),
     ],
     ids=str,
@@ -71,7 +71,7 @@ def test_a_device_named_twice_is_refused_with_what_to_write(gpus_here, spec, twi
     gpus_here(12)
     with pytest.raises(DeviceError) as raised:
         devices(spec)
-    assert f"contains {twice}: list each device once, such as {instead}" in str(raised.value)
+    assert f"contains {twice}: list each device only once, as in {instead}" in str(raised.value)
 
 
 @pytest.mark.parametrize("spec", [2, "2"])
@@ -88,7 +88,9 @@ def test_more_gpus_than_there_are_is_an_error_and_they_are_never_emulated(gpus_h
     gpus_here(2)
     assert gpus(1) == GPUS[:1] and gpus(2, emulate=False) == GPUS[:2]
     for ask in (lambda: gpus(3), lambda: gpus(3, emulate=False), lambda: devices(3), lambda: devices("3")):
-        with pytest.raises(DeviceError, match="3 GPUs are requested, but only 2 exist: use --gpus 2 or less"):
+        with pytest.raises(
+            DeviceError, match="3 GPUs were requested, but this machine has only 2: use --gpus 2 or fewer"
+        ):
             ask()
 
 
@@ -109,7 +111,7 @@ def missing_gpu_pattern(request, monkeypatch):
         (mx.gpu(4), "there is no gpu:4"),
         ("gpu:[5-9]", "'gpu:[5-9]' matches no device; this machine has gpu:0 to gpu:3"),
         ("gpu:-1", "matches no device"),
-        ("gpu:[", "'gpu:[' is neither device numbers nor a regular expression"),
+        ("gpu:[", "'gpu:[' contains neither device numbers nor a valid regular expression"),
         ("cpu:x", "'cpu:x' matches no device; use cpu*N"),
         ("cpu:", "'cpu:' is not a device: use"),
         ("gpu:", "'gpu:' is not a device: use"),
@@ -120,27 +122,27 @@ def missing_gpu_pattern(request, monkeypatch):
         ("cpu*-1", "'cpu*-1' is not a device: use"),
         ("cpu*1.5", "'cpu*1.5' is not a device: use"),
         (["gpu:0", 1], "1 is not a device: use"),
-        ([0, 1], "0 is not a device: use 'gpu:0' or 'cpu:0' in a list, or 0 alone as the number"),
-        (["2"], "'2' is not a device: use 'gpu:2' or 'cpu:2' in a list, or 2 alone as the number"),
+        ([0, 1], "0 is not a device: use 'gpu:0' or 'cpu:0' in the list, or pass 0 without a list"),
+        (["2"], "'2' is not a device: use 'gpu:2' or 'cpu:2' in the list, or pass 2 without a list"),
         (b"cpu", "b'cpu' is not a device: use"),
         ("cpu(0", "'cpu(0' is not a device: use"),
         ("gpu(9)", "'gpu(9)': there is no gpu:9"),
-        ("cpu:0{99999999999}", "'cpu:0{99999999999}' is neither device numbers nor a regular expression"),
+        ("cpu:0{99999999999}", "'cpu:0{99999999999}' contains neither device numbers nor a valid regular expression"),
         (2.5, "2.5 is not a device: use"),
         (mx.cpu_pinned(0), "is not a device: use"),
         ([], "[] contains no device: use"),
         ("cpu*0", "'cpu*0': use 1 to 256 CPU devices"),
         ("cpu*257", "'cpu*257': use 1 to 256 CPU devices"),
         ("cpu:99999999999", "'cpu:99999999999': use 1 to 256 CPU devices"),
-        (0, "0 GPUs cannot be used: use a number of at least 1"),
-        ("-1", "-1 GPUs cannot be used"),
-        ("-0", "'-0': 0 GPUs cannot be used: use a number of at least 1"),
-        ("007", "'007': 7 GPUs are requested, but only 4 exist"),
+        (0, "0 is not a valid number of GPUs: use a whole number of at least 1"),
+        ("-1", "-1 is not a valid number of GPUs"),
+        ("-0", "'-0': 0 is not a valid number of GPUs: use a whole number of at least 1"),
+        ("007", "'007': 7 GPUs were requested, but this machine has only 4"),
         ("9" * 5000, "is not a device: use"),
         ("cpu*" + "9" * 5000, "is not a device: use"),
         ("gpu:" + "9" * 5000, "matches no device"),
         ("gpu:0|gpu:7", "'gpu:0|gpu:7': there is no gpu:7"),
-        (True, "True GPUs cannot be used"),
+        (True, "True is not a valid number of GPUs"),
         (["cpu", "gpu"], "mixes CPUs and GPUs: choose one kind"),
         ("cpu:0,gpu:0", "'cpu:0,gpu:0' mixes CPUs and GPUs"),
         ([mx.cpu(0), "gpu:*"], "mixes CPUs and GPUs"),
@@ -163,7 +165,7 @@ def test_one_gpu_is_called_the_only_one(gpus_here):
 @pytest.mark.parametrize("spec", ["gpu", "gpu:0", "gpu:*", "gpu:[0-3]"])
 def test_without_gpus_their_names_are_an_error_with_the_solution(gpus_here, missing_gpu_pattern, spec):
     gpus_here(0)
-    message = rf"2 GPUs required, but there are none: {missing_gpu_pattern}, or .*without --require-gpu"
+    message = rf"2 GPUs are required, but MXNet finds none: {missing_gpu_pattern}, or omit --require-gpu"
     with pytest.raises(DeviceError, match=message):
         gpus(2, emulate=False)
     with pytest.raises(
@@ -188,7 +190,7 @@ def test_any_text_gives_devices_or_a_device_error_that_quotes_it(spec):
             ctxs = devices(spec)
         except DeviceError as error:
             assert "\n" not in str(error)
-            assert repr(spec) in str(error) or str(error).startswith(f"{spec} GPUs ")
+            assert repr(spec) in str(error) or str(error).startswith((f"{spec} GPUs ", f"{spec} is not "))
         else:
             assert 1 <= len(ctxs) == len(set(ctxs)) <= MAX_CPU_DEVICES
             assert len({ctx.device_type for ctx in ctxs}) == 1

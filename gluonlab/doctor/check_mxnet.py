@@ -93,7 +93,7 @@ def _import_error_finding(answer: Dict[str, Any]) -> Finding:
         return fault("import", f"mxnet cannot load {answer['library']}", cause, answer["cure"])
     message = join_lines(answer["error"])
     cause, _, cure = message.partition(": ")
-    if not cure.startswith(("pip ", "install ")):
+    if not cure.startswith(("pip ", "run pip ", "install ")):
         cause, cure = message, "see the lines above; if all are ok, create a new environment: "
         cure += "python3 tools/make_venv.py DIR cpu"
     return fault("import", "mxnet does not load", cause, cure)

@@ -84,7 +84,7 @@ def check_installed_mxnet(installed: Dict[str, str], folder: Optional[Path]) -> 
     is the folder of this module.
     """
     names = " and ".join(f"{name} {version}" for name, version in installed.items())
-    uninstall = f"pip uninstall -y {' '.join(installed)}, then {pip_install_choices()}"
+    uninstall = f"run pip uninstall -y {' '.join(installed)}, then {pip_install_choices()}"
     if len(installed) > 1:
         cause = "they overwrite each other's files"
         return fault("mxnet", f"{names} are all installed", cause, uninstall)

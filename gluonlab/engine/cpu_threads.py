@@ -72,8 +72,8 @@ def threads_per_device(cpu_devices: int, requested: "int | None" = None) -> int:
         return requested or openmp_settings.exported_thread_count() or cores_per_process()
     if requested is not None and requested > 1:
         raise ConfigError(
-            f"--threads {requested} with {cpu_devices} CPU devices would hang in OpenBLAS: omit it, "
-            "or use one CPU device"
+            f"--threads {requested} with {cpu_devices} CPU devices would hang in OpenBLAS: omit "
+            "--threads, or use one CPU device"
         )
     return 1
 
@@ -115,8 +115,8 @@ def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
         actual = actual_sizes[ctx.device_id]
         if actual != count:
             raise EngineError(
-                f"{ctx} computes with {actual} threads instead of {count}: before Python starts, unset "
-                f"OMP_THREAD_LIMIT and set OMP_NUM_THREADS={count}"
+                f"{ctx} computes with {actual} threads instead of {count}: unset OMP_THREAD_LIMIT and set "
+                f"OMP_NUM_THREADS={count} before Python starts"
             )
     return count
 

@@ -71,7 +71,7 @@ def defer_optional_imports() -> Iterator[None]:
             if name in DEFERRED_PACKAGES and _is_installed(name):
                 return DeferredModule(name if fromlist else name.partition(".")[0])
             if name == HIDDEN_MODULE:
-                raise ImportError(f"{name} is not imported while MXNet is loaded", name=name)
+                raise ImportError(f"{name} cannot be imported while MXNet is being loaded", name=name)
             versions = _load_distutils_version() if name == DISTUTILS_VERSION and fromlist else None
             if versions is not None:
                 return versions

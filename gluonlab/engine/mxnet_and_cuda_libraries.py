@@ -33,8 +33,8 @@ def pip_install_command(extra: str, version: Tuple[int, ...] = sys.version_info[
 
 def pip_install_choices(version: Tuple[int, ...] = sys.version_info[:2]) -> str:
     """Return text with two commands: one installs MXNet for CPUs, the other for GPUs."""
-    on_gpus = f"on a machine with NVIDIA GPUs {pip_install_command('cu112', version)}"
-    return f"{pip_install_command('cpu', version)}, or {on_gpus}"
+    on_gpus = f"on a machine with NVIDIA GPUs, {pip_install_command('cu112', version)}"
+    return f"run {pip_install_command('cpu', version)}, or, {on_gpus}"
 
 
 def installed_distributions() -> Tuple[str, ...]:

@@ -112,7 +112,7 @@ def _prepare_import() -> None:
     installed = installed_distributions()
     if len(installed) > 1:
         raise EngineError(
-            f"{' and '.join(installed)} are both installed and overwrite each other's files: pip "
+            f"{' and '.join(installed)} are both installed and overwrite each other's files: run pip "
             f"uninstall -y {' '.join(installed)}, then {pip_install_choices()}"
         )
     if arm_libraries.is_needed():

@@ -86,7 +86,7 @@ def grade(notebooks: Tuple[str, ...], out_file: str, **options: Any) -> None:
     of the checks. See docs/labs.md for details.
     """
     if not notebooks:
-        raise ExerciseError("no notebook was given: pass the notebooks that were handed in, or their folders")
+        raise ExerciseError("no notebooks were passed: pass the submitted notebooks, or folders that contain them")
     settings = _grade_arguments(options)
     paths = [Path(name) for name in notebooks]
     notebook_paths = grading.find_notebooks(paths)
@@ -172,7 +172,7 @@ def _grade_arguments(options: Dict[str, Any]) -> Dict[str, Any]:
     if not in_container:
         for name in ("engine", "image"):
             if options[name] is not None:
-                raise ExerciseError(f"--{name} works only with containers: add --container")
+                raise ExerciseError(f"--{name} only applies to containers: add --container")
         return settings
     cores = min(CORES, available_cores())
     runner = ContainerRunner(find_engine(engine or ""), IMAGE if image is None else image, cores)
@@ -189,8 +189,8 @@ def _parse_assignments(texts: Sequence[str]) -> Dict[str, str]:
         lab, _, name = text.partition("=")
         if lab not in lab_modules() or not name.strip():
             raise ExerciseError(
-                f"--assignment {text!r}: pass a lab and the name of its assignment in Canvas, such as '02=Lab 2 "
-                f"(4711)'; the labs are {', '.join(lab_modules())}"
+                f"--assignment {text!r}: pass the number of a lab and the name of its Canvas assignment, such as "
+                f"'02=Lab 2 (4711)'; the labs are {', '.join(lab_modules())}"
             )
         names[lab] = name.strip()
     return names

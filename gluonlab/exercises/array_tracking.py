@@ -134,8 +134,8 @@ def check_mixing_and_waits(trace: ArrayTrace) -> None:
     """Raise Wrong if an operation mixed arrays of several devices, or if Python waited."""
     for one, other in trace.mixed_inputs:
         raise Wrong(
-            en=f"the sums are right, but one operation used arrays on {one} and {other}. CPU devices allow that, two "
-            "GPUs do not: copy the array first with `as_in_context`",
+            en=f"the sums are right, but one operation used arrays on {one} and {other}. CPU devices allow this, but "
+            "GPUs do not: first copy one of the arrays with `as_in_context`",
             ja=f"合計は正しいのですが、{one} と {other} の配列を 1 つの演算に渡しています。CPU デバイスでは動きますが、"
             "2 個の GPU では動きません。先に `as_in_context` でコピーしてください",
         )

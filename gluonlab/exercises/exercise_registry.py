@@ -103,7 +103,8 @@ def exercise(id: str, seconds: float = CHECK_SECONDS) -> Callable[[C], C]:
         of_other_lab = module.startswith(f"{__package__}.lab") and module != lab_modules().get(id[:2])
         if of_other_lab or not re.fullmatch(r"\d\d-[1-9]\d*", id):
             raise ExerciseError(
-                f"{id!r} is not a valid id for an exercise of {module}: use the lab's two digits, a dash and a number"
+                f"{id!r} is not a valid id for an exercise of {module}: use the lab's two digits, a dash and a number, "
+                "such as 01-2"
             )
         EXERCISES[id] = Exercise(id, (checker.__doc__ or "").strip(), checker, seconds)
         return checker

@@ -344,8 +344,8 @@ def check_results_path(target: Path, notebooks: Sequence[Path]) -> None:
     """Raise ExerciseError if one file is given for the results of several notebooks."""
     if target.suffix == ".json" and len(notebooks) > 1:
         raise ExerciseError(
-            f"--gradescope {target}: a file can contain the results of one notebook only, but there are "
-            f"{len(notebooks)}: pass a new folder, such as {target.stem}"
+            f"--gradescope {target}: one file can contain the results of only one notebook, but there are "
+            f"{len(notebooks)} notebooks: pass a new folder, such as {target.stem}"
         )
 
 
@@ -411,8 +411,8 @@ def _read_costs(path: Path) -> "List[tuple[float, str]]":
     column = _cost_column(_LEADERBOARD_EXERCISE)
     if not table or "notebook" not in table[0] or column not in table[0]:
         raise ExerciseError(
-            f"{path} does not contain the column {column!r}: grade notebooks of lab {_LEADERBOARD_EXERCISE[:2]} with "
-            "`gluonlab exercises grade`, which adds the column once a correct answer counts"
+            f"{path} does not contain the column {column!r}: grade lab {_LEADERBOARD_EXERCISE[:2]} notebooks with "
+            f"`gluonlab exercises grade`, which adds this column if a notebook passes exercise {_LEADERBOARD_EXERCISE}"
         )
     costs = []
     for number, row in enumerate(table, 2):

@@ -242,7 +242,7 @@ def register_guess(id: str, form: AnswerForm, en: str, ja: str) -> None:
     if not re.fullmatch(r"\d\d-[a-z]", id) or id in GUESSES:
         raise ExerciseError(
             f"{id!r} is not a valid id for a guess, or is already used: use the lab's two digits, a dash and the "
-            "next letter"
+            "next letter, such as 01-b"
         )
     GUESSES[id] = Guess(id, form, {"en": en, "ja": ja})
 
@@ -413,7 +413,7 @@ def observe(id: str, measured: Any) -> "AbstractContextManager[None]":
         value = record.guess.form.read(measured)
     except ValueError:
         en, _ = record.guess.form.describe()
-        raise ExerciseError(f"guess {id}: {reprlib.repr(measured)} was measured, which is not {en}") from None
+        raise ExerciseError(f"guess {id}: the measured value, {reprlib.repr(measured)}, is not {en}") from None
     return _compare_with_guess(record, value)
 
 

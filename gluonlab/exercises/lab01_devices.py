@@ -175,7 +175,7 @@ def check_clock(answer: Clock) -> None:
             return
         nd.waitall()
     raise counterexample(
-        f"for work that does nothing your clock returned {measured:.2f} s: it also counted {PAUSE_S} s of other work "
+        f"your clock returned {measured:.2f} s for work that does nothing: this includes {PAUSE_S} s of other work "
         "that was already queued. Wait for that work before you start the clock",
         f"何もしない処理に {measured:.2f} 秒かかったことになりました。その前にキューに入っていた {PAUSE_S} "
         "秒の別の処理まで数えています。計測を始める前に、それが終わるのを待ってください",
@@ -219,7 +219,8 @@ def _time_answer(answer: Clock, work: Callable[[], None], after_others: bool = T
     if isinstance(got, NUMBER_TYPES):
         return TimedAnswer(float(got), took, cpu_clocks)
     raise Wrong(
-        en=f"it returned {got!r}: return the number of seconds", ja=f"{got!r} が返りました。秒数を数値で返してください"
+        en=f"your function returned {got!r}: return the number of seconds",
+        ja=f"{got!r} が返りました。秒数を数値で返してください",
     )
 
 
@@ -348,7 +349,7 @@ def _run_answer(answer: Callable[..., Any], values: List[List[float]], sizes: Li
         got = answer(list(arrays), list(sizes))
     if not isinstance(got, nd.NDArray):
         raise counterexample(
-            f"it returned {type(got).__name__}: return an MXNet array, like the gradients",
+            f"your function returned a value of type {type(got).__name__}: return an MXNet array, like the gradients",
             f"{type(got).__name__} が返りました。勾配と同じく MXNet の配列を返してください",
         )
     if not _is_close(got.asnumpy(), _weighted_mean(values, sizes)):
@@ -362,8 +363,8 @@ def _run_answer(answer: Callable[..., Any], values: List[List[float]], sizes: Li
         )
     for one, other in trace.mixed_inputs:
         raise counterexample(
-            f"one operation used arrays on {one} and {other}. CPU devices allow that, two GPUs do not: copy the "
-            "array first with `as_in_context`",
+            f"one operation used arrays on {one} and {other}. CPU devices allow this, but GPUs do not: first copy one "
+            "of the arrays with `as_in_context`",
             f"{one} と {other} の配列を 1 つの演算に渡しています。CPU デバイスでは動きますが、2 個の GPU "
             "では動きません。先に `as_in_context` でコピーしてください",
         )

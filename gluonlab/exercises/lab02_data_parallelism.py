@@ -46,13 +46,13 @@ def check_allreduce(
     received = trace.received_bytes() if single_parameter else {}
     for j, initial in enumerate(zip(*values)):
         want, got = np.sum(initial, axis=0), [row[j].asnumpy() for row in arrays]
-        en, ja = ("for ", "") if len(values[0]) == 1 else (f"parameter {j}, which was ", f"パラメータ {j} が ")
+        en, ja = ("the arrays were", "") if len(values[0]) == 1 else (f"parameter {j} was", f"パラメータ {j} が ")
         initial_text = ", ".join(map(format_array, initial))
         for device, result in enumerate(got):
             if not np.array_equal(result, want):
                 raise counterexample(
-                    f"{en}{initial_text}: device {device} has {format_array(result)} afterwards, expected "
-                    f"{format_array(want)}",
+                    f"{en} {initial_text} before the call: device {device} has {format_array(result)} afterwards, "
+                    f"expected {format_array(want)}",
                     f"{ja}{initial_text} のとき: 実行後のデバイス {device} は {format_array(result)} で、正しくは "
                     f"{format_array(want)} です",
                     _explain_wrong_sum(initial, got, device, made_new, ctxs[device] in received),
@@ -146,8 +146,8 @@ def _check_balance(trace: ArrayTrace, devices: int, sizes: List[int]) -> None:
         return
     numbers = ", ".join(f"{ctx} {count:.0f}" for ctx, count in received.items())
     raise counterexample(
-        f"the sums are right, but with parameters of {sizes} numbers on {devices} devices each device received "
-            f"{numbers} numbers: at most {fair_share} are needed",
+        f"the sums are right, but for parameters of {sizes} numbers on {devices} devices, the devices received more "
+            f"numbers than necessary ({numbers}): each device needs at most {fair_share}",
         f"合計は正しいのですが、大きさが {sizes} のパラメータを {devices} 台で合計したとき、"
         f"各デバイスが受け取った数値は {numbers} 個でした。多くても {fair_share} 個で済みます",
         pick_explanation(
@@ -178,7 +178,7 @@ class LeastSquares:
         rows = np.asarray(shard, float)
         if rows.ndim != 2 or np.shape(weights) != self.weights.shape:
             raise counterexample(
-                f"gradient(weights, shard) was called with arrays of shape {np.shape(weights)} and {rows.shape}: "
+                f"gradient(weights, shard) was called with arrays of shapes {np.shape(weights)} and {rows.shape}: "
                 "pass all weights and one shard",
                 f"gradient(weights, shard) に形状 {np.shape(weights)} と {rows.shape} の配列が"
                 "渡されました。渡すのはすべての重みとシャード 1 つです",
@@ -391,7 +391,7 @@ def _check_rate_choice(answer: Callable[..., Any], landscape: AccuracyLandscape)
     got = answer(accuracy_of, list(ks), b, list(rates))
     case.check_faults(
         (not isinstance(got, dict) or sorted(got) != sorted(ks),
-         f"it returned {got!r}: return a dictionary with a learning rate for each of {ks}",
+         f"your function returned {got!r}: return a dictionary with a learning rate for each of {ks}",
          f"{got!r} が返りました。{ks} のそれぞれに学習率を持つ辞書を返してください"),
     )  # fmt: skip
     for k in ks:
@@ -401,7 +401,7 @@ def _check_rate_choice(answer: Callable[..., Any], landscape: AccuracyLandscape)
         table = ", ".join(f"{lr:g}: {value:.3g}" for lr, value in accuracies.items())
         if got[k] != expected:
             raise case.counterexample(
-                f"on {count_in_english(k, 'device')} the accuracies are {table}; "
+                f"the accuracies of the learning rates on {count_in_english(k, 'device')} are {table}; "
                 f"you chose {got[k]!r}, expected {expected:g}",
                 f"{k} 台での正解率は {table} です。{got[k]!r} が選ばれましたが、正しくは {expected:g} です",
                 pick_explanation(

@@ -115,8 +115,8 @@ def _check_update(batch: UpdateCase, change: Array) -> None:
     sizes = " + ".join(str(end - begin) for begin, end in shards)
     if _is_positive_multiple(change, mean_of_means):
         raise CaseText(f"{batch.case.en} ({sizes})", f"{batch.case.ja} ({sizes})").counterexample(
-            "each shard's mean loss has the same weight, so images of a small shard count more: do not average the "
-            "losses, and let `trainer.step` divide by the number of images",
+            "you average the losses of each shard, which gives the images in a small shard a larger weight: do not "
+            "average the losses, and let `trainer.step` divide by the number of images",
             "シャードごとに損失を平均しているため、小さいシャードの画像の寄与が大きくなっています。"
             "損失は平均せずに backward を実行し、`trainer.step` に画像の枚数を渡してください",
         )
@@ -597,7 +597,7 @@ def _check_returns_two_values(got: Any, shards: ShardCase) -> None:
     if not isinstance(got, (tuple, list)) or len(got) != 2:
         shown = shards.format_channel(0)
         raise counterexample(
-            f"for shards {shown} your function returned {got!r}: return two values, the mean and the variance",
+            f"your function returned {got!r} for the shards {shown}: return two values, the mean and the variance",
             f"シャード {shown} に対する戻り値は {got!r} でした。平均と分散の 2 つを返してください",
         )
 

@@ -72,8 +72,8 @@ def check_reduce_scatter(answer: Callable[[int], Sequence[Sequence[Transfer]]]) 
         count, needed = sum(map(len, steps)), world_size * (world_size - 1)
         if count > needed:
             raise CaseText(call, call).counterexample(
-                f"right, but it makes {count} transfers instead of {needed}: each chunk needs only "
-                f"{count_in_english(world_size - 1, 'addition')}",
+                f"the sums are right, but your schedule makes {count} transfers instead of {needed}: each chunk needs "
+                f"only {count_in_english(world_size - 1, 'addition')}",
                 f"結果は正しいですが、転送が {count} 回あります。"
                 f"チャンクごとに加算は {world_size - 1} 回なので {needed} 回で済みます",
             )
@@ -116,8 +116,8 @@ def check_wrong_transfers(answer: Mapping[str, TransferIndex]) -> None:
         if not _is_transfer_index(schedule, spot):
             last = len(schedule.steps) - 1
             raise case.counterexample(
-                f"{spot!r} is not a valid place: write (step, transfer), both counted from 0, with a step from 0 to "
-                f"{last}",
+                f"{spot!r} is not the position of a transfer: write (step, transfer), two numbers that start at 0; "
+                f"the last step is {last}",
                 f"{spot!r} という場所はありません。(ステップ, 転送) の組で、"
                 f"ステップは 0 から {last}、どちらも 0 から数えます",
             )
@@ -127,7 +127,7 @@ def check_wrong_transfers(answer: Mapping[str, TransferIndex]) -> None:
         if all(map(_find_proof_failure, changed)):
             transfer = schedule.steps[spot[0]][spot[1]]
             raise case.counterexample(
-                f"whatever replaces `{transfer}`, the schedule stays wrong",
+                f"no other transfer in place of `{transfer}` makes the schedule correct",
                 f"`{transfer}` を何に置き換えても、スケジュールは正しくなりません",
                 pick_explanation(
                     (_find_proof_failure(schedule) == spot,
@@ -344,7 +344,7 @@ def _check_sums(case: CaseText, initial: List[Any], final: List[Any]) -> None:
             (np.array_equal(values, initial[device]), "nothing was written to it", "何も書き込まれていません"),
         )  # fmt: skip
         raise case.counterexample(
-            f"number {index} on device {device} is {values[index]:g}, expected {total[index]:g}",
+            f"element {index} of the array on device {device} is {values[index]:g}, expected {total[index]:g}",
             f"デバイス {device} の {index} 番目は {values[index]:g} でしたが、正しくは {total[index]:g} です",
             explanation,
         )
@@ -415,7 +415,7 @@ def check_beat_the_eight(answer: Callable[[], Any]) -> AnswerCost:
     call = BEAT_THE_EIGHT.call
     CaseText(call, call).check_faults(
         (cost.seconds >= best_s * (1 - COST_TOLERANCE),
-         f"verified, but it takes {en}: it must be faster than `{name}` with placed ranks, which takes "
+         f"the schedule is correct, but it takes {en}: it must be faster than `{name}` with placed ranks, which takes "
              f"{format_microseconds(best_s)}{why}",
          f"正しいことは証明されましたが、{ja}かかります。配置した {name} なら {format_microseconds(best_s)} です。"
          f"それより短くしてください{why_ja}"),

@@ -91,7 +91,7 @@ def check_lists(results: AnswerResults, mistakes: Sequence[Mistake], call: Calla
             raise wrong_return(got, text, "a list with a number for each device", "デバイスごとに 1 個の数を持つリスト")
         if len(got) != devices:
             raise counterexample(
-                f"{text} gave {count_in_english(len(got), 'number')}, expected {devices}: one for each device",
+                f"{text} returned {count_in_english(len(got), 'number')}, expected {devices}: one for each device",
                 f"{text} の答えには数が {len(got)} 個あります。デバイスごとに 1 個、全部で {devices} 個のはずです",
             )
         return wrong_result_texts(text, format_list(got), format_list(want))
@@ -230,14 +230,14 @@ def check_balanced_cuts(answer: Callable[[LayerCosts, int], Sequence[int]]) -> N
     for (costs, stages), got, want in results:
         call = f"balanced({format_list(costs)}, {stages})"
         if len(costs) > 30:
-            call = f"balanced of {len(costs)} layers, {stages}"
+            call = f"balanced([{len(costs)} costs], {stages})"
         _check_cuts(CaseText(call, call), got, len(costs), stages)
         if _largest_stage_cost(costs, got) > want * (1 + 1e-9):
             best = _best_cuts(costs, stages)
             largest, least = (_format_number(_largest_stage_cost(costs, cuts)) for cuts in (got, best))
             raise counterexample(
-                f"{call} gave the cuts {format_list(got)}, whose most expensive stage costs {largest}; with "
-                f"{format_list(best)} it costs {least}",
+                f"{call} returned the cuts {format_list(got)}: the most expensive stage costs {largest}, but only "
+                f"{least} with the cuts {format_list(best)}",
                 f"{call} の切れ目は {format_list(got)} で、最大のステージのコストは {largest} です。"
                 f"{format_list(best)} なら {least} です",
                 _explain_worse_cuts(results),
@@ -413,7 +413,7 @@ def check_layer_parts(answer: Callable[..., Sequence[Part]]) -> None:
     case, got, want, *_ = wrong_sums[0]
     index = tuple(int(place) for place in np.argwhere(~np.isclose(got, want, 1e-4, 1e-6))[0])
     raise case.counterexample(
-        f"output {index[1]} of an input is {got[index]:.4g} after the sum, expected {want[index]:.4g}",
+        f"for one input, the sum of output {index[1]} over the devices is {got[index]:.4g}, expected {want[index]:.4g}",
         f"ある入力の出力 {index[1]} は合計後に {got[index]:.4g} でしたが、正しくは {want[index]:.4g} です",
         _explain_wrong_sums(wrong_sums),
     )
@@ -461,7 +461,7 @@ def _check_shapes(case: CaseText, parts: Sequence[DenseLayers], whole: DenseLaye
             if array.shape == expected_shapes[name]:
                 continue
             raise case.counterexample(
-                f"device {device} has {units} units of the first layer, and {name} of shape "
+                f"device {device} has {units} units of the first layer, but the shape of its {name} is "
                 f"{array.shape}, expected {expected_shapes[name]}",
                 f"デバイス {device} には最初の層のユニットが {units} 個ありますが、"
                 f"{name} の形状は {array.shape} です。正しくは {expected_shapes[name]} です",
@@ -707,7 +707,8 @@ def check_measured_idle(answer: Callable[..., Sequence[float]]) -> None:
     was_read = any(any(clock.reads.values()) for clock in clocks)
     if results and isinstance(results[0].got, list) and not was_read:
         raise counterexample(
-            "`seconds` was never called: it runs the function that you pass, and returns the seconds of one run",
+            "`seconds` was never called: pass each function to `seconds`, which runs the function and returns the "
+            "time of one run",
             "`seconds` が一度も呼ばれていません。処理を渡すと、1 回にかかった秒数を返します",
         )
     mistakes = [(_matches_measured_formula(clocks, cases, formula), en, ja) for formula, en, ja in MEASUREMENT_MISTAKES]
@@ -871,7 +872,7 @@ def _check_no_deadlock(case: CaseText, schedule: PipelineSchedule) -> None:
         waiting = program[error.place] if error.place is not None else program[-1]
         step = _next_computation(program, waiting)
         raise case.counterexample(
-            f"device {device} waits forever before its {step.op} of microbatch {step.microbatch}: {error}",
+            f"device {device} waits forever before its {step.op} pass of microbatch {step.microbatch}: {error}",
             f"デバイス {device} はマイクロバッチ {step.microbatch} の{JAPANESE_NAMES[step.op]}の前で永久に待ちます。"
             f"証明の出力: {error}",
         ) from None
@@ -891,11 +892,10 @@ def _check_memory(case: CaseText, schedule: PipelineSchedule) -> None:
         if kept > needed:
             gpipe = all(most == schedule.microbatches for most in peaks(schedule))
             why = " (all of them, like GPipe)" if gpipe else ""
-            are = "is" if needed == 1 else "are"
             why_ja = " (GPipe と同じく全部)" if gpipe else ""
             raise case.counterexample(
-                f"the order is right, but device {device} keeps the activations of {kept} microbatches at once{why}; "
-                f"{needed} {are} enough",
+                f"the order is right, but device {device} keeps the activations of {kept} microbatches at once{why}, "
+                f"although {needed} would be enough",
                 f"順序は正しいのですが、デバイス {device} が一度に {kept} 個のマイクロバッチの"
                 f"活性値を保持します{why_ja}。{needed} 個で足ります",
             )
@@ -910,8 +910,8 @@ def _check_time(case: CaseText, schedule: PipelineSchedule) -> None:
         idlest = max(range(schedule.devices), key=lambda device: cost.bubbles[device])
         raise case.counterexample(
             f"the order is right and needs little memory, but a step takes as long as {cost.seconds:g} forward "
-            f"passes of a stage; {best_time:g} are possible: device {idlest} is idle for {cost.bubbles[idlest]:.0%} "
-            "of the step",
+            f"passes of a stage, although {best_time:g} would be enough: device {idlest} is idle for "
+            f"{cost.bubbles[idlest]:.0%} of the step",
             "順序は正しくメモリも少ないのですが、1 ステップにステージの順伝播 "
             f"{cost.seconds:g} 回分の時間がかかります。{best_time:g} 回分で済みます。"
             f"デバイス {idlest} はその {cost.bubbles[idlest]:.0%} の間、何もしていません",

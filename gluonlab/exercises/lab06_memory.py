@@ -105,12 +105,12 @@ def _check_batch_search(answer: Callable[..., Any], fixed: int, each: int, block
     if got != expected:
         unit, unit_ja = "image", "1 枚あたり"
         if block > 1:
-            unit, unit_ja = f"{block} images, or part of them", f"{block} 枚ごと (端数は切り上げ) に"
+            unit, unit_ja = f"{block} images (rounded up)", f"{block} 枚ごと (端数は切り上げ) に"
         is_integer = isinstance(got, (int, np.integer))
         needed = memory(int(got)) if is_integer else 0
         raise counterexample(
-            f"with {fixed} bytes + {each} for each {unit}, "
-            f"a budget of {budget} and a limit of {limit} images: {got!r}, expected {expected}",
+            f"largest_batch returned {got!r}, expected {expected}, for a model that needs {fixed} bytes and {each} "
+            f"bytes per {unit}, with a budget of {budget} bytes and a limit of {limit} images",
             f"必要量 {fixed} バイト + {unit_ja} {each}、予算 {budget}、"
             f"上限 {limit} 枚のとき {got!r} でしたが、正しくは {expected} です",
             pick_explanation(

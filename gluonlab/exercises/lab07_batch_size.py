@@ -328,7 +328,9 @@ def _check_training(run: TrainingCase, got: TrainingAnswer, want: List[LayerPara
     """
     case = run.describe()
     if not got.params_by_step:
-        raise case.counterexample("`good_enough` was never called", "`good_enough` が一度も呼ばれていません")
+        raise case.counterexample(
+            "`good_enough` was never called: call it after each step", "`good_enough` が一度も呼ばれていません"
+        )
     if not _are_close_params(got, want):
         step = next(n for n, (a, b) in enumerate(zip(got.params_by_step, want), 1) if not a.is_close(b))
         nth = f"{step}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(step, 'th') }"
@@ -357,7 +359,7 @@ def _check_training(run: TrainingCase, got: TrainingAnswer, want: List[LayerPara
     expected_steps = run.good_after if run.good_after <= run.limit else None
     if got.returned != expected_steps or isinstance(got.returned, bool):
         raise case.counterexample(
-            f"it returned {got.returned!r}, expected {expected_steps}",
+            f"your function returned {got.returned!r}, expected {expected_steps}",
             f"戻り値は {got.returned!r} でした。正しくは {expected_steps} です",
             pick_explanation(
                 (all(each.got.returned is None for each in rest), "is `return` missing?",
@@ -818,16 +820,16 @@ def _check_tuning(answer: Callable[..., Any], landscape: RateLandscape) -> None:
     got = answer(steps_with, landscape.first, landscape.limit)
     if not is_close_number(got, landscape.best):
         raise case.counterexample(
-            f"it returned {got!r}, expected {landscape.best:g}",
+            f"your function returned {got!r}, expected {landscape.best:g}",
             f"戻り値は {got!r} でした。正しくは {landscape.best:g} です",
             _explain_worse_rate(got, landscape, rates_tried),
         )
     sufficient = landscape.sufficient_steps()
     if spent > sufficient:
         raise case.counterexample(
-            f"{landscape.best:g} is right, but {count_in_english(len(rates_tried), 'training')} took {spent} steps "
-            f"in total instead of {sufficient}: limit each training to the steps of the best one so far, and stop in "
-            "a direction when a learning rate is no better",
+            f"{landscape.best:g} is right, but {count_in_english(len(rates_tried), 'training run')} took {spent} "
+            f"steps in total instead of {sufficient}. Limit each run to the number of steps of the best run so far. "
+            "Stop searching in a direction as soon as a learning rate is no better",
             f"{landscape.best:g} は正しいのですが、{len(rates_tried)} 回の学習に合計 {spent} ステップかかりました。"
             f"{sufficient} で足ります。これまでの最良のステップ数を超える学習はさせず、"
             "よくならなくなったらその方向の探索をやめてください",
@@ -1053,7 +1055,7 @@ def _check_weights(steps: MomentumSteps, got: StepTrace, want: WeightPath, rest:
         if not _are_close_weights([[one]], [[other]])
     )
     raise steps.describe().counterexample(
-        f"after {count_in_english(step + 1, 'step')} parameter {index} is {current}, expected {expected}",
+        f"after {count_in_english(step + 1, 'step')}, parameter {index} is {current}, expected {expected}",
         f"{step + 1} ステップ後のパラメータ {index} が {current} です。正しくは {expected} です",
         find_mistake(rest, _are_close_weights, *MOMENTUM_MISTAKES),
     )
@@ -1067,7 +1069,7 @@ def _check_velocities(steps: MomentumSteps, got: StepTrace, want: WeightPath) ->
             if np.allclose(one, other, *rounding):
                 continue
             raise steps.describe().counterexample(
-                f"after {count_in_english(step + 1, 'step')} the weights are right, but velocity {index} is "
+                f"after {count_in_english(step + 1, 'step')}, the weights are right, but velocity {index} is "
                 f"{format_array(one)}, expected {format_array(other)}",
                 f"{step + 1} ステップ後の重みは正しいのですが、速度 {index} が {format_array(one)} "
                 f"です。正しくは {format_array(other)} です",
@@ -1193,7 +1195,7 @@ def check_cheapest_choice(answer: Callable[..., Any]) -> None:
     if mistaken:
         [problem], got, want = mistaken[0]
         raise problem.describe().counterexample(
-            f"it returned {got!r}, expected {want}",
+            f"your function returned {got!r}, expected {want}",
             f"戻り値は {got!r} でした。正しくは {want} です",
             next(filter(any, (_explain_invalid_call(*each) for each in questions)), None)
             or _explain_wrong_choice(problem, got, want, results),

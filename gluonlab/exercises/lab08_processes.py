@@ -400,7 +400,7 @@ def check_global_accuracy(answer: Callable[..., float]) -> None:
         (case,), got, _ = mistaken[0]
         rank = next(rank for rank, each in enumerate(got) if not _is_close(each, case.accuracy))
         raise case.case.counterexample(
-            f"rank {rank} has {got[rank]:.4g}, expected {case.accuracy:.4g}",
+            f"the accuracy on rank {rank} is {got[rank]:.4g}, expected {case.accuracy:.4g}",
             f"ランク {rank} の答えは {got[rank]:.4g} でしたが、正しくは {case.accuracy:.4g} です",
             find_mistake(mistaken, _are_close, *ACCURACY_MISTAKES),
         )
@@ -448,7 +448,7 @@ def _raise_first_error(outcomes: List[RankOutcome], case: RankImages) -> None:
         if isinstance(error, HangError):
             raise case.case.counterexample(
                 f"rank {error.rank} waits in `allreduce` for rank {error.ended_rank}, which has already returned: "
-                "every rank must make the same calls",
+                "every rank must call `allreduce` the same number of times",
                 f"ランク {error.rank} が `allreduce` で、すでに終わった"
                 f"ランク {error.ended_rank} を待っています。どのランクも同じ回数呼ぶ必要があります",
             )

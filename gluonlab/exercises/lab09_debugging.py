@@ -72,7 +72,7 @@ def check_losses(returned: Any, want: Sequence[float], name: str, en: str, ja: s
         shown_text, expected_text = (", ".join(f"{one:.4g}" for one in values[:8]) for values in (got, want))
         raise counterexample(
             f"the parameters are right, but `{name}` returned [{shown_text}], expected [{expected_text}]: return "
-            f"{en}, as the original does",
+            f"{en}, as the original function does",
             f"パラメータは正しいのですが、`{name}` の戻り値が [{shown_text}] です。"
             f"[{expected_text}] のはずです。元のプログラムと同じく{ja}を返してください",
         )
@@ -109,14 +109,14 @@ def check_allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
             check_mixing_and_waits(ArrayTrace(mixed_inputs=trace.mixed_inputs))
         elif all(map(np.array_equal, got, initial)):
             raise FAULT_REMAINS.counterexample(
-                f"the arrays on {len(initial)} devices were {_format_arrays(initial)} before `allreduce`, and are "
-                f"the same afterwards; expected {_format_arrays([want])} on every device",
+                f"`allreduce` did not change the arrays {_format_arrays(initial)} on {len(initial)} devices, expected "
+                f"{_format_arrays([want])} on every device",
                 f"{len(initial)} 台のデバイスの配列は `allreduce` の前に {_format_arrays(initial, '、')} で、"
                 f"呼んだ後も同じままです。すべてのデバイスで {_format_arrays([want])} になるはずです",
             )
         else:
             raise counterexample(
-                f"allreduce of {_format_arrays(initial)} left {_format_arrays(got)}, "
+                f"`allreduce` changed the arrays {_format_arrays(initial)} to {_format_arrays(got)}, "
                 f"expected {_format_arrays([want])} on every device",
                 f"{_format_arrays(initial, '、')} の allreduce の結果が {_format_arrays(got, '、')} でした。"
                 f"すべてのデバイスで {_format_arrays([want])} になるはずです",
@@ -361,7 +361,7 @@ def _check_accuracy_value(en: str, ja: str, got: float, right: List[int], size: 
         return
     if is_near(padded / rows):
         raise FAULT_REMAINS.counterexample(
-            f"{en}; {got:.4g} times {n} images is {got * n:.4g} images",
+            f"{en}; an accuracy of {got:.4g} would mean {got * n:.4g} right images",
             f"{ja}。{n} 枚の {got:.4g} 倍は {got * n:.4g} 枚です",
         )
     is_incomplete = right_in_whole != sum(right) and (
@@ -455,7 +455,8 @@ def _check_replicas(replicas: Any, ctxs: List[mx.Context]) -> None:
         raise wrong_return(replicas, "`make_replicas`", en, ja)
     if len(replicas) != len(ctxs):
         raise counterexample(
-            f"{count_in_english(len(ctxs), 'device')} need one replica each, but there are {len(replicas)}",
+            f"`make_replicas` returned {count_in_english(len(replicas), 'replica')}, expected one for each of the "
+            f"{len(ctxs)} devices",
             f"デバイス {len(ctxs)} 台に対してレプリカが {len(replicas)} 個あります",
         )
     for replica, ctx in zip(replicas, ctxs):
@@ -485,7 +486,8 @@ def _check_equal_values(values: List[List[Any]], ctxs: List[mx.Context]) -> None
                 position = np.unravel_index(np.argmax(np.abs(first - other)), other.shape)
                 a, b, at = float(first[position]), float(other[position]), tuple(map(int, position))
                 raise FAULT_REMAINS.counterexample(
-                    f"before training, parameter {number} is {a:.4g} on {ctxs[0]}, but {b:.4g} on {ctx}, at {at}",
+                    f"before training, element {at} of parameter {number} is {a:.4g} on {ctxs[0]}, but {b:.4g} on "
+                    f"{ctx}",
                     f"まだ学習していないのに、パラメータ {number} の {at} が "
                     f"{ctxs[0]} では {a:.4g}、{ctx} では {b:.4g} です",
                 )
@@ -667,7 +669,7 @@ def _check_images(setting: _TrainingSetting, run: _TrainingRecord) -> None:
             count = batch_devices.count(ctx)
             if count != setting.images_per_device:
                 raise case.counterexample(
-                    f"{ctx} computed {count} images of batch {begin // setting.batch + 1}, "
+                    f"{ctx} processed {count} images of batch {begin // setting.batch + 1}, "
                     f"expected {setting.images_per_device}",
                     f"{begin // setting.batch + 1} 番目のバッチで {ctx} が計算したのは {count} 枚です "
                     f"({setting.images_per_device} 枚のはず)",
@@ -818,8 +820,8 @@ def _check_parameters(setting: _TrainingSetting, run: _TrainingRecord) -> None:
         if not got.is_close(want):
             moved, expected = (weight_distance(got, initial_params()), weight_distance(want, initial_params()))
             raise setting.describe().counterexample(
-                f"after {count_in_english(setting.epochs, 'epoch')} the weights on {ctx} have moved by {moved:.4g}, "
-                f"expected {expected:.4g}, as on one device that sees the same batches",
+                f"after {count_in_english(setting.epochs, 'epoch')}, the weights on {ctx} have moved by {moved:.4g}, "
+                f"but the same batches move the weights on a single device by {expected:.4g}",
                 f"{setting.epochs} エポックで {ctx} の重みが {moved:.4g} 動きました。"
                 f"同じバッチを 1 台のデバイスで学習したときの {expected:.4g} になるはずです",
             )

@@ -241,8 +241,8 @@ def find_engine(wanted: str) -> str:
     engine = next(filter(None, map(shutil.which, names)), None)
     if engine is None:
         raise NotebookError(
-            f"--container needs a container engine, but found no {' or '.join(names)} on PATH: install one and build "
-            f"the image, see {GRADING_PAGE}; or omit --container and grade in a separate user account"
+            f"--container needs a container engine, but {' or '.join(names)} was not found on PATH: install it and "
+            f"build the image (see {GRADING_PAGE}), or omit --container and grade in a separate user account"
         )
     return engine
 
@@ -291,12 +291,12 @@ class ContainerRunner:
         except OSError as error:
             return NotebookResult(note=f"cannot be read as a notebook: {error.strerror}")
         except DataError:
-            return NotebookResult(note=f"cannot be read as a notebook: it is larger than {bounds.source:,} bytes")
+            return NotebookResult(note=f"cannot be read as a notebook: the file is larger than {bounds.source:,} bytes")
         with temporary_folder("isolated") as temporary:
             if ":" in str(temporary):
                 raise NotebookError(
-                    f"TMPDIR {temporary.parent} contains a colon, which --container does not allow: choose another "
-                    "folder"
+                    f"TMPDIR {temporary.parent} contains a colon, which --container does not allow: set TMPDIR to "
+                    "another folder"
                 )
             folder = temporary / "given"
             folder.mkdir()
@@ -360,12 +360,13 @@ class ContainerRunner:
         if VERSION_KEY not in first and not output.fault:  # so no notebook has run
             raise NotebookError(
                 f"{Path(self.engine).name} did not start the grader in {self.image} (exit {status}: "
-                f"{_last_error_line(output.stderr)}): build the image, see {GRADING_PAGE}, or choose one with --image"
+                f"{_last_error_line(output.stderr)}): build the image (see {GRADING_PAGE}), or choose another image "
+                "with --image"
             )
         if VERSION_KEY in first and first[VERSION_KEY] != gluonlab.__version__:
             raise NotebookError(
-                f"the image {self.image} contains gluonlab {str(first[VERSION_KEY])[:40]}, but this is "
-                f"{gluonlab.__version__}: build the image again, see {GRADING_PAGE}"
+                f"the image {self.image} contains gluonlab {str(first[VERSION_KEY])[:40]}, but this machine has "
+                f"gluonlab {gluonlab.__version__}: build the image again (see {GRADING_PAGE})"
             )
         if first.get(MISSING_KEY):
             raise NotebookError(f"in the image {self.image}: {one_line(str(first[MISSING_KEY]))[:300]}")
@@ -413,7 +414,7 @@ def _read_container_output(
     end = time.monotonic() + seconds
     while unfinished:
         if stop.is_set() or time.monotonic() > end:
-            fault = f"not finished in time: it was killed after {seconds:g} s"
+            fault = f"did not finish in time: it was killed after {seconds:g} s"
             return ContainerOutput(read[stdout], fault=fault)
         for stream in select.select(unfinished, [], [], POLL_S)[0]:
             part = os.read(stream, 2**16)

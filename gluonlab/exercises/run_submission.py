@@ -143,7 +143,7 @@ class NotebookKernel:
             raise NotebookError(f"{cell_text}: {ended}") from None
         except Exception as library_error:  # jupyter_client fails on malformed messages
             raise NotebookError(
-                f"{cell_text}: its process sent an invalid kernel message ({type(library_error).__name__})"
+                f"{cell_text}: the kernel sent an invalid message ({type(library_error).__name__})"
             ) from None
         if error is not None and RAISES_TAG not in cell.tags:
             raise NotebookError(f"{cell_text}: {error[0]}: {' '.join(error[1].split())[:400]}")
@@ -163,10 +163,10 @@ class NotebookKernel:
             if remaining <= 0:
                 if reply:  # the cell has ended, and only its last outputs are missing
                     break
-                raise _KernelEnded("not finished in time")
+                raise _KernelEnded("the cell did not finish in time")
             ready = dict(poller.poll(min(_LOOK_MS, remaining * 1000)))
             if not ready and not self._manager.is_alive():
-                raise _KernelEnded("its process died")
+                raise _KernelEnded("the kernel died")
             if output in ready:
                 message = self._read_message(output, is_output=True)
                 is_idle = message.get("content", {}).get("execution_state") == "idle"
@@ -193,7 +193,9 @@ class NotebookKernel:
         self._remaining_bytes -= sum(map(len, frames[begin:]))
         if self._remaining_bytes < 0:
             self._manager.signal_kernel(signal.SIGKILL)
-            raise _KernelEnded(f"printed more than {self._max_output_bytes / 2**20:g} MiB and was killed")
+            raise _KernelEnded(
+                f"the cell printed more than {self._max_output_bytes / 2**20:g} MiB, so the kernel was killed"
+            )
 
 
 class _KernelEnded(Exception):
@@ -277,15 +279,17 @@ def read_submission(path: Path, most_bytes: int) -> Submission:
     notebook = _read_notebook(path, most_bytes)
     metadata = notebook.get("metadata", {})
     if not isinstance(metadata, dict):
-        raise _unreadable_notebook_error("its metadata is not a JSON object")
+        raise _unreadable_notebook_error("the metadata is not a JSON object")
     metadata = metadata.get("gluonlab")
     metadata = metadata if isinstance(metadata, dict) else {}
     lab, language = str(metadata.get("lab", path.name[:2]))[:40], metadata.get("language")
     if lab not in lab_modules():
-        raise NotebookError(f"does not belong to a lab: its metadata and its name give {lab!r}")
+        raise NotebookError(
+            f"does not belong to a lab: {lab!r}, from the metadata or the file name, is not the number of a lab"
+        )
     cells = notebook.get("cells")
     if not isinstance(cells, list) or len(cells) > MAX_CELLS:
-        raise _unreadable_notebook_error(f"it does not contain a list of 0 to {MAX_CELLS:,} cells")
+        raise _unreadable_notebook_error(f"the file does not contain a list of at most {MAX_CELLS:,} cells")
     submitted = [_read_cell(cell, number) for number, cell in enumerate(cells, 1)]
     return Submission(submitted, lab, language if language in LANGUAGES else LANGUAGES[0])
 
@@ -297,14 +301,15 @@ def _read_notebook(path: Path, most_bytes: int) -> "dict[str, Any]":
     except OSError as error:
         raise _unreadable_notebook_error(str(error.strerror)) from None
     except DataError:
-        raise _unreadable_notebook_error(f"it is larger than {most_bytes:,} bytes") from None
+        raise _unreadable_notebook_error(f"the file is larger than {most_bytes:,} bytes") from None
     except (ValueError, RecursionError) as error:
-        raise _unreadable_notebook_error(f"it is not valid JSON ({str(error)[:200]})") from None
+        raise _unreadable_notebook_error(f"the file is not valid JSON ({str(error)[:200]})") from None
     if not isinstance(notebook, dict):
-        raise _unreadable_notebook_error("it is not a JSON object")
+        raise _unreadable_notebook_error("the file does not contain a JSON object")
     if notebook.get("nbformat") != NBFORMAT:
         raise _unreadable_notebook_error(
-            f"its nbformat is {str(notebook.get('nbformat'))[:20]}, not {NBFORMAT}: open it in Jupyter and save it"
+            f"the nbformat is {str(notebook.get('nbformat'))[:20]} instead of {NBFORMAT}: open the notebook in "
+            "Jupyter and save it again"
         )
     return notebook
 

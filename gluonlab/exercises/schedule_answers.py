@@ -81,7 +81,7 @@ def _read_step(step: Any, call: str, number: int) -> Tuple[Transfer, ...]:
         except (TypeError, ValueError):
             raise counterexample(
                 f"{call}, step {number}, transfer {position} is {_format_value(item)}, not "
-                "`Transfer(src, dst, chunk, op)` with three integers and a word",
+                "`Transfer(src, dst, chunk, op)` with three integers and the name of an operation",
                 f"{call} のステップ {number}、転送 {position} が {_format_value(item)} です。"
                 "`Transfer(src, dst, chunk, op)` の前の 3 つは整数、最後は文字列です",
             ) from None
@@ -436,8 +436,8 @@ class Puzzle:
         en, ja = describe_total_cost(cost)
         CaseText(self.call, self.call).check_faults(
             (cost.seconds > optimum * (1 + COST_TOLERANCE),
-             f"verified, but it takes {en}; {format_microseconds(optimum)} are "
-                 f"possible{describe_costliest_step(cost)[0]}",
+             f"the schedule is correct, but it takes {en}, although {format_microseconds(optimum)} would be "
+                 f"enough{describe_costliest_step(cost)[0]}",
              f"正しいことは証明されましたが、{ja}かかります。{format_microseconds(optimum)} "
              f"で済みます{describe_costliest_step(cost)[1]}"),
         )  # fmt: skip

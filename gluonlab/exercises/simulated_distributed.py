@@ -196,7 +196,7 @@ class Distributed:
     @property
     def _group(self) -> RankGroup:
         if self._ranks is None:
-            raise RuntimeError("there is no process group yet: spawn starts the processes")
+            raise RuntimeError("there is no process group yet: start the processes with spawn")
         return self._ranks
 
     @property
@@ -256,7 +256,7 @@ class DistributedSampler:
 
     def __init__(self, dataset: Any, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0) -> None:
         if not 0 <= rank < num_replicas:
-            raise ValueError(f"invalid rank {rank}: use 0 to {num_replicas - 1}")
+            raise ValueError(f"invalid rank {rank}: use a rank from 0 to {num_replicas - 1}")
         self.size, self.num_replicas, self.rank = len(dataset), num_replicas, rank
         self.shuffle, self.seed, self.epoch = shuffle, seed, 0
 

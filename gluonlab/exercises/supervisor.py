@@ -150,7 +150,7 @@ class ResourceMonitor:
         if self._used_bytes(processes) > bounds.memory:
             return f"used more than {bounds.memory / 2**20:,.0f} MiB of memory"
         if time.monotonic() > self.deadline:
-            return f"not finished in time: it was killed after {bounds.seconds:g} s"
+            return f"did not finish in time: it was killed after {bounds.seconds:g} s"
         if self.poll_count % POLLS_PER_FILE_COUNT == 0:
             count, size = count_files(self.folder, bounds.files)
             if count > bounds.files:

@@ -13,7 +13,7 @@ from mxnet import gluon, nd
 from gluonlab.config.option_checks import ONNX
 from gluonlab.engine.mxnet_and_cuda_libraries import pip_install_command
 from gluonlab.errors import ConfigError, ModelError, RunError
-from gluonlab.export.onnx_graph import ALTERNATIVE_HINT, INPUT, check_onnx, compute_outputs, to_onnx
+from gluonlab.export.onnx_graph import INPUT, check_onnx, compute_outputs, to_onnx
 from gluonlab.models import get_model
 from gluonlab.models.symbol_graph import parse_graph, to_symbol
 
@@ -31,10 +31,10 @@ def check_onnx_installed(format: Optional[str]) -> None:
             importlib.import_module(name)
         except Exception as error:  # also incompatible versions of other packages
             missing = isinstance(error, ModuleNotFoundError) and error.name == name
-            reason = "not installed" if missing else f"broken here ({' '.join(str(error).split())})"
+            reason = "not installed" if missing else f"broken ({' '.join(str(error).split())})"
             raise ConfigError(
                 f"--export onnx needs {' and '.join(ONNX_PACKAGES)}, but {name} is {reason}: "
-                f"{pip_install_command('onnx')}, or omit onnx"
+                f"run {pip_install_command('onnx')}, or use --export mxnet"
             ) from None
 
 
@@ -64,7 +64,7 @@ def check_onnx_export(
         # Untrained, some networks, such as gluoncv's resnest101, have huge rounding errors.
         check_onnx(content, graph, arrays, images, CHECK_BATCHES, max_difference=math.inf)
     except RunError as error:
-        raise ModelError(f"--export onnx: {model} cannot be exported: {error}: {ALTERNATIVE_HINT}") from None
+        raise ModelError(f"--export onnx: {model} cannot be exported: {error}") from None
 
 
 STATISTICS_IMAGES = 4  # from which the statistics are computed

@@ -100,7 +100,7 @@ def _write_onnx(
             # a small validation set is repeated
             return agreement._replace(images=min(agreement.images, len(dataset.test)))
         except RunError as error:
-            raise RunError(f"{path} is not written: {error}; the folder contains MXNet's own files") from None
+            raise RunError(f"{path} was not written: {error}; MXNet's own files are in the same folder") from None
 
 
 def _sample_validation_images(dataset: Dataset) -> Any:

@@ -259,7 +259,7 @@ def _convert_recurrent(original: Callable[..., Any], node: Node, **options: Any)
     name, inputs, attrs = translations.get_inputs(node, options)
     for setting in UNSUPPORTED_SETTINGS:
         if attrs.get(setting, "None") not in ("None", "False", "0"):
-            raise NotImplementedError(f"{setting} is not translated")
+            raise NotImplementedError(f"the setting {setting} is not supported")
     kind, hidden_size = RECURRENT_KINDS[attrs["mode"]], int(attrs["state_size"])
     layers, directions = (int(attrs.get("num_layers", 1)), 1 + (attrs.get("bidirectional") in TRUE_TEXTS))
     builder = _NodeBuilder(name, options["initializer"])

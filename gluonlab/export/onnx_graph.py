@@ -19,7 +19,7 @@ from gluonlab.models.symbol_graph import Node, Replacement, Shape, replace_nodes
 
 INPUT, OUTPUT = "data", "scores"
 BATCH = "batch"  # name of the axis with any length
-ALTERNATIVE_HINT = "use --export mxnet, which writes MXNet's own files, or another model"
+ALTERNATIVE_HINT = "use --export mxnet, which writes MXNet's own files, or use another model"
 
 
 def to_onnx(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], image_shape: Tuple[int, ...], model: str) -> bytes:
@@ -167,7 +167,7 @@ def check_onnx(
     onnx_scores = _onnx_scores(file, parts)
     if [scores.shape for scores in onnx_scores] != [(len(part), expected.shape[1]) for part in parts]:
         shapes = ", ".join(str(scores.shape) for scores in onnx_scores)
-        raise RunError(f"the ONNX model returns scores of shape {shapes} for {len(images)} images")
+        raise RunError(f"the ONNX model returns scores of shape {shapes} for {len(images)} images: use --export mxnet")
     difference = _relative_difference(np.concatenate(onnx_scores), expected)
     if not difference <= TOLERANCE:  # also for NaN
         exact = np.concatenate(list(_mxnet_scores(graph, arrays, parts, "float64")))
@@ -195,7 +195,7 @@ def _onnx_scores(file: Union[Path, bytes], parts: Sequence[Images]) -> List[Any]
         return [session.run([OUTPUT], {INPUT: part})[0] for part in parts]
     except Exception as error:  # its exceptions have no other common base class
         reason = " ".join(str(error).split())
-        raise RunError(f"onnxruntime cannot run the ONNX model: {reason}") from None
+        raise RunError(f"onnxruntime cannot run the ONNX model ({reason}): use --export mxnet") from None
 
 
 def _mxnet_scores(

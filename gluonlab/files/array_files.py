@@ -107,9 +107,9 @@ def read_open_arrays(file: IO[bytes]) -> Dict[str, nd.NDArray]:
     arrays = [read_array(file, size) for _ in range(_read_count(file))]
     names = list(_read_names(file, size, len(arrays)))
     if file.tell() != size:
-        raise ValueError("bytes after the end of the list")
+        raise ValueError("there are bytes after the end of the list")
     if len(set(names)) < len(names):
-        raise ValueError("two arrays with the same name")
+        raise ValueError("two arrays have the same name")
     return {name: array for name, array in zip(names, arrays) if array is not None}
 
 
@@ -122,7 +122,7 @@ def read_list_header(file: IO[bytes]) -> int:
     file.seek(0)
     magic, _ = _unpack(file, "<QQ")
     if magic != LIST_MAGIC:
-        raise ValueError("not a list of arrays")
+        raise ValueError("the file is not a list of arrays")
     return size
 
 
@@ -135,7 +135,7 @@ def parse_array(content: bytes) -> "nd.NDArray | None":
     file = io.BytesIO(content)
     array = read_array(file, len(content))
     if file.tell() != len(content):
-        raise ValueError("bytes after the end of the array")
+        raise ValueError("there are bytes after the end of the array")
     return array
 
 
@@ -154,16 +154,16 @@ def read_header(file: IO[bytes]) -> Header:
     """Read an array's header. Raises ValueError for a header that MXNet would not write."""
     [version] = _unpack(file, "<I")
     if version in (VERSION_2, VERSION_3) and _unpack(file, "<i") != (0,):
-        raise ValueError("an array that is not dense")
+        raise ValueError("an array is not dense")
     has_version = version in (VERSION_1, VERSION_2, VERSION_3)
     ndim = _unpack(file, "<i")[0] if has_version else version
     least = 0 if version == VERSION_3 else 1
     if not least <= ndim <= MAX_DIMENSIONS:
-        raise ValueError(f"an array with {ndim} dimensions")
+        raise ValueError(f"an array has {ndim} dimensions")
     shape = _unpack(file, f"<{ndim}{'q' if has_version else 'I'}")
     _, _, dtype = _unpack(file, "<iii")
     if min(shape, default=1) < least or math.prod(shape) >= ARRAY_LIMIT or dtype not in TYPES:
-        raise ValueError(f"an array of shape {shape} and type {dtype}")
+        raise ValueError(f"an array has shape {shape} and type {dtype}")
     return Header(version, shape, TYPES[dtype])
 
 
@@ -175,7 +175,7 @@ def _read_names(file: IO[bytes], size: int, count: int) -> Iterator[str]:
     """Yield the ``count`` array names at the end of a file of ``size`` bytes."""
     names = _read_count(file)
     if names != count:
-        raise ValueError(f"{count} arrays, but {names} names")
+        raise ValueError(f"there are {count} arrays, but {names} names")
     for _ in range(names):
         length = _read_count(file)
         _check_length(file, length, size)
@@ -186,11 +186,11 @@ def _unpack(file: IO[bytes], form: str) -> "Tuple[Any, ...]":
     """Read values, and unpack them with the ``struct`` format ``form``."""
     content = file.read(struct.calcsize(form))
     if len(content) < struct.calcsize(form):
-        raise ValueError("cut off")
+        raise ValueError("the file is cut off")
     return struct.unpack(form, content)
 
 
 def _check_length(file: IO[bytes], length: int, size: int) -> None:
     """Raise ValueError if fewer than ``length`` bytes are left in a file of ``size`` bytes."""
     if length > size - file.tell():
-        raise ValueError("cut off")
+        raise ValueError("the file is cut off")

@@ -312,7 +312,7 @@ def check_output_file(option: str, path: Path) -> None:
     with _raise_option_errors(option, path):
         is_folder, has_folder = path.is_dir(), path.parent.is_dir()
     if is_folder:
-        raise OutputError(f"{option} {path} is a folder: use the name of a file")
+        raise OutputError(f"{option} {path} is a folder: use the path of a file")
     _check_parent(option, path, has_folder)
 
 

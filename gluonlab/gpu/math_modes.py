@@ -67,12 +67,12 @@ def check_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
         how = "in TF32" if _current_arithmetic.tf32 else "without TF32"
         option = "--tf32" if requested.tf32 else "--no-tf32"
         raise ConfigError(
-            f"{option}: this process has already used GPUs {how}, which cannot be changed: start a new process"
+            f"{option} cannot be set, because this process has already used GPUs {how}: start a new process"
         )
     if requested.deterministic and not _current_arithmetic.deterministic:
         raise ConfigError(
-            "--deterministic: this process has already used GPUs without it, and convolutions keep "
-            "their algorithms: start a new process"
+            "--deterministic cannot be set, because this process has already used GPUs without it and "
+            "convolutions keep their algorithms: start a new process"
         )
 
 

@@ -266,7 +266,7 @@ def check_hostname(host: str, variable: str) -> str:
 
 def _check_host_slots(hosts: List[HostSlots], variable: str) -> List[HostSlots]:
     if sum(slots for _, slots in hosts) > MAX_HOSTS * 16:
-        raise ConfigError(f"{variable} has more slots than a job can have: correct {variable}")
+        raise ConfigError(f"{variable} lists more slots than a job can have: correct {variable}")
     return [HostSlots(check_hostname(host, variable), slots) for host, slots in hosts]
 
 

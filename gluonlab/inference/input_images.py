@@ -51,10 +51,12 @@ def find_pictures(names: Sequence[str]) -> List[Picture]:
     pictures: List[Picture] = []
     for name in names:
         if not name:
-            raise DataError(f"the name of an image is empty, perhaps because a variable is unset: {INPUT_HINT}")
+            raise DataError(
+                f"the path of an image is an empty string, perhaps because a shell variable is unset: {INPUT_HINT}"
+            )
         if name == STDIN:
             if any(picture.name == STDIN for picture in pictures):
-                raise DataError("- is listed twice, but standard input contains only one image: use it once")
+                raise DataError("the path - is listed twice, but standard input contains only one image: list - once")
             pictures.append(Picture(STDIN, _save_standard_input()))
             continue
         with convert_read_errors(Path(name), "file or folder"):
@@ -99,12 +101,14 @@ def _find_in_folder(folder: str) -> List[Picture]:
 def _save_standard_input() -> str:
     """Copy standard input to an anonymous file; return a path that is valid in this process."""
     if sys.stdin is None or sys.stdin.isatty():
-        raise DataError("- reads an image from standard input: use ... - < picture.png")
+        raise DataError(
+            "the path - means standard input, but no file was redirected: add a file, as in ... - < picture.png"
+        )
     content = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
     if not content:
         raise DataError(f"{STDIN_NAME} is empty: pass the content of an image file")
     if len(content) > MAX_STDIN_BYTES:
-        raise DataError(f"{STDIN_NAME} has more than {MAX_STDIN_BYTES:,} bytes: pass a single image")
+        raise DataError(f"{STDIN_NAME} contains more than {MAX_STDIN_BYTES:,} bytes: pass a single image")
     # An anonymous file: it needs no removal, and decoder processes can open it by this path.
     file = os.memfd_create("gluonlab-picture")
     with open(file, "wb", closefd=False) as target:
@@ -208,7 +212,7 @@ def make_picture_split(
     readable = [picture for position, picture in enumerate(pictures) if position not in errors]
     reasons = [_replace_paths(reason, pictures) for _, reason in sorted(errors.items())]
     if not readable:
-        raise DataError(f"there are no images left: {reasons[0]}")
+        raise DataError(f"no image could be decoded: {reasons[0]}")
     labels = np.zeros(len(readable), np.int32)
     split = FileSplit([picture.path for picture in readable], labels, pool)
     return (split if channels == 3 else GraySplit(split)), readable, reasons

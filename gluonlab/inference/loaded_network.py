@@ -104,7 +104,7 @@ class LoadedRun:
         else:
             pictures = _resolve_pictures(inputs)
             if not pictures:
-                raise DataError("there are no images: pass files, folders, or an array of bytes")
+                raise DataError("no images were passed: pass files, folders, or an array of bytes (uint8) or floats")
             split, pictures, errors = make_picture_split(pictures, self.image_shape, **self._decoding)
             if errors:
                 message = f"{len(errors)} of {len(pictures) + len(errors)} images are skipped"
@@ -198,7 +198,7 @@ class LoadedRun:
         has_best_class = (scores < np.inf).all(axis=1) & (scores > -np.inf).any(axis=1)
         if not has_best_class.all():
             name = names[int(np.flatnonzero(~has_best_class)[0])]
-            raise RunError(f"the scores of {self.folder} for {name} are not finite: {DIVERGED_HINT}")
+            raise RunError(f"the scores of the model in {self.folder} for {name} are not finite: {DIVERGED_HINT}")
         return PredictedBatch(Predictions(self.classes, tuple(names), scores), pixels, true_labels)
 
     def _split_from_array(self, images: Any) -> ArraySplit:
@@ -209,8 +209,8 @@ class LoadedRun:
         if images.shape[1:] != self.image_shape or not len(images):
             expected = ", ".join(map(str, self.image_shape))
             raise DataError(
-                f"images are {images.dtype} of shape {shape}: use bytes (uint8) or floats of shape (n, "
-                f"{expected}), with n of at least 1{self._shape_conversion_hint(shape)}"
+                f"the images have type {images.dtype} and shape {shape}: use bytes (uint8) or floats of shape "
+                f"(n, {expected}), where n is at least 1{self._shape_conversion_hint(shape)}"
             )
         labels = np.zeros(len(images), np.int32)
         return ArraySplit(to_pixels(images, "images"), labels, CHANNELS_FIRST)
@@ -258,7 +258,7 @@ def _load_run(path: "str | os.PathLike[str]", net: Any, data: Optional[Dataset],
     for name in settings:
         if name not in PREDICTION_SETTINGS:
             allowed = ", ".join(map(option_name, PREDICTION_SETTINGS))
-            raise ConfigError(f"{option_name(name)} has no effect on predictions: use {allowed}")
+            raise ConfigError(f"{option_name(name)} has no effect on predictions: use only {allowed}")
     run, components = _read_description(path), make_user_components(net)
     recorded = run.used.get("own")
     recorded_net = {"own": {"net": recorded["net"]}} if isinstance(recorded, dict) and "net" in recorded else {}
@@ -316,7 +316,7 @@ def _comparable_settings(run: RunDescription, components: UserComponents, data: 
 def _read_description(path: "str | os.PathLike[str]") -> RunDescription:
     """Read the description of a finished run. Raises ConfigError."""
     if not isinstance(path, (str, os.PathLike)):
-        raise ConfigError(f"the run directory is a {type(path).__name__}: pass its path, such as result.run_dir")
+        raise ConfigError(f"the run directory has type {type(path).__name__}: pass its path, such as result.run_dir")
     try:
         return read_finished_run(Path(path))
     except DataError as error:
@@ -365,14 +365,14 @@ def _check_path(name: Any) -> str:
     if not isinstance(name, (str, os.PathLike)):
         if type(name).__module__.startswith("PIL."):
             raise DataError(
-                "the image is a Pillow image: pass its file, or save it to a file, which is decoded like "
-                "the images of the run"
+                "the image was passed as a Pillow image: pass the path of an image file instead, which is "
+                "decoded like the images of the run"
             )
         if isinstance(name, (bytes, bytearray)):
-            raise DataError("the image is the bytes of a file: pass the file itself")
+            raise DataError("the image was passed as bytes: pass the path of the image file instead")
         kind = type(name).__name__
         raise DataError(
-            f"the image is {'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}: pass files, folders, or "
+            f"the image was passed as {'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}: pass files, folders, or "
             "an array of bytes (uint8) or floats"
         )
     return os.fspath(name)

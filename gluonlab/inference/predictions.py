@@ -86,7 +86,7 @@ class Predictions:
             DataError: ``count`` is not a positive whole number.
         """
         if not is_positive_integer(count):
-            raise DataError(f"top({count!r}): use a whole number of classes, at least 1")
+            raise DataError(f"top({count!r}): the number of classes must be a whole number of at least 1")
         # Sorted by scores, because small probabilities may be rounded to equal numbers.
         order = np.argsort(-self.scores, axis=1, kind="stable")[:, :count]
         return [

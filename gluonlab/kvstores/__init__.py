@@ -79,8 +79,8 @@ def _create_nccl_store(name: str, topology: Optional[str]) -> "KVStoreBase":
 
     if not mx.runtime.Features().is_enabled("NCCL"):
         raise KVStoreError(
-            "kvstore 'nccl': this MXNet was built without NCCL: choose device or local, or on a "
-            f"machine with GPUs run pip uninstall -y mxnet, then {pip_install_command('cu112')}"
+            "kvstore 'nccl' is not available, because this MXNet was built without NCCL: choose kvstore 'device' or "
+            f"'local', or, on a machine with GPUs, run pip uninstall -y mxnet, then {pip_install_command('cu112')}"
         )
     from gluonlab.kvstores.nccl_store import NcclKVStore
 
@@ -186,7 +186,9 @@ def make_kvstore(name: str, ctxs: "Sequence[Context]" = (), topology: Optional[s
     ctxs = check_device_list(ctxs) if ctxs else ()
     check_topology(topology, name)
     if KVSTORES[name].gpus_only and any(ctx.device_type != "gpu" for ctx in ctxs):
-        raise KVStoreError(f"kvstore {name!r} needs GPUs, but the devices are CPU devices: choose device or local")
+        raise KVStoreError(
+            f"kvstore {name!r} needs GPUs, but the devices are CPU devices: choose kvstore 'device' or 'local'"
+        )
     store = KVSTORES[name].create(name, topology)
     if topology is not None and ctxs:
         store.placement(ctxs)  # raises if the topology has fewer devices
@@ -207,7 +209,7 @@ def check_topology(topology: Optional[str], kvstore: str) -> None:
         choices = ", ".join(name for name, kind in KVSTORES.items() if kind.uses_topology)
         raise KVStoreError(
             f"topology {topology!r}: kvstore {kvstore!r} is built into MXNet and ignores topologies: "
-            f"choose one of {choices}, or omit the topology"
+            f"choose one of the kvstores {choices}, or omit the topology"
         )
 
 

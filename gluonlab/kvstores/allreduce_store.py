@@ -402,7 +402,7 @@ def check_summable(entry: PushPullEntry) -> None:
             problem = f"{format_array(first)} and {format_array(array)} cannot be summed"
             if index >= len(values):
                 problem = f"{format_array(first)} cannot be written to {format_array(array)}"
-            raise KVStoreError(f"key {key!r}: {problem}: use the same shape and type everywhere")
+            raise KVStoreError(f"key {key!r}: {problem}: use the same shape and type for all arrays")
 
 
 def _outs_match_values(entry: PushPullEntry) -> bool:

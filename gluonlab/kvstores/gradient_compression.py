@@ -64,8 +64,8 @@ def resolve_group_compression(compress: Optional[str], group: ProcessGroup, on_s
         )
     if compress == FP16 and not group.sums_float16:
         raise KVStoreError(
-            f"compress={compress} is not possible for {group.name or 'a single process'}: omit it, or "
-            "choose 2bit:THRESHOLD; only Horovod can send float16"
+            f"compress={compress} only works with Horovod, not with {group.name or 'a single process'}: omit "
+            "compress, or choose 2bit:THRESHOLD"
         )
     if keeps_residual(compress) and group.size == 1:
         warn(_single_sender_warning(f"compress={compress}", "process"))
@@ -86,14 +86,19 @@ def check_compression(compress: Optional[str], kvstore: str, dtype: str, group: 
     """
     if compress == FP16:
         if not group.sums_float16:
-            advice = f"{group.name} cannot sum float16: choose --backend horovod, 2bit:THRESHOLD"
+            advice = f"{group.name} cannot sum float16 gradients: choose --backend horovod or --compress 2bit:THRESHOLD"
             if not group.name:
-                advice = "a single process cannot use it: start several with gluonlab launch -n 2 --backend horovod"
-            raise ConfigError(f"--compress {FP16}: {advice}, or omit it")
+                advice = (
+                    "a single process does not send gradients: start several processes with gluonlab launch -n 2 "
+                    "--backend horovod"
+                )
+            raise ConfigError(f"--compress {FP16}: {advice}, or omit --compress")
         return
     if compress is not None and group.size == 1 and not KVSTORES[kvstore].supports_compression:
         choices = " or ".join(name for name, kind in KVSTORES.items() if kind.supports_compression)
-        raise KVStoreError(f"--compress {compress}: kvstore {kvstore!r} cannot compress gradients: choose {choices}")
+        raise KVStoreError(
+            f"--compress {compress}: kvstore {kvstore!r} cannot compress gradients: choose kvstore {choices}"
+        )
     if compress is not None and dtype == "float16":
         raise ConfigError(
             f"--dtype float16 and --compress {compress} contradict each other, because the residual "

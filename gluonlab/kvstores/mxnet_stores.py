@@ -109,7 +109,7 @@ class MXNetKVStore(KVStore):
     def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
         """Copy the stored values into ``out``. Raise KVStoreError if ``out`` is missing."""
         if out is None:
-            raise KVStoreError(f"kvstore {self._name!r}: pull needs arrays for the values: pass out=arrays")
+            raise KVStoreError(f"kvstore {self._name!r}: pull needs arrays to write to: pass out=arrays")
         self._call_stores("pull", key, out, priority=priority, ignore_sparse=ignore_sparse)
 
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
@@ -123,7 +123,7 @@ class MXNetKVStore(KVStore):
         """
         if out is None and self._updater_function is not None and self._trainer_of_store.has_trainer:
             raise KVStoreError(
-                f"kvstore {self._name!r} is already used by another Trainer: create a separate kvstore for each"
+                f"kvstore {self._name!r} is already used by another Trainer: create a separate kvstore for each Trainer"
             )
         entry = self._key_entries.get(key) if type(key) in (int, str) else None
         if entry is not None and entry.has_room_for(value):
@@ -162,7 +162,7 @@ class MXNetKVStore(KVStore):
             )
         if not (self._name == "device" or "dist" in self._name):
             raise KVStoreError(
-                f"kvstore {self._name!r} cannot compress gradients: choose device, or omit the compression"
+                f"kvstore {self._name!r} cannot compress gradients: choose kvstore 'device', or omit the compression"
             )
         try:
             for store in self._inner_stores():
@@ -196,7 +196,7 @@ class MXNetKVStore(KVStore):
         self._require_optimizer()
         if is_list_of_arrays(fname):
             raise KVStoreError(
-                f"{str(fname)!r} contains arrays by name, but gluon.Trainer with {self._name!r} only "
+                f"{str(fname)!r} contains named arrays, but gluon.Trainer with {self._name!r} only "
                 "loads pickles: write the states with "
                 "gluonlab.bucketed_trainer.gluon_export.export_gluon_states, or load them with a "
                 "BucketedTrainer"

@@ -58,7 +58,9 @@ class NcclKVStore(AllreduceKVStore):
         """Return an executor that sums with NCCL. Raise KVStoreError for unsuitable arrays."""
         for array in (array for of_rank in arrays for array in of_rank):
             if array.context.device_type != "gpu":
-                raise KVStoreError(f"the arrays are on {array.context}, but NCCL needs GPUs: choose device or local")
+                raise KVStoreError(
+                    f"the arrays are on {array.context}, but NCCL needs GPUs: choose kvstore 'device' or 'local'"
+                )
             name = np.dtype(array.dtype).name
             if name not in NCCL_DTYPES:
                 raise KVStoreError(

@@ -60,18 +60,17 @@ class GroupKVStore(AllreduceKVStore):
         super().__init__(f"{local.type} over {group.size} processes")
         if is_sharded(local):
             raise KVStoreError(
-                f"kvstore {local.type!r} updates weights, which a group of processes does not support: "
-                "choose a kvstore that only sums gradients, such as 'device'"
+                f"kvstore {local.type!r} updates weights, but a group of processes needs a kvstore that "
+                "only sums gradients: choose another kvstore, such as 'device'"
             )
         if local.num_workers > 1:
             raise KVStoreError(
-                f"kvstore {local.type!r} already sums over processes: choose a kvstore of a single "
-                "process, such as 'device'"
+                f"kvstore {local.type!r} already sums over processes: choose a single-process kvstore, such as 'device'"
             )
         if on_servers and not group.servers:
             raise KVStoreError(
-                f"on_servers=True: {group.name or 'a single process'} has no servers: use a group of "
-                "gluonlab.launch.parameter_server_group, or omit on_servers"
+                f"on_servers=True needs parameter servers, which {group.name or 'a single process'} does not "
+                "have: use a group from gluonlab.launch.parameter_server_group, or omit on_servers"
             )
         if not (on_servers or group.is_synchronous):
             raise KVStoreError(

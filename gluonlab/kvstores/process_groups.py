@@ -114,7 +114,7 @@ class ProcessGroup:
         ``flats``: the layout of each array of ``weights``. Waits for all processes. Raises RunError
         if there are no servers, or if they already have weights.
         """
-        raise RunError(f"{self.name or 'a single process'} has no servers: omit update_on_servers")
+        raise RunError(f"{self.name or 'a single process'} has no parameter servers: omit update_on_servers")
 
     def staleness(self) -> Optional[List[int]]:
         """Return the histogram of staleness up to the last ``synchronize``, on rank 0.

@@ -68,7 +68,9 @@ class ShardedKVStore(ScheduleKVStore):
 
     def __init__(self, name: str = "sharded", topology: Optional[str] = None) -> None:
         if name not in HALVES:
-            raise KVStoreError(f"{name!r} cannot be combined with optimizer-state sharding: choose {', '.join(HALVES)}")
+            raise KVStoreError(
+                f"the algorithm {name!r} cannot be combined with optimizer-state sharding: choose {', '.join(HALVES)}"
+            )
         super().__init__(name, topology=topology)
         self.optimizer: Optional[mx.optimizer.Optimizer] = None  # set by `set_optimizer`
         self._updates: Dict[Keys, ShardedUpdate] = {}
@@ -288,8 +290,8 @@ class ShardedKVStore(ScheduleKVStore):
         for others in self._updates:
             if others != keys and not set(others).isdisjoint(keys):
                 raise KVStoreError(
-                    f"kvstore {self.type!r}: {format_keys(keys)} cannot be updated after "
-                    f"{format_keys(others)}: pass the same keys in every call"
+                    f"kvstore {self.type!r}: {format_keys(keys)} cannot be updated, because an earlier call "
+                    f"updated {format_keys(others)}: pass the same keys in every call"
                 )
 
 
@@ -302,14 +304,14 @@ def check_element_wise(optimizer: "type[mx.optimizer.Optimizer]") -> None:
     if not is_element_wise(optimizer):
         names = sorted({kind.__name__ for kind in ELEMENT_WISE})
         name = optimizer.__name__
-        described, advice = name, f"choose one of {', '.join(names)}"
+        described, advice = name, f"choose one of the optimizers {', '.join(names)}"
         if name in names:  # a class of the same name is element-wise
             is_own = any(kind.__name__ == name for kind in OPTIMIZER_CLASSES)
             module = optimizer.__module__
             described = f"{MXNET_MODULE if module.startswith('mxnet.optimizer') else module}.{name}"
             advice = f"use {'gluonlab.optimizers' if is_own else MXNET_MODULE}.{name}"
         raise KVStoreError(
-            f"kvstore {SHARDED!r} shards parameters at any element, but {described} needs whole "
+            f"kvstore {SHARDED!r} may split a parameter at any element, but {described} needs whole "
             f"parameters: {advice}, or another kvstore"
         )
 
@@ -403,7 +405,7 @@ class ShardedUpdate:
             if counts - {len(arrays)} or any(array.size != weights[0].size for array in arrays):
                 raise KVStoreError(
                     f"key {key!r}: the optimizer state does not match the weight, {format_array(weights[0])}: "
-                    "use the shapes, types and multi_precision of the saved state, or a new trainer and kvstore"
+                    "use the shapes, types and multi_precision of the saved state, or create a new trainer and kvstore"
                 )
         for key, shards in self.shards.items():
             for shard in shards:
@@ -422,15 +424,15 @@ def check_update_arrays(entries: Sequence[PushPullEntry]) -> None:
             raise KVStoreError(f"{several}: use a different key for each parameter")
         if len(grads) != len(weights) or not grads:
             counts = f"there are {len(grads)} arrays and {len(weights)} outputs"
-            raise KVStoreError(f"key {key!r}: {counts}: pass one for each device")
+            raise KVStoreError(f"key {key!r}: {counts}: pass one array and one output for each device")
         if len(weights) != len(entries[0].outs):
             first = f"key {keys[0]!r} is on {len(entries[0].outs)} devices"
-            mismatch = f"{first}, but {key!r} is on {len(weights)}"
+            mismatch = f"{first}, but key {key!r} is on {len(weights)}"
             raise KVStoreError(f"{mismatch}: use the same devices for all keys of a call")
         for grad, weight in zip(grads, weights):
             if _array_kind(grad) != _array_kind(weight):
                 mismatch = f"{format_array(grad)} cannot be written to {format_array(weight)}"
-                raise KVStoreError(f"key {key!r}: {mismatch}: use the same shape and type")
+                raise KVStoreError(f"key {key!r}: {mismatch}: use the same shape, type and device")
     gradients = [grad for entry in entries for grad in entry.values]
     if arrays_share_memory([weight for entry in entries for weight in entry.outs], gradients):
         shared = "the weights share memory with other weights or gradients"

@@ -36,8 +36,8 @@ def notebook_folder(language: str) -> Path:
         if any(folder.glob("*.ipynb")):
             return folder
     raise OutputError(
-        f"this installation of gluonlab has no labs in {HERE / language}: install gluonlab again "
-        "from its wheel or its checkout"
+        f"this installation of gluonlab contains no labs in {HERE / language}: install gluonlab again "
+        "from a wheel or a checkout"
     )
 
 

@@ -32,7 +32,7 @@ def main(folder: str, chosen: Optional[str]) -> None:
     notebook again, rename your copy, and run the command again.
     """
     if not folder.strip():
-        raise ConfigError("DIR is empty: use a folder for the notebooks, such as my-labs")
+        raise ConfigError("DIR is an empty string: pass a folder for the notebooks, such as my-labs")
     to = Path(folder)
     check_path_name("DIR", to)
     copied = copy_labs(language(chosen), to)
@@ -41,7 +41,7 @@ def main(folder: str, chosen: Optional[str]) -> None:
     click.echo(f"{books} new notebook{'' if books == 1 else 's'} in {shown}")
     for name in copied.kept:
         click.echo(f"your file was kept: {escape_unprintable(str(to / name))}")
-    click.echo(f"to work in them: jupyter lab {escape_unprintable(shlex.quote(str(to)))}")
+    click.echo(f"to open the notebooks, run jupyter lab {escape_unprintable(shlex.quote(str(to)))}")
 
 
 if __name__ == "__main__":

@@ -214,7 +214,7 @@ def main(
         sys.exit(serve_rank_0(member, backend, words, ssh_options.patience, settings))
     available_hosts = _requested_hosts(hosts, hostfile)
     if available_hosts == [LOCAL_HOST] and count is None and member is None:
-        raise ConfigError("the number of processes is missing: pass it with -n 2, or pass hosts with --hosts h1,h2")
+        raise ConfigError("the number of processes is missing: add an option such as -n 2 or --hosts h1,h2")
     rank_hosts = assign_ranks(processes, available_hosts)
     used_hosts = [host for n, host in enumerate(available_hosts) if n in rank_hosts or host.slots == 0]
     check_remote_options(context, used_hosts, member)
@@ -241,7 +241,9 @@ def main(
     console = Console("--json" in words and not program, program)
     status = launch_group(request, console)
     if console.write_error is not None:
-        raise RunError(f"could not print all output ({console.write_error.strerror}): see the files in --out")
+        raise RunError(
+            f"could not print all output ({console.write_error.strerror}): see the files in the run directory (--out)"
+        )
     sys.exit(status)
 
 

@@ -108,7 +108,7 @@ class AgentConnection:
         except asyncio.TimeoutError:
             hello = {}
         except BadMessage as error:  # the remote shell has printed text before the first message
-            hello, reason = {}, f"its shell prints {error.line!r} before the agent starts"
+            hello, reason = {}, f"its shell prints {error.description} before the agent starts"
             remedy = ": print nothing in non-interactive shells, for example with [ -t 1 ] in ~/.bashrc"
         if "hostname" not in hello:
             reason = reason or await self._last_stderr_line() or "it does not answer"

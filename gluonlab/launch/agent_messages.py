@@ -126,11 +126,15 @@ LAUNCHER_MESSAGES: MessageForms = {
 
 
 class BadMessage(RunError):
-    """Error for an invalid message from the other side. ``line`` is the start of the message."""
+    """Error for an invalid message from the other side. ``line`` is the start of the message.
 
-    def __init__(self, line: str) -> None:
+    ``fault``: what is wrong with the message if ``line`` is unknown
+    """
+
+    def __init__(self, line: str, fault: str = "") -> None:
         self.line = line if len(line) <= MAX_QUOTED_LETTERS else f"{line[:MAX_QUOTED_LETTERS]}..."
-        super().__init__(f"sent an invalid message: {one_line(repr(self.line))}")
+        self.description = fault or one_line(repr(self.line))
+        super().__init__(f"sent {fault}" if fault else f"sent an invalid message: {self.description}")
 
 
 def send_message(writer: asyncio.StreamWriter, **message: Any) -> None:
@@ -150,7 +154,7 @@ async def receive_messages(reader: asyncio.StreamReader, forms: MessageForms) ->
         except OSError:
             return
         except ValueError:
-            raise BadMessage(f"a line of more than {MAX_MESSAGE_BYTES:,} bytes") from None
+            raise BadMessage("", fault=f"a line of more than {MAX_MESSAGE_BYTES:,} bytes") from None
         if not line.endswith(b"\n"):
             # A line with { is a truncated message, which is ignored.
             if line and not line.startswith(b"{"):

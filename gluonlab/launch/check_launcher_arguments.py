@@ -75,7 +75,7 @@ def split_command(name: str, text: str) -> List[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise ConfigError(f"{name} {text}: cannot be split into words ({error}): check the quotes") from None
+        raise ConfigError(f"{name} {text} cannot be split into words ({error}): check the quotes") from None
     if not words:
         raise ConfigError(f"{name} contains no command: omit {name}, or pass a command such as 'ssh -p 22'")
     return words
@@ -122,15 +122,17 @@ def job_file_options(context: click.Context, kind: str) -> List[str]:
     """
     for name, reason in REFUSED_IN_JOBS.items():
         for option in given_options(context, [name])[:1]:
-            raise ConfigError(f"--print {kind} with {option}: {reason}")
+            raise ConfigError(f"--print {kind} cannot be combined with {option}, because {reason}")
     words = given_options(context, JOB_OPTIONS)
     if words and kind == "sagemaker":
         raise ConfigError(
-            f"--print {kind} with {words[0]}: SageMaker's image starts and stops the processes itself: omit {words[0]}"
+            f"--print {kind} does not support {words[0]}, because SageMaker's image starts and stops the processes "
+            f"itself: omit {words[0]}"
         )
     if kind == "k8s" and "--min-np" in words:
         raise ConfigError(
-            "--print k8s with --min-np: Kubernetes stops all pods of a job when it loses one: omit --min-np"
+            "--print k8s does not support --min-np, because Kubernetes stops all pods of a job if one pod is lost: "
+            "omit --min-np"
         )
     return words
 
@@ -144,7 +146,7 @@ def check_not_in_group(context: click.Context, member: Optional[Membership]) -> 
         [option, *_] = given_options(context, ["count", "hosts", "hostfile"])
         raise ConfigError(
             f"{option} starts a new job, but {member.launcher} has already started this process "
-            f"as one of {member.size}: omit {option}"
+            f"in a job of {member.size} processes: omit {option}"
         )
 
 
@@ -200,8 +202,8 @@ def validate_run_arguments(
         return words
     if options["out"] is None:
         raise ConfigError(
-            f"--max-restarts {restarts} resumes the run in --out, which is missing: add --out "
-            "DIR, and --autoresume if the directory already contains a run"
+            f"--max-restarts {restarts} needs a directory from which to resume the run: add --out "
+            "DIR, and also --autoresume if this directory already contains a run"
         )
     if backend == ASYNC_BACKEND or options["update_on_servers"]:
         reason = f"--backend {backend}" if backend == ASYNC_BACKEND else "--update-on-servers"
@@ -255,8 +257,8 @@ def gpus_per_process(
     may_use_cpus = not options["require_gpu"] and "gpu" not in (spec or "").lower()
     if requested < (needed or 0) and (requested or not may_use_cpus):
         raise ConfigError(
-            f"--job gpus={requested}: {option} needs {needed} GPU{'s' * (needed != 1)} per process: "
-            f"set --job gpus={needed}, or remove --job gpus"
+            f"{option} needs {needed} GPU{'s' * (needed != 1)} per process, which --job gpus={requested} does not "
+            f"provide: set --job gpus={needed}, or remove --job gpus"
         )
     return requested
 
@@ -296,9 +298,11 @@ def _parse_run_options(
     for word in words:
         name = word.partition("=")[0]
         if name == "--backend":
-            raise ConfigError(f"--backend must come before --, where it is {backend}: remove it after --")
+            raise ConfigError(f"--backend is an option of gluonlab launch (now {backend}): move it before --")
         if name in SINGLE_PROCESS_OPTIONS:
-            raise ConfigError(f"{name} runs in a single process: omit it, or use it with gluonlab run")
+            raise ConfigError(
+                f"{name} only works in a single process: omit it, or use gluonlab run instead of gluonlab launch"
+            )
         _check_not_launcher_option(name, launcher_options, run_options)
     context = worker.make_context(worker.name, ["--backend", backend, *words])
     fields = TrainConfig.__dataclass_fields__

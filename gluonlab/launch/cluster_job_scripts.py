@@ -327,8 +327,8 @@ def kubernetes_job_file(request: JobRequest) -> str:
     """
     if request.processes_per_host != 1:
         raise ConfigError(
-            f"processes_per_host={request.processes_per_host}: in Kubernetes each pod runs "
-            "one process: set processes_per_host=1, and use more GPUs per process"
+            f"processes_per_host={request.processes_per_host} is not possible in Kubernetes, because each "
+            "pod runs one process: set processes_per_host=1, and use more GPUs per process"
         )
     comments = [
         "Python in the image", "run a module", "join the process group", "with --backend",
@@ -442,16 +442,16 @@ def _sagemaker_parameters(request: JobRequest) -> Dict[str, Any]:
     horovod = request.backend == "horovod"
     if not horovod and request.processes_per_host != 1:
         raise ConfigError(
-            f"processes_per_host={request.processes_per_host}: SageMaker starts one process "
-            f"of {request.backend} per host: set processes_per_host=1, or choose --backend horovod"
+            f"processes_per_host={request.processes_per_host} is not possible with {request.backend}, because "
+            "SageMaker starts one process per host: set processes_per_host=1, or choose --backend horovod"
         )
     run_options = options_to_hyperparameters(request.words)
     if request.backend == ASYNC_BACKEND or "update-on-servers" in run_options:
         is_async = request.backend == ASYNC_BACKEND
         raise ConfigError(
-            f"{f'--backend {ASYNC_BACKEND}' if is_async else '--update-on-servers'}: SageMaker's "
-            "servers cannot load gluonlab's optimizers: choose --backend dist_sync without "
-            "--update-on-servers, or --backend horovod"
+            f"{f'--backend {ASYNC_BACKEND}' if is_async else '--update-on-servers'} is not possible, because "
+            "SageMaker's servers cannot load gluonlab's optimizers: choose --backend dist_sync without "
+            "--update-on-servers, or choose --backend horovod"
         )
     template = TEMPLATE_FOLDER / f"{'horovod' if horovod else 'parameter-server'}.json"
     parameters: Dict[str, Any] = json.loads(template.read_text(encoding="utf-8"))
@@ -518,7 +518,7 @@ def set_volume_size(resources: Dict[str, Any], size_gb: Optional[int] = None) ->
         raise ConfigError(
             f"VolumeKmsKeyId is not possible for {instance}, whose local disk is always "
             "encrypted: remove the key and use OutputDataConfig.KmsKeyId for the results, or "
-            "choose another machine such as ml.p3.8xlarge"
+            "choose another instance type, such as ml.p3.8xlarge"
         )
 
 

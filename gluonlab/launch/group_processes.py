@@ -224,7 +224,7 @@ def check_variables_are_set(names: Sequence[str]) -> None:
     for name in names:
         if name not in os.environ:
             raise ConfigError(
-                f"--env {escape_unprintable(name)}: this variable is not set here: set it, and "
+                f"--env {escape_unprintable(name)}: this environment variable is not set: set it, and "
                 "pass only its name, as in --env MY_VARIABLE"
             )
 
@@ -250,7 +250,7 @@ def working_folder() -> str:
     try:
         return str(Path.cwd())
     except OSError:
-        raise ConfigError("the current directory no longer exists: change to another one") from None
+        raise ConfigError("the current directory no longer exists: change to another directory") from None
 
 
 # --- Checks of rank 0's requests, in a process that a scheduler has started
@@ -309,7 +309,7 @@ def allowed_variables(
     group = {name: value for name, value in environment.items() if name in VARIABLE_PATTERNS}
     for name, value in group.items():
         if not re.fullmatch(VARIABLE_PATTERNS[name], value):
-            raise ConfigError(f"{name}={one_line(value)} is not a valid value for a process of this job")
+            raise ConfigError(f"{name}={one_line(value)} is not a valid setting for a process of this job")
     return group
 
 
@@ -323,13 +323,13 @@ def _refuse_request(arguments: Sequence[str], expected: Sequence[str], is_worker
         if local_word != requested_word and (are_programs or list(arguments[:2]) == list(expected[:2])):
             here, there = _quote_position(expected, position), _quote_position(arguments, position)
             raise ConfigError(
-                f"the options of this process differ from rank 0's (here {here}, there {there}): "
+                f"the options of this process differ from those of rank 0 ({here} here, {there} on rank 0): "
                 "start all processes with the same options"
             )
-    raise ConfigError(f"{one_line(' '.join(arguments[:3]))} is not a process of this job")
+    raise ConfigError(f"the command {one_line(' '.join(arguments[:3]))} does not belong to this job")
 
 
 def _quote_position(words: Sequence[str], position: int) -> str:
     """Return the word at ``position``, preceded by its option if the word is an option's value."""
     start = position - (position > 4 and position < len(words) and not words[position].startswith("-"))
-    return " ".join(words[start : position + 1]) or "nothing more"
+    return " ".join(words[start : position + 1]) or "no more options"

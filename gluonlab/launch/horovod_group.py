@@ -93,7 +93,7 @@ def _check_hostname_address() -> None:
         candidates = [own for own, its_interface in ipv4_addresses().items() if its_interface == interface]
         target = "does not resolve to one of its addresses" if address is None else f"resolves to {address}"
         raise ConfigError(
-            f"the name of this host, {name}, {target}, so Horovod's other hosts cannot reach it: "
+            f"the name of this host, {name}, {target}, so Horovod on the other hosts cannot reach this host: "
             f"map the name to {candidates[0] if candidates else 'a reachable address'} in "
             "/etc/hosts"
         )

@@ -99,7 +99,7 @@ def horovod_variables(backend: str, values: Mapping[str, Any]) -> Dict[str, str]
         variables[CYCLE_TIME_VARIABLE] = f"{milliseconds:g}"
     if file is not None:
         if not file.strip():
-            raise ConfigError("--timeline-filename is empty: pass a file name, or omit it")
+            raise ConfigError("--timeline-filename is empty: pass a file name, or omit --timeline-filename")
         variables[TIMELINE_VARIABLE] = file
     if marks_cycles:
         if file is None and TIMELINE_VARIABLE not in os.environ:

@@ -55,8 +55,8 @@ def read_hostfile(path: str) -> List[Host]:
             location = f"--hostfile {path}, line {number}"
             if len(words) > 2 or (len(words) == 2 and not words[1].startswith("slots=")):
                 raise ConfigError(
-                    f"{location}: {' '.join(words)!r} is not a host with a number of processes: "
-                    f"write only {words[0]} slots=4"
+                    f"{location}: {' '.join(words)!r} is not a host name with a number of slots: "
+                    f"write {words[0]} slots=4"
                 )
             hosts.append(_parse_host(":".join(words).replace(":slots=", ":", 1), location))
     if not hosts:
@@ -71,7 +71,7 @@ def _parse_host(text: str, source: str) -> Host:
     if not name or name[0] == "-" or not name.isprintable() or set(name) & set(" /\\'\"$`;&|<>"):
         raise ConfigError(f"{source}: {text!r} is not a host: use NAME or NAME:PROCESSES, such as h1:4")
     if ":" in slots or name[0] == "[":
-        raise ConfigError(f"{source}: {text!r} is an IPv6 address, which cannot be parsed here: use a host name")
+        raise ConfigError(f"{source}: {text!r} is an IPv6 address, which is not supported: use a host name")
     if not colon:
         return Host(name)
     if not slots.isascii() or not slots.isdecimal() or not 0 <= int(slots[:9]) <= MAX_PROCESSES:
@@ -97,7 +97,7 @@ def _check_distinct(hosts: List[Host], source: str) -> List[Host]:
                 else f"{seen[name]} and {host.name}, which are {description}"
             )
             raise ConfigError(
-                f"{source} contains {names}: use the host only once, with all its processes, as in {host.name}:2"
+                f"{source} contains {names}: list the host only once, with all its processes, as in {host.name}:2"
             )
         seen[name] = host.name
     return hosts
@@ -120,12 +120,13 @@ def assign_ranks(processes: Optional[int], hosts: List[Host]) -> List[int]:
     assignment = [host_number for host_number, host in enumerate(hosts) for _ in range(_host_capacity(host))]
     if not assignment:
         raise ConfigError(
-            f"the hosts have no slots for processes ({format_hosts(hosts)}): set a number of at least 1 for one of them"
+            f"the hosts have no slots for processes ({format_hosts(hosts)}): set at least one slot, as in "
+            f"{hosts[0].name}:1"
         )
     if processes is not None and processes > len(assignment):
         raise ConfigError(
             f"-n {processes}: the hosts only have {len(assignment)} slots "
-            f"({format_hosts(hosts)}): add hosts or increase their numbers, as in "
+            f"({format_hosts(hosts)}): add hosts or increase the number of slots, as in "
             f"{hosts[0].name}:{processes}"
         )
     return assignment[:processes]

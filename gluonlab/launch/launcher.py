@@ -221,7 +221,7 @@ class _Launcher:
             if attempts_left:
                 self._listener.on_note(
                     f"warning: another process took port {port} of {root.host.name} before the "
-                    "scheduler: trying another port"
+                    "scheduler could use it: trying another port"
                 )
         raise RunError(
             _port_error(None, root, f"other processes took {PORT_ATTEMPTS} ports before the scheduler could use them")

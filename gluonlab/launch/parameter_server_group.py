@@ -67,8 +67,8 @@ class ParameterServer(SummingGroup):
         except mx.base.MXNetError:
             raise EngineError(
                 f"--backend {name}: the environment contains no scheduler address: start this "
-                "program with gluonlab launch -n 2 -- python YOUR_PROGRAM.py, or on SageMaker "
-                "with sagemaker_parameter_server_enabled"
+                "program with gluonlab launch -n 2 -- python YOUR_PROGRAM.py, or, on SageMaker, "
+                "set sagemaker_parameter_server_enabled"
             ) from None
         # MXNet's scheduler numbers the workers in order of arrival
         rank = int(os.environ.get(RANK_VARIABLE, self._store.rank))
@@ -106,7 +106,7 @@ class ParameterServer(SummingGroup):
             weights: the flat arrays of initial weights, one for each layout
         """
         if self._served is not None:
-            raise RunError("the servers already keep the weights of another trainer: create a new process group")
+            raise RunError("the servers already store the weights of another trainer: create a new process group")
         self._served = ServedWeights(
             self._store, not self.is_synchronous, optimizer, flats, weights, is_rank_0=self.rank == 0
         )

@@ -167,8 +167,8 @@ def read_job_allocation(environ: Environ) -> Optional[List[HostSlots]]:
             counts = [1] * len(hosts)
         if len(counts) != len(hosts):
             raise _contradiction_error(
-                f"SLURM_TASKS_PER_NODE={environ['SLURM_TASKS_PER_NODE']} counts {len(counts)} "
-                f"nodes, but {variable}={environ[variable]} contains {len(hosts)}"
+                f"SLURM_TASKS_PER_NODE={environ['SLURM_TASKS_PER_NODE']} describes {len(counts)} "
+                f"nodes, but {variable}={environ[variable]} contains {len(hosts)} nodes"
             )
         return merge_host_slots([HostSlots(*pair) for pair in zip(hosts, counts)])
     if environ.get("LSB_JOBID"):
@@ -202,7 +202,7 @@ def _membership_by_launcher(launcher: Launcher, environ: Environ) -> Membership:
     rank = _read_number(environ, launcher.rank, launcher.first) - launcher.first
     if rank >= size:
         raise _contradiction_error(
-            f"{launcher.rank}={environ[launcher.rank]}, but {size_source} is {size}, so it must "
+            f"{launcher.rank}={environ[launcher.rank]}, but {size_source} is {size}, so the rank must "
             f"be from {launcher.first} to {size - 1 + launcher.first}"
         )
     local_rank = _read_optional_number(environ, launcher.local_rank, 0)

@@ -331,5 +331,5 @@ def test_a_repeated_device_is_refused_with_an_example(split, take, places):
     ctxs = [contexts(2)[place] for place in places]
     with pytest.raises(DeviceError) as raised:
         take(split, ctxs)
-    assert f"contains {ctxs[0]} 2 times: list each device once, such as " in str(raised.value)
+    assert f"contains {ctxs[0]} 2 times: list each device only once, as in " in str(raised.value)
     assert f"[mx.{ctxs[0].device_type}(i) for i in range({len(ctxs)})]" in str(raised.value)

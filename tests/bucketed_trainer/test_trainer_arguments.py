@@ -114,7 +114,7 @@ REFUSED = [
     (
         KVStoreError,
         dict(kvstore="sharded-optimizer", optimizer="lamb"),
-        ("kvstore 'sharded-optimizer' shards parameters at any element, but LAMB needs whole parameters"),
+        ("kvstore 'sharded-optimizer' may split a parameter at any element, but LAMB needs whole parameters"),
     ),
     (KVStoreError, dict(kvstore="ring", **TWO_BITS), "'ring' cannot compress.*use kvstore 'device'"),
     (KVStoreError, dict(kvstore="local", **TWO_BITS), "'local' cannot compress.*use kvstore 'device'"),

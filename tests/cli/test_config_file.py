@@ -252,7 +252,7 @@ def test_the_launcher_reads_the_file(file):
     path = file("toml")
     words = ("--config", str(path))
     path.write_text("epochs = 3\n")
-    with pytest.raises(ConfigError, match="--max-restarts 1 resumes the run in --out"):
+    with pytest.raises(ConfigError, match="--max-restarts 1 needs a directory from which to resume"):
         validate_run_arguments("dist_sync", words, 1, launch, worker)
     path.write_text("out = 'r'\n")
     more = (*words, "--checkpoint-every", "1 epoch")

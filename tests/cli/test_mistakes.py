@@ -257,5 +257,7 @@ def test_an_option_before_the_command_is_refused(words, wrong):
 
 
 def test_an_empty_name_of_an_image_is_called_empty():
-    with pytest.raises(DataError, match="the name of an image is empty, perhaps because a variable is unset"):
+    with pytest.raises(
+        DataError, match="the path of an image is an empty string, perhaps because a shell variable is unset"
+    ):
         find_pictures(["", "a.png"])

@@ -110,7 +110,7 @@ def test_a_config_of_another_type_gets_one_line(call, config, message):
         (lambda: train(reporter=print), "is a builtin_function_or_method: pass a Reporter"),
         (lambda: train(group=2), "is a int: remove it; gluonlab launch sets the process group"),
         (lambda: train(resume=True), "is a bool: pass a run directory"),
-        (lambda: load_run(3), "the run directory is a int: pass its path"),
+        (lambda: load_run(3), "the run directory has type int: pass its path"),
         (lambda: frame(None), "the run is a NoneType: pass its directory"),
     ],
 )

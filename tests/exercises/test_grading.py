@@ -132,5 +132,5 @@ def test_results_go_into_one_file_or_into_a_folder_of_them(tmp_path):
         "3-ada-03.json",
     ]
     check_results_path(tmp_path / "all", [Path("a"), Path("b")])
-    with pytest.raises(ExerciseError, match="the results of one notebook only, but there are 2"):
+    with pytest.raises(ExerciseError, match="the results of only one notebook, but there are 2 notebooks"):
         check_results_path(tmp_path / "results.json", [Path("a"), Path("b")])

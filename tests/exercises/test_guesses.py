@@ -249,7 +249,7 @@ def test_an_author_s_mistake_is_one_line(ask):
             call("01-q", ...)
     with pytest.raises(ExerciseError, match=r"unknown guess 3: "):
         observe(3, 0.5)
-    with pytest.raises(ExerciseError, match=r"guess 01-z: 7 was measured, which is not a number"):
+    with pytest.raises(ExerciseError, match=r"guess 01-z: the measured value, 7, is not a number"):
         observe("01-z", 7)
     with pytest.raises(ExerciseError, match=r"'01-z' is not a valid id for a guess, or is already used"):
         ask(FRACTION)

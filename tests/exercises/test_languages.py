@@ -81,5 +81,5 @@ def test_setup_prints_devices_and_data_and_the_reason(name, heading, no_gpu, cap
 def test_setup_refuses_unknown_data_sets_and_no_devices():
     with pytest.raises(DataError, match="unknown data set 'mnits'"):
         setup(2, dataset="mnits")
-    with pytest.raises(DeviceError, match=r"^0 GPUs cannot be used: use a number of at least 1"):
+    with pytest.raises(DeviceError, match=r"^0 is not a valid number of GPUs: use a whole number of at least 1"):
         setup(0)

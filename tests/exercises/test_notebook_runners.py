@@ -97,7 +97,7 @@ def test_it_gets_a_copy_that_nobody_else_needs_the_right_to_read(engine):
             for status in (125, 126, 127)
         ),
         ("print('garbage' * 1000)", "no output"),
-        ("print('{\"begun\": \"0.0.1\"}')", "contains gluonlab 0.0.1, but this is .*: build the image again"),
+        ("print('{\"begun\": \"0.0.1\"}')", "contains gluonlab 0.0.1, but this machine has .*: build the"),
         (BEGIN.replace("'begun'", "'missing': 'no ipykernel', 'begun'"), "made-up: no ipykernel"),
     ],
 )  # fmt: skip
@@ -159,7 +159,7 @@ def test_one_that_does_not_end_is_removed(engine, monkeypatch, stops):
     monkeypatch.setattr(notebook_runners, "time", SimpleNamespace(monotonic=monotonic))
     monkeypatch.setattr(notebook_runners, "_GRACE_S", 0.01)  # it would sleep on
     made = outcome(engine, BEGIN + f"open({str(asleep)!r}, 'w')\ntime.sleep(3600)", stop)
-    assert "not finished in time" in made.note
+    assert "did not finish in time" in made.note
     [(run, *options), removed] = read_calls(engine)
     name = options[options.index("--name") + 1]
     assert run == "run" and removed == ["rm", "--force", name]
@@ -178,9 +178,9 @@ def test_a_file_that_is_no_notebook_starts_no_container(engine, tmp_path):
 
 def test_without_an_engine_one_line_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NotebookError, match="no docker or podman on PATH: install one and build"):
+    with pytest.raises(NotebookError, match="docker or podman was not found on PATH: install it and build"):
         find_engine("")
     install_fake_engine(tmp_path / "engine", monkeypatch, "podman")
     assert find_engine("") == shutil.which("podman") == find_engine("podman")
-    with pytest.raises(NotebookError, match="found no docker on PATH"):
+    with pytest.raises(NotebookError, match="docker was not found on PATH"):
         find_engine("docker")

@@ -44,7 +44,7 @@ def silent(end, alive=lambda: True):
 @pytest.mark.parametrize("seconds", [0.25, 1, 2.5, 60])
 def test_a_cell_that_does_not_end_is_waited_for_as_long_as_it_may_take(waits, seconds):
     of_cell = silent(1000 + seconds)
-    with pytest.raises(NotebookError, match=r"^cell 3 \(x = 1\): not finished in time$"):
+    with pytest.raises(NotebookError, match=r"^cell 3 \(x = 1\): the cell did not finish in time$"):
         of_cell.run(CELL, 2)
     assert sum(waits) == seconds
     assert max(waits) <= 1  # between two looks at whether the process lives
@@ -53,7 +53,7 @@ def test_a_cell_that_does_not_end_is_waited_for_as_long_as_it_may_take(waits, se
 
 def test_a_process_that_dies_is_noticed_at_the_next_look(waits):
     of_cell = silent(2000, alive=lambda: len(waits) < 3)
-    with pytest.raises(NotebookError, match=r"^cell 1 \(x = 1\): its process died$"):
+    with pytest.raises(NotebookError, match=r"^cell 1 \(x = 1\): the kernel died$"):
         of_cell.run(CELL, 0)
     assert len(waits) == 3
     assert not of_cell.is_alive

@@ -153,7 +153,7 @@ def test_without_its_packages_the_error_names_the_command_that_installs_them(run
     line = read_error_line(run(*QUICK_OPTIONS, "--export", "onnx"), empty_cwd)
     assert line == (
         f"error: --export onnx needs onnx and onnxruntime, but {name} is not installed: "
-        "pip install 'gluonlab[onnx]', or omit onnx"
+        "run pip install 'gluonlab[onnx]', or use --export mxnet"
     )
 
 

@@ -139,7 +139,7 @@ def test_unsupported_settings_of_recurrent_layers_are_named():
     graph = net(mx.sym.var("data"))
     shapes, _, _ = graph.infer_shape(data=(1, 2, 4, 3))
     arrays = {name: nd.zeros(shape) for name, shape in zip(graph.list_arguments(), shapes)}
-    with pytest.raises(ModelError, match=r"contains the operator RNN, .*\(lstm_state_clip_m") as caught:
+    with pytest.raises(ModelError, match=r"contains the operator RNN, .*lstm_state_clip_m") as caught:
         to_onnx(graph, arrays, (2, 4, 3), "net")
     assert "\n" not in str(caught.value)
 
@@ -272,7 +272,7 @@ def test_a_wrong_model_is_not_written_and_mxnets_files_stay(tmp_path, monkeypatc
     other = get_model("resnet8", len(CLASSES))(mx.sym.var("data"))
     wrong = to_onnx(other, random_parameters(other, SHAPE), SHAPE, "resnet8")
     monkeypatch.setattr(export_network, "to_onnx", lambda *_: wrong)
-    with pytest.raises(RunError, match=r"model.onnx is not written: .* differ .*MXNet's own files"):
+    with pytest.raises(RunError, match=r"model.onnx was not written: .* differ .*MXNet's own files"):
         write_export(make_initialized_net("resnet8", SHAPE), "resnet8", make_dataset(SHAPE), tmp_path, format=ONNX)
     assert {path.name for path in tmp_path.iterdir()} == {SYMBOL, WEIGHTS, DESCRIPTION}
     assert "onnx" not in json.loads((tmp_path / DESCRIPTION).read_text())

@@ -71,14 +71,16 @@ def test_nccl_needs_an_mxnet_with_nccl():
     if mx.runtime.Features().is_enabled("NCCL"):
         assert make_kvstore("nccl").type == "nccl"
     else:
-        with pytest.raises(KVStoreError, match="kvstore 'nccl': this MXNet was built without NCCL"):
+        with pytest.raises(
+            KVStoreError, match="kvstore 'nccl' is not available, because this MXNet was built without NCCL"
+        ):
             make_kvstore("nccl")
 
 
 @pytest.mark.cpu_only("which store GPUs alone have")
 def test_a_store_for_gpus_is_refused_for_cpu_devices():
     with pytest.raises(
-        KVStoreError, match="kvstore 'nccl' needs GPUs, but the devices are CPU devices: choose device or local"
+        KVStoreError, match="kvstore 'nccl' needs GPUs, but the devices are CPU devices: choose kvstore 'device'"
     ):
         make_kvstore("nccl", [mx.cpu(0), mx.cpu(1)])
 
@@ -134,7 +136,7 @@ class Ftrl(mx.optimizer.Ftrl):
         (mx.optimizer.Nadam, "mx.optimizer.Nadam needs whole parameters: use gluonlab.optimizers.Nadam,"),
         (Adam, f"{Adam.__module__}.Adam needs whole parameters: use gluonlab.optimizers.Adam,"),
         (Ftrl, f"{Ftrl.__module__}.Ftrl needs whole parameters: use mx.optimizer.Ftrl,"),
-        (mx.optimizer.LAMB, "LAMB needs whole parameters: choose one of AdaDelta, AdaGrad, Adam,"),
+        (mx.optimizer.LAMB, "LAMB needs whole parameters: choose one of the optimizers AdaDelta,"),
     ],
 )
 def test_optimizers_with_the_name_of_an_allowed_class_are_distinguished(kind, message):
@@ -148,7 +150,7 @@ def test_optimizers_with_the_name_of_an_allowed_class_are_distinguished(kind, me
 def test_missing_arguments_are_named(name):
     store = make_kvstore(name)
     store.init(1, mx.nd.ones((3,)))
-    with pytest.raises(KVStoreError, match="pull needs arrays for the values: pass out=arrays"):
+    with pytest.raises(KVStoreError, match="pull needs arrays to write to: pass out=arrays"):
         store.pull(1)
     with pytest.raises(KVStoreError, match=r"\{'type': '2bit'|cannot compress"):
         store.set_gradient_compression("2bit")

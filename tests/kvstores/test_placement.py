@@ -196,7 +196,13 @@ def test_a_run_prints_and_records_the_order_of_devices(tmp_path):
     ("kvstore", "topology", "count", "kind", "words"),
     [
         ("ring", "p3", 2, ScheduleError, "unknown topology 'p3': choose .*p3.16xlarge"),
-        ("device", "p3.16xlarge", 2, KVStoreError, "kvstore .device. is built into MXNet .*: choose one of star,"),
+        (
+            "device",
+            "p3.16xlarge",
+            2,
+            KVStoreError,
+            "kvstore .device. is built into MXNet .*: choose one of the kvstores star,",
+        ),
         (
             "ring",
             "p3.8xlarge",

@@ -221,14 +221,14 @@ def make_store(name="device", group=None, **options):
     [
         (
             lambda: make_store("sharded-optimizer"),
-            "kvstore 'sharded-optimizer' updates weights, which a group of processes does not support",
+            "kvstore 'sharded-optimizer' updates weights, but a group of processes needs a kvstore that only sums",
         ),
+        (lambda: GroupKVStore(make_store("ring"), make_group()), "choose a single-process kvstore, such as 'device'"),
+        (lambda: make_store(compress="fp16"), "compress=fp16 only works with Horovod, not with a group"),
         (
-            lambda: GroupKVStore(make_store("ring"), make_group()),
-            "choose a kvstore of a single process, such as 'device'",
+            lambda: make_store(compress="fp16", group=SINGLE_PROCESS),
+            "only works with Horovod, not with a single process",
         ),
-        (lambda: make_store(compress="fp16"), "compress=fp16 is not possible for a group"),
-        (lambda: make_store(compress="fp16", group=SINGLE_PROCESS), "only Horovod can send float16"),
         (lambda: make_store(compress="4bit"), "^compress 4bit: use 2bit:THRESHOLD, such as 2bit:0.5, or fp16$"),
         (
             lambda: make_store(compress="2bit:-1"),

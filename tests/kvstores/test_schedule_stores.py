@@ -79,7 +79,7 @@ def test_keys_of_one_call_may_be_on_other_devices_unless_they_are_updated_togeth
     weights = [[array.copy() for array in of_key] for of_key in arrays]
     with pytest.raises(
         KVStoreError,
-        match="kvstore 'sharded-optimizer', key 'a' is on 2 devices, but 'b' is on 3: use the same "
+        match="kvstore 'sharded-optimizer', key 'a' is on 2 devices, but key 'b' is on 3: use the same "
         "devices for all keys of a call",
     ):
         store.pushpull(["a", "b"], arrays, out=weights)

@@ -109,7 +109,9 @@ def test_a_key_must_always_be_updated_with_the_same_keys():
     store.set_optimizer(mx.optimizer.SGD(learning_rate=0.1, momentum=0.9))
     grads, weights = ([[nd.ones((5,), ctx=ctx) for ctx in ctxs] for _ in range(3)] for _ in range(2))
     store.pushpull(["a", "b"], grads[:2], out=weights[:2])
-    refused = "key 'b' cannot be updated after keys 'a', 'b': pass the same keys in every call"
+    refused = (
+        "key 'b' cannot be updated, because an earlier call updated keys 'a', 'b': pass the same keys in every call"
+    )
     with pytest.raises(KVStoreError, match=refused):
         store.pushpull("b", grads[1], out=weights[1])
     store.pushpull("c", grads[2], out=weights[2])

@@ -71,13 +71,13 @@ def test_a_notebook_without_end_is_stopped_and_what_it_had_reached_counts(tmp_pa
     path = hand_in(tmp_path / "eve.ipynb", BEGINNING, f"{NAME} = ...", CHECK, endless, SOLUTION, CHECK)
     result = grade_one(path)
     assert result.statuses["01-1"] == UNWRITTEN
-    assert result.note == "cell 4 (import os): not finished in time"
+    assert result.note == "cell 4 (import os): the cell did not finish in time"
 
 
 def test_a_process_that_dies_is_a_row_like_any_other(tmp_path):
     result = grade_one(hand_in(tmp_path / "mallory.ipynb", BEGINNING, "import os; os._exit(3)", CHECK))
     assert result.statuses["01-1"] == UNCHECKED
-    assert "its process died" in result.note
+    assert "the kernel died" in result.note
 
 
 def test_what_is_no_notebook_of_a_lab_is_a_row_that_says_so(tmp_path):
@@ -121,7 +121,7 @@ def test_mistakes_of_the_command_line_are_one_line(tmp_path, ended, monkeypatch)
     (tmp_path / "empty").mkdir()
     (tmp_path / "old.csv").write_text("mine")
     path = hand_in(tmp_path / "a.ipynb", "1")
-    assert "no notebook was given" in ended(main, "grade")[2]
+    assert "no notebooks were passed" in ended(main, "grade")[2]
     assert "cannot find nowhere" in ended(main, "grade", "nowhere")[2]
     assert "no notebook was found in empty" in ended(main, "grade", "empty")[2]
     assert "--out-file old.csv exists" in ended(main, "grade", str(path), "--out-file", "old.csv")[2]

@@ -88,16 +88,16 @@ def test_mistakes_of_the_command_line_are_one_line(folder, ended, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PATH", "")
     for words, line in {
-        "--container": "found no docker or podman on PATH",
+        "--container": "docker or podman was not found on PATH",
         "--container --engine lxc": "unknown engine 'lxc': choose docker or podman",
-        "--engine docker": "--engine works only with containers: add --container",
-        "--image x": "--image works only with containers",
+        "--engine docker": "--engine only applies to containers: add --container",
+        "--image x": "--image only applies to containers",
         "--show-hidden-cases": "add --seed N",
         "--seed -1": "--seed",
         "--jobs 0": "--jobs",
-        "--assignment 2=x": "--assignment '2=x': pass a lab and the name of its assignment",
+        "--assignment 2=x": "--assignment '2=x': pass the number of a lab and the name of its Canvas assignment",
         "--assignment 02=x": "needs a Canvas file: add --canvas FILE",
-        "--gradescope r.json": "the results of one notebook only, but there are 3",
+        "--gradescope r.json": "the results of only one notebook, but there are 3",
         "--canvas in": "--canvas in exists",
         "--canvas no/c.csv": "the folder no does not exist",
     }.items():

@@ -357,12 +357,14 @@ def test_the_gpus_of_the_job_win_unless_they_are_too_few(gpus_of):
     assert gpus_of("--gpus 2", job=4) == 4
     assert gpus_of("--devices cpu*2", job=1) == 1
     assert gpus_of("--gpus 2", job=0) == 0  # the run then uses CPU devices
-    message = "--job gpus=1: --gpus 2 needs 2 GPUs per process: set --job gpus=2, or remove --job gpus"
+    message = (
+        "--gpus 2 needs 2 GPUs per process, which --job gpus=1 does not provide: set --job gpus=2, or remove --job gpus"
+    )
     assert gpus_of("--gpus 2", job=1) == f"error: {message}\n"
     assert "--gpus 3 needs 3 GPUs" in gpus_of("--config three.toml", job=2)
     for options in ("--devices gpu:0,1", "--gpus 2 --require-gpu", "--require-gpu"):
         error = gpus_of(options, job=0)
-        assert error.startswith("error: --job gpus=0: ") and error.count("\n") == 1
+        assert "which --job gpus=0 does not provide" in error and error.count("\n") == 1
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "launch.md"

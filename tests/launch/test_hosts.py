@@ -59,9 +59,12 @@ def test_processes_fill_the_hosts_in_their_order(hosts, count):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("h1,h1:2", "contains h1 twice: use the host only once, with all its processes, as in h1:2"),
-        ("h1,H1", "contains h1 and H1, which are the same host: use the host only once, with all its processes, as in"),
-        ("ann@h1:2,h1", "contains ann@h1 and h1, which are the same host: use the host only once"),
+        ("h1,h1:2", "contains h1 twice: list the host only once, with all its processes, as in h1:2"),
+        (
+            "h1,H1",
+            "contains h1 and H1, which are the same host: list the host only once, with all its processes, as in",
+        ),
+        ("ann@h1:2,h1", "contains ann@h1 and h1, which are the same host: list the host only once"),
         ("h1,,h2", "'' is not a host: use NAME or NAME:PROCESSES"),
         ("h1:two", "the number of processes must be from 0 to 4096, as in h1:4"),
         ("h1:-1", "the number of processes must be from 0 to 4096"),
@@ -80,10 +83,10 @@ def test_an_invalid_host_is_named(text, message):
     [
         *((content, r"--hostfile .*hosts") for content in (b"", b"# h1\n", b"\xff\xfe", b"h1 slots=x")),
         *(
-            (line.encode(), f"line 1: '{line}' is not a host with .*: write only h1 slots")
+            (line.encode(), f"line 1: '{line}' is not a host name with .*: write h1 slots")
             for line in ("h1 slots=2 max_slots=4", "h1 slots = 2", "h1 2")
         ),
-        (b"h1 slots=2\nh2\nh1\n", r"^--hostfile .*hosts contains h1 twice: use the host only once"),
+        (b"h1 slots=2\nh2\nh1\n", r"^--hostfile .*hosts contains h1 twice: list the host only once"),
         (None, "cannot be read"),
     ],
 )

@@ -21,8 +21,8 @@ MISTAKES = {
     "-n 0 --backend dist_sync": "-n 0: must be a whole number from 1 to 4096",
     "-n two --backend dist_sync": "-n two: must be a whole number from 1 to 4096",
     "-n 2 --backend dist_synk": "unknown --backend 'dist_synk': choose",
-    "--backend dist_sync": "the number of processes is missing: pass it with -n 2, or pass hosts",
-    "-- python train.py": "the number of processes is missing: pass it with -n 2, or pass hosts",
+    "--backend dist_sync": "the number of processes is missing: add an option such as -n 2 or --hosts",
+    "-- python train.py": "the number of processes is missing: add an option such as -n 2 or --hosts",
     f"{TWO} -- --epochs 0": "--epochs 0: ",
     f"{TWO} --timeout soon": "--timeout soon: must be a number of seconds from",
     f"{TWO} --timeout 1": "--timeout 1: must be a number of seconds from 5 to 1000000",
@@ -36,7 +36,7 @@ MISTAKES = {
     "-n 2 --hostfil=x -- python train.py": "unknown option '--hostfil': did you mean '--hostfile'?",
     "--nproc-per-node=2 -- python train.py": "unknown option '--nproc-per-node': did you mean '-n'",
     f"{TWO} -- --servers=2": "--servers is an option of gluonlab launch: move it before --",
-    f"{TWO} -- --backend horovod": "--backend must come before --, where it is dist_sync: remove",
+    f"{TWO} -- --backend horovod": "--backend is an option of gluonlab launch (now dist_sync): move",
     # hosts
     "--hosts h1,h1 --backend dist_sync": "--hosts contains h1 twice",
     "-n 5 --hosts h1,h2:3 --backend dist_sync": "-n 5: the hosts only have 4 slots (h1:1, h2:3)",
@@ -45,8 +45,8 @@ MISTAKES = {
     "pass a file with one host per line",
     "--hosts [::1]:2 --backend dist_sync": "--hosts [::1]:2: '[::1]:2' is an IPv6 address",
     "--hosts localhost,127.0.0.1 --backend dist_sync": "--hosts contains localhost and 127.0.0.1, which are this host: "
-    "use the host only once",
-    f"{TWO} --env A=1": "--env A=1: this variable is not set here: set",
+    "list the host only once",
+    f"{TWO} --env A=1": "--env A=1: this environment variable is not set: set",
     "-n 2 --ssh ssh -- ls": "--ssh only applies to other hosts, but all processes run on this host: omit --ssh",
     "-n 2 --hosts localhost:2 --env HOME -- ls": "--env only applies to other hosts, but all processes run",
     "-n 2 --python python3 --backend dist_sync -- --epochs 1": "--python only applies to other hosts, but",
@@ -54,7 +54,7 @@ MISTAKES = {
     f"{TWO} --max-restarts x": "--max-restarts x: must be a whole number from 0 to 4096",
     f"{TWO} --min-np 1": "--min-np only applies to restarts: add --max-restarts N",
     f"{TWO} --max-restarts 1 --min-np 3 --out r": "--min-np 3 is more than the number of processes, 2: pass 2 or fewer",
-    f"{TWO} --max-restarts 1": "--max-restarts 1 resumes the run in --out, which is missing: ",
+    f"{TWO} --max-restarts 1": "--max-restarts 1 needs a directory from which to resume the run: ",
     "-n 2 --backend dist_async --max-restarts 1 -- --out r": "--max-restarts 1 requires checkpoints, which --backend "
     "dist_async does not support",
     f"{TWO} --max-restarts 1 -- --out r --compress 2bit": "--max-restarts 1 requires checkpoints, which --compress "
@@ -70,7 +70,7 @@ MISTAKES = {
     f"{HOROVOD} --fusion-threshold-mb 1.5": "--fusion-threshold-mb 1.5: must be a whole number from 0 to 65536",
     f"{HOROVOD} --fusion-threshold-mb -1": "--fusion-threshold-mb -1: must be a whole number from 0 to",
     f"{HOROVOD} --timeline-mark-cycles": "--timeline-mark-cycles requires a timeline: add --timeline-f",
-    f"{HOROVOD} --timeline-filename ''": "--timeline-filename is empty: pass a file name, or omit it",
+    f"{HOROVOD} --timeline-filename ''": "--timeline-filename is empty: pass a file name, or omit --timeline",
     f"{HOROVOD} --timeline-filename none/t.json": "the timeline none/t.json cannot be written (No such file or "
     "directory): pass another",
     f"{HOROVOD} --timeline-filename": "--timeline-filename needs a value: write --timeline-f",
@@ -100,16 +100,16 @@ MISTAKES = {
     "-n 2 --print sagemaker -- python train.py": "--print sagemaker does not support the program python, ",
     f"{JOB_FILE} slurm -n 2 --port 70000": "--port 70000: must be a whole number from 1 to 65535",
     f"{JOB_FILE} k8s -n 2 --servers none": "--servers none: must be a whole number from 1 to 4096",
-    f"{JOB_FILE} slurm --hosts h1": "--print slurm with --hosts: the scheduler chooses the hosts: set ",
-    f"{JOB_FILE} lsf --ssh ssh": "--print lsf with --ssh: the scheduler starts the processes: omit this",
-    f"{JOB_FILE} k8s --env HOME": "--print k8s with --env: the scheduler passes all variables to ",
-    f"{JOB_FILE} k8s --python x": "--print k8s with --python: the job file starts Python itself: use --job python=PATH",
-    f"{JOB_FILE} k8s -n 2 --max-restarts 1 --min-np 1": "--print k8s with --min-np: Kubernetes stops",
-    f"{JOB_FILE} sagemaker --max-restarts 1": "--print sagemaker with --max-restarts: SageMaker's image starts",
-    f"{JOB_FILE} sagemaker --timeout 60": "--print sagemaker with --timeout: SageMaker's image start",
+    f"{JOB_FILE} slurm --hosts h1": "--print slurm cannot be combined with --hosts, because the scheduler",
+    f"{JOB_FILE} lsf --ssh ssh": "--print lsf cannot be combined with --ssh, because the scheduler",
+    f"{JOB_FILE} k8s --env HOME": "--print k8s cannot be combined with --env, because the scheduler passes",
+    f"{JOB_FILE} k8s --python x": "--print k8s cannot be combined with --python, because the job file starts Python",
+    f"{JOB_FILE} k8s -n 2 --max-restarts 1 --min-np 1": "--print k8s does not support --min-np",
+    f"{JOB_FILE} sagemaker --max-restarts 1": "--print sagemaker does not support --max-restarts",
+    f"{JOB_FILE} sagemaker --timeout 60": "--print sagemaker does not support --timeout",
     f"{JOB_FILE} slurm --max-restarts 1 -n 2 --min-np 3 -- --out run": "--min-np 3 is more than the number of",
     f"{JOB_FILE} slurm --min-np 1": "--min-np only applies to restarts: add --max-restarts N",
-    f"{JOB_FILE} slurm --max-restarts 1": "--max-restarts 1 resumes the run in --out, which is missing: ",
+    f"{JOB_FILE} slurm --max-restarts 1": "--max-restarts 1 needs a directory from which to resume the run: ",
 }
 
 
@@ -143,7 +143,7 @@ def test_a_port_in_use_is_named_before_anything_starts(check_mistake):
 def test_a_member_of_a_job_may_not_start_a_group(check_mistake, monkeypatch):
     for name, value in list(srun_environments((2,)))[1].items():
         monkeypatch.setenv(name, value)
-    message = "-n starts a new job, but srun has already started this process as one of 2: "
+    message = "-n starts a new job, but srun has already started this process in a job of 2 processes: "
     check_mistake(message, *TWO.split(), "--", *QUICK_LAUNCH_OPTIONS)
 
 
@@ -173,7 +173,7 @@ def test_only_a_process_that_is_alone_may_start_a_group(layout):
         if sum(layout) == 1:
             check_not_in_group(context, membership(environ))
         else:
-            with pytest.raises(ConfigError, match=f"as one of {sum(layout)}: "):
+            with pytest.raises(ConfigError, match=f"in a job of {sum(layout)} processes: "):
                 check_not_in_group(context, membership(environ))
 
 
@@ -184,5 +184,5 @@ def test_options_for_a_single_process_are_refused():
     options = {*option_names(run), *run.moved}
     assert options - option_names(worker) - option_names(main) == set(SINGLE_PROCESS_OPTIONS)
     for option in SINGLE_PROCESS_OPTIONS:
-        with pytest.raises(ConfigError, match=f"^{option} runs in a single process: omit it, or use"):
+        with pytest.raises(ConfigError, match=f"^{option} only works in a single process: omit it, or use"):
             validate_run_arguments("dist_sync", (option, "2"), 0, main, worker)

@@ -85,7 +85,8 @@ def launch_with_taken_ports(folder, backend, *options, count=1, run=(), **how):
 def test_a_port_that_is_taken_before_the_scheduler_has_it_costs_one_line_and_no_restart(backend, tmp_path):
     status, [warning, *lines], taken = launch_with_taken_ports(tmp_path, backend, times=1)
     assert warning == (
-        f"warning: another process took port {taken[0]} of localhost before the scheduler: trying another port"
+        f"warning: another process took port {taken[0]} of localhost before the scheduler could use it: "
+        "trying another port"
     )
     assert status == 0 and all(line.startswith("[0] ") for line in lines), lines
 

@@ -222,7 +222,7 @@ def test_other_options_than_those_of_rank_0_are_named(tmp_path):
     (status, output), (other_status, _) = run_job(tmp_path, "srun", run, of_rank=other)
     assert status == other_status == 2
     assert output.splitlines()[-1].endswith(
-        "the options of this process differ from rank 0's (here --lr, there nothing more): "
+        "the options of this process differ from those of rank 0 (--lr here, no more options on rank 0): "
         "start all processes with the same options"
     )
 

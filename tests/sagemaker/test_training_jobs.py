@@ -225,7 +225,7 @@ def test_the_spot_job_trains_and_started_again_says_that_it_has_ended(tmp_path):
 
 
 GONE = "ml.g5.12xlarge has GPUs, but MXNet finds none: "
-CURE = "(--no-require-gpu; in a job the hyperparameter require-gpu: false)"
+CURE = "(with --no-require-gpu, or in a job with the hyperparameter require-gpu: false)"
 
 
 @pytest.mark.parametrize("more", [{}, {"gpus": None}, {"gpus": None, "devices": 2}], ids=str)

@@ -57,7 +57,10 @@ WRONG = {
     (CONFIG, "tensorboard"): ({"tensorboard": True}, "--tensorboard needs tensorboardX, which is not installed"),
     (DEVICES, "devices"): ({"devices": "gpu:77"}, "there is no gpu:77"),
     (DEVICES, "dtype"): ({"dtype": "float16"}, "--dtype float16 needs GPUs"),
-    (DEVICES, "arithmetic"): ({"tf32": True}, "--tf32: this process has already used GPUs without"),
+    (DEVICES, "arithmetic"): (
+        {"tf32": True},
+        "--tf32 cannot be set, because this process has already used GPUs without",
+    ),
     (DEVICES, "strategy"): ({"strategy": "layers", "pipeline_parallel": 4}, "devices cannot be divided"),
     (DEVICES, "weights"): ({"device_weights": "1"}, "--device-weights 1 has 1 number, "),
     (DEVICES, "sharding"): (
@@ -193,8 +196,8 @@ def test_single_process_options_are_refused_with_several_processes(setting, opti
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("", "--compress fp16: a single process cannot use it"),
-        ("dist_sync", "--compress fp16: dist_sync cannot sum float16: choose --backend horovod"),
+        ("", "--compress fp16: a single process does not send gradients"),
+        ("dist_sync", "--compress fp16: dist_sync cannot sum float16 gradients: choose --backend horovod"),
         ("horovod", None),
     ],
 )

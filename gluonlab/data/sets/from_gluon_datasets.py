@@ -57,7 +57,7 @@ FIXED_TRANSFORMS = (
     transforms.ToTensor,
 )  # fmt: skip
 DEFAULT_BATCHIFY = (dataloader.default_batchify_fn, dataloader.default_mp_batchify_fn)
-PAIR_HINT = "pass dataset=(train, test), two data sets of (image, label) samples"
+PAIR_HINT = "pass two data sets of (image, label) samples, as in dataset=(train, test)"
 
 
 def from_datasets(
@@ -262,7 +262,9 @@ class GluonSplit(LabeledSplit):
         else:
             image = image.astype(np.float32) * np.float32(WHITE)
             if not np.isfinite(image).all():
-                raise DataError(f"image {index} of {self.part} contains a value that is not finite: remove this image")
+                raise DataError(
+                    f"image {index} of {self.part} contains NaN or infinite values: replace them, or remove the image"
+                )
         description = f"the label of image {index} of {self.part}"
         return image, int(convert_labels(np.reshape(label, (1, -1)), description, 1)[0])
 
@@ -292,9 +294,9 @@ class GluonSplit(LabeledSplit):
             description = f"image {index} of {self.part} cannot be read"
             raise DataError(f"{description}: {error_type_and_text(error)}") from error
         if not isinstance(sample, (tuple, list)) or len(sample) != 2:
-            parts = f" with {len(sample)} parts" if isinstance(sample, (tuple, list)) else ""
+            parts = f" of {len(sample)} elements" if isinstance(sample, (tuple, list)) else ""
             raise DataError(
-                f"sample {index} of {self.part} has type {type(sample).__name__}{parts}: use (image, label) "
+                f"sample {index} of {self.part} is a {type(sample).__name__}{parts}: use (image, label) "
                 "pairs; for a model with several inputs, write a custom training loop "
                 "(docs/own-training.md)"
             )
@@ -320,12 +322,12 @@ def _make_split(data: Any, part: str, layout: Optional[str]) -> "ArraySplit | Gl
     """Make a split from a data set of samples. Raise DataError for other objects."""
     if isinstance(data, gluon.data.DataLoader):
         raise DataError(
-            f"{part} is a DataLoader, but a run or a Loader creates the batches: use the DataLoader's data set"
+            f"{part} is a DataLoader, but gluonlab forms the batches itself: pass the DataLoader's data set instead"
         )
     if not has_samples(data):
         raise DataError(f"{part} is {_describe_value(data)}: {PAIR_HINT}")
     if not len(data):
-        raise DataError(f"{part} contains no samples: add samples")
+        raise DataError(f"{part} is an empty data set: pass a data set with at least one sample")
     columns = _array_columns(data)
     if columns is not None:
         images, labels = to_numpy(columns[0], f"x_{part}"), columns[1]

@@ -143,7 +143,7 @@ def _make_split(
     lost_classes = np.setdiff1d(labels, labels[readable])
     if len(lost_classes):
         raise DataError(
-            f"no {kind} image of the class {classes[lost_classes[0]]} can be decoded: add valid images to each class"
+            f"no {kind} image of the class {classes[lost_classes[0]]} can be decoded: add valid images to this class"
         )
     if fits_in_memory:
         return ArraySplit(np.concatenate(chunks), labels[readable])

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Labels
 
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
-LAYOUT = "folders train and val, each with a folder of images for every class"
+LAYOUT = "train and val folders, each with one folder of images per class"
 # folders that file managers, archives and disks create
 SYSTEM_FOLDERS = ("__macosx", "@eadir", "$recycle.bin", "system volume information", "lost+found")
 # suffixes of images in unsupported formats, for a warning
@@ -74,14 +74,16 @@ def _load_packed(
 ) -> Dataset:
     """Load a packed folder. Raise DataError for options that need image files."""
     if random_resized_crop:
-        raise DataError(f"--random-resized-crop needs image files, but {path} is packed: use the original folder")
+        raise DataError(
+            f"--random-resized-crop needs image files, but {path} is packed: use the original folder instead"
+        )
     if decoders or skip_bad or resizer:
         option = "--workers" if decoders else "--skip-corrupt" if skip_bad else "--resizer"
         raise DataError(f"the images in {path} are already decoded: omit {option}")
     if val_share is not None:
         raise DataError(
-            f"--val-split {val_share:g} is for folders without val, but {path} is packed with its "
-            "validation images: omit --val-split"
+            f"--val-split {val_share:g} cannot be used with {path}, because the packed folder already "
+            "contains validation images: omit --val-split"
         )
     packed_name, train, test, classes = read_packed(Path(path), image_size, memory)
     return Dataset(name or packed_name, train, test, classes, DEFAULTS, PHOTO_NORMALIZATION)
@@ -170,8 +172,8 @@ class ImageFolder:
                 self.untested_classes.append(name)
         if len(self.untested_classes) == len(classes):
             raise DataError(
-                f"every class of {self.root} has a single image: --val-split {share:g} needs at least two "
-                "images of a class"
+                f"every class of {self.root} has only one image, but --val-split {share:g} needs a class with "
+                "at least two: add images"
             )
         return _label_paths(train), _label_paths(val)
 
@@ -199,13 +201,13 @@ def _class_folders(part: Path) -> Dict[str, Path]:
             entry.name.encode()
         except UnicodeEncodeError:
             raise DataError(
-                f"{part} has a folder whose name is not UTF-8, {os.fsencode(entry.name)!r}: rename it"
+                f"{part} contains a folder whose name is not UTF-8, {os.fsencode(entry.name)!r}: rename this folder"
             ) from None
         name = unicodedata.normalize("NFC", entry.name)
         if name in class_folders:
             raise DataError(
-                f"{part} has two folders named {name}, whose letters are encoded differently (Unicode's "
-                "NFC and NFD): move the images of both into one"
+                f"{part} contains two folders named {name}, which differ only in their Unicode normalization "
+                "(NFC and NFD): move all images into one of the folders"
             )
         class_folders[name] = Path(entry.path)
     return dict(sorted(class_folders.items()))
@@ -267,13 +269,13 @@ def find_train_and_val(root: Path, val_share: Optional[float]) -> SplitFolders:
     assert train is not None
     if val_share is None and val is None:
         raise DataError(
-            f"{parent} has no folder val: hold images out of train with {HOLD_OUT_OPTION}, or use a "
+            f"{parent} has no val folder: add {HOLD_OUT_OPTION} to hold out training images, or use a "
             f"folder with {LAYOUT}"
         )
     if val_share is not None and val is not None:
         raise DataError(
-            f"--val-split {val_share:g} would hold images out of train, but {val} exists: omit "
-            "--val-split, or remove that folder"
+            f"--val-split {val_share:g} is only for data without a val folder, but {val} exists: omit "
+            "--val-split, or remove this folder"
         )
     return parent, train, val
 
@@ -287,8 +289,8 @@ def _find_folder_with_train(root: Path) -> Optional[Path]:
     if len(parents) > 1:
         names = ", ".join(folder.name for folder in parents[:3])
         raise DataError(
-            f"{root} has no folder train, but {len(parents)} of its folders do ({names}): use one of "
-            f"them, such as folder:{parents[0]}"
+            f"{root} has no train folder, but {len(parents)} of its subfolders have one ({names}): use one "
+            f"of these subfolders, such as folder:{parents[0]}"
         )
     return parents[0] if parents else None
 
@@ -324,28 +326,28 @@ def _explain_missing_train(root: Path, class_parent: Optional[Path]) -> str:
     """Return the error message for a folder without a train folder, including how to fix it."""
     for part in (root, root.parent):
         if part.name.lower() in (*TRAIN, *VAL):
-            return f"has no folder train, and is part of a data set: use folder:{part.parent}"
+            return f"has no train folder, and is part of a data set: use folder:{part.parent}"
     val = _find_subfolder(root, VAL)
     if val is not None:
-        return f"has {val.name}, but no folder train: use a folder with {LAYOUT}"
+        return f"has a {val.name} folder, but no train folder: use a folder with {LAYOUT}"
     if class_parent is not None:
         names = ", ".join(_class_folder_names(class_parent)[:3])
         return (
-            f"has no folder train, but folders of images ({names}): add {HOLD_OUT_OPTION} to use "
+            f"has no train folder, but folders of images ({names}): add {HOLD_OUT_OPTION} to use "
             "these folders as classes, and hold images out for validation"
         )
     images = list_loose_images(root)
     if images:
         return (
-            f"has no folder train, but {format_count(images, 'image')} without a class: move the "
+            f"has no train folder, but {format_count(images, 'image')} without a class: move the "
             f"images of each class into a separate folder, {root}/CLASS, and train with "
             f"{HOLD_OUT_OPTION}"
         )
     for entry in list_folders(root):
         for subfolder in (Path(subentry.path) for subentry in list_folders(entry.path)):
             if _find_subfolder(subfolder, TRAIN) or len(_class_folder_names(subfolder)) > 1:
-                return f"has no folder train, but images in deeper folders: use folder:{subfolder}"
-    return f"has no folder train: use a folder with {LAYOUT}, or folders of classes and {HOLD_OUT_OPTION}"
+                return f"has no train folder, but images in deeper folders: use folder:{subfolder}"
+    return f"has no train folder: use a folder with {LAYOUT}, or one folder of images per class and {HOLD_OUT_OPTION}"
 
 
 def _explain_no_folder(root: Path) -> str:
@@ -353,7 +355,7 @@ def _explain_no_folder(root: Path) -> str:
     if not root.exists():
         return f"does not exist: use a folder with {LAYOUT}"
     if root.name.lower().endswith(ARCHIVES):
-        return f"is a file: unpack it, and use the folder; it needs {LAYOUT}"
+        return f"is a file: unpack it, and use a folder with {LAYOUT}"
     return f"is a file: use a folder with {LAYOUT}"
 
 
@@ -407,8 +409,8 @@ def list_class_files(folder: Path) -> Tuple[List[str], List[str]]:
         if is_folder(entry):
             if _holds_images(entry.path):
                 raise DataError(
-                    f"{entry.path} is a folder with images inside a class folder: move them directly into the "
-                    "class folder"
+                    f"the images in {entry.path} are in a subfolder of a class folder: move them into the class "
+                    "folder itself"
                 )
             other_files.append(entry.path + os.sep)
         elif is_image_name(entry.name):
@@ -418,9 +420,7 @@ def list_class_files(folder: Path) -> Tuple[List[str], List[str]]:
             other_files.append(entry.path)
     if not images:
         note = f", only {count_file_endings(other_files)}" if other_files else ""
-        raise DataError(
-            f"{folder} contains no images{note}: add images to each class ({ENDINGS}), or remove its folder"
-        )
+        raise DataError(f"{folder} contains no images{note}: add images ({ENDINGS}) to this class folder, or remove it")
     return images, other_files
 
 
@@ -460,7 +460,7 @@ def _check_regular_file(entry: "os.DirEntry[str]") -> None:
     except OSError:
         regular = False
     if not regular:  # reading a pipe would wait
-        raise DataError(f"{entry.path} is not a regular file, or is a broken link: replace or remove it")
+        raise DataError(f"{entry.path} is a broken link, or is not a regular file: replace or remove it")
 
 
 def _holds_images(folder: str) -> bool:
@@ -510,7 +510,7 @@ def load_imagenette(
         return dataset
     if dataset.classes != tuple(IMAGENETTE_CLASSES):
         classes, expected = ", ".join(dataset.classes), ", ".join(IMAGENETTE_CLASSES)
-        raise DataError(f"{dataset.name} has the classes {classes}, expected {expected}: download it again")
+        raise DataError(f"{dataset.name} has the classes {classes} instead of {expected}: download it again")
     return dataclasses.replace(dataset, classes=tuple(IMAGENETTE_CLASSES.values()))
 
 
@@ -522,11 +522,14 @@ def find_imagenette(name: str, root: Optional[str]) -> Path:
     folder is missing.
     """
     if root is not None and not os.path.isdir(root):
-        raise DataError(f"--data-dir {root} is not a folder: use the folder with {name}/train and {name}/val")
+        raise DataError(f"--data-dir {root} is not a folder: use the folder that contains {name}/train and {name}/val")
     parent = data_root(root)
     folders = [parent / name, parent / name / name, parent]
     dataset_folder = next((folder for folder in folders if os.path.isdir(folder / "train") or is_packed(folder)), None)
     if dataset_folder is None:
-        advice = download_command(name, root) if name in SOURCES else f"unpack {name}.tgz there"
-        raise DataError(f"{name} has no folder train in {folders[0]} and {parent}: {advice}, or use another --data-dir")
+        advice = f"run {download_command(name, root)}" if name in SOURCES else f"unpack {name}.tgz in {parent}"
+        raise DataError(
+            f"{name} was not found, because neither {folders[0]} nor {parent} contains a train folder: {advice}, or "
+            "use another --data-dir"
+        )
     return dataset_folder

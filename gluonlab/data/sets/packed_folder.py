@@ -92,7 +92,7 @@ def _write_split(folder: Path, kind: str, split: Split) -> None:
             indices = np.arange(begin, min(begin + CHUNK_IMAGES, len(split)))
             images, labels[indices] = split.batch(indices)
             if images.dtype != np.uint8:
-                raise DataError(f"images of type {images.dtype} cannot be packed: use bytes (uint8)")
+                raise DataError(f"images of type {images.dtype} cannot be packed: convert the images to uint8")
             file.write(images.tobytes())
             bar.update(len(images))
     np.save(folder / f"{kind}-labels.npy", labels, allow_pickle=False)

@@ -93,7 +93,7 @@ def read_digits() -> "Tuple[np.ndarray[tuple[int, int, int], np.dtype[np.float64
         with gzip.open(Path(folders[0], "datasets", "data", "digits.csv.gz"), "rt") as file:
             rows = np.array([line.split(",") for line in file], dtype=np.float64)
     except OSError as error:
-        raise DataError(f"scikit-learn's digits cannot be read: {error}; pip install scikit-learn") from error
+        raise DataError(f"the digits of scikit-learn cannot be read ({error}): run pip install scikit-learn") from error
     pixels, labels = rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.int32)
     for array in (pixels, labels):
         array.flags.writeable = False  # every caller gets the same arrays

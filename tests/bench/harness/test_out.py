@@ -5,9 +5,9 @@ import pytest
 from gluonlab.bench.__main__ import main
 
 PLACES = {
-    "folder": "--out-file folder is a folder: use the name of a file",
+    "folder": "--out-file folder is a folder: use the path of a file",
     "nowhere/r.json": "--out-file nowhere/r.json: the folder nowhere does not exist: create it",
-    "": "is a folder: use the name of a file",
+    "": "is a folder: use the path of a file",
     "a\0b": "it is not a valid file name",
 }
 

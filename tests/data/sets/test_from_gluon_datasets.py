@@ -193,7 +193,7 @@ def test_a_thread_that_reads_ahead_gives_transformations_the_users_arrays():
         assert ys[0].asnumpy().tolist() == LABELS.tolist()
 
 
-PAIR = r"pass dataset=\(train, test\), two data sets of \(image, label\) samples"
+PAIR = r"pass two data sets of \(image, label\) samples, as in dataset=\(train, test\)"
 SETS = ArrayDataset(LAST, LABELS)
 
 
@@ -211,17 +211,17 @@ SETS = ArrayDataset(LAST, LABELS)
         (iter(DataLoader(SETS, 5)), "dataset is a generator"),
         (mx.io.NDArrayIter(PIXELS, LABELS, 5), "dataset is a NDArrayIter"),
         (ArraySplit(PIXELS, LABELS), "dataset is a split, an ArraySplit"),
-        ((ArrayDataset(LAST), SETS), "sample 0 of train has type ndarray"),
-        ((ArrayDataset(LAST, LABELS, LABELS), SETS), "sample 0 of train has type tuple with 3 parts"),
-        ((SETS, ArrayDataset(LAST[:, :5], LABELS)), "train has images of shape .3, 6, 8., but test has images of"),
-        ((Lazy([*LAST[:9], LAST[0, 1:]], LABELS), SETS), "image 9 of train has type uint8 .*Resize"),
-        ((Lazy(LAST, LABELS / 2), SETS), "label of image [0-9]+ of train contains 0.5"),
+        ((ArrayDataset(LAST), SETS), "sample 0 of train is a ndarray"),
+        ((ArrayDataset(LAST, LABELS, LABELS), SETS), "sample 0 of train is a tuple of 3 elements"),
+        ((SETS, ArrayDataset(LAST[:, :5], LABELS)), "train has images of .3, 6, 8., but test of"),
+        ((Lazy([*LAST[:9], LAST[0, 1:]], LABELS), SETS), "image 9 of train is uint8 .*Resize"),
+        ((Lazy(LAST, LABELS / 2), SETS), "label of image [0-9]+ of train has 0.5"),
         ((Lazy(LAST, np.eye(3)[LABELS]), SETS), "label of image 0 of train .*one-hot"),
-        ((Lazy(LAST.astype("int64") * 2, LABELS), SETS), "image . of train has type int64 .*to 255, or"),
-        ((Lazy(LAST[:0], LABELS), SETS), "train contains no samples"),
-        ((Lazy(LAST[None], LABELS), SETS), "the images of train have type uint8 and shape \\(60, 6, 8, 3\\)"),
+        ((Lazy(LAST.astype("int64") * 2, LABELS), SETS), "image . of train is int64 .*to 255, or"),
+        ((Lazy(LAST[:0], LABELS), SETS), "train is an empty data set"),
+        ((Lazy(LAST[None], LABELS), SETS), "the images of train are uint8 of shape \\(60, 6, 8, 3\\)"),
         ((ArrayDataset, SETS), "dataset is a tuple of the class ArrayDataset, an ArrayDataset"),
-        (([], []), "train contains no samples"),
+        (([], []), "train is an empty data set"),
         ({"train": SETS, "test": SETS}, "dataset is a dict"),
         ((Lazy(LAST, []), SETS), "image 0 of train cannot be read: IndexError: list index"),
         ((DataLoader(SETS, 5, sampler=gluon.data.FilterSampler(bool, LABELS)), SETS),
@@ -246,7 +246,7 @@ def test_a_config_that_cannot_be_carried_out_is_refused_before_anything_is_read(
     ("given", "message"),
     [
         (load_dataset("digits"), "pass dataset\\.train or dataset\\.val"),
-        (DataLoader(SETS, 5), "use the DataLoader's data set"),
+        (DataLoader(SETS, 5), "pass the DataLoader's data set"),
         ((PIXELS, LABELS), "a Loader cannot read a tuple"),
         ("digits", "a Loader cannot read a str"),
     ],

@@ -153,7 +153,7 @@ def test_imagenette_has_ten_classes_that_a_person_can_read(imagenette, inside):
 
 @pytest.mark.parametrize("name", IMAGENETTES)
 def test_without_its_folder_imagenette_is_refused_with_instructions(name, tmp_path):
-    fetch = f"gluonlab data download {name}" if name in SOURCES else f"unpack {name}.tgz there"
+    fetch = f"run gluonlab data download {name}" if name in SOURCES else f"unpack {name}.tgz in "
     nowhere = str(tmp_path / "x")
     for root, message in ((None, fetch), (nowhere, "is not a folder"), (str(tmp_path), fetch)):
         with pytest.raises(DataError, match=f"use.*{name}|{name}.*use") as error:
@@ -163,7 +163,7 @@ def test_without_its_folder_imagenette_is_refused_with_instructions(name, tmp_pa
 
 def test_other_classes_than_imagenettes_are_refused(tmp_path):
     write_image_folder(tmp_path / "imagenette")
-    with pytest.raises(DataError, match="imagenette has the classes ant, bee, cow, expected n01440764"):
+    with pytest.raises(DataError, match="imagenette has the classes ant, bee, cow instead of n01440764"):
         load_dataset("imagenette", str(tmp_path), decoders=1)
 
 
@@ -292,33 +292,33 @@ def test_every_format_is_read_as_pillow_reads_it(root):
 
 
 REFUSED = {
-    "nothing": (lambda root: [shutil.rmtree(root), root.mkdir()], "folders of classes and --val"),
+    "nothing": (lambda root: [shutil.rmtree(root), root.mkdir()], "one folder of images per class and --val"),
     "too far down": (
         lambda root: [
             root.rename(root.parent / "x"),
             (root / "a").mkdir(parents=True),
             (root.parent / "x").rename(root / "a" / "b"),
         ],
-        "has no folder train, but images in deeper folders",
+        "has no train folder, but images in deeper folders",
     ),
     "an archive": (lambda root: [shutil.rmtree(root), root.write_bytes(b"PK")], "is a file: "),
-    "flatten": (flatten, r"has no folder train, but folders of images (ant, bee, cow): add"),
+    "flatten": (flatten, r"has no train folder, but folders of images (ant, bee, cow): add"),
     "images only": (
         lambda root: [flatten(root), remove(root, *CLASSES), write_files(root, "a.jpg", "b.jpg", content=IMAGE)],
         "but 2 images without a class: move the images of each class into",
     ),
     "two data sets": (
         lambda root: [wrap(root), shutil.copytree(str(root / "inner"), str(root / "other"))],
-        "but 2 of its folders do (inner, other): use one of them, such as",
+        "but 2 of its subfolders have one (inner, other): use one of these subfolders, such as",
     ),
-    "no val": (remove_val, "has no folder val: hold images out of train with --val-split 0.2, or"),
-    "no train": (lambda root: shutil.rmtree(root / "train"), "has val, but no folder train"),
-    "missing": (shutil.rmtree, "does not exist: use a folder with folders train and val, each with a"),
+    "no val": (remove_val, "has no val folder: add --val-split 0.2 to hold out training images, or"),
+    "no train": (lambda root: shutil.rmtree(root / "train"), "has a val folder, but no train folder"),
+    "missing": (shutil.rmtree, "does not exist: use a folder with train and val folders, each with"),
     "no class": (lambda root: remove(root / "train", *CLASSES), "has no class folders: add at least two"),
     "one class": (lambda root: remove(root / "train", *CLASSES[1:]), "has only one class folder, ant"),
     "an empty class": (
         lambda root: [path.unlink() for path in (root / "train" / "bee").iterdir()],
-        "add images to each class",
+        "to this class folder, or remove it",
     ),
     "a class less in val": (lambda root: shutil.rmtree(root / "val" / "cow"), "train has the class cow, which"),
     "images in train": (
@@ -333,15 +333,15 @@ REFUSED = {
     "misspelled": (lambda root: (root / "val" / "ant").rename(root / "val" / "Ant "), "(it has 'Ant ')"),
     "twice": (
         lambda root: [rename_class(root, "ant", CAFE), rename_class(root, "bee", APART)],
-        f"two folders named {CAFE}, whose letters are encoded differently",
+        f"two folders named {CAFE}, which differ only in their Unicode normalization",
     ),
     "not UTF-8": (
         lambda root: (root / "train" / "ant").rename(root / "train" / os.fsdecode(b"\xff")),
-        r"a folder whose name is not UTF-8, b'\xff': rename it",
+        r"a folder whose name is not UTF-8, b'\xff': rename this folder",
     ),
     "a loop": (
         lambda root: (root / "train" / "ant" / "again").symlink_to(root / "train"),
-        "ant/again is a folder with images",
+        "ant/again are in a subfolder of a class folder",
     ),
     "a link to itself": (lambda root: (root / "train" / "ant" / "a.jpg").symlink_to("a.jpg"), "is a broken link"),
     "a pipe": (lambda root: os.mkfifo(root / "train" / "ant" / "a.jpg"), "not a regular file"),
@@ -360,7 +360,7 @@ def test_what_cannot_be_read_is_one_line_with_what_to_do(root, kind):
 @pytest.mark.parametrize("inside", ["train", "val", "train/ant", "flowers.tgz"])
 def test_a_part_names_the_whole_and_an_archive_is_to_be_unpacked(root, inside):
     write_files(root, "flowers.tgz")
-    is_part, is_archive = rf"is part of a data set: use folder:{root}$", "unpack it, and use the folder"
+    is_part, is_archive = rf"is part of a data set: use folder:{root}$", "unpack it, and use a folder"
     with pytest.raises(DataError, match=is_archive if inside == "flowers.tgz" else is_part):
         ImageFolder(root / inside)
 
@@ -401,14 +401,14 @@ def test_classes_with_one_image_keep_it_for_training(root):
     for name in ("ant", "cow"):
         for path in [*(root / "train" / name).iterdir()][1:]:
             path.unlink()
-    with pytest.raises(DataError, match=r"a single image: --val-split 0\.2 needs at least two images of a class"):
+    with pytest.raises(DataError, match=r"only one image, but --val-split 0\.2 needs a class with at least two"):
         ImageFolder(root, 0.2)
 
 
 @pytest.mark.parametrize("spoil", [lambda root: None, wrap], ids=["plain", "wrap"])
 def test_a_folder_with_val_is_not_divided(root, spoil):
     spoil(root)
-    with pytest.raises(DataError, match=r"--val-split 0\.2 would hold images out of train, but"):
+    with pytest.raises(DataError, match=r"--val-split 0\.2 is only for data without a val folder, but"):
         ImageFolder(root, 0.2)
 
 

@@ -179,7 +179,7 @@ REFUSED = {
     "image_size": (32, "was packed with images of 16x16 pixels: omit --image-size, or pack the"),
     "decoders": (2, "are already decoded: omit --workers"),
     "skip_bad": (True, "are already decoded: omit --skip-corrupt"),
-    "val_share": (0.3, "--val-split 0.3 is for folders without val"),
+    "val_share": (0.3, "--val-split 0.3 cannot be used with"),
     "random_resized_crop": (True, "--random-resized-crop needs image files, but"),
 }
 

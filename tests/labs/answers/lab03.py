@@ -100,7 +100,7 @@ WRONG = {
                 "gluon.utils.split_and_load(labels, devices, even_split=False)",
                 "[labels.as_in_context(ctx) for ctx in devices]"), "2 times too large", "2 倍"),
         (change("03-1", "loss(net(x), y) for", "loss(net(x), y).mean() for", "step(len(images))", "step(len(devices))"),
-         "[+] 2.: each shard's", "シャードごとに損失を平均"),
+         "[+] 2.: you average the losses", "シャードごとに損失を平均"),
         (change("03-1", "loss(net(x), y) for", "loss(net(x), y) * (x is xs[0]) for"), "gradient of device 0",
          "デバイス 0 の勾配だけ"),
         (change("03-1", "    with", "    return\n    with"), "no parameter changed", "パラメータが変化していません"),

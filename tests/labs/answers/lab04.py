@@ -136,9 +136,9 @@ WRONG = {
     ],
     "04-2": [
         ({"A": (3, 3), "B": (0, 1), "C": (1, 0)}, "wrong, so look at earlier steps", "見つけた場所"),
-        ({"A": (1, 1), "B": (2, 1), "C": (1, 0)}, "^B: whatever replaces", "^B: "),
-        ({"A": (2, 2), "B": (0, 1), "C": (1, 0)}, "^A: whatever replaces", "何に置き換えても"),
-        ({"A": (1, 4), "B": (0, 1), "C": (1, 0)}, "counted from 0", "0 から数えます"),
+        ({"A": (1, 1), "B": (2, 1), "C": (1, 0)}, "^B: no other transfer", "^B: "),
+        ({"A": (2, 2), "B": (0, 1), "C": (1, 0)}, "^A: no other transfer", "何に置き換えても"),
+        ({"A": (1, 4), "B": (0, 1), "C": (1, 0)}, "numbers that start at 0", "0 から数えます"),
         ({"A": (1, 1)}, "no answer for schedule B", "スケジュール B の答えがありません"),
     ],
     "04-3": [
@@ -167,8 +167,8 @@ WRONG = {
     ],
     "04-6": [
         (lambda: bidirectional_ring(8).placed(DOUBLES).steps, "the link `NVLink 0 to 3`", "短くして"),
-        (lambda: ring(8).steps, "verified, but it takes 17,931.7", "17,931.7 µs かかります"),
-        (lambda: star(8), "verified, but it takes 62,393.3", "62,393.3 µs かかります"),
+        (lambda: ring(8).steps, "the schedule is correct, but it takes 17,931.7", "17,931.7 µs かかります"),
+        (lambda: star(8), "the schedule is correct, but it takes 62,393.3", "62,393.3 µs かかります"),
         (lambda: rings(*both(DOUBLES, SINGLES)), "waits for the link `NVLink 0 to 1`", "を待って"),
         (one_transfer_less, "step 10, transfer 17, .*rank 1 is lost", "失われます"),
         (a_copy_too_early, "step 2, transfer 5, .* rank 0 is lost", "失われます"),
@@ -186,7 +186,7 @@ WRONG = {
         (lambda: [[(0, 1, 0, "sum")]], "is 'add' or 'copy'", "'add' か 'copy'"),
         (lambda: [[(0, 1, 0)]], r"step 0, transfer 0 is `\(0, 1, 0\)`, not", "転送 0 が"),
         (lambda: [Transfer(0, 1, 0, "add")], "step 0 is .*, not a list: return", "ステップ 0 が"),
-        (lambda: [[("0", "1", 0, "add")]], "with three integers and a word", "前の 3 つは整数"),
+        (lambda: [[("0", "1", 0, "add")]], "with three integers and the name of an operation", "前の 3 つは整数"),
         (lambda: {0: six_rings()}, "returned <class .dict.>: return a list", "リストを返して"),
         (lambda: six_rings().sort(), "is `return` missing", "`return` を忘れて"),
         (lambda: [], "no transfer ever writes chunk 0", "何も送られていません"),

@@ -231,7 +231,7 @@ WRONG = {
         (lambda memory, budget, limit: (budget - memory(0)) // (memory(1) - memory(0)), "that is above the limit",
          "それより多くの画像"),
         (lambda memory, budget, limit: max(0, min(limit, (budget - memory(0)) // (memory(1) - memory(0)))),
-         "5 for each 8 images, or part of them.* would also fit", "8 枚ごと .端数は切り上げ. に 5.*でも入ります"),
+         "5 bytes per 8 images .rounded up..* would also fit", "8 枚ごと .端数は切り上げ. に 5.*でも入ります"),
     ],
 }  # fmt: skip
 

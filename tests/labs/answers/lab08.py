@@ -312,7 +312,7 @@ WRONG = {
     "08-3": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
         (lambda images, right, size, allreduce: np.mean(right), "the rank's own images", "そのランク自身"),
-        (lambda images, right, size, allreduce: sum(right) / len(right), "has 1, expected 0.75: .* own images",
+        (lambda images, right, size, allreduce: sum(right) / len(right), "rank 0 is 1, expected 0.75: .* own images",
          "そのランク自身"),
         (lambda images, right, size, allreduce: 100 * global_accuracy(images, right, size, allreduce),
          "a number from 0 to 1", "百分率"),
@@ -333,7 +333,7 @@ WRONG = {
                 "times[image], correct[image] = 1, is_right", "(correct / times).mean()",
                 "correct.sum() / times.sum()"),
                 "expected 0.6: the padding images are counted twice", "パディングの画像が 2 回"),
-        (lambda *given: 0.75, r"rank 0 has 0.75, expected 0.5$", r"正しくは 0.5 です$"),
+        (lambda *given: 0.75, r"rank 0 is 0.75, expected 0.5$", r"正しくは 0.5 です$"),
         (lambda *given: {}["accuracy"], "KeyError", "KeyError"),
     ],
     "08-4": [

@@ -113,9 +113,9 @@ WRONG = {
          "that is the mean, not the sum", "合計ではなく平均"),
         (change("09-1", "total +=", "total = total +", "    for other in arrays[1:]:\n        total.copyto(other)",
                 "    return [total.as_in_context(array.context) for array in arrays]"),
-         r"there: the arrays on 2 devices were \[1\] and \[2\]", "まだ直っていません"),
-        (change("09-1", ".as_in_context(total.ctx)", ""), "CPU devices allow that, two GPUs do not", "2 個の GPU"),
-        (one_after_the_other, r"left \[3\] and \[5\], expected \[3\]", r"結果が \[3\]、\[5\]"),
+         r"there: `allreduce` did not change the arrays \[1\] and \[2\]", "まだ直っていません"),
+        (change("09-1", ".as_in_context(total.ctx)", ""), "CPU devices allow this, but GPUs do not", "2 個の GPU"),
+        (one_after_the_other, r"to \[3\] and \[5\], expected \[3\]", r"結果が \[3\]、\[5\]"),
     ],
     "09-2": [
         (change("09-2", "        with", "        net.collect_params().zero_grad()\n        with"),
@@ -208,7 +208,7 @@ WRONG = {
          "form one gradient with one norm", "1 つのノルム"),
         (change("09-7", "gluon.utils.clip_global_norm(gradients, largest * global_batch_size)",
                 "for gradient in gradients:\n                    gradient[:] = gradient.clip(-largest * "
-                "global_batch_size, largest * global_batch_size)"), r"[\d.]+, as on one device$", "なるはずです$"),
+                "global_batch_size, largest * global_batch_size)"), r"on a single device by [\d.]+$", "なるはずです$"),
         (change("09-7", "update(global_batch_size)", "update(share)"), "too large by the number of devices",
          "台数倍だけ"),
         (change("09-7", "for ctx in ctxs:", "for ctx in ctxs[:1]:"), r"weights on cpu\(1\)", r"cpu\(1\) の重みが"),
@@ -226,7 +226,7 @@ WRONG = {
          "動きました"),
         (change("09-7", "    return means", ""), "is `return` missing.*mean loss of each epoch", "`return` を忘れて"),
         (change("09-7", "    params", "    ctxs = ctxs[:1]\n    params", "trainer.allreduce_grads()", "continue"),
-         "computed 8 images of batch 1, expected 4", "計算したのは 8 枚"),
+         "processed 8 images of batch 1, expected 4", "計算したのは 8 枚"),
         (change("09-7", "        order = np.random.permutation(len(images))",
                 "        own = [np.random.permutation(np.arange(i, len(images), len(ctxs))) for i in "
                 "range(len(ctxs))]\n        order = np.concatenate([each[b : b + share] for b in range(0, len(own[0]), "
