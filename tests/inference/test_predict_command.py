@@ -181,7 +181,7 @@ MISTAKES = {
     "notes.txt": "notes.txt is not a JPEG, PNG",
     "cut.png": "cut.png is damaged",
     "good.png cut.png --skip": "unknown option '--skip': did you mean '--skip-corrupt'?",
-    "cut.png --skip-corrupt": "no image could be decoded: cut.png: damaged",
+    "cut.png --skip-corrupt": "no image could be decoded: cut.png is damaged",
     "pipe": "pipe is not a regular file",
     "- -": "- is listed twice",
     "good.png --json --csv": "--json and --csv contradict each other",
