@@ -187,7 +187,7 @@ def simulate_command(as_json: bool, **options: Any) -> None:
 def solve_command(as_json: bool, **options: Any) -> None:
     """Search for the fastest allreduce schedules for a topology.
 
-    The search also finds lower bounds. TOPOLOGY is a machine with one host, such as p3.16xlarge, or
+    The search also finds lower bounds. TOPOLOGY is a single host, such as p3.16xlarge, or
     a topology file from gluonlab bench links, such as m.json.
 
     \b

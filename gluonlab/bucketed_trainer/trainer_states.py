@@ -6,7 +6,7 @@ arrays, and how parameters with other names are matched.
 
 A trainer with restored states computes the same updates as the first trainer. The updates are
 bit-identical if the store, devices and buckets are the same, and otherwise equal up to rounding.
-The states do not include the parameters, the loss scale and the residuals of compressed gradients.
+The states do not include the parameters, the loss scale or the residuals of compressed gradients.
 """
 
 from __future__ import annotations

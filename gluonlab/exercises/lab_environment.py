@@ -56,7 +56,7 @@ def setup(n: int, dataset: Optional[str] = None) -> LabEnvironment:
         The devices and the data set.
 
     Raises:
-        DeviceError: ``n`` is not a possible number of devices.
+        DeviceError: ``n`` is not a valid number of devices.
         DataError: the data set is unknown.
     """
     if dataset is not None:

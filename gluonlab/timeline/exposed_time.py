@@ -224,7 +224,7 @@ class QueueTimes:
         return merge_intervals((span.begin, span.end) for span in self._spans if span.name == phase)
 
     def idle_share(self, phase: str) -> float:
-        """Return the fraction of a phase's time on the host in which the host's thread was idle."""
+        """Return the fraction of a phase's host time during which the host thread was idle."""
         total = sum(span.end - span.begin for span in self._spans if span.name == phase)
         return min(1.0, max(0.0, self._idle.get(phase, 0.0) / total)) if total else 0.0
 

@@ -176,7 +176,7 @@ class TensorParallel(ReplicaStep):
         yield "channels", f"{layers}; {sums} allreduce{'s' * (sums != 1)} of activations per pass"
 
     def _plan_layout(self, loss: gluon.HybridBlock, plan: StrategyPlan) -> Layout:
-        """Plan how to split the network with its loss, for the largest microbatch of a device."""
+        """Plan how to split the network and its loss, based on a device's largest microbatch."""
         graph = loss_graph(self.net, loss, plan.preprocess)
         images = max(1, plan.microbatches.largest_part(plan.parallelism.max_shard_images))
         labels = (images, *[label_columns(loss)] * bool(label_columns(loss)))

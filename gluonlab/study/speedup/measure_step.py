@@ -159,7 +159,7 @@ def measure_training_step(
     on_round: Callable[[], object] = lambda: None,
     on_start: Callable[[], object] = lambda: None,
 ) -> StepMeasurement:
-    """Measure the parts of a step of ``config`` on all devices, and a step on one device.
+    """Measure the parts of a training step on all devices, and a whole step on one device.
 
     The CPU devices of ``config`` must have a fixed number of threads.
 
