@@ -249,7 +249,7 @@ class TrainState:
         state: Dict[str, Any] = checkpoint.state
         self.strategy.restore(
             StrategyState(
-                states_from_arrays(checkpoint.optimizer, "the checkpoint's states"),
+                states_from_arrays(checkpoint.optimizer, "the checkpoint"),
                 state["loss_scale"],
                 checkpoint.devices,
                 state["counts"],

@@ -199,7 +199,7 @@ SPOILED = {
         change_config(lambda content: content["settings"].update(model="nett")), "unknown model 'nett'"),
     "other network": (
         write_parameters("lenet", (1, 28, 28)),
-        "parameters.params does not fit the model: 1.weight is missing | same model"),
+        "parameters.params does not match the model (1.weight is missing | same model"),
     "other classes": (
         write_parameters("mlp", (1, 28, 28), 7), "3.weight has shape (7, 64), not (10, 64) | same model"),
     "damaged parameters": (
@@ -252,5 +252,5 @@ def test_a_run_with_a_pretrained_file_starts_where_the_other_ended(run, finished
     [epoch] = [line for line in read_metrics(Path("a")) if line["kind"] == "epoch"]
     assert epoch["val_accuracy"] == finished.val_accuracy
     line = run("--pretrained", file, "--out", "b")[2].splitlines()[-1]
-    assert "does not fit the model: 0.weight is missing; 0.bias is missing; " in line
+    assert "does not match the model (0.weight is missing; 0.bias is missing; " in line
     assert not Path("b").exists()
