@@ -208,7 +208,7 @@ class _BatchSizeSearch:
         """Raise ConfigError to report that not even the smallest batch fits."""
         raise ConfigError(
             f"{_format_bytes(self.budget)} is too little memory, because a batch of "
-            f"{self.smallest} per {self.per} needs {needed}: pass a larger size, or choose a "
+            f"{self.smallest} per {self.per} needs {needed}: pass a larger memory size, or choose a "
             "smaller --model"
         )
 

@@ -138,7 +138,7 @@ def _read_resume_point(path: Path) -> ResumePoint:
         source = f"the checkpoint of step {latest.checkpoint.step} in {path}"
         return ResumePoint(path, parse_description(path, config_content, source, RUN_HINT), *latest, _was_stopped(path))
     if description.is_comparison:
-        raise DataError(f"{path} is a comparison: use the directory of one of its runs")
+        raise DataError(f"{path} is the directory of a comparison: use the directory of one of its runs")
     return ResumePoint(path, description, *read_newest_checkpoint(path), _was_stopped(path))
 
 

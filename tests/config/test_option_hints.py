@@ -111,7 +111,7 @@ def test_a_config_of_another_type_gets_one_line(call, config, message):
         (lambda: train(group=2), "is a int: remove it; gluonlab launch sets the process group"),
         (lambda: train(resume=True), "is a bool: pass a run directory"),
         (lambda: load_run(3), "the run directory is a int: pass its path"),
-        (lambda: frame(None), "the run is a NoneType: pass its directory"),
+        (lambda: frame(None), "frame() needs run directories, not an object of type NoneType: pass the path of a run"),
     ],
 )
 def test_arguments_of_another_type_get_one_line(call, message, empty_cwd):

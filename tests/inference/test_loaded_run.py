@@ -204,7 +204,7 @@ def test_floats_and_arrays_of_mxnet_are_seen_as_bytes_are(gray, kind):
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        ([], "there are no images"),
+        ([], "no images were given"),
         ([3], "the image is an int: pass files"),
         (b"GIF", "the image is the bytes of a file: pass the file itself"),
         (np.zeros((2, 1, 28, 27), np.uint8), r"uint8 of shape \(2, 1, 28, 27\): use bytes"),

@@ -175,7 +175,7 @@ def test_names_of_any_letters_and_length_are_drawn_within_their_picture():
 
 # arguments after the run -> words of the error
 MISTAKES = {
-    "": "there are no images: use gluonlab predict RUN_DIR IMAGE..., or --misclassified",
+    "": "no images were given: use gluonlab predict RUN_DIR IMAGE..., or add --misclassified",
     "none.png": "none.png does not exist: use image files",
     "empty": "empty contains no images (.jpg, .png, .webp, .bmp, .gif, .tif, .ppm)",
     "notes.txt": "notes.txt: not a JPEG, PNG",

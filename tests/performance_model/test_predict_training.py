@@ -67,7 +67,7 @@ def test_a_file_predicts_what_the_machine_does_that_it_was_made_of(tmp_path_fact
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, r"m.json does not name its GPUs.*: add \"gpu\": \"V100\", or one of K80, "),
+        ({}, r"m.json does not name the type of its GPUs.*: add \"gpu\": \"V100\" or another of these types: K80, "),
         ({"gpu": "V10"}, r"m.json: unknown gpu 'V10': choose .*V100"),
         ({"gpu": "V100", "hosts": ((0, 1), (2, 3))}, "m.json has 2 hosts, but predictions only"),
     ],

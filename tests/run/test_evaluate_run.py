@@ -178,7 +178,7 @@ SPOILED = {
     "a number": (change_config(lambda content: content.update(config=3)), FOREIGN),
     "a comparison": (
         change_config(lambda content: content.update(compare=[1, 2])),
-        "is a comparison | directory of one of its runs"),
+        "is the directory of a comparison | directory of one of its runs"),
     "no batch": (
         change_config(lambda content: (content["settings"].update(global_batch_size=10**400),
                                 content["config"].update(microbatches=3))),

@@ -305,7 +305,8 @@ def test_a_run_without_a_checkpoint_is_refused(tmp_path, with_layers):
     with_layers([])
     assert interrupt_run(3, tmp_path / "run", load_few_digits(), **drawn_run_settings(1))
     with pytest.raises(
-        DataError, match=r"has no checkpoint to resume from, because without --checkpoint-every .*: start it again with"
+        DataError,
+        match=r"contains no checkpoint to resume from, because a run without --checkpoint-every .*: start the",
     ):
         resume_run(tmp_path / "run")
     with pytest.raises(DataError, match=r"nowhere is not a folder"):
