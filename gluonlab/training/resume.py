@@ -247,8 +247,8 @@ def check_same_training(resume_point: ResumePoint, plan: Plan, strategy: Strateg
         digest = digests[split]
         if recorded_digest != digest:
             raise ConfigError(
-                f"{option_text}: {plan.dataset.name} has changed: its {split} split had "
-                f"{recorded_digest[:40]}..., and now has {digest[:40]}...: "
+                f"{option_text}: {plan.dataset.name} has changed: its {split} split contained "
+                f"{recorded_digest[:40]}..., but now contains {digest[:40]}...: "
                 "use the original data"
             )
     if strategy.has_running_statistics and not plan.sync_bn:
@@ -362,7 +362,7 @@ def enable_checkpoints(
         raise ConfigError("--autoresume needs --out, the directory of the run: add --out DIR")
     if keeps_residual(config.compress):
         raise ConfigError(
-            f"--autoresume and --compress {config.compress} contradict each other: "
+            f"--autoresume and --compress {config.compress} contradict each other, because "
             "checkpoints do not contain the residuals of 2-bit compression: remove one of them"
         )
     check_can_resume("--autoresume", config, group)

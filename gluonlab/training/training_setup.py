@@ -115,13 +115,13 @@ def make_plan_on_all_ranks(
         option = option_name("tensor_parallel" if config.strategy == TENSOR else "pipeline_parallel")
         raise ConfigError(
             f"--strategy {config.strategy}: the processes split the model over different numbers of devices, "
-            f"{', '.join(map(str, sizes))}: use {option}, or as many devices in each process"
+            f"{', '.join(map(str, sizes))}: use {option}, or the same number of devices in each process"
         )
     counts = _gather_counts(group, len(devices.parallelism.copies))
     if config.global_batch_size is None and len(set(counts)) > 1:
         raise ConfigError(
             f"the processes have different numbers of devices, {', '.join(map(str, counts))}: "
-            "use --global-batch-size, or as many devices in each process"
+            "use --global-batch-size, or the same number of devices in each process"
         )
     return run_on_all_ranks(group, lambda: plan_run(resolved, devices, counts, dataset, group, components))
 
@@ -186,7 +186,9 @@ def measure_memory_line(plan: Plan, make_strategy: Optional[MakeStrategy]) -> Op
     if not plan.estimate_memory:
         return None
     if make_strategy is not None:
-        raise ConfigError("--estimate-memory supports only built-in strategies, not your own: remove it")
+        raise ConfigError(
+            "--estimate-memory supports only built-in strategies, not your own strategy: remove --estimate-memory"
+        )
     from gluonlab.training.run_memory import measure_and_format_memory
 
     return measure_and_format_memory(plan.config, plan.dataset, plan.ctxs)

@@ -162,7 +162,7 @@ def test_a_users_network_and_data_must_be_given_again(tmp_path):
     data = small_data()
     result = small_run(tmp_path / "own", data, net=make_net)
     with pytest.raises(
-        ConfigError, match=r"used your network make_net, .*: pass the same network, in Python, to gluonlab.load_run"
+        ConfigError, match=r"used your network make_net, .*: in Python, pass the same network to gluonlab.load_run"
     ):
         load_run(tmp_path / "own")
     loaded = load_run(tmp_path / "own", net=make_net, devices=device_spec(2))

@@ -337,7 +337,7 @@ def test_a_batch_whose_loss_overflows_is_left_out_and_the_run_goes_on(tmp_path, 
 
 
 def test_an_epoch_in_which_every_loss_overflows_ends_the_run(tmp_path, monkeypatch):
-    with pytest.raises(DivergedError, match="the loss overflows in every step of epoch 1: use a smaller"):
+    with pytest.raises(DivergedError, match="the loss overflowed in every step of epoch 1: use a smaller"):
         run_training(tmp_path / "run", monkeypatch, LossScale(64.0), partial(BrightBatches, range(1, 7)))
 
 

@@ -129,7 +129,7 @@ def change_config(change):
 def test_images_of_another_shape_are_refused(run, copy, empty_cwd):
     change_config(lambda content: content["settings"].update(image_shape=[3, 32, 32]))(copy)
     line = read_error_line(run("evaluate", str(copy)), empty_cwd)
-    assert f"digits has images of 1x28x28, but {copy} was trained on 3x32x32" in line
+    assert f"digits has images of shape 1x28x28, but {copy} was trained on images of shape 3x32x32" in line
 
 
 def test_a_run_without_recorded_classes_and_shape_is_evaluated(run, copy):
@@ -188,7 +188,7 @@ SPOILED = {
         "config.json is damaged | image_shape x"),
     "newer": (
         change_config(lambda content: content["config"].update(turbo=1)),
-        "settings unknown to this version of gluonlab: turbo"),
+        "settings that this version of gluonlab does not support (turbo)"),
     "nonsense": (
         change_config(lambda content: content["config"].update(batch_size="x")),
         "config.json is damaged | --batch-size x"),
@@ -240,7 +240,7 @@ def test_a_user_error_is_found_before_the_parameters_are_read(run, copy, empty_c
 def test_parameters_that_are_not_finite_fail(copy):
     arrays = nd.load(str(copy / "parameters.params"))
     nd.save(str(copy / "parameters.params"), {name: array * float("nan") for name, array in arrays.items()})
-    with pytest.raises(RunError, match=r"the loss of .* on its validation images is nan"):
+    with pytest.raises(RunError, match=r"the validation loss of the run .* is nan"):
         evaluate_run(str(copy))
 
 

@@ -131,7 +131,7 @@ MISTAKES = {
     "--dataset folder:{}/train": "animals/train has no folder train | use folder: | animals",
     "--dataset {}": "is a folder: use folder: | animals",
     "--val-split 0.2": "--val-split 0.2 would hold images out of train | animals/val exists | omit --val-split",
-    "--dataset digits --val-split 0.2": "--val-split works only with image files | remove it | folder:PATH",
+    "--dataset digits --val-split 0.2": "--val-split works only with image files | remove --val-split | folder:PATH",
     "--val-split 1": "--val-split 1 | less than 1",
     "--image-size 4": "--image-size 4 | from 8 to 2048",
     "--workers 0": "--workers 0 | from 1 to 256",

@@ -73,7 +73,7 @@ MISTAKES = {
     "--wd -1": "--wd -1 | at least 0",
     "--lr-schedule cosinus": "--lr-schedule | 'cosinus' | choose constant, cosine, linear, step | "
     "did you mean 'cosine'?",
-    "--final-lr 0.1 --lr-schedule step": "--final-lr 0.1 | choose the schedule cosine or linear",
+    "--final-lr 0.1 --lr-schedule step": "--final-lr 0.1 | choose --lr-schedule cosine or linear",
     "--lr-schedule step --lr-decay-epochs 5,3": "--lr-decay-epochs 5,3 | must increase",
     "--lr-schedule step --lr-decay-epochs 3,10": "--lr-decay-epochs 3,10 | ends after 10 | --epochs",
     "--lr-schedule step --lr-decay-epochs 1 --warmup-epochs 2": "--lr-decay-epochs 1 | warm-up takes 2",
@@ -83,7 +83,7 @@ MISTAKES = {
     "--clip-norm 0": "--clip-norm 0 | a number of at least 1e-30",
     "--label-smoothing 1": "--label-smoothing 1 | at least 0 and less than 1",
     "--compress 1bit": "--compress 1bit | 2bit:0.5",
-    "--optimizer adam --momentum 0.9": "--momentum 0.9 | adam does not use momentum | sgd",
+    "--optimizer adam --momentum 0.9": "--momentum 0.9 has no effect with adam | sgd",
     "--out /": "--out / is not empty | use a new folder",
     "--gpu 2": "'--gpu' | --gpus | did you mean '--gpus'?",
     "-g 2": "'-g' | see --help",

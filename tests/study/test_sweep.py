@@ -103,7 +103,7 @@ def test_a_last_line_that_was_cut_off_is_removed(tmp_path, cut):
 def test_a_damaged_line_is_named(tmp_path, line):
     file = fill_study(tmp_path / "a")
     file.write_text(f"{file.read_text()}{line}\n")
-    with pytest.raises(DataError, match="line 3 of .* is not a valid measurement: remove this line"):
+    with pytest.raises(DataError, match=r"line 3 of .* is not a valid measurement: remove this line"):
         StudyFolder.open(str(tmp_path / "a"), "toy", OPTIONS)
     file.write_text(file.read_text().replace(f"{line}\n", ""))
     StudyFolder.open(str(tmp_path / "a"), "toy", OPTIONS).close()  # and the lock is free

@@ -59,8 +59,7 @@ def check_native_sync_bn(graph: mx.sym.Symbol, name: str, copies: int) -> None:
         if node["op"] == NATIVE_SYNC_BN and (copies > 1 or devices > 1) and not _uses_global_stats(attrs):
             raise ModelError(
                 f"{name} contains a SyncBatchNorm ({node['name']}, num_devices={devices}), which can block "
-                "forever while it waits for other devices: use nn.BatchNorm, and set --sync-bn "
-                "(in Python: TrainConfig(sync_bn=True))"
+                "forever while it waits for other devices: use nn.BatchNorm, and set --sync-bn"
             )
 
 
