@@ -98,7 +98,9 @@ def main(
             "or add --misclassified"
         )
     if not images:
-        raise ConfigError(f"no images were given: {EXAMPLE}, or add --misclassified to use the run's validation images")
+        raise ConfigError(
+            f"no images were given: {EXAMPLE}, or add --misclassified to show the run's misclassified images"
+        )
     count = DEFAULT_TOP_K if top_k is None else whole_number_check(1)("--top-k", top_k)
     _predict(run, list(images), count, grid, output_format, given_settings(settings))
 

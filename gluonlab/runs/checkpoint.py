@@ -196,7 +196,7 @@ def _read_checkpoint(path: Path) -> Checkpoint:
         files = _read_manifest(path)
         names = {entry.name for entry in path.iterdir() if not is_sagemaker_marker(entry.name)}
         if names != {*files, MANIFEST}:
-            raise _DamagedCheckpoint(f"it does not contain the expected files, but {', '.join(sorted(names))}")
+            raise _DamagedCheckpoint(f"it contains {', '.join(sorted(names))} instead of the expected files")
         for name, size_and_digest in files.items():
             if _size_and_digest(path / name) != size_and_digest:
                 raise _DamagedCheckpoint(f"{name} was changed after it was written")
@@ -207,7 +207,7 @@ def _read_checkpoint(path: Path) -> Checkpoint:
     except ValueError as error:
         raise _DamagedCheckpoint(str(error)) from None
     if state.get("step") != _step_number(path):
-        raise _DamagedCheckpoint(f"{STATE} belongs to step {state.get('step')}")
+        raise _DamagedCheckpoint(f"{STATE} belongs to step {state.get('step')}, not to step {_step_number(path)}")
     _check_metrics_prefix(path.parent.parent / METRICS, state.get("metrics"))
     return Checkpoint(parameters, optimizer, devices, state)
 

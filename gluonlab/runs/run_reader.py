@@ -347,7 +347,7 @@ def _read_descriptions(path: Path) -> List[RunDescription]:
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}): {RUNS_HINT}") from None
     if not folders:
-        raise DataError(f"{path} is the directory of a comparison whose runs have not started: omit it")
+        raise DataError(f"{path} is the directory of a comparison whose runs have not started: omit this directory")
     runs = [read_description(folder) for folder in folders]
     for run in runs:
         if run.is_comparison:

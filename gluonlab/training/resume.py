@@ -193,7 +193,7 @@ def adapt_to_resumed_run(config: TrainConfig, resume_point: ResumePoint) -> Trai
 def _other_folder_error(out: str, resume_point: ResumePoint) -> ConfigError:
     """Return the error for an --out that is not the folder of the run to resume."""
     return ConfigError(
-        f"--out {out} contradicts the resumed run {resume_point.folder}: "
+        f"--out {out} contradicts the resumed run {resume_point.folder}, because "
         "a run resumes in its own directory: remove --out"
     )
 

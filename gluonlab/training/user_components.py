@@ -254,7 +254,7 @@ def _check_loss_outputs(loss: gluon.HybridBlock, classes: int) -> None:
         )
     if headless:
         raise ConfigError(
-            f"loss {name} contains {headless}, whose gradient ignores the weights that mixup gives the images: "
+            f"loss {name} contains {headless}, whose gradient ignores the image weights that mixup uses: "
             f"remove {headless} and return the loss values"
         )
     check_gradients(values, f"loss {name}", ["scores"])

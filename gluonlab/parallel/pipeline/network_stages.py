@@ -63,7 +63,7 @@ def check_stage_count(model: str, layers: Sequence[gluon.HybridBlock], possible:
     if len(possible) < layer_count - 1:
         numbers = ", ".join(map(str, possible))
         places = f"can be cut only in front of layers {numbers}: elsewhere," if numbers else "cannot be cut:"
-        reason = f" (it {places} both sides share parameters, or the next layer needs several arrays)"
+        reason = f" (it {places} both sides share parameters, or the next layer needs several input arrays)"
     fewer = "fewer stages, " if len(possible) else ""
     raise ModelError(
         f"{model} is a chain of {layer_count} layer{'s' * (layer_count != 1)}, which cannot be "
@@ -88,7 +88,7 @@ def check_cuts(model: str, layers: Sequence[gluon.HybridBlock], cuts: Sequence[i
         if len(apply_layers(layers[:cut], mx.sym.var(CHAIN_INPUT)).list_outputs()) > 1:
             raise ModelError(
                 f"--cut {cut_text}: layer {cut} of {model}, {layer_name(layers[cut])}, needs several "
-                "arrays, but only one array can be sent between stages: cut elsewhere"
+                "input arrays, but only one array can be sent between stages: cut elsewhere"
             )
 
 

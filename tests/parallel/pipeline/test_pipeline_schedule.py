@@ -92,7 +92,7 @@ def test_custom_orders_get_messages_and_updates_and_wrong_ones_are_refused():
         (("1f1bb", 2, 2), "unknown pipeline schedule '1f1bb': choose .* \\(did you mean '1f1b'"),
         (("gpipe", 0, 2), "gpipe with 0 devices: use a whole number of at least 1"),
         (("gpipe", 2, 2.5), "gpipe with 2\\.5 microbatches: use a whole number of at least 1"),
-        (("interleaved", 2, 2, 0), "interleaved with 0 stages on each device: the number must be a whole number"),
+        (("interleaved", 2, 2, 0), "interleaved with 0 stages on each device: the count must be a whole number"),
         (("sequential", True, 2), "sequential with True devices"),
         (("gpipe", 2, 2, 2), "gpipe does not support 2 stages on each device: use one stage per device, or"),
         (("1f1b", 2, 2, 3), "1f1b does not support 3 stages on each device"),
