@@ -195,7 +195,7 @@ class _BatchSizeSearch:
         try:
             peak_bytes = self._measure_peak(size, self.ceiling)
         except MemoryLimitExceeded:
-            self.tell(f"a batch of {size:,} per {self.per} uses too much")
+            self.tell(f"a batch of {size:,} per {self.per} uses too much memory")
             return None
         self.tell(f"a batch of {size:,} per {self.per} uses {_format_bytes(peak_bytes)}")
         return peak_bytes

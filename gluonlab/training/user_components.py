@@ -186,7 +186,7 @@ def check_same_user_components(
         default = f"the default {name}"
         expected = f"your {name} {recorded_names[part]}" if part in recorded_names else default
         actual = f"your {name} {current_names[part]}" if part in current_names else default
-        raise ConfigError(f"{folder} used {expected}, not {actual}: in Python, pass the same {name} {usage}")
+        raise ConfigError(f"{folder} used {expected}, not {actual}: pass the same {name} {usage} in Python")
 
 
 def check_loss(loss: gluon.HybridBlock, classes: int) -> None:

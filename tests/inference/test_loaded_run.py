@@ -162,7 +162,7 @@ def test_a_users_network_and_data_must_be_given_again(tmp_path):
     data = small_data()
     result = small_run(tmp_path / "own", data, net=make_net)
     with pytest.raises(
-        ConfigError, match=r"used your network make_net, .*: in Python, pass the same network to gluonlab.load_run"
+        ConfigError, match=r"used your network make_net, .*: pass the same network to gluonlab.load_run in Python"
     ):
         load_run(tmp_path / "own")
     loaded = load_run(tmp_path / "own", net=make_net, devices=device_spec(2))
@@ -204,7 +204,7 @@ def test_floats_and_arrays_of_mxnet_are_seen_as_bytes_are(gray, kind):
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        ([], "no images were given"),
+        ([], "there are no images"),
         ([3], "the image is an int: pass files"),
         (b"GIF", "the image is the bytes of a file: pass the file itself"),
         (np.zeros((2, 1, 28, 27), np.uint8), r"uint8 of shape \(2, 1, 28, 27\): use bytes"),
