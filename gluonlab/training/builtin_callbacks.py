@@ -361,7 +361,7 @@ class ReplicaCheck(BuiltInCallback):
         (common_digest, common_count), (_, next_count) = counts
         drifted = [device for device, digest in digest_by_device.items() if digest != common_digest]
         others = ", ".join(device for device in digest_by_device if device not in drifted)
-        description = f"differs between {', '.join(drifted)} and {others}"
+        description = f"on {', '.join(drifted)} differs from the replicas on {others}"
         if common_count == next_count:
             description = f"differs between {', '.join(digest_by_device)}"
         earlier = f" (all replicas were equal after step {self._last_equal_step})" if self._last_equal_step else ""

@@ -361,7 +361,7 @@ def test_memory_is_told_as_if_float16_took_four_bytes(sync_bn):
 
 @pytest.mark.cpu_only("float16 is refused on CPUs")
 def test_float16_is_refused_on_cpus_in_one_line(tmp_path):
-    message = r"--dtype float16 needs GPUs, because MXNet has no .* on cpu\(0\) cpu\(1\): omit --dtype"
+    message = r"--dtype float16 needs GPUs, because MXNet does not support .* on cpu\(0\) cpu\(1\): omit --dtype"
     with pytest.raises(ConfigError, match=message):
         loop.train(TrainConfig(devices=device_spec(2), dtype="float16", out=str(tmp_path / "run")))
     assert not (tmp_path / "run").exists()

@@ -137,7 +137,7 @@ MISTAKES = {
     "--workers 0": "--workers 0 | from 1 to 256",
     "--dataset digits --image-size 32": "--image-size | digits | folder:PATH",
     "--dataset digits --skip-corrupt": "--skip-corrupt | digits | folder:PATH",
-    "--dataset digits --random-resized-crop": "--random-resized-crop | digits | remove it | folder:PATH",
+    "--dataset digits --random-resized-crop": "--random-resized-crop | digits | remove --random | folder:PATH",
     "--crop-padding -1": "--crop-padding -1 | from 0 to 1024",
     "--dataset imagenette2-160": "imagenette2-160 | gluonlab data download imagenette2-160 | use another --data-dir",
 }

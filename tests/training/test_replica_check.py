@@ -69,7 +69,8 @@ def test_a_drift_of_one_bit_is_named_wherever_it_is(net_on_four_devices, seed):
     others = ", ".join(str(other) for other in ctxs if other != ctx)
     try:
         message = (
-            f"after step 6, {param.name} differs between {ctx} and {others} (all replicas were equal after step 3)"
+            f"after step 6, {param.name} on {ctx} differs from the replicas on {others} "
+            "(all replicas were equal after step 3)"
         )
         check_raises(check, 6, message)
     finally:
@@ -80,7 +81,7 @@ def test_both_of_two_replicas_are_named():
     net, (first, second) = network(contexts(2)), contexts(2)
     param = trained_parameters(net)[1]
     flip_a_bit(param, second, 0, 31)  # 0.0 and -0.0 are equal, but not alike
-    check_raises(ReplicaCheck(net), 1, f"{param.name} differs between {first}, {second} after step 1:")
+    check_raises(ReplicaCheck(net), 1, f"after step 1, {param.name} differs between {first}, {second}:")
 
 
 def test_a_drift_is_named_in_every_process_of_a_group():
@@ -98,7 +99,10 @@ def test_a_drift_is_named_in_every_process_of_a_group():
     first, second = run_in_threads(2, work)
     name, (ctx, other) = trained_parameters(network(contexts(2)))[2].name, contexts(2)
     equal = f"{ctx} of process 0, {ctx} of process 1"
-    assert first == second and f"{name} on {other} of process 1 differs from {equal} after step 2" in first
+    assert (
+        first == second
+        and f"after step 2, {name} on {other} of process 1 differs from the replicas on {equal}" in first
+    )
 
 
 def test_running_statistics_may_differ_until_they_are_averaged():
@@ -129,7 +133,7 @@ def test_a_replica_whose_checksum_is_zero_or_one_is_compared_as_any_other(kept, 
     check = ReplicaCheck(net)
     check.compare_replicas(1)
     net.weight.data(second)[:] = nd.array(bits[drifted], ctx=second)
-    check_raises(check, 2, f"on {second} differs from {first}, {third} after step 2")
+    check_raises(check, 2, f"on {second} differs from the replicas on {first}, {third}")
 
 
 class DriftingStrategy(DataParallel):

@@ -139,7 +139,7 @@ def test_an_imported_network_trains_as_the_one_that_it_was_exported_from(tmp_pat
     assert type(scores) is mx.np.ndarray
     assert relative_distance([scores.asnumpy()], [scores_of(expected)]) < 1e-4
     smaller = from_arrays(*(array[..., :5] if array.ndim == 4 else array for array in ARRAYS))
-    with pytest.raises(ModelError, match=r"_weight of shape \(4, 48\), but images of shape 2x6x5 need \(4, 36\)"):
+    with pytest.raises(ModelError, match=r"_weight of .* has shape \(4, 48\), but images of shape 2x6x5 require shape"):
         train(config(tmp_path / "smaller"), dataset=smaller, net=gluon.SymbolBlock.imports(*files))
 
 
@@ -326,7 +326,7 @@ def test_a_comparison_trains_the_same_on_each_number_of_devices(tmp_path):
     first, second = (read_metrics(tmp_path / "both" / name) for name in ("1-device", "2-devices"))
     losses = [[line["val_loss"] for line in lines if line["kind"] == "epoch"] for lines in (first, second)]
     assert losses[0][-1] == pytest.approx(losses[1][-1], rel=1e-5)
-    with pytest.raises(ModelError, match="each run of a comparison needs its own: pass a function"):
+    with pytest.raises(ModelError, match="each run of a comparison needs its own model: pass a function"):
         compare(config_, [1, 2], Reporter(), from_arrays(*ARRAYS), net=make_net(4))
 
 
@@ -480,7 +480,7 @@ WEIGHTED = {"net": nn.Dense(CLASSES, prefix="w_"), "loss": Weighted(prefix="w_")
         (ModelError, {"net": Twins()}, "^Twins has parameters with the same name, .*twin_.*: use"),
         (ModelError, {"net": Whole()}, "^Whole returns scores of type int32, but a loss needs flo"),
         (ModelError, {"net": OfBytes()}, "embedding.*_weight has sparse.*sparse_grad=False"),
-        (ModelError, {"net": Idle(0)}, "does not use idle.*weight .*: remove the layer, or set"),
+        (ModelError, {"net": Idle(0)}, "does not use idle.*weight .*: remove the unused layer, or set"),
         (ModelError, {"net": OF_NOTHING}, "OfNothing ignores the images: comp"),
         (ConfigError, {"net": make_net, "model": "lenet"}, "--model lenet and the network make_"),
         (
