@@ -167,8 +167,8 @@ def read_job_allocation(environ: Environ) -> Optional[List[HostSlots]]:
             counts = [1] * len(hosts)
         if len(counts) != len(hosts):
             raise _contradiction_error(
-                f"SLURM_TASKS_PER_NODE={environ['SLURM_TASKS_PER_NODE']} counts {len(counts)} "
-                f"nodes, but {variable}={environ[variable]} contains {len(hosts)}"
+                f"SLURM_TASKS_PER_NODE={environ['SLURM_TASKS_PER_NODE']} describes {len(counts)} "
+                f"nodes, but {variable}={environ[variable]} lists {len(hosts)} nodes"
             )
         return merge_host_slots([HostSlots(*pair) for pair in zip(hosts, counts)])
     if environ.get("LSB_JOBID"):

@@ -88,7 +88,7 @@ def _read_parameters(path: Path, description: str) -> "Dict[str, NDArray]":
     try:
         loaded = read_arrays(path)
     except (ValueError, OSError):
-        raise ModelError(f"{description} cannot be read as parameters: {advice}") from None
+        raise ModelError(f"{description} cannot be read as a parameter file: {advice}") from None
     if not loaded:
         raise ModelError(f"{description} contains no parameters: {advice}")
     prefixes = ("arg:", "aux:")

@@ -36,7 +36,7 @@ from gluonlab.runs.run_schema import (
 )
 
 RUNS_HINT = "pass only run directories, which gluonlab run writes (see --out)"
-RUN_HINT = "use the directory of a run of gluonlab run"
+RUN_HINT = "use a run directory of gluonlab run"
 FINISHED_RUN_HINT = f"use the directory of a finished run, with {CONFIG} and {PARAMETERS}"
 # fields of TrainConfig -> the used setting that replaces them
 RESOLVED_SETTINGS = {

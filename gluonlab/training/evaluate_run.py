@@ -198,7 +198,7 @@ NO_AUGMENTATION = {"random_resized_crop": False, "crop_padding": 0, "flip": Fals
 SMALLEST_SIZE = 8  # smallest --image-size; smaller images keep their size by default
 # If an option of one of these groups is given, it replaces all settings of the run in the group.
 BATCH_SIZES, MICROBATCH_OPTIONS = (("batch_size", "global_batch_size"), ("microbatches", "microbatch_size"))
-DIVERGED_HINT = "the training diverged: train again with a smaller --lr"
+DIVERGED_HINT = "train again with a smaller --lr, because the training diverged"
 
 
 def evaluation_config(description: RunDescription, options: Dict[str, Any]) -> TrainConfig:

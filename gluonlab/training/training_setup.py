@@ -162,8 +162,8 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Trainin
     strategy = make_strategy(make_initialized_net, plan.make_loss(), plan, plan.group)
     if len(strategy.inputs) != len(plan.parallelism.copies):
         raise ConfigError(
-            f"the strategy expects {len(strategy.inputs)} shards of a batch, but the plan has "
-            f"{len(plan.parallelism.copies)}: set the strategy's attribute devices_per_copy"
+            f"the strategy expects {len(strategy.inputs)} shards of each batch, but the plan divides batches into "
+            f"{len(plan.parallelism.copies)} shards: set the strategy's attribute devices_per_copy"
         )
     if plan.group.rank > 0:  # parameters are equal in all processes, but Dropout masks differ
         mx.random.seed(plan.seed + plan.group.rank)

@@ -137,7 +137,7 @@ def test_a_damaged_shape_is_refused(file, tmp_path, place):
     begin = content.index(struct.pack("<qq", 2, 3))
     content[begin + place] ^= 0x40
     (tmp_path / "a.params").write_bytes(content)
-    with pytest.raises(ModelError, match="cannot be read as parameters"):
+    with pytest.raises(ModelError, match="cannot be read as a parameter file"):
         load_parameters(dense(), tmp_path / "a.params", "it", 2)
 
 

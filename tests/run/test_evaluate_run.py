@@ -204,7 +204,7 @@ SPOILED = {
         write_parameters("mlp", (1, 28, 28), 7), "3.weight has shape (7, 64), not (10, 64) | same model"),
     "damaged parameters": (
         lambda folder: (folder / "parameters.params").write_bytes(b"0" * 99),
-        "parameters.params cannot be read as parameters"),
+        "parameters.params cannot be read as a parameter file"),
 }  # fmt: skip
 
 
@@ -229,7 +229,7 @@ def test_an_unfinished_run_prints_one_line_and_exits_with_2(run, empty_cwd, copy
         ("--export mxnet --out /dev/null", "--out /dev/null is a file"),
         ("--out new", "--out new has no effect on an evaluation that writes no files: add --confusion or --export"),
         ("--export mxnet --out /proc/gluonlab", "cannot write /proc/gluonlab: "),
-        ("--export mxnet --out a/new", "cannot be read as parameters"),
+        ("--export mxnet --out a/new", "cannot be read as a parameter file"),
     ],
 )
 def test_a_user_error_is_found_before_the_parameters_are_read(run, copy, empty_cwd, words, message):

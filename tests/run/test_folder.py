@@ -173,10 +173,10 @@ def write_damaged_folder(folder):
 
 CHEAP = {
     "--out .": "--out . is not empty",
-    "--pretrained file": "--pretrained file cannot be read as parameters",
+    "--pretrained file": "--pretrained file cannot be read as a parameter file",
     "--gpus 2 --optimizer lamb --kvstore sharded-optimizer": "lamb",
     "compare 1,2 --out .": "--out . is not empty",
-    "compare 1,2 --pretrained file": "--pretrained file cannot be read as parameters",
+    "compare 1,2 --pretrained file": "--pretrained file cannot be read as a parameter file",
     "compare 1,2 --threads 2": "--threads 2",
 }
 CPU_ONLY = pytest.mark.cpu_only("threads are of CPU devices")

@@ -100,7 +100,7 @@ def _schedule_maker(name: str, several_stages: bool) -> Callable[[Definition], M
                 if not is_positive_integer(count):
                     where = " on each device" * (noun == "stage")
                     raise ScheduleError(
-                        f"{name} with {count!r} {noun}{'es' if noun == 'microbatch' else 's'}{where}: the count "
+                        f"{name}: the number of {noun}{'es' if noun == 'microbatch' else 's'}{where} is {count!r}, but "
                         "must be a whole number of at least 1"
                     )
             if stages_per_device > 1 and not several_stages:
