@@ -273,7 +273,7 @@ def _complete_blaunch(member: Membership, environ: Environ) -> Membership:
         raise _missing_variable_error(BLAUNCH, environ, "LSB_MCPU_HOSTS")
     slots = sum(slots for _, slots in hosts)
     if slots != member.size:
-        raise _contradiction_error(f"{variable} contains {slots} slots, but LSB_DJOB_NUMPROC is {member.size}")
+        raise _contradiction_error(f"{variable} lists {slots} slots, but LSB_DJOB_NUMPROC is {member.size}")
     local_rank, local_size = lsf_local_rank_and_size(member.rank or 0, hosts)
     return replace(member, root=hosts[0].host, local_rank=local_rank, local_size=local_size)
 
@@ -360,7 +360,7 @@ def _parameter_server_membership(environ: Environ) -> Optional[Membership]:
             variable = ROLE_FIELD_VARIABLES["role"]
             raise ConfigError(
                 f"{variable}={server_role.role} marks this process as a part of MXNet's parameter "
-                f"server, but {name} is not set: set it, or unset {variable}"
+                f"server, but {name} is not set: set {name}, or unset {variable}"
             )
     root = check_hostname(str(server_role.root), ROLE_FIELD_VARIABLES["root"])
     size = _read_number(environ, ROLE_FIELD_VARIABLES["workers"], least=1)

@@ -497,8 +497,8 @@ def _gpu_counts(machine: Machine, gpus: Optional[int]) -> List[int]:
         max_gpus = gpus - gpus % machine.gpus_each
         if max_gpus != gpus:
             raise ConfigError(
-                f"the number of GPUs is {gpus}, but must be a multiple of {machine.gpus_each}, the number of GPUs of "
-                f"each host of {machine.name}: use {max_gpus}"
+                f"predictions on several hosts of {machine.name} need a multiple of {machine.gpus_each} GPUs, "
+                f"not {gpus}: use {max_gpus}"
             )
     counts, count = [], 1
     while count < max_gpus:

@@ -76,7 +76,7 @@ def compare(
     config = TrainConfig.require("compare", config)
     if config.gpus is not None or config.devices is not None:
         raise ConfigError(
-            f"a comparison of {','.join(map(str, counts))} devices chooses the devices itself: "
+            f"a comparison of {','.join(map(str, counts))} devices sets the devices of each run: "
             "omit --gpus and --devices"
         )
     if config.device_weights is not None:

@@ -226,7 +226,7 @@ def test_published_batches_fit_into_memory_and_those_that_did_not_do_not():
         ("p3.16xlarge", {"gpus": 9}, "must be a whole number from 1 to 8"),
         ("p3.16xlarge", {"overlap": 0}, "must be 'off' or a number of operators of at least 1"),
         ("p3.16xlarge", {"store": "rign"}, "unknown kvstore.*ring"),
-        ("p3.16xlarge*2", {"gpus": 12}, r"must be a multiple of 8, .* of p3.16xlarge\*2: use 8"),
+        ("p3.16xlarge*2", {"gpus": 12}, r"hosts of p3.16xlarge\*2 need a multiple of 8 GPUs, not 12: use 8"),
         ("p3.16xlarge", {"batch_size": None, "global_batch_size": 7}, "use at least 8 images, or at most 7 GPUs"),
     ],
 )
