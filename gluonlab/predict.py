@@ -91,16 +91,20 @@ def main(
         if images or top_k is not None:
             other = images[0] if images else f"--top-k {top_k}"
             raise ConfigError(
-                f"--misclassified uses the run's validation images, and shows one class for each: omit {other}"
+                "--misclassified uses the run's validation images, and shows one predicted class per image: "
+                f"omit {other}"
             )
         _predict_misclassified(run, grid, output_format, given_settings(settings))
         return
     if settings["data_dir"] is not None:
         raise ConfigError(
-            f"--data-dir {settings['data_dir']} has no effect without --misclassified: omit it, or add --misclassified"
+            f"--data-dir {settings['data_dir']} has no effect without --misclassified: omit --data-dir, "
+            "or add --misclassified"
         )
     if not images:
-        raise ConfigError(f"there are no images: {EXAMPLE}, or --misclassified for the run's validation images")
+        raise ConfigError(
+            f"no images were given: {EXAMPLE}, or add --misclassified to show the run's misclassified images"
+        )
     count = DEFAULT_TOP_K if top_k is None else whole_number_check(1)("--top-k", top_k)
     _predict(run, list(images), count, grid, output_format, given_settings(settings))
 
@@ -188,7 +192,7 @@ def _check_grid(grid: str, replace: bool) -> None:
     from gluonlab.inference.predictions import MARK
 
     if Path(grid).suffix.lower() != ".png":
-        raise ConfigError(f"--grid {grid}: the image grid is a PNG: use a name that ends in .png")
+        raise ConfigError(f"--grid {grid}: must end in .png, because the image grid is a PNG file")
     if replace:
         check_new_or_marked("--grid", Path(grid), MARK)
     else:

@@ -85,7 +85,7 @@ def restore_states(trainer: gluon.Trainer, arrays: Mapping[str, nd.NDArray]) -> 
         KVStoreError: For arrays that are not states, or states of another optimizer or network.
             In this case, nothing changes.
     """
-    set_states(trainer, states_from_arrays(arrays), "these arrays")
+    set_states(trainer, states_from_arrays(arrays), "the dictionary of states")
 
 
 def load_states_file(trainer: gluon.Trainer, fname: "str | bytes | os.PathLike[str]") -> None:

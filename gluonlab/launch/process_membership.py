@@ -168,7 +168,7 @@ def read_job_allocation(environ: Environ) -> Optional[List[HostSlots]]:
         if len(counts) != len(hosts):
             raise _contradiction_error(
                 f"SLURM_TASKS_PER_NODE={environ['SLURM_TASKS_PER_NODE']} describes {len(counts)} "
-                f"nodes, but {variable}={environ[variable]} contains {len(hosts)} nodes"
+                f"nodes, but {variable}={environ[variable]} lists {len(hosts)} nodes"
             )
         return merge_host_slots([HostSlots(*pair) for pair in zip(hosts, counts)])
     if environ.get("LSB_JOBID"):
@@ -229,12 +229,14 @@ def _check_local(member: Membership, launcher: Launcher, environ: Environ) -> No
     """Raise ConfigError if local rank, local size and size contradict each other."""
     name = _first_set_name(environ, launcher.local_size) or "the number of processes on this host"
     if member.local_size is not None and member.local_size > member.size:
-        raise _contradiction_error(f"{name} is {member.local_size}, more than all {member.size} processes")
+        raise _contradiction_error(f"{name} is {member.local_size}, but there are only {member.size} processes in all")
     if None not in (member.local_rank, member.local_size):
         assert member.local_rank is not None and member.local_size is not None
         if member.local_rank >= member.local_size:
             rank_name = _first_set_name(environ, launcher.local_rank) or "the local rank of this process"
-            raise _contradiction_error(f"{rank_name} is {member.local_rank}, but {name} is {member.local_size}")
+            raise _contradiction_error(
+                f"{rank_name} is {member.local_rank}, but must be less than {name}, which is {member.local_size}"
+            )
 
 
 def _complete_srun(member: Membership, environ: Environ) -> Membership:
@@ -247,15 +249,19 @@ def _complete_srun(member: Membership, environ: Environ) -> Membership:
     if counts:
         setting = f"SLURM_STEP_TASKS_PER_NODE={environ['SLURM_STEP_TASKS_PER_NODE']}"
         if sum(counts) != member.size:
-            raise _contradiction_error(f"{setting} counts {sum(counts)} tasks, but the step has {member.size}")
+            raise _contradiction_error(
+                f"{setting} describes {sum(counts)} tasks, but the Slurm step has {member.size} tasks"
+            )
         if len(counts) != len(nodes):
             raise _contradiction_error(
-                f"{setting} counts {len(counts)} nodes, but {variable}={environ[variable]} contains {len(nodes)}"
+                f"{setting} describes {len(counts)} nodes, but {variable}={environ[variable]} lists {len(nodes)} nodes"
             )
         if environ.get("SLURM_NODEID"):
             node = _read_number(environ, "SLURM_NODEID", 0)
             if node >= len(counts):
-                raise _contradiction_error(f"SLURM_NODEID={node} is not one of the nodes of {setting}")
+                raise _contradiction_error(
+                    f"SLURM_NODEID={node} must be less than {len(counts)}, the number of nodes in {setting}"
+                )
             local_size = counts[node]
     return replace(member, root=nodes[0], local_size=local_size)
 
@@ -267,7 +273,7 @@ def _complete_blaunch(member: Membership, environ: Environ) -> Membership:
         raise _missing_variable_error(BLAUNCH, environ, "LSB_MCPU_HOSTS")
     slots = sum(slots for _, slots in hosts)
     if slots != member.size:
-        raise _contradiction_error(f"{variable} contains {slots} slots, but LSB_DJOB_NUMPROC is {member.size}")
+        raise _contradiction_error(f"{variable} lists {slots} slots, but LSB_DJOB_NUMPROC is {member.size}")
     local_rank, local_size = lsf_local_rank_and_size(member.rank or 0, hosts)
     return replace(member, root=hosts[0].host, local_rank=local_rank, local_size=local_size)
 
@@ -328,7 +334,7 @@ def _sagemaker_membership(environ: Environ) -> Membership:
         is_valid = False
     if not is_valid or len(set(hosts)) != len(hosts):
         raise ConfigError(
-            f"SM_HOSTS={environ['SM_HOSTS']!r} is not a list of different hosts, such as "
+            f"SM_HOSTS={environ['SM_HOSTS']!r} must be a JSON list of distinct hostnames, such as "
             '["algo-1", "algo-2"]: unset it, or set it as SageMaker does'
         )
     hostname = environ.get("SM_CURRENT_HOST")
@@ -357,7 +363,7 @@ def _parameter_server_membership(environ: Environ) -> Optional[Membership]:
             variable = ROLE_FIELD_VARIABLES["role"]
             raise ConfigError(
                 f"{variable}={server_role.role} marks this process as a part of MXNet's parameter "
-                f"server, but {name} is not set: set it, or unset {variable}"
+                f"server, but {name} is not set: set {name}, or unset {variable}"
             )
     root = check_hostname(str(server_role.root), ROLE_FIELD_VARIABLES["root"])
     size = _read_number(environ, ROLE_FIELD_VARIABLES["workers"], least=1)

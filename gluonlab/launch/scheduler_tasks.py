@@ -73,7 +73,7 @@ class Rendezvous:
         except OSError as error:
             raise ConfigError(
                 f"port {port} is not available ({_system_message(error)}): set another port for "
-                "all processes, as in GLUONLAB_PORT=23456"
+                "all processes, such as GLUONLAB_PORT=23456"
             ) from None
 
     async def wait_for_ranks(self, numbers: Sequence[int]) -> List[Union[AgentConnection, RunError]]:
@@ -149,8 +149,8 @@ async def _connect_to_rank_0(
         await asyncio.sleep(RETRY_PAUSE_S)
     raise RunError(
         f"rank {membership.rank} could not connect to rank 0 at {root}:{membership.port} within "
-        f"{patience:g} s ({reason}): check that rank 0 started and its port is open, or set "
-        "GLUONLAB_MASTER_ADDR and GLUONLAB_PORT for all"
+        f"{patience:g} s ({reason}): check that rank 0 started and that its port is open, or set "
+        "GLUONLAB_MASTER_ADDR and GLUONLAB_PORT for all processes"
     )
 
 

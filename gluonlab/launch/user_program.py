@@ -132,6 +132,6 @@ def check_not_gluonlab(words: Sequence[str]) -> None:
         ["gluonlab", "launch"],
     ):
         raise ConfigError(
-            f"{' '.join(words[:3])} would train independently in each process: write only run and "
-            "its options after --, as in -n 2 -- run --epochs 3"
+            f"{' '.join(words[:3])} would train independently in each process: pass only 'run' and "
+            "its options after --, such as -n 2 -- run --epochs 3"
         )

@@ -81,11 +81,11 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
     """
     check_model(name)
     if not is_positive_integer(classes):
-        raise ModelError(f"classes={classes!r}: use the number of classes, such as len(dataset.classes)")
+        raise ModelError(f"classes={classes!r}: must be a positive whole number, such as len(dataset.classes)")
     if mx.util.is_np_array() and (name.startswith(gluoncv_zoo.PREFIX) or name in GLUONCV_MODELS):
         raise ModelError(
-            f"model {name!r} of gluoncv needs mx.nd: create it before npx.set_np(), or within "
-            "mx.util.np_array(False); gluonlab.train accepts it"
+            f"gluoncv model {name!r} needs mx.nd, so it cannot be created while mx.np is active: create it before "
+            "npx.set_np() or within mx.util.np_array(False), or pass its name to gluonlab.train"
         )
     # Parameters are saved by name, so the numbers in names must start at 0 for each network.
     with mx.name.NameManager():

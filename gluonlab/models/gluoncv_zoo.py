@@ -112,7 +112,7 @@ def _import_gluoncv_registry() -> Dict[str, Any]:
             zoo = importlib.import_module("gluoncv.model_zoo.model_zoo")
     except ImportError as error:
         raise ModelError(
-            f"models of gluoncv need gluoncv, which cannot be imported ({error}): pip install "
-            "gluoncv==0.10.5.post0 opencv-python-headless, or choose another model of gluonlab list"
+            f"this model needs the package gluoncv, which cannot be imported ({error}): pip install "
+            "gluoncv==0.10.5.post0 opencv-python-headless, or choose another model (see gluonlab list)"
         ) from None
     return dict(zoo._models)

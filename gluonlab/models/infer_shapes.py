@@ -49,15 +49,15 @@ def complete_initialization(net: "HybridBlock", name: str, image_shape: "Tuple[i
     if shapes is None:
         hint = _smallest_image_hint(image_shape, _find_smallest_image(scores, image_shape[0], classes))
         raise ModelError(
-            f"{name} does not accept images of shape {_format_shape(image_shape)}{hint}; choose "
+            f"{name} does not accept images of shape {_format_shape(image_shape)}{hint}: choose "
             "another model or --dataset"
         )
     params = net.collect_params()
     for parameter, shape in shapes.items():
         if params[parameter]._data is not None and params[parameter].shape != shape:
             raise ModelError(
-                f"{name} has {parameter} of shape {params[parameter].shape}, but images of shape "
-                f"{_format_shape(image_shape)} need {shape}: use images of the original shape, or "
+                f"the parameter {parameter} of {name} has shape {params[parameter].shape}, but images of shape "
+                f"{_format_shape(image_shape)} require shape {shape}: use images of the original shape, or "
                 "initialize the model again"
             )
         params[parameter].shape = shape
@@ -110,8 +110,8 @@ def _smallest_image_hint(shape: "Shape", smallest: "Optional[Shape]") -> str:
     if smallest is None:
         return ""
     larger = shape[0] == smallest[0] and min(shape[1:]) >= smallest[1]
-    note = ", but it does not accept all larger ones" if larger else ""
-    return f": the smallest square images are {_format_shape(smallest)}{note}"
+    note = ", and it does not accept all larger images" if larger else ""
+    return f" (the smallest square images that it accepts are {_format_shape(smallest)}{note})"
 
 
 def _format_shape(shape: "Shape") -> str:

@@ -71,8 +71,8 @@ def load_parameters(
     if faults:
         others_note = f" and {len(faults) - _MAX_NAMED} more" if len(faults) > _MAX_NAMED else ""
         raise ModelError(
-            f"{description} does not fit the model: {'; '.join(faults[:_MAX_NAMED])}{others_note}; "
-            "use a file of the same model"
+            f"{description} does not match the model ({'; '.join(faults[:_MAX_NAMED])}{others_note}): "
+            "use a parameter file of the same model"
         )
     for name, param in params.items():
         if name not in head:
@@ -84,11 +84,11 @@ def _read_parameters(path: Path, description: str) -> "Dict[str, NDArray]":
     """Return the arrays in a parameter file, by name. Raises ModelError."""
     advice = "use a file that Gluon's save_parameters or export wrote"
     if not os.path.isfile(path):
-        raise ModelError(f"{description} is not a file: use a local file of parameters; nothing is downloaded")
+        raise ModelError(f"{description} is not a file: use a local parameter file, because nothing is downloaded")
     try:
         loaded = read_arrays(path)
     except (ValueError, OSError):
-        raise ModelError(f"{description} cannot be read as parameters: {advice}") from None
+        raise ModelError(f"{description} cannot be read as a parameter file: {advice}") from None
     if not loaded:
         raise ModelError(f"{description} contains no parameters: {advice}")
     prefixes = ("arg:", "aux:")

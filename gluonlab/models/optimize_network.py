@@ -103,7 +103,8 @@ def _to_input_array(net: gluon.HybridBlock, given: Any) -> Any:
     kind = type(given).__name__
     description = repr(given) if isinstance(given, (int, str, tuple)) else f"a {kind}"
     raise ModelError(
-        f"optimize() needs arrays, or shapes such as (64, 3, 32, 32), not {description}: pass one for each input"
+        f"optimize() needs arrays, or shapes such as (64, 3, 32, 32), not {description}: "
+        "pass an array or a shape for each input"
     )
 
 

@@ -119,11 +119,13 @@ def _check_node(node: Node, inputs: List[bool], name: str, loop: str = "") -> No
     op = node["op"]
     if _is_refused(node):
         operator, effect, advice = REFUSED[op]
-        raise ModelError(f"{name} uses {operator}, which {effect} in MXNet {mx.__version__} during training: {advice}")
+        raise ModelError(
+            f"{name} uses {operator}, which {effect} during training with MXNet {mx.__version__}: {advice}"
+        )
     if loop and op in REWRITTEN and _has_wrong_gradient(op, node.get("attrs", {}), inputs):
         raise ModelError(
-            f"{name} uses {node['name']} ({op}) in the body of {loop.lstrip('_')}: MXNet "
-            f"{mx.__version__} computes a wrong gradient there: move it out of the body"
+            f"{name} uses {node['name']} ({op}) in the body of {loop.lstrip('_')}, where MXNet "
+            f"{mx.__version__} computes a wrong gradient: move this operator out of the body"
         )
     for body in node.get("subgraphs", []):
         for body_node in body["nodes"]:

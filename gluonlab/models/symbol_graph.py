@@ -29,7 +29,8 @@ def require_single_output(output: Any, name: str) -> mx.sym.Symbol:
         count, kind = 0, f"a {type(output).__name__}{size}"
     if count != 1:
         raise ModelError(
-            f"{name} returns {kind}, but must return one array: return only the scores, or wrap it in a block that does"
+            f"{name} returns {kind}, but must return one array: return only the scores, or wrap {name} in a block "
+            "that returns only the scores"
         )
     return output
 

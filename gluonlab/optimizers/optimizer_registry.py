@@ -95,10 +95,10 @@ OPTIMIZERS: Dict[str, OptimizerKind] = {
 
 NOT_OFFERED = {
     "ccsgd": "is an old name of sgd: choose sgd",
-    "dcasgd": "corrects late gradients, which do not occur here: choose sgd",
+    "dcasgd": "is meant only for the late gradients of asynchronous training: choose sgd",
     "ftrl": "starts with weights of 0, so layers below the last one do not learn: choose adagrad",
     "groupadagrad": "only updates rows of embeddings: choose adagrad",
-    "lbsgd": "is sgd with its own warm-up, for all devices together: choose sgd with --warmup-epochs, or lars",
+    "lbsgd": "is sgd with a built-in warm-up: choose sgd with --warmup-epochs, or lars",
     "sgld": "draws samples, and needs the gradient of the whole data set, not the mean of a batch: choose sgd",
 }
 

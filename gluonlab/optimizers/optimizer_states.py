@@ -134,14 +134,14 @@ def states_to_arrays(states: States) -> Dict[str, nd.NDArray]:
     return arrays
 
 
-def states_from_arrays(arrays: Mapping[str, nd.NDArray], source: str = "these arrays") -> States:
+def states_from_arrays(arrays: Mapping[str, nd.NDArray], source: str = "the dictionary of states") -> States:
     """Return the states that `states_to_arrays` converted to ``arrays``.
 
     Raises KVStoreError, with a message that starts with ``source``, for other arrays.
     """
     optimizers = [name.partition("/")[2] for name in arrays if name.startswith("optimizer/")]
     if len(optimizers) != 1:
-        raise KVStoreError(f"{source} contain{'s' * (source != 'these arrays')} {_describe_other_content(arrays)}")
+        raise KVStoreError(f"{source} contains {_describe_other_content(arrays)}")
     unprintable = next((name for name in arrays if not name.isprintable()), None)
     if unprintable is not None:
         raise KVStoreError(f"{source}: {unprintable!r} is not a valid parameter name: {LOAD_HINT}")
@@ -159,7 +159,7 @@ def states_from_arrays(arrays: Mapping[str, nd.NDArray], source: str = "these ar
         elif kind in EXTRA_STATE_NAMES:
             parameters.setdefault(rest, {})[kind] = array
         elif kind != "optimizer":
-            raise KVStoreError(f"{source}: {name!r} does not belong to optimizer states: {LOAD_HINT}")
+            raise KVStoreError(f"{source}: the array {name!r} does not belong to optimizer states: {LOAD_HINT}")
     num_update = int(_read_values(arrays[f"optimizer/{optimizers[0]}"], "optimizer", source)[0])
     states = tuple(_parse_parameter(name, param_arrays, source) for name, param_arrays in parameters.items())
     return States(optimizers[0], num_update, scalars, states)
@@ -173,7 +173,7 @@ def _parse_parameter(name: str, arrays: Dict[str, nd.NDArray], source: str) -> P
     count = sum(kind.startswith("state/") for kind in arrays)
     state_names = [f"state/{position}" for position in range(count)]
     if "parameter" not in arrays or any(state_name not in arrays for state_name in state_names):
-        raise KVStoreError(f"{source}: arrays of {name!r} are missing: {LOAD_HINT}")
+        raise KVStoreError(f"{source}: arrays of the parameter {name!r} are missing: {LOAD_HINT}")
     updates, *shape = (int(value) for value in _read_values(arrays["parameter"], name, source))
     extra_state = {kind: arrays[kind] for kind in EXTRA_STATE_NAMES if kind in arrays}
     for kind in ("former_rate", "num_cums"):
@@ -187,7 +187,7 @@ def _read_values(array: nd.NDArray, name: str, source: str) -> "np.ndarray[Any, 
     """Return up to 64 finite values as a flat array. Raises KVStoreError for other values."""
     values: "np.ndarray[Any, Any]" = array.asnumpy().reshape(-1)
     if values.size > 64 or not np.isfinite(values).all():
-        raise KVStoreError(f"{source}: {name!r} is damaged: {LOAD_HINT}")
+        raise KVStoreError(f"{source}: the values of {name!r} are damaged: {LOAD_HINT}")
     return values
 
 
@@ -195,10 +195,10 @@ def _describe_other_content(arrays: Mapping[str, nd.NDArray]) -> str:
     """Return text for an error message: what the file contains instead of optimizer states."""
     if any(re.fullmatch(r"\d+/updates", name) for name in arrays):
         return (
-            "states of 'sharded-optimizer' from an earlier version, split for its devices and "
-            "buckets: load them with that version, and save only the parameters"
+            "states of kvstore 'sharded-optimizer' from an earlier version of gluonlab, which split states by device "
+            "and bucket: load them with that version, and save only the parameters"
         )
-    return f"arrays, but no optimizer states: {LOAD_HINT}"
+    return f"no optimizer states, only other arrays: {LOAD_HINT}"
 
 
 def _integers(*values: int) -> nd.NDArray:
@@ -225,12 +225,13 @@ def read_states(fname: "str | bytes | os.PathLike[str]", max_bytes: Optional[int
         header, size = _read_header(path)
         if max_bytes is not None and size > max_bytes:
             raise KVStoreError(
-                f"{source} has {size:,} bytes, but states of these parameters need at most {max_bytes:,}: {LOAD_HINT}"
+                f"{source} has {size:,} bytes, but the states of this model's parameters need at most "
+                f"{max_bytes:,} bytes: {LOAD_HINT}"
             )
         if header[:1] == b"\x80":  # a pickle
             return _convert_gluon_states(read_gluon_states(path.read_bytes()))
         if header[:4] != ARRAY_FILE_MAGIC:
-            raise ValueError("it is neither a list of arrays nor a pickle")
+            raise ValueError("the file is neither a list of arrays nor a pickle")
         return states_from_arrays(read_arrays(path), source)
 
 
@@ -248,7 +249,7 @@ def _read_header(path: Path) -> "Tuple[bytes, int]":
     """Return a file's first bytes and size. Raise ValueError for pipes and devices."""
     size = path.stat().st_size
     if not path.is_file() and not path.is_dir():
-        raise ValueError("it is not a regular file")
+        raise ValueError("the path is not a regular file")
     with path.open("rb") as file:
         return file.read(8), size
 
@@ -346,7 +347,7 @@ def match_states(states: States, targets: Sequence[StateTarget], source: str) ->
         difference = _describe_difference(saved, targets)
         raise KVStoreError(
             f"{source} contains the states of {len(saved)} parameters, but this trainer has "
-            f"{len(targets)}{difference}: {NETWORK_HINT}"
+            f"{len(targets)} parameters{difference}: {NETWORK_HINT}"
         )
     pairs = _match_by_name(saved, targets) or _match_by_number(saved, targets)
     if pairs is None:
@@ -354,8 +355,8 @@ def match_states(states: States, targets: Sequence[StateTarget], source: str) ->
         _check_shapes(pairs, source)
         state, target = next(pair for pair in pairs if pair[0].name != pair[1].name)
         warn(
-            f"{source} has different parameter names: the states are matched by position, because all "
-            f"shapes fit, so {target.name} uses the state of {state.name}"
+            f"{source} contains other parameter names than this model, but all shapes match, so states are assigned "
+            f"by position: {target.name} uses the state of {state.name}"
         )
     _check_shapes(pairs, source)
     states_by_name = {target.name: state for state, target in pairs}
@@ -417,18 +418,18 @@ def _match_by_position(states: States, targets: Sequence[StateTarget], source: s
     for position, state in by_position.items():
         fault = ""
         if position >= len(targets):
-            fault = f"this trainer only has {len(targets)}"
+            fault = f"this trainer has only {len(targets)} parameters"
         elif not targets[position].trainable:
             fault = f"this trainer does not train {targets[position].name}"
         if fault:
             raise KVStoreError(
-                f"{source} contains a state of parameter {position}, counted from 0, but {fault}: {NETWORK_HINT}"
+                f"{source} contains a state for the parameter at index {position}, but {fault}: {NETWORK_HINT}"
             )
         _check_shapes([(state, targets[position])], source)
     missing = next(
         target.name for position, target in enumerate(targets) if target.trainable and position not in by_position
     )
-    raise KVStoreError(f"{source} contains no state of {missing}: {NETWORK_HINT}")
+    raise KVStoreError(f"{source} contains no state for the parameter {missing}: {NETWORK_HINT}")
 
 
 def state_targets(params: Iterable[Any]) -> List[StateTarget]:
@@ -466,8 +467,8 @@ def _check_shapes(pairs: Pairs, source: str) -> None:
     for state, target in pairs:
         if not shapes_match(state.shape, target.shape):
             raise KVStoreError(
-                f"{source} does not fit: {state.name} has shape {state.shape} there, but {target.name} "
-                f"has {target.shape} here: {NETWORK_HINT}"
+                f"{source} does not match this model: the saved {state.name} has shape {state.shape}, but "
+                f"{target.name} has shape {target.shape}: {NETWORK_HINT}"
             )
 
 
@@ -481,10 +482,10 @@ def _describe_difference(saved: Sequence[ParameterState], targets: Sequence[Stat
     target_names = {_mask_numbers(target_name(target.name)) for target in targets}
     for state in saved:
         if _mask_numbers(saved_name(state.name)) not in target_names:
-            return f", {state.name} is only in the file"
+            return f" ({state.name} is only in the saved states)"
     for target in targets:
         if _mask_numbers(target_name(target.name)) not in saved_names:
-            return f", {target.name} is only in the trainer"
+            return f" ({target.name} is only in the trainer)"
     return ""
 
 
@@ -500,9 +501,9 @@ def fit_states(
     """
     if states.optimizer is not None and states.optimizer not in optimizer_class_names(optimizer):
         raise KVStoreError(
-            f"{source} contains the states of {states.optimizer}, but the optimizer here is "
+            f"{source} contains the states of the optimizer {states.optimizer}, but this trainer uses "
             f"{optimizer_class_name(optimizer)}: create the trainer with "
-            f"{states.optimizer.lower()!r}, or start without states"
+            f"{states.optimizer.lower()!r}, or start without saved states"
         )
     saved = match_states(states, targets, source)
     for state, target in zip(saved, targets):
@@ -527,17 +528,17 @@ def _check_arrays(optimizer: mx.optimizer.Optimizer, state: ParameterState, targ
     expected = flatten_state(make_state_template(optimizer, target))
     if len(expected) != len(state.arrays):
         raise KVStoreError(
-            f"{source} contains {len(state.arrays)} arrays for {target.name}, but "
+            f"{source}: the number of state arrays of {target.name} is {len(state.arrays)}, but "
             f"{optimizer_class_name(optimizer)} needs {len(expected)} with the current settings: use "
-            "the momentum, multi_precision and other settings that it was saved with"
+            "the settings, such as momentum and multi_precision, with which the states were saved"
         )
     for array, template in zip(state.arrays, expected):
         saved_dtype, expected_dtype = np.dtype(array.dtype), np.dtype(template.dtype)
         if saved_dtype != expected_dtype:
             raise KVStoreError(
-                f"{source} contains {saved_dtype} for {target.name}, but "
-                f"{optimizer_class_name(optimizer)} needs {expected_dtype} here: cast the network to the "
-                "type that it was saved with"
+                f"{source} contains {saved_dtype} states for {target.name}, but "
+                f"{optimizer_class_name(optimizer)} needs {expected_dtype} states: cast the network to the "
+                "type that it had when the states were saved"
             )
 
 

@@ -84,15 +84,15 @@ class Unpickler:
                 return self._stack[0]
             opcode = _OPCODES.get(code)
             if opcode is None:
-                fault = f"with the instruction {code!r}, which gluon.Trainer does not write"
-                raise InvalidPickle(f"a pickle {fault if code else 'that is cut off'}")
+                fault = f"contains the instruction {code!r}, which gluon.Trainer does not write"
+                raise InvalidPickle(f"the pickle {fault if code else 'is cut off'}")
             try:
                 reader = _READERS.get(opcode.name) or getattr(opcode.arg, "reader", None)
                 argument = reader(self._content) if reader is not None else None
             except ValueError:
-                raise InvalidPickle("a pickle that is cut off, or damaged") from None
+                raise InvalidPickle("the pickle is cut off or damaged") from None
             _INSTRUCTIONS[opcode.name](self, argument)
-        raise InvalidPickle(f"a pickle of more than {MAX_INSTRUCTIONS:,} instructions")
+        raise InvalidPickle(f"the pickle contains more than {MAX_INSTRUCTIONS:,} instructions")
 
     # --- the instructions and their helpers
 
@@ -130,7 +130,7 @@ class Unpickler:
         """Add items to the dict on top of the stack. ``values``: key, value, key, value, ..."""
         _refuse_unless(self._stack and type(self._stack[-1]) is dict)
         if len(values) % 2 or not all(type(key) in (int, str, float, bool, type(None)) for key in values[::2]):
-            raise InvalidPickle("a dict whose keys are neither numbers nor strings")
+            raise InvalidPickle("the pickle contains a dict whose keys are neither numbers nor strings")
         self._stack[-1].update(zip(values[::2], values[1::2]))
 
     def _append(self, values: List[Any]) -> None:
@@ -163,7 +163,7 @@ class Unpickler:
         elif type(target) is UnpickledObject and attributes is state:
             target.attributes = attributes
         elif type(target) is not _Dtype:  # the state of a dtype contains nothing new
-            raise InvalidPickle("a pickle of objects that gluon.Trainer does not write")
+            raise InvalidPickle("the pickle contains objects that gluon.Trainer does not write")
 
 
 def _name_in_two_lines(content: BytesIO) -> GlobalName:
@@ -174,7 +174,7 @@ def _name_in_two_lines(content: BytesIO) -> GlobalName:
 
 def _refuse_unless(condition: Any) -> None:
     if not condition:
-        raise InvalidPickle("a damaged pickle")
+        raise InvalidPickle("the pickle is damaged")
 
 
 def _emulate_call(function: GlobalName, arguments: Tuple[Any, ...]) -> Any:
@@ -193,7 +193,7 @@ def _emulate_call(function: GlobalName, arguments: Tuple[Any, ...]) -> Any:
         dtype, content = np.dtype(arguments[0].name), arguments[1]
         if len(content) == dtype.itemsize:
             return np.frombuffer(content, dtype.newbyteorder("<"))[0].item()
-    raise InvalidPickle(f"a pickle that calls {function}")
+    raise InvalidPickle(f"the pickle calls {function}, which gluon.Trainer does not call")
 
 
 # Replaces the standard library's reader for GLOBAL, which wrongly reads backslashes as escapes.
@@ -267,15 +267,15 @@ def read_gluon_states(content: bytes) -> GluonStates:
     saved = Unpickler(content).load()
     states, optimizer = saved if type(saved) is tuple and len(saved) == 2 else (saved, None)
     if type(states) is not dict or not all(_is_count(position) for position in states):
-        raise InvalidPickle("a pickle, but without states by parameter position")
+        raise InvalidPickle("the pickle does not contain states by parameter position")
     if optimizer is not None and type(optimizer) is not UnpickledObject:
-        raise InvalidPickle("a pickle of states and an invalid optimizer")
+        raise InvalidPickle("the pickle contains an invalid optimizer")
     arrays = _ArrayFactory(len(content))
     state_arrays = {position: arrays.make_state_arrays(state) for position, state in states.items()}
     if optimizer is None:
         return GluonStates(state_arrays, None, None, {}, {}, {})
     if not optimizer.kind.name.isidentifier():
-        raise InvalidPickle("a pickle of an optimizer without a name")
+        raise InvalidPickle("the optimizer in the pickle has no valid name")
     attributes = optimizer.attributes
     num_update, counts = _check_count(attributes.get("num_update")), _read_update_counts(attributes)
     extra_states, scalars = _read_extra_states(attributes, arrays), _read_scalars(attributes)
@@ -302,7 +302,7 @@ class _ArrayFactory:
         content = array.content or b""
         self._bytes_left -= len(content)
         if self._bytes_left < 0:
-            raise InvalidPickle("a pickle that contains an array twice")
+            raise InvalidPickle("the pickle contains an array twice")
         return parse_array(content)
 
 
@@ -314,7 +314,7 @@ def _flatten(state: Any, arrays: List[ArrayBytes], depth: int) -> None:
         for part in state:
             _flatten(part, arrays, depth + 1)
     elif state is not None:
-        raise InvalidPickle("a pickle whose states are not arrays")
+        raise InvalidPickle("the pickle contains states that are not arrays")
 
 
 def _read_update_counts(attributes: Mapping[Any, Any]) -> Dict[int, int]:
@@ -323,7 +323,7 @@ def _read_update_counts(attributes: Mapping[Any, Any]) -> Dict[int, int]:
     for counts in _check_dict(attributes.get("_all_index_update_counts")).values():
         for position, count in _check_dict(counts).items():
             if not _is_count(position):
-                raise InvalidPickle("update counts that do not match the parameter positions")
+                raise InvalidPickle("the pickle contains an update count for an invalid parameter position")
             updates[position] = max(updates.get(position, 0), _check_count(count))
     return updates
 
@@ -353,7 +353,7 @@ def _read_scalars(attributes: Mapping[Any, Any]) -> Dict[str, float]:
 
 def _check_dict(value: Any) -> Dict[Any, Any]:
     if value is not None and type(value) is not dict:
-        raise InvalidPickle("a pickle of an optimizer that is not from MXNet")
+        raise InvalidPickle("the optimizer in the pickle is not one of MXNet's optimizers")
     return value or {}
 
 
@@ -363,11 +363,11 @@ def _is_count(value: Any) -> bool:
 
 def _check_count(value: Any) -> int:
     if not _is_count(value):
-        raise InvalidPickle("a pickle of an optimizer with an invalid number of updates")
+        raise InvalidPickle("the optimizer in the pickle has an invalid update count")
     return int(value)
 
 
 def _check_number(value: Any) -> float:
     if type(value) not in (int, float) or not abs(value) < MAX_COUNT or not math.isfinite(value):
-        raise InvalidPickle("a pickle of an optimizer with an invalid learning rate")
+        raise InvalidPickle("the optimizer in the pickle has an invalid learning rate or momentum schedule")
     return float(value)

@@ -62,8 +62,8 @@ class FlatLayout:
         begin, end = (self.size * i // self.servers for i in (server, server + 1))
         if size != end - begin:
             raise KVStoreError(
-                f"server {server} of {self.servers} contains {size} elements of an array of {self.size}, "
-                f"but its part has {end - begin}"
+                f"server {server} of {self.servers} stores {size} elements of an array of {self.size} elements, "
+                f"but its part of the array has {end - begin} elements"
             )
         return begin, end
 

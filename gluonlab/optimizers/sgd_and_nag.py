@@ -43,7 +43,7 @@ class MomentumCorrection(mx.optimizer.Optimizer):  # type: ignore[misc]
 
     def __init__(self, momentum: float = 0.0, **kwargs: Any) -> None:
         if momentum < 0:
-            raise ConfigError(f"momentum={momentum:g}: use a number of at least 0")
+            raise ConfigError(f"momentum={momentum:g}: must be at least 0")
         super().__init__(momentum=momentum, **kwargs)
         self.former_rates: Dict[Any, float] = {}
         self._all_former_rates: Dict[int, Dict[Any, float]] = {0: self.former_rates}
@@ -84,7 +84,7 @@ def check_dense(optimizer: mx.optimizer.Optimizer, *arrays: nd.NDArray) -> None:
     if any(array.stype != "default" for array in arrays):
         name = type(optimizer).__name__
         raise ConfigError(
-            f"gluonlab's {name} needs dense parameters and gradients: use mx.optimizer.{name} for sparse ones"
+            f"gluonlab's {name} supports only dense parameters and gradients: use mx.optimizer.{name} for sparse arrays"
         )
 
 

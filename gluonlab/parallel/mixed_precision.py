@@ -43,7 +43,7 @@ def check_dtype_on(dtype: str, ctxs: Sequence[mx.Context]) -> None:
     if dtype == "float16" and any(ctx.device_type != "gpu" for ctx in ctxs):
         names = " ".join(map(str, ctxs))
         raise ConfigError(
-            f"--dtype float16 needs GPUs, because MXNet has no float16 matrix products on {names}: "
+            f"--dtype float16 needs GPUs, because MXNet does not support float16 matrix products on {names}: "
             "omit --dtype, or choose GPUs with --devices"
         )
 

@@ -145,7 +145,7 @@ def find_machine(name: str) -> Machine:
         return _read_machine_file(name)
     if kind not in MACHINES:
         several = f"; for up to {MAX_HOSTS} hosts, use NAME*HOSTS, such as p3.16xlarge*4"
-        file = "; for your own machine, pass a file such as m.json"
+        file = "; for your own machine, pass a topology file, such as m.json"
         raise ConfigError(unknown("machine", kind, MACHINES) + several + file)
     try:
         topology = make_topology(name)
@@ -163,13 +163,14 @@ def _read_machine_file(name: str) -> Machine:
         raise ConfigError(str(error)) from None
     if not topology.gpu:
         raise ConfigError(
-            f'{name} does not name its GPUs, which a prediction needs: add "gpu": "V100", or one of {", ".join(GPUS)}'
+            f"{name} does not name the type of its GPUs, which a prediction needs: "
+            f'add "gpu": "V100" or another of these types: {", ".join(GPUS)}'
         )
     if topology.gpu not in GPUS:
         raise ConfigError(f"{name}: {unknown('gpu', topology.gpu, GPUS)}")
     if len(topology.hosts) > 1:
         raise ConfigError(
-            f"{name} has {len(topology.hosts)} hosts, but predictions only support files of one host: "
-            "choose NAME*HOSTS, such as p3.16xlarge*4, or write a file of one host"
+            f"{name} describes {len(topology.hosts)} hosts, but predictions support only files that describe one "
+            "host: pass NAME*HOSTS, such as p3.16xlarge*4, or a file that describes one host"
         )
     return Machine(name, name, GPUS[topology.gpu], topology, nominal=False)

@@ -225,7 +225,8 @@ def resolve_store(store: str, machine: Machine) -> Tuple[str, Optional[str]]:
     """
     if store == ASYNC_STORE:
         raise ConfigError(
-            f"kvstore {store!r} cannot be predicted, because no step waits for a reduction: choose dist_sync"
+            f"the step time with kvstore {store!r} cannot be predicted, because steps do not wait for a reduction: "
+            "choose dist_sync"
         )
     if store not in all_stores():
         raise ConfigError(unknown("kvstore", store, all_stores()))

@@ -435,19 +435,21 @@ def predict(
     specification = find_machine(machine)
     images, scope = (batch_size, "per GPU") if global_batch_size is None else (global_batch_size, "over all GPUs")
     if not (isinstance(images, int) and 0 < images <= MAX_IMAGES):
-        raise ConfigError(f"batch size {images!r} {scope}: use a whole number from 1 to {MAX_IMAGES}")
+        raise ConfigError(f"batch size {images!r} {scope}: must be a whole number from 1 to {MAX_IMAGES}")
     if dtype not in (FLOAT32, FLOAT16):
-        raise ConfigError(f"dtype {dtype!r} cannot be predicted: choose {FLOAT32} or {FLOAT16}")
+        raise ConfigError(f"training with dtype {dtype!r} cannot be predicted: choose {FLOAT32} or {FLOAT16}")
     max_gpus = specification.topology.world_size
     if gpus is not None and not (isinstance(gpus, int) and 1 <= gpus <= max_gpus):
-        raise ConfigError(f"{gpus!r} GPUs of {machine}: choose 1 to {max_gpus}")
+        raise ConfigError(
+            f"the number of GPUs is {gpus!r}, but must be a whole number from 1 to {max_gpus} on {machine}"
+        )
     if overlap not in (None, OFF) and not (isinstance(overlap, int) and overlap > 0):
-        raise ConfigError(f"overlap={overlap!r}: use a number of operators, at least 1, or off")
+        raise ConfigError(f"overlap={overlap!r}: must be {OFF!r} or a number of operators of at least 1")
     priced, store_caution = resolve_store(store, specification)
     counts = _gpu_counts(specification, gpus)
     if global_batch_size is not None and global_batch_size < counts[-1]:
         raise ConfigError(
-            f"{global_batch_size} images per step for {counts[-1]} GPUs: use at least {counts[-1]} "
+            f"a batch of {global_batch_size} images is too small for {counts[-1]} GPUs: use at least {counts[-1]} "
             f"images, or at most {global_batch_size} GPUs"
         )
     optimizer_states, arithmetic = count_states(optimizer, momentum), specification.gpu.arithmetic(dtype, tf32)
@@ -496,8 +498,8 @@ def _gpu_counts(machine: Machine, gpus: Optional[int]) -> List[int]:
         max_gpus = gpus - gpus % machine.gpus_each
         if max_gpus != gpus:
             raise ConfigError(
-                f"{gpus} GPUs of {machine.name}: with several hosts, use multiples of the "
-                f"{machine.gpus_each} GPUs of a host, such as {max_gpus}"
+                f"predictions on several hosts of {machine.name} need a multiple of {machine.gpus_each} GPUs, "
+                f"not {gpus}: use {max_gpus}"
             )
     counts, count = [], 1
     while count < max_gpus:

@@ -39,7 +39,10 @@ def main(runs: Tuple[str, ...], out_file: Optional[str], as_csv: Optional[str], 
     runs/. The command overwrites only files that are earlier reports.
     """
     if not runs:
-        raise ConfigError("there is no run directory: pass one or more, or a folder that contains them, such as runs")
+        raise ConfigError(
+            "no run directory was given: pass one or more run directories, or a folder that contains run "
+            "directories, such as runs"
+        )
     if as_csv is not None:
         _print_csv(runs, as_csv, {"--out-file": out_file, "--json": as_json})
         return

@@ -181,11 +181,12 @@ def read_newest_checkpoint(run_dir: Path) -> LatestCheckpoint:
             damaged.append(f"{path} cannot be used ({error})")
     if damaged:
         raise DataError(
-            f"{run_dir} has no complete checkpoint to resume from: {damaged[0]}: start the run again in another --out"
+            f"{run_dir} contains no usable checkpoint to resume from: {damaged[0]}: start the run again with another "
+            "--out directory"
         )
     raise DataError(
-        f"{run_dir} has no checkpoint to resume from, because without --checkpoint-every a run saves "
-        "one only on Ctrl-C or SIGTERM: start it again with --checkpoint-every 1epoch"
+        f"{run_dir} contains no checkpoint to resume from, because a run without --checkpoint-every saves a "
+        "checkpoint only on Ctrl-C or SIGTERM: start the run again with --checkpoint-every 1epoch"
     )
 
 
@@ -195,7 +196,7 @@ def _read_checkpoint(path: Path) -> Checkpoint:
         files = _read_manifest(path)
         names = {entry.name for entry in path.iterdir() if not is_sagemaker_marker(entry.name)}
         if names != {*files, MANIFEST}:
-            raise _DamagedCheckpoint(f"its files are {', '.join(sorted(names))}")
+            raise _DamagedCheckpoint(f"it contains {', '.join(sorted(names))} instead of the expected files")
         for name, size_and_digest in files.items():
             if _size_and_digest(path / name) != size_and_digest:
                 raise _DamagedCheckpoint(f"{name} was changed after it was written")
@@ -206,7 +207,7 @@ def _read_checkpoint(path: Path) -> Checkpoint:
     except ValueError as error:
         raise _DamagedCheckpoint(str(error)) from None
     if state.get("step") != _step_number(path):
-        raise _DamagedCheckpoint(f"it belongs to step {state.get('step')}")
+        raise _DamagedCheckpoint(f"{STATE} belongs to step {state.get('step')}, not to step {_step_number(path)}")
     _check_metrics_prefix(path.parent.parent / METRICS, state.get("metrics"))
     return Checkpoint(parameters, optimizer, devices, state)
 
@@ -236,7 +237,7 @@ def _check_metrics_prefix(file: Path, position: Any) -> None:
     raise _UnusableCheckpoint(
         f"earlier lines of {METRICS} have changed"
         if size >= position["bytes"]
-        else f"lines of {METRICS} are missing: it has {size:,} bytes, but had {position['bytes']:,}"
+        else f"lines of {METRICS} are missing: the file has {size:,} bytes, but had {position['bytes']:,} bytes before"
     )
 
 
@@ -276,7 +277,7 @@ def _read_manifest(path: Path) -> Dict[str, Any]:
 def _read_json(file: Path) -> Dict[str, Any]:
     """Return the JSON object in a file. Raises _DamagedCheckpoint if the file contains none."""
     if _regular_file_size(file) > MAX_JSON_BYTES:
-        raise _DamagedCheckpoint(f"{file.name} is too long")
+        raise _DamagedCheckpoint(f"{file.name} is too large")
     try:
         content = json.loads(file.read_bytes())
     except (ValueError, RecursionError):

@@ -43,10 +43,15 @@ def frame(*runs: "str | os.PathLike[str]", of: str = EPOCHS) -> "DataFrame":
         ConfigError: ``of`` is invalid, or pandas is not installed.
     """
     if not runs:
-        raise ConfigError("there is no run directory: pass one or more, or a folder that contains them")
+        raise ConfigError(
+            "no run directory was given: pass one or more run directories, or a folder that contains run directories"
+        )
     for run in runs:
         if not isinstance(run, (str, os.PathLike)):
-            raise ConfigError(f"the run is a {type(run).__name__}: pass its directory, such as frame(result.run_dir)")
+            raise ConfigError(
+                f"frame() needs run directories, not an object of type {type(run).__name__}: pass the path of a run "
+                "directory, such as frame(result.run_dir)"
+            )
     read = read_runs([Path(run) for run in runs])
     return as_frame(make_table([(run.name, run.lines) for run in read], of))
 
@@ -93,9 +98,9 @@ def as_frame(columns: Table) -> "DataFrame":
     try:
         import pandas
     except ImportError as error:
-        reason = "not installed" if error.name == "pandas" else f"broken here ({error})"
+        reason = "is not installed" if error.name == "pandas" else f"cannot be imported ({error})"
         raise ConfigError(
-            f"frame() needs pandas, which is {reason}: pip install pandas, or use gluonlab report --csv"
+            f"frame() needs pandas, which {reason}: pip install pandas, or use gluonlab report --csv"
         ) from None
     return pandas.DataFrame(
         {name: pandas.Series(values, dtype=_column_type(name, values)) for name, values in columns.items()}

@@ -36,8 +36,8 @@ from gluonlab.runs.run_schema import (
     Step,
 )
 
-RUNS_HINT = "use folders that gluonlab run has written (--out, runs/...), and remove this one"
-RUN_HINT = "use the directory of a run of gluonlab run"
+RUNS_HINT = "pass only run directories, which gluonlab run writes (see --out)"
+RUN_HINT = "use a run directory of gluonlab run"
 FINISHED_RUN_HINT = f"use the directory of a finished run, with {CONFIG} and {PARAMETERS}"
 # fields of TrainConfig -> the used setting that replaces them
 RESOLVED_SETTINGS = {
@@ -103,7 +103,7 @@ def read_finished_run(folder: Path) -> RunDescription:
     """Read the description of a run that has parameters. Raises DataError for any other folder."""
     description = read_description(folder, FINISHED_RUN_HINT)
     if description.is_comparison:
-        raise DataError(f"{folder} is a comparison: use the directory of one of its runs")
+        raise DataError(f"{folder} is the directory of a comparison: use the directory of one of its runs")
     if not isinstance(description.used.get("model"), str):
         raise DataError(f"{description.file} was not written by gluonlab run: {FINISHED_RUN_HINT}")
     if not description.parameters_file.is_file():
@@ -148,8 +148,8 @@ def parse_description(folder: Path, content: Any, source: str, hint: str = RUNS_
         raise DataError(f"{source} was not written by gluonlab run: {hint}")
     if format > FORMAT:
         raise DataError(
-            f"{source} has format {format}, but this version only reads formats up to {FORMAT}: use "
-            "the version of gluonlab that wrote it, or a later one"
+            f"{source} has format {format}, but this version of gluonlab reads only formats up to {FORMAT}: use "
+            "the version that wrote this format, or a later version"
         )
     requested = current_settings(requested)
     if "compare" in content:
@@ -348,11 +348,13 @@ def _read_descriptions(path: Path) -> List[RunDescription]:
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}): {RUNS_HINT}") from None
     if not folders:
-        raise DataError(f"{path} is a comparison whose runs have not started: remove it")
+        raise DataError(f"{path} is the directory of a comparison whose runs have not started: omit this directory")
     runs = [read_description(folder) for folder in folders]
     for run in runs:
         if run.is_comparison:
-            raise DataError(f"{run.folder} is a comparison within another comparison: pass it separately")
+            raise DataError(
+                f"{run.folder} is a comparison within another comparison: pass the two directories separately"
+            )
     return runs
 
 
@@ -373,7 +375,7 @@ def read_lines(folder: Path, format: int = FORMAT) -> List[MetricsLine]:
     try:
         content = read_bounded(file, MAX_METRICS_BYTES).decode("utf-8", "replace")
     except OSError as error:
-        raise DataError(f"{file} cannot be read ({error.strerror}): make it readable, or remove this run") from None
+        raise DataError(f"{file} cannot be read ({error.strerror}): make it readable, or omit this run") from None
     texts = content.split("\n")[:-1]
     lines = (_parse_line(file, number, text, format) for number, text in enumerate(texts, start=1))
     return [line for line in lines if line is not None]
@@ -386,7 +388,7 @@ def _parse_line(file: Path, number: int, text: str, format: int) -> Optional[Met
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict) or "kind" not in values:
-        raise DataError(f"{file}, line {number}: {text[:40]!r} is not a valid line of a run's metrics")
+        raise DataError(f"{file}, line {number}: {text[:40]!r} is not a valid line of {METRICS}: omit this run")
     kind = next((kind for kind in LINES if kind.tag.items() <= values.items()), None)
     return None if kind is None else _build_line(kind, values, f"{file}, line {number}", format)
 
@@ -408,7 +410,7 @@ def _build_line(kind: Type[MetricsLine], values: Dict[str, Any], location: str, 
         values_by_field[line_field.name] = value
     if invalid:
         raise DataError(
-            f"{location}: a line of kind {values['kind']!r} has no valid number for "
-            f"{', '.join(invalid)}: remove this run"
+            f"{location}: this line of kind {values['kind']!r} has no valid value for "
+            f"{', '.join(invalid)}: omit this run"
         )
     return kind(**values_by_field)

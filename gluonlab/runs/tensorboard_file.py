@@ -27,9 +27,9 @@ def check_tensorboard() -> None:
         import tensorboardX.event_file_writer  # noqa: F401
     except Exception as error:  # incompatible packages can raise any exception
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == "tensorboardX"
-        reason = "not installed" if is_missing else f"broken here ({' '.join(str(error).split())})"
+        reason = "is not installed" if is_missing else f"cannot be imported ({' '.join(str(error).split())})"
         raise ConfigError(
-            f"--tensorboard needs tensorboardX, which is {reason}: "
+            f"--tensorboard needs tensorboardX, which {reason}: "
             f"{pip_install_command('tensorboard')}, or omit --tensorboard"
         ) from None
 

@@ -203,5 +203,5 @@ def _check_dataset_fits(dataset: Dataset) -> None:
         shape = "x".join(map(str, dataset.image_shape))
         raise ModelError(
             f"{dataset.name} has images of shape {shape} in {len(dataset.classes)} classes, but this LeNet needs "
-            f"1x28x28 in {CLASSES} classes: choose another data set, or train a model with gluonlab run"
+            f"images of shape 1x28x28 in {CLASSES} classes: choose another data set, or use gluonlab run"
         )

@@ -89,7 +89,7 @@ def _study_command(
 def _check_resume_alone(other_options: Mapping[str, Any], resume: str) -> None:
     for name, value in other_options.items():
         if value is not None:
-            raise ConfigError(f"--resume {resume} uses the options in that directory: omit {name}")
+            raise ConfigError(f"--resume {resume} uses the options that are stored in this directory: omit {name}")
 
 
 def _run_study(study: Study, options: Any, out: Optional[str], language: str, as_json: bool) -> None:
@@ -173,7 +173,7 @@ def speedup_command(
     """
     count = whole_number_check(MIN_ROUNDS)("--rounds", rounds)
     if language is not None and out_file is None:
-        raise ConfigError("--language only applies to pages: add --out-file FILE.html, or omit --language")
+        raise ConfigError("--language applies only to HTML pages: add --out-file FILE.html, or omit --language")
     if images is not None and machine is None:
         raise ConfigError("--images only applies to predictions: add --predict MACHINE, or omit --images")
     config = TrainConfig(**given_settings(settings))

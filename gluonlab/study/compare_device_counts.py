@@ -76,14 +76,13 @@ def compare(
     config = TrainConfig.require("compare", config)
     if config.gpus is not None or config.devices is not None:
         raise ConfigError(
-            f"a comparison of {','.join(map(str, counts))} devices chooses the devices itself: "
+            f"a comparison of {','.join(map(str, counts))} devices sets the devices of each run: "
             "omit --gpus and --devices"
         )
     if config.device_weights is not None:
         raise ConfigError(
-            f"a comparison of {','.join(map(str, counts))} devices cannot use --device-weights "
-            f"{config.device_weights}, which is for a single number of devices: omit one of the "
-            "two"
+            f"--device-weights {config.device_weights} applies to a single number of devices, but this comparison "
+            f"trains on {','.join(map(str, counts))} devices: omit --device-weights"
         )
     reporter = reporter or ConsoleReporter()
     if not gpu_count() and config.threads is None and max(counts) > 1:
@@ -92,7 +91,7 @@ def compare(
     if isinstance(net, gluon.Block):
         raise ModelError(
             f"net {type(net).__name__} is a single model, but each run of a comparison needs its "
-            "own: pass a function that creates it"
+            "own model: pass a function that creates the model"
         )
     make_callbacks(callbacks)
     read = _check_configs(configs, dataset, make_user_components(net, loss, metrics))

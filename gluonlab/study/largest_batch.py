@@ -195,7 +195,7 @@ class _BatchSizeSearch:
         try:
             peak_bytes = self._measure_peak(size, self.ceiling)
         except MemoryLimitExceeded:
-            self.tell(f"a batch of {size:,} per {self.per} uses too much")
+            self.tell(f"a batch of {size:,} per {self.per} uses too much memory")
             return None
         self.tell(f"a batch of {size:,} per {self.per} uses {_format_bytes(peak_bytes)}")
         return peak_bytes
@@ -208,7 +208,7 @@ class _BatchSizeSearch:
         """Raise ConfigError to report that not even the smallest batch fits."""
         raise ConfigError(
             f"{_format_bytes(self.budget)} is too little memory, because a batch of "
-            f"{self.smallest} per {self.per} needs {needed}: pass a larger size, or choose a "
+            f"{self.smallest} per {self.per} needs {needed}: pass a larger memory size, or choose a "
             "smaller --model"
         )
 

@@ -214,16 +214,14 @@ def find_learning_rate(config: TrainConfig, steps: int) -> RateFinderResult:
 def _check_settings(config: TrainConfig, steps: int) -> None:
     """Raise ConfigError for a setting that a range test ignores."""
     reasons = {
-        **dict.fromkeys(RUN_OUTPUT_FIELDS, "only saves its figure and its numbers"),
-        **dict.fromkeys(SCHEDULE_FIELDS, f"sets the learning rate itself, in each of {steps} steps"),
+        **dict.fromkeys(RUN_OUTPUT_FIELDS, "saves only its figure and its results"),
+        **dict.fromkeys(SCHEDULE_FIELDS, f"sets the learning rate of each of its {steps} steps itself"),
     }
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.name in reasons and value != field.default:
             value_text = "" if value is True else f" {value}"
-            raise ConfigError(
-                f"the range test {reasons[field.name]}: omit {option_name(field.name)}{value_text}, or train with --lr"
-            )
+            raise ConfigError(f"the range test {reasons[field.name]}: omit {option_name(field.name)}{value_text}")
 
 
 def write_finder_result(result: RateFinderResult, out: Optional[str]) -> Path:

@@ -222,7 +222,7 @@ MAX_COUNT = 2**31  # default limit of whole numbers
 def check_options(options: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
     """Raise ValueError unless ``options`` have the names of ``checks`` and all values are valid."""
     if set(options) != set(checks):
-        raise ValueError(f"the options are not {', '.join(checks)}")
+        raise ValueError(f"the options must be {', '.join(checks)}")
     for name, value in options.items():
         if not checks[name](value):
             raise ValueError(name)

@@ -131,7 +131,9 @@ class MeasurementFile(MeasurementStore):
                 return measurement
         except (ValueError, TypeError, KeyError, RecursionError):
             pass
-        raise DataError(f"{self.path}, line {number}, is not a measurement: remove this line, or pass another --out")
+        raise DataError(
+            f"line {number} of {self.path} is not a valid measurement: remove this line, or pass another --out"
+        )
 
 
 class Sweep:
@@ -314,7 +316,7 @@ def load_study_options(path: Path, study: str, convert: Callable[[Mapping[str, A
     description = _read_study_file(path)
     if description["study"] != study:
         raise DataError(
-            f"{path} contains a study of {description['study']}: to resume it, run gluonlab study "
+            f"{path} contains the study {description['study']!r}: to resume this study, run gluonlab study "
             f"{description['study']} --resume"
         )
     check_not_in_use(path)
@@ -336,19 +338,19 @@ def _read_study_file(path: Path) -> Dict[str, Any]:
         is_readable = description["format"] == FORMAT and isinstance(description["options"], dict)
         if is_readable and all(_PLAIN_NAME.fullmatch(description[name]) for name in ("study", "gluonlab")):
             return {**description, "study": _OLD_STUDY_NAMES.get(description["study"], description["study"])}
-        problem = "was written by another version"
+        problem = "was written by another version of gluonlab"
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
     except (ValueError, TypeError, KeyError, RecursionError):
         raise DataError(_DAMAGED_MESSAGE.format(file=file)) from None
-    raise DataError(f"{file} {problem}: pass the directory of a study of this version")
+    raise DataError(f"{file} {problem}: pass the directory of a study that this version wrote")
 
 
 def _check_same_options(path: Path, study: str, options: Mapping[str, Any]) -> None:
     """Raise ConfigError if the folder contains a different study or different options."""
     description = _read_study_file(path)
     if description["study"] != study:
-        raise ConfigError(f"--out {path} contains a study of {description['study']}: pass another directory")
+        raise ConfigError(f"--out {path} contains the study {description['study']!r}: pass another directory")
     stored, requested = description["options"], json.loads(json.dumps(dict(options)))
     differences = [
         f"{_option_of_key(name, requested)} {_format_option(stored, name)}, not {_format_option(requested, name)}"
@@ -359,8 +361,8 @@ def _check_same_options(path: Path, study: str, options: Mapping[str, Any]) -> N
         differences.append(f"gluonlab {description['gluonlab']}, not {gluonlab.__version__}")
     if differences:
         raise ConfigError(
-            f"--out {path} was started with {'; '.join(differences)}: use the same options, "
-            "another directory, or only --resume with this one"
+            f"--out {path}: this study was started with {'; '.join(differences)}: use the same options, "
+            "choose another directory, or resume this study with --resume and no other options"
         )
 
 

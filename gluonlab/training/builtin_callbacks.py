@@ -368,11 +368,11 @@ class ReplicaCheck(BuiltInCallback):
         (common_digest, common_count), (_, next_count) = counts
         drifted = [device for device, digest in digest_by_device.items() if digest != common_digest]
         others = ", ".join(device for device in digest_by_device if device not in drifted)
-        description = f"on {', '.join(drifted)} differs from {others}"
+        description = f"on {', '.join(drifted)} differs from the replicas on {others}"
         if common_count == next_count:
             description = f"differs between {', '.join(digest_by_device)}"
-        earlier = f" (not yet after step {self._last_equal_step})" if self._last_equal_step else ""
+        earlier = f" (all replicas were equal after step {self._last_equal_step})" if self._last_equal_step else ""
         raise DriftError(
-            f"replicas have drifted apart: {name} {description} after step {step}{earlier}: "
+            f"replicas have drifted apart: after step {step}, {name} {description}{earlier}: "
             "to find the cause, train again with another --kvstore or on other devices"
         )

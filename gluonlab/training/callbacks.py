@@ -150,7 +150,7 @@ def make_callbacks(callbacks: Sequence[Any]) -> List[Any]:
     Raises ConfigError for an invalid callback.
     """
     if isinstance(callbacks, type) or not isinstance(callbacks, Iterable):
-        raise ConfigError(f"callbacks {callbacks!r} is not a list: use callbacks=[...]")
+        raise ConfigError(f"callbacks {callbacks!r} is not a list: pass a list, callbacks=[...]")
     return [_make_callback(callback) for callback in callbacks]
 
 
@@ -251,7 +251,9 @@ class Callbacks:
                 try:
                     state = json.loads(json.dumps(state, allow_nan=False))
                 except (TypeError, ValueError, RecursionError) as error:
-                    raise CallbackError(f"callback {name}: its state_dict() cannot be saved as JSON: {error}") from None
+                    raise CallbackError(
+                        f"the result of state_dict() of callback {name} cannot be saved as JSON: {error}"
+                    ) from None
                 states.append((name, state))
         untold = [vars(step) for step in self._pending_steps]
         stop = {"message": self._run.stopped, "after": self._coordinator.stop_step_of_rank_0}

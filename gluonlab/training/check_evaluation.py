@@ -34,7 +34,8 @@ def check_evaluation_options(given: Iterable[str]) -> None:
     for name in given:
         if name not in EVALUATION_OPTIONS:
             raise ConfigError(
-                f"{option_name(name)} has no effect on an evaluation, which uses the run's setting: remove it"
+                f"{option_name(name)} has no effect on an evaluation, which uses the run's setting: "
+                f"remove {option_name(name)}"
             )
 
 

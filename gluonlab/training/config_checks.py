@@ -47,7 +47,7 @@ def check_checkpoints_with_compression(requested: TrainConfig) -> None:
     if requested.checkpoint_every is not None and keeps_residual(requested.compress):
         raise ConfigError(
             f"--checkpoint-every {requested.checkpoint_every} and --compress {requested.compress} "
-            "contradict each other: checkpoints do not contain the residuals of 2-bit compression: "
+            "contradict each other, because checkpoints do not contain the residuals of 2-bit compression: "
             "remove one of them"
         )
 
@@ -57,7 +57,7 @@ def check_on_nan_option(requested: TrainConfig) -> None:
     check_on_nan(requested.on_nan)
     if requested.on_nan == "skip" and keeps_residual(requested.compress):
         raise ConfigError(
-            f"--on-nan skip and --compress {requested.compress} contradict each other: "
+            f"--on-nan skip and --compress {requested.compress} contradict each other, because "
             "the residuals of 2-bit compression would contain parts of skipped gradients: "
             "remove one of them"
         )
@@ -67,8 +67,8 @@ def check_drop_last(steps_per_epoch: int, global_batch_size: int, dataset: Datas
     """Raise ConfigError for --drop-last if the training images do not fill a batch."""
     if not steps_per_epoch:
         raise ConfigError(
-            f"--drop-last: {dataset.name} has only {len(dataset.train):,} training images, fewer than a batch of "
-            f"{global_batch_size:,}: choose a smaller batch, or remove --drop-last"
+            f"--drop-last: {dataset.name} has only {len(dataset.train):,} training images, which do not fill a batch "
+            f"of {global_batch_size:,} images: choose a smaller batch, or remove --drop-last"
         )
 
 
@@ -76,9 +76,9 @@ def check_profile(steps: Optional[int], steps_per_epoch: int) -> None:
     """Raise ConfigError if an epoch has too few steps for --profile."""
     if steps is not None and steps >= steps_per_epoch:
         steps_text = f"{steps_per_epoch} step{'s' * (steps_per_epoch > 1)}"
-        limit_text = f"profile at most {steps_per_epoch - 1}, or " * (steps_per_epoch > 1)
+        limit_text = f"use --profile {steps_per_epoch - 1} or less, or " * (steps_per_epoch > 1)
         raise ConfigError(
-            f"--profile {steps}: an epoch has only {steps_text}, and the first one is not profiled: "
+            f"--profile {steps}: an epoch has only {steps_text}, and the first step is not profiled: "
             f"{limit_text}choose a smaller --batch-size"
         )
 
@@ -88,8 +88,8 @@ def check_settings_are_known(description: RunDescription) -> None:
     unknown_names = sorted(set(description.requested) - {field.name for field in fields(TrainConfig)})
     if unknown_names:
         raise ConfigError(
-            f"{description.file} contains settings unknown to this version of gluonlab: {', '.join(unknown_names)}: "
-            "install the version that wrote it"
+            f"{description.file} contains settings that this version of gluonlab does not support "
+            f"({', '.join(unknown_names)}): install the version that wrote this file"
         )
 
 
@@ -102,8 +102,8 @@ def check_network(plan: Any, net: gluon.HybridBlock) -> None:
     running_means = [name for name in net.collect_params() if name.endswith("running_mean")]
     if plan.on_nan == "skip" and running_means:
         raise ConfigError(
-            f"--on-nan skip: a skipped batch would already have changed the running statistics of {plan.model}: "
-            "remove --on-nan, or choose a model without BatchNorm"
+            "--on-nan skip does not work with BatchNorm, because a skipped batch would already have changed the "
+            f"running statistics of {plan.model}: remove --on-nan, or choose a model without BatchNorm"
         )
 
 
@@ -139,7 +139,7 @@ def check_exportable(plan: Any, net: gluon.HybridBlock) -> None:
 
 STATES_ON_SERVERS = "checkpoints lack the optimizer's states, which remain on the servers"
 SERVERS_COMPRESS_ALL = "MXNet would also compress parameters and losses, which must be exact"
-NEEDS_WHOLE_GRADIENT = "it needs the whole gradient, and each server has only a part"
+NEEDS_WHOLE_GRADIENT = "needs the whole gradient, and each server has only a part of the gradient"
 
 
 def updates_on_servers(config: TrainConfig, group: ProcessGroup) -> bool:
@@ -161,11 +161,13 @@ def check_server_update_options(config: TrainConfig, group: ProcessGroup) -> Non
     if not group.servers:
         group_name = group.name or "a single process"
         raise ConfigError(
-            f"--update-on-servers: {group_name} has no servers: start the run with gluonlab launch "
-            "--backend dist_sync, or remove the option"
+            f"--update-on-servers needs parameter servers, but {group_name} has none: start the run with gluonlab "
+            "launch --backend dist_sync, or remove --update-on-servers"
         )
     for option, reason in _server_update_conflicts(config, group):
-        raise ConfigError(f"{option} and {_server_option(group)} contradict each other: {reason}: remove one of them")
+        raise ConfigError(
+            f"{option} and {_server_option(group)} contradict each other, because {reason}: remove one of them"
+        )
 
 
 def check_can_resume(option: str, config: TrainConfig, group: ProcessGroup) -> None:
@@ -175,7 +177,8 @@ def check_can_resume(option: str, config: TrainConfig, group: ProcessGroup) -> N
     """
     if updates_on_servers(config, group):
         raise ConfigError(
-            f"{option} and {_server_option(group)} contradict each other: {STATES_ON_SERVERS}: remove one of them"
+            f"{option} and {_server_option(group)} contradict each other, because {STATES_ON_SERVERS}: "
+            "remove one of them"
         )
 
 
@@ -188,11 +191,11 @@ def _server_update_conflicts(config: TrainConfig, group: ProcessGroup) -> Iterat
     if config.checkpoint_every is not None:
         yield f"--checkpoint-every {config.checkpoint_every}", STATES_ON_SERVERS
     if config.clip_norm is not None:
-        yield f"--clip-norm {config.clip_norm:g}", NEEDS_WHOLE_GRADIENT
+        yield f"--clip-norm {config.clip_norm:g}", f"gradient clipping {NEEDS_WHOLE_GRADIENT}"
     if config.dtype != "float32":
-        yield f"--dtype {config.dtype}", f"loss scaling: {NEEDS_WHOLE_GRADIENT}"
+        yield f"--dtype {config.dtype}", f"loss scaling {NEEDS_WHOLE_GRADIENT}"
     if config.on_nan != "stop":
-        yield f"--on-nan {config.on_nan}", NEEDS_WHOLE_GRADIENT
+        yield f"--on-nan {config.on_nan}", f"the search for NaN {NEEDS_WHOLE_GRADIENT}"
     if config.compress is not None:
         yield f"--compress {config.compress}", SERVERS_COMPRESS_ALL
     if config.kvstore == SHARDED:
@@ -215,8 +218,8 @@ def check_single_process_options(config: TrainConfig, group: ProcessGroup) -> No
     refused += [f"--kvstore {SHARDED}"] if config.kvstore == SHARDED else []
     if refused:
         raise ConfigError(
-            f"{refused[0]} works only in a single process, and this run has {group.size}: "
-            f"{'choose another kvstore' if '--kvstore' in refused[0] else 'remove it'}"
+            f"{refused[0]} works only in a single process, but this run has {group.size} processes: "
+            f"{'choose another kvstore' if '--kvstore' in refused[0] else f'remove {refused[0]}'}"
         )
 
 
@@ -271,7 +274,7 @@ def check_deterministic(net: gluon.HybridBlock, name: str, ctxs: Sequence[mx.Con
         raise ModelError(
             f"--deterministic: {name} contains {operator.operator} ({operator.layer}), "
             "whose gradients are not deterministic on GPUs: "
-            "remove the option, or choose another model"
+            "remove --deterministic, or choose another model"
         )
 
 
@@ -287,12 +290,14 @@ def check_optimizer(name: str, requested: TrainConfig) -> None:
     if requested.momentum is not None and not optimizer_entry.momentum:
         supported = ", ".join(other for other, entry in OPTIMIZERS.items() if entry.momentum)
         raise ConfigError(
-            f"--momentum {requested.momentum:g}: {name} does not use momentum: remove it, or use one of {supported}"
+            f"--momentum {requested.momentum:g} has no effect with {name}: remove --momentum, or choose another "
+            f"--optimizer ({supported})"
         )
     if requested.momentum_rule is not None and optimizer_entry.mxnet_rule_class is None:
         supported = " or ".join(other for other, entry in OPTIMIZERS.items() if entry.mxnet_rule_class)
         raise ConfigError(
-            f"--momentum-rule {requested.momentum_rule} has no effect with {name}: remove it, or use {supported}"
+            f"--momentum-rule {requested.momentum_rule} has no effect with {name}: remove --momentum-rule, "
+            f"or choose --optimizer {supported}"
         )
 
 
@@ -301,7 +306,7 @@ def check_momentum_rule(config: TrainConfig, requested: TrainConfig) -> None:
     if requested.momentum_rule is not None and not config.momentum:
         raise ConfigError(
             f"--momentum-rule {requested.momentum_rule} has no effect because the momentum is 0: "
-            "set one, such as --momentum 0.9, or remove the rule"
+            "set a momentum, such as --momentum 0.9, or remove --momentum-rule"
         )
 
 
@@ -318,8 +323,8 @@ def check_sharded_optimizer(name: str, kvstore: str, device_count: int) -> None:
     """Raise KVStoreError for --kvstore sharded-optimizer if the optimizer is not element-wise."""
     if kvstore == SHARDED and device_count > 1 and not is_element_wise(optimizer_kind(name).cls):
         raise KVStoreError(
-            f"--kvstore {SHARDED} splits parameters at any element, but {name} needs whole parameters: "
-            f"choose one of {_element_wise_optimizers()}, or another kvstore"
+            f"--kvstore {SHARDED} splits parameters over devices, but {name} needs whole parameters: "
+            f"choose another kvstore, or one of these optimizers: {_element_wise_optimizers()}"
         )
 
 
@@ -328,7 +333,7 @@ def check_tensor_parallel_optimizer(name: str, way: str) -> None:
     if way == TENSOR and not is_element_wise(optimizer_kind(name).cls):
         raise ConfigError(
             f"--strategy {way} splits parameters over devices, but {name} needs whole "
-            f"parameters: choose one of {_element_wise_optimizers()}, or another --strategy"
+            f"parameters: choose another --strategy, or one of these optimizers: {_element_wise_optimizers()}"
         )
 
 
@@ -347,7 +352,7 @@ def check_array_size(images: int, elements: int) -> None:
     if elements >= ARRAY_LIMIT:
         raise ConfigError(
             f"{images:,} images need an array of {elements:,} elements, "
-            f"but MXNet allows fewer than {ARRAY_LIMIT:,}: "
+            f"but arrays in MXNet must have fewer than {ARRAY_LIMIT:,} elements: "
             "choose a smaller --batch-size or smaller microbatches"
         )
 

@@ -141,7 +141,7 @@ def _evaluate(folder: Path, components: UserComponents, data: Optional[Dataset],
         if not is_healthy(score.loss) and not may_be_unsettled_running_statistics(
             score.loss, strategy.has_running_statistics
         ):
-            raise RunError(f"the loss of {folder} on its validation images is {score.loss}: {DIVERGED_HINT}")
+            raise RunError(f"the validation loss of the run {folder} is {score.loss}: {DIVERGED_HINT}")
         check_finite_parameters(description, strategy)
         onnx: Optional[Agreement] = None
         written: List[Path] = []
@@ -270,14 +270,14 @@ def check_same_images(description: RunDescription, dataset: Dataset) -> None:
     if shape not in (None, dataset.image_shape):
         recorded, actual = ("x".join(map(str, sides)) for sides in (shape, dataset.image_shape))
         raise ConfigError(
-            f"{dataset.name} has images of {actual}, but {folder} was trained on {recorded}: "
-            "evaluate it on images of that shape"
+            f"{dataset.name} has images of shape {actual}, but {folder} was trained on images of shape {recorded}: "
+            f"evaluate the run on images of shape {recorded}"
         )
     difference = describe_class_changes(description.classes, dataset.classes)
     if difference:
         raise ConfigError(
-            f"{dataset.name} has other classes than {folder} was trained on ({difference}): "
-            "evaluate it on the same classes in the same order"
+            f"the classes of {dataset.name} differ from the classes on which {folder} was trained ({difference}): "
+            "evaluate the run on the same classes in the same order"
         )
 
 

@@ -31,8 +31,8 @@ def image_file_options(config: TrainConfig) -> Dict[str, Any]:
         return {**arguments, "memory": config.device_cache_bytes}
     for name in options:
         raise ConfigError(
-            f"{option_name(name)} works only with image files, and {config.dataset} has none: "
-            f"remove it, or choose {', '.join(image_file_datasets())}"
+            f"{option_name(name)} works only with image files, but {config.dataset} has no image files: "
+            f"remove {option_name(name)}, or choose another data set ({', '.join(image_file_datasets())})"
         )
     return {}
 

@@ -115,7 +115,7 @@ def check_schedule(config: TrainConfig) -> None:
         if value is not None and schedule not in schedules:
             raise ConfigError(
                 f"{option_name(name)} {value} has no effect with --lr-schedule {schedule}: "
-                f"choose the schedule {' or '.join(schedules)}, or remove the option"
+                f"choose --lr-schedule {' or '.join(schedules)}, or remove {option_name(name)}"
             )
 
 
@@ -124,7 +124,7 @@ def check_schedule_epochs(config: TrainConfig) -> None:
     warmup, epochs = config.warmup_epochs or 0.0, config.epochs or 1
     if warmup >= epochs:
         raise ConfigError(
-            f"--warmup-epochs {warmup:g} must be less than the run's {epochs} epochs: shorten the warm-up, or "
+            f"--warmup-epochs {warmup:g}: must be less than the number of epochs ({epochs}): shorten the warm-up, or "
             "increase --epochs"
         )
     decay_epochs = _decay_epochs(config)
@@ -132,12 +132,12 @@ def check_schedule_epochs(config: TrainConfig) -> None:
         return
     if decay_epochs[0] < warmup:
         raise ConfigError(
-            f"--lr-decay-epochs {config.lr_decay_epochs}: the warm-up takes {warmup:g} epochs: "
-            "choose later epochs, or reduce --warmup-epochs"
+            f"--lr-decay-epochs {config.lr_decay_epochs}: the decay must not start before the warm-up ends, at epoch "
+            f"{warmup:g}: choose later epochs, or reduce --warmup-epochs"
         )
     if decay_epochs[-1] >= epochs:
         raise ConfigError(
-            f"--lr-decay-epochs {config.lr_decay_epochs}: the run ends after {epochs} epochs: "
+            f"--lr-decay-epochs {config.lr_decay_epochs}: must be less than the number of epochs ({epochs}): "
             "choose earlier epochs, or increase --epochs"
         )
 
@@ -150,7 +150,7 @@ def check_final_rate(config: TrainConfig, rates: LearningRates, scale: float) ->
     if rates.final_lr > rates.base_lr:
         raise ConfigError(
             f"--final-lr {config.final_lr:g} exceeds the initial learning rate {rates.base_lr / scale:g}: "
-            "choose a smaller final rate"
+            "choose a smaller final learning rate"
         )
 
 

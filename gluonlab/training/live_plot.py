@@ -40,7 +40,7 @@ class LivePlot(Callback):
     def __init__(self, every: float = MIN_INTERVAL_S) -> None:
         is_number = isinstance(every, (int, float)) and not isinstance(every, bool)
         if not is_number or not 0 <= every < math.inf:
-            raise ConfigError(f"LivePlot(every={every!r}): must be seconds, a number of at least 0")
+            raise ConfigError(f"LivePlot(every={every!r}): must be a number of seconds, at least 0")
         self.every = every
         self._reset()
 

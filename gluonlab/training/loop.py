@@ -141,7 +141,7 @@ def train(
         "strategy", strategy, callable(strategy), "pass a class or function, or use TrainConfig(strategy=...)"
     )
     check_argument("reporter", reporter, isinstance(reporter, Reporter), "pass a Reporter")
-    check_argument("group", group, hasattr(group, "rank"), "remove it; gluonlab launch sets the process group")
+    check_argument("group", group, hasattr(group, "rank"), "remove group, because gluonlab launch sets it")
     is_resumable = isinstance(resume, (str, Path, ResumePoint))
     check_argument("resume", resume, is_resumable, "pass a run directory")
     resume_point = read_resume_point(resume, group) if isinstance(resume, (str, Path)) else resume

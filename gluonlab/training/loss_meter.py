@@ -110,7 +110,7 @@ class AsyncLossMeter:
         total, images, self._sum, self._images = self._sum, self._images, 0.0, 0
         if not images:
             raise DivergedError(
-                f"the loss overflows in every step of epoch {epoch}: use a smaller learning rate (--lr), or float32"
+                f"the loss overflowed in every step of epoch {epoch}: use a smaller learning rate (--lr), or float32"
             )
         return total / images
 

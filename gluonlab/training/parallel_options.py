@@ -63,8 +63,8 @@ def check_split_options(config: TrainConfig) -> None:
     per_device, schedule = config.stages_per_device or 1, config.pipeline_schedule
     if per_device > 1 and schedule not in (None, "interleaved", "sequential"):
         raise ConfigError(
-            f"--stages-per-device {per_device}: --pipeline-schedule {schedule} uses one stage per device: "
-            "choose interleaved, or remove one of them"
+            f"--stages-per-device {per_device} contradicts --pipeline-schedule {schedule}, which uses one stage per "
+            "device: choose --pipeline-schedule interleaved, or remove one of the two options"
         )
 
 
@@ -111,13 +111,13 @@ def _check_data_parallel_options(config: TrainConfig) -> None:
     """Raise ConfigError for options that need a whole copy of the network on each device."""
     if config.sync_bn:
         raise ConfigError(
-            f"--sync-bn works only with --strategy data: with --strategy {config.strategy}, BatchNorm "
-            "normalizes each microbatch of a replica separately: remove it"
+            f"--sync-bn works only with --strategy data, because with --strategy {config.strategy}, BatchNorm "
+            "normalizes each microbatch of a replica separately: remove --sync-bn"
         )
     if keeps_residual(config.compress):
         raise ConfigError(
-            f"--compress {config.compress} works only with --strategy data, and this is "
-            f"--strategy {config.strategy}: remove it"
+            f"--compress {config.compress} works only with --strategy data, but this run uses "
+            f"--strategy {config.strategy}: remove --compress"
         )
     if config.kvstore == SHARDED and config.strategy == TENSOR:
         raise ConfigError(
@@ -146,17 +146,18 @@ def _devices_per_copy(config: TrainConfig, devices: int, cut: Optional[Tuple[int
     subject = f"{option_name('tensor_parallel' if split == TENSOR else 'pipeline_parallel')} {count}"
     if devices == 1:
         raise DeviceError(
-            f"--strategy {split} needs at least 2 devices, and this run has one: "
+            f"--strategy {split} needs at least 2 devices, but this run has only one device: "
             "use --gpus 2 or more, or remove --strategy"
         )
     if cut is not None:
         stages, remainder = divmod(len(cut) + 1, per_device)
         if remainder or stages < 2 or (count is not None and count != stages):
-            expected = f"does not fit {subject}"
+            expected = f"--pipeline-parallel {count} needs {(count or 0) * per_device} stages"
             if count is None:
-                expected = f"is not {per_device} per device on at least 2 devices"
+                expected = f"the number of stages must be {per_device} for each of at least 2 devices"
             raise ConfigError(
-                f"--cut {config.cut} makes {len(cut) + 1} stages, which {expected}: use one cut fewer than stages"
+                f"--cut {config.cut} creates {len(cut) + 1} stages, but {expected}: pass one cut fewer than the "
+                "number of stages"
             )
         count, subject = stages, f"--cut {config.cut}"
     size = devices if count is None else count
@@ -183,8 +184,8 @@ def check_weight_count(device_weights: Optional[str], devices: int) -> None:
     if weights is not None and len(weights) != devices:
         count_text = f"{len(weights)} number{'s' * (len(weights) > 1)}"
         raise ConfigError(
-            f"--device-weights {device_weights} has {count_text}, and this process has {devices} "
-            f"device{'s' * (devices > 1)}: use one weight per device, or remove the weights"
+            f"--device-weights {device_weights} has {count_text}, but this process has {devices} "
+            f"device{'s' * (devices > 1)}: use one weight per device, or remove --device-weights"
         )
 
 
@@ -201,8 +202,8 @@ def check_shard_sizes(device_weights: Optional[str], images: int, ctxs: Sequence
     if 0 in sizes:
         idle_device = ctxs[sizes.index(0) % len(ctxs)]
         raise ConfigError(
-            f"--device-weights {device_weights}: {idle_device} would get none of a batch's {images} "
-            "images: increase its weight or the batch, or remove it from --devices"
+            f"--device-weights {device_weights}: {idle_device} would get none of the {images} images of a batch: "
+            "increase the weight of this device or the batch size, or remove this device from --devices"
         )
 
 

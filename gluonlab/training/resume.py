@@ -139,7 +139,7 @@ def _read_resume_point(path: Path) -> ResumePoint:
         source = f"the checkpoint of step {latest.checkpoint.step} in {path}"
         return ResumePoint(path, parse_description(path, config_content, source, RUN_HINT), *latest, _was_stopped(path))
     if description.is_comparison:
-        raise DataError(f"{path} is a comparison: use the directory of one of its runs")
+        raise DataError(f"{path} is the directory of a comparison: use the directory of one of its runs")
     return ResumePoint(path, description, *read_newest_checkpoint(path), _was_stopped(path))
 
 
@@ -195,7 +195,7 @@ def adapt_to_resumed_run(config: TrainConfig, resume_point: ResumePoint) -> Trai
 def _other_folder_error(out: str, resume_point: ResumePoint) -> ConfigError:
     """Return the error for an --out that is not the folder of the run to resume."""
     return ConfigError(
-        f"--out {out} contradicts the resumed run {resume_point.folder}: "
+        f"--out {out} contradicts the resumed run {resume_point.folder}, because "
         "a run resumes in its own directory: remove --out"
     )
 
@@ -249,8 +249,8 @@ def check_same_training(resume_point: ResumePoint, plan: Plan, strategy: Strateg
         digest = digests[split]
         if recorded_digest != digest:
             raise ConfigError(
-                f"{option_text}: {plan.dataset.name} has changed: its {split} split had "
-                f"{recorded_digest[:40]}..., and now has {digest[:40]}...: "
+                f"{option_text}: {plan.dataset.name} has changed: its {split} split contained "
+                f"{recorded_digest[:40]}..., but now contains {digest[:40]}...: "
                 "use the original data"
             )
     if strategy.has_running_statistics and not plan.sync_bn:
@@ -364,7 +364,7 @@ def enable_checkpoints(
         raise ConfigError("--autoresume needs --out, the directory of the run: add --out DIR")
     if keeps_residual(config.compress):
         raise ConfigError(
-            f"--autoresume and --compress {config.compress} contradict each other: "
+            f"--autoresume and --compress {config.compress} contradict each other, because "
             "checkpoints do not contain the residuals of 2-bit compression: remove one of them"
         )
     check_can_resume("--autoresume", config, group)

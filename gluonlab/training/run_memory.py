@@ -308,7 +308,7 @@ def measure_and_format_memory(config: TrainConfig, dataset: Dataset, ctxs: Seque
         return f"{'':<11}{owner:<16}not measured: {reason}"
     except MemoryLimitExceeded:
         raise RunError(
-            "such batches need more memory than available: choose a smaller --batch-size, or add --microbatches"
+            "the run needs more memory than is available: choose a smaller --batch-size, or add --microbatches"
         ) from None
     note = "" if owner == "each GPU" else ", including all devices, Python and data"
     return f"{'':<11}{owner:<16}{mebibytes:10,.1f} MiB measured at the peak{note}"

@@ -35,7 +35,7 @@ def set_strategy_parameters(strategy: Strategy, parameters: Mapping[str, nd.NDAr
     params = strategy.net._collect_params_with_prefix()
     shapes = {name: param.shape for name, param in params.items()}
     if shapes != {name: array.shape for name, array in parameters.items()}:
-        raise DataError("the parameters belong to another model: start a new run")
+        raise DataError("the saved parameters belong to another model: start a new run")
     strategy.set_parameters(parameters)
 
 
@@ -249,7 +249,7 @@ class TrainState:
         state: Dict[str, Any] = checkpoint.state
         self.strategy.restore(
             StrategyState(
-                states_from_arrays(checkpoint.optimizer, "the checkpoint's states"),
+                states_from_arrays(checkpoint.optimizer, "the checkpoint"),
                 state["loss_scale"],
                 checkpoint.devices,
                 state["counts"],

@@ -116,13 +116,13 @@ def make_plan_on_all_ranks(
         option = option_name("tensor_parallel" if config.strategy == TENSOR else "pipeline_parallel")
         raise ConfigError(
             f"--strategy {config.strategy}: the processes split the model over different numbers of devices, "
-            f"{', '.join(map(str, sizes))}: use {option}, or as many devices in each process"
+            f"{', '.join(map(str, sizes))}: use {option}, or the same number of devices in each process"
         )
     counts = _gather_counts(group, len(devices.parallelism.copies))
     if config.global_batch_size is None and len(set(counts)) > 1:
         raise ConfigError(
             f"the processes have different numbers of devices, {', '.join(map(str, counts))}: "
-            "use --global-batch-size, or as many devices in each process"
+            "use --global-batch-size, or the same number of devices in each process"
         )
     return run_on_all_ranks(group, lambda: plan_run(resolved, devices, counts, dataset, group, components))
 
@@ -166,8 +166,8 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Trainin
     strategy = make_strategy(make_initialized_net, plan.make_loss(), plan, plan.group)
     if len(strategy.inputs) != len(plan.parallelism.copies):
         raise ConfigError(
-            f"the strategy expects {len(strategy.inputs)} shards of a batch, but the plan has "
-            f"{len(plan.parallelism.copies)}: set the strategy's attribute devices_per_copy"
+            f"the strategy expects {len(strategy.inputs)} shards of each batch, but the plan divides batches into "
+            f"{len(plan.parallelism.copies)} shards: set the strategy's attribute devices_per_copy"
         )
     if plan.group.rank > 0:  # parameters are equal in all processes, but Dropout masks differ
         mx.random.seed(plan.seed + plan.group.rank)
@@ -190,7 +190,9 @@ def measure_memory_line(plan: Plan, make_strategy: Optional[MakeStrategy]) -> Op
     if not plan.estimate_memory:
         return None
     if make_strategy is not None:
-        raise ConfigError("--estimate-memory supports only built-in strategies, not your own: remove it")
+        raise ConfigError(
+            "--estimate-memory supports only built-in strategies, not your own strategy: remove --estimate-memory"
+        )
     from gluonlab.training.run_memory import measure_and_format_memory
 
     return measure_and_format_memory(plan.config, plan.dataset, plan.ctxs)

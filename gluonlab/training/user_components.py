@@ -40,7 +40,7 @@ explain_unknown_arguments = check_argument_names(
 def check_argument(name: str, value: Any, fits: bool, hint: str) -> None:
     """Raise ConfigError for an argument of `train` that is given and has the wrong type."""
     if value is not None and not fits:
-        raise ConfigError(f"train({name}=...) is a {type(value).__name__}: {hint}")
+        raise ConfigError(f"train({name}=...) does not accept the type {type(value).__name__}: {hint}")
 
 
 # operators that ignore their output gradient, such as the weight of an image in a loss
@@ -106,8 +106,8 @@ class UserComponents:
         if not isinstance(net, gluon.HybridBlock):
             kind = type(net).__name__
             raise ModelError(
-                f"{name} is a {kind}, but a run compiles the network, so it must be a gluon.HybridBlock: "
-                "derive it from HybridBlock, or use nn.HybridSequential"
+                f"{name} is a {kind}, but the network of a run must be a gluon.HybridBlock, because it is compiled: "
+                "derive the network from HybridBlock, or use nn.HybridSequential"
             )
         return net
 
@@ -130,7 +130,7 @@ def make_user_components(
     if loss is not None and not isinstance(loss, gluon.HybridBlock):
         loss_text = " ".join(repr(loss).split())  # a Block's has several lines
         raise ConfigError(
-            f"loss {loss_text}: pass a gluon.HybridBlock of scores and labels, such as "
+            f"loss {loss_text}: pass a gluon.HybridBlock that takes scores and labels, such as "
             "gluon.loss.SoftmaxCrossEntropyLoss()"
         )
     if loss is not None:
@@ -146,13 +146,13 @@ def _check_loss_parameters(loss: gluon.HybridBlock) -> None:
     if trained:
         raise ConfigError(
             f"loss {name} has parameters ({trained}), but a run trains only the network: move them to the "
-            "network, or make them constants, self.params.get_constant(name, value)"
+            "network, or create them as constants with self.params.get_constant(name, value)"
         )
     for param in params.values():
         if not param.shape or min(param.shape) < 1:
             raise ConfigError(
                 f"loss {name}: the shape {param.shape} of {param.name} is incomplete: set the whole shape, or "
-                "make it a constant, self.params.get_constant(name, value)"
+                "create a constant with self.params.get_constant(name, value)"
             )
 
 
@@ -165,10 +165,13 @@ def check_user_components(own: UserComponents, requested: TrainConfig) -> None:
     if own.loss is not None and requested.label_smoothing:
         raise ConfigError(
             f"--label-smoothing {requested.label_smoothing:g} works only with gluonlab's own loss, not with "
-            f"{type(own.loss).__name__}: remove it"
+            f"{type(own.loss).__name__}: remove --label-smoothing"
         )
     if requested.estimate_memory and (own.net is not None or own.loss is not None):
-        raise ConfigError("--estimate-memory measures in another process, without your own network or loss: remove it")
+        raise ConfigError(
+            "--estimate-memory measures the run in another process, which cannot use your own network or loss: "
+            "remove --estimate-memory"
+        )
 
 
 def check_same_user_components(
@@ -189,7 +192,7 @@ def check_same_user_components(
         default = f"the default {name}"
         expected = f"your {name} {recorded_names[part]}" if part in recorded_names else default
         actual = f"your {name} {current_names[part]}" if part in current_names else default
-        raise ConfigError(f"{folder} used {expected}, not {actual}: pass the same {name}, in Python, {usage}")
+        raise ConfigError(f"{folder} used {expected}, not {actual}: pass the same {name} {usage} in Python")
 
 
 def check_loss(loss: gluon.HybridBlock, classes: int) -> None:
@@ -240,30 +243,32 @@ def _check_loss_outputs(loss: gluon.HybridBlock, classes: int) -> None:
     except Exception as error:  # the user's code may raise anything
         if _is_regression_loss(values, shapes):
             raise ConfigError(
-                f"loss {name} is for regression, but a run has scores (n, {classes}) and class numbers (n,): "
+                f"loss {name} is for regression, but a run has scores of shape (n, {classes}) and class numbers as "
+                "labels: "
                 "use a classification loss, such as gluon.loss.SoftmaxCrossEntropyLoss(), or "
                 "write your own loop (docs/own-training.md)"
             ) from None
         cast_hint = ": convert the labels with F.cast(labels, 'float32')" if "got int32" in str(error) else ""
         raise ConfigError(
-            f"loss {name} cannot be compiled for scores (n, {classes}) and integer labels (n,)"
+            f"loss {name} cannot be compiled for scores of shape (n, {classes}) and integer labels of shape (n,)"
             f": {error_text(error) or type(error).__name__}{cast_hint}"
         ) from None
     if unused:
         raise ConfigError(
-            f"loss {name} ignores the {' and '.join(unused)}: compute it from the "
-            f"scores (n, {classes}) and the labels (n,)"
+            f"loss {name} ignores the {' and '.join(unused)}: compute the loss from the scores of shape "
+            f"(n, {classes}) and the labels of shape (n,)"
         )
     if headless:
         raise ConfigError(
-            f"loss {name} contains {headless}, whose gradient ignores the weights of images, as in "
-            f"mixup: remove {headless} and return the loss values"
+            f"loss {name} contains {headless}, whose gradient ignores the image weights that mixup uses: "
+            f"remove {headless} and return the loss values"
         )
     check_gradients(values, f"loss {name}", ["scores"])
     if outputs != [(images,)]:
         shapes_text = ", ".join(map(str, outputs))
         raise ConfigError(
-            f"loss {name} returns shape {shapes_text} for {images} images: return one value per image, shape (n,)"
+            f"loss {name} returns shape {shapes_text} for {images} images: return one value per image, in an array "
+            "of shape (n,)"
         )
 
 
@@ -286,7 +291,7 @@ def _check_network_outputs(net: gluon.HybridBlock, name: str, shape: Sequence[in
     except Exception as error:  # the user's code may raise anything
         count_text = "" if images == 1 else f"{images} "
         raise ModelError(
-            f"{name} cannot be compiled for {count_text}images {tuple(shape)}: "
+            f"{name} cannot be compiled for {count_text}images of shape {tuple(shape)}: "
             f"{error_text(error) or type(error).__name__}: in hybrid_forward, use only F and the "
             "arguments, and accept any number of images"
         ) from None
@@ -318,14 +323,15 @@ def _check_parameters(net: gluon.HybridBlock, name: str) -> None:
         params = list(net.collect_params().values())
     except AssertionError as error:  # two parameters have the same name
         raise ModelError(
-            f"{name}: {error_text(error)}: parameters are saved by name: use a different prefix for each layer, or none"
+            f"{name} has parameters with the same name, but parameters are saved by name ({error_text(error)}): "
+            "use a different prefix for each layer, or no prefix"
         ) from None
     for param in params:
         dtype = np.dtype(param.dtype or np.float32)
         if param.grad_req == "add":
             raise ModelError(
                 f"{param.name} of {name} has grad_req 'add', so its gradients would grow in every step: "
-                "use 'write', and --microbatches N to accumulate gradients"
+                "use grad_req 'write', and add --microbatches N to accumulate gradients"
             )
         if param.grad_req != "null" and dtype != np.float32:
             raise ModelError(
@@ -351,7 +357,7 @@ def check_distinct_names(loss: gluon.HybridBlock, net: gluon.HybridBlock) -> Non
     if shared_names:
         name = type(loss).__name__
         raise ConfigError(
-            f"loss {name} and the network both have a parameter {shared_names[0]}: add a prefix to the loss, "
+            f"loss {name} and the network both have a parameter named {shared_names[0]}: add a prefix to the loss, "
             f"as in {name}(prefix='loss_')"
         )
 
@@ -368,8 +374,8 @@ def check_trainable(net: gluon.HybridBlock, name: str) -> None:
     unknown = [param.name for param in params.values() if param._data is None]
     if unknown:
         raise ModelError(
-            f"{name} does not use {', '.join(unknown)} for its scores, so the shape stays "
-            "unknown: remove the layer, or set its in_units or in_channels"
+            f"{name} does not use {', '.join(unknown)} for its scores, so MXNet cannot infer the shape of these "
+            "parameters: remove the unused layer, or set its in_units or in_channels"
         )
 
 
@@ -408,7 +414,7 @@ def _unused_inputs(graph: Any, inputs: Iterable[str]) -> List[str]:
     Raises TypeError if ``graph`` is not a graph.
     """
     if not isinstance(graph, mx.sym.Symbol):
-        raise TypeError(f"it returns a {type(graph).__name__}, not one array")
+        raise TypeError(f"the output is a {type(graph).__name__}, not a single array")
     graph_inputs = graph.list_inputs()
     return [name for name in inputs if name not in graph_inputs]
 

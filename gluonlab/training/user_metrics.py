@@ -108,11 +108,11 @@ def _make_metric(metric_or_class: Any) -> Any:
         name = metric_or_class.__name__
         raise ConfigError(
             f"metric {name} cannot be created without arguments ({error_type_and_text(error)})"
-            f": pass an object, {name}(...)"
+            f": pass an instance, {name}(...), instead of the class"
         ) from error
     if not callable(metric) and not isinstance(metric, mx.metric.EvalMetric):
         raise ConfigError(
-            f"metric {metric_or_class!r}: pass a function of scores (n, classes) and labels (n,), "
+            f"metric {metric_or_class!r}: pass a function that takes scores (n, classes) and labels (n,), "
             "or an mx.metric.EvalMetric"
         )
     return metric
@@ -146,7 +146,7 @@ def _metric_input(name: str, metric: Any) -> str:
         )
     if isinstance(metric, mx.metric.Loss) and type(metric).update is mx.metric.Loss.update:
         raise ConfigError(
-            f"metric {name} averages losses, but metrics get scores and labels: remove it, and "
+            f"metric {name} averages losses, but metrics get scores and labels: remove this metric, and "
             "use val_loss, the validation loss of each epoch"
         )
     return next((takes for takes, kinds in METRIC_INPUTS if isinstance(metric, kinds)), SCORES)
@@ -163,7 +163,9 @@ def _as_function(name: str, metric: Any) -> Metric:
         if input_kind == VALUES:
             if scores.size != labels.size:
                 score_count = scores.shape[1]
-                raise ValueError(f"it compares one number with each label, but each image has {score_count} scores")
+                raise ValueError(
+                    f"the metric compares one number with each label, but each image has {score_count} scores"
+                )
             return scores.reshape(labels.shape)
         return scores
 

@@ -298,7 +298,9 @@ def test_other_values_than_positive_numbers_are_refused(split, number):
         DataError, match=f"^global_batch_size={re.escape(repr(number))}: use a whole number of at least 1"
     ):
         Loader(split, contexts(1), number)
-    with pytest.raises(ModelError, match=f"^classes={re.escape(repr(number))}: use the number of classes, such as "):
+    with pytest.raises(
+        ModelError, match=f"^classes={re.escape(repr(number))}: must be a positive whole number, such as "
+    ):
         get_model("mlp", number)
 
 

@@ -423,7 +423,7 @@ def test_names_may_have_other_numbers_and_prefixes_and_other_names_are_matched_i
     path, start, expected = saved
     net = make_deep_net(prefix=prefix, start=start, names=names)
     trainer = make_trainer(net)
-    message = r"matched by position, .* body_bias uses the state of mine_dense0_bias$"
+    message = r"states are assigned by position: body_bias uses the state of mine_dense0_bias$"
     with pytest.warns(GluonlabWarning, match=message) if names and names[0] == "body" else nullcontext():
         trainer.load_states(path)
     assert arrays_equal(train(net, trainer, contexts(1), 3), expected)
@@ -447,13 +447,13 @@ def make_trained(net, *args, devices=1, **kwargs):
 @pytest.mark.parametrize(
     ("optimizer", "units", "message"),
     [
-        ("sgd", (3, 3, 3, 4), "create the trainer with 'adam', or start without states"),
+        ("sgd", (3, 3, 3, 4), "create the trainer with 'adam', or start without saved states"),
         (
             "adam",
             (3, 5, 3, 4),
             (
-                r"mine_dense1_bias has shape \(3,\) there, but .*dense1_bias has \(5,\) "
-                r"here"
+                r"the saved mine_dense1_bias has shape \(3,\), but .*dense1_bias has shape \(5,\): "
+                r"use the network"
             ),
         ),
         ("adam", (3, 3, 4), "use the network that the states were saved with"),
@@ -468,7 +468,7 @@ def test_states_of_another_optimizer_or_network_are_refused(saved, store, device
 def test_settings_of_the_optimizer_that_change_its_state_are_refused(tmp_path):
     path = str(tmp_path / "states")
     make_trained(make_deep_net(), "sgd").save_states(path)
-    message = "contains 1 arrays for .*, but SGD needs 0 with the current settings: use the m"
+    message = ": the number of state arrays of .* is 1, but SGD needs 0 with the current settings: use the settings"
     check_refusal(make_trained(make_deep_net(), "sgd", momentum=0.0), path, message)
 
 
@@ -484,9 +484,9 @@ def test_files_of_other_things_are_refused(saved, tmp_path):
     (tmp_path / "twice").write_bytes(content + content)
     trainer = make_trained(net)
     for name, message in {
-        "params": "'.*params' contains arrays, but no optimizer states: load a file that save_states wrote",
+        "params": "'.*params' contains no optimizer states, only other arrays: load a file that save_states wrote",
         "list": "cannot be read as optimizer states",
-        "sharded": "contains states of 'sharded-optimizer' from an earlier version, split for its",
+        "sharded": "contains states of kvstore 'sharded-optimizer' from an earlier version of gluonlab, ",
         "text": "neither a list of arrays nor a pickle",
         "empty": "neither a list of arrays nor a pickle",
         "short": "cut off",
@@ -519,7 +519,9 @@ def test_pipes_devices_and_files_that_are_too_large_are_refused(saved, store, fo
     save_in_form(trainer, path, form)
     os.truncate(path, 2**30)
     check_refusal(
-        trainer, path, r"has 1,073,741,824 bytes, but states of these parameters need at most 67,.*: load a file"
+        trainer,
+        path,
+        r"has 1,073,741,824 bytes, but the states of this model's parameters need at most 67,.* bytes: load",
     )
     if store == "sharded-optimizer":
         net = make_deep_net(contexts(2))
@@ -529,7 +531,7 @@ def test_pipes_devices_and_files_that_are_too_large_are_refused(saved, store, fo
             gluon_trainer.load_states(path)
     with open_pipe(tmp_path / "pipe") as pipe:
         for other in (pipe, "/dev/zero"):
-            check_refusal(trainer, other, r"cannot be read as optimizer states \(it is not a regular file\)")
+            check_refusal(trainer, other, r"cannot be read as optimizer states \(the path is not a regular file\)")
 
 
 @pytest.mark.parametrize("form", ["gluonlab's", "gluon's"])
@@ -550,8 +552,8 @@ def test_gluons_trainer_with_a_store_that_updates_reads_only_files(store, tmp_pa
     trainer.load_states(str(tmp_path / "states"))
     with open_pipe(tmp_path / "pipe") as pipe:
         for path, message in (
-            (pipe, "it is not a regular file"),
-            ("/dev/zero", "it is not a regular file"),
+            (pipe, "the path is not a regular file"),
+            ("/dev/zero", "the path is not a regular file"),
             (tmp_path / "nothing", "No such file"),
             (tmp_path, "Is a directory"),
         ):
@@ -736,4 +738,4 @@ def test_a_name_with_a_line_break_makes_a_message_of_one_line(tmp_path):
     arrays = gather_states(trainer)
     for old, new in (("parameter/", "parameter/a\n"), ("optimizer/", "optimizer/A\n")):
         nd.save(str(tmp_path / "states"), {name.replace(old, new): array for name, array in arrays.items()})
-        check_refusal(trainer, tmp_path / "states", "load a file that save_states wrote|the optimizer here is")
+        check_refusal(trainer, tmp_path / "states", "load a file that save_states wrote|this trainer uses")

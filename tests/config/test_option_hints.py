@@ -106,12 +106,15 @@ def test_a_config_of_another_type_gets_one_line(call, config, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: train(strategy="layers"), "is a str: pass a class or function, or use TrainConfig"),
-        (lambda: train(reporter=print), "is a builtin_function_or_method: pass a Reporter"),
-        (lambda: train(group=2), "is a int: remove it; gluonlab launch sets the process group"),
-        (lambda: train(resume=True), "is a bool: pass a run directory"),
-        (lambda: load_run(3), "the run directory has type int: pass its path"),
-        (lambda: frame(None), "the run is a NoneType: pass its directory"),
+        (
+            lambda: train(strategy="layers"),
+            "does not accept the type str: pass a class or function, or use TrainConfig",
+        ),
+        (lambda: train(reporter=print), "does not accept the type builtin_function_or_method: pass a Reporter"),
+        (lambda: train(group=2), "does not accept the type int: remove group, because gluonlab launch sets it"),
+        (lambda: train(resume=True), "does not accept the type bool: pass a run directory"),
+        (lambda: load_run(3), "the run directory is a int: pass its path"),
+        (lambda: frame(None), r"frame\(\) needs run directories, not an object of type NoneType: pass the path of"),
     ],
 )
 def test_arguments_of_another_type_get_one_line(call, message, empty_cwd):

@@ -144,7 +144,7 @@ def test_an_earlier_picture_of_mistakes_is_replaced_and_no_other_file(predict, f
     status, out, err = predict(*words)
     assert (status, out) == (2, "") and "--grid wrong.png exists: choose another name" in err
     assert (empty_cwd / "wrong.png").read_bytes() == before
-    assert "use a name that ends in .png" in predict(*words, "--grid", "wrong.jpg")[2]
+    assert "must end in .png" in predict(*words, "--grid", "wrong.jpg")[2]
 
 
 def test_a_sheet_shows_each_picture_as_the_network_sees_it(predict, finished, pictures, empty_cwd):
@@ -175,7 +175,7 @@ def test_names_of_any_letters_and_length_are_drawn_within_their_picture():
 
 # arguments after the run -> words of the error
 MISTAKES = {
-    "": "there are no images: use gluonlab predict RUN_DIR IMAGE..., or --misclassified",
+    "": "no images were given: use gluonlab predict RUN_DIR IMAGE..., or add --misclassified",
     "none.png": "none.png does not exist: use image files",
     "empty": "empty contains no images (.jpg, .png, .webp, .bmp, .gif, .tif, .ppm)",
     "notes.txt": "notes.txt is not a JPEG, PNG",
@@ -188,7 +188,7 @@ MISTAKES = {
     "good.png --top-k 0": "--top-k 0: must be a whole number of at least 1",
     "good.png --gpus x": "--gpus x: must be a whole number",
     "good.png --data-dir d": "--data-dir d has no effect without --misclassified",
-    "good.png --misclassified": "one class for each: omit good.png",
+    "good.png --misclassified": "one predicted class per image: omit good.png",
     "--misclassified --top-k 3": "omit --top-k 3",
     "good.png --grid none/x.png": "the folder none does not exist",
     "good.png --grid good.png": "--grid good.png exists",

@@ -137,7 +137,7 @@ def test_processes_that_would_cut_the_network_into_different_numbers_of_stages_e
         numbers = "2, 3", "3, 2"  # the scheduler numbers the processes
         starts = [
             f"--strategy layers: the processes split the model over different numbers of devices, {each}: "
-            "use --pipeline-parallel, or as many devices in each process"
+            "use --pipeline-parallel, or the same number of devices in each process"
             for each in numbers
         ]
         assert any(start in process.err for start in starts), process.err

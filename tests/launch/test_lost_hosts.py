@@ -103,7 +103,7 @@ def test_the_workers_learn_that_rank_0_was_elsewhere(tmp_path):
 def test_a_run_that_is_not_where_rank_0_is_now_is_one_line(tmp_path):
     with pytest.raises(RuntimeError) as raised:
         check_run_is_here(str(tmp_path / "run"), "h0")
-    assert str(raised.value).startswith(f"the run in {tmp_path / 'run'} was written on h0, which is not this host")
+    assert str(raised.value).startswith(f"the files of the run in {tmp_path / 'run'} are on another host, h0: ")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text("{}")
     check_run_is_here(str(tmp_path / "run"), "h0")

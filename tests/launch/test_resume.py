@@ -131,7 +131,7 @@ def test_a_signal_ends_all_processes_after_the_same_step_and_they_go_on(backend,
     )
     assert sorted(process.status for process in processes) == [1, 2], processes
     [error] = [process.err for process in processes if process.status == 2]
-    assert re.search("^error: .*its train split had 120 images.* has 119", error, re.M)
+    assert re.search("^error: .*its train split contained 120 images.* contains 119", error, re.M)
     assert files == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 

@@ -154,18 +154,18 @@ def test_images_fit_when_a_forward_pass_works(shape):
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [
-        ("lenet", (1, 4, 4), "1x14x14;"),
+        ("lenet", (1, 4, 4), "1x14x14):"),
         ("gluoncv:squeezenet1.1", (3, 32, 32), None),
-        ("gluoncv:vgg11", (3, 28, 28), "3x32x32;"),
-        ("gluoncv:resnest14", (1, 64, 64), "3x17x17;"),
-        ("gluoncv:dla34", (3, 100, 100), "3x31x31, but it does not accept all larger ones;"),
+        ("gluoncv:vgg11", (3, 28, 28), "3x32x32):"),
+        ("gluoncv:resnest14", (1, 64, 64), "3x17x17):"),
+        ("gluoncv:dla34", (3, 100, 100), "3x31x31, and it does not accept all larger images):"),
     ],
 )
 def test_the_smallest_images_that_an_error_names_do_fit_and_smaller_ones_do_not(name, given, message):
     with pytest.raises(ModelError) as caught:
         make_initialized_net(name, given)
     text, shape = str(caught.value), "x".join(map(str, given))
-    begin = f"{name} does not accept images of shape {shape}: the smallest square images are "
+    begin = f"{name} does not accept images of shape {shape} (the smallest square images that it accepts are "
     assert text.startswith(begin)
     assert message is None or f" {message} choose another model or --dataset" in text
     channels, side = map(int, re.match(r"(\d+)x(\d+)", text[len(begin) :]).groups())

@@ -57,7 +57,7 @@ def test_for_other_classes_everything_but_the_last_layer_is_loaded(tmp_path, nam
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("resnet18", r"features\.0\.weight is missing; .* is missing and \d+ more; use a file of "),
+        ("resnet18", r"features\.0\.weight is missing; .* is missing and \d+ more\): use a parameter file of "),
         ("cifar_resnet20", ".* is missing"),
         ("lenet", r".*0\.bias is missing"),
     ],
@@ -67,7 +67,7 @@ def test_a_file_of_another_network_is_refused_and_changes_nothing(tmp_path, name
     make_initialized_net("resnet8").save_parameters(str(file))
     net = make_initialized_net(name)
     before = parameter_arrays(net)
-    with pytest.raises(ModelError, match=f"^--pretrained {file} does not fit the model: {message}"):
+    with pytest.raises(ModelError, match=rf"^--pretrained {file} does not match the model \({message}"):
         load_pretrained(net, str(file), 10)
     assert all(are_equal(parameter_arrays(net), before))
 
@@ -79,7 +79,7 @@ def test_other_shapes_and_surplus_parameters_are_named(tmp_path):
     with pytest.raises(ModelError, match=r"0\.weight has shape \(16, 1, 3, 3\), not \(16, 3, 3, 3\)"):
         load_pretrained(net, file, 10)
     make_initialized_net("resnet8", classes=5).save_parameters(file)
-    message = r"^it does not fit the model: 8\.weight has shape \(5, 64\), not \(10, 64\); 8\.bias has"
+    message = r"^it does not match the model \(8\.weight has shape \(5, 64\), not \(10, 64\); 8\.bias has"
     with pytest.raises(ModelError, match=message):
         load_parameters(net, path, "it", 10)
     arrays = {name: param.data() for name, param in net._collect_params_with_prefix().items()}
@@ -137,7 +137,7 @@ def test_a_damaged_shape_is_refused(file, tmp_path, place):
     begin = content.index(struct.pack("<qq", 2, 3))
     content[begin + place] ^= 0x40
     (tmp_path / "a.params").write_bytes(content)
-    with pytest.raises(ModelError, match="cannot be read as parameters"):
+    with pytest.raises(ModelError, match="cannot be read as a parameter file"):
         load_parameters(dense(), tmp_path / "a.params", "it", 2)
 
 
@@ -171,5 +171,5 @@ def test_a_file_that_was_written_after_set_np_is_read(tmp_path):
 
 @pytest.mark.parametrize("path", ["missing.params", ".", "https://example.org/resnet18.params"])
 def test_only_local_files_are_read(path):
-    with pytest.raises(ModelError, match="use a local file of parameters; nothing is downloaded"):
+    with pytest.raises(ModelError, match="use a local parameter file, because nothing is downloaded"):
         load_parameters(make_initialized_net("mlp"), Path(path), path, 10)

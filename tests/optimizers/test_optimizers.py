@@ -171,14 +171,14 @@ def test_lars_does_not_scale_the_rate_of_biases_and_normalization():
 def test_sparse_gradients_are_refused(cls):
     weight = nd.ones((3, 2))
     updater = mx.optimizer.get_updater(cls(momentum=0.9, learning_rate=0.1))
-    message = f"dense parameters and gradients: use mx.optimizer.{cls.__name__} for sparse ones"
+    message = f"dense parameters and gradients: use mx.optimizer.{cls.__name__} for sparse arrays"
     with pytest.raises(ConfigError, match=message):
         updater(0, nd.ones((3, 2)).tostype("row_sparse"), weight)
 
 
 @pytest.mark.parametrize("cls", [SGD, NAG])
 def test_a_negative_momentum_is_refused(cls):
-    with pytest.raises(ConfigError, match=r"momentum=-0\.5: use a number of at least 0"):
+    with pytest.raises(ConfigError, match=r"momentum=-0\.5: must be at least 0"):
         cls(momentum=-0.5)
 
 

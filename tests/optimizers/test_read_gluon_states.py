@@ -228,6 +228,6 @@ def test_programs_made_of_instructions_are_read_or_refused(program):
 def test_another_pickle_raises_a_gluonlab_error(tmp_path):
     (tmp_path / "states").write_bytes(pickle.dumps("states"))
     with pytest.raises(
-        GluonlabError, match=r"cannot be read as optimizer states \(a pickle, but without states by parameter position"
+        GluonlabError, match=r"cannot be read as optimizer states \(the pickle does not contain states by parameter"
     ):
         read_states(str(tmp_path / "states"))

@@ -64,5 +64,5 @@ def test_the_sharded_optimizer_refuses_optimizers_that_are_not_element_wise():
         if kind.element_wise:
             make_plan(config)
         else:
-            with pytest.raises(ValueError, match="choose one of"):
+            with pytest.raises(ValueError, match="or one of these optimizers"):
                 make_plan(config)

@@ -337,7 +337,7 @@ def test_a_batch_whose_loss_overflows_is_left_out_and_the_run_goes_on(tmp_path, 
 
 
 def test_an_epoch_in_which_every_loss_overflows_ends_the_run(tmp_path, monkeypatch):
-    with pytest.raises(DivergedError, match="the loss overflows in every step of epoch 1: use a smaller"):
+    with pytest.raises(DivergedError, match="the loss overflowed in every step of epoch 1: use a smaller"):
         run_training(tmp_path / "run", monkeypatch, LossScale(64.0), partial(BrightBatches, range(1, 7)))
 
 
@@ -361,7 +361,7 @@ def test_memory_is_told_as_if_float16_took_four_bytes(sync_bn):
 
 @pytest.mark.cpu_only("float16 is refused on CPUs")
 def test_float16_is_refused_on_cpus_in_one_line(tmp_path):
-    message = r"--dtype float16 needs GPUs, because MXNet has no .* on cpu\(0\) cpu\(1\): omit --dtype"
+    message = r"--dtype float16 needs GPUs, because MXNet does not support .* on cpu\(0\) cpu\(1\): omit --dtype"
     with pytest.raises(ConfigError, match=message):
         loop.train(TrainConfig(devices=device_spec(2), dtype="float16", out=str(tmp_path / "run")))
     assert not (tmp_path / "run").exists()

@@ -189,7 +189,7 @@ def test_a_broken_parameter_of_either_half_ends_the_run(tmp_path, where):
 
 def test_a_strategy_without_memory_estimate_trains(tmp_path):
     with pytest.raises(
-        ConfigError, match="--estimate-memory supports only built-in strategies, not your own: remove it"
+        ConfigError, match="--estimate-memory supports only built-in strategies, not your own strategy: remove"
     ):
         run(tmp_path / "run", device_spec(2), network((), ("dense",)), estimate_memory=True)
     assert not (tmp_path / "run").exists()

@@ -67,9 +67,9 @@ def test_a_file_predicts_what_the_machine_does_that_it_was_made_of(tmp_path_fact
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, r"m.json does not name its GPUs.*: add \"gpu\": \"V100\", or one of K80, "),
+        ({}, r"m.json does not name the type of its GPUs.*: add \"gpu\": \"V100\" or another of these types: K80, "),
         ({"gpu": "V10"}, r"m.json: unknown gpu 'V10': choose .*V100"),
-        ({"gpu": "V100", "hosts": ((0, 1), (2, 3))}, "m.json has 2 hosts, but predictions only"),
+        ({"gpu": "V100", "hosts": ((0, 1), (2, 3))}, "m.json describes 2 hosts, but predictions support only"),
     ],
 )
 def test_a_file_that_does_not_say_enough_is_refused_in_one_line(changes, words, tmp_path):
@@ -223,10 +223,10 @@ def test_published_batches_fit_into_memory_and_those_that_did_not_do_not():
         ("p3.16xlarge*x", {}, "not a valid number of hosts"),
         ("p3.16xlarge", {"batch_size": 0}, "batch size 0 per GPU"),
         ("p3.16xlarge", {"dtype": "int8"}, "choose float32 or float16"),
-        ("p3.16xlarge", {"gpus": 9}, "choose 1 to 8"),
-        ("p3.16xlarge", {"overlap": 0}, "at least 1, or off"),
+        ("p3.16xlarge", {"gpus": 9}, "must be a whole number from 1 to 8"),
+        ("p3.16xlarge", {"overlap": 0}, "must be 'off' or a number of operators of at least 1"),
         ("p3.16xlarge", {"store": "rign"}, "unknown kvstore.*ring"),
-        ("p3.16xlarge*2", {"gpus": 12}, "multiples of the 8 GPUs of a host, such as 8"),
+        ("p3.16xlarge*2", {"gpus": 12}, r"hosts of p3.16xlarge\*2 need a multiple of 8 GPUs, not 12: use 8"),
         ("p3.16xlarge", {"batch_size": None, "global_batch_size": 7}, "use at least 8 images, or at most 7 GPUs"),
     ],
 )
@@ -247,7 +247,7 @@ def test_every_store_has_a_price_and_another_one_that_stands_for_it_is_named(mac
 
 def test_every_kvstore_of_the_product_has_a_price_or_is_refused_by_name():
     for store in {*KVSTORES, *PROCESSES_BY_BACKEND} - set(all_stores()):
-        with pytest.raises(ConfigError, match="no step waits for a reduction"):
+        with pytest.raises(ConfigError, match="steps do not wait for a reduction"):
             predict(LENET, "p3.16xlarge*2", 64, store=store)
 
 

@@ -42,20 +42,20 @@ def write_files(folder):
 
 
 MISTAKES = [
-    ([], "there is no run directory"),
-    (["absent"], "absent is not a folder: use folders that"),
+    ([], "no run directory was given"),
+    (["absent"], "absent is not a folder: pass only run directories"),
     (["unmeasured"], "unmeasured contains no metrics.jsonl"),
     (["good", "./good"], "good is listed twice"),
     (["damaged"], "damaged/config.json is not valid JSON"),
-    (["foreign"], "foreign/config.json was not written by gluonlab run: use folders"),
+    (["foreign"], "foreign/config.json was not written by gluonlab run: pass only run directories"),
     (["deep"], "metrics.jsonl, line 1: '[[[["),
-    (["torn"], "metrics.jsonl, line 2: '{\"kind\": ' is not a valid line"),
-    (["odd"], "a line of kind 'epoch' has no valid number for val_accuracy"),
+    (["torn"], "metrics.jsonl, line 2: '{\"kind\": ' is not a valid line of metrics.jsonl: omit this run"),
+    (["odd"], "this line of kind 'epoch' has no valid value for val_accuracy"),
     (["nested"], "nested/config.json is not valid JSON"),
-    (["circle"], "circle is not a folder: use folders that"),
+    (["circle"], "circle is not a folder: pass only run directories"),
     (["x" * 300], "cannot be read (File name too long)"),
     (["pipe"], "pipe/config.json cannot be read (it is not a regular file)"),
-    (["begun"], "begun is a comparison whose runs have not started"),
+    (["begun"], "begun is the directory of a comparison whose runs have not started"),
     (["outer"], "outer/begun is a comparison within another"),
     (["twice", "twice/1-device"], "twice/1-device is listed twice"),
     (["good", "--out-file", "x" * 300], "cannot be written (File name too long)"),
@@ -143,7 +143,7 @@ def test_an_impossible_number_is_named_in_the_error(tmp_path, name, values, kind
         next(line for line in reversed(lines) if line["kind"] == kind)[name] = value
         status, out, err = ended(main, str(make_run(tmp_path / str(number), lines)))
         assert (status, out, err.count("\n")) == (2, "", 1)
-        assert f"a line of kind '{kind}' has no valid number for {name}: remove this run" in err
+        assert f"this line of kind '{kind}' has no valid value for {name}: omit this run" in err
 
 
 def test_invalid_utf8_is_shown_as_far_as_possible(tmp_path, ended):

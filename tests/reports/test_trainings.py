@@ -56,7 +56,7 @@ def test_gradients_of_a_run_are_not_added_up_over_its_steps(tmp_path):
 
     The right answer is a refusal that has the setting for it.
     """
-    with pytest.raises(ModelError, match=r"grad_req 'add', .*: use 'write', and --microbatches N"):
+    with pytest.raises(ModelError, match=r"grad_req 'add', .*: use grad_req 'write', and add --microbatches N"):
         run(tmp_path / "run", net=Adds)
 
 

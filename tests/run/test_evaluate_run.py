@@ -129,7 +129,7 @@ def change_config(change):
 def test_images_of_another_shape_are_refused(run, copy, empty_cwd):
     change_config(lambda content: content["settings"].update(image_shape=[3, 32, 32]))(copy)
     line = read_error_line(run("evaluate", str(copy)), empty_cwd)
-    assert f"digits has images of 1x28x28, but {copy} was trained on 3x32x32" in line
+    assert f"digits has images of shape 1x28x28, but {copy} was trained on images of shape 3x32x32" in line
 
 
 def test_a_run_without_recorded_classes_and_shape_is_evaluated(run, copy):
@@ -178,7 +178,7 @@ SPOILED = {
     "a number": (change_config(lambda content: content.update(config=3)), FOREIGN),
     "a comparison": (
         change_config(lambda content: content.update(compare=[1, 2])),
-        "is a comparison | directory of one of its runs"),
+        "is the directory of a comparison | directory of one of its runs"),
     "no batch": (
         change_config(lambda content: (content["settings"].update(global_batch_size=10**400),
                                 content["config"].update(microbatches=3))),
@@ -188,7 +188,7 @@ SPOILED = {
         "config.json is damaged | image_shape x"),
     "newer": (
         change_config(lambda content: content["config"].update(turbo=1)),
-        "settings unknown to this version of gluonlab: turbo"),
+        "settings that this version of gluonlab does not support (turbo)"),
     "nonsense": (
         change_config(lambda content: content["config"].update(batch_size="x")),
         "config.json is damaged | --batch-size x"),
@@ -199,12 +199,12 @@ SPOILED = {
         change_config(lambda content: content["settings"].update(model="nett")), "unknown model 'nett'"),
     "other network": (
         write_parameters("lenet", (1, 28, 28)),
-        "parameters.params does not fit the model: 1.weight is missing | same model"),
+        "parameters.params does not match the model (1.weight is missing | same model"),
     "other classes": (
         write_parameters("mlp", (1, 28, 28), 7), "3.weight has shape (7, 64), not (10, 64) | same model"),
     "damaged parameters": (
         lambda folder: (folder / "parameters.params").write_bytes(b"0" * 99),
-        "parameters.params cannot be read as parameters"),
+        "parameters.params cannot be read as a parameter file"),
 }  # fmt: skip
 
 
@@ -229,7 +229,7 @@ def test_an_unfinished_run_prints_one_line_and_exits_with_2(run, empty_cwd, copy
         ("--export mxnet --out /dev/null", "--out /dev/null is a file"),
         ("--out new", "--out new has no effect on an evaluation that writes no files: add --confusion or --export"),
         ("--export mxnet --out /proc/gluonlab", "cannot write /proc/gluonlab: "),
-        ("--export mxnet --out a/new", "cannot be read as parameters"),
+        ("--export mxnet --out a/new", "cannot be read as a parameter file"),
     ],
 )
 def test_a_user_error_is_found_before_the_parameters_are_read(run, copy, empty_cwd, words, message):
@@ -240,7 +240,7 @@ def test_a_user_error_is_found_before_the_parameters_are_read(run, copy, empty_c
 def test_parameters_that_are_not_finite_fail(copy):
     arrays = nd.load(str(copy / "parameters.params"))
     nd.save(str(copy / "parameters.params"), {name: array * float("nan") for name, array in arrays.items()})
-    with pytest.raises(RunError, match=r"the loss of .* on its validation images is nan"):
+    with pytest.raises(RunError, match=r"the validation loss of the run .* is nan"):
         evaluate_run(str(copy))
 
 
@@ -252,5 +252,5 @@ def test_a_run_with_a_pretrained_file_starts_where_the_other_ended(run, finished
     [epoch] = [line for line in read_metrics(Path("a")) if line["kind"] == "epoch"]
     assert epoch["val_accuracy"] == finished.val_accuracy
     line = run("--pretrained", file, "--out", "b")[2].splitlines()[-1]
-    assert "does not fit the model: 0.weight is missing; 0.bias is missing; " in line
+    assert "does not match the model (0.weight is missing; 0.bias is missing; " in line
     assert not Path("b").exists()

@@ -130,14 +130,14 @@ MISTAKES = {
     "--data-dir {}": "is read from the path in its name | omit --data-dir",
     "--dataset folder:{}/train": "animals/train has no train folder | use folder: | animals",
     "--dataset {}": "is a folder: use folder: | animals",
-    "--val-split 0.2": "--val-split 0.2 is only for data without a val folder | animals/val exists | omit --val-split",
-    "--dataset digits --val-split 0.2": "--val-split works only with image files | remove it | folder:PATH",
+    "--val-split 0.2": "--val-split 0.2 would hold images out of train | animals/val exists | omit --val-split",
+    "--dataset digits --val-split 0.2": "--val-split works only with image files | remove --val-split | folder:PATH",
     "--val-split 1": "--val-split 1 | less than 1",
     "--image-size 4": "--image-size 4 | from 8 to 2048",
     "--workers 0": "--workers 0 | from 1 to 256",
     "--dataset digits --image-size 32": "--image-size | digits | folder:PATH",
     "--dataset digits --skip-corrupt": "--skip-corrupt | digits | folder:PATH",
-    "--dataset digits --random-resized-crop": "--random-resized-crop | digits | remove it | folder:PATH",
+    "--dataset digits --random-resized-crop": "--random-resized-crop | digits | remove --random | folder:PATH",
     "--crop-padding -1": "--crop-padding -1 | from 0 to 1024",
     "--dataset imagenette2-160": "imagenette2-160 | gluonlab data download imagenette2-160 | use another --data-dir",
 }
@@ -173,10 +173,10 @@ def write_damaged_folder(folder):
 
 CHEAP = {
     "--out .": "--out . is not empty",
-    "--pretrained file": "--pretrained file cannot be read as parameters",
+    "--pretrained file": "--pretrained file cannot be read as a parameter file",
     "--gpus 2 --optimizer lamb --kvstore sharded-optimizer": "lamb",
     "compare 1,2 --out .": "--out . is not empty",
-    "compare 1,2 --pretrained file": "--pretrained file cannot be read as parameters",
+    "compare 1,2 --pretrained file": "--pretrained file cannot be read as a parameter file",
     "compare 1,2 --threads 2": "--threads 2",
 }
 CPU_ONLY = pytest.mark.cpu_only("threads are of CPU devices")

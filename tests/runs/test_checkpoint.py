@@ -101,7 +101,7 @@ def test_a_renamed_checkpoint_is_detected(run):
     folder = list_checkpoints(run)[0]
     folder.rename(folder.with_name("step-000000016"))
     newest = read_newest_checkpoint(run)
-    assert newest.checkpoint.step == 4 and "it belongs to step 8" in newest.damaged[0]
+    assert newest.checkpoint.step == 4 and "belongs to step 8" in newest.damaged[0]
 
 
 def test_partial_checkpoints_are_removed_and_markers_are_ignored(run):
@@ -158,7 +158,7 @@ def test_a_path_out_of_the_folder_is_refused(run):
 def test_without_a_complete_checkpoint_the_error_says_what_to_give(run):
     for folder in list_checkpoints(run):
         (folder / "state.json").unlink()
-    with pytest.raises(DataError, match=r"has no complete checkpoint to resume from: .* is damaged"):
+    with pytest.raises(DataError, match=r"contains no usable checkpoint to resume from: .* is damaged"):
         read_newest_checkpoint(run)
 
 

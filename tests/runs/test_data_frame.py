@@ -99,7 +99,7 @@ def test_steps_of_format_1_have_no_epoch(tmp_path):
 def test_user_errors_are_one_line(tmp_path, monkeypatch, capsys):
     folder = make_run(tmp_path / "a")
     for call, error, said in (
-        (lambda: gluonlab.frame(), ConfigError, "there is no run directory"),
+        (lambda: gluonlab.frame(), ConfigError, "no run directory was given"),
         (lambda: gluonlab.frame(tmp_path / "b"), DataError, "b is not a folder"),
         (lambda: gluonlab.frame(folder, of="epoch"), ConfigError, "did you mean 'epochs'"),
         (lambda: Result(None, None, None).frame(), ConfigError, "rank 0"),

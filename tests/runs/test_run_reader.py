@@ -80,7 +80,7 @@ def set_format(folder, number):
 
 def test_a_run_of_a_later_format_is_refused(tmp_path):
     folder, foreign = make_run(tmp_path / "run"), "was not written by gluonlab run"
-    later = f"has format {FORMAT + 1}, but this version only reads formats up to {FORMAT}"
+    later = f"has format {FORMAT + 1}, but this version of gluonlab reads only formats up to {FORMAT}"
     for number, message in ((FORMAT + 1, later), ("2", foreign), (True, foreign), (None, foreign)):
         set_format(folder, number)
         for read in (lambda: read_runs([folder]), lambda: read_finished_run(folder)):

@@ -133,7 +133,7 @@ def test_an_impossible_value_is_named_with_its_line(tmp_path_factory, line, data
     if value == "1" and field.type == "str":
         value = 1
     write_metrics(folder, [Step(1, 1.0, 0.1).to_dict(), {**line.to_dict(), field.name: value}])
-    message = f"a line of kind '{line.tag['kind']}' has no valid number for {field.name}: remove this run"
+    message = f"this line of kind '{line.tag['kind']}' has no valid value for {field.name}: omit this run"
     with pytest.raises(DataError, match=re.escape(f"{METRICS}, line 2: {message}") + "$"):
         read_lines(folder)
 

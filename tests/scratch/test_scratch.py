@@ -233,7 +233,7 @@ def test_impossible_numbers_and_images_that_do_not_fit_are_refused():
         with pytest.raises(ConfigError, match=name):
             train(some_digits(5, 5), init_params(), contexts(1), **{name: value})
     large = ArraySplit(np.zeros((5, 3, 32, 32), np.uint8), np.zeros(5, np.int32))
-    with pytest.raises(ModelError, match=r"3x32x32 in 10 classes.*needs 1x28x28 in 10"):
+    with pytest.raises(ModelError, match=r"3x32x32 in 10 classes.*needs images of shape 1x28x28 in 10"):
         train(dataset(large, large), init_params(), contexts(1))
     small = some_digits(5, 5)
     with pytest.raises(ModelError, match="11 classes"):

@@ -111,7 +111,7 @@ def test_less_than_python_and_mxnet_take_fits_nothing(ended, empty_cwd, budget):
 
 @pytest.mark.long
 def test_a_budget_in_which_the_smallest_batch_does_not_fit_is_refused_with_what_it_needs():
-    needs = r"a batch of 4 per device needs ([0-9.,]+) MiB: pass a larger size, or choose a smaller --model"
+    needs = r"a batch of 4 per device needs ([0-9.,]+) MiB: pass a larger memory size, or choose a smaller --model"
     config = TrainConfig(devices=device_spec(1), model="gluoncv:mobilenetv2_0.25", microbatches=4)
     with pytest.raises(ConfigError, match=needs):
         find_batch_size(config, 290 * MIB)

@@ -122,13 +122,13 @@ def test_a_training_that_learns_nothing_is_one_line(monkeypatch):
     ("setting", "message"),
     [
         ({"lr": 0.1}, "omit --lr 0.1"),
-        ({"epochs": 3}, "sets the learning rate itself, in each of 30 steps: omit --epochs 3"),
+        ({"epochs": 3}, "sets the learning rate of each of its 30 steps itself: omit --epochs 3"),
         ({"lr_schedule": "cosine"}, "omit --lr-schedule cosine"),
         ({"warmup_epochs": 0.5}, "omit --warmup-epochs 0.5"),
         ({"lr_decay": 0.5}, "omit --lr-decay 0.5"),
         ({"lr_decay_epochs": "1,2"}, "omit --lr-decay-epochs 1,2"),
         ({"final_lr": 0.01}, "omit --final-lr 0.01"),
-        ({"export": "mxnet"}, "only saves its figure and its numbers: omit --export mxnet"),
+        ({"export": "mxnet"}, "saves only its figure and its results: omit --export mxnet"),
         ({"checkpoint_every": "5 steps"}, "omit --checkpoint-every 5 steps"),
     ],
 )

@@ -103,7 +103,7 @@ def test_a_last_line_that_was_cut_off_is_removed(tmp_path, cut):
 def test_a_damaged_line_is_named(tmp_path, line):
     file = fill_study(tmp_path / "a")
     file.write_text(f"{file.read_text()}{line}\n")
-    with pytest.raises(DataError, match="line 3, is not a measurement: remove this line"):
+    with pytest.raises(DataError, match=r"line 3 of .* is not a valid measurement: remove this line"):
         StudyFolder.open(str(tmp_path / "a"), "toy", OPTIONS)
     file.write_text(file.read_text().replace(f"{line}\n", ""))
     StudyFolder.open(str(tmp_path / "a"), "toy", OPTIONS).close()  # and the lock is free
@@ -114,11 +114,11 @@ def test_other_options_are_refused_with_the_difference(tmp_path):
     for study, options, message in (
         ("toy", {**OPTIONS, "sizes": [1, 4]}, "--sizes 1,2, not 1,4: use the same options"),
         ("toy", {**OPTIONS, "seeds": 3}, "--seeds None, not 3"),
-        ("other", OPTIONS, "contains a study of toy"),
+        ("other", OPTIONS, "contains the study 'toy'"),
     ):
         with pytest.raises(ConfigError, match=message):
             StudyFolder.open(str(tmp_path / "a"), study, options)
-    with pytest.raises(DataError, match=r"contains a study of toy: .* toy --resume"):
+    with pytest.raises(DataError, match=r"contains the study 'toy': .* toy --resume"):
         load_study_options(tmp_path / "a", "other")
 
 

@@ -245,7 +245,7 @@ def test_a_state_that_json_cannot_hold_is_refused(tmp_path, state):
         def state_dict(self):
             return state
 
-    with pytest.raises(CallbackError, match=r"callback Odd: its state_dict\(\) cannot be saved as JSON"):
+    with pytest.raises(CallbackError, match=r"state_dict\(\) of callback Odd cannot be saved as JSON"):
         run(tmp_path / "run", [Odd("step", 99)], checkpoint_every="2 steps")
 
 
@@ -279,5 +279,5 @@ def test_a_stopped_run_is_resumed_by_resume_and_not_by_autoresume(tmp_path):
 
 @pytest.mark.parametrize("callbacks", [Callback, 3, None])
 def test_callbacks_must_be_a_list(callbacks):
-    with pytest.raises(ConfigError, match=r"is not a list: use callbacks=\[\.\.\.\]"):
+    with pytest.raises(ConfigError, match=r"is not a list: pass a list, callbacks=\[\.\.\.\]"):
         train(TrainConfig(epochs=1), callbacks=callbacks)

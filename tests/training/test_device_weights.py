@@ -173,10 +173,10 @@ def test_a_run_is_evaluated_on_any_devices(tmp_path):
             ({"device_weights": weights}, f"--device-weights {weights or repr('')}: use a number greater than 0")
             for weights in ("0,1", "-2,1", "nan,1", "inf,1", "1e9,1", "fast,slow", "2,", "", True)
         ),
-        ({"device_weights": [2, 1.5, 1]}, "--device-weights 2,1.5,1 has 3 numbers, and this process has 2"),
-        ({"device_weights": "2,1", "devices": device_spec(1)}, "has 2 numbers, and this process has 1 dev"),
-        ({"device_weights": "99,1", "batch_size": 2}, "would get none of a batch's 4 images"),
-        ({"device_weights": "4,1", "batch_size": 2, "microbatches": 2}, "a device has only 1 im"),
+        ({"device_weights": [2, 1.5, 1]}, "--device-weights 2,1.5,1 has 3 numbers, but this process has 2"),
+        ({"device_weights": "2,1", "devices": device_spec(1)}, "has 2 numbers, but this process has 1 dev"),
+        ({"device_weights": "99,1", "batch_size": 2}, "would get none of the 4 images of a batch"),
+        ({"device_weights": "4,1", "batch_size": 2, "microbatches": 2}, "--microbatches 2: 1 im"),
         *(
             ({"device_weights": "2,1", "strategy": way}, "--device-weights 2,1 has no effect with --strategy")
             for way in ("layers", "tensor", "pipeline")
@@ -191,7 +191,9 @@ def test_impossible_weights_are_refused_in_one_line(settings, message):
 
 
 def test_a_comparison_of_several_numbers_of_devices_takes_no_weights():
-    with pytest.raises(ConfigError, match="a comparison of 1,2 devices cannot use --device-weights 2,1"):
+    with pytest.raises(
+        ConfigError, match="--device-weights 2,1 applies to a single number of devices, but this comparison"
+    ):
         compare(TrainConfig(device_weights="2,1"), [1, 2])
 
 

@@ -131,5 +131,5 @@ def test_outside_a_notebook_it_names_the_file_of_the_curves(capsys):
 
 @pytest.mark.parametrize("every", ["x", None, -1, float("nan"), float("inf"), True])
 def test_an_invalid_interval_is_refused(every):
-    with pytest.raises(ConfigError, match=r"LivePlot\(every=.*\): must be seconds, a number of at least 0"):
+    with pytest.raises(ConfigError, match=r"LivePlot\(every=.*\): must be a number of seconds, at least 0"):
         LivePlot(every=every)

@@ -55,7 +55,7 @@ def test_the_window_lies_in_one_epoch(tmp_path):
     run = run_quickly(tmp_path, profile=11, epochs=2)  # all steps of an epoch except the first
     event = read_profile_event(run.run_dir)
     assert (run.plan.steps_per_epoch, event.step, event.steps) == (12, 2, 11)
-    with pytest.raises(ConfigError, match=r"--profile 12: an epoch has only 12 steps.*at most 11"):
+    with pytest.raises(ConfigError, match=r"--profile 12: an epoch has only 12 steps.*use --profile 11 or less"):
         run_quickly(tmp_path, "more", profile=12)
     assert not (tmp_path / "more").exists()
 

@@ -255,12 +255,12 @@ def test_settings_that_change_results_are_refused_with_the_difference(broken_off
 
 def test_another_data_set_is_refused(broken_off):
     other = load_few_digits(IMAGE_COUNT - 1)
-    with pytest.raises(ConfigError, match=r"its train split had 150 images.* and now has 149"):
+    with pytest.raises(ConfigError, match=r"its train split contained 150 images.* but now contains 149"):
         resume_run(broken_off, other)
     images = load_few_digits().train.images.copy()
     images[-1, 0, 0, 0] ^= 1
     train_split = ArraySplit(images, load_few_digits().train.labels)
-    with pytest.raises(ConfigError, match=r"its train split had 150 images, sha256 .* and now has 150"):
+    with pytest.raises(ConfigError, match=r"its train split contained 150 images, sha256 .* but now contains 150"):
         resume_run(broken_off, dataclasses.replace(other, train=train_split))
 
 
@@ -305,7 +305,8 @@ def test_a_run_without_a_checkpoint_is_refused(tmp_path, with_layers):
     with_layers([])
     assert interrupt_run(3, tmp_path / "run", load_few_digits(), **drawn_run_settings(1))
     with pytest.raises(
-        DataError, match=r"has no checkpoint to resume from, because without --checkpoint-every .*: start it again with"
+        DataError,
+        match=r"contains no checkpoint to resume from, because a run without --checkpoint-every .*: start the",
     ):
         resume_run(tmp_path / "run")
     with pytest.raises(DataError, match=r"nowhere is not a folder"):

@@ -92,7 +92,7 @@ def test_a_batch_of_more_elements_than_mxnet_allows_is_refused(enormous, count, 
     assert 174_762 == (2**31 - 2) // (3 * 64 * 64)
     assert table.limit.largest_images(180_000) == table.limit.largest_images(2**31) == batch
     assert table.limit.largest_images(1000) == 1000
-    message = r"need an array of 2,147,\d+,\d+ elements, but MXNet allows fewer than 2,147,483,647"
+    message = r"need an array of 2,147,\d+,\d+ elements, but arrays in MXNet must have fewer than 2,147,483,647"
     with pytest.raises(ConfigError, match=message):
         table.memory(batch + 1)
     # LeNet's first convolution makes 20 x 62 x 62 numbers of 3 x 64 x 64
@@ -105,7 +105,7 @@ def test_a_batch_of_more_elements_than_mxnet_allows_is_refused(enormous, count, 
 )
 def test_a_batch_too_large_for_mxnet_is_refused_before_anything_is_written(enormous, empty_cwd, batch, more):
     config = TrainConfig(**{"devices": device_spec(1), "dataset": enormous, "model": "lenet", **more})
-    message = r"elements, but MXNet allows fewer than 2,147,483,647: choose a smaller --batch-size"
+    message = r"but arrays in MXNet must have fewer than 2,147,483,647 elements: choose a smaller --batch-size"
     with pytest.raises(ConfigError, match=message):
         train(config.replace(global_batch_size=batch))
     assert list(empty_cwd.iterdir()) == []

@@ -84,7 +84,7 @@ def test_a_process_over_the_memory_limit_is_killed_at_once():
 
 @pytest.mark.long
 def test_the_probe_raises_the_errors_of_the_run():
-    with pytest.raises(ModelError, match="the smallest square images are 1x63x63"):
+    with pytest.raises(ModelError, match="the smallest square images that it accepts are 1x63x63"):
         measure_run_memory(TrainConfig(devices=device_spec(1), model="gluoncv:alexnet"))
     with pytest.raises(OtherDatasetError):
         measure_run_memory(

@@ -139,7 +139,7 @@ def test_an_imported_network_trains_as_the_one_that_it_was_exported_from(tmp_pat
     assert type(scores) is mx.np.ndarray
     assert relative_distance([scores.asnumpy()], [scores_of(expected)]) < 1e-4
     smaller = from_arrays(*(array[..., :5] if array.ndim == 4 else array for array in ARRAYS))
-    with pytest.raises(ModelError, match=r"_weight of shape \(4, 48\), but images of shape 2x6x5 need \(4, 36\)"):
+    with pytest.raises(ModelError, match=r"_weight of .* has shape \(4, 48\), but images of shape 2x6x5 require shape"):
         train(config(tmp_path / "smaller"), dataset=smaller, net=gluon.SymbolBlock.imports(*files))
 
 
@@ -326,7 +326,7 @@ def test_a_comparison_trains_the_same_on_each_number_of_devices(tmp_path):
     first, second = (read_metrics(tmp_path / "both" / name) for name in ("1-device", "2-devices"))
     losses = [[line["val_loss"] for line in lines if line["kind"] == "epoch"] for lines in (first, second)]
     assert losses[0][-1] == pytest.approx(losses[1][-1], rel=1e-5)
-    with pytest.raises(ModelError, match="each run of a comparison needs its own: pass a function"):
+    with pytest.raises(ModelError, match="each run of a comparison needs its own model: pass a function"):
         compare(config_, [1, 2], Reporter(), from_arrays(*ARRAYS), net=make_net(4))
 
 
@@ -471,29 +471,33 @@ WEIGHTED = {"net": nn.Dense(CLASSES, prefix="w_"), "loss": Weighted(prefix="w_")
 @pytest.mark.parametrize(
     ("error", "own", "said"),
     [
-        (ModelError, {"net": NotHybrid()}, "NotHybrid is a NotHybrid, but a run compiles the network"),
+        (ModelError, {"net": NotHybrid()}, "NotHybrid is a NotHybrid, but the network of a run must be a"),
         (ModelError, {"net": 5}, "net 5: pass a gluon.HybridBlock, or a function"),
-        (ModelError, {"net": COUNTS}, "Counts cannot be compiled for images .2, 6, 6.: "),
+        (ModelError, {"net": COUNTS}, "Counts cannot be compiled for images of shape .2, 6, 6.: "),
         (ModelError, {"net": nn.Dense(7)}, r"Dense returns shape \(1, 7\) for an image, .* 4 class"),
         (ModelError, {"net": PAIR}, "^Pair returns a tuple of 2, but must return one array:"),
         (ModelError, {"net": HALVES}, "^Halves returns 2 arrays, but must return one array:"),
-        (ModelError, {"net": Twins()}, "^Twins: .*twin_.*: parameters are saved by name: use"),
+        (ModelError, {"net": Twins()}, "^Twins has parameters with the same name, .*twin_.*: use"),
         (ModelError, {"net": Whole()}, "^Whole returns scores of type int32, but a loss needs flo"),
         (ModelError, {"net": OfBytes()}, "embedding.*_weight has sparse.*sparse_grad=False"),
-        (ModelError, {"net": Idle(0)}, "does not use idle.*weight .*: remove the layer, or set"),
+        (ModelError, {"net": Idle(0)}, "does not use idle.*weight .*: remove the unused layer, or set"),
         (ModelError, {"net": OF_NOTHING}, "OfNothing ignores the images: comp"),
         (ConfigError, {"net": make_net, "model": "lenet"}, "--model lenet and the network make_"),
-        (ConfigError, {"net": make_net, "estimate_memory": True}, "--estimate-memory measures in another process"),
+        (
+            ConfigError,
+            {"net": make_net, "estimate_memory": True},
+            "--estimate-memory measures the run in another process",
+        ),
         (ConfigError, {"loss": MEAN}, r"loss Mean returns shape \(1,\) for 3 images: return one value"),
         (ConfigError, {"loss": nn.Dense(1)}, "loss Dense has parameters .*self.params.get_constant"),
         (ConfigError, {"loss": Unshaped()}, "the shape None of unshaped0_w is incomplete"),
-        (ConfigError, WEIGHTED, "loss Weighted and the network both have a parameter w_weight: add a"),
+        (ConfigError, WEIGHTED, "loss Weighted and the network both have a parameter named w_weight: add a"),
         (ConfigError, {"loss": len}, "loss <built-in function len>: pass a gluon.HybridBlock"),
         (ConfigError, {"loss": gluon.loss.L2Loss()}, "L2Loss is for regression"),
         (ConfigError, {"loss": Focal(), "label_smoothing": 0.1}, "--label-smoothing 0.1 works only with"),
         (ConfigError, {"loss": OF_NOTHING}, "OfNothing ignores the scores and la"),
         (ConfigError, {"loss": ENTROPY}, "loss Entropy ignores the labels: comp"),
-        (ConfigError, {"loss": PAIR}, "loss Pair cannot be .*: it returns a tuple, not one ar"),
+        (ConfigError, {"loss": PAIR}, "loss Pair cannot be .*: the output is a tuple, not a sin"),
         (ConfigError, {"loss": APART}, r"loss Apart cannot be .* got int32: convert the labels with F.cast\(labels"),
         (ConfigError, {"loss": BREAKS}, "loss Breaks cannot be compiled .*: one two$"),
         # a Block's repr has several lines

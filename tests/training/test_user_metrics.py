@@ -168,7 +168,7 @@ def test_metrics_of_a_run_and_of_its_evaluation_get_probabilities(tmp_path):
         (M.CompositeEvalMetric([M.Accuracy(), M.RMSE()]), "metric rmse failed: .*with each label"),
         (M.Loss(), "metric loss averages losses, .* the validation loss of each epoch"),
         (M.Caffe, "metric caffe averages losses"),
-        (M.TopKAccuracy, r"metric TopKAccuracy cannot be created .*: pass an object, TopKAccuracy"),
+        (M.TopKAccuracy, r"metric TopKAccuracy cannot be created .*: pass an instance, TopKAccuracy"),
         (M.Perplexity, r"metric Perplexity cannot be created without arguments .*ignore_label"),
         (type("Odd", (Brier,), {"takes": "logits"}), "metric brier: the attribute 'takes' is 'logits'"),
         (lambda scores, labels: scores[99], "failed: IndexError: .*\\(tested before training, with random scores"),

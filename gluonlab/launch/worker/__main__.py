@@ -100,8 +100,8 @@ def check_run_is_here(out: Optional[str], ran_on: str) -> None:
 
     if out is not None and not has_run(out):
         raise RunError(
-            f"the run in {out} was written on {ran_on}, which is not this host: start again when "
-            f"{ran_on} is available, or choose a directory that all hosts share with --out"
+            f"the files of the run in {out} are on another host, {ran_on}: start again when "
+            f"{ran_on} is available, or set --out to a directory that all hosts share"
         )
 
 

@@ -58,9 +58,8 @@ def check_native_sync_bn(graph: mx.sym.Symbol, name: str, copies: int) -> None:
         devices = int(attrs.get("ndev", 1))
         if node["op"] == NATIVE_SYNC_BN and (copies > 1 or devices > 1) and not _uses_global_stats(attrs):
             raise ModelError(
-                f"{name} has a SyncBatchNorm ({node['name']}, num_devices={devices}), which can block "
-                "forever while it waits for other devices: use nn.BatchNorm with sync_bn=True in "
-                "TrainConfig, or --sync-bn"
+                f"{name} contains a SyncBatchNorm ({node['name']}, num_devices={devices}), which can block "
+                "forever while it waits for other devices: use nn.BatchNorm, and set --sync-bn"
             )
 
 
@@ -83,16 +82,21 @@ def check_network(net: gluon.Block, name: str) -> None:
     """
     batch_layers = [layer for layer in _iterate_blocks(net) if _uses_batch_statistics(layer)]
     if not batch_layers:
-        raise ModelError(f"--sync-bn: {name} has no BatchNorm layers: omit it, or choose another model")
+        raise ModelError(f"--sync-bn: {name} has no BatchNorm layers: omit --sync-bn, or choose another model")
     for layer in batch_layers:
         if isinstance(layer, contrib.nn.SyncBatchNorm):
-            raise ModelError(f"--sync-bn: {name} has a SyncBatchNorm of MXNet: use nn.BatchNorm instead")
+            raise ModelError(
+                f"--sync-bn: {name} contains MXNet's SyncBatchNorm, which is not supported: use nn.BatchNorm instead"
+            )
         if isinstance(layer, UNSUPPORTED_BLOCKS):
             kind = type(layer).__name__
-            raise ModelError(f"--sync-bn: {name} has a {kind}, not a BatchNorm: omit it, or choose another model")
+            raise ModelError(
+                f"--sync-bn: {name} contains a {kind}, which is not supported: omit --sync-bn, or choose another model"
+            )
         if layer._kwargs["axis"] != 1:
             raise ModelError(
-                f"--sync-bn: {name} has a BatchNorm on another axis than 1: omit it, or choose another model"
+                f"--sync-bn: {name} contains a BatchNorm on axis {layer._kwargs['axis']}, but only axis 1 is "
+                "supported: omit --sync-bn, or choose another model"
             )
 
 
@@ -167,15 +171,19 @@ def check_graph(graph: mx.sym.Symbol) -> None:
         axis = node.get("attrs", {}).get("axis", "1")
         if is_batch_norm(node) and axis != "1":
             raise ModelError(
-                f"sync_bn: {node['name']} is a BatchNorm on axis {axis}: omit sync_bn, or put channels on axis 1"
+                f"sync_bn: {node['name']} is a BatchNorm on axis {axis}, but only axis 1 is supported: "
+                "omit sync_bn, or move the channels to axis 1"
             )
         if node["op"] in UNSUPPORTED_OPERATORS:
-            raise ModelError(f"sync_bn: {node['name']} is a {node['op']}: omit sync_bn, or use BatchNorm")
+            raise ModelError(
+                f"sync_bn: {node['name']} is a {node['op']}, which is not supported: omit sync_bn, or use BatchNorm"
+            )
     for source, output, _ in chain(json_graph["heads"], *(node["inputs"] for node in nodes)):
         if output > 0 and is_batch_norm(nodes[source]):
             name = nodes[source]["name"]
             raise ModelError(
-                f"sync_bn: the model uses the mean or variance of {name}: omit sync_bn, or use only its output"
+                f"sync_bn: the model uses the mean or variance that {name} returns, which is not supported: "
+                "omit sync_bn, or use only the normalized output of this layer"
             )
 
 

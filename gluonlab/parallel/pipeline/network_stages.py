@@ -61,11 +61,9 @@ def check_stage_count(model: str, layers: Sequence[gluon.HybridBlock], possible:
         return
     layer_count, reason = len(layers), ""
     if len(possible) < layer_count - 1:
-        numbers = ", ".join(map(str, possible)) or "none"
-        reason = (
-            f" (it can only be cut in front of these layers: {numbers}; elsewhere, both sides share "
-            "parameters, or the next layer needs several arrays)"
-        )
+        numbers = ", ".join(map(str, possible))
+        places = f"can be cut only in front of layers {numbers}: elsewhere," if numbers else "cannot be cut:"
+        reason = f" (it {places} both sides share parameters, or the next layer needs several input arrays)"
     fewer = "fewer stages, " if len(possible) else ""
     raise ModelError(
         f"{model} is a chain of {layer_count} layer{'s' * (layer_count != 1)}, which cannot be "
@@ -83,14 +81,14 @@ def check_cuts(model: str, layers: Sequence[gluon.HybridBlock], cuts: Sequence[i
     cut_text = ",".join(map(str, cuts))
     if list(cuts) != sorted(set(cuts)) or not all(1 <= cut <= last for cut in cuts):
         raise ModelError(
-            f"--cut {cut_text}: use increasing numbers from 1 to {last}; the layers of {model} are: "
+            f"--cut {cut_text}: must be increasing layer numbers from 1 to {last}; the layers of {model} are: "
             f"{list_layers(layers)}"
         )
     for cut in cuts:
         if len(apply_layers(layers[:cut], mx.sym.var(CHAIN_INPUT)).list_outputs()) > 1:
             raise ModelError(
                 f"--cut {cut_text}: layer {cut} of {model}, {layer_name(layers[cut])}, needs several "
-                "arrays, but only one can be sent between stages: cut elsewhere"
+                "input arrays, but only one array can be sent between stages: cut elsewhere"
             )
 
 
@@ -233,7 +231,7 @@ def make_stages(
         stage = make_stage(layers, begin, end, loss, preprocess, convert, needs_gradient)
         for name in used_names.intersection(stage.params):
             raise ModelError(
-                f"{name} is a parameter of layers on both sides of the cut in front of layer {begin}: cut "
+                f"layers on both sides of the cut in front of layer {begin} share the parameter {name}: cut "
                 "elsewhere, or choose --strategy data"
             )
         stages.append(stage)

@@ -188,13 +188,12 @@ def _check_costs(schedule: PipelineSchedule, costs: Costs) -> None:
     }
     for name, (times, count) in counts.items():
         if len(times) != count:
-            parts = "boundaries" if name == "transfer_s" else "stages"
+            expected = "one pair for each boundary between stages" if name == "transfer_s" else "one number per stage"
             raise ScheduleError(
-                f"{schedule.name} has {stages} stages, but {name} is {getattr(costs, name)}: use one "
-                f"number for each of the {parts}"
+                f"{schedule.name} has {stages} stages, but {name} is {getattr(costs, name)}: use {expected}"
             )
         if not all(0 <= seconds < math.inf for seconds in times):
-            raise ScheduleError(f"{name}={getattr(costs, name)}: use numbers of seconds, at least 0")
+            raise ScheduleError(f"{name}={getattr(costs, name)}: must be durations in seconds, each at least 0")
 
 
 def _event_order(event: Event) -> Tuple[float, float, int]:

@@ -99,13 +99,13 @@ def _schedule_maker(name: str, several_stages: bool) -> Callable[[Definition], M
                 if not is_positive_integer(count):
                     where = " on each device" * (noun == "stage")
                     raise ScheduleError(
-                        f"{name} with {count!r} {noun}{'es' if noun == 'microbatch' else 's'}{where}: use a whole "
-                        "number of at least 1"
+                        f"{name}: the number of {noun}{'es' if noun == 'microbatch' else 's'}{where} is {count!r}, but "
+                        "must be a whole number of at least 1"
                     )
             if stages_per_device > 1 and not several_stages:
                 raise ScheduleError(
-                    f"{name} with {stages_per_device} stages on each device: use one stage, or choose "
-                    "interleaved or sequential"
+                    f"{name} does not support {stages_per_device} stages on each device: use one stage per "
+                    "device, or choose interleaved or sequential"
                 )
             orders = definition(devices, microbatches, stages_per_device)
             return from_orders(name, list(orders), microbatches, stages_per_device)

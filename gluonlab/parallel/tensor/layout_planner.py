@@ -219,17 +219,16 @@ class _Planner:
             return self._split_channelwise(index, node)
         if "1" in re.findall(r"\d+", attrs.get("axes", "")):
             raise ModelError(
-                f"--strategy tensor: {node['name']} is a Dropout of all channels at once, so all devices "
-                "would need the same random numbers: choose another --strategy"
+                f"--strategy tensor: the Dropout {node['name']} drops all channels together, so all "
+                "devices would need the same random numbers: choose another --strategy"
             )
         if data.bounds is None:
             width = self.graph_info.channel_count(index, 0)
             bounds = self._split_bounds(width, width)
             if bounds is None:
                 raise ModelError(
-                    f"--strategy tensor: {node['name']} is a Dropout of {width} channels, which cannot be "
-                    f"divided among {self._device_count} devices: choose a smaller --tensor-parallel, or "
-                    "another model"
+                    f"--strategy tensor: the {width} channels of the Dropout {node['name']} cannot be divided among "
+                    f"{self._device_count} devices: choose a smaller --tensor-parallel, or another model"
                 )
             data = self.operations.scatter(data, bounds)
         return self.operations.add_node(node, (data,), data.bounds)
@@ -325,7 +324,7 @@ def _check_not_random(node: Node) -> None:
     attrs = node.get("attrs", {})
     if "random" in node["op"] or "sample" in node["op"] or attrs.get("act_type") == "rrelu":
         raise ModelError(
-            f"--strategy tensor: {node['name']} draws random numbers ({node['op']}), which must be "
+            f"--strategy tensor: {node['name']} ({node['op']}) draws random numbers, which would have to be "
             "the same on all devices: choose another --strategy"
         )
 

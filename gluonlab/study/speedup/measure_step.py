@@ -180,8 +180,8 @@ def measure_training_step(
         stack.callback(training.close)
         if training.device_count < 2:
             raise ConfigError(
-                f"{training.plan.ctxs[0]} is a single device, but a speed-up compares several "
-                "devices with one: use --gpus 2 or more, or as many --devices"
+                f"this training uses a single device, {training.plan.ctxs[0]}, but a speedup compares several "
+                "devices with a single device: use --gpus 2 or more, or at least two --devices"
             )
         on_start()
         single = MeasuredTraining(single_device_config(config, training), training.plan.dataset, strategy)
@@ -456,8 +456,8 @@ class MeasuredTraining:
         self.ahead = self.plan.prefetch + 1 if prepares_batches and self.plan.prefetch else 0
         if len(self.plan.dataset.train) < size:
             raise ConfigError(
-                f"a batch of {size:,} images is larger than {self.plan.dataset.name}, which has "
-                f"{len(self.plan.dataset.train):,}: choose a smaller --batch-size"
+                f"a batch of {size:,} images is larger than the training set of {self.plan.dataset.name}, which has "
+                f"{len(self.plan.dataset.train):,} images: choose a smaller --batch-size"
             )
         while True:
             with closing(iter(loader)) as batches:

@@ -60,7 +60,7 @@ REFUSED_SETTINGS: Dict[str, str] = {
     "threads": "only applies to CPU devices, but the predicted machines have GPUs",
     "devices": "selects devices of this machine, unlike --gpus N",
     "device_weights": "is for unequal devices, but all GPUs of a predicted machine are the same",
-    "topology": "describes other links than the predicted machine has",
+    "topology": "describes links that differ from those of the predicted machine",
     "compress": _SUM_REASON, "update_on_servers": _SUM_REASON,
 }  # fmt: skip
 # These settings do not change how long a step takes.
@@ -98,7 +98,7 @@ def predict_config(name: str, config: TrainConfig, images: Optional[str] = None)
     given_options = _given_options(config)
     for field, reason in REFUSED_SETTINGS.items():
         if field in given_options:
-            raise ConfigError(f"{given_options[field]} {reason}: omit it with --predict")
+            raise ConfigError(f"{given_options[field]} {reason}: omit this option with --predict")
     if images and "image_size" in given_options:
         raise ConfigError(
             f"--images {images} and {given_options['image_size']} both set the image size: pass only one of them"
@@ -157,7 +157,8 @@ def _check_no_measuring_options() -> None:
     for name in MEASURING_OPTIONS:
         if context and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise ConfigError(
-                f"{option_name(name)} only applies to measurements, but --predict measures nothing: omit one of the two"
+                f"{option_name(name)} applies only to measurements, but --predict measures nothing: "
+                "omit one of the two options"
             )
 
 

@@ -69,8 +69,8 @@ ONE = (GPIPE, predict_timeline(GPIPE, equal_shares(GPIPE)))
     ("make", "message"),
     [
         (lambda: draw(make_pipeline("1f1b", 20, 2)), "1f1b with 20 devices, 20 stages and 2 micro"),
-        (lambda: as_page([]), "start=0 is not the number of a schedule"),
-        (lambda: as_page([ONE], start=1), "start=1 is not the number of a schedule"),
+        (lambda: as_page([]), "start=0: must be the index of a schedule"),
+        (lambda: as_page([ONE], start=1), "start=1: must be the index of a schedule"),
     ],
 )
 def test_schedules_that_cannot_be_shown_are_refused(make, message):

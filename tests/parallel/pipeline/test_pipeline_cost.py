@@ -123,9 +123,9 @@ def test_a_transfer_delays_the_receiver_and_not_the_sender():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"forward_s": (1.0,)}, r"gpipe has 2 stages, but forward_s is \(1\.0,\): use one number for each of"),
-        ({"transfer_s": ()}, r"gpipe has 2 stages, but transfer_s is \(\): use one number for each of"),
-        ({"update_s": (0.0, -1.0)}, r"update_s=\(0\.0, -1\.0\): use numbers of seconds, at least 0"),
+        ({"forward_s": (1.0,)}, r"gpipe has 2 stages, but forward_s is \(1\.0,\): use one number per stage"),
+        ({"transfer_s": ()}, r"gpipe has 2 stages, but transfer_s is \(\): use one pair for each boundary"),
+        ({"update_s": (0.0, -1.0)}, r"update_s=\(0\.0, -1\.0\): must be durations in seconds, each at least 0"),
         ({"backward_s": (float("nan"), 1.0)}, r"backward_s=\(nan, 1\.0\)"),
     ],
 )

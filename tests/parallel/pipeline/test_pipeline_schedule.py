@@ -90,12 +90,12 @@ def test_custom_orders_get_messages_and_updates_and_wrong_ones_are_refused():
     ("arguments", "message"),
     [
         (("1f1bb", 2, 2), "unknown pipeline schedule '1f1bb': choose .* \\(did you mean '1f1b'"),
-        (("gpipe", 0, 2), "gpipe with 0 devices: use a whole number of at least 1"),
-        (("gpipe", 2, 2.5), "gpipe with 2\\.5 microbatches: use a whole number of at least 1"),
-        (("interleaved", 2, 2, 0), "interleaved with 0 stages on each device: use a whole number of at"),
-        (("sequential", True, 2), "sequential with True devices"),
-        (("gpipe", 2, 2, 2), "gpipe with 2 stages on each device: use one stage, or choose"),
-        (("1f1b", 2, 2, 3), "1f1b with 3 stages on each device"),
+        (("gpipe", 0, 2), "gpipe: the number of devices is 0, but must be a whole number of at least 1"),
+        (("gpipe", 2, 2.5), "gpipe: the number of microbatches is 2\\.5, but must be a whole number"),
+        (("interleaved", 2, 2, 0), "interleaved: the number of stages on each device is 0, but must be a"),
+        (("sequential", True, 2), "sequential: the number of devices is True"),
+        (("gpipe", 2, 2, 2), "gpipe does not support 2 stages on each device: use one stage per device, or"),
+        (("1f1b", 2, 2, 3), "1f1b does not support 3 stages on each device"),
     ],
 )
 def test_a_mistake_is_one_line(arguments, message):

@@ -223,9 +223,9 @@ def test_no_line_of_the_text_is_wider_than_asked(case, width):
 @pytest.mark.parametrize(
     ("draw", "sizes", "message"),
     [
-        (lambda *case: as_text(*case, 39), (2, 2), "width=39: use at least 40 columns for a pipeline"),
+        (lambda *case: as_text(*case, 39), (2, 2), "width=39: must be at least 40 columns for a pipeline"),
         (as_svg, (17, 2), "gpipe with 17 devices, 17 stages and 2 microbatches"),
-        (as_svg, (8, 257), "choose up to 16 devices and 2048 stages x microb"),
+        (as_svg, (8, 257), "choose at most 16 devices, and at most 2048 for stages"),
     ],
 )
 def test_drawings_that_are_too_large_are_refused(draw, sizes, message):

@@ -158,9 +158,9 @@ def test_scores_are_those_of_the_whole_network():
 @pytest.mark.parametrize(
     "cuts, message",
     [
-        ((9,), "--cut 9: use increasing numbers from 1 to 3"),
-        ((0,), "--cut 0: use increasing numbers from 1 to 3"),
-        ((2, 1), "use increasing numbers"),
+        ((9,), "--cut 9: must be increasing layer numbers from 1 to 3"),
+        ((0,), "--cut 0: must be increasing layer numbers from 1 to 3"),
+        ((2, 1), "must be increasing layer numbers"),
         ((1, 2, 3, 3), "a chain of 4 layers, which cannot be cut into 5"),
     ],
 )
@@ -220,7 +220,7 @@ def test_stages_are_cut_where_no_parameter_is_on_both_sides(pattern, borrowed, b
     plan = make_strategy_plan(split, "sgd", Microbatches(2), "device", preprocess=as_floats)
     make = lambda ctxs, start=None: sharing_chain(pattern, borrowed, start)  # noqa: E731
     if len(allowed) < size - 1:
-        with pytest.raises(ModelError, match=r"cannot be cut into .* parameters are used on both"):
+        with pytest.raises(ModelError, match=r"cannot be cut into .* both sides share parameters"):
             pipeline_parallel(make, softmax_loss(), plan, SINGLE_PROCESS)
         return
     strategy = pipeline_parallel(make, softmax_loss(), plan, SINGLE_PROCESS)

@@ -56,7 +56,7 @@ def test_the_table_has_all_published_figures(speedup):
     ("arguments", "message"),
     [
         (["--predict", "p3.15xlarge"], "unknown machine 'p3.15xlarge': choose g4dn"),
-        (["--predict", "p3.16xlarge", "--gpus", "9"], "9 GPUs of p3.16xlarge: choose 1 to 8"),
+        (["--predict", "p3.16xlarge", "--gpus", "9"], "is 9, but must be a whole number from 1 to 8 on p3.16xlarge"),
         (["--predict", "p3.16xlarge", "--strategy", "layers"], "--strategy layers is not supported"),
         (["--predict", "p3.16xlarge", "--devices", "cpu*2"], "--devices cpu*2 selects devices of this machine"),
         (["--predict", "p3.16xlarge", "--images", "224"], "as 3x224x224"),

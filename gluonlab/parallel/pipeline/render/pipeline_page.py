@@ -73,7 +73,7 @@ def as_page(priced: Iterable[PricedSchedule], start: int = 0, *, language: str =
     """
     words, chosen = select_language(WORDS, language), list(priced)
     if not 0 <= start < len(chosen):
-        raise ScheduleError(f"start={start} is not the number of a schedule: use 0 to {len(chosen) - 1}")
+        raise ScheduleError(f"start={start}: must be the index of a schedule, from 0 to {len(chosen) - 1}")
     for schedule, _ in chosen:
         check_drawable(schedule)
     data = [_scene_data(schedule, timeline, words) for schedule, timeline in chosen]

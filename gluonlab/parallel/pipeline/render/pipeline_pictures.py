@@ -169,8 +169,8 @@ def check_drawable(schedule: PipelineSchedule) -> None:
         raise ScheduleError(
             f"{schedule.name} with {pluralize(schedule.devices, 'device')}, "
             f"{pluralize(schedule.stages, 'stage')} and {schedule.microbatches} microbatches is "
-            f"too large to draw: choose up to {MAX_DEVICES} devices and "
-            f"{MAX_DRAWN_PASSES // 2} stages x microbatches"
+            f"too large to draw: choose at most {MAX_DEVICES} devices, and at most "
+            f"{MAX_DRAWN_PASSES // 2} for stages x microbatches"
         )
 
 
@@ -191,7 +191,7 @@ def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int =
     All blocks together have at most 2000 columns. Raises ScheduleError for a width below 40.
     """
     if width < MIN_COLUMNS:
-        raise ScheduleError(f"width={width}: use at least {MIN_COLUMNS} columns for a pipeline")
+        raise ScheduleError(f"width={width}: must be at least {MIN_COLUMNS} columns for a pipeline")
     heads = [f"{schedule.name}: {format_size(schedule, timeline)}", schedule_description(schedule), ""]
     text = [*heads, _text_legend(schedule, timeline)]
     lines = [part for line in text for part in textwrap.wrap(line, width) or [""]]
