@@ -134,7 +134,9 @@ def test_a_file_with_a_hidden_nan_is_refused_to_begin_with_and_to_evaluate(tmp_p
     arrays["1.bias"][3] = math.nan
     nd.save(str(file), arrays)
     holds = r"parameters\.params contains NaN or infinity in \w+_bias"
-    with pytest.raises(RunError, match=rf"{holds}: train again with a smaller --lr, because the training diverged$"):
+    with pytest.raises(
+        RunError, match=rf"{holds}: train again with a smaller --lr, because this training run diverged$"
+    ):
         evaluate_run(str(tmp_path / "run"), devices=device_spec(1))
     with pytest.raises(ModelError, match=r"--pretrained .* contains NaN or infinity in \w+_bias: choose a file"):
         train(TrainConfig(out=str(tmp_path / "next"), pretrained=str(file), **settings), reporter=Reporter())

@@ -131,7 +131,7 @@ def operator_handle(operator: str) -> int:
 
 
 def check_mixing_and_waits(trace: ArrayTrace) -> None:
-    """Raise Wrong if an operation mixed arrays of several devices, or if Python waited."""
+    """Raise Wrong if an operation mixed arrays of several devices, or if Python waited for a result."""
     for one, other in trace.mixed_inputs:
         raise Wrong(
             en=f"the sums are right, but one operation used arrays on {one} and {other}. CPU devices allow this, but "

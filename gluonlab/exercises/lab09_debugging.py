@@ -737,7 +737,7 @@ def _matches_clipping_by_device(limit: Callable[[_TrainingSetting], float]) -> C
     """
 
     def gives(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
-        """Return whether gradients that are clipped on each device lead to these parameters."""
+        """Return whether clipping the gradients separately on each device would produce these parameters."""
         after = initial_params()
         for gradient in _device_gradients(setting, run):
             scale = min(1.0, limit(setting) / _gradient_norm(gradient))

@@ -178,7 +178,7 @@ def _refuse_unless(condition: Any) -> None:
 
 
 def _emulate_call(function: GlobalName, arguments: Tuple[Any, ...]) -> Any:
-    """Return the result of a known function without calling the function.
+    """Return the result of a function in the table of known functions, without calling the function.
 
     Raise InvalidPickle for other functions.
     """

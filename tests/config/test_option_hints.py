@@ -113,7 +113,7 @@ def test_a_config_of_another_type_gets_one_line(call, config, message):
         (lambda: train(reporter=print), "does not accept the type builtin_function_or_method: pass a Reporter"),
         (lambda: train(group=2), "does not accept the type int: remove group, because gluonlab launch sets it"),
         (lambda: train(resume=True), "does not accept the type bool: pass a run directory"),
-        (lambda: load_run(3), "the run directory is a int: pass its path"),
+        (lambda: load_run(3), "the run directory has type int: pass its path"),
         (lambda: frame(None), r"frame\(\) needs run directories, not an object of type NoneType: pass the path of"),
     ],
 )

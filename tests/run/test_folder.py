@@ -130,7 +130,7 @@ MISTAKES = {
     "--data-dir {}": "is read from the path in its name | omit --data-dir",
     "--dataset folder:{}/train": "animals/train has no train folder | use folder: | animals",
     "--dataset {}": "is a folder: use folder: | animals",
-    "--val-split 0.2": "--val-split 0.2 would hold images out of train | animals/val exists | omit --val-split",
+    "--val-split 0.2": "--val-split 0.2 is only for data without a val folder | animals/val exists | omit --val-split",
     "--dataset digits --val-split 0.2": "--val-split works only with image files | remove --val-split | folder:PATH",
     "--val-split 1": "--val-split 1 | less than 1",
     "--image-size 4": "--image-size 4 | from 8 to 2048",

@@ -94,7 +94,7 @@ MISTAKES = {
     "--threads 0": "--threads 0 | from 1 to 1024",
     "compare 1": "1 is not a list | 1,2",
     "compare 1,2 --gpus 2": "--gpus has no effect | remove it",
-    "compare 1,2 --threads 2": "--threads 2 | 2 CPU devices | omit it",
+    "compare 1,2 --threads 2": "--threads 2 | 2 CPU devices | omit --threads",
     "compare 1,2 --sync-bn": "--sync-bn | lenet has no BatchNorm | omit --sync-bn",
     "compare 1,2 --model gluoncv:alexnet": "gluoncv:alexnet | 1x28x28 | --dataset",
     "compare 1,2 --pretrained missing.params": "--pretrained missing.params is not a file | local parameter file",

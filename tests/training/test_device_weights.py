@@ -176,7 +176,10 @@ def test_a_run_is_evaluated_on_any_devices(tmp_path):
         ({"device_weights": [2, 1.5, 1]}, "--device-weights 2,1.5,1 has 3 numbers, but this process has 2"),
         ({"device_weights": "2,1", "devices": device_spec(1)}, "has 2 numbers, but this process has 1 dev"),
         ({"device_weights": "99,1", "batch_size": 2}, "would get none of the 4 images of a batch"),
-        ({"device_weights": "4,1", "batch_size": 2, "microbatches": 2}, "--microbatches 2: 1 im"),
+        (
+            {"device_weights": "4,1", "batch_size": 2, "microbatches": 2},
+            "--microbatches 2: in a batch of 4 images, a device has only 1 im",
+        ),
         *(
             ({"device_weights": "2,1", "strategy": way}, "--device-weights 2,1 has no effect with --strategy")
             for way in ("layers", "tensor", "pipeline")
