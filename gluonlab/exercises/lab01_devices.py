@@ -420,7 +420,7 @@ register_guess("01-b", ListForm(NumberForm(0, 7, example=2), 3), "how many of 7 
 register_guess("01-c", YesNoForm(), "the initial weights are random: are the two replicas equal?",
     "重みの初期値は乱数。2 つのレプリカは等しいか")
 register_guess("01-d", ChoiceForm("sum", "mean", "neither"),
-"how do the two gradients combine into the gradient of all 7 images?",
+    "how do the two gradients combine into the gradient of all 7 images?",
     "2 つの勾配の何が、7 枚全体の勾配になるか")
 register_guess("01-e", NumberForm(0, example=1.0, factor=1.2), "how many times as fast are two devices as one?",
     "2 台は 1 台の何倍速いか")

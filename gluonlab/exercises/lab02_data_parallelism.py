@@ -567,10 +567,10 @@ SPLIT_MODES = ("between layers", "within layers", "data")
 
 # fmt: off
 register_guess("02-a", DictForm(ChoiceForm(*SPLIT_MODES), 32, 1024),
-    "which method moves the fewest bytes with 32 images, and with 1,024?",
+    "which method moves the fewest bytes with 32 images, and which with 1,024?",
     "32 枚のバッチと 1,024 枚のバッチで、転送量が最も少ない方法はどれか")
 register_guess("02-b", DictForm(NumberForm(0, example=0.1, factor=3), "chapter", "he"),
-    "how large are the scores, with 0.01 and with He's rule?",
+    "how large are the scores with standard deviation 0.01, and with He's rule?",
     "0.01 の場合と He らの規則の場合で、スコアの大きさはどれくらいか")
 register_guess("02-c", DictForm(NumberForm(0, example=0.01, factor=100), "one device or two", "the two replicas"),
     "by how much do the parameters differ after one step?", "1 ステップの後、パラメータはどれだけ違うか")
@@ -582,5 +582,5 @@ register_guess("02-f", DictForm(YesNoForm(), 16, 256),
     "does the second device pay off with 16 images per step, and with 256?",
     "1 ステップが 16 枚のときと 256 枚のとき、2 台目は役に立つか")
 register_guess("02-g", ChoiceForm("same rate", "twice the rate"),
-    "with twice the batch, which learning rate gives a loss closer to one device's loss?",
+    "with twice the batch size, with which learning rate is the loss closer to one device's loss?",
     "バッチが 2 倍のとき、損失が 1 台の場合に近くなる学習率はどちらか")

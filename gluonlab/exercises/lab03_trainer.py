@@ -734,7 +734,7 @@ SPEEDUP_MISTAKES = [
 
 # fmt: off
 register_guess("03-a", DictForm(YesNoForm(), "weights", "gradients"),
-    "after a step, are the replicas' weights the same, and their gradients?",
+    "are the weights and the gradients of the two replicas the same after a step?",
     "1 ステップの後、レプリカの重みは同じか。勾配は同じか")
 register_guess("03-b", DictForm(ChoiceForm("higher", "about equal", "lower"), "B", "C"),
     "after the same number of epochs, how do B and C compare with A?",

@@ -452,19 +452,19 @@ def _count_transfers(schedule: Schedule) -> "List[Counter[Tuple[int, int, str]]]
 
 # fmt: off
 register_guess("04-a", DictForm(NumberForm(0, example=2.5, within=0.001), "ring: steps", "ring: sends", "star: sends"),
-    "4 ranks: how many steps, and how many arrays does the busiest rank send?",
+    "with 4 ranks, how many steps are needed, and how many arrays does the busiest rank send?",
     "4 ランク: 何ステップか。最も忙しいランクが送るのは配列何個分か")
 register_guess("04-b", NumberForm(0, example=3, factor=1.01),
-    "8 ranks: how many times as many bytes pass through the star's busiest port as through the ring's?",
+    "with 8 ranks, how many times as many bytes pass through the busiest port in star as in ring?",
     "8 ランク: star で最も忙しいポートを通るバイト数は ring の何倍か")
 register_guess("04-c", DictForm(ChoiceForm(*ALGORITHMS), "1 KB", "100 MB"),
     "which algorithm is the fastest on a p3.16xlarge?", "p3.16xlarge で最も速いのはどのアルゴリズムか")
 register_guess("04-d", NumberForm(0, example=20, factor=1.1),
-    "1 GB on a p3.16xlarge: what busbw does the cheapest schedule reach, in GB/s?",
+    "what busbw in GB/s does the fastest schedule reach for 1 GB on a p3.16xlarge?",
     "p3.16xlarge で 1 GB: 見積もりが最も小さいスケジュールの busbw は何 GB/s か")
 register_guess("04-e", NumberForm(0, example=3, factor=1.3),
-    "4 MiB on this machine: how many times as long does star take as ring?",
+    "how many times as long as ring does star take for 4 MiB on this machine?",
     "このマシンで 4 MiB: star の時間は ring の何倍か")
 register_guess("04-f", DictForm(NumberForm(0, 1, example=0.5, within=0.15), "15", "1"),
-    "bulk sizes 15 and 1: after what fraction of backward is the last layer's gradient ready?",
+    "after what fraction of backward is the last layer's gradient ready with bulks of 15 and 1?",
     "まとまりが演算 15 個と 1 個のとき: 最後の層の勾配は逆伝播の何割でそろうか")

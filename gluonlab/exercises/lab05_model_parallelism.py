@@ -923,19 +923,19 @@ def _check_time(case: CaseText, schedule: PipelineSchedule) -> None:
 
 # fmt: off
 register_guess("05-a", DictForm(NumberForm(0, example=30, factor=1.15), "layers", "channels"),
-    "the whole model needs 20 MiB: how many MiB does the fuller of two devices need?",
+    "the whole network needs 20 MiB: how many MiB does the device with the higher memory use need?",
     "ネットワーク全体は 20 MiB。2 台のうち多いほうは何 MiB 使うか")
 register_guess("05-b", NumberForm(0, 1, example=0.5, within=0.05),
     "for what fraction of a step does the second device compute?", "2 台目が計算しているのは 1 ステップの時間の何割か")
 register_guess("05-c", DictForm(NumberForm(0, example=3, factor=1.3), "lenet-avg", "mlp"),
-    "for each byte that split layers move, how many do split channels move?",
+    "by what factor does the number of bytes change if you split channels instead of layers?",
     "チャネルの分割は層の間の分割の何倍のバイト数を転送するか")
 register_guess("05-d", DictForm(NumberForm(0, 1, example=0.5, within=0.03), "sequential", "gpipe"),
-    "4 devices, 8 microbatches: for what fraction of the time are the devices idle?",
+    "for what fraction of the time are 4 devices idle with 8 microbatches?",
     "4 台、マイクロバッチ 8 個。デバイスが待っているのは時間の何割か")
 register_guess("05-e", NumberForm(0, example=2, factor=1.2),
-    "2 devices, 8 microbatches: GPipe's activations on device 0, as a multiple of 1F1B's?",
+    "how many times as much memory for activations does device 0 need with GPipe as with 1F1B?",
     "2 台、マイクロバッチ 8 個。デバイス 0 の活性値は、GPipe では 1F1B の何倍か")
 register_guess("05-f", NumberForm(0, example=4, factor=1.5),
-    "how many of the lecture's GPUs do weights, gradients and Adam's states of GPT-3 fill?",
+    "how many of the lecture's GPUs do GPT-3's weights, gradients and Adam states need?",
     "GPT-3 の重み、勾配、Adam の状態だけで、講義の GPU が何個必要か")

@@ -463,15 +463,15 @@ def _check_device_shares(case: CaseText, got: Rounds, images: int, devices: int,
 # fmt: off
 register_guess("06-a",
     DictForm(NumberForm(0, example=2, factor=1.1), "parameters", "optimizer_state", "activations", "total"),
-    "from 128 to 512 images: by what factor does each row grow?",
+    "if the batch grows from 128 to 512 images, by what factor does each row grow?",
     "128 枚から 512 枚にすると、それぞれの行は何倍になるか")
 register_guess("06-b", NumberForm(0, example=0.01, factor=30),
-    "how far is the gradient of the parts from the whole batch's gradient?",
+    "how large is the difference between the gradients of the parts and of the whole batch?",
     "部分に分けた勾配は、バッチ全体の勾配とどれだけ違うか")
 register_guess("06-c", NumberForm(0, example=10, factor=1.5),
     "how many MiB more does the whole batch need than 64 microbatches?",
     "バッチ全体のピークは、最も小さいマイクロバッチより何 MiB 高いか")
-register_guess("06-d", ChoiceForm(32, 16, 1), "microbatch 2: how many images does each GPU compute at a time?",
+register_guess("06-d", ChoiceForm(32, 16, 1), "how many images does each GPU process at a time with microbatch 2?",
     "microbatch が 2 のとき、各 GPU は一度に何枚を計算するか")
 register_guess("06-e", NumberForm(0, example=2, factor=1.25),
     "how many times as long do 64 microbatches take as the whole batch?",
@@ -479,5 +479,5 @@ register_guess("06-e", NumberForm(0, example=2, factor=1.25),
 register_guess("06-f", NumberForm(0, 1, example=0.2, within=0.01), "what is the running mean after four microbatches?",
     "4 個のマイクロバッチの後、移動平均はいくつか")
 register_guess("06-g", DictForm(ChoiceForm(16, 64, 512), "images/s", "accuracy"),
-    "which batch size is best in images/s, which in accuracy?",
+    "which batch size leads to the most images/s, and which to the highest accuracy?",
     "1 秒あたりの枚数と正解率は、それぞれどのサイズが最もよいか")

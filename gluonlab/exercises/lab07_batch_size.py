@@ -1319,27 +1319,28 @@ def _explain_wrong_choice(
 
 # fmt: off
 register_guess("07-a", NumberForm(0, example=3.0, factor=1.5),
-    "batches of 512 instead of 8: how many times as many images/s?",
+    "with batches of 512 instead of 8, by what factor does images/s grow?",
     "バッチを 8 枚から 512 枚にすると、1 秒あたりの枚数は何倍か")
 register_guess("07-b", NumberForm(0, example=64.0, factor=1.5),
-    "batches of 512 instead of 8: by what factor does the number of steps fall?",
+    "with batches of 512 instead of 8, by what factor does the number of steps fall?",
     "バッチを 8 枚から 512 枚にすると、ステップ数は何分の 1 か")
 register_guess("07-c", ChoiceForm("linearly", "more slowly", "not at all"),
-    "how does the best learning rate grow from batches of 8 to 128?",
+    "how does the best learning rate grow if the batch size grows from 8 to 128?",
     "バッチを 8 枚から 128 枚にすると、最適な学習率はどう増えるか")
 register_guess("07-d", ChoiceForm("same", "square root", "linear"),
-    "16 devices, equal epochs: which rule for the learning rate is best?",
+    "which rule for the learning rate is best with 16 devices and the same number of epochs?",
     "16 台、同じエポック数: どの学習率の規則が最良か")
 register_guess("07-e", DictForm(NumberForm(0, 9, example=5, within=1), "without", "with"),
-    "learning rate 2, momentum 0.9: how many of 9 seeds survive without and with a warm-up?",
+    "with learning rate 2, how many of 9 seeds survive without and with a warm-up?",
     "学習率 2 で正解率 50 % を超えるシードは 9 つのうちいくつか (ウォームアップなし / あり)")
 register_guess("07-f", NumberForm(0, example=2.0, factor=1.2),
-    "the learning rate falls to a tenth: MXNet's next step, as a multiple of the papers'?",
+    "after the learning rate falls, how many times as long is MXNet's step as the papers' step?",
     "学習率が 10 分の 1 になった直後、MXNet の歩幅は論文の規則の何倍か")
 register_guess("07-g", ChoiceForm(2, 4, 8, 16, 32, 64, 128, 256, 512), "which batch size reaches the target soonest?",
     "目標に最も早く達するバッチサイズはどれか")
-register_guess("07-h", YesNoForm(), "equal epochs: do large batches also make more mistakes on training images?",
+register_guess("07-h", YesNoForm(),
+    "after the same number of epochs, do large batches also lead to more training errors?",
     "同じエポック数: 大きいバッチは学習画像の誤りも多いか")
 register_guess("07-i", ChoiceForm("8", "512", "neither"),
-    "equal training error: which batch size has the smaller validation error?",
+    "at equal training error, which batch size leads to the smaller validation error?",
     "同じ学習誤差: 検証誤差が小さいのはどちらのバッチサイズか")

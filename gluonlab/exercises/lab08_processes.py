@@ -936,22 +936,22 @@ PLACE_MISTAKES = formula_mistakes(_matches_places, [
 
 # fmt: off
 register_guess("08-a", ChoiceForm("exactly 0", "rounding", "more"),
-    "how much do the last losses of one process and of two differ?",
+    "how much do the last losses with one process and with two processes differ?",
     "1 プロセスと 2 プロセスの最後の損失はどれくらい違うか")
 register_guess("08-b", DictForm(NumberForm(0, example=0.5, within=0.1), "copied", "lasting"),
-    "how many times do the parameters' bytes go from device to device in a step?",
+    "how many bytes do the devices send each other in a step, in units of the parameters?",
     "1 ステップでデバイスの間を通るのは、パラメータのバイト数の何倍か")
 register_guess("08-c", DictForm(NumberForm(0, 1, example=0.1, within=0.04), "2 ranks", "8 ranks"),
-    "each rank has its own permutation: what fraction of the images is never used?",
+    "if each rank draws a different permutation, what fraction of the images is not used?",
     "ランクごとに並べ替えが違うとき、どのランクも使わない画像の割合")
 register_guess("08-d", NumberForm(0, 1, example=0.1, within=0.08),
-    "only rank 0 evaluates: for what fraction of the time are the 7 others idle?",
+    "if only rank 0 evaluates, for what fraction of the time are the other 7 ranks idle?",
     "ランク 0 だけが評価するとき、残りの 7 個が何もしない時間の割合")
 register_guess("08-e", NumberForm(0, example=5, within=0.3),
     "how many updates by the other worker has a worker missed when it pushes?",
     "push が届いたとき、まだ pull していない相手の更新は平均何回分か")
 register_guess("08-f", ChoiceForm("the first step", "the last checkpoint", "the kill"),
-    "where does the run resume after a worker was killed?", "ワーカーが強制終了された後、どこから再開されるか")
+    "where does the run resume after a worker is killed?", "ワーカーが強制終了された後、どこから再開されるか")
 register_guess("08-g", NumberForm(0, example=25),
-"how many of its steps have another loss than in a run that is not killed?",
+    "how many steps have a different loss than in an uninterrupted run?",
     "中断しなかった場合と損失が違うステップの数")

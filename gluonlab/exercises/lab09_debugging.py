@@ -855,15 +855,16 @@ register_guess("09-a", ChoiceForm(*REPLICA_COURSES), "what happens to the two re
 register_guess("09-b", DictForm(NumberForm(0, example=2, factor=2), "all is well", "here"),
     "by what factor does the norm of the gradients change in three epochs?", "勾配のノルムは 3 エポックで何倍になるか")
 register_guess("09-c", DictForm(NumberForm(0, example=1.5, factor=1.02), "64 images", "63 images", "64 images, Adam"),
-    "how large is the first update on two devices, divided by that on one?",
+    "how many times as large is the first update on two devices as on one?",
     "2 台での最初の更新の大きさは、1 台の何倍か")
-register_guess("09-d", NumberForm(0, 64, example=64), "1,025 images in batches of 64: how many are in the last one?",
+register_guess("09-d", NumberForm(0, 64, example=64),
+    "if 1,025 images are split into batches of 64, how many images does the last batch have?",
     "1,025 枚を 64 枚ずつ: 最後のバッチは何枚か")
 register_guess("09-e", DictForm(NumberForm(0, example=0.5, factor=100), "before it", "after it"),
-    "how far apart are one and two devices, before and after that batch?",
+    "how much do one and two devices differ before and after the last batch?",
     "そのバッチの前と後で、1 台と 2 台の差はどれだけか")
 register_guess("09-f", DictForm(YesNoForm(), 360, 64, 100, 7),
     "for which batch sizes is accuracy x images a whole number?",
     "正解率に枚数を掛けて整数になるのはどのバッチサイズか")
-register_guess("09-g", ChoiceForm(*REPLICA_COURSES), "and with a correct allreduce: what happens to the replicas?",
+register_guess("09-g", ChoiceForm(*REPLICA_COURSES), "what happens to these replicas with a correct allreduce?",
     "正しい allreduce なら、レプリカの距離はどうなるか")

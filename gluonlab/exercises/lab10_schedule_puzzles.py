@@ -164,13 +164,14 @@ for name, puzzle in PUZZLES.items():
 
 
 # fmt: off
-register_guess("10-a", NumberForm(0, example=11, factor=1.05), "how many µs does it take to tell seven others?",
+register_guess("10-a", NumberForm(0, example=11, factor=1.05),
+    "how many µs does it take to send a chunk to seven other devices?",
     "ほかの 7 台に伝えるのに最短で何 µs かかるか")
 register_guess("10-b", DictForm(NumberForm(0, example=11, factor=1.05), "10-2", "10-3"),
-    "how many µs are the optima of 10-2 and 10-3?", "10-2 と 10-3 の最適値は何 µs か")
+    "what are the optima of 10-2 and 10-3 in µs?", "10-2 と 10-3 の最適値は何 µs か")
 register_guess("10-c", DictForm(NumberForm(0, example=11, factor=1.05), "10-4", "10-5"),
-    "how many µs are the optima of 10-4 and 10-5?", "10-4 と 10-5 の最適値は何 µs か")
+    "what are the optima of 10-4 and 10-5 in µs?", "10-4 と 10-5 の最適値は何 µs か")
 register_guess("10-d", DictForm(NumberForm(0, example=11, factor=1.05), "10-6", "10-7"),
-    "how many µs are the optima of 10-6 and 10-7?", "10-6 と 10-7 の最適値は何 µs か")
-register_guess("10-e", NumberForm(0, example=11, factor=1.05), "how many µs is the optimum of 10-8?",
+    "what are the optima of 10-6 and 10-7 in µs?", "10-6 と 10-7 の最適値は何 µs か")
+register_guess("10-e", NumberForm(0, example=11, factor=1.05), "what is the optimum of 10-8 in µs?",
     "10-8 の最適値は何 µs か")

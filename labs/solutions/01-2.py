@@ -4,7 +4,7 @@ from mxnet import nd
 
 
 def seconds_of(work):
-    """Call work(), which queues operations, once; return the seconds until they are done."""
+    """Call work() once, and return how many seconds its queued operations take on the devices."""
     nd.waitall()  # what was queued before is not to be counted
     began = time.perf_counter()
     work()

@@ -2,10 +2,10 @@ from mxnet import nd
 
 
 def whole_gradient(gradients, sizes):
-    """The gradient of the mean loss of all images, on the first gradient's device.
+    """Return the gradient of the mean loss of all images, on the first gradient's device.
 
-    gradients[i], on device i: that of the mean loss of a shard of sizes[i] images; they have the
-    same shape, and are not changed.
+    gradients[i] is the gradient of the mean loss of a shard of sizes[i] images, on device i. All
+    gradients have the same shape. Do not change them.
     """
     device = gradients[0].context
     total = nd.zeros_like(gradients[0])

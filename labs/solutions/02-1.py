@@ -1,5 +1,8 @@
 def my_allreduce(data):
-    """Replace arrays of equal shape, data[i] on device i, by their sum, in place."""
+    """Replace each array with the sum of all arrays, in place.
+
+    data[i] is on device i. All arrays have the same shape.
+    """
     total, *others = data
     for other in others:
         total += other.as_in_context(total.context)

@@ -1,8 +1,11 @@
 def best_factor(gradient, weights, shards, lr):
-    """The c for which one update with the rate c * lr ends nearest to k with the rate lr.
+    """Return the factor c with which one large update ends closest to k small updates.
 
-    weights: a NumPy array (n,), not to be changed; shards: a list of k shards of b images each
-    gradient(weights, shard): an array (n,), the gradient of the mean loss of that shard's images
+    The large update uses the learning rate c * lr, and each small update uses the learning rate lr.
+
+    weights: a NumPy array (n,); do not change it
+    shards: a list of k shards with b images each
+    gradient(weights, shard): returns an array (n,), the gradient of the mean loss of the shard
     """
     small = weights
     for shard in shards:  # one after the other, each from where the last one has ended

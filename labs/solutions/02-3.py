@@ -2,10 +2,10 @@ import math
 
 
 def best_rates(accuracy_of, ks, batch_per_device, rates):
-    """{k: the rate with the highest accuracy on k devices} for each k of ks.
+    """Return {k: the learning rate with the highest accuracy on k devices} for each k of ks.
 
-    Each device has batch_per_device images. Of equal accuracies the smaller rate; a diverged
-    training (nan) is never the best.
+    Each device has batch_per_device images. If two learning rates have the same accuracy, choose
+    the smaller one. If training diverges (nan), the learning rate is never the best.
     """
     best = {}
     for k in ks:

@@ -1,11 +1,8 @@
 def allreduce_by_owner(gradients):
-    """Replace each gradient, in place, by its sum over all devices.
+    """Replace each gradient with its sum over all devices, in place.
 
-    gradients[i][j]: that of parameter j on device i. The adding is spread over the devices, as
-    evenly in bytes as whole parameters allow.
-
-    Why it is more efficient: in the star the first of k devices receives k - 1 times all gradients.
-    Here each device receives 2 (k - 1) / k times that, and all of them at the same time.
+    gradients[i][j] is the gradient of parameter j on device i. Divide the additions among the
+    devices as evenly as possible, measured in bytes, but do not divide a parameter.
     """
     owned = [0] * len(gradients)  # numbers that each device adds up
     by_size = sorted(zip(*gradients), key=lambda copies: copies[0].size, reverse=True)

@@ -2,11 +2,11 @@ from mxnet import gluon, nd
 
 
 def validation_accuracy(net, replicas, images, labels, global_batch_size):
-    """The fraction of images (n, ...) whose highest score is that of their label (n,).
+    """Return the fraction of images (n, ...) whose highest score belongs to their label (n,).
 
-    Both lie on the CPU. net(x, replicas[i]) gives the scores (rows, classes) of images x on the
-    device of replicas[i], which is a list of arrays. Batches of global_batch_size images are
-    split over all devices; the last one may have any size.
+    Images and labels are on the CPU. replicas[i] is a list of arrays on one device, and net(x,
+    replicas[i]) returns the scores (rows, classes) of images x on this device. Split batches of
+    global_batch_size images over all devices. The last batch may have any size.
     """
     ctxs = [replica[0].context for replica in replicas]
     right = [nd.zeros((1,), ctx=ctx) for ctx in ctxs]

@@ -4,11 +4,12 @@ import numpy as np
 
 
 def compare(first, second):
-    """The accuracy of the second run minus that of the first, by three clocks.
+    """Return the difference of the accuracies, second run minus first run, in three comparisons.
 
-    A run is what `run` returns: (updates so far, seconds of this epoch, accuracy) of each epoch.
-    {"epochs": d, "updates": d, "seconds": d}: each at the last place that both runs reached.
-    Between two measurements accuracy grows evenly; where a run has none so early, d is None.
+    A run is what `run` returns: (updates so far, seconds of this epoch, accuracy) for each epoch.
+    Return {"epochs": d, "updates": d, "seconds": d}, where each d compares the runs at the last
+    point that both reached. Between two measurements, assume that the accuracy grows linearly. If
+    one run ends before the first measurement of the other run, d is None.
     """
     clocks = {
         "epochs": lambda run: range(1, len(run) + 1),

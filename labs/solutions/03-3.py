@@ -2,9 +2,13 @@ import math
 
 
 def learning_rates(images, devices, batch_per_device, epochs, base_lr, warmup_epochs, drops):
-    """The learning rate of every update of a training run, in a list.
+    """Return a list with the learning rate of every update of a training run.
 
-    base_lr: the rate that is right for one device; drops: a list of epochs, counted from 0.
+    base_lr: the right learning rate for one device
+    drops: a list of epochs, counted from 0
+
+    The last batch of an epoch may be smaller. `warmup_epochs` may be 0. The warm-up ends before the
+    first drop.
     """
     updates = math.ceil(images / (devices * batch_per_device))  # in an epoch
     full, warmup = base_lr * devices, updates * warmup_epochs

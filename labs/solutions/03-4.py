@@ -2,9 +2,10 @@ import numpy as np
 
 
 def combine(means, variances, counts):
-    """Mean and variance, each (channels,), of a batch whose shards have these.
+    """Return the mean and the variance of the whole batch, each (channels,), from its shards.
 
-    means, variances: lists, an array (channels,) for each shard; counts: its images.
+    means, variances: lists with a NumPy array (channels,) for each shard
+    counts: a list with the number of images of each shard
     """
     shares = np.array(counts) / np.sum(counts)
     mean = sum(share * m for share, m in zip(shares, means))

@@ -2,9 +2,9 @@ from gluonlab.collectives.schedule import Transfer
 
 
 def reduce_scatter(world_size):
-    """A list of steps, each a list of Transfer(src, dst, chunk, op).
+    """Return a list of steps. Each step is a list of Transfer(src, dst, chunk, op).
 
-    Ranks and chunks go from 0 to world_size - 1.
+    Ranks and chunks are numbered from 0 to world_size - 1.
     """
     # a ring: chunk c starts at its owner's right neighbor and comes home in the last step
     return [

@@ -1,7 +1,7 @@
 def busiest_link(sizes, owners, devices):
-    """How many numbers pass the busiest link, one after the other, in both phases.
+    """Return how many numbers pass through the busiest link, one after the other, in both phases.
 
-    Parameter i has sizes[i] numbers, and is summed by device owners[i].
+    Parameter i has sizes[i] numbers and is summed by device owners[i].
     """
     load = [0] * devices
     for size, owner in zip(sizes, owners):

@@ -3,9 +3,9 @@ from gluonlab.collectives.cost_model import estimate_cost
 
 
 def fastest(topology, size_bytes):
-    """The cheapest Schedule for topology.world_size ranks.
+    """Return the Schedule for topology.world_size ranks with the lowest estimated time.
 
-    See ALGORITHMS, estimate_cost, Schedule.placed, topology.ring_order().
+    Use ALGORITHMS, estimate_cost, Schedule.placed and topology.ring_order().
     """
     schedules = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
     schedules += [schedule.placed(topology.ring_order()) for schedule in schedules]

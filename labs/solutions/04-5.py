@@ -1,8 +1,8 @@
 def ring_allreduce(arrays, send):
-    """Leave in each of `arrays`, one (n,) on each device, the sum of all, in place.
+    """Replace the values of each array (n,) with the sum of all arrays, in place.
 
-    Device i sends to device i + 1 only, the last one to device 0.
-    send(piece, src, dst): the copy of `piece`, on device src, that arrives on dst.
+    arrays[i] is on device i. Device i sends only to device i + 1, and the last device to device 0.
+    send(piece, src, dst): sends `piece` from device src, and returns the copy on device dst
     """
     n = len(arrays)
     ends = [len(arrays[0]) * chunk // n for chunk in range(n + 1)]

@@ -2,7 +2,10 @@ from gluonlab.collectives.schedule import Transfer
 
 
 def beat_the_eight():
-    """A list of steps, each a list of Transfer(src, dst, chunk, op): an allreduce of 8 ranks."""
+    """Return an allreduce of 8 ranks: a list of steps.
+
+    Each step is a list of Transfer(src, dst, chunk, op).
+    """
     doubles, singles = [0, 3, 2, 1, 5, 6, 7, 4], [0, 1, 3, 7, 5, 4, 6, 2]
     # a double link carries two rings each way, a single one carries one
     rings = [doubles, doubles, singles]

@@ -1,5 +1,5 @@
 def main(dist, train_set, val_set, world_size, epochs):
-    """Trains a model in `world_size` processes."""
+    """Train a model in `world_size` processes."""
 
     def train(rank, world_size):
         dist.init_process_group("gloo", world_size=world_size, rank=rank)

@@ -2,7 +2,7 @@ from gluonlab.collectives.schedule import Transfer
 
 
 def tell_everybody():
-    """Eight devices, device 0 knows chunk 0: a list of steps, each a list of Transfer."""
+    """Return a list of steps, each a list of Transfer. At first, only device 0 has chunk 0."""
     steps = []
     for know in (1, 2, 4):  # whoever knows tells one more
         steps.append([Transfer(src, src + know, 0, "copy") for src in range(know)])

@@ -2,7 +2,7 @@ from gluonlab.collectives.schedule import Transfer
 
 
 def down_the_line():
-    """Device 0 of the line 0-1-2-3-4 has all chunks, as many as you like."""
+    """Return a broadcast on the line 0-1-2-3-4. At first, only device 0 has the chunks."""
     chunks = 6
     steps = [[] for _ in range(chunks + 3)]
     for chunk in range(chunks):

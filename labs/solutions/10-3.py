@@ -2,7 +2,7 @@ from gluonlab.collectives.schedule import Transfer
 
 
 def gather():
-    """Device c has chunk c, for c from 0 to 4."""
+    """Return an all-gather of five devices. At first, device c has only chunk c."""
     steps = []
     for distance in (1, 2, 4):  # everybody holds so many chunks, its own and those before it
         count = min(distance, 5 - distance)

@@ -2,7 +2,7 @@ from gluonlab.collectives.schedule import Transfer
 
 
 def both_ways_round():
-    """Six devices and chunks; the sum of chunk c ends on device c."""
+    """Return a reduce-scatter of six devices. At the end, device c has the sum of chunk c."""
     steps = [[], [], []]
     for chunk in range(6):
         # three contributions come down from c + 3, two come up from c - 2

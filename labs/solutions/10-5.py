@@ -2,7 +2,7 @@ from gluonlab.collectives.schedule import Transfer
 
 
 def three_in_a_row():
-    """An allreduce on the line 0-1-2, in as many chunks as you like."""
+    """Return an allreduce on the line 0-1-2, in as many chunks as you like."""
     chunks = 3
     steps = [[] for _ in range(chunks + 1)]
     for chunk in range(chunks):  # inwards while the chunk before it goes outwards

@@ -2,7 +2,7 @@ from gluonlab.collectives.schedule import Transfer
 
 
 def around_the_slow_wire():
-    """An allreduce of four devices; the wire between 0 and 1 is slow."""
+    """Return an allreduce of four devices. The link between 0 and 1 is slow."""
     hubs = {0: 2, 1: 3}  # chunk: the device that sums it
     others = {hub: [rank for rank in range(4) if rank != hub] for hub in hubs.values()}
     return [

@@ -2,7 +2,7 @@ from gluonlab.collectives.schedule import Transfer
 
 
 def two_hosts():
-    """An allreduce of the hosts 0-3 and 4-7, with one network port each."""
+    """Return an allreduce of two hosts, 0-3 and 4-7, with one network port each."""
     firsts = (0, 4)
     return [
         [Transfer(first + i, first, 0, "add") for first in firsts for i in (1, 2, 3)],

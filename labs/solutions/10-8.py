@@ -2,7 +2,7 @@ from gluonlab.collectives.schedule import Transfer
 
 
 def the_cube():
-    """An allreduce on a cube: device r has wires to r ^ 1, r ^ 2 and r ^ 4."""
+    """Return an allreduce on a cube. Device r has links to r ^ 1, r ^ 2 and r ^ 4."""
     halves = [[] for _ in range(6)]
     for third, bits in enumerate([(1, 2, 4), (2, 4, 1), (4, 1, 2)]):
         for step, bit in enumerate(bits):

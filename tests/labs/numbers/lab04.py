@@ -88,7 +88,7 @@ def check(numbers):
     (of_short, _, of_long), (bound_us, *_) = numbers["lower_bound"]
     assert 1 <= of_short < 1.01 and round(of_long, 1) == 1.5
     assert 40 <= bound_us < 41  # four messages of 10 us
-    # the figures of "Beat the eight" and of its hints
+    # the figures of "Beat the eight algorithms" and of its hints
     assert (round(numbers["best_of_eight"]), round(numbers["lower_bound"][1][2])) == (2182, 1479)
     assert round(of_long, 2) == 1.47
     busbw = numbers["busbw"]
