@@ -92,7 +92,7 @@ class LossScale:
         vars(self).update(state)
 
     def summary(self) -> str:
-        """Return text such as ``512; 7 of 69 steps left out``."""
+        """Return text such as ``512; 7 of 69 steps skipped``."""
         return f"{self.value:g}; {self.skipped:,} of {self.steps:,} steps skipped"
 
 
@@ -118,7 +118,7 @@ class SkipNotFinite(LossScale):
             )
 
     def summary(self) -> str:
-        """Return text such as ``none; 7 of 69 steps left out``."""
+        """Return text such as ``none; 7 of 69 steps skipped``."""
         return f"none; {self.skipped:,} of {self.steps:,} steps skipped"
 
 

@@ -4,8 +4,8 @@
 wrong transfer and the reason, in English and Japanese. A `Puzzle` is the task of writing a schedule
 for a given machine.
 
-In this module, a schedule is "proved" if `verify_schedule` finds that it computes its collective.
-The "price" of a schedule is its cost according to `gluonlab.collectives.cost_model`.
+A schedule is verified by `gluonlab.collectives.verify_schedule`, and its cost is estimated by
+`gluonlab.collectives.cost_model`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 import numpy as np
 from mxnet import gluon, nd
@@ -74,9 +74,6 @@ from gluonlab.training.user_components import (
     make_user_components,
 )
 from gluonlab.training.user_metrics import format_metrics
-
-if TYPE_CHECKING:
-    pass
 
 
 @explain_unknown_arguments

@@ -47,9 +47,9 @@ def check_split_options(config: TrainConfig) -> None:
             )
     _check_choice("--balance", config.balance, BALANCES)
     if config.tensor_parallel_mode is not None:
-        from gluonlab.parallel.tensor.layout import TENSOR_MODES as CHANNEL_WAYS
+        from gluonlab.parallel.tensor.layout import TENSOR_MODES
 
-        _check_choice("--tensor-parallel-mode", config.tensor_parallel_mode, CHANNEL_WAYS)
+        _check_choice("--tensor-parallel-mode", config.tensor_parallel_mode, TENSOR_MODES)
     if config.pipeline_schedule is not None:
         from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 

@@ -91,7 +91,7 @@ class TrainState:
             coordinator.shared_time,
         )
         self._device_rng = DeviceRng(strategy, plan.seed, plan.first_device_index)
-        self.finished_epochs = 0  # epochs
+        self.finished_epochs = 0
         self._resumed_from: Optional[Checkpoint] = None  # until the next epoch starts
 
     @property

@@ -2,11 +2,10 @@
 
 There are two ways to load shards, with exactly the same result:
 
-- Streaming: each batch is assembled on the host, and its shards are copied to the devices.
 - Resident: every device keeps a copy of the whole split, and receives only the order of each epoch.
-  A split can be resident if it fits in the memory of each device.
-
-A thread prefetches batches.
+  This is the default for splits of up to 256 MiB (`TrainConfig.device_cache_bytes`).
+- Streaming: each batch is assembled on the host, and its shards are copied to the devices. A thread
+  prefetches batches.
 """
 
 from __future__ import annotations
@@ -256,7 +255,7 @@ class Loader:
         return self.mixup(shards, partners, self.mixup.draw(*rng_key))
 
     def _select_batches(self) -> List[BatchSelections]:
-        """Yield the selection of this worker's images for every batch in the epoch."""
+        """Return the selection of this worker's images for every batch in the epoch."""
         order = np.arange(len(self.split))
         if self.shuffle:  # NumPy guarantees that RandomState is the same in every version
             order = np.random.RandomState([self.seed, self.epoch]).permutation(order)
