@@ -141,7 +141,7 @@ def _is_relu(node: Node) -> bool:
 
 
 def _is_max_pooling(node: Node) -> bool:
-    """Return whether a node is a max pooling in which every window contains a pixel."""
+    """Return whether every window of a max-pooling node covers at least one pixel, not only padding."""
     attrs = node.get("attrs", {})
     if node["op"] != "Pooling" or attrs.get("pool_type", "max") != "max":
         return False

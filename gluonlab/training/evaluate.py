@@ -236,7 +236,7 @@ def _row_labels(classes: Sequence[str]) -> List[str]:
 
 
 def _class_accuracies(matrix: Confusion) -> List[str]:
-    """Return each class's percentage of correct images, or a dash for a class without images."""
+    """Return each class's percentage of correctly classified images; a dash without images."""
     return [f"{counts[label] / counts.sum():.1%}" if counts.sum() else "-" for label, counts in enumerate(matrix)]
 
 

@@ -298,7 +298,7 @@ def measure_run_memory(
 def measure_and_format_memory(config: TrainConfig, dataset: Dataset, ctxs: Sequence[mx.Context]) -> str:
     """Measure the memory of a run, and return a line about it.
 
-    Raises RunError if there is not enough memory. Also raises the errors of the run.
+    Raises RunError if there is not enough memory. Also raises any error that the run raises.
     """
     owner = "each GPU" if ctxs[0].device_type == "gpu" else "process"
     try:
