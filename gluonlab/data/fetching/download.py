@@ -204,7 +204,9 @@ class _DatasetDownload(NamedTuple):
                 # If several responses were joined, they may be from different versions of the file.
                 # Then download the whole file once more.
                 if is_single_response or is_last_attempt:
-                    raise DownloadError(f"{redact_password(url)} sent a file that differs from the expected file: {error}") from None
+                    raise DownloadError(
+                        f"{redact_password(url)} sent a different file than expected: {error}"
+                    ) from None
             else:
                 part.unlink(missing_ok=True)
                 return

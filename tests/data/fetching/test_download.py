@@ -151,7 +151,7 @@ def test_wrong_content_names_both_digests_and_tries_the_next_mirror(serve, root,
     with pytest.raises(DownloadError) as error:
         download(single_file_source(wrong.url), root)
     assert (
-        f"{wrong.url}file.gz sent a file that differs from the expected file: the sha256 of file.gz.part is {sha256(content)} "
+        f"{wrong.url}file.gz sent a different file than expected: the sha256 of file.gz.part is {sha256(content)} "
         f"instead of {sha256(FILE_CONTENT)}"
     ) in str(error.value)
     assert read_files(root) == {}
