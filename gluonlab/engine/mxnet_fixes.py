@@ -13,6 +13,7 @@ import json
 import re
 import sys
 import types
+from collections import Counter
 from contextlib import nullcontext
 from functools import wraps
 from typing import Any, Callable, ContextManager, Dict, List, NoReturn, Set, Tuple
@@ -131,11 +132,16 @@ def patch_attribute_text() -> None:
 # ``LeakyReLU`` without its ``act_type``          ``map::at``, also without fusion
 # a number that is infinite or not a number       source that does not compile
 # ``_zeros`` or ``_ones`` without a type          ``map::at``
+# an array that is read 8 times or more           ``control dep not found in graph``
 # ==============================================  =============================================
 #
 # Whether a slice ends beyond the array depends on shapes, which are unknown when a block is
 # compiled. So fusion is disabled for every slice with an end that is not negative. Gradients are
 # not fused with slices.
+#
+# MXNet adds 8 or more gradients of an array one after another (``MXNET_EXEC_INPLACE_GRAD_SUM_CAP``).
+# Dependencies between operators enforce this order, and fusion loses these dependencies. MXNet fails
+# if it fuses the gradients of pointwise operators that read the array.
 
 
 # The forward operators that MXNet fuses, from ``ops_desc`` and ``variable_io_ops`` in MXNet's file
@@ -154,6 +160,7 @@ SLICE_OPERATORS = ("slice", "slice_axis", "slice_like", "broadcast_like")
 SCALAR_ATTRIBUTES = ("scalar", "a_min", "a_max")
 SAFE_SLICE_BEGIN = re.compile(r"\((None|\d+)(, ?(None|\d+))+\)")
 SAFE_SLICE_END = re.compile(r"\((None|-\d+)(, ?(None|-\d+))+\)")
+ORDERED_GRADIENTS = 8  # from so many gradients of an array on, their order is fixed
 
 FusionDisabler = Callable[[], ContextManager[None]]
 
@@ -166,15 +173,17 @@ def cannot_be_fused(graph: Dict[str, Any]) -> bool:
     # The inputs, as (node number, output number), that are read by a slice, and by other operators.
     sliced: Set[Tuple[int, int]] = set()
     whole: Set[Tuple[int, int]] = set()
+    gradients = Counter((entry[0], entry[1]) for entry in graph["heads"])
     for node in graph["nodes"]:
         op, entries = node["op"], [(entry[0], entry[1]) for entry in node["inputs"]]
         if _is_unfusible_operator(op, node.get("attrs", {})):
             return True
+        gradients.update(entries)
         if op in SLICE_OPERATORS:
             sliced.add(entries[0])
         elif op in FUSED_OPERATORS:
             whole.update(entries)
-    return bool(sliced & whole)
+    return bool(sliced & whole) or any(gradients[entry] >= ORDERED_GRADIENTS for entry in whole)
 
 
 def _is_unfusible_operator(op: str, attrs: Dict[str, str]) -> bool:

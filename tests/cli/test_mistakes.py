@@ -12,6 +12,7 @@ import pytest
 from support.all_commands import COMMAND_FUNCTIONS, COMMAND_GROUPS, call_command, command_options
 
 from gluonlab.config import TrainConfig, option_name
+from gluonlab.config.option_hints import SYNONYMS
 from gluonlab.errors import DataError
 from gluonlab.inference.input_images import find_pictures
 
@@ -65,7 +66,7 @@ SLIPS += tuple(lambda name, at, form=form: form.format(name) for form in DASHES)
 
 
 def draw_slips(words, count):
-    """Yield each option of a command with ``count`` misspellings."""
+    """Yield each option of a command with ``count`` misspellings, but no other accepted name."""
     draw = random.Random(words)
     names = [
         name
@@ -76,7 +77,7 @@ def draw_slips(words, count):
     for name in names:
         for misspell in draw.sample(SLIPS, count):
             misspelled = misspell(name[2:], draw.randrange(1, len(name) - 2))
-            if misspelled not in names:
+            if misspelled not in names and SYNONYMS.get(misspelled) != name:
                 yield name, misspelled
 
 

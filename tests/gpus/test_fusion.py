@@ -4,13 +4,15 @@ runs it.
 Their numbers are those of the same operators one by one on the same GPU, and of a CPU.
 """
 
+import json
+from collections import Counter
 from contextlib import contextmanager
 
 import mxnet as mx
 import numpy as np
 import pytest
 from gpus.simulated import counting
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from support.reference import relative_distance
@@ -55,12 +57,12 @@ class Graph(gluon.HybridBlock):
         return F.tanh(F.add_n(*values[2:]))
 
 
-def run_graph(graph, arrays, ctx, dtype, request="write"):
-    """The output, and the gradients of all inputs, added twice with ``request`` add."""
+def run_graph(graph, arrays, ctx, dtype, request="write", start=1):
+    """The output, and the gradients of all inputs, which hold ``start`` before."""
     inputs = [nd.array(array, ctx=ctx, dtype=dtype) for array in arrays]
     for array in inputs:
         array.attach_grad(request)
-        array.grad[:] = 1
+        array.grad[:] = start
     graph.hybridize(static_alloc=True, static_shape=True)
     with autograd.record():
         out = graph(*inputs)
@@ -78,19 +80,29 @@ def without_fusion(monkeypatch):
 def assert_fused_is_same(make_graph, arrays, dtype, monkeypatch, request="write"):
     """What is fused on a GPU is what a CPU computes in float32 and, in float32, what the operators
     compute one by one.
+
+    In float16, the result may be twice as far from float32 as that of the operators one by one,
+    because cancellation, such as in the gradient 1 - t * t of t = tanh(x), enlarges rounding errors
+    by a factor that depends on the graph.
     """
+    added = int(request == "add")  # here, since MXNet does not always do it right: docs/mxnet-known-issues.md
     with counting() as fused:
-        result = run_graph(make_graph(), arrays, mx.gpu(0), dtype, request)
+        result = run_graph(make_graph(), arrays, mx.gpu(0), dtype, request, start=1)
+    with without_fusion(monkeypatch), counting() as single:
+        unfused = run_graph(make_graph(), arrays, mx.gpu(0), dtype, start=1 - added)
     assert fused.fused_launches > 0
-    references = [run_graph(make_graph(), arrays, mx.cpu(0), "float32", request)]
-    if dtype == "float32":
-        with without_fusion(monkeypatch), counting() as single:
-            references.append(run_graph(make_graph(), arrays, mx.gpu(0), dtype, request))
-        assert single.fused_launches == 0 and single.launches > fused.launches + fused.fused_launches
-    for reference in references:
-        for own, expected in zip(result, reference):
-            assert own.dtype == dtype and np.isfinite(own).all()
-            assert relative_distance(own.astype("float32"), expected) <= TOLERANCE[dtype]
+    assert single.fused_launches == 0 and single.launches > fused.launches + fused.fused_launches
+    reference = run_graph(make_graph(), arrays, mx.cpu(0), "float32", start=1 - added)
+    for place, (own, one_by_one, expected) in enumerate(zip(result, unfused, reference)):
+        assert own.dtype == dtype and np.isfinite(own).all()
+        before = added if place > 0 else 0
+        one_by_one, expected = one_by_one.astype("float32") + before, expected + before
+        bound = TOLERANCE[dtype]
+        if dtype == "float32":
+            assert relative_distance(own, one_by_one) <= bound
+        else:
+            bound = max(bound, 2 * relative_distance(one_by_one, expected))
+        assert relative_distance(own.astype("float32"), expected) <= bound
 
 
 def draw_arrays(*shapes, seed=0):
@@ -102,10 +114,44 @@ SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
 
 
 @settings(max_examples=10)
+@example([("relu", 0, 0), ("clip", 1, 0)], (1,), "float32", "add")
+@example([("relu", 0, 0), ("sigmoid", 0, 0), ("softrelu", 0, 0)], (2,), "float16", "write")
 @given(STEPS, SHAPES, st.sampled_from(list(TOLERANCE)), st.sampled_from(["write", "add"]))
 def test_a_fused_graph_computes_what_its_operators_compute(steps, shape, dtype, request):
+    assume(count_reads(Graph(steps)(mx.sym.var("x"), mx.sym.var("y"))) < 8)  # others are not fused
     with pytest.MonkeyPatch.context() as monkeypatch:
         assert_fused_is_same(lambda: Graph(steps), draw_arrays(shape, shape), dtype, monkeypatch, request)
+
+
+def count_reads(symbol):
+    """How often the array that is read most often is read."""
+    nodes = json.loads(symbol.tojson())["nodes"]
+    return max(Counter(tuple(entry[:2]) for node in nodes for entry in node["inputs"]).values())
+
+
+class Star(gluon.HybridBlock):
+    """An array is read ``reads`` times, by pointwise operators."""
+
+    def __init__(self, inner, reads):
+        super().__init__()
+        self.inner, self.reads = inner, reads
+
+    def hybrid_forward(self, F, x):
+        read = F.sigmoid(x) if self.inner else x
+        values = [F.tanh(read), F.sin(read), F.exp(read), F.erf(read), F.relu(read), read * 2, F.arctan(read), read]
+        return F.tanh(F.add_n(*values[-self.reads :]))
+
+
+@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize("reads", [7, 8])
+def test_an_array_that_is_read_often_has_its_gradient(reads, inner):
+    """MXNet cannot fuse all graphs in which an array is read 8 times."""
+    arrays = draw_arrays((3, 4))
+    with counting() as happened:
+        result = run_graph(Star(inner, reads), arrays, mx.gpu(0), "float32")
+    assert (happened.fused_launches > 0) == (reads < 8)
+    expected = run_graph(Star(inner, reads), arrays, mx.cpu(0), "float32")
+    assert relative_distance(result, expected) <= TOLERANCE["float32"]
 
 
 class Sliced(gluon.HybridBlock):
