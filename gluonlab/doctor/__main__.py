@@ -10,7 +10,7 @@ from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 import click
 
 from gluonlab.cli.command import add_json_option, command
-from gluonlab.doctor import check_gpus, check_host, check_mxnet, check_software, check_training
+from gluonlab.doctor import check_gpus, check_host, check_mxnet, check_platform, check_software, check_training
 from gluonlab.doctor.check_host import mirror_addresses
 from gluonlab.doctor.findings import FAULT, Finding, findings_to_dict, format_findings, run_check, worst_status
 from gluonlab.errors import ConfigError
@@ -43,7 +43,7 @@ def run_checks(
 
 
 def _software_checks() -> List[Check]:
-    """Return the checks of Python, numpy, MXNet and its libraries, as (name, function)."""
+    """Return the checks of the platform, Python, numpy, MXNet and its libraries, as (name, function)."""
     folder = check_software.module_folder("mxnet")
 
     def check_import() -> List[Finding]:
@@ -51,6 +51,7 @@ def _software_checks() -> List[Check]:
         return check_mxnet.mxnet_findings(check_mxnet.probe_mxnet(), folder is not None, horovod)
 
     return [
+        ("platform", check_platform.check_platform),
         ("python", lambda: [check_software.check_python()]),
         ("numpy", lambda: [check_software.check_numpy(check_software.installed_version("numpy"))]),
         ("mxnet", lambda: [check_software.check_installed_mxnet(check_software.installed_mxnets(), folder)]),

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Set, Tuple
 
+from gluonlab.doctor.check_platform import RAISE_WSL_MEMORY, find_wsl
 from gluonlab.doctor.findings import Finding, fault, format_count, join_lines, ok, returns_list, warning
 from gluonlab.engine import openmp_settings
 from gluonlab.engine.cpu_threads import threads_per_device
 from gluonlab.engine.local_processes import local_process_count
 from gluonlab.errors import GluonlabError
 from gluonlab.host import resources
-from gluonlab.host.resources import CGROUPS, PROC, available_memory
+from gluonlab.host.resources import CGROUPS, MACHINE_MEMORY, PROC, available_memory
 
 # free disk space, in bytes: the minimum for any work, and the minimum for a large data set
 MIN_FREE_BYTES, SCARCE_BYTES = 64 * 2**20, 2**30
@@ -98,7 +100,7 @@ def check_home(environ_home: str) -> Finding:
     return warning("home", f"{environ_home} is not writable", error, cure)
 
 
-def check_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Finding:
+def check_memory(proc: Path = PROC, cgroups: Path = CGROUPS, environ: Mapping[str, str] = os.environ) -> Finding:
     """Check the free memory on the machine, or in this process's container or job."""
     free_memory = available_memory(proc, cgroups)
     if free_memory is None:
@@ -108,11 +110,16 @@ def check_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Finding:
     if free_memory.free >= LOW_MEMORY_BYTES:
         return ok("memory", what)
     cause = "MXNet itself needs half a GiB, and data sets are kept in memory"
-    return warning("memory", what, cause, "stop other processes")
+    in_wsl = find_wsl(proc, environ) is not None and free_memory.where == MACHINE_MEMORY
+    return warning("memory", what, cause, "stop other processes" + f"; {RAISE_WSL_MEMORY}" * in_wsl)
 
 
-def check_shared_memory(folder: Path = Path("/dev/shm"), usage: Callable[[Path], Any] = shutil.disk_usage) -> Finding:
+def check_shared_memory(
+    folder: Path = Path("/dev/shm"), usage: Callable[[Path], Any] = shutil.disk_usage, system: str = sys.platform
+) -> Finding:
     """Check /dev/shm, through which DataLoader's workers and NCCL exchange data."""
+    if system != "linux":
+        return ok("shm", f"not needed: only Linux has {folder}")
     if not folder.is_dir():
         cause = "DataLoader's workers and NCCL need it"
         return warning("shm", f"no {folder}", cause, "mount a tmpfs there")
@@ -166,7 +173,7 @@ def check_cpu(proc: Path = PROC) -> Iterator[Finding]:
 
 def describe_cores() -> str:
     """Return text with the number of usable cores, and why the others are not usable."""
-    machine, allowed, available = (os.cpu_count() or 1, len(os.sched_getaffinity(0)), resources.available_cores())
+    machine, allowed, available = (os.cpu_count() or 1, len(resources.allowed_cpus()), resources.available_cores())
     notes = []
     if allowed < machine:
         notes.append(f"{allowed} of the machine's {machine} CPUs are allowed by affinity")
@@ -177,6 +184,8 @@ def describe_cores() -> str:
 
 def _describe_idle_threads() -> str:
     """Describe how idle OpenMP threads wait: as the user or, by default, as gluonlab has set."""
+    if not openmp_settings.uses_openmp():
+        return "this build of MXNet has no OpenMP"
     settings = ", ".join(f"{name}={value}" for name, value in openmp_settings.user_spin_settings().items())
     if settings:
         return f"idle threads wait as {settings} says"
@@ -227,7 +236,7 @@ def descendant_pids(pid: int, parents: Mapping[int, int]) -> Set[int]:
 def _read_processes(proc: Path) -> Dict[int, Tuple[str, int, int]]:
     """Return {process id: (name, parent's process id, clock ticks of CPU time)}; see proc(5)."""
     processes: Dict[int, Tuple[str, int, int]] = {}
-    for folder in proc.iterdir():
+    for folder in proc.iterdir() if proc.is_dir() else ():
         if folder.name.isdigit():
             try:
                 head, _, tail = (folder / "stat").read_text(errors="replace").rpartition(")")

@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from gluonlab.doctor.check_platform import INSTALL_PAGE
 from gluonlab.doctor.findings import Finding, fault, join_lines, ok, returns_list, warning
 from gluonlab.engine.linker_errors import diagnose_linker_error, library_origin, missing_library_fix
 from gluonlab.engine.mxnet_and_cuda_libraries import (
@@ -28,6 +29,8 @@ from gluonlab.engine.mxnet_and_cuda_libraries import (
     wheel_folders,
 )
 
+# The platforms for which MXNet 1.9.1 has wheels: `sys.platform`, and the name of the processor.
+MXNET_WHEELS = (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "x86_64"))
 PYTHON_RANGE = ((3, 8), (3, 14))
 MXNET_VERSION = "1.9.1"
 UNTESTED_NUMPY = (2, 6)  # this version and newer ones
@@ -42,11 +45,11 @@ def check_python(
 ) -> Finding:
     """Check that MXNet is available for this version of Python and this system."""
     what = f"{'.'.join(map(str, version))}, {sys.executable}"
-    if (system, machine, libc) != ("linux", "x86_64", "glibc"):
+    if (system, machine) not in MXNET_WHEELS or (system == "linux" and libc != "glibc"):
         if system == "linux" and libc != "glibc":
             system += f" with {libc or 'another C library than glibc'}"
         cause = f"MXNet 1.9.1 has no wheel for {system} on {machine}"
-        return fault("python", what, cause, "use x86-64 Linux with glibc")
+        return fault("python", what, cause, f"use Linux with glibc, for example in a container: see {INSTALL_PAGE}")
     oldest, newest = PYTHON_RANGE
     if version[:2] < oldest:
         cause = "gluonlab needs Python 3.8 or newer"
@@ -216,9 +219,14 @@ def trace_libraries(
 
 
 @returns_list
-def check_libraries(mxnet_folder: Optional[Path], environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+def check_libraries(
+    mxnet_folder: Optional[Path], environ: Mapping[str, str] = os.environ, system: str = sys.platform
+) -> Iterator[Finding]:
     """Report the origin of MXNet's libraries, and each missing or unsuitable library as a fault."""
     if mxnet_folder is None:
+        return
+    if system != "linux":
+        yield ok("libraries", 'listed only on Linux: see the line "import"')
         return
     library = mxnet_folder / "libmxnet.so"
     if not library.is_file():

@@ -67,7 +67,15 @@ def threads_per_device(cpu_devices: int, requested: "int | None" = None) -> int:
 
     Several devices use one thread each, because they would hang with more threads. A larger number
     in the environment is ignored. Raises ConfigError for a larger number in ``requested``.
+
+    Without OpenMP (`openmp_settings.uses_openmp`), every device uses one thread.
     """
+    if not openmp_settings.uses_openmp():
+        if requested is not None and requested > 1:
+            raise ConfigError(
+                f"--threads {requested} needs OpenMP, with which MXNet for macOS was not compiled: omit --threads"
+            )
+        return 1
     if cpu_devices <= 1:
         return requested or openmp_settings.exported_thread_count() or cores_per_process()
     if requested is not None and requested > 1:
@@ -92,6 +100,8 @@ def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
     if not cpus:
         return 1
     count = threads_per_device(len(cpus), threads)
+    if not openmp_settings.uses_openmp():
+        return count  # always 1, and there are no teams
     is_new = any(_team_size_by_device.get(ctx.device_id) != count for ctx in cpus)
     if is_new:  # warn only once
         for message in (

@@ -79,7 +79,7 @@ def cores_per_process() -> int:
     cores, processes = resources.available_cores(), local_process_count().processes
     if processes == 1:
         return cores
-    cpus = len(os.sched_getaffinity(0))
+    cpus = len(resources.allowed_cpus())
     shared_cpus = max(cpus, _launcher_cpus())
     limit = resources.core_limit() or cores * processes
     # ``shared_cpus`` are the hardware threads that all processes of this host share. Assume that
@@ -99,7 +99,7 @@ def _launcher_cpus() -> int:
     while ancestor > 1 and launcher_names & _environment_names(ancestor):
         ancestor = _parent_pid(ancestor)
     try:
-        return len(os.sched_getaffinity(ancestor)) if ancestor > 1 else 0
+        return len(resources.allowed_cpus(ancestor)) if ancestor > 1 else 0
     except OSError:
         return 0
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import sys
 from contextlib import contextmanager
 from typing import Callable, Dict, Iterator, NamedTuple, Optional
 
@@ -153,6 +154,11 @@ def exported_threads() -> Optional[ExportedThreads]:
         if first.isdigit() and int(first) > 0:
             return ExportedThreads(name, int(first))
     return None
+
+
+def uses_openmp(system: str = sys.platform) -> bool:
+    """Return whether MXNet's wheel computes with OpenMP; the wheel for macOS does not."""
+    return system == "linux"
 
 
 def spins_by_default() -> bool:

@@ -21,8 +21,12 @@ _LIBC = ctypes.CDLL(None)
 
 
 def die_with_parent() -> None:
-    """Make the kernel kill this process when its parent exits. Call this function in the child."""
-    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    """Make the kernel kill this process when its parent exits. Call this function in the child.
+
+    The function has an effect only on Linux.
+    """
+    if hasattr(_LIBC, "prctl"):
+        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 # Options for a child that leads its own process group. So the child receives no signals of the

@@ -9,6 +9,8 @@ import ctypes
 import gc
 import os
 import re
+import resource
+import sys
 from pathlib import Path
 from typing import Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
@@ -58,8 +60,18 @@ def available_cores() -> int:
 
     The number is limited by the process's affinity, and by its container, job or service.
     """
-    physical, limit = len(_physical_cores(os.sched_getaffinity(0))), core_limit()
+    physical, limit = len(_physical_cores(allowed_cpus())), core_limit()
     return max(1, physical if limit is None else min(physical, limit))
+
+
+def allowed_cpus(pid: int = 0) -> Set[int]:
+    """Return the numbers of the CPUs that a process may use; ``pid`` 0 is this process.
+
+    Systems other than Linux do not bind processes to CPUs. There, return all CPUs.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(pid)
+    return set(range(os.cpu_count() or 1))
 
 
 def _physical_cores(cpus: Set[int]) -> Set[Tuple[str, str]]:
@@ -201,13 +213,19 @@ def available_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Optional[Ava
 def peak_bytes(pid: int, proc: Path = PROC) -> int:
     """Return a process's peak resident memory in bytes; 0 if the process does not exist.
 
-    getrusage is not used, because its peak would include the parent process.
+    Linux's getrusage is not used, because its peak would include the parent process. Systems
+    without /proc report only the memory of this process, and 0 for other processes.
     """
+    if pid == os.getpid() and not proc.is_dir():
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
     return _read_kilobytes(read_kernel_file(proc / str(pid) / "status"), "VmHWM") or 0
 
 
 def child_pids(pid: int, proc: Path = PROC) -> List[int]:
-    """Return the pids of a process's running child processes."""
+    """Return the pids of a process's running child processes; [] if the system has no /proc."""
+    if not proc.is_dir():
+        return []
     processes = [folder for folder in proc.iterdir() if folder.name.isdigit()]
     parent = re.compile(rf"^PPid:\s+{pid}$", re.M)
     return [int(folder.name) for folder in processes if parent.search(read_kernel_file(folder / "status"))]

@@ -26,9 +26,7 @@ def install_start_handlers() -> None:
     """
     name = sys.argv[0].rpartition("/")[2] if sys.argv else ""
     if name == "-m":  # Python is searching for the module
-        with open("/proc/self/cmdline", "rb") as file:
-            words = file.read().decode(errors="replace").split("\0")
-        name = next((word.partition(".")[0] for word in words[1:] if word[:1] != "-"), "")
+        name = next((word.partition(".")[0] for word in _command_line()[1:] if word[:1] != "-"), "")
     if name != "gluonlab":
         return
     sys.excepthook = _print_hidden_module
@@ -39,6 +37,15 @@ def install_start_handlers() -> None:
             return
         # The parent may have blocked SIGINT: `child_processes.prepare_command_process`.
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGINT])
+
+
+def _command_line() -> list[str]:
+    """Return the words of this process's command line; [] if neither Linux nor Python stores it."""
+    try:
+        with open("/proc/self/cmdline", "rb") as file:
+            return file.read().decode(errors="replace").split("\0")
+    except OSError:  # not Linux
+        return getattr(sys, "orig_argv", [])  # Python 3.10 and newer
 
 
 def _exit_on_interrupt(number: int, frame: object) -> None:

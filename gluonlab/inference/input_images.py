@@ -6,9 +6,11 @@ errors in the input are reported before MXNet is loaded.
 
 from __future__ import annotations
 
+import atexit
 import os
 import stat
 import sys
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -110,6 +112,11 @@ def _save_standard_input() -> str:
     if len(content) > MAX_STDIN_BYTES:
         raise DataError(f"{STDIN_NAME} contains more than {MAX_STDIN_BYTES:,} bytes: pass a single image")
     # An anonymous file: it needs no removal, and decoder processes can open it by this path.
+    if not hasattr(os, "memfd_create"):  # not Linux
+        with tempfile.NamedTemporaryFile(prefix="gluonlab-picture-", delete=False) as named:
+            named.write(content)
+        atexit.register(os.unlink, named.name)
+        return named.name
     file = os.memfd_create("gluonlab-picture")
     with open(file, "wb", closefd=False) as target:
         target.write(content)

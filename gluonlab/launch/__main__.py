@@ -17,6 +17,7 @@ from gluonlab.launch.agent_connections import SshOptions
 from gluonlab.launch.check_launcher_arguments import (
     check_member_options,
     check_not_in_group,
+    check_platform,
     check_remote_options,
     given_options,
     gpus_per_process,
@@ -218,6 +219,7 @@ def main(
     rank_hosts = assign_ranks(processes, available_hosts)
     used_hosts = [host for n, host in enumerate(available_hosts) if n in rank_hosts or host.slots == 0]
     check_remote_options(context, used_hosts, member)
+    check_platform(backend, used_hosts)
     if available_hosts[rank_hosts[0]].is_local:
         check_timeline_writable(settings)  # here, because other ranks would wait for a failed rank 0
     if program and any(available_hosts[n].is_local for n in rank_hosts):

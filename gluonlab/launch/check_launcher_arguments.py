@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
@@ -54,6 +55,18 @@ def parse_whole_number(name: str, text: str, most: int = MAX_PROCESSES, least: i
     if not re.fullmatch(r"[0-9]{1,9}", text) or not least <= int(text) <= most:
         raise ConfigError(f"{name} {text}: must be a whole number from {least} to {most}")
     return int(text)
+
+
+def check_platform(backend: str, hosts: Iterable[Host], system: str = sys.platform) -> None:
+    """Raise ConfigError if MXNet's wheel for this host lacks the parameter server that is needed.
+
+    ``hosts``: the hosts on which the processes run.
+    """
+    if system == "darwin" and backend != "horovod" and any(host.is_local for host in hosts):
+        raise ConfigError(
+            f"--backend {backend} needs MXNet's parameter server, with which MXNet for macOS was not compiled: "
+            "train in one process with gluonlab run, or launch in a Linux container"
+        )
 
 
 def parse_number(name: str, text: str, unit: str, least: float, most: float) -> float:

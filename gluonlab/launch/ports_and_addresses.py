@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import sys
 from typing import Any, Dict, Optional, Tuple
+
+# The request for the address of a network interface, as numbered by macOS and by Linux.
+SIOCGIFADDR = 0xC0206921 if sys.platform == "darwin" else 0x8915
 
 
 def reserve_port(port: int) -> Tuple[Optional[socket.socket], Dict[str, Any]]:
@@ -50,7 +54,7 @@ def ipv4_addresses() -> Dict[str, str]:
         for _, name in socket.if_nameindex():
             request = name.encode()[:15].ljust(256, b"\0")
             try:
-                answer = fcntl.ioctl(query.fileno(), 0x8915, request)  # SIOCGIFADDR
+                answer = fcntl.ioctl(query.fileno(), SIOCGIFADDR, request)
             except OSError:
                 continue  # no IPv4 address
             interface_by_address.setdefault(socket.inet_ntoa(answer[20:24]), name)

@@ -473,7 +473,21 @@ def _may_be_alive(owner: Dict[str, Any]) -> bool:
     """
     if not owner or owner["host"] != socket.gethostname():
         return bool(owner)
-    return owner["began"] is not None and _process_start_time(owner["pid"]) == owner["began"]
+    if owner["began"] is None:  # the system has no /proc, as macOS
+        return _process_exists(owner["pid"])
+    began: Optional[int] = owner["began"]
+    return _process_start_time(owner["pid"]) == began
+
+
+def _process_exists(pid: int) -> bool:
+    """Check if there is a process with this id; it may be another user's."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _process_start_time(pid: int) -> Optional[int]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import os
 import re
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +23,7 @@ from mxnet import profiler
 
 from gluonlab.errors import EngineError
 from gluonlab.files.atomic_files import temporary_folder
+from gluonlab.host.resources import allowed_cpus
 
 Event = Dict[str, Any]
 
@@ -97,7 +97,7 @@ def _row_names() -> Iterator[Event]:
     """Yield events that name the trace's rows, numbered as in MXNet (src/profiler/profiler.cc)."""
     gpus = mx.context.num_gpus()
     # Without GPUs, the two rows of MEMORY_OF_GPUS are for two more CPU devices (_rename_cpu_row).
-    cpu_rows = len(os.sched_getaffinity(0)) + (0 if gpus else len(MEMORY_OF_GPUS))
+    cpu_rows = len(allowed_cpus()) + (0 if gpus else len(MEMORY_OF_GPUS))
     devices = [f"cpu/{number}" for number in range(cpu_rows)]
     devices += [f"gpu/{number}" for number in range(gpus)]
     for number, name in enumerate(devices):

@@ -64,7 +64,7 @@ def test_a_sound_environment_has_no_fault(tmp_path, examined):
     assert any("libopenblas.so.0" in finding["what"] for finding in report.findings_for("libraries"))
     checks = list(dict.fromkeys(finding["check"] for finding in report.findings))
     assert checks == [
-        "python", "numpy", "mxnet", "libraries", "import", "kvstores", "horovod", "gpus", "cpu",
+        "platform", "python", "numpy", "mxnet", "libraries", "import", "kvstores", "horovod", "gpus", "cpu",
         "memory", "shm", "home", "data", "runs", "temporary", "sagemaker",
     ]  # fmt: skip
 

@@ -156,10 +156,8 @@ class Worker:
         if self._ended:
             return
         self.close_input()
-        # Not wait(): until this process has waited for the child, the kernel does not assign the
-        # child's id to another process.
-        deadline, wait_flags = time.monotonic() + grace_s, os.WEXITED | os.WNOHANG | os.WNOWAIT
-        while time.monotonic() < deadline and os.waitid(os.P_PID, self.pid, wait_flags) is None:
+        deadline = time.monotonic() + grace_s
+        while time.monotonic() < deadline and not self._has_exited():
             time.sleep(0.01)
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
@@ -167,6 +165,16 @@ class Worker:
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._ended = True
+
+    def _has_exited(self) -> bool:
+        """Check if the worker has exited.
+
+        The check does not wait for the worker, because the kernel could then assign the worker's id
+        to another process. Without waitid, as on macOS before Python 3.13, it has to.
+        """
+        if not hasattr(os, "waitid"):
+            return self._process.poll() is not None
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def end_all(workers: Iterable[Worker]) -> None:

@@ -16,6 +16,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import weakref
 from concurrent.futures import CancelledError
@@ -210,6 +211,14 @@ class DecodeRequest(NamedTuple):
     images: "Pixels"
 
 
+def _create_shared_file() -> int:
+    """Create an empty file without a name, in memory on Linux. Return its file descriptor."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("gluonlab-images")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
 class DecodeWorker:
     """A decoder process (`gluonlab.data.images.decoder_process`), and its shared memory.
 
@@ -218,7 +227,7 @@ class DecodeWorker:
 
     def __init__(self, size: int, resizer: str) -> None:
         # An anonymous file, because the system frees it even if a process is killed.
-        fd = os.memfd_create("gluonlab-images")
+        fd = _create_shared_file()
         try:
             os.ftruncate(fd, 2 * REQUEST_IMAGES * CHANNELS * size**2)
             memory = np.frombuffer(mmap.mmap(fd, 0), np.uint8)
