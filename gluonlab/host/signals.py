@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, nullcontext, suppress
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterator, List, Optional, Type
 
 from gluonlab.host.startup_errors import exit_immediately, is_command_starting
@@ -70,7 +71,7 @@ def exit_on_signals() -> Iterator[None]:
         _restore_handlers(handlers)
 
 
-RESEND_DELAY_S = 0.01  # seconds, enough for an import statement to finish
+RESEND_DELAY_S = 0.01
 _delayed: List[int] = []  # signals that arrived within a block of `delayed_signals`
 
 
@@ -94,7 +95,7 @@ def delayed_signals() -> Iterator[None]:
         _restore_handlers({n: h for n, h in handlers.items() if signal.getsignal(n) is _delay_signal})
         if handlers and _delayed:
             # A handler called here would still raise its exception within the import statement. So
-            # another thread sends the signals again, after RESEND_DELAY_S.
+            # another thread sends the signals again, after the statement.
             _thread.start_new_thread(_resend_signals, (threading.get_ident(), list(_delayed)))
             _delayed.clear()
 
@@ -106,9 +107,23 @@ def _delay_signal(number: int, frame: object) -> None:
 
 
 def _resend_signals(thread: int, numbers: List[int]) -> None:
+    """Send signals to a thread as soon as it imports none of EXTENSION_PACKAGES."""
     time.sleep(RESEND_DELAY_S)
+    while _is_importing_extensions(sys._current_frames().get(thread)):
+        time.sleep(RESEND_DELAY_S)
     for number in numbers:
         signal.pthread_kill(thread, number)
+
+
+def _is_importing_extensions(frame: Optional[FrameType]) -> bool:
+    """Return whether a frame, or one of its callers, imports a module in EXTENSION_PACKAGES."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "importlib._bootstrap":
+            name = frame.f_locals.get("name")
+            if isinstance(name, str) and name.partition(".")[0] in EXTENSION_PACKAGES:
+                return True
+        frame = frame.f_back
+    return False
 
 
 def _restore_handlers(handlers: Dict[int, Any]) -> None:
