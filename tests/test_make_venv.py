@@ -31,7 +31,7 @@ def check_refusal(result, tmp_path):
 
 
 VENV = f"apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-venv"
-NO_WHEEL = "MXNet 1.9.1 has wheels for x86-64 Linux with glibc only"
+NO_WHEEL = "MXNet 1.9.1 needs Linux with glibc on x86_64 or aarch64"
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ NO_WHEEL = "MXNet 1.9.1 has wheels for x86-64 Linux with glibc only"
         ("sys.version_info = (3, 7, 16)", "make run PYTHON=python3.11"),
         *((f"sys.modules[{module!r}] = None", VENV) for module in ("venv", "ensurepip")),
         ("sys.platform = 'darwin'", NO_WHEEL),
-        ("import platform; platform.machine = lambda: 'aarch64'", NO_WHEEL),
+        ("import platform; platform.machine = lambda: 'ppc64le'", NO_WHEEL),
         ("import platform; platform.libc_ver = lambda: ('', '')", NO_WHEEL),
     ],
 )

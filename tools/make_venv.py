@@ -24,6 +24,7 @@ import tempfile
 import time
 
 OLDEST, NEWEST = (3, 8), (3, 14)
+MACHINES = ("x86_64", "aarch64")  # with a wheel of MXNet 1.9.1 for Linux
 # installed as they are: their metadata no longer fits the world
 RETIRED = ["mxnet", "mxnet-cu112", "gluoncv"]
 REPLACEMENTS = {"opencv-python": "opencv-python-headless"}
@@ -54,9 +55,9 @@ def check_python():
         )
     if sys.version_info[:2] > NEWEST:
         print("Python %s is newer than 3.14, the newest version that was tested with gluonlab" % version)
-    if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64") or platform.libc_ver()[0] != "glibc":
+    if sys.platform != "linux" or platform.machine() not in MACHINES or platform.libc_ver()[0] != "glibc":
         system = "%s on %s" % (platform.system(), platform.machine())
-        fail("%s cannot run gluonlab: MXNet 1.9.1 has wheels for x86-64 Linux with glibc only" % system)
+        fail("%s cannot run gluonlab: MXNet 1.9.1 needs Linux with glibc on %s" % (system, " or ".join(MACHINES)))
     try:
         import ensurepip  # noqa: F401
         import venv  # noqa: F401

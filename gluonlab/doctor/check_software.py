@@ -14,11 +14,13 @@ import platform
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.doctor.check_platform import INSTALL_PAGE
 from gluonlab.doctor.findings import Finding, fault, join_lines, ok, returns_list, warning
+from gluonlab.engine import arm_libraries
 from gluonlab.engine.linker_errors import diagnose_linker_error, library_origin, missing_library_fix
 from gluonlab.engine.mxnet_and_cuda_libraries import (
     MXNET_DISTRIBUTIONS,
@@ -33,6 +35,9 @@ from gluonlab.engine.mxnet_and_cuda_libraries import (
 MXNET_WHEELS = (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "x86_64"))
 PYTHON_RANGE = ((3, 8), (3, 14))
 MXNET_VERSION = "1.9.1"
+# The dynamic linkers of Linux with glibc, by platform.machine(). MXNet has wheels for these machines.
+LINKERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
+LINKER = LINKERS.get(platform.machine(), "dynamic linker of glibc")
 UNTESTED_NUMPY = (2, 6)  # this version and newer ones
 Version = Tuple[int, ...]
 
@@ -163,7 +168,6 @@ def parse_version(version: str) -> Version:
     return tuple(int(number) for number in leading[0].split(".")) if leading else ()
 
 
-LINKER = "/lib64/ld-linux-x86-64.so.2"  # by the ABI of x86-64 Linux
 LINKER_ENVIRON = {"LD_TRACE_LOADED_OBJECTS": "1", "LD_WARN": "yes", "LD_BIND_NOW": "yes"}  # ld.so(8)
 TIMEOUT_S = 60
 UNVERSIONED = "no version information"
@@ -236,12 +240,21 @@ def check_libraries(
         cause = f"this system has no {LINKER}, which gluonlab needs to list them"
         yield warning("libraries", "not examined", cause, 'see the line "import"')
     else:
-        traced = trace_libraries(library, environ)
+        with tempfile.TemporaryDirectory(prefix="gluonlab-") as folder:
+            for soname in arm_libraries.ARM_LIBRARIES if arm_libraries.is_needed() else ():
+                # The linker checks that the symbols exist, but does not use their addresses.
+                arm_libraries.write_stand_in_library(folder, soname, dict.fromkeys(arm_libraries.FUNCTIONS, 1))
+            traced = trace_libraries(library, environ, [*wheel_folders(), Path(folder)])
+        replaced = [name for name, path in traced.paths.items() if path == Path(folder, name)]
+        for name in replaced:
+            del traced.paths[name]
         missing = [name for name, path in traced.paths.items() if path is None]
         # symbols of missing libraries are missing too, so report only the libraries
         yield from (_missing_findings(missing, environ) if missing else _mismatch_findings(traced.complaints, environ))
         yield from _mixed_findings(traced)
         yield from _origin_findings(traced, environ)
+        if replaced:
+            yield ok("libraries", f"replaced by OpenBLAS: {', '.join(replaced)}")
 
 
 def _missing_findings(names: Sequence[str], environ: Mapping[str, str]) -> Iterator[Finding]:

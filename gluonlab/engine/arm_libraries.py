@@ -1,14 +1,16 @@
-"""Loads OpenBLAS in place of Arm Performance Libraries, which MXNet's wheel for ARM Linux needs.
+"""Supplies OpenBLAS in place of Arm Performance Libraries, which MXNet's wheel for ARM Linux needs.
 
-libmxnet.so 1.9.1 for aarch64 has NEEDED entries for three libraries (`ARM_LIBRARIES`) that are not
-on PyPI or in Linux distributions. It calls only their CBLAS, LAPACK and LAPACKE functions, which
-OpenBLAS also has. The dynamic linker accepts any loaded library with the right soname. So
-`load_arm_libraries` writes a small library for each name (`make_stand_in_library`), which contains
-nothing but its soname and a reference to OpenBLAS.
+libmxnet.so 1.9.1 for aarch64 has NEEDED entries for three libraries (`ARM_LIBRARIES`) that are
+neither on PyPI nor in Linux distributions. libmxnet.so calls only the BLAS and LAPACK functions in
+`FUNCTIONS`, which OpenBLAS also contains.
 
-OpenBLAS is the first of these that exists:
+The dynamic linker accepts any loaded library that has the right soname. So `load_arm_libraries`
+loads OpenBLAS, and then a stand-in library for each missing name. A stand-in library contains no
+code. It only defines the functions as symbols, whose values are the addresses in OpenBLAS.
 
-1. the wheel cmeel-openblas, which gluonlab's extra ``cpu`` installs on Python 3.10 and newer;
+OpenBLAS is the first of these:
+
+1. the wheel scipy-openblas32, which gluonlab's extra ``cpu`` installs on ARM;
 2. the system's libopenblas.so.0 and liblapacke.so.3 (Debian: libopenblas0 and liblapacke).
 """
 
@@ -16,84 +18,50 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import struct
-import tempfile
+import sys
 from pathlib import Path
-from typing import List, Sequence
+from typing import Dict, Mapping, Optional, Sequence
 
 from gluonlab.errors import EngineError
 
 ARM_LIBRARIES = ("libarmpl_lp64_mp.so", "libamath.so", "libastring.so")
-WHEEL_LIBRARY = Path("cmeel.prefix", "lib", "libopenblas.so.0")  # below a folder of sys.path
-# Debian builds LAPACKE as a library of its own.
+FUNCTIONS = (
+    *(f"cblas_{name}" for name in ("cgemm", "saxpy", "zgemm")),
+    *(f"cblas_{kind}{name}" for kind in "ds" for name in ("dot", "gemm", "ger", "syrk", "trmm", "trsm")),
+    *(f"{kind}{name}_" for kind in "ds" for name in ("gels", "geqrf", "gesdd", "gesv", "getrf", "posv", "potrf")),
+    *(
+        f"LAPACKE_{kind}{name}"
+        for kind in "ds"
+        for name in (
+            "geev", "gelqf", "gesdd", "gesv", "gesvd", "getrf", "getri", "orglq", "potrf", "potri", "syevd",
+        )
+    ),
+)  # fmt: skip
+# The version must be the version in setup.py, which gives the reason.
+OPENBLAS_WHEEL = "scipy-openblas32==0.3.30.0.8"
+WHEEL_LIBRARY = "scipy_openblas32/lib/libscipy_openblas.so"  # below a folder of sys.path
+WHEEL_PREFIX = "scipy_"  # of the wheel's functions
+# Debian's OpenBLAS does not contain the functions of LAPACKE.
 SYSTEM_LIBRARIES = ("libopenblas.so.0", "liblapacke.so.3")
-# Functions that libmxnet.so needs; OpenBLAS can be built without the last two kinds.
-REQUIRED_FUNCTIONS = ("cblas_sgemm", "sgetrf_", "LAPACKE_sgetrf")
-INSTALL_OPENBLAS = "pip install cmeel-openblas (Python 3.10 or newer), or apt-get install libopenblas0 liblapacke"
+INSTALL_OPENBLAS = f"pip install {OPENBLAS_WHEEL}, or apt-get install libopenblas0 liblapacke"
 
-# e_machine of ELF files, by platform.machine()
+# os.uname, because platform.machine() starts a process on Python 3.8
+MACHINE = os.uname().machine
+# e_machine of ELF files, by machine. The tests also run on x86-64.
 ELF_MACHINES = {"aarch64": 183, "x86_64": 62}
-EM_HEADER_BYTES, PROGRAM_HEADER_BYTES, SYMBOL_BYTES, DYNAMIC_ENTRY_BYTES = 64, 56, 24, 16
+ELF_SHARED_OBJECT = 3
+FILE_HEADER_BYTES, PROGRAM_HEADER_BYTES, SYMBOL_BYTES = 64, 56, 24
 PT_LOAD, PT_DYNAMIC, PT_GNU_STACK = 1, 2, 0x6474E551
 READ_WRITE = 6
-DT_NULL, DT_NEEDED, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SYMENT, DT_SONAME = 0, 1, 4, 5, 6, 10, 11, 14
+DT_NULL, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SYMENT, DT_SONAME = 0, 4, 5, 6, 10, 11, 14
+GLOBAL_FUNCTION, SHN_ABS = 0x12, 0xFFF1
 MAX_PAGE_BYTES = 1 << 16  # ARM kernels may use pages of 64 KiB
 
 
-def make_stand_in_library(soname: str, needed: Sequence[str], machine: str = platform.machine()) -> bytes:
-    """Return an ELF shared library with a soname and NEEDED entries, but without any symbols.
-
-    ``machine``: the name of the processor architecture, a key of `ELF_MACHINES`. The layout is that
-    of "Tool Interface Standard (TIS) ELF Specification", version 1.2, with 64-bit fields.
-    """
-    strings, offsets = b"\0", {}
-    for name in (soname, *needed):
-        offsets[name] = len(strings)
-        strings += name.encode() + b"\0"
-    program_headers = 3
-    symbols_at = EM_HEADER_BYTES + program_headers * PROGRAM_HEADER_BYTES
-    hash_at = symbols_at + SYMBOL_BYTES  # one symbol, the undefined one that every table begins with
-    hash_table = struct.pack("<4I", 1, 1, 0, 0)  # one bucket and one chain, both empty
-    dynamic_at = hash_at + len(hash_table)
-    entries = [(DT_NEEDED, offsets[name]) for name in needed]
-    entries += [(DT_SONAME, offsets[soname]), (DT_HASH, hash_at), (DT_SYMTAB, symbols_at), (DT_SYMENT, SYMBOL_BYTES)]
-    strings_at = dynamic_at + (len(entries) + 3) * DYNAMIC_ENTRY_BYTES
-    entries += [(DT_STRTAB, strings_at), (DT_STRSZ, len(strings)), (DT_NULL, 0)]
-    dynamic = b"".join(struct.pack("<2Q", *entry) for entry in entries)
-    size = strings_at + len(strings)
-
-    def program_header(kind: int, start: int, length: int, alignment: int) -> bytes:
-        return struct.pack("<2I6Q", kind, READ_WRITE, start, start, start, length, length, alignment)
-
-    identification = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)  # 64 bits, little-endian, version 1
-    shared_object = 3
-    header = identification + struct.pack(
-        "<2HI3QI6H", shared_object, ELF_MACHINES[machine], 1, 0, EM_HEADER_BYTES, 0, 0, EM_HEADER_BYTES,
-        PROGRAM_HEADER_BYTES, program_headers, 0, 0, 0,
-    )  # fmt: skip
-    headers = [
-        program_header(PT_LOAD, 0, size, MAX_PAGE_BYTES),
-        program_header(PT_DYNAMIC, dynamic_at, len(dynamic), 8),
-        program_header(PT_GNU_STACK, 0, 0, 16),  # without it the linker makes the stack executable
-    ]
-    return b"".join([header, *headers, bytes(SYMBOL_BYTES), hash_table, dynamic, strings])
-
-
-def load_stand_in_library(soname: str, needed: Sequence[str]) -> None:
-    """Make the dynamic linker use an empty library wherever ``soname`` is needed.
-
-    ``needed``: sonames of loaded libraries, whose functions replace those of ``soname``.
-    """
-    with tempfile.TemporaryDirectory(prefix="gluonlab-") as folder:
-        path = os.path.join(folder, soname)
-        Path(path).write_bytes(make_stand_in_library(soname, needed))
-        ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
-
-
-def is_needed(machine: str = platform.machine(), system: str = platform.system()) -> bool:
+def is_needed(machine: str = MACHINE, system: str = sys.platform) -> bool:
     """Return whether MXNet's wheel for this platform needs Arm Performance Libraries."""
-    return (machine, system) == ("aarch64", "Linux")
+    return (machine, system) == ("aarch64", "linux")
 
 
 def load_arm_libraries(search_path: Sequence[str]) -> None:
@@ -103,39 +71,120 @@ def load_arm_libraries(search_path: Sequence[str]) -> None:
         search_path: the folders of Python packages, such as ``sys.path``.
 
     Raises:
-        EngineError: There is no OpenBLAS with the `REQUIRED_FUNCTIONS`. The message says what to
-            install.
+        EngineError: There is no OpenBLAS with all `FUNCTIONS`. The message names the commands that
+            install OpenBLAS.
     """
-    if _can_load(ARM_LIBRARIES):
-        return
-    sonames = _load_openblas(search_path)
-    for soname in ARM_LIBRARIES:
-        load_stand_in_library(soname, sonames)
-
-
-def _can_load(names: Sequence[str]) -> bool:
-    """Load shared libraries by name; return whether all of them exist."""
-    try:
-        for name in names:
-            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
-    except OSError:
-        return False
-    return True
-
-
-def _load_openblas(search_path: Sequence[str]) -> List[str]:
-    """Load OpenBLAS and LAPACKE, and return their sonames. Raise EngineError without them."""
-    wheel_paths = (str(Path(folder) / WHEEL_LIBRARY) for folder in search_path if folder)
-    path = next(filter(os.path.isfile, wheel_paths), None)
-    if path is not None and _can_load([path]):
-        return [WHEEL_LIBRARY.name]
-    loaded = [name for name in SYSTEM_LIBRARIES if _can_load([name])]
-    missing = [name for name in REQUIRED_FUNCTIONS if not _is_defined(name)]
+    missing = [soname for soname in ARM_LIBRARIES if _load_library(soname) is None]
     if missing:
-        raise EngineError(f"MXNet for ARM needs OpenBLAS with {', '.join(missing)}: {INSTALL_OPENBLAS}")
-    return loaded
+        addresses = find_openblas_functions(search_path)
+        for soname in missing:
+            load_stand_in_library(soname, addresses)
 
 
-def _is_defined(function: str) -> bool:
-    """Return whether a loaded library defines a C function."""
-    return hasattr(ctypes.CDLL(None), function)
+def find_openblas_functions(search_path: Sequence[str]) -> Dict[str, int]:
+    """Load OpenBLAS, and return the addresses of `FUNCTIONS` by name.
+
+    ``search_path``, and the error without OpenBLAS: see `load_arm_libraries`.
+    """
+    paths = [os.path.join(folder, WHEEL_LIBRARY) for folder in search_path]
+    wheel_libraries = list(filter(os.path.isfile, paths))[:1]
+    for prefix, names in ((WHEEL_PREFIX, wheel_libraries), ("", SYSTEM_LIBRARIES)):
+        addresses: Dict[str, int] = {}
+        for library in filter(None, map(_load_library, names)):
+            for name in FUNCTIONS:
+                if hasattr(library, prefix + name):
+                    addresses.setdefault(name, _address_of(library, prefix + name))
+        missing = [name for name in FUNCTIONS if name not in addresses]
+        if not missing:
+            return addresses
+    raise EngineError(f"MXNet for ARM needs OpenBLAS, but found no library with {missing[0]}: {INSTALL_OPENBLAS}")
+
+
+def load_stand_in_library(soname: str, addresses: Mapping[str, int]) -> ctypes.CDLL:
+    """Make the dynamic linker use functions of this process wherever ``soname`` is needed.
+
+    Args:
+        soname: the name of a library that does not exist.
+        addresses: the functions' addresses in this process, by the names of their symbols.
+
+    Returns:
+        The loaded library.
+
+    Raises:
+        EngineError: The C library is older than glibc 2.28, which first supported such symbols.
+    """
+    import platform  # here, to keep `import gluonlab` fast
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="gluonlab-") as folder:
+        library = ctypes.CDLL(str(write_stand_in_library(folder, soname, addresses)))
+    if any(_address_of(library, name) != address for name, address in addresses.items()):
+        raise EngineError(
+            f"MXNet for ARM needs glibc 2.28 or newer, but this system has {' '.join(platform.libc_ver())}: "
+            "use a newer Linux distribution"
+        )
+    return library
+
+
+def write_stand_in_library(folder: str, soname: str, addresses: Mapping[str, int]) -> Path:
+    """Write the library of `make_stand_in_library` to a folder, and return its path."""
+    path = Path(folder, soname)
+    path.write_bytes(make_stand_in_library(soname, addresses))
+    return path
+
+
+def make_stand_in_library(soname: str, addresses: Mapping[str, int], machine: str = MACHINE) -> bytes:
+    """Return the content of an ELF shared library that defines symbols with absolute addresses.
+
+    ``machine``: the name of the processor architecture, a key of `ELF_MACHINES`. The format is
+    described in "Tool Interface Standard (TIS) ELF Specification", version 1.2. The fields have
+    64 bits.
+    """
+    strings = b"\0"
+    symbols = bytes(SYMBOL_BYTES)  # the first symbol of every table is empty
+    for name, address in addresses.items():
+        symbols += struct.pack("<I2BH2Q", len(strings), GLOBAL_FUNCTION, 0, SHN_ABS, address, 0)
+        strings += name.encode() + b"\0"
+    soname_offset = len(strings)
+    strings += soname.encode() + b"\0"
+    # A hash table with one bucket, whose chain contains all symbols: 1, 2, ..., and 0 at the end.
+    count = len(addresses) + 1
+    chain = [0, *range(2, count), 0][:count]
+    hash_table = struct.pack(f"<{3 + count}I", 1, count, min(1, count - 1), *chain)
+
+    program_headers = 3
+    symbols_at = FILE_HEADER_BYTES + program_headers * PROGRAM_HEADER_BYTES
+    dynamic_at = symbols_at + len(symbols)
+    strings_at = dynamic_at + 7 * struct.calcsize("<2Q")
+    hash_at = -(-(strings_at + len(strings)) // 4) * 4  # aligned to 4 bytes
+    entries = [
+        (DT_SONAME, soname_offset), (DT_HASH, hash_at), (DT_SYMTAB, symbols_at), (DT_SYMENT, SYMBOL_BYTES),
+        (DT_STRTAB, strings_at), (DT_STRSZ, len(strings)), (DT_NULL, 0),
+    ]  # fmt: skip
+    dynamic = b"".join(struct.pack("<2Q", *entry) for entry in entries)
+    size = hash_at + len(hash_table)
+
+    identification = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)  # 64 bits, little-endian, version 1
+    content = identification + struct.pack(
+        "<2HI3QI6H", ELF_SHARED_OBJECT, ELF_MACHINES[machine], 1, 0, FILE_HEADER_BYTES, 0, 0, FILE_HEADER_BYTES,
+        PROGRAM_HEADER_BYTES, program_headers, 0, 0, 0,
+    )  # fmt: skip
+    for kind, start, length, alignment in (
+        (PT_LOAD, 0, size, MAX_PAGE_BYTES),
+        (PT_DYNAMIC, dynamic_at, len(dynamic), 8),
+        (PT_GNU_STACK, 0, 0, 16),  # without this header, the linker makes the stack executable
+    ):
+        content += struct.pack("<2I6Q", kind, READ_WRITE, start, start, start, length, length, alignment)
+    return (content + symbols + dynamic + strings).ljust(hash_at, b"\0") + hash_table
+
+
+def _load_library(name: str) -> Optional[ctypes.CDLL]:
+    """Load a shared library by name or path; return None if it cannot be loaded."""
+    try:
+        return ctypes.CDLL(name)
+    except OSError:
+        return None
+
+
+def _address_of(library: ctypes.CDLL, function: str) -> int:
+    return ctypes.cast(getattr(library, function), ctypes.c_void_p).value or 0

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.devices import contexts, devices
-from support.elf_files import write_library
+from support.elf_files import code_that_returns, write_library
 from support.fake_nvml import only_finding
 from support.file_server import hang_response, respond_with_status
 
@@ -176,6 +176,21 @@ def test_a_relative_folder_in_ld_library_path_counts(mxnet_folder, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     traced = trace_libraries(mxnet_folder, "one:./two")
     assert (traced.paths["liba.so.1"], traced.paths["libb.so.2"]) == (Path("one/liba.so.1"), Path("two/libb.so.2"))
+
+
+def test_stand_in_libraries_are_no_fault_on_arm(tmp_path, monkeypatch):
+    monkeypatch.setattr(check_software.arm_libraries, "is_needed", lambda: True)
+    arm, functions = check_software.arm_libraries.ARM_LIBRARIES, check_software.arm_libraries.FUNCTIONS
+    write_library(tmp_path / "mxnet" / "libmxnet.so", needed=[*arm, "libc.so.6"], undefined=functions)
+    results = check_software.check_libraries(tmp_path / "mxnet", {})
+    assert {finding.status for finding in results} == {OK}
+    assert results[-1].what == "replaced by OpenBLAS: libarmpl_lp64_mp.so, libamath.so, libastring.so"
+    for name in arm:  # installed
+        write_library(tmp_path / "arm" / name, functions=dict.fromkeys(functions, code_that_returns(0)))
+    [system, users] = check_software.check_libraries(tmp_path / "mxnet", {"LD_LIBRARY_PATH": f"{tmp_path}/arm"})
+    listing = {system.what, users.what}
+    assert {finding.status for finding in (system, users)} == {OK}
+    assert f"from LD_LIBRARY_PATH: {tmp_path}/arm: {', '.join(arm)}" in listing
 
 
 def test_a_system_without_glibcs_linker_is_not_asked(mxnet_folder, tmp_path, monkeypatch):
