@@ -1,4 +1,4 @@
-# gluonlab in an image, for the CPU or for NVIDIA GPUs:
+# gluonlab in an image, for CPUs on x86-64 and ARM, or for NVIDIA GPUs on x86-64:
 #
 #   docker build -t gluonlab .
 #   docker run --rm gluonlab run --gpus 2
@@ -6,16 +6,25 @@
 #   docker build -t gluonlab:cu112 --build-arg BUILD=cu112 .
 #   docker run --rm --gpus all --shm-size 1g gluonlab:cu112 doctor
 #
-# The CUDA image needs the NVIDIA Container Toolkit on the host, and nothing of CUDA in its base: the libraries come from wheels.
+# The image has the architecture of the host. To choose another one, pass --platform linux/amd64 or --platform linux/arm64 to docker
+# build and to docker run. The host then emulates the processor, which is many times slower. For both architectures in one image:
+#   docker buildx build --platform linux/amd64,linux/arm64 --tag REGISTRY/gluonlab --push .
+#
+# The CUDA image needs the NVIDIA Container Toolkit on the host. Its base image contains no CUDA, because the libraries come from wheels.
 # Labs: docker run --rm -it -p 127.0.0.1:8888:8888 -v "$PWD/work:/work" --entrypoint jupyter gluonlab lab --ip 0.0.0.0
 # Grading: docker build --target grading -t gluonlab-grading:0.3.0 .   for gluonlab exercises grade --container, docs/labs.md
-# Of the three, grading was built and tried, with Podman (make check-isolated); what the others run is what make runs and .ci/run
-# tests, on Debian 12.
+# Only the grading image for x86-64 was built and tested, with Podman (make check-isolated). The other images run the same commands as
+# make, which .ci/run tests on Debian 12.
 FROM python:3.11-slim-bookworm AS base
 
-# two libraries that MXNet is linked with; OpenSSH's client, for gluonlab.launch --hosts
-RUN apt-get update \
-    && apt-get install -y --no-install-recommends libgomp1 libquadmath0 openssh-client \
+# Libraries that MXNet needs, and OpenSSH's client for gluonlab launch --hosts. Debian has libquadmath0 only for x86. On ARM, OpenBLAS
+# replaces Arm Performance Libraries (gluonlab/engine/arm_libraries.py).
+RUN case "$(dpkg --print-architecture)" in \
+        amd64) libraries="libquadmath0" ;; \
+        arm64) libraries="libopenblas0 liblapacke" ;; \
+    esac \
+    && apt-get update \
+    && apt-get install -y --no-install-recommends libgomp1 $libraries openssh-client \
     && rm -rf /var/lib/apt/lists/*
 
 COPY . /opt/gluonlab

@@ -31,7 +31,12 @@ def check_refusal(result, tmp_path):
 
 
 VENV = f"apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-venv"
-NO_WHEEL = "MXNet 1.9.1 needs Linux with glibc on x86_64 or aarch64"
+
+
+def pretend(system, machine, libc=""):
+    """Return a stub that makes Python report this platform."""
+    functions = {"system": system, "machine": machine, "libc_ver": (libc, "")}
+    return "; ".join(["import platform", *(f"platform.{name} = lambda: {functions[name]!r}" for name in functions)])
 
 
 @pytest.mark.parametrize(
@@ -40,13 +45,40 @@ NO_WHEEL = "MXNet 1.9.1 needs Linux with glibc on x86_64 or aarch64"
         *((f"sys.version_info = {old}", "Python 3.8 to 3.14") for old in ((2, 7, 18), (3, 4, 0))),
         ("sys.version_info = (3, 7, 16)", "make run PYTHON=python3.11"),
         *((f"sys.modules[{module!r}] = None", VENV) for module in ("venv", "ensurepip")),
-        ("sys.platform = 'darwin'", NO_WHEEL),
-        ("import platform; platform.machine = lambda: 'ppc64le'", NO_WHEEL),
-        ("import platform; platform.libc_ver = lambda: ('', '')", NO_WHEEL),
+        (
+            pretend("Darwin", "arm64"),
+            "macOS on arm64 cannot run gluonlab: MXNet 1.9.1 has no wheel for it; use a Linux",
+        ),
+        (pretend("Windows", "AMD64"), "Windows on AMD64 cannot run gluonlab: install WSL with wsl --install"),
+        (pretend("CYGWIN_NT-10.0", "x86_64"), "wsl --install"),
+        (pretend("Linux", "x86_64"), "without glibc: use Debian or Ubuntu"),
+        (pretend("Linux", "riscv64", "glibc"), "has wheels for x86-64 and ARM Linux, and for Intel Macs only"),
+        *(
+            (
+                f"{pretend(*other)}; sys.argv[2:] = ['cu112', 'test']",
+                "no CUDA build of MXNet: use cpu in place of cu112",
+            )
+            for other in (("Darwin", "x86_64"), ("Linux", "aarch64", "glibc"))
+        ),
     ],
 )
 def test_a_system_that_cannot_run_gluonlab_is_refused_with_the_solution(python, tmp_path, stub, message):
     assert message in check_refusal(run_with_stub(python, stub), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("platform", "printed"),
+    [
+        (("Linux", "x86_64", "glibc"), ""),
+        (("Linux", "aarch64", "glibc"), ""),
+        (("Darwin", "x86_64"), "not tested on macOS"),
+    ],
+)
+def test_platforms_with_a_wheel_of_mxnet_are_accepted(python, platform, printed):
+    code = f"import sys; sys.path.append({str(SCRIPT.parent)!r}); import make_venv; make_venv.check_platform(['cpu'])"
+    result = python("-c", f"{pretend(*platform)}; {code}")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.count("\n") == bool(printed) and printed in result.stdout
 
 
 def test_the_script_has_syntax_of_both_python_2_and_3():

@@ -24,7 +24,6 @@ import tempfile
 import time
 
 OLDEST, NEWEST = (3, 8), (3, 14)
-MACHINES = ("x86_64", "aarch64")  # with a wheel of MXNet 1.9.1 for Linux
 # installed as they are: their metadata no longer fits the world
 RETIRED = ["mxnet", "mxnet-cu112", "gluoncv"]
 REPLACEMENTS = {"opencv-python": "opencv-python-headless"}
@@ -55,9 +54,6 @@ def check_python():
         )
     if sys.version_info[:2] > NEWEST:
         print("Python %s is newer than 3.14, the newest version that was tested with gluonlab" % version)
-    if sys.platform != "linux" or platform.machine() not in MACHINES or platform.libc_ver()[0] != "glibc":
-        system = "%s on %s" % (platform.system(), platform.machine())
-        fail("%s cannot run gluonlab: MXNet 1.9.1 needs Linux with glibc on %s" % (system, " or ".join(MACHINES)))
     try:
         import ensurepip  # noqa: F401
         import venv  # noqa: F401
@@ -69,6 +65,25 @@ def check_python():
             )
             % ((version,) + sys.version_info[:2])
         )
+
+
+def check_platform(extras):
+    """Stop on a platform for which MXNet 1.9.1 has no wheel, and say what to use instead."""
+    system, machine = platform.system(), platform.machine()
+    here = "%s on %s" % ("macOS" if system == "Darwin" else system, machine)
+    if system == "Windows" or system.startswith(("CYGWIN", "MSYS", "MINGW")):
+        fail(here + " cannot run gluonlab: install WSL with wsl --install, and run the same command in its Linux")
+    if system == "Darwin" and machine == "arm64":
+        fail(here + " cannot run gluonlab: MXNet 1.9.1 has no wheel for it; use a Linux container (docs/install.md)")
+    if system == "Linux" and platform.libc_ver()[0] != "glibc":
+        fail(here + " cannot run gluonlab without glibc: use Debian or Ubuntu, for example in a container")
+    if (system, machine) not in (("Linux", "x86_64"), ("Linux", "aarch64"), ("Darwin", "x86_64")):
+        fail(here + " cannot run gluonlab: MXNet 1.9.1 has wheels for x86-64 and ARM Linux, and for Intel Macs only")
+    cuda = [extra for extra in extras if extra in ("cu112", "cuda11")]
+    if cuda and (system, machine) != ("Linux", "x86_64"):
+        fail("%s has no CUDA build of MXNet: use cpu in place of %s" % (here, cuda[0]))
+    if system == "Darwin":
+        print("gluonlab was not tested on macOS; a Linux container is recommended (docs/install.md)")
 
 
 def run_command(*command):
@@ -196,6 +211,7 @@ def build_settings(name):
 
 def main():
     check_python()
+    check_platform(sys.argv[2:])
     if len(sys.argv) < 2:
         fail(
             "the folder is missing: use python3 make_venv.py DIR EXTRA..., such as python3 tools/make_venv.py .venv "
