@@ -160,7 +160,7 @@ class Epoch(MetricsLine):
 
 @dataclass(frozen=True)
 class DivergedEvent(MetricsLine):
-    """A run ended because its loss or its parameters diverged, or because its replicas differed."""
+    """The run ended because its loss or its parameters diverged, or because its replicas differed."""
 
     tag = {"kind": "event", "event": "diverged"}
     message: str = _field("the loss or parameter that diverged, and the number of the step", is_text)
@@ -221,7 +221,7 @@ class ProfileEvent(MetricsLine):
 
 @dataclass(frozen=True)
 class ResumedEvent(MetricsLine):
-    """A run was resumed from a checkpoint."""
+    """The run was resumed from a checkpoint."""
 
     tag = {"kind": "event", "event": "resumed"}
     step: int = _field("number of the last step before the checkpoint", is_count)
