@@ -208,7 +208,7 @@ WRONG = {
          "form one gradient with one norm", "1 つのノルム"),
         (change("09-7", "gluon.utils.clip_global_norm(gradients, largest * global_batch_size)",
                 "for gradient in gradients:\n                    gradient[:] = gradient.clip(-largest * "
-                "global_batch_size, largest * global_batch_size)"), r"on a single device by [\d.]+$", "なるはずです$"),
+                "global_batch_size, largest * global_batch_size)"), r"[\d.]+, as on one device$", "なるはずです$"),
         (change("09-7", "update(global_batch_size)", "update(share)"), "too large by the number of devices",
          "台数倍だけ"),
         (change("09-7", "for ctx in ctxs:", "for ctx in ctxs[:1]:"), r"weights on cpu\(1\)", r"cpu\(1\) の重みが"),

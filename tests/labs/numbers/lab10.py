@@ -8,7 +8,7 @@ from gluonlab.collectives.algorithms import ring_all_gather
 from gluonlab.collectives.topology import fully_connected
 from gluonlab.collectives.cost_model import estimate_cost as _estimate_cost
 
-_micros = lambda id, schedule: PUZZLES[id].price_schedule(schedule).seconds * 1e6
+_micros = lambda id, schedule: PUZZLES[id].estimate_cost(schedule).seconds * 1e6
 print(json.dumps({
     "slow": slow,
     "optima": optima,
