@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from gluonlab.host import startup_errors
 
+startup_errors.check_system()
 startup_errors.install_start_handlers()  # before slow imports
 
 import importlib  # noqa: E402

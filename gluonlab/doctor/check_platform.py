@@ -63,12 +63,9 @@ def check_platform(
         )
         yield warning("platform", f"macOS on {machine}", cause, cure)
         return
-    what = f"{system.capitalize()} on {machine}"
-    if machine == "aarch64":
-        what += ", on which gluonlab was tested only in emulation"
-    wsl = find_wsl(proc, environ)
+    what, wsl = f"{system.capitalize()} on {machine}", find_wsl(proc, environ)
     if wsl is None:
-        yield ok("platform", what)
+        yield ok("platform", what + "; gluonlab was tested there only in emulation" * (machine == "aarch64"))
         return
     what += f", in WSL {wsl.version}" + f" ({wsl.distribution})" * bool(wsl.distribution)
     if wsl.version == 1:
@@ -77,7 +74,7 @@ def check_platform(
             "platform", what, cause, f"run wsl --set-version {wsl.distribution or 'DISTRIBUTION'} 2 in Windows"
         )
     else:
-        yield ok("platform", f"{what}, on which gluonlab was not tested")
+        yield ok("platform", f"{what}; gluonlab was not tested there")
     slow = {
         purpose: folder
         for purpose, folder in (used_folders() if folders is None else folders).items()

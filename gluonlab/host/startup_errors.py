@@ -19,6 +19,12 @@ import sys
 from _frozen_importlib_external import PathFinder  # type: ignore[import-not-found]
 
 
+def check_system() -> None:
+    """Raise ImportError on Windows, which lacks MXNet 1.9.1 and modules such as fcntl."""
+    if sys.platform in ("win32", "cygwin"):
+        raise ImportError("gluonlab does not run on Windows itself: install WSL with wsl --install, and use its Linux")
+
+
 def install_start_handlers() -> None:
     """Print one line for Ctrl-C or a hidden module while a command of gluonlab is starting.
 

@@ -54,8 +54,8 @@ def test_a_system_without_proc_is_not_wsl(tmp_path):
     ("system", "machine", "release", "status", "words"),
     [
         ("linux", "x86_64", DEBIAN, OK, "Linux on x86_64"),
-        ("linux", "aarch64", DEBIAN, OK, "Linux on aarch64, on which gluonlab was tested only in emulation"),
-        ("linux", "x86_64", WSL_2, OK, "Linux on x86_64, in WSL 2 (Ubuntu), on which gluonlab was not tested"),
+        ("linux", "aarch64", DEBIAN, OK, "Linux on aarch64; gluonlab was tested there only in emulation"),
+        ("linux", "x86_64", WSL_2, OK, "Linux on x86_64, in WSL 2 (Ubuntu); gluonlab was not tested there"),
         ("linux", "x86_64", WSL_1, WARNING, "Linux on x86_64, in WSL 1 (Ubuntu)"),
         ("darwin", "x86_64", DEBIAN, WARNING, "macOS on x86_64"),
     ],

@@ -1,12 +1,23 @@
 """Commands on macOS for Intel, as far as Linux can imitate it (tests/support/fake_macos)."""
 
+import io
 import json
 import os
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 from support.processes import REPOSITORY
 
+from gluonlab.data.images.decoder_pool import DecodeWorker
+from gluonlab.engine.cpu_threads import threads_per_device
+from gluonlab.engine.openmp_settings import uses_openmp
+from gluonlab.errors import ConfigError
+from gluonlab.inference.input_images import _save_standard_input
+from gluonlab.launch.check_launcher_arguments import check_platform
+from gluonlab.launch.hosts import LOCAL_HOST, Host
 from gluonlab.runs.run_reader import read_lines
 from gluonlab.runs.run_schema import Step
 
@@ -57,43 +68,50 @@ def test_the_doctor_calls_macos_untested_and_finds_no_fault(mac_python):
     assert not [finding for finding in report["findings"] if "itself failed" in finding["what"]]
 
 
+def test_the_launcher_refuses_what_this_build_of_mxnet_lacks_in_one_line(mac_python):
+    result = mac_python("-m", "gluonlab", "launch", "-n", "2", "--", "--gpus", "1")
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith("error: --backend dist_sync needs MXNet's parameter server")
+
+
+def test_without_openmp_a_device_has_one_thread(monkeypatch):
+    monkeypatch.setattr("gluonlab.engine.openmp_settings.uses_openmp", lambda: uses_openmp("darwin"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert threads_per_device(1) == threads_per_device(2) == threads_per_device(1, requested=1) == 1
+    with pytest.raises(ConfigError, match="--threads 2 needs OpenMP, with which MXNet for macOS was not compiled"):
+        threads_per_device(1, requested=2)
+
+
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("system", "backend", "host", "is_possible"),
     [
-        (["-m", "gluonlab.run", "--gpus", "1", "--threads", "2"], "--threads 2 needs OpenMP"),
-        (["-m", "gluonlab", "launch", "-n", "2", "--", "--gpus", "1"], "--backend dist_sync needs MXNet's parameter"),
+        ("darwin", "dist_async", LOCAL_HOST, False), ("darwin", "horovod", LOCAL_HOST, True),
+        ("darwin", "dist_sync", Host("linux-machine"), True), ("linux", "dist_sync", LOCAL_HOST, True),
     ],
-)
-def test_an_option_that_this_build_of_mxnet_lacks_is_an_error_of_one_line(mac_python, words, message):
-    result = mac_python(*words)
-    *_, line = result.stderr.splitlines()
-    assert (result.returncode, result.stdout) == (2, "")
-    assert line.startswith("error: ") and message in line and "macOS" in line
+)  # fmt: skip
+def test_only_a_mac_needs_another_backend_than_the_parameter_server(system, backend, host, is_possible):
+    with nullcontext() if is_possible else pytest.raises(ConfigError, match="MXNet for macOS was not compiled"):
+        check_platform(backend, [host], system)
 
 
-def test_a_picture_from_standard_input_is_read_from_a_file_that_is_removed(mac_python, tmp_path):
-    code = (
-        "import io, os, sys, tempfile, types\n"
-        "tempfile.tempdir = '.'\n"
-        "from gluonlab.inference import input_images\n"
-        "sys.stdin = types.SimpleNamespace(buffer=io.BytesIO(b'picture'), isatty=lambda: False)\n"
-        "path = input_images._save_standard_input()\n"
-        "print(open(path, 'rb').read(), os.listdir('.') == [os.path.basename(path)])"
-    )
-    result = mac_python("-c", code)
-    assert (result.stdout, result.stderr) == ("b'picture' True\n", "")
-    assert list(tmp_path.iterdir()) == []
+def test_a_picture_from_standard_input_is_in_a_file_that_is_removed_at_exit(tmp_path, monkeypatch):
+    removals = []
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("atexit.register", lambda function, *arguments: removals.append((function, arguments)))
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"picture"), isatty=lambda: False))
+    path = Path(_save_standard_input())
+    assert path.parent == tmp_path and path.read_bytes() == b"picture"
+    assert removals == [(os.unlink, (str(path),))]
 
 
-def test_decoder_processes_share_memory_without_memfd(mac_python, tmp_path):
-    code = (
-        "import numpy as np\n"
-        "from gluonlab.data.images.decoder_pool import DecodeWorker\n"
-        "worker = DecodeWorker(8, 'pillow')\n"
-        "worker.send_request(['red.png'], None, 0)\n"
-        "print(worker.read_response(), worker.memory[0].reshape(3, -1).mean(1).tolist())\n"
-        "worker.process.stdin.close(); worker.process.wait()"
-    )
+def test_decoder_processes_share_memory_without_memfd(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     Image.new("RGB", (8, 8), (255, 0, 7)).save(tmp_path / "red.png")
-    result = mac_python("-c", code)
-    assert (result.stdout, result.stderr) == ("[] [255.0, 0.0, 7.0]\n", "")
+    worker = DecodeWorker(8, "pillow")
+    worker.send_request([str(tmp_path / "red.png")], None, 0)
+    assert worker.read_response() == []
+    assert worker.memory[0].reshape(3, -1).mean(1).tolist() == [255, 0, 7]
+    assert [path.name for path in tmp_path.iterdir()] == ["red.png"]
+    worker.process.communicate()

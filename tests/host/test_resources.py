@@ -1,7 +1,11 @@
 """The instructions that oneDNN uses, and memory that is freed and kept."""
 
+import os
+import resource
+
 import pytest
 
+from gluonlab.host import resources
 from gluonlab.host.resources import INSTRUCTION_SETS, ISA_LIMIT_VARIABLE, cpu_vendor, instruction_set
 
 ZEN3 = "fpu sse sse2 sse4_1 sse4_2 avx f16c avx2 fma"
@@ -91,3 +95,18 @@ def test_freed_blocks_are_used_again_without_asking_the_system(how, variables, r
     """Ten blocks of 20 MiB, one after the other, have 51200 pages."""
     page_faults = int(python("-c", PROGRAM, how, **variables).stdout)
     assert page_faults < 500 if reused else page_faults > 10 * 5120 * 0.5
+
+
+def test_without_proc_the_peak_of_this_process_comes_from_getrusage(tmp_path):
+    """Linux reports the peak in KiB."""
+    peak = resources.peak_bytes(os.getpid(), tmp_path / "missing")
+    assert peak == pytest.approx(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, rel=0.1)
+    assert resources.peak_bytes(os.getppid(), tmp_path / "missing") == 0
+    assert resources.child_pids(os.getpid(), tmp_path / "missing") == []
+
+
+def test_systems_that_do_not_bind_processes_allow_all_cpus(monkeypatch):
+    assert resources.allowed_cpus() == os.sched_getaffinity(0)
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert resources.allowed_cpus() == {0, 1, 2}

@@ -1,11 +1,11 @@
-"""A user's file in the folder of the start that has the name of a module: one line names it."""
+"""Errors at the start of a command: a module hidden by a file of the user, and Windows."""
 
 import sys
 
 import pytest
 from support.pages import ROOT
 
-from gluonlab.host.startup_errors import explain_hidden_module, hides_module
+from gluonlab.host.startup_errors import check_system, explain_hidden_module, hides_module
 
 RUN = ["gluonlab.run", "--model", "mlp", "--dataset", "synthetic", "--epochs", "1", "--gpus", "1"]
 SCRIPT = "import mxnet as mx\nfrom mxnet import gluon\nimport numpy as np\nnp.random.rand(3)\n"
@@ -57,3 +57,16 @@ def test_other_errors_come_from_no_such_file(tmp_path, monkeypatch):
     error = AttributeError("module 'json' has no attribute 'x'")
     error.__cause__, cause.__context__ = cause, error  # a ring
     assert explain_hidden_module(error) is explain_hidden_module(None) is None
+
+
+@pytest.mark.parametrize("system", ["win32", "cygwin"])
+def test_windows_itself_is_refused_with_the_way_to_linux(monkeypatch, system):
+    monkeypatch.setattr("sys.platform", system)
+    with pytest.raises(ImportError, match="does not run on Windows itself: install WSL with wsl --install"):
+        check_system()
+
+
+def test_every_import_of_gluonlab_checks_the_system(python):
+    result = python("-c", "import sys; sys.platform = 'win32'; import gluonlab")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.splitlines()[-1].startswith("ImportError: gluonlab does not run on Windows itself")

@@ -372,6 +372,8 @@ def test_the_folder_of_a_killed_process_is_free_and_its_files_go_when_the_next_r
         ({"pid": 2**22 + 1}, True),  # larger than Linux gives out
         ({"began": 1}, True),  # its number was given out again
         ({"host": "elsewhere"}, False),  # nobody can tell
+        ({"began": None}, False),  # as on macOS, which does not tell when a process began
+        ({"began": None, "pid": 2**22 + 1}, True),
     ],
     ids=str,
 )
