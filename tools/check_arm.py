@@ -35,7 +35,9 @@ DEBIAN_PACKAGES = [
 ]  # fmt: skip
 SITE = "/opt/packages"  # wheels, in the emulated system
 SOURCES = "/gluonlab"  # this checkout, in the emulated system
+DEBIAN_VERSION = Path("/etc/debian_version")
 BINFMT = Path("/proc/sys/fs/binfmt_misc")
+HANDLER = "qemu-aarch64"
 QEMU = "/usr/bin/qemu-aarch64-static"
 # The header of an ELF program or library for AArch64, in the kernel's notation
 ELF_MAGIC = r"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00"
@@ -78,7 +80,7 @@ def check_system():
     """Exit with one line if this machine cannot run the emulation."""
     if platform.machine() == "aarch64":
         fail("this machine has an ARM processor, so nothing has to be emulated: use make test")
-    if not Path("/etc/debian_version").exists() or shutil.which("apt-get") is None:
+    if not DEBIAN_VERSION.exists() or shutil.which("apt-get") is None:
         fail("make check-arm needs Debian, whose packages it downloads for ARM")
     if os.geteuid() != 0:
         fail("make check-arm needs root for chroot and mount: run it as root, such as in a container with --privileged")
@@ -91,12 +93,12 @@ def emulate_programs():
     """Make the kernel start AArch64 programs with qemu in the with block, if it does not already."""
     if not (BINFMT / "register").exists():
         subprocess.run(["mount", "-t", "binfmt_misc", "binfmt_misc", str(BINFMT)], check=True)
-    entry = BINFMT / "qemu-aarch64"
+    entry = BINFMT / HANDLER
     if entry.exists():
         yield
         return
     # F: the kernel opens qemu now, because the path does not exist in the root folder.
-    (BINFMT / "register").write_text(f":{entry.name}:M::{ELF_MAGIC}:{ELF_MASK}:{QEMU}:OCF")
+    (BINFMT / "register").write_text(f":{HANDLER}:M::{ELF_MAGIC}:{ELF_MASK}:{QEMU}:OCF")
     try:
         yield
     finally:
