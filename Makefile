@@ -16,7 +16,7 @@ endif
 endif
 endif
 
-.PHONY: run install jupyter labs handouts slides docs test test-all fuzz test-cu112 test-gpus test-pythons check-launch check-labs check-isolated check-sagemaker \
+.PHONY: run install jupyter labs handouts slides docs test test-all fuzz test-cu112 test-gpus test-pythons check-arm check-launch check-labs check-isolated check-sagemaker \
   check-sagemaker-mpi lint dist bench bench-processes clean
 
 run: $(VENV)/.ready-cpu
@@ -57,9 +57,14 @@ test-all: $(VENV)/.ready-test $(VENV)/.ready-bench test-cu112
 	$(VENV)/bin/python -m pytest -m 'not gpu and not cu112 and not horovod and not hosts and not container and not mpi' --hypothesis-profile=random $(ARGS)
 	$(ON_GPUS) --gpus 8 --promise-peers $(CU112)/bin/python -m pytest tests/gpus -m long $(ARGS)
 	$(MAKE) test-gpus ROAD=tests/study/speedup/test_causes.py ARGS='-m long -k nearly_all'
+	$(MAKE) check-arm
 	$(MAKE) check-launch ARGS="-m 'horovod or hosts'"
 	$(MAKE) check-sagemaker ARGS='-m long'
 	$(MAKE) check-labs ARGS='-m long'
+
+# Linux on ARM, in an emulated Debian system in build/arm: needs root, Debian and qemu-user-static. ARGS='bash' opens a shell there.
+check-arm: $(VENV)/.ready-test
+	$(VENV)/bin/python tools/check_arm.py $(ARGS)
 
 # Thousands of damaged and hostile inputs of every kind; Python 3.10 or newer, for the notebooks among them.
 fuzz: $(VENV)/.ready-labs-check

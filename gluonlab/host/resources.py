@@ -123,11 +123,16 @@ WIDEST_BY_LIMIT = {
 }  # fmt: skip
 
 
-def instruction_set(environment: Mapping[str, str] = os.environ, proc: Path = PROC) -> str:
+def instruction_set(
+    environment: Mapping[str, str] = os.environ, proc: Path = PROC, machine: str = os.uname().machine
+) -> str:
     """Return the widest of INSTRUCTION_SETS that oneDNN may use; "" if oneDNN may use none.
 
-    The CPU's flags and oneDNN's variable DNNL_MAX_CPU_ISA limit the sets.
+    The CPU's flags and oneDNN's variable DNNL_MAX_CPU_ISA limit the sets. On ARM, ``machine`` is
+    checked because /proc/cpuinfo describes the x86-64 processor below an emulator.
     """
+    if machine != "x86_64":
+        return ""
     flags = cpu_flags(proc)
     names = list(INSTRUCTION_SETS)
     allowed = names[names.index(WIDEST_BY_LIMIT.get(environment.get(ISA_LIMIT_VARIABLE, ""), names[0])) :]

@@ -88,6 +88,7 @@ def test_a_damaged_or_incomplete_wheel_does_not_hide_the_system(tmp_path, monkey
 
 
 def test_without_openblas_one_line_names_both_ways_to_install_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(arm_libraries, "ARM_LIBRARIES", ("libnowhere6.so",))
     monkeypatch.setattr(
         arm_libraries, "SYSTEM_LIBRARIES", [str(write_openblas(tmp_path / "lib6.so", functions=FUNCTIONS[:-1]))]
     )

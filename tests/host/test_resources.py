@@ -33,13 +33,18 @@ def write_cpuinfo(folder, flags, vendor="AuthenticAMD"):
 )
 def test_the_widest_that_the_cpu_has_and_onednn_may_use(tmp_path, flags, limit, expected):
     environment = {} if limit is None else {ISA_LIMIT_VARIABLE: limit}
-    assert instruction_set(environment, write_cpuinfo(tmp_path, flags)) == expected
+    assert instruction_set(environment, write_cpuinfo(tmp_path, flags), "x86_64") == expected
 
 
 def test_a_cpu_has_its_vendor_and_without_flags_no_instruction_set(tmp_path):
     assert cpu_vendor(write_cpuinfo(tmp_path, ZEN3, "GenuineIntel")) == "GenuineIntel"
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nFeatures\t: fp asimd\n")  # as on ARM
     assert instruction_set({}, tmp_path) == cpu_vendor(tmp_path) == instruction_set({}, tmp_path / "missing") == ""
+
+
+def test_an_emulator_on_x86_64_has_no_instruction_set_of_x86_64(tmp_path):
+    cpuinfo = write_cpuinfo(tmp_path, SKYLAKE)
+    assert [instruction_set({}, cpuinfo, machine) for machine in ("x86_64", "aarch64")] == ["AVX512_CORE", ""]
 
 
 # What oneDNN says of itself in the first line that it prints; its names as in the table.

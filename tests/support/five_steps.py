@@ -5,7 +5,7 @@ tools/check_arm.py compares the losses on different processors.
 
 import json
 
-import gluonlab  # before mxnet
+import gluonlab  # isort: skip  # before mxnet
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
