@@ -183,7 +183,7 @@ def test_the_words_to_go_on_with_do(tmp_path):
         run.wait_for("epoch 2/3")
         run.process.send_signal(signal.SIGTERM)
         status, said = run.wait_for_exit()
-    [words] = re.findall(r"python -m gluonlab\.launch (.*-- resume \S+)", said)
+    [words] = re.findall(r"to resume: gluonlab launch (.*-- resume \S+)", said)
     with start_launcher(tmp_path, *shlex.split(words), output="then") as run:
         then, said = run.wait_for_exit()
     assert (status, then) == (143, 0), said

@@ -135,4 +135,4 @@ def test_a_scheduler_that_somebody_starts_by_hand_says_in_one_line_that_its_port
                 capture_output=True, text=True, timeout=60,
             )  # fmt: skip
             assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
-            assert ended.stderr.startswith(f"error: port {port} of {address}: {why}")
+            assert ended.stderr.startswith(f"error: port {port} of {address} cannot be used: {why}")
