@@ -43,6 +43,7 @@ OUT_OF_MEMORY_MESSAGES = (
     "Unable to allocate",
     "Cannot allocate memory",
 )
+UNMAPPED_LIBRARY = "failed to map segment from shared object"
 GPU_WORDS = ("cuda", "gpu", "cudnn", "cublas")
 NO_THREAD_MESSAGES = ("can't start new thread", "Resource temporarily unavailable")
 MEMORY_ADVICE = (
@@ -64,8 +65,9 @@ def explain_exhausted_resource(error: BaseException) -> Optional[NoMemoryError]:
             f"the system cannot start more threads or processes (ulimit -u, or {limit}): use fewer "
             "--workers, or fewer devices"
         )
-    # Python raises SystemError if there is too little memory to create a MemoryError.
-    is_memoryless = isinstance(error, SystemError) and memory_limit() is not None
+    # Python raises SystemError if there is too little memory to create a MemoryError. The linker does
+    # not say why it cannot map a library, for example when numpy is imported.
+    is_memoryless = memory_limit() is not None and (isinstance(error, SystemError) or UNMAPPED_LIBRARY in text)
     if is_memoryless or number == errno.ENOMEM or any(words in text for words in OUT_OF_MEMORY_MESSAGES):
         return NoMemoryError(f"there is not enough memory: {_describe_memory_limit(text)}; {memory_advice()}")
     return None

@@ -3,6 +3,7 @@
 import pytest
 from mxnet.base import MXNetError
 
+from gluonlab.host import out_of_memory
 from gluonlab.host.out_of_memory import explain_exhausted_resource
 
 GPU_ERRORS = (
@@ -26,6 +27,13 @@ def test_memory_that_is_used_up_is_named_with_what_takes_less(message):
     assert ("the memory of a GPU is full" in explained) == (message in GPU_ERRORS)
     assert all(option in explained for option in ("--batch-size", "--microbatches", "find-batch-size"))
     assert explain_exhausted_resource(MXNetError("Check failed: shape_is_known(shape)")) is None
+
+
+@pytest.mark.parametrize("limit", [None, "this process may use 40 MiB (ulimit -v)"])
+def test_a_library_that_cannot_be_mapped_is_short_of_memory_under_a_limit(monkeypatch, limit):
+    monkeypatch.setattr(out_of_memory, "memory_limit", lambda: limit)
+    explained = explain_exhausted_resource(ImportError("numpy.so: failed to map segment from shared object"))
+    assert explained is None if limit is None else limit in str(explained)
 
 
 LIMITED = """

@@ -256,7 +256,8 @@ def test_changed_callbacks_are_reported_when_a_run_is_resumed(tmp_path):
         run(tmp_path / "run", [StopsAt("step", 99)], StoppingReporter(5), checkpoint_every="2 steps", epochs=1)
     resume(tmp_path / "run", [other])
     message = last_event(tmp_path / "run", "resumed")["message"]
-    assert "callback Other is new" in message and "callback StopsAt, which the run had, is not" in message
+    assert "callback Other is new: it starts without saved state" in message
+    assert "callback StopsAt of the interrupted run is missing" in message
 
 
 def test_a_stopped_run_is_resumed_by_resume_and_not_by_autoresume(tmp_path):
