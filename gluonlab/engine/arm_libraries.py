@@ -113,7 +113,7 @@ def load_stand_in_library(soname: str, addresses: Mapping[str, int]) -> ctypes.C
     Raises:
         EngineError: The C library is older than glibc 2.28, which first supported such symbols.
     """
-    import platform  # here, to keep `import gluonlab` fast
+    import platform  # here, because other platforms import this module but do not need them
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="gluonlab-") as folder:

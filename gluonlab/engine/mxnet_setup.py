@@ -2,9 +2,9 @@
 
 `import gluonlab` installs an import hook (`mxnet_import`), which runs when mxnet is imported. The
 hook sets environment variables for MXNet and OpenMP (`openmp_settings`), loads CUDA libraries from
-LD_LIBRARY_PATH or the nvidia-*-cu11 wheels (`mxnet_and_cuda_libraries`), disables fusion that the
-GPU driver does not support, and applies `mxnet_fixes`. Import errors are converted to an
-EngineError that says how to fix them.
+LD_LIBRARY_PATH or the nvidia-*-cu11 wheels (`mxnet_and_cuda_libraries`), or OpenBLAS on ARM
+(`arm_libraries`), disables fusion that the GPU driver does not support, and applies `mxnet_fixes`.
+Import errors are converted to an EngineError that says how to fix them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import ContextManager, Iterator, NamedTuple, Optional, Union
 
-from gluonlab.engine import arm_libraries, mxnet_fixes, mxnet_import, openmp_settings
+from gluonlab.engine import mxnet_fixes, mxnet_import, openmp_settings
 from gluonlab.engine.mxnet_and_cuda_libraries import (
     cuda_versions,
     installed_distributions,
@@ -106,6 +106,8 @@ def _set_environment() -> None:
 def _prepare_import() -> None:
     """Prepare the process before the first line of MXNet runs."""
     import numpy
+
+    from gluonlab.engine import arm_libraries  # here, to keep `import gluonlab` fast
 
     _set_environment()
     mxnet_fixes.put_back_numpy_names(numpy)
