@@ -307,9 +307,10 @@ def time_limit(seconds: float) -> Iterator[None]:
     """Raise TimeLimitExceeded in the ``with`` block after ``seconds``, and then every second.
 
     Python code is interrupted at once. A call to a C library is interrupted only when it returns.
-    There is no limit outside the main thread, because only the main thread receives signals.
+    There is no limit outside the main thread, because only the main thread receives signals. In a
+    browser, Python has no timers, and the page stops the answer.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
         return
     running = True

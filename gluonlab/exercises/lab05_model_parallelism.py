@@ -804,13 +804,7 @@ def check_one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]
     random = case_integers(55)
     cases += [(int(random.randint(2, 9)), int(random.randint(1, 25))) for _ in range(6)]
     for devices, microbatches in cases:
-        orders = []
-        for device in range(devices):
-            call = f"one_f_one_b({device}, {devices}, {microbatches})"
-            order = _read_order(CaseText(call, call), answer(device, devices, microbatches))
-            _check_device_order(CaseText(call, call), order, microbatches)
-            orders.append([(op, device, microbatch) for op, microbatch in order])
-        schedule = from_orders("your order", orders, microbatches)
+        schedule = read_pipeline_schedule(answer, devices, microbatches)
         case = CaseText(
             f"{count_in_english(devices, 'device')}, {count_in_english(microbatches, 'microbatch', 'es')}",
             f"デバイス {devices} 台、マイクロバッチ {microbatches} 個",
@@ -818,6 +812,22 @@ def check_one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]
         _check_no_deadlock(case, schedule)
         _check_memory(case, schedule)
         _check_time(case, schedule)
+
+
+def read_pipeline_schedule(
+    answer: Callable[[int, int, int], Sequence[Tuple[str, int]]], devices: int, microbatches: int
+) -> PipelineSchedule:
+    """Return the schedule that an answer to 05-5 describes.
+
+    Raises Wrong for an order that is wrong regardless of the other devices.
+    """
+    orders = []
+    for device in range(devices):
+        call = f"one_f_one_b({device}, {devices}, {microbatches})"
+        order = _read_order(CaseText(call, call), answer(device, devices, microbatches))
+        _check_device_order(CaseText(call, call), order, microbatches)
+        orders.append([(op, device, microbatch) for op, microbatch in order])
+    return from_orders("your order", orders, microbatches)
 
 
 def _read_order(case: CaseText, given: Any) -> Order:
