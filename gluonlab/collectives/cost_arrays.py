@@ -131,7 +131,7 @@ def compute_step_costs(schedule: Schedule, topology: Topology, sizes: Sequence[f
 
 
 @dataclass(frozen=True)
-class _StepLoads:
+class _BatchLoads:
     """The messages and additions in ``steps`` consecutive steps.
 
     A message is everything that one device sends to another in a step.
@@ -177,7 +177,7 @@ class _StepLoads:
         return map(StepCost, longest_s.tolist(), reduce_s.tolist(), names)
 
 
-def _count_loads(schedule: Schedule, topology: Topology) -> Iterator[_StepLoads]:
+def _count_loads(schedule: Schedule, topology: Topology) -> Iterator[_BatchLoads]:
     """Yield the messages and additions of all steps, in order, one batch of steps at a time."""
     arrays, devices = schedule_to_arrays(schedule), schedule.world_size
     pairs = np.zeros(devices * devices, bool)
@@ -199,7 +199,7 @@ def _count_loads(schedule: Schedule, topology: Topology) -> Iterator[_StepLoads]
         added = np.bincount(cell, minlength=steps * devices).reshape(-1, devices)
         max_additions, total_additions = added.max(axis=1), added.sum(axis=1)
         message_step, pair_row = np.divmod(messages, len(used_pairs))
-        yield _StepLoads(steps, table, message_step, pair_row, chunks, max_additions, total_additions)
+        yield _BatchLoads(steps, table, message_step, pair_row, chunks, max_additions, total_additions)
 
 
 def _count_in_order(values: Any) -> Tuple[Any, Any]:

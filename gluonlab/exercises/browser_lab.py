@@ -85,8 +85,9 @@ def _play_schedule(id: str, answer: Any) -> _Playback:
 def _play_pipeline(answer: Any) -> _Playback:
     """Return the playback of an answer to 05-5, if its devices do not wait forever.
 
-    All stages take equal time. A step cannot take less time than with 1F1B, because the last stage
-    computes all microbatches, and the first and last microbatch pass all stages.
+    All stages take equal time, 1 s forward and 2 s backward. A step cannot take less time than with
+    1F1B, because the last stage computes all microbatches, the first microbatch must reach the last
+    stage, and the last gradient must come back.
     """
     try:
         schedule = read_pipeline_schedule(answer, PIPELINE_DEVICES, PIPELINE_MICROBATCHES)
@@ -96,11 +97,11 @@ def _play_pipeline(answer: Any) -> _Playback:
     costs = Costs.uniform(schedule.stages)
     timeline = predict_timeline(schedule, costs)
     least = predict_timeline(one_forward_one_backward(PIPELINE_DEVICES, PIPELINE_MICROBATCHES), costs).seconds
+    ratio = f"{timeline.seconds / least:.3f}"
     line = choose_text(
-        en=f"{PIPELINE_DEVICES} devices, {PIPELINE_MICROBATCHES} microbatches: a step takes as long as "
-        f"{timeline.seconds:g} forward passes of a stage; lower bound: {least:g}; "
-        f"{timeline.seconds / least:.3f} times that",
-        ja=f"{PIPELINE_DEVICES} 台、マイクロバッチ {PIPELINE_MICROBATCHES} 個: 1 ステップはステージの順伝播 "
-        f"{timeline.seconds:g} 回分、下限は {least:g} 回分。見積もりはその {timeline.seconds / least:.3f} 倍です",
+        en=f"{PIPELINE_DEVICES} devices and {PIPELINE_MICROBATCHES} microbatches, 1 s forward and 2 s backward in each "
+        f"stage: a step takes {timeline.seconds:g} s; lower bound: {least:g} s; the step takes {ratio} times that",
+        ja=f"{PIPELINE_DEVICES} 台、マイクロバッチ {PIPELINE_MICROBATCHES} 個、各ステージの順伝播 1 秒、逆伝播 2 秒の"
+        f"とき、1 ステップは {timeline.seconds:g} 秒、下限は {least:g} 秒です。下限の {ratio} 倍です",
     )
     return _Playback([line], as_page([(schedule, timeline)], language=language()))
