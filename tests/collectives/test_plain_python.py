@@ -3,7 +3,7 @@
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.schedule_reference import mutated_schedules
 from support.topologies import topologies
@@ -33,6 +33,7 @@ def test_costs_are_bit_identical(topology, data):
     schedule = make_schedule(data.draw(st.sampled_from([*ALGORITHMS])), topology.world_size)
     if schedule.steps:
         schedule, *_ = data.draw(mutated_schedules(schedule, possible=True))
+    assume(all(transfer.src != transfer.dst for step in schedule.steps for transfer in step))
     plain, arrays = both_ways(lambda: estimate_costs(schedule, topology, SIZES))
     assert plain == arrays
 
